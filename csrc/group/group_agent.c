@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leaving and coming back; see group_agent.h. */
+/* The phases of a grouped allreduce, its messages, closing, and restarting without dead
+ * ranks; see group_agent.h. */
 
 #include "group/group_agent.h"
 
@@ -18,8 +19,9 @@ int group_agent_leave(struct group *g)
     return group_wire_announce(g, rank, MEMBER_AWAY, returns);
 }
 
-/* Not in a round that it has left: nobody needs to wait for it there. */
-int group_agent_begin_rejoin(struct group *g)
+/* Return. The rank does not join a round that it has left, because no other rank waits
+ * for it there. */
+static int group_agent_begin_rejoin(struct group *g)
 {
     uint32_t rank = g->window->rank, returns = g->membership.entries[rank].returns + 1;
     if (g->round < match_first(&g->match))
@@ -39,7 +41,7 @@ static bool group_agent_has_answers(const struct group *g)
            g->clock.time >= g->rejoin.wait_until;
 }
 
-int group_agent_continue_rejoin(struct group *g, enum group_phase *next)
+static int group_agent_continue_rejoin(struct group *g, enum group_phase *next)
 {
     if (!group_agent_has_answers(g) && !group_agent_leaves(g))
         return PCOLL_OK;
@@ -49,7 +51,8 @@ int group_agent_continue_rejoin(struct group *g, enum group_phase *next)
     return group_agent_leaves(g) ? PCOLL_OK : group_wire_announce_join(g);
 }
 
-/* An answer to an earlier return does not know how far the rounds have got since. */
+/* Ignore an answer to an earlier return: its sender does not know how far the rounds
+ * have progressed since. */
 void group_agent_on_round(struct group *g, const struct group_message *m)
 {
     struct group_rejoin *r = &g->rejoin;
@@ -68,13 +71,9 @@ uint64_t group_agent_round_to_join(const struct group *g)
                                     : g->round + (g->phase == PHASE_ROUND);
 }
 
-/*
- * Closing: nobody begins anything any more, but messages may be under way. The ranks add
- * up what they have sent and received, until two sums in a row are equal in both
- * (Mattern's four counters). Then the window is left for later.
- */
+/* Closing. */
 
-static const int64_t again_after = 1000000; /* ns */
+static const int64_t again_after = 1000000; /* Nanoseconds between two sums. */
 
 static int group_agent_sum_counts(struct group *g)
 {
@@ -105,7 +104,7 @@ static bool group_agent_is_drained(const struct group_drain *d)
 static int group_agent_finish_close(struct group *g)
 {
     CHECK(g->window);
-    if (g->spent) /* else it had closed before somebody died */
+    if (g->spent) /* Otherwise the window was closed before a rank died. */
         window_spend(g->communicator, g->window, &g->spent);
     g->drain.agreeing = false;
     return communicator_closed(g->communicator, &g->base);
@@ -119,7 +118,7 @@ int group_agent_drain(struct group *g)
     if (rc != PCOLL_OK || atomic_load(&g->base.closed))
         return rc;
     if ((rc = group_round_refuse(g)) !=
-        PCOLL_OK) /* lists that cross with its leaving */
+        PCOLL_OK) /* Lists that this rank was sent while it left. */
         return rc;
     if (d->agreeing && atomic_load(&d->agreement.done)) {
         if (group_agent_is_drained(d))
@@ -137,10 +136,7 @@ int group_agent_drain(struct group *g)
     return PCOLL_OK;
 }
 
-/*
- * A grouped allreduce, phase by phase (group_agent.h). Each phase says which one follows;
- * which that is, and when the driver is to come again, is seen to here alone.
- */
+/* The phases. */
 
 static enum group_phase group_agent_after_idle(const struct group *g)
 {
@@ -149,7 +145,7 @@ static enum group_phase group_agent_after_idle(const struct group *g)
     return g->rejoin.suspected ? PHASE_ASKING : PHASE_MATCHING;
 }
 
-/* One step of whichever phase it is; *next: the one that follows. */
+/* Do one step of the current phase. *next is the phase that follows. */
 static int group_agent_step(struct group *g, enum group_phase *next)
 {
     *next = g->phase;
@@ -188,7 +184,7 @@ static int group_agent_enter(struct group *g, enum group_phase next)
     return PCOLL_OK;
 }
 
-/* *more: in another phase or round than before. */
+/* Do one step. *more: the phase or the round has changed. */
 static int group_agent_continue(struct group *g, bool *more)
 {
     enum group_phase next;
@@ -212,13 +208,13 @@ static int64_t group_agent_alarm(struct group *g)
                                       : match_alarm(&g->match);
 }
 
-/* Away, and nothing of it left: it may close when all are. */
+/* Ask for the turn to close once the rank is away and no fetch is under way. */
 static int group_agent_settle(struct group *g)
 {
     bool ended;
     if (g->phase != PHASE_AWAY || !g->shared.closing || g->queued)
         return PCOLL_OK;
-    int rc = group_data_poll(&g->now.data, &ended); /* what is left of void rounds */
+    int rc = group_data_poll(&g->now.data, &ended); /* Fetches of void rounds. */
     if (rc != PCOLL_OK || g->now.data.abandoned)
         return rc;
     g->queued = true;
@@ -245,11 +241,7 @@ int group_agent_drive(struct group *g)
     return rc;
 }
 
-/*
- * What a grouped allreduce does with the messages that come (group_wire.h has their kinds):
- * each goes to the part that it concerns, then the phase goes on. And what the
- * communicator calls.
- */
+/* Messages. */
 
 static int group_agent_on_matchmaking(struct group *g, uint32_t source,
                                       const struct control *c)
@@ -265,8 +257,8 @@ static int group_agent_on_notice(struct group *g, const struct group_message *m)
     return group_round_on_notice(g, m->source, m->name, m->bits, m->rate);
 }
 
-/* A leader passes on that a round is aborted: who says so may have refused the list and
- * not know who else is on it. */
+/* A leader tells the members that a round is aborted. The sender may have refused the
+ * list, and then does not know the members. */
 static int group_agent_on_decision(struct group *g, const struct group_message *m)
 {
     int rc = PCOLL_OK;
@@ -282,7 +274,8 @@ static int group_agent_on_membership(struct group *g, const struct group_message
         return PCOLL_OK;
     }
     bool news = membership_set(&g->membership, m->rank, m->status, m->returns);
-    if (m->status == MEMBER_LIVE) /* not before the round that it was at */
+    if (m->status ==
+        MEMBER_LIVE) /* The rank does not take part before the round that it was at. */
         news |= membership_join(&g->membership, m->rank, m->returns, m->round);
     if (news)
         group_wire_membership_changed(g, m->rank);
@@ -379,19 +372,7 @@ const struct object_ops group_agent_ops = {.run = group_agent_run,
                                            .control = group_agent_on_message,
                                            .begin_close = group_agent_begin_close};
 
-/*
- * Ranks have died: a grouped allreduce begins anew among those who live, who all stand
- * still. Messages under way are lost, windows are as they were.
- *
- *   the round     is decided by the word of its group, which cannot change any more once a
- *                 member has read it here: it counts if all had all they needed, the dead
- *                 among them. Else it is void at once if one of its members has died, and if
- *                 not it has never been: the contribution goes into the next one.
- *   matchmaking   begins anew, in a round that nobody has begun yet, so that nothing that
- *                 lies in windows is taken for a part of it.
- *   membership    is what each says of itself now. The dead are DEAD, which no word of
- *                 anybody changes; nobody else is suspected.
- */
+/* Restarting without dead ranks. */
 
 enum { WORD_LIVES = 1, WORD_AWAY = 2, WORD_RETURNS = 4 };
 
@@ -412,8 +393,9 @@ static bool group_agent_lost_member(const struct group *g, const uint64_t *words
     return false;
 }
 
-/* A word that has been opened again says nothing: then the round is void, since it lasted for
- * as many rounds of its leader as there are words (it takes a process that stood still). */
+/* Decide the round by its word. If the word was opened again, the round is void: it
+ * has lasted for DECISIONS groups of its leader, which takes a process that was
+ * suspended. */
 static int group_agent_decide(struct group *g)
 {
     struct group_round *now = &g->now;

@@ -1,98 +1,95 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A grouped allreduce on one rank, as the agent drives it. It brings together
- * what each knows one thing: grid.h (with whom), membership.h (who is there),
- * matchmaking.h (who is together), group_data.h (the data), group_window.h (does it count).
+ * A grouped allreduce on one rank, as the agent drives it, and as its application uses
+ * it. It combines modules that each answer one question: grid.h (which ranks meet),
+ * membership.h (which ranks take part), matchmaking.h (who forms a group), group_data.h
+ * (the data) and group_window.h (does the round count).
  *
- * Phases (the driver's; each says which one follows, group_agent.c enters it):
+ * Phases. Each phase returns the phase that follows, and group_agent.c enters it.
  *
- *   IDLE      a round is over: leave, come back, or look for the next group
- *   ASKING    back again: asks the others which round they are at (group_agent.h)
- *   MATCHING  looks for the group of `round`: at once, while the application computes
- *             (group_matching.h, group_matching.h)
- *   ROUND     in a group. The contribution is the application's when it has started;
- *             it is none ("null": this rank only reduces its part for the others) if it
- *             leaves, or if the others pass it over since they have waited half their
- *             timeout. Then the data, then the decision (group_round.h).
- *   AWAY      left
+ *   IDLE      A round has ended: leave, return, or look for the next group.
+ *   ASKING    The rank has returned, and asks the others for their round.
+ *   MATCHING  The rank looks for the group of `round` while the application computes
+ *             (group_matching.h).
+ *   ROUND     The rank is in a group (group_round.h). Its contribution is the
+ *             application's if that has started. Otherwise it is null: the rank only
+ *             reduces its part for the others. It is null if the rank leaves, or if the
+ *             others pass it over because they have waited for half their timeout. Then
+ *             come the data and the decision.
+ *   AWAY      The rank has left.
  *
- * From the bottom to the top: clock, wire; remote, members, bandwidth; inquiry,
- * matching, rejoin, running; closing; drive; on_message. The bytes are group_data.h's. What
- * the application has and calls is above all these: group_agent.h.
+ * Leaving and returning. A rank that returns asks the others which round they are at,
+ * and joins the latest of these rounds. Ranks that are away answer as well: if all
+ * ranks have left, only they know how far the rounds had progressed.
+ *
+ * Closing. No rank begins anything, but messages may be under way. The ranks sum up
+ * what they have sent and received until two sums in a row agree in both (Mattern's
+ * four counters). Then the window is left for later.
+ *
+ * Dead ranks. The live ranks stop, and begin anew without the dead
+ * (group_agent_restart). Messages under way are lost; windows stay as they were.
+ *
+ *   round         The word of its group decides it. It cannot change any more once a
+ *                 live member has read it here. The round counts if all members had
+ *                 everything they needed, the dead ones included. Otherwise it is void
+ *                 if one of its members has died. If none has, the round is undone: the
+ *                 contribution goes into the next round.
+ *   matchmaking   It begins again in a round that no rank has begun yet, so that old
+ *                 content of windows is not taken for a part of it.
+ *   membership    Each live rank states its own status. The status of a dead rank never
+ *                 changes again. No rank is suspected.
+ *
+ * Layers, from the bottom: group_wire and group_window; group_data; group_matching and
+ * group_round; group_agent; group_object and group_create.
  */
 #ifndef PCOLL_GROUP_AGENT_H
 #define PCOLL_GROUP_AGENT_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "group/group_matching.h"
 #include "group/group_round.h"
-#include "group/group_window.h"
 #include "group/group_wire.h"
 #include "protocol/group/grid.h"
-#include "protocol/group/matchmaking.h"
-#include "protocol/group/membership.h"
 #include "runtime/spent_window.h"
 #include "runtime/user_object.h"
 #include "base/lock.h"
 
-/*
- * Leaving and coming back. One that is back asks the others which round they are at,
- * and joins the latest of them. Those who are away answer as well: if all have left,
- * they are the only ones who know how far the rounds had got.
- */
-struct group;
-struct group_message;
-enum group_phase;
-
-struct group_rejoin {
-    bool suspected;     /* this rank, by others: it has to come back */
-    uint64_t highest;   /* round that was answered, … */
-    uint32_t answers;   /* … by so many … */
-    int64_t wait_until; /* … and until when to wait for more */
-};
-
-int group_agent_leave(struct group *g);
-int group_agent_begin_rejoin(struct group *g);
-/* *next: the phase that follows, or this one. */
-int group_agent_continue_rejoin(struct group *g, enum group_phase *next);
-/* An answer. */
-void group_agent_on_round(struct group *g, const struct group_message *m);
-/* The round that one that comes back may join, for all that this rank knows. */
-uint64_t group_agent_round_to_join(const struct group *g);
-
 enum group_phase { PHASE_IDLE, PHASE_ASKING, PHASE_MATCHING, PHASE_ROUND, PHASE_AWAY };
 
-/* Of closing: what all have sent and received (group_agent.c). */
+struct group_rejoin {
+    bool suspected;     /* Other ranks suspect this one, so it has to return. */
+    uint64_t highest;   /* Highest round of the answers. */
+    uint32_t answers;   /* Answers received. */
+    int64_t wait_until; /* When to stop waiting for answers. */
+};
+
+/* The exchange of message counts while the object closes. */
 struct group_drain {
     struct agreement agreement;
-    uint64_t *counts; /* two, which MPI may write to when the group is no more */
+    uint64_t *counts; /* Two. MPI may write to them after the group is freed. */
     uint64_t before[2];
     bool agreeing;
-    int64_t again_at; /* INT64_MAX: no */
+    int64_t again_at; /* When to sum up again; INT64_MAX: no. */
 };
 
-/* When ranks have died: what each of the others has said of itself, and with which round all
- * go on (group_agent.c). */
+/* The state that the live ranks have exchanged after ranks have died. */
 struct group_restart {
-    uint64_t *words; /* by rank */
-    uint64_t round;
-    struct communicator *communicator; /* the new one, until it is the old one's */
+    uint64_t *words; /* By rank: group_agent_state_word, or 0 for a dead rank. */
+    uint64_t round;  /* The round that all continue with. */
+    struct communicator *communicator; /* The new one. */
 };
 
-/* Between application and driver: counts, wishes, the outcome. The input in the window
- * is the application's while no deposit is outstanding. `outcome` and the landing are
- * the driver's until finished is counted up, then the application's until it starts
- * again: a round with a null contribution does not touch them. */
+/* State that application and driver share. The application owns the input in the window
+ * while no deposit is outstanding. The driver owns `outcome` and the landing until it
+ * increments `finished`; then the application owns them until it starts again. A round
+ * with a null contribution does not touch them. */
 struct group_shared {
     _Atomic uint64_t started, finished;
-    uint64_t consumed;   /* driver: deposits that a round has taken */
-    uint64_t last_index; /* driver: the last round with a deposit of this rank, + 1 */
-    _Atomic bool wants_away;      /* the last that leave or rejoin said */
-    bool closing;                 /* asked for */
-    _Atomic uint64_t shown_round; /* for the application */
-    struct lock mutex;            /* of what follows */
+    uint64_t consumed;       /* Driver: deposits that a round has used. */
+    uint64_t last_index;     /* Driver: 1 + last round with a deposit of this rank. */
+    _Atomic bool wants_away; /* The last call was leave, not rejoin. */
+    bool closing;            /* The object is being freed. */
+    _Atomic uint64_t shown_round; /* The round that the application sees. */
+    struct lock mutex;            /* Protects the fields below. */
     struct pcoll_group_round outcome;
     uint32_t *outcome_ranks;
     double *outcome_shares;
@@ -100,62 +97,77 @@ struct group_shared {
 };
 
 struct group {
-    struct object base; /* first: found again from it */
+    struct object base; /* First, so that the object can be converted back. */
     struct communicator *communicator;
     pcoll_group_options options;
     struct group_layout place;
     struct window *window;
-    struct spent_window *spent; /* room for it, until it has closed */
+    struct spent_window *spent; /* Memory for the closed window, until it has closed. */
 
     struct grid grid;
-    uint64_t *cells; /* by rank; with dynamic keys the own one alone is true */
-    uint64_t cell;   /* own */
+    uint64_t *cells; /* By rank. With dynamic keys only this rank's is current. */
+    uint64_t cell;   /* Of this rank. */
     bool dynamic;
 
-    enum group_phase phase; /* group_agent.c */
+    enum group_phase phase;
     uint64_t round;
-    uint32_t chain; /* complete rounds in a row */
+    uint32_t chain; /* Complete rounds in a row. */
     struct membership membership;
     struct match match;
 
     struct group_clock clock;
     struct group_traffic wire;
-    struct group_remote remote;
     struct group_bandwidth bandwidth;
+    struct group_remote remote;
     struct group_inquiry inquiry;
     struct group_matching matching;
     struct group_rejoin rejoin;
     struct group_round now;
     struct group_drain drain;
     struct group_shared shared;
-    bool driven, queued; /* made, and not recovering; may close */
+    bool driven; /* The object is complete, and no recovery is under way. */
+    bool queued; /* The object waits for its turn to close. */
     struct group_restart restart;
 };
 
-/* The driver's part (group_agent.c). */
+struct pcoll_group {
+    struct user_object base; /* First, so that the object can be converted back. */
+    struct group group;
+    bool waiting; /* The application has started and not yet waited. */
+};
+
+/* group_agent.c: what the communicator calls. */
 extern const struct object_ops group_agent_ops;
+/* group_create.c: the end of a group, and its part in a recovery. */
+extern const struct user_object_kind group_create_kind;
 
-/* How it is with a rank that lives, in a word for the others. */
-uint64_t group_agent_state_word(const struct group *g);
-/* The words of all, which other ranks give: PCOLL_EPROTOCOL if they cannot be. */
-int group_agent_check_words(const struct group *g, const uint64_t *words,
-                            uint64_t round);
-/* group_agent.c: ranks have died, and all who live stand still. By rank: such words, 0 of the
- * dead. All go on in this round, which nobody has begun. */
-int group_agent_restart(struct group *g, const uint64_t *words, uint64_t round);
-
-/* group_agent.c: go on as far as that is possible. */
+/* Run the phases as far as possible. */
 int group_agent_drive(struct group *g);
-/* group_agent.c: the same for one that closes. */
+/* The same for an object that closes. */
 int group_agent_drain(struct group *g);
-/* When its turn has come. */
 int group_agent_begin_close(struct object *p);
 
-/* group_object.c. The options are there: check them, make everything but what needs the
- * window; then the window is there. */
+/* Announce that this rank has left. */
+int group_agent_leave(struct group *g);
+/* A rank has answered which round this rank may join. */
+void group_agent_on_round(struct group *g, const struct group_message *m);
+/* Return the round that a returning rank may join, as far as this rank knows. */
+uint64_t group_agent_round_to_join(const struct group *g);
+
+/* Return the status of this rank as a word for the others. */
+uint64_t group_agent_state_word(const struct group *g);
+/* Check the words of all ranks, 0 for the dead ones. PCOLL_EPROTOCOL. */
+int group_agent_check_words(const struct group *g, const uint64_t *words,
+                            uint64_t round);
+/* Ranks have died, and all live ranks are stopped. Continue in `round`, which no rank
+ * has begun, with these words. */
+int group_agent_restart(struct group *g, const uint64_t *words, uint64_t round);
+
+/* group_object.c. Check the options and make everything that needs no window. */
 int group_object_prepare(struct group *g, uint32_t rank, uint32_t ranks);
+/* The window exists: make the rest. */
 int group_object_attach(struct group *g);
-/* All but the window. */
+/* Free everything but the window. */
 void group_object_dispose(struct group *g);
 
 static inline struct group *group_agent_of(struct object *p)
@@ -173,41 +185,17 @@ static inline bool group_agent_was_started(const struct group *g)
     return atomic_load(&g->shared.started) > g->shared.consumed;
 }
 
-/* What it has started it finishes first, unless it is freed. */
+/* Does the rank leave? It finishes what it has started first, unless it is freed. */
 static inline bool group_agent_leaves(const struct group *g)
 {
     return g->shared.closing ||
            (atomic_load(&g->shared.wants_away) && !group_agent_was_started(g));
 }
 
-/* The line that it is on in this round. */
+/* Return the line of this rank in the current round. */
 static inline uint64_t group_agent_line(const struct group *g)
 {
     return grid_line(&g->grid, g->cell, grid_axis(&g->grid, g->round));
 }
-
-/* A grouped allreduce as its users have it. */
-
-struct pcoll_group {
-    struct user_object base; /* first: found again from it */
-    struct group group;
-    bool waiting; /* the application has started and not yet waited */
-};
-
-/* Begin and end a call, as in user_object.h. */
-static inline int group_object_enter(pcoll_group *p)
-{
-    return fail_if_null_as("group", p) ?: user_object_enter(&p->base);
-}
-
-/* Returns rc. */
-static inline int group_object_leave(pcoll_group *p, int rc)
-{
-    return user_object_leave(&p->base, rc);
-}
-
-extern const struct user_object_kind group_create_kind;
-/* Its part in going on without the dead. */
-extern const struct recoverable group_create_recoverable;
 
 #endif

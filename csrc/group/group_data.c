@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A butterfly on the members' windows; see group_data.h. */
+/* The data of a group's round; see group_data.h. */
 
 #include "group/group_data.h"
 
@@ -19,7 +19,7 @@ static size_t group_data_least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Where a piece of the own part begins, and its length, in elements. */
+/* Return the first element of a piece of this rank's part, and the piece's length. */
 static size_t group_data_piece_begin(const struct group_data *r, uint32_t piece)
 {
     return r->group.bound[r->group.position] + piece * r->piece;
@@ -41,7 +41,8 @@ static char *group_data_in_window(const struct group_data *r, size_t at, size_t 
     return r->window->memory + at + element * r->place.element;
 }
 
-/* Where a far member's pieces land; those of near ones pass through the first. */
+/* Return where a piece of a member's input is fetched to: two slots for each far
+ * member, the first slot for near ones. */
 static char *group_data_room_of(const struct group_data *r, uint32_t member,
                                 uint32_t piece)
 {
@@ -49,7 +50,7 @@ static char *group_data_room_of(const struct group_data *r, uint32_t member,
     return r->fetched + slot * r->piece * r->place.element;
 }
 
-/* How fast it goes. */
+/* Measuring the speed. */
 
 enum { MEASURABLE_BYTES = 1 << 16 };
 
@@ -67,8 +68,8 @@ static void group_data_meter_begin(struct group_data *r, uint32_t member)
         r->meter.begun[member] = now;
 }
 
-/* A piece of a far member's input has come. While several come at once, the sum of all
- * so far over the time so far is what the own link can take at least. */
+/* A piece of a far member's input has arrived. While several members send, the bytes of
+ * all so far over the time so far are the least that this rank's link can receive. */
 static void group_data_meter_end(struct group_data *r, const struct op *op,
                                  size_t bytes)
 {
@@ -85,7 +86,8 @@ static void group_data_meter_end(struct group_data *r, const struct op *op,
 
 /* Gets. */
 
-/* For an operation, in as many gets as it takes; *over: nothing is under way. */
+/* Fetch for an operation, in gets of limited size. Gets from far members stay under
+ * way. */
 static int group_data_begin_get(struct group_data *r, int op, uint32_t member,
                                 size_t offset, char *into, size_t bytes)
 {
@@ -116,7 +118,7 @@ static bool group_data_has_fetches(const struct group_data *r, int op)
     return false;
 }
 
-/* One that is over leaves the list; its operation is -1 if there is none. */
+/* Remove a complete fetch from the list. taken->op is -1 if none is complete. */
 static int group_data_take_complete(struct window *w, struct group_fetch *fetches,
                                     uint32_t *count, struct group_fetch *taken)
 {
@@ -179,7 +181,7 @@ int group_data_poll(struct group_data *r, bool *ended)
     return rc;
 }
 
-/* The operations. */
+/* Operations of the butterfly. */
 
 static int group_data_fetch_input(struct group_data *r, int id, const struct op *op)
 {
@@ -205,7 +207,7 @@ static int group_data_fetch_part(struct group_data *r, int id, const struct op *
                                 r->landing + first, bytes);
 }
 
-/* This member's elements of a piece, as the application has them. */
+/* Find a member's elements of a piece, in the application's dtype. */
 static int group_data_elements_of(struct group_data *r, uint32_t member, uint32_t piece,
                                   const char **elements)
 {
@@ -223,7 +225,7 @@ static int group_data_elements_of(struct group_data *r, uint32_t member, uint32_
                                      group_data_piece_length(r, piece) * element, &get);
 }
 
-/* The first one that contributes makes the sum, the others are added. */
+/* Add a member's piece to the sum. The first member that contributes starts the sum. */
 static int group_data_reduce(struct group_data *r, const struct op *op)
 {
     uint32_t member = (uint32_t)op->peer, piece = op->slice.begin;
@@ -307,7 +309,7 @@ int group_data_run(struct group_data *r)
     return PCOLL_OK;
 }
 
-/* Its events. */
+/* Events. */
 
 int group_data_start(struct group_data *r, bool own)
 {
@@ -358,10 +360,10 @@ bool group_data_waits_for_part(const struct group_data *r, uint32_t member)
     return r->part_done[member] >= 0 && !group_data_is_done(r, r->part_done[member]);
 }
 
-/* Making and ending rounds: memory and schedules. */
+/* Memory and schedules. */
 
-/* Elements that a processor's second cache holds twice; between nodes, as much as keeps
- * a link busy. */
+/* Bytes of a piece: near, as much as fits twice into a processor's second-level cache;
+ * far, as much as keeps a link busy. */
 enum { NEAR_BYTES = 1 << 18, FAR_BYTES = 1 << 20, LARGEST_SHIFT = 24 };
 
 static bool group_data_some_far(const struct group_data *r)
@@ -378,7 +380,8 @@ static size_t group_data_fetched_bytes(const struct group_data *r)
     return slots * r->piece * r->place.element;
 }
 
-/* Two pieces of each member's input, or its part, which may be a large one. */
+/* Return the most fetches at once: two pieces of each member's input, or its part,
+ * which may take several gets. */
 static size_t group_data_max_fetches(const struct group_data *r)
 {
     return 3 * (size_t)r->max_members + (r->place.bytes >> LARGEST_SHIFT) + 1;
@@ -389,7 +392,7 @@ static size_t group_data_vector_bytes(const struct group_data *r)
     return r->place.count * r->place.element;
 }
 
-/* What a get may write to, as far as it is not there. */
+/* Allocate the memory that gets write to, where it is missing. */
 static int group_data_make_landing(struct group_data *r)
 {
     if (!r->landing)
@@ -414,20 +417,17 @@ size_t group_data_bytes(const struct group_data *r)
 static int group_data_make_members(struct group_data *r)
 {
     size_t most = r->max_members;
-    r->group.rank = calloc(most, sizeof *r->group.rank);
-    r->group.share = calloc(most, sizeof *r->group.share);
-    r->group.bound = calloc(most + 1, sizeof *r->group.bound);
-    r->empty = calloc(most, sizeof *r->empty);
-    r->contributes = calloc(most, sizeof *r->contributes);
-    r->known = calloc(most, sizeof *r->known);
-    r->scratch = calloc(3 * most, sizeof *r->scratch);
-    r->input_there = calloc(most, sizeof *r->input_there);
-    r->part_done = calloc(most, sizeof *r->part_done);
-    r->meter.begun = calloc(most, sizeof *r->meter.begun);
-    r->meter.rate = calloc(most, sizeof *r->meter.rate);
-    return r->group.rank && r->group.share && r->group.bound && r->empty &&
-                   r->contributes && r->known && r->scratch && r->input_there &&
-                   r->part_done && r->meter.begun && r->meter.rate
+    return GROUP_ALLOCATE(r->group.rank, most) &&
+                   GROUP_ALLOCATE(r->group.share, most) &&
+                   GROUP_ALLOCATE(r->group.bound, most + 1) &&
+                   GROUP_ALLOCATE(r->empty, most) &&
+                   GROUP_ALLOCATE(r->contributes, most) &&
+                   GROUP_ALLOCATE(r->known, most) &&
+                   GROUP_ALLOCATE(r->scratch, 3 * most) &&
+                   GROUP_ALLOCATE(r->input_there, most) &&
+                   GROUP_ALLOCATE(r->part_done, most) &&
+                   GROUP_ALLOCATE(r->meter.begun, most) &&
+                   GROUP_ALLOCATE(r->meter.rate, most)
                ? PCOLL_OK
                : fail(PCOLL_ENOMEM, "no memory for a group of %u", r->max_members);
 }
@@ -464,7 +464,7 @@ void group_data_destroy(struct group_data *r)
     *r = (struct group_data){.window = NULL};
 }
 
-/* Which operations the members' notices complete. */
+/* Find the operations that the members' notices complete. */
 static void group_data_find_events(struct group_data *r)
 {
     for (uint32_t j = 0; j < r->group.members; j++)
@@ -519,8 +519,8 @@ int group_data_prepare(struct group_data *r)
     return PCOLL_OK;
 }
 
-/* What MPI may still write to goes into a record of its own. The landing of a round
- * to which this rank gave nothing is that of an earlier one: it stays. */
+/* Keep memory that MPI may still write to in a record of its own. The landing stays if
+ * this rank has contributed nothing: it holds the result of an earlier round. */
 static int group_data_abandon(struct group_data *r)
 {
     struct group_abandoned *a = malloc(sizeof *a);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank's work in a group's round: a butterfly (algorithms/butterfly.c) on the
- * engine, whose fetches are gets from the members' windows. From near members they
- * are over at once; from far ones they are looked after (group_data_poll).
+ * The data of a group's round on one rank: a butterfly (algorithms/butterfly.c) on the
+ * schedule engine, whose fetches are gets from the windows of the members. A get from a
+ * near member is complete when it returns. The driver polls gets from far members
+ * (group_data_poll).
  *
- * One round at a time; driven by one thread at a time. Who is in the group, and whether
- * the round counts, is not its business.
+ * There is one round at a time, and one thread at a time drives it. This module does
+ * not know who belongs to the group or whether the round counts.
  */
 #ifndef PCOLL_GROUP_DATA_H
 #define PCOLL_GROUP_DATA_H
@@ -14,31 +15,34 @@
 #include "kernels/reduce.h"
 #include "schedule/engine.h"
 
-/* A group as one of its members sees it: by places in its list. */
+/* Allocate an array of `count` zeros; NULL: no memory. */
+#define GROUP_ALLOCATE(array, count) ((array) = calloc((count), sizeof *(array)))
+
+/* A group as one of its members sees it. Arrays are indexed by position in the list. */
 struct group_members {
     uint32_t members, position;
     uint32_t *rank;
     double *share;
-    uint64_t *bound; /* members + 1 elements: the parts */
+    uint64_t *bound; /* Member i reduces elements bound[i] to bound[i + 1] - 1. */
 };
 
-/* A fetch that is under way. */
+/* A get that is not complete. */
 struct group_fetch {
-    int op; /* -1: none */
+    int op; /* The operation that it belongs to; -1: none. */
     size_t bytes;
     struct window_get get;
 };
 
-/* How fast the inputs of far members came: from each one, and from all together. */
+/* The speed at which the inputs of far members arrive. */
 struct group_meter {
-    int64_t began;   /* ns, the first fetch; 0: none */
-    uint64_t bytes;  /* that have come */
-    double download; /* bytes per second, at the best moment */
-    int64_t *begun;  /* by member */
-    double *rate;    /* by member; 0: nothing that could be measured */
+    int64_t began;   /* Time of the first fetch in ns; 0: none. */
+    uint64_t bytes;  /* Received in all. */
+    double download; /* Highest rate of all members together, bytes per second. */
+    int64_t *begun;  /* By member: time of its first fetch. */
+    double *rate;    /* By member, bytes per second; 0: not measured. */
 };
 
-/* What MPI may still write to, after a void round. */
+/* Memory that MPI may still write to after a void round. */
 struct group_abandoned {
     struct group_fetch *fetches;
     uint32_t count;
@@ -46,7 +50,7 @@ struct group_abandoned {
     struct group_abandoned *next;
 };
 
-/* Tell a member: who is asked to by the engine. */
+/* Send a member the notice that belongs to an edge of the butterfly. */
 typedef int group_data_notice_fn(void *arg, uint32_t member, int edge);
 
 struct group_data {
@@ -54,65 +58,69 @@ struct group_data {
     struct group_layout place;
     const struct dtype *dtype;
     reduce_fn *add;
-    size_t held; /* bytes of an element in a sum */
+    size_t held; /* Bytes of an element of a sum. */
     uint32_t max_members;
-    size_t piece;                 /* elements */
-    group_data_notice_fn *notice; /* of this rank to the others */
-    int (*heartbeat)(void *arg);  /* called now and then while there is much to do */
+    size_t piece; /* Elements of a piece. */
+    group_data_notice_fn *notice;
+    int (*heartbeat)(void *arg); /* Called now and then during long work. */
     void *arg;
 
     struct group_members group;
-    bool *empty;         /* by member: its part */
-    bool *known;         /* by member: whether it has an input … */
-    bool *contributes;   /* … and that it has */
-    uint32_t active;     /* how many do */
-    struct sched *sched; /* NULL: no round */
+    bool *empty;         /* By member: it has no part to reduce. */
+    bool *known;         /* By member: it has said whether it contributes. */
+    bool *contributes;   /* By member: it contributes. */
+    uint32_t active;     /* Members that contribute. */
+    struct sched *sched; /* NULL: no round. */
     struct engine engine;
     int start, *scratch;
-    int *input_there, *part_done; /* by member: operation, or -1 */
+    int *input_there, *part_done; /* By member: the operation of its notice, or -1. */
 
-    char *landing; /* the result, as the application's elements */
-    char *fetched; /* a piece of a near member's input, two of each far one */
-    char *sums[2]; /* of odd and even pieces */
-    char *widened; /* a piece in the form of sums, if that is another */
+    char *landing; /* The result, in the application's dtype. */
+    char *fetched; /* One piece of a near member's input, then two of each far one. */
+    char *sums[2]; /* Sums of even and odd pieces. */
+    char *widened; /* A piece in the dtype of sums, if that differs. */
     struct group_fetch *fetches;
-    uint32_t under_way;
+    uint32_t under_way; /* Fetches that are not complete. */
     size_t max_fetches;
     struct group_abandoned *abandoned;
     uint64_t bytes_fetched;
     struct group_meter meter;
 };
 
-/* The window, place, dtype, max_members, piece and notice are there; make the rest. */
+/* Allocate memory. The caller has set window, place, dtype, max_members, notice,
+ * heartbeat and arg. PCOLL_ENOMEM. */
 int group_data_init(struct group_data *r);
 void group_data_destroy(struct group_data *r);
-/* Of its memory. */
+/* Return the bytes of memory of this module. */
 size_t group_data_bytes(const struct group_data *r);
 
-/* The group is filled in: get ready. */
+/* Make the schedule for the group that the caller has filled in. */
 int group_data_prepare(struct group_data *r);
-/* The own input lies in the window, or (own = false) there is none. */
+/* Start. `own`: this rank contributes, and its input is in its window. */
 int group_data_start(struct group_data *r, bool own);
-/* A member's input is there, and contributes or does not; its part is done. */
+/* A member's notice has arrived: it contributes or not; its part is reduced. */
 void group_data_input(struct group_data *r, uint32_t member, bool contributes);
 void group_data_part(struct group_data *r, uint32_t member);
-/* Does this rank? Who does gets the result as well. */
+/* Issue all operations that are ready. */
+int group_data_run(struct group_data *r);
+/* Poll the fetches from far members; *ended: at least one has completed. */
+int group_data_poll(struct group_data *r, bool *ended);
+/* Does the round wait for a notice of this member? */
+bool group_data_waits_for_input(const struct group_data *r, uint32_t member);
+bool group_data_waits_for_part(const struct group_data *r, uint32_t member);
+/* End a round that is complete or void. Fetches that are not complete are abandoned:
+ * their memory is freed when they complete. PCOLL_ENOMEM. */
+int group_data_end(struct group_data *r);
+
+/* Does this rank contribute? Only a rank that contributes gets the result. */
 static inline bool group_data_contributes(const struct group_data *r)
 {
     return r->contributes[r->group.position];
 }
-/* Go on as far as that is possible. */
-int group_data_run(struct group_data *r);
+
 static inline bool group_data_complete(const struct group_data *r)
 {
     return r->sched && engine_over(&r->engine);
 }
-/* Fetches from far members: has one ended? */
-int group_data_poll(struct group_data *r, bool *ended);
-/* Does it wait for a notice of this member? */
-bool group_data_waits_for_input(const struct group_data *r, uint32_t member);
-bool group_data_waits_for_part(const struct group_data *r, uint32_t member);
-/* Over, or void: what was begun is abandoned. PCOLL_ENOMEM. */
-int group_data_end(struct group_data *r);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is there, by the directory; see group_matching.h. */
+/* Finding the group of the next round; see group_matching.h. */
 
 #include "group/group_matching.h"
 
@@ -26,7 +26,7 @@ static struct group_key group_matching_key(const struct group *g)
     return (struct group_key){g->round, group_agent_line(g)};
 }
 
-/* What the answers mean. */
+/* The inquiry: what the answers mean. */
 
 static void group_matching_declared(struct group_inquiry *i)
 {
@@ -41,7 +41,7 @@ static void group_matching_counted(struct group_inquiry *i, uint32_t count)
     i->counted = count;
 }
 
-/* Those who have declared themselves and then left are not waited for. */
+/* Do not wait for ranks that have declared themselves and then left. */
 static void group_matching_drop_absent(struct group *g)
 {
     struct group_inquiry *i = &g->inquiry;
@@ -70,7 +70,7 @@ static void group_matching_found_all(struct group *g)
     i->pause = 2 * i->pause < LAST_PAUSE_NS ? 2 * i->pause : LAST_PAUSE_NS;
 }
 
-/* The stages. */
+/* The inquiry: its stages. */
 
 static int group_matching_declare(struct group *g)
 {
@@ -134,7 +134,7 @@ int group_matching_inquire(struct group *g)
     return rc;
 }
 
-int group_matching_withdraw(struct group *g)
+static int group_matching_withdraw(struct group *g)
 {
     uint32_t all;
     bool answered;
@@ -151,8 +151,8 @@ int64_t group_matching_inquiry_alarm(const struct group *g)
     return g->inquiry.waits ? INT64_MAX : g->inquiry.at;
 }
 
-/* Answers from another node. Those to an earlier round, or that nothing waits for, are
- * dropped. */
+/* The inquiry: answers from another node. An answer to an earlier round, or one that
+ * nothing waits for, is dropped. */
 
 static bool group_matching_is_awaited(const struct group *g,
                                       const struct group_message *m,
@@ -183,7 +183,7 @@ void group_matching_on_found(struct group *g, const struct group_message *m)
         group_matching_found_all(g);
 }
 
-/* Who is together in the next round; see group_matching.h. */
+/* Candidates. */
 
 uint32_t group_matching_live_on_line(struct group *g)
 {
@@ -198,7 +198,8 @@ uint32_t group_matching_live_on_line(struct group *g)
     return count;
 }
 
-/* Of a simulation all ranks have the same clock. */
+/* Return the time of day, which orders the ranks of different hosts. Simulated ranks
+ * share a clock. */
 static int64_t group_matching_wall_clock(const struct group *g)
 {
     struct timespec t;
@@ -250,7 +251,7 @@ int group_matching_begin(struct group *g)
     return PCOLL_OK;
 }
 
-/* Others are waited for now than before. */
+/* Offer matchmaking the candidates again if the membership has changed. */
 static void group_matching_offer_changed(struct group *g)
 {
     bool changed = g->matching.members_changed;
@@ -263,8 +264,9 @@ static void group_matching_offer_changed(struct group *g)
         match_expect(&g->match, g->clock.time, 1);
 }
 
-/* Somebody does not come. If the application waits, he is to go on without his; if not,
- * to answer, or he would be taken for silent when the window ends. */
+/* Nudge the ranks that are missing. If the application waits, they go on without their
+ * application. Otherwise they only answer, so that they do not count as silent when the
+ * window ends. */
 static int group_matching_nudge(struct group *g)
 {
     struct group_matching *m = &g->matching;
@@ -291,9 +293,9 @@ static int group_matching_nudge(struct group *g)
     return rc;
 }
 
-/* What it comes to. */
+/* The list. */
 
-/* The word of a group is open before anybody is sent its list. */
+/* Open the decision of an own group before any member is sent its list. */
 static int group_matching_open_decision(struct group *g)
 {
     const struct match_list *list = match_formed(&g->match);
@@ -318,8 +320,8 @@ int group_matching_flush(struct group *g)
     return rc;
 }
 
-/* Those for whom the leader has waited in vain, and who have sent nothing either: who
- * is only late finds another group. */
+/* Has a rank for which the leader has waited sent nothing either? A rank that is only
+ * late finds another group. */
 static bool group_matching_is_silent(const struct group *g, uint32_t rank)
 {
     int64_t last = g->wire.received_at[rank];
@@ -350,7 +352,7 @@ static int group_matching_take_list(struct group *g)
     return rc;
 }
 
-/* Others are further: on to their round. */
+/* Skip to the round that the others are at. */
 static int group_matching_catch_up(struct group *g)
 {
     uint64_t ahead = match_ahead(&g->match);
@@ -387,8 +389,8 @@ static int group_matching_step(struct group *g, enum group_phase *next)
     return PCOLL_OK;
 }
 
-/* It is on its leader's list already, or about to be: it gives that a moment, since the
- * round of a list with a member that is gone is void. */
+/* A rank that wants to leave may be on its leader's list already. It waits for the list
+ * for a moment, because a round whose list names a rank that has left is void. */
 static bool group_matching_waits_for_list(struct group *g, bool goes)
 {
     int64_t *until = &g->matching.stay_until;
@@ -408,7 +410,7 @@ int group_matching_continue(struct group *g, enum group_phase *next)
     bool formed = match_state(&g->match) == MATCH_FORMED;
     if (group_matching_waits_for_list(g, goes) || formed || !goes)
         return group_matching_step(g, next);
-    match_abandon(&g->match, g->clock.time);
+    match_end(&g->match);
     *next = PHASE_IDLE;
     return group_matching_withdraw(g);
 }

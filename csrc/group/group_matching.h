@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is together in the next round. With static keys those of the line are known: the
- * live ones among them are waited for, and the lowest rank leads. With dynamic keys the
- * directory knows them (group_matching.h); once all live ranks have declared themselves for
- * the round, nobody else can come.
+ * How a rank finds the group of its next round. With static keys the ranks of the line
+ * are known: the rank waits for the live ones, and the lowest of them leads.
+ *
+ * With dynamic keys the directory (group_window.h) knows them. A rank declares itself,
+ * counts itself, and queries the entries under its key. Then it reads the count and
+ * queries again, at growing intervals. Once all live ranks have declared themselves for
+ * the round, no other rank can appear.
  */
 #ifndef PCOLL_GROUP_MATCHING_H
 #define PCOLL_GROUP_MATCHING_H
@@ -11,60 +14,51 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/*
- * With dynamic keys: a rank declares itself in the directory (group_window.h), counts
- * itself and looks who is there; then it counts none and looks again, now and then.
- */
 struct group;
 struct group_message;
+enum group_phase;
 
-/* Declare, count, query; count, query; … */
+/* The next step of the inquiry: declare, count, query, count, query, … */
 enum group_inquiry_stage { INQUIRY_DECLARE, INQUIRY_COUNT, INQUIRY_QUERY };
 
 struct group_inquiry {
     enum group_inquiry_stage stage;
-    int64_t time;      /* what it declares: its priority */
-    int64_t at, pause; /* the next query, and the time between them; ns */
-    bool waits;        /* for an answer from another node */
-    bool counted_self;
-    uint32_t counted; /* ranks that had declared themselves before the query */
-    uint32_t found;
-    struct match_entry *entries; /* so many */
+    int64_t time;      /* The priority that the rank declares. */
+    int64_t at, pause; /* Time of the next query, and the interval; ns. */
+    bool waits;        /* For an answer from another node. */
+    bool counted_self; /* This rank is in the count of the round. */
+    uint32_t counted;  /* Ranks that had declared themselves before the query. */
+    uint32_t found;    /* Entries that the query has found. */
+    struct match_entry *entries;
 };
 
-/* Matching begins, with this priority. */
-void group_matching_begin_inquiry(struct group *g, int64_t time);
-/* What is due of it. */
-int group_matching_inquire(struct group *g);
-/* It takes no part in this round after all: it is not counted any more. */
-int group_matching_withdraw(struct group *g);
-/* When to go on without being told, or INT64_MAX. */
-int64_t group_matching_inquiry_alarm(const struct group *g);
-/* Answers of a directory on another node: it has declared, or counted; has found. */
-void group_matching_on_counted(struct group *g, const struct group_message *m);
-void group_matching_on_found(struct group *g, const struct group_message *m);
-
-struct group;
-enum group_phase;
-
 struct group_matching {
-    uint32_t *line; /* room for the ranks of one */
+    uint32_t *line; /* Ranks of this rank's line; room for all ranks. */
     struct match_entry *candidates;
-    bool members_changed; /* since they were offered */
+    bool
+        members_changed; /* The membership has changed since candidates were offered. */
     int64_t began;
-    int64_t stay_until; /* it leaves, and waits for a list; 0: no */
-    int64_t nudge_at;   /* when to nudge those who are waited for; 0: not yet */
-    bool application;   /* … since the application waits */
-    uint32_t opened;    /* the last own group with a word */
+    int64_t stay_until; /* The rank leaves, but waits for a list until then; 0: no. */
+    int64_t nudge_at;   /* When to nudge the ranks that are missing; 0: not yet. */
+    bool application;   /* nudge_at was set while the application waited. */
+    uint32_t opened;    /* seq of the last own group whose decision is open. */
 };
 
 int group_matching_begin(struct group *g);
-/* *next: the phase that follows, or this one. */
+/* Do what is due. *next is the phase that follows, or PHASE_MATCHING. */
 int group_matching_continue(struct group *g, enum group_phase *next);
+/* Return when to call group_matching_continue without a message, or INT64_MAX. */
 int64_t group_matching_alarm(const struct group *g);
-/* Send what matchmaking has to say; the word of an own group is opened before. */
+/* Send the messages of matchmaking. The decision of an own group is opened first. */
 int group_matching_flush(struct group *g);
-/* The ranks of the own line that are live, this one among them, into matching.line. */
+/* Fill matching.line with the live ranks of this rank's line, including this rank. */
 uint32_t group_matching_live_on_line(struct group *g);
+
+void group_matching_begin_inquiry(struct group *g, int64_t time);
+int group_matching_inquire(struct group *g);
+int64_t group_matching_inquiry_alarm(const struct group *g);
+/* Answers of a directory on another node. */
+void group_matching_on_counted(struct group *g, const struct group_message *m);
+void group_matching_on_found(struct group *g, const struct group_message *m);
 
 #endif

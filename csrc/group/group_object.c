@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The local part of making and unmaking a grouped allreduce. */
+/* Making and using a grouped allreduce on one rank. */
 
 #include <inttypes.h>
 #include <math.h>
@@ -10,10 +10,10 @@
 #include "base/text.h"
 #include "group/group_agent.h"
 
-/* Of the timeout: the answer timeout of matchmaking, which is a fifth of the window at
- * most (matchmaking.h), and the window where none is given. With static keys that ends
- * only if somebody is lost: after those who wait for the same rank in mid-round have
- * given up. */
+/* The answer timeout of matchmaking as a part of the timeout; it is at most a fifth of
+ * the window (matchmaking.h). And the default window. With static keys the window ends
+ * only if a rank is lost: it ends after the ranks that wait for that rank in the middle
+ * of a round have given up. */
 enum {
     ANSWER_TIMEOUT_PARTS = 10,
     STATIC_WINDOW_TIMES = 2,
@@ -34,7 +34,7 @@ void pcoll_group_options_init(pcoll_group_options *options)
     };
 }
 
-/* What can be said of the options without the others. */
+/* Check what one rank can check of the options. */
 static int group_object_check_options(const pcoll_group_options *o)
 {
     if (o->dtype != PCOLL_FLOAT16 && o->dtype != PCOLL_BFLOAT16 &&
@@ -80,7 +80,8 @@ static int group_object_lay_out(struct group *g, uint32_t ranks)
     return PCOLL_OK;
 }
 
-/* No group is larger than the longest side, nor than all. */
+/* Return the size of the largest group: no group is larger than the longest side, or
+ * than all ranks. */
 static uint32_t group_object_max_members(const struct group *g, uint32_t ranks)
 {
     uint32_t most = 1;
@@ -93,25 +94,19 @@ static uint32_t group_object_max_members(const struct group *g, uint32_t ranks)
 static int group_object_allocate(struct group *g, uint32_t ranks)
 {
     uint32_t most = group_object_max_members(g, ranks);
-    g->matching.line = calloc(ranks, sizeof *g->matching.line);
-    g->now.notices = calloc(ranks, sizeof *g->now.notices);
-    g->wire.received_at = calloc(ranks, sizeof *g->wire.received_at);
-    g->inquiry.entries = calloc(ranks, sizeof *g->inquiry.entries);
-    g->matching.candidates = calloc(ranks, sizeof *g->matching.candidates);
-    g->remote.served = calloc(ranks, sizeof *g->remote.served);
-    g->remote.words = calloc((size_t)ranks * ENTRY_WORDS, sizeof *g->remote.words);
-    g->now.bandwidths = calloc(most, sizeof *g->now.bandwidths);
-    g->shared.outcome_ranks = calloc(most, sizeof *g->shared.outcome_ranks);
-    g->shared.outcome_shares = calloc(most, sizeof *g->shared.outcome_shares);
-    g->now.received_at = calloc(most, sizeof *g->now.received_at);
-    g->spent = calloc(1, sizeof *g->spent);
-    g->drain.counts = calloc(2, sizeof *g->drain.counts);
     g->now.data.max_members = most;
-    return g->matching.line && g->matching.candidates && g->now.notices &&
-                   g->wire.received_at && g->inquiry.entries && g->remote.served &&
-                   g->remote.words && g->now.bandwidths && g->shared.outcome_ranks &&
-                   g->shared.outcome_shares && g->now.received_at && g->spent &&
-                   g->drain.counts
+    return GROUP_ALLOCATE(g->matching.line, ranks) &&
+                   GROUP_ALLOCATE(g->now.notices, ranks) &&
+                   GROUP_ALLOCATE(g->wire.received_at, ranks) &&
+                   GROUP_ALLOCATE(g->inquiry.entries, ranks) &&
+                   GROUP_ALLOCATE(g->matching.candidates, ranks) &&
+                   GROUP_ALLOCATE(g->remote.served, ranks) &&
+                   GROUP_ALLOCATE(g->remote.words, (size_t)ranks * ENTRY_WORDS) &&
+                   GROUP_ALLOCATE(g->now.bandwidths, most) &&
+                   GROUP_ALLOCATE(g->shared.outcome_ranks, most) &&
+                   GROUP_ALLOCATE(g->shared.outcome_shares, most) &&
+                   GROUP_ALLOCATE(g->now.received_at, most) &&
+                   GROUP_ALLOCATE(g->spent, 1) && GROUP_ALLOCATE(g->drain.counts, 2)
                ? PCOLL_OK
                : fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
 }
@@ -140,8 +135,8 @@ int group_object_prepare(struct group *g, uint32_t rank, uint32_t ranks)
     if (rc == PCOLL_OK)
         rc = match_init(&g->match, rank, ranks,
                         group_object_answer_timeout(&g->options));
-    if (rc ==
-        PCOLL_OK) /* the windows are equal, and a leader that was dismissed has 2P */
+    /* All windows are equal, and a follower that was disbanded looks for another 2P. */
+    if (rc == PCOLL_OK)
         g->match.longest_window =
             g->options.window_us * 1000 + 2 * g->match.answer_timeout;
     if (rc == PCOLL_OK && !g->options.measure)
@@ -190,13 +185,13 @@ void group_object_dispose(struct group *g)
     lock_destroy(&g->shared.mutex);
 }
 
-/* Using a grouped allreduce. */
+/* The calls of the application. */
 
 static int group_object_enter_open(pcoll_group *p)
 {
     int rc = fail_if_null_as("group", p) ?: user_object_enter_open(&p->base);
     if (rc == PCOLL_OK && p->base.orphan)
-        return group_object_leave(p, outage_error(p->base.communicator->outage));
+        return user_object_leave(&p->base, outage_error(p->base.communicator->outage));
     return rc;
 }
 
@@ -207,18 +202,19 @@ int pcoll_group_start(pcoll_group *p, const void *send)
     if (rc != PCOLL_OK)
         return rc;
     if (p->waiting)
-        return group_object_leave(
-            p, fail(PCOLL_ESTATE, "started already: wait for the round first"));
+        return user_object_leave(
+            &p->base, fail(PCOLL_ESTATE, "started already: wait for the round first"));
     if (atomic_load(&g->shared.wants_away))
-        return group_object_leave(
-            p, fail(PCOLL_ESTATE, "this rank has left the groups: rejoin first"));
+        return user_object_leave(
+            &p->base,
+            fail(PCOLL_ESTATE, "this rank has left the groups: rejoin first"));
     char *input = g->window->memory + g->place.input_at;
     if (send != input)
         memcpy(input, send, g->place.count * g->place.element);
     p->waiting = true;
     atomic_fetch_add(&g->shared.started, 1);
     communicator_notify(p->base.communicator, &g->base);
-    return group_object_leave(p, PCOLL_OK);
+    return user_object_leave(&p->base, PCOLL_OK);
 }
 
 static bool group_object_round_complete(void *arg)
@@ -237,8 +233,8 @@ int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
     if (rc != PCOLL_OK)
         return rc;
     if (!p->waiting)
-        return group_object_leave(
-            p, fail(PCOLL_ESTATE, "not started: there is nothing to wait for"));
+        return user_object_leave(
+            &p->base, fail(PCOLL_ESTATE, "not started: there is nothing to wait for"));
     rc = progress_wait(p->base.communicator->progress, group_object_round_complete, p,
                        timeout_us);
     if (rc == PCOLL_OK)
@@ -246,7 +242,7 @@ int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
     if (rc == PCOLL_OK && p->base.orphan)
         rc = outage_error(p->base.communicator->outage);
     if (rc != PCOLL_OK)
-        return group_object_leave(p, rc);
+        return user_object_leave(&p->base, rc);
     CHECK(atomic_load(&g->shared.finished) == atomic_load(&g->shared.started));
     lock_take(&g->shared.mutex);
     *round = g->shared.outcome;
@@ -256,11 +252,12 @@ int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
     if (receive != from)
         memcpy(receive, from, g->place.count * g->place.element);
     p->waiting = false;
-    return group_object_leave(p, PCOLL_OK);
+    return user_object_leave(&p->base, PCOLL_OK);
 }
 
-/* The end of a wait, whose round is over for this caller: another thread that looks at
- * something must not make it fail. */
+/* Return the members of the last round. This call ends a wait whose round is complete,
+ * so it does not take the object: another thread that reads something must not make it
+ * fail. */
 int pcoll_group_members(pcoll_group *p, uint32_t *ranks, double *shares)
 {
     struct group *g = &p->group;
@@ -277,7 +274,8 @@ int pcoll_group_members(pcoll_group *p, uint32_t *ranks, double *shares)
     return PCOLL_OK;
 }
 
-/* The driver sees to it; of several wishes in a row it need not see all. */
+/* Set what the driver does next. The driver need not see every one of several
+ * changes. */
 static int group_object_set_away(pcoll_group *p, bool away)
 {
     struct group *g = &p->group;
@@ -286,7 +284,7 @@ static int group_object_set_away(pcoll_group *p, bool away)
         return rc;
     if (atomic_exchange(&g->shared.wants_away, away) != away)
         communicator_notify(p->base.communicator, &g->base);
-    return group_object_leave(p, PCOLL_OK);
+    return user_object_leave(&p->base, PCOLL_OK);
 }
 
 int pcoll_group_leave(pcoll_group *p)
@@ -302,7 +300,8 @@ int pcoll_group_rejoin(pcoll_group *p)
 int pcoll_group_look(pcoll_group *p, uint64_t *round, int32_t *away, uint8_t *statuses)
 {
     struct group *g = &p->group;
-    int rc = fail_if_null(round, away, statuses) ?: group_object_enter(p);
+    int rc = fail_if_null_as("group, round, away, statuses", p, round, away, statuses)
+                 ?: user_object_enter(&p->base);
     if (rc != PCOLL_OK)
         return rc;
     *round = atomic_load(&g->shared.shown_round);
@@ -310,10 +309,10 @@ int pcoll_group_look(pcoll_group *p, uint64_t *round, int32_t *away, uint8_t *st
     progress_lock(p->base.communicator->progress);
     for (uint32_t r = 0; r < g->membership.ranks; r++)
         statuses[r] = (uint8_t)g->membership.entries[r].status;
-    if (atomic_load(&g->shared.wants_away)) /* the driver may not have come to it yet */
+    if (atomic_load(&g->shared.wants_away)) /* The driver may not know that yet. */
         statuses[g->window->rank] = MEMBER_AWAY;
     progress_unlock(p->base.communicator->progress);
-    return group_object_leave(p, rc);
+    return user_object_leave(&p->base, rc);
 }
 
 int pcoll_group_set_bandwidth(pcoll_group *p, double bandwidth)
@@ -323,31 +322,31 @@ int pcoll_group_set_bandwidth(pcoll_group *p, double bandwidth)
     if (rc != PCOLL_OK)
         return rc;
     if (!(bandwidth > 0) || !isfinite(bandwidth))
-        return group_object_leave(
-            p, fail(PCOLL_EINVAL, "bandwidth: expected a number above 0, got %g",
-                    bandwidth));
+        return user_object_leave(
+            &p->base, fail(PCOLL_EINVAL, "bandwidth: expected a number above 0, got %g",
+                           bandwidth));
     progress_lock(p->base.communicator->progress);
     group_round_set_bandwidth(g, bandwidth);
     progress_unlock(p->base.communicator->progress);
-    return group_object_leave(p, PCOLL_OK);
+    return user_object_leave(&p->base, PCOLL_OK);
 }
 
 int pcoll_group_get_stats(pcoll_group *p, pcoll_group_stats *stats)
 {
     struct group *g = &p->group;
-    int rc = fail_if_null(stats) ?: group_object_enter(p);
+    int rc = fail_if_null_as("group, stats", p, stats) ?: user_object_enter(&p->base);
     if (rc != PCOLL_OK)
         return rc;
     lock_take(&g->shared.mutex);
     *stats = g->shared.stats;
     lock_release(&g->shared.mutex);
-    return group_object_leave(p, rc);
+    return user_object_leave(&p->base, rc);
 }
 
 int pcoll_group_get_shape(pcoll_group *p, pcoll_group_shape *shape)
 {
     struct group *g = &p->group;
-    int rc = fail_if_null(shape) ?: group_object_enter(p);
+    int rc = fail_if_null_as("group, shape", p, shape) ?: user_object_enter(&p->base);
     if (rc != PCOLL_OK)
         return rc;
     *shape = (pcoll_group_shape){
@@ -358,10 +357,10 @@ int pcoll_group_get_shape(pcoll_group *p, pcoll_group_shape *shape)
         .bytes = g->place.bytes + group_data_bytes(&g->now.data),
     };
     memcpy(shape->side, g->grid.side, g->grid.axes * sizeof *shape->side);
-    return group_object_leave(p, rc);
+    return user_object_leave(&p->base, rc);
 }
 
-/* What a grouped allreduce waits for, in words: for stall warnings. */
+/* Stall warnings: what a grouped allreduce waits for. */
 
 static void
 group_object_describe_members(struct text *t, struct group *g, const char *what,
@@ -437,7 +436,7 @@ static void group_object_describe(struct text *t, struct group *g)
 int pcoll_group_pending(pcoll_group *p, char *text, uint64_t capacity)
 {
     struct group *g = &p->group;
-    int rc = fail_if_null(text) ?: group_object_enter(p);
+    int rc = fail_if_null_as("group, text", p, text) ?: user_object_enter(&p->base);
     if (rc != PCOLL_OK)
         return rc;
     struct text t = {.at = text, .left = capacity};
@@ -445,5 +444,5 @@ int pcoll_group_pending(pcoll_group *p, char *text, uint64_t capacity)
     if (capacity)
         group_object_describe(&t, g);
     progress_unlock(p->base.communicator->progress);
-    return group_object_leave(p, rc);
+    return user_object_leave(&p->base, rc);
 }

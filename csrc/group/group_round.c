@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bandwidth of a rank; see group_round.h. */
+/* A group's round on one rank; see group_round.h. */
 
 #include "group/group_round.h"
 
@@ -14,6 +14,8 @@
 #include "group/group_window.h"
 #include "protocol/group/grid.h"
 
+enum { KIB = 1024 };
+
 void group_round_set_bandwidth(struct group *g, double bandwidth)
 {
     CHECK(bandwidth >= 0);
@@ -24,7 +26,8 @@ void group_round_set_bandwidth(struct group *g, double bandwidth)
     lock_release(&g->shared.mutex);
 }
 
-/* What all the others together have fetched from this rank, bytes per second. */
+/* Return what all other members together have fetched from this rank, bytes per
+ * second. */
 static double group_round_upload_rate(const struct group *g)
 {
     const struct group_members *group = &g->now.data.group;
@@ -37,8 +40,8 @@ static double group_round_upload_rate(const struct group *g)
     return rate;
 }
 
-/* Its link takes in what it has taken in, and gives out what all the others together
- * have fetched; the smaller of the two counts (appendix G). */
+/* The link can receive what the rank has received, and send what the others have
+ * fetched together. The smaller of the two counts (appendix G). */
 void group_round_measure_bandwidth(struct group *g)
 {
     struct group_bandwidth *b = &g->bandwidth;
@@ -55,14 +58,10 @@ void group_round_measure_bandwidth(struct group *g)
         group_round_set_bandwidth(g, b->measured);
 }
 
-/*
- * The decision on a group's round (group/group_window.h), as this rank takes part
- * in it: it votes, learns, tells the other members; and where it leads, far members
- * vote by messages.
- */
+/* The decision. Far members vote by messages where this rank leads. */
 
-/* All members have to vote before a round counts. */
-int group_round_check_decision(const struct group *g, enum decision decision)
+/* Check a decision: a round counts only after all members have voted. */
+static int group_round_check_decision(const struct group *g, enum decision decision)
 {
     return decision == DECISION_COMMIT && !g->now.marked
                ? fail(PCOLL_EPROTOCOL,
@@ -110,7 +109,7 @@ int group_round_vote(struct group *g, enum decision_vote vote)
     if (rc != PCOLL_OK || decision == DECISION_PENDING)
         return rc;
     if (decision == DECISION_EXPIRED && now->marked)
-        return PCOLL_OK; /* it may have counted; the word of it is on its way */
+        return PCOLL_OK; /* The round may have counted. The leader's message says so. */
     return group_round_learn(g,
                              decision == DECISION_COMMIT ? decision : DECISION_ABORT);
 }
@@ -134,7 +133,7 @@ int group_round_on_vote(struct group *g, uint32_t source, struct group_name name
     if (g->phase == PHASE_ROUND && group_wire_same_name(g->now.name, name))
         return group_round_learn(g, decision);
     if (decision == DECISION_EXPIRED)
-        return rc; /* has been told, and there is no telling now what it was */
+        return rc; /* The leader has sent it; it is no longer known here. */
     return group_wire_send_decision(g, source, name, decision);
 }
 
@@ -160,14 +159,7 @@ int group_round_refuse(struct group *g)
     return rc;
 }
 
-/*
- * Waiting in a group's round: every member lets the others know that it is there four
- * times in a timeout T while the round lasts. Whoever has contributed for T/2 passes
- * over those whose application has not come: their agents go on without it. A member
- * that has sent nothing for T aborts the round. Whoever has waited for T/2 for its
- * group to be found nudges those it waits for (group_matching.c): they may be in an earlier
- * round in which nobody has come yet.
- */
+/* Silence; see group_round.h. */
 
 static bool group_round_is_silent(const struct group *g, uint32_t member, int64_t time)
 {
@@ -178,8 +170,9 @@ static bool group_round_is_silent(const struct group *g, uint32_t member, int64_
            time - since > group_agent_timeout_ns(g);
 }
 
-/* It left while its leader closed the list, has never seen it and puts nothing in: who
- * has seen the list finishes the round before it is away. */
+/* Has the member left without contributing? It left while its leader closed the list,
+ * and has never seen the list. A member that has seen the list finishes the round
+ * before it leaves. */
 static bool group_round_is_gone(const struct group *g, uint32_t member)
 {
     uint32_t rank = g->now.data.group.rank[member];
@@ -199,8 +192,8 @@ static int group_round_abort_on_silence(struct group *g, int64_t time)
         }
     if (rc != PCOLL_OK || !silent || time < g->now.abort_after)
         return rc;
-    g->now.abort_after =
-        time + group_agent_timeout_ns(g) / 4; /* should the leader not answer */
+    g->now.abort_after = time + group_agent_timeout_ns(g) /
+                                    4; /* Vote again if the leader does not answer. */
     return group_round_abort(g);
 }
 
@@ -215,7 +208,8 @@ static int group_round_send(struct group *g, enum group_wire_kind kind,
     return rc;
 }
 
-/* By the process's time: one that stood still has sent none meanwhile. */
+/* Heartbeats follow the time of the process, because a process that was suspended has
+ * sent none in the meantime. */
 int group_round_heartbeat(void *arg)
 {
     struct group *g = arg;
@@ -247,11 +241,11 @@ int group_round_watch_members(struct group *g)
                : rc;
 }
 
-/* What comes of a group's round that is decided: for the application, and for the next
- * rounds. */
+/* The outcome, for the application and for the next rounds. */
 
-/* As many in a row as there are axes need a full grid: each multiplies the ranks behind
- * a value by a side, and nobody is behind it twice. */
+/* Was the group full, and did all its members contribute? On a full grid, such rounds
+ * along all axes in a row make the average of all ranks: each multiplies the number of
+ * ranks behind a value by a side, and no rank is counted twice. */
 static bool group_round_was_complete(const struct group *g)
 {
     const struct group_data *r = &g->now.data;
@@ -324,8 +318,6 @@ int group_round_finish(struct group *g)
     g->round++;
     return group_data_end(&g->now.data);
 }
-
-/* A group's round on one rank; see group_round.h. */
 
 enum { FIRST_BACKOFF_NS = 20000, LAST_BACKOFF_NS = 500000, GRAIN_BYTES = 64 };
 
@@ -462,7 +454,7 @@ int group_round_notify(void *arg, uint32_t member, int edge)
                                                                       : NOTICE_NULL);
 }
 
-/* What this rank puts in. */
+/* The contribution of this rank. */
 
 static int group_round_contribute(struct group *g)
 {

@@ -1,62 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The word on which the members of a group agree; see group_window.h. */
-
+/* Decisions and the directory in the windows of the ranks; see group_window.h. */
 #include "group/group_window.h"
 
 #include "base/check.h"
 #include "base/random.h"
 #include "group/group_agent.h"
 
+static size_t group_window_round_up(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+struct group_layout group_window_layout(uint32_t ranks, size_t element, size_t count)
+{
+    struct group_layout layout = {.element = element, .count = count};
+    size_t data = group_window_round_up(element * count);
+    size_t directory = (COUNTS + (size_t)ENTRY_WORDS * ranks) * sizeof(int64_t);
+    layout.directory_at = group_window_round_up(DECISIONS * sizeof(int64_t));
+    layout.input_at = layout.directory_at + group_window_round_up(directory);
+    layout.part_at = layout.input_at + data;
+    layout.bytes = layout.part_at + data;
+    return layout;
+}
+
+/* The decision. */
+
 static const uint64_t abort_bit = (uint64_t)1 << 31;
-
-static uint64_t group_window_fresh_word(uint32_t seq)
-{
-    return (uint64_t)seq << 32;
-}
-
-static uint32_t group_window_word_seq(uint64_t word)
-{
-    return (uint32_t)(word >> 32);
-}
-
-static uint64_t group_window_word_done(uint64_t word)
-{
-    return word & (abort_bit - 1);
-}
 
 static enum decision group_window_read_word(uint64_t word, uint32_t seq,
                                             uint32_t members)
 {
-    if (group_window_word_seq(word) != seq)
+    if ((uint32_t)(word >> 32) != seq)
         return DECISION_EXPIRED;
     if (word & abort_bit)
         return DECISION_ABORT;
-    return group_window_word_done(word) >= members ? DECISION_COMMIT : DECISION_PENDING;
+    uint64_t done = word & (abort_bit - 1);
+    return done >= members ? DECISION_COMMIT : DECISION_PENDING;
 }
 
 int64_t group_window_after_vote(int64_t before, uint32_t seq, uint32_t members,
                                 enum decision_vote vote, enum decision *decision)
 {
-    uint64_t word = vote == VOTE_OPEN ? group_window_fresh_word(seq) : (uint64_t)before;
-    if (group_window_read_word(word, seq, members) == DECISION_PENDING &&
-        vote == VOTE_DONE)
+    uint64_t word = vote == VOTE_OPEN ? (uint64_t)seq << 32 : (uint64_t)before;
+    bool pending = group_window_read_word(word, seq, members) == DECISION_PENDING;
+    if (pending && vote == VOTE_DONE)
         word++;
-    else if (group_window_read_word(word, seq, members) == DECISION_PENDING &&
-             vote == VOTE_ABORT)
+    else if (pending && vote == VOTE_ABORT)
         word |= abort_bit;
-    CHECK(vote == VOTE_OPEN || (word == (uint64_t)before) ||
+    CHECK(vote == VOTE_OPEN || word == (uint64_t)before ||
           group_window_read_word((uint64_t)before, seq, members) == DECISION_PENDING);
-    CHECK(group_window_word_seq(word) ==
-          (vote == VOTE_OPEN ? seq : group_window_word_seq((uint64_t)before)));
+    CHECK(word >> 32 == (vote == VOTE_OPEN ? seq : (uint64_t)before >> 32));
     *decision = group_window_read_word(word, seq, members);
     return (int64_t)word;
-}
-
-/* The word of a decision in a window; see group_window.h. */
-
-static size_t group_window_decision_at(size_t words_at, uint32_t seq)
-{
-    return words_at + seq % DECISIONS * sizeof(int64_t);
 }
 
 int group_window_vote(struct window *w, uint32_t leader, size_t words_at, uint32_t seq,
@@ -64,15 +59,14 @@ int group_window_vote(struct window *w, uint32_t leader, size_t words_at, uint32
                       enum decision *decision)
 {
     CHECK(leader < w->size && (vote != VOTE_OPEN || leader == w->rank));
+    size_t at = words_at + seq % DECISIONS * sizeof(int64_t);
     int64_t word, seen;
-    int rc =
-        window_read_swapped(w, leader, group_window_decision_at(words_at, seq), &word);
+    int rc = window_read_swapped(w, leader, at, &word);
     while (rc == PCOLL_OK) {
         int64_t after = group_window_after_vote(word, seq, members, vote, decision);
         if (after == word)
             break;
-        rc = w->ops->compare_swap(w, leader, group_window_decision_at(words_at, seq),
-                                  word, after, &seen);
+        rc = w->ops->compare_swap(w, leader, at, word, after, &seen);
         if (rc != PCOLL_OK || seen == word)
             break;
         word = seen;
@@ -83,16 +77,17 @@ int group_window_vote(struct window *w, uint32_t leader, size_t words_at, uint32
 int group_window_open_decision(struct window *w, size_t words_at, uint32_t seq)
 {
     enum decision decision;
-    CHECK(seq); /* 0: what was never written */
+    CHECK(seq); /* 0 is the name in a word that was never written. */
     return group_window_vote(w, w->rank, words_at, seq, UINT32_MAX, VOTE_OPEN,
                              &decision);
 }
 
-/* The directory; see group_window.h. */
+/* The directory. */
 
 static uint64_t group_window_tag(const struct group_key *key)
 {
-    return splitmix_at(key->key, key->round) | 1; /* what was never written is 0 */
+    return splitmix_at(key->key, key->round) |
+           1; /* A word that was never written is 0. */
 }
 
 uint32_t group_window_directory_host(const struct group_key *key, uint32_t ranks)
@@ -123,13 +118,13 @@ int group_window_declare(struct window *w, size_t at, uint32_t host, uint32_t ra
     return rc == PCOLL_OK ? w->ops->flush(w, host) : rc;
 }
 
-/* By how many rounds the word is newer. */
+/* Return by how many rounds the word is newer. */
 static int32_t group_window_newer(int64_t word, uint64_t round)
 {
     return (int32_t)((uint32_t)((uint64_t)word >> 32) - (uint32_t)round);
 }
 
-/* Nobody goes who was not counted, and no more come than there are ranks. */
+/* Return the word after a change by `more`. The count stays between 0 and `ranks`. */
 static int64_t group_window_count_after(int64_t word, uint64_t round, int32_t more,
                                         uint32_t ranks)
 {
@@ -184,7 +179,7 @@ int group_window_query(struct window *w, size_t at, uint32_t host,
     return rc;
 }
 
-/* Near by the window, far by messages; see group_window.h. */
+/* Requests: to a near rank by its window, to a far one by messages. */
 
 int group_window_request_vote(struct group *g, struct group_name name,
                               enum decision_vote vote, uint32_t members,
@@ -240,7 +235,7 @@ int group_window_request_query(struct group *g, const struct group_key *key,
                               g->remote.words, entries, found);
 }
 
-/* Here, for those on other nodes. */
+/* Requests of ranks on other nodes. */
 
 static int group_window_serve_declare(struct group *g, const struct group_message *m)
 {
@@ -262,7 +257,7 @@ static int group_window_serve_count(struct group *g, const struct group_message 
                           : rc;
 }
 
-/* In as many messages as it takes, two entries in each; one if there are none. */
+/* Send the entries, two in each message; without entries, send one empty message. */
 static int group_window_serve_query(struct group *g, const struct group_message *m)
 {
     struct group_key key = {m->round, m->key};

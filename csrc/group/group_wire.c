@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The clock of a rank; see group_wire.h. */
-
+/* Control messages, the clock and changes of the membership; see group_wire.h. */
 #include "group/group_wire.h"
 
 #include <string.h>
@@ -10,12 +9,9 @@
 #include "group/group_agent.h"
 #include "transport/transport.h"
 
-/* Of the timeout: how late a rank may be and all the time counts. */
+/* The part of the timeout by which a rank may be late while all time counts. */
 enum { LATE_PARTS = 16 };
 
-/* A rank that comes late (its process stood still, or worked) has not read what the
- * others have sent meanwhile: that time does not count, or it would blame them. Some of
- * it counts, so that one that is always late gives up too. */
 void group_wire_update_clock(struct group *g)
 {
     struct group_clock *c = &g->clock;
@@ -30,7 +26,7 @@ void group_wire_update_clock(struct group *g)
     c->time = time;
 }
 
-/* Messages that are sent; see group_wire.h. */
+/* Sending. */
 
 int group_wire_send(struct group *g, uint32_t to, enum group_wire_kind kind,
                     uint16_t part, uint64_t round, const uint64_t value[4])
@@ -63,8 +59,8 @@ int group_wire_send_decision(struct group *g, uint32_t to, struct group_name nam
                                                              : NOTICE_ABORT);
 }
 
-int group_wire_send_to_all(struct group *g, enum group_wire_kind kind, uint64_t round,
-                           const uint64_t value[4])
+static int group_wire_send_to_all(struct group *g, enum group_wire_kind kind,
+                                  uint64_t round, const uint64_t value[4])
 {
     int rc = PCOLL_OK;
     CHECK(kind > WIRE_INPUT);
@@ -97,7 +93,7 @@ void group_wire_count_received(struct group *g, uint32_t source)
     g->wire.received_at[source] = g->clock.time;
 }
 
-/* Who takes part changes; see group_wire.h. */
+/* Changes of the membership. */
 
 void group_wire_membership_changed(struct group *g, uint32_t rank)
 {
@@ -122,151 +118,116 @@ int group_wire_suspect(struct group *g, uint32_t rank)
     return group_wire_announce(g, rank, MEMBER_SUSPECT, returns);
 }
 
-/* Messages that come, checked; see group_wire.h. Each kind has one decoder. */
+/* Decoding. Each decoder returns NULL, or what is wrong with the message. */
 
-static int group_wire_refuse(const struct control *c, uint32_t source, const char *why)
+static const char *group_wire_decode_name(const struct control *c, uint32_t ranks,
+                                          struct group_message *m)
 {
-    return fail(PCOLL_EPROTOCOL,
-                "rank %u sent a grouped allreduce a message of kind %u that cannot be: "
-                "%s",
-                source, c->kind, why);
+    m->name = (struct group_name){(uint32_t)(c->value[0] >> 32), (uint32_t)c->value[0]};
+    return m->name.leader < ranks && m->name.seq ? NULL : "the name of its group";
 }
 
-static int group_wire_decode_name(const struct control *c, uint32_t ranks,
-                                  struct group_message *m)
-{
-    m->name = group_wire_name_of(c->value[0]);
-    return m->name.leader < ranks && m->name.seq
-               ? PCOLL_OK
-               : group_wire_refuse(c, m->source, "the name of its group");
-}
-
-/* One of two bits, in the second word. */
-static int group_wire_decode_bit(const struct control *c, uint32_t ranks, uint64_t a,
-                                 uint64_t b, struct group_message *m)
+/* Decode one of two bits in the second word. */
+static const char *group_wire_decode_bit(const struct control *c, uint32_t ranks,
+                                         uint64_t a, uint64_t b,
+                                         struct group_message *m)
 {
     uint64_t bits = c->value[1];
     if (bits != a && bits != b)
-        return group_wire_refuse(c, m->source, "what it says of its group");
+        return "what it says of its group";
     m->bits = (uint32_t)bits;
     return group_wire_decode_name(c, ranks, m);
 }
 
-static int group_wire_decode_part(const struct control *c, uint32_t ranks,
-                                  struct group_message *m)
-{
-    if (c->value[1] > UINT32_MAX)
-        return group_wire_refuse(c, m->source, "its rate");
-    m->bits = NOTICE_PART;
-    m->rate = (uint32_t)c->value[1];
-    return group_wire_decode_name(c, ranks, m);
-}
-
-static int group_wire_decode_vote(const struct control *c, uint32_t self,
-                                  uint32_t ranks, struct group_message *m)
+static const char *group_wire_decode_vote(const struct control *c, uint32_t self,
+                                          uint32_t ranks, struct group_message *m)
 {
     uint64_t vote = c->value[1], members = c->value[2];
-    int rc = group_wire_decode_name(c, ranks, m);
-    if (rc != PCOLL_OK)
-        return rc;
+    const char *wrong = group_wire_decode_name(c, ranks, m);
+    if (wrong)
+        return wrong;
     if (m->name.leader != self || vote > VOTE_ABORT)
-        return group_wire_refuse(c, m->source, "its vote");
+        return "its vote";
     if ((members < 1 || members > ranks) &&
         (members != UINT32_MAX || vote != VOTE_ABORT))
-        return group_wire_refuse(c, m->source, "the number of members");
+        return "the number of members";
     m->vote = (enum decision_vote)vote;
     m->members = (uint32_t)members;
-    return PCOLL_OK;
+    return NULL;
 }
 
-static int group_wire_decode_returns(const struct control *c, uint64_t returns,
-                                     struct group_message *m)
+static const char *group_wire_decode_returns(uint64_t returns, struct group_message *m)
 {
-    if (returns > UINT32_MAX)
-        return group_wire_refuse(c, m->source, "the number of returns");
     m->returns = (uint32_t)returns;
-    return PCOLL_OK;
+    return returns > UINT32_MAX ? "the number of returns" : NULL;
 }
 
-/* That a rank is silent is said by others, everything else by itself. */
-static int group_wire_decode_membership(const struct control *c, uint32_t ranks,
-                                        struct group_message *m)
+/* Others say that a rank is silent. A rank says everything else itself. */
+static const char *group_wire_decode_membership(const struct control *c, uint32_t ranks,
+                                                struct group_message *m)
 {
     uint64_t rank = c->value[0], status = c->value[1];
     if (rank >= ranks || status > MEMBER_SUSPECT)
-        return group_wire_refuse(c, m->source, "the rank or its status");
+        return "the rank or its status";
     if ((rank == m->source) == (status == MEMBER_SUSPECT))
-        return group_wire_refuse(c, m->source, "who says it");
+        return "who says it";
     m->rank = (uint32_t)rank;
     m->status = (enum member_status)status;
-    return group_wire_decode_returns(c, c->value[2], m);
+    return group_wire_decode_returns(c->value[2], m);
 }
 
-static int group_wire_decode_nudge(const struct control *c, struct group_message *m)
+static const char *group_wire_decode_counted(const struct control *c, uint32_t ranks,
+                                             struct group_message *m)
 {
-    m->application = c->value[0] == 1;
-    return c->value[0] <= 1 ? PCOLL_OK : group_wire_refuse(c, m->source, "a flag");
-}
-
-static int group_wire_decode_count(const struct control *c, struct group_message *m)
-{
-    uint64_t more = c->value[0];
-    m->more = (int32_t)more;
-    return more + 1 <= 2 ? PCOLL_OK : group_wire_refuse(c, m->source, "how many more");
-}
-
-static int group_wire_decode_counted(const struct control *c, uint32_t ranks,
-                                     struct group_message *m)
-{
-    if (c->edge > 1 || c->value[0] > ranks)
-        return group_wire_refuse(c, m->source, "how many ranks");
     m->counts = c->edge == 1;
     m->count = (uint32_t)c->value[0];
-    return PCOLL_OK;
+    return c->edge > 1 || c->value[0] > ranks ? "how many ranks" : NULL;
 }
 
-static int group_wire_decode_found(const struct control *c, uint32_t ranks,
-                                   struct group_message *m)
+static const char *group_wire_decode_found(const struct control *c, uint32_t ranks,
+                                           struct group_message *m)
 {
     uint64_t all = c->value[0];
     const uint32_t peer[FOUND_ENTRIES] = {(uint32_t)(c->value[1] >> 32),
                                           (uint32_t)c->value[1]};
     if (all > ranks || c->edge > FOUND_ENTRIES || c->edge > all || (all && !c->edge))
-        return group_wire_refuse(c, m->source, "how many entries");
+        return "how many entries";
     m->count = (uint32_t)all;
     m->entries = c->edge;
     for (uint32_t i = 0; i < m->entries; i++) {
         if (peer[i] >= ranks)
-            return group_wire_refuse(c, m->source, "the rank of an entry");
+            return "the rank of an entry";
         m->entry[i] =
             (struct match_entry){.peer = peer[i], .time = (int64_t)c->value[2 + i]};
     }
-    return PCOLL_OK;
+    return NULL;
 }
 
-int group_wire_decode(uint32_t self, uint32_t ranks, uint32_t source,
-                      const struct control *c, struct group_message *m)
+static const char *group_wire_decode_kind(uint32_t self, uint32_t ranks,
+                                          const struct control *c,
+                                          struct group_message *m)
 {
-    *m = (struct group_message){
-        .kind = (enum group_wire_kind)c->kind, .source = source, .round = c->round};
-    if (c->round > ROUND_LAST)
-        return group_wire_refuse(c, source, "its round");
+    uint64_t first = c->value[0];
     switch (m->kind) {
     case WIRE_MATCH:
         break;
     case WIRE_INPUT:
         return group_wire_decode_bit(c, ranks, NOTICE_INPUT, NOTICE_NULL, m);
     case WIRE_PART:
-        return group_wire_decode_part(c, ranks, m);
+        m->bits = NOTICE_PART;
+        m->rate = (uint32_t)c->value[1];
+        return c->value[1] > UINT32_MAX ? "its rate"
+                                        : group_wire_decode_name(c, ranks, m);
     case WIRE_PASS:
         m->bits = NOTICE_PASS;
         return group_wire_decode_name(c, ranks, m);
     case WIRE_HEARTBEAT:
         return group_wire_decode_name(c, ranks, m);
     case WIRE_NUDGE:
-        return group_wire_decode_nudge(c, m);
+        m->application = first == 1;
+        return first > 1 ? "a flag" : NULL;
     case WIRE_NUDGED:
-        return PCOLL_OK;
+        return NULL;
     case WIRE_VOTE:
         return group_wire_decode_vote(c, self, ranks, m);
     case WIRE_DECISION:
@@ -275,20 +236,33 @@ int group_wire_decode(uint32_t self, uint32_t ranks, uint32_t source,
         return group_wire_decode_membership(c, ranks, m);
     case WIRE_ROUND:
     case WIRE_JOIN:
-        return group_wire_decode_returns(c, c->value[0], m);
+        return group_wire_decode_returns(first, m);
     case WIRE_DECLARE:
-        m->key = c->value[0];
-        m->time = (int64_t)c->value[1];
-        return PCOLL_OK;
     case WIRE_QUERY:
-        m->key = c->value[0];
-        return PCOLL_OK;
+        m->key = first;
+        m->time = (int64_t)c->value[1];
+        return NULL;
     case WIRE_COUNT:
-        return group_wire_decode_count(c, m);
+        m->more = (int32_t)first;
+        return first + 1 > 2 ? "how many more" : NULL;
     case WIRE_COUNTED:
         return group_wire_decode_counted(c, ranks, m);
     case WIRE_FOUND:
         return group_wire_decode_found(c, ranks, m);
     }
-    return group_wire_refuse(c, source, "its kind");
+    return "its kind";
+}
+
+int group_wire_decode(uint32_t self, uint32_t ranks, uint32_t source,
+                      const struct control *c, struct group_message *m)
+{
+    *m = (struct group_message){
+        .kind = (enum group_wire_kind)c->kind, .source = source, .round = c->round};
+    const char *wrong =
+        c->round > ROUND_LAST ? "its round" : group_wire_decode_kind(self, ranks, c, m);
+    return wrong ? fail(PCOLL_EPROTOCOL,
+                        "rank %u sent a grouped allreduce a message of kind %u that "
+                        "cannot be: %s",
+                        source, c->kind, wrong)
+                 : PCOLL_OK;
 }

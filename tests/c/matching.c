@@ -235,7 +235,7 @@ static void abandon(uint32_t peer)
     if (!matching)
         return;
     touch(peer, p->round);
-    match_abandon(&p->m, sim_clock(p, sim.now));
+    match_end(&p->m);
     p->rounds[p->round].over = true;
     p->rounds[p->round].over_at = sim.now;
     p->gone = sim_draw(2);

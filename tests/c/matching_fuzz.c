@@ -162,7 +162,7 @@ static bool act(void)
         break;
     case 8:
         if (roll(2))
-            match_abandon(&f.m, f.now);
+            match_end(&f.m);
         break;
     case 9:
     case 10:

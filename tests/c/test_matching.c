@@ -141,7 +141,7 @@ static void test_left_and_back(void)
         EXPECT_OK(match_init(&m[i], i, 3, PATIENCE));
     join(m, 3, 0, 5);
     join(m, 3, 2, 5);
-    match_abandon(&m[2], 0);
+    match_end(&m[2]);
     deliver(m, 3, 0);
     join(m, 3, 2, 6);
     join(m, 3, 1, 5);

@@ -153,15 +153,14 @@ MUTANTS = [
     Mutant(
         "a round counts before the last one is done",
         "group/group_window.c",
-        "return group_window_word_done(word) >= members ? DECISION_COMMIT",
-        "return group_window_word_done(word) + 1 >= members ? DECISION_COMMIT",
+        "return done >= members ? DECISION_COMMIT",
+        "return done + 1 >= members ? DECISION_COMMIT",
         "matching",
     ),
     Mutant(
         "a round that counts is made void",
         "group/group_window.c",
-        "else if (group_window_read_word(word, seq, members) == DECISION_PENDING && "
-        "vote == VOTE_ABORT)",
+        "else if (pending && vote == VOTE_ABORT)",
         "else if (vote == VOTE_ABORT)",
         "matching",
     ),

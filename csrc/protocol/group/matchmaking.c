@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Matchmaking: rounds begin and end, events come in, and what is due after each of them
- * (matchmaking.h has the protocol). Seeking, leading and lists do not call each other: each
- * says what came of an event, and what that means for the others is done here.
- */
+/* Matchmaking: the events that come in, and what is due after each of them
+ * (matchmaking.h has the protocol). The functions of matchmaking_roles.c return what
+ * came of an event; the consequences for other roles are drawn here. */
 
 #include "protocol/group/matchmaking.h"
 
@@ -52,7 +50,7 @@ void match_destroy(struct match *m)
     *m = (struct match){0};
 }
 
-/* What holds after every event. */
+/* Check the invariants that hold after every event. */
 static void match_check_state(const struct match *m)
 {
     CHECK(m->candidate_count < m->size && m->follower_count < m->size);
@@ -69,7 +67,7 @@ static void match_check_state(const struct match *m)
     (void)m;
 }
 
-/* Nothing is left of the round but the asks on file. */
+/* Forget the round. Only filed asks remain. */
 static void match_forget_round(struct match *m)
 {
     for (uint32_t i = 0; i < m->candidate_count; i++) {
@@ -88,7 +86,7 @@ static void match_forget_round(struct match *m)
     m->state = MATCH_IDLE;
 }
 
-/* Ask, offer, close: what can be done, after every event. */
+/* Do what can be done after an event: ask, accept filed asks, close. */
 static void match_proceed(struct match *m, int64_t now)
 {
     if (m->state != MATCH_LOOKING)
@@ -165,7 +163,7 @@ void match_lost(struct match *m, int64_t now, uint32_t peer)
         return;
     struct match_peer *p = &m->peers[peer];
     if (p->ask.there)
-        p->ask.since = now - m->answer_timeout; /* it has to confirm */
+        p->ask.since = now - m->answer_timeout; /* It has to confirm. */
     if (!match_active(m))
         return;
     match_drop_lost_follower(m, peer);
@@ -184,14 +182,6 @@ void match_back(struct match *m, int64_t now, uint32_t peer)
     match_check_state(m);
 }
 
-static void match_on_part(struct match *m, int64_t now,
-                          const struct match_message *message,
-                          const struct match_part *part)
-{
-    if (!match_on_list(m, message, part))
-        match_dismiss(m, now, message->peer);
-}
-
 static void match_dispatch(struct match *m, int64_t now,
                            const struct match_message *message,
                            const struct match_note *note)
@@ -202,7 +192,8 @@ static void match_dispatch(struct match *m, int64_t now,
         match_note_gone(m, now, message->peer, message->round);
         break;
     case MATCH_ACCEPT:
-        if (match_on_accept(m, now, message, note)) /* its followers are to ask there */
+        if (match_on_accept(m, now, message,
+                            note)) /* The followers ask the new leader. */
             match_disband(m, m->leader, m->peers[m->leader].time);
         break;
     case MATCH_CONFIRM:
@@ -227,32 +218,27 @@ int match_on_message(struct match *m, int64_t now, const struct match_message *m
 {
     struct match_note note;
     struct match_part part;
-    bool lists = message->kind == MATCH_LIST;
-    int rc =
-        lists ? match_decode_part(m, message, &part) : match_decode(m, message, &note);
+    bool is_list = message->kind == MATCH_LIST;
+    int rc = is_list ? match_decode_part(m, message, &part)
+                     : match_decode(m, message, &note);
     if (rc != PCOLL_OK)
         return rc;
-    if (lists)
-        match_on_part(m, now, message, &part);
-    else
+    if (!is_list)
         match_dispatch(m, now, message, &note);
+    else if (!match_on_list(m, message, &part))
+        match_dismiss(m, now, message->peer);
     match_proceed(m, now);
     match_check_state(m);
     return PCOLL_OK;
 }
 
-/* What has waited long enough. */
-static void match_expire(struct match *m, int64_t now)
-{
-    match_expire_seeking(m, now);
-    match_expire_unconfirmed(m, now);
-    m->window_over = now >= m->window_end;
-}
-
 void match_tick(struct match *m, int64_t now)
 {
-    if (match_active(m))
-        match_expire(m, now);
+    if (match_active(m)) {
+        match_expire_seeking(m, now);
+        match_expire_unconfirmed(m, now);
+        m->window_over = now >= m->window_end;
+    }
     match_proceed(m, now);
     match_check_state(m);
 }
@@ -311,13 +297,6 @@ void match_restart(struct match *m, uint64_t first)
     m->has_left = false;
     m->floor = m->at = m->ahead = first;
     match_check_state(m);
-}
-
-void match_abandon(struct match *m, int64_t now)
-{
-    (void)now;
-    match_end(m);
-    CHECK(m->state == MATCH_IDLE);
 }
 
 bool match_refused(struct match *m, struct match_refusal *out)

@@ -1,104 +1,112 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matchmaking: ranks that share a key of a round find each other and agree who averages
- * with whom (Moshpit SGD, appendix E). One state machine per rank, fed with messages
- * and time, asked what to send: no I/O, no clock, no memory after match_init.
+ * Matchmaking: ranks that share the key of a round find each other and agree on a group
+ * (Moshpit SGD, appendix E). Each rank has one state machine. The driver feeds it with
+ * messages and the time, and asks it what to send. The machine does no I/O, reads no
+ * clock, and allocates no memory after match_init.
  *
- * Words. A rank's priority is (goal.time, rank); the lower one leads. Candidates are
- * the others that are said to have declared the same key. P is the answer timeout.
+ * Terms. The priority of a rank is (goal.time, rank); the lower one leads. Candidates
+ * are the other ranks that are said to have declared the same key. P is the answer
+ * timeout. An ask is open while its sender waits for an answer, and filed while the
+ * receiver keeps it for later.
  *
- * Messages. All carry the round; `attempt` numbers the asks of a rank, and every answer
- * names the attempt that it is about.
+ * Messages. Each message carries the round. `attempt` numbers the asks of a rank, and
+ * every answer names the attempt that it answers.
  *
- *   ASK      key, priority, bandwidth, chain    may I follow you?
- *   ACCEPT   how long at most until the list    yes. With the flag "confirm": do you
+ *   ASK      key, priority, bandwidth, chain    May I follow you?
+ *   ACCEPT   longest time until the list        Yes. With the flag "confirm": do you
  *                                               still want to?
- *   CONFIRM                                     I do
- *   REJECT   why, whom to ask instead, where    no
- *   LEAVE                                       I follow you no more, forget my asks
- *   DISBAND  whom to ask instead                I lead you no more
- *   LIST     part k: some members               the group is this, and closed
+ *   CONFIRM                                     I do.
+ *   REJECT   reason, whom to ask instead, round No.
+ *   LEAVE                                       I no longer follow you. Forget my asks.
+ *   DISBAND  whom to ask instead                I no longer lead you.
+ *   LIST     part k: some members               This is the group, and it is closed.
  *
  * States.
  *
- *   IDLE       has begun no round
- *   LOOKING    asks its lower candidates, one after the other in ascending order, and
- *              at the same time leads whoever has asked it
- *   FOLLOWING  was accepted by a lower one, and is bound to wait for its list
- *   FORMED     holds a list: has closed its own, or was sent one
- *   BEHIND     nobody takes it, and some candidate is in a later round already: told
- *              so by one that has ended this round, or nobody else can come, or came
+ *   IDLE       The rank has begun no round.
+ *   LOOKING    The rank asks its lower candidates, one after the other in ascending
+ *              order, and leads the ranks that have asked it.
+ *   FOLLOWING  A lower rank has accepted this one. It must wait for the list.
+ *   FORMED     The rank holds a list: it has closed its own, or has received one.
+ *   BEHIND     No rank takes this one, and a candidate is in a later round. Either a
+ *              candidate that has ended this round said so, or no other candidate can
+ *              come, or the window has ended and none has come.
  *
- * Who may do what.
+ * Rules.
  *
- *   Asker: is bound to the one it has asked until that one answers, for P at most; then
- *   it asks the next one, and the first may still answer. An ACCEPT that comes so late
- *   is taken if the asker is bound to nobody (it may be leading others), else answered
- *   by LEAVE, and asked again. Nobody is asked while it still has an ask.
+ *   Asker. It is bound to the rank it has asked until that rank answers, for at most P.
+ *   Then it asks the next one, and the first may still answer. If that late ACCEPT
+ *   arrives while the asker is bound to no rank (it may be leading others), the asker
+ *   takes it. Otherwise it answers LEAVE and asks again later. A rank that has an open
+ *   ask of this one is not asked again.
  *
- *   Follower: stays until the list, DISBAND, the loss of its leader, or the deadline:
- *   what ACCEPT told, and 4P.
+ *   Follower. It stays until one of these: the list, DISBAND, the loss of its leader,
+ *   or the deadline, which is the time that ACCEPT gave plus 4P.
  *
- *   Leader: answers an ask of its key at once, with ACCEPT while there is room. It
- *   counts who has asked it. But an ask that has waited for longer than P/2 (this rank
- *   had not begun yet, or followed somebody, or had no room) is answered by ACCEPT with
- *   "confirm", and counts when that comes, within P: the asker may have gone elsewhere.
+ *   Leader. It answers an ask of its key at once: ACCEPT while there is room. It counts
+ *   the ranks that have asked it. An ask may have waited for longer than P/2, because
+ *   this rank had not begun, followed another, or had no room. Then its sender may have
+ *   gone elsewhere: the leader answers ACCEPT with "confirm", and counts the ask when
+ *   CONFIRM arrives within P.
  *
- *   A leader that is accepted by a lower one disbands: its followers ask there. Their
- *   asks stay on file, and if that lower one fails, are answered anew. So are asks that
- *   were rejected because this rank followed somebody or had no room: nobody has to ask
- *   again and again whether things have changed.
+ *   A leader that a lower rank accepts disbands its group: its followers ask there.
+ *   Their asks stay filed, and are answered again if the lower rank fails. Asks that
+ *   were rejected because this rank followed another or had no room stay filed as well,
+ *   so that no rank has to ask repeatedly whether that has changed.
  *
- *   A leader closes when nothing is open (no ask within P, no lower candidate that was
- *   not asked, nobody who has to confirm), and `expected` or `max_members` are in, or
- *   its window has ended. It asks nobody later than 2P after its window, so it closes
- *   within 3P.
+ *   A leader closes when nothing is open (no ask younger than P, no lower candidate
+ *   that was not asked, no missing CONFIRM) and either `expected` or `max_members`
+ *   ranks are in or its window has ended. It asks no rank later than 2P after its
+ *   window, so it closes within 3P.
  *
- * REJECT tells why:
+ * Reasons of REJECT.
  *
- *   KEY       another key                     final, for this round
- *   CLOSED    has a list of this round        final
- *   GONE      has ended this round, or left   final; tells the round that it is at,
- *                                             this one if it was its last one, and
- *                                             left unused
- *   FOLLOWS   follows somebody: ask there     the ask is on file
- *   FULL      `max_members` have asked        the ask is on file
- *   LOWER     the asker comes first           it was told another time of this rank;
- *                                             does not ask it again
+ *   KEY       This rank has another key. Final for this round.
+ *   CLOSED    This rank has a list of this round. Final.
+ *   GONE      This rank has ended or left this round. Final. The message tells its
+ *             current round, or this round if it was the last one and this rank left it
+ *             without using it.
+ *   FOLLOWS   This rank follows another: ask that one. The ask is filed.
+ *   FULL      `max_members` ranks have asked. The ask is filed.
+ *   LOWER     The asker has priority: it was told a wrong time of this rank, and does
+ *             not ask this rank again.
  *
- * An ask for a round that this rank has not begun is on file until it begins.
+ * An ask for a round that this rank has not begun is filed until the round begins.
  *
- * No cycle: who accepts compares its own priority with the asker's, so a follower's is
- * always the greater one. No deadlock: whatever waits has an alarm. No storm: asks are
- * bounded by MATCH_TRIES for each candidate and round, and every other message is
- * caused by an ask, a few for each. Where all begin within P/4 and know the lowest one,
- * a group of M takes 2(M - 1) messages and M - 1 lists; a list is ceil(M/8) messages if
- * bandwidth and chain are the same for all, else ceil(M/2).
+ * There is no cycle: a rank that accepts compares its priority with the asker's, so the
+ * follower's priority value is always the greater one. There is no deadlock: every wait
+ * has an alarm. There is no message storm: MATCH_TRIES bounds the asks for each
+ * candidate and round, and each ask causes at most a few other messages. If all ranks
+ * begin within P/4 and know the lowest one, a group of M takes 2(M - 1) messages and M
+ * - 1 lists. A list is ceil(M/8) messages if bandwidth and chain are the same for all
+ * members, otherwise ceil(M/2).
  *
  * Guarantees.
  *
- *   1. Members of a group, named (leader, seq), hold the same list. The leader makes it
- *   once; a follower takes it only from the one it follows, for an ask that is open,
- *   whole, with itself in it. A member that has gone elsewhere does not take it, and
- *   says so (match_refused): that group has to be void. It needs a failure, or a
- *   message that takes longer than P/4.
+ *   1. The members of a group, named (leader, seq), hold the same list. The leader
+ *   makes it once. A follower takes a list only from the rank it follows, for an open
+ *   ask, complete and with itself in it. A member that has gone elsewhere does not take
+ *   the list, and reports that (match_refused): that group has to be void. This takes a
+ *   failure, or a message that is under way for longer than P/4.
  *
- *   2. Without failures, if all begin and know each other within the window less 4P,
- *   all ranks of a key form one group if they are `max_members` or less: whoever looks
- *   asks the lowest one; who led before that one began has asked it too, and brings
- *   its followers along.
+ *   2. Without failures, all ranks of a key form one group if they are at most
+ *   `max_members`, and if all begin and know each other within the window less 4P. Each
+ *   rank that looks asks the lowest rank. A rank that led before the lowest one began
+ *   has asked the lowest one too, and its followers come with it.
  *
- *   3. If some fail, the rest form groups: one, if that is known (match_lost) in time.
- *   Every live rank forms one, alone if need be, or is BEHIND, within (f + 1) (W + 8P)
- *   of when the last one it meets has begun: W is the longest window, f how often
- *   somebody fails. After a failure it looks for at least 2P more.
+ *   3. If some ranks fail, the others form groups; they form one group if the failures
+ *   are reported (match_lost) in time. Each live rank forms a group, alone if need be,
+ *   or is BEHIND, within (f + 1) (W + 8P) after the last rank that it meets has begun.
+ *   W is the longest window and f the number of failures. After a failure a rank looks
+ *   for at least 2P more.
  *
- * Clocks: `now` is this rank's own, and may differ from those of others by anything.
- * Between ranks only durations are told (the window that is left); drift over a window
- * must stay below P. goal.time orders ranks, no more: one whose clock is behind leads
- * more often.
+ * Clocks. `now` is the rank's own clock; clocks of different ranks may differ by any
+ * amount. Ranks tell each other only durations (the rest of the window). The drift
+ * during a window must stay below P. goal.time only orders ranks: a rank whose clock is
+ * slow leads more often.
  *
- * Messages have to be reliable and in order for each pair of ranks.
+ * Messages must be reliable and in order for each pair of ranks.
  */
 #ifndef PCOLL_PROTOCOL_GROUP_MATCHMAKING_H
 #define PCOLL_PROTOCOL_GROUP_MATCHMAKING_H
@@ -109,12 +117,12 @@
 #include "protocol/round.h"
 
 enum {
-    MATCH_MAX_MEMBERS = UINT16_MAX, /* members of a group at most */
-    MATCH_TRIES = 8,                /* asks of one candidate in one round */
-    MATCH_NOBODY = UINT32_MAX       /* no rank */
+    MATCH_MAX_MEMBERS = UINT16_MAX, /* Most members of a group. */
+    MATCH_TRIES = 8,                /* Asks of one candidate in one round. */
+    MATCH_NOBODY = UINT32_MAX       /* No rank. */
 };
 
-/* chain: opaque to matching, travels with the member. */
+/* Matchmaking does not interpret `chain`; it travels with the member. */
 struct match_member {
     uint32_t rank;
     float bandwidth;
@@ -137,7 +145,8 @@ enum match_kind {
     MATCH_KINDS
 };
 
-/* peer: to whom, or from whom. */
+/* `peer` is the receiver of a message to be sent, the sender of one that has
+ * arrived. */
 struct match_message {
     uint32_t peer;
     uint16_t kind, part;
@@ -147,10 +156,10 @@ struct match_message {
 
 struct match_goal {
     uint64_t round, key;
-    int64_t time;         /* priority: lower (time, rank) leads */
-    uint32_t max_members; /* clipped to 1 … MATCH_MAX_MEMBERS */
-    uint32_t expected;    /* close as soon as so many are in; 0: not known */
-    int64_t window;       /* ns from begin until a leader closes with who is there */
+    int64_t time;         /* Priority: the lower (time, rank) leads. */
+    uint32_t max_members; /* Clipped to 1 … MATCH_MAX_MEMBERS. */
+    uint32_t expected;    /* Close as soon as this many ranks are in; 0: not known. */
+    int64_t window;       /* From begin until a leader closes at the latest; ns. */
     struct match_member self;
 };
 
@@ -162,7 +171,7 @@ enum match_state {
     MATCH_BEHIND
 };
 
-/* (leader, seq) is the group's name, unique. Members by ascending rank. */
+/* A group. Its name (leader, seq) is unique. Members are sorted by rank. */
 struct match_list {
     uint32_t leader, seq;
     uint64_t round, key;
@@ -170,129 +179,132 @@ struct match_list {
     const struct match_member *members;
 };
 
-/* A list that a member of it does not keep: this rank, or one that left after this
- * rank's own list was closed. */
+/* A list that a member does not keep. The member is this rank, or a rank that left
+ * after this rank had closed its list. */
 struct match_refusal {
     uint32_t leader, seq;
     uint64_t round;
 };
 
-struct match_peer; /* matchmaking_parts.h */
+struct match_peer; /* Defined in matchmaking_parts.h. */
 
-/* Messages to be sent. The list goes out between those that were queued before it was
- * closed and those after. */
+/* Messages to be sent. The list is sent after the messages that were queued before it
+ * was closed. */
 struct match_outbox {
     struct match_message *ring;
     uint32_t capacity;
     uint64_t head, tail;
-    uint64_t lost; /* the driver did not fetch them */
+    uint64_t
+        lost; /* Messages that were dropped because the driver did not fetch them. */
     struct match_list list;
     struct match_member *members;
-    uint16_t *attempts;  /* of its members */
-    uint64_t list_after; /* the tail when it was closed */
-    bool alike;          /* they differ in their ranks alone */
-    uint32_t to, part;   /* next: member, part */
+    uint16_t *attempts;  /* By member: attempt of its ask. */
+    uint64_t list_after; /* The tail when the list was closed. */
+    bool alike;          /* The members differ only in their ranks. */
+    uint32_t to, part;   /* The next member and part to send. */
 };
 
 struct match {
     uint32_t rank, size;
     int64_t answer_timeout;
-    int64_t
-        longest_window; /* no leader of this job waits longer; INT64_MAX: not known */
+    int64_t longest_window; /* No leader waits longer; INT64_MAX: not known. */
     enum match_state state;
     struct match_goal goal;
     struct match_peer *peers;
-    uint64_t floor; /* rounds below it are over here */
-    uint64_t at;    /* the round that others are told this rank is at */
-    uint64_t ahead; /* the highest round of a candidate that is gone */
-    bool told;      /* by one for which this round is over */
-    bool has_left;  /* the last round, without using it: this one */
+    uint64_t floor; /* Rounds below this one have ended here. */
+    uint64_t at;    /* The round that this rank reports to others. */
+    uint64_t ahead; /* The highest round of a candidate that is ahead. */
+    bool told;      /* A rank that has ended this round has reported that. */
+    bool
+        has_left; /* `left` is the last round, which this rank left without using it. */
     uint64_t left;
 
-    /* asking */
-    bool given; /* candidates were, at least once */
+    /* Asking. */
+    bool given; /* Candidates were given at least once. */
     int64_t window_end;
     bool window_over;
     uint32_t *candidates, candidate_count;
     uint32_t asking; /* or MATCH_NOBODY */
     int64_t ask_by;
-    uint32_t attempt; /* of the last ask; none is 0 */
+    uint32_t attempt; /* Of the last ask; never 0. */
 
-    /* leading */
-    uint32_t *followers, follower_count; /* ascending */
-    uint32_t unconfirmed;                /* of them */
-    bool offer;                          /* look through the asks on file */
+    /* Leading. */
+    uint32_t *followers, follower_count; /* Sorted by rank. */
+    uint32_t unconfirmed;                /* Followers that have not confirmed. */
+    bool offer;                          /* Filed asks may be accepted now. */
     uint32_t seq;
 
-    /* following */
+    /* Following. */
     uint32_t leader; /* or MATCH_NOBODY */
     int64_t follow_by;
-    struct match_list list; /* coming, or formed */
+    struct match_list list; /* The list that is arriving, or that is formed. */
     struct match_member *members;
-    uint32_t listed; /* members of it that have come */
+    uint32_t listed; /* Members of it that have arrived. */
 
     uint32_t refusals;
     struct match_outbox out;
 };
 
-/* answer_timeout: ns to wait for an answer before the next candidate is asked; the
- * same everywhere, and at least four times what a message takes. PCOLL_EINVAL,
- * PCOLL_ENOMEM. */
+/* Initialize. answer_timeout is the time in ns after which the next candidate is asked.
+ * It must be the same on all ranks, and at least four times what a message takes.
+ * PCOLL_EINVAL, PCOLL_ENOMEM. */
 int match_init(struct match *m, uint32_t rank, uint32_t size, int64_t answer_timeout);
 void match_destroy(struct match *m);
 
 /*
- * After each of the following: fetch what is to be sent (match_next) and look at the
- * state. `now` never goes back. Only match_tick finds that something has waited too
- * long: take the messages that are there first, and an agent that was late itself does
- * not blame others.
+ * After each of the following calls, send the messages that match_next returns and read
+ * the state. `now` never decreases. Only match_tick gives up what has waited too long:
+ * handle the messages that have arrived first, so that an agent that was late itself
+ * does not blame others.
  *
- * Begin a round: rounds ascend. One that is over here (ended, or left) already is
- * BEHIND at once. Whatever was going on is abandoned.
+ * Begin a round. Rounds ascend. A round that has ended here, or was left, is BEHIND at
+ * once. The current round is abandoned.
  */
 void match_begin(struct match *m, int64_t now, const struct match_goal *goal);
-/* Who else has declared this key: from a directory, or all live members of a static
- * line with time 0. May be called again with more; self and repetitions are harmless.
- * Before the first call only the end of the window closes a group. */
+/* Add candidates: the ranks that have declared this key in a directory, or all live
+ * ranks of a static line with time 0. May be called again with more; this rank and
+ * repetitions are ignored. Before the first call only the end of the window closes a
+ * group. */
 void match_candidates(struct match *m, int64_t now, const struct match_entry *entries,
                       uint32_t count);
-/* Known only later, or changed. */
+/* Set the number of expected ranks later, or change it. */
 void match_expect(struct match *m, int64_t now, uint32_t expected);
-/* It is away or suspected: as if it had left, for this round; unless it asks again. */
+/* A rank is away or suspected: treat it as if it had left this round, unless it asks
+ * again. */
 void match_lost(struct match *m, int64_t now, uint32_t peer);
-/* It is there after all: it may be asked again in this round. */
+/* A rank is back: it may be asked again in this round. */
 void match_back(struct match *m, int64_t now, uint32_t peer);
-/* A message came; in any state. PCOLL_EPROTOCOL: no sound sender makes it
+/* Handle a message, in any state. PCOLL_EPROTOCOL: no correct sender makes it
  * (matchmaking_message.c), and nothing has changed. */
 int match_on_message(struct match *m, int64_t now, const struct match_message *message);
 void match_tick(struct match *m, int64_t now);
-/* When to call match_tick; INT64_MAX: no need. */
+/* Return when to call match_tick; INT64_MAX: no need. */
 int64_t match_alarm(const struct match *m);
-/* The group was used, or given up: IDLE. Asks for rounds up to this one are answered
- * with GONE. While looking or following: the same as match_abandon. */
+/* End the round, which was used or given up. The state is IDLE, and asks for rounds up
+ * to this one are answered with GONE. While looking or following this abandons the
+ * round: the leader or the followers are told. */
 void match_end(struct match *m);
-/* Leave while matching: tells leader or followers; IDLE. */
-void match_abandon(struct match *m, int64_t now);
 
-/* Ranks have died: all messages under way are lost, on all ranks, and whoever was matching
- * begins anew, in this round, or a later one. IDLE. */
+/* Begin anew after ranks have died. All messages under way are lost on all ranks. The
+ * first round is `first` or a later one. The state is IDLE. */
 void match_restart(struct match *m, uint64_t first);
 
-/* It has asked somebody, or follows: it may be on a list already. */
+/* Has this rank asked a rank, or does it follow one? Then it may be on a list
+ * already. */
 bool match_bound(const struct match *m);
-/* The first round that it may begin: those before are over here, or were left. */
+/* Return the first round that may begin: earlier ones have ended here, or were left. */
 uint64_t match_first(const struct match *m);
 
-/* Messages to be sent, in order; false: no more. */
+/* Fetch the next message to be sent; false: no more. */
 bool match_next(struct match *m, struct match_message *out);
-/* Groups to be made void at once, one for each call; false: no more. Of one leader the
- * newest is kept. */
+/* Fetch the next group that has to become void; false: no more. Of the groups of one
+ * leader only the newest is kept. */
 bool match_refused(struct match *m, struct match_refusal *out);
 
 enum match_state match_state(const struct match *m);
-/* FORMED: the list, until match_end. Else NULL. */
+/* Return the list while FORMED, otherwise NULL. It is valid until match_end. */
 const struct match_list *match_formed(const struct match *m);
-/* BEHIND: the round that others are at. */
+/* Return the round that the others are at, while BEHIND. */
 uint64_t match_ahead(const struct match *m);
 
 #endif
