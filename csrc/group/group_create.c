@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A grouped allreduce's part in going on without the dead (runtime/recovery.h). It is its own
- * successor, with the window that it had, which is of memory that the ranks share
- * (runtime/shared_window.h); group_agent.c has what becomes of its rounds.
+ * Creating and freeing a grouped allreduce, and its part in a recovery
+ * (runtime/recovery.h).
  *
- * Its application may start and wait meanwhile: it touches its input and counts alone, and
- * what else it looks at is changed under the progress lock. Others may go on before this rank
- * does: their messages are taken, and answered, on the new communicator, but it is not driven.
+ * Recovery. A grouped allreduce is its own successor and keeps its window, which is
+ * memory that the ranks share (runtime/shared_window.h). group_agent.h says what
+ * happens to its rounds. The application may start and wait during a recovery: it
+ * touches only its input and the counts, and everything else that it reads changes
+ * under the progress lock. Other ranks may continue before this rank does. This rank
+ * takes and answers their messages on the new communicator, but is not driven yet.
+ *
+ * Freeing. The user frees the object, or MPI_Finalize does (runtime/user_object.h). The
+ * rank leaves. When nothing of the object is under way here, the object asks for its
+ * turn to close.
  */
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -32,8 +37,8 @@ static uint64_t group_create_complete(struct user_object *o)
     return group_create_group_of(o)->round;
 }
 
-/* The plan has the highest round that anybody who lives is at: it may have begun, and somebody who
- * has died may have declared itself for the next one. */
+/* The plan has the highest round of the live ranks. That round may have begun, and with
+ * dynamic keys a dead rank may have declared itself for the one after it. */
 static int group_create_rebuild(struct user_object *o, struct communicator *c,
                                 const struct recovery_plan *plan)
 {
@@ -53,7 +58,7 @@ static int group_create_inherit(struct user_object *o, struct object **object)
     int rc = group_agent_restart(g, g->restart.words, g->restart.round);
     g->communicator = g->restart.communicator;
     g->driven = false;
-    atomic_store(&g->base.closed, false); /* all close it anew */
+    atomic_store(&g->base.closed, false); /* All ranks close it again. */
     *object = &g->base;
     progress_unlock(p);
     return rc;
@@ -71,18 +76,12 @@ static void group_create_resume(struct user_object *o, struct communicator *c)
     progress_unlock(c->progress);
 }
 
-const struct recoverable group_create_recoverable = {
+static const struct recoverable group_create_recoverable = {
     .complete = group_create_complete,
     .rebuild = group_create_rebuild,
     .inherit = group_create_inherit,
     .go = group_create_resume,
 };
-
-/*
- * The end of a grouped allreduce: freed by its user, or by MPI_Finalize (user_object.h).
- * It leaves, and when nothing of it is under way here, it asks for its turn to close
- * (group_agent.c).
- */
 
 static int group_create_begin_close(struct user_object *o)
 {
@@ -123,8 +122,6 @@ int pcoll_group_free(pcoll_group **at, int64_t timeout_us)
     return rc;
 }
 
-/* Making a grouped allreduce. */
-
 enum field {
     FIELD_COUNT,
     FIELD_DTYPE,
@@ -135,7 +132,7 @@ enum field {
     FIELD_EVERY,
     FIELD_TIMEOUT,
     FIELD_WINDOW,
-    FIELD_SIDES, /* one for each axis that a grid may have */
+    FIELD_SIDES, /* One field for each axis. */
     FIELDS = FIELD_SIDES + GRID_MAX_AXES
 };
 
@@ -179,32 +176,52 @@ static int group_create_compare(struct communicator *c, int local,
     return agree_same(c, local, fields, own, FIELDS);
 }
 
-/* Everybody's cell; no two are the same. On all ranks with the same outcome. */
+static int group_create_compare_cells(const void *a, const void *b)
+{
+    const struct match_entry *x = a, *y = b;
+    if (x->time != y->time)
+        return x->time < y->time ? -1 : 1;
+    return x->peer < y->peer ? -1 : 1;
+}
+
+/* Check that no two live ranks are in the same cell. The candidates of matchmaking,
+ * which are not in use yet, hold pairs of rank and cell: nothing can fail on one rank
+ * alone. */
+static int group_create_check_cells(const struct transport *t, struct group *g)
+{
+    struct match_entry *sorted = g->matching.candidates;
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < t->size; r++)
+        if (transport_lives(t, r))
+            sorted[count++] = (struct match_entry){r, (int64_t)g->cells[r]};
+    qsort(sorted, count, sizeof *sorted, group_create_compare_cells);
+    for (uint32_t i = 1; i < count; i++)
+        if (sorted[i - 1].time == sorted[i].time)
+            return fail(PCOLL_EINVAL,
+                        "cell: expected a cell for each rank, got %" PRId64
+                        " on ranks %u and %u",
+                        sorted[i].time, sorted[i - 1].peer, sorted[i].peer);
+    return PCOLL_OK;
+}
+
+/* Gather and check the cells of all ranks, with the same outcome on all ranks. */
 static int group_create_take_cells(struct communicator *c, struct group *g)
 {
-    uint64_t cells = grid_cells(&g->grid), ranks = c->transport->size;
-    g->cell = g->options.cell < 0 ? c->transport->rank : (uint64_t)g->options.cell;
+    const struct transport *t = c->transport;
+    uint64_t cells = grid_cells(&g->grid);
+    g->cell = g->options.cell < 0 ? t->rank : (uint64_t)g->options.cell;
     int rc = agree_gather(c, g->cell, &g->cells);
-    for (uint32_t r = 0; r < ranks && rc == PCOLL_OK; r++) {
-        if (!transport_lives(c->transport, r)) {
-            g->cells[r] = cells; /* nobody's */
-            continue;
-        }
-        if (g->cells[r] >= cells)
+    for (uint32_t r = 0; r < t->size && rc == PCOLL_OK; r++)
+        if (!transport_lives(t, r))
+            g->cells[r] = cells; /* No rank is in this cell. */
+        else if (g->cells[r] >= cells)
             rc = fail(PCOLL_EINVAL,
                       "cell: expected 0 to %" PRIu64 ", got %" PRIu64 " on rank %u",
                       cells - 1, g->cells[r], r);
-        for (uint32_t s = 0; s < r && rc == PCOLL_OK; s++)
-            if (g->cells[s] == g->cells[r])
-                rc = fail(PCOLL_EINVAL,
-                          "cell: expected a cell for each rank, got %" PRIu64
-                          " on ranks %u and %u",
-                          g->cells[r], s, r);
-    }
-    return rc;
+    return rc == PCOLL_OK ? group_create_check_cells(t, g) : rc;
 }
 
-/* Collective. A window that some could not make stays lost with those who could. */
+/* Open the window. Collective. If some ranks fail, the window of the others is lost. */
 static int group_create_open_window(struct communicator *c, const void *comm,
                                     struct group *g)
 {
@@ -225,7 +242,7 @@ static int group_create_join(struct communicator *c, const void *comm, int local
     return rc == PCOLL_OK ? agree_enter(c, &g->base) : rc;
 }
 
-/* Those that had died before. */
+/* Mark the ranks that died before this object was made. */
 static void group_create_mark_dead(struct group *g, const struct transport *t)
 {
     for (uint32_t r = 0; r < t->size; r++)
@@ -233,7 +250,7 @@ static void group_create_mark_dead(struct group *g, const struct transport *t)
             membership_agreed(&g->membership, r, MEMBER_DEAD, 0, 0);
 }
 
-/* Everything is there: the agent may begin. */
+/* Let the agent begin: the object is complete on all ranks. */
 static void group_create_start(struct communicator *c, pcoll_group *p)
 {
     struct group *g = &p->group;
