@@ -300,7 +300,7 @@ def test_quantize(run, tmp_path, ranks):
     for size, part in ((4, rows[: len(expected)]), (20 << 10, rows[len(expected) :])):
         assert [(r["codec"], r["bits"], r["direction"]) for r in part] == expected
         for row in part:
-            fields = ["codec", "bits", "direction", "bytes", "gbs", "max_error", "ratio"]
+            fields = ["codec", "bits", "direction", "bytes", "gbs", "share", "max_error", "ratio"]
             assert list(row) == fields and row["bytes"] == size and row["gbs"] > 0
             if row["codec"] == "lattice":
                 step = 2 * 0.01 / (2 ** row["bits"] - 1)

@@ -114,9 +114,10 @@ _add(
     "quantize",
     "how fast the lattice codec is, beside memcpy, and what it loses",
     "Encodes and decodes vectors of standard deviation 1 with keys within 0.01 of them. gbs counts "
-    "the bytes of float32 that went through one core; max_error is the largest of all elements; "
-    "ratio compares the payload with the vector. All take turns, medians; with several ranks the "
-    "slowest counts.",
+    "the bytes of float32 that went through one core. share is the part of memcpy's speed that is "
+    "reached, by bytes read and written. max_error is the largest of all elements, and ratio "
+    "compares the payload with the vector. All take turns, medians; with several ranks the slowest "
+    "counts.",
     options.sizes("64K,1M,16M,64M"),
     option("--bits", values.BIT_WIDTHS, "4,8,16", "of an element, 2 to 16", metavar="B[,B…]"),
     options.flag("--rotate", "with rotated blocks as well"),

@@ -17,7 +17,7 @@ from ... import report
 from ...report import plots
 from ..turns import by_turns, per_call
 
-COLUMNS = ("codec", "bits", "direction", "bytes", "gbs", "max_error", "ratio")
+COLUMNS = ("codec", "bits", "direction", "bytes", "gbs", "share", "max_error", "ratio")
 _DISTANCE = 0.01  # of the keys; elements are of standard deviation 1
 _SAMPLE = 4 << 20  # bytes that one sample works through, in at most 100 calls
 
@@ -41,6 +41,7 @@ class _Work:
             "direction": direction,
             "bytes": self.x.nbytes,
             "gbs": None,
+            "share": None,
             "max_error": error,
             "ratio": ratio,
         }
@@ -110,6 +111,14 @@ class _Coded:
         return self.payload.nbytes / self.work.x.nbytes
 
 
+def _moved(row: report.Row) -> float:
+    """Bytes read and written for each byte of the vector: the vector or the key is read, a payload
+    is written by encode alone, and what is not a payload is written again."""
+    if row["direction"] == "copy":
+        return 2.0
+    return float(row["ratio"]) + (1.0 if row["direction"] == "encode" else 2.0)
+
+
 Task = tuple[report.Row, Callable[[], None]]
 
 
@@ -143,6 +152,8 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
         measures = [partial(per_call, call, repeats) for _, call in tasks]
         for (row, _), times in zip(tasks, by_turns(measures, options.iters, comm=comm)):
             rows.append({**row, "gbs": work.x.nbytes / float(np.median(times)) / 1e9})
+        for row in rows[-len(tasks) :]:
+            row["share"] = row["gbs"] * _moved(row) / (2 * rows[-len(tasks)]["gbs"])
     return rows if comm.rank == 0 else []
 
 
