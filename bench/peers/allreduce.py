@@ -51,6 +51,11 @@ class Place(NamedTuple):
     hosts: int
     ranks: int
 
+    @property
+    def title(self) -> str:
+        """Of its panel."""
+        return f"{self.hosts} hosts, {self.ranks} each" if self.hosts > 1 else f"{self.ranks} ranks"
+
 
 def _place(text: str) -> Place:
     found = re.fullmatch(r"(?:([2-9]|[1-9]\d+)x)?([1-9]\d*)", text)
@@ -181,7 +186,7 @@ def plot(rows: Rows, path: str) -> None:
             ]
             plots.lines(time, some, "bytes", "latency_us_p50", label)
             plots.lines(share, some, "bytes", "speedup_vs_limit", label)
-            time.set(xscale="log", yscale="log", title=place)
+            time.set(xscale="log", yscale="log", title=_place(place).title)
             time.set_xscale("log", base=2)
             share.set(ylim=(0, 1.1), xlabel="bytes")
             for axes in (time, share):
