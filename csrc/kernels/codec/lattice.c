@@ -16,7 +16,7 @@
 
 /* Elements of a vector in and out of a block of float32. */
 
-CLONES static void from_float64(void *out, const void *in, size_t count)
+CLONES static void lattice_from_float64(void *out, const void *in, size_t count)
 {
     float *restrict o = out;
     const double *restrict p = in;
@@ -24,7 +24,7 @@ CLONES static void from_float64(void *out, const void *in, size_t count)
         o[i] = (float)p[i];
 }
 
-CLONES static void to_float64(void *out, const void *in, size_t count)
+CLONES static void lattice_to_float64(void *out, const void *in, size_t count)
 {
     double *restrict o = out;
     const float *restrict p = in;
@@ -32,53 +32,55 @@ CLONES static void to_float64(void *out, const void *in, size_t count)
         o[i] = (double)p[i];
 }
 
-static void copy_float32(void *out, const void *in, size_t count)
+static void lattice_copy_float32(void *out, const void *in, size_t count)
 {
     memcpy(out, in, count * sizeof(float));
 }
 
-struct form {
+struct lattice_elements {
     size_t size; /* bytes of an element */
     convert_fn *widen, *narrow;
 };
 
-static struct form form_of(int dtype)
+static struct lattice_elements lattice_form_of(int dtype)
 {
     const struct dtype *d = dtype_find(dtype);
     if (dtype == PCOLL_FLOAT64)
-        return (struct form){d->size, from_float64, to_float64};
+        return (struct lattice_elements){d->size, lattice_from_float64,
+                                         lattice_to_float64};
     if (dtype == PCOLL_FLOAT32)
-        return (struct form){d->size, copy_float32, copy_float32};
-    return (struct form){d->size, d->widen, d->narrow};
+        return (struct lattice_elements){d->size, lattice_copy_float32,
+                                         lattice_copy_float32};
+    return (struct lattice_elements){d->size, d->widen, d->narrow};
 }
 
 /* One block of a vector. */
-struct block {
+struct lattice_block {
     uint64_t index;
     size_t count, offset; /* of its first element, in bytes */
     uint64_t seed;
 };
 
-static struct block block_of(const pcoll_lattice *l, uint64_t index)
+static struct lattice_block lattice_block_of(const pcoll_lattice *l, uint64_t index)
 {
-    return (struct block){
+    return (struct lattice_block){
         .index = index,
         .count = lattice_block_count(l, index),
-        .offset = (size_t)index * LATTICE_BLOCK * form_of(l->dtype).size,
+        .offset = (size_t)index * LATTICE_BLOCK * lattice_form_of(l->dtype).size,
         .seed = lattice_block_seed(l->seed, index),
     };
 }
 
 /* Do blocks lie in a vector as they are encoded? */
-static bool lies_as_float(const pcoll_lattice *l)
+static bool lattice_lies_as_float(const pcoll_lattice *l)
 {
     return l->dtype == PCOLL_FLOAT32 && !l->rotate;
 }
 
 /* A block of a vector (NULL: 0) as it is encoded: in `room`, or where it lies if that
  * will do. */
-static const float *load(const pcoll_lattice *l, const struct block *b,
-                         const void *vector, float *room)
+static const float *lattice_load(const pcoll_lattice *l, const struct lattice_block *b,
+                                 const void *vector, float *room)
 {
     if (!vector) {
         memset(room, 0, b->count * sizeof *room);
@@ -89,7 +91,7 @@ static const float *load(const pcoll_lattice *l, const struct block *b,
     if (l->dtype == PCOLL_FLOAT32)
         elements = (const float *)(const void *)at;
     else
-        form_of(l->dtype).widen(room, at, b->count);
+        lattice_form_of(l->dtype).widen(room, at, b->count);
     if (!l->rotate)
         return elements;
     lattice_rotate(room, elements, b->count, b->seed);
@@ -122,22 +124,23 @@ int pcoll_lattice_distances(const pcoll_lattice *l, const void *x, const void *k
         rc = fail_if_null_array(l->count, x, distances);
     for (uint64_t i = 0; !rc && i < at.blocks; i++) {
         float room[LATTICE_BLOCK], more[LATTICE_BLOCK], magnitude;
-        struct block b = block_of(l, i);
-        lattice_distance(load(l, &b, x, room), load(l, &b, key, more), b.count,
-                         distances + i, &magnitude);
+        struct lattice_block b = lattice_block_of(l, i);
+        lattice_distance(lattice_load(l, &b, x, room), lattice_load(l, &b, key, more),
+                         b.count, distances + i, &magnitude);
     }
     return rc;
 }
 
 /* Encode. */
 
-static int check_finite(const pcoll_lattice *l, const struct block *b, const char *name,
-                        const void *vector)
+static int lattice_check_finite(const pcoll_lattice *l, const struct lattice_block *b,
+                                const char *name, const void *vector)
 {
     float elements[LATTICE_BLOCK];
     if (!vector)
         return PCOLL_OK;
-    form_of(l->dtype).widen(elements, (const char *)vector + b->offset, b->count);
+    lattice_form_of(l->dtype).widen(elements, (const char *)vector + b->offset,
+                                    b->count);
     for (size_t i = 0; i < b->count; i++)
         if (!isfinite(elements[i]))
             return fail(PCOLL_EINVAL,
@@ -149,12 +152,13 @@ static int check_finite(const pcoll_lattice *l, const struct block *b, const cha
 }
 
 /* Says why a block has no step. */
-static int no_step(const pcoll_lattice *l, const struct block *b, const void *x,
-                   const void *key)
+static int lattice_explain_no_step(const pcoll_lattice *l,
+                                   const struct lattice_block *b, const void *x,
+                                   const void *key)
 {
-    int rc = check_finite(l, b, "x", x);
+    int rc = lattice_check_finite(l, b, "x", x);
     if (!rc)
-        rc = check_finite(l, b, "key", key);
+        rc = lattice_check_finite(l, b, "key", key);
     if (rc)
         return rc;
     return fail(PCOLL_EINVAL,
@@ -164,11 +168,12 @@ static int no_step(const pcoll_lattice *l, const struct block *b, const void *x,
 }
 
 /* NaN where it cannot be encoded. */
-static float step_for(const pcoll_lattice *l, const struct block *b, const float *x,
-                      const void *key, const float *distances, double margin)
+static float lattice_step_for(const pcoll_lattice *l, const struct lattice_block *b,
+                              const float *x, const void *key, const float *distances,
+                              double margin)
 {
     float room[LATTICE_BLOCK], distance, magnitude;
-    const float *theirs = distances ? NULL : load(l, b, key, room);
+    const float *theirs = distances ? NULL : lattice_load(l, b, key, room);
     lattice_distance(x, theirs, b->count, &distance, &magnitude);
     if (distances)
         distance = distances[b->index];
@@ -176,9 +181,10 @@ static float step_for(const pcoll_lattice *l, const struct block *b, const float
                         l->rotate);
 }
 
-static void encode_block(const pcoll_lattice *l, const struct lattice_layout *at,
-                         const struct block *b, const float *x, float step,
-                         char *payload)
+static void lattice_encode_block(const pcoll_lattice *l,
+                                 const struct lattice_layout *at,
+                                 const struct lattice_block *b, const float *x,
+                                 float step, char *payload)
 {
     char *low = payload + at->low + b->index * at->low_each;
     char *high = l->high ? payload + at->high + b->index * at->high_each : NULL;
@@ -201,12 +207,12 @@ int pcoll_lattice_encode(const pcoll_lattice *l, const void *x, const void *key,
                     margin);
     for (uint64_t i = 0; i < at.blocks; i++) {
         float room[LATTICE_BLOCK];
-        struct block b = block_of(l, i);
-        const float *ours = load(l, &b, x, room);
-        float step = step_for(l, &b, ours, key, distances, margin);
+        struct lattice_block b = lattice_block_of(l, i);
+        const float *ours = lattice_load(l, &b, x, room);
+        float step = lattice_step_for(l, &b, ours, key, distances, margin);
         if (isnan(step))
-            return no_step(l, &b, x, distances ? NULL : key);
-        encode_block(l, &at, &b, ours, step, payload);
+            return lattice_explain_no_step(l, &b, x, distances ? NULL : key);
+        lattice_encode_block(l, &at, &b, ours, step, payload);
     }
     lattice_seal(l, &at, payload);
     return PCOLL_OK;
@@ -223,7 +229,7 @@ int pcoll_lattice_look(const void *payload, uint64_t bytes, pcoll_lattice *latti
 }
 
 /* A payload that has been opened. */
-struct reader {
+struct lattice_reader {
     pcoll_lattice l;
     struct lattice_layout at;
     const char *payload;
@@ -231,8 +237,9 @@ struct reader {
 
 /* With the low plane, then with both; rotated, if all is. With a high plane out and key
  * are apart. */
-static bool decode_block(const struct reader *r, const struct block *b,
-                         const float *key, float *out)
+static bool lattice_decode_block(const struct lattice_reader *r,
+                                 const struct lattice_block *b, const float *key,
+                                 float *out)
 {
     uint64_t hash;
     float step;
@@ -247,21 +254,21 @@ static bool decode_block(const struct reader *r, const struct block *b,
 }
 
 /* Decodes a block and uses it; false: it does not decode. key may be NULL. */
-typedef bool use_fn(const struct reader *r, const struct block *b, const void *key,
-                    double weight, void *vector);
+typedef bool use_fn(const struct lattice_reader *r, const struct lattice_block *b,
+                    const void *key, double weight, void *vector);
 
-static int for_each_block(const void *payload, uint64_t bytes, const void *key,
-                          void *vector, use_fn *use, double weight, uint8_t *failed,
-                          uint64_t *failures)
+static int lattice_for_each_block(const void *payload, uint64_t bytes, const void *key,
+                                  void *vector, use_fn *use, double weight,
+                                  uint8_t *failed, uint64_t *failures)
 {
-    struct reader r = {.payload = payload};
+    struct lattice_reader r = {.payload = payload};
     int rc =
         fail_if_null_array(bytes, payload) ?: lattice_open(payload, bytes, &r.l, &r.at);
     if (rc)
         return rc;
     *failures = 0;
     for (uint64_t i = 0; i < r.at.blocks; i++) {
-        struct block b = block_of(&r.l, i);
+        struct lattice_block b = lattice_block_of(&r.l, i);
         failed[i] = !use(&r, &b, key, weight, vector);
         *failures += failed[i];
     }
@@ -270,20 +277,20 @@ static int for_each_block(const void *payload, uint64_t bytes, const void *key,
 
 /* Straight to where it belongs, if it lies there as it is decoded; but not over a key
  * that the high plane may need. */
-static bool store(const struct reader *r, const struct block *b, const void *key,
-                  double weight, void *vector)
+static bool lattice_store(const struct lattice_reader *r, const struct lattice_block *b,
+                          const void *key, double weight, void *vector)
 {
     float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
     char *at = (char *)vector + b->offset;
-    bool direct = lies_as_float(&r->l) && !(r->l.high && key == vector);
+    bool direct = lattice_lies_as_float(&r->l) && !(r->l.high && key == vector);
     float *into = direct ? (float *)(void *)at : decoded;
     (void)weight;
-    if (!decode_block(r, b, load(&r->l, b, key, room), into))
+    if (!lattice_decode_block(r, b, lattice_load(&r->l, b, key, room), into))
         return false;
     if (r->l.rotate)
         lattice_rotate_back(into, b->count, b->seed);
     if (!direct)
-        form_of(r->l.dtype).narrow(at, decoded, b->count);
+        lattice_form_of(r->l.dtype).narrow(at, decoded, b->count);
     return true;
 }
 
@@ -291,50 +298,53 @@ int pcoll_lattice_decode(const void *payload, uint64_t bytes, const void *key,
                          void *out, uint8_t *failed, uint64_t *failures)
 {
     return fail_if_null(out, failed, failures)
-               ?: for_each_block(payload, bytes, key, out, store, 0, failed, failures);
+               ?: lattice_for_each_block(payload, bytes, key, out, lattice_store, 0,
+                                         failed, failures);
 }
 
 /* Average. */
 
-CLONES static void approach_float32(float *restrict x, const float *restrict y,
-                                    size_t count, float weight)
+CLONES static void lattice_approach_float32(float *restrict x, const float *restrict y,
+                                            size_t count, float weight)
 {
     for (size_t i = 0; i < count; i++)
         x[i] -= weight * (x[i] - y[i]);
 }
 
-CLONES static void approach_float64(double *restrict x, const float *restrict y,
-                                    size_t count, double weight)
+CLONES static void lattice_approach_float64(double *restrict x, const float *restrict y,
+                                            size_t count, double weight)
 {
     for (size_t i = 0; i < count; i++)
         x[i] -= weight * (x[i] - (double)y[i]);
 }
 
 /* In float32, but for float64. */
-static void approach(int dtype, void *x, const float *y, size_t count, double weight)
+static void lattice_approach(int dtype, void *x, const float *y, size_t count,
+                             double weight)
 {
-    struct form form = form_of(dtype);
+    struct lattice_elements form = lattice_form_of(dtype);
     float wide[LATTICE_BLOCK];
     if (dtype == PCOLL_FLOAT64)
-        approach_float64(x, y, count, weight);
+        lattice_approach_float64(x, y, count, weight);
     else if (dtype == PCOLL_FLOAT32)
-        approach_float32(x, y, count, (float)weight);
+        lattice_approach_float32(x, y, count, (float)weight);
     else {
         form.widen(wide, x, count);
-        approach_float32(wide, y, count, (float)weight);
+        lattice_approach_float32(wide, y, count, (float)weight);
         form.narrow(x, wide, count);
     }
 }
 
-static bool average(const struct reader *r, const struct block *b, const void *key,
-                    double weight, void *vector)
+static bool lattice_average(const struct lattice_reader *r,
+                            const struct lattice_block *b, const void *key,
+                            double weight, void *vector)
 {
     float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
-    if (!decode_block(r, b, load(&r->l, b, key, room), decoded))
+    if (!lattice_decode_block(r, b, lattice_load(&r->l, b, key, room), decoded))
         return false;
     if (r->l.rotate)
         lattice_rotate_back(decoded, b->count, b->seed);
-    approach(r->l.dtype, (char *)vector + b->offset, decoded, b->count, weight);
+    lattice_approach(r->l.dtype, (char *)vector + b->offset, decoded, b->count, weight);
     return true;
 }
 
@@ -342,6 +352,6 @@ int pcoll_lattice_average(const void *payload, uint64_t bytes, double weight, vo
                           uint8_t *failed, uint64_t *failures)
 {
     return fail_if_null(x, failed, failures)
-               ?: for_each_block(payload, bytes, x, x, average, weight, failed,
-                                 failures);
+               ?: lattice_for_each_block(payload, bytes, x, x, lattice_average, weight,
+                                         failed, failures);
 }

@@ -15,14 +15,14 @@ enum {
 }; /* offsets; the header ends where the table begins */
 static const uint32_t magic = 0x514c4350; /* "PCLQ", if the lowest byte comes first */
 
-struct header {
+struct lattice_header {
     uint32_t magic;
     uint8_t version, dtype, bits, flags;
     uint64_t count, seed;
 };
-_Static_assert(sizeof(struct header) == CHECKSUM, "no gaps");
+_Static_assert(sizeof(struct lattice_header) == CHECKSUM, "no gaps");
 
-static int check_options(const pcoll_lattice *l)
+static int lattice_check_options(const pcoll_lattice *l)
 {
     if (l->dtype != PCOLL_FLOAT32 && l->dtype != PCOLL_FLOAT64 &&
         l->dtype != PCOLL_FLOAT16 && l->dtype != PCOLL_BFLOAT16)
@@ -45,7 +45,7 @@ size_t lattice_block_count(const pcoll_lattice *l, uint64_t block)
 
 int lattice_layout(const pcoll_lattice *l, struct lattice_layout *at)
 {
-    int rc = check_options(l);
+    int rc = lattice_check_options(l);
     if (rc)
         return rc;
     uint64_t full = l->count / LATTICE_BLOCK;
@@ -63,7 +63,7 @@ int lattice_layout(const pcoll_lattice *l, struct lattice_layout *at)
 }
 
 /* A change of one word always changes it: each step is one to one. */
-static uint64_t extend(uint64_t sum, const char *from, uint64_t bytes)
+static uint64_t lattice_extend_sum(uint64_t sum, const char *from, uint64_t bytes)
 {
     for (uint64_t word; bytes >= sizeof word; bytes -= sizeof word) {
         memcpy(&word, from, sizeof word);
@@ -75,16 +75,16 @@ static uint64_t extend(uint64_t sum, const char *from, uint64_t bytes)
     return splitmix_mix(sum ^ last);
 }
 
-static uint64_t checksum(const struct lattice_layout *at, const char *payload)
+static uint64_t lattice_checksum(const struct lattice_layout *at, const char *payload)
 {
-    uint64_t sum = extend(at->bytes, payload, CHECKSUM);
-    return extend(sum, payload + TABLE, at->low - TABLE);
+    uint64_t sum = lattice_extend_sum(at->bytes, payload, CHECKSUM);
+    return lattice_extend_sum(sum, payload + TABLE, at->low - TABLE);
 }
 
 void lattice_seal(const pcoll_lattice *l, const struct lattice_layout *at,
                   char *payload)
 {
-    struct header head = {
+    struct lattice_header head = {
         .magic = magic,
         .version = VERSION,
         .dtype = (uint8_t)l->dtype,
@@ -94,11 +94,12 @@ void lattice_seal(const pcoll_lattice *l, const struct lattice_layout *at,
         .seed = l->seed,
     };
     memcpy(payload, &head, sizeof head);
-    uint64_t sum = checksum(at, payload);
+    uint64_t sum = lattice_checksum(at, payload);
     memcpy(payload + CHECKSUM, &sum, sizeof sum);
 }
 
-static int read_header(const char *payload, uint64_t bytes, struct header *head)
+static int lattice_read_header(const char *payload, uint64_t bytes,
+                               struct lattice_header *head)
 {
     if (bytes < TABLE)
         return fail(PCOLL_EPROTOCOL,
@@ -120,9 +121,9 @@ static int read_header(const char *payload, uint64_t bytes, struct header *head)
 int lattice_open(const char *payload, uint64_t bytes, pcoll_lattice *l,
                  struct lattice_layout *at)
 {
-    struct header head;
+    struct lattice_header head;
     uint64_t sum;
-    int rc = read_header(payload, bytes, &head);
+    int rc = lattice_read_header(payload, bytes, &head);
     if (rc)
         return rc;
     *l = (pcoll_lattice){.count = head.count,
@@ -139,7 +140,7 @@ int lattice_open(const char *payload, uint64_t bytes, pcoll_lattice *l,
                     "or the header is damaged",
                     (unsigned long long)at->bytes, (unsigned long long)bytes);
     memcpy(&sum, payload + CHECKSUM, sizeof sum);
-    if (sum != checksum(at, payload))
+    if (sum != lattice_checksum(at, payload))
         return fail(PCOLL_EPROTOCOL, "payload: header or table is damaged (checksum)");
     return PCOLL_OK;
 }

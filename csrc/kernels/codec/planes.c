@@ -8,42 +8,44 @@
 #include "kernels/loops.h"
 
 /* Row `row` begins in this word of its lane, at this bit of it. */
-struct place {
+struct plane_place {
     size_t word;
     int bit;
 };
 
-static struct place place_of(int row, int width)
+static struct plane_place plane_place_of(int row, int width)
 {
-    return (struct place){(size_t)(row * width) / 16, row * width % 16};
+    return (struct plane_place){(size_t)(row * width) / 16, row * width % 16};
 }
 
-CLONES_V4 static void put(uint16_t *restrict packed, const uint16_t *restrict words,
-                          size_t lanes, int shift, int bit, uint16_t mask)
+CLONES_V4 static void plane_put_row(uint16_t *restrict packed,
+                                    const uint16_t *restrict words, size_t lanes,
+                                    int shift, int bit, uint16_t mask)
 {
     for (size_t i = 0; i < lanes; i++)
         packed[i] |= (uint16_t)((words[i] >> shift & mask) << bit);
 }
 
 /* What did not fit into the word before. */
-CLONES_V4 static void put_rest(uint16_t *restrict packed,
-                               const uint16_t *restrict words, size_t lanes, int shift,
-                               int done, uint16_t mask)
+CLONES_V4 static void plane_put_rest(uint16_t *restrict packed,
+                                     const uint16_t *restrict words, size_t lanes,
+                                     int shift, int done, uint16_t mask)
 {
     for (size_t i = 0; i < lanes; i++)
         packed[i] |= (uint16_t)((words[i] >> shift & mask) >> done);
 }
 
-CLONES_V4 static void take(uint16_t *restrict words, const uint16_t *restrict packed,
-                           size_t lanes, int shift, int bit, uint16_t mask)
+CLONES_V4 static void plane_take_row(uint16_t *restrict words,
+                                     const uint16_t *restrict packed, size_t lanes,
+                                     int shift, int bit, uint16_t mask)
 {
     for (size_t i = 0; i < lanes; i++)
         words[i] |= (uint16_t)((packed[i] >> bit & mask) << shift);
 }
 
-CLONES_V4 static void take_rest(uint16_t *restrict words,
-                                const uint16_t *restrict packed, size_t lanes,
-                                int shift, int done, uint16_t mask)
+CLONES_V4 static void plane_take_rest(uint16_t *restrict words,
+                                      const uint16_t *restrict packed, size_t lanes,
+                                      int shift, int done, uint16_t mask)
 {
     for (size_t i = 0; i < lanes; i++)
         words[i] |= (uint16_t)((packed[i] << done & mask) << shift);
@@ -116,12 +118,12 @@ void plane_pack(void *plane, const uint16_t *words, size_t lanes, int shift, int
     }
     memset(packed, 0, bytes);
     for (int row = 0; row < PLANE_ROWS && width; row++) {
-        struct place at = place_of(row, width);
+        struct plane_place at = plane_place_of(row, width);
         const uint16_t *from = words + (size_t)row * lanes;
         uint16_t *to = packed + at.word * lanes;
-        put(to, from, lanes, shift, at.bit, mask);
+        plane_put_row(to, from, lanes, shift, at.bit, mask);
         if (at.bit + width > 16)
-            put_rest(to + lanes, from, lanes, shift, 16 - at.bit, mask);
+            plane_put_rest(to + lanes, from, lanes, shift, 16 - at.bit, mask);
     }
     memcpy(plane, packed, bytes);
 }
@@ -135,11 +137,11 @@ void plane_unpack(uint16_t *words, const void *plane, size_t lanes, int shift,
     if (plane_take_usual(words, packed, lanes, shift, width))
         return;
     for (int row = 0; row < PLANE_ROWS && width; row++) {
-        struct place at = place_of(row, width);
+        struct plane_place at = plane_place_of(row, width);
         const uint16_t *from = packed + at.word * lanes;
         uint16_t *to = words + (size_t)row * lanes;
-        take(to, from, lanes, shift, at.bit, mask);
+        plane_take_row(to, from, lanes, shift, at.bit, mask);
         if (at.bit + width > 16)
-            take_rest(to, from + lanes, lanes, shift, 16 - at.bit, mask);
+            plane_take_rest(to, from + lanes, lanes, shift, 16 - at.bit, mask);
     }
 }

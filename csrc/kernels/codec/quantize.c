@@ -12,14 +12,14 @@
 #include "kernels/loops.h"
 #include "kernels/codec/planes.h"
 
-static inline float as_float(uint32_t bits)
+static inline float lattice_as_float(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-static inline uint32_t as_bits(float value)
+static inline uint32_t lattice_as_bits(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -31,42 +31,42 @@ static inline uint32_t as_bits(float value)
  * finalizer, with keys before each half. The first half is what the hash is keyed with,
  * both give the dither.
  */
-struct keys {
+struct lattice_keys {
     uint32_t first, second;
 };
 
-static struct keys keys_of(uint64_t seed)
+static struct lattice_keys lattice_keys_of(uint64_t seed)
 {
     uint64_t a = splitmix_at(seed, 0);
-    return (struct keys){(uint32_t)a, (uint32_t)(a >> 32)};
+    return (struct lattice_keys){(uint32_t)a, (uint32_t)(a >> 32)};
 }
 
-/* Of an index: counter_of, which loops count up by `golden`, without multiplying. */
+/* Of an index: lattice_counter_of, which loops count up by `golden`, without multiplying. */
 static const uint32_t golden = 0x9e3779b9u;
 
-static inline uint32_t counter_of(uint32_t index, struct keys k)
+static inline uint32_t lattice_counter_of(uint32_t index, struct lattice_keys k)
 {
     return index * golden + k.first;
 }
 
-static inline uint32_t first_half(uint32_t counter)
+static inline uint32_t lattice_first_half(uint32_t counter)
 {
     uint32_t h = (counter ^ counter >> 16) * 0x7feb352du;
     return h ^ h >> 15;
 }
 
 /* Uniform in [1, 2), a multiple of 2^-23: what does for [0, 1) does for it as well. */
-static inline float dither_of(uint32_t half, struct keys k)
+static inline float lattice_dither_of(uint32_t half, struct lattice_keys k)
 {
-    return as_float(0x3f800000u | ((half ^ k.second) * 0x846ca68bu) >> 9);
+    return lattice_as_float(0x3f800000u | ((half ^ k.second) * 0x846ca68bu) >> 9);
 }
 
 /* To the nearest integer, ties to even, mod 2^32, for |value| < 2^22; any number at all
  * for others. No conversion: that of a NaN or of a large number is undefined. */
-static inline uint32_t round_to_integer(float value)
+static inline uint32_t lattice_round(float value)
 {
     const float unit = 0x1.8p23f; /* here floats are one apart */
-    return as_bits(value + unit) - as_bits(unit);
+    return lattice_as_bits(value + unit) - lattice_as_bits(unit);
 }
 
 /* Sizes. */
@@ -89,23 +89,23 @@ uint64_t lattice_block_seed(uint64_t seed, uint64_t block)
 /* Distances. */
 
 /* Floats without sign are ordered as their bits are, and NaN is above all. */
-CLONES_V4 static uint32_t largest(const float *x, size_t count)
+CLONES_V4 static uint32_t lattice_largest(const float *x, size_t count)
 {
     uint32_t most = 0;
     for (size_t i = 0; i < count; i++) {
-        uint32_t size = as_bits(x[i]) & 0x7fffffff;
+        uint32_t size = lattice_as_bits(x[i]) & 0x7fffffff;
         most = size > most ? size : most;
     }
     return most;
 }
 
-CLONES_V4 static uint32_t furthest(const float *x, const float *key, size_t count,
-                                   uint32_t *magnitude)
+CLONES_V4 static uint32_t lattice_furthest(const float *x, const float *key,
+                                           size_t count, uint32_t *magnitude)
 {
     uint32_t most = 0, far = 0;
     for (size_t i = 0; i < count; i++) {
-        uint32_t size = as_bits(x[i]) & 0x7fffffff;
-        uint32_t away = as_bits(x[i] - key[i]) & 0x7fffffff;
+        uint32_t size = lattice_as_bits(x[i]) & 0x7fffffff;
+        uint32_t away = lattice_as_bits(x[i] - key[i]) & 0x7fffffff;
         most = size > most ? size : most;
         far = away > far ? away : far;
     }
@@ -119,11 +119,11 @@ void lattice_distance(const float *x, const float *key, size_t count, float *dis
     uint32_t most;
     uint32_t far;
     if (key)
-        far = furthest(x, key, count, &most);
+        far = lattice_furthest(x, key, count, &most);
     else
-        far = most = largest(x, count);
-    *distance = as_float(far);
-    *magnitude = as_float(most);
+        far = most = lattice_largest(x, count);
+    *distance = lattice_as_float(far);
+    *magnitude = lattice_as_float(most);
 }
 
 /*
@@ -148,14 +148,15 @@ float lattice_step(float distance, float magnitude, int bits, bool rotated)
 
 /* Encode and decode. */
 
-static uint64_t begin_hash(size_t count, float step, uint64_t seed, int bits)
+static uint64_t lattice_begin_hash(size_t count, float step, uint64_t seed, int bits)
 {
-    uint64_t shape = (uint64_t)count << 40 | (uint64_t)bits << 32 | as_bits(step);
+    uint64_t shape =
+        (uint64_t)count << 40 | (uint64_t)bits << 32 | lattice_as_bits(step);
     return splitmix_at(seed ^ shape, 2);
 }
 
 /* 1 / 0 would make NaNs; with 0 all that is encoded is the dither. */
-static float inverse_of(float step)
+static float lattice_inverse_of(float step)
 {
     return step > 0 ? 1 / step : 0;
 }
@@ -164,7 +165,7 @@ static float inverse_of(float step)
 struct lattice {
     float step, inverse;
     uint32_t q;
-    struct keys k;
+    struct lattice_keys k;
 };
 
 /*
@@ -198,14 +199,14 @@ CLONES_V4 static void lattice_quantize(uint16_t *restrict words,
                                        const struct lattice *lattice)
 {
     const struct lattice l = *lattice;
-    uint32_t counter = counter_of(0, l.k);
+    uint32_t counter = lattice_counter_of(0, l.k);
     for (uint32_t i = 0; i < count; i++, counter += golden) {
-        uint32_t half = first_half(counter);
-        uint32_t z = round_to_integer(x[i] * l.inverse + dither_of(half, l.k));
+        uint32_t half = lattice_first_half(counter);
+        uint32_t z = lattice_round(x[i] * l.inverse + lattice_dither_of(half, l.k));
         words[i] = (uint16_t)z;
         keyed[i] = z + half;
     }
-    keyed[count] = first_half(counter);
+    keyed[count] = lattice_first_half(counter);
 }
 
 /*
@@ -218,19 +219,18 @@ CLONES_V4 static void lattice_reconstruct(float *out, uint32_t *restrict keyed,
                                           uint32_t count, const struct lattice *lattice)
 {
     const struct lattice l = *lattice;
-    uint32_t counter = counter_of(0, l.k);
+    uint32_t counter = lattice_counter_of(0, l.k);
     INDEPENDENT
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t half = first_half(counter);
-        float u = dither_of(half, l.k);
-        uint32_t first =
-            round_to_integer(key[i] * l.inverse + (u - 0.5f)) + 1 - l.q / 2;
+        uint32_t half = lattice_first_half(counter);
+        float u = lattice_dither_of(half, l.k);
+        uint32_t first = lattice_round(key[i] * l.inverse + (u - 0.5f)) + 1 - l.q / 2;
         uint32_t z = first + ((words[i] - first) & (l.q - 1));
         out[i] = ((float)(int32_t)z - u) * l.step;
         keyed[i] = z + half;
         counter += golden;
     }
-    keyed[count] = first_half(counter);
+    keyed[count] = lattice_first_half(counter);
 }
 
 uint64_t lattice_encode(const float *x, size_t count, float step, uint64_t seed,
@@ -239,17 +239,18 @@ uint64_t lattice_encode(const float *x, size_t count, float step, uint64_t seed,
     uint16_t words[LATTICE_BLOCK];
     uint32_t keyed[LATTICE_BLOCK + 1];
     size_t lanes = plane_lanes(count);
-    struct lattice l = {.inverse = inverse_of(step), .k = keys_of(seed)};
+    struct lattice l = {.inverse = lattice_inverse_of(step),
+                        .k = lattice_keys_of(seed)};
     lattice_quantize(words, keyed, x, (uint32_t)count, &l);
     memset(words + count, 0, (lanes * PLANE_ROWS - count) * sizeof *words);
     plane_pack(low, words, lanes, 0, bits);
     if (high)
         plane_pack(high, words, lanes, bits, LATTICE_MAX_BITS - bits);
-    return begin_hash(count, step, seed, bits) +
+    return lattice_begin_hash(count, step, seed, bits) +
            lattice_hash_pairs(keyed, (uint32_t)count);
 }
 
-static bool all_zero(const uint16_t *words, size_t count)
+static bool lattice_all_zero(const uint16_t *words, size_t count)
 {
     uint16_t any = 0;
     for (size_t i = 0; i < count; i++)
@@ -268,14 +269,14 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
     if (high)
         plane_unpack(words, high, lanes, bits, LATTICE_MAX_BITS - bits);
     struct lattice l = {.step = step,
-                        .inverse = inverse_of(step),
+                        .inverse = lattice_inverse_of(step),
                         .q = 1u << (high ? LATTICE_MAX_BITS : bits),
-                        .k = keys_of(seed)};
+                        .k = lattice_keys_of(seed)};
     uint32_t keyed[LATTICE_BLOCK + 1];
     lattice_reconstruct(out, keyed, key ? key : zeros, words, (uint32_t)count, &l);
     uint64_t sum = lattice_hash_pairs(keyed, (uint32_t)count);
     if (step == 0)
         memset(out, 0, count * sizeof *out); /* no -0 */
-    return begin_hash(count, step, seed, bits) + sum == hash &&
-           all_zero(words + count, lanes * PLANE_ROWS - count);
+    return lattice_begin_hash(count, step, seed, bits) + sum == hash &&
+           lattice_all_zero(words + count, lanes * PLANE_ROWS - count);
 }
