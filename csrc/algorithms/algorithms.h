@@ -75,7 +75,8 @@ uint32_t algorithm_operations(const struct algorithm_plan *plan, uint32_t size);
 
 /*
  * Allreduce after `active`: freezes the contribution, leaves the result in
- * BUFFER_RESULT. Data edges are numbered from 0; at most DATA_EDGES of them.
+ * BUFFER_RESULT. A copy from BUFFER_DEPOSIT freezes, if it is the first, and waits until
+ * its slice of the contribution is there. Data edges are numbered from 0; at most DATA_EDGES of them.
  */
 enum { DATA_EDGES = 34 };
 int build_allreduce(struct sched *s, uint32_t rank, uint32_t size, int active,

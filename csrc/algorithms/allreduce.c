@@ -21,6 +21,9 @@ int build_allreduce(struct sched *s, uint32_t rank, uint32_t size, int active,
         [PCOLL_ALGORITHM_NATIVE] = build_allreduce_native,
     };
     int freeze = sched_copy(s, "freeze", BUFFER_CONTRIBUTION, BUFFER_DEPOSIT);
+    if (size > 1 &&
+        plan->algorithm == PCOLL_ALGORITHM_RING) /* which gathers piece by piece */
+        sched_slice(s, freeze, (struct slice){0, 0, 1});
     sched_after(s, freeze, active);
     if (size == 1)
         return build_allreduce_alone(s, freeze);

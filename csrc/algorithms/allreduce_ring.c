@@ -13,6 +13,9 @@
  *
  * Steps: 2 (P-1). Bytes sent: 2 S (P-1)/P.
  *
+ * A piece of the contribution is gathered when it is needed: the members of the domain
+ * add up later pieces while the first ones travel.
+ *
  * A piece travels behind its header in the first turn; after it every endpoint knows
  * the whole header: none in the second one. Each chain has two temporaries, and in each
  * turn two edges, for odd and even steps: a receive is posted only when the one two
@@ -27,6 +30,7 @@ struct ring {
     uint32_t rank, size;
     const struct algorithm_plan *plan;
     uint32_t chain;
+    int begun; /* operation after which the chain may gather its first piece */
 };
 
 /* Of this chain, the piece of the segment `behind` endpoints behind this one. */
@@ -61,15 +65,25 @@ static int add_recv(const struct ring *r, int edge, int into, struct slice slice
     return recv;
 }
 
+/* Wait for a piece of the contribution. */
+static int add_gather(const struct ring *r, struct slice slice, int after)
+{
+    int gather = sched_copy(r->s, "gather", BUFFER_CONTRIBUTION, BUFFER_DEPOSIT);
+    sched_slice(r->s, gather, slice);
+    sched_after(r->s, gather, after);
+    return gather;
+}
+
 /* The first turn: what this endpoint owns at its end is reduced. */
-static int reduce_scatter(const struct ring *r, int freeze)
+static int reduce_scatter(struct ring *r, int freeze)
 {
     int temps[2] = {BUFFER_TEMP + 2 * (int)r->chain,
                     BUFFER_TEMP + 2 * (int)r->chain + 1};
     int sent[2], value = temps[1]; /* sent[i]: the send that temporary i was used for */
     int ready = sched_copy(r->s, "begin", value, BUFFER_CONTRIBUTION);
     sched_slice(r->s, ready, piece(r, 1));
-    sched_after(r->s, ready, freeze);
+    sched_after(r->s, ready, add_gather(r, piece(r, 1), r->begun));
+    r->begun = ready;
     for (uint32_t i = 0; i + 1 < r->size; i++) {
         int edge = i % 2, temp = temps[edge];
         sent[1 - edge] =
@@ -80,7 +94,7 @@ static int reduce_scatter(const struct ring *r, int freeze)
         value = last ? BUFFER_RESULT : temp;
         ready = sched_reduce(r->s, "reduce", value, temp, BUFFER_CONTRIBUTION);
         sched_slice(r->s, ready, piece(r, i + 2));
-        sched_after(r->s, ready, recv);
+        sched_after(r->s, ready, add_gather(r, piece(r, i + 2), recv));
     }
     return ready;
 }
@@ -104,9 +118,13 @@ int build_allreduce_ring(struct sched *s, uint32_t rank, uint32_t size, int free
                          const struct algorithm_plan *plan)
 {
     int end = sched_nop(s, "end");
-    for (uint32_t chain = 0; chain < plan->chains; chain++) {
-        struct ring r = {s, rank, size, plan, chain};
-        gather(&r, reduce_scatter(&r, freeze), end);
+    int whole = sched_copy(s, "gathered", BUFFER_CONTRIBUTION, BUFFER_DEPOSIT);
+    struct ring r = {s, rank, size, plan, 0, freeze};
+    for (; r.chain < plan->chains; r.chain++) {
+        int reduced = reduce_scatter(&r, freeze);
+        sched_after(s, whole, reduced);
+        gather(&r, reduced, end);
     }
+    sched_after(s, end, whole);
     return end;
 }

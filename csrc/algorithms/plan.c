@@ -44,7 +44,7 @@ uint32_t algorithm_operations(const struct algorithm_plan *plan, uint32_t size)
 {
     uint32_t steps = (uint32_t)activation_edges(size);
     if (plan->algorithm == PCOLL_ALGORITHM_RING)
-        return 5 * size * plan->chains;
+        return 6 * size * plan->chains;
     return plan->algorithm == PCOLL_ALGORITHM_RABENSEIFNER ? 8 + 6 * steps
                                                            : 8 + 3 * steps;
 }

@@ -45,15 +45,11 @@ static bool replay_admits(struct endpoint *v)
     return event_log_admit_round(v->event_log, v->engine.current, m.events);
 }
 
-/* False while the members' contributions are still being added up: the domain calls us
- * when they are. */
-static bool freeze(struct endpoint *v)
+static void freeze(struct endpoint *v)
 {
     struct domain *d = v->domain;
     uint64_t round = v->engine.current;
     struct round_header *contribution = d->ops->freeze(d, round);
-    if (!contribution)
-        return false;
     CHECK(!v->frozen && contribution->round == round);
     contribution->initiator = v->initiator;
     data_begin(&v->data, contribution, d->ops->result(d, round));
@@ -63,14 +59,28 @@ static bool freeze(struct endpoint *v)
     MOMENT("frozen");
     if (v->communicator->progress)
         progress_round(v->communicator->progress, 1);
-    return true;
 }
 
-static int gather(struct endpoint *v, int id, bool *finished)
+/* False while other members are adding this part up: the domain calls us when they have.
+ */
+static bool is_gathered(struct endpoint *v, const struct op *op)
 {
-    *finished = freeze(v);
-    CHECK(*finished == v->frozen);
-    v->gathering = *finished ? NO_OPERATION : id;
+    struct domain *d = v->domain;
+    const struct payload *p = &v->shape.payload;
+    const struct slice *s = &op->slice;
+    return !d->ops->gather ||
+           d->ops->gather(d, v->engine.current,
+                          s->of ? payload_cut(p, s->begin, s->of) : 0,
+                          s->of ? payload_cut(p, s->end, s->of) : p->bytes);
+}
+
+/* The first one of a round freezes the deposits. */
+static int gather(struct endpoint *v, const struct op *op, bool *finished)
+{
+    if (!v->frozen)
+        freeze(v);
+    *finished = is_gathered(v, op);
+    v->gathering += !*finished;
     return PCOLL_OK;
 }
 
@@ -103,7 +113,7 @@ static int issue(struct endpoint *v, int id, bool *finished)
         return data_reduce(&v->data, op);
     case OP_COPY:
         if (op->a == BUFFER_DEPOSIT)
-            return gather(v, id, finished);
+            return gather(v, op, finished);
         data_copy(&v->data, op);
         return PCOLL_OK;
     case OP_NATIVE:
@@ -146,7 +156,7 @@ static int start_round(struct endpoint *v)
 
 static void finish_round(struct endpoint *v)
 {
-    CHECK(v->drives && engine_over(&v->engine));
+    CHECK(v->drives && engine_over(&v->engine) && !v->gathering);
     struct round_header *result = v->domain->ops->result(v->domain, v->engine.current);
     MOMENT("round over");
     endpoint_trigger_finish(v, result);
@@ -184,14 +194,19 @@ static void release(struct endpoint *v)
         engine_release(&v->engine);
 }
 
-/* Somebody may have added up what the round waits for. */
+/* Somebody may have added up what operations wait for. */
 static void poll_gathering(struct endpoint *v)
 {
-    if (v->gathering == NO_OPERATION || !freeze(v))
-        return;
-    int op = v->gathering;
-    v->gathering = NO_OPERATION;
-    engine_complete(&v->engine, v->engine.current, op);
+    uint64_t round = v->engine.current;
+    for (uint32_t i = 0; v->gathering && i < v->sched->count; i++) {
+        const struct op *op = &v->sched->ops[i];
+        if (op->kind != OP_COPY || op->a != BUFFER_DEPOSIT ||
+            engine_state(&v->engine, round, (int)i) != OP_RUNNING ||
+            !is_gathered(v, op))
+            continue;
+        v->gathering--;
+        engine_complete(&v->engine, round, (int)i);
+    }
 }
 
 /* Rounds are driven in shared memory, by whoever is there, or by another rank: help

@@ -43,8 +43,6 @@
 
 struct stall_answers; /* stall_answer.h */
 
-enum { NO_OPERATION = -1 };
-
 enum closing {
     OPEN,
     QUEUED,
@@ -70,7 +68,7 @@ struct endpoint {
     struct sched *sched;
     struct activation activation;
     struct engine engine;
-    int gathering;      /* the operation that waits for the domain, or NO_OPERATION */
+    uint32_t gathering; /* operations that wait for the domain */
     bool frozen;        /* the current round is active here */
     uint32_t initiator; /* lowest member that started it, or ROUND_NOBODY */
     struct round_data data;

@@ -18,7 +18,7 @@ static int agree_to_close(struct endpoint *v, uint64_t *values, int count,
  * added up yet. */
 static bool has_begun(const struct endpoint *v)
 {
-    return v->frozen || v->gathering != NO_OPERATION;
+    return v->frozen;
 }
 
 static int closed(struct endpoint *v)

@@ -116,7 +116,6 @@ int endpoint_create(struct communicator *c, const struct endpoint_spec *spec,
     v->policy = spec->options->policy;
     v->seed = spec->options->seed;
     v->initiator = ROUND_NOBODY;
-    v->gathering = NO_OPERATION;
     v->segment.fd = -1;
     struct algorithm_plan plan;
     int rc = placement_init(&v->placement, c->transport->rank, spec->ranks, spec->hosts,

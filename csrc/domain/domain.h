@@ -80,10 +80,13 @@ struct domain_ops {
     void (*arrivals)(struct domain *d, uint64_t *arrived, uint64_t *deposited);
     bool (*admits)(struct domain *d);
     /* Activation: take what has been deposited. Returns a message (the header alone, if
-     * nobody contributes) that stays until publish; NULL if it is not ready: call
-     * again. The header's masks of the members are filled in; the initiator is left to
-     * the caller. */
+     * nobody contributes) that stays until publish. The header's masks of the members are
+     * filled in; the initiator is left to the caller. */
     struct round_header *(*freeze)(struct domain *d, uint64_t round);
+    /* Have bytes [begin, end) of that message's payload added up. False if other members
+     * are still at it: call again after `alert`. All bytes must have been gathered before
+     * the round is published. NULL: they are there. */
+    bool (*gather)(struct domain *d, uint64_t round, size_t begin, size_t end);
     /* Where the result of a frozen round is to be built, as a message. */
     struct round_header *(*result)(struct domain *d, uint64_t round);
     /* The result is there. */

@@ -147,6 +147,7 @@ static const struct domain_ops node_ops = {
     .arrivals = node_fabric_arrivals,
     .admits = node_fabric_admits,
     .freeze = node_fabric_freeze,
+    .gather = node_fabric_gather,
     .result = node_fabric_result,
     .publish = node_fabric_publish,
     .destroy = node_destroy,
@@ -214,6 +215,8 @@ int domain_node_create(const struct round_shape *shape, const pcoll_options *opt
                               .member_set = n->set};
     member_init(&n->member, placement->member[n->who], options);
     node_map(n, options);
+    n->first_chunk =
+        (uint32_t)((uint64_t)placement->index * n->chunks / placement->domains);
     *out = &n->base;
     return PCOLL_OK;
 }

@@ -14,7 +14,10 @@
  *   REDUCING   everybody present takes chunks and reduces them over the frozen slots in
  *              the order of the ranks (so the same contributions give the same bits);
  *              who ends the last chunk goes on. (With one chunk the closer does it.)
- *   FABRIC     with a fabric: the sum of the domain is ready for the schedule.
+ *              With a fabric the schedule runs already: it asks for one part of the sum
+ *              after the other (node_fabric_gather), and chunks are taken in the order in
+ *              which the ring needs them.
+ *   FABRIC     with a fabric: the whole sum of the domain is there.
  *   OPEN t+1   the result is in the ring. Those who sleep are woken.
  *
  * Who writes what; every word is 64 bits (flags 32), atomic, sequentially consistent
@@ -27,6 +30,10 @@
  *              deposit, join, leave; the closer to freeze.
  *   taken      {round, next chunk}: by swap. Set by the closer before REDUCING.
  *   done       chunks finished, by addition. Set by the closer before REDUCING.
+ *   finished   with a fabric, of each chunk: the round in which it was last added up, +1.
+ *              By whoever did, before it adds to `done`.
+ *   awaited    the leader's driver waits for a chunk: set by it, cleared by the member
+ *              who then alerts it.
  *   workers    those who take chunks, by addition: the closer, and helpers while there are
  *              fewer than cores.
  *   lines      one per member: `delivered`, `arrived_at`, `flags` by its application;
@@ -66,8 +73,11 @@
  *      its doorbell; who completes a round sets control, then reads the bits, then
  *      rings.
  *   7. No chunk is forgotten: the closer takes them until there is none, whoever else is
- *      at work. A helper may be refused, or not come at all; workers that it counts may
- *      be about to leave, so nobody relies on them.
+ *      at work; with a fabric the leader's driver, when the schedule asks for parts of the
+ *      sum. A helper may be refused, or not come at all; workers that it counts may be
+ *      about to leave, so nobody relies on them.
+ *   8. No driver waits for a chunk that is finished: it sets `awaited`, then reads
+ *      `finished` once more; who finishes a chunk writes that, then reads `awaited`.
  *
  * A member that stops (SIGSTOP, a debugger) stops the round only if it is closing or
  * holds a chunk: node_busy() names it. Elsewhere nobody needs it.
@@ -135,6 +145,7 @@ struct node_shared {
     _Alignas(64) _Atomic uint64_t taken;
     _Atomic uint64_t done;
     _Atomic uint32_t workers; /* members that take chunks */
+    _Atomic uint32_t awaited; /* the leader's driver waits for a chunk */
     _Alignas(64) _Atomic uint64_t met;
     _Atomic uint64_t all_joined; /* round with which all had joined, +1; 0: none yet */
     _Atomic int failure;         /* an op of MPI failed: rounds are worthless */
@@ -181,6 +192,7 @@ struct node {
     bool fabric;
     uint32_t members, who, chunks, ring;
     uint32_t hands;             /* that can work at one time */
+    uint32_t first_chunk;       /* with a fabric: behind the first one to be taken */
     enum pcoll_deliver deliver; /* these two as in member, but for all threads */
     uint32_t history;
     uint64_t *set;        /* of the members */
@@ -194,6 +206,7 @@ struct node {
     _Atomic uint32_t *absent; /* by rank; NULL: not counted */
     struct node_line *lines;
     struct node_frozen *list;
+    _Atomic uint64_t *finished;
     char *slots, *results;
     size_t bytes;                  /* of it */
     struct round_header *gathered; /* with a fabric: the sum of the domain */
@@ -276,6 +289,7 @@ bool node_attention(struct domain *d);
 void node_fabric_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited);
 bool node_fabric_admits(struct domain *d);
 struct round_header *node_fabric_freeze(struct domain *d, uint64_t round);
+bool node_fabric_gather(struct domain *d, uint64_t round, size_t begin, size_t end);
 struct round_header *node_fabric_result(struct domain *d, uint64_t round);
 void node_fabric_publish(struct domain *d, uint64_t round);
 /* node_recovery.c: */
@@ -289,6 +303,8 @@ int node_inherit(struct domain *d, struct domain *old, uint64_t round,
 bool node_close(struct node *n, uint64_t round, uint32_t initiator);
 /* Take chunks as long as there are any. True if this ended the reduction. */
 bool node_reduce(struct node *n, uint64_t round);
+/* The leader's driver: take one. False if there is none left. */
+bool node_reduce_next(struct node *n, uint64_t round);
 /* The result is there: OPEN for the next round. */
 void node_complete(struct node *n, uint64_t round);
 /* Have the leader's driver look. */

@@ -118,6 +118,12 @@ static void node_do_chunk(struct node *n, uint64_t round, uint32_t chunk)
     int rc = node_reduce_chunk(n, round, chunk);
     if (rc != PCOLL_OK)
         atomic_store(&n->shared->failure, rc);
+    if (!n->fabric)
+        return;
+    STEP(atomic_store(&n->finished[chunk], round + 1));
+    if (STEP(atomic_load(&n->shared->awaited)) &&
+        STEP(atomic_exchange(&n->shared->awaited, 0)))
+        node_alert(&n->base);
 }
 
 /* The round is over: what its result says of the next one. */
@@ -201,6 +207,13 @@ static bool node_needs_no_reduction(struct node *n, uint64_t round, uint32_t par
     return parts == 0 || (parts == 1 && n->fabric);
 }
 
+/* The ring sends the part before this domain's own first, then the one before that. */
+static uint32_t node_chunk_at(const struct node *n, uint32_t position)
+{
+    return n->fabric ? (n->first_chunk + n->chunks - 1 - position) % n->chunks
+                     : position;
+}
+
 /* The next chunk of this round; false if there is none, or the round is another. */
 static bool node_take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
 {
@@ -210,22 +223,31 @@ static bool node_take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
         if (word >> 32 != (uint32_t)round || *chunk >= n->chunks)
             return false;
     } while (!STEP(atomic_compare_exchange_weak(&n->shared->taken, &word, word + 1)));
+    *chunk = node_chunk_at(n, *chunk);
+    return true;
+}
+
+/* Take one chunk. *ended: it was the last to be finished. */
+static bool node_reduce_one(struct node *n, uint64_t round, bool *ended)
+{
+    uint32_t chunk;
+    if (!node_take_chunk(n, round, &chunk))
+        return false;
+    node_do_chunk(n, round, chunk);
+    uint64_t done = STEP(atomic_fetch_add(&n->shared->done, 1)) + 1;
+    CHECK(done <= n->chunks);
+    *ended = done == n->chunks;
     return true;
 }
 
 /* Chunks of this round, as long as there are any, as one who is counted. */
 static bool node_work(struct node *n, uint64_t round)
 {
-    uint32_t chunk;
     bool ended = false;
     _Atomic uint64_t *working = &n->lines[n->who].working;
     atomic_store_explicit(working, round + 1, memory_order_relaxed);
-    while (!ended && node_take_chunk(n, round, &chunk)) {
-        node_do_chunk(n, round, chunk);
-        uint64_t done = STEP(atomic_fetch_add(&n->shared->done, 1)) + 1;
-        CHECK(done <= n->chunks);
-        ended = done == n->chunks;
-    }
+    while (!ended && node_reduce_one(n, round, &ended))
+        ;
     atomic_store_explicit(working, 0, memory_order_relaxed);
     STEP(atomic_fetch_sub(&n->shared->workers, 1));
     if (ended)
@@ -258,6 +280,18 @@ static bool node_join_work(struct node *n)
     return false;
 }
 
+bool node_reduce_next(struct node *n, uint64_t round)
+{
+    bool ended = false;
+    _Atomic uint64_t *working = &n->lines[n->who].working;
+    atomic_store_explicit(working, round + 1, memory_order_relaxed);
+    bool any = node_reduce_one(n, round, &ended);
+    atomic_store_explicit(working, 0, memory_order_relaxed);
+    if (ended)
+        node_end_reduction(n, round);
+    return any;
+}
+
 bool node_reduce(struct node *n, uint64_t round)
 {
     CHECK(n->chunks > 1);
@@ -287,7 +321,8 @@ bool node_close(struct node *n, uint64_t round, uint32_t initiator)
         STEP(atomic_store(&n->shared->taken, round << 32));
         node_set_control(n, round, NODE_REDUCING);
         node_wake_sleepers(n, n->hands - 1); /* as they are going to be woken anyway */
-        node_reduce_closed(n, round);
+        if (!n->fabric)
+            node_reduce_closed(n, round);
     }
     return true;
 }

@@ -32,17 +32,43 @@ bool node_fabric_admits(struct domain *d)
 struct round_header *node_fabric_freeze(struct domain *d, uint64_t round)
 {
     struct node *n = node_of(d);
-    if (control_phase(node_control(n)) == NODE_OPEN)
-        node_close(n, round, ROUND_NOBODY);
-    else if (control_phase(node_control(n)) == NODE_REDUCING)
-        node_reduce(n, round);
-    if (control_phase(node_control(n)) != NODE_FABRIC)
-        return NULL;
+    bool closed = node_close(n, round, ROUND_NOBODY);
+    CHECK(closed);
     if (atomic_load_explicit(&n->shared->parts, memory_order_relaxed) != 1)
         return n->gathered;
     struct round_header *alone = node_slot(n, n->list[0].member, (int)n->list[0].slot);
     memcpy(alone, n->gathered, d->shape->header_bytes);
     return alone;
+}
+
+/* Is all that there is to add up in these bytes finished? */
+static bool is_gathered(const struct node *n, uint64_t round, size_t begin, size_t end)
+{
+    const struct payload *p = &n->base.shape->payload;
+    if (control_phase(node_control(n)) == NODE_FABRIC)
+        return true;
+    if (begin == 0 &&
+        end == p->bytes) /* then whoever is last has one more step to do */
+        return false;
+    for (uint32_t i = 0; i < n->chunks; i++)
+        if (payload_cut(p, i, n->chunks) < end &&
+            payload_cut(p, i + 1, n->chunks) > begin &&
+            STEP(atomic_load(&n->finished[i])) != round + 1)
+            return false;
+    return true;
+}
+
+bool node_fabric_gather(struct domain *d, uint64_t round, size_t begin, size_t end)
+{
+    struct node *n = node_of(d);
+    CHECK(control_round(node_control(n)) == round);
+    while (!is_gathered(n, round, begin, end)) {
+        if (node_reduce_next(n, round))
+            continue;
+        STEP(atomic_store(&n->shared->awaited, 1));
+        return is_gathered(n, round, begin, end);
+    }
+    return true;
 }
 
 struct round_header *node_fabric_result(struct domain *d, uint64_t round)

@@ -12,7 +12,8 @@ static size_t const chunk_bytes = 64 << 10;
 #endif
 
 struct node_layout {
-    size_t descriptors, asleep, live, absent, lines, list, slots, gathered, results;
+    size_t descriptors, asleep, live, absent, lines, list, finished, slots, gathered,
+        results;
     size_t total;
 };
 
@@ -21,6 +22,12 @@ static size_t node_place(size_t *at, size_t bytes)
     size_t here = *at;
     *at += (bytes + 63) / 64 * 64;
     return here;
+}
+
+static uint32_t node_count_chunks(size_t bytes)
+{
+    size_t chunks = (bytes + chunk_bytes - 1) / chunk_bytes;
+    return chunks > 1 ? (uint32_t)chunks : 1;
 }
 
 static struct node_layout node_lay_out(const struct round_shape *shape,
@@ -38,6 +45,10 @@ static struct node_layout node_lay_out(const struct round_shape *shape,
         &at, options->policy.max_staleness ? shape->ranks * sizeof(uint32_t) : 0);
     l.lines = node_place(&at, members * sizeof(struct node_line));
     l.list = node_place(&at, members * sizeof(struct node_frozen));
+    l.finished =
+        node_place(&at, placement->domains > 1
+                            ? node_count_chunks(shape->payload.bytes) * sizeof(uint64_t)
+                            : 0);
     l.slots = node_place(&at, members * slots * shape->slot_bytes);
     l.gathered = node_place(&at, placement->domains > 1 ? shape->slot_bytes : 0);
     l.results = node_place(&at, ((size_t)options->history + 1) * shape->slot_bytes);
@@ -73,12 +84,6 @@ void node_part(const struct round_shape *shape, const pcoll_options *options,
         *offset = 0, *bytes = placement->leads ? l.slots : 0;
 }
 
-static uint32_t node_count_chunks(size_t bytes)
-{
-    size_t chunks = (bytes + chunk_bytes - 1) / chunk_bytes;
-    return chunks > 1 ? (uint32_t)chunks : 1;
-}
-
 void node_map(struct node *n, const pcoll_options *options)
 {
     CHECK(n->hooks.memory && n->who < n->members);
@@ -97,6 +102,7 @@ void node_map(struct node *n, const pcoll_options *options)
         n->absent = (_Atomic uint32_t *)(base + l.absent);
     n->lines = (struct node_line *)(base + l.lines);
     n->list = (struct node_frozen *)(base + l.list);
+    n->finished = (_Atomic uint64_t *)(base + l.finished);
     n->slots = base + l.slots;
     n->gathered = (struct round_header *)(base + l.gathered);
     n->results = base + l.results;

@@ -211,11 +211,14 @@ static struct round_header *freeze(struct domain *d, uint64_t round)
 {
     struct spy *s = spy_of(d);
     struct round_header *h = s->real->ops->freeze(s->real, round);
-    if (!h)
-        return NULL;
     s->frozen = h == node_in(s)->gathered ? h : NULL; /* else a member's: note_over */
     memset(s->real->ops->result(s->real, round), 0xff, d->shape->slot_bytes);
     return h;
+}
+
+static bool gather(struct domain *d, uint64_t round, size_t begin, size_t end)
+{
+    return spy_of(d)->real->ops->gather(spy_of(d)->real, round, begin, end);
 }
 
 static struct round_header *result(struct domain *d, uint64_t round)
@@ -246,6 +249,7 @@ struct domain_ops spy_node_ops(void)
     ops.arrivals = arrivals;
     ops.admits = admits;
     ops.freeze = freeze;
+    ops.gather = gather;
     ops.result = result;
     ops.publish = publish;
     return ops;

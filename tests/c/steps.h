@@ -58,6 +58,7 @@ struct steps_fabric {
     uint64_t round;
     bool started;
     uint32_t initiator;
+    struct round_header *frozen; /* NULL: not yet */
     uint64_t live[(STEPS_MAX_RANKS + 63) / 64], drawn[(STEPS_MAX_RANKS + 63) / 64],
         overdue[(STEPS_MAX_RANKS + 63) / 64], arrived[(STEPS_MAX_RANKS + 63) / 64],
         deposited[(STEPS_MAX_RANKS + 63) / 64];

@@ -56,6 +56,17 @@ static void finish(struct steps *s, const struct round_header *contribution)
     f->started = false;
 }
 
+/* In parts, from somewhere in the middle on, then everything. */
+static bool gather(struct steps *s)
+{
+    struct domain *d = s->member[0].domain;
+    size_t bytes = s->shape.payload.bytes, middle = bytes / 3;
+    uint64_t round = s->fabric.round;
+    return d->ops->gather(d, round, middle, 2 * middle) &&
+           d->ops->gather(d, round, 2 * middle, bytes) &&
+           d->ops->gather(d, round, 0, middle) && d->ops->gather(d, round, 0, bytes);
+}
+
 void steps_run_fabric(struct steps *s)
 {
     struct steps_fabric *f = &s->fabric;
@@ -66,10 +77,15 @@ void steps_run_fabric(struct steps *s)
             f->started = true;
             f->initiator = initiator;
         }
-        struct round_header *h = f->started ? d->ops->freeze(d, f->round) : NULL;
-        if (!h)
+        if (!f->started)
             return;
-        h->initiator = f->initiator;
-        finish(s, h);
+        if (!f->frozen) {
+            f->frozen = d->ops->freeze(d, f->round);
+            f->frozen->initiator = f->initiator;
+        }
+        if (!gather(s))
+            return;
+        finish(s, f->frozen);
+        f->frozen = NULL;
     }
 }

@@ -282,11 +282,12 @@ int main(void)
         for (uint32_t most = RANKS; most >= RANKS / 2; most -= RANKS / 2) {
             for (int kind = 0; kind < 4; kind++) {
                 uint32_t history = kind & 1 ? 3 : 1;
-                pcoll_options o = {.deliver =
-                                       kind & 2 ? PCOLL_DELIVER_ALL : PCOLL_DELIVER_ONE,
-                                   .late = PCOLL_LATE_CARRY,
-                                   .history = history,
-                                   .progress = PCOLL_PROGRESS_AGENT};
+                pcoll_options o = {
+                    .deliver = kind & 2 ? PCOLL_DELIVER_ALL : PCOLL_DELIVER_ONE,
+                    .late = PCOLL_LATE_CARRY,
+                    .history = history,
+                    .algorithm = kind & 1 ? PCOLL_ALGORITHM_RING : PCOLL_ALGORITHM_AUTO,
+                    .progress = PCOLL_PROGRESS_AGENT};
                 EXPECT_OK(pcoll_policy_parse(policies[policy], &o.policy));
                 run(o, most, policies[policy]);
             }
