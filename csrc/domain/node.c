@@ -12,7 +12,7 @@
 static bool node_ready(struct domain *d)
 {
     struct node *n = node_of(d);
-    return control_round(node_control(n)) >= n->member.wanted;
+    return node_control_round(node_control(n)) >= n->member.wanted;
 }
 
 static void node_snapshot(struct domain *d, struct member *copy)
@@ -39,7 +39,7 @@ static void node_poll(struct domain *d, int who, struct member *copy)
                             .left = descriptor_left(word),
                             .joined_in = NO_ROUND,
                             .delivered = STEP(atomic_load(&line->delivered)),
-                            .complete = control_round(node_control(n))};
+                            .complete = node_control_round(node_control(n))};
     descriptor_load(word, copy);
 }
 
@@ -78,11 +78,11 @@ static void node_help(struct domain *d, bool driver, int64_t *alarm)
     *alarm = INT64_MAX;
     for (bool more = true; more;) {
         uint64_t control = node_control(n);
-        uint64_t round = control_round(control);
+        uint64_t round = node_control_round(control);
         more = false;
-        if (control_phase(control) == NODE_OPEN && !n->fabric)
+        if (node_control_phase(control) == NODE_OPEN && !n->fabric)
             more = node_decide(n, round, side, alarm);
-        else if (control_phase(control) == NODE_REDUCING)
+        else if (node_control_phase(control) == NODE_REDUCING)
             more = node_reduce(n, round);
     }
 }

@@ -102,22 +102,23 @@ enum node_phase { NODE_OPEN, NODE_CLOSING, NODE_REDUCING, NODE_FABRIC };
 /* control: round, phase, the member that closes. */
 enum { NODE_WHO_BITS = 20, NODE_PHASE_BITS = 2, NODE_ROUND_SHIFT = 22 };
 
-static inline uint64_t control_word(uint64_t round, enum node_phase phase, uint32_t who)
+static inline uint64_t node_control_word(uint64_t round, enum node_phase phase,
+                                         uint32_t who)
 {
     return round << NODE_ROUND_SHIFT | (uint64_t)phase << NODE_WHO_BITS | who;
 }
 
-static inline uint64_t control_round(uint64_t word)
+static inline uint64_t node_control_round(uint64_t word)
 {
     return word >> NODE_ROUND_SHIFT;
 }
 
-static inline enum node_phase control_phase(uint64_t word)
+static inline enum node_phase node_control_phase(uint64_t word)
 {
     return (enum node_phase)(word >> NODE_WHO_BITS & 3);
 }
 
-static inline uint32_t control_who(uint64_t word)
+static inline uint32_t node_control_who(uint64_t word)
 {
     return (uint32_t)(word & (((uint64_t)1 << NODE_WHO_BITS) - 1));
 }

@@ -29,8 +29,8 @@ void node_alert(struct domain *d)
 
 static void node_set_control(struct node *n, uint64_t round, enum node_phase phase)
 {
-    CHECK(control_who(control_word(round, phase, n->who)) == n->who);
-    STEP(atomic_store(&n->shared->control, control_word(round, phase, n->who)));
+    CHECK(node_control_who(node_control_word(round, phase, n->who)) == n->who);
+    STEP(atomic_store(&n->shared->control, node_control_word(round, phase, n->who)));
 }
 
 /* The closer: take member j's deposit, if there is one; its slot. */
@@ -302,10 +302,11 @@ bool node_close(struct node *n, uint64_t round, uint32_t initiator)
 {
     CHECK(n->who < n->members);
     uint64_t open = STEP(atomic_load(&n->shared->control));
-    if (control_round(open) != round || control_phase(open) != NODE_OPEN)
+    if (node_control_round(open) != round || node_control_phase(open) != NODE_OPEN)
         return false;
     if (!STEP(atomic_compare_exchange_strong(
-            &n->shared->control, &open, control_word(round, NODE_CLOSING, n->who))))
+            &n->shared->control, &open,
+            node_control_word(round, NODE_CLOSING, n->who))))
         return false;
     fence_before_writes();
     MOMENT("closing a round");
@@ -329,8 +330,8 @@ bool node_close(struct node *n, uint64_t round, uint32_t initiator)
 
 void node_complete(struct node *n, uint64_t round)
 {
-    CHECK(control_round(node_control(n)) == round);
-    CHECK(control_phase(node_control(n)) != NODE_OPEN);
+    CHECK(node_control_round(node_control(n)) == round);
+    CHECK(node_control_phase(node_control(n)) != NODE_OPEN);
     if (n->hooks.over)
         n->hooks.over(n->hooks.arg, round);
     MOMENT("publishing");
@@ -344,11 +345,11 @@ void node_busy(struct domain *d, uint64_t *set)
     CHECK(set);
     struct node *n = node_of(d);
     uint64_t control = node_control(n);
-    if (control_phase(control) == NODE_CLOSING)
-        bitset_add(set, n->hooks.placement->member[control_who(control)]);
+    if (node_control_phase(control) == NODE_CLOSING)
+        bitset_add(set, n->hooks.placement->member[node_control_who(control)]);
     for (uint32_t j = 0; j < n->members; j++)
-        if (control_phase(control) == NODE_REDUCING &&
+        if (node_control_phase(control) == NODE_REDUCING &&
             atomic_load_explicit(&n->lines[j].working, memory_order_relaxed) ==
-                control_round(control) + 1)
+                node_control_round(control) + 1)
             bitset_add(set, n->hooks.placement->member[j]);
 }

@@ -18,7 +18,8 @@ enum { MET_TIME_BITS = 48 };
 
 static bool node_is_open(uint64_t control, uint64_t round)
 {
-    return control_round(control) == round && control_phase(control) == NODE_OPEN;
+    return node_control_round(control) == round &&
+           node_control_phase(control) == NODE_OPEN;
 }
 
 /* Find out what the open round asks for; false if it has begun to close. What was
@@ -195,7 +196,7 @@ bool node_decide(struct node *n, uint64_t round, enum node_side side, int64_t *a
     if (t.alarm < *alarm)
         *alarm = t.alarm;
     if (!t.start || !node_admits(n, round, side))
-        return control_round(node_control(n)) != round;
+        return node_control_round(node_control(n)) != round;
     node_close(n, round, t.initiator);
     return true;
 }
@@ -205,6 +206,6 @@ const uint64_t *node_awaited(struct domain *d)
     CHECK(node_of(d)->members > 0);
     struct node *n = node_of(d);
     struct node_view *v = &n->view[NODE_DRIVER];
-    uint64_t round = control_round(node_control(n));
+    uint64_t round = node_control_round(node_control(n));
     return node_open_view(n, v, round) ? policy_awaited(&n->policy, &v->round) : NULL;
 }

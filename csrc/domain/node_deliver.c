@@ -10,8 +10,9 @@
 static bool node_overwritten(const struct node *n, uint64_t round)
 {
     uint64_t control = node_control(n), reuse = round + n->ring;
-    return control_round(control) > reuse ||
-           (control_round(control) == reuse && control_phase(control) != NODE_OPEN);
+    return node_control_round(control) > reuse ||
+           (node_control_round(control) == reuse &&
+            node_control_phase(control) != NODE_OPEN);
 }
 
 static void node_copy_out(struct node *n, const struct round_header *h,
@@ -49,8 +50,8 @@ static bool node_end_read(struct node *n, uint64_t before, uint64_t *lost)
         STEP(atomic_fetch_and(node_own_descriptor(n), ~(uint64_t)DESCRIPTOR_JOINING));
     STEP(atomic_store(&node_own_line(n)->delivered, m->delivered));
     uint64_t control = node_control(n);
-    return control_phase(control) == NODE_OPEN &&
-           (m->joined || control_round(control) >= before + m->history);
+    return node_control_phase(control) == NODE_OPEN &&
+           (m->joined || node_control_round(control) >= before + m->history);
 }
 
 int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,

@@ -16,7 +16,7 @@ void node_fabric_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposit
     struct node *n = node_of(d);
     struct node_view *v = &n->view[NODE_DRIVER];
     size_t words = bitset_words(d->shape->ranks);
-    node_arrivals(n, v, control_round(node_control(n)));
+    node_arrivals(n, v, node_control_round(node_control(n)));
     for (size_t i = 0; i < words; i++) {
         arrived[i] |= v->arrived[i];
         deposited[i] |= v->deposited[i];
@@ -26,7 +26,7 @@ void node_fabric_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposit
 bool node_fabric_admits(struct domain *d)
 {
     struct node *n = node_of(d);
-    return node_admits(n, control_round(node_control(n)), NODE_DRIVER);
+    return node_admits(n, node_control_round(node_control(n)), NODE_DRIVER);
 }
 
 struct round_header *node_fabric_freeze(struct domain *d, uint64_t round)
@@ -45,7 +45,7 @@ struct round_header *node_fabric_freeze(struct domain *d, uint64_t round)
 static bool is_gathered(const struct node *n, uint64_t round, size_t begin, size_t end)
 {
     const struct payload *p = &n->base.shape->payload;
-    if (control_phase(node_control(n)) == NODE_FABRIC)
+    if (node_control_phase(node_control(n)) == NODE_FABRIC)
         return true;
     if (begin == 0 &&
         end == p->bytes) /* then whoever is last has one more step to do */
@@ -61,7 +61,7 @@ static bool is_gathered(const struct node *n, uint64_t round, size_t begin, size
 bool node_fabric_gather(struct domain *d, uint64_t round, size_t begin, size_t end)
 {
     struct node *n = node_of(d);
-    CHECK(control_round(node_control(n)) == round);
+    CHECK(node_control_round(node_control(n)) == round);
     while (!is_gathered(n, round, begin, end)) {
         if (node_reduce_next(n, round))
             continue;
@@ -80,7 +80,7 @@ void node_fabric_publish(struct domain *d, uint64_t round)
 {
     struct node *n = node_of(d);
     const struct round_header *h = node_result(n, round);
-    CHECK(control_phase(node_control(n)) == NODE_FABRIC && h->round == round);
+    CHECK(node_control_phase(node_control(n)) == NODE_FABRIC && h->round == round);
     if (round_is_null(h, d->shape->ranks))
         payload_identity_block(&d->shape->payload, message_payload(d->shape, h));
     node_note_join(n, round, h);

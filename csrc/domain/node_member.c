@@ -24,7 +24,7 @@ uint64_t node_look(struct node *n)
 {
     uint64_t word = STEP(atomic_load(node_own_descriptor(n)));
     descriptor_load(word, &n->member);
-    n->member.complete = control_round(node_control(n));
+    n->member.complete = node_control_round(node_control(n));
     CHECK(member_counts_hold(&n->member));
     node_note_departure(n, word);
     if (n->member.complete >= n->member.frozen) /* the round that read it is over */

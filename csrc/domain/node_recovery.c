@@ -25,7 +25,7 @@ void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
         atomic_store(&n->live[i], live[i]);
     if (last)
         node_note_join(n, round - 1, last);
-    STEP(atomic_store(&n->shared->control, control_word(round, NODE_OPEN, 0)));
+    STEP(atomic_store(&n->shared->control, node_control_word(round, NODE_OPEN, 0)));
 }
 
 /* Of the words that others read the descriptor comes last. */

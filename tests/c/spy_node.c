@@ -14,7 +14,7 @@ static const struct node *node_in(const struct spy *s)
 
 uint64_t spy_node_complete(const struct spy *s)
 {
-    return control_round(atomic_load(&node_in(s)->shared->control));
+    return node_control_round(atomic_load(&node_in(s)->shared->control));
 }
 
 static const struct placement *placement_of(const struct spy *s)

@@ -66,8 +66,8 @@ static void dump(FILE *out)
             "step %llu, coroutine %d; round %llu is %s (rank %u); chunks %u, taken "
             "%llx, done %llu; all joined with round %llu - 1\n",
             (unsigned long long)s.report.steps, stepper_self(),
-            (unsigned long long)control_round(control),
-            phase_name(control_phase(control)), control_who(control),
+            (unsigned long long)node_control_round(control),
+            phase_name(node_control_phase(control)), node_control_who(control),
             steps_node(&s, 0)->chunks, (unsigned long long)atomic_load(&shared->taken),
             (unsigned long long)atomic_load(&shared->done),
             (unsigned long long)atomic_load(&shared->all_joined));
@@ -140,14 +140,14 @@ void steps_idle(int64_t until)
     if (s.o.fabric)
         steps_run_fabric(&s);
     uint64_t after = atomic_load(&n->shared->control);
-    INVARIANT("liveness", before == after && control_phase(after) == NODE_OPEN,
+    INVARIANT("liveness", before == after && node_control_phase(after) == NODE_OPEN,
               "all are asleep, and round %llu is not started or not ended",
-              (unsigned long long)control_round(before));
+              (unsigned long long)node_control_round(before));
     for (uint32_t i = 0; i < s.o.ranks; i++)
         set = s.member[i].alarm < set ? s.member[i].alarm : set;
     INVARIANT("liveness", alarm >= set || until == INT64_MAX,
               "all are asleep, and nobody looks at round %llu at %lld, but at %lld",
-              (unsigned long long)control_round(before), (long long)alarm,
+              (unsigned long long)node_control_round(before), (long long)alarm,
               (long long)set);
     check_looks();
 }

@@ -217,7 +217,7 @@ void steps_deposited(struct steps *s, uint32_t rank, enum deposit_outcome outcom
 static void check_order(struct steps *s, uint32_t rank, const pcoll_round *r)
 {
     struct steps_member *m = &s->member[rank];
-    uint64_t complete = control_round(
+    uint64_t complete = node_control_round(
         atomic_load_explicit(&steps_node(s, 0)->shared->control, memory_order_relaxed));
     INVARIANT("order", r->index == m->next + r->lost && r->index < complete,
               "rank %u got round %llu after %llu, lost %llu, %llu are complete", rank,

@@ -40,8 +40,8 @@ MUTANTS = [
     Mutant(
         "who has read a round does not look whether it held the next one back",
         "domain/node_deliver.c",
-        "control_round(control) >= before + m->history);",
-        "control_round(control) > before + m->history);",
+        "node_control_round(control) >= before + m->history);",
+        "node_control_round(control) > before + m->history);",
     ),
     Mutant(
         "a copy is taken for whole although its slot is being written",
@@ -77,16 +77,17 @@ MUTANTS = [
         "a round is closed twice",
         "domain/node_close.c",
         "    if (!STEP(atomic_compare_exchange_strong(\n"
-        "            &n->shared->control, &open, control_word(round, NODE_CLOSING, n->who))))\n"
+        "            &n->shared->control, &open,\n"
+        "            node_control_word(round, NODE_CLOSING, n->who))))\n"
         "        return false;\n",
         "    STEP(atomic_store(&n->shared->control,\n"
-        "                      control_word(round, NODE_CLOSING, n->who)));\n",
+        "                      node_control_word(round, NODE_CLOSING, n->who)));\n",
     ),
     Mutant(
         "a later round is closed than was counted",
         "domain/node_close.c",
-        "if (control_round(open) != round || control_phase(open) != NODE_OPEN)",
-        "if (control_phase(open) != NODE_OPEN)",
+        "if (node_control_round(open) != round || node_control_phase(open) != NODE_OPEN)",
+        "if (node_control_phase(open) != NODE_OPEN)",
     ),
     Mutant(
         "a rank is frozen without a swap",
@@ -432,8 +433,8 @@ MUTANTS = [
     Mutant(
         "a member that has caught up does not say so",
         "domain/node_deliver.c",
-        "return control_phase(control) == NODE_OPEN &&\n",
-        "return false && control_phase(control) == NODE_OPEN &&\n",
+        "return node_control_phase(control) == NODE_OPEN &&\n",
+        "return false && node_control_phase(control) == NODE_OPEN &&\n",
     ),
     Mutant(
         "a node's back-pressure is off by one",

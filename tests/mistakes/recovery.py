@@ -273,7 +273,7 @@ MUTANTS = [
     Mutant(
         "a new domain begins with round 0",
         "domain/node_recovery.c",
-        "STEP(atomic_store(&n->shared->control, control_word(round, NODE_OPEN, 0)));",
+        "STEP(atomic_store(&n->shared->control, node_control_word(round, NODE_OPEN, 0)));",
         "",
         program="crashes",
     ),
