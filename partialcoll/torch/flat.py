@@ -142,6 +142,20 @@ class Layout:
         pairs = zip(self.counts, self.dtypes)
         return [torch.zeros(n, dtype=d, device=self.device) for n, d in pairs]
 
+    def outline(self) -> list[torch.Tensor]:
+        """Return buffers with any contents, whose memory nothing has touched."""
+        pairs = zip(self.counts, self.dtypes)
+        return [torch.empty(n, dtype=d, device=self.device) for n, d in pairs]
+
+    def clear_gaps(self, flats: Sequence[torch.Tensor]) -> None:
+        """Zero what lies between the tensors and behind the last one."""
+        ends = [0] * len(self.counts)
+        for place in sorted(self.places, key=lambda place: (place.begin, place.end)):
+            flats[place.buffer][ends[place.buffer] : place.begin].zero_()
+            ends[place.buffer] = place.end
+        for flat, end in zip(flats, ends):
+            flat[end:].zero_()
+
     def tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
         """The buffers as tensors on the memory of these arrays."""
         return [as_tensor(array, dtype) for array, dtype in zip(arrays, self.dtypes)]

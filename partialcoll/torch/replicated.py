@@ -94,11 +94,10 @@ class Replicated:
         self.divisor = divisor(comm.size)
         self._slot: Slot | None = None  # of the deposit to come, if it has been asked for
         self._slots: dict[Any, Slot] = {}
-        self._flats: dict[tuple[int, int], torch.Tensor] = {}  # of the slots, by buffer and address
         self._own = PendingDeposits(self.layout, self.plain, not strategy.synchronous)
         options = {"late": "carry", **room_for_joins(strategy.options(), comm.size)}
         fingerprints.remember(options.get("history", 1))
-        send = [*self.layout.new(), fingerprints.outline()]
+        send = [*self.layout.outline(), fingerprints.outline()]
         recv = None
         if self.layout.device.type != "cpu" and options.get("deliver") != "all":
             recv = [*self.applied, fingerprints.outline()]
@@ -124,18 +123,11 @@ class Replicated:
             place = self.handle._send_place()
             if place not in self._slots:  # there are only a few, which take turns
                 *arrays, rows = self.handle.send_buffer
-                flats = map(self._flat, enumerate(self.layout.tensors(arrays)))
-                self._slots[place] = Slot(self.layout, list(flats), rows)
+                flats = self.layout.tensors(arrays)
+                self.layout.clear_gaps(flats)  # backward writes only to the parameters' parts
+                self._slots[place] = Slot(self.layout, flats, rows)
             self._slot = self._slots[place]
         return self._slot
-
-    def _flat(self, part: tuple[int, torch.Tensor]) -> torch.Tensor:
-        """A buffer of a slot, which is zero when it is new: between parameters nobody writes."""
-        i, tensor = part
-        known = self._flats.get((i, tensor.data_ptr()))
-        if known is None:
-            known = self._flats[i, tensor.data_ptr()] = tensor.zero_()
-        return known
 
     def send(self, bucket: int) -> None:
         """Deposit one bucket of the slot ahead of the others."""
@@ -437,7 +429,6 @@ class Replicated:
         """Collective. The slots' memory is gone then."""
         self._slot = None
         self._slots.clear()
-        self._flats.clear()
         self.handle.Free()
         if self.resync is not None:
             self.resync.end()
