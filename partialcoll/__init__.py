@@ -10,7 +10,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import _command, _moved
+from . import _command
 from ._core.version import __version__ as __version__
 
 __all__ = [
@@ -65,11 +65,8 @@ def __getattr__(name: str) -> Any:
     """
     if name in __all__:
         return getattr(importlib.import_module("._public", __name__), name)
-    return _moved.attribute(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 if TYPE_CHECKING or not _command.only_starts():
     from ._public import *  # noqa: F403
-
-    if not TYPE_CHECKING:
-        __getattr__ = _moved.attribute

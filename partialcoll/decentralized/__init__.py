@@ -5,9 +5,6 @@ They know gradients and updates, no framework, and no MPI: simulated ranks run t
 docs/decentralized.md says which is for what.
 """
 
-from typing import TYPE_CHECKING
-
-from .._core.renamed import renamed_names
 from .a2cid2 import A2CiD2, A2CiD2Options
 from .adpsgd import ADPSGD, ADPSGDOptions
 from .allreducesgd import AllreduceSGD
@@ -69,11 +66,3 @@ __all__ = [
     "Threaded",
     "metropolis",
 ]
-
-_OLD_NAMES = {
-    "NeighbourExchange": "NeighborExchange",
-    "Neighbours": "Neighbors",
-    "Total": "GlobalSum",
-}
-if not TYPE_CHECKING:
-    __getattr__ = renamed_names(globals(), _OLD_NAMES)

@@ -7,7 +7,6 @@ from typing import Callable
 
 import numpy as np
 
-from .._core.renamed import renamed_method
 from ..errors import StateError
 from .exchange import Array, Steps, drive
 from .global_sum import GlobalSum
@@ -74,8 +73,6 @@ class AveragedModel(LocalModel):
         """Every rank's model becomes the exact average. Collective. Once before the training
         and once after it is what the gossip processes need."""
         drive(self.replacing(lambda model: model))
-
-    synchronise = renamed_method("synchronise", "average_models")
 
     def begin_anew(self, model: Array) -> None:
         """This rank's model becomes `model`, a vector like it, and nothing from before has an

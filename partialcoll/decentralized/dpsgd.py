@@ -17,7 +17,6 @@ import numpy as np
 
 from .._core import checks
 from .._core.mpi import MPI
-from .._core.renamed import renamed_argument
 from ..errors import StateError
 from ..topology import Topology
 from .base import LearningRate, Process
@@ -28,7 +27,6 @@ from .neighbors import NeighborExchange
 from .options import Options, Setup, alone, connected
 
 
-@renamed_argument("neighbours", "neighbors")
 def metropolis(neighbors: Sequence[Sequence[int]], rank: int) -> dict[int, float]:
     """Row `rank` of a symmetric, doubly stochastic W for any graph: 1/(1 + the larger degree of
     the two) for each neighbor, the rest for the rank itself. `neighbors` are those of all ranks.

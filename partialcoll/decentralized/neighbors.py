@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from .._core.mpi import MPI
-from .._core.renamed import renamed_argument
 from .exchange import Array
 
 
@@ -31,7 +30,6 @@ class NeighborExchange:
     one for each neighbor.
     """
 
-    @renamed_argument("neighbours", "neighbors")
     def __init__(self, comm: MPI.Intracomm, like: Array, neighbors: Iterable[int]) -> None:
         from ..collectives.schedule import Schedule  # loads MPI
 

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._core import checks
-from .._core.renamed import renamed_method
 from . import named_graphs as named
 from . import spectrum, survivors
 from .graph import Floats, Graph, Ints, Offsets, merged
@@ -300,10 +299,6 @@ class Topology:
         if not self.directed:
             return self.out_neighbors(rank)
         return tuple(sorted({*self.out_neighbors(rank), *self.in_neighbors(rank)}))
-
-    neighbours = renamed_method("neighbours", "neighbors")
-    in_neighbours = renamed_method("in_neighbours", "in_neighbors")
-    out_neighbours = renamed_method("out_neighbours", "out_neighbors")
 
     def has_edge(self, source: int, target: int) -> bool:
         """Is there an edge from rank `source` to rank `target`? Does not list the neighbors."""

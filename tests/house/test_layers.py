@@ -27,7 +27,6 @@ PY_LAYERS = [
     {"topology", "codec", "elastic"},
     {"collectives", "newcomer"},
     {"decentralized"},
-    {"_moved"},
     {"_public"},
     {"__init__"},
     {"torch"},
