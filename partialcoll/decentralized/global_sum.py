@@ -47,6 +47,11 @@ class GlobalSum:
         options: Any = {"quorum": "full", "history": 1, "on_failure": on_failure}
         return cls(Allreduce_init(comm, None, None, like=like, **options))
 
+    @property
+    def failed(self) -> tuple[int, ...]:
+        """The ranks that have died, as far as this rank knows. Local."""
+        return tuple(np.flatnonzero(self._reduction.failed).tolist())
+
     def _reducing(self, parts: list[Array], *ours: float) -> Steps[tuple[Array, Array]]:
         """The sums over the ranks of the parts in a row, and of what is ours."""
         yield from finish(self._reduction)

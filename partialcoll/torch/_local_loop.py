@@ -184,6 +184,8 @@ class LocalLoop(Loop):
         found.refused, found.resyncs = counts.skipped, counts.resyncs
         found.asked, found.achieved = counts.asked, counts.achieved
         found.backlog, found.given_up = counts.backlog, counts.given_up
+        if self.strategy.on_failure == "continue" and not self.closed:
+            found.failed = self._total().failed
         found.fallbacks = getattr(self.process.exchange_stats, "fallbacks", 0)
         return found
 

@@ -30,7 +30,8 @@ class Metrics:
     copied : int
         Gradients found in memory of the program's own, which cost a copy each.
     failed : tuple of int
-        With ``on_failure="continue"``: ranks that had died before the last round.
+        With ``on_failure="continue"``: ranks that had died before the last round; with a
+        decentralized strategy, ranks of whose death this rank knows.
 
     With the strategies `Allreduce` and `Eager`, and of a `PartialState`:
 

@@ -136,6 +136,7 @@ OPTIMIZERS = """
             assert on_failure == "raise", error
         else:
             opt.join()
+            assert opt.metrics().failed == (pct.size() - 1,), (kind, opt.metrics())
             assert len(set(pct.allgather_object(str(model.weight.tolist())))) == 1
             opt.close()
             pct.shutdown()
