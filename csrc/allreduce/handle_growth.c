@@ -239,21 +239,28 @@ int pcoll_growth_check(const void *comm)
 }
 
 static _Thread_local bool alone;
+static _Thread_local struct progress
+    *held; /* The engine whose drive lock is held, or NULL. */
 
 void pcoll_mpi_enter(int32_t hold)
 {
-    struct progress *p;
-    if (hold && pcoll_tells_of_failures() && process_progress(&p) == PCOLL_OK)
-        progress_lock(p);
+    bool holds =
+        hold && pcoll_tells_of_failures() && process_progress(&held) == PCOLL_OK;
+    if (holds)
+        progress_lock(held);
+    else
+        held = NULL;
     alone = exclusion_begin();
 }
 
 void pcoll_mpi_leave(int32_t hold)
 {
-    struct progress *p;
+    struct progress *p = held;
+    CHECK(hold || !p);
+    (void)hold;
     exclusion_end(alone);
-    if (hold && pcoll_tells_of_failures() && process_progress(&p) == PCOLL_OK)
-        progress_unlock(p);
+    held = NULL;
+    progress_unlock(p);
 }
 
 int pcoll_handle_can_grow(pcoll_handle *h)

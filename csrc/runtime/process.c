@@ -76,16 +76,13 @@ static void reclaim_objects(struct process *r)
     }
 }
 
-/* The oldest first, and windows are freed in that order. */
 static void reclaim_contexts(struct process *r)
 {
-    bool first = true;
     for (struct known_context **at = &r->parting, *k; (k = *at);) {
         uint64_t nothing;
         struct communicator *c = k->communicator;
-        if ((k->parting && !agree_is_over(k->parting)) || (c->leftovers && !first)) {
+        if ((k->parting && !agree_is_over(k->parting)) || c->leftovers) {
             at = &k->next;
-            first = false;
             continue;
         }
         *at = k->next;
@@ -330,12 +327,12 @@ void process_release(struct communicator *c)
     progress_lock(r->progress);
     CHECK(c->handles > 0);
     c->handles--;
-    bool recovers = c->recovery;
+    bool waits = c->recovery || c->leftovers;
     struct known_context *k = begin_last(r, c);
-    if (k && !recovers)
+    if (k && !waits)
         retire_context(r, k);
     progress_unlock(r->progress);
-    if (!k || !recovers)
+    if (!k || !waits)
         return;
     part(r, k);
     communicator_destroy(&c);

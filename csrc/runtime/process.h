@@ -17,15 +17,15 @@
  * The driver takes these steps whenever it polls (process_reclaim, a progress source). Each
  * step is local or an agreement that only this context waits for, so the order in which ranks
  * retire does not matter. The transport's MPI_Comm_free is collective in name only: MPI-4.1,
- * section 7.4.3, expects it to be local, and it is in MPICH and Open MPI. Windows that gossip
- * buffers have left are freed with the transport. That is collective, so of two contexts with
- * windows the one that was retired first goes first.
+ * section 7.4.3, expects it to be local, and it is in MPICH and Open MPI.
  *
  * A rank holds what it has retired until the slowest rank has retired it, too. MPI_Finalize
  * ends what is left, on all ranks: it begins everything before it waits for anything.
  *
- * Contexts that recover (recovery.h) are not reclaimed by the driver, since their ranks part by
- * a blocking agreement. The thread that frees the last object or the communicator waits there.
+ * The driver does not reclaim contexts that recover (recovery.h), since their ranks part by a
+ * blocking agreement, nor contexts on which gossip buffers have left windows: freeing a window
+ * is a barrier, and ranks without an agent may not drive meanwhile. The thread that frees the
+ * last object or the communicator waits there. If that was the driver, MPI_Finalize ends them.
  */
 #ifndef PCOLL_RUNTIME_PROCESS_H
 #define PCOLL_RUNTIME_PROCESS_H

@@ -7,7 +7,6 @@
 #include "base/decimal.h"
 #include "base/environment.h"
 #include "base/error.h"
-#include "transport/mpi/mpi_transport.h"
 
 /* The time until the first warning, in microseconds. Python complains of values that are not
  * numbers (_core/settings.py). */
@@ -20,14 +19,12 @@ static int64_t stall_limit(void)
     return (int64_t)(1e6 * (valid ? seconds : 10));
 }
 
-void stall_wait(struct progress *p, bool (*ready)(void *), void *arg,
+void stall_wait(struct progress *p, uint32_t rank, bool (*ready)(void *), void *arg,
                 void (*explain)(void *arg, char *text, size_t capacity))
 {
     char text[500];
     int64_t begin = clock_us(), limit = stall_limit();
     while (progress_wait(p, ready, arg, begin + limit - clock_us()) == PCOLL_EAGAIN) {
-        uint32_t rank, ranks;
-        mpi_world(&rank, &ranks);
         explain(arg, text, sizeof text);
         fprintf(stderr, "partialcoll: rank %u: waiting for %.1f s: %s\n", rank,
                 (double)(clock_us() - begin) / 1e6, text);

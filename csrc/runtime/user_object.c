@@ -177,7 +177,7 @@ static void entry_end(struct entry *entry)
     struct user_object *o = (struct user_object *)entry;
     struct communicator *c = o->communicator;
     for (bool over = false; !over;) {
-        stall_wait(c->progress, is_closed, o, explain);
+        stall_wait(c->progress, c->transport->rank, is_closed, o, explain);
         outage_enter(c->outage);
         over = dispose_closed(o, false);
         outage_leave(c->outage);

@@ -200,7 +200,8 @@ static void build_next(struct world *w, uint32_t rank, struct recovery *r)
         enter_barrier(w, r);
         return;
     }
-    EXPECT_OK(census_plan(&r->census, (uint32_t)k, w->o.ranks, 0, &r->plan));
+    int planned = census_plan(&r->census, (uint32_t)k, w->o.ranks, 0, &r->plan);
+    INVARIANT("census", planned == PCOLL_OK, "%s", pcoll_last_error());
     if (!r->census.lacking[k] || r->grows) {
         rebuild(w, rank, r);
         if (r->step == BUILDING)

@@ -47,10 +47,8 @@ BRITISH = re.compile(
     r"|labour|honour|licence|centre|catalogue|labell|modell|cancell|travell|analyse)\w*",
     re.IGNORECASE,
 )
-# Names that are cited: of files and tests, and in the changelog of a method.
-CITED = re.compile(
-    r"\w*test_\w+|busy[-_]neighbours\w*|\w*decentralised_(?:tables|training)\w*|synchronise\(\)"
-)
+# Names that are cited, of files and tests.
+CITED = re.compile(r"\w*test_\w+|busy[-_]neighbours\w*|\w*decentralised_(?:tables|training)\w*")
 
 
 def british(text):

@@ -18,13 +18,13 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 REPEATED_FUNCTIONS = """
-absorb add allocate as_bits as_float at await begin build_folded check check_op choose
-choose_algorithm collect compare complain complete cookie_of create deliver dispose end
-end_endpoint find finish first_half gather grow hand_over inherit is_over leave make number of
-orphan put rebuild refuse replace reserve settle take take_census word
+absorb add allocate at await begin build_folded check check_op choose choose_algorithm collect
+compare complain complete cookie_of create deliver dispose end end_endpoint find finish gather grow
+hand_over inherit is_gathered is_over leave make number of orphan rebuild refuse replace reserve
+settle take take_census word
 """
 REPEATED_STRUCTS = """
-place
+
 """
 
 # Comments, strings, characters, lines of the preprocessor, attributes.

@@ -257,8 +257,8 @@ MUTANTS = [
     Mutant(
         "a sum lies before the fabric without a mark",
         "domain/node_close.c",
-        "        node_alert(&n->base);",
-        "        n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);",
+        "NODE_FABRIC);\n        node_alert(&n->base);",
+        "NODE_FABRIC);\n        n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);",
     ),
     Mutant(
         "who asks the leader to look leaves no mark",
@@ -384,8 +384,8 @@ MUTANTS = [
     Mutant(
         "the leader forgets that its round waits for the node's sum",
         "allreduce/endpoint.c",
-        "    v->gathering = *finished ? NO_OPERATION : id;",
-        "    v->gathering = NO_OPERATION;\n    (void)id;",
+        "    v->gathering += !*finished;\n",
+        "",
     ),
     Mutant(
         "members of a node do not close",

@@ -15,7 +15,8 @@ MUTANTS = [
         "who enters looks before it is counted",
         "runtime/gate.c",
         "INTERLEAVE();\n    uint32_t before = atomic_fetch_add(&g->inside, 1);\n"
-        "    CHECK(before < UINT32_MAX);\n    (void)before;\n    lock_held(g->rank);\n    INTERLEAVE();\n"
+        "    CHECK(before < UINT32_MAX);\n    (void)before;\n    lock_held(g->rank);\n"
+        "    INTERLEAVE();\n"
         "    return !gate_is_closed(g);",
         "bool closed = gate_is_closed(g);\n    INTERLEAVE();\n"
         "    atomic_fetch_add(&g->inside, 1);\n    return !closed;",
@@ -48,7 +49,8 @@ MUTANTS = [
         "who leaves looks before it is gone",
         "runtime/gate.c",
         "uint32_t before = atomic_fetch_sub(&g->inside, 1);\n    CHECK(before > 0);\n"
-        "    (void)before;\n    lock_released(g->rank);\n    INTERLEAVE();\n    if (gate_is_closed(g))",
+        "    (void)before;\n    lock_released(g->rank);\n    INTERLEAVE();\n"
+        "    if (gate_is_closed(g))",
         "bool closed = gate_is_closed(g);\n    INTERLEAVE();\n"
         "    atomic_fetch_sub(&g->inside, 1);\n    if (closed)",
     ),

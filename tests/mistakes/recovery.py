@@ -303,15 +303,15 @@ MUTANTS = [
     Mutant(
         "a dead rank keeps its place",
         "domain/placement.c",
-        "if (placement_has_failed(failed, r))\n            continue;",
-        "",
+        "!= PLACEMENT_NOWHERE || placement_has_failed(failed, r))",
+        "!= PLACEMENT_NOWHERE)",
         program="crashes",
     ),
     Mutant(
         "domains are cut as if the dead were there",
         "domain/placement.c",
-        "hosts[i] == hosts[rank] && !placement_has_failed(failed, i);",
-        "hosts[i] == hosts[rank];",
+        "hosts[rank] == hosts[first] && !placement_has_failed(failed, rank);",
+        "hosts[rank] == hosts[first];",
         program="crashes",
     ),
     Mutant(

@@ -156,7 +156,7 @@ def test_a_series_repeats_what_is_measured(monkeypatch, tmp_path, text, runs):
 
     calls = []
 
-    def call(words):
+    def call(words, cwd):
         document = arrivals(float(len(calls)), 1.0)
         Path(words[words.index("--json") + 1]).write_text(json.dumps(document))
         return calls.append(words)

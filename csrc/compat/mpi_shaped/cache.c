@@ -66,7 +66,7 @@ static int get_key(void)
 struct record *record_find(MPI_Comm comm)
 {
     struct record *record;
-    int found = 0, key = get_key();
+    int found = 0, key = atomic_load(&record_key); /* without one there is no record */
     if (key != MPI_KEYVAL_INVALID)
         MPI_Comm_get_attr(comm, key, &record, &found);
     return found ? record : NULL;
