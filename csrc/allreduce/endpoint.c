@@ -194,7 +194,7 @@ static void release(struct endpoint *v)
         engine_release(&v->engine);
 }
 
-/* Somebody may have added up what operations wait for. */
+/* Complete the operations whose part of the sum the members have reduced by now. */
 static void poll_gathering(struct endpoint *v)
 {
     uint64_t round = v->engine.current;

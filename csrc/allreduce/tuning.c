@@ -32,7 +32,7 @@ static const struct line far[] = {{1, 0, PCOLL_ALGORITHM_RECDBL},
 static const struct line shared[] = {{1, 0, PCOLL_ALGORITHM_RECDBL},
                                      {1, 32 << 10, PCOLL_ALGORITHM_RABENSEIFNER}};
 
-/* What is best for a job, of the lines seen so far; or the thresholds among them. */
+/* The best line for a job among those read so far, or the thresholds among them. */
 struct search {
     uint64_t ranks, bytes;
     struct line best;

@@ -37,7 +37,7 @@ static uint64_t hash_settings(const struct settings *s)
         ((uint64_t)s->domain_ranks << 1 | s->asked));
 }
 
-/* Where the ranks are, and what `bench tune` has measured there. */
+/* Compare the ranks' hosts, cores and tables of `bench tune`. Collective. */
 static void full_place(int rank, int size)
 {
     pcoll_full_facts *full = &facts.full;

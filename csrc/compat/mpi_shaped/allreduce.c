@@ -197,7 +197,7 @@ static uint64_t hash_choice(const struct call_choice *choice)
     return splitmix_mix(hash ^ (uint64_t)choice->asked);
 }
 
-/* Are these the same on all ranks of the communicator? Collective. */
+/* Return whether the values are the same on all ranks of the communicator. Collective. */
 static bool are_alike(MPI_Comm comm, uint64_t hash)
 {
     uint64_t both[] = {hash, ~hash};

@@ -116,7 +116,7 @@ static pcoll_options options_of(const struct cache_key *key)
         .deliver = partial ? key->quorum.deliver : PCOLL_DELIVER_ONE,
         .late = key->signature.op == PCOLL_SUM ? PCOLL_LATE_CARRY : PCOLL_LATE_LATEST,
         .progress = key->progress,
-        .history = partial ? history : 1, /* full: nobody is ever a round behind */
+        .history = partial ? history : 1, /* full: no rank is ever a round behind */
         .name = key->call_site ? call_site_hash(key->call_site) : 0,
     };
 }
@@ -263,7 +263,7 @@ int cache_start(pcoll_handle *handle, const void *send)
     return rc;
 }
 
-/* What a call skipped cannot be returned any more: once, the program should know. */
+/* Warn once that rounds were overwritten before a call could return them. */
 static void cache_warn_lost(uint64_t rounds)
 {
     static atomic_bool warned;
