@@ -171,7 +171,7 @@ def test_a_series_repeats_what_is_measured(monkeypatch, tmp_path, text, runs):
     assert seeds == {"bench train -n 2": ["0", "1", "2"], "bench train --seed 4": ["4"]}.get(
         text, []
     )
-    monkeypatch.setattr(series.subprocess, "call", lambda words: 3)
+    monkeypatch.setattr(series.subprocess, "call", lambda words, cwd: 3)
     assert series._run("kept", text, 3) == 3
     assert json.loads((tmp_path / "kept.json").read_text()) == kept
 
