@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that the package writes where a user wants them."""
 
+import contextlib
 import json
 import os
 import resource
@@ -17,13 +18,15 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
-@pytest.fixture
-def small():
-    """Files of this process have room for 200 bytes."""
+@contextlib.contextmanager
+def full_disk():
+    """Limit files of this process to 200 bytes. No fixture: pytest's own output may be a file."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def write(path):
@@ -69,19 +72,21 @@ def test_those_of_other_users(tmp_path, what):
     assert precious.read_text() == "precious"
 
 
-def test_results_on_a_full_disk(tmp_path, small, capsys):
+def test_results_on_a_full_disk(tmp_path):
     path = tmp_path / "rows.json"
-    with pytest.raises(Error, match=r"--json: .*rows\.json: File too large"):
+    said = r"--json: .*rows\.json: File too large"
+    with full_disk(), pytest.raises(Error, match=said):
         report.write(str(path), {"rows": "x" * 1000}, [], [])
 
 
-def test_a_timeline_on_a_full_disk(tmp_path, small, caplog):
-    """A warning; what is traced goes on."""
+def test_a_timeline_on_a_full_disk(tmp_path, caplog):
+    """The recorder warns, and the traced program continues."""
     path = tmp_path / "timeline.json"
     recorder = timeline.Recorder(files.create_text(path), False)
-    for _ in range(3):
-        recorder.call("allreduce of tensor(name='x')", 0.0, None)
-    recorder.close()
+    with full_disk():
+        for _ in range(3):
+            recorder.call("allreduce of tensor(name='x')", 0.0, None)
+        recorder.close()
     said = [record.getMessage() for record in caplog.records]
     assert said == [f"timeline: {path}: File too large. It is incomplete; the run goes on"]
 
