@@ -72,7 +72,14 @@ def restore_sentences(app, what, name, thing, options, lines):
         lines[:] = _sentences.pop(name)
 
 
+def write_llms_txt(app, exception):
+    """Write docs/llms.txt beside the pages, with links to these."""
+    text = (ROOT / "docs/llms.txt").read_text()
+    (Path(app.outdir) / "llms.txt").write_text(text.replace(".md)", ".html)"))
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", prose_first, priority=400)
     app.connect("autodoc-process-docstring", keep_sentences, priority=450)  # Napoleon has 500
     app.connect("autodoc-process-docstring", restore_sentences, priority=550)
+    app.connect("build-finished", write_llms_txt)

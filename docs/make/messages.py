@@ -24,8 +24,7 @@ FAIL = re.compile(r'\bfail\(\s*PCOLL_(\w+),\s*((?:"(?:[^"\\]|\\.)*"\s*|PRI\w+\s*
 HEAD = """# All messages
 
 Every sentence that the library raises, warns of or logs, out of its sources; "…" is filled in.
-[When something goes wrong](trouble.md#what-a-message-means) says of each kind what causes it and
-what mends it.
+[Messages and logs](trouble.md#what-a-message-means) says what causes each kind and what to do.
 """
 
 

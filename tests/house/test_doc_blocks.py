@@ -42,7 +42,7 @@ BEFORE = {
     "docs/horovod.md": {1: "loss = torch.ones(())\n"},
     "docs/pytorch.md": {2: "optimizer.close()\n"},
 }
-TORCH = {*GIVEN, "docs/decentralized.md", "docs/tutorial-pytorch.md"} - {"docs/gpu.md"}
+TORCH = {*GIVEN, "README.md", "docs/tutorial-pytorch.md"} - {"docs/gpu.md"}
 
 
 def pages():

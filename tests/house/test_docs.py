@@ -103,7 +103,9 @@ def test_every_page_is_reached():
 
 
 each_page = pytest.mark.parametrize(
-    "page", sorted([*DOCS.glob("*.md"), ROOT / "README.md"]), ids=lambda p: p.name
+    "page",
+    sorted([*DOCS.glob("*.md"), DOCS / "llms.txt", ROOT / "README.md"]),
+    ids=lambda p: p.name,
 )
 
 
