@@ -23,6 +23,7 @@ EXPERIMENTS = {
     "adapter": "core.adapter",
     "backend": "peers.backend",
     "busy_neighbors": "core.busy_neighbors",
+    "calltrace": "core.calltrace",
     "compare": "core.compare",
     "conserved": "paper.conserved",
     "ddp_hook": "peers.ddp_hook",

