@@ -3,7 +3,7 @@
 ranks that are small C programs, killed where they are told to die.
 
 Each seed has a policy, a domain, a payload and a way of delivery, drawn; its jobs kill all ranks
-but one, at drawn moments of the loop, of a recovery, of the end (csrc/base/moment.h, in a core with
+but one, at drawn moments of the loop, of a recovery, of the end (csrc/base/check.h, in a core with
 checks: PARTIALCOLL_CHECKS=1), or at random, two at once now and then. What is judged is what
 `bench faults` judges; who is silent for longer than a second hangs, unless a job without kills has
 such pauses, too. Rows are added seed by seed, so what was ended goes on where it was.

@@ -4,7 +4,7 @@ job trains with on_failure="continue", and its ranks are killed until at most on
 
 The experiment runs every strategy that takes on_failure, one after the other; `--strategies`
 chooses some. The seed of a job determines its options, its size and its kill points. Ranks die
-between two steps, at random times, or at drawn kill points of the core (csrc/base/moment.h; only a
+between two steps, at random times, or at drawn kill points of the core (csrc/base/check.h; only a
 core with checks has them: PARTIALCOLL_CHECKS=1).
 
 A job must end by itself, with status 0. Each surviving rank must go on communicating after the last

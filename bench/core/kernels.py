@@ -24,17 +24,7 @@ from partialcoll.tools import report
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "csrc" / "kernels"
-FILES = (
-    "floats",
-    "complex",
-    "integers",
-    "logical",
-    "halves",
-    "planes",
-    "rotate",
-    "quantize",
-    "lattice",
-)
+FILES = ("dtypes", "quantize", "lattice")
 TARGETS = {"default": [], "avx2": ["-mavx2"], "avx512f": ["-mavx512f"]}
 HOT = "/*hot*/"
 CC = os.environ.get("CC", "gcc")
@@ -104,8 +94,7 @@ def speed() -> list[tuple[int, int, int]]:
         program = Path(folder) / "speed"
         sources = [
             *KERNELS.rglob("*.c"),
-            ROOT / "csrc/base/error.c",
-            ROOT / "csrc/base/text.c",
+            *(ROOT / "csrc/base").glob("*.c"),
             ROOT / "bench/core/kernels_speed.c",
         ]
         command = [CC, *flags(), *map(str, sources), "-lm", "-lpthread", "-o", str(program)]

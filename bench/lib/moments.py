@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the threads of a process came to last, and where it is to die: the file that a core with
-checks keeps for each process (struct moments in csrc/base/moment.h)."""
+checks keeps for each process (struct moments in csrc/base/check.h)."""
 
 from __future__ import annotations
 

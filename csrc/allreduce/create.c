@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "base/error.h"
-#include "base/moment.h"
+#include "base/check.h"
 #include "domain/node.h"
 #include "transport/mpi/mpi_transport.h"
 #include "transport/mpi/reduction.h"

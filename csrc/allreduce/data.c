@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/pages.h"
+#include "base/memory.h"
 
 /* A slice of a buffer. */
 struct view {

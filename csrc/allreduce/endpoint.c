@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/moment.h"
 #include "allreduce/control.h"
 #include "allreduce/endpoint_parts.h"
 #include "allreduce/staging.h"

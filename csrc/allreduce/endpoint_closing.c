@@ -4,7 +4,6 @@
 #include "allreduce/endpoint_parts.h"
 #include "runtime/closing.h"
 #include "base/check.h"
-#include "base/moment.h"
 
 static int agree_to_close(struct endpoint *v, uint64_t *values, int count,
                           enum agree_op op)

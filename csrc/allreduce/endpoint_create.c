@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "base/cpu_cache.h"
+#include "base/memory.h"
 #include "base/error.h"
 #include "allreduce/tuning.h"
 #include "allreduce/endpoint_parts.h"

@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/moment.h"
 #include "allreduce/control.h"
 
 /* What the current round asks for; found out when it is first needed. */

@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/moment.h"
 #include "allreduce/handle.h"
 #include "allreduce/options.h"
 #include "allreduce/sharing.h"

@@ -11,9 +11,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/lock.h"
-#include "base/pages.h"
+#include "base/memory.h"
 #include "device/lane.h"
-#include "device/place.h"
+#include "device/cuda.h"
 
 enum state { ARRIVED, COPYING, HELD };
 

@@ -1,8 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See check.h. */
 #include "base/check.h"
 
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/environment.h"
 
 void (*check_hook)(void);
 
@@ -12,4 +22,74 @@ _Noreturn void check_broken(const char *file, int line, const char *condition)
     if (check_hook)
         check_hook();
     abort();
+}
+
+/* Kill points. */
+
+_Static_assert(sizeof(struct moments) == 4096, "as those who map it know it");
+
+static pthread_once_t read_once = PTHREAD_ONCE_INIT;
+static struct moments own; /* where there is no file */
+static struct moments *moments = &own;
+static int wished = SIGKILL;
+static _Thread_local struct thread_moment *here;
+
+static void moment_read_wish(void)
+{
+    const char *wish = environment_get("PARTIALCOLL_DIE");
+    const char *colon = wish ? strchr(wish, ':') : NULL;
+    if (!colon || (size_t)(colon - wish) >= sizeof own.wish)
+        return;
+    memcpy(moments->wish, wish, (size_t)(colon - wish));
+    wished = strstr(colon, ":stop") ? SIGSTOP : SIGKILL;
+    atomic_store(&moments->left, atoi(colon + 1));
+}
+
+static void moment_map_file(void)
+{
+    const char *folder = environment_get("PARTIALCOLL_MOMENTS");
+    char path[4096];
+    if (!folder)
+        return;
+    snprintf(path, sizeof path, "%s/moments-%ld", folder, (long)getpid());
+    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return;
+    void *page = MAP_FAILED;
+    if (ftruncate(fd, sizeof own) == 0)
+        page = mmap(NULL, sizeof own, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    moments = page == MAP_FAILED ? &own : page;
+}
+
+static void moment_read_settings(void)
+{
+    moment_map_file();
+    moment_read_wish();
+}
+
+static void moment_note(const char *name)
+{
+    if (!here) {
+        uint32_t thread = atomic_fetch_add(&moments->threads, 1);
+        here = &moments->thread[thread < MOMENT_THREADS ? thread : MOMENT_THREADS - 1];
+    }
+    uint32_t next = atomic_load(&here->which) == 1;
+    CHECK(strlen(name) < MOMENT_NAME);
+    memcpy(here->name[next], name, strlen(name) + 1);
+    here->number++;
+    atomic_store(&here->which, next + 1);
+}
+
+void moment_pass(const char *name)
+{
+    pthread_once(&read_once, moment_read_settings);
+    if (moments != &own)
+        moment_note(name);
+    if (atomic_load(&moments->left) <= 0 || strcmp(name, moments->wish))
+        return;
+    if (atomic_fetch_sub(&moments->left, 1) == 1) {
+        atomic_store(&moments->died, clock_ns());
+        raise(wished);
+    }
 }

@@ -11,8 +11,14 @@
 #ifndef PCOLL_BASE_ENVIRONMENT_H
 #define PCOLL_BASE_ENVIRONMENT_H
 
+#include <stdlib.h>
+
 /* Return the value of a variable, or NULL if it is not set, is empty, or must not be
  * trusted. */
-const char *environment_get(const char *name);
+static inline const char *environment_get(const char *name)
+{
+    const char *value = secure_getenv(name);
+    return value && *value ? value : NULL;
+}
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A text that is written piece by piece. What does not fit is left out.
+ * A text that is written piece by piece, and numbers as texts.
  */
 #ifndef PCOLL_BASE_TEXT_H
 #define PCOLL_BASE_TEXT_H
@@ -15,5 +15,12 @@ struct text {
 
 void text_add(struct text *text, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* Numbers as texts, with a point in whatever locale the program has chosen. */
+
+/* As strtod. */
+double decimal_parse(const char *text, char **end);
+/* As "%.*g". */
+void decimal_print(char *text, size_t capacity, int digits, double value);
 
 #endif

@@ -66,4 +66,21 @@ bool cuda_is_loaded(void);
 /* PCOLL_OK, or PCOLL_ESTATE: `what` failed, with the driver's own words. */
 int cuda_check(const struct cuda *cuda, cuda_result result, const char *what);
 
+/*
+ * Where an address lies: on the host, or on which device. Asked of the driver, and only
+ * in a process that has opened it or has been given an array that says it is a device's.
+ */
+
+enum { PLACE_HOST = -1 };
+
+struct place {
+    int device; /* its number; PLACE_HOST: the driver does not know the address */
+};
+
+/* PCOLL_ESTATE if there is no driver. */
+int place_find(const void *address, struct place *place);
+
+/* Device memory of `bytes` from there on, all of it allocated; else PCOLL_EINVAL. */
+int place_check(const void *address, size_t bytes, int device);
+
 #endif

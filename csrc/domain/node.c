@@ -1,13 +1,255 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A member of a domain in shared memory, as the rest sees it: what it is made of, how it
- * joins and leaves, and who drives the rounds. The protocol is in node.h. */
+/*
+ * A member of a domain in shared memory: its memory, its state, its deposits. The protocol is
+ * in node.h.
+ */
 #include "domain/node.h"
 
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "domain/node_memory.h"
+
+/* One block: words that all read in every round close together, then the members'
+ * lines, then the slots of each member, then the results. */
+
+/* Chunks are cut so that a sum and what is added to it stay in a core's cache. */
+#ifdef PCOLL_TEST_CHUNK_BYTES
+static size_t const chunk_bytes = PCOLL_TEST_CHUNK_BYTES;
+#else
+static size_t const chunk_bytes = 64 << 10;
+#endif
+
+struct node_layout {
+    size_t descriptors, asleep, live, absent, lines, list, finished, slots, gathered,
+        results;
+    size_t total;
+};
+
+static size_t node_place(size_t *at, size_t bytes)
+{
+    size_t here = *at;
+    *at += (bytes + 63) / 64 * 64;
+    return here;
+}
+
+static uint32_t node_count_chunks(size_t bytes)
+{
+    size_t chunks = (bytes + chunk_bytes - 1) / chunk_bytes;
+    return chunks > 1 ? (uint32_t)chunks : 1;
+}
+
+static struct node_layout node_lay_out(const struct round_shape *shape,
+                                       const pcoll_options *options,
+                                       const struct placement *placement)
+{
+    size_t slots = (size_t)contribution_slots(options->owned_send);
+    size_t members = placement->members;
+    struct node_layout l;
+    size_t at = sizeof(struct node_shared);
+    l.descriptors = node_place(&at, members * sizeof(uint64_t));
+    l.asleep = node_place(&at, bitset_words(placement->members) * sizeof(uint64_t));
+    l.live = node_place(&at, bitset_words(shape->ranks) * sizeof(uint64_t));
+    l.absent = node_place(
+        &at, options->policy.max_staleness ? shape->ranks * sizeof(uint32_t) : 0);
+    l.lines = node_place(&at, members * sizeof(struct node_line));
+    l.list = node_place(&at, members * sizeof(struct node_frozen));
+    l.finished =
+        node_place(&at, placement->domains > 1
+                            ? node_count_chunks(shape->payload.bytes) * sizeof(uint64_t)
+                            : 0);
+    l.slots = node_place(&at, members * slots * shape->slot_bytes);
+    l.gathered = node_place(&at, placement->domains > 1 ? shape->slot_bytes : 0);
+    l.results = node_place(&at, ((size_t)options->history + 1) * shape->slot_bytes);
+    l.total = at;
+    return l;
+}
+
+size_t node_bytes(const struct round_shape *shape, const pcoll_options *options,
+                  const struct placement *placement)
+{
+    CHECK(placement->members > 0);
+    return node_lay_out(shape, options, placement).total;
+}
+
+/* Its slots, its share of the results and what comes before them; the leader the rest.
+ */
+void node_part(const struct round_shape *shape, const pcoll_options *options,
+               const struct placement *placement, enum node_part part, size_t *offset,
+               size_t *bytes)
+{
+    CHECK(part < NODE_PARTS);
+    CHECK(placement->who < placement->members);
+    struct node_layout l = node_lay_out(shape, options, placement);
+    size_t slots = (l.gathered - l.slots) / placement->members;
+    size_t results = l.total - l.gathered;
+    size_t begin = results * placement->who / placement->members;
+    size_t end = results * (placement->who + 1) / placement->members;
+    if (part == NODE_PART_SLOTS)
+        *offset = l.slots + placement->who * slots, *bytes = slots;
+    else if (part == NODE_PART_RESULTS)
+        *offset = l.gathered + begin, *bytes = end - begin;
+    else
+        *offset = 0, *bytes = placement->leads ? l.slots : 0;
+}
+
+static void node_map(struct node *n, const pcoll_options *options)
+{
+    CHECK(n->hooks.memory && n->who < n->members);
+    char *base = n->hooks.memory;
+    pcoll_options common = *options;
+    common.owned_send = n->hooks.owned_sends;
+    struct node_layout l = node_lay_out(n->base.shape, &common, n->hooks.placement);
+    n->bytes = l.total;
+    n->slots_each = contribution_slots(n->hooks.owned_sends);
+    n->chunks = node_count_chunks(n->base.shape->payload.bytes);
+    n->shared = (struct node_shared *)base;
+    n->descriptors = (_Atomic uint64_t *)(base + l.descriptors);
+    n->asleep = (_Atomic uint64_t *)(base + l.asleep);
+    n->live = (_Atomic uint64_t *)(base + l.live);
+    if (options->policy.max_staleness)
+        n->absent = (_Atomic uint32_t *)(base + l.absent);
+    n->lines = (struct node_line *)(base + l.lines);
+    n->list = (struct node_frozen *)(base + l.list);
+    n->finished = (_Atomic uint64_t *)(base + l.finished);
+    n->slots = base + l.slots;
+    n->gathered = (struct round_header *)(base + l.gathered);
+    n->results = base + l.results;
+    atomic_store(&n->descriptors[n->who], descriptor_of(&n->member));
+    uint64_t live[bitset_words(n->base.shape->ranks)];
+    round_live_now(NULL, n->base.shape->ranks, n->base.shape->failed, live);
+    for (size_t i = 0; n->who == 0 && i < bitset_words(n->base.shape->ranks); i++)
+        atomic_store(&n->live[i], live[i]);
+}
+
+/* What a member knows of itself, which others change, and what it says to them. */
+
+/* Has the last deposit left, and with which round? The closer swaps the descriptor
+ * before it writes `taken_in`; as long as the descriptor names a frozen slot it is the
+ * descriptor that tells. */
+static void node_note_departure(struct node *n, uint64_t word)
+{
+    struct member *m = &n->member;
+    if (!n->owes || descriptor_pending(word) != NO_SLOT)
+        return;
+    uint64_t rounds = m->contribution.frozen != NO_SLOT
+                          ? descriptor_rounds(word)
+                          : STEP(atomic_load(&node_own_line(n)->taken_in));
+    m->taken_in = (int64_t)rounds - 1;
+    m->stats.included++;
+    n->owes = false;
+}
+
+uint64_t node_look(struct node *n)
+{
+    uint64_t word = STEP(atomic_load(node_own_descriptor(n)));
+    descriptor_load(word, &n->member);
+    n->member.complete = node_control_round(node_control(n));
+    CHECK(member_counts_hold(&n->member));
+    node_note_departure(n, word);
+    if (n->member.complete >= n->member.frozen) /* the round that read it is over */
+        n->member.contribution.frozen = NO_SLOT;
+    return word;
+}
+
+void node_set_flag(struct node *n, uint32_t flag, bool on)
+{
+    _Atomic uint32_t *flags = &node_own_line(n)->flags;
+    uint32_t now = atomic_load_explicit(flags, memory_order_relaxed);
+    now = on ? now | flag : now & ~flag;
+    atomic_store_explicit(flags, now, memory_order_relaxed);
+}
+
+void node_note_arrival_time(struct node *n)
+{
+    if (policy_has_timers(&n->policy))
+        STEP(atomic_store(&node_own_line(n)->arrived_at, n->hooks.now(n->hooks.arg)));
+}
+
+/*
+ * A member hands in what its application has: a slot is written, then named in the
+ * descriptor.
+ */
+
+static char *node_own_payload(const struct node *n, int slot)
+{
+    return message_payload(n->base.shape, node_slot(n, n->who, slot));
+}
+
+static int node_write_deposit(struct node *n, struct deposit_plan plan,
+                              const void *const *buffers)
+{
+    const struct payload *p = &n->base.shape->payload;
+    char *target = node_own_payload(n, plan.target);
+    MOMENT("deposit written");
+    CHECK(plan.target >= 0 && plan.target < n->slots_each);
+    CHECK(plan.target != n->member.contribution.frozen);
+    INTERLEAVE();
+    if (plan.carried == NO_SLOT && buffers)
+        payload_pack(p, target, buffers);
+    else if (plan.carried == NO_SLOT)
+        payload_pack_slot(p, target); /* such a plan always holds, so this is once */
+    else if (buffers)
+        return payload_reduce_buffers(p, target, node_own_payload(n, plan.carried),
+                                      buffers);
+    else
+        return payload_reduce_slot(p, target, node_own_payload(n, plan.carried),
+                                   node_own_payload(n, n->member.contribution.user));
+    return PCOLL_OK;
+}
+
+/* Hand in what has been written. False if what was to be carried has left meanwhile. */
+static bool node_publish(struct node *n, struct deposit_plan plan,
+                         enum deposit_outcome *outcome)
+{
+    for (;;) {
+        uint64_t word = node_look(n);
+        if (!contribution_plan_holds(&n->member.contribution, plan))
+            return false;
+        struct member after = n->member;
+        *outcome = member_publish(&after, plan);
+        if (*outcome == DEPOSIT_ARRIVED)
+            node_note_arrival_time(n);
+        if (*outcome == DEPOSIT_DROPPED ||
+            STEP(atomic_compare_exchange_strong(node_own_descriptor(n), &word,
+                                                descriptor_of(&after)))) {
+            MOMENT("deposit published");
+            n->member = after;
+            n->owes = *outcome != DEPOSIT_DROPPED;
+            return true;
+        }
+    }
+}
+
+int node_deposit(struct domain *d, const void *const *buffers,
+                 enum deposit_outcome *outcome)
+{
+    struct node *n = node_of(d);
+    int rc = member_begin(&n->member);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct deposit_plan plan;
+    do {
+        node_look(n);
+        plan = contribution_plan(&n->member.contribution);
+        rc = node_write_deposit(n, plan, buffers);
+        if (rc != PCOLL_OK) {
+            n->member.started = false;
+            return rc;
+        }
+    } while (!node_publish(n, plan, outcome)); /* once more at most */
+    node_set_flag(n, NODE_CALLING, true);
+    return PCOLL_OK;
+}
+
+void *node_send_slot(struct domain *d)
+{
+    struct node *n = node_of(d);
+    int user = n->member.contribution.user;
+    return user == NO_SLOT ? NULL : node_own_payload(n, user);
+}
+
+/* A member as the rest sees it: what it is made of, how it joins and leaves. */
 
 static bool node_ready(struct domain *d)
 {

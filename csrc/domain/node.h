@@ -39,7 +39,7 @@
  *   lines      one per member: `delivered`, `arrived_at`, `flags` by its application;
  *              `taken_in` by the closer; `working` by whoever works for it.
  *   asleep     a set of members: each its own bit.
- *   met        {round, time}: by swap, see node_decide.c.
+ *   met        {round, time}: by swap, see node_round.c.
  *   live, absent, all_joined: by the one who completes a round, before OPEN t+1.
  *              Relaxed: read during round t, and used only if control still says so.
  *   slots      of a member: by its application while neither pending nor frozen.
@@ -87,7 +87,7 @@
 
 #include <stdatomic.h>
 
-#include "base/interleave.h"
+#include "base/check.h"
 #include "base/random.h"
 #include "protocol/descriptor.h"
 #include "protocol/round_trigger.h"
@@ -271,21 +271,20 @@ static inline _Atomic uint64_t *node_own_descriptor(const struct node *n)
     return &n->descriptors[n->who];
 }
 
-/* node_member.c: what the others have changed of this member: descriptor first, so that what
+/* What the others have changed of this member: descriptor first, so that what
  * control says is not older. Returns the descriptor. */
 uint64_t node_look(struct node *n);
 void node_set_flag(struct node *n, uint32_t flag, bool on);
 void node_note_arrival_time(struct node *n);
 
-/* The entries of its table that have files of their own. node_deposit.c: */
+/* The entries of its table that have files of their own. */
 int node_deposit(struct domain *d, const void *const *buffers,
                  enum deposit_outcome *outcome);
 void *node_send_slot(struct domain *d);
-/* node_deliver.c: */
 int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
                  void *const *buffers, pcoll_round *round, uint64_t *masks,
                  bool *moved);
-/* node_fabric.c: */
+/* node_round.c: */
 bool node_attention(struct domain *d);
 void node_fabric_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited);
 bool node_fabric_admits(struct domain *d);
@@ -299,7 +298,7 @@ void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
 int node_inherit(struct domain *d, struct domain *old, uint64_t round,
                  const struct round_header *last);
 
-/* node_close.c: the swap to CLOSING and what follows, as far as it goes here; false if
+/* The swap to CLOSING and what follows, as far as it goes here; false if
  * the round had been closed by somebody else. */
 bool node_close(struct node *n, uint64_t round, uint32_t initiator);
 /* Take chunks as long as there are any. True if this ended the reduction. */
@@ -315,7 +314,7 @@ void node_busy(struct domain *d, uint64_t *set);
 /* After a round: have all ranks joined with it? */
 void node_note_join(struct node *n, uint64_t round, const struct round_header *result);
 
-/* node_decide.c: start the open round, if it may; the time to look again. */
+/* node_round.c: start the open round, if it may; the time to look again. */
 bool node_decide(struct node *n, uint64_t round, enum node_side side, int64_t *alarm);
 bool node_admits(struct node *n, uint64_t round, enum node_side side);
 void node_arrivals(struct node *n, struct node_view *v, uint64_t round);

@@ -11,8 +11,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/held_memory.h"
-#include "base/memory_left.h"
+#include "base/memory.h"
 
 static size_t const page = 4096;
 

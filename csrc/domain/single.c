@@ -19,12 +19,9 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/held_memory.h"
-#include "base/interleave.h"
+#include "base/memory.h"
 #include "base/lock.h"
-#include "base/moment.h"
-#include "base/pages.h"
-#include "domain/recovery.h"
+#include "domain/domain.h"
 
 struct single {
     struct domain base;
@@ -339,7 +336,7 @@ static void single_carve(struct single *s)
         s->slots[i] = (struct round_header *)next;
     for (uint32_t i = 0; i < s->ring; i++, next += s->base.shape->slot_bytes) {
         s->results[i] = (struct round_header *)next;
-        memset(next, 0, s->base.shape->header_bytes); /* blank: recovery.h */
+        memset(next, 0, s->base.shape->header_bytes); /* blank: domain.h */
     }
     s->null = (struct round_header *)next;
 }

@@ -3,7 +3,6 @@
 #include "gossip/accumulator.h"
 
 #include "base/check.h"
-#include "base/moment.h"
 
 static int accumulator_count_up(struct gossip_memory *memory, uint32_t peer,
                                 enum gossip_word word, int64_t by)

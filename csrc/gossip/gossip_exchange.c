@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "base/moment.h"
+#include "base/check.h"
 #include "kernels/averaging.h"
 #include "gossip/register.h"
 

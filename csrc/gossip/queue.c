@@ -8,7 +8,6 @@
 #include "gossip/slot.h"
 
 #include "base/check.h"
-#include "base/moment.h"
 
 static int queue_swap(struct gossip_memory *memory, uint32_t peer, uint32_t slot,
                       int64_t from, int64_t to, int64_t *found)

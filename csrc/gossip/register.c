@@ -5,9 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/interleave.h"
-#include "base/moment.h"
-#include "kernels/copy.h"
+#include "base/memory.h"
 #include "kernels/codec/quantize.h"
 #include "gossip/slot.h"
 

@@ -9,7 +9,6 @@
 #include "algorithms/algorithms.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/moment.h"
 #include "kernels/averaging.h"
 
 enum { LARGEST_GET = 1 << 24 };

@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include "base/check.h"
-#include "base/moment.h"
 #include "group/group_agent.h"
 #include "group/group_window.h"
 

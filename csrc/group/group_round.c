@@ -9,7 +9,6 @@
 
 #include "algorithms/algorithms.h"
 #include "base/check.h"
-#include "base/moment.h"
 #include "group/group_agent.h"
 #include "group/group_window.h"
 #include "protocol/group/grid.h"

@@ -10,9 +10,34 @@
 #define PCOLL_KERNELS_PAYLOAD_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
+#include "include/partialcoll.h"
 #include "kernels/reduce.h"
-#include "kernels/user_reduction.h"
+
+/*
+ * A reduction that is not ours: what a part of a payload carries in place of a kernel.
+ * transport/mpi/reduction.c makes them of MPI's ops and datatypes.
+ */
+
+struct user_reduction {
+    size_t element;  /* bytes from one element to the next */
+    uint32_t shared; /* payloads that have it, beside the first */
+    /* inout = left (+) inout, element by element. A result code. Several threads may
+     * call at once. */
+    int (*combine)(struct user_reduction *self, void *inout, const void *left,
+                   size_t count);
+    void (*free)(struct user_reduction *self);
+};
+
+/* Makes the reduction of a buffer whose dtype or op is MPI's. PCOLL_EINVAL, PCOLL_EMPI,
+ * PCOLL_ENOMEM; `index` is for the message. */
+typedef int user_reduction_fn(const pcoll_buffer *buffer, int index,
+                              struct user_reduction **out);
+
+/* out = a (+) b; out may be a or b exactly, and the bits are the same in all cases. */
+int user_reduce(struct user_reduction *user, void *out, const void *a, const void *b,
+                size_t count);
 
 struct payload_part {
     size_t offset;  /* in the block, a multiple of 64 */
@@ -30,7 +55,8 @@ struct payload {
     size_t bytes; /* of the block, a multiple of 64 */
     int parts;
     struct payload_part *part;
-    bool past_cache; /* what the application hands over and is given: see copy.h */
+    bool
+        past_cache; /* what the application hands over and is given: see base/memory.h */
 };
 
 /* Lay the buffers out. PCOLL_EINVAL for an unknown dtype or op, an op that is not

@@ -1,23 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of dtypes, and what is asked of it. */
+/* What is asked of the table of dtypes, which is in dtypes.c. */
 #include "kernels/reduce.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "kernels/dtypes.h"
-
-static const struct dtype *const dtypes[REDUCE_DTYPES] = {
-    [PCOLL_FLOAT32] = &dtype_float32,     [PCOLL_FLOAT64] = &dtype_float64,
-    [PCOLL_INT32] = &dtype_int32,         [PCOLL_INT64] = &dtype_int64,
-    [PCOLL_FLOAT16] = &dtype_float16,     [PCOLL_BFLOAT16] = &dtype_bfloat16,
-    [PCOLL_COMPLEX64] = &dtype_complex64, [PCOLL_COMPLEX128] = &dtype_complex128,
-    [PCOLL_INT8] = &dtype_int8,           [PCOLL_INT16] = &dtype_int16,
-    [PCOLL_UINT8] = &dtype_uint8,         [PCOLL_UINT16] = &dtype_uint16,
-    [PCOLL_UINT32] = &dtype_uint32,       [PCOLL_UINT64] = &dtype_uint64,
-    [PCOLL_BOOL] = &dtype_bool,
-};
 
 const char *const dtype_names[] = {
     [PCOLL_FLOAT32] = "float32",
@@ -45,11 +34,6 @@ const char *const op_names[] = {
     [PCOLL_LXOR] = "LXOR", [PCOLL_BAND] = "BAND",        [PCOLL_BOR] = "BOR",
     [PCOLL_BXOR] = "BXOR", [PCOLL_MPI_OP] = "an MPI op", NULL,
 };
-
-const struct dtype *dtype_find(int dtype)
-{
-    return dtype >= 0 && dtype < REDUCE_DTYPES ? dtypes[dtype] : NULL;
-}
 
 reduce_fn *reduce_kernel(int op, int dtype)
 {
@@ -95,4 +79,33 @@ int pcoll_op_check(int32_t op, int32_t dtype)
     dtype_list_ops(dtype, text, sizeof text);
     return fail(PCOLL_EINVAL, "op: expected %s for %s, got %s", text,
                 dtype_names[dtype], op_names[op]);
+}
+
+/* Reducing elements as a user's buffer holds them. */
+
+enum { PIECE = 512, WIDEST = 4 };
+
+/* Halves are widened, reduced and rounded, piece by piece. */
+static void reduce_wide(const struct dtype *t, reduce_fn *reduce, char *out,
+                        const char *a, const char *b, size_t count)
+{
+    _Alignas(64) char wide_a[PIECE * WIDEST], wide_b[PIECE * WIDEST];
+    for (size_t first = 0; first < count; first += PIECE) {
+        size_t now = count - first < PIECE ? count - first : PIECE;
+        t->widen(wide_a, a + first * t->size, now);
+        t->widen(wide_b, b + first * t->size, now);
+        reduce(wide_a, wide_a, wide_b, now);
+        t->narrow(out + first * t->size, wide_a, now);
+    }
+}
+
+void reduce_buffer(int op, int dtype, void *out, const void *a, const void *b,
+                   size_t count)
+{
+    const struct dtype *t = dtype_find(dtype);
+    reduce_fn *reduce = reduce_kernel(op, dtype);
+    if (t->held)
+        reduce_wide(t, reduce, out, a, b, count);
+    else
+        reduce(out, a, b, count);
 }

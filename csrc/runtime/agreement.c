@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/moment.h"
 #include "base/text.h"
 #include "runtime/stall.h"
 

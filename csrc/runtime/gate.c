@@ -3,7 +3,6 @@
 #include "runtime/gate.h"
 
 #include "base/check.h"
-#include "base/interleave.h"
 
 void gate_init(struct gate *g, enum lock_rank rank)
 {

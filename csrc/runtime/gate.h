@@ -22,7 +22,7 @@
  * an open gate in E2 does so before C1 or after O1. If it reads before C1, its E1 comes before
  * C1 as well, so C2 does not read 0 until the thread has left.
  *
- * No wake-up is lost (base/sleepers.h): if a thread that leaves reads an open gate in L2, then
+ * No wake-up is lost (base/thread.h): if a thread that leaves reads an open gate in L2, then
  * L2 comes before C1. Its L1 comes before that, so C2 reads the new value.
  *
  * A stale read is harmless: a thread that reads an open gate as closed leaves, reads `closed`
@@ -42,7 +42,7 @@
 #include <stdint.h>
 
 #include "base/lock.h"
-#include "base/sleepers.h"
+#include "base/thread.h"
 
 struct gate {
     _Atomic uint32_t

@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/moment.h"
 #include "runtime/process.h"
 #include "runtime/recovery.h"
 #include "transport/mpi/recovery.h"

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/contention.h"
+#include "base/thread.h"
 #include "runtime/progress.h"
 
 struct progress {

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "base/moment.h"
 #include "base/thread.h"
 #include "runtime/agreement.h"
 #include "runtime/recovery_state.h"

@@ -7,7 +7,6 @@
 
 #include "algorithms/algorithms.h"
 #include "base/check.h"
-#include "base/moment.h"
 #include "runtime/agreement.h"
 #include "runtime/user_object.h"
 

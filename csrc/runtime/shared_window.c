@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 
 #include "base/check.h"
-#include "base/fence.h"
+#include "base/lock.h"
 #include "domain/segment.h"
 #include "runtime/agreement.h"
 #include "transport/mpi/mpi_transport.h"

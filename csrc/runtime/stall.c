@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "base/decimal.h"
+#include "base/text.h"
 #include "base/environment.h"
 #include "base/error.h"
 

@@ -13,7 +13,7 @@
 #include "allreduce/options.h"
 #include "allreduce/endpoint.h"
 #include "base/error.h"
-#include "base/memory_left.h"
+#include "base/memory.h"
 #include "include/simulator.h"
 #include "transport/sim/sim_transport.h"
 

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/siphash.h"
+#include "base/random.h"
 
 enum { CARD_ADDRESSES = 8 };
 

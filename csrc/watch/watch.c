@@ -12,7 +12,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/decimal.h"
+#include "base/text.h"
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/lock.h"

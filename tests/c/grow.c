@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "base/interleave.h"
+#include "base/check.h"
 #include "check.h"
 #include "model.h"
 #include "threads.h"

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "base/interleave.h"
+#include "base/check.h"
 #include "check.h"
 #include "stepper.h"
 

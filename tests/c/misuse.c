@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "base/interleave.h"
+#include "base/check.h"
 #include "base/random.h"
 #include "check.h"
 #include "reference.h"

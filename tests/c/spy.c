@@ -3,7 +3,7 @@
  * it does not look at is passed on. */
 #include "spy.h"
 
-#include "base/interleave.h"
+#include "base/check.h"
 #include "check.h"
 #include "model.h"
 

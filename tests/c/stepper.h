@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who makes the next step? A scheduler of coroutines with a clock of its own. Every
- * atomic step of the code under test is a point (base/interleave.h) at which it may let
+ * atomic step of the code under test is a point (base/check.h) at which it may let
  * another one go on. Reproducible from the seed.
  */
 #ifndef PCOLL_TESTS_STEPPER_H

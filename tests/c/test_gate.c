@@ -7,7 +7,7 @@
  * all schedules with few departures from running one thread after the other.
  *
  * A thread that sleeps does not run until it is woken, so a lost wake-up ends with all threads
- * asleep. The test replaces the sleepers of base/sleepers.c by its own, with the same rules.
+ * asleep. The test replaces the sleepers of base/thread.c by its own, with the same rules.
  *
  *   PARTIALCOLL_SEED=n        run seed n only, again
  *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)

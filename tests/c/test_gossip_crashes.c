@@ -18,7 +18,7 @@
 #include <setjmp.h>
 #include <string.h>
 
-#include "base/interleave.h"
+#include "base/check.h"
 #include "base/random.h"
 #include "gossip/accumulator.h"
 #include "gossip/queue.h"

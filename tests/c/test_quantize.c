@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "kernels/codec/planes.h"
 #include "kernels/codec/quantize.h"
 #include "check.h"
 
@@ -89,7 +88,7 @@ static void test_sizes(void)
     }
 }
 
-/* Bit `bit` of the word in this row and lane, where planes.h says it is. */
+/* Bit `bit` of the word in this row and lane, where quantize.h says it is. */
 static int plane_bit(const unsigned char *plane, size_t lanes, size_t row, size_t lane,
                      int bit, int width)
 {
@@ -573,7 +572,7 @@ static uint64_t digest_block(struct draw *d, uint64_t sum, size_t count, int bit
 }
 
 /* Changes with the format: payloads of one version are read by another then, or not at
- * all, so the version in lattice_form.c has to change as well. */
+ * all, so the version in lattice.c has to change as well. */
 static const uint64_t expected_digest = 0x2ac2fb9ce1041e73;
 
 static void test_same_bits(void)

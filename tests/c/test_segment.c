@@ -9,8 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/held_memory.h"
-#include "base/memory_left.h"
+#include "base/memory.h"
 #include "domain/segment.h"
 #include "include/partialcoll.h"
 #include "check.h"

@@ -9,7 +9,7 @@
 
 #include "allreduce/options.h"
 #include "check.h"
-#include "domain/recovery.h"
+#include "domain/domain.h"
 
 enum { RANKS = 3, HISTORY = 4, RING = HISTORY + 1, MOST_ROUNDS = 7 };
 

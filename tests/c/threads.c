@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "threads.h"
 
-#include "base/interleave.h"
+#include "base/check.h"
 #include "check.h"
 #include "fiber.h"
 #include "world_state.h"

@@ -61,19 +61,19 @@ MUTANTS = [
     ),
     Mutant(
         "a byte behind an allocation belongs to it",
-        "device/place.c",
+        "device/cuda.c",
         "return behind <= a.start + a.size",
         "return behind <= a.start + a.size + 1",
     ),
     Mutant(
         "managed memory is where it lies now",
-        "device/place.c",
+        "device/cuda.c",
         "a.type == TYPE_DEVICE || a.managed ? a.device : PLACE_HOST",
         "a.type == TYPE_DEVICE ? a.device : PLACE_HOST",
     ),
     Mutant(
         "managed memory that lies on the host has been freed",
-        "device/place.c",
+        "device/cuda.c",
         "if (a.type != TYPE_DEVICE && !a.managed)",
         "if (a.type != TYPE_DEVICE)",
     ),
@@ -85,14 +85,14 @@ MUTANTS = [
     ),
     Mutant(
         "a pull begins while a push reads the host's side",
-        "device/mirror.c",
+        "device/lane.c",
         "int rc = lane_poll(m->to_device);\n"
         "    return rc == PCOLL_OK ? lane_poll(m->to_host) : rc;",
         "return lane_poll(m->to_host);",
     ),
     Mutant(
         "a push does not order the stream that reads",
-        "device/mirror.c",
+        "device/lane.c",
         "return rc == PCOLL_OK ? lane_order(m->to_device, stream) : rc;",
         "return rc;",
     ),

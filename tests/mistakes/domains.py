@@ -14,7 +14,7 @@ MUTANTS = [
     # The domain in shared memory.
     Mutant(
         "a deposit is handed in without a swap",
-        "domain/node_deposit.c",
+        "domain/node.c",
         "            STEP(atomic_compare_exchange_strong(node_own_descriptor(n), &word,\n"
         "                                                descriptor_of(&after)))) {\n"
         "            MOMENT",
@@ -29,7 +29,7 @@ MUTANTS = [
     ),
     Mutant(
         "a rank says that it has read a round before it ceases to join",
-        "domain/node_deliver.c",
+        "domain/node_round.c",
         "    if (m->joined)\n"
         "        STEP(atomic_fetch_and(node_own_descriptor(n), ~(uint64_t)DESCRIPTOR_JOINING));\n"
         "    STEP(atomic_store(&node_own_line(n)->delivered, m->delivered));\n",
@@ -39,43 +39,43 @@ MUTANTS = [
     ),
     Mutant(
         "who has read a round does not look whether it held the next one back",
-        "domain/node_deliver.c",
+        "domain/node_round.c",
         "node_control_round(control) >= before + m->history);",
         "node_control_round(control) > before + m->history);",
     ),
     Mutant(
         "a copy is taken for whole although its slot is being written",
-        "domain/node_deliver.c",
+        "domain/node_round.c",
         "uint64_t control = node_control(n), reuse = round + n->ring;",
         "uint64_t control = node_control(n), reuse = round + n->ring + 1;",
     ),
     Mutant(
         "a copy is looked at before it is known to be whole",
-        "domain/node_deliver.c",
+        "domain/node_round.c",
         "        joined = node_ends_join(n, h);",
         "        joined = joined || node_ends_join(n, h);",
     ),
     Mutant(
         "a rank is told the wrong round of its deposit",
-        "domain/node_member.c",
+        "domain/node.c",
         "m->taken_in = (int64_t)rounds - 1;",
         "m->taken_in = (int64_t)rounds;",
     ),
     Mutant(
         "the round of a deposit is read before it is written",
-        "domain/node_member.c",
+        "domain/node.c",
         "    uint64_t rounds = m->contribution.frozen != NO_SLOT\n",
         "    uint64_t rounds = false\n",
     ),
     Mutant(
         "an arrival has no time",
-        "domain/node_deposit.c",
+        "domain/node.c",
         "        if (*outcome == DEPOSIT_ARRIVED)\n            node_note_arrival_time(n);\n",
         "",
     ),
     Mutant(
         "a round is closed twice",
-        "domain/node_close.c",
+        "domain/node_round.c",
         "    if (!STEP(atomic_compare_exchange_strong(\n"
         "            &n->shared->control, &open,\n"
         "            node_control_word(round, NODE_CLOSING, n->who))))\n"
@@ -85,13 +85,13 @@ MUTANTS = [
     ),
     Mutant(
         "a later round is closed than was counted",
-        "domain/node_close.c",
+        "domain/node_round.c",
         "if (node_control_round(open) != round || node_control_phase(open) != NODE_OPEN)",
         "if (node_control_phase(open) != NODE_OPEN)",
     ),
     Mutant(
         "a rank is frozen without a swap",
-        "domain/node_close.c",
+        "domain/node_round.c",
         "    while (!STEP(atomic_compare_exchange_weak(&n->descriptors[j], &word,\n"
         "                                              descriptor_freeze(word))))\n"
         "        ;\n",
@@ -99,26 +99,26 @@ MUTANTS = [
     ),
     Mutant(
         "the list of an earlier round is reduced",
-        "domain/node_close.c",
+        "domain/node_round.c",
         "    atomic_store_explicit(&n->shared->parts, parts, memory_order_relaxed);\n"
         "    return parts;",
         "    return parts;",
     ),
     Mutant(
         "a chunk of a later round is taken",
-        "domain/node_close.c",
+        "domain/node_round.c",
         "if (word >> 32 != (uint32_t)round || *chunk >= n->chunks)",
         "if (*chunk >= n->chunks)",
     ),
     Mutant(
         "a chunk is given to two",
-        "domain/node_close.c",
+        "domain/node_round.c",
         "    } while (!STEP(atomic_compare_exchange_weak(&n->shared->taken, &word, word + 1)));",
         "        STEP(atomic_store(&n->shared->taken, word + 1));\n    } while (0);",
     ),
     Mutant(
         "chunks are finished before they are counted",
-        "domain/node_close.c",
+        "domain/node_round.c",
         "        STEP(atomic_store(&n->shared->done, 0));\n"
         "        STEP(atomic_store(&n->shared->taken, round << 32));\n"
         "        node_set_control(n, round, NODE_REDUCING);\n",
@@ -128,81 +128,81 @@ MUTANTS = [
     ),
     Mutant(
         "the next round opens before it is known who is live",
-        "domain/node_close.c",
+        "domain/node_round.c",
         "    node_account(n, round, node_result(n, round));\n    node_complete(n, round);\n",
         "    node_complete(n, round);\n    node_account(n, round, node_result(n, round));\n",
     ),
     Mutant(
         "who has worked on a round counts as a worker for ever",
-        "domain/node_close.c",
+        "domain/node_round.c",
         "    STEP(atomic_fetch_sub(&n->shared->workers, 1));\n    if (ended)",
         "    if (ended)",
     ),
     Mutant(
         "the closer does not work where as many as there are cores seem to",
-        "domain/node_close.c",
+        "domain/node_round.c",
         "        node_reduce_closed(n, round);\n",
         "        node_reduce(n, round);\n",
     ),
     Mutant(
         "nobody is woken at the end of a round",
-        "domain/node_close.c",
+        "domain/node_round.c",
         '    MOMENT("published");\n    node_wake_sleepers(n, n->members);\n',
         "",
     ),
     Mutant(
         "sleepers are woken before the round is over",
-        "domain/node_close.c",
+        "domain/node_round.c",
         '    node_set_control(n, round + 1, NODE_OPEN);\n    MOMENT("published");\n'
         "    node_wake_sleepers(n, n->members);\n",
         "    node_wake_sleepers(n, n->members);\n    node_set_control(n, round + 1, NODE_OPEN);\n",
     ),
     Mutant(
         "a round starts with those who were live before",
-        "domain/node_decide.c",
+        "domain/node_round.c",
         "    if (v->opened == round + 1)\n        return true;",
         "    if (v->opened)\n        return true;",
     ),
     Mutant(
         "who has come out of join counts as arrived",
-        "domain/node_decide.c",
+        "domain/node_round.c",
         "descriptor_joining(word) && node_knows_end_of_join(n, j) &&\n"
         "           descriptor_joining(STEP(atomic_load(&n->descriptors[j])));",
         "descriptor_joining(word) && node_knows_end_of_join(n, j);",
     ),
     Mutant(
         "the round after a join does not wait for its readers",
-        "domain/node_decide.c",
+        "domain/node_round.c",
         "if (node_is_behind(n, j, round) || (joined && node_is_unaware(n, j)))",
         "if (node_is_behind(n, j, round))",
     ),
     Mutant(
         "the round after a join was admitted before",
-        "domain/node_decide.c",
+        "domain/node_round.c",
         "    if (known && !joined)",
         "    if (known)",
     ),
     Mutant(
         "one round too many is admitted",
-        "domain/node_decide.c",
+        "domain/node_round.c",
         "v->admitted = least + n->history;",
         "v->admitted = least + n->history + 1;",
     ),
     Mutant(
         "back-pressure of a node is off by one",
-        "domain/node_decide.c",
+        "domain/node_round.c",
         "round < n->history + STEP(atomic_load(&line->delivered)))",
         "round <= n->history + STEP(atomic_load(&line->delivered)))",
     ),
     Mutant(
         "a rank that is being freed holds the others back",
-        "domain/node_decide.c",
+        "domain/node_round.c",
         "return !away && !(STEP(atomic_load(&line->flags)) & NODE_RETIRED);",
         "return !away;",
     ),
     Mutant(
         "a rank that has left holds the others back",
-        "domain/node_decide.c",
+        "domain/node_round.c",
         "return !away && !(STEP(",
         "(void)away;\n    return !(STEP(",
     ),
@@ -220,13 +220,13 @@ MUTANTS = [
     ),
     Mutant(
         "a linger begins with that of an earlier round",
-        "domain/node_decide.c",
+        "domain/node_round.c",
         "while ((word & ~mask) != tag) {",
         "while (!word) {",
     ),
     Mutant(
         "a deadline begins with an earlier arrival",
-        "domain/node_decide.c",
+        "domain/node_round.c",
         "if (!bitset_has(v->arrived, rank) || !bitset_has(v->live, rank) || at >= least)",
         "if (at >= least)",
     ),
@@ -256,19 +256,19 @@ MUTANTS = [
     ),
     Mutant(
         "a sum lies before the fabric without a mark",
-        "domain/node_close.c",
+        "domain/node_round.c",
         "NODE_FABRIC);\n        node_alert(&n->base);",
         "NODE_FABRIC);\n        n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);",
     ),
     Mutant(
         "who asks the leader to look leaves no mark",
-        "domain/node_close.c",
+        "domain/node_round.c",
         "    STEP(atomic_store(&n->shared->attention, 1));\n",
         "",
     ),
     Mutant(
         "the leader is asked to look before there is a mark",
-        "domain/node_close.c",
+        "domain/node_round.c",
         "    STEP(atomic_store(&n->shared->attention, 1));\n"
         "    n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);",
         "    n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);\n"
@@ -276,7 +276,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lone deposit is sent with an old header",
-        "domain/node_fabric.c",
+        "domain/node_round.c",
         "    memcpy(alone, n->gathered, d->shape->header_bytes);\n",
         "",
     ),
@@ -426,43 +426,43 @@ MUTANTS = [
     ),
     Mutant(
         "the ranks of a node are added up from the last one on",
-        "domain/node_close.c",
+        "domain/node_round.c",
         "const struct node_frozen *part = &n->list[k];",
         "const struct node_frozen *part = &n->list[n->shared->parts - 1 - k];",
     ),
     Mutant(
         "a member that has caught up does not say so",
-        "domain/node_deliver.c",
+        "domain/node_round.c",
         "return node_control_phase(control) == NODE_OPEN &&\n",
         "return false && node_control_phase(control) == NODE_OPEN &&\n",
     ),
     Mutant(
         "a node's back-pressure is off by one",
-        "domain/node_decide.c",
+        "domain/node_round.c",
         "round < n->history + STEP",
         "round <= n->history + STEP",
     ),
     Mutant(
         "a rank that has come out of join is taken for one that joins again",
-        "domain/node_decide.c",
+        "domain/node_round.c",
         "&&\n           descriptor_joining(STEP(atomic_load(&n->descriptors[j])));",
         ";",
     ),
     Mutant(
         "a member that frees its handle still holds the others back",
-        "domain/node_decide.c",
+        "domain/node_round.c",
         "return !away && !(STEP(atomic_load(&line->flags)) & NODE_RETIRED);",
         "return !away;",
     ),
     Mutant(
         "a result of a node is not looked at again after it was copied",
-        "domain/node_deliver.c",
+        "domain/node_round.c",
         "whole = m->deliver == PCOLL_DELIVER_ONE || !node_overwritten(n, index);",
         "whole = true || node_overwritten(n, index);",
     ),
     Mutant(
         "what an overwritten header says of a join is kept",
-        "domain/node_deliver.c",
+        "domain/node_round.c",
         "joined = node_ends_join(n, h);",
         "joined = joined || node_ends_join(n, h);",
     ),

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/pages.h"
+#include "base/memory.h"
 
 enum { SLICE_US = 1000000, NOWHERE = -1 };
 

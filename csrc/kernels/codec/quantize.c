@@ -1,16 +1,159 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * See quantize.h. Each pass over a block is one loop without branches: the integers are
- * computed into 16-bit words on the stack, which planes.c cuts into planes.
+ * computed into 16-bit words on the stack, which are cut into planes.
  */
 #include "kernels/codec/quantize.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/random.h"
 #include "kernels/loops.h"
-#include "kernels/codec/planes.h"
+
+/* Planes. Rows are what the loops over lanes see as constants. */
+
+/* Row `row` begins in this word of its lane, at this bit of it. */
+struct plane_place {
+    size_t word;
+    int bit;
+};
+
+static struct plane_place plane_place_of(int row, int width)
+{
+    return (struct plane_place){(size_t)(row * width) / 16, row * width % 16};
+}
+
+CLONES_V4 static void plane_put_row(uint16_t *restrict packed,
+                                    const uint16_t *restrict words, size_t lanes,
+                                    int shift, int bit, uint16_t mask)
+{
+    for (size_t i = 0; i < lanes; i++)
+        packed[i] |= (uint16_t)((words[i] >> shift & mask) << bit);
+}
+
+/* What did not fit into the word before. */
+CLONES_V4 static void plane_put_rest(uint16_t *restrict packed,
+                                     const uint16_t *restrict words, size_t lanes,
+                                     int shift, int done, uint16_t mask)
+{
+    for (size_t i = 0; i < lanes; i++)
+        packed[i] |= (uint16_t)((words[i] >> shift & mask) >> done);
+}
+
+CLONES_V4 static void plane_take_row(uint16_t *restrict words,
+                                     const uint16_t *restrict packed, size_t lanes,
+                                     int shift, int bit, uint16_t mask)
+{
+    for (size_t i = 0; i < lanes; i++)
+        words[i] |= (uint16_t)((packed[i] >> bit & mask) << shift);
+}
+
+CLONES_V4 static void plane_take_rest(uint16_t *restrict words,
+                                      const uint16_t *restrict packed, size_t lanes,
+                                      int shift, int done, uint16_t mask)
+{
+    for (size_t i = 0; i < lanes; i++)
+        words[i] |= (uint16_t)((packed[i] << done & mask) << shift);
+}
+
+/*
+ * The usual planes, of 4, 8 or 16 bits: 16 / width rows of words make one row of the
+ * plane, and no word is divided. Shifts by constants, so that gcc takes 16-bit lanes.
+ */
+static inline void plane_put_whole(uint16_t *restrict plane,
+                                   const uint16_t *restrict words, size_t lanes,
+                                   const int shift, const int width)
+{
+    const int rows = 16 / width;
+    for (int word = 0; word < width; word++, words += (size_t)rows * lanes)
+        for (size_t i = 0; i < lanes; i++) {
+            uint16_t sum = 0;
+            for (int row = 0; row < rows; row++) {
+                uint16_t cut = (uint16_t)(words[(size_t)row * lanes + i] >> shift);
+                cut &= (uint16_t)((1u << width) - 1);
+                sum |= (uint16_t)(cut << row * width);
+            }
+            *plane++ = sum;
+        }
+}
+
+static inline void plane_take_whole(uint16_t *restrict words,
+                                    const uint16_t *restrict plane, size_t lanes,
+                                    const int shift, const int width)
+{
+    const int rows = 16 / width;
+    for (int word = 0; word < width; word++, plane += lanes)
+        for (int row = 0; row < rows; row++)
+            for (size_t i = 0; i < lanes; i++) {
+                uint16_t cut = (uint16_t)(plane[i] >> row * width);
+                cut &= (uint16_t)((1u << width) - 1);
+                *words++ |= (uint16_t)(cut << shift);
+            }
+}
+
+/* Return whether the plane is one of the usual ones, and do it then. */
+#define PLANE_USUAL(name, whole)                                                       \
+    CLONES_V4 static bool name(uint16_t *to, const uint16_t *from, size_t lanes,       \
+                               int shift, int width)                                   \
+    {                                                                                  \
+        if (width == 16)                                                               \
+            whole(to, from, lanes, 0, 16);                                             \
+        else if (width == 8 && shift == 0)                                             \
+            whole(to, from, lanes, 0, 8);                                              \
+        else if (width == 8 && shift == 8)                                             \
+            whole(to, from, lanes, 8, 8);                                              \
+        else if (width == 4 && shift == 0)                                             \
+            whole(to, from, lanes, 0, 4);                                              \
+        else                                                                           \
+            return false;                                                              \
+        return true;                                                                   \
+    }
+
+PLANE_USUAL(plane_put_usual, plane_put_whole)
+PLANE_USUAL(plane_take_usual, plane_take_whole)
+
+void plane_pack(void *plane, const uint16_t *words, size_t lanes, int shift, int width)
+{
+    uint16_t packed[PLANE_ROWS * PLANE_MAX_LANES];
+    uint16_t mask = (uint16_t)((1u << width) - 1);
+    size_t bytes = plane_bytes(lanes * PLANE_ROWS, width);
+    if (plane_put_usual(packed, words, lanes, shift, width)) {
+        memcpy(plane, packed, bytes);
+        return;
+    }
+    memset(packed, 0, bytes);
+    for (int row = 0; row < PLANE_ROWS && width; row++) {
+        struct plane_place at = plane_place_of(row, width);
+        const uint16_t *from = words + (size_t)row * lanes;
+        uint16_t *to = packed + at.word * lanes;
+        plane_put_row(to, from, lanes, shift, at.bit, mask);
+        if (at.bit + width > 16)
+            plane_put_rest(to + lanes, from, lanes, shift, 16 - at.bit, mask);
+    }
+    memcpy(plane, packed, bytes);
+}
+
+void plane_unpack(uint16_t *words, const void *plane, size_t lanes, int shift,
+                  int width)
+{
+    uint16_t packed[PLANE_ROWS * PLANE_MAX_LANES];
+    uint16_t mask = (uint16_t)((1u << width) - 1);
+    memcpy(packed, plane, plane_bytes(lanes * PLANE_ROWS, width));
+    if (plane_take_usual(words, packed, lanes, shift, width))
+        return;
+    for (int row = 0; row < PLANE_ROWS && width; row++) {
+        struct plane_place at = plane_place_of(row, width);
+        const uint16_t *from = packed + at.word * lanes;
+        uint16_t *to = words + (size_t)row * lanes;
+        plane_take_row(to, from, lanes, shift, at.bit, mask);
+        if (at.bit + width > 16)
+            plane_take_rest(to, from + lanes, lanes, shift, 16 - at.bit, mask);
+    }
+}
+
+/* Lattices. */
 
 static inline float lattice_as_float(uint32_t bits)
 {
@@ -279,4 +422,130 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
         memset(out, 0, count * sizeof *out); /* no -0 */
     return lattice_begin_hash(count, step, seed, bits) + sum == hash &&
            lattice_all_zero(words + count, lanes * PLANE_ROWS - count);
+}
+
+/*
+ * The rotation of quantize.h: signs, then the Walsh-Hadamard transform in place, log2
+ * of the size stages of sums and differences at distances 1, 2, 4, ... Its matrix is
+ * symmetric and orthogonal, so it undoes itself. Each element goes through the same
+ * additions in the same order, whichever loop below computes a stage.
+ */
+
+enum { ROTATE_TILE = 64 };
+
+/* out may be in. A sign is the top bit of a product, which depends on all bits of the
+ * other. */
+CLONES static void rotate_signs(float *out, const float *in, uint32_t count,
+                                uint64_t seed)
+{
+    uint64_t key = splitmix_at(seed, 1);
+    uint32_t first = (uint32_t)key, second = (uint32_t)(key >> 32) | 1;
+    INDEPENDENT
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t h = i * 0x9e3779b9u + first, bits;
+        h = (h ^ h >> 15) * second;
+        h = (h ^ h >> 16) * 0x7feb352du;
+        memcpy(&bits, in + i, sizeof bits);
+        bits ^= h & 0x80000000u;
+        memcpy(out + i, &bits, sizeof bits);
+    }
+}
+
+/* One stage. */
+static inline void rotate_stage(float *x, size_t count, size_t stride)
+{
+    for (size_t begin = 0; begin < count; begin += 2 * stride) {
+        float *restrict a = x + begin, *restrict b = a + stride;
+        for (size_t i = 0; i < stride; i++) {
+            float sum = a[i] + b[i], difference = a[i] - b[i];
+            a[i] = sum;
+            b[i] = difference;
+        }
+    }
+}
+
+/* Two stages, at distances `stride` and 2 `stride`. */
+static inline void rotate_two_stages(float *x, size_t count, size_t stride)
+{
+    for (size_t begin = 0; begin < count; begin += 4 * stride) {
+        float *restrict at = x + begin;
+        for (size_t i = 0; i < stride; i++) {
+            float a = at[i], b = at[i + stride];
+            float c = at[i + 2 * stride], d = at[i + 3 * stride];
+            float ab = a + b, a_b = a - b, cd = c + d, c_d = c - d;
+            at[i] = ab + cd;
+            at[i + stride] = a_b + c_d;
+            at[i + 2 * stride] = ab - cd;
+            at[i + 3 * stride] = a_b - c_d;
+        }
+    }
+}
+
+/* Two stages of neighbors: the bits of an index move down by two places, and the two
+ * that were combined come to the top. So the next call combines the next two bits, and
+ * three calls put a tile back in order. Loops over neighbors vectorize in this form. */
+static inline void rotate_neighbors(float *restrict out, const float *restrict in)
+{
+    enum { QUARTER = ROTATE_TILE / 4 };
+    for (size_t i = 0; i < QUARTER; i++) {
+        float a = in[4 * i], b = in[4 * i + 1], c = in[4 * i + 2], d = in[4 * i + 3];
+        float ab = a + b, a_b = a - b, cd = c + d, c_d = c - d;
+        out[i] = ab + cd;
+        out[i + QUARTER] = a_b + c_d;
+        out[i + 2 * QUARTER] = ab - cd;
+        out[i + 3 * QUARTER] = a_b - c_d;
+    }
+}
+
+/* 1 / sqrt(count) for a power of two, correctly rounded. */
+static float rotate_norm(size_t count)
+{
+    float factor = 1;
+    for (; count >= 4; count /= 4)
+        factor /= 2;
+    return count == 2 ? factor * 0x1.6a09e6p-1f : factor;
+}
+
+/* The transform of a power of two. */
+CLONES_V4 static void rotate_part(float *x, size_t count)
+{
+    float once[ROTATE_TILE], twice[ROTATE_TILE];
+    size_t stride = 1;
+    if (count >= ROTATE_TILE) {
+        for (size_t begin = 0; begin < count; begin += ROTATE_TILE) {
+            rotate_neighbors(once, x + begin);
+            rotate_neighbors(twice, once);
+            rotate_neighbors(x + begin, twice);
+        }
+        stride = ROTATE_TILE;
+    }
+    for (; 4 * stride <= count; stride *= 4)
+        rotate_two_stages(x, count, stride);
+    if (stride < count)
+        rotate_stage(x, count, stride);
+    float norm = rotate_norm(count);
+    for (size_t i = 0; i < count; i++)
+        x[i] *= norm;
+}
+
+/* Part by part, each the largest power of two that is left. */
+static void rotate_parts(float *x, size_t count)
+{
+    for (size_t part = LATTICE_BLOCK; part; part /= 2)
+        if (count & part) {
+            rotate_part(x, part);
+            x += part;
+        }
+}
+
+void lattice_rotate(float *out, const float *in, size_t count, uint64_t seed)
+{
+    rotate_signs(out, in, (uint32_t)count, seed);
+    rotate_parts(out, count);
+}
+
+void lattice_rotate_back(float *x, size_t count, uint64_t seed)
+{
+    rotate_parts(x, count);
+    rotate_signs(x, x, (uint32_t)count, seed);
 }

@@ -3,7 +3,7 @@
 #ifndef PCOLL_TRANSPORT_MPI_REDUCTION_H
 #define PCOLL_TRANSPORT_MPI_REDUCTION_H
 
-#include "kernels/user_reduction.h"
+#include "kernels/payload.h"
 
 /* A user_reduction_fn. PCOLL_EINVAL for what is null, not commutative, not contiguous,
  * or not defined by MPI. */

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "kernels/dtypes.h"
+#include "kernels/reduce.h"
 
 /* A (sender, receiver, tag): its last arrival, which later messages do not overtake. */
 struct sim_lane {

@@ -114,7 +114,7 @@ class Tally:
 
 class KilledJob:
     """One job of so many ranks, all but one of which are killed, or fewer; or die by themselves,
-    each at its moment (csrc/base/moment.h), where the core was built with checks: in the loop, or
+    each at its moment (csrc/base/check.h), where the core was built with checks: in the loop, or
     after it, which is short then."""
 
     def __init__(

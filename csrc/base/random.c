@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See siphash.h. The names v0 to v3 are those of the specification. */
-#include "base/siphash.h"
+/* SipHash; see random.h. The names v0 to v3 are those of the specification. */
+#include "base/random.h"
 
 struct siphash_state {
     uint64_t v0, v1, v2, v3;

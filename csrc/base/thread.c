@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Yields with a clock; why is in contention.h. */
-#include "base/contention.h"
+/* See thread.h. */
+#include "base/thread.h"
 
 #include <sched.h>
 
+#include "base/check.h"
 #include "base/clock.h"
+
+/* Yields with a clock. */
 
 /*
  * A yield that takes longer than CROWDED_US has met a thread that computes. For as long
@@ -35,4 +38,37 @@ void contention_yield(struct contention *c)
     lasting = lasting < CONTENDED_MAX_US ? lasting : CONTENDED_MAX_US;
     atomic_store(&c->lasting_us, lasting);
     atomic_store(&c->until_us, now + lasting);
+}
+
+/* Sleepers. */
+
+void sleepers_init(struct sleepers *s)
+{
+    CHECK(s);
+    lock_init(&s->mutex, LOCK_SLEEPERS);
+    pthread_cond_init(&s->changed, NULL);
+}
+
+void sleepers_destroy(struct sleepers *s)
+{
+    CHECK(s);
+    pthread_cond_destroy(&s->changed);
+    lock_destroy(&s->mutex);
+}
+
+void sleepers_await(struct sleepers *s, bool (*so)(void *arg), void *arg)
+{
+    CHECK(so);
+    lock_take(&s->mutex);
+    while (!so(arg))
+        lock_sleep(&s->mutex, &s->changed);
+    lock_release(&s->mutex);
+}
+
+void sleepers_wake(struct sleepers *s)
+{
+    CHECK(s);
+    lock_take(&s->mutex);
+    pthread_cond_broadcast(&s->changed);
+    lock_release(&s->mutex);
 }

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See memory.h. */
+#include "base/memory.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "include/partialcoll.h"
+
+/* The cache. */
+
+size_t cache_size(void)
+{
+    enum { TYPICAL_KIB = 32 << 10 }; /* where the system does not tell */
+    unsigned long kib = 0;
+    FILE *f = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
+    if (f) {
+        if (fscanf(f, "%luK", &kib) != 1)
+            kib = 0;
+        fclose(f);
+    }
+    return (kib ? kib : TYPICAL_KIB) * 1024;
+}
+
+/* Copying past the cache. */
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+
+enum { LINE = 64 };
+
+static void stream_line(char *out, const char *in)
+{
+    const __m128i_u *from = (const __m128i_u *)in;
+    __m128i *to = (__m128i *)out;
+    __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1),
+            c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+    _mm_stream_si128(to, a);
+    _mm_stream_si128(to + 1, b);
+    _mm_stream_si128(to + 2, c);
+    _mm_stream_si128(to + 3, d);
+}
+
+/* Whole lines stream; what is before the first and after the last does not. */
+void copy_past_cache(void *out, const void *in, size_t bytes)
+{
+    char *to = out;
+    const char *from = in;
+    size_t head = (LINE - (uintptr_t)to % LINE) % LINE;
+    head = head < bytes ? head : bytes;
+    memcpy(to, from, head);
+    size_t at = head;
+    for (; at + LINE <= bytes; at += LINE)
+        stream_line(to + at, from + at);
+    memcpy(to + at, from + at, bytes - at);
+    _mm_sfence(); /* streaming stores are not ordered by what orders the others */
+}
+
+#else
+
+void copy_past_cache(void *out, const void *in, size_t bytes)
+{
+    memcpy(out, in, bytes);
+}
+
+#endif
+
+/* How much is left. */
+
+/* The files of a control group's folder. What only caches files is given back before anybody
+ * is killed for memory, and counts as used there. */
+struct version {
+    const char *folder, *limit, *used, *cached;
+};
+static const struct version unified = {"", "memory.max", "memory.current",
+                                       "inactive_file %llu"},
+                            first = {"/memory", "memory.limit_in_bytes",
+                                     "memory.usage_in_bytes",
+                                     "total_inactive_file %llu"};
+
+/* In the first line of this form; UINT64_MAX: in none, or there is no file. */
+static uint64_t memory_read_number(const char *folder, const char *name,
+                                   const char *format)
+{
+    char path[PATH_MAX], line[128];
+    unsigned long long value;
+    uint64_t found = UINT64_MAX;
+    int length = snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = length < (int)sizeof path ? fopen(path, "r") : NULL;
+    while (f && found == UINT64_MAX && fgets(line, sizeof line, f))
+        if (sscanf(line, format, &value) == 1)
+            found = value;
+    if (f)
+        fclose(f);
+    return found;
+}
+
+static uint64_t memory_least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t memory_left_in(const struct version *v, const char *folder)
+{
+    uint64_t limit = memory_read_number(folder, v->limit, "%llu");
+    uint64_t used = memory_read_number(folder, v->used, "%llu");
+    uint64_t cached = memory_read_number(folder, "memory.stat", v->cached);
+    if (limit == UINT64_MAX || used == UINT64_MAX)
+        return UINT64_MAX;
+    if (cached != UINT64_MAX)
+        used -= memory_least(cached, used);
+    return limit - memory_least(used, limit);
+}
+
+/* Of a group and of all that it lies in. */
+static uint64_t memory_left_from(const struct version *v, const char *mount,
+                                 const char *own)
+{
+    char folder[PATH_MAX];
+    uint64_t left = UINT64_MAX;
+    size_t root = strlen(mount) + strlen(v->folder);
+    int length = snprintf(folder, sizeof folder, "%s%s%s", mount, v->folder, own);
+    if (length >= (int)sizeof folder)
+        return left;
+    while (strlen(folder) >= root) {
+        left = memory_least(left, memory_left_in(v, folder));
+        char *slash = strrchr(folder + root, '/');
+        if (!slash)
+            break;
+        *slash = 0;
+    }
+    return left;
+}
+
+/* "memory" among names with commas between. */
+static bool memory_is_controlled(const char *names)
+{
+    for (const char *at = names; (at = strstr(at, "memory")); at++)
+        if ((at == names || at[-1] == ',') && (at[6] == ',' || !at[6]))
+            return true;
+    return false;
+}
+
+uint64_t memory_left_in_groups(const char *groups, const char *mount)
+{
+    CHECK(groups && mount);
+    char line[PATH_MAX];
+    uint64_t left = UINT64_MAX;
+    FILE *f = fopen(groups, "r");
+    while (f && fgets(line, sizeof line, f)) { /* number:controllers:group */
+        line[strcspn(line, "\n")] = 0;
+        char *names = strchr(line, ':'), *own = names ? strchr(names + 1, ':') : NULL;
+        if (!own)
+            continue;
+        *own++ = 0;
+        if (!*++names)
+            left = memory_least(left, memory_left_from(&unified, mount, own));
+        else if (memory_is_controlled(names))
+            left = memory_least(left, memory_left_from(&first, mount, own));
+    }
+    if (f)
+        fclose(f);
+    return left;
+}
+
+uint64_t memory_left(void)
+{
+    uint64_t machine = memory_read_number("/proc", "meminfo", "MemAvailable: %llu kB");
+    machine = machine == UINT64_MAX ? machine : machine * 1024;
+    return memory_least(machine,
+                        memory_left_in_groups("/proc/self/cgroup", "/sys/fs/cgroup"));
+}
+
+/*
+ * Which addresses are held, and what was disposed of while they were. Both lists belong
+ * to who holds the mutex, both are short. A block is in `disposed` if and only if an
+ * address in it is held; it is ended without the mutex, by who took it from the list,
+ * when nobody else knows of it any more.
+ */
+
+struct hold {
+    uintptr_t address;
+    size_t count;
+    struct hold *next;
+};
+
+struct memory_block {
+    uintptr_t begin;
+    size_t bytes;
+    void (*end)(void *memory, size_t bytes);
+    struct memory_block *next;
+};
+
+static struct lock mutex = LOCK_INIT(LOCK_HELD_MEMORY);
+static struct hold *holds;
+static struct memory_block *disposed;
+
+static bool memory_block_has(const struct memory_block *b, uintptr_t address)
+{
+    return address - b->begin < b->bytes;
+}
+
+static bool memory_is_held(const struct memory_block *b)
+{
+    for (const struct hold *h = holds; h; h = h->next)
+        if (memory_block_has(b, h->address))
+            return true;
+    return false;
+}
+
+static struct hold **memory_find_hold(uintptr_t address)
+{
+    struct hold **at = &holds;
+    while (*at && (*at)->address != address)
+        at = &(*at)->next;
+    return at;
+}
+
+int pcoll_memory_hold(const void *address)
+{
+    int rc = fail_if_null(address);
+    if (rc != PCOLL_OK)
+        return rc;
+    lock_take(&mutex);
+    struct hold **at = memory_find_hold((uintptr_t)address);
+    if (!*at && (*at = malloc(sizeof **at)))
+        **at = (struct hold){.address = (uintptr_t)address};
+    if (*at)
+        (*at)->count++;
+    else
+        rc = fail(PCOLL_ENOMEM, "no memory to hold a view");
+    lock_release(&mutex);
+    return rc;
+}
+
+/* Out of the list with the block of this address, if nothing in it is held. */
+static struct memory_block *memory_take_block(uintptr_t address)
+{
+    struct memory_block **at = &disposed;
+    while (*at && !memory_block_has(*at, address))
+        at = &(*at)->next;
+    struct memory_block *b = *at;
+    if (!b || memory_is_held(b))
+        return NULL;
+    *at = b->next;
+    return b;
+}
+
+void pcoll_memory_release(const void *address)
+{
+    struct memory_block *free_now = NULL;
+    if (!address)
+        return;
+    lock_take(&mutex);
+    struct hold **at = memory_find_hold((uintptr_t)address), *h = *at;
+    CHECK(h && h->count > 0);
+    if (!--h->count) {
+        *at = h->next;
+        free(h);
+        free_now = memory_take_block((uintptr_t)address);
+    }
+    lock_release(&mutex);
+    if (free_now)
+        free_now->end((void *)free_now->begin, free_now->bytes);
+    free(free_now);
+}
+
+void memory_dispose(void *memory, size_t bytes, void (*end)(void *memory, size_t bytes))
+{
+    CHECK(memory && bytes && end);
+    struct memory_block block = {
+        .begin = (uintptr_t)memory, .bytes = bytes, .end = end};
+    lock_take(&mutex);
+    bool held = memory_is_held(&block);
+    struct memory_block *b = held ? malloc(sizeof *b) : NULL;
+    if (b) { /* without memory for it the block is lost, which is better than gone */
+        *b = block;
+        b->next = disposed;
+        disposed = b;
+    }
+    lock_release(&mutex);
+    if (!held)
+        end(memory, bytes);
+}
