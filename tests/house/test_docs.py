@@ -102,6 +102,11 @@ def test_every_page_is_reached():
     assert not MADE - set(named)
 
 
+def test_llms_txt_names_every_page():
+    named = re.findall(r"\]\(([\w-]+)\.md\)", (DOCS / "llms.txt").read_text())
+    assert sorted(named) == sorted(file.stem for file in DOCS.glob("*.md"))
+
+
 each_page = pytest.mark.parametrize(
     "page",
     sorted([*DOCS.glob("*.md"), DOCS / "llms.txt", ROOT / "README.md"]),
