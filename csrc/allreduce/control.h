@@ -15,7 +15,42 @@
 #define PCOLL_ALLREDUCE_CONTROL_H
 
 #include "allreduce/endpoint.h"
-#include "allreduce/stall_answer.h"
+
+/*
+ * Who is missing? What a rank answers when it is asked where it is: its agent does, for
+ * each rank of its domain. An answer carries, in `round`, the rank; in value[0], the
+ * round that its next call stands for; in value[1], how many rounds it has activated,
+ * shifted by 8, and the flags below.
+ */
+
+enum answer_flag {
+    ANSWERED = 1,
+    HAS_ARRIVED = 2,
+    HAS_JOINED = 4,
+    HAS_LEFT = 8,
+    IS_CLOSING = 16,
+    IS_CALLING = 32,
+    ALL_ANSWER_FLAGS = 63
+};
+
+struct stall_answer {
+    uint64_t next, activated;
+    unsigned flags;
+};
+
+/* What comes back, for somebody who waits for it. */
+struct stall_answers {
+    uint32_t size;
+    _Atomic uint32_t missing;
+    struct stall_answer *by_rank;
+};
+
+/* Member `who` of this domain, as far as all may know. */
+struct stall_answer stall_answer_of(const struct endpoint *v, uint32_t who);
+/* Driver: answer a question; take an answer. */
+int stall_answer_send(const struct endpoint *v, uint32_t source);
+void stall_answer_take(struct endpoint *v, uint32_t rank,
+                       const struct stall_answer *answer);
 
 enum control_kind {
     CONTROL_ACTIVATE,
@@ -53,5 +88,17 @@ static inline int control_send(const struct endpoint *v, uint32_t rank,
                               .round = v->engine.current};
     return t->ops->control(t, rank, &message);
 }
+
+/*
+ * Who is missing? A rank that waits for too long asks all others where they are; their
+ * agents answer. What comes out is one sentence for people.
+ */
+
+/* Application: ask, collect for at most patience_us, write the sentence. */
+int stall_report_run(struct endpoint *v, int64_t patience_us, char *text,
+                     uint64_t capacity);
+/* The same of a handle that this rank frees: which ranks do not? */
+int stall_report_unfreed(struct endpoint *v, int64_t patience_us, char *text,
+                         uint64_t capacity);
 
 #endif

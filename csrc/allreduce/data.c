@@ -15,13 +15,13 @@ struct view {
     size_t begin, end; /* in the block */
 };
 
-static bool is_temporary(int buffer)
+static bool data_is_temporary(int buffer)
 {
     return buffer >= BUFFER_TEMP;
 }
 
-static struct view view_of(const struct round_data *d, int buffer,
-                           const struct slice *slice)
+static struct view data_view_of(const struct round_data *d, int buffer,
+                                const struct slice *slice)
 {
     const struct payload *p = &d->shape->payload;
     const struct data_buffer *b = &d->buffers[buffer];
@@ -32,21 +32,21 @@ static struct view view_of(const struct round_data *d, int buffer,
         v.begin = payload_cut(p, slice->begin, slice->of);
         v.end = payload_cut(p, slice->end, slice->of);
     }
-    if (!is_temporary(buffer) || !d->plan.pieces)
+    if (!data_is_temporary(buffer) || !d->plan.pieces)
         v.data += v.begin;
     return v;
 }
 
-static bool is_null(const struct round_data *d, const struct round_header *h)
+static bool data_is_null(const struct round_data *d, const struct round_header *h)
 {
     return round_is_null(h, d->shape->ranks);
 }
 
 struct message data_outgoing(struct round_data *d, const struct op *op)
 {
-    struct view v = view_of(d, op->a, &op->slice);
+    struct view v = data_view_of(d, op->a, &op->slice);
     size_t bytes = v.end - v.begin, header = d->shape->header_bytes;
-    bool null = is_null(d, v.header), before = op->header == HEADER_BEFORE;
+    bool null = data_is_null(d, v.header), before = op->header == HEADER_BEFORE;
     if (op->header == HEADER_NONE)
         return (struct message){v.data, null ? 0 : bytes};
     if (null && op->a == BUFFER_CONTRIBUTION) /* it has no data to be next to */
@@ -61,7 +61,7 @@ struct message data_outgoing(struct round_data *d, const struct op *op)
 
 struct message data_incoming(struct round_data *d, const struct op *op)
 {
-    struct view v = view_of(d, op->out, &op->slice);
+    struct view v = data_view_of(d, op->out, &op->slice);
     size_t bytes = v.end - v.begin, header = d->shape->header_bytes;
     if (op->header == HEADER_NONE)
         return (struct message){v.data, bytes};
@@ -71,13 +71,14 @@ struct message data_incoming(struct round_data *d, const struct op *op)
 
 size_t data_message_bytes(const struct round_data *d, const struct op *op)
 {
-    struct view v = view_of(d, BUFFER_RESULT, &op->slice);
+    struct view v = data_view_of(d, BUFFER_RESULT, &op->slice);
     return v.end - v.begin + (op->header == HEADER_NONE ? 0 : d->shape->header_bytes);
 }
 
 /* The header of a message that came: a null one has nothing but it. */
-static struct round_header *find_header(const struct round_data *d, const struct op *op,
-                                        const struct view *v, size_t bytes)
+static struct round_header *data_find_header(const struct round_data *d,
+                                             const struct op *op, const struct view *v,
+                                             size_t bytes)
 {
     size_t header = d->shape->header_bytes;
     if (op->header == HEADER_NONE)
@@ -90,27 +91,27 @@ static struct round_header *find_header(const struct round_data *d, const struct
 int data_received(struct round_data *d, const struct op *op, size_t bytes,
                   uint64_t round)
 {
-    struct view v = view_of(d, op->out, &op->slice);
+    struct view v = data_view_of(d, op->out, &op->slice);
     size_t header = op->header == HEADER_NONE ? 0 : d->shape->header_bytes;
     size_t full = header + v.end - v.begin;
-    struct round_header *h = find_header(d, op, &v, bytes);
+    struct round_header *h = data_find_header(d, op, &v, bytes);
     if (bytes != header && bytes != full)
         return fail(
             PCOLL_EPROTOCOL,
             "rank %d sent a message of %zu bytes where %zu or %zu were expected",
             op->peer, bytes, header, full);
     int rc = header ? round_header_check(h, d->shape->ranks, round) : PCOLL_OK;
-    if (rc == PCOLL_OK && bytes != (is_null(d, h) ? header : full))
+    if (rc == PCOLL_OK && bytes != (data_is_null(d, h) ? header : full))
         return fail(PCOLL_EPROTOCOL,
                     "rank %d sent a message of %zu bytes with a header for %zu",
-                    op->peer, bytes, is_null(d, h) ? header : full);
+                    op->peer, bytes, data_is_null(d, h) ? header : full);
     if (rc == PCOLL_OK)
         d->buffers[op->out].header = h;
     return rc;
 }
 
 /* The result's header stays in front of it; a temporary's came somewhere. */
-static struct round_header *own_header(struct round_data *d, int buffer)
+static struct round_header *data_own_header(struct round_data *d, int buffer)
 {
     struct data_buffer *b = &d->buffers[buffer];
     b->header = (struct round_header *)b->memory;
@@ -119,9 +120,10 @@ static struct round_header *own_header(struct round_data *d, int buffer)
 
 int data_reduce(struct round_data *d, const struct op *op)
 {
-    struct view a = view_of(d, op->a, &op->slice), b = view_of(d, op->b, &op->slice);
-    struct view out = view_of(d, op->out, &op->slice);
-    bool no_a = is_null(d, a.header), no_b = is_null(d, b.header);
+    struct view a = data_view_of(d, op->a, &op->slice),
+                b = data_view_of(d, op->b, &op->slice);
+    struct view out = data_view_of(d, op->out, &op->slice);
+    bool no_a = data_is_null(d, a.header), no_b = data_is_null(d, b.header);
     size_t bytes = out.end - out.begin;
     int rc = PCOLL_OK;
     if (!no_a && !no_b)
@@ -131,16 +133,17 @@ int data_reduce(struct round_data *d, const struct op *op)
         memcpy(out.data, a.data, bytes);
     else if (!no_b && out.data != b.data)
         memcpy(out.data, b.data, bytes);
-    round_header_merge(own_header(d, op->out), a.header, b.header, d->shape->ranks);
+    round_header_merge(data_own_header(d, op->out), a.header, b.header,
+                       d->shape->ranks);
     return rc;
 }
 
 void data_copy(struct round_data *d, const struct op *op)
 {
-    struct view from = view_of(d, op->a, &op->slice);
-    struct view to = view_of(d, op->out, &op->slice);
-    memcpy(own_header(d, op->out), from.header, d->shape->header_bytes);
-    if (!is_null(d, from.header))
+    struct view from = data_view_of(d, op->a, &op->slice);
+    struct view to = data_view_of(d, op->out, &op->slice);
+    memcpy(data_own_header(d, op->out), from.header, d->shape->header_bytes);
+    if (!data_is_null(d, from.header))
         memcpy(to.data, from.data, from.end - from.begin);
     else if (d->plan.algorithm == PCOLL_ALGORITHM_NATIVE) /* which knows no null */
         payload_identity_block(&d->shape->payload, to.data);
@@ -148,12 +151,12 @@ void data_copy(struct round_data *d, const struct op *op)
 
 /* Headers in a form that BOR merges: flags, the masks, and who started the round as one
  * more mask. */
-static size_t native_words(const struct round_shape *shape)
+static size_t data_native_words(const struct round_shape *shape)
 {
     return 1 + (ROUND_MASKS + 1) * bitset_words(shape->ranks);
 }
 
-static void or_uint64(void *out, const void *a, const void *b, size_t count)
+static void data_or_words(void *out, const void *a, const void *b, size_t count)
 {
     uint64_t *to = out;
     const uint64_t *p = a, *q = b;
@@ -161,26 +164,26 @@ static void or_uint64(void *out, const void *a, const void *b, size_t count)
         to[i] = p[i] | q[i];
 }
 
-static struct native_call native_header(struct round_data *d)
+static struct native_call data_native_header(struct round_data *d)
 {
     const struct round_header *h = d->buffers[BUFFER_RESULT].header;
     size_t words = bitset_words(d->shape->ranks);
-    memset(d->native, 0, native_words(d->shape) * sizeof *d->native);
+    memset(d->native, 0, data_native_words(d->shape) * sizeof *d->native);
     d->native[0] = h->flags;
     memcpy(d->native + 1, h->masks, ROUND_MASKS * words * sizeof *d->native);
     if (h->initiator != ROUND_NOBODY)
         bitset_add(d->native + 1 + ROUND_MASKS * words, h->initiator);
     return (struct native_call){.data = d->native,
-                                .count = native_words(d->shape),
+                                .count = data_native_words(d->shape),
                                 .dtype = PCOLL_UINT64,
                                 .op = PCOLL_BOR,
-                                .reduce = or_uint64};
+                                .reduce = data_or_words};
 }
 
 struct native_call data_native(struct round_data *d, const struct op *op)
 {
     if (op->out == NATIVE_HEADER)
-        return native_header(d);
+        return data_native_header(d);
     const struct payload_part *part = &d->shape->payload.part[op->out];
     char *data = d->buffers[BUFFER_RESULT].memory + d->shape->header_bytes;
     return (struct native_call){.data = data + part->offset,
@@ -215,8 +218,8 @@ void data_begin(struct round_data *d, struct round_header *contribution,
 }
 
 /* Of one temporary. */
-static size_t temp_bytes(const struct round_shape *shape,
-                         const struct algorithm_plan *plan)
+static size_t data_temp_bytes(const struct round_shape *shape,
+                              const struct algorithm_plan *plan)
 {
     size_t piece = payload_longest_slice(&shape->payload, plan->pieces);
     size_t bytes = plan->pieces ? shape->header_bytes + piece : shape->slot_bytes;
@@ -225,7 +228,7 @@ static size_t temp_bytes(const struct round_shape *shape,
 
 size_t data_bytes(const struct round_shape *shape, const struct algorithm_plan *plan)
 {
-    return (size_t)plan->temps * temp_bytes(shape, plan);
+    return (size_t)plan->temps * data_temp_bytes(shape, plan);
 }
 
 int data_init(struct round_data *d, const struct round_shape *shape,
@@ -234,14 +237,15 @@ int data_init(struct round_data *d, const struct round_shape *shape,
     size_t bytes = data_bytes(shape, plan);
     *d = (struct round_data){.shape = shape, .plan = *plan};
     if (plan->algorithm == PCOLL_ALGORITHM_NATIVE &&
-        !(d->native = calloc(native_words(shape), sizeof *d->native)))
+        !(d->native = calloc(data_native_words(shape), sizeof *d->native)))
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", shape->ranks);
     if (bytes && !(d->memory = pages_allocate(bytes))) {
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", bytes);
     }
     for (int i = 0; i < plan->temps; i++) {
-        d->buffers[BUFFER_TEMP + i].memory = d->memory + i * temp_bytes(shape, plan);
-        round_header_clear(own_header(d, BUFFER_TEMP + i), shape->ranks, 0);
+        d->buffers[BUFFER_TEMP + i].memory =
+            d->memory + i * data_temp_bytes(shape, plan);
+        round_header_clear(data_own_header(d, BUFFER_TEMP + i), shape->ranks, 0);
     }
     return PCOLL_OK;
 }

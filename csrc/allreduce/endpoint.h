@@ -35,13 +35,67 @@
 
 #include "domain/placement.h"
 #include "domain/segment.h"
-#include "schedule/engine.h"
-#include "allreduce/event_log.h"
+#include "include/partialcoll.h"
+#include "protocol/round_trigger.h"
+#include "protocol/vote_count.h"
 #include "runtime/communicator.h"
+#include "schedule/engine.h"
+#include "transport/transport.h"
 #include "allreduce/data.h"
-#include "allreduce/endpoint_trigger.h"
+#include "allreduce/event_log.h"
 
-struct stall_answers; /* stall_answer.h */
+/*
+ * What an endpoint knows of the start of its current round: what its members have
+ * brought is counted here; where a coordinator decides it is reported there, and the
+ * coordinator counts what comes (protocol/vote_count.h). The decision itself is
+ * protocol/round_trigger.h.
+ *
+ * A report is sent whenever it has grown, and carries the whole count. One for the next
+ * round is kept, since its sender may be a round ahead; one for a round that has started
+ * or is over is dropped. Timers: linger at the coordinator, deadline wherever somebody
+ * has arrived.
+ */
+
+struct control_message;
+struct endpoint;
+
+struct endpoint_trigger {
+    struct policy_round round; /* of the current round, if open */
+    bool open;
+    struct policy_report sent;     /* to the coordinator */
+    struct vote_count votes[2];    /* of round r: votes[r % 2] */
+    uint64_t *arrived, *deposited; /* sets of ranks */
+    uint32_t *absences;            /* in a row, by rank; NULL: not counted */
+    int64_t first_arrival, met;    /* times, or ROUND_NEVER */
+    uint32_t first;                /* the rank whose arrival that was */
+    uint64_t *reports_sent;        /* by endpoint; NULL where there are none */
+    uint64_t reports_received;
+};
+
+int endpoint_trigger_init(struct endpoint *v);
+void endpoint_trigger_destroy(struct endpoint *v);
+size_t endpoint_trigger_bytes(const pcoll_policy *policy, uint32_t ranks,
+                              uint32_t endpoints);
+
+/* Shall the endpoint start the current round, which is released and not active? Sets
+ * *start, and the initiator; reports to the coordinator; may set an alarm. */
+int endpoint_trigger_evaluate(struct endpoint *v, bool *start);
+/* Has the deadline of the current round passed for those who have arrived here? May set
+ * an alarm. */
+bool endpoint_trigger_deadline(struct endpoint *v);
+/* A report of an endpoint came, of the current round, the next one, or one before. */
+void endpoint_trigger_take(struct endpoint *v, const struct control_message *m);
+/* The current round is over, with this header: say in it whether the policy was kept,
+ * and count absences. Before the live set changes. */
+void endpoint_trigger_finish(struct endpoint *v, struct round_header *result);
+
+/* Are reports still under way to this endpoint, when all have been sent? */
+bool endpoint_trigger_reports_missing(const struct endpoint *v);
+
+/* The ranks whose arrivals start the current round; NULL: those of any. */
+const uint64_t *endpoint_trigger_awaited(struct endpoint *v);
+
+struct stall_answers; /* control.h */
 
 enum closing {
     OPEN,
@@ -154,5 +208,27 @@ int endpoint_run(struct endpoint *v);
 /* Driver: close, after the handles of this communicator that close already; on all
  * ranks in the same order. Over when closing is CLOSED. Idempotent. */
 int endpoint_close(struct endpoint *v);
+
+extern const struct object_ops endpoint_ops;
+
+/* It is this one's turn to close: the barrier begins. */
+int endpoint_enter_closing(struct endpoint *v);
+/* Next step of closing, if the agreement of the last one is over. */
+int endpoint_continue_closing(struct endpoint *v);
+/* All rounds are over: the last messages. */
+int endpoint_drain(struct endpoint *v);
+
+/* The schedule of a handle in GOAL. */
+
+/* A byte that is copied or reduced takes so many nanoseconds. malloc'ed. */
+char *endpoint_goal(const struct endpoint *v, double ns_per_byte);
+
+/* What a handle may be asked for. */
+
+/* PCOLL_EINVAL names the option that is impossible and its range. */
+int options_check(const pcoll_options *options);
+/* With less memory where that changes nothing but how long a rank that joins may take
+ * to read a round before the others wait for it. */
+pcoll_options options_thrifty(const pcoll_options *o);
 
 #endif

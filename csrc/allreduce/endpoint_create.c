@@ -1,19 +1,98 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making an endpoint: the form of its messages, its algorithm, its schedule. */
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "base/memory.h"
 #include "base/error.h"
-#include "allreduce/tuning.h"
-#include "allreduce/endpoint_parts.h"
+#include "protocol/policy.h"
+#include "runtime/user_object.h"
+#include "allreduce/endpoint.h"
+#include "allreduce/event_log.h"
 #include "allreduce/staging.h"
+#include "allreduce/tuning.h"
+
+void pcoll_options_init(pcoll_options *options)
+{
+    if (!options)
+        return;
+    *options = (pcoll_options){
+        .policy.kind = PCOLL_SOLO,
+        .algorithm = PCOLL_ALGORITHM_AUTO,
+        .deliver = PCOLL_DELIVER_ONE,
+        .late = PCOLL_LATE_CARRY,
+        .progress = PCOLL_PROGRESS_AGENT,
+        .history = 8,
+        .domain = PCOLL_DOMAIN_NODE,
+    };
+}
+
+static int options_check_failure(const pcoll_options *o)
+{
+    int rc = user_object_check_failure(o->on_failure, o->progress);
+    if (rc != PCOLL_OK || o->on_failure == PCOLL_FAILURE_RAISE)
+        return rc;
+    if (o->algorithm == PCOLL_ALGORITHM_NATIVE)
+        return fail(
+            PCOLL_EINVAL,
+            "on_failure: \"continue\" cannot take back what algorithm \"native\" "
+            "has left to MPI; use another one");
+    if (o->device)
+        return fail(PCOLL_EINVAL,
+                    "on_failure: \"continue\" is for buffers of the host only");
+    if (event_log_wanted())
+        return fail(PCOLL_EINVAL, "on_failure: \"continue\" cannot be recorded or "
+                                  "replayed: when ranks die is not in the record");
+    return PCOLL_OK;
+}
+
+int options_check(const pcoll_options *o)
+{
+    if (o->invalid)
+        return fail(PCOLL_EINVAL, "invalid arguments");
+    char text[256]; /* the longest has 130 */
+    int rc = pcoll_policy_format(&o->policy, text, sizeof text);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (o->history < 1 || o->history > 1u << 20)
+        return fail(PCOLL_EINVAL, "history: expected 1 to %u rounds, got %u", 1u << 20,
+                    o->history);
+    if (o->deliver < PCOLL_DELIVER_ONE || o->deliver > PCOLL_DELIVER_ALL)
+        return fail(PCOLL_EINVAL, "deliver: unknown value %d", o->deliver);
+    if (o->algorithm < PCOLL_ALGORITHM_AUTO || o->algorithm > PCOLL_ALGORITHM_NATIVE)
+        return fail(PCOLL_EINVAL, "algorithm: unknown value %d", o->algorithm);
+    if (o->domain < PCOLL_DOMAIN_NODE || o->domain > PCOLL_DOMAIN_AUTO)
+        return fail(PCOLL_EINVAL, "domain: unknown value %d", o->domain);
+    if (o->late < PCOLL_LATE_CARRY || o->late > PCOLL_LATE_DROP)
+        return fail(PCOLL_EINVAL, "late: unknown value %d", o->late);
+    if (o->progress < PCOLL_PROGRESS_AGENT || o->progress > PCOLL_PROGRESS_SPIN)
+        return fail(PCOLL_EINVAL, "progress: unknown value %d", o->progress);
+    if (o->progress == PCOLL_PROGRESS_MANUAL && policy_has_timers(&o->policy))
+        return fail(PCOLL_EINVAL,
+                    "progress: linger and deadline need the agent, and manual progress "
+                    "has none");
+    return options_check_failure(o);
+}
+
+/* Where all arrive at every round and are given every round, none can be two rounds
+ * behind: one result to read and one to build are enough, and they stay in the cache.
+ */
+pcoll_options options_thrifty(const pcoll_options *o)
+{
+    pcoll_options thrifty = *o;
+    bool all_arrive = o->policy.kind == PCOLL_FULL && o->policy.deadline <= 0;
+    if (all_arrive && o->deliver == PCOLL_DELIVER_ONE)
+        thrifty.history = 1;
+    return thrifty;
+}
 
 /* Of the table; the ring, where elements do not let the headers into the gaps. MPI's own
  * needs all ranks, not one for each domain. */
-static int choose_algorithm(const struct endpoint_spec *spec,
-                            const struct placement *placement,
-                            const struct payload *payload, enum pcoll_algorithm *a)
+static int endpoint_choose_algorithm(const struct endpoint_spec *spec,
+                                     const struct placement *placement,
+                                     const struct payload *payload,
+                                     enum pcoll_algorithm *a)
 {
     int rc = tuning_choose(placement, payload->bytes, spec->off_node, a);
     bool continues = spec->options->on_failure == PCOLL_FAILURE_CONTINUE;
@@ -41,7 +120,7 @@ int endpoint_lay_out(const struct endpoint_spec *spec,
     }
     enum pcoll_algorithm algorithm = (enum pcoll_algorithm)spec->options->algorithm;
     if (algorithm == PCOLL_ALGORITHM_AUTO)
-        rc = choose_algorithm(spec, placement, &shape->payload, &algorithm);
+        rc = endpoint_choose_algorithm(spec, placement, &shape->payload, &algorithm);
     else if (algorithm == PCOLL_ALGORITHM_RABENSEIFNER &&
              !payload_evenly_cut(&shape->payload))
         rc = fail(PCOLL_EINVAL,
@@ -71,7 +150,7 @@ size_t endpoint_bytes(const struct round_shape *shape,
            endpoint_trigger_bytes(policy, shape->ranks, shape->ranks);
 }
 
-static int build_schedule(struct endpoint *v)
+static int endpoint_build_schedule(struct endpoint *v)
 {
     uint32_t rank = v->drives ? v->placement.index : 0,
              size = v->drives ? v->placement.domains : 1;
@@ -91,7 +170,7 @@ static int build_schedule(struct endpoint *v)
 }
 
 /* What an endpoint does not run needs no memory for messages. */
-static int allocate(struct endpoint *v, struct algorithm_plan *plan)
+static int endpoint_allocate(struct endpoint *v, struct algorithm_plan *plan)
 {
     if (!v->drives)
         plan->temps = 0;
@@ -127,9 +206,9 @@ int endpoint_create(struct communicator *c, const struct endpoint_spec *spec,
     v->shape.payload.past_cache =
         2 * v->placement.members * v->shape.payload.bytes > cache_size();
     if (rc == PCOLL_OK)
-        rc = allocate(v, &plan);
+        rc = endpoint_allocate(v, &plan);
     if (rc == PCOLL_OK)
-        rc = build_schedule(v);
+        rc = endpoint_build_schedule(v);
     if (rc == PCOLL_OK && spec->create_domain)
         rc = endpoint_settle(v, spec->options, spec->create_domain, spec->domain_arg);
     if (rc != PCOLL_OK) {

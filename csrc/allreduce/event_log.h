@@ -33,6 +33,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "protocol/member.h"
+
 struct event_log;
 
 /* What is recorded: with each round how many events came before it, with each read how many rounds
@@ -74,5 +76,22 @@ uint64_t event_log_complete(const struct event_log *a, uint64_t read);
 /* How many rounds have been delivered at the end of this call, from 0; UINT64_MAX:
  * as many as there are. */
 uint64_t event_log_delivered(const struct event_log *a, uint64_t call);
+
+/* A replay of recorded arrivals: may this rank, in this state, do what it
+ * is about to? Each event has its place in the order of the record. All is allowed
+ * without a replay. */
+
+/* A deposit, join or leave: is it this rank's turn? */
+bool replay_admits_event(const struct event_log *log, const struct member *m);
+/* deliver="all": are as many rounds complete as there were at this read? */
+bool replay_admits_read(const struct event_log *log, const struct member *m);
+/* The outstanding call may end. */
+bool replay_call_over(const struct event_log *log, const struct member *m);
+/* Is a read up to round `last` held up? To be as if no more than *horizon rounds were
+ * complete, if so. */
+bool replay_holds_read(const struct event_log *log, const struct member *m,
+                       uint64_t last, uint64_t *horizon);
+/* Rounds complete that the outstanding call is to know of, and no more. */
+uint64_t replay_complete(const struct event_log *log, const struct member *m);
 
 #endif

@@ -9,9 +9,9 @@
 #include <sched.h>
 #include <string.h>
 
-#include "allreduce/tuning.h"
 #include "base/doorbell.h"
 #include "base/random.h"
+#include "allreduce/tuning.h"
 
 enum { NODE, OTHER_NODES, TABLE, OTHER_TABLES, CORES };
 _Static_assert((PCOLL_FULL_WORDS - CORES) * 8 == sizeof(cpu_set_t), "cores fit");

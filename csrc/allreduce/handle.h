@@ -4,10 +4,10 @@
 #define PCOLL_ALLREDUCE_HANDLE_H
 
 #include "base/error.h"
+#include "runtime/census.h"
 #include "runtime/user_object.h"
 #include "allreduce/endpoint.h"
 #include "allreduce/staging.h"
-#include "runtime/census.h"
 
 /*
  * A handle that continues when ranks die. Its recovery replaces the endpoint, and a gate keeps
@@ -93,13 +93,13 @@ static inline struct event_log *handle_log(const pcoll_handle *h)
     return h->endpoint->event_log;
 }
 
-/* handle_state.c: the state of this rank. */
+/* The state of this rank. */
 struct member handle_member(pcoll_handle *h);
 /* PCOLL_OK, or what has failed for good: messages, or an op in another process. */
 int handle_check(pcoll_handle *h);
 bool handle_has_failed(const pcoll_handle *h);
 
-/* handle_replay.c: a deposit, join or leave: PCOLL_EAGAIN while it is not this rank's turn. */
+/* A deposit, join or leave: PCOLL_EAGAIN while it is not this rank's turn. */
 int handle_await_turn(pcoll_handle *h);
 /* A read up to round `last`: the same; as if no more than *horizon rounds were complete. */
 int handle_await_read(pcoll_handle *h, uint64_t last, uint64_t *horizon);
@@ -108,12 +108,12 @@ bool handle_replay_is_over(pcoll_handle *h);
 /* Is the replay of an incomplete record at its end? */
 bool handle_replay_has_ended(pcoll_handle *h);
 
-/* handle_deposit.c: PCOLL_EINVAL if a buffer that has elements is NULL. `buffers` may be NULL. */
+/* PCOLL_EINVAL if a buffer that has elements is NULL. `buffers` may be NULL. */
 int handle_check_buffers(const pcoll_handle *h, const char *name,
                          const void *const *buffers);
-/* handle_deposit.c: has the deposit of this call been made? */
+/* Has the deposit of this call been made? */
 bool handle_try_arrival(pcoll_handle *h);
-/* handle_waiting.c: inside, before and after. */
+/* Inside, before and after. */
 int handle_wait_for_call(pcoll_handle *h, int64_t timeout_us);
 
 /* Free it without waiting for other ranks (process.h). It does not recover. */
@@ -121,7 +121,7 @@ void handle_retire(pcoll_handle *h);
 
 extern const struct user_object_kind handle_kind;
 extern const struct recoverable handle_recoverable; /* handle_recovery.c */
-/* handle_recovery.c: it goes on when ranks die; what that takes is no more needed. */
+/* It goes on when ranks die; what that takes is no more needed. */
 void handle_begin_recoverable(pcoll_handle *h);
 void handle_end_recoverable(pcoll_handle *h);
 /* handle_recovery.c: into g->resumes, for g->successor, the message of the last complete round;
@@ -132,12 +132,25 @@ int handle_fetch_last(struct handle_gate *g, struct communicator *c,
                       uint64_t own);
 /* It is not needed any more. */
 void handle_forget_last(struct handle_gate *g);
-/* create.c: see to it that there is somebody to progress it. */
+/* handle_create.c: see to it that there is somebody to progress it. */
 int handle_start_agent(struct communicator *c, const struct endpoint *v,
                        const pcoll_options *o);
-/* handle_filling.c: the application has let go of the slot that it was filling. */
+void handle_end_endpoint(void *endpoint);
+/* The application has let go of the slot that it was filling. */
 void handle_filled(pcoll_handle *h);
 /* What has followed others, or been followed, goes when nobody writes to it any more. */
 void handle_bury(pcoll_handle *h, struct endpoint *v);
+
+/* The domain of a handle: a rank on its own, or one in memory that the ranks of a node
+ * share. */
+
+/* Set spec->hosts and spec->most: where the ranks are, and how many of them may share
+ * memory for a handle with these options. */
+void sharing_place(const struct communicator *c, const pcoll_options *options,
+                   struct endpoint_spec *spec);
+
+/* Give the endpoint its domain. Collective; an error on every rank or on none. */
+int sharing_settle(struct communicator *c, struct endpoint *v,
+                   const pcoll_options *options);
 
 #endif

@@ -33,7 +33,7 @@ struct staging {
     char *block; /* a result in the application's form, if it is not there */
 };
 
-static bool has_another_form(const struct payload *p)
+static bool staging_has_another_form(const struct payload *p)
 {
     for (int i = 0; i < p->parts; i++)
         if (p->part[i].narrow)
@@ -43,7 +43,7 @@ static bool has_another_form(const struct payload *p)
 
 uint64_t staging_bytes(const struct payload *p)
 {
-    return has_another_form(p) ? p->bytes : 0;
+    return staging_has_another_form(p) ? p->bytes : 0;
 }
 
 int staging_create(int device, struct staging **out)
@@ -84,7 +84,7 @@ void staging_destroy(struct staging **at)
 }
 
 /* At the first use, when the memory is there. */
-static int prepare(struct staging *s, struct domain *d)
+static int staging_prepare(struct staging *s, struct domain *d)
 {
     if (s->registered)
         return PCOLL_OK;
@@ -102,20 +102,20 @@ static int prepare(struct staging *s, struct domain *d)
 }
 
 /* Bytes of a buffer in the application's form. */
-static size_t bytes_of(const struct payload_part *p)
+static size_t staging_part_bytes(const struct payload_part *p)
 {
     return p->widen ? p->count * sizeof(uint16_t) : p->bytes;
 }
 
-static void *address_of(const pcoll_place *buffer)
+static void *staging_address(const pcoll_place *buffer)
 {
     return (void *)(uintptr_t)buffer->address; /* NOLINT: an address */
 }
 
 /* The pieces: each buffer on the device and where it lies in a block. *count of them. They
  * have to be there. */
-static int lay_pieces(const struct staging *s, const struct payload *p, char *block,
-                      const pcoll_place *buffers, int *count)
+static int staging_lay_pieces(const struct staging *s, const struct payload *p,
+                              char *block, const pcoll_place *buffers, int *count)
 {
     int rc = PCOLL_OK;
     *count = 0;
@@ -125,24 +125,28 @@ static int lay_pieces(const struct staging *s, const struct payload *p, char *bl
             continue;
         s->pieces[(*count)++] = (struct lane_piece){.host = block + part->offset,
                                                     .device = buffers[i].address,
-                                                    .bytes = bytes_of(part)};
-        rc = place_check(address_of(&buffers[i]), bytes_of(part), s->device);
+                                                    .bytes = staging_part_bytes(part)};
+        rc = place_check(staging_address(&buffers[i]), staging_part_bytes(part),
+                         s->device);
     }
     return rc;
 }
 
 /* The others, to or from the block. */
-static void copy_on_host(const struct payload *p, char *block,
-                         const pcoll_place *buffers, enum lane_direction direction)
+static void staging_copy_on_host(const struct payload *p, char *block,
+                                 const pcoll_place *buffers,
+                                 enum lane_direction direction)
 {
     for (int i = 0; i < p->parts; i++) {
         const struct payload_part *part = &p->part[i];
         if (!buffers[i].on_host || !part->bytes)
             continue;
         if (direction == LANE_TO_HOST)
-            memcpy(block + part->offset, address_of(&buffers[i]), bytes_of(part));
+            memcpy(block + part->offset, staging_address(&buffers[i]),
+                   staging_part_bytes(part));
         else
-            memcpy(address_of(&buffers[i]), block + part->offset, bytes_of(part));
+            memcpy(staging_address(&buffers[i]), block + part->offset,
+                   staging_part_bytes(part));
     }
 }
 
@@ -150,23 +154,23 @@ int staging_begin(struct staging *s, struct domain *d, const pcoll_place *buffer
                   uint64_t stream)
 {
     CHECK(atomic_load(&s->state) == ARRIVED || s->entered);
-    int count = 0, rc = prepare(s, d);
+    int count = 0, rc = staging_prepare(s, d);
     char *slot = d->ops->send_slot(d);
     CHECK(slot);
     if (rc == PCOLL_OK)
-        rc = lay_pieces(s, &d->shape->payload, slot, buffers, &count);
+        rc = staging_lay_pieces(s, &d->shape->payload, slot, buffers, &count);
     if (rc == PCOLL_OK)
         rc = lane_begin(s->to_host, s->pieces, count, stream);
     if (rc != PCOLL_OK)
         return rc;
-    copy_on_host(&d->shape->payload, slot, buffers, LANE_TO_HOST);
+    staging_copy_on_host(&d->shape->payload, slot, buffers, LANE_TO_HOST);
     s->began_us = clock_us();
     atomic_store(&s->state, COPYING);
     return PCOLL_OK;
 }
 
 /* Room for a result that is not in the application's form where it lies. */
-static int make_block(struct staging *s, size_t bytes)
+static int staging_make_block(struct staging *s, size_t bytes)
 {
     if (s->block)
         return PCOLL_OK;
@@ -183,7 +187,7 @@ static int make_block(struct staging *s, size_t bytes)
 }
 
 /* In the application's form: where it lies, or a copy. */
-static int find_result(struct staging *s, struct domain *d, char **block)
+static int staging_find_result(struct staging *s, struct domain *d, char **block)
 {
     struct member m;
     d->ops->snapshot(d, &m);
@@ -193,9 +197,9 @@ static int find_result(struct staging *s, struct domain *d, char **block)
     const struct payload *p = &d->shape->payload;
     bool null = round_is_null(h, d->shape->ranks);
     *block = message_payload(d->shape, h);
-    if (!null && !has_another_form(p))
+    if (!null && !staging_has_another_form(p))
         return PCOLL_OK;
-    int rc = make_block(s, p->bytes);
+    int rc = staging_make_block(s, p->bytes);
     if (rc != PCOLL_OK)
         return rc;
     void *parts[p->parts];
@@ -215,16 +219,16 @@ int staging_fetch(struct staging *s, struct domain *d, const pcoll_place *buffer
     char *block = NULL;
     int count = 0, rc = lane_poll(s->to_device);
     if (rc == PCOLL_OK)
-        rc = prepare(s, d);
+        rc = staging_prepare(s, d);
     if (rc == PCOLL_OK)
-        rc = find_result(s, d, &block);
+        rc = staging_find_result(s, d, &block);
     if (rc == PCOLL_OK)
-        rc = lay_pieces(s, &d->shape->payload, block, buffers, &count);
+        rc = staging_lay_pieces(s, &d->shape->payload, block, buffers, &count);
     if (rc == PCOLL_OK)
         rc = lane_begin(s->to_device, s->pieces, count, stream);
     if (rc != PCOLL_OK)
         return rc;
-    copy_on_host(&d->shape->payload, block, buffers, LANE_TO_DEVICE);
+    staging_copy_on_host(&d->shape->payload, block, buffers, LANE_TO_DEVICE);
     return lane_order(s->to_device, stream);
 }
 
@@ -245,14 +249,15 @@ int staging_failure(const struct staging *s)
     return rc == PCOLL_OK ? rc : fail(rc, "%s", s->reason.text);
 }
 
-static void keep_failure(struct staging *s, int rc)
+static void staging_keep_failure(struct staging *s, int rc)
 {
     fail_reason(&s->reason);
     atomic_store(&s->failure, rc);
 }
 
 /* HELD by this thread: the deposit, if both lanes are idle. PCOLL_EAGAIN: not yet. */
-static int arrive(struct staging *s, struct domain *d, enum deposit_outcome *outcome)
+static int staging_arrive(struct staging *s, struct domain *d,
+                          enum deposit_outcome *outcome)
 {
     CHECK(atomic_load(&s->state) == HELD);
     int rc = lane_poll(s->to_host);
@@ -261,12 +266,12 @@ static int arrive(struct staging *s, struct domain *d, enum deposit_outcome *out
     if (rc == PCOLL_OK)
         rc = d->ops->deposit(d, NULL, outcome);
     if (rc != PCOLL_OK && rc != PCOLL_EAGAIN)
-        keep_failure(s, rc);
+        staging_keep_failure(s, rc);
     atomic_store(&s->state, rc == PCOLL_EAGAIN ? COPYING : ARRIVED);
     return rc;
 }
 
-static bool take_hold(struct staging *s)
+static bool staging_take_hold(struct staging *s)
 {
     int copying = COPYING;
     return atomic_compare_exchange_strong(&s->state, &copying, HELD);
@@ -275,7 +280,8 @@ static bool take_hold(struct staging *s)
 bool staging_try(struct staging *s, struct domain *d, bool *made,
                  enum deposit_outcome *outcome)
 {
-    *made = !staging_arrived(s) && take_hold(s) && arrive(s, d, outcome) == PCOLL_OK;
+    *made = !staging_arrived(s) && staging_take_hold(s) &&
+            staging_arrive(s, d, outcome) == PCOLL_OK;
     return staging_arrived(s);
 }
 
@@ -292,7 +298,7 @@ void staging_hold(struct staging *s)
         return;
     CHECK(!s->entered);
     lock_waits(LOCK_STAGING);
-    while (atomic_load(&s->state) != ARRIVED && !(s->entered = take_hold(s)))
+    while (atomic_load(&s->state) != ARRIVED && !(s->entered = staging_take_hold(s)))
         nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL);
     if (s->entered)
         lock_held(LOCK_STAGING);

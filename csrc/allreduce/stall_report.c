@@ -2,16 +2,14 @@
 /*
  * Asking the others where they are. What the ranks of the own domain do shows in the
  * memory shared with them; of every other domain the leader is asked, and answers for
- * each of its ranks (stall_answer.h).
+ * each of its ranks (control.h).
  */
-#include "allreduce/stall_report.h"
+#include "allreduce/control.h"
 
 #include <stdlib.h>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "allreduce/control.h"
-#include "allreduce/stall_answer.h"
 
 /* The answers, and the ranks that matter. */
 struct stall_query {
@@ -20,13 +18,13 @@ struct stall_query {
     struct outage *outage; /* of the communicator: nobody answers then */
 };
 
-static bool complete(void *arg)
+static bool stall_report_complete(void *arg)
 {
     struct stall_query *q = arg;
     return atomic_load(&q->answers.missing) == 0 || outage_now(q->outage);
 }
 
-static int ask_all(struct endpoint *v)
+static int stall_report_ask_all(struct endpoint *v)
 {
     struct transport *t = v->communicator->transport;
     struct control question = {.handle = v->base.slot, .kind = CONTROL_ASK};
@@ -41,39 +39,40 @@ static int ask_all(struct endpoint *v)
 }
 
 /* The ranks whose arrivals start the round, as far as this one can tell. */
-static const uint64_t *awaited_by(struct endpoint *v)
+static const uint64_t *stall_report_awaited(struct endpoint *v)
 {
     if (v->drives)
         return endpoint_awaited(v);
     return v->placement.domains == 1 ? v->domain->ops->awaited(v->domain) : NULL;
 }
 
-static void collect(struct endpoint *v, struct stall_query *q, int64_t patience_us)
+static void stall_report_collect(struct endpoint *v, struct stall_query *q,
+                                 int64_t patience_us)
 {
     struct progress *p = v->communicator->progress;
     for (uint32_t who = 0; who < v->placement.members; who++)
         q->answers.by_rank[v->placement.member[who]] = stall_answer_of(v, who);
     progress_lock(p);
     v->stall_answers = &q->answers;
-    const uint64_t *awaited = awaited_by(v);
+    const uint64_t *awaited = stall_report_awaited(v);
     if (awaited)
         memcpy(q->awaited, awaited, bitset_words(q->answers.size) * sizeof *awaited);
     else
         bitset_fill(q->awaited, q->answers.size);
     for (size_t i = 0; v->shape.failed && i < bitset_words(q->answers.size); i++)
         q->awaited[i] &= ~v->shape.failed[i];
-    int rc = ask_all(v);
+    int rc = stall_report_ask_all(v);
     progress_unlock(p);
     if (rc == PCOLL_OK)
-        progress_wait(p, complete, q, patience_us);
+        progress_wait(p, stall_report_complete, q, patience_us);
     progress_lock(p);
     v->stall_answers = NULL;
     progress_unlock(p);
 }
 
 /* What keeps this rank from taking part in the round; nothing if it does. */
-static void say_rank(struct text *t, uint32_t rank, const struct stall_answer *a,
-                     uint64_t round)
+static void stall_report_say_rank(struct text *t, uint32_t rank,
+                                  const struct stall_answer *a, uint64_t round)
 {
     const char *separator = t->items ? "; " : "";
     unsigned long long next = a->next;
@@ -95,7 +94,7 @@ static void say_rank(struct text *t, uint32_t rank, const struct stall_answer *a
 
 /* How many operations like this one have begun and are not over, if it is the first of
  * them. */
-static int count_alike(const struct endpoint *v, uint32_t first)
+static int stall_report_count_alike(const struct endpoint *v, uint32_t first)
 {
     const struct engine *e = &v->engine;
     const struct op *like = &v->sched->ops[first];
@@ -112,15 +111,16 @@ static int count_alike(const struct endpoint *v, uint32_t first)
     return alike;
 }
 
-static void say_pending(struct text *t, const struct endpoint *v)
+static void stall_report_say_pending(struct text *t, const struct endpoint *v)
 {
     enum { MAX_NAMED = 6 };
     const struct engine *e = &v->engine;
     int named = 0;
     for (uint32_t i = 0; i < v->sched->count && named <= MAX_NAMED; i++) {
         const struct op *op = &v->sched->ops[i];
-        int alike =
-            engine_state(e, e->current, (int)i) == OP_RUNNING ? count_alike(v, i) : 0;
+        int alike = engine_state(e, e->current, (int)i) == OP_RUNNING
+                        ? stall_report_count_alike(v, i)
+                        : 0;
         if (!alike)
             continue;
         text_add(t, named++ ? ", " : "; pending here: ");
@@ -134,7 +134,7 @@ static void say_pending(struct text *t, const struct endpoint *v)
 }
 
 /* Who holds a part of the round's work in shared memory, and does not go on. */
-static void say_busy(struct text *t, struct endpoint *v, uint64_t *set)
+static void stall_report_say_busy(struct text *t, struct endpoint *v, uint64_t *set)
 {
     bitset_clear(set, bitset_words(v->placement.ranks));
     if (v->domain->ops->busy)
@@ -146,16 +146,16 @@ static void say_busy(struct text *t, struct endpoint *v, uint64_t *set)
                      t->items++ ? "; " : "", rank);
 }
 
-static void write_report(struct text *t, struct endpoint *v,
-                         const struct stall_query *q)
+static void stall_report_write(struct text *t, struct endpoint *v,
+                               const struct stall_query *q)
 {
     struct member own;
     v->domain->ops->poll(v->domain, (int)v->placement.who, &own);
     text_add(t, "round %llu: ", (unsigned long long)own.complete);
     for (uint32_t rank = 0; rank < q->answers.size; rank++)
         if (bitset_has(q->awaited, rank))
-            say_rank(t, rank, &q->answers.by_rank[rank], own.complete);
-    say_busy(t, v, q->awaited);
+            stall_report_say_rank(t, rank, &q->answers.by_rank[rank], own.complete);
+    stall_report_say_busy(t, v, q->awaited);
     if (!t->items)
         text_add(t, "all ranks have arrived or take part, messages are under way");
     if (v->event_log)
@@ -163,7 +163,7 @@ static void write_report(struct text *t, struct endpoint *v,
             t, "; arrivals are recorded or replayed: a replay waits for ever where the "
                "program takes another way than it did");
     progress_lock(v->communicator->progress);
-    say_pending(t, v);
+    stall_report_say_pending(t, v);
     progress_unlock(v->communicator->progress);
 }
 
@@ -194,7 +194,7 @@ static int stall_report_ask(struct endpoint *v, int64_t patience_us, char *out,
     if (rc == PCOLL_OK) {
         atomic_store(&q.answers.missing,
                      v->communicator->transport->living - v->placement.members);
-        collect(v, &q, patience_us);
+        stall_report_collect(v, &q, patience_us);
         write(&(struct text){.at = out, .left = capacity}, v, &q);
     }
     free(q.answers.by_rank);
@@ -205,7 +205,7 @@ static int stall_report_ask(struct endpoint *v, int64_t patience_us, char *out,
 int stall_report_run(struct endpoint *v, int64_t patience_us, char *text,
                      uint64_t capacity)
 {
-    return stall_report_ask(v, patience_us, text, capacity, write_report);
+    return stall_report_ask(v, patience_us, text, capacity, stall_report_write);
 }
 
 int stall_report_unfreed(struct endpoint *v, int64_t patience_us, char *text,

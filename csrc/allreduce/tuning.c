@@ -53,7 +53,7 @@ int tuning_compare_ranks(uint64_t ranks, uint64_t a, uint64_t b)
     return (a > b) == has_a ? 1 : -1;
 }
 
-static void consider(struct search *s, const struct line *line)
+static void tuning_consider(struct search *s, const struct line *line)
 {
     if (line->algorithm == OURS) {
         if (s->thresholds && s->count < s->most)
@@ -72,7 +72,7 @@ static void consider(struct search *s, const struct line *line)
     s->found = true;
 }
 
-static bool read_number(const char *word, uint64_t *number)
+static bool tuning_read_number(const char *word, uint64_t *number)
 {
     char *end;
     errno = 0;
@@ -80,7 +80,7 @@ static bool read_number(const char *word, uint64_t *number)
     return *word >= '0' && *word <= '9' && !*end && !errno;
 }
 
-static bool read_line(char *text, struct line *line)
+static bool tuning_read_line(char *text, struct line *line)
 {
     static const char spaces[] = " \t\r\n";
     char *rest;
@@ -92,17 +92,17 @@ static bool read_line(char *text, struct line *line)
     bool ours = !strcmp(name, "ours"), never = ours && !strcmp(bytes, "never");
     line->algorithm = ours ? OURS : algorithm_by_name(name);
     line->bytes = UINT64_MAX;
-    return read_number(ranks, &line->ranks) && line->ranks > 0 &&
-           (never || read_number(bytes, &line->bytes)) &&
+    return tuning_read_number(ranks, &line->ranks) && line->ranks > 0 &&
+           (never || tuning_read_number(bytes, &line->bytes)) &&
            (ours || line->algorithm > PCOLL_ALGORITHM_AUTO);
 }
 
-static bool is_blank(const char *text)
+static bool tuning_is_blank(const char *text)
 {
     return !text[strspn(text, " \t\r\n")];
 }
 
-static int read_table(FILE *in, const char *path, struct search *s)
+static int tuning_read_table(FILE *in, const char *path, struct search *s)
 {
     char text[LINE_LENGTH], shown[LINE_LENGTH];
     for (int number = 1; fgets(text, sizeof text, in); number++) {
@@ -110,14 +110,14 @@ static int read_table(FILE *in, const char *path, struct search *s)
         bool whole = strchr(text, '\n') || feof(in);
         snprintf(shown, sizeof shown, "%.*s", (int)strcspn(text, "\n"), text);
         text[strcspn(text, "#")] = 0;
-        if (whole && is_blank(text))
+        if (whole && tuning_is_blank(text))
             continue;
-        if (!whole || !read_line(text, &line))
+        if (!whole || !tuning_read_line(text, &line))
             return fail(PCOLL_EINVAL,
                         "algorithm table %s, line %d: expected ranks, bytes and an "
                         "algorithm, got \"%s\"",
                         path, number, shown);
-        consider(s, &line);
+        tuning_consider(s, &line);
     }
     if (ferror(in))
         return fail(PCOLL_EINVAL, "algorithm table %s: %s", path, strerror(errno));
@@ -145,7 +145,7 @@ int pcoll_tuning_path(char *path, uint64_t capacity)
 }
 
 /* A file that the user names must be there; the usual one need not. */
-static int search_file(struct search *s)
+static int tuning_search_file(struct search *s)
 {
     char path[PATH_LENGTH];
     pcoll_tuning_path(path, sizeof path);
@@ -156,39 +156,40 @@ static int search_file(struct search *s)
     if (!in && wanted)
         return fail(PCOLL_EINVAL, "algorithm table %s (from PARTIALCOLL_TUNE): %s",
                     path, strerror(errno));
-    int rc = in ? read_table(in, path, s) : PCOLL_OK;
+    int rc = in ? tuning_read_table(in, path, s) : PCOLL_OK;
     if (in)
         fclose(in);
     return rc;
 }
 
-static void search_lines(struct search *s, const struct line *lines, size_t count)
+static void tuning_search_lines(struct search *s, const struct line *lines,
+                                size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        consider(s, &lines[i]);
+        tuning_consider(s, &lines[i]);
 }
 
-static void search_built_in(struct search *s, const struct placement *placement,
-                            bool off_node)
+static void tuning_search_built_in(struct search *s, const struct placement *placement,
+                                   bool off_node)
 {
     uint32_t endpoints = placement->domains;
     if (!off_node)
-        search_lines(s, near, sizeof near / sizeof *near);
+        tuning_search_lines(s, near, sizeof near / sizeof *near);
     else if (placement->per_host > 1 && largest_power_of_two(endpoints) == endpoints)
-        search_lines(s, shared, sizeof shared / sizeof *shared);
+        tuning_search_lines(s, shared, sizeof shared / sizeof *shared);
     else
-        search_lines(s, far, sizeof far / sizeof *far);
+        tuning_search_lines(s, far, sizeof far / sizeof *far);
 }
 
 int tuning_choose(const struct placement *placement, uint64_t bytes, bool off_node,
                   enum pcoll_algorithm *algorithm)
 {
     struct search s = {.ranks = placement->domains, .bytes = bytes};
-    int rc = search_file(&s);
+    int rc = tuning_search_file(&s);
     if (rc != PCOLL_OK)
         return rc;
     if (!s.found)
-        search_built_in(&s, placement, off_node);
+        tuning_search_built_in(&s, placement, off_node);
     *algorithm = s.best.bytes <= bytes ? (enum pcoll_algorithm)s.best.algorithm
                                        : PCOLL_ALGORITHM_RECDBL;
     return PCOLL_OK;
@@ -198,7 +199,7 @@ int tuning_thresholds(struct tuning_threshold *thresholds, uint32_t most,
                       uint32_t *count)
 {
     struct search s = {.thresholds = thresholds, .most = most};
-    int rc = search_file(&s);
+    int rc = tuning_search_file(&s);
     *count = rc == PCOLL_OK ? s.count : 0;
     return rc;
 }

@@ -8,7 +8,7 @@
 /*
  * When does the open round of a domain without a fabric start? Everybody can tell: the
  * descriptors say who has come, and protocol/round_trigger.h what that means. (With a
- * fabric the endpoint decides, see allreduce/endpoint_trigger.h.)
+ * fabric the endpoint decides, see allreduce/endpoint.h.)
  *
  * met: {round, time} of the moment at which the policy was found met, for linger. The
  * first to find it writes it by swap. One who is late for round t puts {t, …} in a

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "allreduce/options.h"
 #include "allreduce/endpoint.h"
 #include "base/error.h"
 #include "base/memory.h"

@@ -353,7 +353,7 @@ static bool advance_free(struct world *w, uint32_t rank)
     return a->phase == FREEING;
 }
 
-/* All have freed: make the new ones; all have made theirs: begin (allreduce/create.c).
+/* All have freed: make the new ones; all have made theirs: begin (allreduce/handle_create.c).
  */
 static bool advance_meeting(struct world *w, uint32_t rank)
 {

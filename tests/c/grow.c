@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Others take the numbers of simulated ranks that have died: what runtime/growth.c and
- * allreduce/handle_growth.c do, with MPI's part at once for all. The steps between are those of
+ * allreduce/handle_recovery.c do, with MPI's part at once for all. The steps between are those of
  * recover.c.
  */
 #include <string.h>

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "allreduce/options.h"
+#include "allreduce/endpoint.h"
 
 enum { SCENARIO_RANKS = 16, SCENARIO_ACTIONS = 16 };
 

@@ -91,7 +91,7 @@ static void wake(void *arg, uint32_t rank)
     s->hooks.wake(s->hooks.arg, rank);
 }
 
-/* As allreduce/sharing.c. */
+/* As allreduce/handle_create.c. */
 static void alert(void *arg, uint32_t rank)
 {
     const struct spy *s = arg;

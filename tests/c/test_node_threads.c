@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: threads (with the thread sanitizer). */
 /*
- * Domains in shared memory as they run under MPI (csrc/allreduce/handle.c, sharing.c),
+ * Domains in shared memory as they run under MPI (csrc/allreduce/handle.c, handle_create.c),
  * but with ranks that are threads: each has an application thread, an agent, a
  * doorbell, and random delays. Four ranks in one domain, and in two with a fabric
  * between them; a result has several chunks. Results are compared between ranks; the
@@ -39,7 +39,7 @@ struct rank {
 
 static struct rank ranks[RANKS];
 
-/* sharing.c */
+/* handle_create.c */
 
 static struct doorbell_page *doorbell_of(uint32_t rank)
 {

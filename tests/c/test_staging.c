@@ -13,7 +13,6 @@
 
 #include "check.h"
 #include "fake_device.h"
-#include "allreduce/options.h"
 #include "allreduce/staging.h"
 
 enum { COUNT = 3000, ROUNDS = 40, BUFFERS = 2, DRIVERS = 2 };

@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "allreduce/options.h"
+#include "allreduce/endpoint.h"
 #include "check.h"
 #include "domain/domain.h"
 

@@ -35,7 +35,7 @@ NAMES = {
     "member_publish": ("protocol/member.h", r"member_publish\("),
     "pending": ("protocol/contribution.h", r"int pending, frozen, user;"),
     "carried": ("protocol/contribution.h", r"int carried;"),
-    "finish_round": ("allreduce/endpoint.c", r"static void finish_round\("),
+    "finish_round": ("allreduce/endpoint.c", r"static void endpoint_finish_round\("),
     "round_trigger_evaluate": ("protocol/round_trigger.h", r"round_trigger_evaluate\("),
 }
 

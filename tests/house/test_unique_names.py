@@ -18,10 +18,8 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 REPEATED_FUNCTIONS = """
-absorb add allocate at await begin build_folded check check_op choose choose_algorithm collect
-compare complain complete cookie_of create deliver dispose end end_endpoint find finish gather grow
-hand_over inherit is_over leave make number of orphan rebuild refuse replace reserve settle take
-take_census word
+absorb add at begin build_folded check check_op choose compare complain complete end find grow
+hand_over is_over leave make number refuse settle take word
 """
 REPEATED_STRUCTS = """
 

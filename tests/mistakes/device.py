@@ -123,14 +123,14 @@ MUTANTS = [
     Mutant(
         "a failed copy counts as a deposit",
         "allreduce/staging.c",
-        "if (rc != PCOLL_OK && rc != PCOLL_EAGAIN)\n        keep_failure(s, rc);",
+        "if (rc != PCOLL_OK && rc != PCOLL_EAGAIN)\n        staging_keep_failure(s, rc);",
         "",
         program="staging",
     ),
     Mutant(
         "float16 results are copied as they were reduced",
         "allreduce/staging.c",
-        "if (!null && !has_another_form(p))",
+        "if (!null && !staging_has_another_form(p))",
         "if (!null)",
         program="staging",
     ),

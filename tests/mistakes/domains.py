@@ -408,13 +408,13 @@ MUTANTS = [
     ),
     Mutant(
         "reports go to the rank with the coordinator's number",
-        "allreduce/endpoint_trigger.c",
+        "allreduce/endpoint.c",
         "t->ops->control(t, v->placement.leader[coordinator], &message);",
         "t->ops->control(t, coordinator, &message);",
     ),
     Mutant(
         "the last messages go to ranks with the endpoints' numbers",
-        "allreduce/endpoint_closing.c",
+        "allreduce/endpoint.c",
         "control_send(v, p->leader[peer], CONTROL_LAST, k);",
         "control_send(v, peer, CONTROL_LAST, k);",
     ),

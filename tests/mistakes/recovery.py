@@ -330,7 +330,7 @@ MUTANTS = [
     ),
     Mutant(
         "a handle is closed as soon as nothing comes any more",
-        "allreduce/endpoint_closing.c",
+        "allreduce/endpoint.c",
         "if (!v->confirms)",
         "if (1)",
         program="crashes",

@@ -147,7 +147,7 @@ MUTANTS = [
     ),
     Mutant(
         "a round cut short does not say so",
-        "allreduce/endpoint_trigger.c",
+        "allreduce/endpoint.c",
         "result->flags |= ROUND_BELOW_QUORUM;",
         "result->flags |= 0;",
     ),
@@ -165,19 +165,19 @@ MUTANTS = [
     ),
     Mutant(
         "nobody is woken for a deadline",
-        "allreduce/endpoint_trigger.c",
+        "allreduce/endpoint.c",
         "        communicator_alarm(v->communicator, &v->base, t->alarm);\n",
         "        (void)0;\n",
     ),
     Mutant(
         "a report for the next round is dropped",
-        "allreduce/endpoint_trigger.c",
+        "allreduce/endpoint.c",
         "if (m->round >= current) vote_count_add",
         "if (m->round == current)\n        vote_count_add",
     ),
     Mutant(
         "a late report counts for the round after the next",
-        "allreduce/endpoint_trigger.c",
+        "allreduce/endpoint.c",
         "if (m->round >= current) vote_count_add",
         "vote_count_add",
     ),
@@ -201,7 +201,7 @@ MUTANTS = [
     ),
     Mutant(
         "closing does not wait for reports",
-        "allreduce/endpoint_trigger.c",
+        "allreduce/endpoint.c",
         "return s->reports_sent && s->reports_received",
         "return false && s->reports_received",
     ),
@@ -209,8 +209,8 @@ MUTANTS = [
     Mutant(
         "a null contribution is taken for data",
         "allreduce/data.c",
-        "bool no_a = is_null(d, a.header), no_b = is_null(d, b.header);",
-        "bool no_a = false, no_b = is_null(d, b.header);",
+        "bool no_a = data_is_null(d, a.header), no_b = data_is_null(d, b.header);",
+        "bool no_a = false, no_b = data_is_null(d, b.header);",
     ),
     Mutant(
         "leavers stay live",
@@ -220,13 +220,13 @@ MUTANTS = [
     ),
     Mutant(
         "closing forgets the round in progress",
-        "allreduce/endpoint_closing.c",
-        "v->drives ? v->engine.current + has_begun(v) : 0;",
+        "allreduce/endpoint.c",
+        "v->drives ? v->engine.current + endpoint_has_begun(v) : 0;",
         "v->drives ? v->engine.current : 0;",
     ),
     Mutant(
         "closing does not wait for the last messages",
-        "allreduce/endpoint_closing.c",
+        "allreduce/endpoint.c",
         "if (v->last_received != all ||",
         "if (",
     ),
