@@ -72,7 +72,7 @@ uint64_t pcoll_full_from(const pcoll_full_facts *f, uint32_t ranks)
         return UINT64_MAX;
     if (f->crowded && ranks > 3)
         return f->open_mpi ? 4096 : 1;
-    return f->crowded || ranks == 2 ? 8192 : UINT64_MAX;
+    return f->crowded || ranks == 2 ? 16384 : UINT64_MAX;
 }
 
 int pcoll_full_pays(const pcoll_full_facts *f, uint32_t ranks, uint64_t bytes,

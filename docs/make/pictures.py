@@ -47,7 +47,8 @@ def quorums() -> None:
                     textcoords="offset points",
                     ha="right",
                 )
-    axes.set(xlabel="ranks in the sum", ylabel="mean latency in ms", xlim=(0, 34), ylim=(0, 22))
+    axes.set(xlabel="ranks in the sum", ylabel="mean latency in ms", xlim=(0, 34))
+    axes.set_ylim(bottom=0)
     axes.plot([], [], "ok", label="MPICH")
     axes.plot([], [], "sk", label="Open MPI")
     axes.legend(loc="upper left")
