@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "runtime/closing.h"
+#include "runtime/communicator.h"
 #include "allreduce/control.h"
 #include "allreduce/staging.h"
 

@@ -4,7 +4,7 @@
 #define PCOLL_ALLREDUCE_HANDLE_H
 
 #include "base/error.h"
-#include "runtime/census.h"
+#include "runtime/recovery.h"
 #include "runtime/user_object.h"
 #include "allreduce/endpoint.h"
 #include "allreduce/staging.h"

@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "runtime/agreement.h"
-#include "runtime/growth.h"
 #include "runtime/recovery.h"
 #include "transport/mpi/exclusion.h"
 #include "transport/mpi/recovery.h"
@@ -192,7 +191,7 @@ const struct recoverable handle_recoverable = {
 
 /*
  * A handle takes in others for those who have died, on a communicator of all; see
- * runtime/growth.h. Survivors bring their state, as in a recovery, newcomers
+ * runtime/recovery.h. Survivors bring their state, as in a recovery, newcomers
  * begin with the last round. Until all have settled for it the old endpoint is as it was.
  */
 
@@ -457,7 +456,7 @@ int pcoll_handle_grow(pcoll_handle *h, const void *comm, const uint32_t *numbers
 {
     int rc = fail_if_null_as("handle, comm, numbers, buffers, options", h, comm,
                              numbers, buffers, options)
-                 ?: user_object_enter_open(&h->base); /* not inside: growth.h */
+                 ?: user_object_enter_open(&h->base); /* not inside: recovery.h */
     if (rc != PCOLL_OK)
         return handle_growth_refuse(comm, rc);
     CHECK(h->continues && !h->started);

@@ -7,7 +7,7 @@
 #define PCOLL_GOSSIP_OBJECT_H
 
 #include "gossip/gossip_memory.h"
-#include "runtime/spent_window.h"
+#include "runtime/communicator.h"
 #include "runtime/user_object.h"
 
 struct pcoll_gossip {

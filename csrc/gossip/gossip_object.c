@@ -9,7 +9,7 @@
  *
  * End (user_object.h): freed by its user, or by MPI_Finalize. Freeing a window is
  * collective and blocks, so all ranks first agree that it is this buffer's turn
- * (runtime/closing.h). Then the driver frees the window, whatever its rank waits for:
+ * (runtime/communicator.h). Then the driver frees the window, whatever its rank waits for:
  * the ranks need not free their buffers in the same order.
  */
 #include "gossip/gossip.h"
@@ -22,7 +22,7 @@
 #include "gossip/queue.h"
 #include "kernels/reduce.h"
 #include "runtime/agreement.h"
-#include "runtime/closing.h"
+#include "runtime/communicator.h"
 #include "runtime/recovery.h"
 #include "runtime/shared_window.h"
 #include "transport/mpi/mpi_transport.h"

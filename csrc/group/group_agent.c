@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "group/group_window.h"
-#include "runtime/closing.h"
+#include "runtime/communicator.h"
 
 int group_agent_leave(struct group *g)
 {

@@ -49,7 +49,7 @@
 #include "group/group_round.h"
 #include "group/group_wire.h"
 #include "protocol/group/grid.h"
-#include "runtime/spent_window.h"
+#include "runtime/communicator.h"
 #include "runtime/user_object.h"
 #include "base/lock.h"
 

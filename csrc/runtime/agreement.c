@@ -2,6 +2,7 @@
 /* Agreements that a thread waits for, and what is decided by them. */
 #include "runtime/agreement.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "runtime/stall.h"
+#include "runtime/progress.h"
 
 /* On the heap, since MPI may write to it for as long as it likes after a failure. */
 struct waiting {
@@ -27,7 +28,7 @@ bool agree_is_over(void *waiting)
 }
 
 /* PCOLL_OK, or why nothing can be agreed on now. */
-static int check(struct communicator *c)
+static int agree_check(struct communicator *c)
 {
     return outage_now(c->outage) ? outage_error(c->outage) : communicator_check(c);
 }
@@ -39,7 +40,7 @@ int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values
     CHECK(out);
     size_t bytes = (size_t)count * sizeof *values;
     uint32_t epoch = outage_epoch(c->outage);
-    int rc = check(c);
+    int rc = agree_check(c);
     if (rc != PCOLL_OK)
         return rc;
     struct waiting *w = malloc(sizeof *w + bytes);
@@ -73,10 +74,11 @@ int agree_end(struct waiting *w, uint64_t *values)
                                         : outage_error(c->outage);
     memcpy(values, w->values, (size_t)w->agreement.count * sizeof *values);
     free(w);
-    return check(c);
+    return agree_check(c);
 }
 
-static int agree(struct communicator *c, enum agree_op op, uint64_t *values, int count)
+static int agree_wait(struct communicator *c, enum agree_op op, uint64_t *values,
+                      int count)
 {
     struct waiting *w = NULL;
     progress_lock(c->progress);
@@ -89,13 +91,13 @@ static int agree(struct communicator *c, enum agree_op op, uint64_t *values, int
 int agree_max(struct communicator *c, uint64_t *values, int count)
 {
     CHECK(count > 0);
-    return agree(c, AGREE_MAX, values, count);
+    return agree_wait(c, AGREE_MAX, values, count);
 }
 
 int agree_sum(struct communicator *c, uint64_t *values, int count)
 {
     CHECK(count > 0);
-    return agree(c, AGREE_SUM, values, count);
+    return agree_wait(c, AGREE_SUM, values, count);
 }
 
 int agree_gather(struct communicator *c, uint64_t value, uint64_t **values)
@@ -171,7 +173,7 @@ int agree_outcome(struct communicator *c, int local)
     return local == PCOLL_OK || died ? rc : fail(local, "%s", reason.text);
 }
 
-static bool nothing_closes(void *arg)
+static bool agree_nothing_closes(void *arg)
 {
     struct communicator *c = arg;
     return !atomic_load(&c->closings) || atomic_load(&c->failure) ||
@@ -181,10 +183,10 @@ static bool nothing_closes(void *arg)
 void agree_settle(struct communicator *c)
 {
     CHECK(c->progress);
-    stall_wait(c->progress, c->transport->rank, nothing_closes, c, agree_explain);
+    stall_wait(c->progress, c->transport->rank, agree_nothing_closes, c, agree_explain);
 }
 
-static int enter_table(struct communicator *c, struct object *p, uint32_t slot)
+static int agree_enter_table(struct communicator *c, struct object *p, uint32_t slot)
 {
     progress_lock(c->progress);
     int rc = communicator_register(c, p, slot);
@@ -199,7 +201,7 @@ int agree_enter(struct communicator *c, struct object *p)
     int rc = agree_slot(c, p->slots, &slot);
     if (rc != PCOLL_OK)
         return rc;
-    int entered = enter_table(c, p, slot);
+    int entered = agree_enter_table(c, p, slot);
     rc = agree_outcome(c, entered);
     if (rc != PCOLL_OK && entered == PCOLL_OK) {
         progress_lock(c->progress);
@@ -207,4 +209,97 @@ int agree_enter(struct communicator *c, struct object *p)
         progress_unlock(c->progress);
     }
     return rc;
+}
+
+/*
+ * Comparing arguments by maxima: the maximum of x and of ~x tell whether all x are
+ * equal; the maximum of vectors that are zero but for one's own element gathers them.
+ */
+
+enum { NAME_LENGTH = 24 };
+
+static const char *agree_show(const struct agree_field *field, uint64_t value,
+                              char *text, size_t capacity)
+{
+    const char *const *words = field->values;
+    for (uint64_t i = 0; words && words[i]; i++)
+        if (i == value)
+            return words[i];
+    double real;
+    memcpy(&real, &value, sizeof real);
+    if (field->real)
+        snprintf(text, capacity, "%g", real);
+    else
+        snprintf(text, capacity, "%" PRIu64, value);
+    return text;
+}
+
+/* "4 on rank 0, 2; 5 on rank 1": the values in the order of their first rank. */
+static void agree_list_values(const struct agree_field *field, const uint64_t *values,
+                              const struct transport *t, char *out, size_t capacity)
+{
+    struct text text = {.at = out, .left = capacity};
+    uint32_t ranks = t->size;
+    bool *listed = calloc(ranks, sizeof *listed);
+    for (uint32_t i = 0; listed && i < ranks; i++)
+        listed[i] = !transport_lives(t, i);
+    for (uint32_t i = 0; listed && i < ranks && text.left > 1; i++) {
+        char number[NAME_LENGTH];
+        if (listed[i])
+            continue;
+        text_add(&text, "%s%s on rank", text.items++ ? "; " : "",
+                 agree_show(field, values[i], number, sizeof number));
+        for (uint32_t j = i; j < ranks; j++) {
+            if (values[j] != values[i])
+                continue;
+            listed[j] = true;
+            text_add(&text, "%s %u", j == i ? "" : ",", j);
+        }
+    }
+    free(listed);
+}
+
+static int agree_report(struct communicator *c, const struct agree_field *field,
+                        uint64_t own)
+{
+    uint64_t *values;
+    char text[300] = "";
+    int rc = agree_gather(c, own, &values);
+    if (rc == PCOLL_OK) {
+        agree_list_values(field, values, c->transport, text, sizeof text);
+        rc = fail(PCOLL_EMISMATCH, "the ranks disagree about %s: %s", field->argument,
+                  text);
+    }
+    free(values);
+    return rc;
+}
+
+/* The first of all is whether they are valid. */
+static int agree_compare(struct communicator *c, bool valid,
+                         const struct reason *reason, const struct agree_field *fields,
+                         const uint64_t *own, int count)
+{
+    uint64_t both[2 * (AGREE_FIELDS + 1)];
+    for (int i = 0; i <= count; i++) {
+        uint64_t value = i == 0 ? valid : valid ? own[i - 1] : 0;
+        both[i] = value;
+        both[count + 1 + i] = ~value;
+    }
+    int rc = agree_max(c, both, 2 * (count + 1));
+    for (int i = 0; i <= count && rc == PCOLL_OK; i++)
+        if (both[i] != ~both[count + 1 + i])
+            rc = i == 0 ? agree_refusals(c, !valid, reason, PCOLL_EMISMATCH,
+                                         "the arguments of rank", "are not valid")
+                        : agree_report(c, &fields[i - 1], valid ? own[i - 1] : 0);
+    return rc;
+}
+
+int agree_same(struct communicator *c, int local, const struct agree_field *fields,
+               const uint64_t *own, int count)
+{
+    CHECK(count > 0 && fields && own);
+    struct reason reason;
+    fail_reason(&reason);
+    int rc = agree_compare(c, local == PCOLL_OK, &reason, fields, own, count);
+    return local == PCOLL_OK ? rc : fail(local, "%s", reason.text);
 }

@@ -13,7 +13,54 @@
 #include "base/lock.h"
 #include "runtime/outage.h"
 #include "runtime/progress.h"
-#include "runtime/object.h"
+#include "transport/transport.h"
+#include "transport/window.h"
+
+/*
+ * Whatever has slots on a communicator: the context calls it when something has
+ * happened that concerns it. The executor of an allreduce is one, that of a user's
+ * schedule another; each embeds this as its first member.
+ */
+
+struct object;
+
+/* All called by the driver. */
+struct object_ops {
+    /* Look around: it was notified, its alarm has come, or an agreement is over. */
+    int (*run)(struct object *p);
+    /* Its message with this number in the cookie is over. */
+    int (*done)(struct object *p, int op, size_t bytes);
+    int (*control)(struct object *p, uint32_t source, const struct control *message);
+    /* It is this one's turn to close. */
+    int (*begin_close)(struct object *p);
+    /* Watched ones only, in every poll: has somebody in another process asked it to
+     * run? */
+    bool (*attention)(struct object *p);
+};
+
+struct object {
+    const struct object_ops *ops;
+    uint32_t slot, slots; /* the first of its slots, and how many */
+    int64_t alarm;        /* INT64_MAX: none */
+    bool in_vain; /* what its alarm was for has not come: it looks again later */
+    struct object *next_notified; /* under context.notified_mutex */
+    bool notified;
+    struct object *next_closing;
+    _Atomic bool closed; /* nothing of it comes any more */
+    bool watched;
+    struct object *next_watched;
+};
+
+static inline struct object object_init(const struct object_ops *ops)
+{
+    return (struct object){.ops = ops, .slots = 1, .alarm = INT64_MAX};
+}
+
+/* The cookie of one of its messages. */
+static inline uint64_t object_cookie(const struct object *p, int op)
+{
+    return (uint64_t)p->slot << 32 | (uint32_t)op;
+}
 
 /* An agreement (transport.h) under way, for a object to go on with or a thread
  * that waits. When `done` is set it may be gone. */
@@ -25,7 +72,7 @@ struct agreement {
     _Atomic bool done;
 };
 
-/* Those that close, and an object without slots that lets them, see closing.h. */
+/* Those that close, and an object without slots that lets them, see below. */
 struct closings {
     struct object base;                /* first: found again from it */
     struct communicator *communicator; /* NULL: nothing has closed yet */
@@ -139,5 +186,38 @@ int communicator_check(struct communicator *c);
 struct object *communicator_object_at(const struct communicator *c, uint32_t slot);
 struct object *communicator_next_notified(struct communicator *c);
 void communicator_set_alarm(struct communicator *c, int64_t at);
+
+/*
+ * Who closes next? On a communicator one object closes at a time, because their
+ * agreements must not mix, and it must be the same one on all ranks. The ranks need not
+ * ask for it in one order: one that is at MPI_Finalize closes all that it has left, the
+ * others free theirs in whatever order their program does.
+ *
+ * So each rank votes for all that it is asked to close, and the one with the lowest
+ * slot that all have voted for is next. If there is none, the ranks vote again a little
+ * later: somebody may have been asked for more by then.
+ *
+ * The votes are those of an object of the communicator like any other, without slots.
+ */
+
+/* Driver: p closes when it is its turn: then its begin_close is called. Once. */
+int communicator_close(struct communicator *c, struct object *p);
+/* Driver: p, whose turn it was, has closed. */
+int communicator_closed(struct communicator *c, struct object *p);
+
+/*
+ * A window that nobody uses any more. Freeing one is collective and blocks, so it is
+ * left with the context, and freed with the next window of this communicator or with
+ * the communicator; its memory is given back at once.
+ */
+
+struct spent_window {
+    struct leftover base; /* first: found again from it */
+    struct window *window;
+};
+
+/* Driver: w is spent; *spent takes it over and is set to NULL. */
+void window_spend(struct communicator *c, struct window *w,
+                  struct spent_window **spent);
 
 #endif

@@ -19,13 +19,13 @@ void gate_destroy(struct gate *g)
     sleepers_destroy(&g->sleepers);
 }
 
-static bool is_open(void *arg)
+static bool gate_is_open(void *arg)
 {
     INTERLEAVE();
     return !gate_is_closed(arg);
 }
 
-static bool is_empty(void *arg)
+static bool gate_is_empty(void *arg)
 {
     struct gate *g = arg;
     INTERLEAVE();
@@ -34,7 +34,7 @@ static bool is_empty(void *arg)
 
 /* Count this thread as inside. If the result is false, the gate is closed and the thread must
  * leave again. */
-static inline bool come_in(struct gate *g)
+static inline bool gate_count_in(struct gate *g)
 {
     INTERLEAVE();
     uint32_t before = atomic_fetch_add(&g->inside, 1);
@@ -47,27 +47,27 @@ static inline bool come_in(struct gate *g)
 
 bool gate_try_enter(struct gate *g)
 {
-    if (come_in(g))
+    if (gate_count_in(g))
         return true;
     gate_leave(g);
     return false;
 }
 
 /* A function of its own, so that a thread that finds the gate open saves no registers for it. */
-static __attribute__((noinline)) void enter_late(struct gate *g)
+static __attribute__((noinline)) void gate_enter_late(struct gate *g)
 {
     do {
         gate_leave(g);
-        sleepers_await(&g->sleepers, is_open, g);
-    } while (!come_in(g));
+        sleepers_await(&g->sleepers, gate_is_open, g);
+    } while (!gate_count_in(g));
 }
 
 void gate_enter(struct gate *g)
 {
     CHECK(g);
     lock_waits_shared(g->rank);
-    if (!come_in(g))
-        enter_late(g);
+    if (!gate_count_in(g))
+        gate_enter_late(g);
 }
 
 void gate_leave(struct gate *g)
@@ -93,7 +93,7 @@ void gate_await_empty(struct gate *g)
 {
     CHECK(gate_is_closed(g));
     lock_waits(g->rank);
-    sleepers_await(&g->sleepers, is_empty, g);
+    sleepers_await(&g->sleepers, gate_is_empty, g);
 }
 
 void gate_open(struct gate *g)

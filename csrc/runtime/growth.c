@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See growth.h. */
-#include "runtime/growth.h"
+/* See recovery.h. */
+#include "runtime/recovery.h"
 
 #include "base/check.h"
 #include "base/error.h"
 #include "runtime/process.h"
-#include "runtime/recovery.h"
 #include "transport/mpi/recovery.h"
 
 /* Who waits for the end of an outage here would keep others waiting who have not met it. */
-static int pause_here(struct growth *g)
+static int growth_pause(struct growth *g)
 {
     int rc = communicator_check(g->from);
     if (rc != PCOLL_OK)
@@ -21,7 +20,7 @@ static int pause_here(struct growth *g)
     return PCOLL_OK;
 }
 
-static void resume(struct growth *g)
+static void growth_resume(struct growth *g)
 {
     if (!g->paused)
         return;
@@ -32,7 +31,8 @@ static void resume(struct growth *g)
 }
 
 /* This thread is inside its outage from the beginning, so nothing recovers. */
-static int make_communicator(struct growth *g, struct transport *t, struct progress *p)
+static int growth_make_communicator(struct growth *g, struct transport *t,
+                                    struct progress *p)
 {
     int rc = communicator_create(t, p, &g->to);
     if (rc == PCOLL_OK)
@@ -48,7 +48,7 @@ static int make_communicator(struct growth *g, struct transport *t, struct progr
 
 enum { MADE = 1, NOBODY_DIED = 2 };
 
-static int settle(struct transport *t, struct outage *met, int rc)
+static int growth_settle_on(struct transport *t, struct outage *met, int rc)
 {
     struct reason reason;
     struct failed_ranks who = *fail_last_ranks();
@@ -75,7 +75,7 @@ static int settle(struct transport *t, struct outage *met, int rc)
 int growth_settle(struct growth *g, int rc)
 {
     CHECK(g->to);
-    return settle(g->to->transport, g->to->outage, rc);
+    return growth_settle_on(g->to->transport, g->to->outage, rc);
 }
 
 int growth_refuse(const void *comm)
@@ -93,7 +93,7 @@ int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
     int local = process_progress(&p);
     CHECK(local == PCOLL_OK || !g->from);
     if (local == PCOLL_OK && g->from)
-        local = pause_here(g);
+        local = growth_pause(g);
     MOMENT("paused");
     if (local != PCOLL_OK && !g->from)
         return local;
@@ -103,7 +103,7 @@ int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
     int rc =
         mpi_regroup(comm, numbers, ranks, progress_doorbell(p), process_watch(), &t);
     if (!t) {
-        resume(g);
+        growth_resume(g);
         return rc;
     }
     MOMENT("regrouped");
@@ -112,15 +112,15 @@ int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
     else if (local != PCOLL_OK)
         rc = fail(local, "%s", reason.text);
     if (rc == PCOLL_OK)
-        rc = make_communicator(g, t, p);
-    rc = settle(t, g->to ? g->to->outage : NULL, rc);
+        rc = growth_make_communicator(g, t, p);
+    rc = growth_settle_on(t, g->to ? g->to->outage : NULL, rc);
     if (rc != PCOLL_OK)
         growth_cancel(g);
     return rc;
 }
 
 /* One that the program has a communicator for stays, as a shell, until that goes. */
-static void discard(struct communicator *c, struct communicator *heir)
+static void growth_discard(struct communicator *c, struct communicator *heir)
 {
     recovery_discard(c, heir);
     process_disown(c);
@@ -132,19 +132,19 @@ void growth_cancel(struct growth *g)
 {
     CHECK(g->from || !g->paused);
     if (g->to && g->to->outage)
-        discard(g->to, g->from);
+        growth_discard(g->to, g->from);
     g->to = NULL;
-    resume(g);
+    growth_resume(g);
 }
 
 /* What happened there is over, or begins anew. */
-static void leave(struct growth *g)
+static void growth_leave(struct growth *g)
 {
     struct communicator *from = g->from;
     CHECK(g->paused);
     g->paused = false;
     if (!from->handles) {
-        discard(from, g->to);
+        growth_discard(from, g->to);
         return;
     }
     outage_begin(from->outage, &(struct failed_ranks){0});
@@ -155,6 +155,6 @@ void growth_commit(struct growth *g)
 {
     CHECK(g->to);
     if (g->from)
-        leave(g);
+        growth_leave(g);
     outage_leave(g->to->outage);
 }

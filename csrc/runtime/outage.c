@@ -2,8 +2,81 @@
 /* See outage.h. */
 #include "runtime/outage.h"
 
+#include <errno.h>
+#include <pthread.h>
+#include <stddef.h>
+
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/lock.h"
+
+enum { PATIENCE_NS = 500000000 };
+
+static struct lock turn_mutex = LOCK_INIT(LOCK_TURN);
+static pthread_cond_t turn_changed; /* waits by the monotonic clock */
+static pthread_once_t turn_made = PTHREAD_ONCE_INIT;
+static struct turn *turn_announced;
+static uint64_t turn_numbers;
+
+static void turn_make_condition(void)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&turn_changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+void turn_init(struct turn *t)
+{
+    CHECK(t);
+    pthread_once(&turn_made, turn_make_condition);
+    lock_take(&turn_mutex);
+    *t = (struct turn){.number = ++turn_numbers};
+    lock_release(&turn_mutex);
+}
+
+void turn_announce(struct turn *t)
+{
+    CHECK(t->number);
+    lock_take(&turn_mutex);
+    t->next = turn_announced;
+    turn_announced = t;
+    lock_release(&turn_mutex);
+}
+
+static bool turn_comes_next(const struct turn *t)
+{
+    for (const struct turn *other = turn_announced; other; other = other->next)
+        if (other != t && (other->held || other->number < t->number))
+            return false;
+    return true;
+}
+
+void turn_take(struct turn *t)
+{
+    CHECK(!t->held);
+    struct timespec until = clock_until(PATIENCE_NS);
+    lock_take(&turn_mutex);
+    int rc = 0;
+    while (rc != ETIMEDOUT && !turn_comes_next(t))
+        rc = pthread_cond_timedwait(&turn_changed, &turn_mutex.mutex, &until);
+    t->held = true;
+    lock_release(&turn_mutex);
+}
+
+void turn_give(struct turn *t)
+{
+    lock_take(&turn_mutex);
+    struct turn **at = &turn_announced;
+    while (*at && *at != t)
+        at = &(*at)->next;
+    CHECK(*at);
+    *at = t->next;
+    t->held = false;
+    pthread_cond_broadcast(&turn_changed);
+    lock_release(&turn_mutex);
+}
 
 void outage_init(struct outage *o)
 {

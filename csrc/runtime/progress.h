@@ -20,6 +20,8 @@
 #ifndef PCOLL_RUNTIME_PROGRESS_H
 #define PCOLL_RUNTIME_PROGRESS_H
 
+#include <stddef.h>
+
 #include "base/doorbell.h"
 #include "include/partialcoll.h"
 
@@ -91,5 +93,12 @@ int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
  * to do with it. */
 int progress_sleep(struct progress *p, bool (*ready)(void *), void *arg,
                    int64_t timeout_us);
+
+/* Waits in C that no caller bounds: they say on standard error what they wait for. */
+
+/* Drive and sleep until ready(arg). After PARTIALCOLL_STALL_WARN seconds (10 by default), and
+ * each time that the wait has become twice as long, print this rank of the communicator and what explain(arg) writes. */
+void stall_wait(struct progress *p, uint32_t rank, bool (*ready)(void *), void *arg,
+                void (*explain)(void *arg, char *text, size_t capacity));
 
 #endif

@@ -11,16 +11,145 @@
 #include "runtime/user_object.h"
 #include "transport/mpi/recovery.h"
 
+struct grave {
+    void (*end)(void *);
+    void *what;
+    uint32_t after; /* so many have been retired */
+    struct grave *next;
+};
+
+void graves_init(struct graves *g)
+{
+    CHECK(g);
+    *g = (struct graves){0};
+    lock_init(&g->mutex, LOCK_RETIRED);
+}
+
+void graves_destroy(struct graves *g)
+{
+    CHECK(g);
+    lock_destroy(&g->mutex);
+}
+
+void graves_add(struct graves *g, void (*end)(void *), void *what, bool in_use)
+{
+    CHECK(end && what);
+    struct grave *grave = malloc(sizeof *grave);
+    if (!grave)
+        return; /* lost */
+    lock_take(&g->mutex);
+    *grave = (struct grave){.end = end, .what = what, .after = g->retired + in_use};
+    grave->next = g->first;
+    g->first = grave;
+    lock_release(&g->mutex);
+}
+
+void graves_retire(struct graves *g, struct transport *t)
+{
+    CHECK(t);
+    lock_take(&g->mutex);
+    g->retired++;
+    lock_release(&g->mutex);
+    if (g->olds < GRAVES_TRANSPORTS)
+        g->old[g->olds++] = t;
+}
+
+/* One whose time has come. */
+static struct grave *graves_take(struct graves *g)
+{
+    lock_take(&g->mutex);
+    struct grave **at = &g->first;
+    while (*at && (*at)->after > g->retired)
+        at = &(*at)->next;
+    struct grave *grave = *at;
+    if (grave)
+        *at = grave->next;
+    lock_release(&g->mutex);
+    return grave;
+}
+
+/* Transports whose requests are over by now go, and when all have, so does what they may have
+ * written to. */
+void graves_bury(struct graves *g)
+{
+    CHECK(g->olds >= 0);
+    struct grave *grave;
+    int kept = 0;
+    for (int i = 0; i < g->olds; i++)
+        if (!mpi_abandon(g->old[i]))
+            g->old[kept++] = g->old[i];
+    g->olds = kept;
+    while (!kept && (grave = graves_take(g))) {
+        grave->end(grave->what);
+        free(grave);
+    }
+}
+
+void graves_leave(struct graves *g, struct graves *heir)
+{
+    CHECK(g != heir);
+    struct grave *grave;
+    for (int i = 0; i < g->olds; i++)
+        graves_retire(heir, g->old[i]);
+    g->olds = 0;
+    while ((grave = graves_take(g))) {
+        graves_add(heir, grave->end, grave->what, false);
+        free(grave);
+    }
+}
+
+/* Who goes on when ranks have died, and whether anybody does; see recovery.h. */
+
+int recovery_last_word(struct recovery *r)
+{
+    CHECK(r->current);
+    int bits = (atomic_load(&r->parting) ? PARTING : 0) | (r->able ? ABLE : 0) |
+               (mpi_has_lost_hosts(r->current) ? 0 : WHOLE);
+    int rc = mpi_agree_bits(r->current, &bits);
+    r->parted = rc == PCOLL_OK && (bits & PARTING);
+    r->whole = bits & WHOLE;
+    if (rc == PCOLL_OK && !(bits & ABLE))
+        rc = fail(PCOLL_ENOMEM, "ranks have died, and not all others could go on%s%s",
+                  *r->why.text ? ": " : "", r->why.text);
+    bool unanswered = rc == PCOLL_EFAILED && !mpi_has_lost_hosts(r->current);
+    r->over = r->parted || (rc != PCOLL_OK && !unanswered);
+    return rc;
+}
+
+bool recovery_may_go_on(const struct recovery *r, const struct transport *before,
+                        const struct transport *left)
+{
+    CHECK(left->living <= before->living);
+    uint64_t twice = 2 * (uint64_t)left->living;
+    return r->whole || twice > before->living ||
+           (twice == before->living &&
+            transport_lowest(before) == transport_lowest(left));
+}
+
+int recovery_check_hosts(struct recovery *r)
+{
+    CHECK(r->current);
+    if (!mpi_has_lost_hosts(r->current))
+        return PCOLL_OK;
+    struct failed_ranks lost = *fail_last_ranks();
+    uint32_t living = r->current->living;
+    uint64_t twice = 2 * ((uint64_t)living - (uint32_t)lost.count);
+    bool has_first = (uint32_t)lost.rank[0] != transport_lowest(r->current);
+    if (twice > living || (twice == living && has_first))
+        return mpi_await_deaths(r->current);
+    return fail_ranks(&lost);
+}
+
 /* Nobody drives while the lock is held, and nobody polls a communicator that has
  * stopped. */
-static void await_driver(struct communicator *c)
+static void recovery_await_driver(struct communicator *c)
 {
     progress_lock(c->progress);
     progress_unlock(c->progress);
 }
 
 /* Nobody polls it any more. Its transport may still write to what belongs to it. */
-static void set_aside(struct recovery *r, struct communicator *to)
+static void recovery_set_aside(struct recovery *r, struct communicator *to)
 {
     progress_remove(to->progress, &to->source);
     to->next_spent = r->spent;
@@ -29,7 +158,7 @@ static void set_aside(struct recovery *r, struct communicator *to)
 
 /* All have agreed on the last step there; who then met a death has told of it there, and it must
  * not be overlooked: nothing comes there a second time. */
-static int check_last_step(struct communicator *to, int rc)
+static int recovery_check_last_step(struct communicator *to, int rc)
 {
     if (rc == PCOLL_OK)
         rc = communicator_check(to);
@@ -38,7 +167,7 @@ static int check_last_step(struct communicator *to, int rc)
     return rc;
 }
 
-static int attempt(struct communicator *c, struct recovery *r)
+static int recovery_attempt(struct communicator *c, struct recovery *r)
 {
     struct transport *t;
     struct communicator *to;
@@ -75,8 +204,8 @@ static int attempt(struct communicator *c, struct recovery *r)
         return rc;
     progress_add(c->progress, &to->source);
     rc = recovery_build(to, r);
-    set_aside(r, to);
-    rc = check_last_step(to, rc);
+    recovery_set_aside(r, to);
+    rc = recovery_check_last_step(to, rc);
     if (rc != PCOLL_OK)
         return rc;
     MOMENT("all inherited");
@@ -88,13 +217,13 @@ static int attempt(struct communicator *c, struct recovery *r)
 
 /* A failure that is not a death would come again: the others must not wait for one who
  * cannot. A death shows in other errors, too: the memory of a leader who is gone. */
-static int try(struct communicator *c, struct recovery *r, bool able)
+static int recovery_try(struct communicator *c, struct recovery *r, bool able)
 {
     int rc;
     uint32_t most = 2 * c->transport->size + 8;
     r->able = able;
     r->over = false;
-    for (uint32_t i = 0; (rc = attempt(c, r)) != PCOLL_OK && !r->over; i++) {
+    for (uint32_t i = 0; (rc = recovery_attempt(c, r)) != PCOLL_OK && !r->over; i++) {
         bool again = rc == PCOLL_EFAILED || mpi_is_damaged(r->current);
         if (r->able && (!again || i >= most))
             fail_reason(&r->why);
@@ -103,10 +232,10 @@ static int try(struct communicator *c, struct recovery *r, bool able)
     return rc;
 }
 
-static void recover(struct communicator *c, struct recovery *r)
+static void recovery_run(struct communicator *c, struct recovery *r)
 {
     MOMENT("outage begun");
-    await_driver(c);
+    recovery_await_driver(c);
     progress_remove(c->progress, &c->source);
     r->current = c->transport;
     if (recovery_check_hosts(r) == PCOLL_OK) { /* before anybody is waited for */
@@ -130,7 +259,7 @@ static void recover(struct communicator *c, struct recovery *r)
             r->objects[i]->kind->recoverable->stop(r->objects[i]);
     graves_bury(&r->graves);
     outage_take_turn(c->outage);
-    rc = try(c, r, rc == PCOLL_OK);
+    rc = recovery_try(c, r, rc == PCOLL_OK);
     if (rc == PCOLL_OK && !r->parted)
         recovery_go_on(c, r);
     if (rc != PCOLL_OK || r->parted) {
@@ -150,7 +279,7 @@ static void *recovery_main(void *arg)
 {
     struct communicator *c = arg;
     while (outage_await(c->outage))
-        recover(c, c->recovery);
+        recovery_run(c, c->recovery);
     return NULL;
 }
 

@@ -27,8 +27,43 @@
 #ifndef PCOLL_RUNTIME_RECOVERY_H
 #define PCOLL_RUNTIME_RECOVERY_H
 
-#include "runtime/census.h"
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "runtime/communicator.h"
+
+/*
+ * What all who are left find out about the objects that they had (recovery.h): who has each
+ * of them, and how many rounds are complete anywhere. Each rank writes down what it has;
+ * the maxima over all are what all know. Pure.
+ */
+
+enum { CENSUS_WORDS = 3 };
+
+/* By slot. */
+struct census {
+    uint64_t *lacking; /* does anybody lack it? */
+    uint64_t *claim;   /* rounds complete, and who has them */
+    uint64_t *least;   /* ~ of the fewest rounds that are complete */
+};
+
+/* What is known of an object on all ranks. */
+struct recovery_plan {
+    uint32_t slot;
+    uint64_t complete; /* rounds, the most anywhere */
+    uint32_t source;   /* the lowest rank that has completed so many; … */
+    bool some_lack;    /* … some have not */
+};
+
+/* In CENSUS_WORDS for each slot: a rank that has nothing. */
+void census_begin(struct census *s, uint64_t *words, uint64_t slots);
+/* It has this one, with so many rounds complete. */
+void census_note(struct census *s, uint32_t slot, uint64_t complete, uint32_t rank);
+/* Of the maxima, which are checked: who has the rounds is one of so many ranks, and nobody
+ * has more. `own`: the rounds complete here, 0 of what this rank lacks. PCOLL_EPROTOCOL:
+ * the maxima cannot be; the recovery then fails on this rank. */
+int census_plan(const struct census *s, uint32_t slot, uint32_t ranks, uint64_t own,
+                struct recovery_plan *plan);
 
 struct user_object;
 
@@ -75,5 +110,45 @@ void recovery_discard(struct communicator *c, struct communicator *heir);
 /* The communicator of those who are left, for the program: an MPI_Comm, or NULL while all
  * live. */
 const void *recovery_comm(const struct communicator *c);
+
+/*
+ * Others take the numbers of those who have died (docs/faults.md): an object moves to a new
+ * communicator, of those who live on its own, `from`, and newcomers, who have none. By a thread
+ * of the application in each; collective over them all.
+ *
+ *   pause    `from` is polled no more, and no recovery begins there: what its objects share
+ *            stands still.
+ *   regroup  a transport of all. Whoever gets here has paused.
+ *   settle   have all got as far? The same answer on all that live.
+ *   …        the object makes its successor on `to`, which takes over its state and leaves the
+ *            old one as it is (recovery.h: rebuild, inherit).
+ *   settle   once more: that decides.
+ *   commit   the object is on `to`, which goes on like any other when ranks die. What was under
+ *            way on `from` never ends, so what else is there recovers; if that is nothing, `from`
+ *            is given up. (No communicator is made then: Open MPI 5.0 does not bear a death
+ *            meanwhile.)
+ *   cancel   nothing has been: `from` is polled again, and recovers if that is what it takes.
+ *
+ * Who meets a death in between revokes `to`, which tells all: they settle for no.
+ */
+
+struct growth {
+    struct communicator *from; /* NULL: a newcomer */
+    struct communicator *to; /* of this thread's until commit; recovers from then on */
+    bool paused;
+};
+
+/* What a rank does that cannot take part: the others are told. Fails. */
+int growth_refuse(const void *comm);
+/* Up to the first answer. Rank i of *comm, an MPI_Comm, has number numbers[i] of so many. If it
+ * fails, nothing has been, on all. */
+int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
+                 uint32_t ranks);
+/* PCOLL_OK if rc is, on all; else an error on all, which is rc where that is one. */
+int growth_settle(struct growth *g, int rc);
+/* What was moved is registered there, and no more on `from`. */
+void growth_commit(struct growth *g);
+/* Nothing is registered on `to`. */
+void growth_cancel(struct growth *g);
 
 #endif

@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "runtime/closing.h"
-#include "runtime/stall.h"
+#include "runtime/communicator.h"
+#include "runtime/progress.h"
 #include "transport/mpi/mpi_transport.h"
 
 int user_object_admit(const struct user_object_kind *kind, const void *comm,
@@ -28,7 +28,7 @@ int user_object_admit(const struct user_object_kind *kind, const void *comm,
 
 /* The end. */
 
-static int begin_close(struct user_object *o)
+static int user_object_begin_close(struct user_object *o)
 {
     outage_enter(o->communicator->outage);
     progress_lock(o->communicator->progress);
@@ -45,7 +45,7 @@ static int begin_close(struct user_object *o)
     return rc;
 }
 
-static bool is_closed(void *arg)
+static bool user_object_is_closed(void *arg)
 {
     const struct user_object *o = arg;
     return atomic_load(&atomic_load(&o->object)->closed) ||
@@ -53,7 +53,7 @@ static bool is_closed(void *arg)
 }
 
 /* Driver: it has closed, or never will. */
-static void end_object(struct user_object *o)
+static void user_object_unregister(struct user_object *o)
 {
     CHECK(o->object);
     CHECK(atomic_load(&o->closing));
@@ -62,16 +62,16 @@ static void end_object(struct user_object *o)
     o->ended = true;
 }
 
-static bool is_healthy(const struct user_object *o)
+static bool user_object_is_healthy(const struct user_object *o)
 {
     return atomic_load(&o->communicator->failure) == PCOLL_OK;
 }
 
-static void dispose(struct user_object *o)
+static void user_object_dispose(struct user_object *o)
 {
-    bool healthy = is_healthy(o);
+    bool healthy = user_object_is_healthy(o);
     progress_lock(o->communicator->progress);
-    end_object(o);
+    user_object_unregister(o);
     progress_unlock(o->communicator->progress);
     o->kind->dispose(o, healthy);
 }
@@ -79,13 +79,13 @@ static void dispose(struct user_object *o)
 /* It has closed, or never will. No recovery is under way meanwhile, or begins: this thread is
  * inside the outage. False: one has been before, and what has closed has a successor that has
  * not. */
-static bool dispose_closed(struct user_object *o, bool forget)
+static bool user_object_dispose_closed(struct user_object *o, bool forget)
 {
-    bool over = is_closed(o);
+    bool over = user_object_is_closed(o);
     if (over && forget)
         process_remove(&o->entry);
     if (over)
-        dispose(o);
+        user_object_dispose(o);
     return over;
 }
 
@@ -95,7 +95,7 @@ int user_object_close(struct user_object *o)
     if (!o->object)
         return PCOLL_OK;
     int rc = user_object_enter(o);
-    return rc == PCOLL_OK ? user_object_leave(o, begin_close(o)) : rc;
+    return rc == PCOLL_OK ? user_object_leave(o, user_object_begin_close(o)) : rc;
 }
 
 int user_object_end(struct user_object *o, int64_t timeout_us, bool *over)
@@ -107,14 +107,15 @@ int user_object_end(struct user_object *o, int64_t timeout_us, bool *over)
     int rc = user_object_enter(o);
     if (rc != PCOLL_OK)
         return rc;
-    begin_close(o); /* a failure shows below, as the communicator's */
+    user_object_begin_close(o); /* a failure shows below, as the communicator's */
     struct communicator *c = o->communicator;
     while (!*over) {
-        if (progress_wait(c->progress, is_closed, o, timeout_us) == PCOLL_EAGAIN)
+        if (progress_wait(c->progress, user_object_is_closed, o, timeout_us) ==
+            PCOLL_EAGAIN)
             return user_object_leave(o, PCOLL_EAGAIN);
         process_hold(c);
         outage_enter(c->outage); /* may have to wait for a recovery */
-        *over = dispose_closed(o, true);
+        *over = user_object_dispose_closed(o, true);
         rc = communicator_check(c);
         outage_leave(c->outage);
         process_release(c);
@@ -122,15 +123,15 @@ int user_object_end(struct user_object *o, int64_t timeout_us, bool *over)
     return rc == PCOLL_EFAILED ? PCOLL_OK : rc; /* nothing is left to do together */
 }
 
-static bool entry_reclaim(struct entry *entry)
+static bool user_object_reclaim(struct entry *entry)
 {
     struct user_object *o = (struct user_object *)entry;
     struct communicator *c = o->communicator;
-    bool healthy = is_healthy(o);
-    if (!is_closed(o))
+    bool healthy = user_object_is_healthy(o);
+    if (!user_object_is_closed(o))
         return false;
     process_remove(entry);
-    end_object(o);
+    user_object_unregister(o);
     o->kind->dispose(o, healthy);
     o->retired(o);
     process_part(c);
@@ -146,7 +147,7 @@ void user_object_retire(struct user_object *o, void (*end)(struct user_object *o
     CHECK(!o->communicator->outage);
     if (user_object_enter(o) != PCOLL_OK)
         return;
-    begin_close(o);
+    user_object_begin_close(o);
     o->retired = end;
     progress_lock(o->communicator->progress);
     process_retire(&o->entry);
@@ -156,30 +157,31 @@ void user_object_retire(struct user_object *o, void (*end)(struct user_object *o
 /* At MPI_Finalize. The application still has it and may free it later: it stays, empty.
  */
 
-static void entry_begin_end(struct entry *entry)
+static void user_object_entry_begin_end(struct entry *entry)
 {
-    begin_close((struct user_object *)entry);
+    user_object_begin_close((struct user_object *)entry);
 }
 
-static void explain(void *arg, char *text, size_t capacity)
+static void user_object_explain(void *arg, char *text, size_t capacity)
 {
     struct user_object *o = arg;
     snprintf(text, capacity, "MPI_Finalize: ");
     size_t used = strlen(text);
     snprintf(text + used, capacity - used,
              "%s is freed on this rank, and not on others", o->kind->name);
-    if (o->kind->explain && !is_closed(o))
+    if (o->kind->explain && !user_object_is_closed(o))
         o->kind->explain(o, text + used, capacity - used);
 }
 
-static void entry_end(struct entry *entry)
+static void user_object_entry_end(struct entry *entry)
 {
     struct user_object *o = (struct user_object *)entry;
     struct communicator *c = o->communicator;
     for (bool over = false; !over;) {
-        stall_wait(c->progress, c->transport->rank, is_closed, o, explain);
+        stall_wait(c->progress, c->transport->rank, user_object_is_closed, o,
+                   user_object_explain);
         outage_enter(c->outage);
-        over = dispose_closed(o, false);
+        over = user_object_dispose_closed(o, false);
         outage_leave(c->outage);
     }
     if (o->retired)
@@ -193,9 +195,9 @@ void user_object_made(struct user_object *o, struct communicator *c,
     CHECK(object->slots > 0);
     o->communicator = c;
     o->object = object;
-    o->entry = (struct entry){.begin_end = entry_begin_end,
-                              .end = entry_end,
-                              .reclaim = entry_reclaim,
+    o->entry = (struct entry){.begin_end = user_object_entry_begin_end,
+                              .end = user_object_entry_end,
+                              .reclaim = user_object_reclaim,
                               .slot = object->slot,
                               .progress = progress};
     process_add(&o->entry);

@@ -9,7 +9,7 @@
  *   used      by one thread at a time, between enter and leave. A second thread gets
  *             PCOLL_ESTATE. No call works in a forked child.
  *   closing   asked for by who frees it, or by MPI_Finalize. When its object has closed
- *             (closing.h), or nothing can any more since the communicator has failed,
+ *             (communicator.h), or nothing can any more since the communicator has failed,
  *   ended     its inside is freed. Who made it may still hold it: an empty shell, until
  *             that is freed too.
  *

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One life for what users make: a new one, entering and leaving a call; see
  * user_object.h. Simulated objects have this much of it. */
-#include "runtime/user_object.h"
-
 #include "base/check.h"
 #include "base/error.h"
+#include "base/lock.h"
+#include "include/partialcoll.h"
+#include "runtime/process.h"
+#include "runtime/user_object.h"
 
 void user_object_init(struct user_object *o, const struct user_object_kind *kind)
 {
@@ -62,4 +64,77 @@ int user_object_enter_open(struct user_object *o)
         return rc;
     rc = user_object_check(o);
     return rc == PCOLL_OK ? rc : user_object_leave(o, rc);
+}
+
+static struct lock entries_mutex = LOCK_INIT(LOCK_ENTRIES);
+static struct entry *entries_head;
+
+void entries_add(struct entry *entry)
+{
+    CHECK(entry->begin_end && entry->end);
+    lock_take(&entries_mutex);
+    struct entry **at = &entries_head;
+    while (*at && (*at)->slot <= entry->slot)
+        at = &(*at)->next;
+    entry->next = *at;
+    *at = entry;
+    lock_release(&entries_mutex);
+}
+
+void entries_remove(struct entry *entry)
+{
+    CHECK(entry);
+    lock_take(&entries_mutex);
+    struct entry **at = &entries_head;
+    while (*at && *at != entry)
+        at = &(*at)->next;
+    if (*at)
+        *at = entry->next;
+    lock_release(&entries_mutex);
+}
+
+void entries_each(void (*visit)(struct entry *, void *), void *arg)
+{
+    CHECK(visit);
+    lock_take(&entries_mutex);
+    for (struct entry *e = entries_head; e; e = e->next)
+        visit(e, arg);
+    lock_release(&entries_mutex);
+}
+
+struct entry *entries_first(void)
+{
+    return entries_head;
+}
+
+bool entries_spin(void)
+{
+    bool spins = false;
+    lock_take(&entries_mutex);
+    for (const struct entry *e = entries_head; e; e = e->next) {
+        CHECK(!e->next || e->slot <= e->next->slot);
+        spins |= e->progress == PCOLL_PROGRESS_SPIN;
+    }
+    lock_release(&entries_mutex);
+    return spins;
+}
+
+/* The one piece of state that cannot hang on a communicator: a forked child must know
+ * without calling MPI. */
+
+static _Atomic bool process_in_child;
+
+static void process_note_fork(void)
+{
+    atomic_store(&process_in_child, true);
+}
+
+void process_note_forks(void)
+{
+    pthread_atfork(NULL, NULL, process_note_fork);
+}
+
+bool process_forked(void)
+{
+    return atomic_load(&process_in_child);
 }

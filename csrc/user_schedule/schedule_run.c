@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "runtime/agreement.h"
-#include "runtime/closing.h"
+#include "runtime/communicator.h"
 
 /* More runs than any job makes. */
 static const uint64_t LAST_RUN = (uint64_t)1 << 43;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See card.h. */
-#include "watch/card.h"
+/* See watch.h. */
+#include "watch/watch.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>

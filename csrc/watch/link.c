@@ -6,8 +6,11 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -325,4 +328,278 @@ bool link_is_timed(const struct link *l)
 {
     return l->state == LINK_PAUSED || l->state == LINK_CONNECTING ||
            l->state == LINK_CHALLENGED || l->state == LINK_ANSWERED;
+}
+
+static const int64_t listener_proof_us = 5000000, listener_pause_us = 1000000;
+
+/* The one address of a card, or all of the host: listener_is_selected() sorts out the rest. */
+static uint32_t listener_address(const struct watch_card *own)
+{
+    return own->address[1] ? INADDR_ANY : own->address[0];
+}
+
+bool listener_open(struct listener *l, struct watch_card *own)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = listener_address(own)};
+    socklen_t length = sizeof at;
+    l->count = 0;
+    l->paused_to = 0;
+    l->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (l->fd >= 0 && bind(l->fd, (struct sockaddr *)&at, sizeof at) == 0 &&
+        listen(l->fd, SOMAXCONN) == 0 &&
+        getsockname(l->fd, (struct sockaddr *)&at, &length) == 0) {
+        own->port = ntohs(at.sin_port);
+        return true;
+    }
+    listener_close(l);
+    return false;
+}
+
+void listener_close(struct listener *l)
+{
+    for (int i = 0; i < l->count; i++)
+        close(l->incoming[i].fd);
+    if (l->fd >= 0)
+        close(l->fd);
+    l->count = 0;
+    l->fd = -1;
+}
+
+/* Remove incoming connection i without closing it. */
+static void listener_forget(struct listener *l, int i)
+{
+    CHECK(i < l->count);
+    l->count--;
+    memmove(&l->incoming[i], &l->incoming[i + 1],
+            (size_t)(l->count - i) * sizeof *l->incoming);
+}
+
+static void listener_drop(struct listener *l, int i)
+{
+    close(l->incoming[i].fd);
+    listener_forget(l, i);
+}
+
+bool listener_add(struct listener *l, int fd)
+{
+    bool full = l->count == LISTENER_UNPROVEN;
+    if (full)
+        listener_drop(l, 0);
+    l->incoming[l->count++] =
+        (struct incoming){.fd = fd, .due = clock_us() + listener_proof_us};
+    return !full;
+}
+
+/* Did it come to one of the addresses that were selected? */
+static bool listener_is_selected(int fd, const struct watch_card *own)
+{
+    struct sockaddr_in at = {0};
+    socklen_t length = sizeof at;
+    return getsockname(fd, (struct sockaddr *)&at, &length) == 0 &&
+           card_has(own, at.sin_addr.s_addr);
+}
+
+const char *listener_admit(struct listener *l, const struct watch_card *own)
+{
+    const char *dropped = NULL;
+    if (clock_us() < l->paused_to)
+        return NULL;
+    for (int i = 0; i < LISTENER_ADMITTED; i++) {
+        int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && errno == EAGAIN)
+            break;
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS ||
+                       errno == ENOMEM)) {
+            l->paused_to = clock_us() + listener_pause_us;
+            return "no connection for a while: this process has no descriptor left";
+        }
+        if (fd >= 0 && !listener_is_selected(fd, own)) {
+            close(fd);
+            dropped = "a connection to an interface that was not selected";
+        } else if (fd >= 0 && !listener_add(l, fd))
+            dropped = "a connection: too many have not proven whose they are";
+    }
+    return dropped;
+}
+
+static struct link *listener_find(struct link *links, uint64_t id)
+{
+    while (links && links->peer.id != id)
+        links = links->next;
+    return links;
+}
+
+enum listener_verdict { LISTENER_KEEP, LISTENER_CLOSE, LISTENER_REFUSE, LISTENER_GIVE };
+
+/* Answer a valid hello as soon as its sender is known here. */
+static enum listener_verdict listener_challenge(struct incoming *i, struct link *links)
+{
+    const struct link *link = listener_find(links, i->handshake.hello.from);
+    i->state = INCOMING_PENDING;
+    if (!link)
+        return LISTENER_KEEP;
+    if (link->state != LINK_AWAITED || !link_draw_challenge(&i->handshake.challenge) ||
+        !link_send(i->fd, &i->handshake.challenge, sizeof i->handshake.challenge))
+        return LISTENER_CLOSE;
+    i->state = INCOMING_PROOF;
+    i->got = 0;
+    return LISTENER_KEEP;
+}
+
+static enum listener_verdict listener_take_hello(struct incoming *i, struct link *links,
+                                                 const struct watch_card *own)
+{
+    struct link_hello *hello = &i->handshake.hello;
+    int got = link_read(i->fd, hello, sizeof *hello, &i->got);
+    if (got <= 0)
+        return got ? LISTENER_CLOSE : LISTENER_KEEP;
+    return link_is_valid_hello(hello, own) ? listener_challenge(i, links)
+                                           : LISTENER_REFUSE;
+}
+
+static enum listener_verdict listener_take_proof(struct incoming *i, struct link *links,
+                                                 double timeout)
+{
+    struct link *link = listener_find(links, i->handshake.hello.from);
+    int got = link_read(i->fd, &i->proof, sizeof i->proof, &i->got);
+    if (got <= 0)
+        return got ? LISTENER_CLOSE : LISTENER_KEEP;
+    if (!link || link->state != LINK_AWAITED)
+        return LISTENER_CLOSE;
+    if (!siphash_equal(i->proof, link_proof(link, &i->handshake)))
+        return LISTENER_REFUSE;
+    link_accept(link, i->fd, &i->handshake, timeout);
+    return LISTENER_GIVE;
+}
+
+static enum listener_verdict listener_continue(struct incoming *i, struct link *links,
+                                               const struct watch_card *own,
+                                               double timeout)
+{
+    if (clock_us() >= i->due)
+        return LISTENER_CLOSE;
+    switch (i->state) {
+    case INCOMING_HELLO:
+        return listener_take_hello(i, links, own);
+    case INCOMING_PENDING:
+        return listener_challenge(i, links);
+    case INCOMING_PROOF:
+        return listener_take_proof(i, links, timeout);
+    }
+    return LISTENER_CLOSE;
+}
+
+const char *listener_step(struct listener *l, struct link *links,
+                          const struct watch_card *own, double timeout)
+{
+    const char *dropped = NULL;
+    for (int i = 0; i < l->count;) {
+        switch (listener_continue(&l->incoming[i], links, own, timeout)) {
+        case LISTENER_KEEP:
+            i++;
+            break;
+        case LISTENER_REFUSE:
+            dropped = "a connection that does not belong to this job";
+            listener_drop(l, i);
+            break;
+        case LISTENER_CLOSE:
+            listener_drop(l, i);
+            break;
+        case LISTENER_GIVE:
+            listener_forget(l, i);
+            break;
+        }
+    }
+    return dropped;
+}
+
+static const uint32_t local_magic = 0x70634c4e, local_version = 1;
+
+static socklen_t local_address(const struct watch_card *card,
+                               struct sockaddr_un *address)
+{
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1,
+                          "partialcoll-watch-%016llx%016llx",
+                          (unsigned long long)card->local_name[0],
+                          (unsigned long long)card->local_name[1]);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+static struct siphash_tag local_tag(const struct local_message *m,
+                                    const struct watch_card *to)
+{
+    return siphash_tag_of(to->secret, m, offsetof(struct local_message, tag));
+}
+
+/* Ask for the sender's identity before there is a name that anybody can send to. */
+bool local_open(struct local *l, const struct watch_card *own)
+{
+    struct sockaddr_un address;
+    socklen_t length = local_address(own, &address);
+    int on = 1;
+    l->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (l->fd >= 0 && setsockopt(l->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) == 0 &&
+        bind(l->fd, (struct sockaddr *)&address, length) == 0)
+        return true;
+    local_close(l);
+    return false;
+}
+
+void local_close(struct local *l)
+{
+    if (l->fd >= 0)
+        close(l->fd);
+    l->fd = -1;
+}
+
+bool local_tell(const struct local *l, const struct watch_card *to, uint64_t host)
+{
+    struct sockaddr_un address;
+    socklen_t length = local_address(to, &address);
+    struct local_message message = {
+        .magic = local_magic, .version = local_version, .host = host};
+    message.tag = local_tag(&message, to);
+    return sendto(l->fd, &message, sizeof message, MSG_DONTWAIT | MSG_NOSIGNAL,
+                  (struct sockaddr *)&address, length) >= 0 ||
+           (errno != EAGAIN && errno != ENOBUFS);
+}
+
+static bool local_is_from_us(struct msghdr *header)
+{
+    const struct cmsghdr *c = CMSG_FIRSTHDR(header);
+    struct ucred from;
+    if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_CREDENTIALS)
+        return false;
+    memcpy(&from, CMSG_DATA(c), sizeof from);
+    return from.uid == getuid();
+}
+
+/* The kernel installs descriptors that a sender attaches, if there is room to report them:
+ * there is room for the credentials only. */
+enum local_event local_receive(const struct local *l, const struct watch_card *own,
+                               uint64_t *host)
+{
+    struct local_message m;
+    struct siphash_tag tag;
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(struct ucred))];
+    } control;
+    struct iovec data = {.iov_base = &m, .iov_len = sizeof m};
+    struct msghdr header = {.msg_iov = &data,
+                            .msg_iovlen = 1,
+                            .msg_control = &control,
+                            .msg_controllen = sizeof control};
+    ssize_t got = recvmsg(l->fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0)
+        return LOCAL_NOTHING;
+    if (got != sizeof m || header.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ||
+        !local_is_from_us(&header) || m.magic != local_magic ||
+        m.version != local_version)
+        return LOCAL_REFUSED;
+    tag = local_tag(&m, own);
+    *host = m.host;
+    return siphash_equal(tag, m.tag) ? LOCAL_NEWS : LOCAL_REFUSED;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A connection between processes of two hosts, by which their kernels know of each other. The
- * process with the lower id connects, the other one listens (listener.h).
+ * process with the lower id connects, the other one listens (below).
  *
  * Handshake. Each side proves that it knows the secrets of both cards, without sending them:
  *
@@ -28,7 +28,7 @@
 
 #include <stddef.h>
 
-#include "watch/card.h"
+#include "watch/watch.h"
 
 enum link_state {
     LINK_AWAITED,    /* The peer connects to us. */
@@ -119,5 +119,89 @@ struct siphash_tag link_proof(const struct link *l,
 /* Read until *got is `bytes`: 1 then, 0 if more is to come, -1 at the end, with errno. */
 int link_read(int fd, void *into, size_t bytes, unsigned *got);
 bool link_send(int fd, const void *data, size_t bytes);
+
+/*
+ * The TCP listener of a watch, and incoming connections that have not proven yet which process
+ * they come from (link.h). A proven connection becomes that of its link, if the link has none:
+ * it never replaces one.
+ *
+ * Bounds. There are at most LISTENER_UNPROVEN such connections; one more closes the oldest. Each
+ * has five seconds in all. When the process has no descriptor left, the listener pauses for a
+ * second: a connection waits in the kernel then.
+ */
+
+enum {
+    LISTENER_UNPROVEN = 64,
+    /* Accepted in one step: a flood does not close all unproven ones at once. */
+    LISTENER_ADMITTED = 16
+};
+
+enum incoming_state {
+    INCOMING_HELLO,   /* The hello is missing. */
+    INCOMING_PENDING, /* It is valid, but no group here has its sender yet. */
+    INCOMING_PROOF    /* The challenge is sent, the proof is missing. */
+};
+
+struct incoming {
+    enum incoming_state state;
+    int fd;
+    int64_t due;
+    unsigned got; /* Bytes of the message that is being received. */
+    struct link_handshake handshake;
+    struct siphash_tag proof;
+};
+
+struct listener {
+    int fd;            /* -1: closed */
+    int64_t paused_to; /* Do not accept before this time. */
+    int count;
+    struct incoming incoming[LISTENER_UNPROVEN]; /* The oldest first. */
+};
+
+/* Open a port on the addresses of the card, and store it there. */
+bool listener_open(struct listener *l, struct watch_card *own);
+void listener_close(struct listener *l);
+/* Accept the connections that wait, as many as fit into one step. These two return what had to
+ * be dropped, as a text for the log; NULL: nothing. */
+const char *listener_admit(struct listener *l, const struct watch_card *own);
+/* Continue the handshakes with the peers of these links. */
+const char *listener_step(struct listener *l, struct link *links,
+                          const struct watch_card *own, double timeout);
+/* Take a connection in; false: the oldest was closed for it. */
+bool listener_add(struct listener *l, int fd);
+
+/*
+ * Telling the local peers, the other processes of the own host, which host is lost. Each process
+ * has a datagram socket in the kernel, which accepts a message even while its process is stopped.
+ *
+ * The socket has a name in the abstract namespace, which every user of the host can read and send
+ * to. So a message counts only if the kernel says that it comes from this user, and if it carries
+ * a tag made with the secret of its receiver. A replayed message repeats what was true for good:
+ * it changes nothing.
+ */
+
+struct local_message {
+    uint32_t magic, version;
+    uint64_t host;
+    struct siphash_tag tag;
+};
+
+struct local {
+    int fd; /* -1: none */
+};
+
+enum local_event {
+    LOCAL_NOTHING, /* no message is left */
+    LOCAL_NEWS,
+    LOCAL_REFUSED /* a message that no local peer has sent */
+};
+
+bool local_open(struct local *l, const struct watch_card *own);
+void local_close(struct local *l);
+/* Return false if the receiver's queue is full; the message is not sent. */
+bool local_tell(const struct local *l, const struct watch_card *to, uint64_t host);
+/* Take the next message. */
+enum local_event local_receive(const struct local *l, const struct watch_card *own,
+                               uint64_t *host);
 
 #endif

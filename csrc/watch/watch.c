@@ -18,8 +18,90 @@
 #include "base/lock.h"
 #include "base/thread.h"
 #include "watch/link.h"
-#include "watch/listener.h"
-#include "watch/local.h"
+
+enum { GROUP_PAIRS = 2 };
+
+/* Does a watch run in this rank's process? */
+static bool watch_group_has_watch(const struct watch_group *g, uint32_t rank)
+{
+    return g->cards[rank].port != 0;
+}
+
+static uint32_t watch_group_members(const struct watch_group *g, uint64_t host)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < g->size; r++)
+        count += watch_group_has_watch(g, r) && g->hosts[r] == host;
+    return count;
+}
+
+static uint32_t watch_group_member(const struct watch_group *g, uint64_t host,
+                                   uint32_t which)
+{
+    for (uint32_t r = 0; r < g->size; r++)
+        if (watch_group_has_watch(g, r) && g->hosts[r] == host && !which--)
+            return r;
+    CHECK(false);
+    return 0;
+}
+
+static bool watch_group_is_first(const struct watch_group *g, uint32_t rank)
+{
+    for (uint32_t r = 0; r < rank; r++)
+        if (watch_group_has_watch(g, r) && g->hosts[r] == g->hosts[rank])
+            return false;
+    return watch_group_has_watch(g, rank);
+}
+
+static uint32_t watch_group_number_of(const struct watch_group *g, uint64_t host)
+{
+    uint32_t number = 0;
+    for (uint32_t r = 0; !(watch_group_is_first(g, r) && g->hosts[r] == host); r++) {
+        CHECK(r + 1 < g->size);
+        number += watch_group_is_first(g, r);
+    }
+    return number;
+}
+
+void watch_group_each_peer(const struct watch_group *g,
+                           void (*each)(void *arg, const struct watch_card *peer,
+                                        uint64_t host),
+                           void *arg)
+{
+    if (!watch_group_has_watch(g, g->rank))
+        return;
+    uint64_t own = g->hosts[g->rank];
+    uint32_t here = watch_group_members(g, own), a = watch_group_number_of(g, own),
+             b = 0;
+    for (uint32_t r = 0; r < g->size; r++) {
+        uint64_t host = g->hosts[r];
+        if (!watch_group_is_first(g, r))
+            continue;
+        uint32_t there = watch_group_members(g, host),
+                 pairs = here > there ? here : there;
+        for (uint32_t k = 0; host != own && k < GROUP_PAIRS && k < pairs; k++)
+            if (watch_group_member(g, own, (b + k) % here) == g->rank)
+                each(arg, &g->cards[watch_group_member(g, host, (a + k) % there)],
+                     host);
+        b++;
+    }
+}
+
+bool watch_group_has_host(const struct watch_group *g, uint64_t host)
+{
+    for (uint32_t r = 0; r < g->size; r++)
+        if (g->hosts[r] == host)
+            return true;
+    return false;
+}
+
+bool watch_group_has_process(const struct watch_group *g, uint64_t id)
+{
+    for (uint32_t r = 0; g->cards && r < g->size; r++)
+        if (g->cards[r].port && g->cards[r].id == id)
+            return true;
+    return false;
+}
 
 enum { WATCH_MESSAGES = 64 }; /* of one sender in one step */
 
@@ -114,7 +196,7 @@ static void watch_drop(struct watch *w, const char *what)
 static bool watch_shares(const struct watch *w, uint64_t id, uint64_t host)
 {
     for (const struct watch_group *g = w->groups; g; g = g->next)
-        if (group_has_process(g, id) && group_has_host(g, host))
+        if (watch_group_has_process(g, id) && watch_group_has_host(g, host))
             return true;
     return false;
 }
@@ -482,7 +564,7 @@ void watch_join(struct watch *w, struct watch_group *g, const struct watch_card 
     g->cards = cards;
     if (w->runs) {
         watch_add_peers(w, g);
-        group_each_peer(g, watch_add_link, w);
+        watch_group_each_peer(g, watch_add_link, w);
         watch_wake_thread(w);
     }
     lock_release(&w->mutex);

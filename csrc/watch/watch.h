@@ -3,21 +3,21 @@
  * The watch of hosts finds out which hosts are lost. MPI need not report that: a host that has
  * vanished sends nothing, and whoever waits for a message from it would wait for ever.
  *
- * Evidence. Between each two hosts some processes hold idle TCP connections (group.h, link.h).
+ * Evidence. Between each two hosts some processes hold idle TCP connections (link.h).
  * The kernel asks the other end now and then whether it still has the connection (TCP
  * keepalive), and the kernel there answers. So a process that is stopped is not lost, nor one
  * whose threads are all busy. A process that ends closes its connection, which says nothing of
  * its host. A host from which no answer has come within the timeout, be it down, suspended or
  * cut off, is lost for good.
  *
- * News. A process that finds out tells its local peers (local.h) and the other ends of its
+ * News. A process that finds out tells its local peers (link.h) and the other ends of its
  * connections. Each of them does the same, so all members of a group know within a moment. News
  * counts only about hosts of the groups of this process. A peer sends news about a host of a
  * group only after all members have announced it: watch_announce comes before the exchange of
  * cards, which no rank completes before all have begun it.
  *
  * Trust. Everything that arrives is checked with a secret that only ranks of the job have
- * (card.h). A stranger can make the watch drop things, which costs a bounded amount of work and
+ * (above). A stranger can make the watch drop things, which costs a bounded amount of work and
  * of descriptors, but cannot make a host lost. What is dropped is reported once, on standard
  * error.
  *
@@ -34,7 +34,68 @@
 #include <stdint.h>
 
 #include "base/doorbell.h"
-#include "watch/group.h"
+#include "base/random.h"
+
+/*
+ * The card of a process says how the watches of other processes reach it, and holds the secret
+ * by which they prove that they belong to the job. Ranks exchange their cards by MPI messages,
+ * word by word, so a card has the same size and byte order everywhere.
+ *
+ * Only `id` and `local_name` are public: the first is sent in clear, everybody on the host can
+ * read the second in /proc/net/unix. They are drawn independently of `secret`.
+ */
+
+enum { CARD_ADDRESSES = 8 };
+
+struct watch_card {
+    uint64_t id;               /* Random, names the process. */
+    struct siphash_key secret; /* Random, known to the ranks that share a group. */
+    uint64_t local_name[2];    /* Random, the name of the datagram socket (link.h). */
+    uint32_t port;             /* TCP port of the listener; 0: no watch runs there. */
+    uint32_t reserved;
+    uint32_t address[CARD_ADDRESSES]; /* IPv4, as in sockaddr_in; 0: none. */
+    char host[40];
+};
+
+_Static_assert(sizeof(struct watch_card) % sizeof(uint64_t) == 0, "sent in words");
+
+/* Draw the random fields and fill in the addresses and the name of this host. Return false if
+ * there are no random numbers or no usable address. The setting PARTIALCOLL_INTERFACE selects
+ * the addresses; without it they are those of the interfaces that MPI has been told to use, or
+ * of all interfaces but loopback. */
+bool card_fill(struct watch_card *card);
+/* Fill this memory with random bytes; false: the kernel has none. */
+bool card_draw(void *into, size_t bytes);
+bool card_has(const struct watch_card *card, uint32_t address);
+/* Shut down all connections of this process to the host of that card, except connections within
+ * the own host. */
+void card_cut(const struct watch_card *theirs, const struct watch_card *own);
+
+/*
+ * A watch group: ranks that watch each other's hosts, those of one communicator. Between each two
+ * hosts of a group two processes of each hold a connection to one of the other host (one, where
+ * both hosts have one process); these are spread over the ranks of a host. Pure: all ranks choose
+ * alike.
+ */
+
+/* The caller owns it, and keeps it from watch_announce to watch_leave. */
+struct watch_group {
+    uint32_t rank, size;
+    const uint64_t *hosts; /* Number of each rank's host. */
+    const struct watch_card
+        *cards; /* By rank, zero of the dead; NULL until watch_join. */
+    const void *owner;
+    struct watch_group *next;
+};
+
+/* Call `each` for every peer on another host to which this rank holds a connection. */
+void watch_group_each_peer(const struct watch_group *g,
+                           void (*each)(void *arg, const struct watch_card *peer,
+                                        uint64_t host),
+                           void *arg);
+bool watch_group_has_host(const struct watch_group *g, uint64_t host);
+/* Is the process with this id a member? */
+bool watch_group_has_process(const struct watch_group *g, uint64_t id);
 
 struct watch;
 

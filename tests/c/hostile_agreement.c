@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "group/group_agent.h"
-#include "runtime/census.h"
+#include "runtime/recovery.h"
 #include "user_schedule/builder.h"
 #include "check.h"
 #include "hostile.h"

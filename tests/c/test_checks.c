@@ -17,7 +17,7 @@
 #include "protocol/descriptor.h"
 #include "protocol/round_trigger.h"
 #include "protocol/vote_count.h"
-#include "runtime/closing.h"
+#include "runtime/communicator.h"
 #include "runtime/gate.h"
 #include "schedule/engine.h"
 

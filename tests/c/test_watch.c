@@ -17,8 +17,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "check.h"
-#include "watch/listener.h"
-#include "watch/local.h"
+#include "watch/link.h"
 #include "watch/watch.h"
 
 enum { MAX_RANKS = 24 };
@@ -108,7 +107,7 @@ static void pairs_of(uint64_t seed)
     }
     struct watch_group g = {.size = size, .hosts = hosts, .cards = cards};
     for (g.rank = 0; g.rank < size; g.rank++)
-        group_each_peer(&g, note_pair, &g);
+        watch_group_each_peer(&g, note_pair, &g);
     check_pairs(&g, members);
 }
 

@@ -12,8 +12,7 @@
 
 #include "base/random.h"
 #include "check.h"
-#include "watch/listener.h"
-#include "watch/local.h"
+#include "watch/link.h"
 
 enum { HOST = 2, MOST_BYTES = 256 };
 static const double timeout = 10;

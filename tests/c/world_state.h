@@ -5,7 +5,7 @@
 #define PCOLL_TESTS_WORLD_STATE_H
 
 #include "allreduce/endpoint.h"
-#include "runtime/census.h"
+#include "runtime/recovery.h"
 #include "spy.h"
 #include "world.h"
 
@@ -87,7 +87,7 @@ struct recovery {
     struct round_header *resumes[WORLD_MAX_HANDLES];
 };
 
-/* Others are taken in, or not: as runtime/growth.h. */
+/* Others are taken in, or not: as runtime/recovery.h. */
 enum vote { NO_VOTE, AGAINST, IN_FAVOR };
 struct world_growth {
     enum vote voted[LEDGER_MAX_RANKS], settled; /* NO_VOTE: not yet */

@@ -23,7 +23,7 @@ CARRIERS = {
     "gossip/gossip_object.c",
     "group/group_agent.c",
     "group/group_wire.h",
-    "runtime/object.h",
+    "runtime/communicator.h",
     "user_schedule/schedule_run.c",
 }
 # Who reads words of windows, and what it checks them with.

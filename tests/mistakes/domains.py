@@ -314,14 +314,14 @@ MUTANTS = [
     ),
     Mutant(
         "closings do not queue up",
-        "runtime/closing.c",
-        "    return busy ? PCOLL_OK : vote(c);",
+        "runtime/communicator.c",
+        "    return busy ? PCOLL_OK : communicator_vote(c);",
         "    return busy ? p->ops->begin_close(p) : vote(c);",
     ),
     Mutant(
         "the next closing is never begun",
-        "runtime/closing.c",
-        "    return c->closing.first ? vote(c) : PCOLL_OK;",
+        "runtime/communicator.c",
+        "    return c->closing.first ? communicator_vote(c) : PCOLL_OK;",
         "    return PCOLL_OK;",
     ),
     Mutant(

@@ -36,7 +36,7 @@ MUTANTS = [
     Mutant(
         "who has slept goes in without another look",
         "runtime/gate.c",
-        "while (!come_in(g));",
+        "while (!gate_count_in(g));",
         "while (INTERLEAVE(), atomic_fetch_add(&g->inside, 1), false);",
     ),
     Mutant(
@@ -75,8 +75,8 @@ MUTANTS = [
     Mutant(
         "a closed gate is taken for an empty one",
         "runtime/gate.c",
-        "sleepers_await(&g->sleepers, is_empty, g);",
-        "(void)is_empty;",
+        "sleepers_await(&g->sleepers, gate_is_empty, g);",
+        "(void)gate_is_empty;",
     ),
     Mutant(
         "an opened gate wakes nobody",

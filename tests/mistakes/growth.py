@@ -69,8 +69,8 @@ GROWTH = [
     Mutant(
         "nobody recovers after a growth",
         "runtime/growth.c",
-        "leave(g);\n    outage_leave(g->to->outage);",
-        "leave(g);",
+        "growth_leave(g);\n    outage_leave(g->to->outage);",
+        "growth_leave(g);",
     ),
     Mutant(
         "what stays on the old communicator is not begun anew",

@@ -7,15 +7,15 @@ MUTANTS = [
     # Hosts that vanish: who watches whom, and who is told.
     Mutant(
         "hosts are numbered with ranks that have died",
-        "watch/group.c",
-        "!(group_is_first(g, r) && g->hosts[r] == host)",
+        "watch/watch.c",
+        "!(watch_group_is_first(g, r) && g->hosts[r] == host)",
         "g->hosts[r] != host",
     ),
     Mutant(
         "all connections of a host are of its first rank",
-        "watch/group.c",
-        "if (group_member(g, own, (b + k) % here) == g->rank)",
-        "if (group_member(g, own, 0) == g->rank)",
+        "watch/watch.c",
+        "if (watch_group_member(g, own, (b + k) % here) == g->rank)",
+        "if (watch_group_member(g, own, 0) == g->rank)",
     ),
     Mutant(
         "a process that ends is a lost host",
@@ -62,19 +62,19 @@ MUTANTS = [
     # Strangers and broken peers.
     Mutant(
         "a stranger may come in",
-        "watch/listener.c",
+        "watch/link.c",
         "!siphash_equal(i->proof, link_proof(link, &i->handshake))",
         "false",
     ),
     Mutant(
         "a proven connection is replaced",
-        "watch/listener.c",
+        "watch/link.c",
         "if (!link || link->state != LINK_AWAITED)\n        return LISTENER_CLOSE;\n    if (!siph",
         "if (!link)\n        return LISTENER_CLOSE;\n    if (!siph",
     ),
     Mutant(
         "without a descriptor the listener does not pause",
-        "watch/listener.c",
+        "watch/link.c",
         "l->paused_to = clock_us() + listener_pause_us;",
         "",
     ),
@@ -108,7 +108,7 @@ MUTANTS = [
     ),
     Mutant(
         "a local message needs no secret",
-        "watch/local.c",
+        "watch/link.c",
         "siphash_equal(tag, m.tag) ? LOCAL_NEWS",
         "true ? LOCAL_NEWS",
         program="watch fuzz",
