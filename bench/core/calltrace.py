@@ -31,7 +31,7 @@ from partialcoll.tools.cli import options, values
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_suffix(".c")
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O0", "-g", "-fno-pie", "-ffp-contract=off", "-Icsrc"]
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O0", "-gdwarf-4", "-fno-pie", "-ffp-contract=off", "-Icsrc"]
 # Clones of loops for several processors are chosen before the program's hooks can run.
 CORE_FLAGS = [*FLAGS, "-DPCOLL_TEST_ONE_TARGET", "-finstrument-functions"]
 BEFORE, TRACED = 0, 1  # parts of a run, as in calltrace.c
@@ -109,9 +109,13 @@ def run(program: Path, path: str, n: int, quorum: str, domain: str) -> dict[int,
 
 
 def show(what: str, functions: set[tuple[str, str]]) -> None:
-    """One line: how many functions in how many files."""
-    files = {file for _, file in functions}
-    click.echo(f"{what}: {len(functions)} functions in {len(files)} files")
+    """One line: how many functions in how many C files, and inline functions in headers."""
+    inline = {name for name in functions if name[1].endswith(".h")}
+    files = {file for _, file in functions - inline}
+    click.echo(
+        f"{what}: {len(functions - inline)} functions in {len(files)} C files, "
+        f"and {len(inline)} inline functions of {len({file for _, file in inline})} headers"
+    )
 
 
 def show_files(functions: set[tuple[str, str]]) -> None:
