@@ -87,12 +87,13 @@ static void check(int rc)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-static void one_round(pcoll_handle *handle)
+/* Return the ranks that had died before this round, the same set on all ranks. */
+static uint64_t one_round(pcoll_handle *handle)
 {
     double mine[COUNT] = {1}, sum[COUNT];
     const void *const send[] = {mine};
     void *const recv[] = {sum};
-    uint64_t masks[3];
+    uint64_t masks[3]; /* of at most 64 ranks */
     pcoll_round round;
     int rc;
     check(pcoll_handle_start(handle, send));
@@ -100,6 +101,7 @@ static void one_round(pcoll_handle *handle)
         rc = pcoll_handle_take(handle, 100000, recv, &round, masks);
     while (rc == PCOLL_EAGAIN);
     check(rc);
+    return masks[2];
 }
 
 static void trace_contribution(pcoll_handle *handle, int rank, int size,
@@ -128,18 +130,13 @@ static void late_rounds(pcoll_handle *handle, int rank, int size)
 
 static void trace_recovery(pcoll_handle *handle, int rank, int size)
 {
-    uint32_t outages = 0;
-    int64_t began, ended;
     atomic_store(&part, BEFORE);
     late_rounds(handle, rank, size);
     if (rank == size - 1)
         raise(SIGKILL);
     atomic_store(&part, TRACED);
-    while (!outages) {
-        one_round(handle);
-        check(pcoll_handle_outages(handle, &outages, &began, &ended));
-    }
-    one_round(handle);
+    while (!one_round(handle))
+        ;
     atomic_store(&part, OFF);
 }
 

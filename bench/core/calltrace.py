@@ -27,7 +27,6 @@ import click
 
 from partialcoll.errors import Error
 from partialcoll.tools import launcher
-from partialcoll.tools.cli import options, values
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_suffix(".c")
@@ -136,7 +135,7 @@ def show_tree(thread: Thread, names: dict[int, tuple[str, str]]) -> None:
 
 @click.command("calltrace", help=__doc__, short_help="functions and files that a path passes")
 @click.argument("path", type=click.Choice(["contribution", "recovery"]))
-@options.option("-n", values.POSITIVE_INT, 4, "ranks")
+@click.option("-n", type=click.IntRange(2, 64), default=4, help="ranks")
 @click.option("--quorum", default="solo", help="policy of a contribution; a recovery has full")
 @click.option("--domain", default="node", help="which ranks share memory")
 @click.option("--tree", is_flag=True, help="print the calls of the last rank that came to its end")
