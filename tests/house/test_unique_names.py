@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 REPEATED_FUNCTIONS = """
-absorb begin build_folded check_op complain end find grow make number refuse take
+absorb build_folded check_op grow
 """
 REPEATED_STRUCTS = """
 

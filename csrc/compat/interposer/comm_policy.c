@@ -50,7 +50,7 @@ void comm_policy_settle(struct record *r, MPI_Comm comm)
     r->partial = quorum_is_partial(&r->quorum);
     if (r->partial && r->level < MPI_THREAD_MULTIPLE && rank == 0 &&
         !atomic_exchange(&warned, true))
-        warn("rank 0: a quorum needs MPI_THREAD_MULTIPLE, and MPI runs with less: "
+        report_warn("rank 0: a quorum needs MPI_THREAD_MULTIPLE, and MPI runs with less: "
              "these calls are left to MPI. With PARTIALCOLL_QUORUM set, MPI_Init asks "
              "for it");
 }
@@ -62,7 +62,7 @@ static struct quorum comm_policy_read(const char *text, int rank)
     struct quorum quorum = full_facts()->quorum;
     if (quorum_parse(text, &quorum) != PCOLL_OK && rank == 0 &&
         !atomic_exchange(&warned, true))
-        warn("rank 0: the info key partialcoll_quorum is ignored: %s",
+        report_warn("rank 0: the info key partialcoll_quorum is ignored: %s",
              pcoll_last_error());
     return quorum;
 }
@@ -70,8 +70,8 @@ static struct quorum comm_policy_read(const char *text, int rank)
 void comm_policy_agree(MPI_Comm comm, const char *text)
 {
     static atomic_bool warned;
-    struct record local = {0}, *r = process_begun() ? record_find(comm) : &local;
-    if (!process_begun())
+    struct record local = {0}, *r = startup_is_running() ? record_find(comm) : &local;
+    if (!startup_is_running())
         return;
     if (!r)
         r = &local;
@@ -88,7 +88,7 @@ void comm_policy_agree(MPI_Comm comm, const char *text)
     if (values[1] != ~values[2]) {
         quorum = (struct quorum){.policy.kind = PCOLL_FULL};
         if (rank == 0 && !atomic_exchange(&warned, true))
-            warn("rank 0: the ranks of a communicator disagree about "
+            report_warn("rank 0: the ranks of a communicator disagree about "
                  "partialcoll_quorum: all of them wait for each other there");
     }
     if (!(r = record_make(comm)))

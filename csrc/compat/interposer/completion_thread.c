@@ -29,7 +29,7 @@ static struct {
 
 static struct token *mine;
 
-static bool is_over(struct token *t)
+static bool completion_thread_is_over(struct token *t)
 {
     uint64_t complete, delivered;
     return atomic_load(&t->handle->base.communicator->failure) ||
@@ -37,18 +37,18 @@ static bool is_over(struct token *t)
            complete > delivered;
 }
 
-static bool has_work(void *unused)
+static bool completion_thread_has_work(void *unused)
 {
     (void)unused;
     bool work = atomic_load(&completion_thread.incoming) != NULL;
     for (struct token *t = mine; t && !work; t = t->next_active)
-        work = is_over(t);
+        work = completion_thread_is_over(t);
     return work;
 }
 
 /* Without a result the message goes out as well: who waits for it has been told through
  * the error handler. */
-static void complete(struct token *t, int rc)
+static void completion_thread_complete(struct token *t, int rc)
 {
     if (rc != PCOLL_OK)
         core_raise(t->comm, rc);
@@ -57,14 +57,14 @@ static void complete(struct token *t, int rc)
     PMPI_Send(NULL, 0, MPI_BYTE, 0, tag, completion_thread.self);
 }
 
-static void deliver(struct token *t)
+static void completion_thread_deliver(struct token *t)
 {
     int rc = cache_take(t->handle, &t->key, t->type, t->result);
-    complete(t, rc == PCOLL_OK ? mirror_buffers_push(&t->mirrors) : rc);
+    completion_thread_complete(t, rc == PCOLL_OK ? mirror_buffers_push(&t->mirrors) : rc);
 }
 
 /* Take over what has come; false when the end has come instead. */
-static bool collect(void)
+static bool completion_thread_collect(void)
 {
     lock_take(&completion_thread.mutex);
     while (!atomic_load(&completion_thread.incoming) && !mine &&
@@ -84,17 +84,17 @@ static void *completion_thread_main(void *unused)
 {
     (void)unused;
     core_enter();
-    while (collect()) {
-        progress_wait(mine->handle->base.communicator->progress, has_work, NULL,
+    while (completion_thread_collect()) {
+        progress_wait(mine->handle->base.communicator->progress, completion_thread_has_work, NULL,
                       1000000);
         for (struct token **at = &mine; *at;) {
             struct token *t = *at;
-            if (!is_over(t)) {
+            if (!completion_thread_is_over(t)) {
                 at = &t->next_active;
                 continue;
             }
             *at = t->next_active; /* before the program may start it again */
-            deliver(t);
+            completion_thread_deliver(t);
         }
     }
     return NULL;
@@ -113,7 +113,7 @@ bool completion_thread_works(void)
 }
 
 /* Under the mutex. */
-static int begin(void)
+static int completion_thread_begin(void)
 {
     if (completion_thread.running)
         return MPI_SUCCESS;
@@ -128,7 +128,7 @@ static int begin(void)
 }
 
 /* One that no other token has, which keeps it for its next requests. Under the mutex. */
-static int take_tag(struct token *t)
+static int completion_thread_take_tag(struct token *t)
 {
     bool *taken = completion_thread.tag_taken;
     for (int i = 0; i < TAGS && !t->has_tag; i++) {
@@ -152,9 +152,9 @@ void completion_thread_give_tag_back(struct token *t)
 int completion_thread_init_request(struct token *t)
 {
     lock_take(&completion_thread.mutex);
-    int rc = begin();
+    int rc = completion_thread_begin();
     if (rc == MPI_SUCCESS)
-        rc = take_tag(t);
+        rc = completion_thread_take_tag(t);
     lock_release(&completion_thread.mutex);
     if (rc == MPI_SUCCESS)
         rc = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, t->tag, completion_thread.self,
@@ -162,7 +162,7 @@ int completion_thread_init_request(struct token *t)
     return rc;
 }
 
-static void hand_over(struct token *t)
+static void completion_thread_hand_over(struct token *t)
 {
     struct progress *p = t->handle->base.communicator->progress;
     lock_take(&completion_thread.mutex);
@@ -184,9 +184,9 @@ int completion_thread_start(struct token *t)
         rc = cache_start(t->handle, send);
     atomic_store(&t->active, true);
     if (rc != PCOLL_OK)
-        complete(t, rc);
+        completion_thread_complete(t, rc);
     else
-        hand_over(t);
+        completion_thread_hand_over(t);
     return rc;
 }
 

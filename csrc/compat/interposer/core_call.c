@@ -28,7 +28,7 @@ int core_raise(MPI_Comm comm, int rc)
     int code = of_mpi ? pcoll_last_mpi_error() : MPI_SUCCESS;
     if (code == MPI_SUCCESS) /* another process or thread has had MPI's */
         code = rc == PCOLL_ENOMEM ? MPI_ERR_NO_MEM : MPI_ERR_INTERN;
-    warn("MPI_Allreduce: %s", pcoll_last_error());
+    report_warn("MPI_Allreduce: %s", pcoll_last_error());
     PMPI_Comm_call_errhandler(comm, code);
     return code;
 }

@@ -20,19 +20,19 @@ const void *entries_announce(const void *call_site)
     return before;
 }
 
-static const void *call_site(const void *return_address)
+static const void *entries_call_site(const void *return_address)
 {
     return announced ? announced : return_address;
 }
 
-static bool take(const struct call *call, int *error)
+static bool entries_take(const struct call *call, int *error)
 {
     enum outcome outcome = intercept_run(call, error);
     report_count(outcome);
     return outcome == TAKEN;
 }
 
-static bool take_init(const struct call *call, MPI_Request *request, int *error)
+static bool entries_take_init(const struct call *call, MPI_Request *request, int *error)
 {
     enum outcome outcome = persistent_init(call, request, error);
     report_count(outcome);
@@ -40,7 +40,7 @@ static bool take_init(const struct call *call, MPI_Request *request, int *error)
 }
 
 /* What this MPI has no function for. */
-static int refuse(MPI_Comm comm, int code)
+static int entries_refuse(MPI_Comm comm, int code)
 {
     PMPI_Comm_call_errhandler(comm, code);
     return code;
@@ -53,7 +53,7 @@ static int refuse(MPI_Comm comm, int code)
                     .type = datatype,                                                  \
                     .op = op,                                                          \
                     .comm = comm,                                                      \
-                    .call_site = call_site(__builtin_return_address(0))})
+                    .call_site = entries_call_site(__builtin_return_address(0))})
 
 int MPI_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype datatype,
                   MPI_Op op, MPI_Comm comm)
@@ -61,7 +61,7 @@ int MPI_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype da
     int error;
     if (full_is_mpis(count))
         report_count(PASSED_FULL);
-    else if (take(CALL, &error))
+    else if (entries_take(CALL, &error))
         return error;
     return PMPI_Allreduce(sendbuf, recvbuf, count, datatype, op, comm);
 }
@@ -71,11 +71,11 @@ int MPI_Allreduce_init(const void *sendbuf, void *recvbuf, int count,
                        MPI_Request *request)
 {
     int error;
-    if (take_init(CALL, request, &error))
+    if (entries_take_init(CALL, request, &error))
         return error;
     return PMPI_Allreduce_init ? PMPI_Allreduce_init(sendbuf, recvbuf, count, datatype,
                                                      op, comm, info, request)
-                               : refuse(comm, MPI_ERR_UNSUPPORTED_OPERATION);
+                               : entries_refuse(comm, MPI_ERR_UNSUPPORTED_OPERATION);
 }
 
 int MPI_Allreduce_c(const void *sendbuf, void *recvbuf, MPI_Count count,
@@ -84,12 +84,12 @@ int MPI_Allreduce_c(const void *sendbuf, void *recvbuf, MPI_Count count,
     int error;
     if (full_is_mpis(count))
         report_count(PASSED_FULL);
-    else if (take(CALL, &error))
+    else if (entries_take(CALL, &error))
         return error;
     if (PMPI_Allreduce_c)
         return PMPI_Allreduce_c(sendbuf, recvbuf, count, datatype, op, comm);
     return count > INT_MAX
-               ? refuse(comm, MPI_ERR_COUNT)
+               ? entries_refuse(comm, MPI_ERR_COUNT)
                : PMPI_Allreduce(sendbuf, recvbuf, (int)count, datatype, op, comm);
 }
 
@@ -98,13 +98,13 @@ int MPI_Allreduce_init_c(const void *sendbuf, void *recvbuf, MPI_Count count,
                          MPI_Request *request)
 {
     int error;
-    if (take_init(CALL, request, &error))
+    if (entries_take_init(CALL, request, &error))
         return error;
     if (PMPI_Allreduce_init_c)
         return PMPI_Allreduce_init_c(sendbuf, recvbuf, count, datatype, op, comm, info,
                                      request);
     return count > INT_MAX || !PMPI_Allreduce_init
-               ? refuse(comm, MPI_ERR_UNSUPPORTED_OPERATION)
+               ? entries_refuse(comm, MPI_ERR_UNSUPPORTED_OPERATION)
                : PMPI_Allreduce_init(sendbuf, recvbuf, (int)count, datatype, op, comm,
                                      info, request);
 }

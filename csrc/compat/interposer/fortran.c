@@ -48,7 +48,7 @@ ANNOUNCED(MPI_ALLREDUCE)
 
 #endif
 
-static void set_error(MPI_Fint *error, int rc)
+static void fortran_set_error(MPI_Fint *error, int rc)
 {
     if (error)
         *error = (MPI_Fint)rc;
@@ -61,27 +61,27 @@ static void set_error(MPI_Fint *error, int rc)
     void mpi_##lower parameters;                                                       \
     void mpi_##lower parameters                                                        \
     {                                                                                  \
-        f_##lower(__builtin_return_address(0), arguments);                             \
+        fortran_##lower(__builtin_return_address(0), arguments);                             \
     }                                                                                  \
     void mpi_##lower##_ parameters;                                                    \
     void mpi_##lower##_ parameters                                                     \
     {                                                                                  \
-        f_##lower(__builtin_return_address(0), arguments);                             \
+        fortran_##lower(__builtin_return_address(0), arguments);                             \
     }                                                                                  \
     void mpi_##lower##__ parameters;                                                   \
     void mpi_##lower##__ parameters                                                    \
     {                                                                                  \
-        f_##lower(__builtin_return_address(0), arguments);                             \
+        fortran_##lower(__builtin_return_address(0), arguments);                             \
     }                                                                                  \
     void MPI_##upper parameters;                                                       \
     void MPI_##upper parameters                                                        \
     {                                                                                  \
-        f_##lower(__builtin_return_address(0), arguments);                             \
+        fortran_##lower(__builtin_return_address(0), arguments);                             \
     }                                                                                  \
     void ompi_##lower##_f parameters;                                                  \
     void ompi_##lower##_f parameters                                                   \
     {                                                                                  \
-        f_##lower(__builtin_return_address(0), arguments);                             \
+        fortran_##lower(__builtin_return_address(0), arguments);                             \
     }
 
 #else
@@ -91,7 +91,7 @@ static void set_error(MPI_Fint *error, int rc)
     void mpi_##lower##_f08_ parameters;                                                \
     void mpi_##lower##_f08_ parameters                                                 \
     {                                                                                  \
-        f_##lower(__builtin_return_address(0), arguments);                             \
+        fortran_##lower(__builtin_return_address(0), arguments);                             \
     }
 
 #endif
@@ -99,12 +99,12 @@ static void set_error(MPI_Fint *error, int rc)
 
 #ifdef OPEN_MPI
 
-static void f_allreduce(const void *call_site, void *send, void *recv, MPI_Fint *count,
+static void fortran_allreduce(const void *call_site, void *send, void *recv, MPI_Fint *count,
                         MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm, MPI_Fint *error)
 {
     const void *before = entries_announce(NULL);
     entries_announce(before ? before : call_site); /* mpi_f08 has said it already */
-    set_error(error, MPI_Allreduce(fortran_buffer(send, call_site),
+    fortran_set_error(error, MPI_Allreduce(fortran_buffer(send, call_site),
                                    fortran_buffer(recv, call_site), (int)*count,
                                    PMPI_Type_f2c(*type), PMPI_Op_f2c(*op),
                                    PMPI_Comm_f2c(*comm)));
@@ -117,53 +117,53 @@ FIVE(allreduce, ALLREDUCE,
 
 #endif
 
-static void f_init(const void *call_site, MPI_Fint *error)
+static void fortran_init(const void *call_site, MPI_Fint *error)
 {
     (void)call_site;
-    set_error(error, MPI_Init(NULL, NULL));
+    fortran_set_error(error, MPI_Init(NULL, NULL));
 }
 FIVE(init, INIT, (MPI_Fint * error), LIST(error))
 
-static void f_init_thread(const void *call_site, MPI_Fint *required, MPI_Fint *provided,
+static void fortran_init_thread(const void *call_site, MPI_Fint *required, MPI_Fint *provided,
                           MPI_Fint *error)
 {
     int level = 0;
     (void)call_site;
-    set_error(error, MPI_Init_thread(NULL, NULL, (int)*required, &level));
+    fortran_set_error(error, MPI_Init_thread(NULL, NULL, (int)*required, &level));
     *provided = (MPI_Fint)level;
 }
 FIVE(init_thread, INIT_THREAD,
      (MPI_Fint * required, MPI_Fint *provided, MPI_Fint *error),
      LIST(required, provided, error))
 
-static void f_finalize(const void *call_site, MPI_Fint *error)
+static void fortran_finalize(const void *call_site, MPI_Fint *error)
 {
     (void)call_site;
-    set_error(error, MPI_Finalize());
+    fortran_set_error(error, MPI_Finalize());
 }
 FIVE(finalize, FINALIZE, (MPI_Fint * error), LIST(error))
 
-static void f_comm_free(const void *call_site, MPI_Fint *comm, MPI_Fint *error)
+static void fortran_comm_free(const void *call_site, MPI_Fint *comm, MPI_Fint *error)
 {
     MPI_Comm c = PMPI_Comm_f2c(*comm);
     (void)call_site;
     int rc = MPI_Comm_free(&c);
     if (rc == MPI_SUCCESS)
         *comm = PMPI_Comm_c2f(c);
-    set_error(error, rc);
+    fortran_set_error(error, rc);
 }
 FIVE(comm_free, COMM_FREE, (MPI_Fint * comm, MPI_Fint *error), LIST(comm, error))
 
-static void f_comm_set_info(const void *call_site, MPI_Fint *comm, MPI_Fint *info,
+static void fortran_comm_set_info(const void *call_site, MPI_Fint *comm, MPI_Fint *info,
                             MPI_Fint *error)
 {
     (void)call_site;
-    set_error(error, MPI_Comm_set_info(PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info)));
+    fortran_set_error(error, MPI_Comm_set_info(PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info)));
 }
 FIVE(comm_set_info, COMM_SET_INFO, (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *error),
      LIST(comm, info, error))
 
-static void f_comm_dup_with_info(const void *call_site, MPI_Fint *comm, MPI_Fint *info,
+static void fortran_comm_dup_with_info(const void *call_site, MPI_Fint *comm, MPI_Fint *info,
                                  MPI_Fint *newcomm, MPI_Fint *error)
 {
     MPI_Comm made = MPI_COMM_NULL;
@@ -171,13 +171,13 @@ static void f_comm_dup_with_info(const void *call_site, MPI_Fint *comm, MPI_Fint
     int rc = MPI_Comm_dup_with_info(PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info), &made);
     if (rc == MPI_SUCCESS)
         *newcomm = PMPI_Comm_c2f(made);
-    set_error(error, rc);
+    fortran_set_error(error, rc);
 }
 FIVE(comm_dup_with_info, COMM_DUP_WITH_INFO,
      (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *newcomm, MPI_Fint *error),
      LIST(comm, info, newcomm, error))
 
-static void f_comm_split_type(const void *call_site, MPI_Fint *comm,
+static void fortran_comm_split_type(const void *call_site, MPI_Fint *comm,
                               MPI_Fint *split_type, MPI_Fint *key, MPI_Fint *info,
                               MPI_Fint *newcomm, MPI_Fint *error)
 {
@@ -187,7 +187,7 @@ static void f_comm_split_type(const void *call_site, MPI_Fint *comm,
                                  PMPI_Info_f2c(*info), &made);
     if (rc == MPI_SUCCESS)
         *newcomm = PMPI_Comm_c2f(made);
-    set_error(error, rc);
+    fortran_set_error(error, rc);
 }
 FIVE(comm_split_type, COMM_SPLIT_TYPE,
      (MPI_Fint * comm, MPI_Fint *split_type, MPI_Fint *key, MPI_Fint *info,
@@ -196,7 +196,7 @@ FIVE(comm_split_type, COMM_SPLIT_TYPE,
 
 #ifdef OPEN_MPI
 
-static void f_allreduce_init(const void *call_site, void *send, void *recv,
+static void fortran_allreduce_init(const void *call_site, void *send, void *recv,
                              MPI_Fint *count, MPI_Fint *type, MPI_Fint *op,
                              MPI_Fint *comm, MPI_Fint *info, MPI_Fint *request,
                              MPI_Fint *error)
@@ -210,7 +210,7 @@ static void f_allreduce_init(const void *call_site, void *send, void *recv,
     entries_announce(before);
     if (rc == MPI_SUCCESS)
         *request = PMPI_Request_c2f(made);
-    set_error(error, rc);
+    fortran_set_error(error, rc);
 }
 FIVE(allreduce_init, ALLREDUCE_INIT,
      (void *send, void *recv, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op,
@@ -220,7 +220,7 @@ FIVE(allreduce_init, ALLREDUCE_INIT,
 #endif
 
 /* A persistent request keeps its handle when it is started, so nothing goes back. */
-static void f_startall(const void *call_site, MPI_Fint *count, MPI_Fint *requests,
+static void fortran_startall(const void *call_site, MPI_Fint *count, MPI_Fint *requests,
                        MPI_Fint *error)
 {
     int rc = MPI_SUCCESS;
@@ -229,25 +229,25 @@ static void f_startall(const void *call_site, MPI_Fint *count, MPI_Fint *request
         MPI_Request request = PMPI_Request_f2c(requests[i]);
         rc = MPI_Start(&request);
     }
-    set_error(error, rc);
+    fortran_set_error(error, rc);
 }
 FIVE(startall, STARTALL, (MPI_Fint * count, MPI_Fint *requests, MPI_Fint *error),
      LIST(count, requests, error))
 
-static void f_start(const void *call_site, MPI_Fint *request, MPI_Fint *error)
+static void fortran_start(const void *call_site, MPI_Fint *request, MPI_Fint *error)
 {
-    f_startall(call_site, &(MPI_Fint){1}, request, error);
+    fortran_startall(call_site, &(MPI_Fint){1}, request, error);
 }
 FIVE(start, START, (MPI_Fint * request, MPI_Fint *error), LIST(request, error))
 
-static void f_request_free(const void *call_site, MPI_Fint *request, MPI_Fint *error)
+static void fortran_request_free(const void *call_site, MPI_Fint *request, MPI_Fint *error)
 {
     MPI_Request r = PMPI_Request_f2c(*request);
     (void)call_site;
     int rc = MPI_Request_free(&r);
     if (rc == MPI_SUCCESS)
         *request = PMPI_Request_c2f(MPI_REQUEST_NULL);
-    set_error(error, rc);
+    fortran_set_error(error, rc);
 }
 FIVE(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *error),
      LIST(request, error))

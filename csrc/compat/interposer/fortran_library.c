@@ -9,7 +9,7 @@
 enum { NAMES = 4 };
 
 /* The loaded file that this address lies in, to be closed again. */
-static void *file_of(const void *address)
+static void *fortran_file_of(const void *address)
 {
     Dl_info info;
     return dladdr(address, &info) ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)
@@ -19,7 +19,7 @@ static void *file_of(const void *address)
 void *fortran_next(const char *name, const void *caller)
 {
     void *found = dlsym(RTLD_NEXT, name);
-    void *file = found ? NULL : file_of(caller);
+    void *file = found ? NULL : fortran_file_of(caller);
     if (file) {
         found = dlsym(file, name);
         dlclose(file);
@@ -27,13 +27,13 @@ void *fortran_next(const char *name, const void *caller)
     return found;
 }
 
-enum found { NONE, ANOTHER, THIS };
+enum fortran_found { NONE, ANOTHER, THIS };
 
 /* Is it one of these variables, as far as there are any? Which there are depends on the
  * compiler. */
-static enum found look(void *where, const void *address, const char *const names[NAMES])
+static enum fortran_found fortran_look(void *where, const void *address, const char *const names[NAMES])
 {
-    enum found found = NONE;
+    enum fortran_found found = NONE;
     for (int i = 0; i < NAMES && found != THIS; i++) {
         const void *variable = dlsym(where, names[i]);
         if (variable)
@@ -42,13 +42,13 @@ static enum found look(void *where, const void *address, const char *const names
     return found;
 }
 
-static bool is_one_of(const void *address, const char *const names[NAMES],
+static bool fortran_is_one_of(const void *address, const char *const names[NAMES],
                       const void *caller)
 {
-    enum found found = look(RTLD_DEFAULT, address, names);
-    void *file = found == NONE ? file_of(caller) : NULL;
+    enum fortran_found found = fortran_look(RTLD_DEFAULT, address, names);
+    void *file = found == NONE ? fortran_file_of(caller) : NULL;
     if (file) {
-        found = look(file, address, names);
+        found = fortran_look(file, address, names);
         dlclose(file);
     }
     return found == THIS;
@@ -62,7 +62,7 @@ void *fortran_buffer(void *address, const void *caller)
     static const char *const bottom[NAMES] = {
         "mpi_fortran_bottom_", "mpi_fortran_bottom", "mpi_fortran_bottom__",
         "MPI_FORTRAN_BOTTOM"};
-    if (is_one_of(address, in_place, caller))
+    if (fortran_is_one_of(address, in_place, caller))
         return MPI_IN_PLACE;
-    return is_one_of(address, bottom, caller) ? MPI_BOTTOM : address;
+    return fortran_is_one_of(address, bottom, caller) ? MPI_BOTTOM : address;
 }

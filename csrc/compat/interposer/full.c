@@ -30,7 +30,7 @@ bool full_is_faster(int ranks, uint64_t bytes)
     return facts.asked || bytes >= pcoll_full_from(&facts.full, (uint32_t)ranks);
 }
 
-static uint64_t hash_settings(const struct settings *s)
+static uint64_t full_hash_settings(const struct settings *s)
 {
     return splitmix_mix(
         splitmix_mix((uint64_t)s->algorithm << 32 | (uint64_t)s->domain) ^
@@ -47,21 +47,21 @@ static void full_place(int rank, int size)
     int rc = pcoll_full_look(0, full);
 #endif
     if (rc != PCOLL_OK)
-        warn("rank %d: ignored: %s", rank, pcoll_last_error());
+        report_warn("rank %d: ignored: %s", rank, pcoll_last_error());
     PMPI_Allreduce(MPI_IN_PLACE, full->words, PCOLL_FULL_WORDS, MPI_UINT64_T, MPI_BOR,
                    MPI_COMM_WORLD);
     pcoll_full_settle(full, (uint32_t)size);
     if (rank == 0 && full->tables_differ)
-        warn("rank 0: the ranks have different tables of bench tune: the built-in one "
+        report_warn("rank 0: the ranks have different tables of bench tune: the built-in one "
              "says which complete rounds are left to MPI");
 }
 
-static void compare(int rank)
+static void full_compare(int rank)
 {
     const struct settings *s = settings();
     struct quorum quorum =
         s->all ? s->quorum : (struct quorum){.policy.kind = PCOLL_FULL};
-    uint64_t hash = quorum_hash(&quorum), form = hash_settings(s);
+    uint64_t hash = quorum_hash(&quorum), form = full_hash_settings(s);
     PMPI_Query_thread(&facts.level);
     uint64_t values[] = {hash, ~hash, form, ~form, ~(uint64_t)facts.level};
     PMPI_Allreduce(MPI_IN_PLACE, values, 5, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
@@ -71,10 +71,10 @@ static void compare(int rank)
     facts.asked = facts.alike && s->asked;
     facts.level = (int)~values[4];
     if (rank == 0 && !agreed)
-        warn("rank 0: the ranks disagree about PARTIALCOLL_ALL or PARTIALCOLL_QUORUM: "
+        report_warn("rank 0: the ranks disagree about PARTIALCOLL_ALL or PARTIALCOLL_QUORUM: "
              "all of them wait for each other");
     if (rank == 0 && !facts.alike)
-        warn("rank 0: the ranks disagree about PARTIALCOLL_ALGORITHM or "
+        report_warn("rank 0: the ranks disagree about PARTIALCOLL_ALGORITHM or "
              "PARTIALCOLL_DOMAIN: complete rounds are left to MPI");
 }
 
@@ -84,7 +84,7 @@ void full_begin(void)
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     PMPI_Comm_size(MPI_COMM_WORLD, &size);
     PMPI_Comm_group(MPI_COMM_WORLD, &facts.all);
-    compare(rank);
+    full_compare(rank);
     full_place(rank, size);
     uint64_t least = UINT64_MAX;
     for (int ranks = 2; ranks <= size; ranks++) {

@@ -21,7 +21,7 @@
 #include "compat/mpi_shaped/cache.h"
 
 /* A value that does not fit is no policy either: it is cut, and refused later. */
-static bool get_quorum(MPI_Info info, char *text, size_t capacity)
+static bool info_get_quorum(MPI_Info info, char *text, size_t capacity)
 {
     char value[MPI_MAX_INFO_VAL + 1];
     int found = 0;
@@ -33,18 +33,18 @@ static bool get_quorum(MPI_Info info, char *text, size_t capacity)
 }
 
 /* The key may be there on some ranks only: they compare. Collective. */
-static void take(MPI_Comm comm, MPI_Info info)
+static void info_take(MPI_Comm comm, MPI_Info info)
 {
     char text[sizeof((struct record *)0)->wanted];
     if (comm != MPI_COMM_NULL)
-        comm_policy_agree(comm, get_quorum(info, text, sizeof text) ? text : NULL);
+        comm_policy_agree(comm, info_get_quorum(info, text, sizeof text) ? text : NULL);
 }
 
 int MPI_Comm_set_info(MPI_Comm comm, MPI_Info info)
 {
     int rc = PMPI_Comm_set_info(comm, info);
     if (rc == MPI_SUCCESS)
-        take(comm, info);
+        info_take(comm, info);
     return rc;
 }
 
@@ -52,7 +52,7 @@ int MPI_Comm_dup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *newcomm)
 {
     int rc = PMPI_Comm_dup_with_info(comm, info, newcomm);
     if (rc == MPI_SUCCESS)
-        take(*newcomm, info);
+        info_take(*newcomm, info);
     return rc;
 }
 
@@ -61,7 +61,7 @@ int MPI_Comm_split_type(MPI_Comm comm, int split_type, int key, MPI_Info info,
 {
     int rc = PMPI_Comm_split_type(comm, split_type, key, info, newcomm);
     if (rc == MPI_SUCCESS)
-        take(*newcomm, info);
+        info_take(*newcomm, info);
     return rc;
 }
 
@@ -73,7 +73,7 @@ int MPI_Dist_graph_create(MPI_Comm comm, int n, const int sources[],
     int rc = PMPI_Dist_graph_create(comm, n, sources, degrees, destinations, weights,
                                     info, reorder, newcomm);
     if (rc == MPI_SUCCESS)
-        take(*newcomm, info);
+        info_take(*newcomm, info);
     return rc;
 }
 
@@ -86,7 +86,7 @@ int MPI_Dist_graph_create_adjacent(MPI_Comm comm, int indegree, const int source
                                              outdegree, destinations, destweights, info,
                                              reorder, newcomm);
     if (rc == MPI_SUCCESS)
-        take(*newcomm, info);
+        info_take(*newcomm, info);
     return rc;
 }
 
@@ -101,17 +101,17 @@ struct pending {
     struct pending *next;
 };
 typedef int comm_free_fn(MPI_Comm *comm);
-static struct lock mutex = LOCK_INIT(LOCK_INFO);
+static struct lock info_mutex = LOCK_INIT(LOCK_INFO);
 static struct pending *pending;
 static _Atomic int count_pending; /* none in most programs: one look, no lock */
 
 /* Take it out of the list; NULL if nothing is pending. */
-static struct pending *take_pending(MPI_Comm comm)
+static struct pending *info_take_pending(MPI_Comm comm)
 {
     struct pending *found = NULL;
     if (!atomic_load(&count_pending))
         return NULL;
-    lock_take(&mutex);
+    lock_take(&info_mutex);
     struct pending **at = &pending;
     while (*at && (*at)->comm != comm)
         at = &(*at)->next;
@@ -120,13 +120,13 @@ static struct pending *take_pending(MPI_Comm comm)
         atomic_fetch_sub(&count_pending, 1);
         full_watch(-1);
     }
-    lock_release(&mutex);
+    lock_release(&info_mutex);
     return found;
 }
 
 void info_arrived(MPI_Comm comm)
 {
-    struct pending *p = take_pending(comm);
+    struct pending *p = info_take_pending(comm);
     if (p)
         comm_policy_agree(comm, p->given ? p->text : NULL);
     free(p);
@@ -137,9 +137,9 @@ int MPI_Comm_free(MPI_Comm *comm)
 {
     static comm_free_fn *next;
     if (!next)
-        next = (comm_free_fn *)process_next("MPI_Comm_free");
+        next = (comm_free_fn *)startup_next("MPI_Comm_free");
     if (comm) {
-        free(take_pending(*comm));
+        free(info_take_pending(*comm));
         bool before = core_enter();
         record_part(*comm);
         core_leave(before);
@@ -162,13 +162,13 @@ int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *newcomm,
         free(p);
         return rc;
     }
-    p->given = get_quorum(info, p->text, sizeof p->text);
-    lock_take(&mutex);
+    p->given = info_get_quorum(info, p->text, sizeof p->text);
+    lock_take(&info_mutex);
     p->comm = *newcomm;
     p->next = pending;
     pending = p;
     atomic_fetch_add(&count_pending, 1);
     full_watch(1);
-    lock_release(&mutex);
+    lock_release(&info_mutex);
     return rc;
 }

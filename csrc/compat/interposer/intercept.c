@@ -20,18 +20,18 @@ enum { MAX_HANDLES = 512, LONG_UNUSED = 1000 };
 static const uint64_t most_bytes = (uint64_t)1 << 29;
 
 /* Nothing that MPI would refuse, as far as one sees without asking it. */
-static bool plausible(const struct call *c)
+static bool intercept_is_plausible(const struct call *c)
 {
     return c->comm != MPI_COMM_NULL && c->count > 0 && c->recv && c->send &&
            c->recv != MPI_IN_PLACE && c->send != c->recv &&
            c->type != MPI_DATATYPE_NULL && c->op != MPI_OP_NULL;
 }
 
-static enum outcome find_signature(const struct call *c, struct signature *s)
+static enum outcome intercept_find_signature(const struct call *c, struct signature *s)
 {
     switch (signature_find(c->type, c->op, s)) {
     case FOUND:
-        return s->of_user && !process_type_works(c->type) ? PASSED_ARGUMENTS : TAKEN;
+        return s->of_user && !startup_type_works(c->type) ? PASSED_ARGUMENTS : TAKEN;
     case FOUND_ORDERED:
         return PASSED_ORDERED;
     case FOUND_GAPS:
@@ -43,7 +43,7 @@ static enum outcome find_signature(const struct call *c, struct signature *s)
     return PASSED_ARGUMENTS;
 }
 
-static uint64_t payload(const struct call *c)
+static uint64_t intercept_payload(const struct call *c)
 {
     int size = 0;
     PMPI_Type_size(c->type, &size);
@@ -51,20 +51,20 @@ static uint64_t payload(const struct call *c)
 }
 
 /* Of a complete round: is it ours? */
-static enum outcome judge_full(const struct call *c, const struct record *r,
+static enum outcome intercept_judge_full(const struct call *c, const struct record *r,
                                const struct signature *s)
 {
     if (full_facts()->asked)
         return r->alike ? TAKEN : PASSED_REFUSED;
-    return !s->of_user && full_is_faster(r->size, payload(c)) ? TAKEN : PASSED_FULL;
+    return !s->of_user && full_is_faster(r->size, intercept_payload(c)) ? TAKEN : PASSED_FULL;
 }
 
 /* Can this call be a complete round of a communicator on which nothing is kept? Then no
  * record is made: a new communicator costs what MPI's does. */
-static bool is_short(const struct call *c)
+static bool intercept_is_short(const struct call *c)
 {
     const struct full_facts *f = full_facts();
-    return !f->asked && !quorum_is_partial(&f->quorum) && payload(c) < f->short_bytes;
+    return !f->asked && !quorum_is_partial(&f->quorum) && intercept_payload(c) < f->short_bytes;
 }
 
 enum outcome intercept_plan(const struct call *c, struct record **record,
@@ -73,19 +73,19 @@ enum outcome intercept_plan(const struct call *c, struct record **record,
     *key = (struct cache_key){.count = (uint64_t)c->count};
     if (core_is_inside())
         return PASSED_NESTED;
-    if (!process_begun())
+    if (!startup_is_running())
         return PASSED_OUTSIDE;
     if (c->count == 0)
         return PASSED_NO_ELEMENTS;
-    if (!plausible(c))
+    if (!intercept_is_plausible(c))
         return PASSED_ARGUMENTS;
-    if (!atomic_load_explicit(&full_reasons, memory_order_relaxed) && is_short(c))
+    if (!atomic_load_explicit(&full_reasons, memory_order_relaxed) && intercept_is_short(c))
         return PASSED_FULL;
     info_arrived(c->comm);
     struct record *r = *record = record_find(c->comm);
-    if (!r && is_short(c))
+    if (!r && intercept_is_short(c))
         return PASSED_FULL;
-    enum outcome outcome = find_signature(c, &key->signature);
+    enum outcome outcome = intercept_find_signature(c, &key->signature);
     if (outcome != TAKEN)
         return outcome;
     if (!r && !(r = *record = record_make(c->comm)))
@@ -97,7 +97,7 @@ enum outcome intercept_plan(const struct call *c, struct record **record,
     if (!r->of_world)
         return PASSED_OTHER_WORLD;
     if (!r->partial) {
-        outcome = judge_full(c, r, &key->signature);
+        outcome = intercept_judge_full(c, r, &key->signature);
         if (outcome != TAKEN)
             return outcome;
     }
@@ -132,7 +132,7 @@ bool intercept_admit(struct record *r, MPI_Comm comm)
 }
 
 /* Is there room for one more, or can some be made? */
-static bool make_room(struct record *r, const struct cache_key *key)
+static bool intercept_make_room(struct record *r, const struct cache_key *key)
 {
     struct cache *cache = &r->cache;
     uint64_t bytes = cache_bytes(key, r->size);
@@ -148,17 +148,17 @@ static bool make_room(struct record *r, const struct cache_key *key)
     return true;
 }
 
-static enum outcome find_handle(const struct call *c, struct record *r,
+static enum outcome intercept_find_handle(const struct call *c, struct record *r,
                                 struct cache_key *key, struct cache_entry **entry)
 {
     *entry = cache_find(&r->cache, key);
     if (!*entry && r->partial && savings_is_first(&r->savings, key))
         return PASSED_FIRST;
-    if (!*entry && !full_pays(r, key, payload(c)))
+    if (!*entry && !full_pays(r, key, intercept_payload(c)))
         return PASSED_FULL;
     if (!*entry && !intercept_admit(r, c->comm))
         return PASSED_LIMIT;
-    if (!*entry && !make_room(r, key))
+    if (!*entry && !intercept_make_room(r, key))
         return PASSED_CACHE;
     if (!*entry)
         cache_make(&r->cache, c->comm, key, entry);
@@ -175,7 +175,7 @@ enum outcome intercept_run(const struct call *c, int *error)
         return outcome;
     bool before = core_enter();
     int rc = PCOLL_OK;
-    outcome = find_handle(c, record, &key, &entry);
+    outcome = intercept_find_handle(c, record, &key, &entry);
     if (outcome == TAKEN)
         rc = cache_run(entry, &key, c->type,
                        c->send == MPI_IN_PLACE ? c->recv : c->send, c->recv);

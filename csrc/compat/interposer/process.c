@@ -30,12 +30,12 @@ static bool seen;   /* MPI has begun by a call that came here */
 static int reports; /* on all ranks, if one of them has been asked to */
 static MPI_Comm trials = MPI_COMM_NULL; /* of this process alone; errors come back */
 
-bool process_begun(void)
+bool startup_is_running(void)
 {
     return atomic_load(&begun);
 }
 
-void *process_next(const char *name)
+void *startup_next(const char *name)
 {
     return dlsym(RTLD_NEXT, name);
 }
@@ -46,15 +46,15 @@ void *process_next(const char *name)
 
 enum { MOST_FILES = 16 };
 
-struct process_files {
+struct startup_files {
     char path[MOST_FILES][1024];
     int count;
 };
 
 /* Keep the path of a loaded file that may be an MPI. */
-static int process_note_file(struct dl_phdr_info *file, size_t size, void *files)
+static int startup_note_file(struct dl_phdr_info *file, size_t size, void *files)
 {
-    struct process_files *f = files;
+    struct startup_files *f = files;
     const char *slash = strrchr(file->dlpi_name, '/');
     (void)size;
     if (slash && strstr(slash, "libmpi") && f->count < MOST_FILES)
@@ -63,7 +63,7 @@ static int process_note_file(struct dl_phdr_info *file, size_t size, void *files
 }
 
 /* What a loaded file, or one of those that it needs, calls by this name. */
-static void *process_symbol_of(const char *path, const char *name)
+static void *startup_symbol_of(const char *path, const char *name)
 {
     void *file = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
     void *symbol = file ? dlsym(file, name) : NULL;
@@ -72,13 +72,13 @@ static void *process_symbol_of(const char *path, const char *name)
     return symbol;
 }
 
-static const char *process_file_of(const void *address)
+static const char *startup_file_of(const void *address)
 {
     Dl_info info;
     return address && dladdr(address, &info) ? info.dli_fname : "";
 }
 
-static bool process_is_of_this_kind(void)
+static bool startup_is_of_this_kind(void)
 {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length;
@@ -90,29 +90,29 @@ static bool process_is_of_this_kind(void)
 #endif
 }
 
-static void process_refuse_other_mpi(void)
+static void startup_refuse_other_mpi(void)
 {
     static const char name[] = "PMPI_Init";
-    struct process_files files = {.count = 0};
-    void *own = process_symbol_of(process_file_of(&begun), name), *other = NULL;
-    dl_iterate_phdr(process_note_file, &files);
+    struct startup_files files = {.count = 0};
+    void *own = startup_symbol_of(startup_file_of(&begun), name), *other = NULL;
+    dl_iterate_phdr(startup_note_file, &files);
     for (int i = 0; i < files.count && !other; i++) {
-        void *found = process_symbol_of(files.path[i], name);
+        void *found = startup_symbol_of(files.path[i], name);
         if (found != own)
             other = found;
     }
-    if (!other && process_is_of_this_kind())
+    if (!other && startup_is_of_this_kind())
         return;
     seen = true; /* and said: report nothing */
-    warn("the preloaded library %s was built for another MPI than the program's (%s): "
+    report_warn("the preloaded library %s was built for another MPI than the program's (%s): "
          "preload what `partialcoll preload` prints with the Python of that MPI",
-         process_file_of(&begun), process_file_of(other ? other : own));
+         startup_file_of(&begun), startup_file_of(other ? other : own));
     exit(EXIT_FAILURE);
 }
 
 /* Each process alone, where mpiexec has started several: MPI does not know this mpiexec. mpi4py
  * gets there, which uses whatever MPI is loaded, so that of the preloaded library. */
-static void process_refuse_other_launcher(void)
+static void startup_refuse_other_launcher(void)
 {
     const char *of_mpich = environment_get("PMI_SIZE"),
                *of_open_mpi = environment_get("OMPI_COMM_WORLD_SIZE"),
@@ -121,41 +121,41 @@ static void process_refuse_other_launcher(void)
     PMPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size > 1 || !text || atoi(text) <= 1)
         return;
-    warn(
+    report_warn(
         "mpiexec has started %.10s processes, but each is alone in MPI_COMM_WORLD: the "
         "preloaded library %s was built for another MPI than that of mpiexec",
-        text, process_file_of(&begun));
+        text, startup_file_of(&begun));
     exit(EXIT_FAILURE);
 }
 
-static void __attribute__((constructor)) process_loaded(void)
+static void __attribute__((constructor)) startup_loaded(void)
 {
-    process_refuse_other_mpi();
+    startup_refuse_other_mpi();
 }
 
 /* A message to nobody is looked at all the same. The reduction itself would tell, but
  * to the wrong error handler. */
-bool process_type_works(MPI_Datatype type)
+bool startup_type_works(MPI_Datatype type)
 {
     char nothing;
-    return !process_begun() ||
+    return !startup_is_running() ||
            PMPI_Send(&nothing, 1, type, MPI_PROC_NULL, 0, trials) == MPI_SUCCESS;
 }
 
 /* From here on calls are MPI's: those that callbacks make inside MPI_Finalize too. */
-static void leave(void)
+static void startup_leave(void)
 {
     if (atomic_exchange(&begun, false))
         full_end();
 }
 
-static int end(MPI_Comm comm, int key, void *value, void *extra)
+static int startup_end(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm;
     (void)key;
     (void)value;
     (void)extra;
-    leave();
+    startup_leave();
     completion_thread_stop();
     PMPI_Comm_free(&trials);
     if (reports)
@@ -163,12 +163,12 @@ static int end(MPI_Comm comm, int key, void *value, void *extra)
     return MPI_SUCCESS;
 }
 
-static void begin(void)
+static void startup_begin(void)
 {
     int key, rank;
     seen = true;
-    process_refuse_other_launcher();
-    PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end, &key, NULL);
+    startup_refuse_other_launcher();
+    PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, startup_end, &key, NULL);
     PMPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
     PMPI_Comm_free_keyval(&key);
     PMPI_Comm_split(MPI_COMM_SELF, 0, 0, &trials);
@@ -180,54 +180,54 @@ static void begin(void)
     atomic_store(&begun, true);
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank == 0 && settings()->complaint[0])
-        warn("rank 0: %s", settings()->complaint);
+        report_warn("rank 0: %s", settings()->complaint);
 }
 
-static bool wants_threads(void)
+static bool startup_wants_threads(void)
 {
     return quorum_is_partial(&settings()->quorum);
 }
 
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
-    int level = wants_threads() ? MPI_THREAD_MULTIPLE : required;
-    process_refuse_other_mpi();
+    int level = startup_wants_threads() ? MPI_THREAD_MULTIPLE : required;
+    startup_refuse_other_mpi();
     int rc = PMPI_Init_thread(argc, argv, level, provided);
     if (rc == MPI_SUCCESS)
-        begin();
+        startup_begin();
     return rc;
 }
 
 int MPI_Init(int *argc, char ***argv)
 {
     int provided;
-    if (wants_threads())
+    if (startup_wants_threads())
         return MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
-    process_refuse_other_mpi();
+    startup_refuse_other_mpi();
     int rc = PMPI_Init(argc, argv);
     if (rc == MPI_SUCCESS)
-        begin();
+        startup_begin();
     return rc;
 }
 
 int MPI_Finalize(void)
 {
-    int (*next)(void) = (int (*)(void))process_next("MPI_Finalize");
-    leave();
+    int (*next)(void) = (int (*)(void))startup_next("MPI_Finalize");
+    startup_leave();
     completion_thread_stop();
     pcoll_quiet();
     return next ? next() : PMPI_Finalize();
 }
 
 /* A program that ran MPI and whose MPI_Init never came here has no report. */
-static void __attribute__((destructor)) process_unloaded(void)
+static void __attribute__((destructor)) startup_unloaded(void)
 {
     int ran = 0;
     if (seen || !settings()->report)
         return;
     PMPI_Initialized(&ran);
     if (ran || report_calls())
-        warn(
+        report_warn(
             "MPI began without passing through this library, so all calls are MPI's "
             "(%llu of MPI_Allreduce came here): see \"Calls that do not come here\" in "
             "docs/interposer.md",

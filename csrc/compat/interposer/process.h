@@ -7,12 +7,12 @@
 #include <stdbool.h>
 
 /* Has the interposer seen MPI begin, so that it will see the end? */
-bool process_begun(void);
+bool startup_is_running(void);
 
 /* The function of this name that the program would call without us; NULL: MPI's own. */
-void *process_next(const char *name);
+void *startup_next(const char *name);
 
 /* Does MPI communicate elements of this datatype? No, if it has not been committed. */
-bool process_type_works(MPI_Datatype type);
+bool startup_type_works(MPI_Datatype type);
 
 #endif

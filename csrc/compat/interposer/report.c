@@ -48,12 +48,12 @@ void report_print(void)
         return;
     for (int i = TAKEN + 1; i < OUTCOMES; i++)
         passed += sum[i];
-    warn("calls of MPI_Allreduce on all ranks: %llu taken over, %llu passed to MPI",
+    report_warn("calls of MPI_Allreduce on all ranks: %llu taken over, %llu passed to MPI",
          (unsigned long long)sum[TAKEN], (unsigned long long)passed);
     for (int i = TAKEN + 1; i < OUTCOMES; i++)
         if (sum[i])
-            warn("  passed: %llu (%s)", (unsigned long long)sum[i], reasons[i]);
+            report_warn("  passed: %llu (%s)", (unsigned long long)sum[i], reasons[i]);
     if (sum[TAKEN] + passed == 0)
-        warn("  no call came here: see \"Calls that do not come here\" in "
+        report_warn("  no call came here: see \"Calls that do not come here\" in "
              "docs/interposer.md");
 }

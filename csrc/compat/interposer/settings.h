@@ -22,6 +22,6 @@ struct settings {
 const struct settings *settings(void);
 
 /* A line on standard error. */
-void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void report_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

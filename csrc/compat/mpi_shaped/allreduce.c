@@ -26,7 +26,7 @@
 
 /* MPI's error class for a result of the core: never success, also where another process or
  * thread has had MPI's own. */
-static int error_class(int rc)
+static int linked_error_class(int rc)
 {
     switch (rc) {
     case PCOLL_OK:
@@ -45,7 +45,7 @@ static int error_class(int rc)
 
 /* As MPI does: call the error handler, return the code if it comes back. One that ends
  * the program knows MPI's message only, so ours goes before it. */
-static int raise(MPI_Comm comm, int code)
+static int linked_raise(MPI_Comm comm, int code)
 {
     MPI_Errhandler handler;
     if (MPI_Comm_get_errhandler(comm, &handler) == MPI_SUCCESS) {
@@ -57,47 +57,47 @@ static int raise(MPI_Comm comm, int code)
     return code;
 }
 
-static int bad(int code, const char *message)
+static int linked_bad(int code, const char *message)
 {
     fail(PCOLL_EINVAL, "%s", message);
     return code;
 }
 
-static int check_reduction(MPI_Datatype type, MPI_Op op, struct signature *s)
+static int linked_check_reduction(MPI_Datatype type, MPI_Op op, struct signature *s)
 {
     switch (signature_find(type, op, s)) {
     case FOUND:
         return MPI_SUCCESS;
     case FOUND_ORDERED:
-        return bad(MPI_ERR_OP, "op: expected one that was created as commutative");
+        return linked_bad(MPI_ERR_OP, "op: expected one that was created as commutative");
     case FOUND_GAPS:
-        return bad(MPI_ERR_TYPE, "datatype: expected one without gaps");
+        return linked_bad(MPI_ERR_TYPE, "datatype: expected one without gaps");
     case FOUND_UNKNOWN:
     case FOUND_UNDEFINED:
         break;
     }
-    return bad(MPI_ERR_OP, "datatype and op: MPI does not define this pair");
+    return linked_bad(MPI_ERR_OP, "datatype and op: MPI does not define this pair");
 }
 
 /* MPI's own error code for what is wrong with the arguments here. */
-static int check(const void *send, const void *recv, int count, MPI_Datatype type,
+static int linked_check(const void *send, const void *recv, int count, MPI_Datatype type,
                  MPI_Op op, MPI_Comm comm, struct cache_key *key)
 {
     int inter;
     MPI_Comm_test_inter(comm, &inter);
     if (inter)
-        return bad(MPI_ERR_COMM, "comm: expected an intra-communicator");
+        return linked_bad(MPI_ERR_COMM, "comm: expected an intra-communicator");
     if (count < 0)
-        return bad(MPI_ERR_COUNT, "count: expected at least 0, got less");
+        return linked_bad(MPI_ERR_COUNT, "count: expected at least 0, got less");
     if (type == MPI_DATATYPE_NULL)
-        return bad(MPI_ERR_TYPE, "datatype: expected one, got MPI_DATATYPE_NULL");
+        return linked_bad(MPI_ERR_TYPE, "datatype: expected one, got MPI_DATATYPE_NULL");
     if (op == MPI_OP_NULL)
-        return bad(MPI_ERR_OP, "op: expected one, got MPI_OP_NULL");
-    int code = check_reduction(type, op, &key->signature);
+        return linked_bad(MPI_ERR_OP, "op: expected one, got MPI_OP_NULL");
+    int code = linked_check_reduction(type, op, &key->signature);
     if (code != MPI_SUCCESS)
         return code;
     if (recv == MPI_IN_PLACE || (count > 0 && (!recv || !send || send == recv)))
-        return bad(MPI_ERR_BUFFER, "buffers: expected two that are apart, or "
+        return linked_bad(MPI_ERR_BUFFER, "buffers: expected two that are apart, or "
                                    "MPI_IN_PLACE as the first");
     key->count = (uint64_t)count;
     return MPI_SUCCESS;
@@ -105,7 +105,7 @@ static int check(const void *send, const void *recv, int count, MPI_Datatype typ
 
 /* PARTIALCOLL_PROGRESS, for rounds that need not wait for everybody; a round of all
  * ranks moves while they are in the call, so it needs nobody else. */
-static int choose_progress(const struct quorum *quorum, int32_t *progress)
+static int linked_choose_progress(const struct quorum *quorum, int32_t *progress)
 {
     const char *text = environment_get("PARTIALCOLL_PROGRESS");
     *progress = PCOLL_PROGRESS_MANUAL;
@@ -123,7 +123,7 @@ static int choose_progress(const struct quorum *quorum, int32_t *progress)
 }
 
 /* PARTIALCOLL_ALGORITHM, else auto. */
-static int choose_algorithm(int32_t *algorithm)
+static int linked_choose_algorithm(int32_t *algorithm)
 {
     const char *text = environment_get("PARTIALCOLL_ALGORITHM");
     *algorithm = PCOLL_ALGORITHM_AUTO;
@@ -131,7 +131,7 @@ static int choose_algorithm(int32_t *algorithm)
 }
 
 /* PARTIALCOLL_DOMAIN, else the ranks of a node. */
-static int choose_domain(int32_t *domain, uint32_t *domain_ranks)
+static int linked_choose_domain(int32_t *domain, uint32_t *domain_ranks)
 {
     const char *text = environment_get("PARTIALCOLL_DOMAIN");
     *domain = PCOLL_DOMAIN_NODE;
@@ -140,7 +140,7 @@ static int choose_domain(int32_t *domain, uint32_t *domain_ranks)
 }
 
 /* The communicator's own policy, else PARTIALCOLL_QUORUM, else full. */
-static int choose_quorum(struct record *record, struct quorum *quorum)
+static int linked_choose_quorum(struct record *record, struct quorum *quorum)
 {
     const char *text = environment_get("PARTIALCOLL_QUORUM");
     if (record->wanted[0])
@@ -154,16 +154,16 @@ static int choose_quorum(struct record *record, struct quorum *quorum)
 
 /* What the communicator and the environment say about its calls, until the next
  * PCOLL_Comm_set_quorum. */
-static int choose(struct record *record)
+static int linked_choose(struct record *record)
 {
     struct call_choice *choice = &record->choice;
-    int rc = choose_quorum(record, &choice->quorum);
+    int rc = linked_choose_quorum(record, &choice->quorum);
     if (rc == PCOLL_OK)
-        rc = choose_progress(&choice->quorum, &choice->progress);
+        rc = linked_choose_progress(&choice->quorum, &choice->progress);
     if (rc == PCOLL_OK)
-        rc = choose_algorithm(&choice->algorithm);
+        rc = linked_choose_algorithm(&choice->algorithm);
     if (rc == PCOLL_OK)
-        rc = choose_domain(&choice->domain, &choice->domain_ranks);
+        rc = linked_choose_domain(&choice->domain, &choice->domain_ranks);
     choice->asked = environment_get("PARTIALCOLL_ALGORITHM") ||
                     environment_get("PARTIALCOLL_DOMAIN");
     record->partial = quorum_is_partial(&choice->quorum);
@@ -171,7 +171,7 @@ static int choose(struct record *record)
 }
 
 /* The key of a call: by the communicator's choice. */
-static int complete_key(const struct record *record, struct cache_key *key)
+static int linked_complete_key(const struct record *record, struct cache_key *key)
 {
     const struct call_choice *choice = &record->choice;
     key->quorum = choice->quorum;
@@ -189,7 +189,7 @@ static int complete_key(const struct record *record, struct cache_key *key)
     return PCOLL_OK;
 }
 
-static uint64_t hash_choice(const struct call_choice *choice)
+static uint64_t linked_hash_choice(const struct call_choice *choice)
 {
     uint64_t hash = quorum_hash(&choice->quorum);
     hash = splitmix_mix(hash ^ (uint64_t)choice->algorithm);
@@ -198,7 +198,7 @@ static uint64_t hash_choice(const struct call_choice *choice)
 }
 
 /* Return whether the values are the same on all ranks of the communicator. Collective. */
-static bool are_alike(MPI_Comm comm, uint64_t hash)
+static bool linked_are_alike(MPI_Comm comm, uint64_t hash)
 {
     uint64_t both[] = {hash, ~hash};
     return PMPI_Allreduce(MPI_IN_PLACE, both, 2, MPI_UINT64_T, MPI_BOR, comm) ==
@@ -207,7 +207,7 @@ static bool are_alike(MPI_Comm comm, uint64_t hash)
 }
 
 /* The first call: do the ranks ask for the same? `rc`: of this rank's own choice. Collective. */
-static void settle(struct record *record, MPI_Comm comm, int rc)
+static void linked_settle(struct record *record, MPI_Comm comm, int rc)
 {
     pcoll_full_facts *facts = &record->facts;
     record->short_call.count = 0;
@@ -217,11 +217,11 @@ static void settle(struct record *record, MPI_Comm comm, int rc)
 #else
     pcoll_full_look(0, facts);
 #endif
-    uint64_t hash = hash_choice(&record->choice) ^ (uint64_t)(rc != PCOLL_OK);
+    uint64_t hash = linked_hash_choice(&record->choice) ^ (uint64_t)(rc != PCOLL_OK);
     PMPI_Allreduce(MPI_IN_PLACE, facts->words, PCOLL_FULL_WORDS, MPI_UINT64_T, MPI_BOR,
                    comm);
     pcoll_full_settle(facts, (uint32_t)record->size);
-    record->alike = are_alike(comm, hash);
+    record->alike = linked_are_alike(comm, hash);
     record->settled = record->alike && rc == PCOLL_OK;
 }
 
@@ -229,7 +229,7 @@ enum whose { OURS, MPIS, DIFFERS };
 
 /* A complete round: has its signature been compared, and does it pay for a handle? Collective if
  * the signature is new. */
-static enum whose judge(struct record *record, MPI_Comm comm,
+static enum whose linked_judge(struct record *record, MPI_Comm comm,
                         const struct cache_key *key, uint64_t bytes)
 {
     bool added;
@@ -238,7 +238,7 @@ static enum whose judge(struct record *record, MPI_Comm comm,
     struct savings_row *row = savings_find(&record->savings, key, &added);
     if (!row)
         return DIFFERS;
-    if (added && !are_alike(comm, cache_hash(key))) {
+    if (added && !linked_are_alike(comm, cache_hash(key))) {
         row->signature = 0;
         return DIFFERS;
     }
@@ -250,7 +250,7 @@ static enum whose judge(struct record *record, MPI_Comm comm,
 }
 
 /* MPI reduces; buffers on a device go by way of the host, as in rounds of ours. */
-static int pass(struct record *record, const void *send, void *recv, int count,
+static int linked_pass(struct record *record, const void *send, void *recv, int count,
                 MPI_Datatype type, MPI_Op op, MPI_Comm comm, int *code)
 {
     const void *from = send == MPI_IN_PLACE ? recv : send;
@@ -264,7 +264,7 @@ static int pass(struct record *record, const void *send, void *recv, int count,
 }
 
 /* What could not be made is not kept: the next call tries again. */
-static int make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
+static int linked_make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
                 struct cache_entry **entry)
 {
     int rc = cache_make(cache, comm, key, entry);
@@ -274,20 +274,20 @@ static int make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
 }
 
 /* This rank has no handle to make, perhaps this one alone: those who make one are told. */
-static int refuse(struct record *record, MPI_Comm comm, struct cache_key *key, int rc)
+static int linked_refuse(struct record *record, MPI_Comm comm, struct cache_key *key, int rc)
 {
     char why[512];
     struct cache_entry *entry;
     snprintf(why, sizeof why, "%s", pcoll_last_error());
     key->refusal = why;
     key->quorum = (struct quorum){.policy.kind = PCOLL_FULL};
-    make(&record->cache, comm, key, &entry);
+    linked_make(&record->cache, comm, key, &entry);
     return fail(rc, "%s", why);
 }
 
 /* Has the last call been the same, and so short that it is always MPI's? Loops do that; the other
  * arguments of such a call are good. */
-static bool is_short_again(const struct record *record, const void *send,
+static bool linked_is_short_again(const struct record *record, const void *send,
                            const void *recv, int count, MPI_Datatype type, MPI_Op op)
 {
     const struct short_call *s = &record->short_call;
@@ -297,33 +297,33 @@ static bool is_short_again(const struct record *record, const void *send,
 }
 
 /* *code: what MPI has said, and told its error handler, where it did the call. */
-static int reduce(const void *send, void *recv, MPI_Datatype type, MPI_Op op,
+static int linked_reduce(const void *send, void *recv, MPI_Datatype type, MPI_Op op,
                   MPI_Comm comm, struct record *record, struct cache_key *key,
                   int *code)
 {
     int size, rc = PCOLL_OK;
     if (!record->settled) {
-        rc = choose(record);
-        settle(record, comm, rc);
+        rc = linked_choose(record);
+        linked_settle(record, comm, rc);
     }
     if (rc == PCOLL_OK)
-        rc = complete_key(record, key);
+        rc = linked_complete_key(record, key);
     if (rc != PCOLL_OK)
-        return refuse(record, comm, key, rc);
+        return linked_refuse(record, comm, key, rc);
     enum whose whose = record->settled ? OURS : DIFFERS;
     if (record->settled && !record->partial) {
         MPI_Type_size(type, &size);
-        whose = judge(record, comm, key, key->count * (uint64_t)size);
+        whose = linked_judge(record, comm, key, key->count * (uint64_t)size);
     }
     if (whose == MPIS && !key->signature.of_user &&
         key->count * (uint64_t)size <
             pcoll_full_from(&record->facts, (uint32_t)record->size))
         record->short_call = (struct short_call){(int)key->count, type, op};
     if (whose == MPIS)
-        return pass(record, send, recv, (int)key->count, type, op, comm, code);
+        return linked_pass(record, send, recv, (int)key->count, type, op, comm, code);
     struct cache_entry *entry = whose == OURS ? cache_find(&record->cache, key) : NULL;
     if (!entry) {
-        rc = make(&record->cache, comm, key, &entry);
+        rc = linked_make(&record->cache, comm, key, &entry);
         if (rc == PCOLL_OK &&
             !record->settled) /* they differ in nothing that matters */
             record->settled = record->choice.asked = true;
@@ -341,34 +341,34 @@ int PCOLL_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype 
     MPI_Initialized(&running);
     if (!running || comm == MPI_COMM_NULL) {
         fail(PCOLL_EINVAL, "comm: expected a communicator of an MPI that runs");
-        return running ? raise(MPI_COMM_SELF, MPI_ERR_COMM) : MPI_ERR_OTHER;
+        return running ? linked_raise(MPI_COMM_SELF, MPI_ERR_COMM) : MPI_ERR_OTHER;
     }
     struct record *record = record_make(comm);
     if (!record)
-        return raise(comm, MPI_ERR_NO_MEM);
-    if (is_short_again(record, sendbuf, recvbuf, count, type, op))
+        return linked_raise(comm, MPI_ERR_NO_MEM);
+    if (linked_is_short_again(record, sendbuf, recvbuf, count, type, op))
         return PMPI_Allreduce(sendbuf, recvbuf, count, type, op, comm);
     int passed = MPI_SUCCESS,
-        code = check(sendbuf, recvbuf, count, type, op, comm, &key);
+        code = linked_check(sendbuf, recvbuf, count, type, op, comm, &key);
     if (code == MPI_SUCCESS)
-        code = error_class(
-            reduce(sendbuf, recvbuf, type, op, comm, record, &key, &passed));
-    return code == MPI_SUCCESS ? passed : raise(comm, code);
+        code = linked_error_class(
+            linked_reduce(sendbuf, recvbuf, type, op, comm, record, &key, &passed));
+    return code == MPI_SUCCESS ? passed : linked_raise(comm, code);
 }
 
 int PCOLL_Comm_set_quorum(MPI_Comm comm, const char *quorum)
 {
     struct quorum parsed = {.policy.kind = PCOLL_FULL};
     if (comm == MPI_COMM_NULL)
-        return raise(MPI_COMM_SELF, bad(MPI_ERR_COMM, "comm: expected a communicator"));
+        return linked_raise(MPI_COMM_SELF, linked_bad(MPI_ERR_COMM, "comm: expected a communicator"));
     struct record *record = record_make(comm);
     if (!record)
-        return raise(comm, MPI_ERR_NO_MEM);
+        return linked_raise(comm, MPI_ERR_NO_MEM);
     size_t length = quorum ? strlen(quorum) : 0;
     if (length && quorum_parse(quorum, &parsed) != PCOLL_OK)
-        return raise(comm, MPI_ERR_ARG);
+        return linked_raise(comm, MPI_ERR_ARG);
     if (length >= sizeof record->wanted)
-        return raise(comm, bad(MPI_ERR_ARG, "quorum: expected a shorter text"));
+        return linked_raise(comm, linked_bad(MPI_ERR_ARG, "quorum: expected a shorter text"));
     memcpy(record->wanted, quorum ? quorum : "", length + 1);
     record->quorum = parsed;
     record->settled = false;

@@ -28,7 +28,7 @@ void cache_free_handle(pcoll_handle *handle)
 static struct lock making_key = LOCK_INIT(LOCK_CACHE_KEY);
 static _Atomic int record_key = MPI_KEYVAL_INVALID; /* made once, under the mutex */
 
-static int delete_record(MPI_Comm comm, int key, void *value, void *extra)
+static int record_delete(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm;
     (void)key;
@@ -49,7 +49,7 @@ static int delete_record(MPI_Comm comm, int key, void *value, void *extra)
     return MPI_SUCCESS;
 }
 
-static int get_key(void)
+static int record_get_key(void)
 {
     int key = atomic_load(&record_key);
     if (key != MPI_KEYVAL_INVALID)
@@ -57,7 +57,7 @@ static int get_key(void)
     lock_take(&making_key);
     key = atomic_load(&record_key);
     if (key == MPI_KEYVAL_INVALID)
-        MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, delete_record, &key, NULL);
+        MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, record_delete, &key, NULL);
     atomic_store(&record_key, key);
     lock_release(&making_key);
     return key;
@@ -78,7 +78,7 @@ struct record *record_make(MPI_Comm comm)
     if (record || !(record = calloc(1, sizeof *record)))
         return record;
     record->quorum.policy.kind = PCOLL_FULL;
-    if (MPI_Comm_set_attr(comm, get_key(), record) == MPI_SUCCESS)
+    if (MPI_Comm_set_attr(comm, record_get_key(), record) == MPI_SUCCESS)
         return record;
     free(record);
     return NULL;
@@ -89,14 +89,14 @@ void record_part(MPI_Comm comm)
     if (comm == MPI_COMM_NULL || !mpi_is_running())
         return;
     if (record_find(comm))
-        MPI_Comm_delete_attr(comm, get_key());
+        MPI_Comm_delete_attr(comm, record_get_key());
     mpi_comm_part(&comm);
 }
 
 /* Handles. */
 
 /* Elements that are cut at multiples of 64 bytes; MPI's and the core's own all are. */
-static int32_t algorithm_of(const struct cache_key *key)
+static int32_t cache_algorithm_of(const struct cache_key *key)
 {
     bool even = !key->signature.of_user || 64 % key->signature.element == 0;
     return key->algorithm == PCOLL_ALGORITHM_RABENSEIFNER && !even
@@ -104,13 +104,13 @@ static int32_t algorithm_of(const struct cache_key *key)
                : key->algorithm;
 }
 
-static pcoll_options options_of(const struct cache_key *key)
+static pcoll_options cache_options_of(const struct cache_key *key)
 {
     bool partial = quorum_is_partial(&key->quorum);
     uint32_t history = key->quorum.history ? key->quorum.history : 8;
     return (pcoll_options){
         .policy = key->quorum.policy,
-        .algorithm = algorithm_of(key),
+        .algorithm = cache_algorithm_of(key),
         .domain = key->domain,
         .domain_ranks = key->domain_ranks,
         .deliver = partial ? key->quorum.deliver : PCOLL_DELIVER_ONE,
@@ -127,7 +127,7 @@ uint64_t cache_bytes(const struct cache_key *key, int ranks)
 {
     uint64_t bytes;
     pcoll_buffer buffer = signature_buffer(&key->signature, key->count);
-    pcoll_options options = options_of(key);
+    pcoll_options options = cache_options_of(key);
     if (options.algorithm == PCOLL_ALGORITHM_AUTO)
         options.algorithm = PCOLL_ALGORITHM_RECDBL;
     int rc = pcoll_memory_estimate((uint32_t)ranks, &buffer, 1, &options, &bytes);
@@ -149,7 +149,7 @@ uint64_t cache_hash(const struct cache_key *key)
     return splitmix_mix(splitmix_mix(hash ^ s->element) ^ key->count);
 }
 
-static struct cache_entry *find(struct cache *cache, const struct cache_key *key)
+static struct cache_entry *cache_find_entry(struct cache *cache, const struct cache_key *key)
 {
     for (struct cache_entry **at = &cache->entries; *at; at = &(*at)->next) {
         struct cache_entry *e = *at;
@@ -167,17 +167,17 @@ static struct cache_entry *find(struct cache *cache, const struct cache_key *key
 struct cache_entry *cache_find(struct cache *cache, struct cache_key *key)
 {
     cache->calls++;
-    struct cache_entry *found = find(cache, key);
+    struct cache_entry *found = cache_find_entry(cache, key);
     if (found || !key->call_site || !cache->places_differ)
         return found;
     key->call_site = NULL;
-    return find(cache, key);
+    return cache_find_entry(cache, key);
 }
 
 int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **handle)
 {
     pcoll_buffer buffer = signature_buffer(&key->signature, key->count);
-    pcoll_options options = options_of(key);
+    pcoll_options options = cache_options_of(key);
     if ((options.invalid = key->refusal != NULL))
         pcoll_refuse(key->refusal);
     return pcoll_allreduce_create(&comm, &buffer, 1, &options, handle);
@@ -185,7 +185,7 @@ int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **hand
 
 /* What fails, fails on all. If it was the place of the call alone in which they differ, what each
  * calls from a new place is the same call from now on. */
-static int create(struct cache *cache, MPI_Comm comm, struct cache_key *key,
+static int cache_create_anywhere(struct cache *cache, MPI_Comm comm, struct cache_key *key,
                   pcoll_handle **handle)
 {
     int rc = cache_create(comm, key, handle);
@@ -207,7 +207,7 @@ int cache_make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
     struct cache_entry *e = *entry = calloc(1, sizeof *e);
     if (!e)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
-    int rc = create(cache, comm, key, &e->handle);
+    int rc = cache_create_anywhere(cache, comm, key, &e->handle);
     int size;
     MPI_Comm_size(comm, &size);
     e->key = *key;
@@ -220,7 +220,7 @@ int cache_make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
     return rc;
 }
 
-static void forget(struct cache *cache, struct cache_entry **at)
+static void cache_forget(struct cache *cache, struct cache_entry **at)
 {
     struct cache_entry *e = *at;
     *at = e->next;
@@ -233,10 +233,10 @@ static void forget(struct cache *cache, struct cache_entry **at)
 
 void cache_forget_newest(struct cache *cache)
 {
-    forget(cache, &cache->entries);
+    cache_forget(cache, &cache->entries);
 }
 
-static struct cache_entry **oldest(struct cache *cache)
+static struct cache_entry **cache_oldest(struct cache *cache)
 {
     struct cache_entry **last = &cache->entries;
     while ((*last)->next)
@@ -246,12 +246,12 @@ static struct cache_entry **oldest(struct cache *cache)
 
 uint64_t cache_oldest_use(struct cache *cache)
 {
-    return (*oldest(cache))->last_use;
+    return (*cache_oldest(cache))->last_use;
 }
 
 void cache_evict(struct cache *cache)
 {
-    forget(cache, oldest(cache));
+    cache_forget(cache, cache_oldest(cache));
 }
 
 int cache_start(pcoll_handle *handle, const void *send)

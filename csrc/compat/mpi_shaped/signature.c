@@ -8,7 +8,7 @@
 #include "compat/mpi_shaped/table.h"
 #include "transport/mpi/newer.h"
 
-static bool is_derived(MPI_Datatype type)
+static bool signature_is_derived(MPI_Datatype type)
 {
     int combiner;
     type_combiner(type, &combiner);
@@ -16,7 +16,7 @@ static bool is_derived(MPI_Datatype type)
 }
 
 /* Bytes of an element; 0 for one with gaps, or of none. */
-static uint64_t measure(MPI_Datatype type)
+static uint64_t signature_measure(MPI_Datatype type)
 {
     MPI_Count lb, extent, true_lb, true_extent, size;
     MPI_Type_get_extent_x(type, &lb, &extent);
@@ -24,7 +24,7 @@ static uint64_t measure(MPI_Datatype type)
     MPI_Type_size_x(type, &size);
     if (size < 1 || lb != 0 || true_lb != 0 || true_extent > extent)
         return 0;
-    if (is_derived(type) && (extent != size || true_extent != size))
+    if (signature_is_derived(type) && (extent != size || true_extent != size))
         return 0;
     return (uint64_t)extent;
 }
@@ -44,7 +44,7 @@ enum found signature_find(MPI_Datatype type, MPI_Op op, struct signature *s)
                             .mpi_type = type,
                             .mpi_op = op,
                             .of_user = true,
-                            .element = measure(type)};
+                            .element = signature_measure(type)};
     return s->element ? FOUND : FOUND_GAPS;
 }
 

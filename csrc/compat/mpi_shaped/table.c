@@ -155,7 +155,7 @@ enum {
     OPS = sizeof ops / sizeof *ops
 };
 
-static int find_op(MPI_Op op)
+static int table_find_op(MPI_Op op)
 {
     for (int i = 0; i < OPS; i++)
         if (ops[i].op == op)
@@ -163,7 +163,7 @@ static int find_op(MPI_Op op)
     return -1;
 }
 
-static int find_type(MPI_Datatype type)
+static int table_find_type(MPI_Datatype type)
 {
     for (int i = 0; i < TYPES; i++)
         if (types[i].type == type)
@@ -172,7 +172,7 @@ static int find_type(MPI_Datatype type)
 }
 
 /* One that an MPI has the name of only has no size. */
-static enum found use_mpi(MPI_Datatype type, MPI_Op op, int code, int size,
+static enum found table_use_mpi(MPI_Datatype type, MPI_Op op, int code, int size,
                           struct signature *s)
 {
     if (size < 1)
@@ -186,10 +186,10 @@ static enum found use_mpi(MPI_Datatype type, MPI_Op op, int code, int size,
 
 enum found table_find(MPI_Datatype type, MPI_Op op, struct signature *s)
 {
-    int code = find_op(op), size;
+    int code = table_find_op(op), size;
     if (code < 0)
         return FOUND_UNKNOWN;
-    int at = find_type(type);
+    int at = table_find_type(type);
     if (at < 0 || !(allowed[types[at].kind] & 1u << code))
         return FOUND_UNDEFINED;
     MPI_Type_size(type, &size);
@@ -201,5 +201,5 @@ enum found table_find(MPI_Datatype type, MPI_Op op, struct signature *s)
         s->op = code;
         return FOUND;
     }
-    return use_mpi(type, op, code, size, s);
+    return table_use_mpi(type, op, code, size, s);
 }
