@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "runtime/recovery.h"
-#include "transport/mpi/reduction.h"
+#include "transport/mpi/mpi_transport.h"
 #include "allreduce/control.h"
 #include "allreduce/endpoint.h"
 #include "allreduce/event_log.h"

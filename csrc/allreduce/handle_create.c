@@ -13,7 +13,6 @@
 #include "domain/node.h"
 #include "runtime/agreement.h"
 #include "transport/mpi/mpi_transport.h"
-#include "transport/mpi/reduction.h"
 #include "allreduce/endpoint.h"
 #include "allreduce/handle.h"
 #include "allreduce/event_log.h"

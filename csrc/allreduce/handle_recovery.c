@@ -7,9 +7,8 @@
 #include "base/error.h"
 #include "runtime/agreement.h"
 #include "runtime/recovery.h"
-#include "transport/mpi/exclusion.h"
-#include "transport/mpi/recovery.h"
-#include "transport/mpi/reduction.h"
+#include "transport/mpi/mpi_recovery.h"
+#include "transport/mpi/mpi_transport.h"
 #include "allreduce/endpoint.h"
 #include "allreduce/handle.h"
 

@@ -17,7 +17,7 @@
 
 /*
  * A reduction that is not ours: what a part of a payload carries in place of a kernel.
- * transport/mpi/reduction.c makes them of MPI's ops and datatypes.
+ * transport/mpi/mpi_reduction.c makes them of MPI's ops and datatypes.
  */
 
 struct user_reduction {

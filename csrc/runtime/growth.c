@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "runtime/process.h"
-#include "transport/mpi/recovery.h"
+#include "transport/mpi/mpi_recovery.h"
 
 /* Who waits for the end of an outage here would keep others waiting who have not met it. */
 static int growth_pause(struct growth *g)

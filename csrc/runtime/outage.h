@@ -29,7 +29,7 @@
 /*
  * One recovery of a process at a time, the oldest communicator's first: all ranks that make
  * their communicators in the same order, as programs do, recover them in the same order, and
- * no two threads agree with others at once (transport/mpi/exclusion.h says what that is for).
+ * no two threads agree with others at once (transport/mpi/mpi_recovery.h says what that is for).
  * Elsewhere one may wait for another that waits for it on another rank: nobody waits for
  * longer than half a second.
  *

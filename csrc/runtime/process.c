@@ -20,7 +20,7 @@
 #include "runtime/agreement.h"
 #include "runtime/recovery.h"
 #include "transport/mpi/mpi_transport.h"
-#include "transport/mpi/recovery.h"
+#include "transport/mpi/mpi_recovery.h"
 #include "watch/watch.h"
 
 /* To the command, until this process ends; -1: none. By the thread that begins, or ends,

@@ -9,7 +9,7 @@
 #include "runtime/agreement.h"
 #include "runtime/recovery_state.h"
 #include "runtime/user_object.h"
-#include "transport/mpi/recovery.h"
+#include "transport/mpi/mpi_recovery.h"
 
 struct grave {
     void (*end)(void *);

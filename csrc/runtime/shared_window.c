@@ -12,7 +12,6 @@
 #include "domain/segment.h"
 #include "runtime/agreement.h"
 #include "transport/mpi/mpi_transport.h"
-#include "transport/mpi/window.h"
 
 struct shared_window {
     struct window base;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * THE SEAM of the gossip buffers: memory of every rank that the others read and write
- * without its help. mpi/window.c is one, over MPI; the tests have one whose every step
+ * without its help. mpi/mpi_window.c is one, over MPI; the tests have one whose every step
  * is a point at which somebody else may go on.
  *
  * What get, put and add begin is over, as far as the caller's buffers are concerned,

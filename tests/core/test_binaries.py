@@ -88,7 +88,7 @@ def test_c_library_exports_its_header(library):
     header = (PACKAGE / "include/partialcoll.h").read_text()
     declared = set(re.findall(r"^[\w *]+?\b((?:pcoll|PCOLL)_\w+)\([^;{]*\);", header, re.MULTILINE))
     assert len(declared) > 100
-    # These two are replaced to free objects before MPI ends (csrc/compat/linked/ends.c).
+    # These two are replaced to free objects before MPI ends (csrc/compat/linked).
     assert symbols(library, "--defined-only") == declared | {"MPI_Finalize", "MPI_Comm_free"}
 
 

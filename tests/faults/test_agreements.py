@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agreements that end well with arbitrary bits, as Open MPI's have been seen to shortly after a
-death: the recovery goes on all the same (csrc/transport/mpi/shrinking.c)."""
+death: the recovery goes on all the same (csrc/transport/mpi/mpi_recovery.c)."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,208 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* One thread, asleep while nothing is active. Tokens come to it
+ * through `incoming`; `mine` is its own. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "allreduce/handle.h"
+#include "base/lock.h"
+#include "base/thread.h"
+#include "compat/interposer/interposer.h"
+
+enum { TAGS = 32768 }; /* every MPI has as many */
+
+static struct {
+    struct lock mutex;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool running, stop;
+    _Atomic(struct token *) incoming;
+    MPI_Comm self; /* for the messages to ourselves */
+    bool tag_taken[TAGS];
+    int next_tag;
+} completion_thread = {.mutex = LOCK_INIT(LOCK_COMPLETION),
+                       .changed = PTHREAD_COND_INITIALIZER,
+                       .self = MPI_COMM_NULL};
+
+static struct token *mine;
+
+static bool completion_thread_is_over(struct token *t)
+{
+    uint64_t complete, delivered;
+    return atomic_load(&t->handle->base.communicator->failure) ||
+           pcoll_handle_rounds(t->handle, &complete, &delivered) != PCOLL_OK ||
+           complete > delivered;
+}
+
+static bool completion_thread_has_work(void *unused)
+{
+    (void)unused;
+    bool work = atomic_load(&completion_thread.incoming) != NULL;
+    for (struct token *t = mine; t && !work; t = t->next_active)
+        work = completion_thread_is_over(t);
+    return work;
+}
+
+/* Without a result the message goes out as well: who waits for it has been told through
+ * the error handler. */
+static void completion_thread_complete(struct token *t, int rc)
+{
+    if (rc != PCOLL_OK)
+        core_raise(t->comm, rc);
+    int tag = t->tag; /* the token may be freed as soon as it is not active */
+    atomic_store(&t->active, false);
+    PMPI_Send(NULL, 0, MPI_BYTE, 0, tag, completion_thread.self);
+}
+
+static void completion_thread_deliver(struct token *t)
+{
+    int rc = cache_take(t->handle, &t->key, t->type, t->result);
+    completion_thread_complete(t,
+                               rc == PCOLL_OK ? mirror_buffers_push(&t->mirrors) : rc);
+}
+
+/* Take over what has come; false when the end has come instead. */
+static bool completion_thread_collect(void)
+{
+    lock_take(&completion_thread.mutex);
+    while (!atomic_load(&completion_thread.incoming) && !mine &&
+           !completion_thread.stop)
+        lock_sleep(&completion_thread.mutex, &completion_thread.changed);
+    struct token *t = atomic_exchange(&completion_thread.incoming, NULL);
+    lock_release(&completion_thread.mutex);
+    for (struct token *next; t; t = next) {
+        next = t->next_active;
+        t->next_active = mine;
+        mine = t;
+    }
+    return mine != NULL;
+}
+
+static void *completion_thread_main(void *unused)
+{
+    (void)unused;
+    core_enter();
+    while (completion_thread_collect()) {
+        progress_wait(mine->handle->base.communicator->progress,
+                      completion_thread_has_work, NULL, 1000000);
+        for (struct token **at = &mine; *at;) {
+            struct token *t = *at;
+            if (!completion_thread_is_over(t)) {
+                at = &t->next_active;
+                continue;
+            }
+            *at = t->next_active; /* before the program may start it again */
+            completion_thread_deliver(t);
+        }
+    }
+    return NULL;
+}
+
+/* MPI_Wait of MPICH 4.0.2 (Debian 12 has it) and of those before never returns when the
+ * message that it waits for comes from another thread of its own process. */
+bool completion_thread_works(void)
+{
+    char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length, major, minor, patch = 0;
+    PMPI_Get_library_version(text, &length);
+    if (sscanf(text, "MPICH Version: %d.%d.%d", &major, &minor, &patch) < 2)
+        return true;
+    return major > 4 || (major == 4 && (minor > 0 || patch > 2));
+}
+
+/* Under the mutex. */
+static int completion_thread_begin(void)
+{
+    if (completion_thread.running)
+        return MPI_SUCCESS;
+    int rc = PMPI_Comm_split(MPI_COMM_SELF, 0, 0, &completion_thread.self);
+    if (rc != MPI_SUCCESS)
+        return rc;
+    completion_thread.running =
+        thread_start(&completion_thread.thread, completion_thread_main, NULL) == 0;
+    if (!completion_thread.running)
+        PMPI_Comm_free(&completion_thread.self);
+    return completion_thread.running ? MPI_SUCCESS : MPI_ERR_OTHER;
+}
+
+/* One that no other token has, which keeps it for its next requests. Under the mutex. */
+static int completion_thread_take_tag(struct token *t)
+{
+    bool *taken = completion_thread.tag_taken;
+    for (int i = 0; i < TAGS && !t->has_tag; i++) {
+        t->tag = completion_thread.next_tag;
+        t->has_tag = !taken[t->tag];
+        taken[t->tag] = true;
+        completion_thread.next_tag = (t->tag + 1) % TAGS;
+    }
+    return t->has_tag ? MPI_SUCCESS : MPI_ERR_OTHER;
+}
+
+void completion_thread_give_tag_back(struct token *t)
+{
+    lock_take(&completion_thread.mutex);
+    if (t->has_tag)
+        completion_thread.tag_taken[t->tag] = false;
+    t->has_tag = false;
+    lock_release(&completion_thread.mutex);
+}
+
+int completion_thread_init_request(struct token *t)
+{
+    lock_take(&completion_thread.mutex);
+    int rc = completion_thread_begin();
+    if (rc == MPI_SUCCESS)
+        rc = completion_thread_take_tag(t);
+    lock_release(&completion_thread.mutex);
+    if (rc == MPI_SUCCESS)
+        rc = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, t->tag, completion_thread.self,
+                            &t->request);
+    return rc;
+}
+
+static void completion_thread_hand_over(struct token *t)
+{
+    struct progress *p = t->handle->base.communicator->progress;
+    lock_take(&completion_thread.mutex);
+    t->next_active = atomic_load(&completion_thread.incoming);
+    atomic_store(&completion_thread.incoming, t);
+    pthread_cond_signal(&completion_thread.changed);
+    lock_release(&completion_thread.mutex);
+    progress_lock(p);
+    progress_wake_waiters(p);
+    progress_unlock(p);
+}
+
+int completion_thread_start(struct token *t)
+{
+    const void *send = t->send == MPI_IN_PLACE ? t->recv : t->send;
+    t->result = t->recv;
+    int rc = mirror_buffers_pull(&t->mirrors, t->type, t->key.count, &send, &t->result);
+    if (rc == PCOLL_OK)
+        rc = cache_start(t->handle, send);
+    atomic_store(&t->active, true);
+    if (rc != PCOLL_OK)
+        completion_thread_complete(t, rc);
+    else
+        completion_thread_hand_over(t);
+    return rc;
+}
+
+void completion_thread_stop(void)
+{
+    if (!completion_thread.running)
+        return;
+    lock_take(&completion_thread.mutex);
+    completion_thread.stop = true;
+    pthread_cond_signal(&completion_thread.changed);
+    lock_release(&completion_thread.mutex);
+    pthread_join(completion_thread.thread, NULL);
+    PMPI_Comm_free(&completion_thread.self);
+    completion_thread.running = false;
+}
+
 /*
  * Persistent allreduces. Each has a handle of its own. MPI_Request_free is local, so it
  * cannot free the handle; a later MPI_Allreduce_init, which is collective, takes it
@@ -6,17 +210,6 @@
  * has as many places as there are bits in a word, so one allreduce tells. When the communicator
  * is freed, idle handles are retired (runtime/process.h).
  */
-#include "compat/interposer/persistent.h"
-
-#include <stdatomic.h>
-#include <stdlib.h>
-
-#include "allreduce/handle.h"
-#include "base/lock.h"
-#include "compat/interposer/core_call.h"
-#include "compat/interposer/full.h"
-#include "compat/interposer/process.h"
-#include "compat/interposer/completion_thread.h"
 
 enum { PLACES = 64 };
 
@@ -123,7 +316,7 @@ static struct places *persistent_places_of(struct record *r)
 
 /* One that has this signature already, else an empty one, else any; -1: all in use. */
 static int persistent_choose_place(const struct places *p, uint64_t idle,
-                        const struct cache_key *key)
+                                   const struct cache_key *key)
 {
     int empty = -1, any = -1;
     for (int i = PLACES - 1; i >= 0; i--) {
@@ -142,7 +335,7 @@ static int persistent_choose_place(const struct places *p, uint64_t idle,
 
 /* A token with a handle for this key in that place. Collective. */
 static int persistent_fill_place(struct token **place, const struct call *c,
-                      const struct cache_key *key)
+                                 const struct cache_key *key)
 {
     struct token *t = *place;
     if (t && t->handle && cache_same_key(&t->key, key))
@@ -156,7 +349,8 @@ static int persistent_fill_place(struct token **place, const struct call *c,
 }
 
 static enum outcome persistent_make_token(const struct call *c, struct record *r,
-                               const struct cache_key *key, struct token **token)
+                                          const struct cache_key *key,
+                                          struct token **token)
 {
     struct places *p = persistent_places_of(r);
     if (!p)

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handles kept on communicators; the rules are in cache.h. */
+/* A place is the name of the program or library and the offset in it: addresses differ
+ * between ranks, since each loads its objects elsewhere. */
 #include "compat/mpi_shaped/cache.h"
 
+#include <dlfcn.h>
 #include <limits.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +15,161 @@
 #include "allreduce/handle.h"
 #include "base/error.h"
 #include "base/lock.h"
+#include "base/memory.h"
 #include "base/random.h"
 #include "transport/mpi/mpi_transport.h"
-#include "compat/mpi_shaped/call_site.h"
+
+static uint64_t cache_call_site_hash(const void *return_address)
+{
+    Dl_info object;
+    if (!dladdr(return_address, &object) || !object.dli_fname)
+        return 1; /* code made at run time: all of it is one place */
+    const char *slash = strrchr(object.dli_fname, '/');
+    uint64_t name = splitmix_text(0, slash ? slash + 1 : object.dli_fname);
+    uint64_t offset =
+        (uint64_t)((const char *)return_address - (const char *)object.dli_fbase);
+    return splitmix_mix(name ^ offset) | 1;
+}
+
+enum { SLICE_US = 1000000, NOWHERE = -1 };
+
+static uint64_t mirror_buffer_number(const void *address)
+{
+    return (uintptr_t)address;
+}
+
+static int mirror_buffer_device_of(const void *address)
+{
+    int32_t device = NOWHERE;
+    return pcoll_device_of(mirror_buffer_number(address), &device) == PCOLL_OK
+               ? device
+               : NOWHERE;
+}
+
+static void mirror_buffer_end(struct mirror_buffer *b)
+{
+    (void)pcoll_mirror_free(&b->mirror);
+    free(b->memory);
+    *b = (struct mirror_buffer){0};
+}
+
+/* Pinned memory for so many bytes of this device. */
+static int mirror_buffer_make(struct mirror_buffer *b, int device, uint64_t bytes)
+{
+    if (b->mirror && b->device == device && b->room >= bytes)
+        return PCOLL_OK;
+    mirror_buffer_end(b);
+    void *memory = pages_allocate(bytes);
+    if (!memory)
+        return fail(PCOLL_ENOMEM, "no memory for a buffer's copy on the host");
+    int rc = pcoll_mirror_create(device, &b->mirror);
+    if (rc == PCOLL_OK)
+        rc = pcoll_mirror_pin(b->mirror, memory, bytes);
+    b->memory = memory;
+    b->device = device;
+    b->room = bytes;
+    if (rc != PCOLL_OK)
+        mirror_buffer_end(b);
+    return rc;
+}
+
+static int mirror_buffer_await(const struct mirror_buffer *b)
+{
+    int rc;
+    do
+        rc = pcoll_mirror_wait(b->mirror, SLICE_US);
+    while (rc == PCOLL_EAGAIN);
+    return rc;
+}
+
+/* *address becomes the host's, with its bytes if they are read. *original: where it was,
+ * if that was on a device. */
+static int mirror_buffer_replace(struct mirror_buffer *b, const void **address,
+                                 uint64_t bytes, bool read, uint64_t *original)
+{
+    int device = mirror_buffer_device_of(*address);
+    *original = 0;
+    if (device == NOWHERE)
+        return PCOLL_OK;
+    int rc = mirror_buffer_make(b, device, bytes);
+    if (rc != PCOLL_OK)
+        return rc;
+    *original = mirror_buffer_number(*address);
+    *address = b->memory;
+    pcoll_piece piece = {b->memory, *original, bytes};
+    if (read)
+        rc = pcoll_mirror_pull(b->mirror, &piece, 1, 0);
+    return rc == PCOLL_OK ? mirror_buffer_await(b) : rc;
+}
+
+int mirror_buffers_pull(struct mirror_buffers *b, MPI_Datatype type, uint64_t count,
+                        const void **send, void **recv)
+{
+    MPI_Aint lower, extent;
+    uint64_t sent;
+    b->result = 0;
+    if (!count || !pcoll_device_in_use())
+        return PCOLL_OK;
+    MPI_Type_get_extent(type, &lower, &extent);
+    b->bytes = count * (uint64_t)extent;
+    bool in_place = *send == *recv;
+    const void *result = *recv;
+    int rc = mirror_buffer_replace(&b->recv, &result, b->bytes, in_place, &b->result);
+    *recv = (void *)(uintptr_t)result;
+    if (in_place)
+        *send = result;
+    else if (rc == PCOLL_OK)
+        rc = mirror_buffer_replace(&b->send, send, b->bytes, true, &sent);
+    return rc;
+}
+
+int mirror_buffers_push(struct mirror_buffers *b)
+{
+    if (!b->result)
+        return PCOLL_OK;
+    pcoll_piece piece = {b->recv.memory, b->result, b->bytes};
+    int rc = pcoll_mirror_push(b->recv.mirror, &piece, 1, 0);
+    return rc == PCOLL_OK ? mirror_buffer_await(&b->recv) : rc;
+}
+
+void mirror_buffers_free(struct mirror_buffers *b)
+{
+    mirror_buffer_end(&b->send);
+    mirror_buffer_end(&b->recv);
+}
+
+enum { ROWS = 32, SEEN_WORDS = 64 };
+
+struct savings {
+    struct savings_row row[ROWS];
+    uint64_t seen[SEEN_WORDS]; /* A bit for each hash of a signature that was called. */
+};
+
+struct savings_row *savings_find(struct savings **s, const struct cache_key *key,
+                                 bool *added)
+{
+    if (!*s && !(*s = calloc(1, sizeof **s)))
+        return NULL;
+    uint64_t signature = cache_hash(key) | 1; /* 0: an empty row */
+    struct savings_row *row = &(*s)->row[signature >> 1 & (ROWS - 1)];
+    *added = row->signature != signature;
+    if (*added)
+        *row = (struct savings_row){.signature = signature};
+    return row;
+}
+
+bool savings_is_first(struct savings **s, const struct cache_key *key)
+{
+    if (!*s && !(*s = calloc(1, sizeof **s)))
+        return true;
+    uint64_t hash = cache_hash(key), bit = (uint64_t)1 << (hash & 63);
+    uint64_t *word = &(*s)->seen[(hash >> 6) % SEEN_WORDS];
+    bool first = !(*word & bit);
+    *word |= bit;
+    return first;
+}
+
+/* Handles kept on communicators; the rules are in cache.h. */
 
 static const int64_t long_us = 1000000; /* waits go on after that */
 
@@ -117,7 +273,7 @@ static pcoll_options cache_options_of(const struct cache_key *key)
         .late = key->signature.op == PCOLL_SUM ? PCOLL_LATE_CARRY : PCOLL_LATE_LATEST,
         .progress = key->progress,
         .history = partial ? history : 1, /* full: no rank is ever a round behind */
-        .name = key->call_site ? call_site_hash(key->call_site) : 0,
+        .name = key->call_site ? cache_call_site_hash(key->call_site) : 0,
     };
 }
 
@@ -149,7 +305,8 @@ uint64_t cache_hash(const struct cache_key *key)
     return splitmix_mix(splitmix_mix(hash ^ s->element) ^ key->count);
 }
 
-static struct cache_entry *cache_find_entry(struct cache *cache, const struct cache_key *key)
+static struct cache_entry *cache_find_entry(struct cache *cache,
+                                            const struct cache_key *key)
 {
     for (struct cache_entry **at = &cache->entries; *at; at = &(*at)->next) {
         struct cache_entry *e = *at;
@@ -185,8 +342,8 @@ int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **hand
 
 /* What fails, fails on all. If it was the place of the call alone in which they differ, what each
  * calls from a new place is the same call from now on. */
-static int cache_create_anywhere(struct cache *cache, MPI_Comm comm, struct cache_key *key,
-                  pcoll_handle **handle)
+static int cache_create_anywhere(struct cache *cache, MPI_Comm comm,
+                                 struct cache_key *key, pcoll_handle **handle)
 {
     int rc = cache_create(comm, key, handle);
     if (rc == PCOLL_OK)

@@ -1,5 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * Buffers of a call that may be on a device, as a CUDA-aware MPI takes them: what is
+ * there is complete when the call is made, and when it returns. The core is given memory
+ * of the host in their place. Each rank for itself: the calls of the others do not change.
+ */
+#ifndef PCOLL_COMPAT_MPI_SHAPED_CACHE_H
+#define PCOLL_COMPAT_MPI_SHAPED_CACHE_H
+
+#include <mpi.h>
+#include <stdbool.h>
+
+#include "compat/mpi_shaped/quorum.h"
+#include "compat/mpi_shaped/signature.h"
+#include "include/partialcoll.h"
+
+/* One buffer and what stands for it. */
+struct mirror_buffer {
+    pcoll_mirror *mirror; /* NULL: none has been on a device */
+    int32_t device;
+    void *memory;
+    uint64_t room;
+};
+
+/* Those of one handle; zeros at first. What they were last, as the program gave them. */
+struct mirror_buffers {
+    struct mirror_buffer send, recv;
+    uint64_t result; /* on a device; 0: it is the host's */
+    uint64_t bytes;
+};
+
+/* *send and *recv (the same address: in place) become the host's, with what is to be
+ * sent. Nothing is done if they are. */
+int mirror_buffers_pull(struct mirror_buffers *b, MPI_Datatype type, uint64_t count,
+                        const void **send, void **recv);
+/* The result is where the program wants it. */
+int mirror_buffers_push(struct mirror_buffers *b);
+void mirror_buffers_free(struct mirror_buffers *b);
+
+/*
  * What is kept on a communicator for calls that look like MPI_Allreduce: when its
  * rounds may complete, and the handles of earlier calls. An attribute, freed with the
  * communicator, which waits for no other rank (runtime/process.h).
@@ -15,16 +53,6 @@
  * One thread at a time uses a communicator for collectives (MPI says so), so a record
  * needs no lock.
  */
-#ifndef PCOLL_COMPAT_MPI_SHAPED_CACHE_H
-#define PCOLL_COMPAT_MPI_SHAPED_CACHE_H
-
-#include <mpi.h>
-#include <stdbool.h>
-
-#include "include/partialcoll.h"
-#include "compat/mpi_shaped/mirror_buffers.h"
-#include "compat/mpi_shaped/quorum.h"
-#include "compat/mpi_shaped/signature.h"
 
 struct cache_key {
     struct quorum quorum;
@@ -54,7 +82,7 @@ struct cache {
         places_differ; /* ranks make the same call from several places of the program */
 };
 
-struct savings; /* savings.h */
+struct savings;
 
 /* What PCOLL_Allreduce does on a communicator. */
 struct call_choice {
@@ -134,5 +162,28 @@ int cache_take(pcoll_handle *handle, const struct cache_key *key, MPI_Datatype t
  * the same address twice. */
 int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Datatype type,
               const void *send, void *recv);
+
+/*
+ * What our rounds would have saved so far, for each signature of complete rounds on a
+ * communicator: the calls of a signature are MPI's until that pays for a handle
+ * (pcoll_full_pays).
+ *
+ * A communicator has a few rows. Signatures that meet in a row push each other out, on all
+ * ranks alike, so each needs longer to pay.
+ */
+
+struct savings_row {
+    uint64_t signature, ns;
+};
+
+/* The row of this signature: *added, if it has pushed out another one or the row was empty.
+ * NULL without memory. *s is made at the first call. Local. */
+struct savings_row *savings_find(struct savings **s, const struct cache_key *key,
+                                 bool *added);
+
+/* Of partial rounds: is this the first call of this signature? A handle for a signature that
+ * comes only once would cost much and serve no round. Signatures that share a bit count as one.
+ * *s is as above. Local. */
+bool savings_is_first(struct savings **s, const struct cache_key *key);
 
 #endif

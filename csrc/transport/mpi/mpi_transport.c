@@ -1,4 +1,178 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The requests under way, and what belongs to each. */
+#include <limits.h>
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "transport/mpi/mpi_calls.h"
+#include "transport/mpi/mpi_internal.h"
+
+int mpi_check(int mpi_error, const char *what)
+{
+    if (mpi_error == MPI_SUCCESS)
+        return PCOLL_OK;
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    MPI_Error_string(mpi_error, text, &length);
+    fail_set_mpi_error(mpi_error);
+    return fail(PCOLL_EMPI, "%s: %s", what, text);
+}
+
+int mpi_reserve(struct mpi_transport *m, int wanted)
+{
+    if (wanted <= m->capacity)
+        return PCOLL_OK;
+    int capacity = m->capacity ? 2 * m->capacity : 64;
+    void *requests = realloc(m->requests, (size_t)capacity * sizeof *m->requests);
+    if (requests)
+        m->requests = requests;
+    void *info = realloc(m->info, (size_t)capacity * sizeof *m->info);
+    if (info)
+        m->info = info;
+    void *done = realloc(m->done, (size_t)capacity * sizeof *m->done);
+    if (done)
+        m->done = done;
+    void *statuses = realloc(m->statuses, (size_t)capacity * sizeof *m->statuses);
+    if (statuses)
+        m->statuses = statuses;
+    if (!requests || !info || !done || !statuses)
+        return fail(PCOLL_ENOMEM, "no memory for %d requests", capacity);
+    m->capacity = capacity;
+    return PCOLL_OK;
+}
+
+int mpi_next_request(struct mpi_transport *m, struct request_info info,
+                     MPI_Request **request)
+{
+    int rc = mpi_reserve(m, m->count + 1);
+    if (rc != PCOLL_OK)
+        return rc;
+    info.held = MPI_REQUEST_NULL;
+    m->info[m->count] = info;
+    *request = &m->requests[m->count];
+    return PCOLL_OK;
+}
+
+void mpi_compact_requests(struct mpi_transport *m)
+{
+    int kept = CONTROL_RECEIVES;
+    for (int i = CONTROL_RECEIVES; i < m->count; i++) {
+        if (m->requests[i] == MPI_REQUEST_NULL && m->info[i].held == MPI_REQUEST_NULL)
+            continue;
+        m->requests[kept] = m->requests[i];
+        m->info[kept++] = m->info[i];
+    }
+    m->count = kept;
+}
+
+/* Sends from their beginning to what MPI says of them (mpi_internal.h). */
+
+void mpi_ring(struct mpi_transport *m, uint32_t peer)
+{
+    if (m->doorbells[peer])
+        doorbell_ring(m->doorbells[peer]);
+}
+
+void mpi_hold_back(struct mpi_transport *m)
+{
+    m->info[m->count].held = m->requests[m->count];
+    m->requests[m->count] = MPI_REQUEST_NULL;
+}
+
+void mpi_begin_send(struct mpi_transport *m, uint32_t peer)
+{
+    struct request_info *info = &m->info[m->count];
+    int over = 0;
+    mpi_get_status(m->requests[m->count], &over);
+    if (m->survives)
+        mpi_hold_back(m);
+    info->at_once = over;
+    m->count++;
+    m->pending_sends += !over;
+    mpi_ring(m, peer);
+}
+
+void mpi_look_at_held(struct mpi_transport *m)
+{
+    for (int i = CONTROL_RECEIVES; i < m->count; i++) {
+        int over = 0;
+        if (m->info[i].held == MPI_REQUEST_NULL)
+            continue;
+        mpi_get_status(m->info[i].held, &over);
+        m->info[i].went = over;
+    }
+}
+
+/*
+ * MPI's own allreduce, as one operation of a schedule. Each handle that uses it has a
+ * communicator of its own: two handles may be activated in different orders on
+ * different ranks, the rounds of one are not.
+ */
+
+struct channel {
+    MPI_Comm comm;
+    MPI_Request opening;
+};
+
+int mpi_native_open(struct transport *t, struct channel **out)
+{
+    struct mpi_transport *m = (struct mpi_transport *)t;
+    struct channel *c = malloc(sizeof *c);
+    if (!c)
+        return fail(PCOLL_ENOMEM, "no memory for a communicator");
+    c->comm = MPI_COMM_NULL;
+    /* PMPI: what the interposer has in its place waits (names.h). */
+    int rc = mpi_check_in(m, PMPI_Comm_idup(m->comm, &c->comm, &c->opening),
+                          "MPI_Comm_idup");
+    if (rc != PCOLL_OK)
+        free(c);
+    else
+        *out = c;
+    return rc;
+}
+
+int mpi_native_opened(struct transport *t, struct channel *c)
+{
+    struct mpi_transport *m = (struct mpi_transport *)t;
+    int over = 0;
+    int rc = mpi_check_in(m, mpi_test(&c->opening, &over), "MPI_Comm_idup");
+    if (rc == PCOLL_OK && over)
+        MPI_Comm_set_errhandler(c->comm, MPI_ERRORS_RETURN);
+    return rc == PCOLL_OK && !over ? PCOLL_EAGAIN : rc;
+}
+
+void mpi_native_close(struct transport *t, struct channel *c)
+{
+    (void)t;
+    if (c->opening != MPI_REQUEST_NULL) /* it failed: MPI may still write to it */
+        return;
+    MPI_Comm_free(&c->comm);
+    free(c);
+}
+
+int mpi_native_call(struct transport *t, struct channel *c,
+                    const struct native_call *call, uint64_t cookie)
+{
+    struct mpi_transport *m = (struct mpi_transport *)t;
+    MPI_Request *request;
+    int rc = mpi_next_request(
+        m, (struct request_info){.kind = NATIVE, .cookie = cookie}, &request);
+    if (rc == PCOLL_OK)
+        rc = mpi_check_in(m,
+                          MPI_Iallreduce(MPI_IN_PLACE, call->data, (int)call->count,
+                                         mpi_type_of(call->dtype), mpi_op_of(call->op),
+                                         c->comm, request),
+                          "MPI_Iallreduce");
+    if (rc != PCOLL_OK)
+        return rc;
+    m->count++;
+    m->pending_sends++; /* it moves only while somebody looks */
+    return PCOLL_OK;
+}
+
 /*
  * The transport over MPI. One duplicated communicator, point-to-point messages in units
  * of 64 bytes where that goes (so that int counts reach 128 GiB), one tag for control
@@ -10,17 +184,6 @@
  *
  * One thread at a time: the holder of the progress lock.
  */
-#include <limits.h>
-#include <mpi.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/clock.h"
-#include "base/error.h"
-#include "transport/mpi/internal.h"
-#include "transport/mpi/completion.h"
-#include "transport/mpi/rank_failure.h"
-#include "transport/mpi/tree.h"
 
 static struct mpi_transport *mpi_transport_of(struct transport *t)
 {

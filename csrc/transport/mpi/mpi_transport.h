@@ -7,7 +7,9 @@
 #define PCOLL_TRANSPORT_MPI_MPI_TRANSPORT_H
 
 #include "base/doorbell.h"
+#include "kernels/payload.h"
 #include "transport/transport.h"
+#include "transport/window.h"
 
 struct watch; /* watch/watch.h */
 
@@ -49,5 +51,20 @@ void mpi_comm_part(const void *comm);
 /* The state of this process; gone() is called at the beginning of MPI_Finalize. */
 void *mpi_process_state(void);
 int mpi_set_process_state(void *state, void (*gone)(void *));
+
+/* Collective, on *comm: everybody's memory of so many bytes. */
+int window_mpi_create(const void *comm, size_t bytes, struct window **out);
+
+/* Reductions by MPI_Reduce_local: ops of users, and datatypes without a kernel. */
+
+/* A user_reduction_fn. PCOLL_EINVAL for what is null, not commutative, not contiguous,
+ * or not defined by MPI. */
+user_reduction_fn mpi_reduction_create;
+
+/* Give one of those another datatype, of the same bytes, and op; nobody may be reducing
+ * with it. Neither is kept: both must live until that reduction is over. PCOLL_EINVAL
+ * as above, and for NULL. */
+int mpi_reduction_set(struct user_reduction *user, const void *mpi_type,
+                      const void *mpi_op, int index);
 
 #endif

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See tree.h. */
-#include "transport/mpi/tree.h"
-
+/* See mpi_internal.h. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "transport/mpi/completion.h"
+#include "transport/mpi/mpi_calls.h"
+#include "transport/mpi/mpi_internal.h"
 
 enum { MOST_CHILDREN = 32 };
 
@@ -198,7 +197,7 @@ static int tree_wait_for(struct mpi_transport *m, int error, MPI_Request *reques
     return rc == PCOLL_OK ? mpi_patient_wait(m, request, "MPI_Test") : rc;
 }
 
-/* Only who knows that it has ended well frees a send, or a large receive: internal.h. */
+/* Only who knows that it has ended well frees a send, or a large receive: mpi_internal.h. */
 static int tree_wait_unfreed(struct mpi_transport *m, int error, MPI_Request *request)
 {
     long us = 10;

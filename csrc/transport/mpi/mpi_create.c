@@ -1,14 +1,170 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making the transport over MPI: a communicator of our own, the doorbells of the ranks
- * on this machine, the receives for control messages. */
+/* What all ranks tell each other while a transport is made. */
+#include <arpa/inet.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/error.h"
-#include "transport/mpi/internal.h"
-#include "transport/mpi/rank_failure.h"
-#include "transport/mpi/ulfm.h"
+#include "transport/mpi/mpi_calls.h"
+#include "transport/mpi/mpi_internal.h"
+
+int mpi_exchange(struct mpi_transport *m, const uint64_t *mine, int count,
+                 uint64_t *all)
+{
+    MPI_Request request;
+    if (m->survives) { /* their maximum, as all else is zero */
+        memcpy(all + m->base.rank * (size_t)count, mine, (size_t)count * sizeof *all);
+        return tree_max(m, all, (int)m->base.size * count);
+    }
+    int rc = mpi_check_in(m,
+                          MPI_Iallgather(mine, count, MPI_UINT64_T, all, count,
+                                         MPI_UINT64_T, m->comm, &request),
+                          "MPI_Iallgather");
+    return rc == PCOLL_OK ? mpi_patient_wait(m, &request, "MPI_Iallgather") : rc;
+}
+
+/* Who was on a lost host is dead, as this library has it. */
+
+/* Members of a communicator on lost hosts, by their numbers there. */
+struct mpi_search {
+    MPI_Comm comm;
+    struct failed_ranks who;
+};
+
+static void mpi_note_host(struct failed_ranks *who, const struct watch_card *card)
+{
+    char address[INET_ADDRSTRLEN] = "";
+    inet_ntop(AF_INET, &card->address[0], address, sizeof address);
+    snprintf(who->host, sizeof who->host, "%.39s (%s)", card->host, address);
+}
+
+/* Once each, in their order. */
+static void mpi_add_rank(struct failed_ranks *who, int rank)
+{
+    enum { MOST = sizeof who->rank / sizeof *who->rank };
+    int at = 0;
+    while (at < who->count && who->rank[at] < rank)
+        at++;
+    if (who->count == MOST || (at < who->count && who->rank[at] == rank))
+        return;
+    memmove(&who->rank[at + 1], &who->rank[at],
+            (size_t)(who->count - at) * sizeof *who->rank);
+    who->rank[at] = rank;
+    who->count++;
+}
+
+/* The transport that knows where it is may be that of another communicator. */
+static void mpi_find_lost(void *arg, const struct watch_group *g, uint32_t rank)
+{
+    struct mpi_search *s = arg;
+    const struct mpi_transport *m = g->owner;
+    int theirs = mpi_number_of(m, rank), ours;
+    MPI_Group known, asked;
+    MPI_Comm_group(m->comm, &known);
+    MPI_Comm_group(s->comm, &asked);
+    MPI_Group_translate_ranks(known, 1, &theirs, asked, &ours);
+    MPI_Group_free(&known);
+    MPI_Group_free(&asked);
+    if (ours == MPI_UNDEFINED)
+        return;
+    if (!s->who.count)
+        mpi_note_host(&s->who, &g->cards[rank]);
+    mpi_add_rank(&s->who, ours);
+}
+
+int mpi_check_hosts(const struct mpi_transport *m)
+{
+    CHECK(m->comm != MPI_COMM_NULL);
+    if (!watch_lost(m->watch))
+        return PCOLL_OK;
+    struct mpi_search s = {.comm = m->comm, .who.mpi_error = m->rank_failure};
+    watch_each_lost(m->watch, mpi_find_lost, &s);
+    for (int i = 0; i < s.who.count; i++)
+        s.who.rank[i] = (int32_t)mpi_rank_of(m, s.who.rank[i]);
+    return s.who.count ? fail_ranks(&s.who) : PCOLL_OK;
+}
+
+int mpi_check_hosts_anew(struct mpi_transport *m)
+{
+    CHECK(m->comm != MPI_COMM_NULL);
+    uint32_t lost = watch_lost(m->watch);
+    if (lost == m->lost)
+        return PCOLL_OK;
+    m->lost = lost;
+    return mpi_check_hosts(m);
+}
+
+/* The ranks of a transport with several hosts watch each other's hosts. */
+
+static bool host_watch_is_near(const struct mpi_transport *m, uint32_t rank)
+{
+    return m->neighborhoods[rank] == m->neighborhoods[m->base.rank];
+}
+
+static bool host_watch_has_one_host(const struct mpi_transport *m)
+{
+    for (uint32_t i = 0; i < m->base.size; i++)
+        if (transport_lives(&m->base, i) && !host_watch_is_near(m, i))
+            return false;
+    return true;
+}
+
+enum { HOST_WATCH_MOST_MET = 512 };
+
+/* At the first message to a rank Open MPI asks its host how to reach it, and waits for the answer
+ * inside of that call, for ever if the host has vanished. So each rank exchanges a message with
+ * all ranks of other hosts now. In a very large job that would take too long. */
+static int host_watch_meet(struct mpi_transport *m)
+{
+    uint32_t living = m->base.living, own = (uint32_t)mpi_number_of(m, m->base.rank);
+    int rc = PCOLL_OK;
+    for (uint32_t k = 1; k < living && living <= HOST_WATCH_MOST_MET && rc == PCOLL_OK;
+         k++) {
+        int to = (int)((own + k) % living), from = (int)((own + living - k) % living);
+        bool sends = !host_watch_is_near(m, mpi_rank_of(m, to));
+        bool receives = !host_watch_is_near(m, mpi_rank_of(m, from));
+        rc = tree_meet(m, sends ? to : -1, receives ? from : -1);
+    }
+    return rc;
+}
+
+int mpi_watch_hosts(struct mpi_transport *m)
+{
+    CHECK(m->neighborhoods && !m->group.size);
+    enum { WORDS = sizeof(struct watch_card) / sizeof(uint64_t) };
+    if (!m->watch || host_watch_has_one_host(m))
+        return PCOLL_OK;
+    m->rank_failure = ulfm_rank_failure();
+    m->group = (struct watch_group){.rank = m->base.rank,
+                                    .size = m->base.size,
+                                    .hosts = m->neighborhoods,
+                                    .owner = m};
+    /* Announce the hosts before the exchange: see watch.h. */
+    int rc = watch_announce(m->watch, &m->group);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct watch_card own = watch_own_card(m->watch);
+    m->cards = calloc(m->base.size, sizeof *m->cards);
+    rc = m->cards ? mpi_exchange(m, (const uint64_t *)(const void *)&own, WORDS,
+                                 (uint64_t *)(void *)m->cards)
+                  : fail(PCOLL_ENOMEM, "no memory for %u ranks", m->base.size);
+    if (rc != PCOLL_OK)
+        return rc;
+    watch_join(m->watch, &m->group, m->cards);
+    return host_watch_meet(m);
+}
+
+void mpi_end_watch(struct mpi_transport *m)
+{
+    if (m->group.size)
+        watch_leave(m->watch, &m->group);
+}
+
+/* Making the transport over MPI: a communicator of our own, the doorbells of the ranks
+ * on this machine, the receives for control messages. */
 
 static int mpi_post_control_receives(struct mpi_transport *m)
 {

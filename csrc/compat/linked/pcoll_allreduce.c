@@ -10,10 +10,7 @@
  * signature compares the signature: one MPI_Allreduce. Ranks that differ in anything all go on
  * to make a handle, which says to each what differs.
  */
-#include <mpi.h> /* first: the declarations want it */
-
-#include "include/partialcoll.h"
-
+#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +19,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "compat/mpi_shaped/cache.h"
-#include "compat/mpi_shaped/savings.h"
+#include "include/partialcoll.h"
 
 /* MPI's error class for a result of the core: never success, also where another process or
  * thread has had MPI's own. */
@@ -69,7 +66,8 @@ static int linked_check_reduction(MPI_Datatype type, MPI_Op op, struct signature
     case FOUND:
         return MPI_SUCCESS;
     case FOUND_ORDERED:
-        return linked_bad(MPI_ERR_OP, "op: expected one that was created as commutative");
+        return linked_bad(MPI_ERR_OP,
+                          "op: expected one that was created as commutative");
     case FOUND_GAPS:
         return linked_bad(MPI_ERR_TYPE, "datatype: expected one without gaps");
     case FOUND_UNKNOWN:
@@ -80,8 +78,9 @@ static int linked_check_reduction(MPI_Datatype type, MPI_Op op, struct signature
 }
 
 /* MPI's own error code for what is wrong with the arguments here. */
-static int linked_check(const void *send, const void *recv, int count, MPI_Datatype type,
-                 MPI_Op op, MPI_Comm comm, struct cache_key *key)
+static int linked_check(const void *send, const void *recv, int count,
+                        MPI_Datatype type, MPI_Op op, MPI_Comm comm,
+                        struct cache_key *key)
 {
     int inter;
     MPI_Comm_test_inter(comm, &inter);
@@ -90,7 +89,8 @@ static int linked_check(const void *send, const void *recv, int count, MPI_Datat
     if (count < 0)
         return linked_bad(MPI_ERR_COUNT, "count: expected at least 0, got less");
     if (type == MPI_DATATYPE_NULL)
-        return linked_bad(MPI_ERR_TYPE, "datatype: expected one, got MPI_DATATYPE_NULL");
+        return linked_bad(MPI_ERR_TYPE,
+                          "datatype: expected one, got MPI_DATATYPE_NULL");
     if (op == MPI_OP_NULL)
         return linked_bad(MPI_ERR_OP, "op: expected one, got MPI_OP_NULL");
     int code = linked_check_reduction(type, op, &key->signature);
@@ -98,7 +98,7 @@ static int linked_check(const void *send, const void *recv, int count, MPI_Datat
         return code;
     if (recv == MPI_IN_PLACE || (count > 0 && (!recv || !send || send == recv)))
         return linked_bad(MPI_ERR_BUFFER, "buffers: expected two that are apart, or "
-                                   "MPI_IN_PLACE as the first");
+                                          "MPI_IN_PLACE as the first");
     key->count = (uint64_t)count;
     return MPI_SUCCESS;
 }
@@ -230,7 +230,7 @@ enum whose { OURS, MPIS, DIFFERS };
 /* A complete round: has its signature been compared, and does it pay for a handle? Collective if
  * the signature is new. */
 static enum whose linked_judge(struct record *record, MPI_Comm comm,
-                        const struct cache_key *key, uint64_t bytes)
+                               const struct cache_key *key, uint64_t bytes)
 {
     bool added;
     if (record->choice.asked)
@@ -251,7 +251,7 @@ static enum whose linked_judge(struct record *record, MPI_Comm comm,
 
 /* MPI reduces; buffers on a device go by way of the host, as in rounds of ours. */
 static int linked_pass(struct record *record, const void *send, void *recv, int count,
-                MPI_Datatype type, MPI_Op op, MPI_Comm comm, int *code)
+                       MPI_Datatype type, MPI_Op op, MPI_Comm comm, int *code)
 {
     const void *from = send == MPI_IN_PLACE ? recv : send;
     void *to = recv;
@@ -265,7 +265,7 @@ static int linked_pass(struct record *record, const void *send, void *recv, int 
 
 /* What could not be made is not kept: the next call tries again. */
 static int linked_make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
-                struct cache_entry **entry)
+                       struct cache_entry **entry)
 {
     int rc = cache_make(cache, comm, key, entry);
     if (rc != PCOLL_OK && *entry)
@@ -274,7 +274,8 @@ static int linked_make(struct cache *cache, MPI_Comm comm, struct cache_key *key
 }
 
 /* This rank has no handle to make, perhaps this one alone: those who make one are told. */
-static int linked_refuse(struct record *record, MPI_Comm comm, struct cache_key *key, int rc)
+static int linked_refuse(struct record *record, MPI_Comm comm, struct cache_key *key,
+                         int rc)
 {
     char why[512];
     struct cache_entry *entry;
@@ -288,7 +289,8 @@ static int linked_refuse(struct record *record, MPI_Comm comm, struct cache_key 
 /* Has the last call been the same, and so short that it is always MPI's? Loops do that; the other
  * arguments of such a call are good. */
 static bool linked_is_short_again(const struct record *record, const void *send,
-                           const void *recv, int count, MPI_Datatype type, MPI_Op op)
+                                  const void *recv, int count, MPI_Datatype type,
+                                  MPI_Op op)
 {
     const struct short_call *s = &record->short_call;
     return record->settled && s->count == count && count > 0 && s->type == type &&
@@ -298,8 +300,8 @@ static bool linked_is_short_again(const struct record *record, const void *send,
 
 /* *code: what MPI has said, and told its error handler, where it did the call. */
 static int linked_reduce(const void *send, void *recv, MPI_Datatype type, MPI_Op op,
-                  MPI_Comm comm, struct record *record, struct cache_key *key,
-                  int *code)
+                         MPI_Comm comm, struct record *record, struct cache_key *key,
+                         int *code)
 {
     int size, rc = PCOLL_OK;
     if (!record->settled) {
@@ -360,7 +362,8 @@ int PCOLL_Comm_set_quorum(MPI_Comm comm, const char *quorum)
 {
     struct quorum parsed = {.policy.kind = PCOLL_FULL};
     if (comm == MPI_COMM_NULL)
-        return linked_raise(MPI_COMM_SELF, linked_bad(MPI_ERR_COMM, "comm: expected a communicator"));
+        return linked_raise(MPI_COMM_SELF,
+                            linked_bad(MPI_ERR_COMM, "comm: expected a communicator"));
     struct record *record = record_make(comm);
     if (!record)
         return linked_raise(comm, MPI_ERR_NO_MEM);
@@ -368,9 +371,38 @@ int PCOLL_Comm_set_quorum(MPI_Comm comm, const char *quorum)
     if (length && quorum_parse(quorum, &parsed) != PCOLL_OK)
         return linked_raise(comm, MPI_ERR_ARG);
     if (length >= sizeof record->wanted)
-        return linked_raise(comm, linked_bad(MPI_ERR_ARG, "quorum: expected a shorter text"));
+        return linked_raise(comm,
+                            linked_bad(MPI_ERR_ARG, "quorum: expected a shorter text"));
     memcpy(record->wanted, quorum ? quorum : "", length + 1);
     record->quorum = parsed;
     record->settled = false;
     return MPI_SUCCESS;
+}
+
+/*
+ * What ends in programs that are linked with us; the interposer has its own.
+ *
+ * MPI_Finalize: the agent is gone before it begins. MPICH stops locking when it finalizes, and a
+ * thread that is inside it at that moment leaves with a lock held, on which MPICH aborts; the
+ * attribute by which we end everything else is deleted too late for that.
+ *
+ * MPI_Comm_free: what is kept on the communicator goes while all its ranks are here. MPICH deletes
+ * attributes when the last request on the communicator is over, which each rank comes to at a time
+ * of its own, and ours wait for each other.
+ */
+
+PCOLL_API int MPI_Finalize(void);
+PCOLL_API int MPI_Comm_free(MPI_Comm *comm);
+
+int MPI_Finalize(void)
+{
+    pcoll_quiet();
+    return PMPI_Finalize();
+}
+
+int MPI_Comm_free(MPI_Comm *comm)
+{
+    if (comm)
+        record_part(*comm);
+    return PMPI_Comm_free(comm);
 }

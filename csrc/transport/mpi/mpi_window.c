@@ -5,8 +5,6 @@
  * calls MPI. Within a node nobody's help is needed; between nodes the target's agent
  * gives it.
  */
-#include "transport/mpi/window.h"
-
 #include <mpi.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -15,9 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "transport/mpi/mpi_calls.h"
 #include "transport/mpi/mpi_transport.h"
-#include "transport/mpi/completion.h"
-#include "transport/mpi/rank_failure.h"
 
 enum { MAX_REQUESTS = 16 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What going on without the dead asks of MPI (ulfm.h). All of it is for
+ * What going on without the dead asks of MPI (mpi_calls.h). All of it is for
  * one thread beside the driver, which must be kept away from the transport meanwhile; all
  * but `revoke` and `abandon` are collective over the living ranks of the transport, and wait
  * for them without burning a core.
@@ -8,8 +8,10 @@
  * Ranks keep their numbers: a transport that follows another one has its rank and size, and
  * translates what it tells MPI.
  */
-#ifndef PCOLL_TRANSPORT_MPI_RECOVERY_H
-#define PCOLL_TRANSPORT_MPI_RECOVERY_H
+#ifndef PCOLL_TRANSPORT_MPI_MPI_RECOVERY_H
+#define PCOLL_TRANSPORT_MPI_MPI_RECOVERY_H
+
+#include <stdbool.h>
 
 #include "base/doorbell.h"
 #include "transport/transport.h"
@@ -70,5 +72,24 @@ bool mpi_abandon(struct transport *t);
  * that, and this library the ranks of its own communicators. Does nothing without ULFM.
  */
 void mpi_prepare_finalize(void);
+
+/*
+ * One thread in MPI at a time, where ranks may die.
+ *
+ * Open MPI (5.0 at least) has a lock around its agreements, which MPIX_Comm_iagree and
+ * MPIX_Comm_shrink take. A message for an agreement that another thread receives meanwhile,
+ * in any call that makes progress, is put off, and what it carries is overwritten by the
+ * addresses of its copy: the outcome is arbitrary, ranks that live count as dead, or the
+ * process ends. So what makes progress here (mpi_calls.h) and what begins an agreement
+ * (mpi_recovery.c) exclude each other. Calls of the program's own threads are beyond our
+ * reach: docs/faults.md.
+ *
+ * To shrink waits for others, and theirs may wait for ours: who has waited for 200 ms goes
+ * on without. Where MPI tells nothing of failures there are no agreements and no lock.
+ */
+
+/* What comes back belongs into `exclusion_end`, by the same thread. */
+bool exclusion_begin(void);
+void exclusion_end(bool begun);
 
 #endif

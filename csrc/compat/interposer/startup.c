@@ -1,4 +1,170 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The environment of the interposer. */
+#include <dlfcn.h>
+#include <link.h>
+#include <mpi.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/environment.h"
+#include "base/error.h"
+#include "compat/interposer/interposer.h"
+#include "compat/mpi_shaped/cache.h"
+
+static struct settings the_settings;
+
+/* A value that means nothing is as good as none. */
+static void settings_complain(struct settings *s, const char *name)
+{
+    size_t used = strlen(s->complaint);
+    snprintf(s->complaint + used, sizeof s->complaint - used, "%s%s is ignored: %s",
+             used ? "; " : "", name, pcoll_last_error());
+}
+
+static bool settings_is_on(struct settings *s, const char *name)
+{
+    const char *text = environment_get(name);
+    if (!text || !strcmp(text, "0"))
+        return false;
+    if (!strcmp(text, "1"))
+        return true;
+    fail(PCOLL_EINVAL, "expected 0 or 1, got \"%.50s\"", text);
+    settings_complain(s, name);
+    return false;
+}
+
+static void settings_read_environment(void)
+{
+    struct settings *s = &the_settings;
+    const char *quorum = environment_get("PARTIALCOLL_QUORUM");
+    const char *algorithm = environment_get("PARTIALCOLL_ALGORITHM");
+    const char *domain = environment_get("PARTIALCOLL_DOMAIN");
+    s->all = settings_is_on(s, "PARTIALCOLL_ALL");
+    s->report = settings_is_on(s, "PARTIALCOLL_REPORT");
+    s->algorithm = PCOLL_ALGORITHM_AUTO;
+    s->domain = PCOLL_DOMAIN_NODE;
+    s->quorum = (struct quorum){.policy.kind = PCOLL_FULL};
+    if (algorithm) {
+        s->asked |= pcoll_algorithm_parse(algorithm, &s->algorithm) == PCOLL_OK;
+        if (!s->asked)
+            settings_complain(s, "PARTIALCOLL_ALGORITHM");
+    }
+    if (domain) {
+        int rc = pcoll_domain_parse(domain, &s->domain, &s->domain_ranks);
+        s->asked |= rc == PCOLL_OK;
+        if (rc != PCOLL_OK)
+            settings_complain(s, "PARTIALCOLL_DOMAIN");
+    }
+    if (quorum && quorum_parse(quorum, &s->quorum) != PCOLL_OK)
+        settings_complain(s, "PARTIALCOLL_QUORUM");
+}
+
+const struct settings *settings(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, settings_read_environment);
+    return &the_settings;
+}
+
+void report_warn(const char *format, ...)
+{
+    char line[600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    fprintf(stderr, "partialcoll: %s\n", line);
+}
+
+/* Counting calls by what became of them. */
+
+static const char *const reasons[OUTCOMES] = {
+    [TAKEN] = "taken over",
+    [PASSED_FULL] = "complete round, MPI is faster",
+    [PASSED_FIRST] = "first call of its kind, partial",
+    [PASSED_OUTSIDE] = "before MPI_Init or inside MPI_Finalize",
+    [PASSED_OTHER_WORLD] = "processes of another MPI_COMM_WORLD",
+    [PASSED_NO_ELEMENTS] = "no elements",
+    [PASSED_ARGUMENTS] = "arguments for MPI to judge",
+    [PASSED_ORDERED] = "operation that does not commute",
+    [PASSED_GAPS] = "datatype with gaps",
+    [PASSED_OP_OF_USER] = "operation of the user, partial or persistent",
+    [PASSED_INTERCOMM] = "inter-communicator",
+    [PASSED_THREADS] = "needs MPI_THREAD_MULTIPLE",
+    [PASSED_CACHE] = "too many or too large signatures to keep",
+    [PASSED_LIMIT] = "too many communicators",
+    [PASSED_REFUSED] = "no handle could be made",
+    [PASSED_NESTED] = "called from inside another one",
+};
+
+_Atomic uint64_t report_counts[OUTCOMES];
+bool report_wanted = true;
+
+uint64_t report_calls(void)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < OUTCOMES; i++)
+        sum += atomic_load(&report_counts[i]);
+    return sum;
+}
+
+void report_print(void)
+{
+    uint64_t own[OUTCOMES], sum[OUTCOMES], passed = 0;
+    int rank;
+    for (int i = 0; i < OUTCOMES; i++)
+        own[i] = atomic_load(&report_counts[i]);
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    PMPI_Reduce(own, sum, OUTCOMES, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
+    if (rank)
+        return;
+    for (int i = TAKEN + 1; i < OUTCOMES; i++)
+        passed += sum[i];
+    report_warn(
+        "calls of MPI_Allreduce on all ranks: %llu taken over, %llu passed to MPI",
+        (unsigned long long)sum[TAKEN], (unsigned long long)passed);
+    for (int i = TAKEN + 1; i < OUTCOMES; i++)
+        if (sum[i])
+            report_warn("  passed: %llu (%s)", (unsigned long long)sum[i], reasons[i]);
+    if (sum[TAKEN] + passed == 0)
+        report_warn("  no call came here: see \"Calls that do not come here\" in "
+                    "docs/interposer.md");
+}
+
+static _Thread_local bool inside;
+
+bool core_enter(void)
+{
+    bool before = inside;
+    inside = true;
+    return before;
+}
+
+void core_leave(bool before)
+{
+    inside = before;
+}
+
+bool core_is_inside(void)
+{
+    return inside;
+}
+
+int core_raise(MPI_Comm comm, int rc)
+{
+    bool of_mpi = rc == PCOLL_EMPI || rc == PCOLL_EFAILED;
+    int code = of_mpi ? pcoll_last_mpi_error() : MPI_SUCCESS;
+    if (code == MPI_SUCCESS) /* another process or thread has had MPI's */
+        code = rc == PCOLL_ENOMEM ? MPI_ERR_NO_MEM : MPI_ERR_INTERN;
+    report_warn("MPI_Allreduce: %s", pcoll_last_error());
+    PMPI_Comm_call_errhandler(comm, code);
+    return code;
+}
+
 /*
  * MPI_Init and the end. Rounds that do not wait for everybody need an agent, and that
  * needs MPI_THREAD_MULTIPLE: if the environment asks for such rounds, MPI is asked for
@@ -6,24 +172,8 @@
  *
  * The end is an attribute of MPI_COMM_SELF: MPI_Finalize deletes these first, the last
  * one set first, so ours, set right after the beginning, sees everything done. Our threads
- * are gone before: compat/linked/ends.c says why, and may be what comes next.
+ * are gone before: compat/linked says why, and may be what comes next.
  */
-#include "compat/interposer/process.h"
-
-#include <dlfcn.h>
-#include <link.h>
-#include <mpi.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/environment.h"
-#include "compat/mpi_shaped/cache.h"
-#include "compat/interposer/full.h"
-#include "compat/interposer/report.h"
-#include "compat/interposer/settings.h"
-#include "compat/interposer/completion_thread.h"
 
 static atomic_bool begun;
 static bool seen;   /* MPI has begun by a call that came here */
@@ -104,9 +254,10 @@ static void startup_refuse_other_mpi(void)
     if (!other && startup_is_of_this_kind())
         return;
     seen = true; /* and said: report nothing */
-    report_warn("the preloaded library %s was built for another MPI than the program's (%s): "
-         "preload what `partialcoll preload` prints with the Python of that MPI",
-         startup_file_of(&begun), startup_file_of(other ? other : own));
+    report_warn(
+        "the preloaded library %s was built for another MPI than the program's (%s): "
+        "preload what `partialcoll preload` prints with the Python of that MPI",
+        startup_file_of(&begun), startup_file_of(other ? other : own));
     exit(EXIT_FAILURE);
 }
 

@@ -7,16 +7,15 @@
  * Predefined datatypes may have gaps (MPI_DOUBLE_INT): nobody minds if these travel.
  * In a derived one a gap may be somebody's data, so it is refused.
  */
-#include "transport/mpi/reduction.h"
-
 #include <mpi.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/error.h"
 #include "base/lock.h"
-#include "transport/mpi/internal.h"
-#include "transport/mpi/newer.h"
+#include "transport/mpi/mpi_calls.h"
+#include "transport/mpi/mpi_internal.h"
+#include "transport/mpi/mpi_transport.h"
 
 /* Elements in one call, whose count is an int. */
 static const size_t most_elements = (size_t)1 << 30;

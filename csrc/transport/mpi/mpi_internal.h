@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of the transport over MPI, for its files: mpi_transport.c (the seam), create.c,
- * requests.c (the list of what is under way), native.c. */
-#ifndef PCOLL_TRANSPORT_MPI_INTERNAL_H
-#define PCOLL_TRANSPORT_MPI_INTERNAL_H
+/* The inside of the transport over MPI, for its files. */
+#ifndef PCOLL_TRANSPORT_MPI_MPI_INTERNAL_H
+#define PCOLL_TRANSPORT_MPI_MPI_INTERNAL_H
 
 #include <mpi.h>
 
@@ -44,7 +43,7 @@ struct request_info {
 
 struct mpi_transport {
     struct transport base;
-    /* The watch of the hosts of its ranks (hosts.c) belongs to the process; NULL: there is none. */
+    /* The watch of the hosts of its ranks (mpi_create.c) belongs to the process; NULL: there is none. */
     struct watch *watch;
     struct watch_group group; /* of size 0: there is one host, or no watch */
     uint64_t *neighborhoods;
@@ -74,11 +73,12 @@ struct mpi_transport {
     bool arrived[CONTROL_RECEIVES];
     uint32_t sources[CONTROL_RECEIVES];
     int next_control;
-    int freed;     /* sends, in this poll */
-    bool survives; /* MPI goes on when a rank dies; see tree.h for agreements then */
+    int freed; /* sends, in this poll */
+    bool
+        survives; /* MPI goes on when a rank dies; see tree_agree for agreements then */
 };
 
-/* MPI's names of what it knows of ours (reduction.c), else its null handles. */
+/* MPI's names of what it knows of ours (mpi_reduction.c), else its null handles. */
 MPI_Datatype mpi_type_of(int dtype);
 MPI_Op mpi_op_of(int op);
 
@@ -112,42 +112,42 @@ static inline int mpi_isend(const struct mpi_transport *m, const void *data, int
                                                   request);
 }
 
-/* sends.c. Ring this rank, if it is on this machine. */
+/* mpi_transport.c: ring this rank, if it is on this machine. */
 void mpi_ring(struct mpi_transport *m, uint32_t peer);
 /* The send just posted joins the list; its receiver is told. */
 void mpi_begin_send(struct mpi_transport *m, uint32_t peer);
 /* The request just posted is kept out of the list that MPI tests. Which of these are over? */
 void mpi_hold_back(struct mpi_transport *m);
 void mpi_look_at_held(struct mpi_transport *m);
-/* As mpi_check, of a call on its communicator: rank_failure.h. */
+/* As mpi_check, of a call on its communicator: mpi_calls.h. */
 int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what);
 /* PCOLL_EFAILED if a member has died, or the communicator was revoked. */
 int mpi_damage(const struct mpi_transport *m);
 /* A member has died, and nobody here knows which: PCOLL_EFAILED. */
 int mpi_fail_somebody(void);
-/* host_watch.c: watch the hosts of its ranks, whose numbers are in `neighborhoods`. Collective. */
+/* mpi_create.c: watch the hosts of its ranks, whose numbers are in `neighborhoods`. Collective. */
 int mpi_watch_hosts(struct mpi_transport *m);
 void mpi_end_watch(struct mpi_transport *m);
-/* hosts.c: PCOLL_EFAILED, with who is there, if one of them is lost. */
+/* mpi_create.c: PCOLL_EFAILED, with who is there, if one of them is lost. */
 int mpi_check_hosts(const struct mpi_transport *m);
 /* The same, once for each. */
 int mpi_check_hosts_anew(struct mpi_transport *m);
-/* exchange.c: so many numbers of each rank; those of the dead are zero. */
+/* mpi_create.c: so many numbers of each rank; those of the dead are zero. */
 int mpi_exchange(struct mpi_transport *m, const uint64_t *mine, int count,
                  uint64_t *all);
-/* tree.c: wait without burning a core: others may need it to get here. */
+/* mpi_tree.c: wait without burning a core: others may need it to get here. */
 int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
                      const char *what);
-/* create.c: what MPI can on this communicator. */
+/* mpi_create.c: what MPI can on this communicator. */
 void mpi_describe(MPI_Comm comm, struct transport *t);
-/* shrinking.c: MPIX_Comm_shrink, MPI's error. */
+/* mpi_recovery.c: MPIX_Comm_shrink, MPI's error. */
 int mpi_shrink_comm(MPI_Comm comm, MPI_Comm *out);
 /* All are through with what made it. */
 void mpi_await_all(MPI_Comm comm);
 /* `made` is a communicator of the same ranks, where ranks may die; PCOLL_EFAILED, on all, if one
  * has. Collective. */
 int mpi_copy_whole(struct mpi_transport *m);
-/* create.c: its communicator is there, all else is not. Collective. */
+/* mpi_create.c: its communicator is there, all else is not. Collective. */
 int mpi_settle(struct mpi_transport *m, const struct doorbell *own);
 /* Nothing is under way. */
 void mpi_free_transport(struct mpi_transport *m);
@@ -160,11 +160,40 @@ int mpi_next_request(struct mpi_transport *m, struct request_info info,
 /* Take finished requests out of the list, the last ones into their places. */
 void mpi_compact_requests(struct mpi_transport *m);
 
-/* native.c, as in the seam. */
+/* mpi_transport.c: as in the seam. */
 int mpi_native_open(struct transport *t, struct channel **channel);
 int mpi_native_opened(struct transport *t, struct channel *channel);
 void mpi_native_close(struct transport *t, struct channel *channel);
 int mpi_native_call(struct transport *t, struct channel *channel,
                     const struct native_call *call, uint64_t cookie);
+
+/*
+ * Agreements and broadcasts over a binomial tree of messages of our own, for an MPI that goes on
+ * when a rank dies. Open MPI's own non-blocking collectives free the sends of one that such a
+ * death has ended, and end the process when one of these fails later ("Send error after request
+ * freed").
+ *
+ * Position p in the tree is MPI's number in the communicator. An agreement: each takes the
+ * values of its children, hands them to its parent, and takes the outcome from there. Messages
+ * of two positions keep their order, so agreements may follow each other without a number.
+ */
+
+struct tree_agreement;
+
+/* As `agree` of the seam. */
+int tree_agree(struct mpi_transport *m, uint64_t *values, int count, enum agree_op op,
+               uint64_t cookie);
+/* A receive of one is over: *over when it is all, and cookie is then the agreement's. */
+int tree_received(struct mpi_transport *m, struct tree_agreement *a, bool *over,
+                  uint64_t *cookie);
+/* A send of one is over. */
+void tree_sent(struct tree_agreement *a);
+
+/* A word to one number and from another (-1: none), so that MPI knows how to reach it. */
+int tree_meet(struct mpi_transport *m, int to, int from);
+/* The maximum, waited for here; nobody polls the transport yet. */
+int tree_max(struct mpi_transport *m, uint64_t *values, int count);
+/* The bytes of this number for all, likewise; a multiple of 64. */
+int tree_broadcast(struct mpi_transport *m, int root, void *data, size_t bytes);
 
 #endif
