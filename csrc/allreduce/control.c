@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Control messages that come, checked; see control.h. Each kind has one decoder. */
+/* Decoding of control messages, one function for each kind, and stall answers; see control.h. */
 #include "allreduce/control.h"
-
-#include <stdlib.h>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/text.h"
 
 static int control_refuse(const struct control *c, uint32_t source, const char *why)
 {
@@ -15,36 +12,37 @@ static int control_refuse(const struct control *c, uint32_t source, const char *
                 c->kind, why);
 }
 
-/* The ranks that have died are in no domain. */
+/* Return whether `rank` leads the domain of rank `about`. Ranks that have died are in no
+ * domain. */
 static bool control_leads(const struct placement *p, uint64_t about, uint32_t rank)
 {
     return about < p->ranks && p->domain[about] < p->domains &&
            p->leader[p->domain[about]] == rank;
 }
 
-/* Along an edge of the activation, on which this endpoint hears the sender. */
-static int control_decode_edge(const struct endpoint *v, const struct control *c,
+/* The sender must be at the other end of an edge of the activation to this endpoint. */
+static int control_decode_edge(const struct endpoint *endpoint, const struct control *c,
                                struct control_message *m)
 {
-    const struct activation *a = &v->activation;
-    if (!v->drives || c->edge >= a->edges ||
-        m->source != (uint32_t)v->sched->ops[a->from[c->edge]].peer)
+    const struct activation *a = &endpoint->activation;
+    if (!endpoint->drives || c->edge >= a->edges ||
+        m->source != (uint32_t)endpoint->sched->ops[a->from[c->edge]].peer)
         return control_refuse(c, m->source, "its edge");
     m->edge = c->edge;
     return PCOLL_OK;
 }
 
-static int control_decode_report(const struct endpoint *v, const struct control *c,
-                                 struct control_message *m)
+static int control_decode_report(const struct endpoint *endpoint,
+                                 const struct control *c, struct control_message *m)
 {
-    const struct placement *p = &v->placement;
+    const struct placement *p = &endpoint->placement;
     struct policy_report r = {.arrived = (uint32_t)(c->value[0] >> 32),
                               .drawn = (uint32_t)c->value[0],
                               .overdue = (uint32_t)(c->value[1] >> 32)};
     m->starter = (uint32_t)c->value[1];
     m->endpoint = p->domain[m->source];
     m->report = r;
-    if (!v->drives || !v->trigger.reports_sent ||
+    if (!endpoint->drives || !endpoint->trigger.reports_sent ||
         !control_leads(p, m->source, m->source))
         return control_refuse(c, m->source, "nobody reports here");
     if (r.arrived > p->ranks || r.drawn > p->ranks || r.overdue > p->ranks ||
@@ -53,14 +51,15 @@ static int control_decode_report(const struct endpoint *v, const struct control 
     if (m->starter != ROUND_NOBODY &&
         (m->starter >= p->ranks || p->domain[m->starter] != m->endpoint))
         return control_refuse(c, m->source, "who has started it");
-    return c->round > v->engine.current + 1 ? control_refuse(c, m->source, "its round")
-                                            : PCOLL_OK;
+    return c->round > endpoint->engine.current + 1
+               ? control_refuse(c, m->source, "its round")
+               : PCOLL_OK;
 }
 
-static int control_decode_answer(const struct endpoint *v, const struct control *c,
-                                 struct control_message *m)
+static int control_decode_answer(const struct endpoint *endpoint,
+                                 const struct control *c, struct control_message *m)
 {
-    const struct placement *p = &v->placement;
+    const struct placement *p = &endpoint->placement;
     m->answer = (struct stall_answer){.next = c->value[0],
                                       .activated = c->value[1] >> 8,
                                       .flags = c->value[1] & 0xff};
@@ -72,32 +71,30 @@ static int control_decode_answer(const struct endpoint *v, const struct control 
     return PCOLL_OK;
 }
 
-int control_decode(const struct endpoint *v, uint32_t source, const struct control *c,
-                   struct control_message *m)
+int control_decode(const struct endpoint *endpoint, uint32_t source,
+                   const struct control *c, struct control_message *m)
 {
     *m = (struct control_message){
         .kind = (enum control_kind)c->kind, .source = source, .round = c->round};
     switch (m->kind) {
     case CONTROL_ACTIVATE:
     case CONTROL_LAST:
-        return control_decode_edge(v, c, m);
+        return control_decode_edge(endpoint, c, m);
     case CONTROL_REPORT:
-        return control_decode_report(v, c, m);
+        return control_decode_report(endpoint, c, m);
     case CONTROL_ANSWER:
-        return control_decode_answer(v, c, m);
+        return control_decode_answer(endpoint, c, m);
     case CONTROL_ASK:
         return PCOLL_OK;
     }
     return control_refuse(c, source, "its kind");
 }
 
-/* Questions who is missing, as they are answered; see control.h. */
-
-struct stall_answer stall_answer_of(const struct endpoint *v, uint32_t who)
+struct stall_answer stall_answer_of(const struct endpoint *endpoint, uint32_t who)
 {
-    CHECK(who < v->placement.members);
+    CHECK(who < endpoint->placement.members);
     struct member m;
-    v->domain->ops->poll(v->domain, (int)who, &m);
+    endpoint->domain->ops->poll(endpoint->domain, (int)who, &m);
     unsigned flags = ANSWERED;
     flags |= m.arrived ? HAS_ARRIVED : 0;
     flags |= m.started ? IS_CALLING : 0;
@@ -108,29 +105,29 @@ struct stall_answer stall_answer_of(const struct endpoint *v, uint32_t who)
         .next = m.delivered, .activated = m.frozen, .flags = flags};
 }
 
-int stall_answer_send(const struct endpoint *v, uint32_t source)
+int stall_answer_send(const struct endpoint *endpoint, uint32_t source)
 {
-    struct transport *t = v->communicator->transport;
+    struct transport *t = endpoint->communicator->transport;
     int rc = PCOLL_OK;
-    for (uint32_t who = 0; who < v->placement.members && rc == PCOLL_OK; who++) {
-        struct stall_answer a = stall_answer_of(v, who);
-        struct control message = {.handle = v->base.slot,
+    for (uint32_t who = 0; who < endpoint->placement.members && rc == PCOLL_OK; who++) {
+        struct stall_answer a = stall_answer_of(endpoint, who);
+        struct control message = {.handle = endpoint->base.slot,
                                   .kind = CONTROL_ANSWER,
-                                  .round = v->placement.member[who],
+                                  .round = endpoint->placement.member[who],
                                   .value = {a.next, a.activated << 8 | a.flags}};
         rc = t->ops->control(t, source, &message);
     }
     return rc;
 }
 
-void stall_answer_take(struct endpoint *v, uint32_t rank,
+void stall_answer_take(struct endpoint *endpoint, uint32_t rank,
                        const struct stall_answer *answer)
 {
-    struct stall_answers *s = v->stall_answers;
-    CHECK(rank < v->placement.ranks && answer->flags & ANSWERED);
-    if (!s || s->by_rank[rank].flags) /* too late, or an old one */
+    struct stall_answers *s = endpoint->stall_answers;
+    CHECK(rank < endpoint->placement.ranks && answer->flags & ANSWERED);
+    if (!s || s->by_rank[rank].flags) /* The question is over, or was answered. */
         return;
     s->by_rank[rank] = *answer;
-    if (atomic_fetch_sub(&s->missing, 1) == 1 && v->communicator->progress)
-        progress_wake_waiters(v->communicator->progress);
+    if (atomic_fetch_sub(&s->missing, 1) == 1 && endpoint->communicator->progress)
+        progress_wake_waiters(endpoint->communicator->progress);
 }

@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The control messages between the endpoints of a handle, made and decoded.
+ * The control messages between the endpoints of a handle: sending, decoding, and the answers to
+ * the question where a rank is.
  *
- * Bad messages. control_decode is the only code that reads the words of one; the headers
- * of data messages are checked by round_header_check (protocol/round.h) and their lengths
- * by data_received. What no sound rank sends (an edge, rank, count, flag or round outside
- * its bounds, a sender that has no part in it) is refused with PCOLL_EPROTOCOL before it
- * changes anything, and so is a number of rounds to close with that the ranks cannot have
- * agreed on. The communicator then fails on this rank: every call returns
- * PCOLL_EPROTOCOL, nothing waits, and its objects can only be freed. A message that could
- * be, but is late or repeated, is dropped.
+ * Bad messages. control_decode is the only code that reads the words of a message; the headers
+ * of data messages are checked by round_header_check (protocol/round.h) and their lengths by
+ * data_received. A correct rank never sends an edge, rank, count, flag or round outside its
+ * bounds, nor a message in which it has no part. Such a message is refused with PCOLL_EPROTOCOL
+ * before it changes anything, and so is a number of rounds to close with that the ranks cannot
+ * have agreed on. The communicator then fails on this rank: every call returns PCOLL_EPROTOCOL,
+ * no call waits, and its objects can only be freed. A possible message that is late or repeated
+ * is dropped.
  */
 #ifndef PCOLL_ALLREDUCE_CONTROL_H
 #define PCOLL_ALLREDUCE_CONTROL_H
 
 #include "allreduce/endpoint.h"
 
-/*
- * Who is missing? What a rank answers when it is asked where it is: its agent does, for
- * each rank of its domain. An answer carries, in `round`, the rank; in value[0], the
- * round that its next call stands for; in value[1], how many rounds it has activated,
- * shifted by 8, and the flags below.
- */
+enum control_kind {
+    CONTROL_ACTIVATE, /* A round starts. */
+    CONTROL_LAST,     /* The last message on an edge. */
+    CONTROL_ASK,      /* Where are the ranks of your domain? */
+    CONTROL_ANSWER,   /* Where one of them is. */
+    CONTROL_REPORT    /* Arrivals, for the coordinator of a round. */
+};
 
 enum answer_flag {
     ANSWERED = 1,
@@ -33,72 +35,68 @@ enum answer_flag {
     ALL_ANSWER_FLAGS = 63
 };
 
+/*
+ * Where a rank is. The agent of its domain's leader answers for each rank of the domain. In a
+ * message, `round` is the rank, value[0] is `next`, and value[1] is `activated` << 8 | `flags`.
+ */
 struct stall_answer {
-    uint64_t next, activated;
+    uint64_t next;      /* The round that its next call stands for. */
+    uint64_t activated; /* Number of rounds that it has activated. */
     unsigned flags;
 };
 
-/* What comes back, for somebody who waits for it. */
+/* The answers to one question. */
 struct stall_answers {
     uint32_t size;
     _Atomic uint32_t missing;
     struct stall_answer *by_rank;
 };
 
-/* Member `who` of this domain, as far as all may know. */
-struct stall_answer stall_answer_of(const struct endpoint *v, uint32_t who);
-/* Driver: answer a question; take an answer. */
-int stall_answer_send(const struct endpoint *v, uint32_t source);
-void stall_answer_take(struct endpoint *v, uint32_t rank,
-                       const struct stall_answer *answer);
-
-enum control_kind {
-    CONTROL_ACTIVATE,
-    CONTROL_LAST,
-    CONTROL_ASK,
-    CONTROL_ANSWER,
-    CONTROL_REPORT /* to the coordinator of a round */
-};
-
-/* A message that has come; each kind has some of the fields. */
+/* A decoded message. Each kind has some of the fields. */
 struct control_message {
     enum control_kind kind;
     uint32_t source;
     uint64_t round;              /* ACTIVATE, REPORT */
     int edge;                    /* ACTIVATE, LAST */
-    uint32_t endpoint;           /* REPORT: whose it is … */
-    struct policy_report report; /* … what has come there … */
-    uint32_t starter;            /* … and who may have started it, or ROUND_NOBODY */
-    uint32_t rank;               /* ANSWER: about whom */
+    uint32_t endpoint;           /* REPORT: the endpoint that sent it. */
+    struct policy_report report; /* REPORT: the arrivals there. */
+    uint32_t starter; /* REPORT: the rank that may start it, or ROUND_NOBODY. */
+    uint32_t rank;    /* ANSWER: the rank that it is about. */
     struct stall_answer answer;
 };
 
-/* PCOLL_EPROTOCOL. */
-int control_decode(const struct endpoint *v, uint32_t source, const struct control *c,
-                   struct control_message *m);
+/* Decode and check a message. PCOLL_EPROTOCOL: no correct rank sends it. */
+int control_decode(const struct endpoint *endpoint, uint32_t source,
+                   const struct control *c, struct control_message *m);
 
-/* Of the current round; `edge` is the activation's. */
-static inline int control_send(const struct endpoint *v, uint32_t rank,
+/* Send a message about the current round. `edge` is an edge of the activation. */
+static inline int control_send(const struct endpoint *endpoint, uint32_t rank,
                                enum control_kind kind, int edge)
 {
-    struct transport *t = v->communicator->transport;
-    struct control message = {.handle = v->base.slot,
+    struct transport *t = endpoint->communicator->transport;
+    struct control message = {.handle = endpoint->base.slot,
                               .kind = (uint16_t)kind,
                               .edge = (uint16_t)edge,
-                              .round = v->engine.current};
+                              .round = endpoint->engine.current};
     return t->ops->control(t, rank, &message);
 }
 
-/*
- * Who is missing? A rank that waits for too long asks all others where they are; their
- * agents answer. What comes out is one sentence for people.
- */
+/* Return where member `who` of this domain is, as far as its shared memory tells. */
+struct stall_answer stall_answer_of(const struct endpoint *endpoint, uint32_t who);
+/* Driver: answer a question. */
+int stall_answer_send(const struct endpoint *endpoint, uint32_t source);
+/* Driver: store an answer. */
+void stall_answer_take(struct endpoint *endpoint, uint32_t rank,
+                       const struct stall_answer *answer);
 
-/* Application: ask, collect for at most patience_us, write the sentence. */
-int stall_report_run(struct endpoint *v, int64_t patience_us, char *text,
-                     uint64_t capacity);
-/* The same of a handle that this rank frees: which ranks do not? */
-int stall_report_unfreed(struct endpoint *v, int64_t patience_us, char *text,
+/* stall_report.c */
+
+/* Application: ask all ranks where they are, collect answers for at most patience_us, and write
+ * a sentence about the ranks that hold the round up. */
+int stall_report_missing(struct endpoint *endpoint, int64_t patience_us, char *text,
+                         uint64_t capacity);
+/* The same for a handle that this rank frees: name the ranks that do not free it. */
+int stall_report_unfreed(struct endpoint *endpoint, int64_t patience_us, char *text,
                          uint64_t capacity);
 
 #endif

@@ -9,30 +9,25 @@
 #include "base/memory.h"
 
 /* A slice of a buffer. */
-struct view {
+struct data_view {
     struct round_header *header;
     char *data;
-    size_t begin, end; /* in the block */
+    size_t begin, end; /* Offsets in the payload. */
 };
 
-static bool data_is_temporary(int buffer)
-{
-    return buffer >= BUFFER_TEMP;
-}
-
-static struct view data_view_of(const struct round_data *d, int buffer,
-                                const struct slice *slice)
+static struct data_view data_view_of(const struct round_data *d, int buffer,
+                                     const struct slice *slice)
 {
     const struct payload *p = &d->shape->payload;
     const struct data_buffer *b = &d->buffers[buffer];
-    struct view v = {.header = b->header,
-                     .data = b->memory + d->shape->header_bytes,
-                     .end = p->bytes};
+    struct data_view v = {.header = b->header,
+                          .data = b->memory + d->shape->header_bytes,
+                          .end = p->bytes};
     if (slice->of) {
         v.begin = payload_cut(p, slice->begin, slice->of);
         v.end = payload_cut(p, slice->end, slice->of);
     }
-    if (!data_is_temporary(buffer) || !d->plan.pieces)
+    if (buffer < BUFFER_TEMP || !d->plan.pieces)
         v.data += v.begin;
     return v;
 }
@@ -44,12 +39,12 @@ static bool data_is_null(const struct round_data *d, const struct round_header *
 
 struct message data_outgoing(struct round_data *d, const struct op *op)
 {
-    struct view v = data_view_of(d, op->a, &op->slice);
+    struct data_view v = data_view_of(d, op->a, &op->slice);
     size_t bytes = v.end - v.begin, header = d->shape->header_bytes;
     bool null = data_is_null(d, v.header), before = op->header == HEADER_BEFORE;
     if (op->header == HEADER_NONE)
         return (struct message){v.data, null ? 0 : bytes};
-    if (null && op->a == BUFFER_CONTRIBUTION) /* it has no data to be next to */
+    if (null && op->a == BUFFER_CONTRIBUTION) /* It has no data. */
         return (struct message){v.header, header};
     void *place = before ? v.data - header : v.data + bytes;
     if (place != v.header)
@@ -61,7 +56,7 @@ struct message data_outgoing(struct round_data *d, const struct op *op)
 
 struct message data_incoming(struct round_data *d, const struct op *op)
 {
-    struct view v = data_view_of(d, op->out, &op->slice);
+    struct data_view v = data_view_of(d, op->out, &op->slice);
     size_t bytes = v.end - v.begin, header = d->shape->header_bytes;
     if (op->header == HEADER_NONE)
         return (struct message){v.data, bytes};
@@ -71,14 +66,14 @@ struct message data_incoming(struct round_data *d, const struct op *op)
 
 size_t data_message_bytes(const struct round_data *d, const struct op *op)
 {
-    struct view v = data_view_of(d, BUFFER_RESULT, &op->slice);
+    struct data_view v = data_view_of(d, BUFFER_RESULT, &op->slice);
     return v.end - v.begin + (op->header == HEADER_NONE ? 0 : d->shape->header_bytes);
 }
 
-/* The header of a message that came: a null one has nothing but it. */
+/* Return the header of a message that came. A null message is nothing but a header. */
 static struct round_header *data_find_header(const struct round_data *d,
-                                             const struct op *op, const struct view *v,
-                                             size_t bytes)
+                                             const struct op *op,
+                                             const struct data_view *v, size_t bytes)
 {
     size_t header = d->shape->header_bytes;
     if (op->header == HEADER_NONE)
@@ -91,7 +86,7 @@ static struct round_header *data_find_header(const struct round_data *d,
 int data_received(struct round_data *d, const struct op *op, size_t bytes,
                   uint64_t round)
 {
-    struct view v = data_view_of(d, op->out, &op->slice);
+    struct data_view v = data_view_of(d, op->out, &op->slice);
     size_t header = op->header == HEADER_NONE ? 0 : d->shape->header_bytes;
     size_t full = header + v.end - v.begin;
     struct round_header *h = data_find_header(d, op, &v, bytes);
@@ -110,7 +105,7 @@ int data_received(struct round_data *d, const struct op *op, size_t bytes,
     return rc;
 }
 
-/* The result's header stays in front of it; a temporary's came somewhere. */
+/* Put the header of a buffer in front of its memory. */
 static struct round_header *data_own_header(struct round_data *d, int buffer)
 {
     struct data_buffer *b = &d->buffers[buffer];
@@ -120,9 +115,9 @@ static struct round_header *data_own_header(struct round_data *d, int buffer)
 
 int data_reduce(struct round_data *d, const struct op *op)
 {
-    struct view a = data_view_of(d, op->a, &op->slice),
-                b = data_view_of(d, op->b, &op->slice);
-    struct view out = data_view_of(d, op->out, &op->slice);
+    struct data_view a = data_view_of(d, op->a, &op->slice),
+                     b = data_view_of(d, op->b, &op->slice);
+    struct data_view out = data_view_of(d, op->out, &op->slice);
     bool no_a = data_is_null(d, a.header), no_b = data_is_null(d, b.header);
     size_t bytes = out.end - out.begin;
     int rc = PCOLL_OK;
@@ -140,17 +135,17 @@ int data_reduce(struct round_data *d, const struct op *op)
 
 void data_copy(struct round_data *d, const struct op *op)
 {
-    struct view from = data_view_of(d, op->a, &op->slice);
-    struct view to = data_view_of(d, op->out, &op->slice);
+    struct data_view from = data_view_of(d, op->a, &op->slice);
+    struct data_view to = data_view_of(d, op->out, &op->slice);
     memcpy(data_own_header(d, op->out), from.header, d->shape->header_bytes);
     if (!data_is_null(d, from.header))
         memcpy(to.data, from.data, from.end - from.begin);
-    else if (d->plan.algorithm == PCOLL_ALGORITHM_NATIVE) /* which knows no null */
+    else if (d->plan.algorithm == PCOLL_ALGORITHM_NATIVE) /* MPI knows no null. */
         payload_identity_block(&d->shape->payload, to.data);
 }
 
-/* Headers in a form that BOR merges: flags, the masks, and who started the round as one
- * more mask. */
+/* Headers in a form that BOR merges: flags, the masks, and one more mask with the ranks that
+ * started the round. */
 static size_t data_native_words(const struct round_shape *shape)
 {
     return 1 + (ROUND_MASKS + 1) * bitset_words(shape->ranks);
@@ -217,7 +212,7 @@ void data_begin(struct round_data *d, struct round_header *contribution,
     d->buffers[BUFFER_RESULT] = (struct data_buffer){(char *)result, result};
 }
 
-/* Of one temporary. */
+/* Return the bytes of one temporary. */
 static size_t data_temp_bytes(const struct round_shape *shape,
                               const struct algorithm_plan *plan)
 {
@@ -239,9 +234,8 @@ int data_init(struct round_data *d, const struct round_shape *shape,
     if (plan->algorithm == PCOLL_ALGORITHM_NATIVE &&
         !(d->native = calloc(data_native_words(shape), sizeof *d->native)))
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", shape->ranks);
-    if (bytes && !(d->memory = pages_allocate(bytes))) {
+    if (bytes && !(d->memory = pages_allocate(bytes)))
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", bytes);
-    }
     for (int i = 0; i < plan->temps; i++) {
         d->buffers[BUFFER_TEMP + i].memory =
             d->memory + i * data_temp_bytes(shape, plan);

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The data part of a round: the buffers that the operations of a schedule name, where
- * the messages lie in them, and the operations that need nobody else.
+ * The data of a round: the buffers that the operations of a schedule name, the messages in them,
+ * and the operations that need no other rank.
  *
- * Contribution and result are messages of the domain, header first. A temporary holds
- * either as much, each slice at its own place, or (plan.pieces) one slice behind its
- * header. So every slice lies where it can be sent from, with the header of the round
- * next to it: before it or after it, in space that belongs to a slice which this
- * endpoint has given away (the builders see to that), or in front of or behind the
- * whole.
+ * Contribution and result are messages of the domain, header first. A temporary holds as much as
+ * a message, each slice at its own place, or (plan.pieces) one slice after its header. Every slice
+ * lies where it can be sent from, with the header of the round next to it: before it or after it,
+ * in space of a slice that this endpoint has given away (the builders of schedules take care of
+ * that), or in front of or after the whole message.
  *
- * An endpoint's value is null while nobody in it has contributed: then there is only a
- * header, in memory and on the wire.
+ * The value of an endpoint is null while no member has contributed. Then there is only a header,
+ * in memory and on the wire.
  *
- * The driver's, except that the domain owns contribution and result.
+ * The driver uses all of this. The domain owns contribution and result.
  */
 #ifndef PCOLL_ALLREDUCE_DATA_H
 #define PCOLL_ALLREDUCE_DATA_H
@@ -23,8 +22,8 @@
 #include "transport/transport.h"
 
 struct data_buffer {
-    char *memory;                /* header first */
-    struct round_header *header; /* of what it holds now */
+    char *memory;                /* A message, header first. */
+    struct round_header *header; /* Header of the current content. */
 };
 
 struct round_data {
@@ -32,7 +31,7 @@ struct round_data {
     struct algorithm_plan plan;
     struct data_buffer buffers[BUFFERS];
     char *memory;
-    uint64_t *native; /* headers under way in a vendor's allreduce */
+    uint64_t *native; /* Headers in an allreduce of MPI. */
 };
 
 struct message {
@@ -44,21 +43,21 @@ struct message {
 int data_init(struct round_data *d, const struct round_shape *shape,
               const struct algorithm_plan *plan);
 void data_destroy(struct round_data *d);
-/* Bytes that the temporaries take. */
+/* Return the bytes that the temporaries take. */
 size_t data_bytes(const struct round_shape *shape, const struct algorithm_plan *plan);
 
-/* The round begins: its contribution (the header alone, if there is none), and where
- * its result is to be. */
+/* Begin a round with this contribution (the header alone, if there is none). `result` is the
+ * place for its result. */
 void data_begin(struct round_data *d, struct round_header *contribution,
                 struct round_header *result);
 
-/* SEND: the message, its header in place. */
+/* SEND: return the message, with its header in place. */
 struct message data_outgoing(struct round_data *d, const struct op *op);
-/* RECV: where it is to be received, with the most bytes it can have. */
+/* RECV: return the place for the message, with the most bytes that it can have. */
 struct message data_incoming(struct round_data *d, const struct op *op);
-/* Bytes that an operation sends, receives, or goes through, where all contribute. */
+/* Return the bytes that an operation sends, receives or processes if all ranks contribute. */
 size_t data_message_bytes(const struct round_data *d, const struct op *op);
-/* RECV is over. PCOLL_EPROTOCOL if that cannot be a message of this round. */
+/* RECV is complete. PCOLL_EPROTOCOL: this cannot be a message of the round. */
 int data_received(struct round_data *d, const struct op *op, size_t bytes,
                   uint64_t round);
 
@@ -66,9 +65,9 @@ int data_received(struct round_data *d, const struct op *op, size_t bytes,
 int data_reduce(struct round_data *d, const struct op *op);
 void data_copy(struct round_data *d, const struct op *op);
 
-/* NATIVE: the call. */
+/* NATIVE: return the call. */
 struct native_call data_native(struct round_data *d, const struct op *op);
-/* It is over. PCOLL_EPROTOCOL if no header can come of it. */
+/* NATIVE is complete. PCOLL_EPROTOCOL: the result cannot be a header. */
 int data_native_over(struct round_data *d, const struct op *op);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One handle on one domain; see endpoint.h. */
+/* The start of a round, the closing, and the rounds of an endpoint; see endpoint.h. */
 #include "allreduce/endpoint.h"
 
 #include <stdlib.h>
@@ -10,215 +10,210 @@
 #include "allreduce/control.h"
 #include "allreduce/staging.h"
 
-/* What the current round asks for; found out when it is first needed. */
-static const struct policy_round *endpoint_trigger_open(struct endpoint *v)
+/* The start of a round. */
+
+/* Return what the current round asks for. It is determined at the first use. */
+static const struct policy_round *endpoint_trigger_open(struct endpoint *endpoint)
 {
-    struct endpoint_trigger *s = &v->trigger;
+    struct endpoint_trigger *s = &endpoint->trigger;
     if (!s->open) {
-        struct round_draw draw = {.seed = v->seed,
-                                  .slot = v->base.slot,
-                                  .round = v->engine.current,
-                                  .endpoints = v->placement.domains};
-        round_trigger_open(&v->policy, &draw, s->absences, &s->round);
+        struct round_draw draw = {.seed = endpoint->seed,
+                                  .slot = endpoint->base.slot,
+                                  .round = endpoint->engine.current,
+                                  .endpoints = endpoint->placement.domains};
+        round_trigger_open(&endpoint->policy, &draw, s->absences, &s->round);
         s->open = true;
     }
     return &s->round;
 }
 
-static struct vote_count *endpoint_trigger_votes(struct endpoint *v, uint64_t round)
+static struct vote_count *endpoint_trigger_votes(struct endpoint *endpoint,
+                                                 uint64_t round)
 {
-    return &v->trigger.votes[round % 2];
+    return &endpoint->trigger.votes[round % 2];
 }
 
-static int endpoint_trigger_report(struct endpoint *v,
+static int endpoint_trigger_report(struct endpoint *endpoint,
                                    const struct policy_report *report, uint32_t rank)
 {
-    CHECK(v->trigger.open && v->trigger.reports_sent);
-    struct endpoint_trigger *s = &v->trigger;
+    CHECK(endpoint->trigger.open && endpoint->trigger.reports_sent);
+    struct endpoint_trigger *s = &endpoint->trigger;
     uint32_t coordinator = s->round.coordinator;
-    if (coordinator == v->placement.index) {
-        vote_count_add(endpoint_trigger_votes(v, v->engine.current), coordinator,
-                       report, rank);
+    if (coordinator == endpoint->placement.index) {
+        vote_count_add(endpoint_trigger_votes(endpoint, endpoint->engine.current),
+                       coordinator, report, rank);
         return PCOLL_OK;
     }
     if (!vote_count_grown(report, &s->sent))
         return PCOLL_OK;
     MOMENT("reporting");
-    struct transport *t = v->communicator->transport;
-    struct control message = {.handle = v->base.slot,
+    struct transport *t = endpoint->communicator->transport;
+    struct control message = {.handle = endpoint->base.slot,
                               .kind = CONTROL_REPORT,
-                              .round = v->engine.current,
+                              .round = endpoint->engine.current,
                               .value = {(uint64_t)report->arrived << 32 | report->drawn,
                                         (uint64_t)report->overdue << 32 | rank}};
     s->sent = *report;
     s->reports_sent[coordinator]++;
-    return t->ops->control(t, v->placement.leader[coordinator], &message);
+    return t->ops->control(t, endpoint->placement.leader[coordinator], &message);
 }
 
-void endpoint_trigger_take(struct endpoint *v, const struct control_message *m)
+/* Count a report for the current round or the next one. Drop a report for an earlier round. */
+static void endpoint_trigger_take(struct endpoint *endpoint,
+                                  const struct control_message *m)
 {
-    struct endpoint_trigger *s = &v->trigger;
-    uint64_t current = v->engine.current;
-    CHECK(s->votes[0].endpoints == v->placement.domains && m->round <= current + 1);
+    struct endpoint_trigger *s = &endpoint->trigger;
+    uint64_t current = endpoint->engine.current;
+    CHECK(s->votes[0].endpoints == endpoint->placement.domains &&
+          m->round <= current + 1);
     s->reports_received++;
     if (m->round >= current)
-        vote_count_add(endpoint_trigger_votes(v, m->round), m->endpoint, &m->report,
-                       m->starter);
+        vote_count_add(endpoint_trigger_votes(endpoint, m->round), m->endpoint,
+                       &m->report, m->starter);
 }
 
-bool endpoint_trigger_reports_missing(const struct endpoint *v)
+/* Return whether reports to this endpoint are under way, after all have been sent. */
+static bool endpoint_trigger_reports_missing(const struct endpoint *endpoint)
 {
-    const struct endpoint_trigger *s = &v->trigger;
-    return s->reports_sent && s->reports_received < s->reports_sent[v->placement.index];
+    const struct endpoint_trigger *s = &endpoint->trigger;
+    return s->reports_sent &&
+           s->reports_received < s->reports_sent[endpoint->placement.index];
 }
 
-/* The decision is to start, or to look again. */
-static bool endpoint_trigger_follow(struct endpoint *v, const struct round_trigger *t)
+/* Return whether to start. If not, set an alarm for the next evaluation. */
+static bool endpoint_trigger_follow(struct endpoint *endpoint,
+                                    const struct round_trigger *t)
 {
     if (t->start)
-        v->initiator = t->initiator;
+        endpoint->initiator = t->initiator;
     else if (t->alarm != ROUND_NEVER)
-        communicator_alarm(v->communicator, &v->base, t->alarm);
+        communicator_alarm(endpoint->communicator, &endpoint->base, t->alarm);
     return t->start;
 }
 
-/* Who has come; the first of all, and when. */
-static void endpoint_trigger_note_arrivals(struct endpoint *v)
+/* Note which members have arrived, and the first arrival of all. */
+static void endpoint_trigger_note_arrivals(struct endpoint *endpoint)
 {
-    struct endpoint_trigger *s = &v->trigger;
-    size_t words = bitset_words(v->shape.ranks);
+    struct endpoint_trigger *s = &endpoint->trigger;
+    size_t words = bitset_words(endpoint->shape.ranks);
     bitset_clear(s->arrived, words);
     bitset_clear(s->deposited, words);
-    v->domain->ops->arrivals(v->domain, s->arrived, s->deposited);
-    if (!(v->policy.deadline > 0) || s->first_arrival != ROUND_NEVER)
+    endpoint->domain->ops->arrivals(endpoint->domain, s->arrived, s->deposited);
+    if (!(endpoint->policy.deadline > 0) || s->first_arrival != ROUND_NEVER)
         return;
-    uint32_t rank = bitset_first_common(s->arrived, v->live, words);
+    uint32_t rank = bitset_first_common(s->arrived, endpoint->live, words);
     if (rank == ROUND_NOBODY)
         return;
-    s->first_arrival = communicator_now(v->communicator);
+    s->first_arrival = communicator_now(endpoint->communicator);
     s->first = rank;
 }
 
-/* What is decided of this endpoint's own report, or of all. */
-static struct round_state endpoint_trigger_state(const struct endpoint *v,
+/* Return the state that the policy is evaluated on: for the report of this endpoint, or for the
+ * sum of all reports. */
+static struct round_state endpoint_trigger_state(const struct endpoint *endpoint,
                                                  const struct policy_report *report,
                                                  uint32_t starter)
 {
-    const struct endpoint_trigger *s = &v->trigger;
-    bool timers = policy_has_timers(&v->policy);
+    const struct endpoint_trigger *s = &endpoint->trigger;
+    bool timers = policy_has_timers(&endpoint->policy);
     return (struct round_state){.report = report,
                                 .starter = starter,
                                 .first = s->first,
                                 .first_arrival = s->first_arrival,
                                 .met_since = s->met,
-                                .now = timers ? communicator_now(v->communicator) : 0};
+                                .now = timers ? communicator_now(endpoint->communicator)
+                                              : 0};
 }
 
-/* No more have come than the round has, which is known only when it is open. */
-static int endpoint_trigger_check_votes(const struct endpoint *v,
-                                        const struct policy_report *total)
+/* Coordinator: evaluate the policy on all reports. A sum larger than the round allows cannot be;
+ * the limits are known only when the round is open. */
+static int endpoint_trigger_coordinate(struct endpoint *endpoint, bool *start)
 {
-    const struct policy_round *r = &v->trigger.round;
-    return total->arrived <= r->live_count && total->drawn <= r->drawn_count &&
-                   total->overdue <= r->overdue_count
-               ? PCOLL_OK
-               : fail(PCOLL_EPROTOCOL,
-                      "%u ranks are reported to have come to round %llu, of %u",
-                      total->arrived, (unsigned long long)v->engine.current,
-                      r->live_count);
-}
-
-static int endpoint_trigger_coordinate(struct endpoint *v, bool *start)
-{
-    CHECK(v->trigger.open);
-    struct endpoint_trigger *s = &v->trigger;
-    const struct vote_count *votes = endpoint_trigger_votes(v, v->engine.current);
-    int rc = endpoint_trigger_check_votes(v, &votes->total);
-    if (rc != PCOLL_OK)
-        return rc;
-    struct round_state state = endpoint_trigger_state(v, &votes->total, votes->last);
-    struct round_trigger t = round_trigger_evaluate(&v->policy, &s->round, &state);
+    CHECK(endpoint->trigger.open);
+    struct endpoint_trigger *s = &endpoint->trigger;
+    const struct policy_round *r = &s->round;
+    const struct vote_count *votes =
+        endpoint_trigger_votes(endpoint, endpoint->engine.current);
+    const struct policy_report *total = &votes->total;
+    if (total->arrived > r->live_count || total->drawn > r->drawn_count ||
+        total->overdue > r->overdue_count)
+        return fail(PCOLL_EPROTOCOL,
+                    "%u ranks are reported to have come to round %llu, of %u",
+                    total->arrived, (unsigned long long)endpoint->engine.current,
+                    r->live_count);
+    struct round_state state = endpoint_trigger_state(endpoint, total, votes->last);
+    struct round_trigger t = round_trigger_evaluate(&endpoint->policy, r, &state);
     s->met = t.met_since;
-    *start = endpoint_trigger_follow(v, &t);
+    *start = endpoint_trigger_follow(endpoint, &t);
     return PCOLL_OK;
 }
 
-static bool endpoint_trigger_alone(struct endpoint *v,
-                                   const struct policy_report *report, uint32_t starter)
+/* Decide whether to start the current round, which is released and not active. Set the
+ * initiator, report to the coordinator, set an alarm, as needed. */
+static int endpoint_trigger_evaluate(struct endpoint *endpoint, bool *start)
 {
-    struct round_state state = endpoint_trigger_state(v, report, starter);
-    state.members = v->domain->member_set;
-    struct round_trigger t =
-        round_trigger_evaluate(&v->policy, &v->trigger.round, &state);
-    return endpoint_trigger_follow(v, &t);
-}
-
-int endpoint_trigger_evaluate(struct endpoint *v, bool *start)
-{
-    struct endpoint_trigger *s = &v->trigger;
-    const struct policy_round *round = endpoint_trigger_open(v);
-    endpoint_trigger_note_arrivals(v);
+    struct endpoint_trigger *s = &endpoint->trigger;
+    const struct policy_round *round = endpoint_trigger_open(endpoint);
+    endpoint_trigger_note_arrivals(endpoint);
     struct policy_report report = policy_count(round, s->arrived, s->deposited);
-    uint32_t starter = round_trigger_starter(&v->policy, round, s->arrived);
-    if (!policy_coordinated(&v->policy)) {
-        *start = endpoint_trigger_alone(v, &report, starter);
+    uint32_t starter = round_trigger_starter(&endpoint->policy, round, s->arrived);
+    if (!policy_coordinated(&endpoint->policy)) {
+        struct round_state state = endpoint_trigger_state(endpoint, &report, starter);
+        state.members = endpoint->domain->member_set;
+        struct round_trigger t =
+            round_trigger_evaluate(&endpoint->policy, round, &state);
+        *start = endpoint_trigger_follow(endpoint, &t);
         return PCOLL_OK;
     }
-    report = policy_relevant(&v->policy, report);
-    int rc = endpoint_trigger_report(v, &report, starter);
+    report = policy_relevant(&endpoint->policy, report);
+    int rc = endpoint_trigger_report(endpoint, &report, starter);
     *start = false;
-    return rc == PCOLL_OK && round->coordinator == v->placement.index
-               ? endpoint_trigger_coordinate(v, start)
+    return rc == PCOLL_OK && round->coordinator == endpoint->placement.index
+               ? endpoint_trigger_coordinate(endpoint, start)
                : rc;
 }
 
-/* Of a round that is active the others know already who has started it. */
-bool endpoint_trigger_deadline(struct endpoint *v)
+/* Return whether the deadline of the current round has passed for the ranks that have arrived
+ * here. If not, set an alarm. The initiator of an active round is known to other ranks: keep it. */
+static bool endpoint_trigger_deadline(struct endpoint *endpoint)
 {
-    if (!(v->policy.deadline > 0))
+    if (!(endpoint->policy.deadline > 0))
         return false;
-    uint32_t initiator = v->initiator;
-    struct round_state state = endpoint_trigger_state(v, NULL, ROUND_NOBODY);
-    struct round_trigger t = round_trigger_deadline(&v->policy, &state);
-    bool over = endpoint_trigger_follow(v, &t);
-    if (v->frozen)
-        v->initiator = initiator;
+    uint32_t initiator = endpoint->initiator;
+    struct round_state state = endpoint_trigger_state(endpoint, NULL, ROUND_NOBODY);
+    struct round_trigger t = round_trigger_deadline(&endpoint->policy, &state);
+    bool over = endpoint_trigger_follow(endpoint, &t);
+    if (endpoint->frozen)
+        endpoint->initiator = initiator;
     return over;
 }
 
-static void endpoint_trigger_count_absences(struct endpoint *v,
-                                            const struct round_header *result)
+/* The current round is over, with this header: mark it if the policy was not kept, and count
+ * absences. Called before the live set changes. */
+static void endpoint_trigger_finish(struct endpoint *endpoint,
+                                    struct round_header *result)
 {
-    const uint64_t *active = round_mask_const(result, v->shape.ranks, ROUND_ACTIVE);
-    uint32_t *absences = v->trigger.absences;
-    for (uint32_t i = 0; i < v->shape.ranks; i++)
-        absences[i] =
-            round_absences(absences[i], bitset_has(active, i), bitset_has(v->live, i));
-}
-
-void endpoint_trigger_finish(struct endpoint *v, struct round_header *result)
-{
-    CHECK(v->frozen || !v->drives);
-    struct endpoint_trigger *s = &v->trigger;
-    if (v->policy.deadline > 0 &&
-        !policy_kept(&v->policy, endpoint_trigger_open(v), result))
+    CHECK(endpoint->frozen || !endpoint->drives);
+    struct endpoint_trigger *s = &endpoint->trigger;
+    if (endpoint->policy.deadline > 0 &&
+        !policy_kept(&endpoint->policy, endpoint_trigger_open(endpoint), result))
         result->flags |= ROUND_BELOW_QUORUM;
-    if (s->absences)
-        endpoint_trigger_count_absences(v, result);
-    vote_count_clear(endpoint_trigger_votes(v, v->engine.current));
+    const uint64_t *active =
+        round_mask_const(result, endpoint->shape.ranks, ROUND_ACTIVE);
+    for (uint32_t i = 0; s->absences && i < endpoint->shape.ranks; i++)
+        s->absences[i] = round_absences(s->absences[i], bitset_has(active, i),
+                                        bitset_has(endpoint->live, i));
+    vote_count_clear(endpoint_trigger_votes(endpoint, endpoint->engine.current));
     s->sent = (struct policy_report){0};
     s->first_arrival = s->met = ROUND_NEVER;
     s->open = false;
 }
 
-const uint64_t *endpoint_trigger_awaited(struct endpoint *v)
+const uint64_t *endpoint_awaited(struct endpoint *endpoint)
 {
-    return policy_awaited(&v->policy, endpoint_trigger_open(v));
-}
-
-static size_t endpoint_trigger_votes_bytes(uint32_t endpoints)
-{
-    return endpoints * sizeof(struct policy_report);
+    return endpoint->frozen
+               ? NULL
+               : policy_awaited(&endpoint->policy, endpoint_trigger_open(endpoint));
 }
 
 size_t endpoint_trigger_bytes(const pcoll_policy *policy, uint32_t ranks,
@@ -226,60 +221,45 @@ size_t endpoint_trigger_bytes(const pcoll_policy *policy, uint32_t ranks,
 {
     size_t bytes = 4 * bitset_words(ranks) * sizeof(uint64_t);
     if (policy_coordinated(policy))
-        bytes +=
-            2 * endpoint_trigger_votes_bytes(endpoints) + endpoints * sizeof(uint64_t);
+        bytes += endpoints * (2 * sizeof(struct policy_report) + sizeof(uint64_t));
     return bytes + (policy->max_staleness ? ranks * sizeof(uint32_t) : 0);
 }
 
-static bool endpoint_trigger_allocate_votes(struct endpoint *v, uint32_t endpoints)
+int endpoint_trigger_init(struct endpoint *endpoint)
 {
-    struct endpoint_trigger *s = &v->trigger;
-    s->reports_sent = calloc(endpoints, sizeof *s->reports_sent);
-    bool enough = s->reports_sent;
-    for (int i = 0; i < 2; i++) {
-        vote_count_init(&s->votes[i],
-                        calloc(1, endpoint_trigger_votes_bytes(endpoints)), endpoints);
-        enough = enough && s->votes[i].of_endpoint;
-    }
-    return enough;
-}
-
-static int endpoint_trigger_allocate(struct endpoint *v, uint32_t ranks,
-                                     uint32_t endpoints)
-{
-    struct endpoint_trigger *s = &v->trigger;
+    struct endpoint_trigger *s = &endpoint->trigger;
+    uint32_t ranks = endpoint->shape.ranks, endpoints = endpoint->placement.domains;
     size_t words = bitset_words(ranks);
+    *s = (struct endpoint_trigger){.first_arrival = ROUND_NEVER, .met = ROUND_NEVER};
+    s->round.ranks = ranks;
+    s->round.live = endpoint->live;
+    int rc = policy_check(&endpoint->policy, ranks);
+    if (rc != PCOLL_OK)
+        return rc;
     s->arrived = calloc(words, sizeof *s->arrived);
     s->deposited = calloc(words, sizeof *s->deposited);
     s->round.drawn = calloc(words, sizeof *s->round.drawn);
     s->round.overdue = calloc(words, sizeof *s->round.overdue);
     bool enough = s->arrived && s->deposited && s->round.drawn && s->round.overdue;
-    if (v->policy.max_staleness)
-        enough = enough && (s->absences = calloc(ranks, sizeof *s->absences));
-    if (policy_coordinated(&v->policy))
-        enough = endpoint_trigger_allocate_votes(v, endpoints) && enough;
+    if (endpoint->policy.max_staleness)
+        enough = (s->absences = calloc(ranks, sizeof *s->absences)) && enough;
+    if (policy_coordinated(&endpoint->policy)) {
+        enough =
+            (s->reports_sent = calloc(endpoints, sizeof *s->reports_sent)) && enough;
+        for (int i = 0; i < 2; i++) {
+            vote_count_init(&s->votes[i],
+                            calloc(endpoints, sizeof(struct policy_report)), endpoints);
+            enough = s->votes[i].of_endpoint && enough;
+        }
+    }
     return enough ? PCOLL_OK
                   : fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle",
-                         endpoint_trigger_bytes(&v->policy, ranks, endpoints));
+                         endpoint_trigger_bytes(&endpoint->policy, ranks, endpoints));
 }
 
-int endpoint_trigger_init(struct endpoint *v)
+void endpoint_trigger_destroy(struct endpoint *endpoint)
 {
-    struct endpoint_trigger *s = &v->trigger;
-    *s = (struct endpoint_trigger){.first_arrival = ROUND_NEVER, .met = ROUND_NEVER};
-    s->round.ranks = v->shape.ranks;
-    s->round.live = v->live;
-    for (int i = 0; i < 2; i++)
-        vote_count_init(&s->votes[i], NULL, 0);
-    int rc = policy_check(&v->policy, v->shape.ranks);
-    if (rc != PCOLL_OK)
-        return rc;
-    return endpoint_trigger_allocate(v, v->shape.ranks, v->placement.domains);
-}
-
-void endpoint_trigger_destroy(struct endpoint *v)
-{
-    struct endpoint_trigger *s = &v->trigger;
+    struct endpoint_trigger *s = &endpoint->trigger;
     for (int i = 0; i < 2; i++)
         free(s->votes[i].of_endpoint);
     free(s->reports_sent);
@@ -290,223 +270,186 @@ void endpoint_trigger_destroy(struct endpoint *v)
     free(s->arrived);
 }
 
-/* The end of an endpoint, step by step; see endpoint.h. */
+/* The closing. */
 
-static int endpoint_agree_to_close(struct endpoint *v, uint64_t *values, int count,
-                                   enum agree_op op)
+static int endpoint_agree_to_close(struct endpoint *endpoint, uint64_t *values,
+                                   int count, enum agree_op op)
 {
-    v->closing_agreement = (struct agreement){
-        .values = values, .count = count, .op = op, .object = &v->base};
-    return communicator_agree(v->communicator, &v->closing_agreement);
+    endpoint->closing_agreement = (struct agreement){
+        .values = values, .count = count, .op = op, .object = &endpoint->base};
+    return communicator_agree(endpoint->communicator, &endpoint->closing_agreement);
 }
 
-/* The current round, for which others may have been activated: its deposits are frozen, or not
- * added up yet. */
-static bool endpoint_has_begun(const struct endpoint *v)
+static int endpoint_closed(struct endpoint *endpoint)
 {
-    return v->frozen;
+    atomic_store(&endpoint->closing, CLOSED);
+    return communicator_closed(endpoint->communicator, &endpoint->base);
 }
 
-static int endpoint_closed(struct endpoint *v)
+/* All rounds are over. Send the last messages, then go on when nothing can arrive any more. An
+ * endpoint that does not drive has no edges. */
+static int endpoint_drain(struct endpoint *endpoint)
 {
-    atomic_store(&v->closing, CLOSED);
-    return communicator_closed(v->communicator, &v->base);
-}
-
-/* All rounds are over here, and nothing can come any more. */
-static int endpoint_drained(struct endpoint *v)
-{
-    CHECK(atomic_load(&v->closing) == DRAINING);
-    CHECK(!endpoint_has_begun(v));
-    if (!v->confirms)
-        return endpoint_closed(v);
-    MOMENT("drained");
-    atomic_store(&v->closing, CONFIRMING);
-    return endpoint_agree_to_close(v, &v->closing_rounds, 1, AGREE_MAX);
-}
-
-/* The last message on every edge goes out when all rounds are over. Who does not drive
- * has no edges. */
-int endpoint_drain(struct endpoint *v)
-{
-    CHECK(atomic_load(&v->closing) >= DRAINING);
-    const struct placement *p = &v->placement;
-    if (atomic_load(&v->closing) > DRAINING)
+    CHECK(atomic_load(&endpoint->closing) >= DRAINING);
+    const struct placement *p = &endpoint->placement;
+    uint32_t all = ((uint32_t)1 << endpoint->activation.edges) - 1;
+    if (atomic_load(&endpoint->closing) > DRAINING)
         return PCOLL_OK;
-    if (!v->drives)
-        return endpoint_drained(v);
-    if (!v->last_sent) {
-        v->last_sent = true;
-        for (int k = 0; k < v->activation.edges; k++) {
+    if (endpoint->drives && !endpoint->last_sent) {
+        endpoint->last_sent = true;
+        for (int k = 0; k < endpoint->activation.edges; k++) {
             uint32_t peer = (p->index + ((uint32_t)1 << k)) % p->domains;
-            int rc = control_send(v, p->leader[peer], CONTROL_LAST, k);
+            int rc = control_send(endpoint, p->leader[peer], CONTROL_LAST, k);
             if (rc != PCOLL_OK)
                 return rc;
         }
     }
-    uint32_t all = ((uint32_t)1 << v->activation.edges) - 1;
-    CHECK(!(v->last_received & ~all));
-    if (v->last_received != all || endpoint_trigger_reports_missing(v))
+    CHECK(!endpoint->drives || !(endpoint->last_received & ~all));
+    if (endpoint->drives &&
+        (endpoint->last_received != all || endpoint_trigger_reports_missing(endpoint)))
         return PCOLL_OK;
-    return endpoint_drained(v);
+    CHECK(!endpoint->frozen);
+    if (!endpoint->confirms)
+        return endpoint_closed(endpoint);
+    MOMENT("drained");
+    atomic_store(&endpoint->closing, CONFIRMING);
+    return endpoint_agree_to_close(endpoint, &endpoint->closing_rounds, 1, AGREE_MAX);
 }
 
-/* The rounds that all have agreed on. No round is complete anywhere without this rank, so
- * that nobody has begun two more than it. */
-static int endpoint_check_rounds(const struct endpoint *v)
+/* Take the next step of the closing, if the agreement of the last one is over. Other ranks may
+ * have been activated for the current round if it is frozen: then it counts. */
+static int endpoint_continue_closing(struct endpoint *endpoint)
 {
-    uint64_t begun = v->engine.current + endpoint_has_begun(v);
-    if (!v->drives || v->closing_rounds - begun <= 1)
+    int closing = atomic_load(&endpoint->closing);
+    uint64_t begun = endpoint->engine.current + endpoint->frozen;
+    if (!(closing >= ENTERING && closing <= REPORTS) && closing != CONFIRMING)
         return PCOLL_OK;
-    return fail(PCOLL_EPROTOCOL,
-                "the ranks close after %llu rounds, and this one is in %llu",
-                (unsigned long long)v->closing_rounds, (unsigned long long)begun);
-}
-
-/* Next step of closing, if the agreement of the last one is over. */
-int endpoint_continue_closing(struct endpoint *v)
-{
-    int closing = atomic_load(&v->closing);
-    bool agreeing =
-        (closing >= ENTERING && closing <= REPORTS) || closing == CONFIRMING;
-    if (!agreeing || !atomic_load(&v->closing_agreement.done))
+    if (!atomic_load(&endpoint->closing_agreement.done))
         return PCOLL_OK;
-    if (closing == CONFIRMING)
+    if (closing == CONFIRMING) {
         MOMENT("confirmed");
-    if (closing == CONFIRMING)
-        return endpoint_closed(v);
-    MOMENT(closing == ENTERING ? "closing entered" : "closing counted");
-    atomic_store(&v->closing, closing + 1);
-    if (closing == ENTERING) {
-        v->closing_rounds = v->drives ? v->engine.current + endpoint_has_begun(v) : 0;
-        return endpoint_agree_to_close(v, &v->closing_rounds, 1, AGREE_MAX);
+        return endpoint_closed(endpoint);
     }
-    int rc = closing == COUNTING ? endpoint_check_rounds(v) : PCOLL_OK;
-    if (closing == REPORTS || rc != PCOLL_OK)
-        return rc;
-    if (v->trigger.reports_sent)
-        return endpoint_agree_to_close(v, v->trigger.reports_sent,
-                                       (int)v->placement.domains, AGREE_SUM);
-    atomic_store(&v->closing, DRAINING);
+    MOMENT(closing == ENTERING ? "closing entered" : "closing counted");
+    atomic_store(&endpoint->closing, closing + 1);
+    if (closing == ENTERING) {
+        endpoint->closing_rounds = endpoint->drives ? begun : 0;
+        return endpoint_agree_to_close(endpoint, &endpoint->closing_rounds, 1,
+                                       AGREE_MAX);
+    }
+    if (closing == REPORTS)
+        return PCOLL_OK;
+    /* No round is complete anywhere without this rank, so none has begun two more than it. */
+    if (endpoint->drives && endpoint->closing_rounds - begun > 1)
+        return fail(PCOLL_EPROTOCOL,
+                    "the ranks close after %llu rounds, and this one is in %llu",
+                    (unsigned long long)endpoint->closing_rounds,
+                    (unsigned long long)begun);
+    if (endpoint->trigger.reports_sent)
+        return endpoint_agree_to_close(endpoint, endpoint->trigger.reports_sent,
+                                       (int)endpoint->placement.domains, AGREE_SUM);
+    atomic_store(&endpoint->closing, DRAINING);
     return PCOLL_OK;
 }
 
-int endpoint_enter_closing(struct endpoint *v)
-{
-    CHECK(atomic_load(&v->closing) == QUEUED);
-    MOMENT("closing begun");
-    atomic_store(&v->closing, ENTERING);
-    v->closing_rounds = 0; /* nothing to agree on yet: a barrier */
-    return endpoint_agree_to_close(v, &v->closing_rounds, 1, AGREE_MAX);
-}
+/* Rounds. */
 
 static struct endpoint *endpoint_of(struct object *p)
 {
     return (struct endpoint *)p;
 }
 
-static uint32_t endpoint_tag(const struct endpoint *v, int edge)
+static uint32_t endpoint_tag(const struct endpoint *endpoint, int edge)
 {
-    return v->base.slot * DATA_EDGES + (uint32_t)edge;
+    return endpoint->base.slot * DATA_EDGES + (uint32_t)edge;
 }
 
-static uint64_t endpoint_cookie(const struct endpoint *v, int op)
-{
-    return object_cookie(&v->base, op);
-}
-
-/* Events come before or after an activation; this one saw those that it counted. */
-static void endpoint_note_round(struct endpoint *v)
+/* Return whether the record that is replayed lets the current round begin. */
+static bool endpoint_replay_admits(struct endpoint *endpoint)
 {
     struct member m;
-    v->domain->ops->snapshot(v->domain, &m);
-    event_log_note(v->event_log, LOGGED_ROUND, m.frozen_events);
-}
-
-static bool endpoint_replay_admits(struct endpoint *v)
-{
-    struct member m;
-    if (!v->event_log)
+    if (!endpoint->event_log)
         return true;
-    v->domain->ops->snapshot(v->domain, &m);
-    return event_log_admit_round(v->event_log, v->engine.current, m.events);
+    endpoint->domain->ops->snapshot(endpoint->domain, &m);
+    return event_log_admits_round(endpoint->event_log, endpoint->engine.current,
+                                  m.events);
 }
 
-static void endpoint_freeze(struct endpoint *v)
+static void endpoint_freeze(struct endpoint *endpoint)
 {
-    struct domain *d = v->domain;
-    uint64_t round = v->engine.current;
+    struct domain *d = endpoint->domain;
+    uint64_t round = endpoint->engine.current;
     struct round_header *contribution = d->ops->freeze(d, round);
-    CHECK(!v->frozen && contribution->round == round);
-    contribution->initiator = v->initiator;
-    data_begin(&v->data, contribution, d->ops->result(d, round));
-    if (v->event_log)
-        endpoint_note_round(v);
-    v->frozen = true;
+    CHECK(!endpoint->frozen && contribution->round == round);
+    contribution->initiator = endpoint->initiator;
+    data_begin(&endpoint->data, contribution, d->ops->result(d, round));
+    if (endpoint->event_log) { /* Record the events that this activation counted. */
+        struct member m;
+        d->ops->snapshot(d, &m);
+        event_log_note(endpoint->event_log, LOGGED_ROUND, m.frozen_events);
+    }
+    endpoint->frozen = true;
     MOMENT("frozen");
-    if (v->communicator->progress)
-        progress_round(v->communicator->progress, 1);
+    if (endpoint->communicator->progress)
+        progress_round(endpoint->communicator->progress, 1);
 }
 
-/* False while other members are adding this part up: the domain calls us when they have.
- */
-static bool endpoint_is_gathered(struct endpoint *v, const struct op *op)
+/* Return false while other members add this part up. The domain calls the endpoint when they
+ * are done. */
+static bool endpoint_is_gathered(struct endpoint *endpoint, const struct op *op)
 {
-    struct domain *d = v->domain;
-    const struct payload *p = &v->shape.payload;
+    struct domain *d = endpoint->domain;
+    const struct payload *p = &endpoint->shape.payload;
     const struct slice *s = &op->slice;
     return !d->ops->gather ||
-           d->ops->gather(d, v->engine.current,
+           d->ops->gather(d, endpoint->engine.current,
                           s->of ? payload_cut(p, s->begin, s->of) : 0,
                           s->of ? payload_cut(p, s->end, s->of) : p->bytes);
 }
 
-/* The first one of a round freezes the deposits. */
-static int endpoint_gather(struct endpoint *v, const struct op *op, bool *finished)
+/* Execute an operation, or begin to. Set *finished if it completes without an event. */
+static int endpoint_issue(struct endpoint *endpoint, int id, bool *finished)
 {
-    if (!v->frozen)
-        endpoint_freeze(v);
-    *finished = endpoint_is_gathered(v, op);
-    v->gathering += !*finished;
-    return PCOLL_OK;
-}
-
-/* Carry an operation out, or begin to. *finished: it needs no event to be complete. */
-static int endpoint_issue(struct endpoint *v, int id, bool *finished)
-{
-    const struct op *op = &v->sched->ops[id];
-    struct transport *t = v->communicator->transport;
+    const struct op *op = &endpoint->sched->ops[id];
+    struct transport *t = endpoint->communicator->transport;
+    uint64_t cookie = object_cookie(&endpoint->base, id);
     struct message m;
     struct native_call call;
     *finished = true;
     switch (op->kind) {
     case OP_SEND:
-        if (op->class == OP_CONTROL)
+        if (op->class == OP_CONTROL) {
             MOMENT("activating");
-        if (op->class == OP_CONTROL)
-            return control_send(v, (uint32_t)op->peer, CONTROL_ACTIVATE, op->edge);
+            return control_send(endpoint, (uint32_t)op->peer, CONTROL_ACTIVATE,
+                                op->edge);
+        }
         *finished = false;
         MOMENT("sending");
-        m = data_outgoing(&v->data, op);
-        return t->ops->send(t, (uint32_t)op->peer, endpoint_tag(v, op->edge), m.at,
-                            m.bytes, endpoint_cookie(v, id));
+        m = data_outgoing(&endpoint->data, op);
+        return t->ops->send(t, (uint32_t)op->peer, endpoint_tag(endpoint, op->edge),
+                            m.at, m.bytes, cookie);
     case OP_RECV:
         *finished = false;
-        m = data_incoming(&v->data, op);
-        return t->ops->recv(t, (uint32_t)op->peer, endpoint_tag(v, op->edge), m.at,
-                            m.bytes, endpoint_cookie(v, id));
+        m = data_incoming(&endpoint->data, op);
+        return t->ops->recv(t, (uint32_t)op->peer, endpoint_tag(endpoint, op->edge),
+                            m.at, m.bytes, cookie);
     case OP_REDUCE:
         MOMENT("reducing");
-        return data_reduce(&v->data, op);
+        return data_reduce(&endpoint->data, op);
     case OP_COPY:
-        if (op->a == BUFFER_DEPOSIT)
-            return endpoint_gather(v, op, finished);
-        data_copy(&v->data, op);
+        if (op->a != BUFFER_DEPOSIT) {
+            data_copy(&endpoint->data, op);
+            return PCOLL_OK;
+        }
+        if (!endpoint->frozen) /* The first gathering of a round. */
+            endpoint_freeze(endpoint);
+        *finished = endpoint_is_gathered(endpoint, op);
+        endpoint->gathering += !*finished;
         return PCOLL_OK;
     case OP_NATIVE:
         *finished = false;
-        call = data_native(&v->data, op);
-        return t->ops->native(t, v->channel, &call, endpoint_cookie(v, id));
+        call = data_native(&endpoint->data, op);
+        return t->ops->native(t, endpoint->channel, &call, cookie);
     case OP_NOP:
     case OP_TIMER:
         break;
@@ -515,149 +458,136 @@ static int endpoint_issue(struct endpoint *v, int id, bool *finished)
                 op->label);
 }
 
-const uint64_t *endpoint_awaited(struct endpoint *v)
+/* Start the current round, or force its end, if it is time to. */
+static int endpoint_start_round(struct endpoint *endpoint)
 {
-    return v->frozen ? NULL : endpoint_trigger_awaited(v);
-}
-
-/* Start the current round, if it is time to. */
-static int endpoint_start_round(struct endpoint *v)
-{
-    struct engine *e = &v->engine;
-    struct activation *a = &v->activation;
-    int closing = atomic_load(&v->closing);
-    bool start = closing == DRAINING && e->current < v->closing_rounds;
+    struct engine *e = &endpoint->engine;
+    struct activation *a = &endpoint->activation;
+    int closing = atomic_load(&endpoint->closing);
+    bool start = closing == DRAINING && e->current < endpoint->closing_rounds;
     int rc = PCOLL_OK;
     bool idle = engine_state(e, e->current, a->active) == OP_WAITING &&
                 engine_state(e, e->current, a->start) == OP_WAITING;
     if (idle && closing <= ENTERING)
-        rc = endpoint_trigger_evaluate(v, &start);
+        rc = endpoint_trigger_evaluate(endpoint, &start);
+    if (rc != PCOLL_OK)
+        return rc;
     if (idle && start)
         engine_complete(e, e->current, a->start);
     bool forced = engine_state(e, e->current, a->force) != OP_WAITING;
-    if (rc == PCOLL_OK && !forced && (idle || a->force != a->start) &&
-        closing <= ENTERING && endpoint_trigger_deadline(v))
+    if (!forced && (idle || a->force != a->start) && closing <= ENTERING &&
+        endpoint_trigger_deadline(endpoint))
         engine_complete(e, e->current, a->force);
-    return rc;
+    return PCOLL_OK;
 }
 
-static void endpoint_finish_round(struct endpoint *v)
+static void endpoint_finish_round(struct endpoint *endpoint)
 {
-    CHECK(v->drives && engine_over(&v->engine) && !v->gathering);
-    struct round_header *result = v->domain->ops->result(v->domain, v->engine.current);
+    CHECK(endpoint->drives && engine_over(&endpoint->engine) && !endpoint->gathering);
+    struct round_header *result =
+        endpoint->domain->ops->result(endpoint->domain, endpoint->engine.current);
     MOMENT("round over");
-    endpoint_trigger_finish(v, result);
-    round_live(result, v->shape.ranks, v->live);
-    CHECK(v->frozen && result->round == v->engine.current);
-    v->domain->ops->publish(v->domain, v->engine.current);
+    endpoint_trigger_finish(endpoint, result);
+    round_live(result, endpoint->shape.ranks, endpoint->live);
+    CHECK(endpoint->frozen && result->round == endpoint->engine.current);
+    endpoint->domain->ops->publish(endpoint->domain, endpoint->engine.current);
     MOMENT("round published");
-    v->frozen = false;
-    v->initiator = ROUND_NOBODY;
-    engine_advance(&v->engine);
-    if (v->communicator->progress) {
-        progress_round(v->communicator->progress, -1);
-        progress_wake_waiters(v->communicator->progress);
+    endpoint->frozen = false;
+    endpoint->initiator = ROUND_NOBODY;
+    engine_advance(&endpoint->engine);
+    if (endpoint->communicator->progress) {
+        progress_round(endpoint->communicator->progress, -1);
+        progress_wake_waiters(endpoint->communicator->progress);
     }
 }
 
-static int endpoint_run_operations(struct endpoint *v)
+static int endpoint_run_operations(struct endpoint *endpoint)
 {
-    for (int op; (op = engine_next(&v->engine)) >= 0;) {
+    for (int op; (op = engine_next(&endpoint->engine)) >= 0;) {
         bool finished;
-        int rc = endpoint_issue(v, op, &finished);
+        int rc = endpoint_issue(endpoint, op, &finished);
         if (rc != PCOLL_OK)
             return rc;
         if (finished)
-            engine_complete(&v->engine, v->engine.current, op);
+            engine_complete(&endpoint->engine, endpoint->engine.current, op);
     }
     return PCOLL_OK;
 }
 
-static void endpoint_release(struct endpoint *v)
-{
-    bool closing = atomic_load(&v->closing) != OPEN; /* a replay is over */
-    if (!v->engine.released && v->domain->ops->admits(v->domain) &&
-        (closing || endpoint_replay_admits(v)))
-        engine_release(&v->engine);
-}
-
 /* Complete the operations whose part of the sum the members have reduced by now. */
-static void endpoint_poll_gathering(struct endpoint *v)
+static void endpoint_poll_gathering(struct endpoint *endpoint)
 {
-    uint64_t round = v->engine.current;
-    for (uint32_t i = 0; v->gathering && i < v->sched->count; i++) {
-        const struct op *op = &v->sched->ops[i];
+    uint64_t round = endpoint->engine.current;
+    for (uint32_t i = 0; endpoint->gathering && i < endpoint->sched->count; i++) {
+        const struct op *op = &endpoint->sched->ops[i];
         if (op->kind != OP_COPY || op->a != BUFFER_DEPOSIT ||
-            engine_state(&v->engine, round, (int)i) != OP_RUNNING ||
-            !endpoint_is_gathered(v, op))
+            engine_state(&endpoint->engine, round, (int)i) != OP_RUNNING ||
+            !endpoint_is_gathered(endpoint, op))
             continue;
-        v->gathering--;
-        engine_complete(&v->engine, round, (int)i);
+        endpoint->gathering--;
+        engine_complete(&endpoint->engine, round, (int)i);
     }
 }
 
-/* Rounds are driven in shared memory, by whoever is there, or by another rank: help
- * when a timer asks for it. */
-static int endpoint_run_member(struct endpoint *v)
+/* Run an endpoint that does not drive: other members, or the leader, drive the rounds. Help when
+ * a timer asks for it. */
+static int endpoint_run_member(struct endpoint *endpoint)
 {
-    int closing = atomic_load(&v->closing);
+    int closing = atomic_load(&endpoint->closing);
     int64_t alarm = INT64_MAX;
     if (closing <= ENTERING)
-        v->domain->ops->help(v->domain, true, &alarm);
+        endpoint->domain->ops->help(endpoint->domain, true, &alarm);
     if (alarm != INT64_MAX)
-        communicator_alarm(v->communicator, &v->base, alarm);
-    return closing == DRAINING ? endpoint_drain(v) : PCOLL_OK;
+        communicator_alarm(endpoint->communicator, &endpoint->base, alarm);
+    return closing == DRAINING ? endpoint_drain(endpoint) : PCOLL_OK;
 }
 
-/* A deposit of this rank waits for its copy from a device: make it, or look again. */
-static void endpoint_drive_staging(struct endpoint *v)
+/* A deposit of this rank waits for its copy from a device. Make the deposit, or poll again
+ * later. */
+static void endpoint_drive_staging(struct endpoint *endpoint)
 {
     bool made;
     enum deposit_outcome outcome;
-    if (!staging_try(v->staging, v->domain, &made, &outcome)) {
-        communicator_alarm(v->communicator, &v->base, staging_next_look(v->staging));
-        v->base.in_vain = true;
+    if (!staging_try(endpoint->staging, endpoint->domain, &made, &outcome)) {
+        communicator_alarm(endpoint->communicator, &endpoint->base,
+                           staging_next_poll(endpoint->staging));
+        endpoint->base.in_vain = true;
     } else if (made)
-        endpoint_poll(v, true);
+        endpoint_poll(endpoint, true);
     else
-        progress_wake_waiters(v->communicator->progress); /* it has failed */
+        progress_wake_waiters(
+            endpoint->communicator->progress); /* The copy has failed. */
 }
 
-/* No round follows that this rank takes part in, whatever has come for one. */
-static bool endpoint_has_ended(const struct endpoint *v)
+int endpoint_run(struct endpoint *endpoint)
 {
-    return atomic_load(&v->closing) >= REPORTS &&
-           v->engine.current >= v->closing_rounds;
-}
-
-int endpoint_run(struct endpoint *v)
-{
-    struct engine *e = &v->engine;
-    if (!staging_arrived(v->staging) && atomic_load(&v->closing) == OPEN)
-        endpoint_drive_staging(v);
-    int closed = endpoint_continue_closing(v);
-    if (closed != PCOLL_OK)
-        return closed;
-    if (!v->drives)
-        return endpoint_run_member(v);
-    endpoint_poll_gathering(v);
-    while (!endpoint_has_ended(v)) {
-        endpoint_release(v);
-        if (!e->released)
+    struct engine *engine = &endpoint->engine;
+    if (!staging_arrived(endpoint->staging) && atomic_load(&endpoint->closing) == OPEN)
+        endpoint_drive_staging(endpoint);
+    int rc = endpoint_continue_closing(endpoint);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (!endpoint->drives)
+        return endpoint_run_member(endpoint);
+    endpoint_poll_gathering(endpoint);
+    int closing = atomic_load(&endpoint->closing); /* Only the driver changes it. */
+    while (closing < REPORTS || engine->current < endpoint->closing_rounds) {
+        if (!engine->released && endpoint->domain->ops->admits(endpoint->domain) &&
+            (closing != OPEN || endpoint_replay_admits(endpoint)))
+            engine_release(engine);
+        if (!engine->released)
             return PCOLL_OK;
-        int rc = endpoint_start_round(v);
-        if (rc == PCOLL_OK)
-            rc = endpoint_run_operations(v);
+        rc = endpoint_start_round(endpoint) ?: endpoint_run_operations(endpoint);
         if (rc != PCOLL_OK)
             return rc;
-        if (!engine_over(e))
-            break;
-        endpoint_finish_round(v);
+        if (!engine_over(engine))
+            return PCOLL_OK;
+        endpoint_finish_round(endpoint);
     }
-    return endpoint_has_ended(v) && atomic_load(&v->closing) == DRAINING
-               ? endpoint_drain(v)
-               : PCOLL_OK;
+    return closing < DRAINING ? PCOLL_OK : endpoint_drain(endpoint);
 }
+
+/* Calls of the driver for an object. */
 
 static int endpoint_object_run(struct object *p)
 {
@@ -666,70 +596,81 @@ static int endpoint_object_run(struct object *p)
 
 static int endpoint_object_done(struct object *p, int op, size_t bytes)
 {
-    struct endpoint *v = endpoint_of(p);
-    const struct op *o = &v->sched->ops[op];
+    struct endpoint *endpoint = endpoint_of(p);
+    const struct op *o = &endpoint->sched->ops[op];
     int rc = PCOLL_OK;
     if (o->kind == OP_RECV)
-        rc = data_received(&v->data, o, bytes, v->engine.current);
+        rc = data_received(&endpoint->data, o, bytes, endpoint->engine.current);
     else if (o->kind == OP_NATIVE)
-        rc = data_native_over(&v->data, o);
+        rc = data_native_over(&endpoint->data, o);
     if (rc != PCOLL_OK)
         return rc;
-    engine_complete(&v->engine, v->engine.current, op);
-    return endpoint_run(v);
+    engine_complete(&endpoint->engine, endpoint->engine.current, op);
+    return endpoint_run(endpoint);
 }
 
-/* Who has taken part in counting the rounds begins none beyond them. */
-static int endpoint_take_activation(struct endpoint *v, const struct control_message *m)
+/* A rank that has taken part in counting the rounds begins none beyond them. */
+static int endpoint_take_activation(struct endpoint *endpoint,
+                                    const struct control_message *m)
 {
-    bool beyond = atomic_load(&v->closing) >= REPORTS && m->round >= v->closing_rounds;
-    if (beyond || engine_complete(&v->engine, m->round, v->activation.from[m->edge]) ==
-                      ENGINE_IMPOSSIBLE)
+    bool beyond = atomic_load(&endpoint->closing) >= REPORTS &&
+                  m->round >= endpoint->closing_rounds;
+    if (beyond ||
+        engine_complete(&endpoint->engine, m->round,
+                        endpoint->activation.from[m->edge]) == ENGINE_IMPOSSIBLE)
         return fail(PCOLL_EPROTOCOL, "rank %u activates round %llu in round %llu",
                     m->source, (unsigned long long)m->round,
-                    (unsigned long long)v->engine.current);
-    return endpoint_run(v);
+                    (unsigned long long)endpoint->engine.current);
+    return endpoint_run(endpoint);
 }
 
-static int endpoint_take_last(struct endpoint *v, const struct control_message *m)
+static int endpoint_take_last(struct endpoint *endpoint,
+                              const struct control_message *m)
 {
     uint32_t edge = (uint32_t)1 << m->edge;
-    if (v->last_received & edge)
+    if (endpoint->last_received & edge)
         return fail(PCOLL_EPROTOCOL, "rank %u ended twice", m->source);
-    v->last_received |= edge;
-    return endpoint_run(v);
+    endpoint->last_received |= edge;
+    return endpoint_run(endpoint);
 }
 
 static int endpoint_object_control(struct object *p, uint32_t source,
                                    const struct control *message)
 {
-    struct endpoint *v = endpoint_of(p);
+    struct endpoint *endpoint = endpoint_of(p);
     struct control_message m;
-    int rc = control_decode(v, source, message, &m);
+    int rc = control_decode(endpoint, source, message, &m);
     if (rc != PCOLL_OK)
         return rc;
     switch (m.kind) {
     case CONTROL_ACTIVATE:
-        return endpoint_take_activation(v, &m);
+        return endpoint_take_activation(endpoint, &m);
     case CONTROL_LAST:
-        return endpoint_take_last(v, &m);
+        return endpoint_take_last(endpoint, &m);
     case CONTROL_REPORT:
-        endpoint_trigger_take(v, &m);
-        return endpoint_run(v);
+        endpoint_trigger_take(endpoint, &m);
+        return endpoint_run(endpoint);
     case CONTROL_ASK:
-        return stall_answer_send(v, source);
+        return stall_answer_send(endpoint, source);
     case CONTROL_ANSWER:
-        stall_answer_take(v, m.rank, &m.answer);
+        stall_answer_take(endpoint, m.rank, &m.answer);
         break;
     }
     return PCOLL_OK;
 }
 
+/* The turn of this endpoint to close: a barrier begins. */
 static int endpoint_object_begin_close(struct object *p)
 {
-    struct endpoint *v = endpoint_of(p);
-    int rc = endpoint_run(v);
-    return rc == PCOLL_OK ? endpoint_enter_closing(v) : rc;
+    struct endpoint *endpoint = endpoint_of(p);
+    int rc = endpoint_run(endpoint);
+    if (rc != PCOLL_OK)
+        return rc;
+    CHECK(atomic_load(&endpoint->closing) == QUEUED);
+    MOMENT("closing begun");
+    atomic_store(&endpoint->closing, ENTERING);
+    endpoint->closing_rounds = 0; /* There is nothing to agree on yet. */
+    return endpoint_agree_to_close(endpoint, &endpoint->closing_rounds, 1, AGREE_MAX);
 }
 
 static bool endpoint_object_attention(struct object *p)
@@ -746,77 +687,77 @@ const struct object_ops endpoint_ops = {
     .attention = endpoint_object_attention,
 };
 
-void endpoint_help(struct endpoint *v)
+/* Calls of the application. */
+
+void endpoint_help(struct endpoint *endpoint)
 {
-    CHECK(v->domain->ops->help);
+    CHECK(endpoint->domain->ops->help);
     int64_t alarm;
-    v->domain->ops->help(v->domain, false, &alarm);
-    if (alarm == INT64_MAX || alarm == v->told)
+    endpoint->domain->ops->help(endpoint->domain, false, &alarm);
+    if (alarm == INT64_MAX || alarm == endpoint->alarm_given)
         return;
-    v->told = alarm;
-    communicator_notify(v->communicator, &v->base);
+    endpoint->alarm_given = alarm;
+    communicator_notify(endpoint->communicator, &endpoint->base);
 }
 
-int endpoint_poll(struct endpoint *v, bool driver)
+void endpoint_poll(struct endpoint *endpoint, bool driver)
 {
-    struct domain *d = v->domain;
+    struct domain *d = endpoint->domain;
     int64_t alarm = INT64_MAX;
-    if (d->ops->help && v->placement.domains == 1)
+    if (d->ops->help && endpoint->placement.domains == 1)
         d->ops->help(d, driver, &alarm);
     else if (d->ops->alert)
         d->ops->alert(d);
     if (!driver)
-        v->told = alarm;
+        endpoint->alarm_given = alarm;
     if (!d->ops->help || alarm != INT64_MAX)
-        communicator_notify(v->communicator, &v->base);
-    return PCOLL_OK;
+        communicator_notify(endpoint->communicator, &endpoint->base);
 }
 
-/* A stored deposit starts nothing, but a round may wait for one of an overdue rank. */
-void endpoint_deposited(struct endpoint *v, enum deposit_outcome outcome)
+/* A stored deposit starts nothing, but a round may wait for the deposit of an overdue rank. */
+void endpoint_deposited(struct endpoint *endpoint, enum deposit_outcome outcome)
 {
     CHECK(outcome <= DEPOSIT_DROPPED);
-    if (outcome == DEPOSIT_ARRIVED || v->event_log ||
-        (outcome == DEPOSIT_STORED && v->policy.max_staleness))
-        endpoint_poll(v, false);
+    if (outcome == DEPOSIT_ARRIVED || endpoint->event_log ||
+        (outcome == DEPOSIT_STORED && endpoint->policy.max_staleness))
+        endpoint_poll(endpoint, false);
 }
 
-int endpoint_close(struct endpoint *v)
+int endpoint_close(struct endpoint *endpoint)
 {
-    if (atomic_load(&v->closing) != OPEN)
+    if (atomic_load(&endpoint->closing) != OPEN)
         return PCOLL_OK;
-    atomic_store(&v->closing, QUEUED);
-    v->domain->ops->retire(v->domain);
-    int rc = endpoint_poll(v, true);
-    return rc == PCOLL_OK ? communicator_close(v->communicator, &v->base) : rc;
+    atomic_store(&endpoint->closing, QUEUED);
+    endpoint->domain->ops->retire(endpoint->domain);
+    endpoint_poll(endpoint, true);
+    return communicator_close(endpoint->communicator, &endpoint->base);
 }
 
-/* What the operations of an allreduce cost, for GOAL: a round to which all contribute.
- */
+/* The schedule in GOAL. */
 
-struct pricing {
-    const struct endpoint *v;
+struct endpoint_prices {
+    const struct endpoint *endpoint;
     double ns_per_byte;
 };
 
-/* Data and control messages between two ranks have edges of their own: in GOAL they
- * share the tags, data on even ones. */
+/* Data and control messages have edges of their own. In GOAL they share the tags: data has the
+ * even ones. */
 static struct goal_cost endpoint_goal_cost(const void *arg, int id)
 {
-    const struct pricing *pricing = arg;
-    const struct op *op = &pricing->v->sched->ops[id];
+    const struct endpoint_prices *prices = arg;
+    const struct op *op = &prices->endpoint->sched->ops[id];
     bool control = op->class == OP_CONTROL;
-    size_t bytes = data_message_bytes(&pricing->v->data, op);
+    size_t bytes = data_message_bytes(&prices->endpoint->data, op);
     bool moves = op->kind == OP_REDUCE || op->kind == OP_COPY;
     return (struct goal_cost){
         .bytes = control ? sizeof(struct control) : bytes,
         .tag = op->edge < 0 ? 0 : 2 * (uint32_t)op->edge + control,
-        .time = moves ? (uint64_t)((double)bytes * pricing->ns_per_byte) : 0};
+        .time = moves ? (uint64_t)((double)bytes * prices->ns_per_byte) : 0};
 }
 
-char *endpoint_goal(const struct endpoint *v, double ns_per_byte)
+char *endpoint_goal(const struct endpoint *endpoint, double ns_per_byte)
 {
-    struct pricing pricing = {.v = v, .ns_per_byte = ns_per_byte};
-    return sched_goal(v->sched, v->communicator->transport->rank, endpoint_goal_cost,
-                      &pricing);
+    struct endpoint_prices prices = {.endpoint = endpoint, .ns_per_byte = ns_per_byte};
+    return sched_goal(endpoint->sched, endpoint->communicator->transport->rank,
+                      endpoint_goal_cost, &prices);
 }

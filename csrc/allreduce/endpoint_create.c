@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making an endpoint: the form of its messages, its algorithm, its schedule. */
-#include <stdbool.h>
+#include "allreduce/endpoint.h"
+
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "base/memory.h"
 #include "base/error.h"
-#include "protocol/policy.h"
 #include "runtime/user_object.h"
-#include "allreduce/endpoint.h"
-#include "allreduce/event_log.h"
 #include "allreduce/staging.h"
 #include "allreduce/tuning.h"
 
@@ -51,7 +49,7 @@ int options_check(const pcoll_options *o)
 {
     if (o->invalid)
         return fail(PCOLL_EINVAL, "invalid arguments");
-    char text[256]; /* the longest has 130 */
+    char text[256]; /* The longest text has 130 characters. */
     int rc = pcoll_policy_format(&o->policy, text, sizeof text);
     if (rc != PCOLL_OK)
         return rc;
@@ -75,9 +73,8 @@ int options_check(const pcoll_options *o)
     return options_check_failure(o);
 }
 
-/* Where all arrive at every round and are given every round, none can be two rounds
- * behind: one result to read and one to build are enough, and they stay in the cache.
- */
+/* If all ranks arrive at every round and read every round, none can be two rounds behind: one
+ * result to read and one to build are enough, and they stay in the cache. */
 pcoll_options options_thrifty(const pcoll_options *o)
 {
     pcoll_options thrifty = *o;
@@ -87,13 +84,26 @@ pcoll_options options_thrifty(const pcoll_options *o)
     return thrifty;
 }
 
-/* Of the table; the ring, where elements do not let the headers into the gaps. MPI's own
+/* Check the algorithm that was asked for, or choose by the table. Use the ring instead of
+ * Rabenseifner's algorithm if elements do not let the headers into the gaps. MPI's own allreduce
  * needs all ranks, not one for each domain. */
 static int endpoint_choose_algorithm(const struct endpoint_spec *spec,
                                      const struct placement *placement,
                                      const struct payload *payload,
                                      enum pcoll_algorithm *a)
 {
+    if (*a == PCOLL_ALGORITHM_RABENSEIFNER && !payload_evenly_cut(payload))
+        return fail(PCOLL_EINVAL,
+                    "algorithm: rabenseifner needs elements whose size divides 64 "
+                    "bytes; use recdbl or ring");
+    if (*a == PCOLL_ALGORITHM_NATIVE && !payload_is_native(payload))
+        return fail(
+            PCOLL_EINVAL,
+            "algorithm: native takes no ops or datatypes of users (a round to which "
+            "a rank does not contribute needs an identity), and at most 2^31 - 1 "
+            "elements in a buffer; use another one");
+    if (*a != PCOLL_ALGORITHM_AUTO)
+        return PCOLL_OK;
     int rc = tuning_choose(placement, payload->bytes, spec->off_node, a);
     bool continues = spec->options->on_failure == PCOLL_FAILURE_CONTINUE;
     bool native =
@@ -114,30 +124,16 @@ int endpoint_lay_out(const struct endpoint_spec *spec,
                                               spec->nbuffers, spec->make_user);
     if (rc != PCOLL_OK)
         return rc;
-    if ((rc = round_shape_bury(shape, spec->failed)) != PCOLL_OK) {
-        round_shape_destroy(shape);
-        return rc;
-    }
+    const struct payload *payload = &shape->payload;
     enum pcoll_algorithm algorithm = (enum pcoll_algorithm)spec->options->algorithm;
-    if (algorithm == PCOLL_ALGORITHM_AUTO)
-        rc = endpoint_choose_algorithm(spec, placement, &shape->payload, &algorithm);
-    else if (algorithm == PCOLL_ALGORITHM_RABENSEIFNER &&
-             !payload_evenly_cut(&shape->payload))
-        rc = fail(PCOLL_EINVAL,
-                  "algorithm: rabenseifner needs elements whose size divides 64 bytes; "
-                  "use recdbl or ring");
-    else if (algorithm == PCOLL_ALGORITHM_NATIVE && !payload_is_native(&shape->payload))
-        rc = fail(
-            PCOLL_EINVAL,
-            "algorithm: native takes no ops or datatypes of users (a round to which "
-            "a rank does not contribute needs an identity), and at most 2^31 - 1 "
-            "elements in a buffer; use another one");
+    rc = round_shape_bury(shape, spec->failed)
+             ?: endpoint_choose_algorithm(spec, placement, payload, &algorithm);
     if (rc != PCOLL_OK) {
         round_shape_destroy(shape);
         return rc;
     }
-    algorithm_plan(algorithm, placement->domains, shape->payload.bytes, plan);
-    plan->native_parts = shape->payload.parts;
+    algorithm_plan(algorithm, placement->domains, payload->bytes, plan);
+    plan->native_parts = payload->parts;
     if (plan->padded)
         round_shape_pad(shape, plan->padded);
     return PCOLL_OK;
@@ -150,127 +146,134 @@ size_t endpoint_bytes(const struct round_shape *shape,
            endpoint_trigger_bytes(policy, shape->ranks, shape->ranks);
 }
 
-static int endpoint_build_schedule(struct endpoint *v)
+static int endpoint_build_schedule(struct endpoint *endpoint)
 {
-    uint32_t rank = v->drives ? v->placement.index : 0,
-             size = v->drives ? v->placement.domains : 1;
-    if (!(v->sched = sched_create()))
+    uint32_t rank = endpoint->drives ? endpoint->placement.index : 0,
+             size = endpoint->drives ? endpoint->placement.domains : 1;
+    if (!(endpoint->sched = sched_create()))
         return fail(PCOLL_ENOMEM, "no memory for a schedule");
-    if (!policy_starts_alone(&v->policy))
-        build_activation(v->sched, rank, size, &v->activation);
-    else if (policy_activates(&v->policy))
-        build_forced_activation(v->sched, rank, size, &v->activation);
+    if (!policy_starts_alone(&endpoint->policy))
+        build_activation(endpoint->sched, rank, size, &endpoint->activation);
+    else if (policy_activates(&endpoint->policy))
+        build_forced_activation(endpoint->sched, rank, size, &endpoint->activation);
     else
-        build_own_activation(v->sched, &v->activation);
-    sched_end(v->sched, build_allreduce(v->sched, rank, size, v->activation.active,
-                                        &v->data.plan));
-    sched_map_peers(v->sched, v->placement.leader);
-    int rc = sched_commit(v->sched);
-    return rc == PCOLL_OK ? engine_init(&v->engine, v->sched) : rc;
+        build_own_activation(endpoint->sched, &endpoint->activation);
+    sched_end(endpoint->sched,
+              build_allreduce(endpoint->sched, rank, size, endpoint->activation.active,
+                              &endpoint->data.plan));
+    sched_map_peers(endpoint->sched, endpoint->placement.leader);
+    return sched_commit(endpoint->sched)
+               ?: engine_init(&endpoint->engine, endpoint->sched);
 }
 
-/* What an endpoint does not run needs no memory for messages. */
-static int endpoint_allocate(struct endpoint *v, struct algorithm_plan *plan)
+/* Everything but the domain. */
+static int endpoint_init(struct endpoint *endpoint, const struct endpoint_spec *spec)
 {
-    if (!v->drives)
-        plan->temps = 0;
-    v->live = calloc(bitset_words(v->shape.ranks), sizeof *v->live);
-    if (!v->live)
-        return fail(PCOLL_ENOMEM, "no memory for %u ranks", v->shape.ranks);
-    round_live_now(NULL, v->shape.ranks, v->shape.failed, v->live);
-    int rc = data_init(&v->data, &v->shape, plan);
-    return rc == PCOLL_OK ? endpoint_trigger_init(v) : rc;
+    struct algorithm_plan plan;
+    struct placement *p = &endpoint->placement;
+    int rc = placement_init(p, endpoint->communicator->transport->rank, spec->ranks,
+                            spec->hosts, spec->failed, spec->most);
+    if (rc != PCOLL_OK)
+        return rc;
+    endpoint->drives = p->members == 1 || (p->leads && p->domains > 1);
+    if ((rc = endpoint_lay_out(spec, p, &endpoint->shape, &plan)) != PCOLL_OK)
+        return rc;
+    endpoint->shape.payload.past_cache =
+        2 * p->members * endpoint->shape.payload.bytes > cache_size();
+    if (!endpoint->drives) /* It needs no memory for messages. */
+        plan.temps = 0;
+    uint32_t ranks = endpoint->shape.ranks;
+    endpoint->live = calloc(bitset_words(ranks), sizeof *endpoint->live);
+    if (!endpoint->live)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", ranks);
+    round_live_now(NULL, ranks, endpoint->shape.failed, endpoint->live);
+    return data_init(&endpoint->data, &endpoint->shape, &plan)
+               ?: endpoint_trigger_init(endpoint)
+               ?: endpoint_build_schedule(endpoint);
 }
 
 int endpoint_create(struct communicator *c, const struct endpoint_spec *spec,
                     struct endpoint **out)
 {
-    struct endpoint *v = calloc(1, sizeof *v);
-    if (!v)
+    struct endpoint *endpoint = calloc(1, sizeof *endpoint);
+    if (!endpoint)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
-    v->base = object_init(&endpoint_ops);
-    v->communicator = c;
-    v->options = *spec->options;
-    v->confirms = spec->options->on_failure == PCOLL_FAILURE_CONTINUE;
-    v->policy = spec->options->policy;
-    v->seed = spec->options->seed;
-    v->initiator = ROUND_NOBODY;
-    v->segment.fd = -1;
-    struct algorithm_plan plan;
-    int rc = placement_init(&v->placement, c->transport->rank, spec->ranks, spec->hosts,
-                            spec->failed, spec->most);
-    v->drives =
-        v->placement.members == 1 || (v->placement.leads && v->placement.domains > 1);
-    if (rc == PCOLL_OK)
-        rc = endpoint_lay_out(spec, &v->placement, &v->shape, &plan);
-    v->shape.payload.past_cache =
-        2 * v->placement.members * v->shape.payload.bytes > cache_size();
-    if (rc == PCOLL_OK)
-        rc = endpoint_allocate(v, &plan);
-    if (rc == PCOLL_OK)
-        rc = endpoint_build_schedule(v);
+    endpoint->base = object_init(&endpoint_ops);
+    endpoint->communicator = c;
+    endpoint->options = *spec->options;
+    endpoint->confirms = spec->options->on_failure == PCOLL_FAILURE_CONTINUE;
+    endpoint->policy = spec->options->policy;
+    endpoint->seed = spec->options->seed;
+    endpoint->initiator = ROUND_NOBODY;
+    endpoint->segment.fd = -1;
+    int rc = endpoint_init(endpoint, spec);
     if (rc == PCOLL_OK && spec->create_domain)
-        rc = endpoint_settle(v, spec->options, spec->create_domain, spec->domain_arg);
+        rc = endpoint_settle(endpoint, spec->options, spec->create_domain,
+                             spec->domain_arg);
     if (rc != PCOLL_OK) {
-        endpoint_destroy(&v);
+        endpoint_destroy(&endpoint);
         return rc;
     }
-    *out = v;
+    *out = endpoint;
     return PCOLL_OK;
 }
 
-int endpoint_settle(struct endpoint *v, const pcoll_options *options,
+int endpoint_settle(struct endpoint *endpoint, const pcoll_options *options,
                     domain_create_fn *create_domain, void *domain_arg)
 {
-    int rc = create_domain(&v->shape, options, domain_arg, &v->domain);
-    v->base.watched = rc == PCOLL_OK && v->drives && v->domain->ops->attention;
+    int rc = create_domain(&endpoint->shape, options, domain_arg, &endpoint->domain);
+    endpoint->base.watched =
+        rc == PCOLL_OK && endpoint->drives && endpoint->domain->ops->attention;
     return rc;
 }
 
-int endpoint_open(struct endpoint *v)
+int endpoint_open(struct endpoint *endpoint)
 {
-    struct transport *t = v->communicator->transport;
-    bool native = v->drives && v->data.plan.algorithm == PCOLL_ALGORITHM_NATIVE;
-    return native ? t->ops->open(t, &v->channel) : PCOLL_OK;
+    struct transport *t = endpoint->communicator->transport;
+    bool native =
+        endpoint->drives && endpoint->data.plan.algorithm == PCOLL_ALGORITHM_NATIVE;
+    return native ? t->ops->open(t, &endpoint->channel) : PCOLL_OK;
 }
 
-void endpoint_begin_at(struct endpoint *v, struct endpoint *old, uint64_t round,
+void endpoint_begin_at(struct endpoint *endpoint, struct endpoint *old, uint64_t round,
                        const struct round_header *last)
 {
-    engine_begin_at(&v->engine, round);
-    round_live_now(last, v->shape.ranks, v->shape.failed, v->live);
-    v->domain->ops->begin_at(v->domain, old ? old->domain : NULL, round, last);
+    engine_begin_at(&endpoint->engine, round);
+    round_live_now(last, endpoint->shape.ranks, endpoint->shape.failed, endpoint->live);
+    endpoint->domain->ops->begin_at(endpoint->domain, old ? old->domain : NULL, round,
+                                    last);
 }
 
-int endpoint_inherit(struct endpoint *v, struct endpoint *old,
+int endpoint_inherit(struct endpoint *endpoint, struct endpoint *old,
                      const struct round_header *last)
 {
-    CHECK(!old || (!old->staging && !old->event_log)); /* refused when it was made */
+    CHECK(!old || (!old->staging && !old->event_log)); /* Refused at creation. */
     if (old) {
-        v->engine.dropped += old->engine.dropped;
-        v->engine.early += old->engine.early;
+        endpoint->engine.dropped += old->engine.dropped;
+        endpoint->engine.early += old->engine.early;
     }
-    return v->domain->ops->inherit(v->domain, old ? old->domain : NULL,
-                                   v->engine.current, last);
+    return endpoint->domain->ops->inherit(endpoint->domain, old ? old->domain : NULL,
+                                          endpoint->engine.current, last);
 }
 
 void endpoint_destroy(struct endpoint **at)
 {
-    struct endpoint *v = *at;
-    staging_destroy(&v->staging);
-    if (v->domain)
-        v->domain->ops->destroy(v->domain);
-    segment_close(&v->segment);
-    engine_destroy(&v->engine);
-    sched_free(&v->sched);
-    round_shape_destroy(&v->shape);
-    data_destroy(&v->data);
-    if (v->channel)
-        v->communicator->transport->ops->close(v->communicator->transport, v->channel);
-    event_log_close(&v->event_log);
-    endpoint_trigger_destroy(v);
-    placement_destroy(&v->placement);
-    free(v->live);
-    free(v);
+    struct endpoint *endpoint = *at;
+    staging_destroy(&endpoint->staging);
+    if (endpoint->domain)
+        endpoint->domain->ops->destroy(endpoint->domain);
+    segment_close(&endpoint->segment);
+    engine_destroy(&endpoint->engine);
+    sched_free(&endpoint->sched);
+    round_shape_destroy(&endpoint->shape);
+    data_destroy(&endpoint->data);
+    if (endpoint->channel)
+        endpoint->communicator->transport->ops->close(endpoint->communicator->transport,
+                                                      endpoint->channel);
+    event_log_close(&endpoint->event_log);
+    endpoint_trigger_destroy(endpoint);
+    placement_destroy(&endpoint->placement);
+    free(endpoint->live);
+    free(endpoint);
     *at = NULL;
 }

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See replay.h. */
 #include "allreduce/event_log.h"
 
 #include <errno.h>
@@ -28,19 +27,19 @@ static const char *const event_log_words[LOGGED_KINDS] = {
     [LOGGED_ROUND] = "round", [LOGGED_READ] = "read", [LOGGED_CALL] = "call"};
 
 struct event_log {
-    char folder[PATH_LENGTH]; /* of the record, for messages */
+    char folder[PATH_LENGTH]; /* Folder of the record, for messages. */
     char name[NAME_LENGTH];
-    int record;          /* descriptor, or -1 */
-    _Atomic bool broken; /* a write has failed: nothing more is written */
-    bool incomplete;     /* what is replayed */
-    uint64_t limit; /* of rounds, if a rank's record is incomplete, else UINT64_MAX */
-    struct event_log_numbers replay[LOGGED_KINDS]; /* none ever goes down */
+    int record;          /* File descriptor, or -1. */
+    _Atomic bool broken; /* A write has failed: nothing more is written. */
+    bool incomplete;     /* The record that is replayed has no last line. */
+    uint64_t limit; /* Rounds to replay. UINT64_MAX: all, every record is complete. */
+    struct event_log_numbers replay[LOGGED_KINDS]; /* Each list never decreases. */
 };
 
 /* A record that cannot be written. */
 
-static _Atomic bool event_log_failed; /* one of this process's */
-static pid_t event_log_process;       /* that asked for the status, or 0 */
+static _Atomic bool event_log_failed; /* A record of this process. */
+static pid_t event_log_process;       /* Process that asked for the status, or 0. */
 
 static void event_log_end_process(int status, void *unused)
 {
@@ -58,25 +57,26 @@ int pcoll_record_status(void)
     return PCOLL_OK;
 }
 
-/* The run goes on, and its results are what they are. */
-static void event_log_break(struct event_log *a, const char *why)
+/* Stop recording. The run goes on. */
+static void event_log_break(struct event_log *log, const char *why)
 {
-    if (atomic_exchange(&a->broken, true) || atomic_exchange(&event_log_failed, true))
+    if (atomic_exchange(&log->broken, true) || atomic_exchange(&event_log_failed, true))
         return;
     fprintf(stderr,
             "partialcoll: PARTIALCOLL_RECORD: %s/%s: %s. The record is incomplete; the "
             "run goes on\n",
-            a->folder, a->name, why);
+            log->folder, log->name, why);
 }
 
-/* In one piece: the driver and the application may both write. */
-static void event_log_write(struct event_log *a, const char *text)
+/* Write the line by one call: the driver and the application may both write. */
+static void event_log_write(struct event_log *log, const char *text)
 {
     const char *why;
     char line[128];
     int length = snprintf(line, sizeof line, "%s\n", text);
-    if (!atomic_load(&a->broken) && !file_write(a->record, line, (size_t)length, &why))
-        event_log_break(a, why);
+    if (!atomic_load(&log->broken) &&
+        !file_write(log->record, line, (size_t)length, &why))
+        event_log_break(log, why);
 }
 
 /* Reading. */
@@ -95,14 +95,14 @@ static bool event_log_append(struct event_log_numbers *n, uint64_t number)
     return true;
 }
 
-static bool event_log_read_line(struct event_log *a, const char *line)
+static bool event_log_read_line(struct event_log *log, const char *line)
 {
     char what[8], rest;
     uint64_t number;
-    if (!a->incomplete)
-        return false; /* a line after the last one */
+    if (!log->incomplete)
+        return false; /* The last line came before. */
     if (!strcmp(line, last_line)) {
-        a->incomplete = false;
+        log->incomplete = false;
         return true;
     }
     if (sscanf(line, "%7s %" SCNu64 " %c", what, &number, &rest) != 2)
@@ -110,12 +110,12 @@ static bool event_log_read_line(struct event_log *a, const char *line)
     int kind = 0;
     while (kind < LOGGED_KINDS && strcmp(what, event_log_words[kind]) != 0)
         kind++;
-    struct event_log_numbers *n = kind < LOGGED_KINDS ? &a->replay[kind] : NULL;
+    struct event_log_numbers *n = kind < LOGGED_KINDS ? &log->replay[kind] : NULL;
     return n && (!n->count || number >= n->at[n->count - 1]) &&
            event_log_append(n, number);
 }
 
-/* Cut the newline off. False: it is missing, since the line was torn in the middle. */
+/* Cut the newline off. Return false if it is missing because the line was torn. */
 static bool event_log_is_whole(char *line, FILE *in)
 {
     size_t length = strcspn(line, "\n");
@@ -124,18 +124,20 @@ static bool event_log_is_whole(char *line, FILE *in)
     return !torn;
 }
 
-static int event_log_load(struct event_log *a, const char *path, const char *title)
+/* Read a record. A torn line, which can only be the last one, is ignored. */
+static int event_log_load(struct event_log *log, const char *path, const char *title)
 {
     char line[128];
     FILE *in = fopen(path, "r");
     if (!in)
         return fail(PCOLL_EINVAL, "PARTIALCOLL_REPLAY: %s: %s", path, strerror(errno));
     int rc = PCOLL_OK, number = 1;
-    a->incomplete = true;
+    log->incomplete = true;
     for (; rc == PCOLL_OK && fgets(line, sizeof line, in); number++) {
         if (!event_log_is_whole(line, in) && number > 1)
             continue;
-        bool right = number == 1 ? !strcmp(line, title) : event_log_read_line(a, line);
+        bool right =
+            number == 1 ? !strcmp(line, title) : event_log_read_line(log, line);
         if (!right)
             rc = fail(PCOLL_EINVAL,
                       "PARTIALCOLL_REPLAY: %s, line %d: expected \"%s\", got \"%s\"",
@@ -155,23 +157,23 @@ static int event_log_load(struct event_log *a, const char *path, const char *tit
 
 /* Writing. */
 
-static int event_log_begin_record(struct event_log *a, const char *title)
+static int event_log_begin_record(struct event_log *log, const char *title)
 {
     const char *why;
     bool full = false;
-    int folder = file_open_folder(a->folder, true, &why);
+    int folder = file_open_folder(log->folder, true, &why);
     if (folder < 0)
-        return fail(PCOLL_EINVAL, "PARTIALCOLL_RECORD: %s: %s", a->folder, why);
-    a->record = file_create(folder, a->name, &full, &why);
+        return fail(PCOLL_EINVAL, "PARTIALCOLL_RECORD: %s: %s", log->folder, why);
+    log->record = file_create(folder, log->name, &full, &why);
     close(folder);
-    if (a->record < 0 && !full)
-        return fail(PCOLL_EINVAL, "PARTIALCOLL_RECORD: %s/%s: %s", a->folder, a->name,
-                    why);
-    if (a->record < 0) {
-        event_log_break(a, why);
+    if (log->record < 0 && !full)
+        return fail(PCOLL_EINVAL, "PARTIALCOLL_RECORD: %s/%s: %s", log->folder,
+                    log->name, why);
+    if (log->record < 0) {
+        event_log_break(log, why);
         return PCOLL_OK;
     }
-    event_log_write(a, title);
+    event_log_write(log, title);
     return PCOLL_OK;
 }
 
@@ -190,150 +192,133 @@ int event_log_open(uint32_t rank, uint32_t ranks, uint64_t number,
     *out = NULL;
     if (!event_log_wanted())
         return PCOLL_OK;
-    struct event_log *a = calloc(1, sizeof *a);
-    if (!a)
+    struct event_log *log = calloc(1, sizeof *log);
+    if (!log)
         return fail(PCOLL_ENOMEM, "no memory for a record of arrivals");
-    a->record = -1;
-    a->limit = UINT64_MAX;
+    log->record = -1;
+    log->limit = UINT64_MAX;
     snprintf(title, sizeof title,
              "partialcoll arrivals 1, rank %" PRIu32 " of %" PRIu32, rank, ranks);
-    snprintf(a->name, sizeof a->name, "handle-%" PRIu64 "-rank-%" PRIu32 ".txt", number,
-             rank);
+    snprintf(log->name, sizeof log->name, "handle-%" PRIu64 "-rank-%" PRIu32 ".txt",
+             number, rank);
     int rc = PCOLL_OK;
     if (replay) {
-        snprintf(path, sizeof path, "%s/%s", replay, a->name);
-        rc = event_log_load(a, path, title);
+        snprintf(path, sizeof path, "%s/%s", replay, log->name);
+        rc = event_log_load(log, path, title);
     }
     if (record && rc == PCOLL_OK) {
-        snprintf(a->folder, sizeof a->folder, "%s", record);
-        rc = event_log_begin_record(a, title);
+        snprintf(log->folder, sizeof log->folder, "%s", record);
+        rc = event_log_begin_record(log, title);
     }
     if (rc != PCOLL_OK)
-        event_log_close(&a);
-    *out = a;
+        event_log_close(&log);
+    *out = log;
     return rc;
 }
 
 void event_log_close(struct event_log **at)
 {
-    struct event_log *a = *at;
+    struct event_log *log = *at;
     const char *why;
-    if (!a)
+    if (!log)
         return;
-    if (a->record >= 0) {
-        event_log_write(a, last_line);
-        if (!file_close(a->record, &why))
-            event_log_break(a, why);
+    if (log->record >= 0) {
+        event_log_write(log, last_line);
+        if (!file_close(log->record, &why))
+            event_log_break(log, why);
     }
     for (int kind = 0; kind < LOGGED_KINDS; kind++)
-        free(a->replay[kind].at);
-    free(a);
+        free(log->replay[kind].at);
+    free(log);
     *at = NULL;
 }
 
-void event_log_note(struct event_log *a, enum event_log_kind kind, uint64_t number)
+void event_log_note(struct event_log *log, enum event_log_kind kind, uint64_t number)
 {
     char line[32];
-    if (!a || a->record < 0)
+    if (!log || log->record < 0)
         return;
     snprintf(line, sizeof line, "%s %" PRIu64, event_log_words[kind], number);
-    event_log_write(a, line);
+    event_log_write(log, line);
 }
 
 /* Replaying. */
 
-uint64_t event_log_rounds(const struct event_log *a)
+uint64_t event_log_rounds(const struct event_log *log)
 {
-    return a && a->incomplete ? a->replay[LOGGED_ROUND].count : UINT64_MAX;
+    return log && log->incomplete ? log->replay[LOGGED_ROUND].count : UINT64_MAX;
 }
 
-void event_log_set_limit(struct event_log *a, uint64_t rounds)
+void event_log_set_limit(struct event_log *log, uint64_t rounds)
 {
-    a->limit = rounds;
+    log->limit = rounds;
 }
 
-bool event_log_has_ended(const struct event_log *a, uint64_t complete)
+bool event_log_has_ended(const struct event_log *log, uint64_t complete)
 {
-    return a && complete >= a->limit;
+    return log && complete >= log->limit;
 }
 
-int event_log_end_error(const struct event_log *a)
+int event_log_end_error(const struct event_log *log)
 {
     return fail(PCOLL_ESTATE,
                 "PARTIALCOLL_REPLAY: the record is incomplete and ends before round "
                 "%" PRIu64 ": the run that it is of was killed, or its disk was full. "
                 "The replay ends here",
-                a->limit);
+                log->limit);
 }
 
-/* UINT64_MAX without a replay, and after its end. */
-static uint64_t event_log_replayed(const struct event_log *a, enum event_log_kind kind,
-                                   uint64_t i)
+/* Return number i of this kind, or UINT64_MAX without a replay and after its end. */
+static uint64_t event_log_replayed(const struct event_log *log,
+                                   enum event_log_kind kind, uint64_t i)
 {
-    const struct event_log_numbers *n = a ? &a->replay[kind] : NULL;
+    const struct event_log_numbers *n = log ? &log->replay[kind] : NULL;
     return n && i < n->count ? n->at[i] : UINT64_MAX;
 }
 
-bool event_log_admit_round(const struct event_log *a, uint64_t round, uint64_t events)
+bool event_log_admits_round(const struct event_log *log, uint64_t round,
+                            uint64_t events)
 {
-    uint64_t least = event_log_replayed(a, LOGGED_ROUND, round);
-    return !event_log_has_ended(a, round) && (least == UINT64_MAX || events >= least);
+    uint64_t least = event_log_replayed(log, LOGGED_ROUND, round);
+    return !event_log_has_ended(log, round) && (least == UINT64_MAX || events >= least);
 }
 
-bool event_log_admit_event(const struct event_log *a, uint64_t event, uint64_t begun)
+bool event_log_admits_event(const struct event_log *log, const struct member *m)
 {
-    return event_log_has_ended(a, begun) ||
-           event <= event_log_replayed(a, LOGGED_ROUND, begun);
+    return event_log_has_ended(log, m->frozen) ||
+           m->events + 1 <= event_log_replayed(log, LOGGED_ROUND, m->frozen);
 }
 
-bool event_log_knows_call(const struct event_log *a, uint64_t call)
+bool event_log_admits_read(const struct event_log *log, const struct member *m)
 {
-    return !a || !a->incomplete || call < a->replay[LOGGED_CALL].count;
-}
-
-uint64_t event_log_delivered(const struct event_log *a, uint64_t call)
-{
-    return event_log_replayed(a, LOGGED_CALL, call);
-}
-
-uint64_t event_log_complete(const struct event_log *a, uint64_t read)
-{
-    return event_log_replayed(a, LOGGED_READ, read);
-}
-
-bool replay_admits_event(const struct event_log *log, const struct member *m)
-{
-    return event_log_admit_event(log, m->events + 1, m->frozen);
-}
-
-uint64_t replay_complete(const struct event_log *log, const struct member *m)
-{
-    CHECK(member_counts_hold(m));
-    uint64_t most = event_log_delivered(log, m->calls);
-    return m->complete < most ? m->complete : most;
-}
-
-bool replay_admits_read(const struct event_log *log, const struct member *m)
-{
-    uint64_t least = event_log_complete(log, m->stats.delivered);
+    uint64_t least = event_log_replayed(log, LOGGED_READ, m->stats.delivered);
     return least == UINT64_MAX || m->complete >= least;
 }
 
-bool replay_call_over(const struct event_log *log, const struct member *m)
-{
-    uint64_t least = event_log_delivered(log, m->calls);
-    bool one = m->deliver == PCOLL_DELIVER_ONE;
-    if (!one && !event_log_knows_call(log, m->calls))
-        return false;
-    return (one || replay_admits_read(log, m)) &&
-           (m->joining || least == UINT64_MAX || m->complete >= least);
-}
-
-bool replay_holds_read(const struct event_log *log, const struct member *m,
-                       uint64_t last, uint64_t *horizon)
+bool event_log_holds_read(const struct event_log *log, const struct member *m,
+                          uint64_t last, uint64_t *horizon)
 {
     if (!log || m->deliver == PCOLL_DELIVER_ONE || m->delivered > last)
         return false;
-    *horizon = event_log_complete(log, m->stats.delivered);
+    *horizon = event_log_replayed(log, LOGGED_READ, m->stats.delivered);
     return true;
+}
+
+bool event_log_ends_call(const struct event_log *log, const struct member *m)
+{
+    uint64_t least = event_log_replayed(log, LOGGED_CALL, m->calls);
+    if (m->deliver == PCOLL_DELIVER_ALL) {
+        bool unknown =
+            log && log->incomplete && m->calls >= log->replay[LOGGED_CALL].count;
+        if (unknown || !event_log_admits_read(log, m))
+            return false;
+    }
+    return m->joining || least == UINT64_MAX || m->complete >= least;
+}
+
+uint64_t event_log_visible_rounds(const struct event_log *log, const struct member *m)
+{
+    CHECK(member_counts_hold(m));
+    uint64_t most = event_log_replayed(log, LOGGED_CALL, m->calls);
+    return m->complete < most ? m->complete : most;
 }

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The handle: what the application calls (include/partialcoll.h), on top of the domain for
- * deposits and results, of the progress engine for waiting. Here are rounds and what they
- * give; what is handed in and waiting come first.
- *
- * Threads: one at a time on a handle. Everything that the agent shares with the application
- * is behind the domain's mutex, the drive lock or an atomic.
- */
+/* Calls of a handle. Deposits and results go through the domain, waiting through the progress
+ * engine; see handle.h. */
 #include "allreduce/handle.h"
 
 #include <stdio.h>
@@ -19,10 +13,9 @@
 #include "runtime/recovery.h"
 #include "transport/mpi/mpi_transport.h"
 #include "allreduce/control.h"
-#include "allreduce/endpoint.h"
 #include "allreduce/event_log.h"
 
-/* A handle as it is: the state of this rank, and whether it has failed. */
+/* State. */
 
 struct member handle_member(pcoll_handle *h)
 {
@@ -31,18 +24,23 @@ struct member handle_member(pcoll_handle *h)
     return m;
 }
 
-int handle_check(pcoll_handle *h)
+/* Return PCOLL_OK, or the permanent failure of the handle: of its messages, or of an op in
+ * another process. */
+static int handle_check(pcoll_handle *h)
 {
     struct domain *d = h->endpoint->domain;
     int rc = communicator_check(h->base.communicator);
-    if (rc == PCOLL_OK && h->base.orphan)
-        rc = outage_error(h->base.communicator->outage);
-    if (rc == PCOLL_OK && d->ops->failure && (rc = d->ops->failure(d)) != PCOLL_OK)
+    if (rc != PCOLL_OK)
+        return rc;
+    if (h->base.orphan)
+        return outage_error(h->base.communicator->outage);
+    if (d->ops->failure && (rc = d->ops->failure(d)) != PCOLL_OK)
         return fail(rc, "a reduction has failed on one of the ranks of this node");
-    return rc == PCOLL_OK ? staging_failure(h->endpoint->staging) : rc;
+    return staging_failure(h->endpoint->staging);
 }
 
-bool handle_has_failed(const pcoll_handle *h)
+/* The same question without a message. */
+static bool handle_has_failed(const pcoll_handle *h)
 {
     struct domain *d = h->endpoint->domain;
     return atomic_load(&h->base.communicator->failure) || h->base.orphan ||
@@ -50,14 +48,13 @@ bool handle_has_failed(const pcoll_handle *h)
            staging_failure(h->endpoint->staging) != PCOLL_OK;
 }
 
-/* A handle that replays an event log (replay.h): whoever comes too early is to try again. One that
- * has none does all of this at once. */
+/* Replay of an event log. A handle without one goes on at once. */
 
 static bool handle_may_happen(void *arg)
 {
     pcoll_handle *h = arg;
     struct member m = handle_member(h);
-    return replay_admits_event(handle_log(h), &m) ||
+    return event_log_admits_event(h->endpoint->event_log, &m) ||
            atomic_load(&h->base.communicator->failure);
 }
 
@@ -65,17 +62,12 @@ static bool handle_may_read(void *arg)
 {
     pcoll_handle *h = arg;
     struct member m = handle_member(h);
-    return replay_admits_read(handle_log(h), &m) ||
-           event_log_has_ended(handle_log(h), m.complete) ||
+    return event_log_admits_read(h->endpoint->event_log, &m) ||
+           event_log_has_ended(h->endpoint->event_log, m.complete) ||
            atomic_load(&h->base.communicator->failure);
 }
 
-bool handle_replay_has_ended(pcoll_handle *h)
-{
-    return handle_log(h) &&
-           event_log_has_ended(handle_log(h), handle_member(h).complete);
-}
-
+/* Wait for a while; PCOLL_EAGAIN: call again. */
 static int handle_await_replay(pcoll_handle *h, bool (*ready)(void *))
 {
     enum { PATIENCE_US = 100000 };
@@ -83,55 +75,62 @@ static int handle_await_replay(pcoll_handle *h, bool (*ready)(void *))
     return rc == PCOLL_OK ? communicator_check(h->base.communicator) : rc;
 }
 
-int handle_await_turn(pcoll_handle *h)
+/* Wait until a deposit, join or leave may happen. */
+static int handle_await_turn(pcoll_handle *h)
 {
-    return handle_log(h) ? handle_await_replay(h, handle_may_happen) : PCOLL_OK;
+    return h->endpoint->event_log ? handle_await_replay(h, handle_may_happen)
+                                  : PCOLL_OK;
 }
 
-int handle_await_read(pcoll_handle *h, uint64_t last, uint64_t *horizon)
+/* Wait until a read up to round `last` may happen, as if no more than *horizon rounds were
+ * complete. */
+static int handle_await_read(pcoll_handle *h, uint64_t last, uint64_t *horizon)
 {
-    if (!handle_log(h))
+    struct event_log *log = h->endpoint->event_log;
+    if (!log)
         return PCOLL_OK;
     struct member m = handle_member(h);
-    if (!replay_holds_read(handle_log(h), &m, last, horizon))
+    if (!event_log_holds_read(log, &m, last, horizon))
         return PCOLL_OK;
     int rc = handle_await_replay(h, handle_may_read);
     m = handle_member(h);
-    return rc == PCOLL_OK && !replay_admits_read(handle_log(h), &m)
-               ? event_log_end_error(handle_log(h))
-               : rc;
+    return rc == PCOLL_OK && !event_log_admits_read(log, &m) ? event_log_end_error(log)
+                                                             : rc;
 }
 
-void handle_note_read(pcoll_handle *h)
+/* Return whether the replay of an incomplete record is at its end: no more rounds follow. */
+static bool handle_replay_has_ended(pcoll_handle *h)
 {
-    if (handle_log(h) && handle_member(h).deliver == PCOLL_DELIVER_ALL)
-        event_log_note(handle_log(h), LOGGED_READ, handle_member(h).seen);
+    struct event_log *log = h->endpoint->event_log;
+    return log && event_log_has_ended(log, handle_member(h).complete);
 }
 
-bool handle_replay_is_over(pcoll_handle *h)
+/* Return whether the outstanding call may end, as far as the replay is concerned. */
+static bool handle_replay_ends_call(pcoll_handle *h)
 {
-    if (!handle_log(h))
+    if (!h->endpoint->event_log)
         return true;
     struct member m = handle_member(h);
-    return replay_call_over(handle_log(h), &m) ||
+    return event_log_ends_call(h->endpoint->event_log, &m) ||
            atomic_load(&h->base.communicator->failure);
 }
 
-/* Endpoints that others have followed, until nobody writes to them any more; see handle.h. */
+/* Endpoints that a recovery replaced. */
 
-void handle_end_endpoint(void *endpoint)
+void handle_destroy_endpoint(void *arg)
 {
-    struct endpoint *v = endpoint;
-    endpoint_destroy(&v);
+    struct endpoint *endpoint = arg;
+    endpoint_destroy(&endpoint);
 }
 
-void handle_bury(pcoll_handle *h, struct endpoint *v)
+void handle_retire_endpoint(pcoll_handle *h, struct endpoint *endpoint)
 {
-    CHECK(h->continues && v);
-    recovery_bury(h->base.communicator, handle_end_endpoint, v, false);
+    CHECK(h->continues && endpoint);
+    recovery_bury(h->base.communicator, handle_destroy_endpoint, endpoint, false);
 }
 
-void handle_filled(pcoll_handle *h)
+/* The application has filled the send slot of an earlier endpoint: copy it to the current one. */
+static void handle_end_filling(pcoll_handle *h)
 {
     struct endpoint *from = h->gate.filling;
     CHECK(from && from != h->endpoint);
@@ -139,7 +138,7 @@ void handle_filled(pcoll_handle *h)
            from->domain->ops->send_slot(from->domain),
            payload_data_bytes(&from->shape.payload));
     h->gate.filling = NULL;
-    handle_bury(h, from);
+    handle_retire_endpoint(h, from);
 }
 
 void handle_begin_recoverable(pcoll_handle *h)
@@ -154,38 +153,20 @@ void handle_end_recoverable(pcoll_handle *h)
         gate_destroy(&h->gate.gate);
 }
 
-/*
- * What a call of a handle hands in: buffers of the host at once, those of a device when they
- * have been copied (staging.h). And the copy of a result to a device, which is the same
- * the other way round.
- */
+/* Starting a call. Buffers of the host are deposited at once, buffers of a device when they
+ * have been copied (staging.h). */
 
-static int handle_check_device(const pcoll_handle *h)
+static int handle_check_buffer(const struct payload *p, int32_t buffer)
 {
-    return h->endpoint->staging
+    return buffer >= 0 && buffer < p->parts
                ? PCOLL_OK
-               : fail(PCOLL_ESTATE, "the handle was made for buffers of the host");
+               : fail(PCOLL_EINVAL, "buffer: expected 0 to %d, got %d", p->parts - 1,
+                      buffer);
 }
 
-static void handle_report_deposit(pcoll_handle *h, enum deposit_outcome outcome)
-{
-    if (h->gate.stopped) /* it is looked at when all goes on */
-        return;
-    endpoint_deposited(h->endpoint, outcome);
-    if (outcome != DEPOSIT_ARRIVED && h->endpoint->drives)
-        progress_without_agent(h->base.communicator->progress);
-}
-
-/* What the deposit would say, which comes later. */
-static int handle_check_begin(pcoll_handle *h)
-{
-    struct member m = handle_member(h);
-    m.started = m.started || h->started;
-    return member_begin(&m);
-}
-
-int handle_check_buffers(const pcoll_handle *h, const char *name,
-                         const void *const *buffers)
+/* Check that no buffer with elements is NULL. `buffers` itself may be NULL. */
+static int handle_check_buffers(const pcoll_handle *h, const char *name,
+                                const void *const *buffers)
 {
     const struct payload *p = &h->endpoint->shape.payload;
     for (int i = 0; buffers && i < p->parts; i++)
@@ -194,72 +175,97 @@ int handle_check_buffers(const pcoll_handle *h, const char *name,
     return PCOLL_OK;
 }
 
-int pcoll_handle_start(pcoll_handle *h, const void *const *send)
+/* Check what the deposit, which follows later, would check. */
+static int handle_check_begin(pcoll_handle *h)
 {
-    int rc = handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
-    if ((rc = handle_await_turn(h)) != PCOLL_OK)
-        return handle_leave(h, rc);
+    struct member m = handle_member(h);
+    m.started = m.started || h->started;
+    return member_begin(&m);
+}
+
+/* A deposit has been made: notify the driver. During a recovery nobody is notified; all
+ * endpoints are polled when it ends. */
+static void handle_report_deposit(pcoll_handle *h, enum deposit_outcome outcome)
+{
+    if (h->gate.stopped)
+        return;
+    endpoint_deposited(h->endpoint, outcome);
+    if (outcome != DEPOSIT_ARRIVED && h->endpoint->drives)
+        progress_without_agent(h->base.communicator->progress);
+}
+
+/* Make the deposit of a call on device buffers, if its copy is complete. Return whether the
+ * deposit has been made, now or before. */
+static bool handle_try_arrival(pcoll_handle *h)
+{
+    bool made;
+    enum deposit_outcome outcome;
+    bool arrived =
+        staging_try(h->endpoint->staging, h->endpoint->domain, &made, &outcome);
+    if (made)
+        handle_report_deposit(h, outcome);
+    return arrived;
+}
+
+static int handle_deposit(pcoll_handle *h, const void *const *send)
+{
     struct domain *d = h->endpoint->domain;
     enum deposit_outcome outcome;
-    rc = handle_check(h);
+    int rc = handle_await_turn(h) ?: handle_check(h);
     if (rc == PCOLL_OK && !staging_arrived(h->endpoint->staging))
-        rc = handle_check_begin(h); /* which it may not: a deposit is under way */
+        rc = handle_check_begin(h); /* fails: a deposit is under way */
     if (rc == PCOLL_OK && !send && !d->ops->send_slot(d))
         rc = fail_null("send", 0);
     if (rc == PCOLL_OK)
         rc = handle_check_buffers(h, "send", send);
-    if (rc == PCOLL_OK && h->gate.filling)
-        handle_filled(h);
-    if (rc == PCOLL_OK)
-        rc = d->ops->deposit(d, send, &outcome);
-    if (rc != PCOLL_OK)
-        return handle_leave(h, rc);
-    h->started = true;
-    handle_report_deposit(h, outcome);
-    return handle_leave(h, PCOLL_OK);
-}
-
-/* Buffers of a device: the call counts from here on, its deposit is made when they have
- * been copied. A replay has to know when that is. */
-int pcoll_handle_start_device(pcoll_handle *h, const pcoll_place *send, uint64_t stream)
-{
-    int rc = fail_if_null(send) ?: handle_enter(h);
     if (rc != PCOLL_OK)
         return rc;
-    if ((rc = handle_check_device(h)) == PCOLL_OK)
-        rc = handle_check(h);
-    if (rc == PCOLL_OK)
-        rc = handle_check_begin(h);
-    if (rc == PCOLL_OK)
-        rc = staging_begin(h->endpoint->staging, h->endpoint->domain, send, stream);
+    if (h->gate.filling)
+        handle_end_filling(h);
+    if ((rc = d->ops->deposit(d, send, &outcome)) != PCOLL_OK)
+        return rc;
+    h->started = true;
+    handle_report_deposit(h, outcome);
+    return PCOLL_OK;
+}
+
+int pcoll_handle_start(pcoll_handle *h, const void *const *send)
+{
+    int rc = handle_enter(h);
+    return rc == PCOLL_OK ? handle_leave(h, handle_deposit(h, send)) : rc;
+}
+
+static int handle_check_device(const pcoll_handle *h)
+{
+    return h->endpoint->staging
+               ? PCOLL_OK
+               : fail(PCOLL_ESTATE, "the handle was made for buffers of the host");
+}
+
+/* The call counts as started from here on. It waits for no replay: handles with device buffers
+ * are neither recorded nor replayed. */
+int pcoll_handle_start_device(pcoll_handle *h, const pcoll_place *send, uint64_t stream)
+{
+    HANDLE_ENTER(h, send);
+    struct endpoint *endpoint = h->endpoint;
+    int rc = handle_check_device(h)
+                 ?: handle_check(h)
+                 ?: handle_check_begin(h)
+                 ?: staging_begin(endpoint->staging, endpoint->domain, send, stream);
     if (rc == PCOLL_OK) {
         h->started = true;
-        communicator_notify(h->base.communicator, &h->endpoint->base);
+        communicator_notify(h->base.communicator, &endpoint->base);
     }
     return handle_leave(h, rc);
 }
 
 int pcoll_handle_fetch_device(pcoll_handle *h, const pcoll_place *recv, uint64_t stream)
 {
-    int rc = fail_if_null(recv) ?: handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
-    if ((rc = handle_check_device(h)) == PCOLL_OK)
-        rc = staging_fetch(h->endpoint->staging, h->endpoint->domain, recv, stream);
-    return handle_leave(h, rc);
-}
-
-bool handle_try_arrival(pcoll_handle *h)
-{
-    struct endpoint *v = h->endpoint;
-    bool made;
-    enum deposit_outcome outcome;
-    bool arrived = staging_try(v->staging, v->domain, &made, &outcome);
-    if (made)
-        handle_report_deposit(h, outcome);
-    return arrived;
+    HANDLE_ENTER(h, recv);
+    struct endpoint *endpoint = h->endpoint;
+    return handle_leave(
+        h, handle_check_device(h)
+               ?: staging_fetch(endpoint->staging, endpoint->domain, recv, stream));
 }
 
 static bool handle_has_arrived(void *arg)
@@ -268,10 +274,10 @@ static bool handle_has_arrived(void *arg)
     return handle_try_arrival(h) || handle_has_failed(h);
 }
 
+/* This call is also allowed while the handle is being freed. */
 int pcoll_handle_arrive(pcoll_handle *h, int64_t timeout_us)
 {
-    int rc = fail_if_null_as("handle", h)
-                 ?: user_object_enter(&h->base); /* also while it is being freed */
+    int rc = fail_if_null_as("handle", h) ?: user_object_enter(&h->base);
     if (rc != PCOLL_OK)
         return rc;
     handle_lock(h);
@@ -288,33 +294,50 @@ int pcoll_handle_arrive(pcoll_handle *h, int64_t timeout_us)
 
 int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)
 {
-    int rc = fail_if_null(address) ?: handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
-    struct endpoint *v = h->gate.filling ? h->gate.filling : h->endpoint;
-    char *slot = v->domain->ops->send_slot(v->domain);
-    const struct payload *p = &v->shape.payload;
-    if (!slot)
-        rc = fail(PCOLL_ESTATE, "the handle was made with send buffers of its user");
-    else if (buffer < 0 || buffer >= p->parts)
-        rc = fail(PCOLL_EINVAL, "buffer: expected 0 to %d, got %d", p->parts - 1,
-                  buffer);
-    else
+    HANDLE_ENTER(h, address);
+    struct endpoint *endpoint = h->gate.filling ? h->gate.filling : h->endpoint;
+    char *slot = endpoint->domain->ops->send_slot(endpoint->domain);
+    const struct payload *p = &endpoint->shape.payload;
+    int rc =
+        slot ? handle_check_buffer(p, buffer)
+             : fail(PCOLL_ESTATE, "the handle was made with send buffers of its user");
+    if (rc == PCOLL_OK)
         *address = slot + p->part[buffer].offset;
     return handle_leave(h, rc);
 }
 
-/*
- * Waiting for the round of a call: of one handle, or of any of several. Who drives or sleeps is
- * aside meanwhile.
- */
-
-/* A replay that is at its end completes no more rounds. */
-static bool handle_call_is_in_vain(pcoll_handle *h)
+/* Change the state of this rank: join or leave. */
+static int handle_change(pcoll_handle *h, int (*step)(struct member *))
 {
-    return handle_has_failed(h) || handle_replay_has_ended(h);
+    struct domain *d = h->endpoint->domain;
+    int rc = handle_await_turn(h) ?: handle_check(h);
+    if (rc == PCOLL_OK && !staging_arrived(h->endpoint->staging))
+        rc = fail(PCOLL_ESTATE, "wait for the round of the last start first");
+    if (rc != PCOLL_OK || (rc = d->ops->change(d, step)) != PCOLL_OK)
+        return rc;
+    h->started = h->started || step == member_join;
+    if (!h->gate.stopped)
+        endpoint_poll(h->endpoint, false);
+    return PCOLL_OK;
 }
 
+int pcoll_handle_join(pcoll_handle *h)
+{
+    int rc = handle_enter(h);
+    return rc == PCOLL_OK ? handle_leave(h, handle_change(h, member_join)) : rc;
+}
+
+int pcoll_handle_leave(pcoll_handle *h)
+{
+    int rc = handle_enter(h);
+    return rc == PCOLL_OK ? handle_leave(h, handle_change(h, member_leave)) : rc;
+}
+
+/* Waiting for the round of a call, of one handle or of any of several. A thread that drives or
+ * sleeps is outside the gate meanwhile. */
+
+/* Return whether the call is over, or can never be: the handle has failed, or a replay has
+ * ended. Help with the round. */
 static bool handle_poll_call(pcoll_handle *h)
 {
     struct domain *d = h->endpoint->domain;
@@ -325,17 +348,22 @@ static bool handle_poll_call(pcoll_handle *h)
         endpoint_help(h->endpoint);
         ready = d->ops->ready(d);
     }
-    return (ready && handle_replay_is_over(h)) || handle_call_is_in_vain(h);
+    return (ready && handle_replay_ends_call(h)) || handle_has_failed(h) ||
+           handle_replay_has_ended(h);
 }
 
-/* Of one who stays inside, unless it is shut. */
+/* For a thread inside the gate. A recovery that waits for it begins now. */
 static bool handle_call_is_over_inside(void *arg)
 {
-    handle_let_recover(arg);
-    return handle_poll_call(arg);
+    pcoll_handle *h = arg;
+    if (h->continues && gate_is_closed(&h->gate.gate)) {
+        handle_unlock(h);
+        handle_lock(h);
+    }
+    return handle_poll_call(h);
 }
 
-/* Of one who sleeps or drives. */
+/* For a thread outside the gate. */
 static bool handle_call_is_over(void *arg)
 {
     handle_lock(arg);
@@ -344,7 +372,6 @@ static bool handle_call_is_over(void *arg)
     return over;
 }
 
-/* In shared memory: wants to be woken, from before its last look on. */
 static void handle_expect_wake(pcoll_handle *h, bool asleep)
 {
     struct domain *d = h->endpoint->domain;
@@ -353,35 +380,46 @@ static void handle_expect_wake(pcoll_handle *h, bool asleep)
         d->ops->sleeps(d, asleep);
 }
 
-/* In one domain the others are microseconds away: not worth a sleep, if they run. If
- * they do not, they need the cores more than we do. */
+/* Ask to be woken before the last poll, then leave the gate. */
+static void handle_begin_sleep(pcoll_handle *h)
+{
+    handle_expect_wake(h, true);
+    handle_unlock(h);
+}
+
+static void handle_end_sleep(pcoll_handle *h)
+{
+    handle_lock(h);
+    handle_expect_wake(h, false);
+}
+
+/* In one domain the other ranks are microseconds away if they run: poll before sleeping. If
+ * they do not run, they need the cores more than this rank does. */
 static int handle_sleep(pcoll_handle *h, int64_t timeout_us)
 {
     struct progress *p = h->base.communicator->progress;
     bool near = h->endpoint->placement.domains == 1 && h->endpoint->domain->ops->help;
     if (near && timeout_us > 0 && progress_soon(p, handle_call_is_over_inside, h))
         return PCOLL_OK;
-    handle_expect_wake(h, true);
-    handle_unlock(h);
+    handle_begin_sleep(h);
     int rc = near ? progress_sleep(p, handle_call_is_over, h, timeout_us)
                   : progress_wait(p, handle_call_is_over, h, timeout_us);
-    handle_lock(h);
-    handle_expect_wake(h, false);
+    handle_end_sleep(h);
     return rc;
 }
 
-/* The wait has ended: is the call over, or was it in vain? */
+/* The wait has ended: return PCOLL_OK if the call is over, else why it can never be. */
 static int handle_check_call(pcoll_handle *h)
 {
     int rc = handle_check(h);
     bool over = h->endpoint->domain->ops->ready(h->endpoint->domain) &&
-                handle_replay_is_over(h);
+                handle_replay_ends_call(h);
     return rc == PCOLL_OK && !over && handle_replay_has_ended(h)
-               ? event_log_end_error(handle_log(h))
+               ? event_log_end_error(h->endpoint->event_log)
                : rc;
 }
 
-int handle_wait_for_call(pcoll_handle *h, int64_t timeout_us)
+static int handle_wait_for_call(pcoll_handle *h, int64_t timeout_us)
 {
     if (!h->started)
         return fail(PCOLL_ESTATE, "not started: there is nothing to wait for");
@@ -389,7 +427,8 @@ int handle_wait_for_call(pcoll_handle *h, int64_t timeout_us)
     struct domain *d = h->endpoint->domain;
     if (rc != PCOLL_OK)
         return rc;
-    if (d->ops->ready(d) && !d->ops->failure && !h->endpoint->staging && !handle_log(h))
+    if (d->ops->ready(d) && !d->ops->failure && !h->endpoint->staging &&
+        !h->endpoint->event_log)
         return PCOLL_OK;
     return handle_check_call(h);
 }
@@ -400,16 +439,14 @@ int pcoll_handle_wait(pcoll_handle *h, int64_t timeout_us)
     return rc == PCOLL_OK ? handle_leave(h, handle_wait_for_call(h, timeout_us)) : rc;
 }
 
-/* Several of them. */
-
-struct any {
+struct handle_any {
     pcoll_handle *const *handles;
     int32_t count, first;
 };
 
 static bool handle_any_is_over(void *arg)
 {
-    struct any *any = arg;
+    struct handle_any *any = arg;
     for (int32_t i = 0; i < any->count; i++) {
         if (!any->handles[i] || !handle_call_is_over(any->handles[i]))
             continue;
@@ -448,28 +485,6 @@ static int handle_enter_all(pcoll_handle *const *handles, int32_t count,
     return *p ? PCOLL_OK : fail(PCOLL_EEMPTY, "no handle to wait for");
 }
 
-static void handle_lock_all(pcoll_handle *const *handles, int32_t count)
-{
-    for (int32_t i = 0; i < count; i++)
-        if (handles[i])
-            handle_lock(handles[i]);
-}
-
-static void handle_unlock_all(pcoll_handle *const *handles, int32_t count)
-{
-    for (int32_t i = 0; i < count; i++)
-        if (handles[i])
-            handle_unlock(handles[i]);
-}
-
-static void handle_expect_wakes(pcoll_handle *const *handles, int32_t count,
-                                bool asleep)
-{
-    for (int32_t i = 0; i < count; i++)
-        if (handles[i])
-            handle_expect_wake(handles[i], asleep);
-}
-
 int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_us,
                    int32_t *index)
 {
@@ -477,12 +492,14 @@ int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_
     int rc = fail_if_null(handles, index) ?: handle_enter_all(handles, count, &p);
     if (rc != PCOLL_OK)
         return rc;
-    struct any any = {.handles = handles, .count = count};
-    handle_expect_wakes(handles, count, true);
-    handle_unlock_all(handles, count);
+    struct handle_any any = {.handles = handles, .count = count};
+    for (int32_t i = 0; i < count; i++)
+        if (handles[i])
+            handle_begin_sleep(handles[i]);
     rc = progress_wait(p, handle_any_is_over, &any, timeout_us);
-    handle_lock_all(handles, count);
-    handle_expect_wakes(handles, count, false);
+    for (int32_t i = 0; i < count; i++)
+        if (handles[i])
+            handle_end_sleep(handles[i]);
     *index = any.first;
     if (rc == PCOLL_OK)
         rc = handle_check_call(handles[any.first]);
@@ -490,32 +507,36 @@ int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_
     return rc;
 }
 
-/* The call is over: the application may start the next one. */
-static int handle_finish(pcoll_handle *h)
-{
-    int rc = h->endpoint->domain->ops->change(h->endpoint->domain, member_finish);
-    h->started = h->started && rc != PCOLL_OK;
-    if (rc == PCOLL_OK && handle_log(h))
-        event_log_note(handle_log(h), LOGGED_CALL, handle_member(h).delivered);
-    return rc;
-}
+/* Results. */
 
 static int handle_deliver(pcoll_handle *h, uint64_t last, void *const *recv,
                           pcoll_round *round, uint64_t *masks)
 {
     struct domain *d = h->endpoint->domain;
+    struct event_log *log = h->endpoint->event_log;
     bool moved = false;
     uint64_t horizon = UINT64_MAX;
-    int rc = handle_check_buffers(h, "recv", (const void *const *)recv);
-    if (rc == PCOLL_OK)
-        rc = handle_await_read(h, last, &horizon);
-    if (rc == PCOLL_OK)
-        rc = d->ops->deliver(d, last, horizon, recv, round, masks, &moved);
-    if (rc == PCOLL_OK)
-        handle_note_read(h);
-    if ((moved || handle_log(h)) && !h->gate.stopped)
+    int rc = handle_check_buffers(h, "recv", (const void *const *)recv)
+                 ?: handle_await_read(h, last, &horizon)
+                 ?: d->ops->deliver(d, last, horizon, recv, round, masks, &moved);
+    if (rc == PCOLL_OK && log && handle_member(h).deliver == PCOLL_DELIVER_ALL)
+        event_log_note(log, LOGGED_READ, handle_member(h).seen);
+    if ((moved || log) && !h->gate.stopped)
         endpoint_poll(h->endpoint, false);
     return rc;
+}
+
+/* The call is over: the application may start the next one. */
+static int handle_finish(pcoll_handle *h)
+{
+    struct endpoint *endpoint = h->endpoint;
+    int rc = endpoint->domain->ops->change(endpoint->domain, member_finish);
+    if (rc != PCOLL_OK)
+        return rc;
+    h->started = false;
+    if (endpoint->event_log)
+        event_log_note(endpoint->event_log, LOGGED_CALL, handle_member(h).delivered);
+    return PCOLL_OK;
 }
 
 int pcoll_handle_take(pcoll_handle *h, int64_t timeout_us, void *const *recv,
@@ -524,12 +545,9 @@ int pcoll_handle_take(pcoll_handle *h, int64_t timeout_us, void *const *recv,
     int rc = fail_if_null(round) ?: handle_enter_waiting(h);
     if (rc != PCOLL_OK)
         return rc;
-    rc = handle_wait_for_call(h, timeout_us);
-    if (rc == PCOLL_OK)
-        rc = handle_deliver(h, UINT64_MAX, recv, round, masks);
-    if (rc == PCOLL_OK)
-        rc = handle_finish(h);
-    return handle_leave(h, rc);
+    return handle_leave(h, handle_wait_for_call(h, timeout_us)
+                               ?: handle_deliver(h, UINT64_MAX, recv, round, masks)
+                               ?: handle_finish(h));
 }
 
 int pcoll_handle_measure(pcoll_handle *h, const void *const *send, void *const *recv,
@@ -556,56 +574,14 @@ int pcoll_handle_measure(pcoll_handle *h, const void *const *send, void *const *
 int pcoll_handle_deliver(pcoll_handle *h, uint64_t last, void *const *recv,
                          pcoll_round *round, uint64_t *masks)
 {
-    int rc = fail_if_null(round) ?: handle_enter(h);
-    return rc == PCOLL_OK ? handle_leave(h, handle_deliver(h, last, recv, round, masks))
-                          : rc;
-}
-
-int pcoll_handle_rounds(pcoll_handle *h, uint64_t *complete, uint64_t *delivered)
-{
-    int rc = fail_if_null(complete, delivered) ?: handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
-    struct member m = handle_member(h);
-    *complete = replay_complete(handle_log(h), &m);
-    *delivered = m.delivered;
-    return handle_leave(h, PCOLL_OK);
+    HANDLE_ENTER(h, round);
+    return handle_leave(h, handle_deliver(h, last, recv, round, masks));
 }
 
 int pcoll_handle_finish(pcoll_handle *h)
 {
     int rc = handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
-    return handle_leave(h, handle_finish(h));
-}
-
-static int handle_change(pcoll_handle *h, int (*step)(struct member *))
-{
-    int rc = handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
-    rc = handle_await_turn(h);
-    if (rc == PCOLL_OK)
-        rc = handle_check(h);
-    if (rc == PCOLL_OK && !staging_arrived(h->endpoint->staging))
-        rc = fail(PCOLL_ESTATE, "wait for the round of the last start first");
-    if (rc == PCOLL_OK)
-        rc = h->endpoint->domain->ops->change(h->endpoint->domain, step);
-    h->started = h->started || (rc == PCOLL_OK && step == member_join);
-    if (rc == PCOLL_OK && !h->gate.stopped)
-        endpoint_poll(h->endpoint, false);
-    return handle_leave(h, rc);
-}
-
-int pcoll_handle_join(pcoll_handle *h)
-{
-    return handle_change(h, member_join);
-}
-
-int pcoll_handle_leave(pcoll_handle *h)
-{
-    return handle_change(h, member_leave);
+    return rc == PCOLL_OK ? handle_leave(h, handle_finish(h)) : rc;
 }
 
 int pcoll_handle_progress(pcoll_handle *h)
@@ -617,16 +593,21 @@ int pcoll_handle_progress(pcoll_handle *h)
     return handle_leave(h, communicator_check(h->base.communicator));
 }
 
-/* Looking at a handle: what it is, what it has done, whom it waits for. */
+/* Queries. */
+
+int pcoll_handle_rounds(pcoll_handle *h, uint64_t *complete, uint64_t *delivered)
+{
+    HANDLE_ENTER(h, complete, delivered);
+    struct member m = handle_member(h);
+    *complete = event_log_visible_rounds(h->endpoint->event_log, &m);
+    *delivered = m.delivered;
+    return handle_leave(h, PCOLL_OK);
+}
 
 int pcoll_handle_stats(pcoll_handle *h, pcoll_stats *stats)
 {
-    int rc = fail_if_null(stats) ?: handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
-    struct member m;
-    h->endpoint->domain->ops->snapshot(h->endpoint->domain, &m);
-    *stats = m.stats;
+    HANDLE_ENTER(h, stats);
+    *stats = handle_member(h).stats;
     progress_lock(h->base.communicator->progress);
     stats->activations_dropped = h->endpoint->engine.dropped;
     stats->activations_early = h->endpoint->engine.early;
@@ -636,31 +617,26 @@ int pcoll_handle_stats(pcoll_handle *h, pcoll_stats *stats)
 
 int pcoll_handle_algorithm(pcoll_handle *h, int32_t *algorithm)
 {
-    int rc = fail_if_null(algorithm) ?: handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
+    HANDLE_ENTER(h, algorithm);
     *algorithm = (int32_t)h->endpoint->data.plan.algorithm;
     return handle_leave(h, PCOLL_OK);
 }
 
 int pcoll_handle_failed(pcoll_handle *h, uint64_t *set)
 {
-    int rc = fail_if_null(set) ?: handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
+    HANDLE_ENTER(h, set);
     const struct round_shape *shape = &h->endpoint->shape;
-    bitset_clear(set, bitset_words(shape->ranks));
-    for (size_t i = 0; shape->failed && i < bitset_words(shape->ranks); i++)
-        set[i] = shape->failed[i];
+    size_t words = bitset_words(shape->ranks);
+    bitset_clear(set, words);
+    if (shape->failed)
+        memcpy(set, shape->failed, words * sizeof *set);
     return handle_leave(h, PCOLL_OK);
 }
 
 int pcoll_handle_outages(pcoll_handle *h, uint32_t *count, int64_t *began,
                          int64_t *ended)
 {
-    int rc = fail_if_null(count, began, ended) ?: handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
+    HANDLE_ENTER(h, count, began, ended);
     *count = 0;
     *began = *ended = 0;
     if (h->continues)
@@ -668,11 +644,11 @@ int pcoll_handle_outages(pcoll_handle *h, uint32_t *count, int64_t *began,
     return handle_leave(h, PCOLL_OK);
 }
 
+/* The thread stays outside the gate of the handle: a recovery that must end first needs it. */
 int pcoll_handle_comm(pcoll_handle *h, void *comm)
 {
     int rc =
-        fail_if_null_as("handle, comm", h, comm)
-            ?: user_object_enter_open(&h->base); /* not inside: recovery needs it */
+        fail_if_null_as("handle, comm", h, comm) ?: user_object_enter_open(&h->base);
     if (rc != PCOLL_OK)
         return rc;
     struct outage *outage = h->base.communicator->outage;
@@ -687,32 +663,26 @@ int pcoll_handle_comm(pcoll_handle *h, void *comm)
 int pcoll_handle_domain(pcoll_handle *h, int32_t *domain, uint32_t *domains,
                         uint32_t *members)
 {
-    int rc = fail_if_null(domain, domains, members) ?: handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
+    HANDLE_ENTER(h, domain, domains, members);
+    const struct placement *p = &h->endpoint->placement;
     *members = (uint32_t)h->endpoint->domain->members;
-    *domains = h->endpoint->placement.domains;
-    *domain =
-        *domains < h->endpoint->placement.ranks ? PCOLL_DOMAIN_NODE : PCOLL_DOMAIN_RANK;
+    *domains = p->domains;
+    *domain = p->domains < p->ranks ? PCOLL_DOMAIN_NODE : PCOLL_DOMAIN_RANK;
     return handle_leave(h, PCOLL_OK);
 }
 
 int pcoll_handle_result(pcoll_handle *h, int32_t buffer, const void **address)
 {
-    int rc = fail_if_null(address) ?: handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
+    HANDLE_ENTER(h, address);
     struct member m = handle_member(h);
     struct domain *d = h->endpoint->domain;
-    const struct payload *p = &h->endpoint->shape.payload;
-    if (buffer < 0 || buffer >= p->parts)
-        rc = fail(PCOLL_EINVAL, "buffer: expected 0 to %d, got %d", p->parts - 1,
-                  buffer);
-    else if (m.deliver != PCOLL_DELIVER_ONE || !m.delivered)
+    const struct payload *p = &d->shape->payload;
+    int rc = handle_check_buffer(p, buffer);
+    if (rc == PCOLL_OK && (m.deliver != PCOLL_DELIVER_ONE || !m.delivered))
         rc = fail(PCOLL_ESTATE, m.delivered ? "results stay where they are with "
                                               "deliver=\"one\" only"
                                             : "no result has been delivered yet");
-    else
+    if (rc == PCOLL_OK)
         *address = (const char *)message_payload(d->shape,
                                                  d->ops->result(d, m.delivered - 1)) +
                    p->part[buffer].offset;
@@ -721,33 +691,27 @@ int pcoll_handle_result(pcoll_handle *h, int32_t buffer, const void **address)
 
 int pcoll_handle_schedule(pcoll_handle *h, const char *format, char **text)
 {
-    int rc = fail_if_null(format, text) ?: handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
-    if (!strcmp(format, "text"))
-        *text = sched_text(h->endpoint->sched);
-    else if (!strcmp(format, "dot"))
-        *text = sched_dot(h->endpoint->sched);
-    else
-        return handle_leave(
-            h, fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",
-                    format));
-    return handle_leave(h,
-                        *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text"));
+    HANDLE_ENTER(h, format, text);
+    int rc = PCOLL_OK;
+    bool dot = !strcmp(format, "dot");
+    if (!dot && strcmp(format, "text") != 0)
+        rc = fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",
+                  format);
+    else if (!(*text = (dot ? sched_dot : sched_text)(h->endpoint->sched)))
+        rc = fail(PCOLL_ENOMEM, "no memory for a text");
+    return handle_leave(h, rc);
 }
 
 int pcoll_handle_goal(pcoll_handle *h, double ns_per_byte, char **text)
 {
-    int rc = fail_if_null(text) ?: handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
+    HANDLE_ENTER(h, text);
+    int rc = PCOLL_OK;
     if (!(ns_per_byte >= 0 && ns_per_byte <= PCOLL_LONGEST_TIME))
-        return handle_leave(h,
-                            fail(PCOLL_EINVAL, "ns_per_byte: expected 0 to %g, got %g",
-                                 PCOLL_LONGEST_TIME, ns_per_byte));
-    *text = endpoint_goal(h->endpoint, ns_per_byte);
-    return handle_leave(h,
-                        *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text"));
+        rc = fail(PCOLL_EINVAL, "ns_per_byte: expected 0 to %g, got %g",
+                  PCOLL_LONGEST_TIME, ns_per_byte);
+    else if (!(*text = endpoint_goal(h->endpoint, ns_per_byte)))
+        rc = fail(PCOLL_ENOMEM, "no memory for a text");
+    return handle_leave(h, rc);
 }
 
 void pcoll_text_free(char *text)
@@ -763,46 +727,32 @@ int pcoll_handle_missing(pcoll_handle *h, int64_t patience_us, char *text,
         return rc;
     handle_lock(h);
     staging_hold(h->endpoint->staging);
-    if (h->gate.stopped) {
+    if (h->gate.stopped)
         snprintf(text, capacity, "ranks have died, and the others are about to go on");
-        return handle_leave(h, PCOLL_OK);
-    }
-    return handle_leave(h, stall_report_run(h->endpoint, patience_us, text, capacity));
+    else
+        rc = stall_report_missing(h->endpoint, patience_us, text, capacity);
+    return handle_leave(h, rc);
 }
 
 /*
- * Another op for a handle, between two rounds: for callers whose ops and datatypes come
- * and go with each call.
+ * Another op for a handle, between two rounds: for callers whose ops and datatypes come and go
+ * with each call.
  *
- * Why that needs no lock: whoever drives, reduces for a round only between this rank's
- * arrival at it and its end here, if the round waits for every rank. Both are marked
- * under the domain's mutex, by which the driver of the last round has let go of the
- * reduction before we see that it is over, and the driver of the next one sees ours.
+ * No lock is needed. If every round waits for every rank, the driver reduces for a round only
+ * after this rank's arrival at it and before the end of the round here. The domain marks both:
+ * the driver of the last round has released the reduction before this thread sees that the round
+ * is over, and the driver of the next round sees what this thread wrote before its arrival.
  */
 
-static int handle_check_user_buffer(const struct payload *p, int32_t buffer)
-{
-    if (buffer < 0 || buffer >= p->parts)
-        return fail(PCOLL_EINVAL, "buffer: expected 0 to %d, got %d", p->parts - 1,
-                    buffer);
-    if (!p->part[buffer].user)
-        return fail(PCOLL_ESTATE,
-                    "buffer %d: the handle was not made with an MPI op or "
-                    "datatype for it",
-                    buffer);
-    return PCOLL_OK;
-}
-
-/* Is no round under way here, and can none begin? */
+/* Check that no round is under way here, and that none can begin. */
 static int handle_check_between_rounds(pcoll_handle *h)
 {
     const pcoll_policy *policy = &h->endpoint->policy;
-    struct member m;
     if (policy->kind != PCOLL_FULL || policy->deadline > 0)
         return fail(PCOLL_ESTATE,
                     "quorum: expected a handle whose rounds wait for all ranks, or a "
                     "late contribution could be reduced by another op");
-    h->endpoint->domain->ops->snapshot(h->endpoint->domain, &m);
+    struct member m = handle_member(h);
     if (m.started || m.left || m.frozen > m.complete ||
         m.contribution.pending != NO_SLOT)
         return fail(PCOLL_ESTATE, "the op can be changed between two rounds only: wait "
@@ -813,11 +763,14 @@ static int handle_check_between_rounds(pcoll_handle *h)
 int pcoll_handle_set_reduction(pcoll_handle *h, int32_t buffer, const void *mpi_type,
                                const void *mpi_op)
 {
-    int rc = fail_if_null(mpi_type, mpi_op) ?: handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
+    HANDLE_ENTER(h, mpi_type, mpi_op);
     struct payload *p = &h->endpoint->shape.payload;
-    rc = handle_check_user_buffer(p, buffer);
+    int rc = handle_check_buffer(p, buffer);
+    if (rc == PCOLL_OK && !p->part[buffer].user)
+        rc = fail(PCOLL_ESTATE,
+                  "buffer %d: the handle was not made with an MPI op or datatype for "
+                  "it",
+                  buffer);
     if (rc == PCOLL_OK)
         rc = handle_check_between_rounds(h);
     if (rc == PCOLL_OK)
@@ -825,7 +778,7 @@ int pcoll_handle_set_reduction(pcoll_handle *h, int32_t buffer, const void *mpi_
     return handle_leave(h, rc);
 }
 
-/* The end of a handle: freed by its user, or by MPI_Finalize (user_object.h). */
+/* The end: by the user, or by MPI_Finalize (user_object.h). */
 
 static int handle_close_endpoint(struct user_object *o)
 {
@@ -837,9 +790,9 @@ static void handle_dispose(struct user_object *o, bool healthy)
 {
     pcoll_handle *h = (pcoll_handle *)o;
     if (h->gate.filling)
-        handle_bury(h, h->gate.filling);
+        handle_retire_endpoint(h, h->gate.filling);
     if (h->base.orphan)
-        handle_bury(h, h->endpoint);
+        handle_retire_endpoint(h, h->endpoint);
     else if (healthy)
         endpoint_destroy(&h->endpoint);
     h->gate.filling = NULL;
@@ -879,9 +832,11 @@ int pcoll_handle_free_begin(pcoll_handle *h)
 int pcoll_handle_free(pcoll_handle **at, int64_t timeout_us)
 {
     pcoll_handle *h = at ? *at : NULL;
-    bool over = true;
-    int rc = h ? user_object_end(&h->base, timeout_us, &over) : PCOLL_OK;
-    if (over && h) {
+    bool over;
+    if (!h)
+        return PCOLL_OK;
+    int rc = user_object_end(&h->base, timeout_us, &over);
+    if (over) {
         handle_free_shell(&h->base);
         *at = NULL;
     }

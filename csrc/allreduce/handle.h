@@ -1,5 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of a handle, for those who make and end it. */
+/*
+ * The inside of an allreduce handle, for the files that make, move and free it. What users call
+ * is in include/partialcoll.h.
+ *
+ * One thread at a time calls a handle (user_object.h). Everything that the driver shares with
+ * that thread is protected by the domain, by the drive lock, or is atomic.
+ *
+ * A handle that continues when ranks die has a gate. A recovery replaces the endpoint, and the
+ * gate keeps the application out meanwhile: a thread of the application is inside during a call,
+ * except while it sleeps or drives. The recovery closes the gate for each of its few steps. A
+ * thread that holds the drive lock neither enters nor closes the gate.
+ */
 #ifndef PCOLL_ALLREDUCE_HANDLE_H
 #define PCOLL_ALLREDUCE_HANDLE_H
 
@@ -9,18 +20,13 @@
 #include "allreduce/endpoint.h"
 #include "allreduce/staging.h"
 
-/*
- * A handle that continues when ranks die. Its recovery replaces the endpoint, and a gate keeps
- * the application out meanwhile. A thread of the application is inside the gate during a call,
- * except while it sleeps or drives. The recovery closes the gate for each of its few steps. A
- * thread that holds the drive lock neither enters nor closes the gate.
- */
+/* The state of a handle that only recovery and growth change, with the application kept out. */
 struct handle_gate {
     struct gate gate;
-    /* From the stop to the end of a recovery: deposits and reads continue with what is there,
-     * and nothing happens that other ranks can see. */
+    /* From the stop to the end of a recovery: deposits and reads continue on this rank, and
+     * nothing happens that other ranks can see. */
     bool stopped;
-    bool asleep;
+    bool asleep; /* The application waits in shared memory and wants to be woken. */
     /* The endpoint whose send slot the application fills until its next start. NULL: the
      * current endpoint. A recovery since the last start makes it an earlier one. */
     struct endpoint *filling;
@@ -30,14 +36,14 @@ struct handle_gate {
 };
 
 struct pcoll_handle {
-    struct user_object base;   /* first: found again from it */
-    struct endpoint *endpoint; /* NULL: ended */
-    bool started;              /* a call is outstanding; of whoever is in the handle */
-    bool continues;            /* It has a gate. */
+    struct user_object base;   /* First, so that the handle is found from it. */
+    struct endpoint *endpoint; /* NULL: the handle has ended. */
+    bool started;   /* A call is outstanding. Used by the thread in a call. */
+    bool continues; /* The handle has a gate. */
     struct handle_gate gate;
 };
 
-/* Application: its endpoint stays the same between these two. */
+/* Enter the gate, if there is one. The endpoint stays the same until handle_unlock. */
 static inline void handle_lock(pcoll_handle *h)
 {
     if (h->continues)
@@ -50,16 +56,7 @@ static inline void handle_unlock(pcoll_handle *h)
         gate_leave(&h->gate.gate);
 }
 
-/* Inside: a recovery that waits for this thread begins now. */
-static inline void handle_let_recover(pcoll_handle *h)
-{
-    if (h->continues && gate_is_closed(&h->gate.gate)) {
-        handle_unlock(h);
-        handle_lock(h);
-    }
-}
-
-/* End a call that is inside. Returns rc. */
+/* End a call of the application. Return rc. */
 static inline int handle_leave(pcoll_handle *h, int rc)
 {
     staging_release(h->endpoint ? h->endpoint->staging : NULL);
@@ -67,8 +64,8 @@ static inline int handle_leave(pcoll_handle *h, int rc)
     return user_object_leave(&h->base, rc);
 }
 
-/* Begin a call that waits, inside. A deposit may be made meanwhile, by whoever sees its copy
- * end. */
+/* Begin a call of the application that waits. While it waits, any thread that finds a copy
+ * from a device complete may make the deposit. */
 static inline int handle_enter_waiting(pcoll_handle *h)
 {
     int rc = fail_if_null_as("handle", h) ?: user_object_enter(&h->base);
@@ -79,7 +76,7 @@ static inline int handle_enter_waiting(pcoll_handle *h)
     return rc == PCOLL_OK ? rc : handle_leave(h, rc);
 }
 
-/* Begin a call of the application, inside, with the member to itself (staging.h). */
+/* Begin a call of the application that uses the member alone (staging.h). */
 static inline int handle_enter(pcoll_handle *h)
 {
     int rc = handle_enter_waiting(h);
@@ -88,69 +85,42 @@ static inline int handle_enter(pcoll_handle *h)
     return rc;
 }
 
-static inline struct event_log *handle_log(const pcoll_handle *h)
-{
-    return h->endpoint->event_log;
-}
-
-/* The state of this rank. */
-struct member handle_member(pcoll_handle *h);
-/* PCOLL_OK, or what has failed for good: messages, or an op in another process. */
-int handle_check(pcoll_handle *h);
-bool handle_has_failed(const pcoll_handle *h);
-
-/* A deposit, join or leave: PCOLL_EAGAIN while it is not this rank's turn. */
-int handle_await_turn(pcoll_handle *h);
-/* A read up to round `last`: the same; as if no more than *horizon rounds were complete. */
-int handle_await_read(pcoll_handle *h, uint64_t last, uint64_t *horizon);
-void handle_note_read(pcoll_handle *h);
-bool handle_replay_is_over(pcoll_handle *h);
-/* Is the replay of an incomplete record at its end? */
-bool handle_replay_has_ended(pcoll_handle *h);
-
-/* PCOLL_EINVAL if a buffer that has elements is NULL. `buffers` may be NULL. */
-int handle_check_buffers(const pcoll_handle *h, const char *name,
-                         const void *const *buffers);
-/* Has the deposit of this call been made? */
-bool handle_try_arrival(pcoll_handle *h);
-/* Inside, before and after. */
-int handle_wait_for_call(pcoll_handle *h, int64_t timeout_us);
-
-/* Free it without waiting for other ranks (process.h). It does not recover. */
-void handle_retire(pcoll_handle *h);
+/* Begin a public function: return from it if one of the arguments after the handle is NULL, or
+ * if the call may not begin. */
+#define HANDLE_ENTER(h, ...)                                                           \
+    do {                                                                               \
+        int entered = fail_if_null(__VA_ARGS__) ?: handle_enter(h);                    \
+        if (entered != PCOLL_OK)                                                       \
+            return entered;                                                            \
+    } while (0)
 
 extern const struct user_object_kind handle_kind;
 extern const struct recoverable handle_recoverable; /* handle_recovery.c */
-/* It goes on when ranks die; what that takes is no more needed. */
+
+/* Return a copy of the state of this rank. */
+struct member handle_member(pcoll_handle *h);
+/* Free the handle without waiting for other ranks (process.h). The handle does not recover. */
+void handle_retire(pcoll_handle *h);
+/* Give the handle its gate; destroy the gate. */
 void handle_begin_recoverable(pcoll_handle *h);
 void handle_end_recoverable(pcoll_handle *h);
-/* handle_recovery.c: into g->resumes, for g->successor, the message of the last complete round;
- * from who has it where somebody does not: collective on `c` then. This rank has completed so many
- * on `old` (NULL: on none). */
-int handle_fetch_last(struct handle_gate *g, struct communicator *c,
-                      const struct recovery_plan *plan, struct endpoint *old,
-                      uint64_t own);
-/* It is not needed any more. */
-void handle_forget_last(struct handle_gate *g);
-/* handle_create.c: see to it that there is somebody to progress it. */
-int handle_start_agent(struct communicator *c, const struct endpoint *v,
+/* Destroy an endpoint: a function for recovery_bury. */
+void handle_destroy_endpoint(void *arg);
+/* Have an endpoint destroyed that a recovery replaced, as soon as MPI writes to it no more. */
+void handle_retire_endpoint(pcoll_handle *h, struct endpoint *endpoint);
+
+/* Start an agent for the handle, if messages, timers or copies need one while the application
+ * computes. */
+int handle_start_agent(struct communicator *c, const struct endpoint *endpoint,
                        const pcoll_options *o);
-void handle_end_endpoint(void *endpoint);
-/* The application has let go of the slot that it was filling. */
-void handle_filled(pcoll_handle *h);
-/* What has followed others, or been followed, goes when nobody writes to it any more. */
-void handle_bury(pcoll_handle *h, struct endpoint *v);
+/* Where ranks share memory: handle_create.c. */
 
-/* The domain of a handle: a rank on its own, or one in memory that the ranks of a node
- * share. */
-
-/* Set spec->hosts and spec->most: where the ranks are, and how many of them may share
- * memory for a handle with these options. */
+/* Set spec->hosts and spec->most: on which host each rank is, and how many ranks may share
+ * memory in a handle with these options. */
 void sharing_place(const struct communicator *c, const pcoll_options *options,
                    struct endpoint_spec *spec);
-
 /* Give the endpoint its domain. Collective; an error on every rank or on none. */
-int sharing_settle(struct communicator *c, struct endpoint *v,
+int sharing_settle(struct communicator *c, struct endpoint *endpoint,
                    const pcoll_options *options);
 
 #endif

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arguments of an allreduce, as numbers that its ranks compare. */
+/*
+ * Creation of a handle: each rank makes its part, then all compare their arguments, share memory
+ * where they are to, agree on a slot, enter the endpoint in their tables, and agree that all have
+ * done so. A rank that fails takes part in the agreements all the same, so that the call fails on
+ * every rank.
+ */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,120 +18,89 @@
 #include "domain/node.h"
 #include "runtime/agreement.h"
 #include "transport/mpi/mpi_transport.h"
-#include "allreduce/endpoint.h"
-#include "allreduce/handle.h"
 #include "allreduce/event_log.h"
+#include "allreduce/handle.h"
 
-enum field {
-    FIELD_BUFFERS,
-    FIELD_COUNT,
-    FIELD_DTYPE,
-    FIELD_OP,
-    FIELD_ELEMENT,
-    FIELD_POLICY,
-    FIELD_POLICY_COUNT,
-    FIELD_POLICY_FRACTION,
-    FIELD_LINGER,
-    FIELD_DEADLINE,
-    FIELD_MAX_STALENESS,
-    FIELD_RECORDS,
-    FIELD_DOMAIN,
-    FIELD_DOMAIN_RANKS,
-    FIELD_ALGORITHM,
-    FIELD_DELIVER,
-    FIELD_LATE,
-    FIELD_HISTORY,
-    FIELD_SEED,
-    FIELD_NAME,
-    FIELDS
+/* The arguments, as numbers that the ranks compare. */
+
+static const char *const handle_policies[] = {"solo",     "majority", "full", "quorum",
+                                              "first_of", "last_of",  NULL};
+static const char *const handle_delivers[] = {"one", "all", NULL};
+static const char *const handle_records[] = {"not set", "set", NULL};
+static const char *const handle_domains[] = {"node", "rank", "auto", NULL};
+static const char *const handle_lates[] = {"carry", "latest", "drop", NULL};
+
+struct handle_argument {
+    struct agree_field field;
+    uint64_t value;
 };
 
-static const char *const policy_names[] = {"solo",     "majority", "full", "quorum",
-                                           "first_of", "last_of",  NULL};
-static const char *const deliver_names[] = {"one", "all", NULL};
-static const char *const set_names[] = {"not set", "set", NULL};
-static const char *const domain_names[] = {"node", "rank", "auto", NULL};
-static const char *const late_names[] = {"carry", "latest", "drop", NULL};
-
-static const struct agree_field fields[FIELDS] = {
-    [FIELD_BUFFERS] = {"number of buffers", NULL},
-    [FIELD_COUNT] = {"count", NULL},
-    [FIELD_DTYPE] = {"dtype", dtype_names},
-    [FIELD_OP] = {"op", op_names},
-    [FIELD_ELEMENT] = {"datatype (bytes of an element)", NULL},
-    [FIELD_POLICY] = {"quorum", policy_names},
-    [FIELD_POLICY_COUNT] = {"quorum (number of ranks)", NULL},
-    [FIELD_POLICY_FRACTION] = {"quorum (fraction)", .real = true},
-    [FIELD_LINGER] = {"quorum (linger)", .real = true},
-    [FIELD_DEADLINE] = {"quorum (deadline)", .real = true},
-    [FIELD_MAX_STALENESS] = {"quorum (max_staleness)", NULL},
-    [FIELD_RECORDS] = {"PARTIALCOLL_RECORD, PARTIALCOLL_REPLAY", set_names},
-    [FIELD_DOMAIN] = {"domain", domain_names},
-    [FIELD_DOMAIN_RANKS] = {"domain (most ranks)", NULL},
-    [FIELD_ALGORITHM] = {"algorithm", algorithm_names},
-    [FIELD_DELIVER] = {"deliver", deliver_names},
-    [FIELD_LATE] = {"late", late_names},
-    [FIELD_HISTORY] = {"history", NULL},
-    [FIELD_SEED] = {"seed", NULL},
-    [FIELD_NAME] = {"name (its hash)", NULL},
-};
-
-/* One buffer: the value itself. Several: a hash of all, which only shows that they
- * differ. */
-static uint64_t arguments_fold(uint64_t so_far, uint64_t value, int nbuffers)
+/* Return the value itself for one buffer, and a hash over all buffers else: it only shows that
+ * they differ. */
+static uint64_t handle_fold(uint64_t so_far, uint64_t value, int nbuffers)
 {
     return nbuffers == 1 ? value : splitmix_mix(so_far ^ (value + 1)) >> 1;
 }
 
-static void arguments_fill(uint64_t *f, const pcoll_buffer *buffers, int nbuffers,
-                           const struct payload *payload, const pcoll_options *o)
+static uint64_t handle_double_bits(double value)
 {
-    memset(f, 0, FIELDS * sizeof *f);
-    f[FIELD_BUFFERS] = (uint64_t)nbuffers;
-    for (int i = 0; i < nbuffers; i++) {
-        f[FIELD_COUNT] = arguments_fold(f[FIELD_COUNT], buffers[i].count, nbuffers);
-        f[FIELD_DTYPE] =
-            arguments_fold(f[FIELD_DTYPE], (uint64_t)buffers[i].dtype, nbuffers);
-        f[FIELD_OP] = arguments_fold(f[FIELD_OP], (uint64_t)buffers[i].op, nbuffers);
-        f[FIELD_ELEMENT] =
-            arguments_fold(f[FIELD_ELEMENT], payload->part[i].element, nbuffers);
-    }
-    f[FIELD_POLICY] = (uint64_t)o->policy.kind;
-    f[FIELD_POLICY_COUNT] = o->policy.count;
-    memcpy(&f[FIELD_POLICY_FRACTION], &o->policy.fraction, sizeof *f);
-    memcpy(&f[FIELD_LINGER], &o->policy.linger, sizeof *f);
-    memcpy(&f[FIELD_DEADLINE], &o->policy.deadline, sizeof *f);
-    f[FIELD_MAX_STALENESS] = o->policy.max_staleness;
-    f[FIELD_RECORDS] = event_log_wanted();
-    f[FIELD_DOMAIN] = (uint64_t)o->domain;
-    f[FIELD_DOMAIN_RANKS] = o->domain_ranks;
-    f[FIELD_ALGORITHM] = (uint64_t)o->algorithm;
-    f[FIELD_DELIVER] = (uint64_t)o->deliver;
-    f[FIELD_LATE] = (uint64_t)o->late;
-    f[FIELD_HISTORY] = o->history;
-    f[FIELD_SEED] = o->seed;
-    f[FIELD_NAME] = o->name;
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
 }
 
 int agree_arguments(struct communicator *c, int local, const pcoll_buffer *buffers,
-                    int nbuffers, const struct payload *payload,
-                    const pcoll_options *options)
+                    int nbuffers, const struct payload *payload, const pcoll_options *o)
 {
-    _Static_assert((int)FIELDS <= (int)AGREE_FIELDS, "room for all of them");
-    uint64_t own[FIELDS] = {0};
-    if (local == PCOLL_OK)
-        arguments_fill(own, buffers, nbuffers, payload, options);
-    return agree_same(c, local, fields, own, FIELDS);
+    uint64_t count = 0, dtype = 0, op = 0, element = 0;
+    for (int i = 0; local == PCOLL_OK && i < nbuffers; i++) {
+        count = handle_fold(count, buffers[i].count, nbuffers);
+        dtype = handle_fold(dtype, (uint64_t)buffers[i].dtype, nbuffers);
+        op = handle_fold(op, (uint64_t)buffers[i].op, nbuffers);
+        element = handle_fold(element, payload->part[i].element, nbuffers);
+    }
+    const pcoll_policy *p = &o->policy;
+    const struct handle_argument arguments[] = {
+        {{"number of buffers", NULL, false}, (uint64_t)nbuffers},
+        {{"count", NULL, false}, count},
+        {{"dtype", dtype_names, false}, dtype},
+        {{"op", op_names, false}, op},
+        {{"datatype (bytes of an element)", NULL, false}, element},
+        {{"quorum", handle_policies, false}, (uint64_t)p->kind},
+        {{"quorum (number of ranks)", NULL, false}, p->count},
+        {{"quorum (fraction)", NULL, true}, handle_double_bits(p->fraction)},
+        {{"quorum (linger)", NULL, true}, handle_double_bits(p->linger)},
+        {{"quorum (deadline)", NULL, true}, handle_double_bits(p->deadline)},
+        {{"quorum (max_staleness)", NULL, false}, p->max_staleness},
+        {{"PARTIALCOLL_RECORD, PARTIALCOLL_REPLAY", handle_records, false},
+         event_log_wanted()},
+        {{"domain", handle_domains, false}, (uint64_t)o->domain},
+        {{"domain (most ranks)", NULL, false}, o->domain_ranks},
+        {{"algorithm", algorithm_names, false}, (uint64_t)o->algorithm},
+        {{"deliver", handle_delivers, false}, (uint64_t)o->deliver},
+        {{"late", handle_lates, false}, (uint64_t)o->late},
+        {{"history", NULL, false}, o->history},
+        {{"seed", NULL, false}, o->seed},
+        {{"name (its hash)", NULL, false}, o->name},
+    };
+    enum { ARGUMENTS = sizeof arguments / sizeof *arguments };
+    _Static_assert((int)ARGUMENTS <= (int)AGREE_FIELDS, "room for all of them");
+    struct agree_field fields[ARGUMENTS];
+    uint64_t own[ARGUMENTS];
+    for (int i = 0; i < ARGUMENTS; i++) {
+        fields[i] = arguments[i].field;
+        own[i] = arguments[i].value;
+    }
+    return agree_same(c, local, fields, own, ARGUMENTS);
 }
 
 /*
- * How ranks come to share memory: the leader of each domain makes a segment, tells all
- * which file it is, and the members open it. Each then reserves its own part, and all
- * agree that all could.
+ * Shared memory: the leader of each domain makes a segment and tells all ranks its descriptor,
+ * and the members open it. Each then reserves its own part, and all agree that all could.
  */
 
-/* A native handle leaves everything to the vendor. A record is of single ranks, and its
- * replay, which may run on other hosts, must add in the same order. */
+/* A native handle leaves everything to MPI. A record is of single ranks, and its replay, which
+ * may run on other hosts, must add in the same order: neither shares memory. */
 void sharing_place(const struct communicator *c, const pcoll_options *options,
                    struct endpoint_spec *spec)
 {
@@ -135,10 +109,11 @@ void sharing_place(const struct communicator *c, const pcoll_options *options,
     spec->most = options->domain == PCOLL_DOMAIN_RANK ? 1 : options->domain_ranks;
 }
 
-static struct doorbell_page *sharing_doorbell(const struct endpoint *v, uint32_t rank)
+static struct doorbell_page *sharing_doorbell(const struct endpoint *endpoint,
+                                              uint32_t rank)
 {
-    const struct transport *t = v->communicator->transport;
-    return rank == t->rank ? progress_doorbell(v->communicator->progress)->page
+    const struct transport *t = endpoint->communicator->transport;
+    return rank == t->rank ? progress_doorbell(endpoint->communicator->progress)->page
                            : t->doorbells[rank];
 }
 
@@ -149,11 +124,11 @@ static void sharing_wake(void *arg, uint32_t rank)
 
 static void sharing_alert(void *arg, uint32_t rank)
 {
-    struct endpoint *v = arg;
-    if (rank == v->communicator->transport->rank)
-        communicator_notify(v->communicator, &v->base);
+    struct endpoint *endpoint = arg;
+    if (rank == endpoint->communicator->transport->rank)
+        communicator_notify(endpoint->communicator, &endpoint->base);
     else
-        doorbell_ring(sharing_doorbell(v, rank));
+        doorbell_ring(sharing_doorbell(endpoint, rank));
 }
 
 static int64_t sharing_now(void *arg)
@@ -163,10 +138,10 @@ static int64_t sharing_now(void *arg)
 
 /* Return the number of cores that the members of this rank's domain may use together: a
  * container or a batch system may give them fewer than the machine has. */
-static uint32_t sharing_count_cores(const struct endpoint *v)
+static uint32_t sharing_count_cores(const struct endpoint *endpoint)
 {
-    const struct placement *p = &v->placement;
-    const uint64_t *pids = v->communicator->transport->pids;
+    const struct placement *p = &endpoint->placement;
+    const uint64_t *pids = endpoint->communicator->transport->pids;
     cpu_set_t one, all;
     CPU_ZERO(&all);
     for (uint32_t i = 0; i < p->members; i++)
@@ -176,133 +151,103 @@ static uint32_t sharing_count_cores(const struct endpoint *v)
     return (uint32_t)(cores ? cores : sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-static int sharing_open_segment(struct endpoint *v, size_t bytes, uint64_t fd)
+static int sharing_open_segment(struct endpoint *endpoint, size_t bytes, uint64_t fd)
 {
-    uint32_t leader = v->placement.leader[v->placement.index];
+    uint32_t leader = endpoint->placement.leader[endpoint->placement.index];
     if (!fd)
         return fail(PCOLL_ENOMEM, "rank %u could not make the memory of its domain",
                     leader);
-    return segment_open(v->communicator->transport->pids[leader], fd - 1, bytes,
-                        sharing_doorbell(v, leader)->cookie, &v->segment);
+    return segment_open(endpoint->communicator->transport->pids[leader], fd - 1, bytes,
+                        sharing_doorbell(endpoint, leader)->cookie, &endpoint->segment);
 }
 
-static int sharing_reserve(struct endpoint *v, const pcoll_options *options)
-{
-    int rc = PCOLL_OK;
-    for (int part = 0; part < NODE_PARTS && rc == PCOLL_OK; part++) {
-        size_t offset, bytes;
-        node_part(&v->shape, options, &v->placement, (enum node_part)part, &offset,
-                  &bytes);
-        rc = segment_reserve(&v->segment, offset, bytes);
-    }
-    return rc;
-}
-
-/* common: options as far as the memory depends on them. */
-static int sharing_settle_node(struct endpoint *v, const pcoll_options *options,
+/* Make this rank's part of a domain in shared memory. `common` are the options as far as the
+ * memory depends on them. */
+static int sharing_settle_node(struct endpoint *endpoint, const pcoll_options *options,
                                const pcoll_options *common, size_t bytes, uint64_t fd)
 {
-    int rc = v->placement.leads ? PCOLL_OK : sharing_open_segment(v, bytes, fd);
-    if (rc == PCOLL_OK)
-        rc = sharing_reserve(v, common);
-    struct node_hooks hooks = {.memory = v->segment.memory,
-                               .placement = &v->placement,
-                               .slot = &v->base.slot,
+    int rc = endpoint->placement.leads ? PCOLL_OK
+                                       : sharing_open_segment(endpoint, bytes, fd);
+    for (int part = 0; part < NODE_PARTS && rc == PCOLL_OK; part++) {
+        size_t offset, length;
+        node_part(&endpoint->shape, common, &endpoint->placement, (enum node_part)part,
+                  &offset, &length);
+        rc = segment_reserve(&endpoint->segment, offset, length);
+    }
+    if (rc != PCOLL_OK)
+        return rc;
+    struct node_hooks hooks = {.memory = endpoint->segment.memory,
+                               .placement = &endpoint->placement,
+                               .slot = &endpoint->base.slot,
                                .owned_sends = common->owned_send,
-                               .arg = v,
+                               .arg = endpoint,
                                .wake = sharing_wake,
                                .alert = sharing_alert,
-                               .cores = sharing_count_cores(v),
+                               .cores = sharing_count_cores(endpoint),
                                .now = sharing_now};
-    return rc == PCOLL_OK ? endpoint_settle(v, options, domain_node_create, &hooks)
-                          : rc;
+    return endpoint_settle(endpoint, options, domain_node_create, &hooks);
 }
 
-static int sharing_settle_single(struct endpoint *v, const pcoll_options *options)
+static int sharing_settle_single(struct endpoint *endpoint,
+                                 const pcoll_options *options)
 {
-    return endpoint_settle(v, options, domain_single_create,
-                           &v->communicator->transport->rank);
+    return endpoint_settle(endpoint, options, domain_single_create,
+                           &endpoint->communicator->transport->rank);
 }
 
-static int sharing_share(struct communicator *c, struct endpoint *v,
-                         const pcoll_options *options, const pcoll_options *common)
+int sharing_settle(struct communicator *c, struct endpoint *endpoint,
+                   const pcoll_options *options)
 {
-    const struct placement *p = &v->placement;
+    const struct placement *p = &endpoint->placement;
+    if (p->domains == p->ranks)
+        return agree_outcome(c, sharing_settle_single(endpoint, options));
+    pcoll_options common = *options;
+    uint64_t owned = options->owned_send != 0, *fds;
+    int rc = agree_max(c, &owned, 1);
+    if (rc != PCOLL_OK)
+        return rc;
+    common.owned_send = owned != 0;
     bool shares = p->members > 1;
-    size_t bytes = shares ? node_bytes(&v->shape, common, p) : 0;
-    int made =
-        shares && p->leads
-            ? segment_create(bytes, sharing_doorbell(v, c->transport->rank)->cookie,
-                             &v->segment)
-            : PCOLL_OK;
-    uint64_t *fds;
-    int rc = agree_gather(c, (uint64_t)(v->segment.fd + 1), &fds);
+    size_t bytes = shares ? node_bytes(&endpoint->shape, &common, p) : 0;
+    int made = PCOLL_OK;
+    if (shares && p->leads)
+        made = segment_create(bytes,
+                              sharing_doorbell(endpoint, c->transport->rank)->cookie,
+                              &endpoint->segment);
+    rc = agree_gather(c, (uint64_t)(endpoint->segment.fd + 1), &fds);
     if (rc == PCOLL_OK) {
-        uint64_t fd = fds[p->leader[p->index]];
         if (made == PCOLL_OK)
-            made = shares ? sharing_settle_node(v, options, common, bytes, fd)
-                          : sharing_settle_single(v, options);
+            made = shares ? sharing_settle_node(endpoint, options, &common, bytes,
+                                                fds[p->leader[p->index]])
+                          : sharing_settle_single(endpoint, options);
         rc = agree_outcome(c, made);
     }
     free(fds);
-    segment_sealed(&v->segment);
+    segment_sealed(&endpoint->segment);
     return rc;
 }
 
-int sharing_settle(struct communicator *c, struct endpoint *v,
-                   const pcoll_options *options)
-{
-    if (v->placement.domains == v->placement.ranks)
-        return agree_outcome(c, sharing_settle_single(v, options));
-    uint64_t owned = options->owned_send != 0;
-    int rc = agree_max(c, &owned, 1);
-    pcoll_options common = *options;
-    common.owned_send = owned != 0;
-    return rc == PCOLL_OK ? sharing_share(c, v, options, &common) : rc;
-}
+/* Creation. */
 
-/*
- * Making a handle: each rank makes its part, then all compare their arguments, share
- * memory where they are to, agree on a slot, enter the endpoint in their
- * tables, and agree that all have done so. A rank that fails takes part in the
- * agreements all the same, so that it fails on every rank.
- */
-
-static int handle_open_event_log(struct endpoint *v)
-{
-    uint32_t rank, ranks;
-    mpi_world(&rank, &ranks);
-    return event_log_open(rank, ranks, process_next_number(), &v->event_log);
-}
-
-/* Messages and timers need somebody to look after them while the application computes;
- * ranks that share one domain see to their rounds themselves. */
-int handle_start_agent(struct communicator *c, const struct endpoint *v,
+/* Ranks that share one domain drive their rounds themselves. Messages, timers, copies from a
+ * device and recovery need an agent while the application computes. */
+int handle_start_agent(struct communicator *c, const struct endpoint *endpoint,
                        const pcoll_options *o)
 {
-    bool messages = v->placement.domains > 1 || v->placement.ranks == 1;
-    bool timers = policy_has_timers(&o->policy);
-    bool continues = o->on_failure == PCOLL_FAILURE_CONTINUE;
-    if (!messages && !timers && !o->device && !continues)
-        return PCOLL_OK;
-    return process_start_agent(c, o->progress,
-                               v->drives || timers || o->device || continues);
+    bool messages = endpoint->placement.domains > 1 || endpoint->placement.ranks == 1;
+    bool others = policy_has_timers(&o->policy) || o->device ||
+                  o->on_failure == PCOLL_FAILURE_CONTINUE;
+    return messages || others
+               ? process_start_agent(c, o->progress, endpoint->drives || others)
+               : PCOLL_OK;
 }
 
-/* A replay would have to say when a copy ends. */
-static int handle_make_staging(struct endpoint *v, const pcoll_options *o)
-{
-    if (v->event_log)
-        return fail(PCOLL_EINVAL, "buffers on a device cannot be recorded or replayed: "
-                                  "when they arrive is the device's business");
-    return staging_create(o->device - 1, &v->staging);
-}
-
-/* This rank's part, before anybody else is asked. */
+/* Make this rank's part, without the other ranks. */
 static int handle_make_endpoint(struct communicator *c, const pcoll_buffer *buffers,
                                 int nbuffers, const pcoll_options *o,
-                                struct endpoint **v)
+                                struct endpoint **endpoint)
 {
+    uint32_t rank, ranks;
     int rc = options_check(o);
     if (rc != PCOLL_OK)
         return rc;
@@ -315,41 +260,39 @@ static int handle_make_endpoint(struct communicator *c, const pcoll_buffer *buff
                                  .make_user = mpi_reduction_create,
                                  .options = &thrifty};
     sharing_place(c, o, &spec);
-    rc = endpoint_create(c, &spec, v);
+    mpi_world(&rank, &ranks);
+    rc = endpoint_create(c, &spec, endpoint) ?: handle_start_agent(c, *endpoint, o);
     if (rc == PCOLL_OK)
-        rc = handle_start_agent(c, *v, o);
-    if (rc == PCOLL_OK)
-        rc = handle_open_event_log(*v);
-    return rc == PCOLL_OK && o->device ? handle_make_staging(*v, o) : rc;
+        rc =
+            event_log_open(rank, ranks, process_next_number(), &(*endpoint)->event_log);
+    if (rc != PCOLL_OK || !o->device)
+        return rc;
+    if ((*endpoint)->event_log)
+        return fail(PCOLL_EINVAL, "buffers on a device cannot be recorded or replayed: "
+                                  "when they arrive is the device's business");
+    return staging_create(o->device - 1, &(*endpoint)->staging);
 }
 
-/* Opening goes on while nobody holds the progress lock: others may need the agent. */
-static int handle_await_channel(struct communicator *c, struct channel *channel)
-{
-    int rc;
-    do {
-        progress_lock(c->progress);
-        rc = c->transport->ops->opened(c->transport, channel);
-        progress_unlock(c->progress);
-        if (rc == PCOLL_EAGAIN)
-            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-    } while (rc == PCOLL_EAGAIN && !atomic_load(&c->failure));
-    return rc == PCOLL_EAGAIN ? communicator_check(c) : rc;
-}
-
-/* Native: a line of collectives for this handle alone. Collective; a failure is final.
- */
-static int handle_open_channel(struct communicator *c, struct endpoint *v)
+/* Open the channel of MPI collectives that a native handle uses alone. Collective; a failure is
+ * final. Waits without the drive lock, since other ranks may need the agent meanwhile. */
+static int handle_open_channel(struct communicator *c, struct endpoint *endpoint)
 {
     progress_lock(c->progress);
-    int rc = endpoint_open(v);
+    int rc = endpoint_open(endpoint);
+    while (rc == PCOLL_OK && endpoint->channel) {
+        rc = c->transport->ops->opened(c->transport, endpoint->channel);
+        if (rc != PCOLL_EAGAIN)
+            break;
+        progress_unlock(c->progress);
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+        rc = communicator_check(c);
+        progress_lock(c->progress);
+    }
     progress_unlock(c->progress);
-    if (rc == PCOLL_OK && v->channel)
-        rc = handle_await_channel(c, v->channel);
     return rc == PCOLL_OK ? rc : communicator_fail_undriven(c, rc);
 }
 
-/* Where a rank's record is incomplete, all replay the rounds that every rank has. */
+/* If the record of some rank is incomplete, all ranks replay the rounds that every rank has. */
 static int handle_agree_replay(struct communicator *c, struct event_log *log)
 {
     uint64_t lacking = UINT64_MAX - event_log_rounds(log);
@@ -358,50 +301,53 @@ static int handle_agree_replay(struct communicator *c, struct event_log *log)
     return rc;
 }
 
-/* Agree with the others. *unshared: on all ranks, there was not enough memory to share.
- */
+/* Agree with the other ranks. Set *unshared if, on all ranks, there was not enough memory to
+ * share. `endpoint` is NULL if this rank has failed. */
 static int handle_join_others(struct communicator *c, int local,
                               const pcoll_buffer *buffers, int nbuffers,
-                              const pcoll_options *o, struct endpoint *v,
+                              const pcoll_options *o, struct endpoint *endpoint,
                               bool *unshared)
 {
     agree_settle(c);
-    int rc =
-        agree_arguments(c, local, buffers, nbuffers, v ? &v->shape.payload : NULL, o);
+    int rc = agree_arguments(c, local, buffers, nbuffers,
+                             endpoint ? &endpoint->shape.payload : NULL, o);
     pcoll_options thrifty = options_thrifty(o);
-    if (rc == PCOLL_OK && v->event_log)
-        rc = handle_agree_replay(c, v->event_log);
+    if (rc == PCOLL_OK && endpoint->event_log)
+        rc = handle_agree_replay(c, endpoint->event_log);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = sharing_settle(c, endpoint, &thrifty);
+    *unshared = rc == PCOLL_ENOMEM;
     if (rc == PCOLL_OK)
-        *unshared = (rc = sharing_settle(c, v, &thrifty)) == PCOLL_ENOMEM;
-    if (rc == PCOLL_OK)
-        rc = handle_open_channel(c, v);
+        rc = handle_open_channel(c, endpoint);
     MOMENT("entering");
-    return rc == PCOLL_OK ? agree_enter(c, &v->base) : rc;
+    return rc == PCOLL_OK ? agree_enter(c, &endpoint->base) : rc;
 }
 
 static int handle_create(struct communicator *c, const pcoll_buffer *buffers,
                          int nbuffers, const pcoll_options *options,
                          pcoll_handle **handle, bool *unshared)
 {
-    struct endpoint *v = NULL;
+    struct endpoint *endpoint = NULL;
     pcoll_handle *h = calloc(1, sizeof *h);
-    int local = h ? handle_make_endpoint(c, buffers, nbuffers, options, &v)
+    int local = h ? handle_make_endpoint(c, buffers, nbuffers, options, &endpoint)
                   : fail(PCOLL_ENOMEM, "no memory for a handle");
     pcoll_options resolved = *options;
-    if (v)
-        resolved.algorithm = (int32_t)v->data.plan.algorithm;
-    int rc = handle_join_others(c, local, buffers, nbuffers, &resolved, v, unshared);
+    if (endpoint)
+        resolved.algorithm = (int32_t)endpoint->data.plan.algorithm;
+    int rc =
+        handle_join_others(c, local, buffers, nbuffers, &resolved, endpoint, unshared);
     if (rc != PCOLL_OK) {
-        if (v)
-            endpoint_destroy(&v);
+        if (endpoint)
+            endpoint_destroy(&endpoint);
         free(h);
         return rc;
     }
     user_object_init(&h->base, &handle_kind);
-    h->endpoint = v;
+    h->endpoint = endpoint;
     if (options->on_failure == PCOLL_FAILURE_CONTINUE)
         handle_begin_recoverable(h);
-    user_object_made(&h->base, c, &v->base, options->progress);
+    user_object_made(&h->base, c, &endpoint->base, options->progress);
     *handle = h;
     return PCOLL_OK;
 }
@@ -433,7 +379,7 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
 {
     struct round_shape shape;
     struct algorithm_plan plan;
-    int rc = fail_if_null(buffers, options, bytes);
+    int rc = fail_if_null(buffers, options, bytes) ?: options_check(options);
     if (rc != PCOLL_OK)
         return rc;
     pcoll_options thrifty = options_thrifty(options);
@@ -442,13 +388,10 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
                                  .nbuffers = nbuffers,
                                  .make_user = mpi_reduction_create,
                                  .options = &thrifty};
-    rc = options_check(options);
     bool node = options->domain != PCOLL_DOMAIN_RANK && ranks > 1;
-    struct placement placement = {.ranks = ranks, .domains = 1, .members = ranks};
-    if (!node)
-        placement.domains = ranks, placement.members = 1;
-    if (rc == PCOLL_OK)
-        rc = endpoint_lay_out(&spec, &placement, &shape, &plan);
+    struct placement placement = {
+        .ranks = ranks, .domains = node ? 1 : ranks, .members = node ? ranks : 1};
+    rc = endpoint_lay_out(&spec, &placement, &shape, &plan);
     if (rc != PCOLL_OK)
         return rc;
     *bytes = node ? node_bytes(&shape, &thrifty, &placement) / ranks

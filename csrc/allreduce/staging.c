@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See staging.h. */
+/* Copies between a device and the slots of the library; see staging.h. */
 #include "allreduce/staging.h"
 
 #include <stdatomic.h>
@@ -17,20 +17,20 @@
 
 enum state { ARRIVED, COPYING, HELD };
 
-/* Who waits for a copy looks again after an eighth of the time that it has taken. */
+/* A copy is polled again after an eighth of the time that it has taken, within these limits. */
 enum { SOONEST_US = 20, LATEST_US = 500, PATIENCE_SHARE = 8 };
 
 struct staging {
     _Atomic int state;
-    _Atomic int failure; /* its message is written before */
+    _Atomic int failure; /* Its message is written first. */
     struct reason reason;
-    bool entered; /* the application holds, and is to give back: its own */
+    bool entered; /* The application holds the member. Used by the application only. */
     int device;
     int64_t began_us;
     struct lane *to_host, *to_device;
-    struct lane_piece *pieces; /* one for each buffer */
-    void *registered;          /* the domain's memory; NULL: not yet */
-    char *block; /* a result in the application's form, if it is not there */
+    struct lane_piece *pieces; /* One for each buffer. */
+    void *registered;          /* Registered memory of the domain. NULL: not yet. */
+    char *block;               /* A result converted to the application's form. */
 };
 
 static bool staging_has_another_form(const struct payload *p)
@@ -83,25 +83,24 @@ void staging_destroy(struct staging **at)
     *at = NULL;
 }
 
-/* At the first use, when the memory is there. */
+/* Register the memory of the domain, at the first use. */
 static int staging_prepare(struct staging *s, struct domain *d)
 {
-    if (s->registered)
-        return PCOLL_OK;
     void *memory;
     size_t bytes;
+    if (s->registered)
+        return PCOLL_OK;
     if (!s->pieces)
         s->pieces = calloc((size_t)d->shape->payload.parts, sizeof *s->pieces);
     if (!s->pieces)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
     d->ops->memory(d, &memory, &bytes);
     int rc = lane_register(s->to_host, memory, bytes);
-    if (rc == PCOLL_OK)
-        s->registered = memory;
+    s->registered = rc == PCOLL_OK ? memory : NULL;
     return rc;
 }
 
-/* Bytes of a buffer in the application's form. */
+/* Return the bytes of a buffer in the application's form. */
 static size_t staging_part_bytes(const struct payload_part *p)
 {
     return p->widen ? p->count * sizeof(uint16_t) : p->bytes;
@@ -112,64 +111,54 @@ static void *staging_address(const pcoll_place *buffer)
     return (void *)(uintptr_t)buffer->address; /* NOLINT: an address */
 }
 
-/* The pieces: each buffer on the device and where it lies in a block. *count of them. They
- * have to be there. */
-static int staging_lay_pieces(const struct staging *s, const struct payload *p,
-                              char *block, const pcoll_place *buffers, int *count)
+/* Copy the buffers to or from the block: begin to copy those on the device, which must exist, and
+ * copy those on the host at once. */
+static int staging_copy(struct staging *s, enum lane_direction direction,
+                        const struct payload *p, char *block,
+                        const pcoll_place *buffers, uint64_t stream)
 {
-    int rc = PCOLL_OK;
-    *count = 0;
+    int count = 0, rc = PCOLL_OK;
     for (int i = 0; i < p->parts && rc == PCOLL_OK; i++) {
         const struct payload_part *part = &p->part[i];
         if (buffers[i].on_host)
             continue;
-        s->pieces[(*count)++] = (struct lane_piece){.host = block + part->offset,
-                                                    .device = buffers[i].address,
-                                                    .bytes = staging_part_bytes(part)};
+        s->pieces[count++] = (struct lane_piece){.host = block + part->offset,
+                                                 .device = buffers[i].address,
+                                                 .bytes = staging_part_bytes(part)};
         rc = place_check(staging_address(&buffers[i]), staging_part_bytes(part),
                          s->device);
     }
-    return rc;
-}
-
-/* The others, to or from the block. */
-static void staging_copy_on_host(const struct payload *p, char *block,
-                                 const pcoll_place *buffers,
-                                 enum lane_direction direction)
-{
-    for (int i = 0; i < p->parts; i++) {
+    if (rc == PCOLL_OK)
+        rc = lane_begin(direction == LANE_TO_HOST ? s->to_host : s->to_device,
+                        s->pieces, count, stream);
+    for (int i = 0; i < p->parts && rc == PCOLL_OK; i++) {
         const struct payload_part *part = &p->part[i];
         if (!buffers[i].on_host || !part->bytes)
             continue;
-        if (direction == LANE_TO_HOST)
-            memcpy(block + part->offset, staging_address(&buffers[i]),
-                   staging_part_bytes(part));
-        else
-            memcpy(staging_address(&buffers[i]), block + part->offset,
-                   staging_part_bytes(part));
+        char *at = block + part->offset, *buffer = staging_address(&buffers[i]);
+        bool to_host = direction == LANE_TO_HOST;
+        memcpy(to_host ? at : buffer, to_host ? buffer : at, staging_part_bytes(part));
     }
+    return rc;
 }
 
 int staging_begin(struct staging *s, struct domain *d, const pcoll_place *buffers,
                   uint64_t stream)
 {
     CHECK(atomic_load(&s->state) == ARRIVED || s->entered);
-    int count = 0, rc = staging_prepare(s, d);
     char *slot = d->ops->send_slot(d);
     CHECK(slot);
-    if (rc == PCOLL_OK)
-        rc = staging_lay_pieces(s, &d->shape->payload, slot, buffers, &count);
-    if (rc == PCOLL_OK)
-        rc = lane_begin(s->to_host, s->pieces, count, stream);
+    int rc =
+        staging_prepare(s, d)
+            ?: staging_copy(s, LANE_TO_HOST, &d->shape->payload, slot, buffers, stream);
     if (rc != PCOLL_OK)
         return rc;
-    staging_copy_on_host(&d->shape->payload, slot, buffers, LANE_TO_HOST);
     s->began_us = clock_us();
     atomic_store(&s->state, COPYING);
     return PCOLL_OK;
 }
 
-/* Room for a result that is not in the application's form where it lies. */
+/* Make room for a result that has to be converted to the application's form. */
 static int staging_make_block(struct staging *s, size_t bytes)
 {
     if (s->block)
@@ -186,7 +175,7 @@ static int staging_make_block(struct staging *s, size_t bytes)
     return rc;
 }
 
-/* In the application's form: where it lies, or a copy. */
+/* Find the last result in the application's form: in place, or a copy. */
 static int staging_find_result(struct staging *s, struct domain *d, char **block)
 {
     struct member m;
@@ -216,20 +205,13 @@ static int staging_find_result(struct staging *s, struct domain *d, char **block
 int staging_fetch(struct staging *s, struct domain *d, const pcoll_place *buffers,
                   uint64_t stream)
 {
-    char *block = NULL;
-    int count = 0, rc = lane_poll(s->to_device);
-    if (rc == PCOLL_OK)
-        rc = staging_prepare(s, d);
-    if (rc == PCOLL_OK)
-        rc = staging_find_result(s, d, &block);
-    if (rc == PCOLL_OK)
-        rc = staging_lay_pieces(s, &d->shape->payload, block, buffers, &count);
-    if (rc == PCOLL_OK)
-        rc = lane_begin(s->to_device, s->pieces, count, stream);
-    if (rc != PCOLL_OK)
-        return rc;
-    staging_copy_on_host(&d->shape->payload, block, buffers, LANE_TO_DEVICE);
-    return lane_order(s->to_device, stream);
+    char *block;
+    return lane_poll(s->to_device)
+                 ?: staging_prepare(s, d)
+                 ?: staging_find_result(s, d, &block)
+                 ?: staging_copy(s, LANE_TO_DEVICE, &d->shape->payload, block, buffers,
+                                 stream)
+                 ?: lane_order(s->to_device, stream);
 }
 
 bool staging_landed(struct staging *s)
@@ -255,7 +237,7 @@ static void staging_keep_failure(struct staging *s, int rc)
     atomic_store(&s->failure, rc);
 }
 
-/* HELD by this thread: the deposit, if both lanes are idle. PCOLL_EAGAIN: not yet. */
+/* HELD by this thread: make the deposit, if both lanes are idle. PCOLL_EAGAIN: they are not. */
 static int staging_arrive(struct staging *s, struct domain *d,
                           enum deposit_outcome *outcome)
 {
@@ -285,11 +267,11 @@ bool staging_try(struct staging *s, struct domain *d, bool *made,
     return staging_arrived(s);
 }
 
-int64_t staging_next_look(const struct staging *s)
+int64_t staging_next_poll(const struct staging *s)
 {
-    int64_t now = clock_us(), nap = (now - s->began_us) / PATIENCE_SHARE;
-    nap = nap < SOONEST_US ? SOONEST_US : nap;
-    return 1000 * (now + (nap < LATEST_US ? nap : LATEST_US));
+    int64_t now = clock_us(), wait = (now - s->began_us) / PATIENCE_SHARE;
+    wait = wait < SOONEST_US ? SOONEST_US : wait;
+    return 1000 * (now + (wait < LATEST_US ? wait : LATEST_US));
 }
 
 void staging_hold(struct staging *s)

@@ -1,31 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A handle whose buffers are on a device. Its deposits lie in slots of the library and
- * its results stay there, and both are what copies go to and come from, so that bytes
- * cross the bus once and are not copied on the host. Starting begins the copy to the
- * slot and returns; the rank arrives when the copy is over, whoever sees that.
+ * Staging, for a handle whose buffers are on a device. Deposits lie in slots of the library and
+ * results stay there. Copies go from and to these slots, so that bytes cross the bus once and are
+ * not copied on the host. A start begins the copy to the slot and returns. The rank arrives when
+ * a thread finds the copy complete.
  *
- * Protocol. `state` says who may touch the member of this rank, which everywhere else is
- * the application's:
+ * Protocol. `state` says which thread may touch the member of this rank, which everywhere else
+ * belongs to the application:
  *
- *   ARRIVED  no copy is under way: the application. Only it goes on to COPYING.
- *   COPYING  nobody. Who changes it to HELD by a swap, may:
- *   HELD     that thread, application or driver. It looks at the copy. If that is over,
- *            it makes the deposit and stores ARRIVED; if not, it stores COPYING again.
+ *   ARRIVED  no copy is under way. The application may. Only it goes on to COPYING.
+ *   COPYING  no thread may. The thread that swaps the state to HELD may from then on.
+ *   HELD     that thread, application or driver. It polls the copy. If the copy is complete, it
+ *            makes the deposit and stores ARRIVED. If not, it stores COPYING again.
  *
- * So a deposit is made once, and a member is never touched by two threads; each change
- * of hands is a release by who stores and an acquire by who swaps or reads ARRIVED
- * (sequentially consistent, all of them). The driver only tries, and tries again when
- * its alarm comes: it never waits for the application. The application waits for a
- * driver that holds, which is for as long as a deposit takes; while it waits for its
- * round it only tries, too. What it reads of `state` while a driver holds may be old:
- * then it takes the call for one that has not arrived, and looks again.
+ * So a deposit is made once, and two threads never touch a member at the same time. Each change
+ * of hands is a release by the thread that stores and an acquire by the thread that swaps or reads
+ * ARRIVED. All accesses are sequentially consistent. The driver only tries, and tries again at its
+ * alarm: it never waits for the application. The application waits for a driver that holds the
+ * member, which takes as long as a deposit. While the application waits for its round it only
+ * tries, too. A stale read of `state` while a driver holds is harmless: the application takes the
+ * call for one that has not arrived, and polls again.
  *
- * A slot is written by the copy while it is neither pending nor frozen (its deposit is
- * not made before the end of the copy). A result is read by the copy to the device while
- * what lets it go is held back: the next deposit of this rank is made when both lanes are
- * idle, and the application delivers nothing more, does not leave and does not end the
- * handle before staging_landed().
+ * The copy writes a slot while the slot is neither pending nor frozen, because the deposit is made
+ * after the copy. While a result is copied to the device nothing may release it: the next deposit
+ * of this rank is made when both lanes are idle, and before staging_landed() the application
+ * delivers nothing more, does not leave, and does not end the handle.
  */
 #ifndef PCOLL_ALLREDUCE_STAGING_H
 #define PCOLL_ALLREDUCE_STAGING_H
@@ -34,39 +33,41 @@
 
 struct staging;
 
-/* Of the host's memory, beside the domain's, at most. */
+/* Return the most bytes of host memory that staging takes besides the domain. */
 uint64_t staging_bytes(const struct payload *p);
 /* PCOLL_ESTATE: there is no driver of devices. */
 int staging_create(int device, struct staging **out);
-/* Waits for copies under way; before the memory of the domain goes. NULL is allowed, as
- * in all of these that do not begin a copy: the buffers are the host's. */
+
+/* In the functions below that do not begin a copy `s` may be NULL: the buffers are on the host. */
+
+/* Wait for copies under way and free the staging, before the memory of the domain goes. */
 void staging_destroy(struct staging **s);
 
-/* Application, ARRIVED: begin to copy the buffers that are on the device, after what
- * `stream` has been given; those on the host are copied at once. */
+/* Application, ARRIVED: begin to copy the buffers that are on the device, after everything that
+ * `stream` has been given. Buffers on the host are copied at once. */
 int staging_begin(struct staging *s, struct domain *d, const pcoll_place *buffers,
                   uint64_t stream);
-/* Application, after the round has been delivered: begin to copy its result to these
- * buffers, likewise; `stream` waits for it. PCOLL_EAGAIN: the last one is under way. */
+/* Application, after the round has been delivered: begin to copy its result to these buffers, as
+ * above. `stream` waits for the copy. PCOLL_EAGAIN: the last copy is under way. */
 int staging_fetch(struct staging *s, struct domain *d, const pcoll_place *buffers,
                   uint64_t stream);
 
-/* Application, ARRIVED: is no result being copied to the device (any more)? */
+/* Application, ARRIVED: return whether no result is being copied to the device. */
 bool staging_landed(struct staging *s);
-/* Is there no deposit that waits for its copy? */
+/* Return whether no deposit waits for its copy. */
 bool staging_arrived(const struct staging *s);
-/* Make the deposit if its copy is over, which the driver has to hear of then. *made: by
- * this call. staging_arrived(), afterwards. */
+/* Make the deposit if its copy is complete. Set *made if this call made it: the driver has to be
+ * notified then. Return staging_arrived(). */
 bool staging_try(struct staging *s, struct domain *d, bool *made,
                  enum deposit_outcome *outcome);
-/* When to look again (clock_ns). */
-int64_t staging_next_look(const struct staging *s);
+/* Return the time of the next poll (clock_ns). */
+int64_t staging_next_poll(const struct staging *s);
 
-/* Application: nobody makes the deposit between these two. */
+/* Application: no other thread makes the deposit between these two. */
 void staging_hold(struct staging *s);
 void staging_release(struct staging *s);
 
-/* What a copy or the deposit behind it has failed with, with its message. */
+/* Return the failure of a copy, or of the deposit after it, with its message. */
 int staging_failure(const struct staging *s);
 
 #endif

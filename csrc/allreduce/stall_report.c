@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asking the others where they are. What the ranks of the own domain do shows in the
- * memory shared with them; of every other domain the leader is asked, and answers for
- * each of its ranks (control.h).
+ * Stall reports. A rank that waits too long reads from shared memory what the ranks of its own
+ * domain do, and asks the leader of every other domain, whose agent answers for each rank of the
+ * domain (control.h). The result is one sentence for users.
  */
 #include "allreduce/control.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/text.h"
 
-/* The answers, and the ranks that matter. */
 struct stall_query {
     struct stall_answers answers;
-    uint64_t *awaited;
-    struct outage *outage; /* of the communicator: nobody answers then */
+    uint64_t *awaited;     /* Set of the ranks that matter. */
+    struct outage *outage; /* Of the communicator: no rank answers during an outage. */
 };
 
 static bool stall_report_complete(void *arg)
@@ -24,53 +24,55 @@ static bool stall_report_complete(void *arg)
     return atomic_load(&q->answers.missing) == 0 || outage_now(q->outage);
 }
 
-static int stall_report_ask_all(struct endpoint *v)
+static int stall_report_ask_all(struct endpoint *endpoint)
 {
-    struct transport *t = v->communicator->transport;
-    struct control question = {.handle = v->base.slot, .kind = CONTROL_ASK};
-    for (uint32_t i = 0; i < v->placement.domains; i++) {
-        int rc = i == v->placement.index
-                     ? PCOLL_OK
-                     : t->ops->control(t, v->placement.leader[i], &question);
-        if (rc != PCOLL_OK)
-            return rc;
-    }
-    return PCOLL_OK;
+    struct transport *t = endpoint->communicator->transport;
+    struct control question = {.handle = endpoint->base.slot, .kind = CONTROL_ASK};
+    int rc = PCOLL_OK;
+    for (uint32_t i = 0; i < endpoint->placement.domains && rc == PCOLL_OK; i++)
+        if (i != endpoint->placement.index)
+            rc = t->ops->control(t, endpoint->placement.leader[i], &question);
+    return rc;
 }
 
-/* The ranks whose arrivals start the round, as far as this one can tell. */
-static const uint64_t *stall_report_awaited(struct endpoint *v)
+/* Note the ranks whose arrivals start the round, as far as this rank can tell; all ranks if it
+ * cannot. */
+static void stall_report_note_awaited(struct endpoint *endpoint, struct stall_query *q)
 {
-    if (v->drives)
-        return endpoint_awaited(v);
-    return v->placement.domains == 1 ? v->domain->ops->awaited(v->domain) : NULL;
-}
-
-static void stall_report_collect(struct endpoint *v, struct stall_query *q,
-                                 int64_t patience_us)
-{
-    struct progress *p = v->communicator->progress;
-    for (uint32_t who = 0; who < v->placement.members; who++)
-        q->answers.by_rank[v->placement.member[who]] = stall_answer_of(v, who);
-    progress_lock(p);
-    v->stall_answers = &q->answers;
-    const uint64_t *awaited = stall_report_awaited(v);
+    size_t words = bitset_words(q->answers.size);
+    const uint64_t *awaited = NULL;
+    if (endpoint->drives)
+        awaited = endpoint_awaited(endpoint);
+    else if (endpoint->placement.domains == 1)
+        awaited = endpoint->domain->ops->awaited(endpoint->domain);
     if (awaited)
-        memcpy(q->awaited, awaited, bitset_words(q->answers.size) * sizeof *awaited);
+        memcpy(q->awaited, awaited, words * sizeof *awaited);
     else
         bitset_fill(q->awaited, q->answers.size);
-    for (size_t i = 0; v->shape.failed && i < bitset_words(q->answers.size); i++)
-        q->awaited[i] &= ~v->shape.failed[i];
-    int rc = stall_report_ask_all(v);
+    for (size_t i = 0; endpoint->shape.failed && i < words; i++)
+        q->awaited[i] &= ~endpoint->shape.failed[i];
+}
+
+static void stall_report_collect(struct endpoint *endpoint, struct stall_query *q,
+                                 int64_t patience_us)
+{
+    struct progress *p = endpoint->communicator->progress;
+    for (uint32_t who = 0; who < endpoint->placement.members; who++)
+        q->answers.by_rank[endpoint->placement.member[who]] =
+            stall_answer_of(endpoint, who);
+    progress_lock(p);
+    endpoint->stall_answers = &q->answers;
+    stall_report_note_awaited(endpoint, q);
+    int rc = stall_report_ask_all(endpoint);
     progress_unlock(p);
     if (rc == PCOLL_OK)
         progress_wait(p, stall_report_complete, q, patience_us);
     progress_lock(p);
-    v->stall_answers = NULL;
+    endpoint->stall_answers = NULL;
     progress_unlock(p);
 }
 
-/* What keeps this rank from taking part in the round; nothing if it does. */
+/* Say why this rank does not take part in the round, unless it does. */
 static void stall_report_say_rank(struct text *t, uint32_t rank,
                                   const struct stall_answer *a, uint64_t round)
 {
@@ -92,15 +94,15 @@ static void stall_report_say_rank(struct text *t, uint32_t rank,
     t->items++;
 }
 
-/* How many operations like this one have begun and are not over, if it is the first of
- * them. */
-static int stall_report_count_alike(const struct endpoint *v, uint32_t first)
+/* Return how many running operations have the kind and the peer of this one, or 0 if an earlier
+ * operation is among them. */
+static int stall_report_count_alike(const struct endpoint *endpoint, uint32_t first)
 {
-    const struct engine *e = &v->engine;
-    const struct op *like = &v->sched->ops[first];
+    const struct engine *e = &endpoint->engine;
+    const struct op *like = &endpoint->sched->ops[first];
     int alike = 0;
-    for (uint32_t i = 0; i < v->sched->count; i++) {
-        const struct op *op = &v->sched->ops[i];
+    for (uint32_t i = 0; i < endpoint->sched->count; i++) {
+        const struct op *op = &endpoint->sched->ops[i];
         if (engine_state(e, e->current, (int)i) != OP_RUNNING ||
             op->kind != like->kind || op->peer != like->peer)
             continue;
@@ -111,105 +113,107 @@ static int stall_report_count_alike(const struct endpoint *v, uint32_t first)
     return alike;
 }
 
-static void stall_report_say_pending(struct text *t, const struct endpoint *v)
+static void stall_report_say_pending(struct text *t, const struct endpoint *endpoint)
 {
     enum { MAX_NAMED = 6 };
-    const struct engine *e = &v->engine;
+    const struct engine *e = &endpoint->engine;
     int named = 0;
-    for (uint32_t i = 0; i < v->sched->count && named <= MAX_NAMED; i++) {
-        const struct op *op = &v->sched->ops[i];
-        int alike = engine_state(e, e->current, (int)i) == OP_RUNNING
-                        ? stall_report_count_alike(v, i)
-                        : 0;
+    for (uint32_t i = 0; i < endpoint->sched->count; i++) {
+        const struct op *op = &endpoint->sched->ops[i];
+        bool running = engine_state(e, e->current, (int)i) == OP_RUNNING;
+        int alike = running ? stall_report_count_alike(endpoint, i) : 0;
         if (!alike)
             continue;
-        text_add(t, named++ ? ", " : "; pending here: ");
-        if (named > MAX_NAMED)
+        text_add(t, named ? ", " : "; pending here: ");
+        if (named++ == MAX_NAMED) {
             text_add(t, "…");
-        else
-            text_add(t, "%d %s", alike, op_kind_name(op->kind));
-        if (named <= MAX_NAMED && op->peer >= 0)
+            return;
+        }
+        text_add(t, "%d %s", alike, op_kind_name(op->kind));
+        if (op->peer >= 0)
             text_add(t, " %s rank %d", op->kind == OP_SEND ? "to" : "from", op->peer);
     }
 }
 
-/* Who holds a part of the round's work in shared memory, and does not go on. */
-static void stall_report_say_busy(struct text *t, struct endpoint *v, uint64_t *set)
+/* Name the ranks that hold a part of the round's work in shared memory and do not go on. */
+static void stall_report_say_busy(struct text *t, struct endpoint *endpoint,
+                                  uint64_t *set)
 {
-    bitset_clear(set, bitset_words(v->placement.ranks));
-    if (v->domain->ops->busy)
-        v->domain->ops->busy(v->domain, set);
-    for (uint32_t rank = 0; rank < v->placement.ranks; rank++)
-        if (bitset_has(set, rank) && rank != v->communicator->transport->rank)
+    bitset_clear(set, bitset_words(endpoint->placement.ranks));
+    if (endpoint->domain->ops->busy)
+        endpoint->domain->ops->busy(endpoint->domain, set);
+    for (uint32_t rank = 0; rank < endpoint->placement.ranks; rank++)
+        if (bitset_has(set, rank) && rank != endpoint->communicator->transport->rank)
             text_add(t,
                      "%srank %u is in the middle of the reduction and does not go on",
                      t->items++ ? "; " : "", rank);
 }
 
-static void stall_report_write(struct text *t, struct endpoint *v,
-                               const struct stall_query *q)
+static void stall_report_write_missing(struct text *t, struct endpoint *endpoint,
+                                       const struct stall_query *q)
 {
     struct member own;
-    v->domain->ops->poll(v->domain, (int)v->placement.who, &own);
+    endpoint->domain->ops->poll(endpoint->domain, (int)endpoint->placement.who, &own);
     text_add(t, "round %llu: ", (unsigned long long)own.complete);
     for (uint32_t rank = 0; rank < q->answers.size; rank++)
         if (bitset_has(q->awaited, rank))
             stall_report_say_rank(t, rank, &q->answers.by_rank[rank], own.complete);
-    stall_report_say_busy(t, v, q->awaited);
+    stall_report_say_busy(t, endpoint, q->awaited);
     if (!t->items)
         text_add(t, "all ranks have arrived or take part, messages are under way");
-    if (v->event_log)
+    if (endpoint->event_log)
         text_add(
             t, "; arrivals are recorded or replayed: a replay waits for ever where the "
                "program takes another way than it did");
-    progress_lock(v->communicator->progress);
-    stall_report_say_pending(t, v);
-    progress_unlock(v->communicator->progress);
+    progress_lock(endpoint->communicator->progress);
+    stall_report_say_pending(t, endpoint);
+    progress_unlock(endpoint->communicator->progress);
 }
 
-static void stall_report_write_unfreed(struct text *t, struct endpoint *v,
+static void stall_report_write_unfreed(struct text *t, struct endpoint *endpoint,
                                        const struct stall_query *q)
 {
     text_add(t, "a handle is freed on this rank, and not on rank");
     for (uint32_t rank = 0; rank < q->answers.size; rank++)
         if (!(q->answers.by_rank[rank].flags & IS_CLOSING) &&
-            transport_lives(v->communicator->transport, rank))
+            transport_lives(endpoint->communicator->transport, rank))
             text_add(t, "%s %u", t->items++ ? "," : "", rank);
 }
 
-static int stall_report_ask(struct endpoint *v, int64_t patience_us, char *out,
+static int stall_report_ask(struct endpoint *endpoint, int64_t patience_us, char *out,
                             uint64_t capacity,
-                            void (*write)(struct text *t, struct endpoint *v,
+                            void (*write)(struct text *t, struct endpoint *endpoint,
                                           const struct stall_query *q))
 {
-    uint32_t size = v->communicator->transport->size;
-    struct stall_query q = {.answers.size = size, .outage = v->communicator->outage};
+    const struct transport *t = endpoint->communicator->transport;
+    struct stall_query q = {.answers.size = t->size,
+                            .outage = endpoint->communicator->outage};
     if (!capacity)
         return fail(PCOLL_EINVAL, "no room for the answer");
-    q.answers.by_rank = calloc(size, sizeof *q.answers.by_rank);
-    q.awaited = calloc(bitset_words(size), sizeof *q.awaited);
-    int rc = q.answers.by_rank && q.awaited
-                 ? PCOLL_OK
-                 : fail(PCOLL_ENOMEM, "no memory for %u answers", size);
-    if (rc == PCOLL_OK) {
-        atomic_store(&q.answers.missing,
-                     v->communicator->transport->living - v->placement.members);
-        stall_report_collect(v, &q, patience_us);
-        write(&(struct text){.at = out, .left = capacity}, v, &q);
-    }
+    q.answers.by_rank = calloc(t->size, sizeof *q.answers.by_rank);
+    q.awaited = calloc(bitset_words(t->size), sizeof *q.awaited);
+    int rc = PCOLL_OK;
+    if (q.answers.by_rank && q.awaited) {
+        atomic_store(&q.answers.missing, t->living - endpoint->placement.members);
+        stall_report_collect(endpoint, &q, patience_us);
+        write(&(struct text){.at = out, .left = capacity}, endpoint, &q);
+    } else
+        rc = fail(PCOLL_ENOMEM, "no memory for %u answers", t->size);
     free(q.answers.by_rank);
     free(q.awaited);
     return rc;
 }
 
-int stall_report_run(struct endpoint *v, int64_t patience_us, char *text,
-                     uint64_t capacity)
-{
-    return stall_report_ask(v, patience_us, text, capacity, stall_report_write);
-}
-
-int stall_report_unfreed(struct endpoint *v, int64_t patience_us, char *text,
+int stall_report_missing(struct endpoint *endpoint, int64_t patience_us, char *text,
                          uint64_t capacity)
 {
-    return stall_report_ask(v, patience_us, text, capacity, stall_report_write_unfreed);
+    return stall_report_ask(endpoint, patience_us, text, capacity,
+                            stall_report_write_missing);
+}
+
+int stall_report_unfreed(struct endpoint *endpoint, int64_t patience_us, char *text,
+                         uint64_t capacity)
+{
+    return stall_report_ask(endpoint, patience_us, text, capacity,
+                            stall_report_write_unfreed);
 }

@@ -91,7 +91,7 @@ static bool is_ready(struct world *w, uint32_t rank)
 static void poll_endpoint(struct world *w, uint32_t rank, struct endpoint *v)
 {
     if (!w->recovery[rank].stopped)
-        EXPECT_OK(endpoint_poll(v, false));
+        endpoint_poll(v, false);
 }
 
 static bool deliver_one(struct world *w, int k, uint32_t rank, uint64_t last,

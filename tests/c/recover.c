@@ -273,7 +273,7 @@ static void go(struct world *w, uint32_t rank, struct recovery *r)
     for (int k = 0; k < w->o.handles; k++) {
         if (w->gone[k][rank])
             continue;
-        EXPECT_OK(endpoint_poll(w->endpoint[k][rank], true));
+        endpoint_poll(w->endpoint[k][rank], true);
         if (w->asked[k][rank])
             EXPECT_OK(endpoint_close(w->endpoint[k][rank]));
     }

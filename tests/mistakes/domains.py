@@ -379,25 +379,25 @@ MUTANTS = [
         "a member's deposit does not make its leader look",
         "allreduce/endpoint.c",
         "else if (d->ops->alert)",
-        "else if (d->ops->alert && v->drives)",
+        "else if (d->ops->alert && endpoint->drives)",
     ),
     Mutant(
         "the leader forgets that its round waits for the node's sum",
         "allreduce/endpoint.c",
-        "    v->gathering += !*finished;\n",
+        "    endpoint->gathering += !*finished;\n",
         "",
     ),
     Mutant(
         "members of a node do not close",
         "allreduce/endpoint.c",
-        "return closing == DRAINING ? endpoint_drain(v) : PCOLL_OK;",
+        "return closing == DRAINING ? endpoint_drain(endpoint) : PCOLL_OK;",
         "return PCOLL_OK;",
     ),
     Mutant(
         "a member's timer is forgotten",
         "allreduce/endpoint.c",
         "    if (alarm != INT64_MAX)\n"
-        "        communicator_alarm(v->communicator, &v->base, alarm);",
+        "        communicator_alarm(endpoint->communicator, &endpoint->base, alarm);",
         "    (void)alarm;",
     ),
     Mutant(
@@ -409,14 +409,14 @@ MUTANTS = [
     Mutant(
         "reports go to the rank with the coordinator's number",
         "allreduce/endpoint.c",
-        "t->ops->control(t, v->placement.leader[coordinator], &message);",
+        "t->ops->control(t, endpoint->placement.leader[coordinator], &message);",
         "t->ops->control(t, coordinator, &message);",
     ),
     Mutant(
         "the last messages go to ranks with the endpoints' numbers",
         "allreduce/endpoint.c",
-        "control_send(v, p->leader[peer], CONTROL_LAST, k);",
-        "control_send(v, peer, CONTROL_LAST, k);",
+        "control_send(endpoint, p->leader[peer], CONTROL_LAST, k);",
+        "control_send(endpoint, peer, CONTROL_LAST, k);",
     ),
     Mutant(
         "only the leader of a node is one of its members",

@@ -8,13 +8,13 @@ GROWTH = [
     Mutant(
         "what the ranks ask for is not compared",
         "allreduce/handle_recovery.c",
-        "rc = handle_growth_compare(g);",
-        "(void)handle_growth_compare;",
+        "rc = handle_growth_compare(g) ?:",
+        "(void)handle_growth_compare;\n    rc =",
     ),
     Mutant(
         "a survivor does not say how far it is",
         "allreduce/handle_recovery.c",
-        "census_note(&s, 0, handle_member(g->handle).complete, c->transport->rank);",
+        "census_note(&s, 0, own, c->transport->rank);",
         ";",
     ),
     Mutant(
@@ -51,14 +51,14 @@ GROWTH = [
     Mutant(
         "the handle stays on the old communicator",
         "allreduce/handle_recovery.c",
-        "user_object_move(&h->base, c, &v->base);",
+        "user_object_move(&h->base, c, &endpoint->base);",
         ";",
     ),
     Mutant(
         "the handle keeps its old endpoint",
         "allreduce/handle_recovery.c",
-        "h->endpoint = v;\n    h->gate.successor = NULL;",
-        "if (!h->endpoint) h->endpoint = v;\n    h->gate.successor = NULL;",
+        "h->endpoint = endpoint;\n    h->gate.successor = NULL;",
+        "if (!h->endpoint) h->endpoint = endpoint;\n    h->gate.successor = NULL;",
     ),
     Mutant(
         "who has been called off stays paused",

@@ -81,7 +81,7 @@ MUTANTS = [
     Mutant(
         "activations are counted anew after a death",
         "allreduce/endpoint_create.c",
-        "v->engine.dropped += old->engine.dropped;",
+        "endpoint->engine.dropped += old->engine.dropped;",
         "",
         program="crashes",
     ),
@@ -324,14 +324,14 @@ MUTANTS = [
     Mutant(
         "after a death all are live",
         "allreduce/endpoint_create.c",
-        "round_live_now(last, v->shape.ranks, v->shape.failed, v->live);",
+        "round_live_now(last, endpoint->shape.ranks, endpoint->shape.failed, endpoint->live);",
         "",
         program="crashes",
     ),
     Mutant(
         "a handle is closed as soon as nothing comes any more",
         "allreduce/endpoint.c",
-        "if (!v->confirms)",
+        "if (!endpoint->confirms)",
         "if (1)",
         program="crashes",
     ),

@@ -166,7 +166,7 @@ MUTANTS = [
     Mutant(
         "nobody is woken for a deadline",
         "allreduce/endpoint.c",
-        "        communicator_alarm(v->communicator, &v->base, t->alarm);\n",
+        "        communicator_alarm(endpoint->communicator, &endpoint->base, t->alarm);\n",
         "        (void)0;\n",
     ),
     Mutant(
@@ -196,7 +196,7 @@ MUTANTS = [
     Mutant(
         "an overdue rank does not report its stored deposit",
         "allreduce/endpoint.c",
-        "(outcome == DEPOSIT_STORED && v->policy.max_staleness))",
+        "(outcome == DEPOSIT_STORED && endpoint->policy.max_staleness))",
         "false)",
     ),
     Mutant(
@@ -221,13 +221,13 @@ MUTANTS = [
     Mutant(
         "closing forgets the round in progress",
         "allreduce/endpoint.c",
-        "v->drives ? v->engine.current + endpoint_has_begun(v) : 0;",
-        "v->drives ? v->engine.current : 0;",
+        "endpoint->closing_rounds = endpoint->drives ? begun : 0;",
+        "endpoint->closing_rounds = endpoint->drives ? endpoint->engine.current : 0;",
     ),
     Mutant(
         "closing does not wait for the last messages",
         "allreduce/endpoint.c",
-        "if (v->last_received != all ||",
-        "if (",
+        "(endpoint->last_received != all || endpoint_trigger_reports_missing(endpoint))",
+        "endpoint_trigger_reports_missing(endpoint)",
     ),
 ]
