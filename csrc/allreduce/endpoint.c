@@ -364,30 +364,16 @@ static uint32_t endpoint_tag(const struct endpoint *endpoint, int edge)
     return endpoint->base.slot * DATA_EDGES + (uint32_t)edge;
 }
 
-/* Return whether the record that is replayed lets the current round begin. */
-static bool endpoint_replay_admits(struct endpoint *endpoint)
-{
-    struct member m;
-    if (!endpoint->event_log)
-        return true;
-    endpoint->domain->ops->snapshot(endpoint->domain, &m);
-    return event_log_admits_round(endpoint->event_log, endpoint->engine.current,
-                                  m.events);
-}
-
 static void endpoint_freeze(struct endpoint *endpoint)
 {
     struct domain *d = endpoint->domain;
     uint64_t round = endpoint->engine.current;
+    event_log_enter(endpoint->event_log);
     struct round_header *contribution = d->ops->freeze(d, round);
+    event_log_leave_round(endpoint->event_log);
     CHECK(!endpoint->frozen && contribution->round == round);
     contribution->initiator = endpoint->initiator;
     data_begin(&endpoint->data, contribution, d->ops->result(d, round));
-    if (endpoint->event_log) { /* Record the events that this activation counted. */
-        struct member m;
-        d->ops->snapshot(d, &m);
-        event_log_note(endpoint->event_log, LOGGED_ROUND, m.frozen_events);
-    }
     endpoint->frozen = true;
     MOMENT("frozen");
     if (endpoint->communicator->progress)
@@ -401,7 +387,7 @@ static bool endpoint_is_gathered(struct endpoint *endpoint, const struct op *op)
     struct domain *d = endpoint->domain;
     const struct payload *p = &endpoint->shape.payload;
     const struct slice *s = &op->slice;
-    return !d->ops->gather ||
+    return d->members == 1 ||
            d->ops->gather(d, endpoint->engine.current,
                           s->of ? payload_cut(p, s->begin, s->of) : 0,
                           s->of ? payload_cut(p, s->end, s->of) : p->bytes);
@@ -573,7 +559,8 @@ int endpoint_run(struct endpoint *endpoint)
     int closing = atomic_load(&endpoint->closing); /* Only the driver changes it. */
     while (closing < REPORTS || engine->current < endpoint->closing_rounds) {
         if (!engine->released && endpoint->domain->ops->admits(endpoint->domain) &&
-            (closing != OPEN || endpoint_replay_admits(endpoint)))
+            (closing != OPEN ||
+             event_log_admits_round(endpoint->event_log, engine->current)))
             engine_release(engine);
         if (!engine->released)
             return PCOLL_OK;
@@ -691,7 +678,6 @@ const struct object_ops endpoint_ops = {
 
 void endpoint_help(struct endpoint *endpoint)
 {
-    CHECK(endpoint->domain->ops->help);
     int64_t alarm;
     endpoint->domain->ops->help(endpoint->domain, false, &alarm);
     if (alarm == INT64_MAX || alarm == endpoint->alarm_given)
@@ -704,13 +690,13 @@ void endpoint_poll(struct endpoint *endpoint, bool driver)
 {
     struct domain *d = endpoint->domain;
     int64_t alarm = INT64_MAX;
-    if (d->ops->help && endpoint->placement.domains == 1)
+    if (d->members > 1 && endpoint->placement.domains == 1)
         d->ops->help(d, driver, &alarm);
-    else if (d->ops->alert)
+    else if (d->members > 1)
         d->ops->alert(d);
     if (!driver)
         endpoint->alarm_given = alarm;
-    if (!d->ops->help || alarm != INT64_MAX)
+    if (d->members == 1 || alarm != INT64_MAX)
         communicator_notify(endpoint->communicator, &endpoint->base);
 }
 

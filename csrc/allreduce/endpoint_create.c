@@ -223,7 +223,7 @@ int endpoint_settle(struct endpoint *endpoint, const pcoll_options *options,
 {
     int rc = create_domain(&endpoint->shape, options, domain_arg, &endpoint->domain);
     endpoint->base.watched =
-        rc == PCOLL_OK && endpoint->drives && endpoint->domain->ops->attention;
+        rc == PCOLL_OK && endpoint->drives && endpoint->domain->members > 1;
     return rc;
 }
 

@@ -13,6 +13,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/lock.h"
 
 enum { PATH_LENGTH = 4096, NAME_LENGTH = 80 };
 
@@ -30,6 +31,8 @@ struct event_log {
     char folder[PATH_LENGTH]; /* Folder of the record, for messages. */
     char name[NAME_LENGTH];
     int record;          /* File descriptor, or -1. */
+    struct lock lock;    /* Orders events and activations. */
+    uint64_t events;     /* Events of this rank. Under the lock. */
     _Atomic bool broken; /* A write has failed: nothing more is written. */
     bool incomplete;     /* The record that is replayed has no last line. */
     uint64_t limit; /* Rounds to replay. UINT64_MAX: all, every record is complete. */
@@ -195,6 +198,7 @@ int event_log_open(uint32_t rank, uint32_t ranks, uint64_t number,
     struct event_log *log = calloc(1, sizeof *log);
     if (!log)
         return fail(PCOLL_ENOMEM, "no memory for a record of arrivals");
+    lock_init(&log->lock, LOCK_EVENTS);
     log->record = -1;
     log->limit = UINT64_MAX;
     snprintf(title, sizeof title,
@@ -229,6 +233,7 @@ void event_log_close(struct event_log **at)
     }
     for (int kind = 0; kind < LOGGED_KINDS; kind++)
         free(log->replay[kind].at);
+    lock_destroy(&log->lock);
     free(log);
     *at = NULL;
 }
@@ -240,6 +245,26 @@ void event_log_note(struct event_log *log, enum event_log_kind kind, uint64_t nu
         return;
     snprintf(line, sizeof line, "%s %" PRIu64, event_log_words[kind], number);
     event_log_write(log, line);
+}
+
+void event_log_enter(struct event_log *log)
+{
+    if (log)
+        lock_take(&log->lock);
+}
+
+void event_log_leave(struct event_log *log, uint64_t events)
+{
+    log->events = events;
+    lock_release(&log->lock);
+}
+
+void event_log_leave_round(struct event_log *log)
+{
+    if (!log)
+        return;
+    event_log_note(log, LOGGED_ROUND, log->events);
+    lock_release(&log->lock);
 }
 
 /* Replaying. */
@@ -276,11 +301,15 @@ static uint64_t event_log_replayed(const struct event_log *log,
     return n && i < n->count ? n->at[i] : UINT64_MAX;
 }
 
-bool event_log_admits_round(const struct event_log *log, uint64_t round,
-                            uint64_t events)
+bool event_log_admits_round(struct event_log *log, uint64_t round)
 {
+    if (!log)
+        return true;
     uint64_t least = event_log_replayed(log, LOGGED_ROUND, round);
-    return !event_log_has_ended(log, round) && (least == UINT64_MAX || events >= least);
+    lock_take(&log->lock);
+    bool enough = least == UINT64_MAX || log->events >= least;
+    lock_release(&log->lock);
+    return enough && !event_log_has_ended(log, round);
 }
 
 bool event_log_admits_event(const struct event_log *log, const struct member *m)

@@ -46,6 +46,15 @@ int event_log_open(uint32_t rank, uint32_t ranks, uint64_t number,
 /* The handle is being freed: end the record, if it is complete so far. */
 void event_log_close(struct event_log **log);
 
+/* Enter the lock under which the application deposits, joins, leaves and reads, and the driver
+ * activates rounds, so that each round is recorded with the events before it. Without a log
+ * (NULL) this does nothing. */
+void event_log_enter(struct event_log *log);
+/* The application has had this many events: leave the lock. */
+void event_log_leave(struct event_log *log, uint64_t events);
+/* The driver has activated a round: record the events before it, and leave the lock. */
+void event_log_leave_round(struct event_log *log);
+
 void event_log_note(struct event_log *log, enum event_log_kind kind, uint64_t number);
 
 /* Return the number of rounds that this rank can replay, or UINT64_MAX if its record is complete
@@ -60,9 +69,8 @@ int event_log_end_error(const struct event_log *log);
 
 /* Each of these allows everything without a replay and after a complete record. */
 
-/* Return whether this round may begin, after `events` events. */
-bool event_log_admits_round(const struct event_log *log, uint64_t round,
-                            uint64_t events);
+/* Return whether this round may begin, after the events of this rank until now. */
+bool event_log_admits_round(struct event_log *log, uint64_t round);
 /* Return whether a deposit, join or leave of this rank may happen. */
 bool event_log_admits_event(const struct event_log *log, const struct member *m);
 /* deliver="all": return whether as many rounds are complete as at the recorded read. */

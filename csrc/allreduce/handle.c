@@ -34,7 +34,7 @@ static int handle_check(pcoll_handle *h)
         return rc;
     if (h->base.orphan)
         return outage_error(h->base.communicator->outage);
-    if (d->ops->failure && (rc = d->ops->failure(d)) != PCOLL_OK)
+    if ((rc = d->ops->failure(d)) != PCOLL_OK)
         return fail(rc, "a reduction has failed on one of the ranks of this node");
     return staging_failure(h->endpoint->staging);
 }
@@ -44,7 +44,7 @@ static bool handle_has_failed(const pcoll_handle *h)
 {
     struct domain *d = h->endpoint->domain;
     return atomic_load(&h->base.communicator->failure) || h->base.orphan ||
-           (d->ops->failure && d->ops->failure(d) != PCOLL_OK) ||
+           d->ops->failure(d) != PCOLL_OK ||
            staging_failure(h->endpoint->staging) != PCOLL_OK;
 }
 
@@ -207,6 +207,14 @@ static bool handle_try_arrival(pcoll_handle *h)
     return arrived;
 }
 
+/* Leave the lock of the event log after a step that may have been an event. */
+static void handle_count_events(pcoll_handle *h)
+{
+    struct event_log *log = h->endpoint->event_log;
+    if (log)
+        event_log_leave(log, handle_member(h).events);
+}
+
 static int handle_deposit(pcoll_handle *h, const void *const *send)
 {
     struct domain *d = h->endpoint->domain;
@@ -222,7 +230,10 @@ static int handle_deposit(pcoll_handle *h, const void *const *send)
         return rc;
     if (h->gate.filling)
         handle_end_filling(h);
-    if ((rc = d->ops->deposit(d, send, &outcome)) != PCOLL_OK)
+    event_log_enter(h->endpoint->event_log);
+    rc = d->ops->deposit(d, send, &outcome);
+    handle_count_events(h);
+    if (rc != PCOLL_OK)
         return rc;
     h->started = true;
     handle_report_deposit(h, outcome);
@@ -313,7 +324,12 @@ static int handle_change(pcoll_handle *h, int (*step)(struct member *))
     int rc = handle_await_turn(h) ?: handle_check(h);
     if (rc == PCOLL_OK && !staging_arrived(h->endpoint->staging))
         rc = fail(PCOLL_ESTATE, "wait for the round of the last start first");
-    if (rc != PCOLL_OK || (rc = d->ops->change(d, step)) != PCOLL_OK)
+    if (rc != PCOLL_OK)
+        return rc;
+    event_log_enter(h->endpoint->event_log);
+    rc = d->ops->change(d, step);
+    handle_count_events(h);
+    if (rc != PCOLL_OK)
         return rc;
     h->started = h->started || step == member_join;
     if (!h->gate.stopped)
@@ -344,7 +360,7 @@ static bool handle_poll_call(pcoll_handle *h)
     if (!staging_arrived(h->endpoint->staging) && !handle_try_arrival(h))
         return handle_has_failed(h);
     bool ready = d->ops->ready(d);
-    if (!ready && d->ops->help && !h->gate.stopped) {
+    if (!ready && d->members > 1 && !h->gate.stopped) {
         endpoint_help(h->endpoint);
         ready = d->ops->ready(d);
     }
@@ -376,8 +392,7 @@ static void handle_expect_wake(pcoll_handle *h, bool asleep)
 {
     struct domain *d = h->endpoint->domain;
     h->gate.asleep = asleep;
-    if (d->ops->sleeps)
-        d->ops->sleeps(d, asleep);
+    d->ops->sleeps(d, asleep);
 }
 
 /* Ask to be woken before the last poll, then leave the gate. */
@@ -398,7 +413,7 @@ static void handle_end_sleep(pcoll_handle *h)
 static int handle_sleep(pcoll_handle *h, int64_t timeout_us)
 {
     struct progress *p = h->base.communicator->progress;
-    bool near = h->endpoint->placement.domains == 1 && h->endpoint->domain->ops->help;
+    bool near = h->endpoint->placement.domains == 1 && h->endpoint->domain->members > 1;
     if (near && timeout_us > 0 && progress_soon(p, handle_call_is_over_inside, h))
         return PCOLL_OK;
     handle_begin_sleep(h);
@@ -427,7 +442,7 @@ static int handle_wait_for_call(pcoll_handle *h, int64_t timeout_us)
     struct domain *d = h->endpoint->domain;
     if (rc != PCOLL_OK)
         return rc;
-    if (d->ops->ready(d) && !d->ops->failure && !h->endpoint->staging &&
+    if (d->ops->ready(d) && d->members == 1 && !h->endpoint->staging &&
         !h->endpoint->event_log)
         return PCOLL_OK;
     return handle_check_call(h);
@@ -517,8 +532,12 @@ static int handle_deliver(pcoll_handle *h, uint64_t last, void *const *recv,
     bool moved = false;
     uint64_t horizon = UINT64_MAX;
     int rc = handle_check_buffers(h, "recv", (const void *const *)recv)
-                 ?: handle_await_read(h, last, &horizon)
-                 ?: d->ops->deliver(d, last, horizon, recv, round, masks, &moved);
+                 ?: handle_await_read(h, last, &horizon);
+    if (rc == PCOLL_OK) {
+        event_log_enter(log);
+        rc = d->ops->deliver(d, last, horizon, recv, round, masks, &moved);
+        handle_count_events(h);
+    }
     if (rc == PCOLL_OK && log && handle_member(h).deliver == PCOLL_DELIVER_ALL)
         event_log_note(log, LOGGED_READ, handle_member(h).seen);
     if ((moved || log) && !h->gate.stopped)

@@ -133,7 +133,7 @@ static int handle_inherit(struct user_object *o, struct object **object)
         g->filling = old;
     else
         handle_retire_endpoint(h, old);
-    if (g->asleep && endpoint->domain->ops->sleeps)
+    if (g->asleep)
         endpoint->domain->ops->sleeps(endpoint->domain, true);
     *object = &endpoint->base;
     handle_reopen(h);

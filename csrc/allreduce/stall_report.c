@@ -140,8 +140,7 @@ static void stall_report_say_busy(struct text *t, struct endpoint *endpoint,
                                   uint64_t *set)
 {
     bitset_clear(set, bitset_words(endpoint->placement.ranks));
-    if (endpoint->domain->ops->busy)
-        endpoint->domain->ops->busy(endpoint->domain, set);
+    endpoint->domain->ops->busy(endpoint->domain, set);
     for (uint32_t rank = 0; rank < endpoint->placement.ranks; rank++)
         if (bitset_has(set, rank) && rank != endpoint->communicator->transport->rank)
             text_add(t,

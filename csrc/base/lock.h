@@ -40,7 +40,7 @@
     X(LOCK_FAILURE, "failure")                                                         \
     X(LOCK_TURN, "turn")                                                               \
     X(LOCK_RETIRED, "retire list")                                                     \
-    X(LOCK_DOMAIN, "single domain")                                                    \
+    X(LOCK_EVENTS, "event log")                                                        \
     X(LOCK_IN_MPI, "exclusion from MPI")                                               \
     X(LOCK_WATCH, "watch")                                                             \
     X(LOCK_USER_OP, "user operation")                                                  \

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A member of a domain in shared memory: its memory, its state, its deposits. The protocol is
- * in node.h.
- */
+/* A member of a domain: its memory, its state, its deposits. The protocol is in node.h. */
 #include "domain/node.h"
 
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/error.h"
+#include "base/memory.h"
 
-/* One block: words that all read in every round close together, then the members'
- * lines, then the slots of each member, then the results. */
+/*
+ * One block of memory: the words that all members read in every round come first and close
+ * together, then the members' lines, then the slots of each member, then the results.
+ */
 
-/* Chunks are cut so that a sum and what is added to it stay in a core's cache. */
+/* A sum and its operands stay in a core's cache while a chunk is reduced. */
 #ifdef PCOLL_TEST_CHUNK_BYTES
 static size_t const chunk_bytes = PCOLL_TEST_CHUNK_BYTES;
 #else
@@ -39,27 +38,36 @@ static uint32_t node_count_chunks(size_t bytes)
     return chunks > 1 ? (uint32_t)chunks : 1;
 }
 
+/* Is an endpoint to drive the rounds? */
+static bool node_has_fabric(const struct placement *placement)
+{
+    return placement->domains > 1 || placement->members == 1;
+}
+
 static struct node_layout node_lay_out(const struct round_shape *shape,
                                        const pcoll_options *options,
                                        const struct placement *placement)
 {
     size_t slots = (size_t)contribution_slots(options->owned_send);
     size_t members = placement->members;
+    bool fabric = node_has_fabric(placement);
+    bool counts_absences = options->policy.max_staleness && !fabric;
     struct node_layout l;
     size_t at = sizeof(struct node_shared);
     l.descriptors = node_place(&at, members * sizeof(uint64_t));
     l.asleep = node_place(&at, bitset_words(placement->members) * sizeof(uint64_t));
-    l.live = node_place(&at, bitset_words(shape->ranks) * sizeof(uint64_t));
-    l.absent = node_place(
-        &at, options->policy.max_staleness ? shape->ranks * sizeof(uint32_t) : 0);
+    l.live =
+        node_place(&at, fabric ? 0 : bitset_words(shape->ranks) * sizeof(uint64_t));
+    l.absent = node_place(&at, counts_absences ? shape->ranks * sizeof(uint32_t) : 0);
     l.lines = node_place(&at, members * sizeof(struct node_line));
     l.list = node_place(&at, members * sizeof(struct node_frozen));
-    l.finished =
-        node_place(&at, placement->domains > 1
-                            ? node_count_chunks(shape->payload.bytes) * sizeof(uint64_t)
-                            : 0);
+    l.finished = node_place(
+        &at, fabric ? node_count_chunks(shape->payload.bytes) * sizeof(uint64_t) : 0);
     l.slots = node_place(&at, members * slots * shape->slot_bytes);
-    l.gathered = node_place(&at, placement->domains > 1 ? shape->slot_bytes : 0);
+    /* One member never adds up: the header of a round without its deposit is enough. */
+    l.gathered = node_place(&at, !fabric        ? 0
+                                 : members == 1 ? shape->header_bytes
+                                                : shape->slot_bytes);
     l.results = node_place(&at, ((size_t)options->history + 1) * shape->slot_bytes);
     l.total = at;
     return l;
@@ -72,8 +80,8 @@ size_t node_bytes(const struct round_shape *shape, const pcoll_options *options,
     return node_lay_out(shape, options, placement).total;
 }
 
-/* Its slots, its share of the results and what comes before them; the leader the rest.
- */
+/* A member reserves its slots and its share of the results; the leader all that comes before
+ * the slots. */
 void node_part(const struct round_shape *shape, const pcoll_options *options,
                const struct placement *placement, enum node_part part, size_t *offset,
                size_t *bytes)
@@ -93,13 +101,35 @@ void node_part(const struct round_shape *shape, const pcoll_options *options,
         *offset = 0, *bytes = placement->leads ? l.slots : 0;
 }
 
-static void node_map(struct node *n, const pcoll_options *options)
+/* Allocate the memory of a domain of one member. Only what has to be zero is cleared: the
+ * words, and the headers of results, which are then blank (domain.h). */
+static int node_allocate(struct node *n, const struct node_layout *l)
 {
-    CHECK(n->hooks.memory && n->who < n->members);
-    char *base = n->hooks.memory;
+    const struct round_shape *shape = n->base.shape;
+    char *memory = pages_allocate(l->total);
+    if (!memory)
+        return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", l->total);
+    memset(memory, 0, l->slots);
+    for (uint32_t i = 0; i < n->ring; i++) {
+        char *header = memory + l->results + i * shape->slot_bytes;
+        bitset_clear((uint64_t *)(void *)header,
+                     shape->header_bytes / sizeof(uint64_t));
+    }
+    n->private_memory = n->hooks.memory = memory;
+    return PCOLL_OK;
+}
+
+/* Point n at its memory. Write what this member has to write before any member begins. */
+static int node_map(struct node *n, const pcoll_options *options)
+{
+    CHECK(n->hooks.memory || n->members == 1);
     pcoll_options common = *options;
     common.owned_send = n->hooks.owned_sends;
     struct node_layout l = node_lay_out(n->base.shape, &common, n->hooks.placement);
+    int rc = n->hooks.memory ? PCOLL_OK : node_allocate(n, &l);
+    if (rc != PCOLL_OK)
+        return rc;
+    char *base = n->hooks.memory;
     n->bytes = l.total;
     n->slots_each = contribution_slots(n->hooks.owned_sends);
     n->chunks = node_count_chunks(n->base.shape->payload.bytes);
@@ -107,7 +137,7 @@ static void node_map(struct node *n, const pcoll_options *options)
     n->descriptors = (_Atomic uint64_t *)(base + l.descriptors);
     n->asleep = (_Atomic uint64_t *)(base + l.asleep);
     n->live = (_Atomic uint64_t *)(base + l.live);
-    if (options->policy.max_staleness)
+    if (options->policy.max_staleness && !n->fabric)
         n->absent = (_Atomic uint32_t *)(base + l.absent);
     n->lines = (struct node_line *)(base + l.lines);
     n->list = (struct node_frozen *)(base + l.list);
@@ -116,17 +146,15 @@ static void node_map(struct node *n, const pcoll_options *options)
     n->gathered = (struct round_header *)(base + l.gathered);
     n->results = base + l.results;
     atomic_store(&n->descriptors[n->who], descriptor_of(&n->member));
-    uint64_t live[bitset_words(n->base.shape->ranks)];
-    round_live_now(NULL, n->base.shape->ranks, n->base.shape->failed, live);
-    for (size_t i = 0; n->who == 0 && i < bitset_words(n->base.shape->ranks); i++)
-        atomic_store(&n->live[i], live[i]);
+    if (n->who == 0 && !n->fabric)
+        node_write_live(n, NULL);
+    return PCOLL_OK;
 }
 
-/* What a member knows of itself, which others change, and what it says to them. */
+/* What a member knows of itself, which others change, and what it tells them. */
 
-/* Has the last deposit left, and with which round? The closer swaps the descriptor
- * before it writes `taken_in`; as long as the descriptor names a frozen slot it is the
- * descriptor that tells. */
+/* Record the round that took the last deposit. The closer swaps the descriptor before it
+ * writes `taken_in`; while the descriptor names a frozen slot, the round is read from it. */
 static void node_note_departure(struct node *n, uint64_t word)
 {
     struct member *m = &n->member;
@@ -152,24 +180,30 @@ uint64_t node_look(struct node *n)
     return word;
 }
 
-void node_set_flag(struct node *n, uint32_t flag, bool on)
+void node_set_calling(struct node *n, bool calling)
 {
-    _Atomic uint32_t *flags = &node_own_line(n)->flags;
-    uint32_t now = atomic_load_explicit(flags, memory_order_relaxed);
-    now = on ? now | flag : now & ~flag;
-    atomic_store_explicit(flags, now, memory_order_relaxed);
+    atomic_store_explicit(&node_own_line(n)->calling, calling, memory_order_relaxed);
 }
 
 void node_note_arrival_time(struct node *n)
 {
-    if (policy_has_timers(&n->policy))
+    if (!n->fabric &&
+        policy_has_timers(&n->policy)) /* else the endpoint notes the time */
         STEP(atomic_store(&node_own_line(n)->arrived_at, n->hooks.now(n->hooks.arg)));
 }
 
-/*
- * A member hands in what its application has: a slot is written, then named in the
- * descriptor.
- */
+/* No other thread uses the sets of this view yet. */
+void node_write_live(struct node *n, const struct round_header *last)
+{
+    CHECK(!n->fabric);
+    const struct round_shape *shape = n->base.shape;
+    uint64_t *live = n->view[NODE_APPLICATION].live;
+    round_live_now(last, shape->ranks, shape->failed, live);
+    for (size_t i = 0; i < bitset_words(shape->ranks); i++)
+        atomic_store(&n->live[i], live[i]);
+}
+
+/* A deposit: the application writes a slot, then names it in the descriptor. */
 
 static char *node_own_payload(const struct node *n, int slot)
 {
@@ -188,7 +222,7 @@ static int node_write_deposit(struct node *n, struct deposit_plan plan,
     if (plan.carried == NO_SLOT && buffers)
         payload_pack(p, target, buffers);
     else if (plan.carried == NO_SLOT)
-        payload_pack_slot(p, target); /* such a plan always holds, so this is once */
+        payload_pack_slot(p, target); /* such a plan always holds, so this runs once */
     else if (buffers)
         return payload_reduce_buffers(p, target, node_own_payload(n, plan.carried),
                                       buffers);
@@ -198,7 +232,8 @@ static int node_write_deposit(struct node *n, struct deposit_plan plan,
     return PCOLL_OK;
 }
 
-/* Hand in what has been written. False if what was to be carried has left meanwhile. */
+/* Publish the deposit that was written. Returns false if a round has meanwhile taken the
+ * deposit that it was added to. */
 static bool node_publish(struct node *n, struct deposit_plan plan,
                          enum deposit_outcome *outcome)
 {
@@ -221,8 +256,8 @@ static bool node_publish(struct node *n, struct deposit_plan plan,
     }
 }
 
-int node_deposit(struct domain *d, const void *const *buffers,
-                 enum deposit_outcome *outcome)
+static int node_deposit(struct domain *d, const void *const *buffers,
+                        enum deposit_outcome *outcome)
 {
     struct node *n = node_of(d);
     int rc = member_begin(&n->member);
@@ -237,19 +272,19 @@ int node_deposit(struct domain *d, const void *const *buffers,
             n->member.started = false;
             return rc;
         }
-    } while (!node_publish(n, plan, outcome)); /* once more at most */
-    node_set_flag(n, NODE_CALLING, true);
+    } while (!node_publish(n, plan, outcome)); /* at most one repetition */
+    node_set_calling(n, true);
     return PCOLL_OK;
 }
 
-void *node_send_slot(struct domain *d)
+static void *node_send_slot(struct domain *d)
 {
     struct node *n = node_of(d);
     int user = n->member.contribution.user;
     return user == NO_SLOT ? NULL : node_own_payload(n, user);
 }
 
-/* A member as the rest sees it: what it is made of, how it joins and leaves. */
+/* The other operations of a member. */
 
 static bool node_ready(struct domain *d)
 {
@@ -265,18 +300,16 @@ static void node_snapshot(struct domain *d, struct member *copy)
     copy->stats.rounds = copy->complete;
 }
 
-/* From its words alone: for other threads and other members. */
 static void node_poll(struct domain *d, int who, struct member *copy)
 {
     const struct node *n = node_of(d);
     const struct node_line *line = &n->lines[who];
     uint64_t word = STEP(atomic_load(&n->descriptors[who]));
-    uint32_t flags = STEP(atomic_load(&line->flags));
     *copy = (struct member){.rank = n->hooks.placement->member[who],
                             .deliver = n->deliver,
                             .history = n->history,
-                            .started = flags & NODE_CALLING,
-                            .retired = flags & NODE_RETIRED,
+                            .started = atomic_load(&line->calling),
+                            .retired = STEP(atomic_load(&line->retired)),
                             .joining = descriptor_joining(word),
                             .left = descriptor_left(word),
                             .joined_in = NO_ROUND,
@@ -285,7 +318,7 @@ static void node_poll(struct domain *d, int who, struct member *copy)
     descriptor_load(word, copy);
 }
 
-/* Joins and leaves show in the descriptor; the end of a call is the member's own. */
+/* A join or leave is part of the descriptor; the end of a call is private to the member. */
 static int node_change(struct domain *d, int (*step)(struct member *))
 {
     struct node *n = node_of(d);
@@ -301,7 +334,7 @@ static int node_change(struct domain *d, int (*step)(struct member *))
         if (next == word ||
             STEP(atomic_compare_exchange_strong(node_own_descriptor(n), &word, next))) {
             n->member = after;
-            node_set_flag(n, NODE_CALLING, after.started);
+            node_set_calling(n, after.started);
             return PCOLL_OK;
         }
     }
@@ -309,8 +342,7 @@ static int node_change(struct domain *d, int (*step)(struct member *))
 
 static void node_retire(struct domain *d)
 {
-    struct node *n = node_of(d);
-    STEP(atomic_fetch_or(&node_own_line(n)->flags, NODE_RETIRED));
+    STEP(atomic_store(&node_own_line(node_of(d))->retired, 1));
 }
 
 static void node_help(struct domain *d, bool driver, int64_t *alarm)
@@ -325,16 +357,18 @@ static void node_help(struct domain *d, bool driver, int64_t *alarm)
         if (node_control_phase(control) == NODE_OPEN && !n->fabric)
             more = node_decide(n, round, side, alarm);
         else if (node_control_phase(control) == NODE_REDUCING)
-            more = node_reduce(n, round);
+            more = node_reduce(n, round, side);
     }
 }
 
-/* For its rounds: sets its bit before it looks for the last time. */
+/* The driver of a domain of one member is in the same process and wakes its waiters itself. */
 static void node_sleeps(struct domain *d, bool asleep)
 {
     struct node *n = node_of(d);
     uint64_t bit = (uint64_t)1 << n->who % 64;
     _Atomic uint64_t *word = &n->asleep[n->who / 64];
+    if (n->members == 1)
+        return;
     if (asleep)
         STEP(atomic_fetch_or(word, bit));
     else
@@ -346,14 +380,21 @@ static int node_failure(struct domain *d)
     return atomic_load_explicit(&node_of(d)->shared->failure, memory_order_acquire);
 }
 
+static void node_release_memory(void *memory, size_t bytes)
+{
+    (void)bytes;
+    free(memory);
+}
+
 static void node_destroy(struct domain *d)
 {
     struct node *n = node_of(d);
     for (int side = 0; side < NODE_SIDES; side++) {
-        struct node_view *v = &n->view[side];
-        free(v->live);
-        free(v->absences);
+        free(n->view[side].live);
+        free(n->view[side].absences);
     }
+    if (n->private_memory)
+        memory_dispose(n->private_memory, n->bytes, node_release_memory);
     free(n->set);
     free(n);
 }
@@ -399,7 +440,7 @@ static const struct domain_ops node_ops = {
     .memory = node_memory,
 };
 
-/* All sets of a view in one block. */
+/* Allocate all sets of a view in one block. */
 static bool node_create_view(struct node *n, struct node_view *v, uint32_t ranks)
 {
     size_t words = bitset_words(ranks);
@@ -409,7 +450,6 @@ static bool node_create_view(struct node *n, struct node_view *v, uint32_t ranks
     v->live = sets;
     if (!sets || (n->policy.max_staleness && !v->absences))
         return false;
-    bitset_fill(v->live, ranks);
     v->arrived = sets + words;
     v->deposited = sets + 2 * words;
     v->round = (struct policy_round){.ranks = ranks,
@@ -419,46 +459,91 @@ static bool node_create_view(struct node *n, struct node_view *v, uint32_t ranks
     return true;
 }
 
-int domain_node_create(const struct round_shape *shape, const pcoll_options *options,
-                       void *arg, struct domain **out)
+static struct node *node_new(const struct round_shape *shape,
+                             const pcoll_options *options)
 {
-    CHECK(((const struct node_hooks *)arg)->placement->members > 0);
-    CHECK(((const struct node_hooks *)arg)->placement->who <
-          ((const struct node_hooks *)arg)->placement->members);
-    CHECK(options->history >= 1);
-    const struct node_hooks *hooks = arg;
-    const struct placement *placement = hooks->placement;
     struct node *n = calloc(1, sizeof *n);
-    if (!n)
-        return fail(PCOLL_ENOMEM, "no memory for a handle");
-    n->hooks = *hooks;
+    uint64_t *set = calloc(bitset_words(shape->ranks), sizeof *set);
+    if (!n || !set) {
+        free(n);
+        free(set);
+        fail(PCOLL_ENOMEM, "no memory for a handle");
+        return NULL;
+    }
+    n->set = set;
     n->policy = options->policy;
     n->seed = options->seed;
-    n->fabric = placement->domains > 1;
-    n->members = placement->members;
-    n->who = placement->who;
-    n->hands = hooks->cores ? hooks->cores : placement->members;
     n->deliver = options->deliver;
     n->history = options->history;
     n->ring = options->history + 1;
-    n->set = calloc(bitset_words(shape->ranks), sizeof *n->set);
-    bool enough = n->set;
-    for (int side = 0; side < NODE_SIDES; side++)
-        enough = node_create_view(n, &n->view[side], shape->ranks) && enough;
-    if (!enough) {
-        node_destroy(&n->base);
-        return fail(PCOLL_ENOMEM, "no memory for %u ranks", shape->ranks);
-    }
+    n->base = (struct domain){.ops = &node_ops, .shape = shape, .member_set = set};
+    return n;
+}
+
+static int node_begin(struct node *n, const pcoll_options *options, struct domain **out)
+{
+    const struct placement *placement = n->hooks.placement;
+    uint32_t ranks = n->base.shape->ranks;
+    CHECK(placement->who < placement->members);
+    CHECK(options->history >= 1);
+    n->fabric = node_has_fabric(placement);
+    n->members = placement->members;
+    n->base.members = (int)n->members;
+    n->who = placement->who;
+    n->hands = n->hooks.cores ? n->hooks.cores : placement->members;
     for (uint32_t i = 0; i < n->members; i++)
         bitset_add(n->set, placement->member[i]);
-    n->base = (struct domain){.ops = &node_ops,
-                              .shape = shape,
-                              .members = (int)n->members,
-                              .member_set = n->set};
     member_init(&n->member, placement->member[n->who], options);
-    node_map(n, options);
+    int rc = PCOLL_OK;
+    for (int side = 0; side < NODE_SIDES && !n->fabric && rc == PCOLL_OK; side++)
+        if (!node_create_view(n, &n->view[side], ranks))
+            rc = fail(PCOLL_ENOMEM, "no memory for %u ranks", ranks);
+    if (rc == PCOLL_OK)
+        rc = node_map(n, options);
+    if (rc != PCOLL_OK) {
+        node_destroy(&n->base);
+        return rc;
+    }
     n->first_chunk =
         (uint32_t)((uint64_t)placement->index * n->chunks / placement->domains);
     *out = &n->base;
     return PCOLL_OK;
+}
+
+int domain_node_create(const struct round_shape *shape, const pcoll_options *options,
+                       void *arg, struct domain **out)
+{
+    struct node *n = node_new(shape, options);
+    if (!n)
+        return PCOLL_ENOMEM;
+    n->hooks = *(const struct node_hooks *)arg;
+    return node_begin(n, options, out);
+}
+
+/* Nothing of the placement but these members is read. */
+static struct placement node_place_alone(uint32_t *rank)
+{
+    return (struct placement){
+        .domains = 1, .members = 1, .member = rank, .leads = true};
+}
+
+size_t domain_single_bytes(const struct round_shape *shape,
+                           const pcoll_options *options)
+{
+    struct placement alone = node_place_alone(NULL);
+    return node_lay_out(shape, options, &alone).total;
+}
+
+int domain_single_create(const struct round_shape *shape, const pcoll_options *options,
+                         void *arg, struct domain **out)
+{
+    CHECK(*(const uint32_t *)arg < shape->ranks);
+    struct node *n = node_new(shape, options);
+    if (!n)
+        return PCOLL_ENOMEM;
+    n->rank = *(const uint32_t *)arg;
+    n->alone = node_place_alone(&n->rank);
+    n->hooks =
+        (struct node_hooks){.placement = &n->alone, .owned_sends = options->owned_send};
+    return node_begin(n, options, out);
 }

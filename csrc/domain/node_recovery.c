@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A domain goes on where another one has stopped; see domain.h. */
-#include "domain/domain.h"
-
-#include "base/check.h"
+/* A domain continues where another one has stopped; see domain.h. */
 #include "domain/node.h"
 
-/* What both kinds of domain do alike. */
+#include "protocol/recovery.h"
 
-void domain_copy_results(struct domain *d, struct domain *old, uint64_t round,
-                         const struct round_header *last, uint32_t kept)
+void node_copy_results(struct domain *d, struct domain *old, uint64_t round,
+                       const struct round_header *last, uint32_t kept)
 {
-    size_t bytes = d->shape->header_bytes + payload_data_bytes(&d->shape->payload);
+    const struct round_shape *shape = d->shape;
+    size_t bytes = shape->header_bytes + payload_data_bytes(&shape->payload);
     uint64_t first = round - (round > 0), oldest = round > kept ? round - kept : 0;
     struct member m;
     if (old) {
@@ -21,17 +19,40 @@ void domain_copy_results(struct domain *d, struct domain *old, uint64_t round,
         const struct round_header *from =
             r + 1 == round ? last : old->ops->result(old, r);
         CHECK(from->round == r || r < m.delivered);
-        if (from->round == r && !round_header_is_blank(from, d->shape->ranks))
+        if (from->round == r && !round_header_is_blank(from, shape->ranks))
             memcpy(d->ops->result(d, r), from, bytes);
     }
 }
 
-static int domain_move_deposit(struct domain *d, struct domain *old,
-                               const struct recovered_deposit *r)
+void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
+                   const struct round_header *last)
 {
+    struct node *n = node_of(d);
+    n->member.complete = n->member.frozen = n->member.delivered = round;
+    STEP(atomic_store(node_own_descriptor(n), descriptor_of(&n->member)));
+    STEP(atomic_store(&node_own_line(n)->delivered, round));
+    int failed = old ? old->ops->failure(old) : PCOLL_OK;
+    if (failed != PCOLL_OK)
+        atomic_store(&n->shared->failure, failed);
+    node_copy_results(d, old, round, last, n->history);
+    if (n->who != 0)
+        return;
+    /* The first member writes what belongs to all: no member reads it yet. */
+    if (!n->fabric)
+        node_write_live(n, last);
+    if (last)
+        node_note_join(n, round - 1, last);
+    STEP(atomic_store(&n->shared->control, node_control_word(round, NODE_OPEN, 0)));
+}
+
+/* Move the deposit that is pending after the recovery to the new domain. */
+static int node_move_deposit(struct node *n, struct domain *old,
+                             const struct recovered_deposit *r)
+{
+    const struct round_shape *shape = n->base.shape;
     if (r->into == NO_SLOT)
         return PCOLL_OK;
-    void *to = message_payload(d->shape, d->ops->slot(d, r->into));
+    void *to = message_payload(shape, node_slot(n, n->who, r->into));
     const void *part[2] = {NULL, NULL};
     int parts = 0;
     if (r->older != NO_SLOT)
@@ -40,66 +61,36 @@ static int domain_move_deposit(struct domain *d, struct domain *old,
         part[parts++] = message_payload(old->shape, old->ops->slot(old, r->newer));
     CHECK(parts > 0);
     if (parts == 2)
-        return payload_reduce(&d->shape->payload, to, part[0], part[1]);
-    memcpy(to, part[0], payload_data_bytes(&d->shape->payload));
+        return payload_reduce(&shape->payload, to, part[0], part[1]);
+    memcpy(to, part[0], payload_data_bytes(&shape->payload));
     return PCOLL_OK;
 }
 
-int domain_recover_member(struct domain *d, struct domain *old, uint64_t round,
-                          const struct round_header *last, struct member *m)
-{
-    CHECK(d != old);
-    if (!old) {
-        member_enter(m, round, last, d->shape->failed, d->shape->ranks);
-        return PCOLL_OK;
-    }
-    old->ops->snapshot(old, m);
-    struct recovered_deposit r =
-        member_recover(m, round, last, d->shape->failed, d->shape->ranks);
-    return domain_move_deposit(d, old, &r);
-}
-
-/* A domain in shared memory. */
-
-/* The first member writes what belongs to all: nobody looks yet. */
-void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
-                   const struct round_header *last)
-{
-    struct node *n = node_of(d);
-    uint32_t ranks = d->shape->ranks;
-    n->member.complete = n->member.frozen = n->member.delivered = round;
-    STEP(atomic_store(node_own_descriptor(n), descriptor_of(&n->member)));
-    STEP(atomic_store(&node_own_line(n)->delivered, round));
-    int failed = old && old->ops->failure ? old->ops->failure(old) : PCOLL_OK;
-    if (failed != PCOLL_OK)
-        atomic_store(&n->shared->failure, failed);
-    domain_copy_results(d, old, round, last, n->history);
-    if (n->who != 0)
-        return;
-    uint64_t live[bitset_words(ranks)];
-    round_live_now(last, ranks, d->shape->failed, live);
-    for (size_t i = 0; i < bitset_words(ranks); i++)
-        atomic_store(&n->live[i], live[i]);
-    if (last)
-        node_note_join(n, round - 1, last);
-    STEP(atomic_store(&n->shared->control, node_control_word(round, NODE_OPEN, 0)));
-}
-
-/* Of the words that others read the descriptor comes last. */
+/* The member's state after the recovery is whole even if a user's op fails on its deposit. */
 int node_inherit(struct domain *d, struct domain *old, uint64_t round,
                  const struct round_header *last)
 {
     struct node *n = node_of(d);
+    CHECK(d != old);
     struct member m = n->member;
     struct node_line *line = node_own_line(n);
-    int rc = domain_recover_member(d, old, round, last, &m);
-    m.joined_in = NO_ROUND; /* known here when it is read */
+    int rc = PCOLL_OK;
+    if (old) {
+        old->ops->snapshot(old, &m);
+        struct recovered_deposit r =
+            member_recover(&m, round, last, d->shape->failed, d->shape->ranks);
+        rc = node_move_deposit(n, old, &r);
+    } else {
+        member_enter(&m, round, last, d->shape->failed, d->shape->ranks);
+    }
+    m.joined_in = NO_ROUND; /* found out when the round is read */
     n->member = m;
     n->owes = m.contribution.pending != NO_SLOT && m.taken_in == NO_ROUND;
     STEP(atomic_store(&line->delivered, m.delivered));
-    node_set_flag(n, NODE_CALLING, m.started);
-    node_set_flag(n, NODE_RETIRED, m.retired);
+    node_set_calling(n, m.started);
+    STEP(atomic_store(&line->retired, m.retired));
     node_note_arrival_time(n);
+    /* Publish the descriptor last: other members act on it as soon as they see it. */
     STEP(atomic_store(node_own_descriptor(n), descriptor_of(&n->member)));
     return rc;
 }

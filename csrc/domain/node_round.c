@@ -1,52 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rounds of a domain in shared memory: deciding, closing, delivering. The protocol is in node.h. */
+/*
+ * The rounds of a domain: when the open round starts, closing it, reading its result, and what
+ * the driver of a fabric calls. The protocol is in node.h.
+ */
 #include "domain/node.h"
 
-#include "base/check.h"
 #include "base/lock.h"
 
 /*
- * When does the open round of a domain without a fabric start? Everybody can tell: the
- * descriptors say who has come, and protocol/round_trigger.h what that means. (With a
- * fabric the endpoint decides, see allreduce/endpoint.h.)
+ * Deciding. In a domain without a fabric every member can tell whether the open round may
+ * start: the descriptors say which ranks have arrived, and protocol/round_trigger.h says what
+ * follows from that. (With a fabric the endpoint decides: allreduce/endpoint.h.)
  *
- * met: {round, time} of the moment at which the policy was found met, for linger. The
- * first to find it writes it by swap. One who is late for round t puts {t, …} in a
- * later round's place, or its swap fails: the others see another round's number and
- * write theirs. Time in microseconds. Of the
- * round there is room for 16 bits: one that finds its number written 65536 rounds ago
- * does not linger, once.
+ * met: {round, time} at which the policy was first found met, for linger. The member that
+ * finds it first writes it by swap. If a member that is late writes {t, ...} over the word of
+ * a later round, the others see another round's number and write theirs again. Time is in
+ * microseconds. The round has 16 bits: a member that finds its number written 65,536 rounds
+ * ago does not linger in that one round.
  */
 
 enum { MET_TIME_BITS = 48 };
 
-static bool node_is_open(uint64_t control, uint64_t round)
-{
-    return node_control_round(control) == round &&
-           node_control_phase(control) == NODE_OPEN;
-}
-
-/* Find out what the open round asks for; false if it has begun to close. What was
- * written for it is released before control names it, and what is written for the next
- * one only when it closes. */
-static bool node_open_view(struct node *n, struct node_view *v, uint64_t round)
+static void node_read_view(const struct node *n, struct node_view *v)
 {
     uint32_t ranks = n->base.shape->ranks;
-    if (v->opened == round + 1)
-        return true;
     for (size_t i = 0; i < bitset_words(ranks); i++)
         v->live[i] = STEP(atomic_load_explicit(&n->live[i], memory_order_acquire));
     for (uint32_t i = 0; n->absent && i < ranks; i++)
         v->absences[i] =
             STEP(atomic_load_explicit(&n->absent[i], memory_order_acquire));
-    if (!node_is_open(node_control(n), round))
+}
+
+/* Find out what the round of this view asks for. */
+static void node_ask(const struct node *n, uint64_t round, struct node_view *v)
+{
+    struct round_draw draw = {
+        .seed = n->seed, .slot = *n->hooks.slot, .round = round, .endpoints = 1};
+    round_trigger_open(&n->policy, &draw, v->absences, &v->round);
+}
+
+/* Find out what the open round asks for. Returns false if it has begun to close. The words of
+ * a round are written before control names the round, and those of the next round only when
+ * this one closes. */
+static bool node_open_view(struct node *n, struct node_view *v, uint64_t round)
+{
+    if (v->opened == round + 1)
+        return true;
+    node_read_view(n, v);
+    uint64_t control = node_control(n);
+    if (node_control_round(control) != round ||
+        node_control_phase(control) != NODE_OPEN)
         return false;
-    node_ask(n, round, v->absences, &v->round);
+    node_ask(n, round, v);
     v->opened = round + 1;
     return true;
 }
 
-/* Has the rank read the round with which all had joined? Until then its descriptor may
+/* Has this member read the round with which all had joined? Before that, its descriptor may
  * still say that it joins. */
 static bool node_knows_end_of_join(const struct node *n, uint32_t j)
 {
@@ -54,41 +64,41 @@ static bool node_knows_end_of_join(const struct node *n, uint32_t j)
     return !joined || STEP(atomic_load(&n->lines[j].delivered)) >= joined;
 }
 
-/* Does the rank announce a join that is not over? It ceases to say so before it says
- * that it has read the round; so what it says counts only if it is read after that. */
+/* Does this member announce a join that has not ended? It withdraws the announcement before
+ * it says that it has read the round, so the announcement counts only if it is read after
+ * that. */
 static bool node_announces_join(const struct node *n, uint32_t j, uint64_t word)
 {
     return descriptor_joining(word) && node_knows_end_of_join(n, j) &&
            descriptor_joining(STEP(atomic_load(&n->descriptors[j])));
 }
 
-static bool node_has_arrived(const struct node *n, const struct node_view *v,
-                             uint32_t j, uint64_t word)
+/* live: NULL if the caller leaves out the ranks that are not live. */
+static bool node_has_arrived(const struct node *n, const uint64_t *live, uint32_t j,
+                             uint64_t word)
 {
     CHECK(j < n->members);
     if (descriptor_arrived(word))
         return true;
     bool goes = descriptor_left(word) || node_announces_join(n, j, word);
-    return goes && bitset_has(v->live, n->hooks.placement->member[j]);
+    return goes && (!live || bitset_has(live, n->hooks.placement->member[j]));
 }
 
-/* A descriptor that has been frozen for this round already means that the round is
- * under way: whoever counts it finds control changed. */
-void node_arrivals(struct node *n, struct node_view *v, uint64_t round)
+/* Add the ranks that have arrived, and those with a deposit. A descriptor that is frozen for
+ * this round already shows that the round is being closed: whoever counts it then finds control
+ * changed. */
+static void node_arrivals(const struct node *n, uint64_t round, const uint64_t *live,
+                          uint64_t *arrived, uint64_t *deposited)
 {
-    CHECK(v->opened || n->fabric);
-    size_t words = bitset_words(n->base.shape->ranks);
-    bitset_clear(v->arrived, words);
-    bitset_clear(v->deposited, words);
     for (uint32_t j = 0; j < n->members; j++) {
         uint64_t word = STEP(atomic_load(&n->descriptors[j]));
         uint32_t rank = n->hooks.placement->member[j];
         if (descriptor_rounds(word) != round)
             continue;
-        if (node_has_arrived(n, v, j, word))
-            bitset_add(v->arrived, rank);
+        if (node_has_arrived(n, live, j, word))
+            bitset_add(arrived, rank);
         if (descriptor_pending(word) != NO_SLOT)
-            bitset_add(v->deposited, rank);
+            bitset_add(deposited, rank);
     }
 }
 
@@ -99,21 +109,20 @@ static bool node_is_behind(const struct node *n, uint32_t j, uint64_t round)
         round < n->history + STEP(atomic_load(&line->delivered)))
         return false;
     bool away = descriptor_left(STEP(atomic_load(&n->descriptors[j])));
-    return !away && !(STEP(atomic_load(&line->flags)) & NODE_RETIRED);
+    return !away && !STEP(atomic_load(&line->retired));
 }
 
-/* Nothing comes after the round with which all have joined before each has read it. */
+/* No round follows the one with which all have joined before each member has read that one. */
 static bool node_is_unaware(const struct node *n, uint32_t j)
 {
     return descriptor_joining(STEP(atomic_load(&n->descriptors[j]))) &&
-           !node_knows_end_of_join(n, j) &&
-           !(STEP(atomic_load(&n->lines[j].flags)) & NODE_RETIRED);
+           !node_knows_end_of_join(n, j) && !STEP(atomic_load(&n->lines[j].retired));
 }
 
-/* Rounds delivered only grow, so what was admitted stays so; with "one" it is known for
- * as many rounds ahead as the history has. With "all" only the end of a join holds a
- * round back. */
-bool node_admits(struct node *n, uint64_t round, enum node_side side)
+/* The number of delivered rounds only grows, so a round that was admitted stays admitted. With
+ * deliver="one" this is known for as many rounds ahead as the history has. With "all" only the
+ * end of a join holds a round back. */
+static bool node_admits(struct node *n, uint64_t round, enum node_side side)
 {
     CHECK(side < NODE_SIDES);
     struct node_view *v = &n->view[side];
@@ -132,7 +141,7 @@ bool node_admits(struct node *n, uint64_t round, enum node_side side)
     return true;
 }
 
-/* Since when has the policy been met? It is met now: the first to say so is right. */
+/* Return the time since which the policy has been met. It is met now. */
 static int64_t node_met_since(struct node *n, uint64_t round, int64_t now)
 {
     uint64_t const mask = ((uint64_t)1 << MET_TIME_BITS) - 1;
@@ -146,7 +155,7 @@ static int64_t node_met_since(struct node *n, uint64_t round, int64_t now)
     return (int64_t)(word & mask) * 1000;
 }
 
-/* When the first of those who have arrived did, and who that was. */
+/* Return the time of the first arrival, and set *first to its rank. */
 static int64_t node_first_arrival(const struct node *n, const struct node_view *v,
                                   uint32_t *first)
 {
@@ -162,7 +171,7 @@ static int64_t node_first_arrival(const struct node *n, const struct node_view *
     return least;
 }
 
-/* May the round start? A linger begins when it is first seen to be met, by whoever. */
+/* May the round start? A linger begins when some member first finds the policy met. */
 static struct round_trigger node_trigger_of(struct node *n, struct node_view *v,
                                             uint64_t round)
 {
@@ -188,38 +197,45 @@ static struct round_trigger node_trigger_of(struct node *n, struct node_view *v,
     return deadline;
 }
 
+static bool node_close(struct node *n, uint64_t round, uint32_t initiator,
+                       enum node_side side);
+
 bool node_decide(struct node *n, uint64_t round, enum node_side side, int64_t *alarm)
 {
     CHECK(!n->fabric);
     CHECK(side < NODE_SIDES);
     struct node_view *v = &n->view[side];
+    size_t words = bitset_words(n->base.shape->ranks);
     if (!node_open_view(n, v, round))
         return true;
-    node_arrivals(n, v, round);
+    bitset_clear(v->arrived, words);
+    bitset_clear(v->deposited, words);
+    node_arrivals(n, round, v->live, v->arrived, v->deposited);
     struct round_trigger t = node_trigger_of(n, v, round);
     if (t.alarm < *alarm)
         *alarm = t.alarm;
     if (!t.start || !node_admits(n, round, side))
         return node_control_round(node_control(n)) != round;
-    node_close(n, round, t.initiator);
+    node_close(n, round, t.initiator, side);
     return true;
 }
 
 const uint64_t *node_awaited(struct domain *d)
 {
-    CHECK(node_of(d)->members > 0);
     struct node *n = node_of(d);
     struct node_view *v = &n->view[NODE_DRIVER];
     uint64_t round = node_control_round(node_control(n));
-    return node_open_view(n, v, round) ? policy_awaited(&n->policy, &v->round) : NULL;
+    if (n->fabric || !node_open_view(n, v, round))
+        return NULL;
+    return policy_awaited(&n->policy, &v->round);
 }
 
 /*
  * From CLOSING to the end of a round: freezing the members, reducing what they have
- * deposited, what the result changes for the next round, opening that one.
+ * deposited, recording what the result changes for the next round, opening that round.
  */
 
-/* At most so many. */
+/* Wake at most `most` sleeping members. */
 static void node_wake_sleepers(struct node *n, uint32_t most)
 {
     CHECK(most <= n->members || n->hands > n->members);
@@ -246,12 +262,11 @@ static void node_set_control(struct node *n, uint64_t round, enum node_phase pha
     STEP(atomic_store(&n->shared->control, node_control_word(round, phase, n->who)));
 }
 
-/* The closer: take member j's deposit, if there is one; its slot. */
+/* The closer: take the deposit of member j, if there is one. Returns its slot or NO_SLOT. */
 static int node_freeze_member(struct node *n, uint32_t j, struct round_header *h)
 {
     CHECK(j < n->members);
     uint32_t rank = n->hooks.placement->member[j];
-    struct node_line *line = &n->lines[j];
     uint64_t word = STEP(atomic_load(&n->descriptors[j]));
     while (!STEP(atomic_compare_exchange_weak(&n->descriptors[j], &word,
                                               descriptor_freeze(word))))
@@ -267,12 +282,12 @@ static int node_freeze_member(struct node *n, uint32_t j, struct round_header *h
                             ? NULL
                             : message_payload(n->base.shape, node_slot(n, j, slot)));
     if (slot != NO_SLOT)
-        STEP(
-            atomic_store_explicit(&line->taken_in, h->round + 1, memory_order_release));
+        STEP(atomic_store_explicit(&n->lines[j].taken_in, h->round + 1,
+                                   memory_order_release));
     return slot;
 }
 
-/* Where the sum of the domain goes. */
+/* Return where the sum of the domain is built. */
 static struct round_header *node_target(const struct node *n, uint64_t round)
 {
     return n->fabric ? n->gathered : node_result(n, round);
@@ -303,7 +318,7 @@ static const char *node_part_payload(const struct node *n, uint32_t k)
     return message_payload(n->base.shape, node_slot(n, part->member, (int)part->slot));
 }
 
-/* One after the other in the order of the ranks, whoever does it. */
+/* Reduce one chunk in the order of the ranks, whichever member does it. */
 static int node_reduce_chunk(struct node *n, uint64_t round, uint32_t chunk)
 {
     CHECK(chunk < n->chunks);
@@ -339,8 +354,6 @@ static void node_do_chunk(struct node *n, uint64_t round, uint32_t chunk)
         node_alert(&n->base);
 }
 
-/* The round is over: what its result says of the next one. */
-
 void node_note_join(struct node *n, uint64_t round, const struct round_header *result)
 {
     CHECK(result->round == round);
@@ -364,70 +377,62 @@ static void node_count_absences(struct node *n, const struct round_header *resul
     }
 }
 
-/* Before the live set changes. */
-static void node_judge(struct node *n, uint64_t round, struct round_header *result)
+/* Record what the completed round changes for the next one. Uses the sets of the caller's
+ * view, which is opened again for the next round. */
+static void node_account(struct node *n, uint64_t round, struct round_header *result,
+                         enum node_side side)
 {
+    struct node_view *v = &n->view[side];
     uint32_t ranks = n->base.shape->ranks;
-    uint64_t live[bitset_words(ranks)], drawn[bitset_words(ranks)],
-        overdue[bitset_words(ranks)];
-    uint32_t absences[n->absent ? ranks : 1];
-    struct policy_round asked = {
-        .ranks = ranks, .live = live, .drawn = drawn, .overdue = overdue};
-    for (size_t i = 0; i < bitset_words(ranks); i++)
-        live[i] = atomic_load_explicit(&n->live[i], memory_order_relaxed);
-    for (uint32_t i = 0; n->absent && i < ranks; i++)
-        absences[i] = atomic_load_explicit(&n->absent[i], memory_order_relaxed);
-    node_ask(n, round, n->absent ? absences : NULL, &asked);
-    if (!policy_kept(&n->policy, &asked, result))
-        result->flags |= ROUND_BELOW_QUORUM;
-}
-
-/* What the completed round changes for the next. */
-static void node_account(struct node *n, uint64_t round, struct round_header *result)
-{
-    uint32_t ranks = n->base.shape->ranks;
-    if (n->policy.deadline > 0)
-        node_judge(n, round, result);
+    v->opened = 0;
+    if (n->policy.deadline > 0) { /* judged by the live set of this round */
+        node_read_view(n, v);
+        node_ask(n, round, v);
+        if (!policy_kept(&n->policy, &v->round, result))
+            result->flags |= ROUND_BELOW_QUORUM;
+    }
     if (n->absent)
         node_count_absences(n, result);
-    uint64_t live[bitset_words(ranks)];
-    round_live(result, ranks, live);
+    round_live(result, ranks, v->live);
     for (size_t i = 0; i < bitset_words(ranks); i++)
-        STEP(atomic_store_explicit(&n->live[i], live[i], memory_order_release));
+        STEP(atomic_store_explicit(&n->live[i], v->live[i], memory_order_release));
     node_note_join(n, round, result);
 }
 
-/* The sum of the domain is there. */
-static void node_end_reduction(struct node *n, uint64_t round)
+/* The result is in the ring: open the next round. */
+static void node_complete(struct node *n, uint64_t round)
+{
+    CHECK(node_control_round(node_control(n)) == round);
+    CHECK(node_control_phase(node_control(n)) != NODE_OPEN);
+    if (n->hooks.over)
+        n->hooks.over(n->hooks.arg, round);
+    MOMENT("publishing");
+    node_set_control(n, round + 1, NODE_OPEN);
+    MOMENT("published");
+    node_wake_sleepers(n, n->members);
+}
+
+/* The sum of the domain is ready. */
+static void node_end_reduction(struct node *n, uint64_t round, enum node_side side)
 {
     MOMENT("sum ready");
     if (n->fabric) {
         node_set_control(n, round, NODE_FABRIC);
-        node_alert(&n->base);
         return;
     }
-    node_account(n, round, node_result(n, round));
+    node_account(n, round, node_result(n, round), side);
     node_complete(n, round);
 }
 
-/* Nothing to add up: with a fabric what there is is sent from where it lies. */
-static bool node_needs_no_reduction(struct node *n, uint64_t round, uint32_t parts)
-{
-    const struct round_shape *shape = n->base.shape;
-    if (!parts && !n->fabric)
-        payload_identity_block(&shape->payload,
-                               message_payload(shape, node_result(n, round)));
-    return parts == 0 || (parts == 1 && n->fabric);
-}
-
-/* The ring sends the part before this domain's own first, then the one before that. */
+/* The ring sends the part before this domain's own part first, then the one before that. */
 static uint32_t node_chunk_at(const struct node *n, uint32_t position)
 {
     return n->fabric ? (n->first_chunk + n->chunks - 1 - position) % n->chunks
                      : position;
 }
 
-/* The next chunk of this round; false if there is none, or the round is another. */
+/* Take the next chunk of this round. Returns false if there is none, or if the round has
+ * changed. */
 static bool node_take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
 {
     uint64_t word = STEP(atomic_load(&n->shared->taken));
@@ -440,7 +445,8 @@ static bool node_take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
     return true;
 }
 
-/* Take one chunk. *ended: it was the last to be finished. */
+/* Take one chunk and reduce it. Sets *ended if it was the last one to be finished. Returns
+ * false if there was none to take. */
 static bool node_reduce_one(struct node *n, uint64_t round, bool *ended)
 {
     uint32_t chunk;
@@ -453,22 +459,30 @@ static bool node_reduce_one(struct node *n, uint64_t round, bool *ended)
     return true;
 }
 
-/* Chunks of this round, as long as there are any, as one who is counted. */
-static bool node_work(struct node *n, uint64_t round)
+static void node_set_working(struct node *n, uint64_t round_plus_1)
+{
+    atomic_store_explicit(&node_own_line(n)->working, round_plus_1,
+                          memory_order_relaxed);
+}
+
+/* Reduce chunks until there are none left, as a counted worker. */
+static bool node_work(struct node *n, uint64_t round, enum node_side side)
 {
     bool ended = false;
-    _Atomic uint64_t *working = &n->lines[n->who].working;
-    atomic_store_explicit(working, round + 1, memory_order_relaxed);
+    node_set_working(n, round + 1);
     while (!ended && node_reduce_one(n, round, &ended))
         ;
-    atomic_store_explicit(working, 0, memory_order_relaxed);
+    node_set_working(n, 0);
     STEP(atomic_fetch_sub(&n->shared->workers, 1));
     if (ended)
-        node_end_reduction(n, round);
+        node_end_reduction(n, round, side);
+    if (ended && n->fabric)
+        node_alert(&n->base);
     return ended;
 }
 
-/* Of each member its application and its driver at most. */
+/* Count another worker: at most the application and the driver of each member. Returns the
+ * number of workers before. */
 static uint32_t node_count_worker(struct node *n)
 {
     uint32_t others = STEP(atomic_fetch_add(&n->shared->workers, 1));
@@ -476,42 +490,20 @@ static uint32_t node_count_worker(struct node *n)
     return others;
 }
 
-/* The closer is never refused: those who are counted may be about to leave. */
-static void node_reduce_closed(struct node *n, uint64_t round)
+bool node_reduce(struct node *n, uint64_t round, enum node_side side)
 {
-    node_count_worker(n);
-    node_work(n, round);
-}
-
-/* More than the machine has cores would only take them from each other, each with a
- * chunk that the others wait for. */
-static bool node_join_work(struct node *n)
-{
+    CHECK(n->chunks > 1);
     if (node_count_worker(n) < n->hands)
-        return true;
+        return node_work(n, round, side);
+    /* More workers than cores would take the cores from each other while the others wait for
+     * their chunks. */
     STEP(atomic_fetch_sub(&n->shared->workers, 1));
     return false;
 }
 
-bool node_reduce_next(struct node *n, uint64_t round)
-{
-    bool ended = false;
-    _Atomic uint64_t *working = &n->lines[n->who].working;
-    atomic_store_explicit(working, round + 1, memory_order_relaxed);
-    bool any = node_reduce_one(n, round, &ended);
-    atomic_store_explicit(working, 0, memory_order_relaxed);
-    if (ended)
-        node_end_reduction(n, round);
-    return any;
-}
-
-bool node_reduce(struct node *n, uint64_t round)
-{
-    CHECK(n->chunks > 1);
-    return node_join_work(n) && node_work(n, round);
-}
-
-bool node_close(struct node *n, uint64_t round, uint32_t initiator)
+/* Close the round, as far as this thread can. Returns false if another member has closed it. */
+static bool node_close(struct node *n, uint64_t round, uint32_t initiator,
+                       enum node_side side)
 {
     CHECK(n->who < n->members);
     uint64_t open = STEP(atomic_load(&n->shared->control));
@@ -525,32 +517,27 @@ bool node_close(struct node *n, uint64_t round, uint32_t initiator)
     MOMENT("closing a round");
     uint32_t parts = node_freeze_all(n, round, initiator);
     MOMENT("members frozen");
-    if (node_needs_no_reduction(n, round, parts)) {
-        node_end_reduction(n, round);
+    if (!parts && !n->fabric) {
+        payload_identity_block(&n->base.shape->payload,
+                               message_payload(n->base.shape, node_result(n, round)));
+        node_end_reduction(n, round, side);
+    } else if (n->fabric && parts <= 1) { /* a single deposit is sent from its slot */
+        node_end_reduction(n, round, side);
     } else if (n->chunks == 1) {
         node_do_chunk(n, round, 0);
-        node_end_reduction(n, round);
+        node_end_reduction(n, round, side);
     } else {
         STEP(atomic_store(&n->shared->done, 0));
         STEP(atomic_store(&n->shared->taken, round << 32));
         node_set_control(n, round, NODE_REDUCING);
-        node_wake_sleepers(n, n->hands - 1); /* as they are going to be woken anyway */
-        if (!n->fabric)
-            node_reduce_closed(n, round);
+        node_wake_sleepers(n, n->hands - 1); /* they are woken at the end anyway */
+        if (!n->fabric) {
+            /* The closer is never refused: counted workers may be about to stop. */
+            node_count_worker(n);
+            node_work(n, round, side);
+        }
     }
     return true;
-}
-
-void node_complete(struct node *n, uint64_t round)
-{
-    CHECK(node_control_round(node_control(n)) == round);
-    CHECK(node_control_phase(node_control(n)) != NODE_OPEN);
-    if (n->hooks.over)
-        n->hooks.over(n->hooks.arg, round);
-    MOMENT("publishing");
-    node_set_control(n, round + 1, NODE_OPEN);
-    MOMENT("published");
-    node_wake_sleepers(n, n->members);
 }
 
 void node_busy(struct domain *d, uint64_t *set)
@@ -567,9 +554,9 @@ void node_busy(struct domain *d, uint64_t *set)
             bitset_add(set, n->hooks.placement->member[j]);
 }
 
-/* A member reads a round, while others may begin to overwrite it: node.h, invariant 5. */
+/* Reading a result, which others may begin to overwrite: node.h, invariant 5. */
 
-/* The round that the ring has no room for any more has begun to close. */
+/* Has the round that reuses this entry of the ring begun to close? */
 static bool node_overwritten(const struct node *n, uint64_t round)
 {
     uint64_t control = node_control(n), reuse = round + n->ring;
@@ -591,9 +578,9 @@ static void node_copy_out(struct node *n, const struct round_header *h,
     round_describe(shape, h, round, masks);
 }
 
-/* Does the header say that with this round all have joined? Then the rank no longer
- * announces it, and says so before it says that it has read the round, since nobody
- * starts the next one before. */
+/* Does the header say that with this round all have joined? Then the rank no longer announces
+ * its join. It withdraws the announcement before it says that it has read the round, because no
+ * member starts the next round earlier. */
 static bool node_ends_join(const struct node *n, const struct round_header *h)
 {
     const struct member *m = &n->member;
@@ -603,7 +590,7 @@ static bool node_ends_join(const struct node *n, const struct round_header *h)
            round_all_gone(h, ranks);
 }
 
-/* Was a round held back for this member, as far as it can tell? It will look. */
+/* Returns whether a round may have been held back for this member, which then checks it. */
 static bool node_end_read(struct node *n, uint64_t before, uint64_t *lost)
 {
     struct member *m = &n->member;
@@ -614,7 +601,8 @@ static bool node_end_read(struct node *n, uint64_t before, uint64_t *lost)
     STEP(atomic_store(&node_own_line(n)->delivered, m->delivered));
     uint64_t control = node_control(n);
     return node_control_phase(control) == NODE_OPEN &&
-           (m->joined || node_control_round(control) >= before + m->history);
+           (m->joined || (m->deliver == PCOLL_DELIVER_ONE &&
+                          node_control_round(control) >= before + m->history));
 }
 
 int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
@@ -635,18 +623,19 @@ int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
         whole = m->deliver == PCOLL_DELIVER_ONE || !node_overwritten(n, index);
     }
     CHECK(index < m->complete);
+    CHECK(round->index == index && round->stored <= round->active);
+    CHECK(round->initiator < (int32_t)d->shape->ranks);
     if (joined)
         m->joined_in = (int64_t)index;
     *moved = node_end_read(n, before, &round->lost);
     node_look(n);
-    round->index = index;
     round->lag = m->complete - m->delivered;
     round->included = member_included(m, index);
     round->joined = m->joined;
     return PCOLL_OK;
 }
 
-/* The fabric's side of a domain: the leader's driver. */
+/* The driver of a fabric. */
 
 bool node_attention(struct domain *d)
 {
@@ -658,13 +647,7 @@ bool node_attention(struct domain *d)
 void node_fabric_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited)
 {
     struct node *n = node_of(d);
-    struct node_view *v = &n->view[NODE_DRIVER];
-    size_t words = bitset_words(d->shape->ranks);
-    node_arrivals(n, v, node_control_round(node_control(n)));
-    for (size_t i = 0; i < words; i++) {
-        arrived[i] |= v->arrived[i];
-        deposited[i] |= v->deposited[i];
-    }
+    node_arrivals(n, node_control_round(node_control(n)), NULL, arrived, deposited);
 }
 
 bool node_fabric_admits(struct domain *d)
@@ -676,7 +659,7 @@ bool node_fabric_admits(struct domain *d)
 struct round_header *node_fabric_freeze(struct domain *d, uint64_t round)
 {
     struct node *n = node_of(d);
-    bool closed = node_close(n, round, ROUND_NOBODY);
+    bool closed = node_close(n, round, ROUND_NOBODY, NODE_DRIVER);
     CHECK(closed);
     if (atomic_load_explicit(&n->shared->parts, memory_order_relaxed) != 1)
         return n->gathered;
@@ -685,7 +668,7 @@ struct round_header *node_fabric_freeze(struct domain *d, uint64_t round)
     return alone;
 }
 
-/* Is all that there is to add up in these bytes finished? */
+/* Are all chunks of these bytes finished? */
 static bool node_is_gathered(const struct node *n, uint64_t round, size_t begin,
                              size_t end)
 {
@@ -693,7 +676,7 @@ static bool node_is_gathered(const struct node *n, uint64_t round, size_t begin,
     if (node_control_phase(node_control(n)) == NODE_FABRIC)
         return true;
     if (begin == 0 &&
-        end == p->bytes) /* then whoever is last has one more step to do */
+        end == p->bytes) /* whoever is last still has to end the reduction */
         return false;
     for (uint32_t i = 0; i < n->chunks; i++)
         if (payload_cut(p, i, n->chunks) < end &&
@@ -708,7 +691,13 @@ bool node_fabric_gather(struct domain *d, uint64_t round, size_t begin, size_t e
     struct node *n = node_of(d);
     CHECK(node_control_round(node_control(n)) == round);
     while (!node_is_gathered(n, round, begin, end)) {
-        if (node_reduce_next(n, round))
+        bool ended = false;
+        node_set_working(n, round + 1);
+        bool any = node_reduce_one(n, round, &ended);
+        node_set_working(n, 0);
+        if (ended)
+            node_end_reduction(n, round, NODE_DRIVER);
+        if (any)
             continue;
         STEP(atomic_store(&n->shared->awaited, 1));
         return node_is_gathered(n, round, begin, end);

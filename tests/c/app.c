@@ -51,8 +51,7 @@ static struct endpoint *endpoint_at(struct world *w, uint32_t rank)
 static void wait_for_round(struct world *w, uint32_t rank, enum app_phase phase)
 {
     struct domain *d = endpoint_at(w, rank)->domain;
-    if (d->ops->sleeps)
-        d->ops->sleeps(d, true);
+    d->ops->sleeps(d, true);
     w->app[rank].rung = true;
     w->app[rank].phase = phase;
 }
@@ -60,8 +59,7 @@ static void wait_for_round(struct world *w, uint32_t rank, enum app_phase phase)
 static void stop_waiting(struct world *w, uint32_t rank)
 {
     struct domain *d = endpoint_at(w, rank)->domain;
-    if (d->ops->sleeps)
-        d->ops->sleeps(d, false);
+    d->ops->sleeps(d, false);
 }
 
 static bool looks(struct domain *d, bool stopped)
@@ -77,7 +75,7 @@ static bool is_ready(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
     struct domain *d = endpoint_at(w, rank)->domain;
-    if (!d->ops->help)
+    if (d->members == 1)
         return d->ops->ready(d);
     bool ready = false;
     while (a->rung && !ready) {

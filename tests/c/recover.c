@@ -246,7 +246,7 @@ static void inherit_handle(struct world *w, int k, uint32_t rank)
               "rank %u has counted activations, and begins anew", rank);
     if (!r->grows)
         recover_replace(w, k, rank);
-    if (waits && v->domain->ops->sleeps)
+    if (waits)
         v->domain->ops->sleeps(v->domain, true);
     EXPECT_OK(communicator_register(r->to, &v->base, (uint32_t)k));
 }

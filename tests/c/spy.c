@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watched domain: what its application calls, and domains of one rank. Everything
- * it does not look at is passed on. */
+/* The watched domain: what its application calls. Everything it does not look at is passed
+ * on. */
 #include "spy.h"
 
 #include "base/check.h"
@@ -10,11 +10,6 @@
 void spy_poison(const struct round_shape *shape, const struct round_header *h)
 {
     memset(message_payload(shape, h), 0xff, shape->payload.bytes);
-}
-
-uint64_t spy_complete(const struct spy *s)
-{
-    return s->hooks.memory ? spy_node_complete(s) : s->published;
 }
 
 static int spy_deposit(struct domain *d, const void *const *buffers,
@@ -30,7 +25,7 @@ static int spy_deposit(struct domain *d, const void *const *buffers,
     int rc = s->real->ops->deposit(s->real, buffers, outcome);
     if (rc != PCOLL_OK)
         return rc;
-    call.complete = spy_complete(s);
+    call.complete = spy_node_complete(s);
     model_deposit(s->ledger, &call, *outcome);
     s->expected.calls++;
     s->expected.arrived += *outcome == DEPOSIT_ARRIVED;
@@ -48,10 +43,10 @@ static bool spy_ready(struct domain *d)
 {
     struct spy *s = spy_of(d);
     bool ready = s->real->ops->ready(s->real);
-    INVARIANT("liveness", ready == (spy_complete(s) > s->account->delivered),
+    INVARIANT("liveness", ready == (spy_node_complete(s) > s->account->delivered),
               "rank %u: ready %d, %llu of %llu rounds delivered", s->rank, ready,
               (unsigned long long)s->account->delivered,
-              (unsigned long long)spy_complete(s));
+              (unsigned long long)spy_node_complete(s));
     return ready;
 }
 
@@ -60,17 +55,17 @@ static void check_read(struct spy *s, const pcoll_round *round, uint64_t before)
 {
     struct ledger_account *a = s->account;
     unsigned long long index = round->index, complete = round->lag + a->delivered;
-    INVARIANT("order", !round->lost || index + s->history <= spy_complete(s),
+    INVARIANT("order", !round->lost || index + s->history <= spy_node_complete(s),
               "rank %u lost round %llu, which is not older than the history", s->rank,
               index - 1);
     bool included = a->taken_in >= 0 && (uint64_t)a->taken_in <= index;
     INVARIANT("agreement", round->included == included,
               "rank %u is told that round %llu has its deposit: %d; it was %d", s->rank,
               index, round->included, included);
-    INVARIANT("agreement", complete >= before && complete <= spy_complete(s),
+    INVARIANT("agreement", complete >= before && complete <= spy_node_complete(s),
               "rank %u is told that %llu rounds are complete, it is %llu to %llu",
               s->rank, complete, (unsigned long long)before,
-              (unsigned long long)spy_complete(s));
+              (unsigned long long)spy_node_complete(s));
 }
 
 static int spy_deliver(struct domain *d, uint64_t last, uint64_t horizon,
@@ -78,7 +73,7 @@ static int spy_deliver(struct domain *d, uint64_t last, uint64_t horizon,
                        bool *moved)
 {
     struct spy *s = spy_of(d);
-    uint64_t before = spy_complete(s);
+    uint64_t before = spy_node_complete(s);
     int rc =
         s->real->ops->deliver(s->real, last, horizon, buffers, round, masks, moved);
     if (rc != PCOLL_OK)
@@ -135,7 +130,7 @@ void spy_abandon(struct domain *d)
 
 uint64_t spy_complete_of(struct domain *d)
 {
-    return spy_complete(spy_of(d));
+    return spy_node_complete(spy_of(d));
 }
 
 /* A recovery: the watched domains see each other alone. */
@@ -150,7 +145,7 @@ static void spy_begin_at(struct domain *d, struct domain *old, uint64_t round,
 {
     struct spy *s = spy_of(d);
     s->real->ops->begin_at(s->real, old ? spy_of(old)->real : NULL, round, last);
-    s->published = round;
+    s->began = round;
 }
 
 static void follow(struct spy *s, struct domain *old, int64_t began)
@@ -168,7 +163,7 @@ static void follow(struct spy *s, struct domain *old, int64_t began)
 void spy_settle(struct domain *d, struct domain *old)
 {
     struct spy *s = spy_of(d);
-    model_begin(s->ledger, s->hooks.epoch, s->published, d->shape->failed);
+    model_begin(s->ledger, s->hooks.epoch, s->began, d->shape->failed);
     follow(s, old, sim_now(s->hooks.sim));
 }
 
@@ -234,86 +229,10 @@ struct domain_ops spy_member_ops(void)
                                .destroy = spy_destroy};
 }
 
-/* The other side, where the domain is one rank. */
-
 bool spy_closing(const struct spy *s, uint32_t rank)
 {
     const struct endpoint *v = s->hooks.endpoints[rank];
     return !v || atomic_load(&v->closing) != OPEN;
-}
-
-static struct round_header *single_freeze(struct domain *d, uint64_t round)
-{
-    struct spy *s = spy_of(d);
-    struct round_header *h = s->real->ops->freeze(s->real, round);
-    bool active = !round_is_null(h, d->shape->ranks);
-    model_freeze(s->ledger, s->rank, round, h,
-                 active ? message_payload(d->shape, h) : NULL, sim_now(s->hooks.sim));
-    s->frozen = active ? h : NULL;
-    memset(s->real->ops->result(s->real, round), 0xff, d->shape->slot_bytes);
-    return h;
-}
-
-static void single_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited)
-{
-    spy_of(d)->real->ops->arrivals(spy_of(d)->real, arrived, deposited);
-}
-
-/* Nobody is held up but by what the contract says: a lag of the whole history, a result
- * that is being copied out of the slot, the round after which all have joined. */
-static bool single_admits(struct domain *d)
-{
-    struct spy *s = spy_of(d);
-    bool admits = s->real->ops->admits(s->real);
-    struct member m = own_state(s);
-    uint64_t round = s->published;
-    bool lags =
-        s->deliver == PCOLL_DELIVER_ONE && round - s->account->delivered >= s->history;
-    bool copies = m.reading >= 0 && (uint64_t)m.reading + s->history + 1 == round;
-    bool joins = m.joined_in >= 0;
-    INVARIANT("liveness", admits || lags || copies || joins,
-              "rank %u holds round %llu back for nothing", s->rank,
-              (unsigned long long)round);
-    return admits;
-}
-
-static struct round_header *single_result(struct domain *d, uint64_t round)
-{
-    return spy_of(d)->real->ops->result(spy_of(d)->real, round);
-}
-
-static void single_publish(struct domain *d, uint64_t round)
-{
-    struct spy *s = spy_of(d);
-    s->real->ops->publish(s->real, round);
-    s->published++;
-    note_leaver(s, sim_now(s->hooks.sim));
-    struct member m = own_state(s);
-    INVARIANT("staleness",
-              m.deliver != PCOLL_DELIVER_ONE || m.left || spy_closing(s, s->rank) ||
-                  m.complete - m.delivered <= m.history,
-              "rank %u lags %llu rounds, history is %u", s->rank,
-              (unsigned long long)(m.complete - m.delivered), m.history);
-    if (s->frozen)
-        spy_poison(d->shape, s->frozen);
-    s->frozen = NULL;
-}
-
-static int single_create(struct spy *s, const struct round_shape *shape,
-                         const pcoll_options *options)
-{
-    return domain_single_create(shape, options, &s->rank, &s->real);
-}
-
-static struct domain_ops single_ops(void)
-{
-    struct domain_ops ops = spy_member_ops();
-    ops.arrivals = single_arrivals;
-    ops.admits = single_admits;
-    ops.freeze = single_freeze;
-    ops.result = single_result;
-    ops.publish = single_publish;
-    return ops;
 }
 
 int spy_create(const struct round_shape *shape, const pcoll_options *options, void *arg,
@@ -329,9 +248,8 @@ int spy_create(const struct round_shape *shape, const pcoll_options *options, vo
     s->late = options->late;
     s->deliver = options->deliver;
     s->history = options->history;
-    s->ops = a->memory ? spy_node_ops() : single_ops();
-    int rc = a->memory ? spy_node_create(s, shape, options)
-                       : single_create(s, shape, options);
+    s->ops = spy_node_ops();
+    int rc = spy_node_create(s, shape, options);
     if (rc != PCOLL_OK) {
         free(s);
         return rc;

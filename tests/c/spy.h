@@ -4,8 +4,7 @@
  * through a model of what the contract says about them (model.h), written independently
  * of the code under test. Memory that nobody may read any more is filled with NaNs.
  *
- * spy.c watches what its application calls, and a domain of one rank; spy_node.c what
- * drives a domain in shared memory.
+ * spy.c watches what its application calls; spy_node.c what closes and drives its rounds.
  */
 #ifndef PCOLL_TESTS_SPY_H
 #define PCOLL_TESTS_SPY_H
@@ -23,7 +22,7 @@ struct spy_arg {
     struct endpoint **endpoints; /* of the handle by rank, as it goes on */
     uint32_t epoch;
     bool grows;   /* whether it is to be is settled later: spy_settle */
-    void *memory; /* shared by the domain; NULL: a domain of one rank */
+    void *memory; /* shared by the domain; NULL: of one rank, which allocates it */
     void *arg;    /* of the two: as in node.h */
     void (*wake)(void *arg, uint32_t rank);
     void (*alert)(void *arg, uint32_t rank);
@@ -40,8 +39,8 @@ struct spy {
     enum pcoll_late late;
     enum pcoll_deliver deliver;
     uint32_t history;
-    bool over;          /* its rank has died, or another domain follows */
-    uint64_t published; /* rounds; of a single domain */
+    bool over;      /* its rank has died, or another domain follows */
+    uint64_t began; /* first round of this domain */
     pcoll_stats expected;
     struct round_header *frozen; /* what the round in progress reads */
 };
@@ -69,8 +68,6 @@ static inline struct spy *spy_of(struct domain *d)
 
 /* The watched domain's operations for its application, filled in. */
 struct domain_ops spy_member_ops(void);
-/* With this many rounds complete. */
-uint64_t spy_complete(const struct spy *s);
 /* A rank that frees its handle holds nobody up any more. */
 bool spy_closing(const struct spy *s, uint32_t rank);
 /* The round begins: nothing of its result is there. It is over: nobody reads this. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watched domain in shared memory: freezing, which any member may do, and what the
+/* The watched domain: freezing, which any member may do, and what the
  * leader's driver calls where there is a fabric. */
 #include "domain/node.h"
 #include "check.h"
@@ -48,7 +48,8 @@ static void begin_round(struct spy *s, uint64_t round, const struct round_header
                   (unsigned long long)round, p->member[who],
                   (unsigned long long)m.delivered, s->history);
     }
-    spy_poison(s->base.shape, h);
+    if (p->members > 1) /* else there is only a header */
+        spy_poison(s->base.shape, h);
 }
 
 /* Nobody reads what the round was made of, from before its owners may write there. */
@@ -211,7 +212,8 @@ static struct round_header *freeze(struct domain *d, uint64_t round)
 {
     struct spy *s = spy_of(d);
     struct round_header *h = s->real->ops->freeze(s->real, round);
-    s->frozen = h == node_in(s)->gathered ? h : NULL; /* else a member's: note_over */
+    bool sum = h == node_in(s)->gathered && d->members > 1;
+    s->frozen = sum ? h : NULL; /* else a member's: note_over */
     memset(s->real->ops->result(s->real, round), 0xff, d->shape->slot_bytes);
     return h;
 }

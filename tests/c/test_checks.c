@@ -293,15 +293,6 @@ static void memory_behind_the_end(void)
     segment_reserve(&s, 8, 1);
 }
 
-static void more_stored_than_active(void)
-{
-    struct round_shape shape = {.ranks = RANKS};
-    struct round_header *h = header(0);
-    pcoll_round round;
-    bitset_add(round_mask(h, RANKS, ROUND_STORED), 0);
-    round_describe(&shape, h, &round, NULL);
-}
-
 /* Communicators. */
 
 static int run_nothing(struct object *p)
@@ -449,7 +440,6 @@ static const struct {
     CASE(a_message_to_nobody, "peer >= 0"),
     CASE(placed_outside, "rank < ranks"),
     CASE(memory_behind_the_end, "offset + bytes <= s->bytes"),
-    CASE(more_stored_than_active, "round->stored <= round->active"),
     CASE(two_objects_in_one_slot, "!c->objects[slot + i]"),
     CASE(an_empty_slot_is_given_back, "c->objects[slot]"),
     CASE(closed_out_of_turn, "c->closing.turn == p"),

@@ -37,7 +37,7 @@ static uint32_t roll(struct dice *d, size_t bound)
 
 #define PICK(dice, table) ((table)[roll(dice, LENGTH(table))])
 
-static const uint32_t rank_counts[] = {1, 2, 2, 2, 3, 3, 4, 5, 8};
+static const uint32_t rank_counts[] = {2, 2, 2, 2, 3, 3, 4, 5, 8};
 static const uint32_t counts[] = {1, 1, 8, 9, 17, 40}; /* one chunk, or up to five */
 static const uint32_t thinks[] = {0, 500, 5000, 50000};
 static const uint32_t stays[] = {2, 5, 20, 100};

@@ -133,8 +133,7 @@ static void wait(struct player *p, enum phase phase)
 {
     struct domain *d = p->endpoint->domain;
     p->phase = phase;
-    if (d->ops->sleeps)
-        d->ops->sleeps(d, true);
+    d->ops->sleeps(d, true);
 }
 
 static void deposit(struct player *p, uint32_t rank, double value, uint64_t elements)
@@ -224,8 +223,7 @@ static void receive(struct stage *stage, uint32_t rank)
     struct domain *d = p->endpoint->domain;
     struct member m;
     pcoll_round r;
-    if (d->ops->sleeps)
-        d->ops->sleeps(d, false);
+    d->ops->sleeps(d, false);
     d->ops->snapshot(d, &m);
     uint64_t last = m.deliver == PCOLL_DELIVER_ONE ? m.delivered : m.complete - 1;
     EXPECT(take(stage, rank, UINT64_MAX, &r), "rank %u: nothing there", rank);
@@ -247,7 +245,7 @@ static bool advance(struct stage *stage, uint32_t rank)
         p->phase = IDLE;
         schedule(stage, rank);
     } else if (p->phase == WAITING || p->phase == JOINING) {
-        if (!d->ops->ready(d) && d->ops->help)
+        if (!d->ops->ready(d) && d->members > 1)
             endpoint_help(p->endpoint);
         if (!d->ops->ready(d))
             return false;

@@ -9,7 +9,7 @@
 
 #include "allreduce/endpoint.h"
 #include "check.h"
-#include "domain/domain.h"
+#include "domain/node.h"
 
 enum { RANKS = 3, HISTORY = 4, RING = HISTORY + 1, MOST_ROUNDS = 7 };
 
@@ -108,7 +108,7 @@ static void become_one(struct shared *to, struct domain *const *from, uint64_t r
                        const struct round_header *last, uint32_t turn)
 {
     for (uint32_t i = 0; i < RANKS; i++)
-        domain_copy_results(&to->base, from[(i + turn) % RANKS], rounds, last, HISTORY);
+        node_copy_results(&to->base, from[(i + turn) % RANKS], rounds, last, HISTORY);
 }
 
 static void test_nothing_is_spoiled(uint64_t rounds, uint64_t read, uint32_t turn)

@@ -7,9 +7,10 @@ MUTANTS = [
     # The domain.
     Mutant(
         "one result slot too few",
-        "domain/single.c",
-        "s->ring = options->history + 1;",
-        "s->ring = options->history;",
+        "domain/node.c",
+        "n->ring = options->history + 1;",
+        "n->ring = options->history;",
+        program="simulation",
     ),
     # The domain in shared memory.
     Mutant(
@@ -40,8 +41,8 @@ MUTANTS = [
     Mutant(
         "who has read a round does not look whether it held the next one back",
         "domain/node_round.c",
-        "node_control_round(control) >= before + m->history);",
-        "node_control_round(control) > before + m->history);",
+        "node_control_round(control) >= before + m->history));",
+        "node_control_round(control) > before + m->history));",
     ),
     Mutant(
         "a copy is taken for whole although its slot is being written",
@@ -129,8 +130,8 @@ MUTANTS = [
     Mutant(
         "the next round opens before it is known who is live",
         "domain/node_round.c",
-        "    node_account(n, round, node_result(n, round));\n    node_complete(n, round);\n",
-        "    node_complete(n, round);\n    node_account(n, round, node_result(n, round));\n",
+        "    node_account(n, round, node_result(n, round), side);\n    node_complete(n, round);\n",
+        "    node_complete(n, round);\n    node_account(n, round, node_result(n, round), side);\n",
     ),
     Mutant(
         "who has worked on a round counts as a worker for ever",
@@ -141,8 +142,9 @@ MUTANTS = [
     Mutant(
         "the closer does not work where as many as there are cores seem to",
         "domain/node_round.c",
-        "        node_reduce_closed(n, round);\n",
-        "        node_reduce(n, round);\n",
+        "            node_count_worker(n);\n            node_work",
+        "            if (node_count_worker(n) >= n->hands)\n"
+        "                return true;\n            node_work",
     ),
     Mutant(
         "nobody is woken at the end of a round",
@@ -197,14 +199,14 @@ MUTANTS = [
     Mutant(
         "a rank that is being freed holds the others back",
         "domain/node_round.c",
-        "return !away && !(STEP(atomic_load(&line->flags)) & NODE_RETIRED);",
+        "return !away && !STEP(atomic_load(&line->retired));",
         "return !away;",
     ),
     Mutant(
         "a rank that has left holds the others back",
         "domain/node_round.c",
-        "return !away && !(STEP(",
-        "(void)away;\n    return !(STEP(",
+        "return !away && !STEP(",
+        "(void)away;\n    return !STEP(",
     ),
     Mutant(
         "ranks that had gone are overdue when they are back",
@@ -257,8 +259,9 @@ MUTANTS = [
     Mutant(
         "a sum lies before the fabric without a mark",
         "domain/node_round.c",
-        "NODE_FABRIC);\n        node_alert(&n->base);",
-        "NODE_FABRIC);\n        n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);",
+        "    if (ended && n->fabric)\n        node_alert(&n->base);",
+        "    if (ended && n->fabric)\n"
+        "        n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);",
     ),
     Mutant(
         "who asks the leader to look leaves no mark",
@@ -364,9 +367,10 @@ MUTANTS = [
     ),
     Mutant(
         "an empty round leaves the buffers as they were",
-        "domain/single.c",
-        "payload_identity(&d->shape->payload, buffers);",
+        "domain/node_round.c",
+        "payload_identity(&shape->payload, buffers);",
         "(void)0;",
+        program="simulation",
     ),
     Mutant(
         "full rounds run free when all have left",
@@ -378,8 +382,8 @@ MUTANTS = [
     Mutant(
         "a member's deposit does not make its leader look",
         "allreduce/endpoint.c",
-        "else if (d->ops->alert)",
-        "else if (d->ops->alert && endpoint->drives)",
+        "else if (d->members > 1)",
+        "else if (d->members > 1 && endpoint->drives)",
     ),
     Mutant(
         "the leader forgets that its round waits for the node's sum",
@@ -451,7 +455,7 @@ MUTANTS = [
     Mutant(
         "a member that frees its handle still holds the others back",
         "domain/node_round.c",
-        "return !away && !(STEP(atomic_load(&line->flags)) & NODE_RETIRED);",
+        "return !away && !STEP(atomic_load(&line->retired));",
         "return !away;",
     ),
     Mutant(

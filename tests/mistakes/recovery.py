@@ -168,7 +168,7 @@ MUTANTS = [
     Mutant(
         "a newcomer begins with the first round",
         "domain/node_recovery.c",
-        "member_enter(m, round, last, d->shape->failed, d->shape->ranks);",
+        "member_enter(&m, round, last, d->shape->failed, d->shape->ranks);",
         "",
     ),
     Mutant(
@@ -180,22 +180,21 @@ MUTANTS = [
     Mutant(
         "what one has not seen is expected of it",
         "domain/node_recovery.c",
-        "if (from->round == r && !round_header_is_blank(from, d->shape->ranks))\n"
-        "            memcpy",
+        "if (from->round == r && !round_header_is_blank(from, shape->ranks))\n            memcpy",
         "memcpy",
         program="successors",
     ),
     Mutant(
         "what a newcomer does not have is taken for the result of round 0",
         "domain/node_recovery.c",
-        "from->round == r && !round_header_is_blank(from, d->shape->ranks)",
+        "from->round == r && !round_header_is_blank(from, shape->ranks)",
         "from->round == r",
         program="successors",
     ),
     Mutant(
         "a slot for a result is as its memory was",
-        "domain/single.c",
-        "memset(next, 0, s->base.shape->header_bytes);",
+        "domain/node.c",
+        "bitset_clear((uint64_t *)(void *)header, shape->header_bytes / sizeof(uint64_t));",
         "",
         program="successors",
     ),
@@ -226,20 +225,20 @@ MUTANTS = [
     Mutant(
         "a deposit stays in the old domain",
         "domain/node_recovery.c",
-        "memcpy(to, part[0], payload_data_bytes(&d->shape->payload));",
+        "memcpy(to, part[0], payload_data_bytes(&shape->payload));",
         "",
     ),
     Mutant(
         "a deposit moves without what was added to it",
         "domain/node_recovery.c",
-        "if (parts == 2)\n        return payload_reduce(&d->shape->payload, to, part[0], part[1]);",
+        "if (parts == 2)\n        return payload_reduce(&shape->payload, to, part[0], part[1]);",
         "",
     ),
     Mutant(
         "the state is as it was before the rank stopped",
         "domain/node_recovery.c",
-        "old->ops->snapshot(old, m);",
-        "d->ops->snapshot(d, m);",
+        "old->ops->snapshot(old, &m);\n        struct recovered_deposit",
+        "d->ops->snapshot(d, &m);\n        struct recovered_deposit",
     ),
     Mutant(
         "what a rank owes is forgotten in its new domain",
@@ -251,16 +250,15 @@ MUTANTS = [
     Mutant(
         "a rank has delivered nothing in its new domain",
         "domain/node_recovery.c",
-        "STEP(atomic_store(&line->delivered, m.delivered));\n    node_set_flag",
-        "node_set_flag",
+        "STEP(atomic_store(&line->delivered, m.delivered));\n    node_set_calling",
+        "node_set_calling",
         program="crashes",
     ),
     Mutant(
         "all are live in a new domain",
         "domain/node_recovery.c",
-        "for (size_t i = 0; i < bitset_words(ranks); i++)\n"
-        "        atomic_store(&n->live[i], live[i]);\n    if (last)",
-        "if (last)",
+        "if (!n->fabric)\n        node_write_live(n, last);",
+        "",
         program="crashes",
     ),
     Mutant(
@@ -280,23 +278,15 @@ MUTANTS = [
     Mutant(
         "what a rank has is not seen in its new domain",
         "domain/node_recovery.c",
-        "node_note_arrival_time(n);\n"
         "    STEP(atomic_store(node_own_descriptor(n), descriptor_of(&n->member)));\n"
         "    return rc;",
-        "return rc;",
+        "    return rc;",
         program="crashes",
     ),
     Mutant(
         "a new domain of shared memory does not name the dead",
         "domain/node_round.c",
         "round_header_bury(h, n->base.shape->ranks, n->base.shape->failed);",
-        "",
-        program="crashes",
-    ),
-    Mutant(
-        "a new domain of one rank does not name the dead",
-        "domain/single.c",
-        "round_header_bury(s->null, ranks, d->shape->failed);",
         "",
         program="crashes",
     ),

@@ -426,7 +426,7 @@ proctype application(byte r)
         :: break
         fi;
 #endif
-plan:   atomic { enter(r); carried = pending[r] } /* deposit: plan, write, publish (domain/single.c) */
+plan:   atomic { enter(r); carried = pending[r] } /* deposit: plan, write, publish (domain/node.c) */
         atomic { /* member_publish, if the plan holds: else what was carried has left */
             if
             :: carried && carried != pending[r] -> goto plan
