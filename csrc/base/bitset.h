@@ -47,7 +47,7 @@ static inline bool bitset_empty(const uint64_t *set, size_t words)
     return true;
 }
 
-/* Fill with the bits 0 … bits-1. */
+/* Set the bits 0 to bits - 1. */
 static inline void bitset_fill(uint64_t *set, uint32_t bits)
 {
     memset(set, 0xff, bits / 64 * sizeof *set);
@@ -55,7 +55,7 @@ static inline void bitset_fill(uint64_t *set, uint32_t bits)
         set[bits / 64] = ((uint64_t)1 << bits % 64) - 1;
 }
 
-/* The lowest bit that is in both; UINT32_MAX if there is none. */
+/* Return the lowest bit that is in both sets, or UINT32_MAX if there is none. */
 static inline uint32_t bitset_first_common(const uint64_t *a, const uint64_t *b,
                                            size_t words)
 {

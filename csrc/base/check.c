@@ -26,10 +26,10 @@ _Noreturn void check_broken(const char *file, int line, const char *condition)
 
 /* Kill points. */
 
-_Static_assert(sizeof(struct moments) == 4096, "as those who map it know it");
+_Static_assert(sizeof(struct moments) == 4096, "the tests map one page");
 
 static pthread_once_t read_once = PTHREAD_ONCE_INIT;
-static struct moments own; /* where there is no file */
+static struct moments own; /* used without a file */
 static struct moments *moments = &own;
 static int wished = SIGKILL;
 static _Thread_local struct thread_moment *here;

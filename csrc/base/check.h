@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What builds for tests add to the code: assertions, points at which simulated threads
- * interleave, and points at which a process may die.
+ * Assertions, interleaving points and kill points, which only builds for tests compile in.
  *
- * CHECK(condition): what must hold here, whatever callers and other ranks do; if not,
- * the fault is ours. On in all builds that are tested (PCOLL_CHECKS, or
- * PARTIALCOLL_CHECKS=1 when the package is built), nothing else: the condition is then
- * not evaluated, so it may have no effects. What a user or another rank can do wrong is
- * an error (error.h), never a CHECK.
+ * CHECK(condition): an invariant that holds whatever callers and other ranks do. If it is
+ * broken, the library has a bug. CHECKs are compiled into all builds that are tested
+ * (PCOLL_CHECKS, or PARTIALCOLL_CHECKS=1 when the package is built). Other builds do not
+ * evaluate the condition, so it must have no side effects. A mistake of a user or of
+ * another rank is an error (error.h), never a CHECK.
  */
 #ifndef PCOLL_BASE_CHECK_H
 #define PCOLL_BASE_CHECK_H
@@ -22,20 +21,19 @@
 #define CHECK(condition) ((void)sizeof(!(condition)))
 #endif
 
-/* Says so and ends the process: by the hook if there is one, else by abort(). */
+/* Print the condition and end the process: by the hook if there is one, else by abort(). */
 _Noreturn void check_broken(const char *file, int line, const char *condition);
 
-/* The tests' own: prints what leads to the failure again, and exits. */
+/* Set by tests: print how to reproduce the failure, and exit. */
 extern void (*check_hook)(void);
 
 /*
- * INTERLEAVE(): a point between two steps of a thread in memory that others change too,
- * locked or atomic, where they may get in between. It is nothing, except in the tests
- * with simulated ranks: there the thread may pause at this point while everybody else
- * goes on.
+ * INTERLEAVE(): a point between two steps of a thread in memory that other threads change,
+ * under a lock or by atomic operations. In tests with simulated ranks the thread may pause
+ * here while the others run. Other builds compile it to nothing.
  */
 
-extern void (*interleave_hook)(void); /* the tests' own (tests/c/interleave.c) */
+extern void (*interleave_hook)(void); /* set by tests (tests/c/interleave.c) */
 
 #ifdef PCOLL_TEST_INTERLEAVE
 #define INTERLEAVE() (interleave_hook ? interleave_hook() : (void)0)
@@ -44,14 +42,15 @@ extern void (*interleave_hook)(void); /* the tests' own (tests/c/interleave.c) *
 #endif
 
 /*
- * MOMENT("name"): a point at which a process may die, for the tests. Every state that docs/faults.md
- * lists has one. Nothing but in builds with checks, where two settings are looked at:
+ * MOMENT("name"): a kill point, at which tests end the process. Every state that docs/faults.md
+ * lists has one. Only builds with CHECKs compile them in, and read two settings:
  *
- *   PARTIALCOLL_DIE="name:n"    the process kills itself when it comes there for the n-th time;
- *                               "name:n:stop": it stops itself, until it is told to go on
- *   PARTIALCOLL_MOMENTS=folder  it keeps a file moments-PID there, struct moments: each of its
- *                               threads writes down where it came last, which outlives it; and
- *                               whoever has mapped it, too, can have it die at a moment to come
+ *   PARTIALCOLL_DIE="name:n"    The process kills itself when it passes the point for the n-th
+ *                               time. "name:n:stop": it stops itself, until SIGCONT.
+ *   PARTIALCOLL_MOMENTS=folder  The process keeps a file moments-PID there, struct moments.
+ *                               Each thread writes the last point that it has passed, which
+ *                               stays readable after its death. A process that maps the file
+ *                               can have this one die at a later point.
  */
 
 #ifdef PCOLL_CHECKS
@@ -62,21 +61,22 @@ extern void (*interleave_hook)(void); /* the tests' own (tests/c/interleave.c) *
 
 enum { MOMENT_THREADS = 63, MOMENT_NAME = 24 };
 
-/* Written by its thread alone. A death between two steps leaves the last name whole. */
+/* The last point that a thread has passed. Only that thread writes it. Names are written
+ * alternately, so a death in between leaves the last name whole. */
 struct thread_moment {
-    _Atomic uint32_t which; /* of the names, plus 1; 0: none yet */
-    uint32_t number;        /* of moments until now */
+    _Atomic uint32_t which; /* index of the last name, plus 1; 0: none yet */
+    uint32_t number;        /* points passed until now */
     char name[2][MOMENT_NAME];
     uint64_t unused;
 };
 
-/* A page. `wish` is written by others, while nothing is `left`; then how often it is passed until
- * the process dies there. */
+/* A page. Another process writes `wish` while `left` is 0, and then sets `left` to the number of
+ * times that the process passes the point until it dies there. */
 struct moments {
     char wish[48];
     _Atomic int32_t left;
     _Atomic uint32_t threads;
-    _Atomic int64_t died; /* by that wish, at this time (clock_ns); 0: not */
+    _Atomic int64_t died; /* time of the death at the wish (clock_ns); 0: none yet */
     struct thread_moment thread[MOMENT_THREADS];
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Time, by the monotonic clock: whoever sets the wall clock shortens or lengthens no wait. */
+/* Time by the monotonic clock, so that setting the wall clock does not change any wait. */
 #ifndef PCOLL_BASE_CLOCK_H
 #define PCOLL_BASE_CLOCK_H
 
@@ -18,7 +18,7 @@ static inline int64_t clock_us(void)
     return clock_ns() / 1000;
 }
 
-/* Time that the calling thread has run on a core. A system call. */
+/* Return the time for which the calling thread has run on a core. This is a system call. */
 static inline int64_t clock_thread_ns(void)
 {
     struct timespec used;
@@ -26,7 +26,7 @@ static inline int64_t clock_thread_ns(void)
     return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
 }
 
-/* The time in `ns` from now, less than a second: for a condition with this clock. */
+/* Return the time `ns` from now (less than a second), for a condition with this clock. */
 static inline struct timespec clock_until(int64_t ns)
 {
     struct timespec until;
@@ -37,7 +37,7 @@ static inline struct timespec clock_until(int64_t ns)
     return until;
 }
 
-/* What users give in seconds. */
+/* Convert a duration that a user gives in seconds. */
 static inline int64_t seconds_to_ns(double seconds)
 {
     return (int64_t)(seconds * 1e9);

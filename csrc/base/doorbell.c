@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Futexes on an anonymous memory file; the protocol is in doorbell.h. */
+/* Doorbells: futexes in an anonymous memory file. The protocol is in doorbell.h. */
 #include "base/doorbell.h"
 
 #include <fcntl.h>
@@ -24,9 +24,8 @@ static struct doorbell_page *doorbell_map(int fd)
     return page == MAP_FAILED ? NULL : page;
 }
 
-/* Where no memory file can be had (too many open files, an old kernel), a doorbell that
- * nobody else can ring is better than a rank that drops out while the others wait for
- * it. */
+/* Without a memory file (too many open files, an old kernel) the doorbell cannot be rung by
+ * other processes. That is better than a rank that drops out while the others wait for it. */
 static struct doorbell_page *doorbell_map_private(void)
 {
     void *page = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE,

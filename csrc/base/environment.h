@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The environment. All of csrc reads it by this function; tests/house/test_layers.py
- * looks for other ways.
+ * The environment. All of csrc reads it through this function; tests/house/test_layers.py
+ * forbids other ways.
  *
  * A program with privileges that its caller lacks (set-user-id, set-group-id, file
- * capabilities) must not take the caller's word for anything: a variable could name a
- * library that the program then loads, or a file that it then writes. In such a
- * program every variable counts as not set.
+ * capabilities) must not trust the caller's variables: one could name a library that the
+ * program then loads, or a file that it then writes. In such a program every variable
+ * counts as not set.
  */
 #ifndef PCOLL_BASE_ENVIRONMENT_H
 #define PCOLL_BASE_ENVIRONMENT_H

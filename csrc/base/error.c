@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last failure of each thread. */
+/* See error.h: the last failure of each thread. */
 #include "base/error.h"
 
 #include <stdarg.h>

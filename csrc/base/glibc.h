@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Included before every file of a build that is to run on other machines (make wheel):
- * of functions that glibc has given a newer version since 2.28, the version that it
- * keeps for older programs.
+ * Included before every file of a build for other machines (make wheel). For functions that
+ * have a newer version since glibc 2.28 it selects the version that glibc keeps for older
+ * programs.
  */
 #ifndef PCOLL_BASE_GLIBC_H
 #define PCOLL_BASE_GLIBC_H
@@ -17,7 +17,7 @@
 #endif
 #define OLD(name) __asm__(".symver " #name "," #name "@" FIRST);
 
-/* 2.34 moved these into libc. */
+/* glibc 2.34 moved these into libc. */
 OLD(dladdr)
 OLD(dlclose)
 OLD(dlerror)
@@ -36,7 +36,7 @@ __asm__(".symver pthread_condattr_setclock,pthread_condattr_setclock@GLIBC_2.3.3
 OLD(pthread_condattr_setclock)
 #endif
 
-/* 2.29 made these faster. */
+/* glibc 2.29 has faster versions of these. */
 OLD(exp)
 OLD(log)
 

@@ -6,7 +6,7 @@
  * Rule: a thread waits for a lock only while every lock that it holds has a lower rank. So
  * threads of one process cannot wait for each other in a circle. A lock that a thread only
  * tries needs no order, but counts as held afterwards. A thread may be inside several gates of
- * one rank: whoever closes gates waits at one of them at a time, outside of all others.
+ * one rank: a thread that closes gates waits at one of them at a time, outside of all others.
  *
  * Where CHECK is compiled in, each thread keeps a list of the ranks that it holds, and a wait
  * in the wrong order ends the process with the names of both locks. Other builds keep no list,
@@ -89,10 +89,11 @@ void lock_released(enum lock_rank rank);
 #endif
 
 /*
- * The two fences of a copy that may be overwritten while it is made (a seqlock): the
- * reader's between its reads and its last look at the counter, the writer's between the
- * counter and its writes. And one between everything before and after it. The thread sanitizer
- * knows no fences; there the counters, which are atomic, are enough on the machines it runs on.
+ * The fences of a sequence lock, whose readers copy data that may be overwritten meanwhile.
+ * The reader's fence is between its reads and its last read of the counter, the writer's
+ * between the counter and its writes. fence_all() orders everything before it and after it.
+ * The thread sanitizer does not support fences; on the machines on which it runs, the atomic
+ * counters are enough.
  */
 
 #ifdef __SANITIZE_THREAD__

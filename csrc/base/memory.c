@@ -14,11 +14,11 @@
 #include "base/lock.h"
 #include "include/partialcoll.h"
 
-/* The cache. */
+/* The size of the cache. */
 
 size_t cache_size(void)
 {
-    enum { TYPICAL_KIB = 32 << 10 }; /* where the system does not tell */
+    enum { TYPICAL_KIB = 32 << 10 }; /* if the system does not report it */
     unsigned long kib = 0;
     FILE *f = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
     if (f) {
@@ -48,7 +48,7 @@ static void stream_line(char *out, const char *in)
     _mm_stream_si128(to + 3, d);
 }
 
-/* Whole lines stream; what is before the first and after the last does not. */
+/* Copy whole cache lines by streaming stores, and the bytes before and after them by memcpy. */
 void copy_past_cache(void *out, const void *in, size_t bytes)
 {
     char *to = out;
@@ -60,7 +60,7 @@ void copy_past_cache(void *out, const void *in, size_t bytes)
     for (; at + LINE <= bytes; at += LINE)
         stream_line(to + at, from + at);
     memcpy(to + at, from + at, bytes - at);
-    _mm_sfence(); /* streaming stores are not ordered by what orders the others */
+    _mm_sfence(); /* atomic operations do not order streaming stores */
 }
 
 #else
@@ -72,10 +72,10 @@ void copy_past_cache(void *out, const void *in, size_t bytes)
 
 #endif
 
-/* How much is left. */
+/* The amount that is left. */
 
-/* The files of a control group's folder. What only caches files is given back before anybody
- * is killed for memory, and counts as used there. */
+/* Names of the files of a control group. Memory that only caches files counts as used there, but
+ * the kernel reclaims it before it kills a process. */
 struct version {
     const char *folder, *limit, *used, *cached;
 };
@@ -85,7 +85,7 @@ static const struct version unified = {"", "memory.max", "memory.current",
                                      "memory.usage_in_bytes",
                                      "total_inactive_file %llu"};
 
-/* In the first line of this form; UINT64_MAX: in none, or there is no file. */
+/* Return the number in the first line of this form. UINT64_MAX: no such line, or no file. */
 static uint64_t memory_read_number(const char *folder, const char *name,
                                    const char *format)
 {
@@ -119,7 +119,7 @@ static uint64_t memory_left_in(const struct version *v, const char *folder)
     return limit - memory_least(used, limit);
 }
 
-/* Of a group and of all that it lies in. */
+/* Return the least of a group and of all groups that contain it. */
 static uint64_t memory_left_from(const struct version *v, const char *mount,
                                  const char *own)
 {
@@ -139,7 +139,7 @@ static uint64_t memory_left_from(const struct version *v, const char *mount,
     return left;
 }
 
-/* "memory" among names with commas between. */
+/* Is "memory" one of these names, which commas separate? */
 static bool memory_is_controlled(const char *names)
 {
     for (const char *at = names; (at = strstr(at, "memory")); at++)
@@ -179,10 +179,10 @@ uint64_t memory_left(void)
 }
 
 /*
- * Which addresses are held, and what was disposed of while they were. Both lists belong
- * to who holds the mutex, both are short. A block is in `disposed` if and only if an
- * address in it is held; it is ended without the mutex, by who took it from the list,
- * when nobody else knows of it any more.
+ * Memory that outlives its object: the addresses that are held, and the blocks that were
+ * disposed of meanwhile. The mutex protects both lists, which are short. A block is in
+ * `disposed` if and only if an address in it is held. The thread that takes it from the list
+ * ends it after it has released the mutex; no other thread knows the block then.
  */
 
 struct hold {
@@ -240,7 +240,7 @@ int pcoll_memory_hold(const void *address)
     return rc;
 }
 
-/* Out of the list with the block of this address, if nothing in it is held. */
+/* Take the block of this address from the list, if no address in it is held. */
 static struct memory_block *memory_take_block(uintptr_t address)
 {
     struct memory_block **at = &disposed;
@@ -280,7 +280,7 @@ void memory_dispose(void *memory, size_t bytes, void (*end)(void *memory, size_t
     lock_take(&mutex);
     bool held = memory_is_held(&block);
     struct memory_block *b = held ? malloc(sizeof *b) : NULL;
-    if (b) { /* without memory for it the block is lost, which is better than gone */
+    if (b) { /* without memory for the entry the block is leaked, but stays valid */
         *b = block;
         b->next = disposed;
         disposed = b;

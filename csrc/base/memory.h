@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory: pages for messages, the processor's cache, how much can still be taken, and
- * memory that outlives its object.
+ * Memory: pages for messages, the processor's cache, the amount that is left, and memory that
+ * outlives its object.
  */
 #ifndef PCOLL_BASE_MEMORY_H
 #define PCOLL_BASE_MEMORY_H
@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* NULL without memory; free() it. */
+/* Allocate whole pages for messages, large ones where the system has them, so that the first
+ * rounds of a handle do not spend their time on page faults. Free them with free(). NULL: there
+ * is not enough memory. */
 static inline void *pages_allocate(size_t bytes)
 {
     enum { SMALL = 4096, LARGE = 2 << 20 };
@@ -20,43 +22,39 @@ static inline void *pages_allocate(size_t bytes)
     if (posix_memalign(&memory, page, bytes ? bytes : 1))
         return NULL;
     if (page == LARGE)
-        madvise(memory, bytes, MADV_HUGEPAGE); /* a wish */
+        madvise(memory, bytes, MADV_HUGEPAGE); /* failure is harmless */
     return memory;
 }
 
-/* Of the largest cache that this machine's first core has, as the kernel tells: the C
- * library may answer for all of a processor's together. */
+/* Return the size in bytes of the largest cache of this machine's first core, as the kernel
+ * reports it. (The C library may report the caches of all cores together.) */
 size_t cache_size(void);
 
 /*
- * Copying much: past the cache, if what is written will not be read before it would
- * have fallen out of it. A plain copy then reads every line that it is going to
- * overwrite, and takes the cache from others. Measured, two cores, 16 MiB: 11 GB/s with
- * memcpy, 22 GB/s with streaming stores; 1 MiB, in the cache: 46 and 27.
+ * Copy as memcpy does, but past the cache: for data that is so large that it would leave the
+ * cache before it is read. A plain copy reads every cache line that it overwrites, and evicts
+ * other data. Measured with two cores, 16 MiB: 11 GB/s with memcpy, 22 GB/s with streaming
+ * stores; 1 MiB, in the cache: 46 and 27. The stores become visible like all others.
  */
-
-/* As memcpy; what it has written is visible to others like all other stores. */
 void copy_past_cache(void *out, const void *in, size_t bytes);
 
 /*
- * How much memory can still be taken. To take more would not fail: it would get somebody
- * killed, this process or another one of its container or batch job.
+ * Return the number of bytes that can still be allocated, by the machine and by the control
+ * groups of this process. A larger allocation would not fail: the kernel would later kill this
+ * process or another one of its container or batch job.
  */
-
-/* Bytes, of the machine and of the control groups that this process is in. */
 uint64_t memory_left(void);
 
-/* Of control groups alone, in both versions: `groups` is a file like /proc/self/cgroup, and
- * their files lie below `mount`. UINT64_MAX: there is no limit. */
+/* The same for control groups only, of both versions. `groups` is a file like
+ * /proc/self/cgroup, and the files of the groups are below `mount`. UINT64_MAX: no limit. */
 uint64_t memory_left_in_groups(const char *groups, const char *mount);
 
 /*
- * Memory that outlives its object: users have views of it, and who looks at an array
- * after the object was freed shall see an array, not a signal. Views are held with
- * pcoll_memory_hold. Anybody may call these.
+ * Dispose of memory by end(memory, bytes). Users can have views of it, and a program that reads
+ * an array after its object was freed must not die by a signal. pcoll_memory_hold holds an
+ * address; if one in this memory is held, the memory is disposed of when the last such address
+ * is released. Any thread may call this.
  */
-
-/* end(memory, bytes): now, or by whoever releases the last address in there. */
 void memory_dispose(void *memory, size_t bytes,
                     void (*end)(void *memory, size_t bytes));
 

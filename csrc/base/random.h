@@ -3,9 +3,9 @@
  * Pseudo-random functions: splitmix64 for draws and hashes that need no secret, SipHash for
  * tags that nobody can forge without the key.
  *
- * splitmix64 (Steele, Lea, Flood 2014) as a counter-based generator: the n-th number of
- * a stream is a function of (stream, n), so ranks that share a seed draw alike without
- * talking. Not for cryptography.
+ * splitmix64 (Steele, Lea, Flood 2014) is used as a counter-based generator: the n-th number of
+ * a stream is a function of (stream, n), so ranks that share a seed draw the same numbers
+ * without communication. It is not for cryptography.
  */
 #ifndef PCOLL_BASE_RANDOM_H
 #define PCOLL_BASE_RANDOM_H
@@ -28,13 +28,13 @@ static inline uint64_t splitmix_text(uint64_t hash, const char *text)
     return hash;
 }
 
-/* The n-th number of the stream. */
+/* Return the n-th number of a stream. */
 static inline uint64_t splitmix_at(uint64_t stream, uint64_t n)
 {
     return splitmix_mix(splitmix_mix(stream) + (n + 1) * 0x9e3779b97f4a7c15u);
 }
 
-/* Uniform in [0, bound) up to 2^-32 bias; bound >= 1. */
+/* Return a number that is uniform in [0, bound), up to a bias of 2^-32; bound >= 1. */
 static inline uint32_t splitmix_below(uint64_t stream, uint64_t n, uint32_t bound)
 {
     return (uint32_t)(((splitmix_at(stream, n) >> 32) * bound) >> 32);

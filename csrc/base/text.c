@@ -25,7 +25,7 @@ void text_add(struct text *text, const char *format, ...)
 /* Numbers. */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static locale_t plain; /* the calling thread's stays what it is if there is none */
+static locale_t plain; /* 0 if there is none: the thread keeps its locale */
 
 static void decimal_make_locale(void)
 {

@@ -7,13 +7,13 @@
 #include "base/check.h"
 #include "base/clock.h"
 
-/* Yields with a clock. */
+/* Contention. */
 
 /*
- * A yield that takes longer than CROWDED_US has met a thread that computes. For as long
- * nobody yields, and for twice as long each time that the next yield is slow as well:
- * what meets one for a moment goes on as before, and where they stay few of those who
- * wait for each other try at the same time.
+ * A yield that takes longer than CROWDED_US has waited for a thread that computes. For as long
+ * as it took no thread yields, and for twice as long each time that the next yield is slow, too.
+ * So a computing thread that appears for a moment changes little, and where such threads stay,
+ * few waiting threads try at the same time.
  */
 enum { CROWDED_US = 1000, CONTENDED_MAX_US = 1000000 };
 

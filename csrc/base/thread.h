@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads of one process: starting one of the library's own, yielding the core, sleeping
- * until another thread has changed something.
+ * Threads of one process: start a thread of the library, yield the core, sleep until another
+ * thread has changed something.
  */
 #ifndef PCOLL_BASE_THREAD_H
 #define PCOLL_BASE_THREAD_H
@@ -14,8 +14,9 @@
 
 #include "base/lock.h"
 
-/* As pthread_create. Faults of the thread itself are not kept from it: were they, the process would
- * be gone without a word, whatever handler the application or MPI has for them. */
+/* Start a thread as pthread_create does, with all signals blocked that are meant for the
+ * application. Faults of the thread itself are not blocked: otherwise the process would die
+ * without a message, whatever handler the application or MPI has installed. */
 static inline int thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
@@ -30,38 +31,38 @@ static inline int thread_start(pthread_t *thread, void *(*run)(void *), void *ar
 }
 
 /*
- * Yielding the core, and whether that is wise.
+ * Contention for cores: should a waiting thread yield its core or sleep?
  *
- * Among threads that wait as well, a yield takes microseconds. Beside one that computes
- * it takes its time slice, whatever comes meanwhile, and the kernel counts the rest of
- * ours as used: some twenty milliseconds where threads are many. One that sleeps
- * instead has the core as soon as a ring wakes it. So a yield that took long says that
- * the cores are crowded, and whoever would yield sleeps for a while.
+ * If the other threads wait, too, a yield takes microseconds. If one of them computes, a yield
+ * takes its whole time slice, whatever message arrives meanwhile, and the kernel counts the rest
+ * of our slice as used: some twenty milliseconds where there are many threads. A thread that
+ * sleeps instead gets the core as soon as a ring wakes it. So after a yield that took long, the
+ * cores count as crowded, and threads that would yield sleep for a while.
  *
- * Any number of threads may use one at the same time: what one of them writes
- * is right for it, and what is wrong for another costs a yield or a sleep that it would
- * have been spared.
+ * Any number of threads may share one struct. Each writes what it has measured; a value that is
+ * wrong for another thread costs it one yield or one sleep.
  */
 
-/* Until when the cores are taken to be crowded, and for how long they were the last
- * time, halved by each fast yield since. Begins as zeros. */
+/* The time until which the cores count as crowded, and the length of the last such period,
+ * which each fast yield halves. Begins as zeros. */
 struct contention {
     _Atomic int64_t until_us, lasting_us;
 };
 
-/* Others want the cores for longer than a yield: sleep instead. */
+/* Return whether other threads need the cores for longer than a yield, so that this thread
+ * should sleep. */
 bool contended(const struct contention *c);
 
-/* Yield, and take note of how long that takes. */
+/* Yield, and measure how long that takes. */
 void contention_yield(struct contention *c);
 
 /*
- * Threads of one process that sleep until something is so. Whoever has made it so wakes
- * all of them, and each looks again.
+ * Threads that sleep until a condition holds. The thread that makes it hold wakes all of them,
+ * and each checks again.
  *
- * Sleepers look under the mutex, wakers take it after their change: so a change is either
- * seen by the look, or its wake-up comes when the sleeper sleeps already. What is looked
- * at is atomic; the mutex protects nothing else.
+ * A sleeper checks under the mutex, and a waker takes the mutex after its change. So either the
+ * check sees the change, or the wake-up comes while the sleeper sleeps. The condition reads
+ * atomic variables; the mutex protects nothing else.
  */
 
 struct sleepers {
@@ -70,9 +71,9 @@ struct sleepers {
 };
 
 void sleepers_init(struct sleepers *s);
-/* Nobody sleeps, or wakes, any more. */
+/* No thread sleeps any more, or wakes others. */
 void sleepers_destroy(struct sleepers *s);
-/* Sleep until it is so; `so` takes no locks. */
+/* Sleep until so(arg) is true; it must take no locks. */
 void sleepers_await(struct sleepers *s, bool (*so)(void *arg), void *arg);
 void sleepers_wake(struct sleepers *s);
 

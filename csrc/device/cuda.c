@@ -16,7 +16,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 
-/* The oldest whose functions all of these are: CUDA 11. */
+/* The oldest version that has all these functions: CUDA 11. */
 static int const oldest = 11000;
 
 static struct cuda table;
@@ -61,7 +61,7 @@ static void cuda_refuse(const char *format, const char *first, const char *secon
     snprintf(refusal, sizeof refusal, format, first, second);
 }
 
-/* All functions, or a refusal that names the first that is not there. */
+/* Look up all functions, or record which one is missing. */
 static bool cuda_find_functions(void *library, const char *file)
 {
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
@@ -100,13 +100,13 @@ static int cuda_count_loaded(struct dl_phdr_info *info, size_t size, void *count
 {
     (void)size;
     *(unsigned long long *)count = info->dlpi_adds;
-    return 1; /* the same for each */
+    return 1; /* stop: it is the same for each library */
 }
 
 bool cuda_is_loaded(void)
 {
     static _Atomic bool loaded;
-    static _Atomic unsigned long long then; /* libraries that had been loaded */
+    static _Atomic unsigned long long then; /* libraries loaded at the last check */
     unsigned long long now = 0;
     if (atomic_load(&loaded))
         return true;
@@ -115,7 +115,7 @@ bool cuda_is_loaded(void)
         return false;
     void *library = dlopen(cuda_file_of_driver(), RTLD_LAZY | RTLD_NOLOAD);
     if (library)
-        dlclose(library); /* somebody else's stays */
+        dlclose(library); /* the program's own reference stays */
     atomic_store(&loaded, library != NULL);
     atomic_store(&then, now);
     return library != NULL;
@@ -170,9 +170,9 @@ int cuda_check(const struct cuda *cuda, cuda_result result, const char *what)
                 "CUDA: %s failed with %s (%s)", what, name, text);
 }
 
-/* Where an address lies. */
+/* Places. */
 
-/* Which attribute of a pointer. */
+/* Attributes of a pointer, by their numbers in the driver's ABI. */
 enum {
     MEMORY_TYPE = 2,
     IS_MANAGED = 8,
@@ -182,21 +182,21 @@ enum {
 };
 enum { TYPE_DEVICE = 2 };
 
-struct answer {
+struct place_answer {
     unsigned type, managed;
     int device;
     cuda_address start;
     size_t size;
 };
 
-/* Zeros for memory that the driver does not know. */
-static int place_ask(const void *address, struct answer *a)
+/* Ask the driver. All answers are 0 for memory that it does not know. */
+static int place_ask(const void *address, struct place_answer *a)
 {
     const struct cuda *d;
     int which[] = {MEMORY_TYPE, IS_MANAGED, DEVICE_ORDINAL, RANGE_START, RANGE_SIZE};
     void *values[] = {&a->type, &a->managed, &a->device, &a->start, &a->size};
     int rc = cuda_get(&d);
-    *a = (struct answer){.device = PLACE_HOST};
+    *a = (struct place_answer){.device = PLACE_HOST};
     return rc == PCOLL_OK
                ? cuda_check(d,
                             d->pointer_attributes(sizeof which / sizeof *which, which,
@@ -207,7 +207,7 @@ static int place_ask(const void *address, struct answer *a)
 
 int place_find(const void *address, struct place *place)
 {
-    struct answer a;
+    struct place_answer a;
     int rc = place_ask(address, &a);
     if (rc == PCOLL_OK)
         *place = (struct place){
@@ -244,7 +244,7 @@ int pcoll_device_in_use(void)
 
 int pcoll_device_allocation(uint64_t address, uint64_t *begin, uint64_t *bytes)
 {
-    struct answer a;
+    struct place_answer a;
     int rc =
         fail_if_null(begin, bytes)
             ?: place_ask((const void *)(uintptr_t)address, &a); /* NOLINT: an address */
@@ -261,7 +261,7 @@ int pcoll_device_allocation(uint64_t address, uint64_t *begin, uint64_t *bytes)
 int place_check(const void *address, size_t bytes, int device)
 {
     CHECK(device >= 0);
-    struct answer a;
+    struct place_answer a;
     int rc = place_ask(address, &a);
     if (rc != PCOLL_OK || !bytes)
         return rc;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * CUDA's driver: the functions of libcuda that are used, in one table. Nothing links it:
- * the library is opened when device memory is first met (PARTIALCOLL_CUDA_LIBRARY names
- * another file than libcuda.so.1), so a process on a host without one never notices.
- * Only copy engines are used: no kernel, no function that waits for the whole device.
+ * CUDA's driver: the functions of libcuda that the library uses, in one table. The library is
+ * not linked but opened when the process first uses device memory (PARTIALCOLL_CUDA_LIBRARY
+ * names another file than libcuda.so.1), so hosts without a driver are not affected. Only copy
+ * engines are used: no kernels, and no function that waits for a whole device.
  *
- * The table is filled once per process and stays. Any thread may ask for it.
+ * The table is filled once per process and stays valid. Any thread may get it.
  */
 #ifndef PCOLL_DEVICE_CUDA_H
 #define PCOLL_DEVICE_CUDA_H
@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The driver's own types, as its ABI has them. */
+/* Types of the driver's ABI. */
 typedef int cuda_result;
 typedef uint64_t cuda_address;
 typedef struct cuda_context *cuda_context;
@@ -56,31 +56,32 @@ struct cuda {
     cuda_result (*event_query)(cuda_event event);
 };
 
-/* The table; PCOLL_ESTATE with a sentence about what was looked for, what is too old, or
- * that this process is a child of one that has used CUDA. */
+/* Get the table. PCOLL_ESTATE: there is no driver, it is too old, or this process was forked from
+ * one that has used CUDA; the message says which. */
 int cuda_get(const struct cuda **cuda);
 
-/* Has somebody loaded the library? Looks again when the process has loaded anything. */
+/* Return whether the process has loaded the library. Checks again after it has loaded another
+ * library. */
 bool cuda_is_loaded(void);
 
-/* PCOLL_OK, or PCOLL_ESTATE: `what` failed, with the driver's own words. */
+/* Return PCOLL_OK or PCOLL_ESTATE: `what` has failed, with the driver's message. */
 int cuda_check(const struct cuda *cuda, cuda_result result, const char *what);
 
 /*
- * Where an address lies: on the host, or on which device. Asked of the driver, and only
- * in a process that has opened it or has been given an array that says it is a device's.
+ * The place of an address: the host, or a device. The driver knows it. It is asked only in a
+ * process that has opened it, or that was given an array which says that it is on a device.
  */
 
 enum { PLACE_HOST = -1 };
 
 struct place {
-    int device; /* its number; PLACE_HOST: the driver does not know the address */
+    int device; /* number; PLACE_HOST: the driver does not know the address */
 };
 
-/* PCOLL_ESTATE if there is no driver. */
+/* Find the place of an address. PCOLL_ESTATE: there is no driver. */
 int place_find(const void *address, struct place *place);
 
-/* Device memory of `bytes` from there on, all of it allocated; else PCOLL_EINVAL. */
+/* Check that `bytes` bytes from this address are allocated on this device. PCOLL_EINVAL. */
 int place_check(const void *address, size_t bytes, int device);
 
 #endif

@@ -13,7 +13,11 @@
 
 enum { STREAMS = 2, NON_BLOCKING = 1, NO_TIMING = 2, PORTABLE = 1 };
 
-/* A chunk fills the bus; with two streams one is set up while the other is copied. */
+/* The time between two polls of copies that a thread waits for. */
+static const struct timespec backoff = {.tv_nsec = 50000};
+
+/* A chunk is large enough to use the whole bandwidth of the bus. With two streams one chunk is set
+ * up while another is copied. */
 #ifdef PCOLL_TEST_COPY_BYTES
 static size_t const chunk_bytes = PCOLL_TEST_COPY_BYTES;
 #else
@@ -26,15 +30,15 @@ struct lane {
     enum lane_direction direction;
     cuda_context context;
     cuda_stream stream[STREAMS];
-    cuda_event given;         /* the user's stream has come so far */
-    cuda_event over[STREAMS]; /* the copies that were begun last */
+    cuda_event given;         /* recorded in the user's stream before the copies */
+    cuda_event over[STREAMS]; /* recorded after the copies that were begun last */
     bool under_way;
     int failure;
 };
 
 static cuda_stream lane_stream_of(uint64_t number)
 {
-    return (cuda_stream)(uintptr_t)number; /* NOLINT: the driver's handle */
+    return (cuda_stream)(uintptr_t)number; /* NOLINT: a handle of the driver */
 }
 
 static int lane_enter(const struct lane *l)
@@ -43,7 +47,7 @@ static int lane_enter(const struct lane *l)
                       "entering a device's context");
 }
 
-/* The caller's context is current again, whatever has happened meanwhile. */
+/* Make the caller's context current again, whatever has failed before. */
 static int lane_leave(const struct lane *l, int rc)
 {
     cuda_context own;
@@ -113,7 +117,7 @@ int lane_create(int device, enum lane_direction direction, struct lane **out)
 void lane_settle(struct lane *l)
 {
     while (lane_poll(l) == PCOLL_EAGAIN)
-        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        nanosleep(&backoff, NULL);
 }
 
 void lane_destroy(struct lane **l)
@@ -129,7 +133,7 @@ void lane_destroy(struct lane **l)
     *l = NULL;
 }
 
-/* May work be ordered with what this stream has been given? */
+/* Can the copies be ordered with the work of this stream? */
 static int lane_check_stream(const struct lane *l, cuda_stream stream)
 {
     cuda_context context = NULL;
@@ -169,7 +173,7 @@ static cuda_result lane_copy(const struct lane *l, const struct lane_piece *p,
                : l->cuda->copy_to_device(p->device + from, host, bytes, stream);
 }
 
-/* The streams take turns, chunk by chunk, over all pieces. */
+/* Distribute the chunks of all pieces over the streams in turn. */
 static int lane_begin_copies(const struct lane *l, const struct lane_piece *pieces,
                              int count)
 {
@@ -209,8 +213,7 @@ int lane_begin(struct lane *l, const struct lane_piece *pieces, int count,
         rc = lane_record_and_wait(l, lane_stream_of(stream));
     if (rc == PCOLL_OK) {
         rc = lane_begin_copies(l, pieces, count);
-        int ends =
-            lane_record_ends(l); /* of those that were begun, too, if one was not */
+        int ends = lane_record_ends(l); /* even if only some copies were begun */
         l->under_way = ends == PCOLL_OK;
         rc = rc == PCOLL_OK ? ends : rc;
         l->failure = rc;
@@ -272,14 +275,12 @@ int lane_unregister(struct lane *l, void *memory)
 }
 
 /*
- * Mirrors: pinned memory of the host that stands for memory of a device, where an engine
- * works on the host alone. Who owns one pulls, works on its memory, and pushes.
+ * Mirrors: pinned host memory that mirrors device memory, for engines that work on the host only.
+ * The owner pulls, works on the host memory, and pushes.
  *
- * One thread at a time. The host's memory belongs to the copies from a pull or a push to
- * the end of pcoll_mirror_wait, else to the owner: a copy to the device reads it late.
+ * One thread at a time. The owner must not access the host memory from a pull or a push until
+ * pcoll_mirror_wait has succeeded: a copy to the device may read it late.
  */
-
-enum { NAP_US = 50 };
 
 struct pcoll_mirror {
     int device;
@@ -330,7 +331,7 @@ static int mirror_poll_both(pcoll_mirror *m)
     return rc == PCOLL_OK ? lane_poll(m->to_host) : rc;
 }
 
-/* Where the pieces are to be, as a lane takes them. */
+/* Check the pieces, and convert them for a lane. */
 static int mirror_check_pieces(const pcoll_mirror *m, const pcoll_piece *pieces,
                                int count, struct lane_piece *checked)
 {
@@ -378,7 +379,7 @@ int pcoll_mirror_wait(pcoll_mirror *m, int64_t timeout_us)
     int64_t until = clock_us() + timeout_us;
     int rc = fail_if_null_as("mirror", m) ?: mirror_poll_both(m);
     while (rc == PCOLL_EAGAIN && clock_us() < until) {
-        nanosleep(&(struct timespec){.tv_nsec = NAP_US * 1000}, NULL);
+        nanosleep(&backoff, NULL);
         rc = mirror_poll_both(m);
     }
     return rc;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who shares memory with whom; see placement.h. */
+/* See placement.h. */
 #include "domain/placement.h"
 
 #include <stdlib.h>
@@ -14,8 +14,8 @@ static bool placement_has_failed(const uint64_t *failed, uint32_t rank)
     return failed && bitset_has(failed, rank);
 }
 
-/* Is this the first rank of a part of its host's ranks? They are cut as evenly as
- * possible into as few parts as `most` allows. */
+/* Does a domain begin with this rank of a host? The host's ranks are cut as evenly as possible into
+ * as few domains as `most` allows. */
 static bool placement_begins_part(uint32_t position, uint32_t count, uint32_t most)
 {
     if (!most || most >= count)
@@ -33,7 +33,7 @@ static bool placement_is_on_host(const uint64_t *hosts, const uint64_t *failed,
     return hosts[rank] == hosts[first] && !placement_has_failed(failed, rank);
 }
 
-/* Make the domains of the host whose lowest living rank is `first`. */
+/* Make the domains of the host whose lowest live rank is `first`. */
 static void placement_deal_host(struct placement *p, const uint64_t *hosts,
                                 const uint64_t *failed, uint32_t most, uint32_t first)
 {
@@ -49,8 +49,8 @@ static void placement_deal_host(struct placement *p, const uint64_t *hosts,
     }
 }
 
-/* Number the domains host by host, so that neighbors in the order of their numbers are on
- * the same host wherever possible. */
+/* Number the domains host by host, so that domains with neighboring numbers are on the same host
+ * where possible. */
 static void placement_deal(struct placement *p, const uint64_t *hosts,
                            const uint64_t *failed, uint32_t most)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two planes of a handle: which ranks share memory and form a domain, and the
- * fabric, whose endpoints are the domains, each stood for by its lowest rank, the
- * leader. Every rank works the same planes out for itself, from what all know.
+ * The placement of a handle's ranks: which ranks share memory and form a domain, and the fabric,
+ * whose endpoints are the domains. The lowest rank of a domain, its leader, acts for it. Every
+ * rank computes the same placement from data that all have.
  */
 #ifndef PCOLL_DOMAIN_PLACEMENT_H
 #define PCOLL_DOMAIN_PLACEMENT_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See segment.h. The cookie lies in a page of its own before the memory. */
+/* See segment.h. The cookie is in a page of its own before the memory. */
 #include "domain/segment.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ static int segment_map(struct segment *s, int fd)
     char *base = mmap(NULL, page + s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         return segment_too_large(s->bytes, strerror(errno));
-    madvise(base, page + s->bytes, MADV_HUGEPAGE); /* a wish */
+    madvise(base, page + s->bytes, MADV_HUGEPAGE); /* failure is harmless */
     s->memory = base + page;
     return PCOLL_OK;
 }
@@ -73,8 +73,8 @@ static int segment_populate(const struct segment *s, size_t from, size_t bytes)
     return failed == EFAULT ? ENOSPC : failed;
 }
 
-/* Reserve in pieces: a signal undoes the one that it interrupts, so a reservation of
- * everything at once might never end. */
+/* Reserve in pieces: a signal undoes the piece that it interrupts, so a reservation of all memory at
+ * once might never complete. */
 static int segment_reserve_file(const struct segment *s, size_t from, size_t bytes)
 {
     static size_t const piece = 4 << 20;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that processes of one machine share: an anonymous memory file, which the one
- * that makes it keeps open until the others have opened it through /proc. It has no
- * name, so nothing is left behind when a job crashes, nothing that was left can be
- * taken for it, and neither the size of /dev/shm nor the number of MPI windows limits
- * it. Its first word says whose it is: the process id could have been given away again.
+ * Memory that processes of one machine share: an anonymous memory file. The process that makes
+ * it keeps it open until the others have opened it through /proc. It has no name, so a job that
+ * crashes leaves nothing behind, no old file can be mistaken for it, and neither the size of
+ * /dev/shm nor the number of MPI windows limits it. Its first word identifies its maker,
+ * because the process id may have been reused.
  */
 #ifndef PCOLL_DOMAIN_SEGMENT_H
 #define PCOLL_DOMAIN_SEGMENT_H
@@ -13,20 +13,20 @@
 #include <stdint.h>
 
 struct segment {
-    void *memory; /* zeros at first, on a page boundary; NULL: none */
+    void *memory; /* initially zeros, on a page boundary; NULL: none */
     size_t bytes;
-    int fd; /* of its maker until segment_sealed, else -1 */
+    int fd; /* -1 after segment_sealed */
 };
 
-/* PCOLL_ENOMEM says how much is needed and how much there is. */
+/* Make a segment. PCOLL_ENOMEM says how much is needed and how much is left. */
 int segment_create(size_t bytes, uint64_t cookie, struct segment *s);
-/* The segment that process pid holds as fd. PCOLL_ENOMEM. */
+/* Open the segment that process pid has open as fd. PCOLL_ENOMEM. */
 int segment_open(uint64_t pid, uint64_t fd, size_t bytes, uint64_t cookie,
                  struct segment *s);
-/* All have opened it. */
+/* Close the file: all processes have opened it. */
 void segment_sealed(struct segment *s);
-/* Allocate and map the memory of these bytes now, near the caller, so that none can be
- * missing later. PCOLL_ENOMEM. */
+/* Allocate and map these bytes now, near the caller, so that later accesses cannot fail.
+ * PCOLL_ENOMEM. */
 int segment_reserve(struct segment *s, size_t offset, size_t bytes);
 void segment_close(struct segment *s);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See averaging.h. x - (x - d) is not d, and that is the point: these are compiled
- * without contraction and without -ffast-math. */
+/* See averaging.h. In floating point x - (x - d) differs from d, and these functions depend on
+ * that: they are compiled without contraction and without -ffast-math. */
 #include "kernels/averaging.h"
 
 #include "kernels/loops.h"
@@ -74,7 +74,7 @@ void collect_float64(double *x, double *momentum, double *sum, double ratio,
         add_scaled_float64(momentum, sum, -ratio, count);
 }
 
-/* A loop alone: the division is done as such, since its result is rounded once. */
+/* A division, not a multiplication by the inverse: the result is rounded once. */
 #define DIVIDE(name, type)                                                             \
     CLONES void name(type *x, type divisor, size_t count)                              \
     {                                                                                  \

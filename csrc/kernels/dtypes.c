@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The dtypes: the loops of each kind of them, and the table. */
+/* The dtypes: loops and identities of each kind of dtype, and the table of all. */
 #include <math.h>
 #include <string.h>
 
@@ -38,36 +38,35 @@ static const struct dtype dtype_float32 = FLOAT_DTYPE(float32, float);
 static const struct dtype dtype_float64 = FLOAT_DTYPE(float64, double);
 
 /*
- * float16 (IEEE 754 binary16) and bfloat16: held as float32, so here are only the
- * conversions. Bit arithmetic without branches: it vectorizes everywhere, and it does
- * not depend on what the processor does with subnormal numbers. Rounding is to the
- * nearest, ties to even; NaN stays NaN (quiet), infinity stays infinity, and what is
- * beyond the largest number becomes infinity.
+ * float16 (IEEE 754 binary16) and bfloat16: conversions to and from float32, in which they are
+ * reduced. Bit arithmetic without branches vectorizes on every processor and does not depend on
+ * its treatment of subnormal numbers. Rounding is to the nearest, ties to even. NaN stays NaN
+ * (quiet), infinity stays infinity, and a number beyond the largest one becomes infinity.
  */
 
-static inline float as_float(uint32_t bits)
+static inline float half_as_float(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-static inline uint32_t as_bits(float value)
+static inline uint32_t half_as_bits(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-/* With masks: where a ?: guards a float operation, gcc makes a branch of it, because
- * the operation might trap, and then does not vectorize. */
+/* Masks instead of ?: because gcc makes a branch of a ?: that guards a float operation (which
+ * might trap), and then does not vectorize. */
 static inline uint32_t half_choose(int condition, uint32_t yes, uint32_t no)
 {
     uint32_t mask = 0u - (uint32_t)condition;
     return (yes & mask) | (no & ~mask);
 }
 
-/* The exponents of float32 are larger by 112. */
+/* The exponent bias of float32 is larger by 112. */
 static const uint32_t rebias = 112u << 23;
 
 static inline float float16_to_float(uint16_t half)
@@ -76,17 +75,17 @@ static inline float float16_to_float(uint16_t half)
     uint32_t rest = (uint32_t)(half & 0x7fff) << 13;
     uint32_t exponent = half & 0x7c00;
     /* Subnormal: 2^-14 (1 + m / 1024) - 2^-14, exact and without subnormals. */
-    uint32_t small = as_bits(as_float((113u << 23) + rest) - 0x1p-14f);
+    uint32_t small = half_as_bits(half_as_float((113u << 23) + rest) - 0x1p-14f);
     uint32_t large = rest + rebias + half_choose(exponent == 0x7c00, rebias, 0);
-    return as_float(sign | half_choose(exponent != 0, large, small));
+    return half_as_float(sign | half_choose(exponent != 0, large, small));
 }
 
 static inline uint16_t float_to_float16(float value)
 {
-    uint32_t bits = as_bits(value);
+    uint32_t bits = half_as_bits(value);
     uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
-    /* Below 2^-14: in 0.5 + size the last place is that of a subnormal float16. */
-    uint32_t small = as_bits(as_float(size) + 0.5f) - as_bits(0.5f);
+    /* Below 2^-14: the last place of 0.5 + size is that of a subnormal float16. */
+    uint32_t small = half_as_bits(half_as_float(size) + 0.5f) - half_as_bits(0.5f);
     uint32_t rounded = size - rebias + 0xfff + (size >> 13 & 1);
     uint32_t large = half_choose(size >= 0x47800000, 0x7c00, rounded >> 13);
     uint32_t nan = 0x7e00 | (size >> 13 & 0x3ff);
@@ -96,12 +95,12 @@ static inline uint16_t float_to_float16(float value)
 
 static inline float bfloat16_to_float(uint16_t half)
 {
-    return as_float((uint32_t)half << 16);
+    return half_as_float((uint32_t)half << 16);
 }
 
 static inline uint16_t float_to_bfloat16(float value)
 {
-    uint32_t bits = as_bits(value);
+    uint32_t bits = half_as_bits(value);
     uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     uint32_t nan = bits >> 16 | 0x40;
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded);
@@ -146,13 +145,13 @@ static const struct dtype dtype_float16 = HALF_DTYPE(float16);
 static const struct dtype dtype_bfloat16 = HALF_DTYPE(bfloat16);
 
 /*
- * complex64 and complex128, real and imaginary part one after the other: SUM, PROD. The
- * product is the plain one, four multiplications: where a part overflows it may be NaN
- * where C's own product would find an infinity.
+ * complex64 and complex128, stored as real and imaginary part: SUM, PROD. The product uses four
+ * multiplications. If a part overflows, the result may be NaN where C's own product would be an
+ * infinity.
  *
- * The real part is a sum with a negated factor, not a difference: from "difference,
- * sum" gcc (12, for one) makes fused multiplications where the processor has them, even
- * with -ffp-contract=off, and then ranks on different processors get different bits.
+ * The real part is a sum with a negated factor, not a difference: from a difference and a sum
+ * gcc (12, for example) makes fused multiplications if the processor has them, even with
+ * -ffp-contract=off, and then ranks on different processors get different bits.
  */
 
 #define COMPLEX_SUM(name, type)                                                        \
@@ -218,9 +217,9 @@ static const struct dtype dtype_complex64 = COMPLEX_DTYPE(complex64, 8);
 static const struct dtype dtype_complex128 = COMPLEX_DTYPE(complex128, 16);
 
 /*
- * Integers of 8 to 64 bits: all ops. They wrap around, as in MPI's own implementations:
- * what does not depend on the sign is computed without one, once for each width. 1u
- * keeps 16-bit factors from being multiplied as signed ints.
+ * Integers of 8 to 64 bits: all ops. They wrap around, as in the implementations of MPI. Ops that
+ * do not depend on the sign are computed on unsigned integers, once for each width. 1u keeps
+ * 16-bit factors from being multiplied as signed ints.
  */
 
 #define WIDTH_KERNELS(bits, type)                                                      \
@@ -305,7 +304,7 @@ static const struct dtype dtype_bool = {
     .identity = {[PCOLL_LAND] = yes, [PCOLL_LOR] = no, [PCOLL_LXOR] = no},
 };
 
-/* The table. */
+/* The table of dtypes. */
 
 static const struct dtype *const dtypes[REDUCE_DTYPES] = {
     [PCOLL_FLOAT32] = &dtype_float32,     [PCOLL_FLOAT64] = &dtype_float64,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the hot loops are written: plainly, for the compiler to vectorize. `ivdep` states
- * what reduce.h demands (out is a, or b, or apart), else the compiler would take its
- * scalar path where out is a. target_clones picks AVX2 or AVX-512 at load time;
- * sanitizers cannot have it, because they would instrument its resolver. Which loops
- * are vectorized: bench/results/kernels/any.json.
+ * The hot loops are written plainly, for the compiler to vectorize. `ivdep` states what
+ * reduce.h requires (out is a, or b, or does not overlap them); without it the compiler would
+ * use scalar code if out is a. target_clones selects AVX2 or AVX-512 at load time. Builds with
+ * sanitizers cannot use it, because they would instrument its resolver. The loops that are
+ * vectorized are listed in bench/results/kernels/any.json.
  */
 #ifndef PCOLL_KERNELS_LOOPS_H
 #define PCOLL_KERNELS_LOOPS_H
@@ -27,8 +27,8 @@
 #define CLONES_NONE
 #endif
 
-/* For loops that multiply to 64 bits, or work on 16: with AVX-512 F alone gcc takes
- * them apart, with the rest of AVX-512 the codec is faster by 15 to 20 %. */
+/* For loops with products of 64 bits or words of 16 bits: with AVX-512 F alone gcc splits them
+ * into shorter vectors; with the rest of AVX-512 the codec is 15 to 20 % faster. */
 #if defined(__x86_64__) && !defined(CLONES_NONE) && !defined(__clang__) &&             \
     __GNUC__ >= 12
 #define CLONES_V4 __attribute__((target_clones("default", "avx2", "arch=x86-64-v4")))
@@ -36,7 +36,7 @@
 #define CLONES_V4 CLONES
 #endif
 
-/* The next loop carries nothing from one turn to another. */
+/* The iterations of the next loop do not depend on each other. */
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Laying out the block of a handle's buffers, filling, emptying and reducing it. */
+/* The payload: laying out the block of a handle's buffers, filling, emptying and reducing it. */
 #include "kernels/payload.h"
 
 #include <stdalign.h>
@@ -10,10 +10,10 @@
 #include "base/memory.h"
 
 static const size_t align = 64;
-/* Half of what a message of INT_MAX blocks of 64 bytes could hold. */
+/* Half the size of INT_MAX blocks of 64 bytes. */
 static const size_t most_bytes = (size_t)1 << 36;
 
-static int check_op(const pcoll_buffer *buffer, int i)
+static int payload_check_op(const pcoll_buffer *buffer, int i)
 {
     char ops[80];
     const struct dtype *dtype = dtype_find(buffer->dtype);
@@ -27,9 +27,10 @@ static int check_op(const pcoll_buffer *buffer, int i)
                 dtype->name, op_names[buffer->op]);
 }
 
-static int use_kernels(struct payload_part *part, int i, const pcoll_buffer *buffer)
+static int payload_use_kernels(struct payload_part *part, int i,
+                               const pcoll_buffer *buffer)
 {
-    int rc = check_op(buffer, i);
+    int rc = payload_check_op(buffer, i);
     if (rc != PCOLL_OK)
         return rc;
     const struct dtype *dtype = dtype_find(buffer->dtype);
@@ -43,8 +44,8 @@ static int use_kernels(struct payload_part *part, int i, const pcoll_buffer *buf
     return PCOLL_OK;
 }
 
-static int use_user(struct payload_part *part, int i, const pcoll_buffer *buffer,
-                    user_reduction_fn *make_user)
+static int payload_use_user(struct payload_part *part, int i,
+                            const pcoll_buffer *buffer, user_reduction_fn *make_user)
 {
     if (!make_user)
         return fail(PCOLL_EINVAL, "buffer %d: an MPI op or datatype needs MPI", i);
@@ -54,12 +55,13 @@ static int use_user(struct payload_part *part, int i, const pcoll_buffer *buffer
     return rc;
 }
 
-static int lay_out(struct payload *p, int i, const pcoll_buffer *buffer,
-                   user_reduction_fn *make_user)
+static int payload_lay_out(struct payload *p, int i, const pcoll_buffer *buffer,
+                           user_reduction_fn *make_user)
 {
     struct payload_part *part = &p->part[i];
     bool user = buffer->dtype == PCOLL_MPI_TYPE || buffer->op == PCOLL_MPI_OP;
-    int rc = user ? use_user(part, i, buffer, make_user) : use_kernels(part, i, buffer);
+    int rc = user ? payload_use_user(part, i, buffer, make_user)
+                  : payload_use_kernels(part, i, buffer);
     if (rc != PCOLL_OK)
         return rc;
     if (buffer->count > most_bytes / part->element)
@@ -85,7 +87,7 @@ int payload_init(struct payload *p, const pcoll_buffer *buffers, int nbuffers,
     if (!p->part)
         return fail(PCOLL_ENOMEM, "no memory for %d buffers", nbuffers);
     for (int i = 0; i < nbuffers; i++) {
-        int rc = lay_out(p, i, &buffers[i], make_user);
+        int rc = payload_lay_out(p, i, &buffers[i], make_user);
         if (rc != PCOLL_OK) {
             payload_destroy(p);
             return rc;
@@ -129,8 +131,8 @@ void payload_pad(struct payload *p, size_t bytes)
     p->bytes = bytes > p->bytes ? bytes : p->bytes;
 }
 
-static void copy_or(convert_fn *convert, const struct payload_part *part, void *out,
-                    const void *in, bool past_cache)
+static void payload_copy_or(convert_fn *convert, const struct payload_part *part,
+                            void *out, const void *in, bool past_cache)
 {
     if (convert)
         convert(out, in, part->count);
@@ -143,15 +145,15 @@ static void copy_or(convert_fn *convert, const struct payload_part *part, void *
 void payload_pack(const struct payload *p, void *block, const void *const *buffers)
 {
     for (int i = 0; i < p->parts; i++)
-        copy_or(p->part[i].widen, &p->part[i], (char *)block + p->part[i].offset,
-                buffers[i], p->past_cache);
+        payload_copy_or(p->part[i].widen, &p->part[i],
+                        (char *)block + p->part[i].offset, buffers[i], p->past_cache);
 }
 
 void payload_unpack(const struct payload *p, void *const *buffers, const void *block)
 {
     for (int i = 0; i < p->parts; i++)
-        copy_or(p->part[i].narrow, &p->part[i], buffers[i],
-                (const char *)block + p->part[i].offset, p->past_cache);
+        payload_copy_or(p->part[i].narrow, &p->part[i], buffers[i],
+                        (const char *)block + p->part[i].offset, p->past_cache);
 }
 
 void payload_identity(const struct payload *p, void *const *buffers)
@@ -161,9 +163,9 @@ void payload_identity(const struct payload *p, void *const *buffers)
             p->part[i].identity(buffers[i], p->part[i].count);
 }
 
-/* From the back to the front: what a piece overwrites has been widened already, but for
- * its own narrow elements, which are taken out first. */
-static void widen_in_place(const struct payload_part *part, char *at)
+/* Widen from the back to the front: the elements that a piece overwrites have been widened already,
+ * except for its own, which are copied out first. */
+static void payload_widen_in_place(const struct payload_part *part, char *at)
 {
     enum { PIECE = 1024, NARROW = 2 };
     char narrow[PIECE * NARROW];
@@ -179,7 +181,7 @@ void payload_pack_slot(const struct payload *p, void *slot)
 {
     for (int i = 0; i < p->parts; i++)
         if (p->part[i].widen)
-            widen_in_place(&p->part[i], (char *)slot + p->part[i].offset);
+            payload_widen_in_place(&p->part[i], (char *)slot + p->part[i].offset);
 }
 
 void payload_identity_block(const struct payload *p, void *block)
@@ -198,10 +200,10 @@ bool payload_is_native(const struct payload *p)
     return true;
 }
 
-/* Reducing blocks, slices of blocks, and what is not yet in the form of a block. */
+/* Reducing blocks, slices of blocks, and operands in the form of the application. */
 
-static int reduce_elements(const struct payload_part *part, void *out, const void *a,
-                           const void *b, size_t count)
+static int payload_reduce_elements(const struct payload_part *part, void *out,
+                                   const void *a, const void *b, size_t count)
 {
     if (part->user)
         return user_reduce(part->user, out, a, b, count);
@@ -214,9 +216,9 @@ int payload_reduce(const struct payload *p, void *out, const void *a, const void
     return payload_reduce_slice(p, out, a, b, 0, p->bytes);
 }
 
-/* The right operand in the application's form, widened piece by piece. */
-static void reduce_narrow(const struct payload_part *part, char *out, const char *a,
-                          const char *narrow)
+/* Reduce with a right operand in the application's form, which is widened piece by piece. */
+static void payload_reduce_narrow(const struct payload_part *part, char *out,
+                                  const char *a, const char *narrow)
 {
     enum { PIECE = 1024 };
     alignas(64) float wide[PIECE];
@@ -228,14 +230,14 @@ static void reduce_narrow(const struct payload_part *part, char *out, const char
     }
 }
 
-static int reduce_application(const struct payload_part *part, void *out, const void *a,
-                              const void *b)
+static int payload_reduce_application(const struct payload_part *part, void *out,
+                                      const void *a, const void *b)
 {
     char *to = (char *)out + part->offset;
     const char *left = (const char *)a + part->offset;
     if (!part->widen)
-        return reduce_elements(part, to, left, b, part->count);
-    reduce_narrow(part, to, left, b);
+        return payload_reduce_elements(part, to, left, b, part->count);
+    payload_reduce_narrow(part, to, left, b);
     return PCOLL_OK;
 }
 
@@ -244,7 +246,7 @@ int payload_reduce_buffers(const struct payload *p, void *out, const void *a,
 {
     int rc = PCOLL_OK;
     for (int i = 0; i < p->parts && rc == PCOLL_OK; i++)
-        rc = reduce_application(&p->part[i], out, a, buffers[i]);
+        rc = payload_reduce_application(&p->part[i], out, a, buffers[i]);
     return rc;
 }
 
@@ -253,16 +255,16 @@ int payload_reduce_slot(const struct payload *p, void *out, const void *a,
 {
     int rc = PCOLL_OK;
     for (int i = 0; i < p->parts && rc == PCOLL_OK; i++)
-        rc = reduce_application(&p->part[i], out, a,
-                                (const char *)slot + p->part[i].offset);
+        rc = payload_reduce_application(&p->part[i], out, a,
+                                        (const char *)slot + p->part[i].offset);
     return rc;
 }
 
 /* Slices. */
 
-static size_t common_divisor(size_t a, size_t b)
+static size_t payload_common_divisor(size_t a, size_t b)
 {
-    return b ? common_divisor(b, a % b) : a;
+    return b ? payload_common_divisor(b, a % b) : a;
 }
 
 bool payload_evenly_cut(const struct payload *p)
@@ -273,10 +275,10 @@ bool payload_evenly_cut(const struct payload *p)
     return true;
 }
 
-/* The last place up to `at` that is a multiple of 64 and between two elements. */
-static size_t round_within(const struct payload_part *part, size_t at)
+/* Return the last place up to `at` that is a multiple of 64 and between two elements. */
+static size_t payload_round_within(const struct payload_part *part, size_t at)
 {
-    size_t step = align / common_divisor(align, part->element) * part->element;
+    size_t step = align / payload_common_divisor(align, part->element) * part->element;
     return part->offset + (at - part->offset) / step * step;
 }
 
@@ -286,7 +288,7 @@ size_t payload_cut(const struct payload *p, uint32_t i, uint32_t of)
     for (int k = 0; k < p->parts; k++) {
         const struct payload_part *part = &p->part[k];
         if (at > part->offset && at < part->offset + part->bytes)
-            return round_within(part, at);
+            return payload_round_within(part, at);
     }
     return at;
 }
@@ -301,9 +303,9 @@ size_t payload_longest_slice(const struct payload *p, uint32_t of)
     return longest;
 }
 
-/* The elements of a part that lie in [begin, end). */
-static int reduce_part(const struct payload_part *part, char *out, const char *a,
-                       const char *b, size_t begin, size_t end)
+/* Reduce the elements of a part that are in [begin, end). */
+static int payload_reduce_part(const struct payload_part *part, char *out,
+                               const char *a, const char *b, size_t begin, size_t end)
 {
     size_t first = part->offset > begin ? part->offset : begin;
     size_t last = part->offset + part->bytes;
@@ -311,8 +313,8 @@ static int reduce_part(const struct payload_part *part, char *out, const char *a
     if (first >= last)
         return PCOLL_OK;
     size_t at = first - begin;
-    return reduce_elements(part, out + at, a + at, b + at,
-                           (last - first) / part->element);
+    return payload_reduce_elements(part, out + at, a + at, b + at,
+                                   (last - first) / part->element);
 }
 
 int payload_reduce_slice(const struct payload *p, void *out, const void *a,
@@ -320,20 +322,20 @@ int payload_reduce_slice(const struct payload *p, void *out, const void *a,
 {
     int rc = PCOLL_OK;
     for (int i = 0; i < p->parts && rc == PCOLL_OK; i++)
-        rc = reduce_part(&p->part[i], out, a, b, begin, end);
+        rc = payload_reduce_part(&p->part[i], out, a, b, begin, end);
     return rc;
 }
 
 /*
- * combine() overwrites its right operand. Where the left one is to be overwritten, the
- * right one is copied to a scratch first, piece by piece: swapping the two would give
- * other bits than on the partner of an exchange.
+ * User reductions. combine() overwrites its right operand. To overwrite the left operand, the
+ * right one is copied to a scratch buffer first, piece by piece: swapping the operands would give
+ * other bits than the partner of an exchange gets.
  */
 
 static const size_t scratch_bytes = 1 << 16;
 
-static int reduce_onto_left(struct user_reduction *user, char *left, const char *right,
-                            size_t count)
+static int user_reduce_onto_left(struct user_reduction *user, char *left,
+                                 const char *right, size_t count)
 {
     size_t element = user->element;
     size_t piece = element < scratch_bytes ? scratch_bytes / element : 1;
@@ -359,7 +361,7 @@ int user_reduce(struct user_reduction *user, void *out, const void *a, const voi
     if (!count)
         return PCOLL_OK;
     if (out == a)
-        return reduce_onto_left(user, out, b, count);
+        return user_reduce_onto_left(user, out, b, count);
     if (out != b)
         memcpy(out, b, count * user->element);
     return user->combine(user, out, a, count);

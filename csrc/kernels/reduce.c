@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is asked of the table of dtypes, which is in dtypes.c. */
+/* Names of dtypes and ops, and which ops are defined. The table is in dtypes.c. */
 #include "kernels/reduce.h"
 
 #include <stdbool.h>
@@ -81,11 +81,11 @@ int pcoll_op_check(int32_t op, int32_t dtype)
                 dtype_names[dtype], op_names[op]);
 }
 
-/* Reducing elements as a user's buffer holds them. */
+/* Reducing elements as a user's buffer holds them: halves are widened, reduced and rounded, piece
+ * by piece. */
 
 enum { PIECE = 512, WIDEST = 4 };
 
-/* Halves are widened, reduced and rounded, piece by piece. */
 static void reduce_wide(const struct dtype *t, reduce_fn *reduce, char *out,
                         const char *a, const char *b, size_t count)
 {

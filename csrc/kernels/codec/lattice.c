@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pcoll_lattice_*: whole vectors of any float, block by block through float32 on the
- * stack, to and from payloads. What a block becomes is in quantize.h. Nothing in a payload is
- * aligned, and nothing is believed.
+ * pcoll_lattice_*: vectors of any float dtype to and from payloads, block by block through
+ * float32 on the stack. quantize.h encodes a block. Nothing in a payload is aligned, and
+ * everything that is read from a payload is checked.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -15,12 +15,12 @@
 #include "kernels/reduce.h"
 
 /*
- * The form of a payload of pcoll_lattice_encode, and nothing of what is in its planes:
+ * The form of a payload of pcoll_lattice_encode:
  *
  *   magic    4 bytes, a number in the writer's byte order
  *   version  1   dtype 1   bits 1   flags 1
  *   count    8   seed  8
- *   checksum 8   of all that stands before the planes, itself left out
+ *   checksum 8   of everything before the planes, except itself
  *   hashes   8 for each block
  *   steps    4 for each block
  *   planes   the low ones of all blocks, then the high ones if there are any
@@ -28,7 +28,7 @@
  * Low planes come first, so that a reader may fetch them alone.
  */
 
-/* Where things are in a payload. */
+/* Offsets in a payload. */
 struct lattice_layout {
     uint64_t blocks, bytes;
     uint64_t hashes, steps, low, high; /* offsets */
@@ -36,10 +36,8 @@ struct lattice_layout {
 };
 
 enum { VERSION = 1, ROTATED = 1, HAS_HIGH = 2, FLAGS = 3 };
-enum {
-    CHECKSUM = 24,
-    TABLE = 32
-}; /* offsets; the header ends where the table begins */
+/* Offsets of the checksum and of the table, which follows the header. */
+enum { CHECKSUM = 24, TABLE = 32 };
 static const uint32_t magic = 0x514c4350; /* "PCLQ", if the lowest byte comes first */
 
 struct lattice_header {
@@ -89,7 +87,7 @@ static int lattice_layout(const pcoll_lattice *l, struct lattice_layout *at)
     return PCOLL_OK;
 }
 
-/* A change of one word always changes it: each step is one to one. */
+/* A change of one word always changes the sum: each step is one to one. */
 static uint64_t lattice_extend_sum(uint64_t sum, const char *from, uint64_t bytes)
 {
     for (uint64_t word; bytes >= sizeof word; bytes -= sizeof word) {
@@ -172,9 +170,9 @@ static int lattice_open(const char *payload, uint64_t bytes, pcoll_lattice *l,
     return PCOLL_OK;
 }
 
-/* Whole vectors. */
+/* Vectors. */
 
-/* Elements of a vector in and out of a block of float32. */
+/* Conversions between the elements of a vector and a block of float32. */
 
 CLONES static void lattice_from_float64(void *out, const void *in, size_t count)
 {
@@ -214,7 +212,7 @@ static struct lattice_elements lattice_form_of(int dtype)
     return (struct lattice_elements){d->size, d->widen, d->narrow};
 }
 
-/* One block of a vector. */
+/* A block of a vector. */
 struct lattice_block {
     uint64_t index;
     size_t count, offset; /* of its first element, in bytes */
@@ -231,14 +229,14 @@ static struct lattice_block lattice_block_of(const pcoll_lattice *l, uint64_t in
     };
 }
 
-/* Do blocks lie in a vector as they are encoded? */
+/* Has the vector the form in which blocks are encoded? */
 static bool lattice_lies_as_float(const pcoll_lattice *l)
 {
     return l->dtype == PCOLL_FLOAT32 && !l->rotate;
 }
 
-/* A block of a vector (NULL: 0) as it is encoded: in `room`, or where it lies if that
- * will do. */
+/* Return a block of a vector (NULL: 0) in the form in which it is encoded: in `room`, or in place
+ * if the vector has that form. */
 static const float *lattice_load(const pcoll_lattice *l, const struct lattice_block *b,
                                  const void *vector, float *room)
 {
@@ -311,7 +309,7 @@ static int lattice_check_finite(const pcoll_lattice *l, const struct lattice_blo
     return PCOLL_OK;
 }
 
-/* Says why a block has no step. */
+/* Return the error of a block that has no step. */
 static int lattice_explain_no_step(const pcoll_lattice *l,
                                    const struct lattice_block *b, const void *x,
                                    const void *key)
@@ -327,7 +325,7 @@ static int lattice_explain_no_step(const pcoll_lattice *l,
                 l->rotate ? 117 : 125, (unsigned long long)b->index);
 }
 
-/* NaN where it cannot be encoded. */
+/* Return the step of a block, or NaN if it cannot be encoded. */
 static float lattice_step_for(const pcoll_lattice *l, const struct lattice_block *b,
                               const float *x, const void *key, const float *distances,
                               double margin)
@@ -388,15 +386,15 @@ int pcoll_lattice_look(const void *payload, uint64_t bytes, pcoll_lattice *latti
                ?: lattice_open(payload, bytes, lattice, &at);
 }
 
-/* A payload that has been opened. */
+/* An opened payload. */
 struct lattice_reader {
     pcoll_lattice l;
     struct lattice_layout at;
     const char *payload;
 };
 
-/* With the low plane, then with both; rotated, if all is. With a high plane out and key
- * are apart. */
+/* Try the low plane first, then both; the output stays rotated. With a high plane, `out` must not
+ * alias `key`. */
 static bool lattice_decode_block(const struct lattice_reader *r,
                                  const struct lattice_block *b, const float *key,
                                  float *out)
@@ -413,12 +411,13 @@ static bool lattice_decode_block(const struct lattice_reader *r,
             lattice_decode(out, key, b->count, step, b->seed, bits, low, high, hash));
 }
 
-/* Decodes a block and uses it; false: it does not decode. key may be NULL. */
-typedef bool use_fn(const struct lattice_reader *r, const struct lattice_block *b,
-                    const void *key, double weight, void *vector);
+/* Decode a block and use it. Returns false if it does not decode. key may be NULL. */
+typedef bool lattice_use_fn(const struct lattice_reader *r,
+                            const struct lattice_block *b, const void *key,
+                            double weight, void *vector);
 
 static int lattice_for_each_block(const void *payload, uint64_t bytes, const void *key,
-                                  void *vector, use_fn *use, double weight,
+                                  void *vector, lattice_use_fn *use, double weight,
                                   uint8_t *failed, uint64_t *failures)
 {
     struct lattice_reader r = {.payload = payload};
@@ -435,8 +434,8 @@ static int lattice_for_each_block(const void *payload, uint64_t bytes, const voi
     return PCOLL_OK;
 }
 
-/* Straight to where it belongs, if it lies there as it is decoded; but not over a key
- * that the high plane may need. */
+/* Decode in place if the vector has the form in which blocks are decoded, but not over a key that
+ * the high plane may need. */
 static bool lattice_store(const struct lattice_reader *r, const struct lattice_block *b,
                           const void *key, double weight, void *vector)
 {
@@ -478,7 +477,7 @@ CLONES static void lattice_approach_float64(double *restrict x, const float *res
         x[i] -= weight * (x[i] - (double)y[i]);
 }
 
-/* In float32, but for float64. */
+/* Move x towards y, in float64 if x has that dtype, otherwise in float32. */
 static void lattice_approach(int dtype, void *x, const float *y, size_t count,
                              double weight)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See quantize.h. Each pass over a block is one loop without branches: the integers are
- * computed into 16-bit words on the stack, which are cut into planes.
+ * Lattice quantization; see quantize.h. Each pass over a block is one loop without branches. The
+ * integers are computed into 16-bit words on the stack, which are then cut into planes.
  */
 #include "kernels/codec/quantize.h"
 
@@ -12,9 +12,9 @@
 #include "base/random.h"
 #include "kernels/loops.h"
 
-/* Planes. Rows are what the loops over lanes see as constants. */
+/* Planes. The loops run over lanes; the row is constant in each loop. */
 
-/* Row `row` begins in this word of its lane, at this bit of it. */
+/* The word of a lane, and the bit in it, at which a row begins. */
 struct plane_place {
     size_t word;
     int bit;
@@ -33,7 +33,7 @@ CLONES_V4 static void plane_put_row(uint16_t *restrict packed,
         packed[i] |= (uint16_t)((words[i] >> shift & mask) << bit);
 }
 
-/* What did not fit into the word before. */
+/* Put the bits that did not fit into the word before. */
 CLONES_V4 static void plane_put_rest(uint16_t *restrict packed,
                                      const uint16_t *restrict words, size_t lanes,
                                      int shift, int done, uint16_t mask)
@@ -59,8 +59,8 @@ CLONES_V4 static void plane_take_rest(uint16_t *restrict words,
 }
 
 /*
- * The usual planes, of 4, 8 or 16 bits: 16 / width rows of words make one row of the
- * plane, and no word is divided. Shifts by constants, so that gcc takes 16-bit lanes.
+ * The usual planes have 4, 8 or 16 bits: 16 / width rows of words make one row of the plane, and
+ * no word is divided. Shifts are by constants, so that gcc uses 16-bit lanes.
  */
 static inline void plane_put_whole(uint16_t *restrict plane,
                                    const uint16_t *restrict words, size_t lanes,
@@ -93,7 +93,7 @@ static inline void plane_take_whole(uint16_t *restrict words,
             }
 }
 
-/* Return whether the plane is one of the usual ones, and do it then. */
+/* Pack or unpack the plane if it is one of the usual ones. Returns whether it is. */
 #define PLANE_USUAL(name, whole)                                                       \
     CLONES_V4 static bool name(uint16_t *to, const uint16_t *from, size_t lanes,       \
                                int shift, int width)                                   \
@@ -153,7 +153,7 @@ void plane_unpack(uint16_t *words, const void *plane, size_t lanes, int shift,
     }
 }
 
-/* Lattices. */
+/* The lattice. */
 
 static inline float lattice_as_float(uint32_t bits)
 {
@@ -170,9 +170,9 @@ static inline uint32_t lattice_as_bits(float value)
 }
 
 /*
- * Random numbers of (seed, index): 32-bit multiplications and shifts, as in murmur3's
- * finalizer, with keys before each half. The first half is what the hash is keyed with,
- * both give the dither.
+ * Random numbers from (seed, index): two halves of 32-bit multiplications and shifts, as in
+ * murmur3's finalizer, with a key before each half. The first half keys the hash; both halves
+ * together give the dither.
  */
 struct lattice_keys {
     uint32_t first, second;
@@ -184,7 +184,7 @@ static struct lattice_keys lattice_keys_of(uint64_t seed)
     return (struct lattice_keys){(uint32_t)a, (uint32_t)(a >> 32)};
 }
 
-/* Of an index: lattice_counter_of, which loops count up by `golden`, without multiplying. */
+/* Loops add `golden` to the counter of an index instead of multiplying. */
 static const uint32_t golden = 0x9e3779b9u;
 
 static inline uint32_t lattice_counter_of(uint32_t index, struct lattice_keys k)
@@ -198,14 +198,15 @@ static inline uint32_t lattice_first_half(uint32_t counter)
     return h ^ h >> 15;
 }
 
-/* Uniform in [1, 2), a multiple of 2^-23: what does for [0, 1) does for it as well. */
+/* Return a number that is uniform in [1, 2), a multiple of 2^-23. The interval works as well as
+ * [0, 1). */
 static inline float lattice_dither_of(uint32_t half, struct lattice_keys k)
 {
     return lattice_as_float(0x3f800000u | ((half ^ k.second) * 0x846ca68bu) >> 9);
 }
 
-/* To the nearest integer, ties to even, mod 2^32, for |value| < 2^22; any number at all
- * for others. No conversion: that of a NaN or of a large number is undefined. */
+/* Round to the nearest integer, ties to even, mod 2^32, if |value| < 2^22; otherwise return any
+ * number. A conversion would be undefined for a NaN or a large number. */
 static inline uint32_t lattice_round(float value)
 {
     const float unit = 0x1.8p23f; /* here floats are one apart */
@@ -231,7 +232,7 @@ uint64_t lattice_block_seed(uint64_t seed, uint64_t block)
 
 /* Distances. */
 
-/* Floats without sign are ordered as their bits are, and NaN is above all. */
+/* Floats without sign are ordered like their bits, and NaN is the largest. */
 CLONES_V4 static uint32_t lattice_largest(const float *x, size_t count)
 {
     uint32_t most = 0;
@@ -270,10 +271,10 @@ void lattice_distance(const float *x, const float *key, size_t count, float *dis
 }
 
 /*
- * With D = |x - key| / s: decode is right if D + (error of the two quotients) <
- * (q-1)/2. A quotient plus dither is off by 3 roundings, 2^-24 each, of x / s (key /
- * s), whose sum is below 2 magnitude / s + D: 6 x 2^-24 magnitude / s is what 2^-21 is
- * for. The rest, and the rounding of distance and step themselves, is below 2^-20 of
+ * Let D = |x - key| / s. Decoding is right if D + (error of the two quotients) < (q - 1) / 2. A
+ * quotient plus dither has an error of 3 roundings, 2^-24 each, of x / s (or key / s); the sum
+ * of the two quotients is below 2 magnitude / s + D. The term with 2^-21 covers
+ * 6 x 2^-24 magnitude / s. The rest, and the rounding of distance and step, is below 2^-20 of
  * the whole.
  */
 float lattice_step(float distance, float magnitude, int bits, bool rotated)
@@ -283,7 +284,7 @@ float lattice_step(float distance, float magnitude, int bits, bool rotated)
     double d = distance, m = magnitude;
     double step = 2 * (d + 0x1p-21 * m) / ((1 << bits) - 1) * (1 + 0x1p-20);
     step = fmax(step, fmax(0x1p-20 * m, 0x1p-100));
-    /* Also where one of them is NaN, which fmax passes over. */
+    /* These comparisons are false for NaN, too, which fmax ignores. */
     double largest = rotated ? LATTICE_ROTATED_MAX : 0x1p127;
     bool fits = d >= 0 && m >= 0 && step <= largest / 4 && m + d + step <= largest;
     return fits ? (float)step : NAN;
@@ -298,13 +299,13 @@ static uint64_t lattice_begin_hash(size_t count, float step, uint64_t seed, int 
     return splitmix_at(seed ^ shape, 2);
 }
 
-/* 1 / 0 would make NaNs; with 0 all that is encoded is the dither. */
+/* 1 / 0 would make NaNs. With 0 only the dither is encoded. */
 static float lattice_inverse_of(float step)
 {
     return step > 0 ? 1 / step : 0;
 }
 
-/* What does not depend on the element. */
+/* Values that do not depend on the element. */
 struct lattice {
     float step, inverse;
     uint32_t q;
@@ -312,10 +313,10 @@ struct lattice {
 };
 
 /*
- * The sum of products of the hash. Element i of the first half is multiplied with
- * element i of the second half. Two neighbors are one number of 64 bits, so that their
- * halves are multiplied without being moved; the order of the two does not matter. The
- * partner of an odd element is the number that would be next, with z = 0.
+ * Return the sum of products of the hash. Element i of the first half is multiplied by element i
+ * of the second half. Two neighbors are loaded as one 64-bit number, so that their halves are
+ * multiplied without moving them; their order does not matter. The last element of an odd count
+ * is multiplied by the next number of the generator, with z = 0.
  */
 CLONES_V4 static uint64_t lattice_hash_pairs(const uint32_t *keyed, uint32_t count)
 {
@@ -335,7 +336,7 @@ CLONES_V4 static uint64_t lattice_hash_pairs(const uint32_t *keyed, uint32_t cou
     return sum;
 }
 
-/* keyed[i] = z + k_i, and one more with z = 0. */
+/* Set keyed[i] to z + k_i, and one more element with z = 0. */
 CLONES_V4 static void lattice_quantize(uint16_t *restrict words,
                                        uint32_t *restrict keyed,
                                        const float *restrict x, uint32_t count,
@@ -353,8 +354,8 @@ CLONES_V4 static void lattice_quantize(uint16_t *restrict words,
 }
 
 /*
- * The candidate z lies in [first, first + q), which is centered on key / s + u: z is
- * within q / 2 of it then. Rounded is key / s + u - 1/2, which is floor but for ties.
+ * The candidate z is in [first, first + q), which is centered on key / s + u, so z is within
+ * q / 2 of it. Rounding key / s + u - 1/2 is floor(key / s + u) except for ties.
  */
 CLONES_V4 static void lattice_reconstruct(float *out, uint32_t *restrict keyed,
                                           const float *key,
@@ -425,16 +426,15 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
 }
 
 /*
- * The rotation of quantize.h: signs, then the Walsh-Hadamard transform in place, log2
- * of the size stages of sums and differences at distances 1, 2, 4, ... Its matrix is
- * symmetric and orthogonal, so it undoes itself. Each element goes through the same
- * additions in the same order, whichever loop below computes a stage.
+ * The rotation: signs, then the Walsh-Hadamard transform in place, log2(size) stages of sums
+ * and differences at distances 1, 2, 4, ... Its matrix is symmetric and orthogonal, so the
+ * transform is its own inverse. Each element gets the same additions in the same order,
+ * whichever loop below computes a stage.
  */
 
 enum { ROTATE_TILE = 64 };
 
-/* out may be in. A sign is the top bit of a product, which depends on all bits of the
- * other. */
+/* out may be in. A sign is the top bit of a product: it depends on all bits of the factor. */
 CLONES static void rotate_signs(float *out, const float *in, uint32_t count,
                                 uint64_t seed)
 {
@@ -451,7 +451,7 @@ CLONES static void rotate_signs(float *out, const float *in, uint32_t count,
     }
 }
 
-/* One stage. */
+/* Compute one stage. */
 static inline void rotate_stage(float *x, size_t count, size_t stride)
 {
     for (size_t begin = 0; begin < count; begin += 2 * stride) {
@@ -464,7 +464,7 @@ static inline void rotate_stage(float *x, size_t count, size_t stride)
     }
 }
 
-/* Two stages, at distances `stride` and 2 `stride`. */
+/* Compute two stages, at distances `stride` and 2 `stride`. */
 static inline void rotate_two_stages(float *x, size_t count, size_t stride)
 {
     for (size_t begin = 0; begin < count; begin += 4 * stride) {
@@ -481,9 +481,9 @@ static inline void rotate_two_stages(float *x, size_t count, size_t stride)
     }
 }
 
-/* Two stages of neighbors: the bits of an index move down by two places, and the two
- * that were combined come to the top. So the next call combines the next two bits, and
- * three calls put a tile back in order. Loops over neighbors vectorize in this form. */
+/* Compute two stages of neighbors. The bits of an index move down by two places, and the two that
+ * were combined move to the top. So the next call combines the next two bits, and after three
+ * calls a tile is in order again. Loops over neighbors vectorize in this form. */
 static inline void rotate_neighbors(float *restrict out, const float *restrict in)
 {
     enum { QUARTER = ROTATE_TILE / 4 };
@@ -497,7 +497,7 @@ static inline void rotate_neighbors(float *restrict out, const float *restrict i
     }
 }
 
-/* 1 / sqrt(count) for a power of two, correctly rounded. */
+/* Return 1 / sqrt(count) for a power of two, correctly rounded. */
 static float rotate_norm(size_t count)
 {
     float factor = 1;
@@ -506,7 +506,7 @@ static float rotate_norm(size_t count)
     return count == 2 ? factor * 0x1.6a09e6p-1f : factor;
 }
 
-/* The transform of a power of two. */
+/* Transform a block whose size is a power of two. */
 CLONES_V4 static void rotate_part(float *x, size_t count)
 {
     float once[ROTATE_TILE], twice[ROTATE_TILE];
@@ -528,7 +528,7 @@ CLONES_V4 static void rotate_part(float *x, size_t count)
         x[i] *= norm;
 }
 
-/* Part by part, each the largest power of two that is left. */
+/* Transform part by part, each the largest power of two that is left. */
 static void rotate_parts(float *x, size_t count)
 {
     for (size_t part = LATTICE_BLOCK; part; part /= 2)
