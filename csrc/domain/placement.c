@@ -14,58 +14,61 @@ static bool placement_has_failed(const uint64_t *failed, uint32_t rank)
     return failed && bitset_has(failed, rank);
 }
 
-/* Does a domain begin with this rank of a host? The host's ranks are cut as evenly as possible into
- * as few domains as `most` allows. */
-static bool placement_begins_part(uint32_t position, uint32_t count, uint32_t most)
+struct placement_rank {
+    uint64_t host;
+    uint32_t rank;
+};
+
+static int placement_order(const void *a, const void *b)
 {
-    if (!most || most >= count)
-        return position == 0;
-    uint32_t parts = (count + most - 1) / most;
-    for (uint32_t k = 0; k < parts; k++)
-        if ((uint32_t)((uint64_t)count * k / parts) == position)
-            return true;
-    return false;
+    const struct placement_rank *left = a, *right = b;
+    if (left->host != right->host)
+        return left->host < right->host ? -1 : 1;
+    return left->rank < right->rank ? -1 : left->rank > right->rank;
 }
 
-static bool placement_is_on_host(const uint64_t *hosts, const uint64_t *failed,
-                                 uint32_t rank, uint32_t first)
+/* Make the domains of a host. Its ranks are cut as evenly as possible into as few domains as
+ * `most` allows. */
+static void placement_deal_host(struct placement *p, const struct placement_rank *ranks,
+                                uint32_t count, uint32_t most)
 {
-    return hosts[rank] == hosts[first] && !placement_has_failed(failed, rank);
-}
-
-/* Make the domains of the host whose lowest live rank is `first`. */
-static void placement_deal_host(struct placement *p, const uint64_t *hosts,
-                                const uint64_t *failed, uint32_t most, uint32_t first)
-{
-    uint32_t count = 0, position = 0;
-    for (uint32_t r = first; r < p->ranks; r++)
-        count += placement_is_on_host(hosts, failed, r, first);
-    for (uint32_t r = first; r < p->ranks; r++) {
-        if (!placement_is_on_host(hosts, failed, r, first))
-            continue;
-        if (placement_begins_part(position++, count, most))
-            p->leader[p->domains++] = r;
-        p->domain[r] = p->domains - 1;
+    uint32_t parts = most && most < count ? (count + most - 1) / most : 1;
+    uint32_t i = 0;
+    for (uint32_t k = 0; k < parts; k++) {
+        uint32_t end = (uint32_t)((uint64_t)count * (k + 1) / parts);
+        p->leader[p->domains] = ranks[i].rank;
+        for (; i < end; i++)
+            p->domain[ranks[i].rank] = p->domains;
+        p->domains++;
     }
+    p->per_host = p->domains > parts && p->per_host != parts ? 0 : parts;
 }
 
-/* Number the domains host by host, so that domains with neighboring numbers are on the same host
- * where possible. */
+/* Number the domains host by host, hosts in the order of their lowest live rank, so that domains
+ * with neighboring numbers are on the same host where possible. `sorted` has room for all ranks. */
 static void placement_deal(struct placement *p, const uint64_t *hosts,
-                           const uint64_t *failed, uint32_t most)
+                           const uint64_t *failed, uint32_t most,
+                           struct placement_rank *sorted)
 {
-    for (uint32_t r = 0; r < p->ranks; r++)
-        p->domain[r] = PLACEMENT_NOWHERE;
+    uint32_t *first =
+        p->member; /* by rank: where a host begins with it; not used yet */
+    uint32_t live = 0;
     for (uint32_t r = 0; r < p->ranks; r++) {
-        uint32_t before = p->domains;
-        if (p->domain[r] != PLACEMENT_NOWHERE || placement_has_failed(failed, r))
-            continue;
-        if (hosts)
-            placement_deal_host(p, hosts, failed, most, r);
-        else
-            p->leader[p->domain[r] = p->domains++] = r;
-        uint32_t made = p->domains - before;
-        p->per_host = before && p->per_host != made ? 0 : made;
+        p->domain[r] = first[r] = PLACEMENT_NOWHERE;
+        if (!placement_has_failed(failed, r))
+            sorted[live++] = (struct placement_rank){hosts ? hosts[r] : r, r};
+    }
+    qsort(sorted, live, sizeof *sorted, placement_order);
+    for (uint32_t i = 0; i < live; i++)
+        if (i == 0 || sorted[i].host != sorted[i - 1].host)
+            first[sorted[i].rank] = i;
+    for (uint32_t r = 0; r < p->ranks; r++) {
+        uint32_t begin = first[r], end = begin;
+        while (begin != PLACEMENT_NOWHERE && end < live &&
+               sorted[end].host == sorted[begin].host)
+            end++;
+        if (begin != PLACEMENT_NOWHERE)
+            placement_deal_host(p, sorted + begin, end - begin, most);
     }
 }
 
@@ -77,11 +80,14 @@ int placement_init(struct placement *p, uint32_t rank, uint32_t ranks,
     p->leader = calloc(ranks, sizeof *p->leader);
     p->domain = calloc(ranks, sizeof *p->domain);
     p->member = calloc(ranks, sizeof *p->member);
-    if (!p->leader || !p->domain || !p->member) {
+    struct placement_rank *sorted = calloc(ranks, sizeof *sorted);
+    if (!p->leader || !p->domain || !p->member || !sorted) {
+        free(sorted);
         placement_destroy(p);
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", ranks);
     }
-    placement_deal(p, hosts, failed, most);
+    placement_deal(p, hosts, failed, most, sorted);
+    free(sorted);
     p->index = p->domain[rank];
     p->leads = p->leader[p->index] == rank;
     for (uint32_t r = 0; r < ranks; r++) {

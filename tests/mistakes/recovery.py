@@ -293,15 +293,15 @@ MUTANTS = [
     Mutant(
         "a dead rank keeps its place",
         "domain/placement.c",
-        "!= PLACEMENT_NOWHERE || placement_has_failed(failed, r))",
-        "!= PLACEMENT_NOWHERE)",
+        "if (!placement_has_failed(failed, r))\n            sorted[live++]",
+        "sorted[live++]",
         program="crashes",
     ),
     Mutant(
-        "domains are cut as if the dead were there",
+        "a domain has more ranks than are allowed",
         "domain/placement.c",
-        "hosts[rank] == hosts[first] && !placement_has_failed(failed, rank);",
-        "hosts[rank] == hosts[first];",
+        "most && most < count ? (count + most - 1) / most : 1;",
+        "most && most < count ? count / most : 1;",
         program="crashes",
     ),
     Mutant(
