@@ -195,14 +195,12 @@ static int place_ask(const void *address, struct place_answer *a)
     const struct cuda *d;
     int which[] = {MEMORY_TYPE, IS_MANAGED, DEVICE_ORDINAL, RANGE_START, RANGE_SIZE};
     void *values[] = {&a->type, &a->managed, &a->device, &a->start, &a->size};
-    int rc = cuda_get(&d);
     *a = (struct place_answer){.device = PLACE_HOST};
-    return rc == PCOLL_OK
-               ? cuda_check(d,
-                            d->pointer_attributes(sizeof which / sizeof *which, which,
-                                                  values, (uintptr_t)address),
-                            "asking where an address lies")
-               : rc;
+    return cuda_get(&d)
+               ?: cuda_check(d,
+                             d->pointer_attributes(sizeof which / sizeof *which, which,
+                                                   values, (uintptr_t)address),
+                             "asking where an address lies");
 }
 
 int place_find(const void *address, struct place *place)
@@ -228,12 +226,10 @@ int pcoll_device_of(uint64_t address, int32_t *device)
 int pcoll_device_count(int32_t *devices, int32_t *driver)
 {
     const struct cuda *d;
-    int rc = fail_if_null(devices, driver) ?: cuda_get(&d);
-    if (rc == PCOLL_OK)
-        rc = cuda_check(d, d->device_count(devices), "counting the devices");
-    if (rc == PCOLL_OK)
-        rc = cuda_check(d, d->version(driver), "asking for the driver's version");
-    return rc;
+    return fail_if_null(devices, driver)
+               ?: cuda_get(&d)
+               ?: cuda_check(d, d->device_count(devices), "counting the devices")
+               ?: cuda_check(d, d->version(driver), "asking for the driver's version");
 }
 
 int pcoll_device_in_use(void)
@@ -248,14 +244,14 @@ int pcoll_device_allocation(uint64_t address, uint64_t *begin, uint64_t *bytes)
     int rc =
         fail_if_null(begin, bytes)
             ?: place_ask((const void *)(uintptr_t)address, &a); /* NOLINT: an address */
-    if (rc == PCOLL_OK && !a.size)
-        rc = fail(PCOLL_EINVAL, "memory at %#llx: it has been freed, or was none",
-                  (unsigned long long)address);
-    if (rc == PCOLL_OK) {
-        *begin = a.start;
-        *bytes = a.size;
-    }
-    return rc;
+    if (rc != PCOLL_OK)
+        return rc;
+    if (!a.size)
+        return fail(PCOLL_EINVAL, "memory at %#llx: it has been freed, or was none",
+                    (unsigned long long)address);
+    *begin = a.start;
+    *bytes = a.size;
+    return PCOLL_OK;
 }
 
 int place_check(const void *address, size_t bytes, int device)

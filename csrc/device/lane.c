@@ -84,20 +84,20 @@ static int lane_check_device(const struct cuda *d, int device)
 {
     int count = 0;
     int rc = cuda_check(d, d->device_count(&count), "counting the devices");
-    if (rc == PCOLL_OK && (device < 0 || device >= count))
-        rc = fail(PCOLL_EINVAL, "device: expected 0 to %d, got %d", count - 1, device);
-    return rc;
+    if (rc != PCOLL_OK || (device >= 0 && device < count))
+        return rc;
+    return fail(PCOLL_EINVAL, "device: expected 0 to %d, got %d", count - 1, device);
 }
 
 int lane_create(int device, enum lane_direction direction, struct lane **out)
 {
     const struct cuda *d;
-    int rc = cuda_get(&d);
-    if (rc == PCOLL_OK)
-        rc = lane_check_device(d, device);
-    struct lane *l = rc == PCOLL_OK ? calloc(1, sizeof *l) : NULL;
+    int rc = cuda_get(&d) ?: lane_check_device(d, device);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct lane *l = calloc(1, sizeof *l);
     if (!l)
-        return rc == PCOLL_OK ? fail(PCOLL_ENOMEM, "no memory for a lane") : rc;
+        return fail(PCOLL_ENOMEM, "no memory for a lane");
     *l = (struct lane){.cuda = d, .device = device, .direction = direction};
     rc = cuda_check(d, d->primary_retain(&l->context, device),
                     "taking a device's context");
@@ -106,9 +106,7 @@ int lane_create(int device, enum lane_direction direction, struct lane **out)
         return rc;
     }
     *out = l;
-    rc = lane_enter(l);
-    if (rc == PCOLL_OK)
-        rc = lane_leave(l, lane_make_streams(l));
+    rc = lane_enter(l) ?: lane_leave(l, lane_make_streams(l));
     if (rc != PCOLL_OK)
         lane_destroy(out);
     return rc;
@@ -145,14 +143,14 @@ static int lane_check_stream(const struct lane *l, cuda_stream stream)
                     "stream: expected one of device %d, whose memory is used, got one "
                     "of another device or context",
                     l->device);
-    if (rc == PCOLL_OK)
-        rc = cuda_check(l->cuda, l->cuda->stream_capturing(stream, &capturing),
-                        "asking a stream whether it records a graph");
-    if (rc == PCOLL_OK && capturing)
-        rc = fail(PCOLL_EINVAL,
-                  "stream: it records a CUDA graph, and communication cannot be a part "
-                  "of one; call this outside of the capture");
-    return rc;
+    rc = rc
+             ?: cuda_check(l->cuda, l->cuda->stream_capturing(stream, &capturing),
+                           "asking a stream whether it records a graph");
+    if (rc != PCOLL_OK || !capturing)
+        return rc;
+    return fail(PCOLL_EINVAL,
+                "stream: it records a CUDA graph, and communication cannot be a part "
+                "of one; call this outside of the capture");
 }
 
 static int lane_record_and_wait(const struct lane *l, cuda_stream stream)
@@ -208,15 +206,13 @@ int lane_begin(struct lane *l, const struct lane_piece *pieces, int count,
         return fail(PCOLL_ESTATE, "the last copies are not over");
     if (rc != PCOLL_OK || (rc = lane_enter(l)) != PCOLL_OK)
         return rc;
-    rc = lane_check_stream(l, lane_stream_of(stream));
-    if (rc == PCOLL_OK)
-        rc = lane_record_and_wait(l, lane_stream_of(stream));
+    rc = lane_check_stream(l, lane_stream_of(stream))
+             ?: lane_record_and_wait(l, lane_stream_of(stream));
     if (rc == PCOLL_OK) {
         rc = lane_begin_copies(l, pieces, count);
         int ends = lane_record_ends(l); /* even if only some copies were begun */
         l->under_way = ends == PCOLL_OK;
-        rc = rc == PCOLL_OK ? ends : rc;
-        l->failure = rc;
+        l->failure = rc = rc ?: ends;
     }
     return lane_leave(l, rc);
 }
@@ -235,7 +231,7 @@ int lane_poll(struct lane *l)
         return lane_leave(l, PCOLL_EAGAIN);
     l->under_way = false;
     int failed = cuda_check(l->cuda, result, "a copy");
-    l->failure = l->failure == PCOLL_OK ? failed : l->failure;
+    l->failure = l->failure ?: failed;
     return lane_leave(l, l->failure);
 }
 
@@ -256,22 +252,19 @@ int lane_order(struct lane *l, uint64_t stream)
 int lane_register(struct lane *l, void *memory, size_t bytes)
 {
     CHECK(memory && bytes);
-    int rc = lane_enter(l);
-    if (rc != PCOLL_OK)
-        return rc;
-    rc = cuda_check(l->cuda, l->cuda->host_register(memory, bytes, PORTABLE),
-                    "pinning memory");
-    return lane_leave(l, rc);
+    return lane_enter(l)
+               ?: lane_leave(l,
+                             cuda_check(l->cuda,
+                                        l->cuda->host_register(memory, bytes, PORTABLE),
+                                        "pinning memory"));
 }
 
 int lane_unregister(struct lane *l, void *memory)
 {
     CHECK(!l->under_way);
-    int rc = lane_enter(l);
-    if (rc != PCOLL_OK)
-        return rc;
-    return lane_leave(
-        l, cuda_check(l->cuda, l->cuda->host_unregister(memory), "letting memory go"));
+    return lane_enter(l)
+               ?: lane_leave(l, cuda_check(l->cuda, l->cuda->host_unregister(memory),
+                                           "letting memory go"));
 }
 
 /*
@@ -298,9 +291,8 @@ int pcoll_mirror_create(int32_t device, pcoll_mirror **mirror)
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a mirror");
     m->device = device;
-    rc = lane_create(device, LANE_TO_HOST, &m->to_host);
-    if (rc == PCOLL_OK)
-        rc = lane_create(device, LANE_TO_DEVICE, &m->to_device);
+    rc = lane_create(device, LANE_TO_HOST, &m->to_host)
+             ?: lane_create(device, LANE_TO_DEVICE, &m->to_device);
     if (rc == PCOLL_OK)
         *mirror = m;
     else
@@ -327,8 +319,7 @@ int pcoll_mirror_pin(pcoll_mirror *m, void *memory, uint64_t bytes)
 
 static int mirror_poll_both(pcoll_mirror *m)
 {
-    int rc = lane_poll(m->to_device);
-    return rc == PCOLL_OK ? lane_poll(m->to_host) : rc;
+    return lane_poll(m->to_device) ?: lane_poll(m->to_host);
 }
 
 /* Check the pieces, and convert them for a lane. */
@@ -354,9 +345,8 @@ static int mirror_begin(pcoll_mirror *m, struct lane *lane, const pcoll_piece *p
     int rc = mirror_poll_both(m);
     if (rc == PCOLL_EAGAIN)
         return fail(PCOLL_ESTATE, "the mirror's last copies are not over");
-    if (rc == PCOLL_OK)
-        rc = mirror_check_pieces(m, pieces, count, checked);
-    return rc == PCOLL_OK ? lane_begin(lane, checked, count, stream) : rc;
+    return rc ?: mirror_check_pieces(m, pieces, count, checked)
+                     ?: lane_begin(lane, checked, count, stream);
 }
 
 int pcoll_mirror_pull(pcoll_mirror *m, const pcoll_piece *pieces, int32_t count,
@@ -369,9 +359,9 @@ int pcoll_mirror_pull(pcoll_mirror *m, const pcoll_piece *pieces, int32_t count,
 int pcoll_mirror_push(pcoll_mirror *m, const pcoll_piece *pieces, int32_t count,
                       uint64_t stream)
 {
-    int rc = fail_if_null_as("mirror, pieces", m, pieces)
-                 ?: mirror_begin(m, m->to_device, pieces, count, stream);
-    return rc == PCOLL_OK ? lane_order(m->to_device, stream) : rc;
+    return fail_if_null_as("mirror, pieces", m, pieces)
+               ?: mirror_begin(m, m->to_device, pieces, count, stream)
+               ?: lane_order(m->to_device, stream);
 }
 
 int pcoll_mirror_wait(pcoll_mirror *m, int64_t timeout_us)

@@ -26,7 +26,7 @@ MUTANTS = [
     Mutant(
         "what a failed copy says is forgotten",
         "device/lane.c",
-        "l->failure = l->failure == PCOLL_OK ? failed : l->failure;",
+        "l->failure = l->failure ?: failed;",
         "",
     ),
     Mutant(
@@ -56,8 +56,8 @@ MUTANTS = [
     Mutant(
         "a graph is recorded into",
         "device/lane.c",
-        "if (rc == PCOLL_OK && capturing)",
-        "if (rc == PCOLL_OK && capturing > 1)",
+        "if (rc != PCOLL_OK || !capturing)",
+        "if (rc != PCOLL_OK || capturing < 2)",
     ),
     Mutant(
         "a byte behind an allocation belongs to it",
@@ -86,15 +86,15 @@ MUTANTS = [
     Mutant(
         "a pull begins while a push reads the host's side",
         "device/lane.c",
-        "int rc = lane_poll(m->to_device);\n"
-        "    return rc == PCOLL_OK ? lane_poll(m->to_host) : rc;",
+        "return lane_poll(m->to_device) ?: lane_poll(m->to_host);",
         "return lane_poll(m->to_host);",
     ),
     Mutant(
         "a push does not order the stream that reads",
         "device/lane.c",
-        "return rc == PCOLL_OK ? lane_order(m->to_device, stream) : rc;",
-        "return rc;",
+        "?: mirror_begin(m, m->to_device, pieces, count, stream)\n"
+        "               ?: lane_order(m->to_device, stream);",
+        "?: mirror_begin(m, m->to_device, pieces, count, stream);",
     ),
     Mutant(
         "a rank arrives before its copy is over",
