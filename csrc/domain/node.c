@@ -297,6 +297,7 @@ static void node_snapshot(struct domain *d, struct member *copy)
     struct node *n = node_of(d);
     node_look(n);
     *copy = n->member;
+    copy->retired = atomic_load(&node_own_line(n)->retired);
     copy->stats.rounds = copy->complete;
 }
 
