@@ -26,7 +26,6 @@
 /* Outermost first. The name in docs/locking.md is the second argument. */
 #define LOCK_RANKS(X)                                                                  \
     X(LOCK_PERSISTENT, "persistent requests")                                          \
-    X(LOCK_COMPLETION, "completion thread")                                            \
     X(LOCK_INFO, "info keys")                                                          \
     X(LOCK_CACHE_KEY, "cache key")                                                     \
     X(LOCK_STATES, "communicator states")                                              \

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of MPI that are replaced in a program: the allreduces, the start and
- * the end of persistent requests. Each does its part and leaves the rest to MPI.
+ * The functions of MPI that are replaced in a program: the allreduces, the start and the end of
+ * persistent requests, what gives info to a communicator and what frees it. Each does its part
+ * and leaves the rest to MPI.
  */
 #include <limits.h>
 #include <mpi.h>
@@ -12,9 +13,8 @@
 
 #include "base/lock.h"
 #include "compat/interposer/interposer.h"
-#include "compat/mpi_shaped/cache.h"
 
-/* A wrapper in another language says where the program really calls from. */
+/* The site from which the program really calls, if a wrapper in another language has said so. */
 static _Thread_local const void *announced;
 
 const void *entries_announce(const void *call_site)
@@ -29,21 +29,13 @@ static const void *entries_call_site(const void *return_address)
     return announced ? announced : return_address;
 }
 
-static bool entries_take(const struct call *call, int *error)
+static bool entries_count(enum outcome outcome)
 {
-    enum outcome outcome = intercept_run(call, error);
     report_count(outcome);
     return outcome == TAKEN;
 }
 
-static bool entries_take_init(const struct call *call, MPI_Request *request, int *error)
-{
-    enum outcome outcome = persistent_init(call, request, error);
-    report_count(outcome);
-    return outcome == TAKEN;
-}
-
-/* What this MPI has no function for. */
+/* Fail a call for which this MPI has no function. */
 static int entries_refuse(MPI_Comm comm, int code)
 {
     PMPI_Comm_call_errhandler(comm, code);
@@ -65,7 +57,7 @@ int MPI_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype da
     int error;
     if (full_is_mpis(count))
         report_count(PASSED_FULL);
-    else if (entries_take(CALL, &error))
+    else if (entries_count(intercept_run(CALL, &error)))
         return error;
     return PMPI_Allreduce(sendbuf, recvbuf, count, datatype, op, comm);
 }
@@ -75,7 +67,7 @@ int MPI_Allreduce_init(const void *sendbuf, void *recvbuf, int count,
                        MPI_Request *request)
 {
     int error;
-    if (entries_take_init(CALL, request, &error))
+    if (entries_count(persistent_init(CALL, request, &error)))
         return error;
     return PMPI_Allreduce_init ? PMPI_Allreduce_init(sendbuf, recvbuf, count, datatype,
                                                      op, comm, info, request)
@@ -88,7 +80,7 @@ int MPI_Allreduce_c(const void *sendbuf, void *recvbuf, MPI_Count count,
     int error;
     if (full_is_mpis(count))
         report_count(PASSED_FULL);
-    else if (entries_take(CALL, &error))
+    else if (entries_count(intercept_run(CALL, &error)))
         return error;
     if (PMPI_Allreduce_c)
         return PMPI_Allreduce_c(sendbuf, recvbuf, count, datatype, op, comm);
@@ -102,7 +94,7 @@ int MPI_Allreduce_init_c(const void *sendbuf, void *recvbuf, MPI_Count count,
                          MPI_Request *request)
 {
     int error;
-    if (entries_take_init(CALL, request, &error))
+    if (entries_count(persistent_init(CALL, request, &error)))
         return error;
     if (PMPI_Allreduce_init_c)
         return PMPI_Allreduce_init_c(sendbuf, recvbuf, count, datatype, op, comm, info,
@@ -131,7 +123,8 @@ int MPI_Request_free(MPI_Request *request)
     return PMPI_Request_free(request);
 }
 
-/* names.h */
+/* These two replace functions of MPI inside the library: see names.h. */
+
 int pmpi_private_idup(MPI_Comm comm, MPI_Comm *copy, MPI_Request *request)
 {
     *request = MPI_REQUEST_NULL;
@@ -144,30 +137,31 @@ int pmpi_private_type_dup(MPI_Datatype type, MPI_Datatype *copy)
 }
 
 /*
- * The info key partialcoll_quorum. MPIs drop keys that they do not know, so the
- * functions that give info to a communicator are replaced, and what they say is
- * remembered on it. A duplicate does not inherit it (as MPI-4.0 has it for all info):
- * the communicators that a library makes for itself stay as the library expects.
+ * The info key partialcoll_quorum. MPIs drop keys that they do not know, so the functions that
+ * give info to a communicator are replaced, and what they say is remembered on it. A duplicate
+ * does not inherit it (nor other info, by MPI-4.0): the communicators that a library makes for
+ * itself stay as the library expects.
  */
 
-/* A value that does not fit is no policy either: it is cut, and refused later. */
-static bool info_get_quorum(MPI_Info info, char *text, size_t capacity)
+/* Return whether the info has the key. A value that does not fit is no policy: it is cut here,
+ * and refused later. */
+static bool info_get_quorum(MPI_Info info, char text[QUORUM_TEXT])
 {
     char value[MPI_MAX_INFO_VAL + 1];
     int found = 0;
     if (info != MPI_INFO_NULL)
         PMPI_Info_get(info, "partialcoll_quorum", MPI_MAX_INFO_VAL, value, &found);
-    if (found && (size_t)snprintf(text, capacity, "%s", value) >= capacity)
-        memcpy(text + capacity - 4, "...", 4);
+    if (found && snprintf(text, QUORUM_TEXT, "%s", value) >= QUORUM_TEXT)
+        memcpy(text + QUORUM_TEXT - 4, "...", 4);
     return found;
 }
 
-/* The key may be there on some ranks only: they compare. Collective. */
+/* Adopt what the info says. Some ranks only may have the key, so ranks compare. Collective. */
 static void info_take(MPI_Comm comm, MPI_Info info)
 {
-    char text[sizeof((struct record *)0)->wanted];
+    char text[QUORUM_TEXT];
     if (comm != MPI_COMM_NULL)
-        comm_policy_agree(comm, info_get_quorum(info, text, sizeof text) ? text : NULL);
+        comm_policy_agree(comm, info_get_quorum(info, text) ? text : NULL);
 }
 
 int MPI_Comm_set_info(MPI_Comm comm, MPI_Info info)
@@ -220,22 +214,20 @@ int MPI_Dist_graph_create_adjacent(MPI_Comm comm, int indegree, const int source
     return rc;
 }
 
-/* A communicator on its way may not be touched before its request is complete: what is
- * to be remembered waits here until its first allreduce, or its end. Each rank has an entry, also
- * without the key: others may have it. */
-
+/* A communicator that MPI_Comm_idup_with_info has begun must not be touched before its request
+ * completes: its info waits here until its first allreduce, or its end. Each rank has an
+ * entry, also without the key: other ranks may have the key. */
 struct pending {
     MPI_Comm comm;
-    bool given; /* the key, and `text` is its value */
-    char text[sizeof((struct record *)0)->wanted];
+    bool given; /* The info has the key, and `text` is its value. */
+    char text[QUORUM_TEXT];
     struct pending *next;
 };
-typedef int comm_free_fn(MPI_Comm *comm);
 static struct lock info_mutex = LOCK_INIT(LOCK_INFO);
 static struct pending *pending;
-static _Atomic int count_pending; /* none in most programs: one look, no lock */
+static _Atomic int count_pending; /* Most programs have none, and need no lock then. */
 
-/* Take it out of the list; NULL if nothing is pending. */
+/* Take the entry of a communicator out of the list, or return NULL. */
 static struct pending *info_take_pending(MPI_Comm comm)
 {
     struct pending *found = NULL;
@@ -262,12 +254,12 @@ void info_arrived(MPI_Comm comm)
     free(p);
 }
 
-/* See compat/linked, which may be the next one. */
+/* See compat/linked, which may have the next function. */
 int MPI_Comm_free(MPI_Comm *comm)
 {
-    static comm_free_fn *next;
+    static int (*next)(MPI_Comm *);
     if (!next)
-        next = (comm_free_fn *)startup_next("MPI_Comm_free");
+        next = (int (*)(MPI_Comm *))startup_next("MPI_Comm_free");
     if (comm) {
         free(info_take_pending(*comm));
         bool before = core_enter();
@@ -281,18 +273,18 @@ int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *newcomm,
                             MPI_Request *request)
 {
     struct pending *p = malloc(sizeof *p);
-    if (!p) { /* the other ranks would compare without this one */
+    if (!p) { /* The other ranks would compare without this one. */
         PMPI_Comm_call_errhandler(comm, MPI_ERR_NO_MEM);
         return MPI_ERR_NO_MEM;
     }
     int rc = PMPI_Comm_idup_with_info
                  ? PMPI_Comm_idup_with_info(comm, info, newcomm, request)
-                 : PMPI_Comm_idup(comm, newcomm, request); /* info may be ignored */
+                 : PMPI_Comm_idup(comm, newcomm, request); /* MPI may ignore info. */
     if (rc != MPI_SUCCESS) {
         free(p);
         return rc;
     }
-    p->given = info_get_quorum(info, p->text, sizeof p->text);
+    p->given = info_get_quorum(info, p->text);
     lock_take(&info_mutex);
     p->comm = *newcomm;
     p->next = pending;

@@ -13,9 +13,7 @@
 #include <mpi.h>
 
 #define MPI_Accumulate PMPI_Accumulate
-#define MPI_Add_error_class PMPI_Add_error_class
 #define MPI_Cancel PMPI_Cancel
-#define MPI_Comm_call_errhandler PMPI_Comm_call_errhandler
 #define MPI_Comm_create_keyval PMPI_Comm_create_keyval
 #define MPI_Comm_delete_attr PMPI_Comm_delete_attr
 #define MPI_Comm_dup PMPI_Comm_dup
@@ -75,11 +73,9 @@
 #define MPI_Type_get_envelope_c PMPI_Type_get_envelope_c
 #define MPI_Type_get_extent PMPI_Type_get_extent
 #define MPI_Type_get_extent_x PMPI_Type_get_extent_x
-#define MPI_Type_get_true_extent PMPI_Type_get_true_extent
 #define MPI_Type_get_true_extent_x PMPI_Type_get_true_extent_x
 #define MPI_Type_size PMPI_Type_size
 #define MPI_Type_size_x PMPI_Type_size_x
-#define MPI_Wait PMPI_Wait
 #define MPI_Win_allocate PMPI_Win_allocate
 #define MPI_Win_flush PMPI_Win_flush
 #define MPI_Win_flush_local PMPI_Win_flush_local

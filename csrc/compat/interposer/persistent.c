@@ -1,6 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One thread, asleep while nothing is active. Tokens come to it
- * through `incoming`; `mine` is its own. */
+/*
+ * Persistent allreduces.
+ *
+ * For the program and for MPI, a persistent allreduce that was taken over is a persistent receive
+ * of an empty message from this very process. Starting it starts our round, too. When the round
+ * is complete, the completion thread puts the result into the program's buffer and sends the
+ * message. So every function of MPI that waits for requests or tests them works unchanged,
+ * on any mixture of requests, and the round advances whatever the program does meanwhile. That
+ * takes MPI_THREAD_MULTIPLE.
+ *
+ * Each request has a token, and each token a handle. MPI_Request_free is local, so it cannot free
+ * the handle. A later MPI_Allreduce_init, which is collective, reuses the handle, or frees it,
+ * if all ranks have freed their request by then: each communicator has as many places for tokens
+ * as a word has bits, so one allreduce compares them. When the communicator is freed, idle
+ * handles are retired (runtime/process.h).
+ *
+ * A token belongs to the program while the program has its request (`live`), and to the
+ * completion thread from the start of a round until it is complete (`active`). It is idle if
+ * neither holds. Started tokens reach the thread through `incoming`; `mine` is the thread's own
+ * list.
+ */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -11,7 +30,28 @@
 #include "base/thread.h"
 #include "compat/interposer/interposer.h"
 
-enum { TAGS = 32768 }; /* every MPI has as many */
+enum { PLACES = 64, TAGS = 32768 }; /* Every MPI has that many tags. */
+
+struct token {
+    struct cache_key key;
+    pcoll_handle *handle;
+    MPI_Request request;
+    MPI_Comm comm;
+    bool has_tag;
+    int tag; /* of its messages, kept for later requests */
+    const void *send;
+    void *recv;
+    MPI_Datatype type; /* predefined */
+    struct mirror_buffers mirrors;
+    void *result; /* `recv`, or memory of the host that replaces it */
+    _Atomic bool live, active;
+    struct token *next_live, *next_active;
+};
+
+/* The tokens of a communicator. */
+struct places {
+    struct token *token[PLACES];
+};
 
 static struct {
     struct lock mutex;
@@ -19,16 +59,19 @@ static struct {
     pthread_t thread;
     bool running, stop;
     _Atomic(struct token *) incoming;
-    MPI_Comm self; /* for the messages to ourselves */
+    struct token *mine;
+    struct token *live;
+    _Atomic int count_live; /* Most programs have none, and need no lock then. */
+    MPI_Comm self;          /* for the messages */
     bool tag_taken[TAGS];
     int next_tag;
-} completion_thread = {.mutex = LOCK_INIT(LOCK_COMPLETION),
-                       .changed = PTHREAD_COND_INITIALIZER,
-                       .self = MPI_COMM_NULL};
+} persistent = {.mutex = LOCK_INIT(LOCK_PERSISTENT),
+                .changed = PTHREAD_COND_INITIALIZER,
+                .self = MPI_COMM_NULL};
 
-static struct token *mine;
+/* The completion thread. */
 
-static bool completion_thread_is_over(struct token *t)
+static bool persistent_is_over(struct token *t)
 {
     uint64_t complete, delivered;
     return atomic_load(&t->handle->base.communicator->failure) ||
@@ -36,73 +79,82 @@ static bool completion_thread_is_over(struct token *t)
            complete > delivered;
 }
 
-static bool completion_thread_has_work(void *unused)
+static bool persistent_has_work(void *unused)
 {
     (void)unused;
-    bool work = atomic_load(&completion_thread.incoming) != NULL;
-    for (struct token *t = mine; t && !work; t = t->next_active)
-        work = completion_thread_is_over(t);
+    bool work = atomic_load(&persistent.incoming) != NULL;
+    for (struct token *t = persistent.mine; t && !work; t = t->next_active)
+        work = persistent_is_over(t);
     return work;
 }
 
-/* Without a result the message goes out as well: who waits for it has been told through
- * the error handler. */
-static void completion_thread_complete(struct token *t, int rc)
+/* Complete the request, also without a result: the error handler has told the program. */
+static void persistent_complete(struct token *t, int rc)
 {
     if (rc != PCOLL_OK)
         core_raise(t->comm, rc);
-    int tag = t->tag; /* the token may be freed as soon as it is not active */
+    int tag = t->tag; /* Once the token is not active, it may be freed. */
     atomic_store(&t->active, false);
-    PMPI_Send(NULL, 0, MPI_BYTE, 0, tag, completion_thread.self);
+    PMPI_Send(NULL, 0, MPI_BYTE, 0, tag, persistent.self);
 }
 
-static void completion_thread_deliver(struct token *t)
+/* Sleep until a token is active and add new ones to the list. Return false at the end. */
+static bool persistent_collect(void)
 {
-    int rc = cache_take(t->handle, &t->key, t->type, t->result);
-    completion_thread_complete(t,
-                               rc == PCOLL_OK ? mirror_buffers_push(&t->mirrors) : rc);
-}
-
-/* Take over what has come; false when the end has come instead. */
-static bool completion_thread_collect(void)
-{
-    lock_take(&completion_thread.mutex);
-    while (!atomic_load(&completion_thread.incoming) && !mine &&
-           !completion_thread.stop)
-        lock_sleep(&completion_thread.mutex, &completion_thread.changed);
-    struct token *t = atomic_exchange(&completion_thread.incoming, NULL);
-    lock_release(&completion_thread.mutex);
+    lock_take(&persistent.mutex);
+    while (!atomic_load(&persistent.incoming) && !persistent.mine && !persistent.stop)
+        lock_sleep(&persistent.mutex, &persistent.changed);
+    struct token *t = atomic_exchange(&persistent.incoming, NULL);
+    lock_release(&persistent.mutex);
     for (struct token *next; t; t = next) {
         next = t->next_active;
-        t->next_active = mine;
-        mine = t;
+        t->next_active = persistent.mine;
+        persistent.mine = t;
     }
-    return mine != NULL;
+    return persistent.mine != NULL;
 }
 
-static void *completion_thread_main(void *unused)
+static void *persistent_main(void *unused)
 {
     (void)unused;
     core_enter();
-    while (completion_thread_collect()) {
-        progress_wait(mine->handle->base.communicator->progress,
-                      completion_thread_has_work, NULL, 1000000);
-        for (struct token **at = &mine; *at;) {
+    while (persistent_collect()) {
+        progress_wait(persistent.mine->handle->base.communicator->progress,
+                      persistent_has_work, NULL, 1000000);
+        for (struct token **at = &persistent.mine; *at;) {
             struct token *t = *at;
-            if (!completion_thread_is_over(t)) {
+            if (!persistent_is_over(t)) {
                 at = &t->next_active;
                 continue;
             }
             *at = t->next_active; /* before the program may start it again */
-            completion_thread_deliver(t);
+            int rc = cache_take(t->handle, &t->key, t->type, t->result);
+            persistent_complete(t,
+                                rc == PCOLL_OK ? mirror_buffers_push(&t->mirrors) : rc);
         }
     }
     return NULL;
 }
 
-/* MPI_Wait of MPICH 4.0.2 (Debian 12 has it) and of those before never returns when the
- * message that it waits for comes from another thread of its own process. */
-bool completion_thread_works(void)
+void persistent_stop(void)
+{
+    if (!persistent.running)
+        return;
+    lock_take(&persistent.mutex);
+    persistent.stop = true;
+    pthread_cond_signal(&persistent.changed);
+    lock_release(&persistent.mutex);
+    pthread_join(persistent.thread, NULL);
+    PMPI_Comm_free(&persistent.self);
+    persistent.running = false;
+}
+
+/* Requests. */
+
+/* Return whether this MPI notices what another thread completes. MPI_Wait of MPICH 4.0.2 (which
+ * Debian 12 has) and older never returns when another thread of its own process sends the
+ * message. */
+static bool persistent_works(void)
 {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length, major, minor, patch = 0;
@@ -112,257 +164,200 @@ bool completion_thread_works(void)
     return major > 4 || (major == 4 && (minor > 0 || patch > 2));
 }
 
-/* Under the mutex. */
-static int completion_thread_begin(void)
+/* Start the thread if it does not run, and give the token a tag that no other token has. Under
+ * the mutex. Return MPI's error code. */
+static int persistent_prepare(struct token *t)
 {
-    if (completion_thread.running)
-        return MPI_SUCCESS;
-    int rc = PMPI_Comm_split(MPI_COMM_SELF, 0, 0, &completion_thread.self);
-    if (rc != MPI_SUCCESS)
-        return rc;
-    completion_thread.running =
-        thread_start(&completion_thread.thread, completion_thread_main, NULL) == 0;
-    if (!completion_thread.running)
-        PMPI_Comm_free(&completion_thread.self);
-    return completion_thread.running ? MPI_SUCCESS : MPI_ERR_OTHER;
-}
-
-/* One that no other token has, which keeps it for its next requests. Under the mutex. */
-static int completion_thread_take_tag(struct token *t)
-{
-    bool *taken = completion_thread.tag_taken;
+    if (!persistent.running) {
+        int rc = PMPI_Comm_split(MPI_COMM_SELF, 0, 0, &persistent.self);
+        if (rc != MPI_SUCCESS)
+            return rc;
+        if (thread_start(&persistent.thread, persistent_main, NULL)) {
+            PMPI_Comm_free(&persistent.self);
+            return MPI_ERR_OTHER;
+        }
+        persistent.running = true;
+    }
     for (int i = 0; i < TAGS && !t->has_tag; i++) {
-        t->tag = completion_thread.next_tag;
-        t->has_tag = !taken[t->tag];
-        taken[t->tag] = true;
-        completion_thread.next_tag = (t->tag + 1) % TAGS;
+        t->tag = persistent.next_tag;
+        t->has_tag = !persistent.tag_taken[t->tag];
+        persistent.tag_taken[t->tag] = true;
+        persistent.next_tag = (t->tag + 1) % TAGS;
     }
     return t->has_tag ? MPI_SUCCESS : MPI_ERR_OTHER;
 }
 
-void completion_thread_give_tag_back(struct token *t)
+/* Make an inactive request for a token, and list the token. Return MPI's error code. */
+static int persistent_list(struct token *t)
 {
-    lock_take(&completion_thread.mutex);
-    if (t->has_tag)
-        completion_thread.tag_taken[t->tag] = false;
-    t->has_tag = false;
-    lock_release(&completion_thread.mutex);
-}
-
-int completion_thread_init_request(struct token *t)
-{
-    lock_take(&completion_thread.mutex);
-    int rc = completion_thread_begin();
+    lock_take(&persistent.mutex);
+    int rc = persistent_prepare(t);
+    lock_release(&persistent.mutex);
     if (rc == MPI_SUCCESS)
-        rc = completion_thread_take_tag(t);
-    lock_release(&completion_thread.mutex);
-    if (rc == MPI_SUCCESS)
-        rc = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, t->tag, completion_thread.self,
-                            &t->request);
-    return rc;
+        rc = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, t->tag, persistent.self, &t->request);
+    if (rc != MPI_SUCCESS)
+        return rc;
+    lock_take(&persistent.mutex);
+    atomic_store(&t->live, true);
+    t->next_live = persistent.live;
+    persistent.live = t;
+    atomic_fetch_add(&persistent.count_live, 1);
+    lock_release(&persistent.mutex);
+    return MPI_SUCCESS;
 }
 
-static void completion_thread_hand_over(struct token *t)
+/* Return the place of a request in the list of live tokens: of NULL if it is not ours. Under the
+ * mutex. */
+static struct token **persistent_find(MPI_Request request)
 {
-    struct progress *p = t->handle->base.communicator->progress;
-    lock_take(&completion_thread.mutex);
-    t->next_active = atomic_load(&completion_thread.incoming);
-    atomic_store(&completion_thread.incoming, t);
-    pthread_cond_signal(&completion_thread.changed);
-    lock_release(&completion_thread.mutex);
-    progress_lock(p);
-    progress_wake_waiters(p);
-    progress_unlock(p);
+    struct token **at = &persistent.live;
+    while (*at && (*at)->request != request)
+        at = &(*at)->next_live;
+    return at;
 }
 
-int completion_thread_start(struct token *t)
+static bool persistent_may_be_ours(MPI_Request request)
+{
+    return atomic_load(&persistent.count_live) && request != MPI_REQUEST_NULL;
+}
+
+void persistent_forget(MPI_Request request)
+{
+    if (!persistent_may_be_ours(request))
+        return;
+    lock_take(&persistent.mutex);
+    struct token **at = persistent_find(request), *t = *at;
+    if (t) {
+        *at = t->next_live;
+        atomic_fetch_sub(&persistent.count_live, 1);
+        atomic_store(&t->live, false);
+    }
+    lock_release(&persistent.mutex);
+}
+
+/* Start a round and hand the token over to the thread. */
+static int persistent_start(struct token *t)
 {
     const void *send = t->send == MPI_IN_PLACE ? t->recv : t->send;
+    struct progress *p = t->handle->base.communicator->progress;
     t->result = t->recv;
     int rc = mirror_buffers_pull(&t->mirrors, t->type, t->key.count, &send, &t->result);
     if (rc == PCOLL_OK)
         rc = cache_start(t->handle, send);
     atomic_store(&t->active, true);
-    if (rc != PCOLL_OK)
-        completion_thread_complete(t, rc);
-    else
-        completion_thread_hand_over(t);
-    return rc;
-}
-
-void completion_thread_stop(void)
-{
-    if (!completion_thread.running)
-        return;
-    lock_take(&completion_thread.mutex);
-    completion_thread.stop = true;
-    pthread_cond_signal(&completion_thread.changed);
-    lock_release(&completion_thread.mutex);
-    pthread_join(completion_thread.thread, NULL);
-    PMPI_Comm_free(&completion_thread.self);
-    completion_thread.running = false;
-}
-
-/*
- * Persistent allreduces. Each has a handle of its own. MPI_Request_free is local, so it
- * cannot free the handle; a later MPI_Allreduce_init, which is collective, takes it
- * over, or frees it, if all ranks have freed their request by then: each communicator
- * has as many places as there are bits in a word, so one allreduce tells. When the communicator
- * is freed, idle handles are retired (runtime/process.h).
- */
-
-enum { PLACES = 64 };
-
-struct places {
-    struct token *token[PLACES];
-};
-
-/* Tokens whose requests the program holds. */
-static struct lock persistent_mutex = LOCK_INIT(LOCK_PERSISTENT);
-static struct token *persistent_live;
-static _Atomic int count_live; /* most programs have none: one look, no lock */
-
-static struct token *persistent_find(MPI_Request request)
-{
-    if (atomic_load(&count_live) == 0 || request == MPI_REQUEST_NULL)
-        return NULL;
-    lock_take(&persistent_mutex);
-    struct token *t = persistent_live;
-    while (t && t->request != request)
-        t = t->next_live;
-    lock_release(&persistent_mutex);
-    return t;
-}
-
-static void persistent_list(struct token *t)
-{
-    lock_take(&persistent_mutex);
-    atomic_store(&t->live, true);
-    t->next_live = persistent_live;
-    persistent_live = t;
-    atomic_fetch_add(&count_live, 1);
-    lock_release(&persistent_mutex);
-}
-
-void persistent_forget(MPI_Request request)
-{
-    struct token *t = persistent_find(request);
-    if (!t)
-        return;
-    lock_take(&persistent_mutex);
-    struct token **at = &persistent_live;
-    while (*at != t)
-        at = &(*at)->next_live;
-    *at = t->next_live;
-    atomic_fetch_sub(&count_live, 1);
-    atomic_store(&t->live, false);
-    lock_release(&persistent_mutex);
+    if (rc != PCOLL_OK) {
+        persistent_complete(t, rc);
+        return rc;
+    }
+    lock_take(&persistent.mutex);
+    t->next_active = atomic_load(&persistent.incoming);
+    atomic_store(&persistent.incoming, t);
+    pthread_cond_signal(&persistent.changed);
+    lock_release(&persistent.mutex);
+    progress_lock(p);
+    progress_wake_waiters(p);
+    progress_unlock(p);
+    return PCOLL_OK;
 }
 
 int persistent_started(int count, const MPI_Request *requests)
 {
     int rc = MPI_SUCCESS;
     for (int i = 0; i < count; i++) {
-        struct token *t = persistent_find(requests[i]);
-        if (t && completion_thread_start(t) != PCOLL_OK)
+        if (!persistent_may_be_ours(requests[i]))
+            continue;
+        lock_take(&persistent.mutex);
+        struct token *t = *persistent_find(requests[i]);
+        lock_release(&persistent.mutex);
+        if (t && persistent_start(t) != PCOLL_OK)
             rc = MPI_ERR_INTERN;
     }
     return rc;
 }
+
+/* Places. */
 
 static bool persistent_is_idle(const struct token *t)
 {
     return !t || (!atomic_load(&t->live) && !atomic_load(&t->active));
 }
 
-/* The places that are idle on all ranks. */
-static uint64_t persistent_common_places(const struct places *p, MPI_Comm comm)
+static bool persistent_fits(const struct token *t, const struct cache_key *key)
 {
-    uint64_t idle = 0;
-    for (int i = 0; i < PLACES; i++)
-        idle |= (uint64_t)persistent_is_idle(p->token[i]) << i;
-    PMPI_Allreduce(MPI_IN_PLACE, &idle, 1, MPI_UINT64_T, MPI_BAND, comm);
-    return idle;
+    return t && t->handle && cache_same_key(&t->key, key);
 }
 
-static void persistent_free_token(struct token *t)
-{
-    if (t->handle)
-        handle_retire(t->handle);
-    mirror_buffers_free(&t->mirrors);
-    completion_thread_give_tag_back(t);
-    free(t);
-}
-
-/* The communicator is being freed. Requests that the program still has outlive it, and with them
- * the tokens and the handles, which end with MPI. */
+/* End the places with the communicator. Tokens whose requests the program still has outlive it,
+ * and so do their handles, which end with MPI. */
 static void persistent_free_places(void *more)
 {
     struct places *p = more;
-    for (int i = 0; i < PLACES; i++)
-        if (p->token[i] && persistent_is_idle(p->token[i]))
-            persistent_free_token(p->token[i]);
+    for (int i = 0; i < PLACES; i++) {
+        struct token *t = p->token[i];
+        if (!t || !persistent_is_idle(t))
+            continue;
+        if (t->handle)
+            handle_retire(t->handle);
+        mirror_buffers_free(&t->mirrors);
+        lock_take(&persistent.mutex);
+        if (t->has_tag)
+            persistent.tag_taken[t->tag] = false;
+        lock_release(&persistent.mutex);
+        free(t);
+    }
     free(p);
 }
 
-static struct places *persistent_places_of(struct record *r)
+/* Return the place for a key among those that are idle on all ranks: one that has this key
+ * already, else an empty one, else any; -1 if all are in use. Collective. */
+static int persistent_choose_place(const struct places *p, MPI_Comm comm,
+                                   const struct cache_key *key)
+{
+    uint64_t idle = 0;
+    int empty = -1, any = -1;
+    for (int i = 0; i < PLACES; i++)
+        idle |= (uint64_t)persistent_is_idle(p->token[i]) << i;
+    PMPI_Allreduce(MPI_IN_PLACE, &idle, 1, MPI_UINT64_T, MPI_BAND, comm);
+    for (int i = PLACES - 1; i >= 0; i--) {
+        if (!(idle >> i & 1))
+            continue;
+        if (persistent_fits(p->token[i], key))
+            return i;
+        if (p->token[i])
+            any = i;
+        else
+            empty = i;
+    }
+    return empty >= 0 ? empty : any;
+}
+
+/* Make a token with a handle for this key. Collective. */
+static enum outcome persistent_make_token(const struct call *c, struct record *r,
+                                          const struct cache_key *key,
+                                          struct token **token)
 {
     if (!r->more) {
         r->more = calloc(1, sizeof(struct places));
         r->free_more = persistent_free_places;
     }
-    return r->more;
-}
-
-/* One that has this signature already, else an empty one, else any; -1: all in use. */
-static int persistent_choose_place(const struct places *p, uint64_t idle,
-                                   const struct cache_key *key)
-{
-    int empty = -1, any = -1;
-    for (int i = PLACES - 1; i >= 0; i--) {
-        struct token *t = p->token[i];
-        if (!(idle >> i & 1))
-            continue;
-        if (t && t->handle && cache_same_key(&t->key, key))
-            return i;
-        if (!t)
-            empty = i;
-        else
-            any = i;
-    }
-    return empty >= 0 ? empty : any;
-}
-
-/* A token with a handle for this key in that place. Collective. */
-static int persistent_fill_place(struct token **place, const struct call *c,
-                                 const struct cache_key *key)
-{
-    struct token *t = *place;
-    if (t && t->handle && cache_same_key(&t->key, key))
-        return PCOLL_OK;
-    if (!t && !(t = *place = calloc(1, sizeof *t)))
-        return PCOLL_ENOMEM;
-    cache_free_handle(t->handle);
-    t->handle = NULL;
-    t->key = *key;
-    return cache_create(c->comm, key, &t->handle);
-}
-
-static enum outcome persistent_make_token(const struct call *c, struct record *r,
-                                          const struct cache_key *key,
-                                          struct token **token)
-{
-    struct places *p = persistent_places_of(r);
+    struct places *p = r->more;
     if (!p)
         return PASSED_REFUSED;
     if (!intercept_admit(r, c->comm))
         return PASSED_LIMIT;
-    int at = persistent_choose_place(p, persistent_common_places(p, c->comm), key);
+    int at = persistent_choose_place(p, c->comm, key);
     if (at < 0)
         return PASSED_CACHE;
-    int rc = persistent_fill_place(&p->token[at], c, key);
-    *token = p->token[at];
-    return rc == PCOLL_OK ? TAKEN : PASSED_REFUSED;
+    struct token *t = p->token[at];
+    *token = t;
+    if (persistent_fits(t, key))
+        return TAKEN;
+    if (!t && !(t = *token = p->token[at] = calloc(1, sizeof *t)))
+        return PASSED_REFUSED;
+    cache_free_handle(t->handle);
+    t->handle = NULL;
+    t->key = *key;
+    return cache_create(c->comm, key, &t->handle) == PCOLL_OK ? TAKEN : PASSED_REFUSED;
 }
 
 enum outcome persistent_init(const struct call *c, MPI_Request *request, int *error)
@@ -373,12 +368,12 @@ enum outcome persistent_init(const struct call *c, MPI_Request *request, int *er
     enum outcome outcome = intercept_plan(c, &record, &key);
     if (outcome != TAKEN)
         return outcome;
-    if (!record->partial && !full_facts()->asked)
+    if (!record->partial && !record->choice.asked)
         return PASSED_FULL;
-    if (record->level < MPI_THREAD_MULTIPLE || !startup_is_running() ||
-        !completion_thread_works())
+    if (full_facts.level < MPI_THREAD_MULTIPLE || !startup_is_running() ||
+        !persistent_works())
         return PASSED_THREADS;
-    if (key.signature.of_user) /* it may be freed before the request is started */
+    if (key.signature.of_user) /* It may be freed before the request is started. */
         return PASSED_OP_OF_USER;
     key.progress = PCOLL_PROGRESS_AGENT;
     bool before = core_enter();
@@ -390,10 +385,8 @@ enum outcome persistent_init(const struct call *c, MPI_Request *request, int *er
     t->recv = c->recv;
     t->comm = c->comm;
     t->type = c->type;
-    *error = completion_thread_init_request(t);
-    if (*error == MPI_SUCCESS) {
+    *error = persistent_list(t);
+    if (*error == MPI_SUCCESS)
         *request = t->request;
-        persistent_list(t);
-    }
     return TAKEN;
 }

@@ -1,5 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The environment of the interposer. */
+/*
+ * The environment and the report; MPI_Init and MPI_Finalize. Rounds that do not wait for all
+ * ranks need an agent, and an agent needs MPI_THREAD_MULTIPLE: if the environment asks for such
+ * rounds, MPI_Init asks MPI for it.
+ *
+ * The end is an attribute of MPI_COMM_SELF. MPI_Finalize deletes these attributes first, the one
+ * set last first, so ours, set right after the beginning, sees everything done. Our threads
+ * end before that (compat/linked says why).
+ */
 #include <dlfcn.h>
 #include <link.h>
 #include <mpi.h>
@@ -13,11 +21,10 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "compat/interposer/interposer.h"
-#include "compat/mpi_shaped/cache.h"
 
 static struct settings the_settings;
 
-/* A value that means nothing is as good as none. */
+/* Note that a value means nothing and counts as none. */
 static void settings_complain(struct settings *s, const char *name)
 {
     size_t used = strlen(s->complaint);
@@ -40,27 +47,12 @@ static bool settings_is_on(struct settings *s, const char *name)
 static void settings_read_environment(void)
 {
     struct settings *s = &the_settings;
-    const char *quorum = environment_get("PARTIALCOLL_QUORUM");
-    const char *algorithm = environment_get("PARTIALCOLL_ALGORITHM");
-    const char *domain = environment_get("PARTIALCOLL_DOMAIN");
     s->all = settings_is_on(s, "PARTIALCOLL_ALL");
     s->report = settings_is_on(s, "PARTIALCOLL_REPORT");
-    s->algorithm = PCOLL_ALGORITHM_AUTO;
-    s->domain = PCOLL_DOMAIN_NODE;
-    s->quorum = (struct quorum){.policy.kind = PCOLL_FULL};
-    if (algorithm) {
-        s->asked |= pcoll_algorithm_parse(algorithm, &s->algorithm) == PCOLL_OK;
-        if (!s->asked)
-            settings_complain(s, "PARTIALCOLL_ALGORITHM");
-    }
-    if (domain) {
-        int rc = pcoll_domain_parse(domain, &s->domain, &s->domain_ranks);
-        s->asked |= rc == PCOLL_OK;
-        if (rc != PCOLL_OK)
-            settings_complain(s, "PARTIALCOLL_DOMAIN");
-    }
-    if (quorum && quorum_parse(quorum, &s->quorum) != PCOLL_OK)
-        settings_complain(s, "PARTIALCOLL_QUORUM");
+    s->choice.quorum = QUORUM_FULL;
+    for (int i = 0; i < CHOICE_PROGRESS; i++)
+        if (choice_read(&s->choice, (enum choice_variable)i) != PCOLL_OK)
+            settings_complain(s, choice_names[i]);
 }
 
 const struct settings *settings(void)
@@ -79,8 +71,6 @@ void report_warn(const char *format, ...)
     va_end(args);
     fprintf(stderr, "partialcoll: %s\n", line);
 }
-
-/* Counting calls by what became of them. */
 
 static const char *const reasons[OUTCOMES] = {
     [TAKEN] = "taken over",
@@ -104,7 +94,8 @@ static const char *const reasons[OUTCOMES] = {
 _Atomic uint64_t report_counts[OUTCOMES];
 bool report_wanted = true;
 
-uint64_t report_calls(void)
+/* Return the number of calls on this rank. */
+static uint64_t report_calls(void)
 {
     uint64_t sum = 0;
     for (int i = 0; i < OUTCOMES; i++)
@@ -112,7 +103,8 @@ uint64_t report_calls(void)
     return sum;
 }
 
-void report_print(void)
+/* Add up the counts of all ranks; rank 0 prints them. Collective over MPI_COMM_WORLD. */
+static void report_print(void)
 {
     uint64_t own[OUTCOMES], sum[OUTCOMES], passed = 0;
     int rank;
@@ -158,27 +150,17 @@ int core_raise(MPI_Comm comm, int rc)
 {
     bool of_mpi = rc == PCOLL_EMPI || rc == PCOLL_EFAILED;
     int code = of_mpi ? pcoll_last_mpi_error() : MPI_SUCCESS;
-    if (code == MPI_SUCCESS) /* another process or thread has had MPI's */
+    if (code == MPI_SUCCESS) /* Another process or thread has had MPI's error. */
         code = rc == PCOLL_ENOMEM ? MPI_ERR_NO_MEM : MPI_ERR_INTERN;
     report_warn("MPI_Allreduce: %s", pcoll_last_error());
     PMPI_Comm_call_errhandler(comm, code);
     return code;
 }
 
-/*
- * MPI_Init and the end. Rounds that do not wait for everybody need an agent, and that
- * needs MPI_THREAD_MULTIPLE: if the environment asks for such rounds, MPI is asked for
- * it.
- *
- * The end is an attribute of MPI_COMM_SELF: MPI_Finalize deletes these first, the last
- * one set first, so ours, set right after the beginning, sees everything done. Our threads
- * are gone before: compat/linked says why, and may be what comes next.
- */
-
 static atomic_bool begun;
-static bool seen;   /* MPI has begun by a call that came here */
-static int reports; /* on all ranks, if one of them has been asked to */
-static MPI_Comm trials = MPI_COMM_NULL; /* of this process alone; errors come back */
+static bool seen;   /* MPI has begun by a call that came here. */
+static int reports; /* Equal on all ranks: one of them has been asked to report. */
+static MPI_Comm trials = MPI_COMM_NULL; /* of this process alone, returning errors */
 
 bool startup_is_running(void)
 {
@@ -190,9 +172,9 @@ void *startup_next(const char *name)
     return dlsym(RTLD_NEXT, name);
 }
 
-/* Another MPI. A program that was linked with another MPI than this library has both loaded:
- * its handles would reach functions to which they mean nothing. Such a program ends with one
- * sentence, when it is loaded, or in MPI_Init if the other MPI was loaded later. */
+/* A program that was linked with another MPI than this library has both loaded: its handles
+ * would reach functions to which they mean nothing. Such a program ends with one sentence when it
+ * is loaded, or in MPI_Init if the other MPI was loaded later. */
 
 enum { MOST_FILES = 16 };
 
@@ -212,7 +194,7 @@ static int startup_note_file(struct dl_phdr_info *file, size_t size, void *files
     return 0;
 }
 
-/* What a loaded file, or one of those that it needs, calls by this name. */
+/* Return the address of a name in a loaded file or in a library that this file needs. */
 static void *startup_symbol_of(const char *path, const char *name)
 {
     void *file = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
@@ -253,7 +235,7 @@ static void startup_refuse_other_mpi(void)
     }
     if (!other && startup_is_of_this_kind())
         return;
-    seen = true; /* and said: report nothing */
+    seen = true; /* so there is nothing more to report */
     report_warn(
         "the preloaded library %s was built for another MPI than the program's (%s): "
         "preload what `partialcoll preload` prints with the Python of that MPI",
@@ -261,8 +243,8 @@ static void startup_refuse_other_mpi(void)
     exit(EXIT_FAILURE);
 }
 
-/* Each process alone, where mpiexec has started several: MPI does not know this mpiexec. mpi4py
- * gets there, which uses whatever MPI is loaded, so that of the preloaded library. */
+/* If mpiexec has started several processes and each is alone, then MPI does not know this
+ * mpiexec. That happens with mpi4py, which uses whatever MPI is loaded: the preloaded library's. */
 static void startup_refuse_other_launcher(void)
 {
     const char *of_mpich = environment_get("PMI_SIZE"),
@@ -284,8 +266,7 @@ static void __attribute__((constructor)) startup_loaded(void)
     startup_refuse_other_mpi();
 }
 
-/* A message to nobody is looked at all the same. The reduction itself would tell, but
- * to the wrong error handler. */
+/* MPI checks a message to nobody, too. The reduction itself would call the wrong error handler. */
 bool startup_type_works(MPI_Datatype type)
 {
     char nothing;
@@ -293,7 +274,7 @@ bool startup_type_works(MPI_Datatype type)
            PMPI_Send(&nothing, 1, type, MPI_PROC_NULL, 0, trials) == MPI_SUCCESS;
 }
 
-/* From here on calls are MPI's: those that callbacks make inside MPI_Finalize too. */
+/* Leave all calls to MPI from now on, also those of callbacks inside MPI_Finalize. */
 static void startup_leave(void)
 {
     if (atomic_exchange(&begun, false))
@@ -307,7 +288,7 @@ static int startup_end(MPI_Comm comm, int key, void *value, void *extra)
     (void)value;
     (void)extra;
     startup_leave();
-    completion_thread_stop();
+    persistent_stop();
     PMPI_Comm_free(&trials);
     if (reports)
         report_print();
@@ -336,7 +317,7 @@ static void startup_begin(void)
 
 static bool startup_wants_threads(void)
 {
-    return quorum_is_partial(&settings()->quorum);
+    return quorum_is_partial(&settings()->choice.quorum);
 }
 
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
@@ -365,12 +346,12 @@ int MPI_Finalize(void)
 {
     int (*next)(void) = (int (*)(void))startup_next("MPI_Finalize");
     startup_leave();
-    completion_thread_stop();
+    persistent_stop();
     pcoll_quiet();
     return next ? next() : PMPI_Finalize();
 }
 
-/* A program that ran MPI and whose MPI_Init never came here has no report. */
+/* Say so if a program ran MPI and its MPI_Init never came here: there is no report then. */
 static void __attribute__((destructor)) startup_unloaded(void)
 {
     int ran = 0;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A place is the name of the program or library and the offset in it: addresses differ
- * between ranks, since each loads its objects elsewhere. */
+/* See cache.h: buffers on devices, the record of a communicator, its handles. */
 #include "compat/mpi_shaped/cache.h"
 
 #include <dlfcn.h>
@@ -19,32 +18,7 @@
 #include "base/random.h"
 #include "transport/mpi/mpi_transport.h"
 
-static uint64_t cache_call_site_hash(const void *return_address)
-{
-    Dl_info object;
-    if (!dladdr(return_address, &object) || !object.dli_fname)
-        return 1; /* code made at run time: all of it is one place */
-    const char *slash = strrchr(object.dli_fname, '/');
-    uint64_t name = splitmix_text(0, slash ? slash + 1 : object.dli_fname);
-    uint64_t offset =
-        (uint64_t)((const char *)return_address - (const char *)object.dli_fbase);
-    return splitmix_mix(name ^ offset) | 1;
-}
-
-enum { SLICE_US = 1000000, NOWHERE = -1 };
-
-static uint64_t mirror_buffer_number(const void *address)
-{
-    return (uintptr_t)address;
-}
-
-static int mirror_buffer_device_of(const void *address)
-{
-    int32_t device = NOWHERE;
-    return pcoll_device_of(mirror_buffer_number(address), &device) == PCOLL_OK
-               ? device
-               : NOWHERE;
-}
+enum { SLICE_US = 1000000 }; /* Waits continue after that. */
 
 static void mirror_buffer_end(struct mirror_buffer *b)
 {
@@ -53,7 +27,7 @@ static void mirror_buffer_end(struct mirror_buffer *b)
     *b = (struct mirror_buffer){0};
 }
 
-/* Pinned memory for so many bytes of this device. */
+/* Allocate pinned memory for so many bytes of this device. */
 static int mirror_buffer_make(struct mirror_buffer *b, int device, uint64_t bytes)
 {
     if (b->mirror && b->device == device && b->room >= bytes)
@@ -82,21 +56,22 @@ static int mirror_buffer_await(const struct mirror_buffer *b)
     return rc;
 }
 
-/* *address becomes the host's, with its bytes if they are read. *original: where it was,
- * if that was on a device. */
+/* Replace *address by host memory if it is on a device, and copy its bytes there if they are
+ * read. *original becomes the address on the device, or 0. */
 static int mirror_buffer_replace(struct mirror_buffer *b, const void **address,
                                  uint64_t bytes, bool read, uint64_t *original)
 {
-    int device = mirror_buffer_device_of(*address);
+    int32_t device = -1;
+    uint64_t from = (uintptr_t)*address;
     *original = 0;
-    if (device == NOWHERE)
+    if (pcoll_device_of(from, &device) != PCOLL_OK || device < 0)
         return PCOLL_OK;
     int rc = mirror_buffer_make(b, device, bytes);
     if (rc != PCOLL_OK)
         return rc;
-    *original = mirror_buffer_number(*address);
+    *original = from;
     *address = b->memory;
-    pcoll_piece piece = {b->memory, *original, bytes};
+    pcoll_piece piece = {b->memory, from, bytes};
     if (read)
         rc = pcoll_mirror_pull(b->mirror, &piece, 1, 0);
     return rc == PCOLL_OK ? mirror_buffer_await(b) : rc;
@@ -140,49 +115,16 @@ void mirror_buffers_free(struct mirror_buffers *b)
 
 enum { ROWS = 32, SEEN_WORDS = 64 };
 
+/* A signature's bit may stay for ever, but its row must go when another one needs the place. */
 struct savings {
-    struct savings_row row[ROWS];
+    struct savings_row {
+        uint64_t signature, ns; /* A signature of 0 is an empty row. */
+    } row[ROWS];
     uint64_t seen[SEEN_WORDS]; /* A bit for each hash of a signature that was called. */
 };
 
-struct savings_row *savings_find(struct savings **s, const struct cache_key *key,
-                                 bool *added)
-{
-    if (!*s && !(*s = calloc(1, sizeof **s)))
-        return NULL;
-    uint64_t signature = cache_hash(key) | 1; /* 0: an empty row */
-    struct savings_row *row = &(*s)->row[signature >> 1 & (ROWS - 1)];
-    *added = row->signature != signature;
-    if (*added)
-        *row = (struct savings_row){.signature = signature};
-    return row;
-}
-
-bool savings_is_first(struct savings **s, const struct cache_key *key)
-{
-    if (!*s && !(*s = calloc(1, sizeof **s)))
-        return true;
-    uint64_t hash = cache_hash(key), bit = (uint64_t)1 << (hash & 63);
-    uint64_t *word = &(*s)->seen[(hash >> 6) % SEEN_WORDS];
-    bool first = !(*word & bit);
-    *word |= bit;
-    return first;
-}
-
-/* Handles kept on communicators; the rules are in cache.h. */
-
-static const int64_t long_us = 1000000; /* waits go on after that */
-
-void cache_free_handle(pcoll_handle *handle)
-{
-    while (handle && pcoll_handle_free(&handle, long_us) == PCOLL_EAGAIN)
-        ;
-}
-
-/* The record, an attribute. */
-
 static struct lock making_key = LOCK_INIT(LOCK_CACHE_KEY);
-static _Atomic int record_key = MPI_KEYVAL_INVALID; /* made once, under the mutex */
+static _Atomic int record_key = MPI_KEYVAL_INVALID; /* Made once, under the mutex. */
 
 static int record_delete(MPI_Comm comm, int key, void *value, void *extra)
 {
@@ -222,7 +164,7 @@ static int record_get_key(void)
 struct record *record_find(MPI_Comm comm)
 {
     struct record *record;
-    int found = 0, key = atomic_load(&record_key); /* without one there is no record */
+    int found = 0, key = atomic_load(&record_key);
     if (key != MPI_KEYVAL_INVALID)
         MPI_Comm_get_attr(comm, key, &record, &found);
     return found ? record : NULL;
@@ -233,7 +175,7 @@ struct record *record_make(MPI_Comm comm)
     struct record *record = record_find(comm);
     if (record || !(record = calloc(1, sizeof *record)))
         return record;
-    record->quorum.policy.kind = PCOLL_FULL;
+    record->choice.quorum = QUORUM_FULL;
     if (MPI_Comm_set_attr(comm, record_get_key(), record) == MPI_SUCCESS)
         return record;
     free(record);
@@ -249,36 +191,122 @@ void record_part(MPI_Comm comm)
     mpi_comm_part(&comm);
 }
 
-/* Handles. */
-
-/* Elements that are cut at multiples of 64 bytes; MPI's and the core's own all are. */
-static int32_t cache_algorithm_of(const struct cache_key *key)
+/* An allreduce of ORs tells whether a number and its complement are complements on all ranks. */
+bool record_is_same(MPI_Comm comm, uint64_t number)
 {
-    bool even = !key->signature.of_user || 64 % key->signature.element == 0;
-    return key->algorithm == PCOLL_ALGORITHM_RABENSEIFNER && !even
-               ? PCOLL_ALGORITHM_RING
-               : key->algorithm;
+    uint64_t both[] = {number, ~number};
+    return PMPI_Allreduce(MPI_IN_PLACE, both, 2, MPI_UINT64_T, MPI_BOR, comm) ==
+               MPI_SUCCESS &&
+           both[0] == ~both[1];
+}
+
+int record_gather_facts(MPI_Comm comm, pcoll_full_facts *facts)
+{
+#ifdef OPEN_MPI
+    int rc = pcoll_full_look(1, facts);
+#else
+    int rc = pcoll_full_look(0, facts);
+#endif
+    int size;
+    MPI_Comm_size(comm, &size);
+    PMPI_Allreduce(MPI_IN_PLACE, facts->words, PCOLL_FULL_WORDS, MPI_UINT64_T, MPI_BOR,
+                   comm);
+    pcoll_full_settle(facts, (uint32_t)size);
+    return rc;
+}
+
+void record_complete_key(const struct record *r, const void *call_site,
+                         struct cache_key *key)
+{
+    key->quorum = r->choice.quorum;
+    key->progress = r->choice.progress;
+    key->algorithm = r->choice.algorithm;
+    key->domain = r->choice.domain;
+    key->domain_ranks = r->choice.domain_ranks;
+    key->call_site = r->partial ? call_site : NULL; /* else nothing is late */
+}
+
+bool record_is_faster(const struct record *r, uint64_t bytes)
+{
+    return r->choice.asked || bytes >= pcoll_full_from(&r->facts, (uint32_t)r->size);
+}
+
+enum record_verdict record_judge(struct record *r, MPI_Comm compare,
+                                 const struct cache_key *key, uint64_t bytes)
+{
+    if (r->choice.asked)
+        return RECORD_OURS;
+    if (!r->savings && !(r->savings = calloc(1, sizeof *r->savings)))
+        return compare == MPI_COMM_NULL ? RECORD_MPIS : RECORD_DIFFERS;
+    uint64_t hash = cache_hash(key), signature = hash | 1;
+    struct savings_row *row = &r->savings->row[hash >> 1 & (ROWS - 1)];
+    if (row->signature != signature) {
+        *row = (struct savings_row){.signature = 0};
+        if (compare != MPI_COMM_NULL && !record_is_same(compare, hash))
+            return RECORD_DIFFERS;
+        row->signature = signature;
+    }
+    return !key->signature.of_user &&
+                   pcoll_full_pays(&r->facts, (uint32_t)r->size, bytes,
+                                   r->cache.length > 0, &row->ns)
+               ? RECORD_OURS
+               : RECORD_MPIS;
+}
+
+bool record_is_first(struct record *r, const struct cache_key *key)
+{
+    if (!r->savings && !(r->savings = calloc(1, sizeof *r->savings)))
+        return true;
+    uint64_t hash = cache_hash(key), bit = (uint64_t)1 << (hash & 63);
+    uint64_t *word = &r->savings->seen[(hash >> 6) % SEEN_WORDS];
+    bool first = !(*word & bit);
+    *word |= bit;
+    return first;
+}
+
+void cache_free_handle(pcoll_handle *handle)
+{
+    while (handle && pcoll_handle_free(&handle, SLICE_US) == PCOLL_EAGAIN)
+        ;
+}
+
+/* Return a number of the call site that is the same on all ranks: the name of the program or
+ * library and the offset in it. Addresses differ, since each rank loads its objects elsewhere. */
+static uint64_t cache_call_site_hash(const void *return_address)
+{
+    Dl_info object;
+    if (!dladdr(return_address, &object) || !object.dli_fname)
+        return 1; /* Code made at run time is one site. */
+    const char *slash = strrchr(object.dli_fname, '/');
+    uint64_t name = splitmix_text(0, slash ? slash + 1 : object.dli_fname);
+    uint64_t offset =
+        (uint64_t)((const char *)return_address - (const char *)object.dli_fbase);
+    return splitmix_mix(name ^ offset) | 1;
 }
 
 static pcoll_options cache_options_of(const struct cache_key *key)
 {
     bool partial = quorum_is_partial(&key->quorum);
     uint32_t history = key->quorum.history ? key->quorum.history : 8;
+    /* Rabenseifner's algorithm cuts at multiples of 64 bytes, and must not cut an element. */
+    bool ring = key->algorithm == PCOLL_ALGORITHM_RABENSEIFNER &&
+                key->signature.of_user && 64 % key->signature.element;
     return (pcoll_options){
         .policy = key->quorum.policy,
-        .algorithm = cache_algorithm_of(key),
+        .algorithm = ring ? PCOLL_ALGORITHM_RING : key->algorithm,
         .domain = key->domain,
         .domain_ranks = key->domain_ranks,
         .deliver = partial ? key->quorum.deliver : PCOLL_DELIVER_ONE,
         .late = key->signature.op == PCOLL_SUM ? PCOLL_LATE_CARRY : PCOLL_LATE_LATEST,
         .progress = key->progress,
-        .history = partial ? history : 1, /* full: no rank is ever a round behind */
+        .history =
+            partial ? history : 1, /* In full rounds no rank is a round behind. */
         .name = key->call_site ? cache_call_site_hash(key->call_site) : 0,
     };
 }
 
-/* By the key alone, since ranks act on it each for itself: what auto stands for is in a file, which
- * a node may lack. */
+/* All ranks must find the same number, so it depends on the key alone. A file says what `auto`
+ * stands for, and a node may lack that file. */
 uint64_t cache_bytes(const struct cache_key *key, int ranks)
 {
     uint64_t bytes;
@@ -325,7 +353,7 @@ struct cache_entry *cache_find(struct cache *cache, struct cache_key *key)
 {
     cache->calls++;
     struct cache_entry *found = cache_find_entry(cache, key);
-    if (found || !key->call_site || !cache->places_differ)
+    if (found || !key->call_site || !cache->sites_differ)
         return found;
     key->call_site = NULL;
     return cache_find_entry(cache, key);
@@ -340,8 +368,8 @@ int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **hand
     return pcoll_allreduce_create(&comm, &buffer, 1, &options, handle);
 }
 
-/* What fails, fails on all. If it was the place of the call alone in which they differ, what each
- * calls from a new place is the same call from now on. */
+/* A failure is one of all ranks. If they differ in the call site alone, calls from new sites are
+ * the same call from now on. */
 static int cache_create_anywhere(struct cache *cache, MPI_Comm comm,
                                  struct cache_key *key, pcoll_handle **handle)
 {
@@ -352,7 +380,7 @@ static int cache_create_anywhere(struct cache *cache, MPI_Comm comm,
     anywhere.call_site = NULL;
     rc = cache_create(comm, &anywhere, handle);
     if (rc == PCOLL_OK) {
-        cache->places_differ = true;
+        cache->sites_differ = true;
         *key = anywhere;
     }
     return rc;
@@ -393,28 +421,21 @@ void cache_forget_newest(struct cache *cache)
     cache_forget(cache, &cache->entries);
 }
 
-static struct cache_entry **cache_oldest(struct cache *cache)
+bool cache_evict(struct cache *cache, uint64_t calls)
 {
     struct cache_entry **last = &cache->entries;
     while ((*last)->next)
         last = &(*last)->next;
-    return last;
-}
-
-uint64_t cache_oldest_use(struct cache *cache)
-{
-    return (*cache_oldest(cache))->last_use;
-}
-
-void cache_evict(struct cache *cache)
-{
-    cache_forget(cache, cache_oldest(cache));
+    if ((*last)->last_use + calls > cache->calls)
+        return false;
+    cache_forget(cache, last);
+    return true;
 }
 
 int cache_start(pcoll_handle *handle, const void *send)
 {
     int rc;
-    do /* a replay waits until it is this rank's turn */
+    do /* EAGAIN: a replay waits for the turn of this rank. */
         rc = pcoll_handle_start(handle, &send);
     while (rc == PCOLL_EAGAIN);
     return rc;
@@ -441,7 +462,7 @@ static void cache_add(const char *x, char *sum, uint64_t count, MPI_Datatype typ
     }
 }
 
-/* The rounds that are complete after a wait, oldest first: their sum, or the newest. */
+/* Deliver the rounds that are complete after a wait, oldest first: their sum, or the newest. */
 static int cache_take_all(pcoll_handle *handle, const struct cache_key *key,
                           MPI_Datatype type, void *recv)
 {
@@ -452,7 +473,7 @@ static int cache_take_all(pcoll_handle *handle, const struct cache_key *key,
     MPI_Type_size(type, &size);
     void *next = recv, *memory = NULL;
     while (rc == PCOLL_OK) {
-        do /* a replay waits until it is this rank's turn */
+        do
             rc = pcoll_handle_deliver(handle, last, &next, &round, NULL);
         while (rc == PCOLL_EAGAIN);
         if (rc != PCOLL_OK)
@@ -476,12 +497,12 @@ int cache_take(pcoll_handle *handle, const struct cache_key *key, MPI_Datatype t
     int rc;
     if (key->quorum.deliver == PCOLL_DELIVER_ONE) {
         do
-            rc = pcoll_handle_take(handle, long_us, &recv, &round, NULL);
+            rc = pcoll_handle_take(handle, SLICE_US, &recv, &round, NULL);
         while (rc == PCOLL_EAGAIN);
         return rc;
     }
     do
-        rc = pcoll_handle_wait(handle, long_us);
+        rc = pcoll_handle_wait(handle, SLICE_US);
     while (rc == PCOLL_EAGAIN);
     if (rc == PCOLL_OK)
         rc = cache_take_all(handle, key, type, recv);

@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers of a call that may be on a device, as a CUDA-aware MPI takes them: what is
- * there is complete when the call is made, and when it returns. The core is given memory
- * of the host in their place. Each rank for itself: the calls of the others do not change.
+ * What the two drop-ins (PCOLL_Allreduce and the interposer) keep on a communicator: what its
+ * calls ask for, and the handles of earlier calls. This record is an attribute. It ends with
+ * the communicator, and waits for no other rank then (runtime/process.h).
+ *
+ * What the cache holds is a function of the calls on that communicator, which are the
+ * same on all its ranks in the same order. So all ranks find or miss together, and
+ * handles, whose making and freeing is collective, are made and freed in step. The call
+ * site, which MPI does not require to be the same, is part of the key in partial rounds:
+ * two sums in one loop get two handles, whose late contributions do not mix. Ranks that call
+ * from sites that are new to them find out that the sites differ when they make the handle.
+ * A program must not, in one call, come from a new site on some ranks and from a known one on
+ * others.
+ *
+ * One thread at a time uses a communicator for collectives (MPI says so), so a record
+ * needs no lock.
  */
 #ifndef PCOLL_COMPAT_MPI_SHAPED_CACHE_H
 #define PCOLL_COMPAT_MPI_SHAPED_CACHE_H
@@ -14,45 +26,32 @@
 #include "compat/mpi_shaped/signature.h"
 #include "include/partialcoll.h"
 
-/* One buffer and what stands for it. */
+/*
+ * Buffers of a call may be on a device, as a CUDA-aware MPI takes them: the data there is
+ * complete when the call is made, and when it returns. The core gets memory of the host
+ * instead. Each rank does that by itself: the calls of other ranks do not change.
+ */
 struct mirror_buffer {
-    pcoll_mirror *mirror; /* NULL: none has been on a device */
+    pcoll_mirror *mirror; /* NULL: the buffer has never been on a device. */
     int32_t device;
     void *memory;
     uint64_t room;
 };
 
-/* Those of one handle; zeros at first. What they were last, as the program gave them. */
+/* The buffers of one handle, as the last call gave them. Zeros at first. */
 struct mirror_buffers {
     struct mirror_buffer send, recv;
-    uint64_t result; /* on a device; 0: it is the host's */
+    uint64_t result; /* Address on the device, or 0 if the result is on the host. */
     uint64_t bytes;
 };
 
-/* *send and *recv (the same address: in place) become the host's, with what is to be
- * sent. Nothing is done if they are. */
+/* Replace *send and *recv by host memory where they are on a device, and copy what is to be
+ * sent. The same address twice means in place. */
 int mirror_buffers_pull(struct mirror_buffers *b, MPI_Datatype type, uint64_t count,
                         const void **send, void **recv);
-/* The result is where the program wants it. */
+/* Copy the result to where the program wants it. */
 int mirror_buffers_push(struct mirror_buffers *b);
 void mirror_buffers_free(struct mirror_buffers *b);
-
-/*
- * What is kept on a communicator for calls that look like MPI_Allreduce: when its
- * rounds may complete, and the handles of earlier calls. An attribute, freed with the
- * communicator, which waits for no other rank (runtime/process.h).
- *
- * What the cache holds is a function of the calls on that communicator, which are the
- * same on all its ranks in the same order. So all ranks find or miss together, and
- * handles, whose making and freeing is collective, are made and freed in step. The place
- * of a call, which MPI does not want to be the same, is part of the key in partial
- * rounds: ranks that call from places that are new to them find out in the making that
- * these differ; a program may not, in one call, come from a new place on some ranks and
- * from a known one on others.
- *
- * One thread at a time uses a communicator for collectives (MPI says so), so a record
- * needs no lock.
- */
 
 struct cache_key {
     struct quorum quorum;
@@ -60,130 +59,123 @@ struct cache_key {
     struct signature signature;
     int32_t progress, domain;
     uint32_t domain_ranks;
-    int32_t algorithm;     /* Rabenseifner's may become the ring: algorithm_of */
-    const void *call_site; /* NULL: calls from all places share a handle */
-    const char *refusal;   /* why this rank makes none: the others are told; or NULL */
+    int32_t algorithm;     /* cache_options may replace Rabenseifner's by the ring. */
+    const void *call_site; /* NULL: calls from all sites share a handle. */
+    const char
+        *refusal; /* Why this rank makes no handle, for the other ranks, or NULL. */
 };
 
 struct cache_entry {
     struct cache_key key;
-    pcoll_handle *handle; /* NULL: it could not be made, on any rank */
+    pcoll_handle *handle; /* NULL: it could not be made, on any rank. */
     uint64_t last_use, bytes;
-    struct mirror_buffers mirrors; /* of calls with buffers on a device */
+    struct mirror_buffers mirrors;
     struct cache_entry *next;
 };
 
-/* Newest first. */
 struct cache {
-    struct cache_entry *entries;
+    struct cache_entry *entries; /* The most recently used is first. */
     uint32_t length;
     uint64_t calls, bytes;
-    bool
-        places_differ; /* ranks make the same call from several places of the program */
+    bool sites_differ; /* Ranks make the same call from several sites. */
 };
 
 struct savings;
 
-/* What PCOLL_Allreduce does on a communicator. */
-struct call_choice {
-    struct quorum quorum;
-    int32_t progress, algorithm, domain;
-    uint32_t domain_ranks;
-    bool asked; /* for an algorithm or a domain: complete rounds are ours */
-};
-
 struct record {
     struct cache cache;
-    struct quorum quorum;
-    bool settled;  /* what follows is known */
-    bool intra;    /* an intra-communicator */
-    bool of_world; /* all of its processes are in this MPI_COMM_WORLD */
-    bool alike;    /* its ranks have the same algorithm and domain */
-    bool partial;  /* its rounds need not wait for everybody */
-    bool admitted; /* its ranks have room for its handles, or ... */
-    bool refused;  /* ... one of them has not */
-    int level;     /* MPI's thread level, the lowest of its ranks */
+    struct savings *savings; /* freed with the record */
+    struct choice choice;    /* What its calls ask for. */
+    pcoll_full_facts facts;  /* By these, complete rounds are ours or MPI's. */
     int size;
-    char wanted[96];           /* text of a policy given for this communicator, or "" */
-    struct savings *savings;   /* freed with the record */
-    struct call_choice choice; /* of PCOLL_Allreduce, as are: */
-    pcoll_full_facts facts;
-    struct short_call {
-        int count;
+    bool has_quorum; /* The program has given one to this communicator. */
+    bool settled;    /* The rest is known, until the program gives another quorum. */
+    bool partial;    /* Rounds need not wait for all ranks. */
+
+    /* Of the interposer. */
+    bool intra;    /* an intra-communicator */
+    bool of_world; /* All of its processes are in this MPI_COMM_WORLD. */
+    bool admitted; /* The ranks have room for its handles, or ... */
+    bool refused;  /* ... one of them has not. */
+    void *more;
+    void (*free_more)(void *more); /* local */
+
+    /* Of PCOLL_Allreduce. */
+    struct mirror_buffers mirrors; /* of calls that MPI does */
+    struct {
+        int count; /* 0: there was no such call. */
         MPI_Datatype type;
         MPI_Op op;
-    } short_call; /* the last one that is always MPI's; its count is 0 if there is none */
-    struct mirror_buffers mirrors; /* of calls that MPI does */
-    void *more;                    /* of the interposer */
-    void (*free_more)(void *more); /* local */
+    } last_short; /* The last call that is always MPI's. */
 };
 
-/* The record of a communicator, or NULL. Local. */
+/* Return the record of a communicator, or NULL. Local. */
 struct record *record_find(MPI_Comm comm);
-/* The same, made if there is none; NULL without memory. Local. */
+/* Return the record of a communicator, made if there is none; NULL without memory. Local. */
 struct record *record_make(MPI_Comm comm);
-
-/* Before MPI_Comm_free: what is kept on it ends here. Local. */
+/* End what is kept on a communicator, before MPI_Comm_free. Local. */
 void record_part(MPI_Comm comm);
 
-/* A number for what MPI demands to be the same on all ranks of a call: count, datatype, op. */
+/* Return whether all ranks have the same number. Collective. */
+bool record_is_same(MPI_Comm comm, uint64_t number);
+/* Compare hosts, cores and tables of `bench tune`: which complete rounds are ours?
+ * PCOLL_EINVAL if this rank's table cannot be read, which then counts as none. Collective. */
+int record_gather_facts(MPI_Comm comm, pcoll_full_facts *facts);
+
+/* Fill in what the record says of a call. */
+void record_complete_key(const struct record *r, const void *call_site,
+                         struct cache_key *key);
+/* Return whether our complete rounds of so many bytes are faster than MPI's. Local. */
+bool record_is_faster(const struct record *r, uint64_t bytes);
+/*
+ * Count one more complete round of this signature: is it ours? Calls are MPI's until our
+ * rounds would have saved what a handle costs (pcoll_full_pays). A communicator keeps the
+ * savings of a few signatures. Those that share a place push each other out, on all ranks
+ * alike, so each of them needs longer to pay.
+ *
+ * With a communicator in `compare`, its ranks compare each signature that has no savings
+ * yet: RECORD_DIFFERS. Without one (MPI_COMM_NULL) this is local.
+ */
+enum record_verdict { RECORD_MPIS, RECORD_OURS, RECORD_DIFFERS };
+enum record_verdict record_judge(struct record *r, MPI_Comm compare,
+                                 const struct cache_key *key, uint64_t bytes);
+/* Return whether this is the first call of this signature, for partial rounds: a handle for a
+ * signature that comes only once would cost much and serve no round. Signatures that share a bit
+ * count as one. Local. */
+bool record_is_first(struct record *r, const struct cache_key *key);
+
+/* Return a number for what MPI requires to be the same on all ranks: count, datatype, op. */
 uint64_t cache_hash(const struct cache_key *key);
 bool cache_same_key(const struct cache_key *a, const struct cache_key *b);
-/* A handle for this key. Collective. */
+/* Make a handle for this key. Collective. */
 int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **handle);
-
-/* The end of one, NULL included. Collective. */
+/* Free a handle, or nothing (NULL). Collective. */
 void cache_free_handle(pcoll_handle *handle);
-
-/* Bytes of a handle for this key on so many ranks; UINT64_MAX for an impossible one. */
+/* Return the bytes of a handle for this key on so many ranks; UINT64_MAX if there is none. */
 uint64_t cache_bytes(const struct cache_key *key, int ranks);
 
-/* The entry of this key, now the most recently used, or NULL. Local. Counts the call. Where places
- * differ, the key of a call from a new place becomes that of all such. */
+/* Count a call. Return the entry of its key, now the most recently used, or NULL. Where sites
+ * differ, the key of a call from a new site becomes that of all sites. Local. */
 struct cache_entry *cache_find(struct cache *cache, struct cache_key *key);
-/* Make a handle and keep it; the key may become one of all places. Collective. If that fails,
- * *entry has no handle and stays as a reminder; NULL without memory. */
+/* Make a handle and keep it; the key may become that of all sites. If that fails, *entry has no
+ * handle and stays as a reminder; NULL without memory. Collective. */
 int cache_make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
                struct cache_entry **entry);
 /* Take out the entry just made or found. Collective if it has a handle. */
 void cache_forget_newest(struct cache *cache);
-/* Take out the entry used least recently and free its handle. Collective. */
-void cache_evict(struct cache *cache);
-/* When that one was last used. The cache is not empty. */
-uint64_t cache_oldest_use(struct cache *cache);
+/* Take out the entry used least recently, if the last `calls` calls have not used it, and
+ * return whether they have not. The cache is not empty. Collective. */
+bool cache_evict(struct cache *cache, uint64_t calls);
 
-/* Start, and in a replay wait until it may be. */
+/* Start a round. */
 int cache_start(pcoll_handle *handle, const void *send);
-/* Wait for a round and deliver it; with deliver=all also the others that are complete by then and
- * that this rank has not seen. */
+/* Wait for a round and deliver it. With deliver=all also deliver the other rounds that are
+ * complete by then and that this rank has not seen. */
 int cache_take(pcoll_handle *handle, const struct cache_key *key, MPI_Datatype type,
                void *recv);
-/* Start, wait and deliver; the key is the call's, with the op of this time. In place:
- * the same address twice. */
+/* Start, wait and deliver. The key is the call's, with its own op. The same address twice means
+ * in place. */
 int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Datatype type,
               const void *send, void *recv);
-
-/*
- * What our rounds would have saved so far, for each signature of complete rounds on a
- * communicator: the calls of a signature are MPI's until that pays for a handle
- * (pcoll_full_pays).
- *
- * A communicator has a few rows. Signatures that meet in a row push each other out, on all
- * ranks alike, so each needs longer to pay.
- */
-
-struct savings_row {
-    uint64_t signature, ns;
-};
-
-/* The row of this signature: *added, if it has pushed out another one or the row was empty.
- * NULL without memory. *s is made at the first call. Local. */
-struct savings_row *savings_find(struct savings **s, const struct cache_key *key,
-                                 bool *added);
-
-/* Of partial rounds: is this the first call of this signature? A handle for a signature that
- * comes only once would cost much and serve no round. Signatures that share a bit count as one.
- * *s is as above. Local. */
-bool savings_is_first(struct savings **s, const struct cache_key *key);
 
 #endif

@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/random.h"
 
-enum { TEXT_LENGTH = 200, MOST_HISTORY = 1 << 20 };
+enum { MOST_HISTORY = 1 << 20 };
 
 static int quorum_parse_history(const char *value, uint32_t *history)
 {
@@ -35,10 +36,10 @@ static int quorum_parse_deliver(const char *value, int32_t *deliver)
     return PCOLL_OK;
 }
 
-/* Take the two modifiers out of the text; what is left is a policy's. */
+/* Take the two modifiers out of the text. The rest is a policy. */
 int quorum_parse(const char *text, struct quorum *quorum)
 {
-    char copy[TEXT_LENGTH], policy[TEXT_LENGTH] = "", *rest;
+    char copy[QUORUM_TEXT], policy[QUORUM_TEXT] = "", *rest;
     struct quorum parsed = {.history = 0};
     int rc = PCOLL_OK, histories = 0, delivers = 0;
     if ((size_t)snprintf(copy, sizeof copy, "%s", text) >= sizeof copy)
@@ -73,7 +74,7 @@ bool quorum_same(const struct quorum *a, const struct quorum *b)
 
 uint64_t quorum_hash(const struct quorum *quorum)
 {
-    char text[TEXT_LENGTH] = "";
+    char text[QUORUM_TEXT] = "";
     pcoll_policy_format(&quorum->policy, text, sizeof text);
     return splitmix_text((uint64_t)quorum->history << 1 | (uint64_t)quorum->deliver,
                          text);
@@ -83,4 +84,57 @@ bool quorum_is_partial(const struct quorum *quorum)
 {
     const pcoll_policy *policy = &quorum->policy;
     return policy->kind != PCOLL_FULL || policy->linger > 0 || policy->deadline > 0;
+}
+
+const char *const choice_names[CHOICE_VARIABLES] = {
+    [CHOICE_QUORUM] = "PARTIALCOLL_QUORUM",
+    [CHOICE_ALGORITHM] = "PARTIALCOLL_ALGORITHM",
+    [CHOICE_DOMAIN] = "PARTIALCOLL_DOMAIN",
+    [CHOICE_PROGRESS] = "PARTIALCOLL_PROGRESS",
+};
+
+static int choice_parse_progress(const char *text, int32_t *progress)
+{
+    static const char *const modes[] = {[PCOLL_PROGRESS_AGENT] = "agent",
+                                        [PCOLL_PROGRESS_MANUAL] = "manual",
+                                        [PCOLL_PROGRESS_SPIN] = "spin"};
+    for (int32_t i = 0; i < 3; i++)
+        if (!strcmp(text, modes[i])) {
+            *progress = i;
+            return PCOLL_OK;
+        }
+    return fail(PCOLL_EINVAL,
+                "PARTIALCOLL_PROGRESS: expected agent, manual or spin, got \"%.50s\"",
+                text);
+}
+
+int choice_read(struct choice *choice, enum choice_variable variable)
+{
+    const char *text = environment_get(choice_names[variable]);
+    int rc = PCOLL_EINVAL;
+    if (!text)
+        return PCOLL_OK;
+    switch (variable) {
+    case CHOICE_QUORUM:
+        return quorum_parse(text, &choice->quorum);
+    case CHOICE_ALGORITHM:
+        rc = pcoll_algorithm_parse(text, &choice->algorithm);
+        break;
+    case CHOICE_DOMAIN:
+        rc = pcoll_domain_parse(text, &choice->domain, &choice->domain_ranks);
+        break;
+    case CHOICE_PROGRESS:
+        return choice_parse_progress(text, &choice->progress);
+    case CHOICE_VARIABLES:
+        break;
+    }
+    choice->asked |= rc == PCOLL_OK;
+    return rc;
+}
+
+uint64_t choice_hash(const struct choice *choice)
+{
+    uint64_t hash =
+        splitmix_mix((uint64_t)choice->algorithm << 32 | (uint64_t)choice->domain);
+    return splitmix_mix(hash ^ ((uint64_t)choice->domain_ranks << 1 | choice->asked));
 }
