@@ -68,7 +68,8 @@ int agree_end(struct waiting *w, uint64_t *values)
 {
     CHECK(w->communicator);
     struct communicator *c = w->communicator;
-    stall_wait(c->progress, c->transport->rank, agree_is_over, w, agree_explain);
+    progress_wait_or_warn(c->progress, c->transport->rank, agree_is_over, w,
+                          agree_explain);
     if (!atomic_load(&w->agreement.done))
         return atomic_load(&c->failure) ? communicator_check(c)
                                         : outage_error(c->outage);
@@ -183,7 +184,8 @@ static bool agree_nothing_closes(void *arg)
 void agree_settle(struct communicator *c)
 {
     CHECK(c->progress);
-    stall_wait(c->progress, c->transport->rank, agree_nothing_closes, c, agree_explain);
+    progress_wait_or_warn(c->progress, c->transport->rank, agree_nothing_closes, c,
+                          agree_explain);
 }
 
 static int agree_enter_table(struct communicator *c, struct object *p, uint32_t slot)

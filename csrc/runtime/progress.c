@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The drive lock, who holds it, and what is driven; the rules are in progress.h and
- * doorbell.h. */
+/* See progress.h, and doorbell.h for who is woken. */
 #include "runtime/progress.h"
 
 #include <pthread.h>
@@ -20,92 +19,91 @@
 
 struct progress {
     struct doorbell doorbell;
-    _Atomic uint32_t driving; /* the drive lock */
+    _Atomic uint32_t driving; /* The drive lock. */
     _Atomic uint32_t notifications;
-    _Atomic uint32_t polled;         /* the doorbell's count before the last poll, see
-                                progress_wake_waiters */
-    _Atomic int rounds;              /* in progress */
-    _Atomic int unrung;              /* messages under way that come without a ring */
-    _Atomic int64_t alarm_us;        /* the earliest of the sources'; the driver's */
-    struct contention contention[2]; /* see progress_contention */
-    _Atomic uint32_t vain; /* polls by threads that do not wait; see poll_in_vain */
-    _Atomic int64_t idle_poll_ns; /* usual time of a poll in which nothing happens; 0:
-                                     not known. Any waiter writes it; a stale or lost
-                                     value costs a few polls */
+    /* The doorbell's count before the last poll; see progress_wake_waiters. */
+    _Atomic uint32_t polled;
+    _Atomic int rounds;              /* In progress. */
+    _Atomic int unrung;              /* Messages under way that come without a ring. */
+    _Atomic int64_t alarm_us;        /* The earliest of the sources'. */
+    struct contention contention[2]; /* See progress_contention. */
+    _Atomic uint32_t vain;           /* Polls of threads that do not wait. */
+    /* The usual time of a poll in which nothing happens; 0: unknown. Any waiter writes it. A
+     * stale or lost value costs a few polls. */
+    _Atomic int64_t idle_poll_ns;
     _Atomic bool stop;
     _Atomic bool has_agent, spins;
     pthread_t agent;
-    struct progress_source *sources; /* under the drive lock */
-    _Atomic int off_node;
+    struct progress_source *sources; /* Under the drive lock. */
+    _Atomic int off_node;            /* Sources with off_node. */
 };
 
-/* The agent's yields are its own: what it meets on a core of this process alone is the
- * thread that is to wait next. */
-static inline struct contention *progress_contention(struct progress *p,
-                                                     enum doorbell_sleeper who)
-{
-    return &p->contention[who == DOORBELL_AGENT];
-}
-
-/* Something may come without a ring. */
-static inline bool progress_must_poll(const struct progress *p)
-{
-    return atomic_load(&p->unrung) || atomic_load(&p->off_node);
-}
-
-/* Try to drive. What happened, or PROGRESS_BUSY if somebody else does. */
 enum { PROGRESS_BUSY = -1 };
-int progress_drive(struct progress *p);
-/* The same; if somebody else does, it looks once more. */
-int progress_drive_next(struct progress *p);
-/* Drive, or have the one who does look once more: what we know of may have come after
- * it looked, and we are about to sleep. */
-int progress_drive_or_notify(struct progress *p);
 
-/* Polls before the first sleep, each followed by a yield of the core: many for a
- * waiter, which is about to be needed; few for an agent, and after MPI has moved data. */
-enum { WAITER_LOOKS = 60, AGENT_LOOKS = 4, MOVED_LOOKS = 8 };
+/* Polls before the first sleep, each followed by a yield of the core: many for a waiter, which is
+ * about to be needed; few for an agent, and after MPI has moved data. */
+enum { WAITER_POLLS = 60, AGENT_POLLS = 4, MOVED_POLLS = 8 };
+
+/* Polls after a sleep. A ring can be ahead of its message, and some MPIs move a message in one
+ * test and report it in the next. The first ones also warm the caches, so that the time of the
+ * last one is meaningful. */
+enum { AWOKEN_POLLS = 3 };
+
+/* A poll moved data if it took more than IDLE_POLLS times as long as an idle one, and
+ * MARGIN_NS. The usual time follows idle polls by a part in IDLE_WEIGHT. */
+enum { IDLE_POLLS = 4, MARGIN_NS = 1500, IDLE_WEIGHT = 8 };
+
+enum { SOON_SPINS = 100, SOON_YIELDS = 20 };
+enum { POLLS_A_YIELD = 64 };
 
 /*
  * The longest sleep before the next poll, in microseconds. It starts at `first` and grows
  * to `last`, by one part in `growth` each time. Messages that ring the doorbell end the
  * sleep early. The limit exists for what does not ring: messages from other nodes
- * (`unrung`), and the application's own MPI traffic, which moves only while somebody
+ * (`unrung`), and the application's own MPI traffic, which moves only while some thread
  * polls MPI.
  */
 struct backoff {
     int64_t first, last, growth;
 };
 
+/* The second one if something may come without a ring. */
+static const struct backoff waiter_backoff[2] = {{1000, 4000, 1}, {20, 1000, 16}};
+
+enum {
+    AGENT_REPLACED,
+    AGENT_BUSY,
+    AGENT_IDLE
+}; /* Replaced: other threads wait and poll. */
+static const struct backoff agent_backoff[3][2] = {
+    [AGENT_REPLACED] = {{100000, 100000, 1}, {5000, 5000, 1}},
+    [AGENT_BUSY] = {{200, 4000, 1}, {50, 1000, 16}},
+    [AGENT_IDLE] = {{1000, 100000, 1}, {1000, 5000, 1}}};
+
+static const int64_t longest_wait_us = (int64_t)1 << 50;
+
 /* The state of a thread that finds no work. */
 struct rest {
-    int looks;       /* polls since something happened */
-    int64_t backoff; /* the last sleep's limit, in microseconds; 0: none yet */
-    bool moved;      /* MPI has moved data lately: sleep for short times only */
+    int polls;       /* Since something happened. */
+    int64_t backoff; /* The last sleep's limit, in microseconds; 0: none yet. */
+    bool moved;      /* MPI has moved data lately: sleep for short times only. */
 };
 
-/* Does the next poll come before a sleep whose length depends on whether MPI moves data? Not
- * while an alarm is set: somebody polls at that time anyway. */
-static inline bool progress_rest_asks(const struct progress *p, const struct rest *r,
-                                      int looks)
+/* The agent counts its yields apart: on a core of this process alone it meets the thread that
+ * will wait next. */
+static struct contention *progress_contention(struct progress *p,
+                                              enum doorbell_sleeper who)
 {
-    return r->looks >= looks - 1 && atomic_load(&p->alarm_us) == INT64_MAX;
+    return &p->contention[who == DOORBELL_AGENT];
 }
 
-/*
- * Drive like progress_drive_or_notify. Set *moved if MPI seems to have moved data.
- * Nobody can ask MPI whether it has work for the application: an idle poll of it takes
- * some 0.2 us and one that moves data takes longer, so the time tells. It is the time
- * that this thread has had a core: with more ranks than cores, other threads run in the
- * middle of many polls. The comparison is with the usual time of an idle poll,
- * p->idle_poll_ns. A wrong answer costs a few polls, or one sleep.
- */
-int progress_drive_timed(struct progress *p, bool *moved);
+/* Return whether something may come without a ring. */
+static bool progress_must_poll(const struct progress *p)
+{
+    return atomic_load(&p->unrung) || atomic_load(&p->off_node);
+}
 
-/* Yield, or sleep for at most limit_us. */
-void progress_take_rest(struct progress *p, struct rest *r, uint32_t seen,
-                        enum doorbell_sleeper who, int looks, struct backoff backoff,
-                        int64_t limit_us);
+/* The drive lock. */
 
 static bool progress_try_lock(struct progress *p)
 {
@@ -127,26 +125,6 @@ bool progress_is_driven(const struct progress *p)
     return atomic_load(&p->driving);
 }
 
-static void progress_pause_us(int64_t us)
-{
-    nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL);
-}
-
-void progress_lock(struct progress *p)
-{
-    if (!p)
-        return;
-    lock_waits(LOCK_DRIVE);
-    struct contention *contention = progress_contention(p, DOORBELL_WAITER);
-    for (int spins = 0; !progress_try_lock(p); spins++) {
-        if (spins < WAITER_LOOKS && !contended(contention))
-            contention_yield(contention);
-        else
-            progress_pause_us(50);
-    }
-    CHECK(progress_is_driven(p));
-}
-
 static int progress_poll_sources(struct progress *p)
 {
     CHECK(progress_is_driven(p));
@@ -158,16 +136,16 @@ static int progress_poll_sources(struct progress *p)
     for (struct progress_source *s = p->sources; s; s = s->next)
         alarm = s->alarm_us < alarm ? s->alarm_us : alarm;
     atomic_store(&p->alarm_us, alarm);
-    if (alarm < before) { /* others may be about to sleep for longer than that */
+    if (alarm < before) { /* Others may be about to sleep for longer than that. */
         doorbell_wake_waiters(p->doorbell.page);
         doorbell_wake_agent(p->doorbell.page);
     }
     return happened;
 }
 
-int progress_drive(struct progress *p)
+/* Try to drive. Return how much has happened, or PROGRESS_BUSY if another thread drives. */
+static int progress_drive(struct progress *p)
 {
-    CHECK(p);
     int happened = 0;
     uint32_t notifications;
     do {
@@ -180,21 +158,36 @@ int progress_drive(struct progress *p)
     return happened;
 }
 
-int progress_drive_next(struct progress *p)
+int progress_notify(struct progress *p)
 {
-    CHECK(p);
     atomic_fetch_add(&p->notifications, 1);
     return progress_drive(p);
 }
 
-int progress_drive_or_notify(struct progress *p)
+/* Drive. If another thread does, it polls once more: what this thread knows of may have come
+ * after that poll, and this thread is about to sleep. */
+static int progress_drive_or_notify(struct progress *p)
 {
-    CHECK(p);
     int happened = progress_drive(p);
-    return happened == PROGRESS_BUSY ? progress_drive_next(p) : happened;
+    return happened == PROGRESS_BUSY ? progress_notify(p) : happened;
 }
 
-/* Kicks that came while the lock was held for something else have found it taken. */
+void progress_lock(struct progress *p)
+{
+    if (!p)
+        return;
+    lock_waits(LOCK_DRIVE);
+    struct contention *contention = progress_contention(p, DOORBELL_WAITER);
+    for (int spins = 0; !progress_try_lock(p); spins++) {
+        if (spins < WAITER_POLLS && !contended(contention))
+            contention_yield(contention);
+        else
+            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    }
+    CHECK(progress_is_driven(p));
+}
+
+/* Notifications that came while the lock was held for something else found it taken. */
 void progress_unlock(struct progress *p)
 {
     if (!p)
@@ -203,17 +196,31 @@ void progress_unlock(struct progress *p)
     progress_drive(p);
 }
 
-void progress_notify(struct progress *p)
+void progress_without_agent(struct progress *p)
 {
-    progress_drive_next(p);
+    if (!atomic_load(&p->has_agent))
+        progress_drive(p);
 }
 
-/* The ring is ours, not a message: it must not look like one to those who compare. In
- * this order, one who compares in between wakes the agent for nothing; in the other, a
- * message could be overlooked. */
+/* A thread polls in a loop of its own: now and then it yields the core, because what it waits for
+ * may need it. */
+static void progress_poll_in_vain(struct progress *p)
+{
+    if (atomic_fetch_add(&p->vain, 1) % POLLS_A_YIELD == POLLS_A_YIELD - 1)
+        sched_yield();
+}
+
+void progress_poll(struct progress *p)
+{
+    if (progress_notify(p) <= 0)
+        progress_poll_in_vain(p);
+}
+
+/* This ring is not a message, and must not look like one to threads that compare the counts. In
+ * this order a thread that compares in between wakes the agent in vain. In the other order it
+ * could overlook a message. */
 void progress_wake_waiters(struct progress *p)
 {
-    CHECK(p->doorbell.page);
     doorbell_wake_waiters(p->doorbell.page);
     atomic_fetch_add(&p->polled, 1);
 }
@@ -258,7 +265,6 @@ void progress_drop(struct progress *p, struct progress_source *source)
 
 void progress_remove(struct progress *p, struct progress_source *source)
 {
-    CHECK(source->poll);
     progress_lock(p);
     progress_drop(p, source);
     progress_unlock(p);
@@ -266,28 +272,72 @@ void progress_remove(struct progress *p, struct progress_source *source)
 
 const struct doorbell *progress_doorbell(const struct progress *p)
 {
-    CHECK(p);
     return &p->doorbell;
 }
 
-/* The agent, and the life of the engine that it belongs to. */
+/* A thread that finds no work yields, then sleeps, longer each time. */
 
-static const struct backoff agent_busy_rung = {200, 4000, 1},
-                            agent_busy_unrung = {50, 1000, 16},
-                            agent_idle_rung = {1000, 100000, 1},
-                            agent_idle_unrung = {1000, 5000, 1},
-                            agent_replaced_rung = {100000, 100000, 1},
-                            agent_replaced_unrung = {5000, 5000, 1};
-
-static struct backoff progress_agent_backoff(const struct progress *p, bool waiters)
+/*
+ * Drive like progress_drive_or_notify. Set *moved if MPI seems to have moved data.
+ * MPI cannot be asked whether it has work for the application. An idle poll of it takes
+ * some 0.2 us and one that moves data takes longer, so the time tells. It is the time
+ * that this thread has had a core: with more ranks than cores, other threads run in the
+ * middle of many polls. The comparison is with the usual time of an idle poll,
+ * p->idle_poll_ns. A wrong answer costs a few polls, or one sleep.
+ */
+static int progress_drive_timed(struct progress *p, bool *moved)
 {
-    bool must_poll = progress_must_poll(p);
-    if (waiters)
-        return must_poll ? agent_replaced_unrung : agent_replaced_rung;
-    if (atomic_load(&p->rounds) || atomic_load(&p->unrung))
-        return must_poll ? agent_busy_unrung : agent_busy_rung;
-    return must_poll ? agent_idle_unrung : agent_idle_rung;
+    int64_t before = clock_thread_ns();
+    int happened = progress_drive_or_notify(p);
+    int64_t took = clock_thread_ns() - before, idle = atomic_load(&p->idle_poll_ns);
+    *moved = idle && took > IDLE_POLLS * idle + MARGIN_NS;
+    if (happened == 0) { /* By a part only, lest one slow poll hides the next. */
+        int64_t next = !idle || took < idle ? took : idle + (took - idle) / IDLE_WEIGHT;
+        int64_t most = idle + idle / IDLE_WEIGHT + 1;
+        atomic_store(&p->idle_poll_ns, !idle || next < most ? next : most);
+    }
+    return happened;
 }
+
+/* Return the microseconds until some thread has to poll because of an alarm. */
+static int64_t progress_until_alarm(const struct progress *p)
+{
+    int64_t alarm = atomic_load(&p->alarm_us);
+    if (alarm == INT64_MAX)
+        return alarm;
+    int64_t left = alarm - clock_us();
+    return left > 0 ? left : 0;
+}
+
+/* Yield, or sleep for at most limit_us. */
+static void progress_take_rest(struct progress *p, struct rest *r, uint32_t seen,
+                               enum doorbell_sleeper who, int polls,
+                               const struct backoff *backoff, int64_t limit_us)
+{
+    struct contention *contention = progress_contention(p, who);
+    bool full = contended(contention);
+    if (full && r->polls < polls - AWOKEN_POLLS)
+        r->polls = polls - AWOKEN_POLLS;
+    if (r->polls++ < polls) {
+        if (!full)
+            contention_yield(contention);
+        return;
+    }
+    int64_t next = r->backoff + (r->backoff + backoff->growth - 1) / backoff->growth;
+    if (r->backoff < backoff->first)
+        next = backoff->first;
+    r->backoff = next < backoff->last ? next : backoff->last;
+    r->moved = r->moved && r->backoff < backoff->last;
+    int64_t alarm = progress_until_alarm(p);
+    limit_us = alarm < limit_us ? alarm : limit_us;
+    doorbell_sleep(p->doorbell.page, seen, who,
+                   r->backoff < limit_us ? r->backoff : limit_us);
+    r->polls = polls - AWOKEN_POLLS;
+    if (atomic_load(&p->doorbell.page->count) != seen)
+        r->backoff = 0;
+}
+
+/* The agent. */
 
 static void *progress_agent_main(void *arg)
 {
@@ -296,22 +346,25 @@ static void *progress_agent_main(void *arg)
     while (!atomic_load(&p->stop)) {
         uint32_t seen = atomic_load(&p->doorbell.page->count);
         bool waiters = atomic_load(&p->doorbell.page->waiters);
-        if (waiters) /* they poll, and wake the agent if they leave work behind */
-            rest.looks = AGENT_LOOKS;
+        if (waiters) /* They poll, and wake the agent if they leave work behind. */
+            rest.polls = AGENT_POLLS;
         if (!waiters && progress_drive_or_notify(p) > 0)
             rest = (struct rest){0};
         else if (atomic_load(&p->spins))
             sched_yield();
-        else
-            progress_take_rest(p, &rest, seen, DOORBELL_AGENT, AGENT_LOOKS,
-                               progress_agent_backoff(p, waiters), INT64_MAX);
+        else {
+            int state = waiters ? AGENT_REPLACED : AGENT_IDLE;
+            if (!waiters && (atomic_load(&p->rounds) || atomic_load(&p->unrung)))
+                state = AGENT_BUSY;
+            progress_take_rest(p, &rest, seen, DOORBELL_AGENT, AGENT_POLLS,
+                               &agent_backoff[state][progress_must_poll(p)], INT64_MAX);
+        }
     }
     return NULL;
 }
 
 int progress_create(struct progress **out)
 {
-    CHECK(out);
     struct progress *p = calloc(1, sizeof *p);
     if (!p)
         return fail(PCOLL_ENOMEM, "no memory for the progress engine");
@@ -339,7 +392,6 @@ int progress_start_agent(struct progress *p)
 
 void progress_spin(struct progress *p, bool spins)
 {
-    CHECK(p);
     if (atomic_exchange(&p->spins, spins) != spins)
         doorbell_wake_agent(p->doorbell.page);
 }
@@ -358,7 +410,6 @@ void progress_stop_agent(struct progress *p)
 
 void progress_destroy(struct progress **at)
 {
-    CHECK(*at);
     struct progress *p = *at;
     progress_stop_agent(p);
     doorbell_destroy(&p->doorbell);
@@ -366,122 +417,7 @@ void progress_destroy(struct progress **at)
     *at = NULL;
 }
 
-/* How a thread that finds no work rests: it yields, then sleeps, longer each time. */
-
-/* Polls after a sleep: a ring can be ahead of its message, and some MPIs move a message
- * in one test and report it in the next. The first ones also warm the caches, so that
- * the time of the last one says something. */
-enum { LOOKS_AWOKEN = 3 };
-
-/* A poll moved data if it took more than IDLE_POLLS times as long as an idle one, and
- * MARGIN_NS. The usual time follows idle polls by a part in IDLE_WEIGHT. */
-enum { IDLE_POLLS = 4, MARGIN_NS = 1500, IDLE_WEIGHT = 8 };
-
-int progress_drive_timed(struct progress *p, bool *moved)
-{
-    CHECK(moved);
-    int64_t before = clock_thread_ns();
-    int happened = progress_drive_or_notify(p);
-    int64_t took = clock_thread_ns() - before, idle = atomic_load(&p->idle_poll_ns);
-    *moved = idle && took > IDLE_POLLS * idle + MARGIN_NS;
-    if (happened == 0) { /* a part of what is more, lest one slow poll hides the next */
-        int64_t next = !idle || took < idle ? took : idle + (took - idle) / IDLE_WEIGHT;
-        int64_t most = idle + idle / IDLE_WEIGHT + 1;
-        atomic_store(&p->idle_poll_ns, !idle || next < most ? next : most);
-    }
-    return happened;
-}
-
-static int64_t progress_longer_backoff(struct backoff backoff, int64_t last)
-{
-    if (last < backoff.first)
-        return backoff.first;
-    int64_t next = last + (last + backoff.growth - 1) / backoff.growth;
-    return next < backoff.last ? next : backoff.last;
-}
-
-/* Microseconds until somebody has to poll because of an alarm. */
-static int64_t progress_until_alarm(const struct progress *p)
-{
-    int64_t alarm = atomic_load(&p->alarm_us);
-    if (alarm == INT64_MAX)
-        return alarm;
-    int64_t left = alarm - clock_us();
-    return left > 0 ? left : 0;
-}
-
-void progress_take_rest(struct progress *p, struct rest *r, uint32_t seen,
-                        enum doorbell_sleeper who, int looks, struct backoff backoff,
-                        int64_t limit_us)
-{
-    CHECK(backoff.first <= backoff.last);
-    struct contention *contention = progress_contention(p, who);
-    bool full = contended(contention);
-    if (full && r->looks < looks - LOOKS_AWOKEN)
-        r->looks = looks - LOOKS_AWOKEN;
-    if (r->looks++ < looks) {
-        if (!full)
-            contention_yield(contention);
-        return;
-    }
-    r->backoff = progress_longer_backoff(backoff, r->backoff);
-    r->moved = r->moved && r->backoff < backoff.last;
-    int64_t alarm = progress_until_alarm(p);
-    limit_us = alarm < limit_us ? alarm : limit_us;
-    doorbell_sleep(p->doorbell.page, seen, who,
-                   r->backoff < limit_us ? r->backoff : limit_us);
-    r->looks = looks - LOOKS_AWOKEN;
-    if (atomic_load(&p->doorbell.page->count) != seen)
-        r->backoff = 0;
-}
-
-/* Threads of the application that wait, or poll; the rules are in progress.h and
- * doorbell.h. */
-
-enum { SOON_SPINS = 100, SOON_YIELDS = 20 };
-enum { POLLS_A_YIELD = 64 };
-
-static const struct backoff waiter_rung = {1000, 4000, 1},
-                            waiter_unrung = {20, 1000, 16};
-
-static const int64_t longest_wait_us = (int64_t)1 << 50;
-
-/*
- * A thread leaves a wait. Rings from now on wake the agent; for those that came before,
- * since the last look, one more look does: cheaper than a wake-up, and often this
- * thread is back at once. What has to be looked after without a ring is the agent's.
- */
-static void progress_hand_over(struct progress *p)
-{
-    struct doorbell_page *page = p->doorbell.page;
-    atomic_fetch_sub(&page->waiters, 1);
-    if (atomic_load(&page->count) != atomic_load(&p->polled))
-        progress_drive_or_notify(p);
-    if (atomic_load(&page->waiters_asleep))
-        doorbell_wake_waiters(page);
-    else if (atomic_load(&p->unrung) || atomic_load(&p->alarm_us) != INT64_MAX)
-        doorbell_wake_agent(page);
-}
-
-void progress_without_agent(struct progress *p)
-{
-    if (!atomic_load(&p->has_agent))
-        progress_drive(p);
-}
-
-/* A thread polls in a loop of its own: now and then others have the core, whoever they
- * are, for what it waits for may need it. */
-static void progress_poll_in_vain(struct progress *p)
-{
-    if (atomic_fetch_add(&p->vain, 1) % POLLS_A_YIELD == POLLS_A_YIELD - 1)
-        sched_yield();
-}
-
-void progress_poll(struct progress *p)
-{
-    if (progress_drive_next(p) <= 0)
-        progress_poll_in_vain(p);
-}
+/* Threads of the application that wait. */
 
 static void progress_relax(void)
 {
@@ -494,7 +430,6 @@ static void progress_relax(void)
 
 bool progress_soon(struct progress *p, bool (*ready)(void *), void *arg)
 {
-    CHECK(ready);
     for (int i = 0; i < SOON_SPINS; i++) {
         if (ready(arg))
             return true;
@@ -509,21 +444,41 @@ bool progress_soon(struct progress *p, bool (*ready)(void *), void *arg)
     return false;
 }
 
+/*
+ * A thread leaves a wait. Rings from now on wake the agent. For rings that came since the last
+ * poll, one more poll suffices: it is cheaper than a wake-up, and often this thread is back at
+ * once. The agent takes care of what comes without a ring.
+ */
+static void progress_hand_over(struct progress *p)
+{
+    struct doorbell_page *page = p->doorbell.page;
+    atomic_fetch_sub(&page->waiters, 1);
+    if (atomic_load(&page->count) != atomic_load(&p->polled))
+        progress_drive_or_notify(p);
+    if (atomic_load(&page->waiters_asleep))
+        doorbell_wake_waiters(page);
+    else if (atomic_load(&p->unrung) || atomic_load(&p->alarm_us) != INT64_MAX)
+        doorbell_wake_agent(page);
+}
+
 static int progress_wait_for(struct progress *p, bool (*ready)(void *), void *arg,
-                             int64_t timeout_us, int looked)
+                             int64_t timeout_us, int polls)
 {
     struct doorbell_page *page = p->doorbell.page;
     int64_t deadline =
         clock_us() + (timeout_us < longest_wait_us ? timeout_us : longest_wait_us);
-    struct rest rest = {.looks = looked};
+    struct rest rest = {.polls = polls};
     int rc = PCOLL_OK;
     atomic_fetch_add(&page->waiters, 1);
     for (;;) {
         uint32_t seen = atomic_load(&page->count);
-        bool moved = false;
-        int happened = progress_rest_asks(p, &rest, WAITER_LOOKS)
-                           ? progress_drive_timed(p, &moved)
-                           : progress_drive_or_notify(p);
+        /* Before a sleep find out whether MPI moves data, unless an alarm makes some thread poll
+         * anyway. */
+        bool timed = rest.polls >= WAITER_POLLS - 1 &&
+                     atomic_load(&p->alarm_us) == INT64_MAX,
+             moved = false;
+        int happened =
+            timed ? progress_drive_timed(p, &moved) : progress_drive_or_notify(p);
         if (ready(arg))
             break;
         int64_t left = deadline - clock_us();
@@ -534,11 +489,10 @@ static int progress_wait_for(struct progress *p, bool (*ready)(void *), void *ar
         if (happened > 0)
             rest = (struct rest){0};
         else if (moved)
-            rest = (struct rest){.looks = WAITER_LOOKS - MOVED_LOOKS, .moved = true};
+            rest = (struct rest){.polls = WAITER_POLLS - MOVED_POLLS, .moved = true};
         else
-            progress_take_rest(p, &rest, seen, DOORBELL_WAITER, WAITER_LOOKS,
-                               progress_must_poll(p) || rest.moved ? waiter_unrung
-                                                                   : waiter_rung,
+            progress_take_rest(p, &rest, seen, DOORBELL_WAITER, WAITER_POLLS,
+                               &waiter_backoff[progress_must_poll(p) || rest.moved],
                                left);
     }
     progress_hand_over(p);
@@ -550,7 +504,6 @@ static int progress_wait_for(struct progress *p, bool (*ready)(void *), void *ar
 int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
                   int64_t timeout_us)
 {
-    CHECK(ready);
     if (!p)
         return ready(arg) ? PCOLL_OK : PCOLL_EAGAIN;
     progress_without_agent(p);
@@ -560,27 +513,21 @@ int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
 int progress_sleep(struct progress *p, bool (*ready)(void *), void *arg,
                    int64_t timeout_us)
 {
-    CHECK(ready);
     return ready(arg) ? PCOLL_OK
-                      : progress_wait_for(p, ready, arg, timeout_us, WAITER_LOOKS);
+                      : progress_wait_for(p, ready, arg, timeout_us, WAITER_POLLS);
 }
 
-/* The time until the first warning, in microseconds. Python complains of values that are not
- * numbers (_core/settings.py). */
-static int64_t progress_stall_limit(void)
+void progress_wait_or_warn(struct progress *p, uint32_t rank, bool (*ready)(void *),
+                           void *arg,
+                           void (*explain)(void *arg, char *text, size_t capacity))
 {
-    const char *text = environment_get("PARTIALCOLL_STALL_WARN");
-    char *end;
-    double seconds = text ? decimal_parse(text, &end) : 10;
-    bool valid = !text || (end != text && !*end && seconds > 0 && seconds < 1e9);
-    return (int64_t)(1e6 * (valid ? seconds : 10));
-}
-
-void stall_wait(struct progress *p, uint32_t rank, bool (*ready)(void *), void *arg,
-                void (*explain)(void *arg, char *text, size_t capacity))
-{
-    char text[500];
-    int64_t begin = clock_us(), limit = progress_stall_limit();
+    /* Python complains about values that are not numbers (_core/settings.py). */
+    const char *setting = environment_get("PARTIALCOLL_STALL_WARN");
+    char text[500], *end;
+    double seconds = setting ? decimal_parse(setting, &end) : 10;
+    if (setting && (end == setting || *end || !(seconds > 0 && seconds < 1e9)))
+        seconds = 10;
+    int64_t begin = clock_us(), limit = (int64_t)(1e6 * seconds);
     while (progress_wait(p, ready, arg, begin + limit - clock_us()) == PCOLL_EAGAIN) {
         explain(arg, text, sizeof text);
         fprintf(stderr, "partialcoll: rank %u: waiting for %.1f s: %s\n", rank,

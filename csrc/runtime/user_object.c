@@ -178,8 +178,8 @@ static void user_object_entry_end(struct entry *entry)
     struct user_object *o = (struct user_object *)entry;
     struct communicator *c = o->communicator;
     for (bool over = false; !over;) {
-        stall_wait(c->progress, c->transport->rank, user_object_is_closed, o,
-                   user_object_explain);
+        progress_wait_or_warn(c->progress, c->transport->rank, user_object_is_closed, o,
+                              user_object_explain);
         outage_enter(c->outage);
         over = user_object_dispose_closed(o, false);
         outage_leave(c->outage);
