@@ -85,7 +85,7 @@ static int gossip_open_window(struct communicator *communicator, const void *com
                               struct gossip_memory *memory)
 {
     communicator_end_leftovers(communicator);
-    int rc = window_open(communicator, comm, memory->layout.bytes, &memory->window);
+    int rc = shared_window_open(communicator, comm, memory->layout.bytes, &memory->window);
     return rc == PCOLL_OK ? agree_outcome(communicator, gossip_memory_clear(memory))
                           : rc;
 }

@@ -226,7 +226,7 @@ static int group_create_open_window(struct communicator *c, const void *comm,
                                     struct group *g)
 {
     communicator_end_leftovers(c);
-    int rc = window_open(c, comm, g->place.bytes, &g->window);
+    int rc = shared_window_open(c, comm, g->place.bytes, &g->window);
     return rc == PCOLL_OK ? agree_outcome(c, group_object_attach(g)) : rc;
 }
 

@@ -15,22 +15,17 @@
 
 struct shared_window {
     struct window base;
-    struct segment segment; /* of its memory, or none */
-    char *memory;
-    size_t bytes; /* of each rank: whole pages */
+    struct segment segment;
+    size_t bytes; /* Size of each rank's part: whole pages. */
 };
 
-enum { PAGE = 4096 };
-
-static struct shared_window *shared_window_of(struct window *w)
-{
-    return (struct shared_window *)w;
-}
+enum { SHARED_WINDOW_PAGE = 4096 };
 
 static char *shared_window_at(struct window *w, uint32_t peer, size_t offset)
 {
-    CHECK(peer < w->size && offset <= shared_window_of(w)->bytes);
-    return shared_window_of(w)->memory + peer * shared_window_of(w)->bytes + offset;
+    struct shared_window *s = (struct shared_window *)w;
+    CHECK(peer < w->size && offset <= s->bytes);
+    return (char *)s->segment.memory + peer * s->bytes + offset;
 }
 
 static int shared_window_get(struct window *w, uint32_t peer, size_t offset, void *into,
@@ -47,39 +42,22 @@ static int shared_window_put(struct window *w, uint32_t peer, size_t offset,
     return PCOLL_OK;
 }
 
-static void shared_window_add_double(_Atomic uint64_t *to, double by)
-{
-    uint64_t before = atomic_load_explicit(to, memory_order_relaxed), after;
-    double value;
-    do {
-        memcpy(&value, &before, sizeof value);
-        value += by;
-        memcpy(&after, &value, sizeof after);
-    } while (!atomic_compare_exchange_weak(to, &before, after));
-}
-
-static void shared_window_add_pair(_Atomic uint64_t *to, const float by[2])
-{
-    uint64_t before = atomic_load_explicit(to, memory_order_relaxed), after;
-    float value[2];
-    do {
-        memcpy(value, &before, sizeof value);
-        value[0] += by[0];
-        value[1] += by[1];
-        memcpy(&after, value, sizeof after);
-    } while (!atomic_compare_exchange_weak(to, &before, after));
-}
-
-static void shared_window_add_float(_Atomic uint32_t *to, float by)
-{
-    uint32_t before = atomic_load_explicit(to, memory_order_relaxed), after;
-    float value;
-    do {
-        memcpy(&value, &before, sizeof value);
-        value += by;
-        memcpy(&after, &value, sizeof after);
-    } while (!atomic_compare_exchange_weak(to, &before, after));
-}
+/* Define a function that adds n elements, which make up one word, by one compare-and-swap. */
+#define SHARED_WINDOW_ADD(name, word, element, n)                                      \
+    static void name(_Atomic word *to, const element *by)                              \
+    {                                                                                  \
+        word before = atomic_load_explicit(to, memory_order_relaxed), after;           \
+        element value[n];                                                              \
+        do {                                                                           \
+            memcpy(value, &before, sizeof value);                                      \
+            for (int i = 0; i < (n); i++)                                              \
+                value[i] += by[i];                                                     \
+            memcpy(&after, value, sizeof after);                                       \
+        } while (!atomic_compare_exchange_weak(to, &before, after));                   \
+    }
+SHARED_WINDOW_ADD(shared_window_add_double, uint64_t, double, 1)
+SHARED_WINDOW_ADD(shared_window_add_pair, uint64_t, float, 2)
+SHARED_WINDOW_ADD(shared_window_add_float, uint32_t, float, 1)
 
 static int shared_window_add(struct window *w, uint32_t peer, size_t offset,
                              const void *from, int dtype, size_t count)
@@ -89,7 +67,7 @@ static int shared_window_add(struct window *w, uint32_t peer, size_t offset,
     CHECK(offset % sizeof *to == 0);
     if (dtype == PCOLL_FLOAT64) {
         for (size_t i = 0; i < count; i++)
-            shared_window_add_double(to + i, ((const double *)from)[i]);
+            shared_window_add_double(to + i, (const double *)from + i);
         return PCOLL_OK;
     }
     const float *by = from;
@@ -97,7 +75,7 @@ static int shared_window_add(struct window *w, uint32_t peer, size_t offset,
         if (by[2 * i] != 0 || by[2 * i + 1] != 0)
             shared_window_add_pair(to + i, by + 2 * i);
     if (count % 2)
-        shared_window_add_float((_Atomic uint32_t *)(to + count / 2), by[count - 1]);
+        shared_window_add_float((_Atomic uint32_t *)(to + count / 2), by + count - 1);
     return PCOLL_OK;
 }
 
@@ -120,8 +98,9 @@ static int shared_window_get_sums(struct window *w, uint32_t peer, size_t offset
     return PCOLL_OK;
 }
 
-static int shared_window_fence(void)
+static int shared_window_sync(struct window *w)
 {
+    (void)w;
     fence_all();
     return PCOLL_OK;
 }
@@ -129,22 +108,16 @@ static int shared_window_fence(void)
 static int shared_window_complete(struct window *w, uint32_t peer)
 {
     CHECK(peer < w->size);
-    (void)w, (void)peer;
-    return shared_window_fence();
-}
-
-static int shared_window_sync_stores(struct window *w)
-{
-    (void)w;
-    return shared_window_fence();
+    (void)peer;
+    return shared_window_sync(w);
 }
 
 static int shared_window_begin_get(struct window *w, uint32_t peer, size_t offset,
                                    void *into, size_t bytes, struct window_get *g)
 {
     g->request = 0;
-    int rc = shared_window_get(w, peer, offset, into, bytes);
-    return rc == PCOLL_OK ? shared_window_fence() : rc;
+    shared_window_get(w, peer, offset, into, bytes);
+    return shared_window_sync(w);
 }
 
 static int shared_window_is_over(struct window *w, struct window_get *g, bool *over)
@@ -178,16 +151,16 @@ static int shared_window_compare_swap(struct window *w, uint32_t peer, size_t of
     return PCOLL_OK;
 }
 
-/* Of the segment that all have: what is given back is so for all. */
+/* Pages of the segment that a rank gives back are given back for all ranks. */
 static void shared_window_retire(struct window *w)
 {
-    madvise(shared_window_at(w, w->rank, 0), shared_window_of(w)->bytes, MADV_REMOVE);
+    madvise(shared_window_at(w, w->rank, 0), ((struct shared_window *)w)->bytes,
+            MADV_REMOVE);
 }
 
 static void shared_window_destroy(struct window *w)
 {
-    if (shared_window_of(w)->segment.memory)
-        segment_close(&shared_window_of(w)->segment);
+    segment_close(&((struct shared_window *)w)->segment);
     free(w);
 }
 
@@ -202,29 +175,11 @@ static const struct window_ops shared_window_ops = {
     .flush = shared_window_complete,
     .fetch_add = shared_window_fetch_add,
     .compare_swap = shared_window_compare_swap,
-    .sync = shared_window_sync_stores,
+    .sync = shared_window_sync,
     .retire = shared_window_retire,
     .destroy = shared_window_destroy};
 
-int shared_window_create(void *memory, size_t bytes, uint32_t rank, uint32_t ranks,
-                         struct window **out)
-{
-    CHECK(memory && rank < ranks);
-    struct shared_window *s = calloc(1, sizeof *s);
-    if (!s)
-        return fail(PCOLL_ENOMEM, "no memory for a window");
-    s->base = (struct window){.ops = &shared_window_ops,
-                              .rank = rank,
-                              .size = ranks,
-                              .local = true,
-                              .memory = (char *)memory + rank * bytes};
-    s->memory = memory;
-    s->bytes = bytes;
-    *out = &s->base;
-    return PCOLL_OK;
-}
-
-/* Where it comes from. */
+/* Opening. */
 
 static bool shared_window_on_one_host(const struct transport *t)
 {
@@ -234,44 +189,37 @@ static bool shared_window_on_one_host(const struct transport *t)
     return one;
 }
 
-static uint64_t shared_window_cookie_of(const struct communicator *c, uint32_t rank)
+static uint64_t shared_window_cookie(const struct communicator *c, uint32_t rank)
 {
     const struct transport *t = c->transport;
     return rank == t->rank ? progress_doorbell(c->progress)->page->cookie
                            : t->doorbells[rank]->cookie;
 }
 
-static int shared_window_make_segment(const struct communicator *c, size_t bytes,
-                                      struct segment *s)
+/* One rank makes the segment, the others open it through its file, which all may close when all
+ * have the segment or a rank has failed. */
+static int shared_window_share(struct communicator *c, size_t bytes, struct segment *s)
 {
-    int rc = segment_create(bytes, shared_window_cookie_of(c, c->transport->rank), s);
-    if (rc == PCOLL_ENOMEM)
-        rc = fail(rc,
-                  "windows need %zu bytes of shared memory on this host, and they are "
-                  "not there: take smaller buffers, or a shorter queue",
-                  bytes);
-    return rc;
-}
-
-/* All have it, or nobody; then its file may be closed. */
-static int shared_window_share_segment(struct communicator *c, size_t bytes,
-                                       struct segment *s)
-{
-    uint32_t maker = transport_lowest(c->transport);
-    bool makes = maker == c->transport->rank;
+    const struct transport *t = c->transport;
+    uint32_t maker = transport_lowest(t);
+    uint64_t *fds, cookie = shared_window_cookie(c, maker);
+    int made = PCOLL_OK;
     *s = (struct segment){.fd = -1};
-    int made = makes ? shared_window_make_segment(c, bytes, s) : PCOLL_OK;
-    uint64_t *fds;
+    if (maker == t->rank)
+        made = segment_create(bytes, cookie, s);
+    if (made == PCOLL_ENOMEM)
+        made =
+            fail(made,
+                 "windows need %zu bytes of shared memory on this host, and they are "
+                 "not there: take smaller buffers, or a shorter queue",
+                 bytes);
     int rc = agree_gather(c, (uint64_t)(s->fd + 1), &fds);
-    if (rc == PCOLL_OK) {
-        if (!makes && !fds[maker])
-            made =
-                fail(PCOLL_ENOMEM, "rank %u could not make the shared memory", maker);
-        else if (!makes)
-            made = segment_open(c->transport->pids[maker], fds[maker] - 1, bytes,
-                                shared_window_cookie_of(c, maker), s);
-        rc = agree_outcome(c, made);
-    }
+    if (rc == PCOLL_OK && maker != t->rank)
+        made =
+            fds[maker]
+                ? segment_open(t->pids[maker], fds[maker] - 1, bytes, cookie, s)
+                : fail(PCOLL_ENOMEM, "rank %u could not make the shared memory", maker);
+    rc = rc ?: agree_outcome(c, made);
     free(fds);
     segment_sealed(s);
     if (rc != PCOLL_OK && s->memory)
@@ -279,40 +227,44 @@ static int shared_window_share_segment(struct communicator *c, size_t bytes,
     return rc;
 }
 
-static int shared_window_open_shared(struct communicator *c, size_t bytes,
-                                     struct window **out)
+static int shared_window_create(struct communicator *c, size_t bytes,
+                                struct window **out)
 {
     const struct transport *t = c->transport;
-    struct segment s;
-    size_t each = (bytes + PAGE - 1) / PAGE * PAGE;
-    int rc = shared_window_share_segment(c, each * t->size, &s);
-    if (rc != PCOLL_OK)
+    struct shared_window *w = calloc(1, sizeof *w);
+    struct segment segment;
+    bytes = (bytes + SHARED_WINDOW_PAGE - 1) / SHARED_WINDOW_PAGE * SHARED_WINDOW_PAGE;
+    int rc =
+        agree_outcome(c, w ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a window"));
+    rc = rc ?: shared_window_share(c, bytes * t->size, &segment);
+    if (rc != PCOLL_OK) {
+        free(w);
         return rc;
-    struct window *w = NULL;
-    rc = agree_outcome(c, shared_window_create(s.memory, each, t->rank, t->size, &w));
-    if (w)
-        shared_window_of(w)->segment = s;
-    else
-        segment_close(&s);
-    if (w && rc != PCOLL_OK)
-        w->ops->destroy(w);
-    else
-        *out = w;
-    return rc;
+    }
+    *w = (struct shared_window){
+        .base = {.ops = &shared_window_ops,
+                 .rank = t->rank,
+                 .size = t->size,
+                 .local = true,
+                 .memory = (char *)segment.memory + t->rank * bytes},
+        .segment = segment,
+        .bytes = bytes};
+    *out = &w->base;
+    return PCOLL_OK;
 }
 
-int window_open(struct communicator *c, const void *comm, size_t bytes,
-                struct window **out)
+int shared_window_open(struct communicator *c, const void *comm, size_t bytes,
+                       struct window **out)
 {
     CHECK(c->progress && bytes);
-    uint64_t apart = !shared_window_on_one_host(c->transport);
+    uint64_t separate = !shared_window_on_one_host(c->transport);
     if (!pcoll_tells_of_failures())
         return agree_outcome(c, window_mpi_create(comm, bytes, out));
-    int rc = agree_max(c, &apart, 1);
+    int rc = agree_max(c, &separate, 1);
     if (rc != PCOLL_OK)
         return rc;
-    if (!apart)
-        return shared_window_open_shared(c, bytes, out);
+    if (!separate)
+        return shared_window_create(c, bytes, out);
     if (c->outage)
         return fail(PCOLL_EINVAL,
                     "on_failure: \"continue\" needs all ranks on one host for gossip "

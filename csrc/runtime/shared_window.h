@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A window (transport/window.h) in memory that the ranks of one host share, where ranks
- * may die and the others live on. No step takes a lock, so one that dies in the middle of
- * it holds nobody up, as it does in windows of MPI (Open MPI's component sm adds under a
- * lock that the dead never open). What the dead have written stays readable; a new one is
- * never needed.
+ * A window (transport/window.h) in memory that the ranks of one host share, where ranks may die
+ * and the others live on. No step takes a lock, so a rank that dies in the middle of a step
+ * delays no other. (In windows of MPI it can: Open MPI's component sm adds under a lock that a
+ * dead rank never opens.) What the dead have written stays readable.
  *
- * Who writes what is the business of who uses it. Words are changed by single atomic steps,
- * sums by a compare-and-swap for each pair of elements (of 4 bytes), or element (of 8, and
- * the last of an odd number): the boundaries are the same for all, since chunks begin at
- * multiples of 8 bytes. Bytes are copied as they are: who reads them while they are written
- * has to notice, as in any window.
+ * The users of a window decide which rank writes what. Words are changed by single atomic steps,
+ * sums by a compare-and-swap for each pair of elements (of 4 bytes) or element (of 8 bytes, and
+ * the last of an odd number). The boundaries are the same for all ranks, because chunks begin at
+ * multiples of 8 bytes. Bytes are copied without synchronization: a rank that reads them while
+ * they are written has to notice that, as in any window.
  *
- * Orderings: words are sequentially consistent; `complete`, `flush` and `sync` are fences
- * between bytes and words.
+ * Words are sequentially consistent; `complete`, `flush` and `sync` are fences between bytes and
+ * words.
  */
 #ifndef PCOLL_RUNTIME_SHARED_WINDOW_H
 #define PCOLL_RUNTIME_SHARED_WINDOW_H
@@ -21,15 +20,10 @@
 #include "runtime/communicator.h"
 #include "transport/window.h"
 
-/* The window of an object of this communicator: such a one where MPI goes on when a rank
- * dies and all ranks are on one host, else MPI's, on *comm. PCOLL_EINVAL where the objects
- * go on, and it would be MPI's. Collective; an error on every rank or on none. */
-int window_open(struct communicator *c, const void *comm, size_t bytes,
-                struct window **out);
-
-/* The same over memory that is there: each of `ranks` has so many bytes of it, one after
- * the other. PCOLL_ENOMEM. */
-int shared_window_create(void *memory, size_t bytes, uint32_t rank, uint32_t ranks,
-                         struct window **out);
+/* Open the window of an object of this communicator: such a window where MPI continues when a
+ * rank dies and all ranks are on one host, otherwise a window of MPI on *comm. PCOLL_EINVAL: the
+ * object continues, and it would be a window of MPI. Collective; an error is one on all ranks. */
+int shared_window_open(struct communicator *c, const void *comm, size_t bytes,
+                       struct window **out);
 
 #endif
