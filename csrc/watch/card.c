@@ -35,8 +35,8 @@ static uint32_t card_address_of(const struct ifaddrs *i)
     return ((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr.s_addr;
 }
 
-/* Is this item of a list the interface's name, its address, or a network that the address is
- * in, such as 10.0.0.0/8? */
+/* Return whether this item of a list is the interface's name, its address, or a network that the
+ * address is in, such as 10.0.0.0/8. */
 static bool card_is_named(const struct ifaddrs *i, const char *item)
 {
     char network[INET_ADDRSTRLEN] = "";
@@ -89,7 +89,8 @@ static const char *const card_settings_of_mpi[] = {
     "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE",
     "MPIR_CVAR_CH3_NETWORK_IFACE"};
 
-static atomic_flag card_reported = ATOMIC_FLAG_INIT; /* That there is no interface. */
+static atomic_flag card_reported =
+    ATOMIC_FLAG_INIT; /* The missing interface has been reported. */
 
 static bool card_find_addresses(struct watch_card *card, const struct ifaddrs *all)
 {

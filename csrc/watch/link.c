@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See link.h. No call here blocks. */
+/* See link.h. */
 #include "watch/link.h"
 
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -19,7 +18,7 @@
 static const int64_t link_step_us = 3000000, link_longest_pause_us = 30000000;
 static const uint32_t link_magic = 0x7063574c, link_version = 1;
 
-/* What a tag or a key is made for. */
+/* The purpose of a tag or a key. */
 enum link_label {
     LINK_KEY = 1,
     LINK_PROOF,
@@ -29,36 +28,25 @@ enum link_label {
     LINK_FROM_LISTENING
 };
 
-bool link_connects(const struct link *l, const struct watch_card *own)
+/* Return whether this process connects, and not the peer. */
+static bool link_connects(const struct link *l, const struct watch_card *own)
 {
     return own->id < l->peer.id;
-}
-
-static struct siphash_key link_derive_key(const struct watch_card *a,
-                                          const struct watch_card *b)
-{
-    const struct watch_card *low = a->id < b->id ? a : b, *high = low == a ? b : a;
-    const struct {
-        uint64_t label, low, high;
-        struct siphash_key secret;
-    } from = {LINK_KEY, low->id, high->id, high->secret};
-    return siphash_derive(low->secret, &from, sizeof from);
 }
 
 void link_init(struct link *l, const struct watch_card *own,
                const struct watch_card *peer, uint64_t host)
 {
+    const struct watch_card *low = own->id < peer->id ? own : peer;
+    const struct watch_card *high = low == own ? peer : own;
+    const struct {
+        uint64_t label, low, high;
+        struct siphash_key secret;
+    } from = {LINK_KEY, low->id, high->id, high->secret};
     *l = (struct link){.peer = *peer,
                        .host = host,
-                       .key = link_derive_key(own, peer),
-                       .fd = -1,
-                       .slot = -1};
-}
-
-bool link_is_valid_hello(const struct link_hello *hello, const struct watch_card *own)
-{
-    return hello->magic == link_magic && hello->version == link_version &&
-           hello->to == own->id && hello->from < own->id;
+                       .key = siphash_derive(low->secret, &from, sizeof from),
+                       .fd = -1};
 }
 
 bool link_draw_challenge(struct link_challenge *challenge)
@@ -90,6 +78,31 @@ static struct siphash_tag link_news_tag(const struct link *l, bool connecting,
     return siphash_tag_of(l->session, over, sizeof over);
 }
 
+/* Sockets. */
+
+static void link_set(int fd, int level, int option, int value)
+{
+    setsockopt(fd, level, option, &value, sizeof value);
+}
+
+bool link_send(int fd, const void *data, size_t bytes)
+{
+    return send(fd, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)bytes;
+}
+
+/* Read until *got is `bytes`. Return 1 then, 0 if more is to come, -1 at the end, with errno. */
+static int link_read(int fd, void *into, size_t bytes, unsigned *got)
+{
+    ssize_t n = recv(fd, (char *)into + *got, bytes - *got, MSG_DONTWAIT);
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR ? 0 : -1;
+    errno = 0;
+    if (n == 0)
+        return -1;
+    *got += (unsigned)n;
+    return *got == bytes;
+}
+
 static void link_close(struct link *l)
 {
     if (l->fd >= 0)
@@ -105,10 +118,7 @@ void link_end(struct link *l)
     l->state = LINK_OVER;
 }
 
-static void link_set(int fd, int level, int option, int value)
-{
-    setsockopt(fd, level, option, &value, sizeof value);
-}
+/* A proven connection. */
 
 /* The kernel asks in each fifth of the timeout. It counts from the last answer and checks when
  * it asks, so one fifth is left out. */
@@ -133,18 +143,12 @@ static void link_begin_session(struct link *l, double timeout)
 void link_accept(struct link *l, int fd, const struct link_handshake *handshake,
                  double timeout)
 {
-    struct siphash_tag answer;
     CHECK(l->state == LINK_AWAITED && l->fd < 0);
     l->fd = fd;
     l->handshake = *handshake;
-    answer = link_tag(l, LINK_ANSWER, handshake);
+    struct siphash_tag answer = link_tag(l, LINK_ANSWER, handshake);
     link_begin_session(l, timeout);
     l->mute = !link_send(fd, &answer, sizeof answer);
-}
-
-bool link_send(int fd, const void *data, size_t bytes)
-{
-    return send(fd, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)bytes;
 }
 
 /* The kernel reports an error once. */
@@ -161,116 +165,8 @@ void link_tell(struct link *l, const struct watch_card *own, uint64_t host)
     }
 }
 
-/* Set `attempt` to the next address of the peer; false: none is left. An address that this host
- * has, too, usually leads back to this host (a bridge for containers), so it is tried last. */
-static bool link_next_address(struct link *l, const struct watch_card *own)
-{
-    for (; l->attempt < 2 * CARD_ADDRESSES; l->attempt++) {
-        uint32_t address = l->peer.address[l->attempt % CARD_ADDRESSES];
-        bool last = l->attempt >= CARD_ADDRESSES;
-        if (address && card_has(own, address) == last)
-            return true;
-    }
-    return false;
-}
-
-/* Nobody knows which address leads there, so each is tried in turn. */
-static void link_connect_next(struct link *l, const struct watch_card *own)
-{
-    link_close(l);
-    if (!link_next_address(l, own)) {
-        int64_t pause = (int64_t)1000000 << (l->rounds < 5 ? l->rounds++ : 5);
-        l->attempt = 0;
-        l->state = LINK_PAUSED;
-        l->due = clock_us() +
-                 (pause < link_longest_pause_us ? pause : link_longest_pause_us);
-        return;
-    }
-    struct sockaddr_in to = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)l->peer.port),
-                             .sin_addr.s_addr =
-                                 l->peer.address[l->attempt++ % CARD_ADDRESSES]};
-    l->state = LINK_CONNECTING;
-    l->due = clock_us() + link_step_us;
-    l->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (l->fd < 0 || (connect(l->fd, (struct sockaddr *)&to, sizeof to) != 0 &&
-                      errno != EINPROGRESS))
-        l->due = 0; /* the next address, at once */
-}
-
-static int link_error_of(const struct link *l)
-{
-    int error = 0;
-    socklen_t length = sizeof error;
-    getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &length);
-    return error;
-}
-
-/* The connection is made, or has failed: send the hello. */
-static void link_say_hello(struct link *l, const struct watch_card *own)
-{
-    struct pollfd at = {.fd = l->fd, .events = POLLOUT};
-    struct link_hello *hello = &l->handshake.hello;
-    if (poll(&at, 1, 0) <= 0)
-        return;
-    *hello = (struct link_hello){.magic = link_magic,
-                                 .version = link_version,
-                                 .to = l->peer.id,
-                                 .from = own->id};
-    if (link_error_of(l) || !card_draw(hello->nonce, sizeof hello->nonce) ||
-        !link_send(l->fd, hello, sizeof *hello)) {
-        link_connect_next(l, own);
-        return;
-    }
-    l->state = LINK_CHALLENGED;
-    l->due = clock_us() + link_step_us;
-}
-
-static void link_take_challenge(struct link *l, const struct watch_card *own)
-{
-    struct siphash_tag proof;
-    int got =
-        link_read(l->fd, &l->incoming.challenge, sizeof l->incoming.challenge, &l->got);
-    if (!got)
-        return;
-    l->handshake.challenge = l->incoming.challenge;
-    proof = link_proof(l, &l->handshake);
-    l->got = 0;
-    if (got < 0 || !link_send(l->fd, &proof, sizeof proof)) {
-        link_connect_next(l, own);
-        return;
-    }
-    l->state = LINK_ANSWERED;
-    l->due = clock_us() + link_step_us;
-}
-
-static void link_take_answer(struct link *l, const struct watch_card *own,
-                             double timeout)
-{
-    int got = link_read(l->fd, &l->incoming.answer, sizeof l->incoming.answer, &l->got);
-    if (!got)
-        return;
-    if (got > 0 &&
-        siphash_equal(l->incoming.answer, link_tag(l, LINK_ANSWER, &l->handshake)))
-        link_begin_session(l, timeout);
-    else
-        link_connect_next(l, own);
-}
-
-int link_read(int fd, void *into, size_t bytes, unsigned *got)
-{
-    ssize_t n = recv(fd, (char *)into + *got, bytes - *got, MSG_DONTWAIT);
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR ? 0 : -1;
-    errno = 0;
-    if (n == 0)
-        return -1;
-    *got += (unsigned)n;
-    return *got == bytes;
-}
-
-/* Do these errors say that there is no answer, or no way to the host any more? Other errors say
- * that the process has ended or refuses, so its host is there. */
+/* Return whether this error says that there is no answer, or no way to the host any more. Other
+ * errors say that the process has ended or refuses, so its host is there. */
 static bool link_is_silence(int error)
 {
     return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH ||
@@ -301,6 +197,102 @@ static enum link_event link_take_news(struct link *l, const struct watch_card *o
     return LINK_NEWS;
 }
 
+/* The side that connects. */
+
+static void link_begin_step(struct link *l, enum link_state state)
+{
+    l->state = state;
+    l->due = clock_us() + link_step_us;
+    l->got = 0;
+}
+
+/* Set `attempt` to the next address of the peer; false: none is left. An address that this host
+ * has, too, usually leads back to this host (a bridge for containers), so it is tried last. */
+static bool link_next_address(struct link *l, const struct watch_card *own)
+{
+    for (; l->attempt < 2 * CARD_ADDRESSES; l->attempt++) {
+        uint32_t address = l->peer.address[l->attempt % CARD_ADDRESSES];
+        bool last = l->attempt >= CARD_ADDRESSES;
+        if (address && card_has(own, address) == last)
+            return true;
+    }
+    return false;
+}
+
+/* No rank knows which address leads there, so each is tried in turn. */
+static void link_connect_next(struct link *l, const struct watch_card *own)
+{
+    link_close(l);
+    if (!link_next_address(l, own)) {
+        int64_t pause = (int64_t)1000000 << (l->rounds < 5 ? l->rounds++ : 5);
+        l->attempt = 0;
+        l->state = LINK_PAUSED;
+        l->due = clock_us() +
+                 (pause < link_longest_pause_us ? pause : link_longest_pause_us);
+        return;
+    }
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)l->peer.port),
+                             .sin_addr.s_addr =
+                                 l->peer.address[l->attempt++ % CARD_ADDRESSES]};
+    link_begin_step(l, LINK_CONNECTING);
+    l->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (l->fd < 0 || (connect(l->fd, (struct sockaddr *)&to, sizeof to) != 0 &&
+                      errno != EINPROGRESS))
+        l->due = 0; /* The next address, at once. */
+}
+
+/* The connection is made, or has failed: send the hello. */
+static bool link_say_hello(struct link *l, const struct watch_card *own)
+{
+    int error = 0;
+    socklen_t length = sizeof error;
+    struct link_hello *hello = &l->handshake.hello;
+    *hello = (struct link_hello){.magic = link_magic,
+                                 .version = link_version,
+                                 .to = l->peer.id,
+                                 .from = own->id};
+    getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &length);
+    return !error && card_draw(hello->nonce, sizeof hello->nonce) &&
+           link_send(l->fd, hello, sizeof *hello);
+}
+
+/* Continue the handshake as far as messages have arrived; false: it has failed. */
+static bool link_shake_hands(struct link *l, const struct watch_card *own,
+                             double timeout)
+{
+    int got = 1;
+    struct siphash_tag proof;
+    if (l->state == LINK_CONNECTING)
+        got = poll(&(struct pollfd){.fd = l->fd, .events = POLLOUT}, 1, 0) > 0;
+    else if (l->state == LINK_CHALLENGED)
+        got = link_read(l->fd, &l->incoming.challenge, sizeof l->incoming.challenge,
+                        &l->got);
+    else
+        got = link_read(l->fd, &l->incoming.answer, sizeof l->incoming.answer, &l->got);
+    if (got <= 0)
+        return !got;
+    switch (l->state) {
+    case LINK_CONNECTING:
+        if (!link_say_hello(l, own))
+            return false;
+        link_begin_step(l, LINK_CHALLENGED);
+        return true;
+    case LINK_CHALLENGED:
+        l->handshake.challenge = l->incoming.challenge;
+        proof = link_proof(l, &l->handshake);
+        if (!link_send(l->fd, &proof, sizeof proof))
+            return false;
+        link_begin_step(l, LINK_ANSWERED);
+        return true;
+    default:
+        if (!siphash_equal(l->incoming.answer, link_tag(l, LINK_ANSWER, &l->handshake)))
+            return false;
+        link_begin_session(l, timeout);
+        return true;
+    }
+}
+
 enum link_event link_step(struct link *l, const struct watch_card *own, double timeout,
                           uint64_t *host)
 {
@@ -308,14 +300,9 @@ enum link_event link_step(struct link *l, const struct watch_card *own, double t
         return link_take_news(l, own, host);
     if (!link_connects(l, own) || l->state == LINK_OVER)
         return LINK_QUIET;
-    if (l->state == LINK_AWAITED || clock_us() >= l->due)
+    if (l->state == LINK_AWAITED || clock_us() >= l->due ||
+        (l->state != LINK_PAUSED && !link_shake_hands(l, own, timeout)))
         link_connect_next(l, own);
-    else if (l->state == LINK_CONNECTING)
-        link_say_hello(l, own);
-    else if (l->state == LINK_CHALLENGED)
-        link_take_challenge(l, own);
-    else if (l->state == LINK_ANSWERED)
-        link_take_answer(l, own, timeout);
     return LINK_QUIET;
 }
 
@@ -326,22 +313,20 @@ short link_wants(const struct link *l)
 
 bool link_is_timed(const struct link *l)
 {
-    return l->state == LINK_PAUSED || l->state == LINK_CONNECTING ||
-           l->state == LINK_CHALLENGED || l->state == LINK_ANSWERED;
+    return l->state >= LINK_PAUSED && l->state <= LINK_ANSWERED;
 }
+
+/* The listener. */
 
 static const int64_t listener_proof_us = 5000000, listener_pause_us = 1000000;
 
-/* The one address of a card, or all of the host: listener_is_selected() sorts out the rest. */
-static uint32_t listener_address(const struct watch_card *own)
-{
-    return own->address[1] ? INADDR_ANY : own->address[0];
-}
-
+/* Listen on the one address of a card, or on all addresses of the host: listener_is_selected
+ * drops the rest. */
 bool listener_open(struct listener *l, struct watch_card *own)
 {
     struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_addr.s_addr = listener_address(own)};
+                             .sin_addr.s_addr =
+                                 own->address[1] ? INADDR_ANY : own->address[0]};
     socklen_t length = sizeof at;
     l->count = 0;
     l->paused_to = 0;
@@ -375,23 +360,19 @@ static void listener_forget(struct listener *l, int i)
             (size_t)(l->count - i) * sizeof *l->incoming);
 }
 
-static void listener_drop(struct listener *l, int i)
-{
-    close(l->incoming[i].fd);
-    listener_forget(l, i);
-}
-
 bool listener_add(struct listener *l, int fd)
 {
     bool full = l->count == LISTENER_UNPROVEN;
-    if (full)
-        listener_drop(l, 0);
+    if (full) {
+        close(l->incoming[0].fd);
+        listener_forget(l, 0);
+    }
     l->incoming[l->count++] =
         (struct incoming){.fd = fd, .due = clock_us() + listener_proof_us};
     return !full;
 }
 
-/* Did it come to one of the addresses that were selected? */
+/* Return whether the connection came to one of the selected addresses. */
 static bool listener_is_selected(int fd, const struct watch_card *own)
 {
     struct sockaddr_in at = {0};
@@ -423,19 +404,38 @@ const char *listener_admit(struct listener *l, const struct watch_card *own)
     return dropped;
 }
 
-static struct link *listener_find(struct link *links, uint64_t id)
-{
-    while (links && links->peer.id != id)
-        links = links->next;
-    return links;
-}
-
 enum listener_verdict { LISTENER_KEEP, LISTENER_CLOSE, LISTENER_REFUSE, LISTENER_GIVE };
 
-/* Answer a valid hello as soon as its sender is known here. */
-static enum listener_verdict listener_challenge(struct incoming *i, struct link *links)
+static enum listener_verdict listener_continue(struct incoming *i, struct link *links,
+                                               const struct watch_card *own,
+                                               double timeout)
 {
-    const struct link *link = listener_find(links, i->handshake.hello.from);
+    struct link_hello *hello = &i->handshake.hello;
+    struct link *link = links;
+    int got = 1;
+    if (clock_us() >= i->due)
+        return LISTENER_CLOSE;
+    if (i->state == INCOMING_HELLO)
+        got = link_read(i->fd, hello, sizeof *hello, &i->got);
+    else if (i->state == INCOMING_PROOF)
+        got = link_read(i->fd, &i->proof, sizeof i->proof, &i->got);
+    if (got <= 0)
+        return got ? LISTENER_CLOSE : LISTENER_KEEP;
+    if (i->state == INCOMING_HELLO &&
+        (hello->magic != link_magic || hello->version != link_version ||
+         hello->to != own->id || hello->from >= own->id))
+        return LISTENER_REFUSE;
+    while (link && link->peer.id != hello->from)
+        link = link->next;
+    if (i->state == INCOMING_PROOF) {
+        if (!link || link->state != LINK_AWAITED)
+            return LISTENER_CLOSE;
+        if (!siphash_equal(i->proof, link_proof(link, &i->handshake)))
+            return LISTENER_REFUSE;
+        link_accept(link, i->fd, &i->handshake, timeout);
+        return LISTENER_GIVE;
+    }
+    /* Answer a valid hello as soon as its sender is known here. */
     i->state = INCOMING_PENDING;
     if (!link)
         return LISTENER_KEEP;
@@ -447,72 +447,27 @@ static enum listener_verdict listener_challenge(struct incoming *i, struct link 
     return LISTENER_KEEP;
 }
 
-static enum listener_verdict listener_take_hello(struct incoming *i, struct link *links,
-                                                 const struct watch_card *own)
-{
-    struct link_hello *hello = &i->handshake.hello;
-    int got = link_read(i->fd, hello, sizeof *hello, &i->got);
-    if (got <= 0)
-        return got ? LISTENER_CLOSE : LISTENER_KEEP;
-    return link_is_valid_hello(hello, own) ? listener_challenge(i, links)
-                                           : LISTENER_REFUSE;
-}
-
-static enum listener_verdict listener_take_proof(struct incoming *i, struct link *links,
-                                                 double timeout)
-{
-    struct link *link = listener_find(links, i->handshake.hello.from);
-    int got = link_read(i->fd, &i->proof, sizeof i->proof, &i->got);
-    if (got <= 0)
-        return got ? LISTENER_CLOSE : LISTENER_KEEP;
-    if (!link || link->state != LINK_AWAITED)
-        return LISTENER_CLOSE;
-    if (!siphash_equal(i->proof, link_proof(link, &i->handshake)))
-        return LISTENER_REFUSE;
-    link_accept(link, i->fd, &i->handshake, timeout);
-    return LISTENER_GIVE;
-}
-
-static enum listener_verdict listener_continue(struct incoming *i, struct link *links,
-                                               const struct watch_card *own,
-                                               double timeout)
-{
-    if (clock_us() >= i->due)
-        return LISTENER_CLOSE;
-    switch (i->state) {
-    case INCOMING_HELLO:
-        return listener_take_hello(i, links, own);
-    case INCOMING_PENDING:
-        return listener_challenge(i, links);
-    case INCOMING_PROOF:
-        return listener_take_proof(i, links, timeout);
-    }
-    return LISTENER_CLOSE;
-}
-
 const char *listener_step(struct listener *l, struct link *links,
                           const struct watch_card *own, double timeout)
 {
     const char *dropped = NULL;
     for (int i = 0; i < l->count;) {
-        switch (listener_continue(&l->incoming[i], links, own, timeout)) {
-        case LISTENER_KEEP:
+        enum listener_verdict verdict =
+            listener_continue(&l->incoming[i], links, own, timeout);
+        if (verdict == LISTENER_KEEP) {
             i++;
-            break;
-        case LISTENER_REFUSE:
-            dropped = "a connection that does not belong to this job";
-            listener_drop(l, i);
-            break;
-        case LISTENER_CLOSE:
-            listener_drop(l, i);
-            break;
-        case LISTENER_GIVE:
-            listener_forget(l, i);
-            break;
+            continue;
         }
+        if (verdict == LISTENER_REFUSE)
+            dropped = "a connection that does not belong to this job";
+        if (verdict != LISTENER_GIVE)
+            close(l->incoming[i].fd);
+        listener_forget(l, i);
     }
     return dropped;
 }
+
+/* Local messages. */
 
 static const uint32_t local_magic = 0x70634c4e, local_version = 1;
 
@@ -533,7 +488,7 @@ static struct siphash_tag local_tag(const struct local_message *m,
     return siphash_tag_of(to->secret, m, offsetof(struct local_message, tag));
 }
 
-/* Ask for the sender's identity before there is a name that anybody can send to. */
+/* Ask for the sender's identity before there is a name that every user can send to. */
 bool local_open(struct local *l, const struct watch_card *own)
 {
     struct sockaddr_un address;
@@ -582,7 +537,6 @@ enum local_event local_receive(const struct local *l, const struct watch_card *o
                                uint64_t *host)
 {
     struct local_message m;
-    struct siphash_tag tag;
     union {
         struct cmsghdr align;
         char bytes[CMSG_SPACE(sizeof(struct ucred))];
@@ -599,7 +553,6 @@ enum local_event local_receive(const struct local *l, const struct watch_card *o
         !local_is_from_us(&header) || m.magic != local_magic ||
         m.version != local_version)
         return LOCAL_REFUSED;
-    tag = local_tag(&m, own);
     *host = m.host;
-    return siphash_equal(tag, m.tag) ? LOCAL_NEWS : LOCAL_REFUSED;
+    return siphash_equal(m.tag, local_tag(&m, own)) ? LOCAL_NEWS : LOCAL_REFUSED;
 }

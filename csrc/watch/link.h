@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A connection between processes of two hosts, by which their kernels know of each other. The
- * process with the lower id connects, the other one listens (below).
+ * The sockets of the watch: connections between processes of two hosts, by which their kernels
+ * know of each other (link); the listener for those that come in; and messages between the
+ * processes of one host (local). No call here blocks.
+ *
+ * Of two processes on different hosts the one with the lower id connects, the other one listens.
  *
  * Handshake. Each side proves that it knows the secrets of both cards, without sending them:
  *
@@ -21,7 +24,17 @@
  * reordered, or sent back.
  *
  * Bounds. Each step of a handshake has a time limit. Each side reads exactly the bytes that it
- * expects next. A connection brings each host's number at most once (watch.c).
+ * expects next. A connection brings each host's number at most once (watch.c). At most
+ * LISTENER_UNPROVEN incoming connections have not proven yet which process they come from; one
+ * more closes the oldest. Each has five seconds in all. When the process has no descriptor left,
+ * the listener pauses for a second: a connection waits in the kernel then. A proven connection
+ * becomes that of its link, if the link has none: it never replaces one.
+ *
+ * Local messages. Each process has a datagram socket in the kernel, which accepts a message even
+ * while its process is stopped. The socket has a name in the abstract namespace, which every user
+ * of the host can read and send to. So a message counts only if the kernel says that it comes from
+ * this user, and if it carries a tag made with the secret of its receiver. A replayed message
+ * repeats what was true for good: it changes nothing.
  */
 #ifndef PCOLL_WATCH_LINK_H
 #define PCOLL_WATCH_LINK_H
@@ -31,11 +44,11 @@
 #include "watch/watch.h"
 
 enum link_state {
-    LINK_AWAITED,    /* The peer connects to us. */
-    LINK_PAUSED,     /* We connect again when `due` comes. */
+    LINK_AWAITED,    /* The peer connects to this process. */
+    LINK_PAUSED,     /* Connect again when `due` comes. */
     LINK_CONNECTING, /* Until `due`, as the next two. */
-    LINK_CHALLENGED, /* Our hello is sent, the challenge is missing. */
-    LINK_ANSWERED,   /* Our proof is sent, the answer is missing. */
+    LINK_CHALLENGED, /* The hello is sent, the challenge is missing. */
+    LINK_ANSWERED,   /* The proof is sent, the answer is missing. */
     LINK_PROVEN,
     LINK_OVER /* The process there has ended, its host is lost, or it broke the protocol. */
 };
@@ -62,7 +75,7 @@ struct link_news {
     struct siphash_tag tag;
 };
 
-/* What both sides have sent before the proof. */
+/* The messages before the proof. */
 struct link_handshake {
     struct link_hello hello;
     struct link_challenge challenge;
@@ -73,12 +86,11 @@ struct link {
     struct watch_card peer;
     uint64_t host;
     struct siphash_key key; /* Derived from both secrets. */
-    int fd;                 /* -1: none */
+    int fd;                 /* -1: none. */
     int attempt, rounds;    /* Next address to try, times that all have failed. */
-    int64_t due;            /* base/clock.h, us */
+    int64_t due;            /* base/clock.h, us. */
     struct link_handshake handshake;
-    struct siphash_key
-        session; /* Of the proven connection, with the messages counted. */
+    struct siphash_key session; /* Key of the proven connection. */
     uint64_t sent, received;
     uint32_t told; /* Number of losses that the peer has been told (watch.c). */
     bool mute;     /* The kernel did not take a message whole: none can follow it. */
@@ -89,15 +101,12 @@ struct link {
         struct link_news news;
     } incoming;
     int error; /* Error that a send has met, which the kernel does not report again. */
-    int slot;  /* Index in the list that is polled; -1: not in it. */
     struct link *next;
 };
 
-/* Return whether this process is the side that connects. */
-bool link_connects(const struct link *l, const struct watch_card *own);
 void link_init(struct link *l, const struct watch_card *own,
                const struct watch_card *peer, uint64_t host);
-/* Continue after an event on the connection, or at its time. Store the news in *host. */
+/* Continue as far as messages have arrived, or time has passed. Store the news in *host. */
 enum link_event link_step(struct link *l, const struct watch_card *own, double timeout,
                           uint64_t *host);
 /* Take over a connection whose other end has proven that it is the peer. */
@@ -111,24 +120,12 @@ void link_tell(struct link *l, const struct watch_card *own, uint64_t host);
 /* Close the connection for good. */
 void link_end(struct link *l);
 
-/* For the listener. */
-bool link_is_valid_hello(const struct link_hello *hello, const struct watch_card *own);
 bool link_draw_challenge(struct link_challenge *challenge);
 struct siphash_tag link_proof(const struct link *l,
                               const struct link_handshake *handshake);
-/* Read until *got is `bytes`: 1 then, 0 if more is to come, -1 at the end, with errno. */
-int link_read(int fd, void *into, size_t bytes, unsigned *got);
 bool link_send(int fd, const void *data, size_t bytes);
 
-/*
- * The TCP listener of a watch, and incoming connections that have not proven yet which process
- * they come from (link.h). A proven connection becomes that of its link, if the link has none:
- * it never replaces one.
- *
- * Bounds. There are at most LISTENER_UNPROVEN such connections; one more closes the oldest. Each
- * has five seconds in all. When the process has no descriptor left, the listener pauses for a
- * second: a connection waits in the kernel then.
- */
+/* The listener. */
 
 enum {
     LISTENER_UNPROVEN = 64,
@@ -138,7 +135,7 @@ enum {
 
 enum incoming_state {
     INCOMING_HELLO,   /* The hello is missing. */
-    INCOMING_PENDING, /* It is valid, but no group here has its sender yet. */
+    INCOMING_PENDING, /* The hello is valid, but no group here has its sender yet. */
     INCOMING_PROOF    /* The challenge is sent, the proof is missing. */
 };
 
@@ -152,7 +149,7 @@ struct incoming {
 };
 
 struct listener {
-    int fd;            /* -1: closed */
+    int fd;            /* -1: closed. */
     int64_t paused_to; /* Do not accept before this time. */
     int count;
     struct incoming incoming[LISTENER_UNPROVEN]; /* The oldest first. */
@@ -170,15 +167,7 @@ const char *listener_step(struct listener *l, struct link *links,
 /* Take a connection in; false: the oldest was closed for it. */
 bool listener_add(struct listener *l, int fd);
 
-/*
- * Telling the local peers, the other processes of the own host, which host is lost. Each process
- * has a datagram socket in the kernel, which accepts a message even while its process is stopped.
- *
- * The socket has a name in the abstract namespace, which every user of the host can read and send
- * to. So a message counts only if the kernel says that it comes from this user, and if it carries
- * a tag made with the secret of its receiver. A replayed message repeats what was true for good:
- * it changes nothing.
- */
+/* Local messages. */
 
 struct local_message {
     uint32_t magic, version;
@@ -187,13 +176,13 @@ struct local_message {
 };
 
 struct local {
-    int fd; /* -1: none */
+    int fd; /* -1: none. */
 };
 
 enum local_event {
-    LOCAL_NOTHING, /* no message is left */
+    LOCAL_NOTHING, /* No message is left. */
     LOCAL_NEWS,
-    LOCAL_REFUSED /* a message that no local peer has sent */
+    LOCAL_REFUSED /* A message that no local peer has sent. */
 };
 
 bool local_open(struct local *l, const struct watch_card *own);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread that holds the connections; see watch.h. */
+/* Groups, and the thread that holds the connections; see watch.h. */
 #include "watch/watch.h"
 
 #include <math.h>
@@ -19,9 +19,10 @@
 #include "base/thread.h"
 #include "watch/link.h"
 
+/* Groups. A member is a rank in whose process a watch runs. */
+
 enum { GROUP_PAIRS = 2 };
 
-/* Does a watch run in this rank's process? */
 static bool watch_group_has_watch(const struct watch_group *g, uint32_t rank)
 {
     return g->cards[rank].port != 0;
@@ -45,22 +46,11 @@ static uint32_t watch_group_member(const struct watch_group *g, uint64_t host,
     return 0;
 }
 
+/* Return whether the rank is the first member of its host. */
 static bool watch_group_is_first(const struct watch_group *g, uint32_t rank)
 {
-    for (uint32_t r = 0; r < rank; r++)
-        if (watch_group_has_watch(g, r) && g->hosts[r] == g->hosts[rank])
-            return false;
-    return watch_group_has_watch(g, rank);
-}
-
-static uint32_t watch_group_number_of(const struct watch_group *g, uint64_t host)
-{
-    uint32_t number = 0;
-    for (uint32_t r = 0; !(watch_group_is_first(g, r) && g->hosts[r] == host); r++) {
-        CHECK(r + 1 < g->size);
-        number += watch_group_is_first(g, r);
-    }
-    return number;
+    return watch_group_has_watch(g, rank) &&
+           watch_group_member(g, g->hosts[rank], 0) == rank;
 }
 
 void watch_group_each_peer(const struct watch_group *g,
@@ -71,14 +61,15 @@ void watch_group_each_peer(const struct watch_group *g,
     if (!watch_group_has_watch(g, g->rank))
         return;
     uint64_t own = g->hosts[g->rank];
-    uint32_t here = watch_group_members(g, own), a = watch_group_number_of(g, own),
-             b = 0;
-    for (uint32_t r = 0; r < g->size; r++) {
+    uint32_t here = watch_group_members(g, own), a = 0;
+    for (uint32_t r = 0; r < watch_group_member(g, own, 0); r++)
+        a += watch_group_is_first(g, r);
+    for (uint32_t r = 0, b = 0; r < g->size; r++) {
         uint64_t host = g->hosts[r];
         if (!watch_group_is_first(g, r))
             continue;
-        uint32_t there = watch_group_members(g, host),
-                 pairs = here > there ? here : there;
+        uint32_t there = watch_group_members(g, host);
+        uint32_t pairs = here > there ? here : there;
         for (uint32_t k = 0; host != own && k < GROUP_PAIRS && k < pairs; k++)
             if (watch_group_member(g, own, (b + k) % here) == g->rank)
                 each(arg, &g->cards[watch_group_member(g, host, (a + k) % there)],
@@ -87,30 +78,11 @@ void watch_group_each_peer(const struct watch_group *g,
     }
 }
 
-bool watch_group_has_host(const struct watch_group *g, uint64_t host)
-{
-    for (uint32_t r = 0; r < g->size; r++)
-        if (g->hosts[r] == host)
-            return true;
-    return false;
-}
+/* The watch. */
 
-bool watch_group_has_process(const struct watch_group *g, uint64_t id)
-{
-    for (uint32_t r = 0; g->cards && r < g->size; r++)
-        if (g->cards[r].port && g->cards[r].id == id)
-            return true;
-    return false;
-}
-
-enum { WATCH_MESSAGES = 64 }; /* of one sender in one step */
+enum { WATCH_MESSAGES = 64 }; /* Messages of one sender in one step. */
 
 static const int64_t watch_first_retry_us = 10000, watch_last_retry_us = 10000000;
-
-struct watch_host {
-    uint64_t number;
-    bool lost;
-};
 
 /* Another process of the own host. */
 struct watch_peer {
@@ -120,25 +92,28 @@ struct watch_peer {
 };
 
 struct watch {
-    double timeout; /* seconds */
+    double timeout; /* Seconds. */
     struct doorbell_page *doorbell;
     bool cuts;
     struct lock mutex;
     pthread_t thread;
     bool runs, stops;
-    int wake; /* an eventfd */
+    int wake; /* An eventfd. */
     struct watch_card own;
     struct listener listener;
     struct local local;
     struct watch_peer *peers;
     struct link *links;
     struct watch_group *groups;
-    struct watch_host *hosts; /* Of all groups that there were. */
-    uint64_t *losses;         /* Lost hosts in their order, room for all hosts. */
+    uint64_t *
+        hosts; /* Hosts of all groups so far. The lost ones come first, in their order. */
     uint32_t host_count, host_capacity;
-    _Atomic uint32_t lost; /* Number of losses. */
+    _Atomic uint32_t lost; /* Number of lost hosts. */
     int64_t retry_at;      /* When to tell local peers again whose queue was full. */
     int64_t retry_pause;
+    struct pollfd *polled;
+    int polled_count;
+    int64_t due;         /* When poll() ends at the latest; INT64_MAX: never. */
     const char *dropped; /* First thing that was dropped, until it is reported. */
     bool reported;
 };
@@ -164,18 +139,18 @@ uint32_t watch_lost(const struct watch *w)
     return w ? atomic_load(&w->lost) : 0;
 }
 
-static struct watch_host *watch_find_host(const struct watch *w, uint64_t number)
+/* Return the index of a host; host_count: it is not known. */
+static uint32_t watch_find_host(const struct watch *w, uint64_t host)
 {
-    for (uint32_t i = 0; i < w->host_count; i++)
-        if (w->hosts[i].number == number)
-            return &w->hosts[i];
-    return NULL;
+    uint32_t i = 0;
+    while (i < w->host_count && w->hosts[i] != host)
+        i++;
+    return i;
 }
 
 static bool watch_is_lost(const struct watch *w, uint64_t host)
 {
-    const struct watch_host *h = watch_find_host(w, host);
-    return h && h->lost;
+    return watch_find_host(w, host) < atomic_load(&w->lost);
 }
 
 static bool watch_is_own(const struct watch *w, uint64_t host)
@@ -192,12 +167,18 @@ static void watch_drop(struct watch *w, const char *what)
         w->dropped = what;
 }
 
-/* Have we a group with both this process and this host? */
+/* Return whether a group of this process has both the process with that id and this host. */
 static bool watch_shares(const struct watch *w, uint64_t id, uint64_t host)
 {
-    for (const struct watch_group *g = w->groups; g; g = g->next)
-        if (watch_group_has_process(g, id) && watch_group_has_host(g, host))
+    for (const struct watch_group *g = w->groups; g; g = g->next) {
+        bool has_process = false, has_host = false;
+        for (uint32_t r = 0; g->cards && r < g->size; r++) {
+            has_process |= g->cards[r].port && g->cards[r].id == id;
+            has_host |= g->hosts[r] == host;
+        }
+        if (has_process && has_host)
             return true;
+    }
     return false;
 }
 
@@ -205,8 +186,8 @@ static bool watch_shares(const struct watch *w, uint64_t id, uint64_t host)
 static bool watch_tell_peer(struct watch *w, struct watch_peer *peer)
 {
     for (; peer->told < atomic_load(&w->lost); peer->told++)
-        if (watch_shares(w, peer->card.id, w->losses[peer->told]) &&
-            !local_tell(&w->local, &peer->card, w->losses[peer->told]))
+        if (watch_shares(w, peer->card.id, w->hosts[peer->told]) &&
+            !local_tell(&w->local, &peer->card, w->hosts[peer->told]))
             return false;
     return true;
 }
@@ -235,8 +216,8 @@ static void watch_tell_peers(struct watch *w)
 static void watch_tell_link(struct watch *w, struct link *l)
 {
     for (; l->state == LINK_PROVEN && l->told < atomic_load(&w->lost); l->told++)
-        if (watch_shares(w, l->peer.id, w->losses[l->told]))
-            link_tell(l, &w->own, w->losses[l->told]);
+        if (watch_shares(w, l->peer.id, w->hosts[l->told]))
+            link_tell(l, &w->own, w->hosts[l->told]);
 }
 
 static void watch_cut(const struct watch *w, uint64_t host)
@@ -251,14 +232,15 @@ static void watch_cut(const struct watch *w, uint64_t host)
 
 /* Tell the others first, then this process and its MPI. The own host is not lost: if others
  * have lost it, this process finds out about the others as they did. */
-static void watch_note_lost(struct watch *w, struct watch_host *h)
+static void watch_note_lost(struct watch *w, uint64_t host)
 {
-    if (h->lost || watch_is_own(w, h->number))
+    uint32_t i = watch_find_host(w, host), lost = atomic_load(&w->lost);
+    CHECK(i < w->host_count);
+    if (i < lost || watch_is_own(w, host))
         return;
-    uint64_t host = h->number;
-    h->lost = true;
-    w->losses[atomic_load(&w->lost)] = host;
-    atomic_store(&w->lost, atomic_load(&w->lost) + 1);
+    w->hosts[i] = w->hosts[lost];
+    w->hosts[lost] = host;
+    atomic_store(&w->lost, lost + 1);
     watch_tell_peers(w);
     for (struct link *l = w->links; l; l = l->next)
         if (l->host == host)
@@ -271,80 +253,58 @@ static void watch_note_lost(struct watch *w, struct watch_host *h)
         watch_cut(w, host);
 }
 
-/* All that is polled. */
-struct poll_list {
-    struct pollfd *at;
-    int count;
-    int64_t due; /* When poll() ends at the latest; INT64_MAX: never. */
-};
+/* Polling. */
 
-static void watch_poll(struct poll_list *p, int fd, short events)
+static void watch_poll(struct watch *w, int fd, short events)
 {
     CHECK(fd >= 0);
-    p->at[p->count++] = (struct pollfd){.fd = fd, .events = events};
+    w->polled[w->polled_count++] = (struct pollfd){.fd = fd, .events = events};
 }
 
-static void watch_poll_until(struct poll_list *p, int64_t due)
+static void watch_poll_until(struct watch *w, int64_t due)
 {
-    p->due = due < p->due ? due : p->due;
+    w->due = due < w->due ? due : w->due;
 }
 
-static void watch_poll_listener(struct watch *w, struct poll_list *p)
-{
-    if (clock_us() < w->listener.paused_to)
-        watch_poll_until(p, w->listener.paused_to);
-    else
-        watch_poll(p, w->listener.fd, POLLIN);
-    for (int i = 0; i < w->listener.count; i++) {
-        const struct incoming *in = &w->listener.incoming[i];
-        /* What a pending one sends is read later, so it must not end poll(). */
-        if (in->state != INCOMING_PENDING)
-            watch_poll(p, in->fd, POLLIN);
-        watch_poll_until(p, in->due);
-    }
-}
-
-static bool watch_collect(struct watch *w, struct poll_list *p)
+/* Collect what to poll, and until when; false: no memory. */
+static bool watch_collect(struct watch *w)
 {
     size_t most = 3 + (size_t)w->listener.count;
     for (const struct link *l = w->links; l; l = l->next)
         most++;
-    struct pollfd *at = realloc(p->at, most * sizeof *at);
-    if (!at)
+    struct pollfd *polled = realloc(w->polled, most * sizeof *polled);
+    if (!polled)
         return false;
-    *p = (struct poll_list){.at = at, .due = w->retry_at};
-    watch_poll(p, w->wake, POLLIN);
-    watch_poll(p, w->local.fd, POLLIN);
-    watch_poll_listener(w, p);
+    w->polled = polled;
+    w->polled_count = 0;
+    w->due = w->retry_at;
+    watch_poll(w, w->wake, POLLIN);
+    watch_poll(w, w->local.fd, POLLIN);
+    if (clock_us() < w->listener.paused_to)
+        watch_poll_until(w, w->listener.paused_to);
+    else
+        watch_poll(w, w->listener.fd, POLLIN);
+    for (int i = 0; i < w->listener.count; i++) {
+        const struct incoming *in = &w->listener.incoming[i];
+        /* The watch reads a pending one later, so its bytes must not end poll(). */
+        if (in->state != INCOMING_PENDING)
+            watch_poll(w, in->fd, POLLIN);
+        watch_poll_until(w, in->due);
+    }
     for (struct link *l = w->links; l; l = l->next) {
-        l->slot = l->fd >= 0 ? p->count : -1;
         if (l->fd >= 0)
-            watch_poll(p, l->fd, link_wants(l));
+            watch_poll(w, l->fd, link_wants(l));
         if (link_is_timed(l))
-            watch_poll_until(p, l->due);
+            watch_poll_until(w, l->due);
     }
     return true;
 }
 
-static void watch_sleep(const struct poll_list *p)
+static void watch_sleep(const struct watch *w)
 {
-    int64_t left = p->due == INT64_MAX ? -1 : p->due - clock_us();
-    int ms = left < 0 && p->due != INT64_MAX ? 0
-             : left < 0                      ? -1
-                                             : (int)(left / 1000 + 1);
-    poll(p->at, (nfds_t)p->count, ms);
-}
-
-/* A connection brings each host at most once, and hosts of a shared group only. */
-static void watch_take_news(struct watch *w, struct link *l, uint64_t host)
-{
-    struct watch_host *h = watch_find_host(w, host);
-    if (h && l->received <= w->host_count) {
-        watch_note_lost(w, h);
-        return;
-    }
-    link_end(l);
-    watch_drop(w, "a connection to a peer that sent news about unknown hosts");
+    int64_t left = w->due - clock_us();
+    int ms = w->due == INT64_MAX ? -1 : left < 0 ? 0 : (int)(left / 1000 + 1);
+    poll(w->polled, (nfds_t)w->polled_count, ms);
 }
 
 static void watch_step_link(struct watch *w, struct link *l)
@@ -353,11 +313,18 @@ static void watch_step_link(struct watch *w, struct link *l)
     enum link_event event = LINK_NEWS;
     for (int i = 0; i < WATCH_MESSAGES && event == LINK_NEWS; i++) {
         event = link_step(l, &w->own, w->timeout, &host);
-        if (event == LINK_NEWS)
-            watch_take_news(w, l, host);
+        if (event != LINK_NEWS)
+            break;
+        /* A connection brings each host at most once, and hosts of a shared group only. */
+        if (watch_find_host(w, host) < w->host_count && l->received <= w->host_count)
+            watch_note_lost(w, host);
+        else {
+            link_end(l);
+            watch_drop(w, "a connection to a peer that sent news about unknown hosts");
+        }
     }
     if (event == LINK_LOST)
-        watch_note_lost(w, watch_find_host(w, l->host));
+        watch_note_lost(w, l->host);
     if (event == LINK_BROKEN)
         watch_drop(w, "a connection to a peer that broke the protocol");
 }
@@ -365,30 +332,29 @@ static void watch_step_link(struct watch *w, struct link *l)
 static void watch_step_local(struct watch *w)
 {
     uint64_t host;
-    enum local_event event = LOCAL_NEWS;
-    for (int i = 0; i < WATCH_MESSAGES && event != LOCAL_NOTHING; i++) {
+    enum local_event event;
+    for (int i = 0; i < WATCH_MESSAGES; i++) {
         event = local_receive(&w->local, &w->own, &host);
-        struct watch_host *h = event == LOCAL_NEWS ? watch_find_host(w, host) : NULL;
-        if (h)
-            watch_note_lost(w, h);
-        else if (event != LOCAL_NOTHING)
+        if (event == LOCAL_NOTHING)
+            return;
+        if (event == LOCAL_NEWS && watch_find_host(w, host) < w->host_count)
+            watch_note_lost(w, host);
+        else
             watch_drop(w, "a local message that does not belong to this job");
     }
 }
 
 /* Handshakes that are under way continue before others are accepted, which may close them. */
-static void watch_step(struct watch *w, const struct poll_list *p)
+static void watch_step(struct watch *w)
 {
     watch_step_local(w);
     for (struct link *l = w->links; l; l = l->next)
-        if (l->slot < 0 || p->at[l->slot].revents ||
-            (link_is_timed(l) && clock_us() >= l->due))
-            watch_step_link(w, l);
+        watch_step_link(w, l);
     watch_drop(w, listener_step(&w->listener, w->links, &w->own, w->timeout));
     watch_drop(w, listener_admit(&w->listener, &w->own));
     watch_drop(w, listener_step(&w->listener, w->links, &w->own, w->timeout));
     for (struct link *l = w->links; l; l = l->next)
-        watch_tell_link(w, l); /* it may have been proven just now */
+        watch_tell_link(w, l); /* The link may have been proven just now. */
     if (clock_us() >= w->retry_at)
         watch_tell_peers(w);
 }
@@ -410,20 +376,18 @@ static void watch_report(struct watch *w)
 static void *watch_main(void *arg)
 {
     struct watch *w = arg;
-    struct poll_list list = {0};
     uint64_t count;
     lock_take(&w->mutex);
-    while (!w->stops && watch_collect(w, &list)) {
+    while (!w->stops && watch_collect(w)) {
         lock_release(&w->mutex);
-        watch_sleep(&list);
+        watch_sleep(w);
         lock_take(&w->mutex);
         if (read(w->wake, &count, sizeof count) < 0)
             count = 0;
-        watch_step(w, &list);
+        watch_step(w);
         watch_report(w);
     }
     lock_release(&w->mutex);
-    free(list.at);
     return NULL;
 }
 
@@ -431,8 +395,10 @@ static void watch_wake_thread(const struct watch *w)
 {
     uint64_t one = 1;
     if (write(w->wake, &one, sizeof one) < 0)
-        return; /* it is awake */
+        return; /* The thread is awake. */
 }
+
+/* Beginning and end. */
 
 int watch_create(double timeout, struct doorbell_page *doorbell, bool cuts,
                  struct watch **out)
@@ -461,49 +427,66 @@ static void watch_close(struct watch *w)
     w->wake = -1;
 }
 
-/* What was opened before a failure is closed again: the next communicator starts anew. */
-static void watch_start(struct watch *w)
-{
-    w->runs = card_fill(&w->own) &&
-              (w->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) >= 0 &&
-              listener_open(&w->listener, &w->own) && local_open(&w->local, &w->own) &&
-              thread_start(&w->thread, watch_main, w) == 0;
-    if (!w->runs)
-        watch_close(w);
-}
-
+/* After a failure close what was opened: the next communicator tries again. */
 struct watch_card watch_own_card(struct watch *w)
 {
     lock_take(&w->mutex);
-    if (!w->runs && w->timeout > 0)
-        watch_start(w);
+    if (!w->runs && w->timeout > 0) {
+        w->runs = card_fill(&w->own) &&
+                  (w->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) >= 0 &&
+                  listener_open(&w->listener, &w->own) &&
+                  local_open(&w->local, &w->own) &&
+                  thread_start(&w->thread, watch_main, w) == 0;
+        if (!w->runs)
+            watch_close(w);
+    }
     struct watch_card card = w->runs ? w->own : (struct watch_card){0};
     lock_release(&w->mutex);
     return card;
 }
 
-static bool watch_reserve_host(struct watch *w)
+void watch_destroy(struct watch **at)
 {
-    if (w->host_count < w->host_capacity)
-        return true;
-    uint32_t capacity = w->host_capacity ? 2 * w->host_capacity : 16;
-    struct watch_host *hosts = realloc(w->hosts, capacity * sizeof *hosts);
-    w->hosts = hosts ? hosts : w->hosts;
-    uint64_t *losses = realloc(w->losses, capacity * sizeof *losses);
-    w->losses = losses ? losses : w->losses;
-    if (!hosts || !losses)
-        return false;
-    w->host_capacity = capacity;
-    return true;
+    struct watch *w = *at;
+    lock_take(&w->mutex);
+    w->stops = true;
+    if (w->runs)
+        watch_wake_thread(w);
+    lock_release(&w->mutex);
+    if (w->runs)
+        pthread_join(w->thread, NULL);
+    for (struct link *l; (l = w->links);) {
+        w->links = l->next;
+        link_end(l);
+        free(l);
+    }
+    for (struct watch_peer *peer; (peer = w->peers);) {
+        w->peers = peer->next;
+        free(peer);
+    }
+    watch_close(w);
+    lock_destroy(&w->mutex);
+    free(w->polled);
+    free(w->hosts);
+    free(w);
+    *at = NULL;
 }
 
-static bool watch_add_host(struct watch *w, uint64_t number)
+/* Groups come and leave. */
+
+static bool watch_add_host(struct watch *w, uint64_t host)
 {
-    if (watch_find_host(w, number))
+    if (watch_find_host(w, host) < w->host_count)
         return true;
-    if (!watch_reserve_host(w))
-        return false;
-    w->hosts[w->host_count++] = (struct watch_host){.number = number};
+    if (w->host_count == w->host_capacity) {
+        uint32_t capacity = w->host_capacity ? 2 * w->host_capacity : 16;
+        uint64_t *hosts = realloc(w->hosts, capacity * sizeof *hosts);
+        if (!hosts)
+            return false;
+        w->hosts = hosts;
+        w->host_capacity = capacity;
+    }
+    w->hosts[w->host_count++] = host;
     return true;
 }
 
@@ -522,22 +505,22 @@ int watch_announce(struct watch *w, struct watch_group *g)
     return added ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for the watch of hosts");
 }
 
+/* Without memory for it the other connection between the two hosts is left. */
 static void watch_add_link(void *arg, const struct watch_card *peer, uint64_t host)
 {
     struct watch *w = arg;
     for (const struct link *l = w->links; l; l = l->next)
         if (l->peer.id == peer->id)
             return;
-    if (watch_is_lost(w, host))
-        return;
-    struct link *l = calloc(1, sizeof *l);
+    struct link *l = watch_is_lost(w, host) ? NULL : malloc(sizeof *l);
     if (!l)
-        return; /* the other one of the two hosts' pairs is left */
+        return;
     link_init(l, &w->own, peer, host);
     l->next = w->links;
     w->links = l;
 }
 
+/* Without memory for it other processes of this host may tell it. */
 static void watch_add_peer(struct watch *w, const struct watch_card *card)
 {
     for (const struct watch_peer *peer = w->peers; peer; peer = peer->next)
@@ -545,16 +528,9 @@ static void watch_add_peer(struct watch *w, const struct watch_card *card)
             return;
     struct watch_peer *peer = malloc(sizeof *peer);
     if (!peer)
-        return; /* other processes of this host may tell it */
+        return;
     *peer = (struct watch_peer){.card = *card, .next = w->peers};
     w->peers = peer;
-}
-
-static void watch_add_peers(struct watch *w, const struct watch_group *g)
-{
-    for (uint32_t r = 0; r < g->size; r++)
-        if (r != g->rank && g->cards[r].port && g->hosts[r] == g->hosts[g->rank])
-            watch_add_peer(w, &g->cards[r]);
 }
 
 void watch_join(struct watch *w, struct watch_group *g, const struct watch_card *cards)
@@ -563,7 +539,9 @@ void watch_join(struct watch *w, struct watch_group *g, const struct watch_card 
     lock_take(&w->mutex);
     g->cards = cards;
     if (w->runs) {
-        watch_add_peers(w, g);
+        for (uint32_t r = 0; r < g->size; r++)
+            if (r != g->rank && cards[r].port && g->hosts[r] == g->hosts[g->rank])
+                watch_add_peer(w, &cards[r]);
         watch_group_each_peer(g, watch_add_link, w);
         watch_wake_thread(w);
     }
@@ -587,39 +565,10 @@ void watch_each_lost(struct watch *w,
                                   uint32_t rank),
                      void *arg)
 {
-    CHECK(each);
     lock_take(&w->mutex);
     for (const struct watch_group *g = w->groups; g; g = g->next)
         for (uint32_t r = 0; g->cards && r < g->size; r++)
             if (g->cards[r].port && watch_is_lost(w, g->hosts[r]))
                 each(arg, g, r);
     lock_release(&w->mutex);
-}
-
-void watch_destroy(struct watch **at)
-{
-    CHECK(*at);
-    struct watch *w = *at;
-    lock_take(&w->mutex);
-    w->stops = true;
-    if (w->runs)
-        watch_wake_thread(w);
-    lock_release(&w->mutex);
-    if (w->runs)
-        pthread_join(w->thread, NULL);
-    for (struct link *l = w->links, *next; l; l = next) {
-        next = l->next;
-        link_end(l);
-        free(l);
-    }
-    for (struct watch_peer *peer = w->peers, *next; peer; peer = next) {
-        next = peer->next;
-        free(peer);
-    }
-    watch_close(w);
-    lock_destroy(&w->mutex);
-    free(w->hosts);
-    free(w->losses);
-    free(w);
-    *at = NULL;
 }

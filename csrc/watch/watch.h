@@ -1,25 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The watch of hosts finds out which hosts are lost. MPI need not report that: a host that has
- * vanished sends nothing, and whoever waits for a message from it would wait for ever.
+ * vanished sends nothing, and a rank that waits for its message would wait for ever.
  *
- * Evidence. Between each two hosts some processes hold idle TCP connections (link.h).
- * The kernel asks the other end now and then whether it still has the connection (TCP
- * keepalive), and the kernel there answers. So a process that is stopped is not lost, nor one
- * whose threads are all busy. A process that ends closes its connection, which says nothing of
- * its host. A host from which no answer has come within the timeout, be it down, suspended or
- * cut off, is lost for good.
+ * Evidence. Between each two hosts some processes hold idle TCP connections (link.h). The kernel
+ * asks the other end now and then whether it still has the connection (TCP keepalive), and the
+ * kernel there answers. So a process that is stopped is not lost, nor one whose threads are all
+ * busy. A process that ends closes its connection, which says nothing about its host. A host from
+ * which no answer has come within the timeout, be it down, suspended or cut off, is lost for good.
  *
- * News. A process that finds out tells its local peers (link.h) and the other ends of its
- * connections. Each of them does the same, so all members of a group know within a moment. News
- * counts only about hosts of the groups of this process. A peer sends news about a host of a
- * group only after all members have announced it: watch_announce comes before the exchange of
- * cards, which no rank completes before all have begun it.
+ * News. A process that finds out tells its local peers, the other processes of its host, and the
+ * other ends of its connections. Each of them does the same, so all members of a group know within
+ * a moment. News counts only about hosts of the groups of this process. A peer sends news about a
+ * host of a group only after all members have announced it: watch_announce comes before the
+ * exchange of cards, which no rank completes before all have begun it.
  *
- * Trust. Everything that arrives is checked with a secret that only ranks of the job have
- * (above). A stranger can make the watch drop things, which costs a bounded amount of work and
- * of descriptors, but cannot make a host lost. What is dropped is reported once, on standard
- * error.
+ * Trust. Everything that arrives is checked with a secret that only ranks of the job have. A
+ * stranger can make the watch drop things, which costs a bounded amount of work and of
+ * descriptors, but cannot make a host lost. What is dropped is reported once, on standard error.
  *
  * Threads. One thread does all this. It sleeps in poll(): only connecting and losing wake it. It
  * calls no MPI. `lost` is written by it alone, under the mutex, and read without the mutex by
@@ -36,17 +34,16 @@
 #include "base/doorbell.h"
 #include "base/random.h"
 
+enum { CARD_ADDRESSES = 8 };
+
 /*
  * The card of a process says how the watches of other processes reach it, and holds the secret
  * by which they prove that they belong to the job. Ranks exchange their cards by MPI messages,
  * word by word, so a card has the same size and byte order everywhere.
  *
- * Only `id` and `local_name` are public: the first is sent in clear, everybody on the host can
+ * Only `id` and `local_name` are public: the first is sent in clear, every user of the host can
  * read the second in /proc/net/unix. They are drawn independently of `secret`.
  */
-
-enum { CARD_ADDRESSES = 8 };
-
 struct watch_card {
     uint64_t id;               /* Random, names the process. */
     struct siphash_key secret; /* Random, known to the ranks that share a group. */
@@ -74,28 +71,27 @@ void card_cut(const struct watch_card *theirs, const struct watch_card *own);
 /*
  * A watch group: ranks that watch each other's hosts, those of one communicator. Between each two
  * hosts of a group two processes of each hold a connection to one of the other host (one, where
- * both hosts have one process); these are spread over the ranks of a host. Pure: all ranks choose
- * alike.
+ * both hosts have one process). Hosts are numbered by their first rank. The k-th connection between
+ * hosts a and b is held by member (b + k) of a and member (a + k) of b, which spreads the
+ * connections over the ranks of a host.
+ *
+ * The caller owns the group, and keeps it from watch_announce to watch_leave.
  */
-
-/* The caller owns it, and keeps it from watch_announce to watch_leave. */
 struct watch_group {
     uint32_t rank, size;
     const uint64_t *hosts; /* Number of each rank's host. */
-    const struct watch_card
-        *cards; /* By rank, zero of the dead; NULL until watch_join. */
+    /* By rank, zero for the dead; NULL until watch_join. */
+    const struct watch_card *cards;
     const void *owner;
     struct watch_group *next;
 };
 
-/* Call `each` for every peer on another host to which this rank holds a connection. */
+/* Call `each` for every peer on another host to which this rank holds a connection. All ranks
+ * compute the same connections. */
 void watch_group_each_peer(const struct watch_group *g,
                            void (*each)(void *arg, const struct watch_card *peer,
                                         uint64_t host),
                            void *arg);
-bool watch_group_has_host(const struct watch_group *g, uint64_t host);
-/* Is the process with this id a member? */
-bool watch_group_has_process(const struct watch_group *g, uint64_t id);
 
 struct watch;
 

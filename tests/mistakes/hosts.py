@@ -8,8 +8,8 @@ MUTANTS = [
     Mutant(
         "hosts are numbered with ranks that have died",
         "watch/watch.c",
-        "!(watch_group_is_first(g, r) && g->hosts[r] == host)",
-        "g->hosts[r] != host",
+        "r < watch_group_member(g, own, 0)",
+        "g->hosts[r] != own",
     ),
     Mutant(
         "all connections of a host are of its first rank",
@@ -26,7 +26,7 @@ MUTANTS = [
     Mutant(
         "other hosts are not told",
         "watch/watch.c",
-        "link_tell(l, &w->own, w->losses[l->told]);",
+        "link_tell(l, &w->own, w->hosts[l->told]);",
         "(void)l;",
     ),
     Mutant(
@@ -38,7 +38,7 @@ MUTANTS = [
     Mutant(
         "the processes of a host are not told",
         "watch/watch.c",
-        "!local_tell(&w->local, &peer->card, w->losses[peer->told])",
+        "!local_tell(&w->local, &peer->card, w->hosts[peer->told])",
         "false",
     ),
     Mutant(
@@ -50,8 +50,8 @@ MUTANTS = [
     Mutant(
         "the own host can be lost",
         "watch/watch.c",
-        "h->lost || watch_is_own(w, h->number)",
-        "h->lost",
+        "i < lost || watch_is_own(w, host)",
+        "i < lost",
     ),
     Mutant(
         "who sleeps is not woken",
@@ -109,7 +109,7 @@ MUTANTS = [
     Mutant(
         "a local message needs no secret",
         "watch/link.c",
-        "siphash_equal(tag, m.tag) ? LOCAL_NEWS",
+        "siphash_equal(m.tag, local_tag(&m, own)) ? LOCAL_NEWS",
         "true ? LOCAL_NEWS",
         program="watch fuzz",
     ),
