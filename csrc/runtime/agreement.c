@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Agreements that a thread waits for, and what is decided by them. */
+/*
+ * See agreement.h. Maxima compare and gather: the maxima of x and of ~x tell whether all x are
+ * equal, and the maximum of vectors that are zero but for a rank's own element gathers them.
+ */
 #include "runtime/agreement.h"
 
 #include <inttypes.h>
@@ -8,11 +11,9 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/error.h"
 #include "base/text.h"
-#include "runtime/progress.h"
 
-/* On the heap, since MPI may write to it for as long as it likes after a failure. */
+/* On the heap, since MPI may write to it as long as it likes after a failure. */
 struct waiting {
     struct communicator *communicator;
     struct agreement agreement;
@@ -27,7 +28,7 @@ bool agree_is_over(void *waiting)
            outage_since(w->communicator->outage, w->epoch);
 }
 
-/* PCOLL_OK, or why nothing can be agreed on now. */
+/* Return PCOLL_OK, or why nothing can be agreed on now. */
 static int agree_check(struct communicator *c)
 {
     return outage_now(c->outage) ? outage_error(c->outage) : communicator_check(c);
@@ -37,7 +38,6 @@ int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values
                 int count, struct waiting **out)
 {
     CHECK(count > 0);
-    CHECK(out);
     size_t bytes = (size_t)count * sizeof *values;
     uint32_t epoch = outage_epoch(c->outage);
     int rc = agree_check(c);
@@ -51,7 +51,7 @@ int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values
     w->epoch = epoch;
     w->agreement = (struct agreement){.values = w->values, .count = count, .op = op};
     memcpy(w->values, values, bytes);
-    communicator_agree(c, &w->agreement); /* a failure is the context's */
+    communicator_agree(c, &w->agreement); /* a failure is the communicator's */
     *out = w;
     return PCOLL_OK;
 }
@@ -66,7 +66,6 @@ static void agree_explain(void *waiting, char *text, size_t capacity)
 
 int agree_end(struct waiting *w, uint64_t *values)
 {
-    CHECK(w->communicator);
     struct communicator *c = w->communicator;
     progress_wait_or_warn(c->progress, c->transport->rank, agree_is_over, w,
                           agree_explain);
@@ -78,8 +77,7 @@ int agree_end(struct waiting *w, uint64_t *values)
     return agree_check(c);
 }
 
-static int agree_wait(struct communicator *c, enum agree_op op, uint64_t *values,
-                      int count)
+static int agree(struct communicator *c, enum agree_op op, uint64_t *values, int count)
 {
     struct waiting *w = NULL;
     progress_lock(c->progress);
@@ -91,19 +89,16 @@ static int agree_wait(struct communicator *c, enum agree_op op, uint64_t *values
 
 int agree_max(struct communicator *c, uint64_t *values, int count)
 {
-    CHECK(count > 0);
-    return agree_wait(c, AGREE_MAX, values, count);
+    return agree(c, AGREE_MAX, values, count);
 }
 
 int agree_sum(struct communicator *c, uint64_t *values, int count)
 {
-    CHECK(count > 0);
-    return agree_wait(c, AGREE_SUM, values, count);
+    return agree(c, AGREE_SUM, values, count);
 }
 
 int agree_gather(struct communicator *c, uint64_t value, uint64_t **values)
 {
-    CHECK(c->transport->rank < c->transport->size);
     *values = calloc(c->transport->size, sizeof **values);
     if (!*values)
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", c->transport->size);
@@ -128,35 +123,10 @@ int agree_refusals(struct communicator *c, bool refused, const struct reason *re
     }
     free(who);
     CHECK(rc != PCOLL_OK || text.items);
-    if (rc == PCOLL_OK)
-        rc = agree_max(c, words, (int)(sizeof words / sizeof *words));
+    rc = rc ?: agree_max(c, words, (int)(sizeof words / sizeof *words));
     memcpy(first.text, words, sizeof words);
     first.text[sizeof words - 1] = '\0';
-    return rc == PCOLL_OK ? fail(code, "%s %s %s: %s", whose, ranks, what, first.text)
-                          : rc;
-}
-
-static int agree_slot(struct communicator *c, uint32_t slots, uint32_t *slot)
-{
-    uint32_t from = 0;
-    for (;;) {
-        uint64_t both[3] = {0};
-        both[2] = communicator_free_slots(c, from, slots, slot) != PCOLL_OK;
-        both[0] = both[2] ? 0 : *slot;
-        both[1] = both[2] ? 0 : ~(uint64_t)*slot;
-        int rc = agree_max(c, both, 3);
-        if (rc != PCOLL_OK)
-            return rc;
-        if (both[2])
-            return fail(PCOLL_EINVAL,
-                        "this communicator has no tags left for another one");
-        if (both[0] > UINT32_MAX || both[0] < *slot)
-            return fail(PCOLL_EPROTOCOL, "the ranks agreed on slot %llu, with %u here",
-                        (unsigned long long)both[0], *slot);
-        if (both[0] == ~both[1] && both[0] == *slot)
-            return PCOLL_OK;
-        from = (uint32_t)both[0];
-    }
+    return rc ?: fail(code, "%s %s %s: %s", whose, ranks, what, first.text);
 }
 
 int agree_outcome(struct communicator *c, int local)
@@ -169,7 +139,7 @@ int agree_outcome(struct communicator *c, int local)
     if (rc == PCOLL_OK && failed)
         rc = agree_refusals(c, local != PCOLL_OK, &reason, PCOLL_ENOMEM, "rank",
                             "could not make its part");
-    /* A death shows in other errors, too: the memory of one that has given up is gone. */
+    /* A death shows in other errors, too: the memory of a rank that has given up is gone. */
     bool died = rc == PCOLL_EFAILED && local != PCOLL_EFAILED;
     return local == PCOLL_OK || died ? rc : fail(local, "%s", reason.text);
 }
@@ -188,12 +158,27 @@ void agree_settle(struct communicator *c)
                           agree_explain);
 }
 
-static int agree_enter_table(struct communicator *c, struct object *p, uint32_t slot)
+/* Find slots that are free on all ranks: the highest of those that the ranks propose, if all
+ * propose it, otherwise search again from there. */
+static int agree_slot(struct communicator *c, uint32_t slots, uint32_t *slot)
 {
-    progress_lock(c->progress);
-    int rc = communicator_register(c, p, slot);
-    progress_unlock(c->progress);
-    return rc;
+    for (uint32_t from = 0;;) {
+        bool full = communicator_free_slots(c, from, slots, slot) != PCOLL_OK;
+        uint64_t highest = full ? 0 : *slot, lowest = full ? 0 : ~(uint64_t)*slot;
+        uint64_t all[3] = {highest, lowest, full};
+        int rc = agree_max(c, all, 3);
+        if (rc != PCOLL_OK)
+            return rc;
+        if (all[2])
+            return fail(PCOLL_EINVAL,
+                        "this communicator has no tags left for another one");
+        if (all[0] > UINT32_MAX || all[0] < *slot)
+            return fail(PCOLL_EPROTOCOL, "the ranks agreed on slot %llu, with %u here",
+                        (unsigned long long)all[0], *slot);
+        if (all[0] == ~all[1] && all[0] == *slot)
+            return PCOLL_OK;
+        from = (uint32_t)all[0];
+    }
 }
 
 int agree_enter(struct communicator *c, struct object *p)
@@ -203,7 +188,9 @@ int agree_enter(struct communicator *c, struct object *p)
     int rc = agree_slot(c, p->slots, &slot);
     if (rc != PCOLL_OK)
         return rc;
-    int entered = agree_enter_table(c, p, slot);
+    progress_lock(c->progress);
+    int entered = communicator_register(c, p, slot);
+    progress_unlock(c->progress);
     rc = agree_outcome(c, entered);
     if (rc != PCOLL_OK && entered == PCOLL_OK) {
         progress_lock(c->progress);
@@ -213,12 +200,7 @@ int agree_enter(struct communicator *c, struct object *p)
     return rc;
 }
 
-/*
- * Comparing arguments by maxima: the maximum of x and of ~x tell whether all x are
- * equal; the maximum of vectors that are zero but for one's own element gathers them.
- */
-
-enum { NAME_LENGTH = 24 };
+/* Comparing arguments. */
 
 static const char *agree_show(const struct agree_field *field, uint64_t value,
                               char *text, size_t capacity)
@@ -236,23 +218,21 @@ static const char *agree_show(const struct agree_field *field, uint64_t value,
     return text;
 }
 
-/* "4 on rank 0, 2; 5 on rank 1": the values in the order of their first rank. */
+/* Write "4 on rank 0, 2; 5 on rank 1": the values in the order of their first rank. */
 static void agree_list_values(const struct agree_field *field, const uint64_t *values,
                               const struct transport *t, char *out, size_t capacity)
 {
     struct text text = {.at = out, .left = capacity};
     uint32_t ranks = t->size;
     bool *listed = calloc(ranks, sizeof *listed);
-    for (uint32_t i = 0; listed && i < ranks; i++)
-        listed[i] = !transport_lives(t, i);
     for (uint32_t i = 0; listed && i < ranks && text.left > 1; i++) {
-        char number[NAME_LENGTH];
-        if (listed[i])
+        char number[24];
+        if (listed[i] || !transport_lives(t, i))
             continue;
         text_add(&text, "%s%s on rank", text.items++ ? "; " : "",
                  agree_show(field, values[i], number, sizeof number));
         for (uint32_t j = i; j < ranks; j++) {
-            if (values[j] != values[i])
+            if (values[j] != values[i] || !transport_lives(t, j))
                 continue;
             listed[j] = true;
             text_add(&text, "%s %u", j == i ? "" : ",", j);
@@ -276,32 +256,23 @@ static int agree_report(struct communicator *c, const struct agree_field *field,
     return rc;
 }
 
-/* The first of all is whether they are valid. */
-static int agree_compare(struct communicator *c, bool valid,
-                         const struct reason *reason, const struct agree_field *fields,
-                         const uint64_t *own, int count)
+int agree_same(struct communicator *c, int local, const struct agree_field *fields,
+               const uint64_t *own, int count)
 {
-    uint64_t both[2 * (AGREE_FIELDS + 1)];
+    CHECK(count > 0 && count <= AGREE_FIELDS && fields && own);
+    struct reason reason;
+    fail_reason(&reason);
+    bool valid = local == PCOLL_OK;
+    uint64_t both[2 * (AGREE_FIELDS + 1)]; /* The first value is `valid`. */
     for (int i = 0; i <= count; i++) {
-        uint64_t value = i == 0 ? valid : valid ? own[i - 1] : 0;
-        both[i] = value;
-        both[count + 1 + i] = ~value;
+        both[i] = i == 0 ? valid : valid ? own[i - 1] : 0;
+        both[count + 1 + i] = ~both[i];
     }
     int rc = agree_max(c, both, 2 * (count + 1));
     for (int i = 0; i <= count && rc == PCOLL_OK; i++)
         if (both[i] != ~both[count + 1 + i])
-            rc = i == 0 ? agree_refusals(c, !valid, reason, PCOLL_EMISMATCH,
+            rc = i == 0 ? agree_refusals(c, !valid, &reason, PCOLL_EMISMATCH,
                                          "the arguments of rank", "are not valid")
                         : agree_report(c, &fields[i - 1], valid ? own[i - 1] : 0);
-    return rc;
-}
-
-int agree_same(struct communicator *c, int local, const struct agree_field *fields,
-               const uint64_t *own, int count)
-{
-    CHECK(count > 0 && fields && own);
-    struct reason reason;
-    fail_reason(&reason);
-    int rc = agree_compare(c, local == PCOLL_OK, &reason, fields, own, count);
-    return local == PCOLL_OK ? rc : fail(local, "%s", reason.text);
+    return valid ? rc : fail(local, "%s", reason.text);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Do all ranks mean the same? Before a handle exists its ranks compare their arguments,
- * so that a difference is an error on all of them and not a hang. Collective.
+ * Agreements that a thread waits for. All functions are collective. Ranks compare their arguments
+ * before a handle exists, so that a difference is an error on all of them and not a hang.
  */
 #ifndef PCOLL_RUNTIME_AGREEMENT_H
 #define PCOLL_RUNTIME_AGREEMENT_H
@@ -10,53 +10,53 @@
 #include "kernels/payload.h"
 #include "runtime/communicator.h"
 
-/* Before anything else: a Free that was interrupted goes on in the background, and its
- * agreements come first. */
+/* Wait until nothing closes. Call this first: a Free that was interrupted continues in the
+ * background, and its agreements come first. */
 void agree_settle(struct communicator *c);
 
-/* values become their maximum, their sum over the ranks. */
+/* Replace the values by their maxima, or sums, over all ranks. */
 int agree_max(struct communicator *c, uint64_t *values, int count);
 int agree_sum(struct communicator *c, uint64_t *values, int count);
-/* Everybody's value, by rank; free() it, whatever comes back. */
+/* Return the values of all ranks, by rank. The caller frees them, also after an error. */
 int agree_gather(struct communicator *c, uint64_t value, uint64_t **values);
 
-/* The same in two steps, for several communicators at once; every begin needs its end. The
- * driver begins, and may ask whether the end would wait. */
+/* The same in two steps, for several communicators at once. The driver begins, and may ask
+ * whether the end would wait. Every agreement that has begun needs its end. */
 struct waiting;
 int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values,
                 int count, struct waiting **out);
 bool agree_is_over(void *waiting);
 int agree_end(struct waiting *w, uint64_t *values);
 
-/* Some have refused or failed: fail with this code on all, "<whose> 1, 4 <what>: " and why
- * the first of them has. */
+/* Some ranks have refused or failed: fail with this code on all, "<whose> 1, 4 <what>: " and the
+ * reason of the first of them. */
 int agree_refusals(struct communicator *c, bool refused, const struct reason *reason,
                    int code, const char *whose, const char *what);
 
-/* An argument that has to be the same everywhere, as a number. */
+/* An argument that has to be the same on all ranks, as a number. */
 struct agree_field {
     const char *argument;
-    const char *const *values; /* words for the values 0, 1 …; NULL: a number */
-    bool real;                 /* the bits of a double */
+    const char *const *values; /* Words for the values 0, 1 …; NULL: it is a number. */
+    bool real;                 /* The number holds the bits of a double. */
 };
-enum { AGREE_FIELDS = 32 }; /* at most */
+enum { AGREE_FIELDS = 32 }; /* At most. */
 
-/* Compare them. local is this rank's own decision about them: if it is not PCOLL_OK
- * here, it is returned here and PCOLL_EMISMATCH on the others. */
+/* Compare the arguments. `local` is this rank's own check of them: if that has failed, it is
+ * returned here, and PCOLL_EMISMATCH on the others. */
 int agree_same(struct communicator *c, int local, const struct agree_field *fields,
                const uint64_t *own, int count);
 
-/* The same for those of an allreduce; payload is their layout, for the size of MPI's
+/* The same for the arguments of an allreduce. `payload` is their layout, for the size of MPI's
  * datatypes. Two ops of users cannot be told apart. */
 int agree_arguments(struct communicator *c, int local, const pcoll_buffer *buffers,
                     int nbuffers, const struct payload *payload,
                     const pcoll_options *options);
 
-/* All go on, or none: PCOLL_OK on every rank, or an error on every rank. */
+/* Return PCOLL_OK if `local` is PCOLL_OK on all ranks; otherwise an error on all. */
 int agree_outcome(struct communicator *c, int local);
 
-/* p gets slots that are free on all ranks, and is in the table on all ranks before the
- * first one may send; or an error on every rank. */
+/* Give p slots that are free on all ranks, and enter it into the table of all ranks before the
+ * first one may send; or fail on all ranks. */
 int agree_enter(struct communicator *c, struct object *p);
 
 #endif
