@@ -126,7 +126,7 @@ void handle_destroy_endpoint(void *arg)
 void handle_retire_endpoint(pcoll_handle *h, struct endpoint *endpoint)
 {
     CHECK(h->continues && endpoint);
-    recovery_bury(h->base.communicator, handle_destroy_endpoint, endpoint, false);
+    recovery_retire(h->base.communicator, handle_destroy_endpoint, endpoint, false);
 }
 
 /* The application has filled the send slot of an earlier endpoint: copy it to the current one. */

@@ -104,7 +104,7 @@ void handle_retire(pcoll_handle *h);
 /* Give the handle its gate; destroy the gate. */
 void handle_begin_recoverable(pcoll_handle *h);
 void handle_end_recoverable(pcoll_handle *h);
-/* Destroy an endpoint: a function for recovery_bury. */
+/* Destroy an endpoint: a function for recovery_retire. */
 void handle_destroy_endpoint(void *arg);
 /* Have an endpoint destroyed that a recovery replaced, as soon as MPI writes to it no more. */
 void handle_retire_endpoint(pcoll_handle *h, struct endpoint *endpoint);

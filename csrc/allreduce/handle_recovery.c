@@ -295,7 +295,7 @@ static void handle_growth_cancel(struct handle_growth *g)
         progress_unlock(to->progress);
     }
     if (gate->successor && from)
-        recovery_bury(from, handle_destroy_endpoint, gate->successor, false);
+        recovery_retire(from, handle_destroy_endpoint, gate->successor, false);
     gate->successor = NULL;
     handle_forget_last(gate);
     growth_cancel(&g->base);
@@ -314,14 +314,14 @@ static void handle_growth_leave_old(struct handle_growth *g)
                payload_data_bytes(&old->shape.payload));
     }
     if (h->gate.filling)
-        recovery_bury(from, handle_destroy_endpoint, h->gate.filling, false);
+        recovery_retire(from, handle_destroy_endpoint, h->gate.filling, false);
     h->gate.filling = NULL;
     progress_lock(from->progress);
-    communicator_unregister(from, h->base.entry.slot);
+    communicator_unregister(from, h->base.slot);
     if (old->frozen)
         progress_round(from->progress, -1);
     progress_unlock(from->progress);
-    recovery_bury(from, handle_destroy_endpoint, old, true);
+    recovery_retire(from, handle_destroy_endpoint, old, true);
 }
 
 static void handle_growth_commit(struct handle_growth *g)

@@ -37,7 +37,6 @@
     X(LOCK_ENTRIES, "list of objects")                                                 \
     X(LOCK_GROUP, "group")                                                             \
     X(LOCK_FAILURE, "failure")                                                         \
-    X(LOCK_TURN, "turn")                                                               \
     X(LOCK_RETIRED, "retire list")                                                     \
     X(LOCK_EVENTS, "event log")                                                        \
     X(LOCK_IN_MPI, "exclusion from MPI")                                               \

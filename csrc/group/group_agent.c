@@ -105,7 +105,7 @@ static int group_agent_finish_close(struct group *g)
 {
     CHECK(g->window);
     if (g->spent) /* Otherwise the window was closed before a rank died. */
-        window_spend(g->communicator, g->window, &g->spent);
+        communicator_spend_window(g->communicator, g->window, &g->spent);
     g->drain.agreeing = false;
     return communicator_closed(g->communicator, &g->base);
 }

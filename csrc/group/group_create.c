@@ -225,7 +225,7 @@ static int group_create_take_cells(struct communicator *c, struct group *g)
 static int group_create_open_window(struct communicator *c, const void *comm,
                                     struct group *g)
 {
-    communicator_end_leftovers(c);
+    communicator_free_windows(c);
     int rc = shared_window_open(c, comm, g->place.bytes, &g->window);
     return rc == PCOLL_OK ? agree_outcome(c, group_object_attach(g)) : rc;
 }

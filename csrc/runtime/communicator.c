@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicators come, end, and go over to another transport. */
+/* See communicator.h. */
 #include "runtime/communicator.h"
 
 #include <stdio.h>
@@ -7,7 +7,6 @@
 
 #include "algorithms/algorithms.h"
 #include "base/check.h"
-#include "base/error.h"
 
 static int communicator_poll_source(struct progress_source *source)
 {
@@ -26,40 +25,53 @@ int communicator_create(struct transport *t, struct progress *p,
                                          .alarm_us = INT64_MAX};
     c->transport = t;
     c->progress = p;
-    c->alarm = INT64_MAX;
+    c->alarm = c->closing.vote_at = INT64_MAX;
     lock_init(&c->notified_mutex, LOCK_NOTIFIED);
     *out = c;
     return PCOLL_OK;
 }
 
-void communicator_leave(struct communicator *c, struct leftover *l)
+void communicator_spend_window(struct communicator *c, struct window *w,
+                               struct spent_window **spent)
 {
-    CHECK(l->end);
+    CHECK(w && *spent);
     CHECK(!c->progress || progress_is_driven(c->progress));
-    struct leftover **end = &c->leftovers;
+    w->ops->retire(w);
+    struct spent_window **end = &c->spent;
     while (*end)
         end = &(*end)->next;
-    l->next = NULL;
-    *end = l;
+    **spent = (struct spent_window){.window = w};
+    *end = *spent;
+    *spent = NULL;
 }
 
-void communicator_end_leftovers(struct communicator *c)
+void communicator_free_windows(struct communicator *c)
 {
     CHECK(!atomic_load(&c->closings) || atomic_load(&c->failure));
-    while (c->leftovers) {
-        struct leftover *l = c->leftovers;
-        c->leftovers = l->next;
-        l->end(l);
+    for (struct spent_window *spent; (spent = c->spent);) {
+        c->spent = spent->next;
+        spent->window->ops->destroy(spent->window);
+        free(spent);
     }
 }
 
-/* After a failure the transport's requests may still point into buffers, and MPI would
- * wait for them: it is better lost. */
+/* Pending sends and agreements are not polled any more. */
+static void communicator_forget_unrung(struct communicator *c)
+{
+    for (; c->agreements; c->agreements--)
+        progress_unrung(c->progress, -1);
+    if (c->sends_pending)
+        progress_unrung(c->progress, -1);
+    c->sends_pending = false;
+}
+
+/* After a failure requests of the transport may still point into buffers, and MPI would wait for
+ * them. Leak it then. */
 void communicator_end_transport(struct communicator *c)
 {
     CHECK(!c->transport || !c->closing.voting || atomic_load(&c->failure));
     if (c->transport && atomic_load(&c->failure) == PCOLL_OK) {
-        communicator_end_leftovers(c);
+        communicator_free_windows(c);
         c->transport->ops->destroy(c->transport);
     }
     c->transport = NULL;
@@ -70,43 +82,39 @@ void communicator_end_transport(struct communicator *c)
 
 void communicator_destroy(struct communicator **at)
 {
-    CHECK(*at);
     struct communicator *c = *at;
     communicator_end_transport(c);
     lock_destroy(&c->notified_mutex);
     free(c->objects);
-    if (atomic_load(&c->failure) == PCOLL_OK) /* else MPI may still write to it */
+    if (atomic_load(&c->failure) == PCOLL_OK) /* Otherwise MPI may still write to it. */
         free(c->closing.ballot);
     free(c);
     *at = NULL;
 }
 
-/* What was under way is looked after no longer. */
-static void communicator_forget_unrung(struct communicator *c)
+/* Recoveries. */
+
+static void communicator_set_alarm(struct communicator *c, int64_t at)
 {
-    for (; c->agreements; c->agreements--)
-        progress_unrung(c->progress, -1);
-    if (c->sends_pending)
-        progress_unrung(c->progress, -1);
-    c->sends_pending = false;
+    c->alarm = at;
+    c->source.alarm_us = at == INT64_MAX ? at : at / 1000 + 1;
 }
 
 void communicator_forget(struct communicator *c)
 {
-    CHECK(c->progress);
     progress_lock(c->progress);
     communicator_forget_unrung(c);
     progress_unlock(c->progress);
 }
 
-/* Votes on who closes are taken anew. */
-static void communicator_forget_closings(struct communicator *c)
+/* Leave the old transport. The successors vote again on what closes. */
+static void communicator_leave_transport(struct communicator *c)
 {
-    struct closings *closing = &c->closing;
-    closing->first = closing->turn = NULL;
-    closing->voting = false;
-    closing->ballot = NULL; /* MPI may still write to it */
-    closing->base.alarm = INT64_MAX;
+    communicator_forget_unrung(c);
+    c->closing.first = c->closing.turn = NULL;
+    c->closing.voting = false;
+    c->closing.ballot = NULL; /* MPI may still write to it. */
+    c->closing.vote_at = INT64_MAX;
     atomic_store(&c->closings, 0);
 }
 
@@ -114,18 +122,16 @@ void communicator_abandon(struct communicator *c)
 {
     CHECK(!c->handles);
     progress_lock(c->progress);
-    communicator_forget_unrung(c);
-    communicator_forget_closings(c);
+    communicator_leave_transport(c);
     c->transport = NULL;
     progress_unlock(c->progress);
 }
 
 void communicator_take_over(struct communicator *c, struct communicator *from)
 {
-    CHECK(!from->closing.communicator && !from->unslotted && !from->agreements);
+    CHECK(!atomic_load(&from->closings) && !from->agreements);
     progress_lock(c->progress);
-    communicator_forget_unrung(c);
-    communicator_forget_closings(c);
+    communicator_leave_transport(c);
     free(c->objects);
     c->transport = from->transport;
     c->source.off_node = from->source.off_node;
@@ -135,12 +141,12 @@ void communicator_take_over(struct communicator *c, struct communicator *from)
     c->sends_pending = from->sends_pending;
     lock_take(&c->notified_mutex);
     for (struct object *p = atomic_load(&c->notified); p; p = p->next_notified)
-        p->notified = false; /* it may live on, and is run anyway */
+        p->notified = false; /* The object may live on; it is run anyway. */
     atomic_store(&c->notified, atomic_exchange(&from->notified, NULL));
     lock_release(&c->notified_mutex);
     communicator_set_alarm(c, from->alarm);
-    /* Until they are told of `c`, applications may ask the successors' domains, which know
-     * `from`, for the time: so it keeps its transport for that. Who owns it is `c`. */
+    /* Applications may ask the domains of the successors, which know `from`, for the time until
+     * the domains are told of `c`. So `from` keeps a pointer to the transport, which `c` owns. */
     from->objects = NULL;
     from->capacity = from->handles = 0;
     from->watched = NULL;
@@ -177,8 +183,7 @@ int communicator_fail_undriven(struct communicator *c, int code)
     fail_reason(&reason);
     progress_lock(c->progress);
     communicator_fail(c, code);
-    progress_unlock(
-        c->progress); /* it drives, which may change this thread's last error */
+    progress_unlock(c->progress); /* Driving may change this thread's error. */
     if (code == PCOLL_EFAILED)
         return fail_ranks(&who);
     fail_set_mpi_error(mpi_error);
@@ -187,7 +192,6 @@ int communicator_fail_undriven(struct communicator *c, int code)
 
 int communicator_check(struct communicator *c)
 {
-    CHECK(c);
     int code = atomic_load(&c->failure);
     if (code == PCOLL_EFAILED)
         return fail_ranks(&c->failed);
@@ -197,20 +201,7 @@ int communicator_check(struct communicator *c)
     return fail(code, "%s", c->failure_text);
 }
 
-/* The objects of a communicator, by their slots, and those that have something to look at. */
-
-static int communicator_grow(struct communicator *c)
-{
-    uint32_t capacity = c->capacity ? 2 * c->capacity : 8;
-    struct object **objects = realloc(c->objects, capacity * sizeof *objects);
-    if (!objects)
-        return fail(PCOLL_ENOMEM, "no memory for %u handles", capacity);
-    for (uint32_t i = c->capacity; i < capacity; i++)
-        objects[i] = NULL;
-    c->objects = objects;
-    c->capacity = capacity;
-    return PCOLL_OK;
-}
+/* Slots. */
 
 int communicator_free_slots(struct communicator *c, uint32_t from, uint32_t slots,
                             uint32_t *slot)
@@ -232,10 +223,19 @@ int communicator_free_slots(struct communicator *c, uint32_t from, uint32_t slot
 int communicator_reserve(struct communicator *c, uint32_t slots)
 {
     CHECK(slots > 0);
-    int rc = PCOLL_OK;
-    while (rc == PCOLL_OK && slots > c->capacity)
-        rc = communicator_grow(c);
-    return rc;
+    uint32_t capacity = c->capacity ? c->capacity : 8;
+    if (slots <= c->capacity)
+        return PCOLL_OK;
+    while (capacity < slots)
+        capacity *= 2;
+    struct object **objects = realloc(c->objects, capacity * sizeof *objects);
+    if (!objects)
+        return fail(PCOLL_ENOMEM, "no memory for %u handles", capacity);
+    for (uint32_t i = c->capacity; i < capacity; i++)
+        objects[i] = NULL;
+    c->objects = objects;
+    c->capacity = capacity;
+    return PCOLL_OK;
 }
 
 int communicator_register(struct communicator *c, struct object *p, uint32_t slot)
@@ -257,46 +257,37 @@ int communicator_register(struct communicator *c, struct object *p, uint32_t slo
     return PCOLL_OK;
 }
 
-static void communicator_forget_notification(struct communicator *c, struct object *p)
-{
-    lock_take(&c->notified_mutex);
-    struct object *before = NULL, *at = atomic_load(&c->notified);
-    for (; at && at != p; at = at->next_notified)
-        before = at;
-    if (at && before)
-        before->next_notified = p->next_notified;
-    else if (at)
-        atomic_store(&c->notified, p->next_notified);
-    lock_release(&c->notified_mutex);
-}
-
-static void communicator_forget_watched(struct communicator *c, struct object *p)
-{
-    struct object **at = &c->watched;
-    while (*at && *at != p)
-        at = &(*at)->next_watched;
-    if (*at)
-        *at = p->next_watched;
-}
-
 void communicator_unregister(struct communicator *c, uint32_t slot)
 {
     CHECK(slot < c->capacity && c->objects[slot]);
     CHECK(c->objects[slot]->slot == slot);
     CHECK(c->handles > 0);
-    struct object *p = c->objects[slot];
-    communicator_forget_notification(c, p);
-    communicator_forget_watched(c, p);
+    struct object *p = c->objects[slot], **at = &c->watched;
+    while (*at && *at != p)
+        at = &(*at)->next_watched;
+    if (*at)
+        *at = p->next_watched;
+    lock_take(&c->notified_mutex);
+    struct object *before = atomic_load(&c->notified);
+    if (before == p)
+        atomic_store(&c->notified, p->next_notified);
+    while (before && before->next_notified != p)
+        before = before->next_notified;
+    if (before)
+        before->next_notified = p->next_notified;
+    lock_release(&c->notified_mutex);
     for (uint32_t i = 0; i < p->slots; i++)
         c->objects[slot + i] = NULL;
     c->handles--;
 }
 
-void communicator_attach(struct communicator *c, struct object *p)
+static struct object *communicator_object_at(const struct communicator *c,
+                                             uint32_t slot)
 {
-    CHECK(!c->unslotted);
-    c->unslotted = p;
+    return slot < c->capacity ? c->objects[slot] : NULL;
 }
+
+/* Notifications. */
 
 void communicator_notify(struct communicator *c, struct object *p)
 {
@@ -312,9 +303,9 @@ void communicator_notify(struct communicator *c, struct object *p)
         progress_notify(c->progress);
 }
 
-struct object *communicator_next_notified(struct communicator *c)
+static struct object *communicator_next_notified(struct communicator *c)
 {
-    if (!atomic_load(&c->notified)) /* who notifies after this drives again */
+    if (!atomic_load(&c->notified)) /* A thread that notifies later drives again. */
         return NULL;
     lock_take(&c->notified_mutex);
     struct object *p = atomic_load(&c->notified);
@@ -326,26 +317,152 @@ struct object *communicator_next_notified(struct communicator *c)
     return p;
 }
 
-struct object *communicator_object_at(const struct communicator *c, uint32_t slot)
+/* Alarms. */
+
+int64_t communicator_now(const struct communicator *c)
 {
-    return slot < c->capacity ? c->objects[slot] : NULL;
+    return c->transport->ops->now(c->transport);
 }
 
-/* What happens on a communicator, and whom it concerns. */
+static void communicator_wake_at(struct communicator *c, int64_t at)
+{
+    CHECK(at >= 0);
+    if (c->transport->ops->alarm)
+        c->transport->ops->alarm(c->transport, at);
+    if (at < c->alarm)
+        communicator_set_alarm(c, at);
+}
 
-/* Cookies of data messages are slot and operation; agreements have their address. */
+void communicator_alarm(struct communicator *c, struct object *p, int64_t at)
+{
+    CHECK(!c->progress || progress_is_driven(c->progress));
+    if (p->alarm <= at)
+        return;
+    p->alarm = at;
+    communicator_wake_at(c, at);
+}
+
+/* Agreements. */
+
+/* Cookies of data messages are slot and operation; an agreement's cookie is its address. */
 static uint64_t const agreement_bit = (uint64_t)1 << 63;
 
-/* Run those that others have asked for. */
-static int communicator_poll_watched(struct communicator *c, int *happened)
+int communicator_agree(struct communicator *c, struct agreement *a)
 {
-    int rc = PCOLL_OK;
-    for (struct object *p = c->watched; p && rc == PCOLL_OK; p = p->next_watched) {
-        if (!p->ops->attention(p))
-            continue;
-        rc = p->ops->run(p);
-        ++*happened;
+    CHECK(a->count > 0);
+    CHECK(!c->progress || progress_is_driven(c->progress));
+    CHECK(!c->agreements); /* Two could complete in the wrong order. */
+    atomic_store(&a->done, false);
+    int rc = c->transport->ops->agree(c->transport, a->values, a->count, a->op,
+                                      (uint64_t)(uintptr_t)a | agreement_bit);
+    if (rc != PCOLL_OK)
+        return communicator_fail(c, rc);
+    c->agreements++;
+    if (c->progress)
+        progress_unrung(c->progress, 1);
+    return PCOLL_OK;
+}
+
+/* Closing. */
+
+static const int64_t vote_again_after = 5000000; /* ns */
+
+static int communicator_vote(struct communicator *c)
+{
+    CHECK(!c->closing.voting && !c->closing.turn);
+    struct closings *closing = &c->closing;
+    uint64_t *ballot = calloc(c->capacity, sizeof *ballot);
+    if (!ballot)
+        return fail(PCOLL_ENOMEM, "no memory to close a handle");
+    free(closing->ballot);
+    closing->ballot = ballot;
+    closing->voting = true;
+    for (struct object *p = closing->first; p; p = p->next_closing)
+        ballot[p->slot] = 1;
+    closing->agreement = (struct agreement){
+        .values = ballot, .count = (int)c->capacity, .op = AGREE_SUM};
+    return communicator_agree(c, &closing->agreement);
+}
+
+/* Count the votes: the object with the lowest slot that all ranks have voted for leaves the queue
+ * and closes. */
+static int communicator_begin_turn(struct communicator *c)
+{
+    CHECK(atomic_load(&c->closing.agreement.done));
+    struct closings *closing = &c->closing;
+    struct object **best = NULL;
+    closing->voting = false;
+    for (struct object **at = &closing->first; *at; at = &(*at)->next_closing)
+        if (closing->ballot[(*at)->slot] == c->transport->living &&
+            (!best || (*at)->slot < (*best)->slot))
+            best = at;
+    if (best) {
+        closing->turn = *best;
+        *best = closing->turn->next_closing;
+        return closing->turn->ops->begin_close(closing->turn);
     }
+    closing->vote_at = communicator_now(c) + vote_again_after;
+    communicator_wake_at(c, closing->vote_at);
+    return PCOLL_OK;
+}
+
+int communicator_close(struct communicator *c, struct object *p)
+{
+    CHECK(!c->progress || progress_is_driven(c->progress));
+    CHECK(!atomic_load(&p->closed));
+    CHECK(c->objects[p->slot] == p);
+    struct closings *closing = &c->closing;
+    struct object **end = &closing->first;
+    for (; *end; end = &(*end)->next_closing)
+        CHECK(*end != p);
+    *end = p;
+    p->next_closing = NULL;
+    atomic_fetch_add(&c->closings, 1);
+    bool waits = closing->vote_at != INT64_MAX; /* For the next vote. */
+    bool busy = closing->turn || closing->voting || waits;
+    return busy ? PCOLL_OK : communicator_vote(c);
+}
+
+int communicator_closed(struct communicator *c, struct object *p)
+{
+    CHECK(c->closing.turn == p);
+    CHECK(!atomic_load(&p->closed));
+    CHECK(atomic_load(&c->closings) > 0);
+    c->closing.turn = NULL;
+    atomic_store(&p->closed, true); /* Its owner may free it when the driver is out. */
+    atomic_fetch_sub(&c->closings, 1);
+    if (c->progress)
+        progress_wake_waiters(c->progress);
+    return c->closing.first ? communicator_vote(c) : PCOLL_OK;
+}
+
+/* Polling. */
+
+/* Run the objects whose time has come, and vote if it is the time. Keep the other alarms. */
+static int communicator_run_alarms(struct communicator *c, int *happened)
+{
+    int64_t now = c->alarm == INT64_MAX ? 0 : communicator_now(c);
+    int rc = PCOLL_OK;
+    if (now < c->alarm)
+        return PCOLL_OK;
+    communicator_set_alarm(c, INT64_MAX);
+    for (uint32_t i = 0; i < c->capacity && rc == PCOLL_OK; i++) {
+        struct object *p = c->objects[i];
+        if (p && p->alarm <= now) {
+            p->alarm = INT64_MAX;
+            p->in_vain = false;
+            rc = p->ops->run(p);
+            *happened += !p->in_vain; /* Otherwise the driver would not rest. */
+        } else if (p && p->alarm < c->alarm)
+            communicator_set_alarm(c, p->alarm);
+    }
+    if (c->closing.vote_at <= now) {
+        c->closing.vote_at = INT64_MAX;
+        ++*happened;
+        return rc ?: communicator_vote(c);
+    }
+    if (c->closing.vote_at < c->alarm)
+        communicator_set_alarm(c, c->closing.vote_at);
     return rc;
 }
 
@@ -359,6 +476,8 @@ static int communicator_finish_agreement(struct communicator *c, struct agreemen
         progress_unrung(c->progress, -1);
         progress_wake_waiters(c->progress);
     }
+    if (a == &c->closing.agreement)
+        return communicator_begin_turn(c);
     return p ? p->ops->run(p) : PCOLL_OK;
 }
 
@@ -381,7 +500,7 @@ static int communicator_dispatch(struct communicator *c,
     return PCOLL_OK;
 }
 
-/* While sends are pending, someone has to come back without being rung. */
+/* While sends are pending, some thread has to poll without being rung. */
 static void communicator_watch_sends(struct communicator *c)
 {
     bool pending = c->transport->ops->pending(c->transport) > 0;
@@ -391,66 +510,18 @@ static void communicator_watch_sends(struct communicator *c)
     progress_unrung(c->progress, pending ? 1 : -1);
 }
 
-int64_t communicator_now(const struct communicator *c)
+static int communicator_run_objects(struct communicator *c, int *happened)
 {
-    CHECK(c->transport);
-    return c->transport->ops->now(c->transport);
-}
-
-void communicator_set_alarm(struct communicator *c, int64_t at)
-{
-    c->alarm = at;
-    c->source.alarm_us = at == INT64_MAX ? at : at / 1000 + 1;
-}
-
-void communicator_wake_at(struct communicator *c, int64_t at)
-{
-    CHECK(at >= 0);
-    if (c->transport->ops->alarm)
-        c->transport->ops->alarm(c->transport, at);
-    if (at < c->alarm)
-        communicator_set_alarm(c, at);
-}
-
-void communicator_alarm(struct communicator *c, struct object *p, int64_t at)
-{
-    CHECK(!c->progress || progress_is_driven(c->progress));
-    CHECK(at >= 0);
-    if (p->alarm <= at)
-        return;
-    p->alarm = at;
-    communicator_wake_at(c, at);
-}
-
-/* Run it if its time has come; an alarm if not. */
-static int communicator_ring(struct communicator *c, struct object *p, int64_t now,
-                             int *happened)
-{
-    if (p->alarm > now) {
-        if (p->alarm < c->alarm)
-            communicator_set_alarm(c, p->alarm);
-        return PCOLL_OK;
-    }
-    p->alarm = INT64_MAX;
-    p->in_vain = false;
-    int rc = p->ops->run(p);
-    *happened += !p->in_vain; /* else whoever polls would not rest for it */
-    return rc;
-}
-
-static int communicator_ring_alarms(struct communicator *c, int *happened)
-{
-    int64_t now = c->alarm == INT64_MAX ? 0 : communicator_now(c);
+    struct object *p;
     int rc = PCOLL_OK;
-    if (now < c->alarm)
-        return PCOLL_OK;
-    communicator_set_alarm(c, INT64_MAX);
-    for (uint32_t i = 0; i < c->capacity && rc == PCOLL_OK; i++)
-        if (c->objects[i])
-            rc = communicator_ring(c, c->objects[i], now, happened);
-    return rc == PCOLL_OK && c->unslotted
-               ? communicator_ring(c, c->unslotted, now, happened)
-               : rc;
+    for (; rc == PCOLL_OK && (p = communicator_next_notified(c)); ++*happened)
+        rc = p->ops->run(p);
+    for (p = c->watched; p && rc == PCOLL_OK; p = p->next_watched)
+        if (p->ops->attention(p)) {
+            rc = p->ops->run(p);
+            ++*happened;
+        }
+    return rc ?: communicator_run_alarms(c, happened);
 }
 
 int communicator_poll(struct communicator *c)
@@ -459,151 +530,13 @@ int communicator_poll(struct communicator *c)
     if (atomic_load(&c->failure) != PCOLL_OK || outage_now(c->outage))
         return 0;
     const struct transport_event *events;
-    int happened = 0, rc = PCOLL_OK;
-    for (struct object *p; rc == PCOLL_OK && (p = communicator_next_notified(c));
-         happened++)
-        rc = p->ops->run(p);
-    if (rc == PCOLL_OK)
-        rc = communicator_poll_watched(c, &happened);
-    if (rc == PCOLL_OK)
-        rc = communicator_ring_alarms(c, &happened);
-    int n = rc == PCOLL_OK ? c->transport->ops->poll(c->transport, &events) : rc;
+    int happened = 0, rc = communicator_run_objects(c, &happened);
+    int n = rc ?: c->transport->ops->poll(c->transport, &events);
+    rc = n < 0 ? n : PCOLL_OK;
     for (int i = 0; i < n && rc == PCOLL_OK; i++, happened++)
         rc = communicator_dispatch(c, &events[i]);
-    if (n < 0)
-        rc = n;
     if (rc != PCOLL_OK)
         communicator_fail(c, rc);
     communicator_watch_sends(c);
     return happened;
-}
-
-int communicator_agree(struct communicator *c, struct agreement *a)
-{
-    CHECK(a->count > 0);
-    CHECK(!c->progress || progress_is_driven(c->progress));
-    CHECK(!c->agreements); /* two might be handed up in another order than the calls' */
-    atomic_store(&a->done, false);
-    int rc = c->transport->ops->agree(c->transport, a->values, a->count, a->op,
-                                      (uint64_t)(uintptr_t)a | agreement_bit);
-    if (rc != PCOLL_OK)
-        return communicator_fail(c, rc);
-    c->agreements++;
-    if (c->progress)
-        progress_unrung(c->progress, 1);
-    return PCOLL_OK;
-}
-
-/* The queue of those that close, and the votes on it; see communicator.h. */
-
-static const int64_t vote_again_after = 5000000; /* ns */
-
-static int communicator_vote(struct communicator *c)
-{
-    CHECK(!c->closing.voting && !c->closing.turn);
-    struct closings *closing = &c->closing;
-    uint64_t *ballot = calloc(c->capacity, sizeof *ballot);
-    if (!ballot)
-        return fail(PCOLL_ENOMEM, "no memory to close a handle");
-    free(closing->ballot);
-    closing->ballot = ballot;
-    closing->voting = true;
-    for (struct object *p = closing->first; p; p = p->next_closing)
-        ballot[p->slot] = 1;
-    closing->agreement = (struct agreement){.values = ballot,
-                                            .count = (int)c->capacity,
-                                            .op = AGREE_SUM,
-                                            .object = &closing->base};
-    return communicator_agree(c, &closing->agreement);
-}
-
-/* The first that all have voted for leaves the queue. */
-static struct object *communicator_choose_closing(struct communicator *c)
-{
-    struct object **best = NULL;
-    for (struct object **at = &c->closing.first; *at; at = &(*at)->next_closing)
-        if (c->closing.ballot[(*at)->slot] == c->transport->living &&
-            (!best || (*at)->slot < (*best)->slot))
-            best = at;
-    struct object *p = best ? *best : NULL;
-    if (p)
-        *best = p->next_closing;
-    return p;
-}
-
-/* The vote is over. */
-static int communicator_begin_turn(struct communicator *c)
-{
-    CHECK(atomic_load(&c->closing.agreement.done));
-    struct closings *closing = &c->closing;
-    closing->voting = false;
-    closing->turn = communicator_choose_closing(c);
-    if (closing->turn)
-        return closing->turn->ops->begin_close(closing->turn);
-    communicator_alarm(c, &closing->base, communicator_now(c) + vote_again_after);
-    return PCOLL_OK;
-}
-
-static int communicator_run_closing(struct object *p)
-{
-    CHECK(((struct closings *)p)->communicator);
-    struct closings *closing = (struct closings *)p;
-    struct communicator *c = closing->communicator;
-    return closing->voting ? communicator_begin_turn(c) : communicator_vote(c);
-}
-
-static const struct object_ops communicator_closing_ops = {
-    .run = communicator_run_closing};
-
-int communicator_close(struct communicator *c, struct object *p)
-{
-    CHECK(!c->progress || progress_is_driven(c->progress));
-    CHECK(!atomic_load(&p->closed));
-    CHECK(c->objects[p->slot] == p);
-    struct closings *closing = &c->closing;
-    if (!closing->communicator) {
-        closing->communicator = c;
-        closing->base = object_init(&communicator_closing_ops);
-        communicator_attach(c, &closing->base);
-    }
-    struct object **end = &closing->first;
-    for (; *end; end = &(*end)->next_closing)
-        CHECK(*end != p);
-    *end = p;
-    p->next_closing = NULL;
-    atomic_fetch_add(&c->closings, 1);
-    bool waits = closing->base.alarm != INT64_MAX; /* for the time to vote again */
-    bool busy = closing->turn || closing->voting || waits;
-    return busy ? PCOLL_OK : communicator_vote(c);
-}
-
-int communicator_closed(struct communicator *c, struct object *p)
-{
-    CHECK(c->closing.turn == p);
-    CHECK(!atomic_load(&p->closed));
-    CHECK(atomic_load(&c->closings) > 0);
-    c->closing.turn = NULL;
-    atomic_store(&p->closed, true); /* its owner may free it when the driver is out */
-    atomic_fetch_sub(&c->closings, 1);
-    if (c->progress)
-        progress_wake_waiters(c->progress);
-    return c->closing.first ? communicator_vote(c) : PCOLL_OK;
-}
-
-/* Windows that nobody uses any more. */
-
-static void communicator_end_window(struct leftover *l)
-{
-    struct spent_window *spent = (struct spent_window *)l;
-    spent->window->ops->destroy(spent->window);
-    free(spent);
-}
-
-void window_spend(struct communicator *c, struct window *w, struct spent_window **spent)
-{
-    CHECK(w && *spent);
-    w->ops->retire(w);
-    **spent = (struct spent_window){.base.end = communicator_end_window, .window = w};
-    communicator_leave(c, &(*spent)->base);
-    *spent = NULL;
 }

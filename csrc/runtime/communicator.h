@@ -1,10 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all handles of one communicator share on one rank: the transport, the table of
- * handles by slot, and the dispatch of events to them.
+ * What all objects of one communicator share on one rank: the transport, the table of objects by
+ * slot, the dispatch of events to them, and the order in which they close.
  *
- * A context is driven by one thread at a time (under MPI: the holder of the progress
- * lock). Only communicator_notify may be called by anybody.
+ * One thread at a time drives a communicator (under MPI: the holder of the drive lock, progress.h).
+ * Functions marked "Driver" are for that thread. Every thread may call communicator_notify.
+ *
+ * Closing. One object of a communicator closes at a time, because their agreements must not mix,
+ * and it must be the same object on all ranks. Ranks need not free their objects in one order: a
+ * rank in MPI_Finalize closes all that it has left, while others free theirs as their program
+ * does. So each rank votes for all objects that it is asked to close. The next one is the object
+ * with the lowest slot that all ranks have voted for. If there is none, the ranks vote again a
+ * little later: some may have been asked for more by then.
  */
 #ifndef PCOLL_RUNTIME_COMMUNICATOR_H
 #define PCOLL_RUNTIME_COMMUNICATOR_H
@@ -16,38 +23,34 @@
 #include "transport/transport.h"
 #include "transport/window.h"
 
-/*
- * Whatever has slots on a communicator: the context calls it when something has
- * happened that concerns it. The executor of an allreduce is one, that of a user's
- * schedule another; each embeds this as its first member.
- */
-
 struct object;
 
-/* All called by the driver. */
+/* The driver calls all of these. */
 struct object_ops {
-    /* Look around: it was notified, its alarm has come, or an agreement is over. */
+    /* Check what there is to do: the object was notified, its alarm time has come, or an
+     * agreement is complete. */
     int (*run)(struct object *p);
-    /* Its message with this number in the cookie is over. */
+    /* The message with this number in its cookie is complete. */
     int (*done)(struct object *p, int op, size_t bytes);
     int (*control)(struct object *p, uint32_t source, const struct control *message);
-    /* It is this one's turn to close. */
+    /* Begin to close: it is the turn of this object. */
     int (*begin_close)(struct object *p);
-    /* Watched ones only, in every poll: has somebody in another process asked it to
-     * run? */
+    /* Watched objects only, in every poll: has a thread of another process asked it to run? */
     bool (*attention)(struct object *p);
 };
 
+/* An object has slots on a communicator: the executor of an allreduce, of a user's schedule …
+ * Each embeds this struct as its first member. */
 struct object {
     const struct object_ops *ops;
-    uint32_t slot, slots; /* the first of its slots, and how many */
-    int64_t alarm;        /* INT64_MAX: none */
-    bool in_vain; /* what its alarm was for has not come: it looks again later */
-    struct object *next_notified; /* under context.notified_mutex */
+    uint32_t slot, slots; /* The first of its slots, and how many. */
+    int64_t alarm;        /* When to run it; INT64_MAX: none. */
+    bool in_vain;         /* run() found nothing to do, and looks again later. */
     bool notified;
-    struct object *next_closing;
-    _Atomic bool closed; /* nothing of it comes any more */
     bool watched;
+    _Atomic bool closed;          /* Nothing arrives for it any more. */
+    struct object *next_notified; /* Under notified_mutex of the communicator. */
+    struct object *next_closing;
     struct object *next_watched;
 };
 
@@ -56,122 +59,120 @@ static inline struct object object_init(const struct object_ops *ops)
     return (struct object){.ops = ops, .slots = 1, .alarm = INT64_MAX};
 }
 
-/* The cookie of one of its messages. */
+/* Return the cookie of one of its messages. */
 static inline uint64_t object_cookie(const struct object *p, int op)
 {
     return (uint64_t)p->slot << 32 | (uint32_t)op;
 }
 
-/* An agreement (transport.h) under way, for a object to go on with or a thread
- * that waits. When `done` is set it may be gone. */
+/* An agreement (transport.h) under way, for an object that continues with it or a thread that
+ * waits. When `done` is set its memory may be freed. */
 struct agreement {
     uint64_t *values;
     int count;
     enum agree_op op;
-    struct object *object; /* or NULL */
+    struct object *object; /* Or NULL. */
     _Atomic bool done;
 };
 
-/* Those that close, and an object without slots that lets them, see below. */
 struct closings {
-    struct object base;                /* first: found again from it */
-    struct communicator *communicator; /* NULL: nothing has closed yet */
-    struct object *first; /* of those that wait for their turn, by next_closing */
-    struct object *turn;  /* the one that is closing */
+    struct object *first; /* The first object that waits for its turn. */
+    struct object *turn;  /* The object that is closing. */
     bool voting;
+    int64_t vote_at; /* The time of the next vote, or INT64_MAX. */
     struct agreement agreement;
-    uint64_t *ballot; /* by slot */
+    uint64_t *ballot; /* By slot. */
 };
 
-/* What a object leaves behind when it has closed: freed with the transport, by all
- * ranks in the order in which it was left. */
-struct leftover {
-    void (*end)(struct leftover *l); /* collective; may block; frees it */
-    struct leftover *next;
+/* A window that no object uses any more. Its memory has been given back, but freeing it is
+ * collective and blocks. So it is freed, on all ranks in the same order, with the next window of
+ * its communicator or with the communicator. */
+struct spent_window {
+    struct window *window;
+    struct spent_window *next;
 };
 
 struct communicator {
-    struct progress_source source; /* first: found again from it */
+    struct progress_source source; /* First: found again from it. */
     struct transport *transport;
-    struct progress *progress; /* NULL in a simulation */
-    struct object **objects;   /* by slot; NULL: free */
+    struct progress *progress; /* NULL in a simulation. */
+    struct object **objects;   /* By slot; NULL: free. */
     uint32_t capacity;
     uint32_t handles;
-    bool abandoned;     /* the communicator is gone: goes with the last handle */
-    bool sends_pending; /* progress knows that some messages need looking after */
+    bool
+        abandoned; /* The program has freed its MPI_Comm: it ends with the last object. */
+    bool sends_pending;  /* Sends are counted as unrung (progress.h). */
+    uint32_t agreements; /* Under way. */
+    int64_t alarm;       /* The earliest alarm of an object, or INT64_MAX. */
 
-    struct object *watched;   /* by next_watched */
-    struct object *unslotted; /* one object without slots, or NULL */
+    struct object *watched; /* Through next_watched. */
 
-    /* Those that asked to be run, a list through next_notified. */
     struct lock notified_mutex;
-    _Atomic(struct object *) notified;
+    _Atomic(struct object *) notified; /* Objects that asked to be run. */
 
     struct closings closing;
-    _Atomic uint32_t closings; /* asked for and not over */
+    _Atomic uint32_t closings; /* Begun and not complete. */
 
-    struct leftover *leftovers;
+    struct spent_window *spent;
 
-    int64_t alarm; /* the earliest of the objects', or INT64_MAX */
-
-    /* Where its objects go on when ranks die, else NULL. */
+    /* NULL if its objects raise an error when ranks die. */
     struct outage *outage;
-    struct recovery *recovery; /* recovery.c */
-    struct communicator *next_spent;
-    uint32_t agreements; /* under way */
+    struct recovery *recovery;
+    struct waiting *parting;   /* The last barrier (process.h), or NULL. */
+    struct communicator *next; /* In a list of process.c or recovery.c. */
 
     /* The first failure of the transport or the protocol; final. */
     _Atomic int failure;
     char failure_text[512];
-    int failure_of_mpi;         /* MPI's own error for it, of the thread that had it */
-    struct failed_ranks failed; /* of PCOLL_EFAILED */
+    int failure_of_mpi;         /* MPI's own error for it. */
+    struct failed_ranks failed; /* The dead, if it is PCOLL_EFAILED. */
 };
 
 int communicator_create(struct transport *t, struct progress *p,
                         struct communicator **out);
-/* Driver: leave this behind. */
-void communicator_leave(struct communicator *c, struct leftover *l);
-/* Free what was left, when nothing closes and all ranks do so: collective. */
-void communicator_end_leftovers(struct communicator *c);
-/* That, and destroy the transport, if it still has one: collective. */
-void communicator_end_transport(struct communicator *c);
-/* That, and the rest. */
+/* Free it, with its transport: collective. */
 void communicator_destroy(struct communicator **c);
+/* Destroy the transport, if it still has one: collective. */
+void communicator_end_transport(struct communicator *c);
 
-/* The first of so many free slots in a row from `from` on; PCOLL_EINVAL when the tags
- * do not reach. */
+/* Driver: leave the window behind. *spent is the memory for that; it is set to NULL. */
+void communicator_spend_window(struct communicator *c, struct window *w,
+                               struct spent_window **spent);
+/* Free spent windows. Collective; nothing closes on any rank. */
+void communicator_free_windows(struct communicator *c);
+
+/* Find the first `slots` free slots in a row, from `from` on. PCOLL_EINVAL: there are not enough
+ * tags. */
 int communicator_free_slots(struct communicator *c, uint32_t from, uint32_t slots,
                             uint32_t *slot);
-/* Room for so many slots. */
+/* Make room for so many slots. */
 int communicator_reserve(struct communicator *c, uint32_t slots);
-/* p takes its p->slots slots from this one on. */
+/* Enter p into the table: it gets its p->slots slots from this one on. */
 int communicator_register(struct communicator *c, struct object *p, uint32_t slot);
 void communicator_unregister(struct communicator *c, uint32_t slot);
-/* p takes part without slots: it is run at its alarm and when its agreements are over,
- * and there are no messages for it. One only, until the end. */
-void communicator_attach(struct communicator *c, struct object *p);
 
-/* Driver: poll the transport and run the objects concerned. What happened. */
+/* Driver: poll the transport and run the objects concerned. Return how much has happened. */
 int communicator_poll(struct communicator *c);
-/* Anybody: p has something new to look at. Whoever drives next will. */
+/* Ask, from any thread, that p be run. The next thread that drives runs it. */
 void communicator_notify(struct communicator *c, struct object *p);
-/* Time in nanoseconds. */
+/* Return the time in nanoseconds. */
 int64_t communicator_now(const struct communicator *c);
-/* Driver: run p at that time, if nothing else does before; the earliest one counts. */
+/* Driver: run p at this time. Of several alarms of an object the earliest counts. */
 void communicator_alarm(struct communicator *c, struct object *p, int64_t at);
-/* Driver: poll again at that time at the latest. */
-void communicator_wake_at(struct communicator *c, int64_t at);
 /* Driver: begin an agreement; communicator_poll sets done. */
 int communicator_agree(struct communicator *c, struct agreement *a);
 
-/* Nothing is polled: take the transport and the objects of `from`, which has only a clock
- * then; what was under way here is lost. */
-void communicator_take_over(struct communicator *c, struct communicator *from);
+/* Driver: close p, when it is its turn. Then its begin_close is called, once. */
+int communicator_close(struct communicator *c, struct object *p);
+/* Driver: p, whose turn it was, has closed. */
+int communicator_closed(struct communicator *c, struct object *p);
 
-/* What is under way on it is waited for by nobody any more. */
+/* For recoveries, while nothing is polled. Take the transport and the objects of `from`, which
+ * keeps only a clock. What was under way on `c` is lost. */
+void communicator_take_over(struct communicator *c, struct communicator *from);
+/* Stop polling for what is under way. */
 void communicator_forget(struct communicator *c);
-/* Nothing is polled, and nothing on it: its transport is somebody else's business, with what is
- * under way. */
+/* The communicator has no objects, and another one owns its transport. */
 void communicator_abandon(struct communicator *c);
 
 /* Driver: record the first failure, which this thread has just met, and return its code. Begin a
@@ -179,45 +180,7 @@ void communicator_abandon(struct communicator *c);
 int communicator_fail(struct communicator *c, int code);
 /* The same for a thread that does not hold the drive lock. */
 int communicator_fail_undriven(struct communicator *c, int code);
-/* PCOLL_OK, or the failure with its message. */
+/* Return PCOLL_OK, or fail with the failure of the communicator. */
 int communicator_check(struct communicator *c);
-
-/* Between its files. */
-struct object *communicator_object_at(const struct communicator *c, uint32_t slot);
-struct object *communicator_next_notified(struct communicator *c);
-void communicator_set_alarm(struct communicator *c, int64_t at);
-
-/*
- * Who closes next? On a communicator one object closes at a time, because their
- * agreements must not mix, and it must be the same one on all ranks. The ranks need not
- * ask for it in one order: one that is at MPI_Finalize closes all that it has left, the
- * others free theirs in whatever order their program does.
- *
- * So each rank votes for all that it is asked to close, and the one with the lowest
- * slot that all have voted for is next. If there is none, the ranks vote again a little
- * later: somebody may have been asked for more by then.
- *
- * The votes are those of an object of the communicator like any other, without slots.
- */
-
-/* Driver: p closes when it is its turn: then its begin_close is called. Once. */
-int communicator_close(struct communicator *c, struct object *p);
-/* Driver: p, whose turn it was, has closed. */
-int communicator_closed(struct communicator *c, struct object *p);
-
-/*
- * A window that nobody uses any more. Freeing one is collective and blocks, so it is
- * left with the context, and freed with the next window of this communicator or with
- * the communicator; its memory is given back at once.
- */
-
-struct spent_window {
-    struct leftover base; /* first: found again from it */
-    struct window *window;
-};
-
-/* Driver: w is spent; *spent takes it over and is set to NULL. */
-void window_spend(struct communicator *c, struct window *w,
-                  struct spent_window **spent);
 
 #endif

@@ -1,13 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See recovery.h. */
-#include "runtime/recovery.h"
-
+/* Growth; see recovery.h. */
 #include "base/check.h"
 #include "base/error.h"
 #include "runtime/process.h"
+#include "runtime/recovery.h"
 #include "transport/mpi/mpi_recovery.h"
 
-/* Who waits for the end of an outage here would keep others waiting who have not met it. */
+/* The failure of this thread, to be reported after calls that may fail differently. */
+struct growth_failure {
+    int rc;
+    struct reason reason;
+    struct failed_ranks who;
+};
+
+static struct growth_failure growth_note(int rc)
+{
+    struct growth_failure f = {.rc = rc, .who = *fail_last_ranks()};
+    fail_reason(&f.reason);
+    return f;
+}
+
+static int growth_fail(const struct growth_failure *f)
+{
+    return f->rc == PCOLL_EFAILED ? fail_ranks(&f->who)
+                                  : fail(f->rc, "%s", f->reason.text);
+}
+
+/* Do not wait for the end of an outage: ranks that have not met it would wait for this one. */
 static int growth_pause(struct growth *g)
 {
     int rc = communicator_check(g->from);
@@ -30,57 +49,52 @@ static void growth_resume(struct growth *g)
     progress_notify(g->from->progress);
 }
 
-/* This thread is inside its outage from the beginning, so nothing recovers. */
+/* This thread enters the outage before the driver knows the communicator, so nothing recovers. */
 static int growth_make_communicator(struct growth *g, struct transport *t,
                                     struct progress *p)
 {
-    int rc = communicator_create(t, p, &g->to);
-    if (rc == PCOLL_OK)
-        rc = recovery_attach(g->to);
+    int rc = communicator_create(t, p, &g->to) ?: recovery_attach(g->to);
     if (rc != PCOLL_OK)
         return rc;
-    bool entered = outage_try_enter(g->to->outage);
-    CHECK(entered); /* nobody polls it yet, so no failure has been met */
-    (void)entered;
+    outage_enter(g->to->outage);
     progress_add(p, &g->to->source);
-    return process_adopt(g->to);
+    process_adopt(g->to);
+    return PCOLL_OK;
 }
 
-enum { MADE = 1, NOBODY_DIED = 2 };
+enum { GROWTH_MADE = 1, GROWTH_NO_DEATH = 2 };
 
-static int growth_settle_on(struct transport *t, struct outage *met, int rc)
+static int growth_settle_on(struct transport *t, struct outage *o,
+                            const struct growth_failure *own)
 {
-    struct reason reason;
-    struct failed_ranks who = *fail_last_ranks();
-    fail_reason(&reason);
-    /* Who differs from others has found that with all of them, and some may still be told. */
-    if (rc != PCOLL_OK && rc != PCOLL_EMISMATCH && rc != PCOLL_EINVAL)
+    int rc = own->rc;
+    /* All ranks have found a mismatch together, and some may still have to be told. */
+    bool found_by_all = rc == PCOLL_EMISMATCH || rc == PCOLL_EINVAL;
+    if (rc != PCOLL_OK && !found_by_all)
         mpi_revoke(t);
-    bool died = rc == PCOLL_EFAILED || outage_now(met);
-    int bits = (rc == PCOLL_OK ? MADE : 0) | (died ? 0 : NOBODY_DIED);
+    bool died = rc == PCOLL_EFAILED || outage_now(o);
+    int bits = (rc == PCOLL_OK ? GROWTH_MADE : 0) | (died ? 0 : GROWTH_NO_DEATH);
     int agreed = mpi_agree_bits(t, &bits);
-    bool all_live = agreed == PCOLL_OK && (bits & NOBODY_DIED);
-    if (rc == PCOLL_EFAILED)
-        return fail_ranks(&who);
-    if (rc != PCOLL_OK && (all_live || rc == PCOLL_EMISMATCH || rc == PCOLL_EINVAL))
-        return fail(rc, "%s", reason.text);
-    if (agreed != PCOLL_OK || (bits & MADE))
+    bool all_live = agreed == PCOLL_OK && (bits & GROWTH_NO_DEATH);
+    if (rc == PCOLL_EFAILED || (rc != PCOLL_OK && (all_live || found_by_all)))
+        return growth_fail(own);
+    if (agreed != PCOLL_OK || (bits & GROWTH_MADE))
         return agreed;
-    if (outage_now(met))
-        return outage_error(met);
-    return bits & NOBODY_DIED ? fail(PCOLL_ENOMEM, "another rank could not take part")
-                              : fail_ranks(&(struct failed_ranks){0});
+    if (outage_now(o))
+        return outage_error(o);
+    return bits & GROWTH_NO_DEATH
+               ? fail(PCOLL_ENOMEM, "another rank could not take part")
+               : fail_ranks(&(struct failed_ranks){0});
 }
 
 int growth_settle(struct growth *g, int rc)
 {
-    CHECK(g->to);
-    return growth_settle_on(g->to->transport, g->to->outage, rc);
+    struct growth_failure own = growth_note(rc);
+    return growth_settle_on(g->to->transport, g->to->outage, &own);
 }
 
 int growth_refuse(const void *comm)
 {
-    CHECK(comm);
     return mpi_all_have(comm, process_watch(),
                         fail(PCOLL_EINVAL, "this rank has refused to take part"));
 }
@@ -90,39 +104,32 @@ int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
 {
     struct progress *p;
     struct transport *t = NULL;
-    int local = process_progress(&p);
-    CHECK(local == PCOLL_OK || !g->from);
-    if (local == PCOLL_OK && g->from)
-        local = growth_pause(g);
+    int rc = process_progress(&p);
+    CHECK(rc == PCOLL_OK || !g->from);
+    if (rc == PCOLL_OK && g->from)
+        rc = growth_pause(g);
     MOMENT("paused");
-    if (local != PCOLL_OK && !g->from)
-        return local;
-    struct reason reason;
-    struct failed_ranks who = *fail_last_ranks();
-    fail_reason(&reason);
-    int rc =
-        mpi_regroup(comm, numbers, ranks, progress_doorbell(p), process_watch(), &t);
+    if (rc != PCOLL_OK && !g->from)
+        return rc;
+    struct growth_failure own = growth_note(rc);
+    rc = mpi_regroup(comm, numbers, ranks, progress_doorbell(p), process_watch(), &t);
     if (!t) {
         growth_resume(g);
         return rc;
     }
     MOMENT("regrouped");
-    if (local == PCOLL_EFAILED)
-        rc = fail_ranks(&who);
-    else if (local != PCOLL_OK)
-        rc = fail(local, "%s", reason.text);
-    if (rc == PCOLL_OK)
-        rc = growth_make_communicator(g, t, p);
-    rc = growth_settle_on(t, g->to ? g->to->outage : NULL, rc);
+    if (own.rc == PCOLL_OK)
+        own = growth_note(rc ?: growth_make_communicator(g, t, p));
+    rc = growth_settle_on(t, g->to ? g->to->outage : NULL, &own);
     if (rc != PCOLL_OK)
         growth_cancel(g);
     return rc;
 }
 
-/* One that the program has a communicator for stays, as a shell, until that goes. */
-static void growth_discard(struct communicator *c, struct communicator *heir)
+/* The shell of a communicator that the program has an MPI_Comm of stays until that is freed. */
+static void growth_discard(struct communicator *c, struct communicator *keeper)
 {
-    recovery_discard(c, heir);
+    recovery_discard(c, keeper);
     process_disown(c);
     if (c->abandoned)
         communicator_destroy(&c);
@@ -137,7 +144,7 @@ void growth_cancel(struct growth *g)
     growth_resume(g);
 }
 
-/* What happened there is over, or begins anew. */
+/* End what was under way on the old communicator. */
 static void growth_leave(struct growth *g)
 {
     struct communicator *from = g->from;
@@ -153,7 +160,6 @@ static void growth_leave(struct growth *g)
 
 void growth_commit(struct growth *g)
 {
-    CHECK(g->to);
     if (g->from)
         growth_leave(g);
     outage_leave(g->to->outage);

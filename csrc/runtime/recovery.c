@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread that recovers, and its life; see recovery.h. */
+/* The thread that recovers, its decisions, and the end of what recovers; see recovery.h. */
 #include "runtime/recovery.h"
 
 #include <stdlib.h>
@@ -7,108 +7,142 @@
 #include "base/check.h"
 #include "base/thread.h"
 #include "runtime/agreement.h"
-#include "runtime/recovery_state.h"
 #include "runtime/user_object.h"
 #include "transport/mpi/mpi_recovery.h"
 
-struct grave {
-    void (*end)(void *);
-    void *what;
-    uint32_t after; /* so many have been retired */
-    struct grave *next;
+/* The bits of a vote. Each is set in the outcome if all ranks set it. */
+enum {
+    RECOVERY_PARTING = 1, /* The rank is in MPI_Finalize. */
+    RECOVERY_ABLE = 2,    /* The rank can recover. */
+    RECOVERY_WHOLE = 4    /* The rank knows of no lost host. */
 };
 
-void graves_init(struct graves *g)
+/* More retired transports are never freed. */
+enum { RECOVERY_TRANSPORTS = 64 };
+
+/* Memory that MPI may still write to. */
+struct retired {
+    void (*end)(void *);
+    void *what;
+    uint32_t after; /* Transports that must have been retired first. */
+    struct retired *next;
+};
+
+struct recovery {
+    struct outage outage; /* The communicator points to it. */
+    pthread_t thread;
+    uint64_t given; /* An MPI_Comm for the program, … */
+    bool gave;      /* … if this is set. */
+    _Atomic bool parting;
+    bool called_off; /* The communicator is discarded: there is nothing to recover. */
+    struct user_object *objects; /* Those of the communicator, by slot. */
+
+    /* The present outage. */
+    struct transport *current; /* The one of the last attempt, or epoch. */
+    bool able;                 /* This rank can recover; if one cannot, no rank does. */
+    struct reason why;         /* Why it cannot. */
+    bool over;                 /* There is no further attempt. */
+    bool parted;               /* All ranks are in MPI_Finalize. */
+    bool whole;                /* No rank that is left knows of a lost host. */
+    struct communicator *spent; /* Those of earlier attempts. */
+
+    /*
+     * Deferred reclamation. Requests of an earlier transport may still be incomplete, and MPI
+     * may write to their buffers. The transport is freed, and then the memory, one epoch later
+     * than their last use: Open MPI ends the process when the rest of a request fails after it
+     * was freed, and a request may be complete for the program before it is for MPI.
+     *
+     * The recovery and the application retire memory, under the mutex. Only the recovery, or a
+     * thread that keeps others from it, retires transports and frees both.
+     */
+    struct lock mutex;
+    struct retired *retired;
+    struct transport *old[RECOVERY_TRANSPORTS];
+    int olds;
+    uint32_t transports; /* Retired so far. */
+};
+
+static void recovery_add_retired(struct recovery *r, struct retired *retired,
+                                 bool in_use)
 {
-    CHECK(g);
-    *g = (struct graves){0};
-    lock_init(&g->mutex, LOCK_RETIRED);
+    lock_take(&r->mutex);
+    retired->after = r->transports + in_use;
+    retired->next = r->retired;
+    r->retired = retired;
+    lock_release(&r->mutex);
 }
 
-void graves_destroy(struct graves *g)
+void recovery_retire(struct communicator *c, void (*end)(void *), void *what,
+                     bool in_use)
 {
-    CHECK(g);
-    lock_destroy(&g->mutex);
+    CHECK(c->recovery && end && what);
+    struct retired *retired = malloc(sizeof *retired);
+    if (!retired)
+        return; /* `what` is lost. */
+    *retired = (struct retired){.end = end, .what = what};
+    recovery_add_retired(c->recovery, retired, in_use);
 }
 
-void graves_add(struct graves *g, void (*end)(void *), void *what, bool in_use)
+/* Retire a transport that has been revoked. */
+static void recovery_retire_transport(struct recovery *r, struct transport *t)
 {
-    CHECK(end && what);
-    struct grave *grave = malloc(sizeof *grave);
-    if (!grave)
-        return; /* lost */
-    lock_take(&g->mutex);
-    *grave = (struct grave){.end = end, .what = what, .after = g->retired + in_use};
-    grave->next = g->first;
-    g->first = grave;
-    lock_release(&g->mutex);
+    lock_take(&r->mutex);
+    r->transports++;
+    lock_release(&r->mutex);
+    if (r->olds < RECOVERY_TRANSPORTS)
+        r->old[r->olds++] = t;
 }
 
-void graves_retire(struct graves *g, struct transport *t)
+static struct retired *recovery_next_reclaimable(struct recovery *r)
 {
-    CHECK(t);
-    lock_take(&g->mutex);
-    g->retired++;
-    lock_release(&g->mutex);
-    if (g->olds < GRAVES_TRANSPORTS)
-        g->old[g->olds++] = t;
-}
-
-/* One whose time has come. */
-static struct grave *graves_take(struct graves *g)
-{
-    lock_take(&g->mutex);
-    struct grave **at = &g->first;
-    while (*at && (*at)->after > g->retired)
+    lock_take(&r->mutex);
+    struct retired **at = &r->retired;
+    while (*at && (*at)->after > r->transports)
         at = &(*at)->next;
-    struct grave *grave = *at;
-    if (grave)
-        *at = grave->next;
-    lock_release(&g->mutex);
-    return grave;
+    struct retired *retired = *at;
+    if (retired)
+        *at = retired->next;
+    lock_release(&r->mutex);
+    return retired;
 }
 
-/* Transports whose requests are over by now go, and when all have, so does what they may have
- * written to. */
-void graves_bury(struct graves *g)
+/* Free the retired transports whose requests are complete. If none is left, free the memory that
+ * they may have written to. */
+static void recovery_reclaim(struct recovery *r)
 {
-    CHECK(g->olds >= 0);
-    struct grave *grave;
+    struct retired *retired;
     int kept = 0;
-    for (int i = 0; i < g->olds; i++)
-        if (!mpi_abandon(g->old[i]))
-            g->old[kept++] = g->old[i];
-    g->olds = kept;
-    while (!kept && (grave = graves_take(g))) {
-        grave->end(grave->what);
-        free(grave);
+    for (int i = 0; i < r->olds; i++)
+        if (!mpi_abandon(r->old[i]))
+            r->old[kept++] = r->old[i];
+    r->olds = kept;
+    while (!kept && (retired = recovery_next_reclaimable(r))) {
+        retired->end(retired->what);
+        free(retired);
     }
 }
 
-void graves_leave(struct graves *g, struct graves *heir)
+static void recovery_hand_over(struct recovery *r, struct recovery *to)
 {
-    CHECK(g != heir);
-    struct grave *grave;
-    for (int i = 0; i < g->olds; i++)
-        graves_retire(heir, g->old[i]);
-    g->olds = 0;
-    while ((grave = graves_take(g))) {
-        graves_add(heir, grave->end, grave->what, false);
-        free(grave);
-    }
+    for (int i = 0; i < r->olds; i++)
+        recovery_retire_transport(to, r->old[i]);
+    for (struct retired *retired; (retired = recovery_next_reclaimable(r));)
+        recovery_add_retired(to, retired, false);
 }
 
-/* Who goes on when ranks have died, and whether anybody does; see recovery.h. */
+/* Decisions. */
 
-int recovery_last_word(struct recovery *r)
+/* Agree on whether to recover, and whether all ranks can. A rank without an answer continues with
+ * the others, to ask them again. */
+static int recovery_vote(struct recovery *r)
 {
-    CHECK(r->current);
-    int bits = (atomic_load(&r->parting) ? PARTING : 0) | (r->able ? ABLE : 0) |
-               (mpi_has_lost_hosts(r->current) ? 0 : WHOLE);
+    int bits = (atomic_load(&r->parting) ? RECOVERY_PARTING : 0) |
+               (r->able ? RECOVERY_ABLE : 0) |
+               (mpi_has_lost_hosts(r->current) ? 0 : RECOVERY_WHOLE);
     int rc = mpi_agree_bits(r->current, &bits);
-    r->parted = rc == PCOLL_OK && (bits & PARTING);
-    r->whole = bits & WHOLE;
-    if (rc == PCOLL_OK && !(bits & ABLE))
+    r->parted = rc == PCOLL_OK && (bits & RECOVERY_PARTING);
+    r->whole = bits & RECOVERY_WHOLE;
+    if (rc == PCOLL_OK && !(bits & RECOVERY_ABLE))
         rc = fail(PCOLL_ENOMEM, "ranks have died, and not all others could go on%s%s",
                   *r->why.text ? ": " : "", r->why.text);
     bool unanswered = rc == PCOLL_EFAILED && !mpi_has_lost_hosts(r->current);
@@ -116,98 +150,76 @@ int recovery_last_word(struct recovery *r)
     return rc;
 }
 
-bool recovery_may_go_on(const struct recovery *r, const struct transport *before,
-                        const struct transport *left)
+/* A lost host may go on by itself. Therefore only the larger part of the ranks continues, or of
+ * two halves the one with the lowest rank. */
+static bool recovery_is_most(uint64_t left, uint64_t of, bool has_lowest)
 {
-    CHECK(left->living <= before->living);
-    uint64_t twice = 2 * (uint64_t)left->living;
-    return r->whole || twice > before->living ||
-           (twice == before->living &&
-            transport_lowest(before) == transport_lowest(left));
+    return 2 * left > of || (2 * left == of && has_lowest);
 }
 
-int recovery_check_hosts(struct recovery *r)
+/* Return PCOLL_OK if the ranks that are not on a lost host are enough to continue, and MPI
+ * leaves the others out: a message to them may block inside of MPI for ever. */
+static int recovery_check_hosts(const struct recovery *r)
 {
-    CHECK(r->current);
     if (!mpi_has_lost_hosts(r->current))
         return PCOLL_OK;
     struct failed_ranks lost = *fail_last_ranks();
     uint32_t living = r->current->living;
-    uint64_t twice = 2 * ((uint64_t)living - (uint32_t)lost.count);
-    bool has_first = (uint32_t)lost.rank[0] != transport_lowest(r->current);
-    if (twice > living || (twice == living && has_first))
+    if (recovery_is_most(living - (uint32_t)lost.count, living,
+                         (uint32_t)lost.rank[0] != transport_lowest(r->current)))
         return mpi_await_deaths(r->current);
     return fail_ranks(&lost);
 }
 
-/* Nobody drives while the lock is held, and nobody polls a communicator that has
- * stopped. */
-static void recovery_await_driver(struct communicator *c)
-{
-    progress_lock(c->progress);
-    progress_unlock(c->progress);
-}
-
-/* Nobody polls it any more. Its transport may still write to what belongs to it. */
-static void recovery_set_aside(struct recovery *r, struct communicator *to)
-{
-    progress_remove(to->progress, &to->source);
-    to->next_spent = r->spent;
-    r->spent = to;
-}
-
-/* All have agreed on the last step there; who then met a death has told of it there, and it must
- * not be overlooked: nothing comes there a second time. */
-static int recovery_check_last_step(struct communicator *to, int rc)
-{
-    if (rc == PCOLL_OK)
-        rc = communicator_check(to);
-    if (rc != PCOLL_OK)
-        communicator_forget(to);
-    return rc;
-}
+/* The thread. */
 
 static int recovery_attempt(struct communicator *c, struct recovery *r)
 {
-    struct transport *t;
+    struct transport *before = r->current, *left;
     struct communicator *to;
     uint64_t given;
     int rc = recovery_check_hosts(r);
     r->over = rc != PCOLL_OK;
     if (r->over)
         return rc;
-    mpi_revoke(r->current);
+    mpi_revoke(before);
     MOMENT("revoked");
-    int heard = recovery_last_word(r);
+    int vote = recovery_vote(r);
     MOMENT("last word");
     if (r->over)
-        return heard;
-    rc = mpi_shrink(r->current, progress_doorbell(c->progress), &t);
-    if (!t)
+        return vote;
+    rc = mpi_shrink(before, progress_doorbell(c->progress), &left);
+    if (!left)
         return rc;
     MOMENT("shrunk");
-    r->over = !recovery_may_go_on(r, r->current, t);
-    graves_retire(&r->graves, r->current);
-    r->current = t;
+    CHECK(left->living <= before->living);
+    r->over = !r->whole &&
+              !recovery_is_most(left->living, before->living,
+                                transport_lowest(before) == transport_lowest(left));
+    recovery_retire_transport(r, before);
+    r->current = left;
     if (r->over)
         return outage_error(c->outage);
-    rc = rc == PCOLL_OK ? heard : rc;
-    if (rc != PCOLL_OK) /* who waits there for this rank is told, and comes, too */
-        mpi_revoke(t);
-    /* Also by who begins again: others do not, and agreements of one and the other that meet
-     * there end with arbitrary outcomes. */
-    int given_rc = mpi_give_comm(t, &given);
-    rc = rc == PCOLL_OK ? given_rc : rc;
-    if (rc == PCOLL_OK)
-        rc = communicator_create(t, c->progress, &to);
+    rc = rc ?: vote;
+    if (rc != PCOLL_OK) /* A rank that waits there for this one is told, and follows. */
+        mpi_revoke(left);
+    /* A rank that begins again gives a communicator as well. Otherwise its next agreement could
+     * meet an agreement of the ranks that do not, and both would end with arbitrary results. */
+    int give = mpi_give_comm(left, &given);
+    rc = rc ?: give ?: communicator_create(left, c->progress, &to);
     if (rc != PCOLL_OK)
         return rc;
     progress_add(c->progress, &to->source);
-    rc = recovery_build(to, r);
-    recovery_set_aside(r, to);
-    rc = recovery_check_last_step(to, rc);
-    if (rc != PCOLL_OK)
+    rc = recovery_build(to, r->objects);
+    progress_remove(c->progress, &to->source);
+    to->next = r->spent; /* Its transport may still write to what belongs to it. */
+    r->spent = to;
+    /* The driver may have met a death after the last barrier. Nothing would report it again. */
+    rc = rc ?: communicator_check(to);
+    if (rc != PCOLL_OK) {
+        communicator_forget(to);
         return rc;
+    }
     MOMENT("all inherited");
     communicator_take_over(c, to);
     r->given = given;
@@ -215,19 +227,21 @@ static int recovery_attempt(struct communicator *c, struct recovery *r)
     return PCOLL_OK;
 }
 
-/* A failure that is not a death would come again: the others must not wait for one who
- * cannot. A death shows in other errors, too: the memory of a leader who is gone. */
-static int recovery_try(struct communicator *c, struct recovery *r, bool able)
+/* Attempt until it works, or until all ranks know that it does not. An error that is not due to a
+ * death would occur again, and the others must not wait for a rank that cannot recover. A death
+ * shows in other errors, too: the memory of a dead leader is gone. */
+static int recovery_attempt_all(struct communicator *c, struct recovery *r)
 {
     int rc;
     uint32_t most = 2 * c->transport->size + 8;
-    r->able = able;
+    r->able = true;
     r->over = false;
     for (uint32_t i = 0; (rc = recovery_attempt(c, r)) != PCOLL_OK && !r->over; i++) {
         bool again = rc == PCOLL_EFAILED || mpi_is_damaged(r->current);
-        if (r->able && (!again || i >= most))
+        if (r->able && (!again || i >= most)) {
             fail_reason(&r->why);
-        r->able = r->able && again && i < most;
+            r->able = false;
+        }
     }
     return rc;
 }
@@ -235,44 +249,40 @@ static int recovery_try(struct communicator *c, struct recovery *r, bool able)
 static void recovery_run(struct communicator *c, struct recovery *r)
 {
     MOMENT("outage begun");
-    recovery_await_driver(c);
+    /* The driver has met the failure: wait until it has left the communicator. */
     progress_remove(c->progress, &c->source);
     r->current = c->transport;
-    if (recovery_check_hosts(r) == PCOLL_OK) { /* before anybody is waited for */
+    if (recovery_check_hosts(r) == PCOLL_OK) { /* Before waiting for any thread. */
         mpi_revoke(r->current);
         if (r->gave)
             mpi_revoke_comm(&r->given);
     }
     outage_await_calls(c->outage);
-    progress_remove(c->progress, &c->source); /* a growth that failed has put it back */
+    progress_remove(c->progress, &c->source); /* A growth that failed has added it. */
     if (r->called_off) {
         outage_give_up(c->outage);
         outage_end(c->outage);
         return;
     }
-    int rc = recovery_list_objects(c, r);
-    if (rc != PCOLL_OK)
-        fail_reason(&r->why);
-    CHECK(outage_now(c->outage));
-    for (uint32_t i = 0; i < r->count; i++)
-        if (r->objects[i]->kind->recoverable->stop)
-            r->objects[i]->kind->recoverable->stop(r->objects[i]);
-    graves_bury(&r->graves);
+    r->objects = user_object_list(c);
+    for (struct user_object *o = r->objects; o; o = o->next_recovered)
+        if (o->kind->recoverable->stop)
+            o->kind->recoverable->stop(o);
+    recovery_reclaim(r);
     outage_take_turn(c->outage);
-    rc = recovery_try(c, r, rc == PCOLL_OK);
-    if (rc == PCOLL_OK && !r->parted)
-        recovery_go_on(c, r);
+    int rc = recovery_attempt_all(c, r);
     if (rc != PCOLL_OK || r->parted) {
         outage_give_up(c->outage);
-        communicator_fail_undriven(c, rc == PCOLL_OK ? outage_error(c->outage) : rc);
-    }
+        communicator_fail_undriven(c, rc ?: outage_error(c->outage));
+    } else
+        for (struct user_object *o = r->objects; o; o = o->next_recovered)
+            o->kind->recoverable->go(o, c);
     MOMENT("gone on");
     progress_add(c->progress, &c->source);
     outage_end(c->outage);
-    progress_notify(c->progress);
     progress_lock(c->progress);
     progress_wake_waiters(c->progress);
-    progress_unlock(c->progress);
+    progress_unlock(c->progress); /* This drives once. */
 }
 
 static void *recovery_main(void *arg)
@@ -283,39 +293,41 @@ static void *recovery_main(void *arg)
     return NULL;
 }
 
+/* Beginning and end. */
+
 int recovery_attach(struct communicator *c)
 {
     CHECK(!c->recovery && !c->outage);
-    c->recovery = calloc(1, sizeof *c->recovery);
-    c->outage = malloc(sizeof *c->outage);
-    if (!c->recovery || !c->outage) {
-        free(c->recovery);
-        free(c->outage);
-        c->recovery = NULL;
-        c->outage = NULL;
+    struct recovery *r = calloc(1, sizeof *r);
+    if (!r)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
-    }
+    c->recovery = r;
+    c->outage = &r->outage;
     outage_init(c->outage);
-    graves_init(&c->recovery->graves);
-    if (thread_start(&c->recovery->thread, recovery_main, c) == 0)
+    lock_init(&r->mutex, LOCK_RETIRED);
+    if (thread_start(&r->thread, recovery_main, c) == 0)
         return PCOLL_OK;
     recovery_detach(c);
     return fail(PCOLL_ENOMEM, "the thread that recovers could not be started");
 }
 
-void recovery_bury(struct communicator *c, void (*end)(void *), void *what, bool in_use)
+void recovery_detach(struct communicator *c)
 {
-    CHECK(c->recovery && what);
-    graves_add(&c->recovery->graves, end, what, in_use);
+    struct recovery *r = c->recovery;
+    if (!r)
+        return;
+    for (struct communicator *spent; (spent = r->spent);) {
+        r->spent = spent->next;
+        spent->transport = NULL;
+        communicator_destroy(&spent);
+    }
+    outage_destroy(c->outage);
+    lock_destroy(&r->mutex);
+    free(r);
+    c->recovery = NULL;
+    c->outage = NULL;
 }
 
-void recovery_begin_parting(struct communicator *c)
-{
-    if (c->recovery)
-        atomic_store(&c->recovery->parting, true);
-}
-
-/* Wait until the thread that recovers has ended. */
 static void recovery_join(struct communicator *c)
 {
     outage_cease(c->outage);
@@ -330,27 +342,32 @@ void recovery_stop(struct communicator *c)
     recovery_detach(c);
 }
 
+void recovery_begin_parting(struct communicator *c)
+{
+    if (c->recovery)
+        atomic_store(&c->recovery->parting, true);
+}
+
 bool recovery_part(struct communicator *c, bool all)
 {
-    struct recovery *r = c->recovery;
     uint64_t nothing = 0;
-    if (!r)
+    if (!c->recovery)
         return true;
     while (!all && atomic_load(&c->failure) == PCOLL_OK) {
-        outage_enter(c->outage); /* one that is under way is over */
+        outage_enter(c->outage); /* Wait until an outage has ended. */
         outage_leave(c->outage);
         all = agree_max(c, &nothing, 1) == PCOLL_OK;
     }
     recovery_join(c);
-    int bits = PARTING | ABLE;
+    int bits = RECOVERY_PARTING | RECOVERY_ABLE;
     bool usable = atomic_load(&c->failure) == PCOLL_OK;
     if (usable)
         mpi_agree_bits(c->transport, &bits);
-    graves_bury(&r->graves);
+    recovery_reclaim(c->recovery);
     return usable;
 }
 
-void recovery_discard(struct communicator *c, struct communicator *heir)
+void recovery_discard(struct communicator *c, struct communicator *keeper)
 {
     struct recovery *r = c->recovery;
     CHECK(r && !c->handles);
@@ -359,35 +376,14 @@ void recovery_discard(struct communicator *c, struct communicator *heir)
     outage_leave(c->outage);
     recovery_join(c);
     mpi_revoke(c->transport);
-    graves_retire(&r->graves, c->transport);
+    recovery_retire_transport(r, c->transport);
     communicator_abandon(c);
-    if (heir) /* else what MPI writes to is lost */
-        graves_leave(&r->graves, &heir->recovery->graves);
+    if (keeper)
+        recovery_hand_over(r, keeper->recovery);
     recovery_detach(c);
-}
-
-void recovery_detach(struct communicator *c)
-{
-    struct recovery *r = c->recovery;
-    if (!r)
-        return;
-    while (r->spent) {
-        struct communicator *spent = r->spent;
-        r->spent = spent->next_spent;
-        spent->transport = NULL;
-        communicator_destroy(&spent);
-    }
-    free(r->objects);
-    graves_destroy(&r->graves);
-    free(r);
-    outage_destroy(c->outage);
-    free(c->outage);
-    c->recovery = NULL;
-    c->outage = NULL;
 }
 
 const void *recovery_comm(const struct communicator *c)
 {
-    CHECK(c);
     return c->recovery && c->recovery->gave ? &c->recovery->given : NULL;
 }

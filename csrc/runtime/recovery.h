@@ -1,154 +1,150 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Going on when ranks have died (docs/faults.md): one recovery for all objects of a
- * communicator, by a thread of its own in each process, so that it waits for nobody's
- * application. Each object contributes its part (struct recoverable).
+ * How the objects of a communicator continue when ranks have died (docs/faults.md). One recovery
+ * serves all objects. A thread of its own in each process runs it, so that no recovery waits for
+ * an application. Each object contributes its part (struct recoverable).
  *
- *   stop       the driver has met a failure and polls no more; applications are kept from
- *              what others see. The communicator is revoked, which tells all.
- *   last word  are all at MPI_Finalize? Then there is nothing to go on with.
- *   shrink     a transport of those who are left. Whoever gets here has stopped, so what
- *              they share stands still.
- *   exchange   of each object: who has it, and how many rounds are complete anywhere.
- *   rebuild    in the order of their slots, a successor of each, at its round.
- *   barrier    all successors are at that round.
- *   inherit    each rank's state and deposits go over to the successor; applications go
- *              on with it, but nothing moves yet.
- *   barrier    all have inherited: from here on messages find their receiver.
- *   go         the communicator has the new transport and the successors.
+ *   stop      The driver has met a failure (outage.h) and polls no more. Applications are kept
+ *             from what other ranks see. The communicator is revoked, which tells all ranks.
+ *   vote      Are all ranks in MPI_Finalize? Then there is nothing to recover.
+ *   shrink    A transport of the ranks that are left. Every rank that gets here has stopped, so
+ *             the memory that they share does not change.
+ *   census    Of each object: which ranks have it, and how many rounds are complete anywhere.
+ *   rebuild   A successor of each object at its round, in the order of their slots.
+ *   barrier   All successors are at that round.
+ *   inherit   The state and the deposits of each rank move to the successor. Applications
+ *             continue with it, but nothing moves between ranks yet.
+ *   barrier   All have inherited: from here on each message finds its receiver.
+ *   go        The communicator has the new transport and the successors.
  *
- * A second death makes a step fail on some ranks; it revokes the new communicator, so it
- * fails on all, at the barrier at the latest, and all begin again from that one. What a
- * rank has inherited by then is what it begins with: nothing of it was seen by others, since
- * no round ends without all that are left.
+ * A second death makes a step fail on some ranks. They revoke the new communicator, so a step
+ * fails on all ranks, at the last barrier at the latest. All begin again from that communicator,
+ * with what they have inherited until then. No other rank has seen any of it, because a round ends
+ * only with all ranks that are left.
  *
- * While nobody has died this costs a sleeping thread for each communicator.
+ * While no rank has died this costs a sleeping thread for each communicator.
  */
 #ifndef PCOLL_RUNTIME_RECOVERY_H
 #define PCOLL_RUNTIME_RECOVERY_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "runtime/communicator.h"
-
-/*
- * What all who are left find out about the objects that they had (recovery.h): who has each
- * of them, and how many rounds are complete anywhere. Each rank writes down what it has;
- * the maxima over all are what all know. Pure.
- */
-
-enum { CENSUS_WORDS = 3 };
-
-/* By slot. */
-struct census {
-    uint64_t *lacking; /* does anybody lack it? */
-    uint64_t *claim;   /* rounds complete, and who has them */
-    uint64_t *least;   /* ~ of the fewest rounds that are complete */
-};
-
-/* What is known of an object on all ranks. */
-struct recovery_plan {
-    uint32_t slot;
-    uint64_t complete; /* rounds, the most anywhere */
-    uint32_t source;   /* the lowest rank that has completed so many; … */
-    bool some_lack;    /* … some have not */
-};
-
-/* In CENSUS_WORDS for each slot: a rank that has nothing. */
-void census_begin(struct census *s, uint64_t *words, uint64_t slots);
-/* It has this one, with so many rounds complete. */
-void census_note(struct census *s, uint32_t slot, uint64_t complete, uint32_t rank);
-/* Of the maxima, which are checked: who has the rounds is one of so many ranks, and nobody
- * has more. `own`: the rounds complete here, 0 of what this rank lacks. PCOLL_EPROTOCOL:
- * the maxima cannot be; the recovery then fails on this rank. */
-int census_plan(const struct census *s, uint32_t slot, uint32_t ranks, uint64_t own,
-                struct recovery_plan *plan);
 
 struct user_object;
 
-/* Of a kind of object that goes on. Called by the recovery's thread only. */
+/*
+ * The census. Each rank writes down the objects that it has. The maxima over all ranks are what
+ * all ranks know. It is computed without I/O.
+ */
+enum { CENSUS_WORDS = 3 };
+
+struct census {        /* Arrays by slot. */
+    uint64_t *lacking; /* Nonzero: some rank does not have the object. */
+    uint64_t *claim;   /* Complete rounds, and a rank that has completed them. */
+    uint64_t *least;   /* Complement of the smallest number of complete rounds. */
+};
+
+/* The knowledge of all ranks about an object. */
+struct recovery_plan {
+    uint32_t slot;
+    uint64_t complete; /* Rounds that are complete anywhere. */
+    uint32_t source;   /* The lowest rank that has completed them. */
+    bool some_lack;    /* Some rank has not. */
+};
+
+/* Begin in `words`, CENSUS_WORDS for each slot, as a rank that has no object. */
+void census_begin(struct census *s, uint64_t *words, uint64_t slots);
+/* Note that `rank` has the object of this slot, with `complete` complete rounds. */
+void census_note(struct census *s, uint32_t slot, uint64_t complete, uint32_t rank);
+/* Read the plan of an object from the maxima. `own` is the number of rounds complete on this
+ * rank, 0 if it lacks the object. PCOLL_EPROTOCOL: the maxima contradict each other, `own`, or
+ * the number of ranks; the recovery then fails on this rank. */
+int census_plan(const struct census *s, uint32_t slot, uint32_t ranks, uint64_t own,
+                struct recovery_plan *plan);
+
+/* The part of a kind of object in a recovery. Only the recovery's thread calls these. */
 struct recoverable {
-    /* Keep its application away from what others see; idempotent. NULL: nobody is in a call. */
+    /* Keep the application from what other ranks see; idempotent. NULL: no call is inside. */
     void (*stop)(struct user_object *o);
-    /* Rounds complete here. */
+    /* Return the number of rounds that are complete on this rank. */
     uint64_t (*complete)(struct user_object *o);
     /* Make the successor, on this communicator. Collective. */
     int (*rebuild)(struct user_object *o, struct communicator *c,
                    const struct recovery_plan *plan);
-    /* It takes over, as `*object`. What it follows is not to be freed yet. */
+    /* Let the successor take over, and return it in *object. The predecessor must be retired
+     * (recovery_retire), not freed. */
     int (*inherit)(struct user_object *o, struct object **object);
-    /* There is no successor, since others have none: it was never made there, or all have
-     * ended it, and then it is closed next. It sets `o->orphan`;
-     * NULL: no more than that. */
+    /* Set o->orphan: there is no successor, because some rank does not have the object. It was
+     * never made there, or all ranks have ended it, and then it is closed next. NULL: set it. */
     void (*orphan)(struct user_object *o);
-    /* It is on `c` from now on: go on, close if that was asked for. */
+    /* Continue on `c`, and close if that was asked for. */
     void (*go)(struct user_object *o, struct communicator *c);
 };
 
-/* Have it recover from now on, at most once in its life. PCOLL_ENOMEM. */
+/* Make, before the communicator has objects, the thread that recovers. PCOLL_ENOMEM. */
 int recovery_attach(struct communicator *c);
-/* To be freed when MPI writes to nothing of an old epoch any more, nor, if it is in use, of
- * this one. */
-void recovery_bury(struct communicator *c, void (*end)(void *), void *what,
-                   bool in_use);
-
-/* The end of the communicator, or of MPI; nothing is done where none recovers. This rank
- * is there; … */
-void recovery_begin_parting(struct communicator *c);
-/* … all are, if a barrier says so (else it is waited for here). Afterwards nothing
- * recovers. May its transport still be used? */
-bool recovery_part(struct communicator *c, bool all);
-void recovery_detach(struct communicator *c);
-/* Stop the thread that recovers and free what belongs to it, while no failure has been met. Do
- * nothing for a communicator without recovery. */
-void recovery_stop(struct communicator *c);
-/* Of one that has no objects (left), by a thread that is inside (outage.h): it is to end, here
- * alone. `heir` (NULL: nobody) looks after what MPI may still write to. */
-void recovery_discard(struct communicator *c, struct communicator *heir);
-
-/* The communicator of those who are left, for the program: an MPI_Comm, or NULL while all
- * live. */
+/* Free `what` by end(what) when MPI does not write to it any more: when the requests of all
+ * earlier transports are complete; with `in_use` those of the current one as well. */
+void recovery_retire(struct communicator *c, void (*end)(void *), void *what,
+                     bool in_use);
+/* Return the communicator of the ranks that are left, for the program: an MPI_Comm. NULL: no
+ * rank has died. */
 const void *recovery_comm(const struct communicator *c);
 
-/*
- * Others take the numbers of those who have died (docs/faults.md): an object moves to a new
- * communicator, of those who live on its own, `from`, and newcomers, who have none. By a thread
- * of the application in each; collective over them all.
- *
- *   pause    `from` is polled no more, and no recovery begins there: what its objects share
- *            stands still.
- *   regroup  a transport of all. Whoever gets here has paused.
- *   settle   have all got as far? The same answer on all that live.
- *   …        the object makes its successor on `to`, which takes over its state and leaves the
- *            old one as it is (recovery.h: rebuild, inherit).
- *   settle   once more: that decides.
- *   commit   the object is on `to`, which goes on like any other when ranks die. What was under
- *            way on `from` never ends, so what else is there recovers; if that is nothing, `from`
- *            is given up. (No communicator is made then: Open MPI 5.0 does not bear a death
- *            meanwhile.)
- *   cancel   nothing has been: `from` is polled again, and recovers if that is what it takes.
- *
- * Who meets a death in between revokes `to`, which tells all: they settle for no.
- */
+/* Ending a communicator, or MPI. These functions do nothing for a communicator without recovery.
+ * First this rank has come to the end, … */
+void recovery_begin_parting(struct communicator *c);
+/* … then all ranks have: `all` if a barrier has said so, otherwise wait for one here. Nothing
+ * recovers any more. Return whether the transport can still be used. */
+bool recovery_part(struct communicator *c, bool all);
+/* Free what belongs to the recovery, whose thread has ended. */
+void recovery_detach(struct communicator *c);
+/* Stop the thread that recovers, and detach it, while no failure has been met. */
+void recovery_stop(struct communicator *c);
+/* End a communicator without objects on this rank alone, as a thread that is inside (outage.h).
+ * `keeper` frees later what MPI may still write to; NULL: it is lost. */
+void recovery_discard(struct communicator *c, struct communicator *keeper);
 
+/* recovery_steps.c: the steps from the census to the last barrier, for these objects of the old
+ * communicator (a list through next_recovered), on `to`. Collective. */
+int recovery_build(struct communicator *to, struct user_object *objects);
+
+/*
+ * Growth: ranks take the numbers of ranks that have died. An object moves to a new communicator,
+ * of the ranks that live on its own communicator, `from`, and of joining ranks, which have none.
+ * A thread of each application runs it, collectively.
+ *
+ *   pause    `from` is not polled any more, and no recovery begins there: the memory that its
+ *            objects share does not change.
+ *   regroup  A transport of all. Every rank that gets here has paused.
+ *   settle   Have all ranks come this far? All that live get the same answer.
+ *   …        The object makes its successor on `to`, which copies its state (recovery.h: rebuild,
+ *            inherit) and leaves the old object as it is.
+ *   settle   The second answer decides.
+ *   commit   The object is on `to`, which recovers from deaths like any other communicator. What
+ *            was under way on `from` never completes, so its other objects recover. Without other
+ *            objects `from` is discarded. (Nothing makes a communicator then: Open MPI 5.0 does
+ *            not survive a death meanwhile.)
+ *   cancel   Nothing has happened: `from` is polled again, and recovers if needed.
+ *
+ * A rank that meets a death in between revokes `to`. This tells all ranks, and the answer is no.
+ */
 struct growth {
-    struct communicator *from; /* NULL: a newcomer */
-    struct communicator *to; /* of this thread's until commit; recovers from then on */
+    struct communicator *from; /* NULL: a joining rank. */
+    struct communicator *to;   /* This thread is inside (outage.h) until the commit. */
     bool paused;
 };
 
-/* What a rank does that cannot take part: the others are told. Fails. */
+/* Tell the others that this rank does not take part. Always fails. */
 int growth_refuse(const void *comm);
-/* Up to the first answer. Rank i of *comm, an MPI_Comm, has number numbers[i] of so many. If it
- * fails, nothing has been, on all. */
+/* Run the steps up to the first answer. Rank i of *comm, an MPI_Comm, has number numbers[i] of
+ * `ranks`. An error is one on all ranks, and nothing has happened. */
 int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
                  uint32_t ranks);
-/* PCOLL_OK if rc is, on all; else an error on all, which is rc where that is one. */
+/* Return PCOLL_OK if rc is PCOLL_OK on all ranks; otherwise an error on all, rc if it is one. */
 int growth_settle(struct growth *g, int rc);
-/* What was moved is registered there, and no more on `from`. */
+/* The object is registered on `to`, and not on `from` any more. */
 void growth_commit(struct growth *g);
-/* Nothing is registered on `to`. */
+/* No object is registered on `to`. */
 void growth_cancel(struct growth *g);
 
 #endif

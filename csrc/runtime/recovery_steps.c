@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of a recovery that objects take part in: census, rebuilding, inheritance. */
 #include <stdlib.h>
 
 #include "algorithms/algorithms.h"
 #include "base/check.h"
-#include "base/error.h"
 #include "runtime/agreement.h"
 #include "runtime/recovery.h"
-#include "runtime/recovery_state.h"
 #include "runtime/user_object.h"
 
-/* A claim is a number whose maximum is wanted: among equals the lowest rank. */
+/* The maximum of claims is the largest number of rounds, and among equals the lowest rank. */
 enum { RANK_BITS = 20, MAX_RANK = (1 << RANK_BITS) - 1 };
 
 void census_begin(struct census *s, uint64_t *words, uint64_t slots)
 {
-    CHECK(words);
     *s = (struct census){
         .lacking = words, .claim = words + slots, .least = words + 2 * slots};
     for (uint64_t i = 0; i < slots; i++) {
@@ -50,93 +48,40 @@ int census_plan(const struct census *s, uint32_t slot, uint32_t ranks, uint64_t 
                       (unsigned long long)complete, slot, source);
 }
 
-/* What becomes of the objects of a communicator when it goes on: census, rebuilding,
- * inheritance, going on; see recovery.h. */
-
-struct listing {
-    struct communicator *communicator;
-    struct user_object **objects; /* NULL: only count */
-    uint32_t count;
-};
-
-static void recovery_list_object(struct entry *entry, void *arg)
-{
-    struct listing *l = arg;
-    struct user_object *o = (struct user_object *)entry;
-    if (o->communicator != l->communicator || !atomic_load(&o->object))
-        return;
-    if (l->objects)
-        l->objects[l->count] = o;
-    l->count++;
-}
-
-int recovery_list_objects(struct communicator *c, struct recovery *r)
-{
-    CHECK(c->recovery == r);
-    struct listing l = {.communicator = c};
-    entries_each(recovery_list_object, &l);
-    free(r->objects);
-    r->count = 0;
-    r->objects = calloc(l.count + 1, sizeof *r->objects);
-    if (!r->objects)
-        return fail(PCOLL_ENOMEM, "no memory to recover %u objects", l.count);
-    l = (struct listing){.communicator = c, .objects = r->objects};
-    entries_each(recovery_list_object, &l);
-    r->count = l.count;
-    return PCOLL_OK;
-}
-
-static uint32_t recovery_slot_of(const struct user_object *o)
-{
-    return o->entry.slot;
-}
-
-/* As much room for all, whoever has something there: votes on who closes are as long. */
-static int recovery_reserve(struct communicator *to, uint32_t slots)
-{
-    progress_lock(to->progress);
-    int rc = communicator_reserve(to, slots);
-    progress_unlock(to->progress);
-    return rc == PCOLL_OK ? rc : communicator_fail_undriven(to, rc);
-}
-
-/* Its words are to be freed. */
-static int recovery_take_census(struct communicator *to, const struct recovery *r,
+/* Take the census into words that the caller frees. All ranks reserve as many slots, because the
+ * votes on closing have one word for each slot. */
+static int recovery_take_census(struct communicator *to, struct user_object *objects,
                                 struct census *s)
 {
-    uint64_t slots = 1;
-    for (uint32_t i = 0; i < r->count; i++) {
-        const struct user_object *o = r->objects[i];
-        uint64_t end = recovery_slot_of(o) + atomic_load(&o->object)->slots;
+    uint64_t slots = 1, *words;
+    for (struct user_object *o = objects; o; o = o->next_recovered) {
+        uint64_t end = o->slot + atomic_load(&o->object)->slots;
         slots = end > slots ? end : slots;
     }
     int rc = agree_max(to, &slots, 1);
     uint32_t most = to->transport->tags / DATA_EDGES;
     if (rc == PCOLL_OK && slots > most)
-        rc = communicator_fail_undriven(
-            to,
-            fail(PCOLL_EPROTOCOL, "the ranks that are left agreed on %llu slots of %u",
-                 (unsigned long long)slots, most));
-    if (rc == PCOLL_OK)
-        rc = recovery_reserve(to, (uint32_t)slots);
+        rc = fail(PCOLL_EPROTOCOL, "the ranks that are left agreed on %llu slots of %u",
+                  (unsigned long long)slots, most);
     if (rc != PCOLL_OK)
         return rc;
-    uint64_t *words = calloc(CENSUS_WORDS * slots, sizeof *words);
-    if (!words)
-        return communicator_fail_undriven(
-            to, fail(PCOLL_ENOMEM, "no memory for %u objects", (uint32_t)slots));
+    progress_lock(to->progress);
+    rc = communicator_reserve(to, (uint32_t)slots);
+    progress_unlock(to->progress);
+    if (rc == PCOLL_OK && !(words = calloc(CENSUS_WORDS * slots, sizeof *words)))
+        rc = fail(PCOLL_ENOMEM, "no memory for %u objects", (uint32_t)slots);
+    if (rc != PCOLL_OK)
+        return rc;
     census_begin(s, words, slots);
-    for (uint32_t i = 0; i < r->count; i++) {
-        struct user_object *o = r->objects[i];
+    for (struct user_object *o = objects; o; o = o->next_recovered)
         if (!o->orphan)
-            census_note(s, recovery_slot_of(o), o->kind->recoverable->complete(o),
+            census_note(s, o->slot, o->kind->recoverable->complete(o),
                         to->transport->rank);
-    }
     return agree_max(to, words, (int)(CENSUS_WORDS * slots));
 }
 
-/* Nobody is left to close it with; and it stays so: who lacked it may die next, and then nobody
- * would lack it. */
+/* No rank is left to close it with. It stays an orphan: the rank that lacked it may die next, and
+ * then no rank would lack it. */
 static void recovery_orphan(struct user_object *o)
 {
     if (o->kind->recoverable->orphan)
@@ -148,75 +93,54 @@ static void recovery_orphan(struct user_object *o)
         atomic_store(&atomic_load(&o->object)->closed, true);
 }
 
-static int recovery_rebuild(struct communicator *to, struct recovery *r,
+static int recovery_rebuild(struct communicator *to, struct user_object *objects,
                             const struct census *s)
 {
-    int rc = PCOLL_OK;
-    for (uint32_t i = 0; i < r->count && rc == PCOLL_OK; i++) {
-        struct user_object *o = r->objects[i];
-        uint32_t slot = recovery_slot_of(o);
+    for (struct user_object *o = objects; o; o = o->next_recovered) {
         struct recovery_plan plan;
-        if (s->lacking[slot]) {
+        if (s->lacking[o->slot]) {
             recovery_orphan(o);
             continue;
         }
-        rc = census_plan(s, slot, to->transport->size,
-                         o->kind->recoverable->complete(o), &plan);
-        if (rc == PCOLL_OK)
-            rc = o->kind->recoverable->rebuild(o, to, &plan);
+        int rc = census_plan(s, o->slot, to->transport->size,
+                             o->kind->recoverable->complete(o), &plan)
+                     ?: o->kind->recoverable->rebuild(o, to, &plan);
+        if (rc != PCOLL_OK)
+            return rc;
     }
-    return rc;
+    return PCOLL_OK;
 }
 
-/* Each has its slot again, also one that has no successor. */
-static int recovery_inherit(struct communicator *to, struct recovery *r,
+/* Every object gets its slot again, also one without successor. */
+static int recovery_inherit(struct communicator *to, struct user_object *objects,
                             const struct census *s)
 {
     int rc = PCOLL_OK;
-    for (uint32_t i = 0; i < r->count; i++) {
-        struct user_object *o = r->objects[i];
+    for (struct user_object *o = objects; o; o = o->next_recovered) {
         struct object *object = atomic_load(&o->object);
-        int moved = s->lacking[recovery_slot_of(o)]
-                        ? PCOLL_OK
-                        : o->kind->recoverable->inherit(o, &object);
+        int moved =
+            s->lacking[o->slot] ? PCOLL_OK : o->kind->recoverable->inherit(o, &object);
         progress_lock(to->progress);
-        int entered = communicator_register(to, object, recovery_slot_of(o));
+        int entered = communicator_register(to, object, o->slot);
         progress_unlock(to->progress);
-        rc = rc != PCOLL_OK ? rc : moved != PCOLL_OK ? moved : entered;
+        rc = rc ?: moved ?: entered;
     }
-    return rc == PCOLL_OK ? rc : communicator_fail_undriven(to, rc);
-}
-
-static int recovery_barrier(struct communicator *to)
-{
-    uint64_t nothing = 0;
-    return agree_max(to, &nothing, 1);
-}
-
-int recovery_build(struct communicator *to, struct recovery *r)
-{
-    CHECK(r->objects);
-    struct census s = {0};
-    int rc = recovery_take_census(to, r, &s);
-    MOMENT("census taken");
-    if (rc == PCOLL_OK)
-        rc = recovery_rebuild(to, r, &s);
-    MOMENT("rebuilt");
-    if (rc == PCOLL_OK)
-        rc = recovery_barrier(to);
-    MOMENT("all rebuilt");
-    if (rc == PCOLL_OK)
-        rc = recovery_inherit(to, r, &s);
-    MOMENT("inherited");
-    if (rc == PCOLL_OK)
-        rc = recovery_barrier(to);
-    free(s.lacking);
     return rc;
 }
 
-void recovery_go_on(struct communicator *c, struct recovery *r)
+int recovery_build(struct communicator *to, struct user_object *objects)
 {
-    CHECK(c->recovery == r);
-    for (uint32_t i = 0; i < r->count; i++)
-        r->objects[i]->kind->recoverable->go(r->objects[i], c);
+    uint64_t nothing = 0;
+    struct census s = {0};
+    int rc = recovery_take_census(to, objects, &s);
+    MOMENT("census taken");
+    rc = rc ?: recovery_rebuild(to, objects, &s);
+    MOMENT("rebuilt");
+    rc = rc ?: agree_max(to, &nothing, 1);
+    MOMENT("all rebuilt");
+    rc = rc ?: recovery_inherit(to, objects, &s);
+    MOMENT("inherited");
+    rc = rc ?: agree_max(to, &nothing, 1);
+    free(s.lacking);
+    return rc == PCOLL_OK ? rc : communicator_fail_undriven(to, rc);
 }

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What users make, use and free: a handle, a schedule, a gossip buffer, a grouped
- * allreduce. They live one life:
+ * What users make, use and free: a handle, a schedule, a gossip buffer, a grouped allreduce. All
+ * go through the same states:
  *
- *   new       of its maker, who may also give up
- *   made      has slots on its communicator, and is in the list of those that end before
- *             MPI does
- *   used      by one thread at a time, between enter and leave. A second thread gets
+ *   new       The maker is the only one that knows the object, and may also free it.
+ *   made      The object has slots on its communicator, and is in the list of objects that end
+ *             before MPI does.
+ *   used      By one thread at a time, between enter and leave. A second thread gets
  *             PCOLL_ESTATE. No call works in a forked child.
- *   closing   asked for by who frees it, or by MPI_Finalize. When its object has closed
- *             (communicator.h), or nothing can any more since the communicator has failed,
- *   ended     its inside is freed. Who made it may still hold it: an empty shell, until
- *             that is freed too.
+ *   closing   The user has freed the object, or MPI_Finalize has begun. The object closes with
+ *             its peers (communicator.h). It never does if its communicator has failed.
+ *   ended     The inside is freed. The user may still hold the object, an empty shell, until the
+ *             user frees it, too.
  *
- * The owner of an object that does not recover need not wait: a retired object is freed as a
- * whole by the driver when it has closed (process.h).
+ * The owner of an object that does not recover need not wait: the driver frees a retired object
+ * as a whole when it has closed (process.h).
+ *
+ * user_object.c has the functions that simulated objects use as well, process.c those that need
+ * MPI.
  */
 #ifndef PCOLL_RUNTIME_USER_OBJECT_H
 #define PCOLL_RUNTIME_USER_OBJECT_H
@@ -27,48 +30,51 @@
 struct user_object;
 
 struct user_object_kind {
-    const char *name, *plural; /* for messages: "the handle", "handles" */
+    const char *name, *plural; /* For messages: "the handle", "handles". */
     /* Driver: begin to close. Called once. */
     int (*close)(struct user_object *o);
-    /* Free the inside, which no driver knows any more. If the communicator is not
-     * healthy, MPI may still write to what it was given: that is better lost. */
+    /* Free the inside, which no driver knows any more. If the communicator is not healthy, MPI
+     * may still write to what it was given: do not free that. */
     void (*dispose)(struct user_object *o, bool healthy);
-    /* Say why it has not closed: a sentence. NULL: nothing more is known. */
+    /* Write a sentence on why it has not closed. NULL: nothing more is known. */
     void (*explain)(struct user_object *o, char *text, size_t capacity);
-    /* How it goes on when ranks have died; NULL: it does not. */
+    /* How it continues when ranks have died. NULL: it does not. */
     const struct recoverable *recoverable;
 };
 
 struct user_object {
-    struct entry entry; /* first: found again from it */
     const struct user_object_kind *kind;
     struct communicator *communicator;
-    /* What has the slots; NULL: not made yet, or ended. A recovery changes it. */
+    /* The part that has the slots. NULL: not made yet, or ended. A recovery changes it. */
     struct object *_Atomic object;
+    uint32_t slot;    /* The first one: the same on all ranks. */
+    int32_t progress; /* enum pcoll_progress, as the user asked for. */
     bool ended;
-    _Atomic bool orphan;  /* the others have none of it (recovery.h): it closes alone */
-    _Atomic bool closing; /* asked for */
-    /* Frees the shell when all ranks have closed it. NULL: its owner does. */
+    _Atomic bool orphan; /* Some rank does not have it (recovery.h): it closes alone. */
+    _Atomic bool closing; /* The user has freed it. */
+    /* Frees the shell when all ranks have closed the object. NULL: its owner does. */
     void (*retired)(struct user_object *o);
-    /* A thread of the application is in a call. It sets this by exchange, and its release
-     * hands all that it wrote to the thread that enters next. Nothing of the object is read
-     * after the release: the next thread may free the object. */
+    /* A thread of the application is in a call. It sets this by exchange, and its release hands
+     * all that it wrote to the thread that enters next. Nothing of the object is read after the
+     * release: the next thread may free the object. */
     _Atomic bool in_use;
+    struct user_object *next;         /* In the list of objects that end before MPI. */
+    struct user_object *next_retired; /* Under the drive lock. */
+    struct user_object *next_recovered; /* In the list of user_object_list. */
 };
 
-/* May one of this kind be made here? The communicator's state comes back: at the first
- * call for a communicator this is collective. NULL: only look. */
+/* Check that an object of this kind can be made here. Return the communicator's state, which the
+ * first call for a communicator makes collectively, in *c. NULL: check only. */
 int user_object_admit(const struct user_object_kind *kind, const void *comm,
                       enum pcoll_failure on_failure, struct communicator **c);
-/* May one be made that does this when ranks die? PCOLL_EINVAL. */
+/* Check that an object with this progress can do this when ranks die. PCOLL_EINVAL. */
 int user_object_check_failure(int on_failure, int progress);
-/* New: nothing of it is there for others. */
+/* Initialize a new object. */
 void user_object_init(struct user_object *o, const struct user_object_kind *kind);
-/* Made: `object` has its slots. `progress` as asked for (enum pcoll_progress). */
+/* The object is made: `object` has its slots. */
 void user_object_made(struct user_object *o, struct communicator *c,
                       struct object *object, int32_t progress);
-
-/* It goes on on another communicator, as this object; no recovery is under way on either. */
+/* Move it to another communicator, as this object. No recovery is under way on either. */
 void user_object_move(struct user_object *o, struct communicator *c,
                       struct object *object);
 
@@ -78,17 +84,32 @@ int user_object_enter(struct user_object *o);
 /* Return PCOLL_OK while the object can be used: it is not being freed, and its communicator has
  * not failed. */
 int user_object_check(struct user_object *o);
-/* Both. */
+/* Enter and check. */
 int user_object_enter_open(struct user_object *o);
-/* End a call. Returns rc. */
+/* End a call. Return rc. */
 int user_object_leave(struct user_object *o, int rc);
 
-/* Begin to free it; PCOLL_OK if that has begun, or there is nothing to free. */
+/* Begin to free it. PCOLL_OK: that has begun, or there is nothing to free. */
 int user_object_close(struct user_object *o);
-/* Free it, waiting for so long: PCOLL_EAGAIN if that was not enough. *over: it has ended,
- * whatever is returned; what is left is the shell. */
+/* Free all but the shell. PCOLL_EAGAIN: the timeout has passed. *over: it has ended, whatever is
+ * returned. */
 int user_object_end(struct user_object *o, int64_t timeout_us, bool *over);
-/* Free it without waiting; `end` frees the shell, now or later. */
+/* Free it without waiting. `end` frees the shell, now or later. */
 void user_object_retire(struct user_object *o, void (*end)(struct user_object *o));
+
+/* The list of the objects that have to end before MPI does. It is in the order of their slots:
+ * the same on all ranks for the objects of one communicator, whichever threads made them. Add or
+ * remove an object; return whether the user of some object has asked for a spinning agent. */
+bool user_object_add(struct user_object *o);
+bool user_object_remove(struct user_object *o);
+/* Return the first one, at the end of the process, when no other thread changes the list. */
+struct user_object *user_object_first(void);
+/* Return those of this communicator, as a list through next_recovered. */
+struct user_object *user_object_list(const struct communicator *c);
+
+/* Return whether this process is a forked child, where nothing works: its agent stayed with the
+ * parent. Note forks, once, from now on. */
+bool user_object_forked(void);
+void user_object_note_forks(void);
 
 #endif

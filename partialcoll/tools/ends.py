@@ -2,7 +2,7 @@
 """Which ranks of a job have ended without MPI_Finalize.
 
 A rank that uses the library connects to a socket in the job's folder, says "begin RANK", says "end"
-in MPI_Finalize, and keeps the connection until it ends (csrc/runtime/process.h). The kernel closes the
+in MPI_Finalize, and keeps the connection until it ends (csrc/runtime/process.c). The kernel closes the
 connection and the rank's connection to the launcher together, and epoll reports connections in the
 order in which they were closed. So the first rank whose connection is closed without an "end" has
 ended by itself; the launcher may have killed the others for it.

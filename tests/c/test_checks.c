@@ -335,14 +335,6 @@ static void closed_out_of_turn(void)
     communicator_closed(c, &a);
 }
 
-static void two_objects_without_slots(void)
-{
-    struct communicator *c = communicator();
-    struct object a = object_init(&ops), b = object_init(&ops);
-    communicator_attach(c, &a);
-    communicator_attach(c, &b);
-}
-
 static void a_message_ends_that_never_began(void)
 {
     struct progress *p;
@@ -443,7 +435,6 @@ static const struct {
     CASE(two_objects_in_one_slot, "!c->objects[slot + i]"),
     CASE(an_empty_slot_is_given_back, "c->objects[slot]"),
     CASE(closed_out_of_turn, "c->closing.turn == p"),
-    CASE(two_objects_without_slots, "!c->unslotted"),
     CASE(a_message_ends_that_never_began, "atomic_load(&p->unrung) > 0"),
     CASE(a_round_ends_that_never_began, "atomic_load(&p->rounds) > 0"),
     CASE(unlocked_by_one_who_does_not_drive, "progress_is_driven(p)"),

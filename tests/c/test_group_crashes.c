@@ -231,7 +231,7 @@ static void destroy(void)
     for (uint32_t r = 0; r < w.ranks; r++) {
         w.rank[r].g.driven = false;
         group_object_dispose(&w.rank[r].g);
-        communicator_end_leftovers(w.rank[r].communicator);
+        communicator_free_windows(w.rank[r].communicator);
         bury_communicator(w.rank[r].communicator);
     }
     for (uint32_t i = 0; i < w.olds; i++)
