@@ -275,7 +275,7 @@ static inline _Atomic uint64_t *node_own_descriptor(const struct node *n)
     return &n->descriptors[n->who];
 }
 
-/* node.c */
+/* node_round.c */
 
 /* Update n->member by what others have changed: the descriptor first, so that control is not
  * older. Returns the descriptor. */
@@ -284,8 +284,6 @@ void node_set_calling(struct node *n, bool calling);
 void node_note_arrival_time(struct node *n);
 /* Write who is live before the first round, or after `last` (without a fabric). */
 void node_write_live(struct node *n, const struct round_header *last);
-
-/* node_round.c */
 
 /* Start the open round if it may start. Sets *alarm to the time of the next check, if there
  * is one before *alarm. Returns whether the caller has to look again at once. */

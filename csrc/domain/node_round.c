@@ -1,11 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rounds of a domain: when the open round starts, closing it, reading its result, and what
- * the driver of a fabric calls. The protocol is in node.h.
+ * The rounds of a domain: what a member knows of them, when the open round starts, closing it,
+ * reading its result, and what the driver of a fabric calls. The protocol is in node.h.
  */
 #include "domain/node.h"
 
 #include "base/lock.h"
+
+/* What a member knows of itself, which others change, and what it tells them. */
+
+/* Record the round that took the last deposit. The closer swaps the descriptor before it
+ * writes `taken_in`; while the descriptor names a frozen slot, the round is read from it. */
+static void node_note_departure(struct node *n, uint64_t word)
+{
+    struct member *m = &n->member;
+    if (!n->owes || descriptor_pending(word) != NO_SLOT)
+        return;
+    uint64_t rounds = m->contribution.frozen != NO_SLOT
+                          ? descriptor_rounds(word)
+                          : STEP(atomic_load(&node_own_line(n)->taken_in));
+    m->taken_in = (int64_t)rounds - 1;
+    m->stats.included++;
+    n->owes = false;
+}
+
+uint64_t node_look(struct node *n)
+{
+    uint64_t word = STEP(atomic_load(node_own_descriptor(n)));
+    descriptor_load(word, &n->member);
+    n->member.complete = node_control_round(node_control(n));
+    CHECK(member_counts_hold(&n->member));
+    node_note_departure(n, word);
+    if (n->member.complete >= n->member.frozen) /* the round that read it is over */
+        n->member.contribution.frozen = NO_SLOT;
+    return word;
+}
+
+void node_set_calling(struct node *n, bool calling)
+{
+    atomic_store_explicit(&node_own_line(n)->calling, calling, memory_order_relaxed);
+}
+
+void node_note_arrival_time(struct node *n)
+{
+    if (!n->fabric &&
+        policy_has_timers(&n->policy)) /* else the endpoint notes the time */
+        STEP(atomic_store(&node_own_line(n)->arrived_at, n->hooks.now(n->hooks.arg)));
+}
+
+/* No other thread uses the sets of this view yet. */
+void node_write_live(struct node *n, const struct round_header *last)
+{
+    CHECK(!n->fabric);
+    const struct round_shape *shape = n->base.shape;
+    uint64_t *live = n->view[NODE_APPLICATION].live;
+    round_live_now(last, shape->ranks, shape->failed, live);
+    for (size_t i = 0; i < bitset_words(shape->ranks); i++)
+        atomic_store(&n->live[i], live[i]);
+}
 
 /*
  * Deciding. In a domain without a fabric every member can tell whether the open round may

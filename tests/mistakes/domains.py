@@ -58,13 +58,13 @@ MUTANTS = [
     ),
     Mutant(
         "a rank is told the wrong round of its deposit",
-        "domain/node.c",
+        "domain/node_round.c",
         "m->taken_in = (int64_t)rounds - 1;",
         "m->taken_in = (int64_t)rounds;",
     ),
     Mutant(
         "the round of a deposit is read before it is written",
-        "domain/node.c",
+        "domain/node_round.c",
         "    uint64_t rounds = m->contribution.frozen != NO_SLOT\n",
         "    uint64_t rounds = false\n",
     ),
