@@ -234,7 +234,7 @@ int data_init(struct round_data *d, const struct round_shape *shape,
     if (plan->algorithm == PCOLL_ALGORITHM_NATIVE &&
         !(d->native = calloc(data_native_words(shape), sizeof *d->native)))
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", shape->ranks);
-    if (bytes && !(d->memory = pages_allocate(bytes)))
+    if (bytes && !(d->memory = memory_allocate_pages(bytes)))
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", bytes);
     for (int i = 0; i < plan->temps; i++) {
         d->buffers[BUFFER_TEMP + i].memory =

@@ -179,7 +179,7 @@ static int endpoint_init(struct endpoint *endpoint, const struct endpoint_spec *
     if ((rc = endpoint_lay_out(spec, p, &endpoint->shape, &plan)) != PCOLL_OK)
         return rc;
     endpoint->shape.payload.past_cache =
-        2 * p->members * endpoint->shape.payload.bytes > cache_size();
+        2 * p->members * endpoint->shape.payload.bytes > memory_cache_size();
     if (!endpoint->drives) /* It needs no memory for messages. */
         plan.temps = 0;
     uint32_t ranks = endpoint->shape.ranks;

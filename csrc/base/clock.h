@@ -38,7 +38,7 @@ static inline struct timespec clock_until(int64_t ns)
 }
 
 /* Convert a duration that a user gives in seconds. */
-static inline int64_t seconds_to_ns(double seconds)
+static inline int64_t clock_from_seconds(double seconds)
 {
     return (int64_t)(seconds * 1e9);
 }

@@ -18,7 +18,7 @@ static const char *const lock_name[] = {
 };
 
 /* Fail if this thread holds a lock of rank `first` or later. */
-static void check_order(enum lock_rank rank, int first)
+static void lock_check_order(enum lock_rank rank, int first)
 {
     for (int inner = first; inner < LOCK_COUNT; inner++)
         if (held[inner]) {
@@ -32,12 +32,12 @@ static void check_order(enum lock_rank rank, int first)
 
 void lock_waits(enum lock_rank rank)
 {
-    check_order(rank, rank);
+    lock_check_order(rank, rank);
 }
 
 void lock_waits_shared(enum lock_rank rank)
 {
-    check_order(rank, rank + 1);
+    lock_check_order(rank, rank + 1);
 }
 
 void lock_held(enum lock_rank rank)

@@ -16,7 +16,7 @@
 
 /* The size of the cache. */
 
-size_t cache_size(void)
+size_t memory_cache_size(void)
 {
     enum { TYPICAL_KIB = 32 << 10 }; /* if the system does not report it */
     unsigned long kib = 0;
@@ -49,7 +49,7 @@ static void stream_line(char *out, const char *in)
 }
 
 /* Copy whole cache lines by streaming stores, and the bytes before and after them by memcpy. */
-void copy_past_cache(void *out, const void *in, size_t bytes)
+void memory_copy_past_cache(void *out, const void *in, size_t bytes)
 {
     char *to = out;
     const char *from = in;
@@ -65,7 +65,7 @@ void copy_past_cache(void *out, const void *in, size_t bytes)
 
 #else
 
-void copy_past_cache(void *out, const void *in, size_t bytes)
+void memory_copy_past_cache(void *out, const void *in, size_t bytes)
 {
     memcpy(out, in, bytes);
 }

@@ -14,7 +14,7 @@
 /* Allocate whole pages for messages, large ones where the system has them, so that the first
  * rounds of a handle do not spend their time on page faults. Free them with free(). NULL: there
  * is not enough memory. */
-static inline void *pages_allocate(size_t bytes)
+static inline void *memory_allocate_pages(size_t bytes)
 {
     enum { SMALL = 4096, LARGE = 2 << 20 };
     void *memory;
@@ -28,7 +28,7 @@ static inline void *pages_allocate(size_t bytes)
 
 /* Return the size in bytes of the largest cache of this machine's first core, as the kernel
  * reports it. (The C library may report the caches of all cores together.) */
-size_t cache_size(void);
+size_t memory_cache_size(void);
 
 /*
  * Copy as memcpy does, but past the cache: for data that is so large that it would leave the
@@ -36,7 +36,7 @@ size_t cache_size(void);
  * other data. Measured with two cores, 16 MiB: 11 GB/s with memcpy, 22 GB/s with streaming
  * stores; 1 MiB, in the cache: 46 and 27. The stores become visible like all others.
  */
-void copy_past_cache(void *out, const void *in, size_t bytes);
+void memory_copy_past_cache(void *out, const void *in, size_t bytes);
 
 /*
  * Return the number of bytes that can still be allocated, by the machine and by the control

@@ -17,7 +17,7 @@
  */
 enum { CROWDED_US = 1000, CONTENDED_MAX_US = 1000000 };
 
-bool contended(const struct contention *c)
+bool contention_is_high(const struct contention *c)
 {
     int64_t until = atomic_load(&c->until_us);
     return until && clock_us() < until;

@@ -51,7 +51,7 @@ struct contention {
 
 /* Return whether other threads need the cores for longer than a yield, so that this thread
  * should sleep. */
-bool contended(const struct contention *c);
+bool contention_is_high(const struct contention *c);
 
 /* Yield, and measure how long that takes. */
 void contention_yield(struct contention *c);

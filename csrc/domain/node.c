@@ -106,7 +106,7 @@ void node_part(const struct round_shape *shape, const pcoll_options *options,
 static int node_allocate(struct node *n, const struct node_layout *l)
 {
     const struct round_shape *shape = n->base.shape;
-    char *memory = pages_allocate(l->total);
+    char *memory = memory_allocate_pages(l->total);
     if (!memory)
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", l->total);
     memset(memory, 0, l->slots);

@@ -35,9 +35,9 @@ static void register_write_slot(struct gossip_memory *memory, char *slot, const 
         INTERLEAVE();
         if (layout->bits)
             register_write_coded(memory, slot, x, first, header->seed);
-        copy_past_cache(slot + layout->raw_at + first * layout->element,
-                        gossip_element_at(layout, x, first),
-                        gossip_chunk_length(layout, first) * layout->element);
+        memory_copy_past_cache(slot + layout->raw_at + first * layout->element,
+                               gossip_element_at(layout, x, first),
+                               gossip_chunk_length(layout, first) * layout->element);
     }
 }
 

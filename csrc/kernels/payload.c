@@ -137,7 +137,7 @@ static void payload_copy_or(convert_fn *convert, const struct payload_part *part
     if (convert)
         convert(out, in, part->count);
     else if (past_cache && part->bytes)
-        copy_past_cache(out, in, part->bytes);
+        memory_copy_past_cache(out, in, part->bytes);
     else if (part->bytes)
         memcpy(out, in, part->bytes);
 }

@@ -179,7 +179,7 @@ void progress_lock(struct progress *p)
     lock_waits(LOCK_DRIVE);
     struct contention *contention = progress_contention(p, DOORBELL_WAITER);
     for (int spins = 0; !progress_try_lock(p); spins++) {
-        if (spins < WAITER_POLLS && !contended(contention))
+        if (spins < WAITER_POLLS && !contention_is_high(contention))
             contention_yield(contention);
         else
             nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
@@ -315,7 +315,7 @@ static void progress_take_rest(struct progress *p, struct rest *r, uint32_t seen
                                const struct backoff *backoff, int64_t limit_us)
 {
     struct contention *contention = progress_contention(p, who);
-    bool full = contended(contention);
+    bool full = contention_is_high(contention);
     if (full && r->polls < polls - AWOKEN_POLLS)
         r->polls = polls - AWOKEN_POLLS;
     if (r->polls++ < polls) {
@@ -436,7 +436,7 @@ bool progress_soon(struct progress *p, bool (*ready)(void *), void *arg)
         progress_relax();
     }
     struct contention *contention = progress_contention(p, DOORBELL_WAITER);
-    for (int i = 0; i < SOON_YIELDS && !contended(contention); i++) {
+    for (int i = 0; i < SOON_YIELDS && !contention_is_high(contention); i++) {
         contention_yield(contention);
         if (ready(arg))
             return true;

@@ -163,7 +163,8 @@ int builder_timer(struct builder *builder, double seconds, const char *label, in
                     PCOLL_LONGEST_TIME, seconds);
     snprintf(text, sizeof text, "%g s", seconds);
     return builder_add(
-        builder, (struct builder_op){.kind = OP_TIMER, .delay = seconds_to_ns(seconds)},
+        builder,
+        (struct builder_op){.kind = OP_TIMER, .delay = clock_from_seconds(seconds)},
         label ? label : text, op);
 }
 
