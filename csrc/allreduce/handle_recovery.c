@@ -463,7 +463,7 @@ void pcoll_mpi_enter(int32_t hold)
         progress_lock(mpi_held);
     else
         mpi_held = NULL;
-    mpi_entered = exclusion_begin();
+    mpi_entered = exclusion_begin(true);
 }
 
 void pcoll_mpi_leave(int32_t hold)

@@ -161,14 +161,12 @@ static bool recovery_is_most(uint64_t left, uint64_t of, bool has_lowest)
  * leaves the others out: a message to them may block inside of MPI for ever. */
 static int recovery_check_hosts(const struct recovery *r)
 {
-    if (!mpi_has_lost_hosts(r->current))
-        return PCOLL_OK;
-    struct failed_ranks lost = *fail_last_ranks();
-    uint32_t living = r->current->living;
-    if (recovery_is_most(living - (uint32_t)lost.count, living,
-                         (uint32_t)lost.rank[0] != transport_lowest(r->current)))
+    uint32_t lost, first, living = r->current->living;
+    int rc = mpi_count_lost(r->current, &lost, &first);
+    if (rc == PCOLL_EFAILED &&
+        recovery_is_most(living - lost, living, first != transport_lowest(r->current)))
         return mpi_await_deaths(r->current);
-    return fail_ranks(&lost);
+    return rc;
 }
 
 /* The thread. */

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agreements that end well with arbitrary bits, as Open MPI's have been seen to shortly after a
-death: the recovery goes on all the same (csrc/transport/mpi/mpi_recovery.c)."""
+death: the recovery goes on all the same (csrc/transport/mpi/mpi_recovery.c). None begins while
+another thread is in MPI, however long that thread takes (csrc/transport/mpi/mpi_calls.h)."""
 
 import subprocess
 from pathlib import Path
@@ -13,7 +14,6 @@ pytestmark = [needs_ulfm, pytest.mark.in_turns]
 
 killing = pytest.importorskip("partialcoll.tools.bench.faults.killing")
 
-SOURCE = Path(__file__).with_name("garbled.c")
 # Each rank's first four are those of making the handle, the next two of the first recovery.
 GARBLED = {
     "the first time, on some": "0:5,2:5,0:7,1:8",
@@ -24,16 +24,25 @@ GARBLED = {
 }
 
 
-@pytest.mark.parametrize("which", GARBLED)
-def test_outcomes_that_are_none(which, tmp_path, monkeypatch):
-    library = tmp_path / "garbled.so"
-    command = [c_users.mpicc(), "-shared", "-fPIC", str(SOURCE), "-o", str(library), "-ldl"]
+def survive(preloaded, tmp_path, monkeypatch):
+    """Preload a library made of this source, and let a rank of four die."""
+    source, library = Path(__file__).with_name(preloaded), tmp_path / "preloaded.so"
+    command = [c_users.mpicc(), "-shared", "-fPIC", str(source), "-o", str(library), "-ldl"]
     subprocess.run(command, check=True)
     monkeypatch.setenv("LD_PRELOAD", str(library))
-    monkeypatch.setenv("GARBLED", GARBLED[which])
     job = killing.KilledJob(4, "majority", "node", "3", 0, die={3: "deposit published:20"})
     verdict = job.run()
     said = (job.folder / "output").read_text(errors="replace")[-3000:]
     faults = [fault for fault in verdict.faults if "was silent" not in fault]  # for how long
     assert not faults and job.killed, (faults, said)
     job.forget()
+
+
+@pytest.mark.parametrize("which", GARBLED)
+def test_outcomes_that_are_none(which, tmp_path, monkeypatch):
+    monkeypatch.setenv("GARBLED", GARBLED[which])
+    survive("garbled.c", tmp_path, monkeypatch)
+
+
+def test_slow_tests_exclude_agreements(tmp_path, monkeypatch):
+    survive("slow_tests.c", tmp_path, monkeypatch)

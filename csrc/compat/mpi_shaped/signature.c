@@ -2,17 +2,17 @@
 /*
  * The one place where MPI's predefined datatypes and ops become the core's. A datatype
  * is a kind and MPI's own size of it, so MPI_LONG and Fortran's INTEGER need no
- * assumptions. Where the core has no dtype of that kind and size, MPI reduces. What is
- * not listed here, MPI does not define, or not every MPI.
+ * assumptions. Where the core has no dtype of that kind and size, MPI reduces. MPI, or some
+ * MPI, does not define what is not listed here.
  *
- * To extend it: a new dtype of the core is a row of `dtypes`, a new op one of `ops`,
- * and the ops that MPI allows for a kind are in `allowed`.
+ * A new dtype of the core is a row of `dtypes`, a new op one of `ops`. `allowed` has the ops that
+ * MPI allows for a kind.
  */
 #include "compat/mpi_shaped/signature.h"
 
 #include "transport/mpi/mpi_calls.h"
 
-/* OTHER_SIGNED: Fortran's integers and those of all languages, which have no truth. */
+/* OTHER_SIGNED: integers of Fortran and of all languages, which have no logical ops. */
 enum kind {
     SIGNED,
     OTHER_SIGNED,
@@ -25,8 +25,7 @@ enum kind {
     KINDS
 };
 
-/* Datatypes of MPI by kind. Those that an MPI was built without are MPI_DATATYPE_NULL.
- */
+/* Those that an MPI was built without are MPI_DATATYPE_NULL. */
 static const struct {
     MPI_Datatype type;
     enum kind kind;
@@ -104,7 +103,7 @@ static const struct {
     {MPI_2INTEGER, PAIR},
 };
 
-/* The core's dtype of a kind and a size in bytes. */
+/* The core's dtype for a kind and a size in bytes. */
 static const struct {
     enum kind kind;
     int size, dtype;
@@ -118,8 +117,7 @@ static const struct {
     {LOGICAL, 1, PCOLL_BOOL},      {BYTES, 1, PCOLL_UINT8},
 };
 
-/* The last two are MPI's only, which has a bit for them nevertheless. The ops for
- * windows reduce nothing. */
+/* The core does not have MAXLOC and MINLOC. The ops for windows reduce nothing. */
 enum { MAXLOC = PCOLL_MPI_OP, MINLOC, FOR_WINDOWS };
 static const struct {
     MPI_Op op;
@@ -151,104 +149,58 @@ static const unsigned allowed[KINDS] = {
     [PAIR] = PLACES,
 };
 
-enum {
-    TYPES = sizeof types / sizeof *types,
-    DTYPES = sizeof dtypes / sizeof *dtypes,
-    OPS = sizeof ops / sizeof *ops
-};
+#define LENGTH(array) (int)(sizeof(array) / sizeof *(array))
 
-static int table_find_op(MPI_Op op)
+/* Find the core's dtype and op, and MPI's where MPI reduces. */
+static enum found signature_look_up(MPI_Datatype type, MPI_Op op, struct signature *s)
 {
-    for (int i = 0; i < OPS; i++)
-        if (ops[i].op == op)
-            return ops[i].code;
-    return -1;
-}
-
-static int table_find_type(MPI_Datatype type)
-{
-    for (int i = 0; i < TYPES; i++)
-        if (types[i].type == type)
-            return i;
-    return -1;
-}
-
-/* One that an MPI has the name of only has no size. */
-static enum found table_use_mpi(MPI_Datatype type, MPI_Op op, int code, int size,
-                                struct signature *s)
-{
-    if (size < 1)
-        return FOUND_UNDEFINED;
-    s->dtype = PCOLL_MPI_TYPE;
-    s->op = code < PCOLL_MPI_OP ? code : PCOLL_MPI_OP;
-    s->mpi_type = type;
-    s->mpi_op = op;
-    return FOUND;
-}
-
-static enum found table_find(MPI_Datatype type, MPI_Op op, struct signature *s)
-{
-    int code = table_find_op(op), size;
-    if (code < 0)
+    int o = 0, t = 0, size;
+    while (o < LENGTH(ops) && ops[o].op != op)
+        o++;
+    if (o == LENGTH(ops))
         return FOUND_UNKNOWN;
-    int at = table_find_type(type);
-    if (at < 0 || !(allowed[types[at].kind] & 1u << code))
+    int code = ops[o].code;
+    while (t < LENGTH(types) && types[t].type != type)
+        t++;
+    if (t == LENGTH(types) || !(allowed[types[t].kind] & 1u << code))
         return FOUND_UNDEFINED;
     MPI_Type_size(type, &size);
-    enum kind kind = types[at].kind == OTHER_SIGNED ? SIGNED : types[at].kind;
-    for (int i = 0; i < DTYPES; i++) {
-        if (dtypes[i].kind != kind || dtypes[i].size != size)
-            continue;
-        s->dtype = dtypes[i].dtype;
-        s->op = code;
-        return FOUND;
-    }
-    return table_use_mpi(type, op, code, size, s);
-}
-
-/*
- * Ops of users reduce every datatype without gaps. A predefined datatype may have some
- * (MPI_DOUBLE_INT), which then travel; in a derived one a gap may be somebody's data.
- */
-
-static bool signature_is_derived(MPI_Datatype type)
-{
-    int combiner;
-    type_combiner(type, &combiner);
-    return combiner != MPI_COMBINER_NAMED;
-}
-
-/* Bytes of an element; 0 for one with gaps, or of none. */
-static uint64_t signature_measure(MPI_Datatype type)
-{
-    MPI_Count lb, extent, true_lb, true_extent, size;
-    MPI_Type_get_extent_x(type, &lb, &extent);
-    MPI_Type_get_true_extent_x(type, &true_lb, &true_extent);
-    MPI_Type_size_x(type, &size);
-    if (size < 1 || lb != 0 || true_lb != 0 || true_extent > extent)
-        return 0;
-    if (signature_is_derived(type) && (extent != size || true_extent != size))
-        return 0;
-    return (uint64_t)extent;
+    enum kind kind = types[t].kind == OTHER_SIGNED ? SIGNED : types[t].kind;
+    s->op = code;
+    for (int i = 0; i < LENGTH(dtypes); i++)
+        if (dtypes[i].kind == kind && dtypes[i].size == size) {
+            s->dtype = dtypes[i].dtype;
+            return FOUND;
+        }
+    if (size < 1) /* MPI has only the name of this datatype. */
+        return FOUND_UNDEFINED;
+    *s = (struct signature){.dtype = PCOLL_MPI_TYPE,
+                            .op = code < PCOLL_MPI_OP ? code : PCOLL_MPI_OP,
+                            .mpi_type = type,
+                            .mpi_op = op};
+    return FOUND;
 }
 
 enum found signature_find(MPI_Datatype type, MPI_Op op, struct signature *s)
 {
     int commutes = 0;
+    struct mpi_layout layout;
     *s = (struct signature){.mpi_type = MPI_DATATYPE_NULL, .mpi_op = MPI_OP_NULL};
-    enum found found = table_find(type, op, s);
+    enum found found = signature_look_up(type, op, s);
     if (found != FOUND_UNKNOWN)
         return found;
     MPI_Op_commutative(op, &commutes);
     if (!commutes)
         return FOUND_ORDERED;
+    if (mpi_layout_of(type, &layout) != PCOLL_OK || layout.size < 1 || layout.gaps)
+        return FOUND_GAPS;
     *s = (struct signature){.dtype = PCOLL_MPI_TYPE,
                             .op = PCOLL_MPI_OP,
                             .mpi_type = type,
                             .mpi_op = op,
                             .of_user = true,
-                            .element = signature_measure(type)};
-    return s->element ? FOUND : FOUND_GAPS;
+                            .element = (uint64_t)layout.extent};
+    return FOUND;
 }
 
 bool signature_same(const struct signature *a, const struct signature *b)

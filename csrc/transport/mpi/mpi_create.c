@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all ranks tell each other while a transport is made. */
+/*
+ * Making the transport over MPI: a communicator of its own, the doorbells of the ranks on this
+ * machine, the watch of the other hosts, the receives for control messages.
+ *
+ * Ranks on a lost host count as dead. MPI may not know that, or not yet.
+ */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,11 +16,12 @@
 #include "transport/mpi/mpi_calls.h"
 #include "transport/mpi/mpi_internal.h"
 
-int mpi_exchange(struct mpi_transport *m, const uint64_t *mine, int count,
-                 uint64_t *all)
+/* Collect `count` numbers of each rank in `all`, zeros of the dead. Collective. */
+static int mpi_exchange(struct mpi_transport *m, const uint64_t *mine, int count,
+                        uint64_t *all)
 {
     MPI_Request request;
-    if (m->survives) { /* their maximum, as all else is zero */
+    if (m->survives) { /* Take the maximum: all other numbers are zero. */
         memcpy(all + m->base.rank * (size_t)count, mine, (size_t)count * sizeof *all);
         return tree_max(m, all, (int)m->base.size * count);
     }
@@ -26,70 +32,72 @@ int mpi_exchange(struct mpi_transport *m, const uint64_t *mine, int count,
     return rc == PCOLL_OK ? mpi_patient_wait(m, &request, "MPI_Iallgather") : rc;
 }
 
-/* Who was on a lost host is dead, as this library has it. */
-
-/* Members of a communicator on lost hosts, by their numbers there. */
-struct mpi_search {
+/* The members of a communicator on lost hosts, by their numbers there. */
+struct mpi_lost {
     MPI_Comm comm;
+    uint64_t *numbers;
     struct failed_ranks who;
 };
 
-static void mpi_note_host(struct failed_ranks *who, const struct watch_card *card)
+/* Note a rank on a lost host if it is a member. Its group may be that of another communicator. */
+static void mpi_note_lost(void *arg, const struct watch_group *g, uint32_t rank)
 {
-    char address[INET_ADDRSTRLEN] = "";
-    inet_ntop(AF_INET, &card->address[0], address, sizeof address);
-    snprintf(who->host, sizeof who->host, "%.39s (%s)", card->host, address);
-}
-
-/* Once each, in their order. */
-static void mpi_add_rank(struct failed_ranks *who, int rank)
-{
-    enum { MOST = sizeof who->rank / sizeof *who->rank };
-    int at = 0;
-    while (at < who->count && who->rank[at] < rank)
-        at++;
-    if (who->count == MOST || (at < who->count && who->rank[at] == rank))
-        return;
-    memmove(&who->rank[at + 1], &who->rank[at],
-            (size_t)(who->count - at) * sizeof *who->rank);
-    who->rank[at] = rank;
-    who->count++;
-}
-
-/* The transport that knows where it is may be that of another communicator. */
-static void mpi_find_lost(void *arg, const struct watch_group *g, uint32_t rank)
-{
-    struct mpi_search *s = arg;
+    struct mpi_lost *lost = arg;
     const struct mpi_transport *m = g->owner;
+    const struct watch_card *card = &g->cards[rank];
+    char address[INET_ADDRSTRLEN] = "";
     int theirs = mpi_number_of(m, rank), ours;
     MPI_Group known, asked;
     MPI_Comm_group(m->comm, &known);
-    MPI_Comm_group(s->comm, &asked);
+    MPI_Comm_group(lost->comm, &asked);
     MPI_Group_translate_ranks(known, 1, &theirs, asked, &ours);
     MPI_Group_free(&known);
     MPI_Group_free(&asked);
     if (ours == MPI_UNDEFINED)
         return;
-    if (!s->who.count)
-        mpi_note_host(&s->who, &g->cards[rank]);
-    mpi_add_rank(&s->who, ours);
+    bitset_add(lost->numbers, (uint32_t)ours);
+    if (lost->who.host[0])
+        return;
+    inet_ntop(AF_INET, &card->address[0], address, sizeof address);
+    snprintf(lost->who.host, sizeof lost->who.host, "%.39s (%s)", card->host, address);
+}
+
+int mpi_find_lost(const struct mpi_transport *m, uint64_t **numbers)
+{
+    int size;
+    CHECK(m->comm != MPI_COMM_NULL);
+    *numbers = NULL;
+    if (!watch_lost(m->watch))
+        return PCOLL_OK;
+    MPI_Comm_size(m->comm, &size);
+    size_t words = bitset_words((uint32_t)size);
+    struct mpi_lost lost = {.comm = m->comm,
+                            .numbers = calloc(words, sizeof *lost.numbers),
+                            .who.mpi_error = m->rank_failure};
+    if (!lost.numbers)
+        return fail(PCOLL_ENOMEM, "no memory for %d ranks", size);
+    watch_each_lost(m->watch, mpi_note_lost, &lost);
+    if (bitset_empty(lost.numbers, words)) {
+        free(lost.numbers);
+        return PCOLL_OK;
+    }
+    *numbers = lost.numbers;
+    mpi_name_ranks(lost.numbers, (uint32_t)size, &lost.who);
+    for (int i = 0; i < lost.who.count; i++)
+        lost.who.rank[i] = (int32_t)mpi_rank_of(m, lost.who.rank[i]);
+    return fail_ranks(&lost.who);
 }
 
 int mpi_check_hosts(const struct mpi_transport *m)
 {
-    CHECK(m->comm != MPI_COMM_NULL);
-    if (!watch_lost(m->watch))
-        return PCOLL_OK;
-    struct mpi_search s = {.comm = m->comm, .who.mpi_error = m->rank_failure};
-    watch_each_lost(m->watch, mpi_find_lost, &s);
-    for (int i = 0; i < s.who.count; i++)
-        s.who.rank[i] = (int32_t)mpi_rank_of(m, s.who.rank[i]);
-    return s.who.count ? fail_ranks(&s.who) : PCOLL_OK;
+    uint64_t *numbers;
+    int rc = mpi_find_lost(m, &numbers);
+    free(numbers);
+    return rc;
 }
 
-int mpi_check_hosts_anew(struct mpi_transport *m)
+int mpi_check_new_hosts(struct mpi_transport *m)
 {
-    CHECK(m->comm != MPI_COMM_NULL);
     uint32_t lost = watch_lost(m->watch);
     if (lost == m->lost)
         return PCOLL_OK;
@@ -97,26 +105,16 @@ int mpi_check_hosts_anew(struct mpi_transport *m)
     return mpi_check_hosts(m);
 }
 
-/* The ranks of a transport with several hosts watch each other's hosts. */
-
 static bool host_watch_is_near(const struct mpi_transport *m, uint32_t rank)
 {
     return m->neighborhoods[rank] == m->neighborhoods[m->base.rank];
 }
 
-static bool host_watch_has_one_host(const struct mpi_transport *m)
-{
-    for (uint32_t i = 0; i < m->base.size; i++)
-        if (transport_lives(&m->base, i) && !host_watch_is_near(m, i))
-            return false;
-    return true;
-}
-
 enum { HOST_WATCH_MOST_MET = 512 };
 
-/* At the first message to a rank Open MPI asks its host how to reach it, and waits for the answer
- * inside of that call, for ever if the host has vanished. So each rank exchanges a message with
- * all ranks of other hosts now. In a very large job that would take too long. */
+/* At the first message to a rank, Open MPI asks the rank's host how to reach it and waits for the
+ * answer inside of that call: for ever, if the host has vanished. So each rank exchanges a message
+ * with all ranks of other hosts now. In a very large job that would take too long. */
 static int host_watch_meet(struct mpi_transport *m)
 {
     uint32_t living = m->base.living, own = (uint32_t)mpi_number_of(m, m->base.rank);
@@ -131,40 +129,33 @@ static int host_watch_meet(struct mpi_transport *m)
     return rc;
 }
 
-int mpi_watch_hosts(struct mpi_transport *m)
+/* Let the ranks of several hosts watch each other's hosts. Collective. */
+static int host_watch_begin(struct mpi_transport *m)
 {
-    CHECK(m->neighborhoods && !m->group.size);
     enum { WORDS = sizeof(struct watch_card) / sizeof(uint64_t) };
-    if (!m->watch || host_watch_has_one_host(m))
+    uint32_t i = 0, size = m->base.size;
+    CHECK(m->neighborhoods && !m->group.size);
+    while (i < size && (!transport_lives(&m->base, i) || host_watch_is_near(m, i)))
+        i++;
+    if (!m->watch || i == size)
         return PCOLL_OK;
     m->rank_failure = ulfm_rank_failure();
-    m->group = (struct watch_group){.rank = m->base.rank,
-                                    .size = m->base.size,
-                                    .hosts = m->neighborhoods,
-                                    .owner = m};
+    m->group = (struct watch_group){
+        .rank = m->base.rank, .size = size, .hosts = m->neighborhoods, .owner = m};
     /* Announce the hosts before the exchange: see watch.h. */
     int rc = watch_announce(m->watch, &m->group);
     if (rc != PCOLL_OK)
         return rc;
     struct watch_card own = watch_own_card(m->watch);
-    m->cards = calloc(m->base.size, sizeof *m->cards);
+    m->cards = calloc(size, sizeof *m->cards);
     rc = m->cards ? mpi_exchange(m, (const uint64_t *)(const void *)&own, WORDS,
                                  (uint64_t *)(void *)m->cards)
-                  : fail(PCOLL_ENOMEM, "no memory for %u ranks", m->base.size);
+                  : fail(PCOLL_ENOMEM, "no memory for %u ranks", size);
     if (rc != PCOLL_OK)
         return rc;
     watch_join(m->watch, &m->group, m->cards);
     return host_watch_meet(m);
 }
-
-void mpi_end_watch(struct mpi_transport *m)
-{
-    if (m->group.size)
-        watch_leave(m->watch, &m->group);
-}
-
-/* Making the transport over MPI: a communicator of our own, the doorbells of the ranks
- * on this machine, the receives for control messages. */
 
 static int mpi_post_control_receives(struct mpi_transport *m)
 {
@@ -188,36 +179,64 @@ struct card {
     uint64_t neighborhood, pid, fd, cookie;
 };
 
-/* Ranks of one neighborhood can share memory if each of them can reach all of the
- * others: they are named by the first of them. */
-static int mpi_find_hosts(struct mpi_transport *m, const struct card *all,
-                          bool reaches_all)
+struct neighbor {
+    uint64_t neighborhood, rank;
+};
+
+static int mpi_compare_neighbors(const void *a, const void *b)
+{
+    const struct neighbor *x = a, *y = b;
+    if (x->neighborhood != y->neighborhood)
+        return x->neighborhood < y->neighborhood ? -1 : 1;
+    return x->rank < y->rank ? -1 : 1;
+}
+
+/* Find which ranks can share memory: the ranks of a neighborhood of which each one reaches all
+ * others. The lowest rank names them. `all`: the neighbors, sorted; `reach`: bit 0 of each rank
+ * says that it reaches all others. */
+static void mpi_name_hosts(struct mpi_transport *m, const struct neighbor *all,
+                           const uint64_t *reach)
+{
+    uint32_t size = m->base.size;
+    for (uint32_t begin = 0, end; begin < size; begin = end) {
+        uint64_t first = size;
+        bool together = true;
+        for (end = begin;
+             end < size && all[end].neighborhood == all[begin].neighborhood; end++) {
+            uint32_t rank = (uint32_t)all[end].rank;
+            if (!transport_lives(&m->base, rank))
+                continue;
+            first = first < rank ? first : rank;
+            together = together && (reach[rank] & 1);
+        }
+        for (uint32_t i = begin; i < end; i++)
+            m->hosts[all[i].rank] = together && first < size ? first : all[i].rank;
+    }
+}
+
+static int mpi_find_hosts(struct mpi_transport *m, bool reaches_all)
 {
     uint32_t size = m->base.size;
     uint64_t mine = reaches_all | (uint64_t)m->base.off_node << 1;
     uint64_t *reach = calloc(size, sizeof *reach);
-    int rc = reach ? mpi_exchange(m, &mine, 1, reach)
-                   : fail(PCOLL_ENOMEM, "no memory for %u ranks", size);
+    struct neighbor *all = calloc(size, sizeof *all);
+    int rc = reach && all ? mpi_exchange(m, &mine, 1, reach)
+                          : fail(PCOLL_ENOMEM, "no memory for %u ranks", size);
     for (uint32_t i = 0; i < size && rc == PCOLL_OK; i++) {
-        uint32_t first = size;
-        bool together = true;
-        for (uint32_t j = 0; j < size; j++) {
-            if (all[j].neighborhood != all[i].neighborhood ||
-                !transport_lives(&m->base, j))
-                continue;
-            first = first < j ? first : j;
-            together = together && (reach[j] & 1);
-        }
-        m->base.off_node =
-            m->base.off_node || reach[i] >> 1; /* alike: auto goes by it */
-        m->hosts[i] = together ? first : i;
-        m->pids[i] = all[i].pid;
+        all[i] = (struct neighbor){m->neighborhoods[i], i};
+        if (reach[i] >> 1) /* All ranks must agree: the domain `auto` depends on it. */
+            m->base.off_node = true;
+    }
+    if (rc == PCOLL_OK) {
+        qsort(all, size, sizeof *all, mpi_compare_neighbors);
+        mpi_name_hosts(m, all, reach);
     }
     free(reach);
+    free(all);
     return rc;
 }
 
-/* Exchange where everybody's doorbell is; open those of this machine. */
+/* Exchange the doorbells of all ranks, and open those of this machine. */
 static int mpi_open_doorbells(struct mpi_transport *m, const struct doorbell *own)
 {
     struct card mine = {doorbell_neighborhood(), (uint64_t)getpid(), (uint64_t)own->fd,
@@ -229,6 +248,7 @@ static int mpi_open_doorbells(struct mpi_transport *m, const struct doorbell *ow
     int rc = mpi_exchange(m, (const uint64_t *)&mine, 4, (uint64_t *)all);
     for (uint32_t i = 0; i < m->base.size && rc == PCOLL_OK; i++) {
         m->neighborhoods[i] = all[i].neighborhood;
+        m->pids[i] = all[i].pid;
         if (i == m->base.rank || !transport_lives(&m->base, i))
             continue;
         bool near = all[i].neighborhood == mine.neighborhood;
@@ -238,28 +258,21 @@ static int mpi_open_doorbells(struct mpi_transport *m, const struct doorbell *ow
             m->base.off_node = true;
         reaches_all = reaches_all && (!near || m->doorbells[i]);
     }
-    if (rc == PCOLL_OK)
-        rc = mpi_find_hosts(m, all, reaches_all);
     free(all);
-    return rc;
-}
-
-static uint32_t mpi_usable_tags(MPI_Comm comm)
-{
-    int *upper, known = 0;
-    MPI_Comm_get_attr(comm, MPI_TAG_UB, &upper, &known);
-    return (uint32_t)(known ? *upper : 32767) - FIRST_DATA_TAG + 1;
+    return rc == PCOLL_OK ? mpi_find_hosts(m, reaches_all) : rc;
 }
 
 void mpi_describe(MPI_Comm comm, struct transport *t)
 {
-    int level;
+    int level, *upper, known = 0;
     MPI_Query_thread(&level);
-    t->tags = mpi_usable_tags(comm);
+    MPI_Comm_get_attr(comm, MPI_TAG_UB, &upper, &known);
+    t->tags = (uint32_t)(known ? *upper : 32767) - FIRST_DATA_TAG + 1;
     t->threads = level == MPI_THREAD_MULTIPLE;
 }
 
-/* MPI may have no communicator left (MPICH: 2,046), which is no reason to end the program. */
+/* Duplicate m->comm into m->made. MPI may have no communicator left (MPICH: 2,046): that must not
+ * end the program. */
 static int mpi_copy_comm(struct mpi_transport *m)
 {
     MPI_Request request;
@@ -275,7 +288,7 @@ static int mpi_copy_comm(struct mpi_transport *m)
 
 static int mpi_duplicate_comm(MPI_Comm comm, struct mpi_transport *m)
 {
-    m->comm = comm; /* until there is ours */
+    m->comm = comm; /* until the duplicate is made */
     int rc = pcoll_tells_of_failures() ? mpi_copy_whole(m) : mpi_copy_comm(m);
     if (rc != PCOLL_OK)
         return rc;
@@ -294,23 +307,23 @@ static int mpi_duplicate_comm(MPI_Comm comm, struct mpi_transport *m)
 
 int mpi_settle(struct mpi_transport *m, const struct doorbell *own)
 {
+    int rc;
     m->survives = pcoll_tells_of_failures();
-    MPI_Type_contiguous(BLOCK, MPI_BYTE, &m->block);
-    int rc = mpi_check(MPI_Type_commit(&m->block), "MPI_Type_commit");
     m->doorbells = calloc(m->base.size, sizeof *m->doorbells);
     m->hosts = calloc(m->base.size, sizeof *m->hosts);
     m->pids = calloc(m->base.size, sizeof *m->pids);
     m->neighborhoods = calloc(m->base.size, sizeof *m->neighborhoods);
-    if (rc == PCOLL_OK)
-        rc = m->doorbells && m->hosts && m->pids && m->neighborhoods
-                 ? mpi_open_doorbells(m, own)
-                 : fail(PCOLL_ENOMEM, "no memory for the doorbells");
     m->base.hosts = m->hosts;
     m->base.pids = m->pids;
     m->base.doorbells = m->doorbells;
-    if (rc == PCOLL_OK)
-        rc = mpi_watch_hosts(m);
-    return rc == PCOLL_OK ? mpi_post_control_receives(m) : rc;
+    if (!m->doorbells || !m->hosts || !m->pids || !m->neighborhoods)
+        return fail(PCOLL_ENOMEM, "no memory for the doorbells");
+    MPI_Type_contiguous(BLOCK, MPI_BYTE, &m->block);
+    if ((rc = mpi_check(MPI_Type_commit(&m->block), "MPI_Type_commit")) != PCOLL_OK ||
+        (rc = mpi_open_doorbells(m, own)) != PCOLL_OK ||
+        (rc = host_watch_begin(m)) != PCOLL_OK)
+        return rc;
+    return mpi_post_control_receives(m);
 }
 
 int transport_mpi_create(const void *comm, const struct doorbell *own,
@@ -328,7 +341,7 @@ int transport_mpi_create(const void *comm, const struct doorbell *own,
     }
     rc = mpi_settle(m, own);
     if (rc == PCOLL_EFAILED)
-        ulfm_revoke(m->comm); /* who waits for this rank is told */
+        ulfm_revoke(m->comm); /* Ranks that wait for this one must learn of it. */
     if (rc != PCOLL_OK) {
         mpi_ops.destroy(&m->base);
         return rc;
@@ -339,7 +352,8 @@ int transport_mpi_create(const void *comm, const struct doorbell *own,
 
 void mpi_free_transport(struct mpi_transport *m)
 {
-    mpi_end_watch(m);
+    if (m->group.size)
+        watch_leave(m->watch, &m->group);
     for (uint32_t i = 0; m->doorbells && i < m->base.size; i++)
         if (m->doorbells[i])
             doorbell_close(m->doorbells[i]);

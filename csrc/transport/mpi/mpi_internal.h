@@ -13,8 +13,9 @@ enum {
     TREE_TAG = 1,
     FIRST_DATA_TAG = 2,
     CONTROL_RECEIVES = 8,
-    BLOCK = 64,        /* unit of data messages */
-    LARGE_BLOCKS = 128 /* from here on MPI may want the receiver's help */
+    BLOCK = 64, /* unit of data messages */
+    LARGE_BLOCKS =
+        128 /* For messages as large as this, MPI may need the receiver's help. */
 };
 
 enum request_kind {
@@ -28,43 +29,40 @@ enum request_kind {
     NATIVE
 };
 
-/* What belongs to requests[i]. */
+/* About requests[i]. */
 struct request_info {
     enum request_kind kind;
     uint32_t peer;
     uint64_t cookie;
     bool large;
-    bool at_once;            /* a send that was over when it was posted */
-    struct control *control; /* of one that is sent */
-    /* Where MPI goes on when a rank dies: a send, or a large receive, kept out of the list that MPI tests. */
-    MPI_Request held;
-    bool went; /* it was over when it was last looked at */
+    bool at_once;            /* A send that was complete when it was posted. */
+    struct control *control; /* What is sent. */
+    MPI_Request held;        /* Kept out of the list that MPI tests: see below. */
+    bool went; /* The held request was complete when it was last queried. */
 };
 
 struct mpi_transport {
     struct transport base;
-    /* The watch of the hosts of its ranks (mpi_create.c) belongs to the process; NULL: there is none. */
-    struct watch *watch;
-    struct watch_group group; /* of size 0: there is one host, or no watch */
+    struct watch *watch;      /* The watch of the hosts, of the process, or NULL. */
+    struct watch_group group; /* Its size is 0 if there is one host, or no watch. */
     uint64_t *neighborhoods;
     struct watch_card *cards;
-    uint32_t lost;    /* hosts, as last looked at */
-    int rank_failure; /* MPI's error for it */
+    uint32_t lost;    /* The number of lost hosts at the last poll. */
+    int rank_failure; /* MPI's error for a rank that has died. */
     MPI_Comm comm;
-    MPI_Comm made; /* by a call that is under way */
+    MPI_Comm made; /* The result of a call under way. */
     MPI_Datatype block;
-    MPI_Request *requests; /* the first CONTROL_RECEIVES are the control receives */
+    MPI_Request *requests; /* The first CONTROL_RECEIVES are the control receives. */
     struct request_info *info;
-    int *done; /* indices, for MPI_Testsome */
+    int *done; /* Indices, for MPI_Testsome. */
     MPI_Status *statuses;
-    struct transport_event
-        *events; /* those handed out last: only a poll may move them */
+    struct transport_event *events; /* Those returned last. Only a poll moves them. */
     int events_capacity;
     int count, capacity;
-    int pending_sends;                /* and native calls */
-    struct doorbell_page **doorbells; /* of peers on this machine, else NULL */
+    int pending_sends;                /* And native calls. */
+    struct doorbell_page **doorbells; /* Of peers on this machine, else NULL. */
     uint64_t *hosts, *pids;
-    /* Where ranks have died: MPI's numbers by rank, and the other way round. NULL: they are
+    /* Where ranks have died: MPI's numbers by rank, and ranks by MPI's numbers. NULL: both are
      * the same. */
     int *numbers;
     uint32_t *ranks;
@@ -73,16 +71,8 @@ struct mpi_transport {
     bool arrived[CONTROL_RECEIVES];
     uint32_t sources[CONTROL_RECEIVES];
     int next_control;
-    int freed; /* sends, in this poll */
-    bool
-        survives; /* MPI goes on when a rank dies; see tree_agree for agreements then */
+    bool survives; /* MPI continues when a rank dies. */
 };
-
-/* MPI's names of what it knows of ours (mpi_reduction.c), else its null handles. */
-MPI_Datatype mpi_type_of(int dtype);
-MPI_Op mpi_op_of(int op);
-
-extern const struct transport_ops mpi_ops; /* mpi_transport.c */
 
 static inline int mpi_number_of(const struct mpi_transport *m, uint32_t rank)
 {
@@ -95,13 +85,14 @@ static inline uint32_t mpi_rank_of(const struct mpi_transport *m, int number)
 }
 
 /*
- * Where MPI goes on when a rank dies, sends need care. Open MPI frees a request that it has found to
- * be over, also when it has ended with an error, and ends the process when it meets what is left
- * of such a send later ("Send error after request freed"). So they are synchronous, which are over
- * when they have gone through; and MPI is only asked whether they are, until a test of the control
- * receives after that shows that nobody has died and nothing was revoked before: then they have
- * ended well and are freed. Those of a communicator that has failed never are. The same
- * goes for receives of messages that come in parts ("Recv error after request freed").
+ * Where MPI continues when a rank dies, sends need care. Open MPI frees a request that it finds
+ * complete, also if it ended with an error, and ends the process when it meets the rest of such a
+ * send later ("Send error after request freed"). So sends are synchronous there: they complete
+ * only when they are received. And they are held: MPI is only asked whether they are complete,
+ * until a later test of the control receives shows that nobody had died and nothing was revoked
+ * before. Then they have ended well and are freed. Sends of a communicator that has failed are
+ * never freed. The same goes for receives of messages that come in parts ("Recv error after
+ * request freed").
  */
 
 /* Begin a send. */
@@ -112,88 +103,81 @@ static inline int mpi_isend(const struct mpi_transport *m, const void *data, int
                                                   request);
 }
 
-/* mpi_transport.c: ring this rank, if it is on this machine. */
-void mpi_ring(struct mpi_transport *m, uint32_t peer);
-/* The send just posted joins the list; its receiver is told. */
-void mpi_begin_send(struct mpi_transport *m, uint32_t peer);
-/* The request just posted is kept out of the list that MPI tests. Which of these are over? */
-void mpi_hold_back(struct mpi_transport *m);
-void mpi_look_at_held(struct mpi_transport *m);
-/* As mpi_check, of a call on its communicator: mpi_calls.h. */
-int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what);
-/* PCOLL_EFAILED if a member has died, or the communicator was revoked. */
-int mpi_damage(const struct mpi_transport *m);
-/* A member has died, and nobody here knows which: PCOLL_EFAILED. */
-int mpi_fail_somebody(void);
-/* mpi_create.c: watch the hosts of its ranks, whose numbers are in `neighborhoods`. Collective. */
-int mpi_watch_hosts(struct mpi_transport *m);
-void mpi_end_watch(struct mpi_transport *m);
-/* mpi_create.c: PCOLL_EFAILED, with who is there, if one of them is lost. */
-int mpi_check_hosts(const struct mpi_transport *m);
-/* The same, once for each. */
-int mpi_check_hosts_anew(struct mpi_transport *m);
-/* mpi_create.c: so many numbers of each rank; those of the dead are zero. */
-int mpi_exchange(struct mpi_transport *m, const uint64_t *mine, int count,
-                 uint64_t *all);
-/* mpi_tree.c: wait without burning a core: others may need it to get here. */
-int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
-                     const char *what);
-/* mpi_create.c: what MPI can on this communicator. */
-void mpi_describe(MPI_Comm comm, struct transport *t);
-/* mpi_recovery.c: MPIX_Comm_shrink, MPI's error. */
-int mpi_shrink_comm(MPI_Comm comm, MPI_Comm *out);
-/* All are through with what made it. */
-void mpi_await_all(MPI_Comm comm);
-/* `made` is a communicator of the same ranks, where ranks may die; PCOLL_EFAILED, on all, if one
- * has. Collective. */
-int mpi_copy_whole(struct mpi_transport *m);
-/* mpi_create.c: its communicator is there, all else is not. Collective. */
-int mpi_settle(struct mpi_transport *m, const struct doorbell *own);
-/* Nothing is under way. */
-void mpi_free_transport(struct mpi_transport *m);
+/* mpi_transport.c */
 
-/* Room for so many requests. */
+extern const struct transport_ops mpi_ops;
+/* Make room for so many requests. */
 int mpi_reserve(struct mpi_transport *m, int wanted);
-/* Where the next request goes; it is in the list once m->count is counted up. */
+/* Prepare the next request, which is in the list once m->count is increased. */
 int mpi_next_request(struct mpi_transport *m, struct request_info info,
                      MPI_Request **request);
-/* Take finished requests out of the list, the last ones into their places. */
-void mpi_compact_requests(struct mpi_transport *m);
+/* Add the send just posted to the list, and wake its receiver. */
+void mpi_begin_send(struct mpi_transport *m, uint32_t peer);
 
-/* mpi_transport.c: as in the seam. */
-int mpi_native_open(struct transport *t, struct channel **channel);
-int mpi_native_opened(struct transport *t, struct channel *channel);
-void mpi_native_close(struct transport *t, struct channel *channel);
-int mpi_native_call(struct transport *t, struct channel *channel,
-                    const struct native_call *call, uint64_t cookie);
+/* mpi_create.c */
+
+/* Make the rest of a transport that has its communicator. Collective. */
+int mpi_settle(struct mpi_transport *m, const struct doorbell *own);
+/* Fill in what MPI can do on this communicator. */
+void mpi_describe(MPI_Comm comm, struct transport *t);
+/* Free a transport under whose requests nothing is under way. */
+void mpi_free_transport(struct mpi_transport *m);
+/* PCOLL_EFAILED and the ranks there, if a host of m's ranks is lost. */
+int mpi_check_hosts(const struct mpi_transport *m);
+/* The same, once for each lost host. */
+int mpi_check_new_hosts(struct mpi_transport *m);
+/* The same, with the set of all ranks there by MPI's numbers, or NULL. The caller frees it. */
+int mpi_find_lost(const struct mpi_transport *m, uint64_t **numbers);
+
+/* mpi_recovery.c */
+
+/* mpi_check for a call on m's communicator: PCOLL_EFAILED, with ranks as numbered here. */
+int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what);
+/* PCOLL_EFAILED if a member has died, or the communicator was revoked. */
+int mpi_check_damage(const struct mpi_transport *m);
+/* Make m->made, a communicator of the same ranks, where ranks may die. PCOLL_EFAILED, on all, if
+ * one has died. Collective. */
+int mpi_copy_whole(struct mpi_transport *m);
+
+/* mpi_reduction.c: MPI's types and operations, or its null handles. */
+
+MPI_Datatype mpi_type_of(int dtype);
+MPI_Op mpi_op_of(int op);
 
 /*
- * Agreements and broadcasts over a binomial tree of messages of our own, for an MPI that goes on
- * when a rank dies. Open MPI's own non-blocking collectives free the sends of one that such a
- * death has ended, and end the process when one of these fails later ("Send error after request
- * freed").
+ * mpi_tree.c: agreements and broadcasts over a binomial tree of our own messages, for an MPI that
+ * continues when a rank dies. A death in Open MPI's own non-blocking collectives frees their sends,
+ * and ends the process when one of these fails later ("Send error after request freed").
  *
- * Position p in the tree is MPI's number in the communicator. An agreement: each takes the
- * values of its children, hands them to its parent, and takes the outcome from there. Messages
- * of two positions keep their order, so agreements may follow each other without a number.
+ * Position p in the tree is MPI's number in the communicator. In an agreement each position takes
+ * the values of its children, passes the sum to its parent, and takes the outcome from there.
+ * Messages between two positions keep their order, so agreements may follow each other without
+ * numbers.
  */
 
 struct tree_agreement;
 
-/* As `agree` of the seam. */
+/* `agree` of transport.h. */
 int tree_agree(struct mpi_transport *m, uint64_t *values, int count, enum agree_op op,
                uint64_t cookie);
-/* A receive of one is over: *over when it is all, and cookie is then the agreement's. */
+/* Handle a complete receive of an agreement. If that completes it, *over is true and *cookie is
+ * the agreement's. */
 int tree_received(struct mpi_transport *m, struct tree_agreement *a, bool *over,
                   uint64_t *cookie);
-/* A send of one is over. */
+/* Handle a complete send of an agreement. */
 void tree_sent(struct tree_agreement *a);
 
-/* A word to one number and from another (-1: none), so that MPI knows how to reach it. */
+/* The rest waits, while nobody polls the transport. */
+
+/* Wait for a request without burning a core: other ranks may need it to get here. */
+int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
+                     const char *what);
+/* Send a word to one number and receive one from another (-1: none), so that MPI knows how to
+ * reach it. */
 int tree_meet(struct mpi_transport *m, int to, int from);
-/* The maximum, waited for here; nobody polls the transport yet. */
+/* Compute the maximum. */
 int tree_max(struct mpi_transport *m, uint64_t *values, int count);
-/* The bytes of this number for all, likewise; a multiple of 64. */
+/* Send the bytes of number `root`, a multiple of 64, to all. */
 int tree_broadcast(struct mpi_transport *m, int root, void *data, size_t bytes);
 
 #endif

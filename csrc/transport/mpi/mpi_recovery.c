@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all that live agree on, and communicators of theirs, where ranks may die; each of it ends
+/* What all living ranks agree on, and communicators of theirs, where ranks may die: each of it ends
  * alike on all of them. See mpi_recovery.h. */
 #include "transport/mpi/mpi_recovery.h"
 
 #include <limits.h>
+#include <mpi.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/bitset.h"
 #include "base/check.h"
@@ -14,39 +14,140 @@
 #include "transport/mpi/mpi_calls.h"
 #include "transport/mpi/mpi_internal.h"
 
-int mpi_shrink_comm(MPI_Comm comm, MPI_Comm *out)
+static struct mpi_transport *mpi_recovery_of(struct transport *t)
 {
-    CHECK(comm != MPI_COMM_NULL);
-    bool alone = exclusion_begin();
-    int error = ulfm_shrink(comm, out);
-    exclusion_end(alone);
-    return error;
+    return (struct mpi_transport *)t;
 }
 
-static int mpi_begin_agreement(MPI_Comm comm, int *flag, MPI_Request *request)
+/* Who has died. */
+
+int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what)
 {
-    bool alone = exclusion_begin();
-    int error = ulfm_begin_agreement(comm, flag, request);
-    exclusion_end(alone);
-    return error;
+    int rc = mpi_check_on(m->comm, mpi_error, what);
+    if (rc != PCOLL_EFAILED || mpi_check_hosts(m) == PCOLL_EFAILED)
+        return rc; /* A lost host has all its ranks. MPI may know some of them. */
+    struct failed_ranks who = *fail_last_ranks();
+    for (int i = 0; i < who.count; i++)
+        who.rank[i] = (int32_t)mpi_rank_of(m, who.rank[i]);
+    return fail_ranks(&who);
 }
 
-/* Bits of an agreement: those of the caller, and what tells an outcome from none. A bit is in an
- * outcome if all have set it, so MARK always is, and nothing that one has not set itself. */
+/* Fail: a member has died, and this rank does not know which. */
+static int mpi_fail_somebody(void)
+{
+    return fail_ranks(&(struct failed_ranks){.mpi_error = ulfm_rank_failure()});
+}
+
+int mpi_check_damage(const struct mpi_transport *m)
+{
+    struct failed_ranks who = {.mpi_error = ulfm_rank_failure()};
+    int size, rc = mpi_check_hosts(m);
+    if (rc != PCOLL_OK)
+        return rc;
+    uint64_t *failed = mpi_find_failed(m->comm);
+    MPI_Comm_size(m->comm, &size);
+    mpi_name_ranks(failed, (uint32_t)size, &who);
+    free(failed);
+    return who.count || ulfm_is_revoked(m->comm) ? fail_ranks(&who) : PCOLL_OK;
+}
+
+bool mpi_is_damaged(struct transport *t)
+{
+    return mpi_check_damage(mpi_recovery_of(t)) != PCOLL_OK;
+}
+
+bool mpi_has_lost_hosts(struct transport *t)
+{
+    return mpi_check_hosts(mpi_recovery_of(t)) != PCOLL_OK;
+}
+
+int mpi_count_lost(const struct transport *t, uint32_t *count, uint32_t *first)
+{
+    const struct mpi_transport *m = (const struct mpi_transport *)t;
+    uint64_t *lost;
+    int size, rc = mpi_find_lost(m, &lost);
+    *count = 0;
+    *first = UINT32_MAX;
+    if (!lost)
+        return rc;
+    MPI_Comm_size(m->comm, &size);
+    for (int i = 0; i < size; i++) {
+        if (!bitset_has(lost, (uint32_t)i))
+            continue;
+        uint32_t rank = mpi_rank_of(m, i);
+        *first = rank < *first ? rank : *first;
+        ++*count;
+    }
+    free(lost);
+    return rc;
+}
+
+static bool mpi_knows_all(const struct mpi_transport *m, const uint64_t *lost)
+{
+    int size;
+    MPI_Comm_size(m->comm, &size);
+    uint64_t *failed = mpi_find_failed(m->comm);
+    bool all = failed;
+    for (size_t i = 0; all && i < bitset_words((uint32_t)size); i++)
+        all = !(lost[i] & ~failed[i]);
+    free(failed);
+    return all;
+}
+
+/* The watch has cut the connections to a lost host, and MPI notices that when it makes progress.
+ * MPI may have no connection to some rank there, and never notice: so it gets many chances, and
+ * not for ever. Chances are counted, not time: while this process is suspended it has none. */
+int mpi_await_deaths(const struct transport *t)
+{
+    enum { CHANCES = 3000 };
+    const struct mpi_transport *m = (const struct mpi_transport *)t;
+    uint64_t *lost;
+    int rc = mpi_find_lost(m, &lost);
+    if (!lost)
+        return rc;
+    for (int i = 0; rc != PCOLL_OK && i < CHANCES; i++) {
+        long us = 1000;
+        if (mpi_knows_all(m, lost)) {
+            rc = PCOLL_OK;
+            break;
+        }
+        mpi_make_progress();
+        mpi_back_off(&us, us);
+    }
+    free(lost);
+    return rc == PCOLL_OK ? rc : mpi_check_hosts(m);
+}
+
+void mpi_revoke(struct transport *t)
+{
+    CHECK(mpi_recovery_of(t)->comm != MPI_COMM_NULL);
+    ulfm_revoke(mpi_recovery_of(t)->comm);
+}
+
+void mpi_revoke_comm(void *comm)
+{
+    ulfm_revoke(*(MPI_Comm *)comm);
+}
+
+/* Agreements. */
+
+/* Bits of an agreement: those of the caller, and those that tell an outcome from arbitrary bits. An
+ * outcome has a bit if all ranks have set it. So it has MARK, and no bit that this rank has not
+ * set. */
 enum {
     CALLERS = 0x3f,
-    LIVED = 0x40,   /* nobody has died of whom a rank had not heard */
-    UNHEARD = 0x80, /* this rank has no outcome of the first time */
+    LIVED = 0x40,   /* No rank has died without the other ranks' knowledge. */
+    UNHEARD = 0x80, /* This rank has no outcome of the first agreement. */
     MARK = 0x7fff0000
 };
 
-/* Nobody waits for those on a lost host, if MPI does not either. An agreement that ends with an
- * error since somebody has died is one all the same. */
+/* Wait for an agreement. Do not wait for ranks on a lost host if MPI knows that they are dead. An
+ * agreement that ends with an error because a rank has died has an outcome all the same. */
 static int mpi_await_agreement(const struct mpi_transport *m, MPI_Request *request,
                                bool *lived)
 {
     long us = 10;
-    for (int done = 0;; us = us < 500 ? 2 * us : 1000) {
+    for (int done = 0;; mpi_back_off(&us, 1000)) {
         int rc = mpi_test(request, &done);
         if (done || rc != MPI_SUCCESS) {
             rc = mpi_check_in(m, rc, "MPIX_Comm_iagree");
@@ -56,18 +157,17 @@ static int mpi_await_agreement(const struct mpi_transport *m, MPI_Request *reque
         rc = mpi_await_deaths(&m->base);
         if (rc != PCOLL_OK)
             return rc;
-        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
     }
 }
 
-/* Open MPI has been seen to end an agreement well, shortly after a death, with arbitrary bits: has
- * this rank `heard` what is agreed on? */
+/* Agree once. Open MPI has been seen to end an agreement without an error, shortly after a death,
+ * with arbitrary bits: *heard says whether this rank has the outcome. */
 static int mpi_agree_once(const struct mpi_transport *m, int *bits, bool *heard)
 {
     MPI_Request request;
     int flag = *bits | MARK;
     bool lived;
-    int rc = mpi_begin_agreement(m->comm, &flag, &request);
+    int rc = ulfm_begin_agreement(m->comm, &flag, &request);
     if (rc != MPI_SUCCESS)
         return mpi_check_in(m, rc, "MPIX_Comm_iagree");
     rc = mpi_await_agreement(m, &request, &lived);
@@ -78,22 +178,9 @@ static int mpi_agree_once(const struct mpi_transport *m, int *bits, bool *heard)
     return PCOLL_OK;
 }
 
-/* A revocation that meets a process which is still in MPIX_Comm_shrink ends it, by Open MPI's
- * doing. So whoever is through waits until all are, before it may find something wrong. Not
- * in recoveries: where deaths come in a row, agreements that run into each other are worse. */
-void mpi_await_all(MPI_Comm comm)
-{
-    CHECK(comm != MPI_COMM_NULL);
-    const struct mpi_transport m = {.comm = comm};
-    int bits = 0;
-    bool heard;
-    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    (void)mpi_agree_once(&m, &bits, &heard);
-}
-
-/* Twice: who has not heard the outcome hears it then from those who have. If nobody has, or
- * this rank neither time, it is as if somebody had died meanwhile: PCOLL_EFAILED, `bits` as
- * they were. */
+/* Agree twice: a rank without the outcome of the first agreement gets it in the second one from
+ * ranks that have it. If no rank has it, or this rank has neither outcome, the result is that of a
+ * death meanwhile: PCOLL_EFAILED, and `bits` as they were. */
 int mpi_agree_bits(const struct transport *t, int *bits)
 {
     const struct mpi_transport *m = (const struct mpi_transport *)t;
@@ -116,12 +203,13 @@ int mpi_agree_bits(const struct transport *t, int *bits)
     return rc;
 }
 
-/* PCOLL_OK if all say yes, else PCOLL_EFAILED: on all. */
+/* PCOLL_OK if all ranks say yes, else PCOLL_EFAILED, on all. */
 static int mpi_all_say(const struct mpi_transport *m, bool yes, int wanted)
 {
     int bits = yes;
     int rc = mpi_agree_bits(&m->base, &bits);
-    if (rc == PCOLL_OK && (bits & wanted) != wanted && (rc = mpi_damage(m)) == PCOLL_OK)
+    if (rc == PCOLL_OK && (bits & wanted) != wanted &&
+        (rc = mpi_check_damage(m)) == PCOLL_OK)
         rc = mpi_fail_somebody();
     return rc;
 }
@@ -129,7 +217,7 @@ static int mpi_all_say(const struct mpi_transport *m, bool yes, int wanted)
 int mpi_all_live(const void *comm)
 {
     const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
-    return mpi_all_say(&m, mpi_damage(&m) == PCOLL_OK, 1 | LIVED);
+    return mpi_all_say(&m, mpi_check_damage(&m) == PCOLL_OK, 1 | LIVED);
 }
 
 int mpi_all_have(const void *comm, struct watch *watch, int rc)
@@ -143,14 +231,16 @@ int mpi_all_have(const void *comm, struct watch *watch, int rc)
     return rc == PCOLL_EFAILED ? rc : fail(rc, "%s", reason.text);
 }
 
-/* Waiting in an agreement first, with naps: shrinking waits without. */
+/* Communicators. */
+
+/* MPIX_Comm_shrink waits with a busy core, and an agreement sleeps: agree first. */
 int mpi_copy_whole(struct mpi_transport *m)
 {
     int before, now;
     CHECK(m->comm != MPI_COMM_NULL);
     int rc = mpi_all_have(&m->comm, m->watch, PCOLL_OK);
     if (rc == PCOLL_OK)
-        rc = mpi_check_in(m, mpi_shrink_comm(m->comm, &m->made), "MPIX_Comm_shrink");
+        rc = mpi_check_in(m, ulfm_shrink(m->comm, &m->made), "MPIX_Comm_shrink");
     if (rc != PCOLL_OK)
         return rc;
     MPI_Comm_size(m->comm, &before);
@@ -158,7 +248,7 @@ int mpi_copy_whole(struct mpi_transport *m)
     if (now == before)
         return PCOLL_OK;
     MPI_Comm_free(&m->made);
-    rc = mpi_damage(m);
+    rc = mpi_check_damage(m);
     return rc == PCOLL_OK ? mpi_fail_somebody() : rc;
 }
 
@@ -173,31 +263,10 @@ int pcoll_shrink(const void *comm, void *living)
     if (rc != PCOLL_OK)
         return rc;
     const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
-    return mpi_check_in(&m, mpi_shrink_comm(m.comm, living), "MPIX_Comm_shrink");
+    return mpi_check_in(&m, ulfm_shrink(m.comm, living), "MPIX_Comm_shrink");
 }
 
-static struct mpi_transport *mpi_recovery_of(struct transport *t)
-{
-    return (struct mpi_transport *)t;
-}
-
-void mpi_revoke(struct transport *t)
-{
-    CHECK(mpi_recovery_of(t)->comm != MPI_COMM_NULL);
-    ulfm_revoke(mpi_recovery_of(t)->comm);
-}
-
-void mpi_revoke_comm(void *comm)
-{
-    ulfm_revoke(*(MPI_Comm *)comm);
-}
-
-bool mpi_is_damaged(struct transport *t)
-{
-    return mpi_damage(mpi_recovery_of(t)) != PCOLL_OK;
-}
-
-/* Whose number in the new communicator is whose here; who is missing has died. */
+/* Number the ranks of m, a communicator of the living ranks of `old`. All others have died. */
 static int mpi_number_ranks(struct mpi_transport *m, const struct mpi_transport *old)
 {
     int living, *theirs, *ours;
@@ -230,7 +299,7 @@ static int mpi_number_ranks(struct mpi_transport *m, const struct mpi_transport 
     return PCOLL_OK;
 }
 
-/* `like` has the rank, the size and what MPI can. */
+/* Allocate a transport with the rank, the size and the abilities of `like`. */
 static struct mpi_transport *mpi_allocate_transport(const struct transport *like,
                                                     struct watch *watch)
 {
@@ -255,32 +324,26 @@ static struct mpi_transport *mpi_allocate_transport(const struct transport *like
     return NULL;
 }
 
-bool mpi_has_lost_hosts(struct transport *t)
-{
-    return mpi_check_hosts(mpi_recovery_of(t)) != PCOLL_OK;
-}
-
 int mpi_shrink(struct transport *old, const struct doorbell *own,
                struct transport **out)
 {
     *out = NULL;
-    struct mpi_transport *m = mpi_allocate_transport(old, mpi_recovery_of(old)->watch);
+    struct mpi_transport *from = mpi_recovery_of(old),
+                         *m = mpi_allocate_transport(old, from->watch);
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
-    int rc = mpi_check_in(mpi_recovery_of(old),
-                          mpi_shrink_comm(mpi_recovery_of(old)->comm, &m->comm),
-                          "MPIX_Comm_shrink");
+    int rc = mpi_check_in(from, ulfm_shrink(from->comm, &m->comm), "MPIX_Comm_shrink");
     if (rc != PCOLL_OK) {
         mpi_free_transport(m);
         return rc;
     }
     *out = &m->base;
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    rc = mpi_number_ranks(m, mpi_recovery_of(old));
+    rc = mpi_number_ranks(m, from);
     return rc == PCOLL_OK ? mpi_settle(m, own) : rc;
 }
 
-/* Who of `before` is not in `now`, by the numbers of those before. */
+/* PCOLL_EFAILED if members of `before`, with these numbers, are not in `now`. */
 static int mpi_fail_missing(MPI_Comm before, MPI_Comm now, const uint32_t *numbers)
 {
     struct failed_ranks who = {.mpi_error = MPI_SUCCESS};
@@ -301,7 +364,7 @@ static int mpi_fail_missing(MPI_Comm before, MPI_Comm now, const uint32_t *numbe
     return who.count ? fail_ranks(&who) : PCOLL_OK;
 }
 
-/* Those of `comm`, by their numbers here; all others have died. */
+/* Number the members of `comm`. All others have died. */
 static int mpi_number_members(struct mpi_transport *m, MPI_Comm comm,
                               const uint32_t *numbers)
 {
@@ -321,7 +384,20 @@ static int mpi_number_members(struct mpi_transport *m, MPI_Comm comm,
     return PCOLL_OK;
 }
 
-/* Shrinking what is whole is duplicating it, and who is there then is the same on all. */
+/* A revocation that meets a process which is still in MPIX_Comm_shrink ends that, by Open MPI's
+ * doing. So a rank that has left it waits until all ranks have, before it may find something wrong.
+ * Recoveries do not do this: when several ranks die shortly after each other, agreements that run
+ * into each other are worse. */
+static void mpi_await_all(MPI_Comm comm)
+{
+    const struct mpi_transport m = {.comm = comm};
+    int bits = 0;
+    bool heard;
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    (void)mpi_agree_once(&m, &bits, &heard);
+}
+
+/* MPIX_Comm_shrink duplicates a communicator that is whole, and all ranks see the same members. */
 int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
                 const struct doorbell *own, struct watch *watch, struct transport **out)
 {
@@ -334,7 +410,7 @@ int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
     struct mpi_transport *m = mpi_allocate_transport(&like, watch);
     int rc = m ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a communicator");
     if ((rc = mpi_all_have(members, watch, rc)) == PCOLL_OK)
-        rc = mpi_check_on(comm, mpi_shrink_comm(comm, &m->comm), "MPIX_Comm_shrink");
+        rc = mpi_check_on(comm, ulfm_shrink(comm, &m->comm), "MPIX_Comm_shrink");
     if (rc != PCOLL_OK) {
         if (m)
             mpi_free_transport(m);
@@ -353,18 +429,17 @@ int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes)
                           data, bytes);
 }
 
-/* Shrinking what is whole is duplicating it, and ends well or badly on all. */
 int mpi_give_comm(struct transport *t, void *comm)
 {
     struct mpi_transport *m = mpi_recovery_of(t);
-    int rc = mpi_check_in(m, mpi_shrink_comm(m->comm, &m->made), "MPIX_Comm_shrink");
+    int rc = mpi_check_in(m, ulfm_shrink(m->comm, &m->made), "MPIX_Comm_shrink");
     if (rc == PCOLL_OK)
         *(MPI_Comm *)comm = m->made;
     return rc;
 }
 
-/* What was begun ends with an error once the communicator has been revoked. Sends that were
- * under way are never freed, nor what they send. */
+/* What was begun ends with an error once the communicator is revoked. Sends under way are never
+ * freed, nor the memory that they send. */
 bool mpi_abandon(struct transport *t)
 {
     struct mpi_transport *m = mpi_recovery_of(t);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What going on without the dead asks of MPI (mpi_calls.h). All of it is for
- * one thread beside the driver, which must be kept away from the transport meanwhile; all
- * but `revoke` and `abandon` are collective over the living ranks of the transport, and wait
- * for them without burning a core.
+ * What continuing without the dead takes from MPI (mpi_calls.h).
+ *
+ * These functions are for one thread besides the driver, which must be kept away from the
+ * transport meanwhile. Those that are collective are so over the living ranks of the transport,
+ * and wait for these without burning a core.
  *
  * Ranks keep their numbers: a transport that follows another one has its rank and size, and
  * translates what it tells MPI.
@@ -11,50 +12,59 @@
 #ifndef PCOLL_TRANSPORT_MPI_MPI_RECOVERY_H
 #define PCOLL_TRANSPORT_MPI_MPI_RECOVERY_H
 
-#include <stdbool.h>
-
 #include "base/doorbell.h"
 #include "transport/transport.h"
 
 struct watch; /* watch/watch.h */
 
-/* Has every rank of this MPI_Comm got as far, rc = PCOLL_OK? The same answer on all:
+/* Keep other threads of the library out of MPI, where ranks may die (mpi_calls.h). `waits`: what
+ * follows waits for other ranks. Pass the result to exclusion_end, on the same thread. */
+bool exclusion_begin(bool waits);
+void exclusion_end(bool begun);
+
+/* Return whether every rank of this MPI_Comm has rc = PCOLL_OK. The answer is the same on all:
  * PCOLL_OK, or an error on each. Collective. */
 int mpi_all_have(const void *comm, struct watch *watch, int rc);
-
-/* Does every rank of this MPI_Comm live, as far as any of them knows? The same answer on all
- * that do: PCOLL_OK or PCOLL_EFAILED. Collective. */
+/* Return whether every rank of this MPI_Comm lives, as far as any of them knows. The answer is
+ * the same on all that do: PCOLL_OK or PCOLL_EFAILED. Collective. */
 int mpi_all_live(const void *comm);
 
-/* Tell all ranks that this communicator is not to be used any more. Local. */
+/* Tell all ranks not to use this communicator any more. Local. */
 void mpi_revoke(struct transport *t);
 void mpi_revoke_comm(void *comm);
-/* Is the host of one of its ranks lost? fail_last_ranks() are they. Local. */
-bool mpi_has_lost_hosts(struct transport *t);
-/* Wait a moment until MPI knows that these have died. PCOLL_EFAILED: it does not. */
-int mpi_await_deaths(const struct transport *t);
-/* Has a rank died, or has it been revoked? Local. */
+/* Return whether a rank has died, or the communicator was revoked. Local. */
 bool mpi_is_damaged(struct transport *t);
-/* The bits that are set on every living rank. The answer is the same on all that are left,
- * even if some die meanwhile. PCOLL_EFAILED: MPI goes on waiting for those on a lost host; or
- * there is no answer here, since somebody has died meanwhile, and may be one on others. */
+/* Return whether the host of one of its ranks is lost. fail_last_ranks() has ranks there. Local. */
+bool mpi_has_lost_hosts(struct transport *t);
+/* PCOLL_EFAILED as above; `count` becomes the number of all ranks on lost hosts, `first` the lowest
+ * of them. PCOLL_OK: there is none. Local. */
+int mpi_count_lost(const struct transport *t, uint32_t *count, uint32_t *first);
+/* Wait until MPI knows that the ranks on lost hosts have died. PCOLL_EFAILED: it does not find
+ * out. */
+int mpi_await_deaths(const struct transport *t);
+
+/* Compute the bits that are set on every living rank. The answer is the same on all that are
+ * left, even if some die meanwhile. PCOLL_EFAILED: MPI goes on waiting for ranks on a lost host; or
+ * this rank has no answer because another rank has died meanwhile, and other ranks may have one.
+ * Collective. */
 int mpi_agree_bits(const struct transport *t, int *bits);
-/* A transport of those who are left. If it fails there on one rank, all have to try again,
- * from what comes back in *out, which is not NULL if only its making failed. */
+/* Make a transport of the ranks that are left. If that fails on one rank, all ranks must try again,
+ * from *out: it is not NULL if only its making failed. Collective. */
 int mpi_shrink(struct transport *old, const struct doorbell *own,
                struct transport **out);
-/* A transport of all in `members`, an MPI_Comm, which is not damaged: its rank i has number
- * numbers[i] among so many, and those that nobody has count as dead. Errors as in mpi_shrink:
- * without *out on all that live, or on nobody. */
+/* Make a transport of all ranks in `members`, an MPI_Comm that is not damaged. Its rank i has number
+ * numbers[i] among `ranks`. Numbers that no rank has count as dead. Errors are as in mpi_shrink:
+ * without *out they are on all that live, or on none. Collective. */
 int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
                 const struct doorbell *own, struct watch *watch,
                 struct transport **out);
-/* The bytes of rank `root` for all. */
+/* Send the bytes of rank `root` to all. Collective. */
 int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes);
-/* A communicator of those who are left, for the program: *comm is an MPI_Comm. */
+/* Make a communicator of the ranks that are left, for the program: *comm is an MPI_Comm.
+ * Collective. */
 int mpi_give_comm(struct transport *t, void *comm);
-/* Nobody uses it any more. False: MPI may still write to what it was given, so that and
- * this stay; try again. */
+/* Free a revoked transport that nobody uses. False: MPI may still write to the memory that it was
+ * given, so the memory and the transport stay; try again. Local. */
 bool mpi_abandon(struct transport *t);
 
 /*
@@ -72,24 +82,5 @@ bool mpi_abandon(struct transport *t);
  * that, and this library the ranks of its own communicators. Does nothing without ULFM.
  */
 void mpi_prepare_finalize(void);
-
-/*
- * One thread in MPI at a time, where ranks may die.
- *
- * Open MPI (5.0 at least) has a lock around its agreements, which MPIX_Comm_iagree and
- * MPIX_Comm_shrink take. A message for an agreement that another thread receives meanwhile,
- * in any call that makes progress, is put off, and what it carries is overwritten by the
- * addresses of its copy: the outcome is arbitrary, ranks that live count as dead, or the
- * process ends. So what makes progress here (mpi_calls.h) and what begins an agreement
- * (mpi_recovery.c) exclude each other. Calls of the program's own threads are beyond our
- * reach: docs/faults.md.
- *
- * To shrink waits for others, and theirs may wait for ours: who has waited for 200 ms goes
- * on without. Where MPI tells nothing of failures there are no agreements and no lock.
- */
-
-/* What comes back belongs into `exclusion_end`, by the same thread. */
-bool exclusion_begin(void);
-void exclusion_end(bool begun);
 
 #endif

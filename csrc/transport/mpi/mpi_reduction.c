@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reductions by MPI_Reduce_local. Everything that would make one fail is looked for
- * when it is made: a predefined op is tried on one element of zeros, because only MPI
- * knows which ops its datatypes take.
- *
- * Predefined datatypes may have gaps (MPI_DOUBLE_INT): nobody minds if these travel.
- * In a derived one a gap may be somebody's data, so it is refused.
+ * Reductions by MPI_Reduce_local. Everything that would make one fail is checked when it is
+ * made: a predefined op is tried on one element of zeros, because only MPI knows which ops its
+ * datatypes take.
  */
 #include <mpi.h>
 #include <stdbool.h>
@@ -17,7 +14,7 @@
 #include "transport/mpi/mpi_internal.h"
 #include "transport/mpi/mpi_transport.h"
 
-/* Elements in one call, whose count is an int. */
+/* The most elements in one call, whose count is an int. */
 static const size_t most_elements = (size_t)1 << 30;
 
 struct mpi_reduction {
@@ -75,12 +72,12 @@ static MPI_Op mpi_reduction_op_of(const pcoll_buffer *b)
     return mpi_op_of(b->op);
 }
 
-/* Of those that reduce. */
 static bool mpi_reduction_op_is_predefined(MPI_Op op)
 {
-    return op == MPI_SUM || op == MPI_PROD || op == MPI_MIN || op == MPI_MAX ||
-           op == MPI_LAND || op == MPI_LOR || op == MPI_LXOR || op == MPI_BAND ||
-           op == MPI_BOR || op == MPI_BXOR || op == MPI_MAXLOC || op == MPI_MINLOC;
+    bool found = op == MPI_MAXLOC || op == MPI_MINLOC;
+    for (int i = 0; i < PCOLL_MPI_OP; i++)
+        found |= op == mpi_op_of(i);
+    return found;
 }
 
 static int mpi_reduction_check_op(MPI_Op op, int index)
@@ -95,52 +92,48 @@ static int mpi_reduction_check_op(MPI_Op op, int index)
                     "MPI.NO_OP, which are for windows",
                     index);
     int rc = mpi_check(MPI_Op_commutative(op, &commutes), "MPI_Op_commutative");
-    if (rc == PCOLL_OK && !commutes)
-        rc =
-            fail(PCOLL_EINVAL,
-                 "op: buffer %d: expected one that was created as commutative (late "
-                 "contributions have no fixed place in an order), got one that was not",
-                 index);
-    return rc;
+    if (rc != PCOLL_OK || commutes)
+        return rc;
+    return fail(PCOLL_EINVAL,
+                "op: buffer %d: expected one that was created as commutative (late "
+                "contributions have no fixed place in an order), got one that was not",
+                index);
 }
 
-static int mpi_reduction_is_derived(MPI_Datatype type, bool *derived)
-{
-    int combiner, rc = type_combiner(type, &combiner);
-    *derived = rc != MPI_SUCCESS || combiner != MPI_COMBINER_NAMED;
-    return mpi_check(rc, "MPI_Type_get_envelope");
-}
+/* A function newer than MPI 3.0, weak: NULL where the MPI that is loaded does not have it. That MPI
+ * may be older or newer than the one whose header is compiled. */
+int MPI_Type_get_envelope_c(MPI_Datatype type, MPI_Count *integers,
+                            MPI_Count *addresses, MPI_Count *large, MPI_Count *types,
+                            int *combiner) __attribute__((weak));
 
-/* *element: bytes from one element to the next. */
-static int mpi_reduction_measure(MPI_Datatype type, bool derived, int index,
-                                 size_t *element)
+int mpi_layout_of(MPI_Datatype type, struct mpi_layout *layout)
 {
-    MPI_Count lb, extent, true_lb, true_extent, size;
-    int rc =
-        mpi_check(MPI_Type_get_extent_x(type, &lb, &extent), "MPI_Type_get_extent");
+    MPI_Count c[4], true_lb, true_extent;
+    int i[3], combiner;
+    /* The older call refuses types made with large counts. An MPI that makes them has the newer. */
+    int error = MPI_Type_get_envelope_c
+                    ? MPI_Type_get_envelope_c(type, c, c + 1, c + 2, c + 3, &combiner)
+                    : MPI_Type_get_envelope(type, i, i + 1, i + 2, &combiner);
+    int rc = mpi_check(error, "MPI_Type_get_envelope");
+    if (rc == PCOLL_OK)
+        rc = mpi_check(MPI_Type_get_extent_x(type, &layout->lb, &layout->extent),
+                       "MPI_Type_get_extent");
     if (rc == PCOLL_OK)
         rc = mpi_check(MPI_Type_get_true_extent_x(type, &true_lb, &true_extent),
                        "MPI_Type_get_true_extent");
     if (rc == PCOLL_OK)
-        rc = mpi_check(MPI_Type_size_x(type, &size), "MPI_Type_size");
+        rc = mpi_check(MPI_Type_size_x(type, &layout->size), "MPI_Type_size");
     if (rc != PCOLL_OK)
         return rc;
-    if (size < 1)
-        return fail(PCOLL_EINVAL,
-                    "datatype: buffer %d: expected elements of 1 byte or "
-                    "more, got a datatype of size %lld",
-                    index, (long long)size);
-    bool inside = lb == 0 && true_lb == 0 && true_extent <= extent;
-    if (!inside || (derived && (extent != size || true_extent != size)))
-        return fail(PCOLL_EINVAL,
-                    "datatype: buffer %d: expected one without gaps, got size %lld, "
-                    "extent %lld, lower bound %lld",
-                    index, (long long)size, (long long)extent, (long long)lb);
-    *element = (size_t)extent;
+    MPI_Count extent = layout->extent;
+    layout->derived = combiner != MPI_COMBINER_NAMED;
+    layout->gaps =
+        layout->lb != 0 || true_lb != 0 || true_extent > extent ||
+        (layout->derived && (extent != layout->size || true_extent != layout->size));
     return PCOLL_OK;
 }
 
-/* Ops of users run one at a time: handles may be driven by several threads. */
+/* Ops of users run one at a time: several threads may drive handles. */
 static struct lock op_of_user = LOCK_INIT(LOCK_USER_OP);
 
 static int mpi_reduction_reduce_all(const struct mpi_reduction *r, void *inout,
@@ -177,7 +170,7 @@ static void mpi_reduction_destroy(struct user_reduction *user)
     free(r);
 }
 
-/* A predefined op on zeros: does MPI define it for the datatype? */
+/* Try a predefined op on zeros: MPI may not define it for the datatype. */
 static int mpi_reduction_try_once(struct mpi_reduction *r, int index)
 {
     char *zeros = calloc(2, r->base.element);
@@ -192,22 +185,34 @@ static int mpi_reduction_try_once(struct mpi_reduction *r, int index)
     return PCOLL_OK;
 }
 
-/* May this pair reduce? *derived: a datatype that its user made. */
+/* Check that this pair reduces, and note it. *derived: a user has made the datatype. */
 static int mpi_reduction_judge(struct mpi_reduction *r, MPI_Datatype type, MPI_Op op,
                                int index, bool *derived)
 {
+    struct mpi_layout layout;
     int rc = mpi_reduction_check_op(op, index);
-    if (rc == PCOLL_OK && type == MPI_DATATYPE_NULL)
-        rc = fail(PCOLL_EINVAL,
-                  "datatype: buffer %d: expected one that MPI knows, got "
-                  "MPI.DATATYPE_NULL, or a dtype that MPI has none for",
-                  index);
-    if (rc == PCOLL_OK)
-        rc = mpi_reduction_is_derived(type, derived);
-    if (rc == PCOLL_OK)
-        rc = mpi_reduction_measure(type, *derived, index, &r->base.element);
     if (rc != PCOLL_OK)
         return rc;
+    if (type == MPI_DATATYPE_NULL)
+        return fail(PCOLL_EINVAL,
+                    "datatype: buffer %d: expected one that MPI knows, got "
+                    "MPI.DATATYPE_NULL, or a dtype that MPI has none for",
+                    index);
+    if ((rc = mpi_layout_of(type, &layout)) != PCOLL_OK)
+        return rc;
+    if (layout.size < 1)
+        return fail(PCOLL_EINVAL,
+                    "datatype: buffer %d: expected elements of 1 byte or "
+                    "more, got a datatype of size %lld",
+                    index, (long long)layout.size);
+    if (layout.gaps)
+        return fail(PCOLL_EINVAL,
+                    "datatype: buffer %d: expected one without gaps, got size %lld, "
+                    "extent %lld, lower bound %lld",
+                    index, (long long)layout.size, (long long)layout.extent,
+                    (long long)layout.lb);
+    *derived = layout.derived;
+    r->base.element = (size_t)layout.extent;
     r->op = op;
     r->predefined = mpi_reduction_op_is_predefined(op);
     r->type = type;
@@ -219,8 +224,8 @@ static int mpi_reduction_judge(struct mpi_reduction *r, MPI_Datatype type, MPI_O
     return r->predefined ? mpi_reduction_try_once(r, index) : PCOLL_OK;
 }
 
-/* A derived datatype may be freed by its user. Predefined ones are used as they are: an
- * op of a user may look at which one it is given. */
+/* Keep a duplicate of a derived datatype, which its user may free. Predefined ones are used
+ * directly: an op of a user may check which one it gets. */
 static int mpi_reduction_keep_type(struct mpi_reduction *r)
 {
     int rc = mpi_check(MPI_Type_dup(r->type, &r->type), "MPI_Type_dup");

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is kept on communicators and on the process, as MPI attributes; which MPI this
- * is. */
+/* What is kept on communicators and on the process, as MPI attributes; which MPI this is. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,15 +56,14 @@ bool mpi_is_proc_null(int rank)
     return rank == MPI_PROC_NULL;
 }
 
-/* State on communicators: an attribute, freed with the communicator. */
-
+/* An attribute, freed with the communicator. */
 struct state {
     void *value;
     void (*gone)(void *);
 };
 
-/* Handles may be made by several threads at once: whoever looks for a state in order to
- * make it holds this. */
+/* Several threads may make handles at once. A thread that looks for a state in order to make it
+ * holds this lock. */
 static struct lock states = LOCK_INIT(LOCK_STATES);
 
 void mpi_lock_states(void)
@@ -103,16 +101,16 @@ static void *mpi_get_state(MPI_Comm comm, int key)
 
 static int mpi_set_state(MPI_Comm comm, int *key, void *value, void (*gone)(void *))
 {
-    int rc = PCOLL_OK;
-    if (*key == MPI_KEYVAL_INVALID)
-        rc = mpi_check(
+    if (*key == MPI_KEYVAL_INVALID) {
+        int rc = mpi_check(
             MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, mpi_delete_state, key, NULL),
             "MPI_Comm_create_keyval");
-    struct state *state = malloc(sizeof *state);
-    if (rc != PCOLL_OK || !state) {
-        free(state);
-        return rc != PCOLL_OK ? rc : fail(PCOLL_ENOMEM, "no memory for an attribute");
+        if (rc != PCOLL_OK)
+            return rc;
     }
+    struct state *state = malloc(sizeof *state);
+    if (!state)
+        return fail(PCOLL_ENOMEM, "no memory for an attribute");
     *state = (struct state){.value = value, .gone = gone};
     return mpi_check(MPI_Comm_set_attr(comm, *key, state), "MPI_Comm_set_attr");
 }

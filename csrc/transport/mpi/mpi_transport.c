@@ -1,5 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The requests under way, and what belongs to each. */
+/*
+ * The transport over MPI: one duplicated communicator, point-to-point messages in units of 64
+ * bytes where possible (so that int counts reach 128 GiB), one tag for control messages with a few
+ * receives always posted for it, the other tags for data.
+ *
+ * After every message to a rank on this machine its doorbell is rung. It is rung again when a send
+ * that MPI did not deliver at once has completed, and when a large receive is posted or complete,
+ * because the sender may have to do something about it.
+ *
+ * One thread at a time: the holder of the drive lock.
+ */
 #include <limits.h>
 #include <mpi.h>
 #include <stdlib.h>
@@ -9,6 +19,11 @@
 #include "base/error.h"
 #include "transport/mpi/mpi_calls.h"
 #include "transport/mpi/mpi_internal.h"
+
+static struct mpi_transport *mpi_transport_of(struct transport *t)
+{
+    return (struct mpi_transport *)t;
+}
 
 int mpi_check(int mpi_error, const char *what)
 {
@@ -21,24 +36,25 @@ int mpi_check(int mpi_error, const char *what)
     return fail(PCOLL_EMPI, "%s: %s", what, text);
 }
 
+/* Enlarge an array. */
+static bool mpi_enlarge(void *array, int capacity, size_t each)
+{
+    void *old, *larger;
+    memcpy(&old, array, sizeof old);
+    if ((larger = realloc(old, (size_t)capacity * each)))
+        memcpy(array, &larger, sizeof larger);
+    return larger;
+}
+
 int mpi_reserve(struct mpi_transport *m, int wanted)
 {
     if (wanted <= m->capacity)
         return PCOLL_OK;
     int capacity = m->capacity ? 2 * m->capacity : 64;
-    void *requests = realloc(m->requests, (size_t)capacity * sizeof *m->requests);
-    if (requests)
-        m->requests = requests;
-    void *info = realloc(m->info, (size_t)capacity * sizeof *m->info);
-    if (info)
-        m->info = info;
-    void *done = realloc(m->done, (size_t)capacity * sizeof *m->done);
-    if (done)
-        m->done = done;
-    void *statuses = realloc(m->statuses, (size_t)capacity * sizeof *m->statuses);
-    if (statuses)
-        m->statuses = statuses;
-    if (!requests || !info || !done || !statuses)
+    if (!mpi_enlarge(&m->requests, capacity, sizeof *m->requests) ||
+        !mpi_enlarge(&m->info, capacity, sizeof *m->info) ||
+        !mpi_enlarge(&m->done, capacity, sizeof *m->done) ||
+        !mpi_enlarge(&m->statuses, capacity, sizeof *m->statuses))
         return fail(PCOLL_ENOMEM, "no memory for %d requests", capacity);
     m->capacity = capacity;
     return PCOLL_OK;
@@ -56,7 +72,8 @@ int mpi_next_request(struct mpi_transport *m, struct request_info info,
     return PCOLL_OK;
 }
 
-void mpi_compact_requests(struct mpi_transport *m)
+/* Take finished requests out of the list. The order stays. */
+static void mpi_compact_requests(struct mpi_transport *m)
 {
     int kept = CONTROL_RECEIVES;
     for (int i = CONTROL_RECEIVES; i < m->count; i++) {
@@ -68,15 +85,15 @@ void mpi_compact_requests(struct mpi_transport *m)
     m->count = kept;
 }
 
-/* Sends from their beginning to what MPI says of them (mpi_internal.h). */
-
-void mpi_ring(struct mpi_transport *m, uint32_t peer)
+/* Wake a rank, if it is on this machine. */
+static void mpi_ring(struct mpi_transport *m, uint32_t peer)
 {
     if (m->doorbells[peer])
         doorbell_ring(m->doorbells[peer]);
 }
 
-void mpi_hold_back(struct mpi_transport *m)
+/* Keep the request just posted out of the list that MPI tests (mpi_internal.h). */
+static void mpi_hold_back(struct mpi_transport *m)
 {
     m->info[m->count].held = m->requests[m->count];
     m->requests[m->count] = MPI_REQUEST_NULL;
@@ -95,7 +112,8 @@ void mpi_begin_send(struct mpi_transport *m, uint32_t peer)
     mpi_ring(m, peer);
 }
 
-void mpi_look_at_held(struct mpi_transport *m)
+/* Ask which of the held requests are complete. */
+static void mpi_query_held(struct mpi_transport *m)
 {
     for (int i = CONTROL_RECEIVES; i < m->count; i++) {
         int over = 0;
@@ -107,9 +125,8 @@ void mpi_look_at_held(struct mpi_transport *m)
 }
 
 /*
- * MPI's own allreduce, as one operation of a schedule. Each handle that uses it has a
- * communicator of its own: two handles may be activated in different orders on
- * different ranks, the rounds of one are not.
+ * MPI's own allreduce, as one operation of a schedule. Each handle that uses it has its own
+ * communicator: ranks may activate two handles in different orders, but not the rounds of one.
  */
 
 struct channel {
@@ -117,14 +134,14 @@ struct channel {
     MPI_Request opening;
 };
 
-int mpi_native_open(struct transport *t, struct channel **out)
+static int mpi_native_open(struct transport *t, struct channel **out)
 {
-    struct mpi_transport *m = (struct mpi_transport *)t;
+    struct mpi_transport *m = mpi_transport_of(t);
     struct channel *c = malloc(sizeof *c);
     if (!c)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     c->comm = MPI_COMM_NULL;
-    /* PMPI: what the interposer has in its place waits (names.h). */
+    /* PMPI: the interposer's replacement waits (names.h). */
     int rc = mpi_check_in(m, PMPI_Comm_idup(m->comm, &c->comm, &c->opening),
                           "MPI_Comm_idup");
     if (rc != PCOLL_OK)
@@ -134,9 +151,9 @@ int mpi_native_open(struct transport *t, struct channel **out)
     return rc;
 }
 
-int mpi_native_opened(struct transport *t, struct channel *c)
+static int mpi_native_opened(struct transport *t, struct channel *c)
 {
-    struct mpi_transport *m = (struct mpi_transport *)t;
+    struct mpi_transport *m = mpi_transport_of(t);
     int over = 0;
     int rc = mpi_check_in(m, mpi_test(&c->opening, &over), "MPI_Comm_idup");
     if (rc == PCOLL_OK && over)
@@ -144,19 +161,19 @@ int mpi_native_opened(struct transport *t, struct channel *c)
     return rc == PCOLL_OK && !over ? PCOLL_EAGAIN : rc;
 }
 
-void mpi_native_close(struct transport *t, struct channel *c)
+static void mpi_native_close(struct transport *t, struct channel *c)
 {
     (void)t;
-    if (c->opening != MPI_REQUEST_NULL) /* it failed: MPI may still write to it */
+    if (c->opening != MPI_REQUEST_NULL) /* It failed: MPI may still write to it. */
         return;
     MPI_Comm_free(&c->comm);
     free(c);
 }
 
-int mpi_native_call(struct transport *t, struct channel *c,
-                    const struct native_call *call, uint64_t cookie)
+static int mpi_native_call(struct transport *t, struct channel *c,
+                           const struct native_call *call, uint64_t cookie)
 {
-    struct mpi_transport *m = (struct mpi_transport *)t;
+    struct mpi_transport *m = mpi_transport_of(t);
     MPI_Request *request;
     int rc = mpi_next_request(
         m, (struct request_info){.kind = NATIVE, .cookie = cookie}, &request);
@@ -169,32 +186,15 @@ int mpi_native_call(struct transport *t, struct channel *c,
     if (rc != PCOLL_OK)
         return rc;
     m->count++;
-    m->pending_sends++; /* it moves only while somebody looks */
+    m->pending_sends++; /* It progresses only while it is polled. */
     return PCOLL_OK;
 }
 
-/*
- * The transport over MPI. One duplicated communicator, point-to-point messages in units
- * of 64 bytes where that goes (so that int counts reach 128 GiB), one tag for control
- * messages with a few receives always posted for it, the other tags for data.
- *
- * After every message to a rank on this machine its doorbell is rung; again when a send
- * that MPI did not deliver at once has gone through, and when a large receive is posted
- * or over, because the sender may have to do something about it.
- *
- * One thread at a time: the holder of the progress lock.
- */
-
-static struct mpi_transport *mpi_transport_of(struct transport *t)
-{
-    return (struct mpi_transport *)t;
-}
-
-/* How MPI is told of so many bytes. Sender and receiver may choose differently. */
+/* A count and a type for a number of bytes. Sender and receiver may choose different ones. */
 struct extent {
     int count;
     MPI_Datatype type;
-    bool made; /* for this message */
+    bool made; /* The type is for this message. */
 };
 
 static int mpi_extent_of(struct mpi_transport *m, size_t bytes, struct extent *e)
@@ -229,13 +229,9 @@ static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void
 {
     struct mpi_transport *m = mpi_transport_of(t);
     MPI_Request *request;
-    int rc =
-        mpi_next_request(m,
-                         (struct request_info){.kind = DATA_SEND,
-                                               .peer = peer,
-                                               .cookie = cookie,
-                                               .large = bytes >= LARGE_BLOCKS * BLOCK},
-                         &request);
+    int rc = mpi_next_request(
+        m, (struct request_info){.kind = DATA_SEND, .peer = peer, .cookie = cookie},
+        &request);
     struct extent e;
     if (rc == PCOLL_OK)
         rc = mpi_extent_of(m, bytes, &e);
@@ -283,7 +279,7 @@ static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
     return PCOLL_OK;
 }
 
-/* Most are over at once: they never enter the list. */
+/* Most control messages are sent at once, and never enter the list. */
 static int mpi_control(struct transport *t, uint32_t peer,
                        const struct control *message)
 {
@@ -344,7 +340,7 @@ static int mpi_agree(struct transport *t, uint64_t *values, int count, enum agre
     return rc;
 }
 
-/* One that did not go at once may have been delivered only now, after its ring. */
+/* MPI may have delivered a send only now, after its ring. */
 static void mpi_end_send(struct mpi_transport *m, const struct request_info *info)
 {
     m->pending_sends -= !info->at_once;
@@ -352,7 +348,7 @@ static void mpi_end_send(struct mpi_transport *m, const struct request_info *inf
         mpi_ring(m, info->peer);
 }
 
-/* A control message is whole, or it is none of ours; the objects check what it says. */
+/* Check that a control message is whole. The objects check its content. */
 static int mpi_check_control(const MPI_Status *status)
 {
     int bytes = 0;
@@ -362,7 +358,7 @@ static int mpi_check_control(const MPI_Status *status)
                : fail(PCOLL_EPROTOCOL, "a control message of %d bytes came", bytes);
 }
 
-/* The event of a finished request, if it makes one. */
+/* Make the event of a finished request, if it has one. */
 static int mpi_to_event(struct mpi_transport *m, int i, const MPI_Status *status,
                         struct transport_event *event, bool *makes)
 {
@@ -410,22 +406,8 @@ static int mpi_to_event(struct mpi_transport *m, int i, const MPI_Status *status
     return PCOLL_OK;
 }
 
-/* Room for an event of every request. */
-static int mpi_reserve_events(struct mpi_transport *m)
-{
-    if (m->capacity <= m->events_capacity)
-        return PCOLL_OK;
-    void *events = realloc(m->events, (size_t)m->capacity * sizeof *m->events);
-    if (!events)
-        return fail(PCOLL_ENOMEM, "no memory for %d events", m->capacity);
-    m->events = events;
-    m->events_capacity = m->capacity;
-    return PCOLL_OK;
-}
-
-/* The receives of control messages are posted in a ring, so messages fill it in their
- * order; MPI may tell of a later one first. Those that are next become events, and
- * their receives the last of the ring. */
+/* Make events of the next control messages. Their receives are posted in a ring, so messages fill
+ * it in their order, but MPI may report a later one first. */
 static int mpi_take_controls(struct mpi_transport *m, int *made)
 {
     int rc = PCOLL_OK;
@@ -441,7 +423,7 @@ static int mpi_take_controls(struct mpi_transport *m, int *made)
     return rc;
 }
 
-/* The error is that of a request. If a rank has died, those who sleep may not know. */
+/* Return the error of a request. If a rank has died, sleeping ranks may not know: wake them. */
 static int mpi_fail_poll(struct mpi_transport *m, int error, int finished)
 {
     for (int i = 0; error == MPI_ERR_IN_STATUS && i < finished; i++)
@@ -461,47 +443,47 @@ static int mpi_take(struct mpi_transport *m, int i, const MPI_Status *status, in
     return rc;
 }
 
-/* Nobody had died when they were over. Of those that were known then. */
-static int mpi_free_held(struct mpi_transport *m, int known, int *made)
+/* Free the held requests that are complete, among the first `known`: no rank had died when they
+ * completed. `freed` becomes their number. */
+static int mpi_free_held(struct mpi_transport *m, int known, int *freed, int *made)
 {
-    int rc = PCOLL_OK;
-    m->freed = 0;
-    for (int i = CONTROL_RECEIVES; i < known && rc == PCOLL_OK; i++) {
-        int over;
+    for (int i = CONTROL_RECEIVES; i < known; i++) {
+        int over, rc;
         MPI_Status status;
         if (!m->info[i].went)
             continue;
+        m->info[i].went = false;
+        ++*freed;
         rc =
             mpi_check_in(m, mpi_test_one(&m->info[i].held, &over, &status), "MPI_Test");
-        m->info[i].went = false;
-        m->freed++;
-        if (rc == PCOLL_OK)
-            rc = mpi_take(m, i, &status, made);
+        if (rc != PCOLL_OK || (rc = mpi_take(m, i, &status, made)) != PCOLL_OK)
+            return rc;
     }
-    return rc;
+    return PCOLL_OK;
 }
 
 static int mpi_poll(struct transport *t, const struct transport_event **events)
 {
     struct mpi_transport *m = mpi_transport_of(t);
-    int finished;
-    int rc = mpi_check_hosts_anew(m);
-    if (rc == PCOLL_OK)
-        rc = mpi_reserve_events(m);
+    int finished, freed = 0, made = 0, known = m->count, rc = mpi_check_new_hosts(m);
+    if (rc == PCOLL_OK && m->capacity > m->events_capacity) {
+        if (!mpi_enlarge(&m->events, m->capacity, sizeof *m->events))
+            rc = fail(PCOLL_ENOMEM, "no memory for %d events", m->capacity);
+        m->events_capacity = rc == PCOLL_OK ? m->capacity : m->events_capacity;
+    }
     if (rc != PCOLL_OK)
         return rc;
-    int known = m->count;
     if (m->survives)
-        mpi_look_at_held(m);
+        mpi_query_held(m);
     rc = mpi_test_some(m->count, m->requests, &finished, m->done, m->statuses);
     if (rc != MPI_SUCCESS)
         return mpi_fail_poll(m, rc, finished);
     finished = finished == MPI_UNDEFINED ? 0 : finished;
-    int made = 0;
-    rc = m->survives ? mpi_free_held(m, known, &made) : PCOLL_OK;
+    if (m->survives)
+        rc = mpi_free_held(m, known, &freed, &made);
     for (int i = 0; i < finished && rc == PCOLL_OK; i++)
         rc = mpi_take(m, m->done[i], &m->statuses[i], &made);
-    if (rc == PCOLL_OK && !finished && !m->freed)
+    if (rc == PCOLL_OK && !finished && !freed)
         return 0;
     if (rc == PCOLL_OK)
         rc = mpi_take_controls(m, &made);

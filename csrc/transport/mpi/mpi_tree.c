@@ -2,7 +2,6 @@
 /* See mpi_internal.h. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -11,9 +10,9 @@
 
 enum { MOST_CHILDREN = 32 };
 
-/* Of a position among so many, seen from a root at 0. */
+/* The neighbors of a position in a tree with the root at 0. */
 struct tree_place {
-    int parent; /* -1: none */
+    int parent; /* or -1 */
     int children, child[MOST_CHILDREN];
 };
 
@@ -28,21 +27,16 @@ static struct tree_place tree_place_of(int position, int size)
 
 struct tree_agreement {
     uint64_t cookie;
-    uint64_t *values; /* the caller's */
+    uint64_t *values; /* The caller's. */
     enum agree_op op;
     int count;
     struct tree_place place;
-    int missing; /* children that have not come */
-    int sends;   /* under way */
+    int missing; /* Children whose values have not come. */
+    int sends;   /* Sends under way. */
     bool over;
-    uint64_t *up, *down; /* the sum so far; the outcome */
-    uint64_t memory[];   /* both, and one for each child */
+    uint64_t *up, *down; /* The sum so far; the outcome. */
+    uint64_t memory[];   /* Both, and the values of each child. */
 };
-
-static int tree_position_of(const struct mpi_transport *m)
-{
-    return mpi_number_of(m, m->base.rank);
-}
 
 static int tree_post(struct mpi_transport *m, struct tree_agreement *a, bool sends,
                      int peer, uint64_t *words)
@@ -87,7 +81,7 @@ static uint64_t *tree_inbox(const struct tree_agreement *a, int child)
     return a->down + (size_t)(child + 1) * (size_t)a->count;
 }
 
-/* The outcome is there: tell the children. */
+/* Finish with the outcome: send it to the children. */
 static int tree_hand_down(struct mpi_transport *m, struct tree_agreement *a)
 {
     int rc = PCOLL_OK;
@@ -98,7 +92,7 @@ static int tree_hand_down(struct mpi_transport *m, struct tree_agreement *a)
     return rc;
 }
 
-/* All children have come. */
+/* All children's values have come: add them up, and send the sum to the parent. */
 static int tree_hand_up(struct mpi_transport *m, struct tree_agreement *a)
 {
     for (int i = 0; i < a->place.children; i++)
@@ -115,7 +109,8 @@ static struct tree_agreement *tree_create(struct mpi_transport *m,
                                           const uint64_t *values, int count,
                                           enum agree_op op)
 {
-    struct tree_place place = tree_place_of(tree_position_of(m), (int)m->base.living);
+    struct tree_place place =
+        tree_place_of(mpi_number_of(m, m->base.rank), (int)m->base.living);
     size_t words = (size_t)count * (size_t)(2 + place.children);
     struct tree_agreement *a = calloc(1, sizeof *a + words * sizeof *a->memory);
     if (!a)
@@ -138,7 +133,7 @@ int tree_agree(struct mpi_transport *m, uint64_t *values, int count, enum agree_
         return fail(PCOLL_ENOMEM, "no memory for an agreement");
     a->values = values;
     a->cookie = cookie;
-    CHECK(m->base.living > 1); /* else nothing would say that it is over */
+    CHECK(m->base.living > 1); /* else no request would complete it */
     int rc = PCOLL_OK;
     for (int i = 0; i < a->place.children && rc == PCOLL_OK; i++)
         rc = tree_post(m, a, false, a->place.child[i], tree_inbox(a, i));
@@ -173,41 +168,30 @@ void tree_sent(struct tree_agreement *a)
     tree_end_if_idle(a);
 }
 
-/* Waited for. */
+/* Waiting. */
 
 int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
                      const char *what)
 {
-    long us = 10;
-    for (;;) {
+    for (long us = 10;; mpi_back_off(&us, 1000)) {
         int done;
         int rc = mpi_check_in(m, mpi_test(request, &done), what);
         if (rc == PCOLL_OK && !done)
             rc = mpi_check_hosts(m);
         if (rc != PCOLL_OK || done)
             return rc;
-        nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
-        us = us < 500 ? 2 * us : 1000;
     }
 }
 
-static int tree_wait_for(struct mpi_transport *m, int error, MPI_Request *request)
+/* Wait for a send or a large receive, which is freed only if it has ended well: mpi_internal.h. */
+static int tree_wait_held(struct mpi_transport *m, int error, MPI_Request *request)
 {
-    int rc = mpi_check_in(m, error, "MPI_Issend, MPI_Irecv");
-    return rc == PCOLL_OK ? mpi_patient_wait(m, request, "MPI_Test") : rc;
-}
-
-/* Only who knows that it has ended well frees a send, or a large receive: mpi_internal.h. */
-static int tree_wait_unfreed(struct mpi_transport *m, int error, MPI_Request *request)
-{
-    long us = 10;
     int over = 0, rc = mpi_check_in(m, error, "MPI_Issend, MPI_Irecv");
-    while (rc == PCOLL_OK && !over) {
+    for (long us = 10; rc == PCOLL_OK && !over;) {
         mpi_get_status(*request, &over);
-        rc = mpi_damage(m);
+        rc = mpi_check_damage(m);
         if (!over)
-            nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
-        us = us < 500 ? 2 * us : 1000;
+            mpi_back_off(&us, 1000);
     }
     return rc == PCOLL_OK ? mpi_check_in(m, mpi_test(request, &over), "MPI_Test") : rc;
 }
@@ -216,7 +200,7 @@ static int tree_send_words(struct mpi_transport *m, int peer, uint64_t *words,
                            int count)
 {
     MPI_Request r;
-    return tree_wait_unfreed(
+    return tree_wait_held(
         m, mpi_isend(m, words, count, MPI_UINT64_T, peer, TREE_TAG, &r), &r);
 }
 
@@ -224,50 +208,56 @@ static int tree_receive_words(struct mpi_transport *m, int peer, uint64_t *words
                               int count)
 {
     MPI_Request r;
-    return tree_wait_for(
-        m, MPI_Irecv(words, count, MPI_UINT64_T, peer, TREE_TAG, m->comm, &r), &r);
+    int error = MPI_Irecv(words, count, MPI_UINT64_T, peer, TREE_TAG, m->comm, &r);
+    int rc = mpi_check_in(m, error, "MPI_Irecv");
+    return rc == PCOLL_OK ? mpi_patient_wait(m, &r, "MPI_Test") : rc;
 }
 
+/* After a failure MPI may still write to what it was given: that memory is not freed. */
 int tree_meet(struct mpi_transport *m, int to, int from)
 {
     uint64_t *word = calloc(2, sizeof *word);
-    MPI_Request send = MPI_REQUEST_NULL, receive = MPI_REQUEST_NULL;
-    int rc = word ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a word");
-    if (rc == PCOLL_OK && from >= 0)
-        rc = mpi_check_in(
-            m, MPI_Irecv(word, 1, MPI_UINT64_T, from, TREE_TAG, m->comm, &receive),
-            "MPI_Irecv");
-    if (rc == PCOLL_OK && to >= 0)
-        rc = mpi_check_in(m,
-                          mpi_isend(m, word + 1, 1, MPI_UINT64_T, to, TREE_TAG, &send),
-                          "MPI_Isend");
-    if (rc == PCOLL_OK && from >= 0)
-        rc = mpi_patient_wait(m, &receive, "MPI_Irecv");
-    if (rc == PCOLL_OK && to >= 0)
-        rc = tree_wait_unfreed(m, MPI_SUCCESS, &send);
-    if (rc == PCOLL_OK) /* else MPI may still use it */
-        free(word);
-    return rc;
+    MPI_Request send, receive;
+    int rc;
+    if (!word)
+        return fail(PCOLL_ENOMEM, "no memory for a word");
+    if (from >= 0 &&
+        (rc = mpi_check_in(
+             m, MPI_Irecv(word, 1, MPI_UINT64_T, from, TREE_TAG, m->comm, &receive),
+             "MPI_Irecv")) != PCOLL_OK)
+        return rc;
+    int error = to < 0 ? MPI_SUCCESS
+                       : mpi_isend(m, word + 1, 1, MPI_UINT64_T, to, TREE_TAG, &send);
+    if ((rc = mpi_check_in(m, error, "MPI_Isend")) != PCOLL_OK)
+        return rc;
+    if (from >= 0 && (rc = mpi_patient_wait(m, &receive, "MPI_Irecv")) != PCOLL_OK)
+        return rc;
+    if (to >= 0 && (rc = tree_wait_held(m, MPI_SUCCESS, &send)) != PCOLL_OK)
+        return rc;
+    free(word);
+    return PCOLL_OK;
 }
 
-/* After a failure MPI may still write to what it was given: that is lost. */
+/* Memory as in tree_meet. */
 int tree_max(struct mpi_transport *m, uint64_t *values, int count)
 {
     struct tree_agreement *a = tree_create(m, values, count, AGREE_MAX);
-    int rc = a ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for an agreement");
-    for (int i = 0; rc == PCOLL_OK && i < a->place.children; i++) {
-        rc = tree_receive_words(m, a->place.child[i], tree_inbox(a, i), count);
+    int rc = PCOLL_OK;
+    if (!a)
+        return fail(PCOLL_ENOMEM, "no memory for an agreement");
+    const struct tree_place *place = &a->place;
+    for (int i = 0; i < place->children; i++) {
+        rc = tree_receive_words(m, place->child[i], tree_inbox(a, i), count);
+        if (rc != PCOLL_OK)
+            return rc;
         tree_merge(a->up, tree_inbox(a, i), count, AGREE_MAX);
     }
-    bool root = rc == PCOLL_OK && a->place.parent < 0;
-    if (rc == PCOLL_OK && !root)
-        rc = tree_send_words(m, a->place.parent, a->up, count);
-    if (rc == PCOLL_OK && !root)
-        rc = tree_receive_words(m, a->place.parent, a->down, count);
-    if (root)
+    if (place->parent < 0)
         memcpy(a->down, a->up, (size_t)count * sizeof *a->down);
-    for (int i = 0; rc == PCOLL_OK && i < a->place.children; i++)
-        rc = tree_send_words(m, a->place.child[i], a->down, count);
+    else if ((rc = tree_send_words(m, place->parent, a->up, count)) == PCOLL_OK)
+        rc = tree_receive_words(m, place->parent, a->down, count);
+    for (int i = 0; i < place->children && rc == PCOLL_OK; i++)
+        rc = tree_send_words(m, place->child[i], a->down, count);
     if (rc != PCOLL_OK)
         return rc;
     memcpy(values, a->down, (size_t)count * sizeof *values);
@@ -280,18 +270,17 @@ int tree_broadcast(struct mpi_transport *m, int root, void *data, size_t bytes)
     MPI_Request r;
     int size = (int)m->base.living, blocks = (int)(bytes / BLOCK), rc = PCOLL_OK;
     struct tree_place p =
-        tree_place_of((tree_position_of(m) - root + size) % size, size);
+        tree_place_of((mpi_number_of(m, m->base.rank) - root + size) % size, size);
     CHECK(bytes % BLOCK == 0);
     if (p.parent >= 0)
-        rc = tree_wait_unfreed(m,
-                               MPI_Irecv(data, blocks, m->block,
-                                         (p.parent + root) % size, TREE_TAG, m->comm,
-                                         &r),
-                               &r);
+        rc = tree_wait_held(m,
+                            MPI_Irecv(data, blocks, m->block, (p.parent + root) % size,
+                                      TREE_TAG, m->comm, &r),
+                            &r);
     for (int i = 0; i < p.children && rc == PCOLL_OK; i++)
-        rc = tree_wait_unfreed(m,
-                               mpi_isend(m, data, blocks, m->block,
-                                         (p.child[i] + root) % size, TREE_TAG, &r),
-                               &r);
+        rc = tree_wait_held(m,
+                            mpi_isend(m, data, blocks, m->block,
+                                      (p.child[i] + root) % size, TREE_TAG, &r),
+                            &r);
     return rc;
 }

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The window over MPI: passive target, one lock_all for life. Its memory is allocated
- * by MPI: with memory of the user's, both MPIs make an access wait until the target
- * calls MPI. Within a node nobody's help is needed; between nodes the target's agent
- * gives it.
+ * The window over MPI: passive target, one lock_all for its whole life. MPI allocates its memory:
+ * with memory of the program, both MPIs make an access wait until the target calls MPI. Within a
+ * node an access needs no help of the target. Between nodes the target's agent gives it.
  */
 #include <mpi.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "transport/mpi/mpi_calls.h"
@@ -31,18 +29,6 @@ struct window_mpi {
 static struct window_mpi *window_mpi_of(struct window *w)
 {
     return (struct window_mpi *)w;
-}
-
-static MPI_Win window_mpi_win(struct window *w)
-{
-    return window_mpi_of(w)->win;
-}
-
-/* Sleep for *us microseconds, and longer the next time. */
-static void window_mpi_back_off(long *us)
-{
-    nanosleep(&(struct timespec){.tv_nsec = *us * 1000}, NULL);
-    *us = *us < 100 ? 2 * *us : 200;
 }
 
 /* Return whether this error says that the peer has died. */
@@ -69,7 +55,7 @@ static int window_mpi_abandon(struct window_mpi *m, uint32_t peer, int error)
         if (mpi_test(&m->requests[last], &done) != MPI_SUCCESS || done || dead)
             m->under_way = last;
         else
-            window_mpi_back_off(&us);
+            mpi_back_off(&us, 200);
     }
     if (!window_is_far(&m->base, peer))
         MPI_Win_flush_local((int)peer, m->win);
@@ -88,40 +74,9 @@ static int window_mpi_wait_patiently(struct window_mpi *m, uint32_t peer)
         if (done)
             m->under_way = 0;
         else
-            window_mpi_back_off(&us);
+            mpi_back_off(&us, 200);
     }
     return PCOLL_OK;
-}
-
-/* Make room for one more request. */
-static int window_mpi_make_room(struct window *w, uint32_t peer)
-{
-    return window_mpi_of(w)->under_way == MAX_REQUESTS
-               ? window_mpi_wait_patiently(window_mpi_of(w), peer)
-               : PCOLL_OK;
-}
-
-/* Return where the next request goes. */
-static MPI_Request *window_mpi_next_request(struct window *w)
-{
-    return &window_mpi_of(w)->requests[window_mpi_of(w)->under_way];
-}
-
-/* Count an access to a far peer that MPI has begun, or has refused with this error. */
-static int window_mpi_begun(struct window *w, uint32_t peer, int mpi_error,
-                            const char *what)
-{
-    int rc = mpi_check_on(window_mpi_of(w)->comm, mpi_error, what);
-    window_mpi_of(w)->under_way += rc == PCOLL_OK;
-    return rc == PCOLL_OK ? rc : window_mpi_abandon(window_mpi_of(w), peer, rc);
-}
-
-/* The same for a near peer, where MPI keeps the requests. */
-static int window_mpi_begun_near(struct window *w, uint32_t peer, int mpi_error,
-                                 const char *what)
-{
-    int rc = mpi_check(mpi_error, what);
-    return rc == PCOLL_OK ? rc : window_mpi_abandon(window_mpi_of(w), peer, rc);
 }
 
 static MPI_Datatype window_mpi_type_of(int dtype)
@@ -131,106 +86,110 @@ static MPI_Datatype window_mpi_type_of(int dtype)
                                     : MPI_FLOAT;
 }
 
-/* MPI counts in int; a message is a chunk, far below. */
+enum window_mpi_kind { WINDOW_GET, WINDOW_PUT, WINDOW_ADD, WINDOW_FETCH };
+static const char *const window_mpi_names[2][4] = {
+    {"MPI_Get", "MPI_Put", "MPI_Accumulate", "MPI_Get_accumulate"},
+    {"MPI_Rget", "MPI_Rput", "MPI_Raccumulate", "MPI_Rget_accumulate"}};
+
+/* Access a near peer: MPI keeps the request. */
+static int window_mpi_begin_near(enum window_mpi_kind kind, MPI_Win win, int peer,
+                                 MPI_Aint at, const void *from, void *into,
+                                 MPI_Datatype type, int n)
+{
+    switch (kind) {
+    case WINDOW_GET:
+        return MPI_Get(into, n, type, peer, at, n, type, win);
+    case WINDOW_PUT:
+        return MPI_Put(from, n, type, peer, at, n, type, win);
+    case WINDOW_ADD:
+        return MPI_Accumulate(from, n, type, peer, at, n, type, MPI_SUM, win);
+    case WINDOW_FETCH:
+        break;
+    }
+    return MPI_Get_accumulate(from, from ? n : 0, type, into, n, type, peer, at, n,
+                              type, from ? MPI_SUM : MPI_NO_OP, win);
+}
+
+/* Access a far peer, with a request. */
+static int window_mpi_begin_far(enum window_mpi_kind kind, MPI_Win win, int peer,
+                                MPI_Aint at, const void *from, void *into,
+                                MPI_Datatype type, int n, MPI_Request *request)
+{
+    switch (kind) {
+    case WINDOW_GET:
+        return MPI_Rget(into, n, type, peer, at, n, type, win, request);
+    case WINDOW_PUT:
+        return MPI_Rput(from, n, type, peer, at, n, type, win, request);
+    case WINDOW_ADD:
+        return MPI_Raccumulate(from, n, type, peer, at, n, type, MPI_SUM, win, request);
+    case WINDOW_FETCH:
+        break;
+    }
+    return MPI_Rget_accumulate(from, from ? n : 0, type, into, n, type, peer, at, n,
+                               type, from ? MPI_SUM : MPI_NO_OP, win, request);
+}
+
+/* Begin an access. WINDOW_FETCH: `into` gets what was there before `from`, if not NULL, is added.
+ * MPI counts in int; a message is a chunk, far below. */
+static int window_mpi_begin(struct window *w, enum window_mpi_kind kind, uint32_t peer,
+                            size_t offset, const void *from, void *into,
+                            MPI_Datatype type, size_t count)
+{
+    struct window_mpi *m = window_mpi_of(w);
+    MPI_Aint at = (MPI_Aint)offset;
+    int rc, n = (int)count, target = (int)peer;
+    if (!window_is_far(w, peer)) {
+        rc = mpi_check(
+            window_mpi_begin_near(kind, m->win, target, at, from, into, type, n),
+            window_mpi_names[0][kind]);
+        return rc == PCOLL_OK ? rc : window_mpi_abandon(m, peer, rc);
+    }
+    if (m->under_way == MAX_REQUESTS &&
+        (rc = window_mpi_wait_patiently(m, peer)) != PCOLL_OK)
+        return rc;
+    rc = mpi_check_on(m->comm,
+                      window_mpi_begin_far(kind, m->win, target, at, from, into, type,
+                                           n, &m->requests[m->under_way]),
+                      window_mpi_names[1][kind]);
+    m->under_way += rc == PCOLL_OK;
+    return rc == PCOLL_OK ? rc : window_mpi_abandon(m, peer, rc);
+}
+
 static int window_mpi_get(struct window *w, uint32_t peer, size_t offset, void *into,
                           size_t bytes)
 {
-    MPI_Aint at = (MPI_Aint)offset;
-    int n = (int)bytes, target = (int)peer;
-    if (!window_is_far(w, peer))
-        return window_mpi_begun_near(
-            w, peer,
-            MPI_Get(into, n, MPI_BYTE, target, at, n, MPI_BYTE, window_mpi_win(w)),
-            "MPI_Get");
-    int rc = window_mpi_make_room(w, peer);
-    return rc == PCOLL_OK ? window_mpi_begun(w, peer,
-                                             MPI_Rget(into, n, MPI_BYTE, target, at, n,
-                                                      MPI_BYTE, window_mpi_win(w),
-                                                      window_mpi_next_request(w)),
-                                             "MPI_Rget")
-                          : rc;
+    return window_mpi_begin(w, WINDOW_GET, peer, offset, NULL, into, MPI_BYTE, bytes);
 }
 
 static int window_mpi_put(struct window *w, uint32_t peer, size_t offset,
                           const void *from, size_t bytes)
 {
-    MPI_Aint at = (MPI_Aint)offset;
-    int n = (int)bytes, target = (int)peer;
-    if (!window_is_far(w, peer))
-        return window_mpi_begun_near(
-            w, peer,
-            MPI_Put(from, n, MPI_BYTE, target, at, n, MPI_BYTE, window_mpi_win(w)),
-            "MPI_Put");
-    int rc = window_mpi_make_room(w, peer);
-    return rc == PCOLL_OK ? window_mpi_begun(w, peer,
-                                             MPI_Rput(from, n, MPI_BYTE, target, at, n,
-                                                      MPI_BYTE, window_mpi_win(w),
-                                                      window_mpi_next_request(w)),
-                                             "MPI_Rput")
-                          : rc;
+    return window_mpi_begin(w, WINDOW_PUT, peer, offset, from, NULL, MPI_BYTE, bytes);
 }
 
 static int window_mpi_add(struct window *w, uint32_t peer, size_t offset,
                           const void *from, int dtype, size_t count)
 {
-    MPI_Aint at = (MPI_Aint)offset;
-    MPI_Datatype type = window_mpi_type_of(dtype);
-    int n = (int)count, target = (int)peer;
-    if (!window_is_far(w, peer))
-        return window_mpi_begun_near(w, peer,
-                                     MPI_Accumulate(from, n, type, target, at, n, type,
-                                                    MPI_SUM, window_mpi_win(w)),
-                                     "MPI_Accumulate");
-    int rc = window_mpi_make_room(w, peer);
-    return rc == PCOLL_OK
-               ? window_mpi_begun(w, peer,
-                                  MPI_Raccumulate(from, n, type, target, at, n, type,
-                                                  MPI_SUM, window_mpi_win(w),
-                                                  window_mpi_next_request(w)),
-                                  "MPI_Raccumulate")
-               : rc;
-}
-
-/* `into` becomes what was there before `from` was added, or NULL was not. */
-static int window_mpi_get_and_add(struct window *w, uint32_t peer, size_t offset,
-                                  const void *from, void *into, int dtype, size_t count)
-{
-    MPI_Aint at = (MPI_Aint)offset;
-    MPI_Datatype type = window_mpi_type_of(dtype);
-    MPI_Op op = from ? MPI_SUM : MPI_NO_OP;
-    int n = (int)count, target = (int)peer, given = from ? n : 0;
-    if (!window_is_far(w, peer))
-        return window_mpi_begun_near(w, peer,
-                                     MPI_Get_accumulate(from, given, type, into, n,
-                                                        type, target, at, n, type, op,
-                                                        window_mpi_win(w)),
-                                     "MPI_Get_accumulate");
-    int rc = window_mpi_make_room(w, peer);
-    return rc == PCOLL_OK
-               ? window_mpi_begun(w, peer,
-                                  MPI_Rget_accumulate(from, given, type, into, n, type,
-                                                      target, at, n, type, op,
-                                                      window_mpi_win(w),
-                                                      window_mpi_next_request(w)),
-                                  "MPI_Rget_accumulate")
-               : rc;
+    return window_mpi_begin(w, WINDOW_ADD, peer, offset, from, NULL,
+                            window_mpi_type_of(dtype), count);
 }
 
 static int window_mpi_get_sums(struct window *w, uint32_t peer, size_t offset,
                                void *into, int dtype, size_t count)
 {
-    return window_mpi_get_and_add(w, peer, offset, NULL, into, dtype, count);
+    return window_mpi_begin(w, WINDOW_FETCH, peer, offset, NULL, into,
+                            window_mpi_type_of(dtype), count);
 }
 
 static int window_mpi_complete(struct window *w, uint32_t peer)
 {
     if (window_is_far(w, peer))
         return window_mpi_wait_patiently(window_mpi_of(w), peer);
-    return mpi_check(MPI_Win_flush_local((int)peer, window_mpi_win(w)),
+    return mpi_check(MPI_Win_flush_local((int)peer, window_mpi_of(w)->win),
                      "MPI_Win_flush_local");
 }
 
-/* A request of MPI's is a number or a pointer. */
+/* MPI's requests are numbers or pointers. */
 static MPI_Request window_mpi_request_of(const struct window_get *get)
 {
     MPI_Request request;
@@ -247,19 +206,17 @@ static void window_mpi_keep_request(struct window_get *get, MPI_Request request)
 static int window_mpi_begin_get(struct window *w, uint32_t peer, size_t offset,
                                 void *into, size_t bytes, struct window_get *g)
 {
+    struct window_mpi *m = window_mpi_of(w);
     MPI_Request request = MPI_REQUEST_NULL;
-    int rc = PCOLL_OK;
+    int rc;
     if (window_is_far(w, peer))
-        rc = mpi_check_on(window_mpi_of(w)->comm,
-                          MPI_Rget(into, (int)bytes, MPI_BYTE, (int)peer,
-                                   (MPI_Aint)offset, (int)bytes, MPI_BYTE,
-                                   window_mpi_win(w), &request),
+        rc = mpi_check_on(m->comm,
+                          window_mpi_begin_far(WINDOW_GET, m->win, (int)peer,
+                                               (MPI_Aint)offset, NULL, into, MPI_BYTE,
+                                               (int)bytes, &request),
                           "MPI_Rget");
-    else {
-        rc = window_mpi_get(w, peer, offset, into, bytes);
-        if (rc == PCOLL_OK)
-            rc = window_mpi_complete(w, peer);
-    }
+    else if ((rc = window_mpi_get(w, peer, offset, into, bytes)) == PCOLL_OK)
+        rc = window_mpi_complete(w, peer);
     window_mpi_keep_request(g, request);
     return rc;
 }
@@ -278,10 +235,11 @@ static int window_mpi_is_over(struct window *w, struct window_get *g, bool *over
 static int window_mpi_flush(struct window *w, uint32_t peer)
 {
     int rc = window_mpi_wait_patiently(window_mpi_of(w), peer);
-    return rc == PCOLL_OK ? mpi_check_on(window_mpi_of(w)->comm,
-                                         MPI_Win_flush((int)peer, window_mpi_win(w)),
-                                         "MPI_Win_flush")
-                          : rc;
+    return rc == PCOLL_OK
+               ? mpi_check_on(window_mpi_of(w)->comm,
+                              MPI_Win_flush((int)peer, window_mpi_of(w)->win),
+                              "MPI_Win_flush")
+               : rc;
 }
 
 static int window_mpi_fetch_add(struct window *w, uint32_t peer, size_t offset,
@@ -289,12 +247,12 @@ static int window_mpi_fetch_add(struct window *w, uint32_t peer, size_t offset,
 {
     int rc;
     if (window_is_far(w, peer))
-        rc = window_mpi_get_and_add(w, peer, offset, delta ? &delta : NULL, before,
-                                    PCOLL_INT64, 1);
+        rc = window_mpi_begin(w, WINDOW_FETCH, peer, offset, delta ? &delta : NULL,
+                              before, MPI_INT64_T, 1);
     else
         rc = mpi_check(MPI_Fetch_and_op(&delta, before, MPI_INT64_T, (int)peer,
                                         (MPI_Aint)offset, delta ? MPI_SUM : MPI_NO_OP,
-                                        window_mpi_win(w)),
+                                        window_mpi_of(w)->win),
                        "MPI_Fetch_and_op");
     return rc == PCOLL_OK ? window_mpi_flush(w, peer) : rc;
 }
@@ -302,19 +260,20 @@ static int window_mpi_fetch_add(struct window *w, uint32_t peer, size_t offset,
 static int window_mpi_compare_swap(struct window *w, uint32_t peer, size_t offset,
                                    int64_t expected, int64_t desired, int64_t *before)
 {
-    int rc =
-        mpi_check(MPI_Compare_and_swap(&desired, &expected, before, MPI_INT64_T,
-                                       (int)peer, (MPI_Aint)offset, window_mpi_win(w)),
-                  "MPI_Compare_and_swap");
+    int rc = mpi_check(MPI_Compare_and_swap(&desired, &expected, before, MPI_INT64_T,
+                                            (int)peer, (MPI_Aint)offset,
+                                            window_mpi_of(w)->win),
+                       "MPI_Compare_and_swap");
     return rc == PCOLL_OK ? window_mpi_flush(w, peer) : rc;
 }
 
 static int window_mpi_sync_stores(struct window *w)
 {
-    return mpi_check(MPI_Win_sync(window_mpi_win(w)), "MPI_Win_sync");
+    return mpi_check(MPI_Win_sync(window_mpi_of(w)->win), "MPI_Win_sync");
 }
 
-/* Whole pages: of memory in a file, or else of this process's own. */
+/* Give back the whole pages inside this rank's memory, of a file or of this process alone. The window
+ * still exists, but MPI keeps nothing of its own between these addresses. */
 static void window_mpi_retire(struct window *w)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -351,45 +310,40 @@ static const struct window_ops ops = {.get = window_mpi_get,
                                       .retire = window_mpi_retire,
                                       .destroy = window_mpi_destroy};
 
-/* MPI itself has not failed: it cannot do what is needed. */
-static int window_mpi_unfit(int failure)
-{
-    fail_set_mpi_error(MPI_SUCCESS);
-    return failure;
-}
-
-/* Without it a store of ours would not be seen by a get of theirs. */
+/* Check that a get of another rank sees the stores of this rank. A window that is unfit is no error
+ * of MPI's. */
 static int window_mpi_check_model(MPI_Win win)
 {
     int *model, known = 0;
     MPI_Win_get_attr(win, MPI_WIN_MODEL, &model, &known);
-    return known && *model == MPI_WIN_UNIFIED
-               ? PCOLL_OK
-               : window_mpi_unfit(fail(PCOLL_EMPI,
-                                       "gossip buffers need windows of MPI's unified "
-                                       "memory model, which this MPI does not give"));
+    if (known && *model == MPI_WIN_UNIFIED)
+        return PCOLL_OK;
+    fail_set_mpi_error(MPI_SUCCESS);
+    return fail(PCOLL_EMPI, "gossip buffers need windows of MPI's unified memory "
+                            "model, which this MPI does not give");
 }
 
-/* Open MPI 4 ends the process in a compare-and-swap of 64 bits if its component rdma has
- * the window, which is the default where ranks share a node. Its name tells. */
+/* Check that compare-and-swap works. Open MPI 4 ends the process in a compare-and-swap of 64 bits if
+ * its component rdma has the window, which is the default where ranks share a node. The name of
+ * the window tells. */
 static int window_mpi_check_swap(const struct window_mpi *m)
 {
     char library[MPI_MAX_LIBRARY_VERSION_STRING], name[MPI_MAX_OBJECT_NAME];
     int length = 0;
     MPI_Get_library_version(library, &length);
     MPI_Win_get_name(m->win, name, &length);
-    bool ends = strncmp(library, "Open MPI v4.", 12) == 0 &&
-                strncmp(name, "rdma window", 11) == 0 && m->base.size > 1;
-    return ends ? window_mpi_unfit(fail(
-                      PCOLL_EMPI,
-                      "windows of this MPI's one-sided component rdma fail at their "
-                      "first compare-and-swap (%.*s); set OMPI_MCA_osc=sm, with all "
-                      "ranks on one node, or take Open MPI 5",
-                      (int)strcspn(library, ","), library))
-                : PCOLL_OK;
+    if (strncmp(library, "Open MPI v4.", 12) || strncmp(name, "rdma window", 11) ||
+        m->base.size == 1)
+        return PCOLL_OK;
+    fail_set_mpi_error(MPI_SUCCESS);
+    return fail(PCOLL_EMPI,
+                "windows of this MPI's one-sided component rdma fail at their "
+                "first compare-and-swap (%.*s); set OMPI_MCA_osc=sm, with all "
+                "ranks on one node, or take Open MPI 5",
+                (int)strcspn(library, ","), library);
 }
 
-/* Who is on another node, as MPI sees it. */
+/* Find the ranks on other nodes, as MPI sees it. */
 static int window_mpi_find_far(struct window_mpi *m)
 {
     int size = (int)m->base.size;
@@ -459,7 +413,7 @@ int window_mpi_create(const void *comm, size_t bytes, struct window **out)
         rc = window_mpi_allocate(m, bytes);
     if (rc != PCOLL_OK) {
         free(m->far);
-        free(m); /* what MPI has made of it is lost: the others may not free theirs */
+        free(m); /* MPI's objects stay: other ranks may not be able to free theirs. */
         return rc;
     }
     *out = &m->base;
