@@ -448,8 +448,7 @@ static void cache_warn_lost(uint64_t rounds)
     if (rounds && !atomic_exchange(&warned, true))
         fprintf(stderr,
                 "partialcoll: a call with deliver=all lost %llu rounds that were older "
-                "than "
-                "history=: what they added up to is in no result of this rank\n",
+                "than history=: what they added up to is in no result of this rank\n",
                 (unsigned long long)rounds);
 }
 

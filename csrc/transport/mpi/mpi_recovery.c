@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <mpi.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/bitset.h"
 #include "base/check.h"
@@ -105,17 +106,15 @@ int mpi_await_deaths(const struct transport *t)
     int rc = mpi_find_lost(m, &lost);
     if (!lost)
         return rc;
-    for (int i = 0; rc != PCOLL_OK && i < CHANCES; i++) {
+    bool known = mpi_knows_all(m, lost);
+    for (int i = 0; !known && i < CHANCES; i++) {
         long us = 1000;
-        if (mpi_knows_all(m, lost)) {
-            rc = PCOLL_OK;
-            break;
-        }
         mpi_make_progress();
         mpi_back_off(&us, us);
+        known = mpi_knows_all(m, lost);
     }
     free(lost);
-    return rc == PCOLL_OK ? rc : mpi_check_hosts(m);
+    return known ? PCOLL_OK : mpi_check_hosts(m);
 }
 
 void mpi_revoke(struct transport *t)
@@ -141,8 +140,9 @@ enum {
     MARK = 0x7fff0000
 };
 
-/* Wait for an agreement. Do not wait for ranks on a lost host if MPI knows that they are dead. An
- * agreement that ends with an error because a rank has died has an outcome all the same. */
+/* Wait for an agreement. Give up if MPI does not find out that the ranks on a lost host are dead:
+ * it would wait for them. An agreement that ends with an error because a rank has died has an
+ * outcome all the same. */
 static int mpi_await_agreement(const struct mpi_transport *m, MPI_Request *request,
                                bool *lived)
 {
@@ -266,37 +266,20 @@ int pcoll_shrink(const void *comm, void *living)
     return mpi_check_in(&m, ulfm_shrink(m.comm, living), "MPIX_Comm_shrink");
 }
 
-/* Number the ranks of m, a communicator of the living ranks of `old`. All others have died. */
-static int mpi_number_ranks(struct mpi_transport *m, const struct mpi_transport *old)
+/* Complete the numbers of a transport whose rank i in MPI has number m->ranks[i] here. All others
+ * have died. */
+static void mpi_number_ranks(struct mpi_transport *m)
 {
-    int living, *theirs, *ours;
-    MPI_Group before, now;
+    int living;
     MPI_Comm_size(m->comm, &living);
     m->base.living = (uint32_t)living;
-    theirs = calloc((size_t)living, sizeof *theirs);
-    ours = calloc((size_t)living, sizeof *ours);
-    if (!theirs || !ours) {
-        free(theirs);
-        free(ours);
-        return fail(PCOLL_ENOMEM, "no memory for %d ranks", living);
-    }
-    for (int i = 0; i < living; i++)
-        theirs[i] = i;
-    MPI_Comm_group(old->comm, &before);
-    MPI_Comm_group(m->comm, &now);
-    MPI_Group_translate_ranks(now, living, theirs, before, ours);
-    MPI_Group_free(&before);
-    MPI_Group_free(&now);
     bitset_fill(m->failed, m->base.size);
     for (int i = 0; i < living; i++) {
-        uint32_t rank = mpi_rank_of(old, ours[i]);
+        uint32_t rank = m->ranks[i];
+        CHECK(rank < m->base.size && bitset_has(m->failed, rank));
         m->numbers[rank] = i;
-        m->ranks[i] = rank;
         m->failed[rank / 64] &= ~((uint64_t)1 << rank % 64);
     }
-    free(theirs);
-    free(ours);
-    return PCOLL_OK;
 }
 
 /* Allocate a transport with the rank, the size and the abilities of `like`. */
@@ -339,8 +322,19 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
     }
     *out = &m->base;
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    rc = mpi_number_ranks(m, from);
-    return rc == PCOLL_OK ? mpi_settle(m, own) : rc;
+    int living, number;
+    MPI_Group before, now;
+    MPI_Comm_size(m->comm, &living);
+    MPI_Comm_group(from->comm, &before);
+    MPI_Comm_group(m->comm, &now);
+    for (int i = 0; i < living; i++) {
+        MPI_Group_translate_ranks(now, 1, &i, before, &number);
+        m->ranks[i] = mpi_rank_of(from, number);
+    }
+    MPI_Group_free(&before);
+    MPI_Group_free(&now);
+    mpi_number_ranks(m);
+    return mpi_settle(m, own);
 }
 
 /* PCOLL_EFAILED if members of `before`, with these numbers, are not in `now`. */
@@ -364,26 +358,6 @@ static int mpi_fail_missing(MPI_Comm before, MPI_Comm now, const uint32_t *numbe
     return who.count ? fail_ranks(&who) : PCOLL_OK;
 }
 
-/* Number the members of `comm`. All others have died. */
-static int mpi_number_members(struct mpi_transport *m, MPI_Comm comm,
-                              const uint32_t *numbers)
-{
-    int living;
-    MPI_Comm_size(m->comm, &living);
-    m->base.living = (uint32_t)living;
-    int rc = mpi_fail_missing(comm, m->comm, numbers);
-    if (rc != PCOLL_OK)
-        return rc;
-    bitset_fill(m->failed, m->base.size);
-    for (int i = 0; i < living; i++) {
-        CHECK(numbers[i] < m->base.size && bitset_has(m->failed, numbers[i]));
-        m->numbers[numbers[i]] = i;
-        m->ranks[i] = numbers[i];
-        m->failed[numbers[i] / 64] &= ~((uint64_t)1 << numbers[i] % 64);
-    }
-    return PCOLL_OK;
-}
-
 /* A revocation that meets a process which is still in MPIX_Comm_shrink ends that, by Open MPI's
  * doing. So a rank that has left it waits until all ranks have, before it may find something wrong.
  * Recoveries do not do this: when several ranks die shortly after each other, agreements that run
@@ -402,7 +376,7 @@ int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
                 const struct doorbell *own, struct watch *watch, struct transport **out)
 {
     MPI_Comm comm = *(const MPI_Comm *)members;
-    int rank;
+    int rank, size;
     *out = NULL;
     MPI_Comm_rank(comm, &rank);
     struct transport like = {.rank = numbers[rank], .size = ranks};
@@ -418,8 +392,12 @@ int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
     }
     *out = &m->base;
     mpi_await_all(m->comm);
-    rc = mpi_number_members(m, comm, numbers);
-    return rc == PCOLL_OK ? mpi_settle(m, own) : rc;
+    if ((rc = mpi_fail_missing(comm, m->comm, numbers)) != PCOLL_OK)
+        return rc;
+    MPI_Comm_size(comm, &size);
+    memcpy(m->ranks, numbers, (size_t)size * sizeof *numbers);
+    mpi_number_ranks(m);
+    return mpi_settle(m, own);
 }
 
 int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes)
