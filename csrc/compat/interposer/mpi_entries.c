@@ -156,37 +156,31 @@ static bool info_get_quorum(MPI_Info info, char text[QUORUM_TEXT])
     return found;
 }
 
-/* Adopt what the info says. Some ranks only may have the key, so ranks compare. Collective. */
-static void info_take(MPI_Comm comm, MPI_Info info)
+/* Adopt what the info says, if a call has given it to *comm, and return MPI's code of that call.
+ * Some ranks only may have the key, so ranks compare. Collective. */
+static int info_take(int rc, const MPI_Comm *comm, MPI_Info info)
 {
     char text[QUORUM_TEXT];
-    if (comm != MPI_COMM_NULL)
-        comm_policy_agree(comm, info_get_quorum(info, text) ? text : NULL);
+    if (rc == MPI_SUCCESS && *comm != MPI_COMM_NULL)
+        comm_policy_agree(*comm, info_get_quorum(info, text) ? text : NULL);
+    return rc;
 }
 
 int MPI_Comm_set_info(MPI_Comm comm, MPI_Info info)
 {
-    int rc = PMPI_Comm_set_info(comm, info);
-    if (rc == MPI_SUCCESS)
-        info_take(comm, info);
-    return rc;
+    return info_take(PMPI_Comm_set_info(comm, info), &comm, info);
 }
 
 int MPI_Comm_dup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *newcomm)
 {
-    int rc = PMPI_Comm_dup_with_info(comm, info, newcomm);
-    if (rc == MPI_SUCCESS)
-        info_take(*newcomm, info);
-    return rc;
+    return info_take(PMPI_Comm_dup_with_info(comm, info, newcomm), newcomm, info);
 }
 
 int MPI_Comm_split_type(MPI_Comm comm, int split_type, int key, MPI_Info info,
                         MPI_Comm *newcomm)
 {
-    int rc = PMPI_Comm_split_type(comm, split_type, key, info, newcomm);
-    if (rc == MPI_SUCCESS)
-        info_take(*newcomm, info);
-    return rc;
+    return info_take(PMPI_Comm_split_type(comm, split_type, key, info, newcomm),
+                     newcomm, info);
 }
 
 int MPI_Dist_graph_create(MPI_Comm comm, int n, const int sources[],
@@ -194,11 +188,9 @@ int MPI_Dist_graph_create(MPI_Comm comm, int n, const int sources[],
                           const int weights[], MPI_Info info, int reorder,
                           MPI_Comm *newcomm)
 {
-    int rc = PMPI_Dist_graph_create(comm, n, sources, degrees, destinations, weights,
-                                    info, reorder, newcomm);
-    if (rc == MPI_SUCCESS)
-        info_take(*newcomm, info);
-    return rc;
+    return info_take(PMPI_Dist_graph_create(comm, n, sources, degrees, destinations,
+                                            weights, info, reorder, newcomm),
+                     newcomm, info);
 }
 
 int MPI_Dist_graph_create_adjacent(MPI_Comm comm, int indegree, const int sources[],
@@ -206,12 +198,10 @@ int MPI_Dist_graph_create_adjacent(MPI_Comm comm, int indegree, const int source
                                    const int destinations[], const int destweights[],
                                    MPI_Info info, int reorder, MPI_Comm *newcomm)
 {
-    int rc = PMPI_Dist_graph_create_adjacent(comm, indegree, sources, sourceweights,
-                                             outdegree, destinations, destweights, info,
-                                             reorder, newcomm);
-    if (rc == MPI_SUCCESS)
-        info_take(*newcomm, info);
-    return rc;
+    return info_take(PMPI_Dist_graph_create_adjacent(
+                         comm, indegree, sources, sourceweights, outdegree,
+                         destinations, destweights, info, reorder, newcomm),
+                     newcomm, info);
 }
 
 /* A communicator that MPI_Comm_idup_with_info has begun must not be touched before its request
