@@ -52,9 +52,9 @@ int mpi_agree_bits(const struct transport *t, int *bits);
  * from *out: it is not NULL if only its making failed. Collective. */
 int mpi_shrink(struct transport *old, const struct doorbell *own,
                struct transport **out);
-/* Make a transport of all ranks in `members`, an MPI_Comm that is not damaged. Its rank i has number
- * numbers[i] among `ranks`. Numbers that no rank has count as dead. Errors are as in mpi_shrink:
- * without *out they are on all that live, or on none. Collective. */
+/* Make a transport of all ranks in `members`, an MPI_Comm that is not damaged. Its rank i has
+ * number numbers[i] among `ranks`. Numbers that no rank has count as dead. Errors are as in
+ * mpi_shrink: without *out they are on all that live, or on none. Collective. */
 int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
                 const struct doorbell *own, struct watch *watch,
                 struct transport **out);

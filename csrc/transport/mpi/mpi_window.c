@@ -272,8 +272,8 @@ static int window_mpi_sync_stores(struct window *w)
     return mpi_check(MPI_Win_sync(window_mpi_of(w)->win), "MPI_Win_sync");
 }
 
-/* Give back the whole pages inside this rank's memory, of a file or of this process alone. The window
- * still exists, but MPI keeps nothing of its own between these addresses. */
+/* Give back the whole pages inside this rank's memory, of a file or of this process alone. The
+ * window still exists, but MPI keeps nothing of its own between these addresses. */
 static void window_mpi_retire(struct window *w)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -323,9 +323,9 @@ static int window_mpi_check_model(MPI_Win win)
                             "model, which this MPI does not give");
 }
 
-/* Check that compare-and-swap works. Open MPI 4 ends the process in a compare-and-swap of 64 bits if
- * its component rdma has the window, which is the default where ranks share a node. The name of
- * the window tells. */
+/* Check that compare-and-swap works. Open MPI 4 ends the process in a compare-and-swap of 64 bits
+ * if its component rdma has the window, which is the default where ranks share a node. The name
+ * of the window tells. */
 static int window_mpi_check_swap(const struct window_mpi *m)
 {
     char library[MPI_MAX_LIBRARY_VERSION_STRING], name[MPI_MAX_OBJECT_NAME];
