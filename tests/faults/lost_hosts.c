@@ -67,7 +67,8 @@ uint64_t *mpi_find_failed(MPI_Comm comm)
 
 void mpi_make_progress(void)
 {
-    for (int i = RANKS - LOST; ++chances > 2 && i < RANKS; i++)
+    chances++;
+    for (int i = RANKS - LOST; chances > 2 && i < RANKS; i++)
         bitset_add(known, (uint32_t)i);
 }
 

@@ -14,9 +14,10 @@ typedef int agree(MPI_Comm comm, int *flag, MPI_Request *request);
 
 static atomic_int inside, calls;
 
-__attribute__((visibility("default"))) int
-MPI_Testsome(int count, MPI_Request requests[], int *finished, int done[],
-             MPI_Status statuses[])
+__attribute__((visibility("default"))) int MPI_Testsome(int count,
+                                                        MPI_Request requests[],
+                                                        int *finished, int done[],
+                                                        MPI_Status statuses[])
 {
     atomic_fetch_add(&inside, 1);
     if (atomic_fetch_add(&calls, 1) % 64 == 63)
