@@ -26,12 +26,12 @@ EXPERIMENTS = {
     "calltrace": "core.calltrace",
     "compare": "core.compare",
     "conserved": "paper.conserved",
-    "ddp_hook": "peers.ddp_hook",
+    "ddp_hook": "peers.ddp:ddp_hook",
     "exposed": "paper.exposed",
     "faults": "core.faults",
     "faults_gossip": "core.faults_gossip",
-    "figures": "lib.figures",
-    "first_step": "peers.first_step",
+    "figures": "lib.results:figures",
+    "first_step": "peers.ddp:first_step",
     "gpu": "peers.gpu",
     "hivemind": "peers.hivemind_average",
     "hosts": "lib.hosts",
@@ -42,7 +42,7 @@ EXPERIMENTS = {
     "programs": "peers.programs",
     "ready": "core.ready",
     "series": "paper.series",
-    "shortfall": "paper.shortfall",
+    "shortfall": "paper.a2cid2:shortfall",
     "soak": "core.soak",
     "slow_rank": "paper.slow_rank",
     "suites": "peers.suites",
@@ -52,7 +52,7 @@ EXPERIMENTS = {
 
 
 class Experiments(click.Group):
-    """Each is the `command` of its module, loaded when it is asked for."""
+    """Each is the `command` of its module, or what the colon names, loaded when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(EXPERIMENTS)
@@ -60,7 +60,8 @@ class Experiments(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in EXPERIMENTS:
             return None
-        command: click.Command = importlib.import_module(EXPERIMENTS[name]).command
+        module, _, attribute = EXPERIMENTS[name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute or "command")
         return command
 
 

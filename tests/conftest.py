@@ -19,7 +19,7 @@ from device_fixtures import fake, nothing_left  # noqa: F401
 from mpi4py import MPI
 
 from partialcoll.tools import launcher
-from partialcoll.tools.bench.faults import mpi_failure
+from partialcoll.tools.bench.faults import killing
 
 TEST_LIMIT_S = 180.0
 JOB_LIMIT_S = 120
@@ -178,7 +178,7 @@ def run(clean_environment, job, tmp_path):
             timeout=JOB_LIMIT_S,
             cwd=tmp_path,
         )
-        if mpi_failure.ended_by_mpi(done.stdout + done.stderr):
+        if killing.ended_by_mpi(done.stdout + done.stderr):
             pytest.skip("Open MPI has ended a rank that was making a communicator (docs/faults.md)")
         return done
 

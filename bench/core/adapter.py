@@ -11,35 +11,37 @@ others. Outside of a job it starts one. Needs torch (exit status 2 without it).
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from lib.job import count, experiment
-from lib.training import by_turns
+from lib.training import Method, Ours, by_turns
 
 COLUMNS = ("method", "ranks", "parameters", "tensors", "step_ms", "added_us", "percent_of_10_ms")
 
 
-class ByHand:
+class ByHand(Method):
     """The loop that one would write on a handle."""
 
-    def __init__(self, parameters: list[Any], comm: Any) -> None:
+    sgd: ClassVar[Mapping[str, float]] = {"lr": 1e-4}
+
+    def __init__(self, model: Any, comm: Any) -> None:
         import torch
 
         import partialcoll as pc
 
-        self.comm, self.parameters = comm, parameters
-        self.samples: list[float] = []
-        self.inner = torch.optim.SGD(parameters, lr=1e-4)
-        self.sizes = [p.numel() for p in parameters]
+        super().__init__(model, comm)
+        self.tensors = list(self.model)
+        self.sizes = [p.numel() for p in self.tensors]
         self.mean = torch.zeros(sum(self.sizes))
         self.means = self.parts(self.mean)
         self.handle = pc.Allreduce_init(comm, None, None, like=self.mean, quorum="full")
         self.slots: dict[int, tuple[Any, Any]] = {}  # send buffers and their parts, by address
 
     def parts(self, flat: Any) -> list[Any]:
-        return [part.view_as(p) for part, p in zip(flat.split(self.sizes), self.parameters)]
+        return [part.view_as(p) for part, p in zip(flat.split(self.sizes), self.tensors)]
 
     def slot(self) -> tuple[Any, Any]:
         """The send buffer as tensor and its parts; which one it is changes with each start."""
@@ -55,56 +57,33 @@ class ByHand:
     def step(self, x: Any, y: Any) -> None:
         flat, parts = self.slot()
         flat.zero_()
-        for parameter, part in zip(self.parameters, parts):
+        for parameter, part in zip(self.tensors, parts):
             parameter.grad = part
-        loss(self.parameters, x).backward()
+        loss(self.tensors, x).backward()
         self.handle.Start()
         self.handle.Wait()
         np.divide(self.handle.result, np.float32(self.comm.size), out=self.mean.numpy())
-        for parameter, part in zip(self.parameters, self.means):
+        for parameter, part in zip(self.tensors, self.means):
             parameter.grad = part
-        self.inner.step()
+        self.optimizer.step()
 
     def close(self) -> None:
         self.slots.clear()
         self.handle.Free()
 
 
-class Adapter:
+class Adapter(Ours):
     """The wrapped optimizer."""
 
-    def __init__(self, parameters: list[Any], comm: Any, strategy: Any) -> None:
-        import torch
+    sgd: ClassVar[Mapping[str, float]] = {"lr": 1e-4}
 
-        import partialcoll.torch as pct
-
-        self.comm, self.parameters = comm, parameters
-        self.samples: list[float] = []
-        inner = torch.optim.SGD(parameters, lr=1e-4)
-        named = [(f"p{i}", p) for i, p in enumerate(parameters)]
-        self.optimizer = pct.DistributedOptimizer(inner, named, strategy=strategy)
-
-    def step(self, x: Any, y: Any) -> None:
-        self.optimizer.zero_grad()
-        loss(self.parameters, x).backward()
-        self.optimizer.step()
-
-    def close(self) -> None:
-        self.optimizer.close()
+    def backward(self, x: Any, y: Any) -> None:
+        loss(list(self.model), x).backward()
 
 
 def loss(parameters: list[Any], x: Any) -> Any:
-    """Something with a gradient everywhere."""
+    """Return something with a gradient everywhere."""
     return sum((p * x).sum() for p in parameters)
-
-
-def make(options: SimpleNamespace) -> list[Any]:
-    """Parameters, the same on all ranks, in tensors of about one size."""
-    import torch
-
-    torch.manual_seed(0)
-    parts = torch.randn(options.parameters).chunk(options.tensors)
-    return [torch.nn.Parameter(part.clone()) for part in parts]
 
 
 def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
@@ -115,10 +94,12 @@ def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
 
     torch.set_num_threads(1)
     pct.init()
+    torch.manual_seed(0)  # the same parameters on all ranks, in tensors of about one size
+    model = torch.nn.ParameterList(torch.randn(options.parameters).chunk(options.tensors))
     some: dict[str, Any] = {
-        "by hand": ByHand(make(options), comm),
-        "Allreduce": Adapter(make(options), comm, pct.Allreduce()),
-        "Eager full": Adapter(make(options), comm, pct.Eager("full")),
+        "by hand": ByHand(model, comm),
+        "Allreduce": Adapter(model, comm, pct.Allreduce()),
+        "Eager full": Adapter(model, comm, pct.Eager("full")),
     }
     by_turns(
         list(some.values()),
@@ -128,8 +109,7 @@ def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
     )
     hand = some["by hand"]
     for method in some.values():
-        for mine, other in zip(method.parameters, hand.parameters):
-            assert torch.equal(mine, other), "not the same parameters"
+        assert torch.equal(method.parameters(), hand.parameters()), "not the same parameters"
     rows = []
     for name, method in some.items():
         # What comes from the rest of the machine falls on neighbors alike: pairs of one turn.
@@ -139,7 +119,7 @@ def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
                 "method": name,
                 "ranks": comm.size,
                 "parameters": options.parameters,
-                "tensors": len(hand.parameters),
+                "tensors": len(hand.tensors),
                 "step_ms": statistics.median(method.samples) * 1e3,
                 "added_us": added * 1e6,
                 "percent_of_10_ms": added / 10e-3 * 100,

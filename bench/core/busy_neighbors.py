@@ -20,7 +20,7 @@ from typing import Any
 
 from lib.job import count, experiment
 
-from partialcoll.tools.bench.micro.balanced import COLUMNS, Kind, measure
+from partialcoll.tools.bench.balanced import COLUMNS, Kind, measure
 from partialcoll.tools.cli import options, values
 
 CALLS = 10  # of a batch

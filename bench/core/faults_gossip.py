@@ -31,11 +31,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import click
-from lib import moments
 from lib.job import json_output
 
-from core.faults import _mpi
-from core.faults_job import Kind, LightJob
+from core.faults import GOSSIP, GROUPS, Kind, LightJob, _mpi
 from partialcoll import decentralized
 from partialcoll.errors import Error
 from partialcoll.tools import launcher, report
@@ -101,16 +99,14 @@ class GossipJob(LightJob):
         )
 
     def start(self) -> tuple[list[str], dict[str, str] | None]:
-        vendor = launcher.flavor()
-        job = launcher.command(launcher.find(vendor), vendor, self.ranks, None, "--with-ft ulfm")
-        env = {**launcher.environment(vendor), **launcher.files(vendor, self.folder)}
+        job, env = launcher.mpiexec(self.ranks, "--with-ft ulfm", self.folder)
         env["PARTIALCOLL_MOMENTS"] = str(self.folder)
         worker = Path(__file__).with_name("faults_gossip_rank.py")
         return [*job, sys.executable, str(worker), json.dumps(self.given)], env
 
     def names(self) -> tuple[str, ...]:
         gossip = issubclass(strategies()[self.name], decentralized.GossipOptions)
-        return moments.GOSSIP if gossip else moments.GROUPS
+        return GOSSIP if gossip else GROUPS
 
     def _kill_some(self, most: int) -> None:
         if not self.between:

@@ -12,58 +12,29 @@ neighbors alike, so pairs of blocks are compared. Outside of a job it starts one
 from __future__ import annotations
 
 import statistics
-import subprocess
-import time
 from types import SimpleNamespace
 from typing import Any
 
 import click
 import numpy as np
-from lib.job import count, experiment, words
+from lib.job import count, experiment
 
-from partialcoll.tools import launcher
+from partialcoll.tools import report
 from partialcoll.tools.cli import options, values
 
-COLUMNS = (
-    "quorum",
-    "domain",
-    "ranks",
-    "bytes",
-    "rounds",
-    "raise_us",
-    "continue_us",
-    "added_percent",
-    "added_percent_low",
-    "added_percent_high",
+COLUMNS = report.columns(
+    "quorum domain ranks bytes rounds raise_us continue_us added_percent added_percent_low "
+    "added_percent_high"
 )
 KINDS = ("raise", "continue")
 
 
-def start(given: SimpleNamespace) -> int:
-    """A job whose MPI goes on when a rank dies."""
-    vendor = launcher.flavor()
-    job = launcher.command(launcher.find(vendor), vendor, given.n, None, "--with-ft ulfm")
-    return subprocess.call([*job, *words()], env=launcher.environment(vendor))
-
-
-def block(handle: Any, comm: Any, rounds: int) -> float:
-    """Seconds of a round, of the slowest rank. Collective."""
-    comm.Barrier()
-    begin = time.perf_counter()
-    for _ in range(rounds):
-        handle.Start()
-        handle.Wait()
-    mine = np.array((time.perf_counter() - begin) / rounds)
-    most = np.empty(())
-    from mpi4py import MPI
-
-    comm.Allreduce(mine, most, MPI.MAX)
-    return float(most)
-
-
 def by_turns(quorum: str, domain: str, given: SimpleNamespace, comm: Any) -> dict[str, Any]:
     """A row. Collective."""
+    from mpi4py import MPI
+
     import partialcoll as pc
+    from partialcoll.tools.bench import turns
 
     x = np.ones(given.bytes // 8)
     how = {"quorum": quorum, "domain": domain}
@@ -73,7 +44,9 @@ def by_turns(quorum: str, domain: str, given: SimpleNamespace, comm: Any) -> dic
     samples: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for turn in range(-2, given.iters):
         for kind in KINDS if turn % 2 else reversed(KINDS):
-            seconds = block(made[kind], comm, given.rounds)
+            comm.Barrier()
+            mine = turns.per_call(turns.start_and_wait(made[kind]), given.rounds)
+            seconds = comm.allreduce(mine, MPI.MAX)
             if turn >= 0:
                 samples[kind].append(seconds)
     for handle in made.values():
@@ -110,5 +83,5 @@ command = experiment(
     about=__doc__,
     ranks=2,
     torch=False,
-    start=start,
+    mpiexec_args="--with-ft ulfm",
 )

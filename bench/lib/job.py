@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import os
 import subprocess
 import sys
@@ -42,10 +43,9 @@ def words() -> list[str]:
 
 
 def new_job(given: SimpleNamespace) -> int:
-    """The same words on the ranks of a new job; its exit status."""
-    vendor = launcher.flavor()
-    job = launcher.command(launcher.find(vendor), vendor, given.n, None, None)
-    return subprocess.call([*job, *words()], env=launcher.environment(vendor))
+    """Run the same words on the ranks of a new job; return its exit status."""
+    job, environment = launcher.mpiexec(given.n, getattr(given, "mpiexec_args", None))
+    return subprocess.call([*job, *words()], env=environment)
 
 
 def experiment(
@@ -53,17 +53,25 @@ def experiment(
     columns: Sequence[str],
     run: Callable[[SimpleNamespace, Any], Rows],
     *own: Any,
-    about: str | None,
+    about: str | None = None,
     ranks: int | None = None,
     torch: bool = True,
     start: Callable[[SimpleNamespace], int] = new_job,
     **fixed: Any,
 ) -> click.Command:
-    """A command that measures with `run`, from options and communicator to rows.
+    """Return a command that measures with `run`, from options and communicator to rows.
 
-    ranks: those that it starts by default; None: `start` knows how many. fixed: options that the
-    user cannot set. about: what it does, and below the first paragraph more.
+    Parameters
+    ----------
+    about : str
+        The help: a paragraph that says what the command does, and details. By default the
+        docstring of `run`.
+    ranks : int
+        Number of ranks to start by default. Without it `start` knows how many.
+    fixed : dict
+        Options that the user cannot set.
     """
+    about = about or inspect.getdoc(run) or ""
 
     def callback(**given: Any) -> int:
         all_of = SimpleNamespace(**given, **fixed, plot=None)
@@ -80,7 +88,7 @@ def experiment(
 
     how_many = [] if ranks is None else [count("-n", ranks, "ranks")]
     decorate = options.together(*how_many, *own, json_output)
-    short = (about or "").split("\n")[0]
+    short = about.split("\n")[0]
     made: click.Command = click.command(name, short_help=short, help=about)(decorate(callback))
     return made
 

@@ -1,76 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to train a perceptron beside each other: by turns, in blocks of steps."""
+"""Ways to train a model side by side: by turns, in blocks of steps."""
 
 from __future__ import annotations
 
 import copy
+import statistics
 import time
-from collections.abc import Sequence
-from typing import Any, Callable
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, ClassVar
 
 from partialcoll.tools.bench.turns import meet
-
-RATE = 0.05
 
 
 class Method:
     """A way to train; `step` computes the gradient of some samples and applies everybody's."""
 
+    sgd: ClassVar[Mapping[str, float]] = {"lr": 0.05, "momentum": 0.9}
+
     def __init__(self, model: Any, comm: Any) -> None:
         import torch
 
         self.model, self.comm = copy.deepcopy(model), comm
-        self.optimizer: Any = torch.optim.SGD(self.model.parameters(), lr=RATE, momentum=0.9)
+        self.optimizer: Any = torch.optim.SGD(self.model.parameters(), **self.sgd)
         self.samples: list[float] = []
 
     def backward(self, x: Any, y: Any) -> None:
-        """This rank's gradient."""
+        """Compute this rank's gradient."""
         import torch
 
         torch.nn.functional.mse_loss(self.model(x), y).backward()
 
     def step(self, x: Any, y: Any) -> None:
-        """A training step. Collective."""
+        """Make a training step. Collective."""
         self.optimizer.zero_grad()
         self.backward(x, y)
         self.optimizer.step()
 
+    def settle(self) -> None:
+        """Do what belongs to a block of steps, but not to their time. Collective."""
+
+    def parameters(self) -> Any:
+        """Return all parameters as one vector."""
+        import torch
+
+        return torch.nn.utils.parameters_to_vector(self.model.parameters()).detach()
+
+    def row(self, name: str) -> dict[str, Any]:
+        """Return the fields of a row that all experiments have."""
+        return {
+            "method": name,
+            "ranks": self.comm.size,
+            "parameters": self.parameters().numel(),
+            "step_ms": statistics.median(self.samples) * 1e3,
+            "fastest_ms": min(self.samples) * 1e3,
+            "slowest_ms": max(self.samples) * 1e3,
+        }
+
     def close(self) -> None:
-        """Collective."""
+        """Free what the method has. Collective."""
+
+
+class DDP(Method):
+    """torch's DistributedDataParallel."""
+
+    def __init__(self, model: Any, comm: Any, **how: Any) -> None:
+        import torch
+
+        super().__init__(model, comm)
+        self.model = torch.nn.parallel.DistributedDataParallel(self.model, **how)
 
 
 class Ours(Method):
-    """partialcoll.torch."""
+    """partialcoll.torch, with a strategy or its default."""
 
-    strategy: Any = None
-
-    def __init__(self, model: Any, comm: Any) -> None:
+    def __init__(self, model: Any, comm: Any, strategy: Any = None) -> None:
         import partialcoll.torch as pct
 
         super().__init__(model, comm)
         self.optimizer = pct.DistributedOptimizer(
-            self.optimizer, self.model.named_parameters(), strategy=self.strategy
+            self.optimizer, self.model.named_parameters(), strategy=strategy
         )
 
     def close(self) -> None:
         self.optimizer.close()
 
 
-def block(method: Method, data: list[Any]) -> float:
-    """Seconds of a step, on the slowest rank, one step after the other. Collective."""
+def block(method: Any, data: Sequence[tuple[Any, ...]]) -> float:
+    """Return the seconds of a step, on the slowest rank, one step after the other. Collective."""
     from mpi4py import MPI
 
     meet(method.comm)
     begin = time.perf_counter()
-    for x, y in data:
-        method.step(x, y)
-    seconds: float = method.comm.allreduce(time.perf_counter() - begin, MPI.MAX)
+    for sample in data:
+        method.step(*sample)
+    mine = time.perf_counter() - begin
+    method.settle()
+    seconds: float = method.comm.allreduce(mine, MPI.MAX)
     return seconds / len(data)
 
 
 def by_turns(methods: Sequence[Any], turns: int, warmup: int, draw: Callable[[], Any]) -> None:
-    """Blocks of steps of all methods, one after the other; each keeps its `samples`. draw: the
-    data of a turn. Collective."""
+    """Run blocks of steps of all methods, one after the other; each keeps its `samples`. `draw`
+    returns the data of a turn. Collective."""
     for turn in range(-warmup, turns):
         data = draw()
         for method in methods:
@@ -80,7 +111,7 @@ def by_turns(methods: Sequence[Any], turns: int, warmup: int, draw: Callable[[],
 
 
 def network(layers: int, width: int) -> Any:
-    """A perceptron, the same on all ranks."""
+    """Return a perceptron, the same on all ranks."""
     import torch
 
     torch.manual_seed(0)

@@ -18,17 +18,10 @@ from lib.job import count, experiment
 from mpi4py import MPI
 
 import partialcoll as pc
+from partialcoll.tools import report
 from partialcoll.tools.cli import options
 
-COLUMNS = (
-    "dtype",
-    "ranks",
-    "averagings",
-    "skipped",
-    "sum_change",
-    "consensus_first",
-    "consensus_last",
-)
+COLUMNS = report.columns("dtype ranks averagings skipped sum_change consensus_first consensus_last")
 
 
 def consensus(comm: MPI.Intracomm, x: np.ndarray) -> float:

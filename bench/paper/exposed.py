@@ -21,20 +21,13 @@ from typing import Any
 
 from lib.job import count, experiment
 
+from partialcoll.tools import report
 from partialcoll.tools.bench.train.strategies import STRATEGIES, make
 from partialcoll.tools.cli import options, values
 
-COLUMNS = (
-    "strategy",
-    "ranks",
-    "parameters",
-    "batch_ms",
-    "torch_step_ms",
-    "step_ms",
-    "more_ms",
-    "wait_ms",
-    "exposed_percent",
-    "communications",
+COLUMNS = report.columns(
+    "strategy ranks parameters batch_ms torch_step_ms step_ms more_ms wait_ms exposed_percent "
+    "communications"
 )
 
 

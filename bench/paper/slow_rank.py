@@ -21,19 +21,12 @@ from mpi4py import MPI
 
 import partialcoll as pc
 from partialcoll import decentralized
+from partialcoll.tools import report
+from partialcoll.tools.bench.turns import meet
 from partialcoll.tools.cli import options, values
 from partialcoll.topology import pairing
 
-COLUMNS = (
-    "method",
-    "ranks",
-    "count",
-    "compute_ms",
-    "factor",
-    "steps_per_s",
-    "of_undelayed",
-    "exposed_ms",
-)
+COLUMNS = report.columns("method ranks count compute_ms factor steps_per_s of_undelayed exposed_ms")
 METHODS = ("adpsgd", "a2cid2", "swarm", "sgp", "allreduce")
 
 
@@ -75,9 +68,7 @@ def measure(
             process.step(x)
         rate = steps / (time.perf_counter() - begin)
         exposed = (process.stats.exposed_s - exposed) / steps
-        request = comm.Ibarrier()
-        while not request.Test():  # the others go on, and may average with this one
-            time.sleep(1e-3)
+        meet(comm, 1e-3)  # the others go on, and may average with this one
     owned.Free()
     rows = comm.gather((rate, exposed * 1e3))
     if rows is None:

@@ -19,20 +19,12 @@ import click
 from lib.hosts import RATE, bits_per_second, on_hosts
 from lib.job import count, experiment
 
+from partialcoll.tools import report
 from partialcoll.tools.cli import options, values
 
-COLUMNS = (
-    "shares",
-    "ranks",
-    "bytes",
-    "seconds",
-    "predicted_s",
-    "over_prediction",
-    "speedup",
-    "predicted_speedup",
-    "exact",
-    "wrong",
-    "share_of_each",
+COLUMNS = report.columns(
+    "shares ranks bytes seconds predicted_s over_prediction speedup predicted_speedup exact wrong "
+    "share_of_each"
 )
 
 
@@ -47,7 +39,7 @@ def measure(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
     import numpy as np
 
     import partialcoll as pc
-    from partialcoll.tools.bench.micro.group import Group, by_turns
+    from partialcoll.tools.bench.group import Group, by_turns
 
     rates = [bits_per_second(rate) for rate in options.rates]
     best = pc.bandwidth_shares(rates)

@@ -33,10 +33,9 @@ import click
 from lib import hosts, results
 from lib.job import RUN, Rows, count, experiment, gloo_group, new_job, words
 
-from partialcoll.tools import launcher, report
-from partialcoll.tools.bench.micro import balanced
+from partialcoll.tools import launcher, plots, report
+from partialcoll.tools.bench import balanced
 from partialcoll.tools.cli import options, values
-from partialcoll.tools.report import plots
 
 COLUMNS = ("place", "mpi", *(c for c in balanced.COLUMNS if c not in ("ranks", "active_mean")))
 MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}

@@ -1,44 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step where nobody is late: partialcoll's optimizer beside torch's
-DistributedDataParallel over gloo, and beside one Comm.Allreduce of mpi4py by hand.
-
-The same perceptron, the same samples, SGD. The methods take turns, in blocks of a few steps; a
-step's time is that of the slowest rank. `difference` is that of the parameters in the end. Outside
-of a job it starts one. Needs torch (exit status 2 without it).
-
-    python bench/run.py train_ddp [-n 2] [--layers 4] [--width 512] [--batch 32] [--json F]
-"""
+"""torch's DistributedDataParallel over gloo, and partialcoll: a step where nobody is late
+(train_ddp), DDP with partialcoll's communication hook (ddp_hook), and the first step of a program
+(first_step). All train the same perceptron on the same samples with SGD. They need torch."""
 
 from __future__ import annotations
 
+import json
+import random
 import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from lib.job import count, experiment, gloo_group
-from lib.training import Method, Ours, by_turns, network
+from lib.job import Rows, count, experiment, gloo_group, words
+from lib.training import DDP, Method, Ours, block, by_turns, network
 
-COLUMNS = (
-    "method",
-    "ranks",
-    "parameters",
-    "step_ms",
-    "fastest_ms",
-    "slowest_ms",
-    "vs_faster_of_the_others",
-    "difference",
-)
-OTHERS = ("ddp-gloo", "Comm.Allreduce")
+from partialcoll.tools import launcher, report
+from partialcoll.tools.cli import options, values
 
-
-class DDP(Method):
-    """torch's own."""
-
-    def __init__(self, model: Any, comm: Any) -> None:
-        import torch
-
-        super().__init__(model, comm)
-        self.model = torch.nn.parallel.DistributedDataParallel(self.model)
+LATER = 10  # steps after the first one
 
 
 class OfMPI(Method):
@@ -63,79 +46,210 @@ class OfMPI(Method):
         self.optimizer.step()
 
 
-def methods(model: Any, comm: Any) -> dict[str, Method]:
-    """By name."""
+def on_time(given: SimpleNamespace, comm: Any) -> Rows:
+    """Measure partialcoll's optimizer beside torch's DistributedDataParallel over gloo, and beside
+    one Comm.Allreduce of mpi4py by hand, where nobody is late.
+
+    The methods take turns, in blocks of a few steps; a step's time is that of the slowest rank.
+    `difference` is that of the parameters in the end. Outside of a job the command starts one.
+
+        python bench/run.py train_ddp [-n 2] [--layers 4] [--width 512] [--batch 32] [--json F]
+    """
+    import torch
+
     import partialcoll.torch as pct
 
-    class Full(Ours):
-        strategy = pct.Eager("full")
+    with gloo_group(comm):
+        pct.init()
+        model = network(given.layers, given.width)
+        methods = {
+            "ddp-gloo": DDP(model, comm),
+            "Comm.Allreduce": OfMPI(model, comm),
+            "allreduce": Ours(model, comm),
+            "eager-full": Ours(model, comm, pct.Eager("full")),
+        }
+        draw = torch.Generator().manual_seed(comm.rank)
+        shape = (given.steps, given.batch, given.width)
 
-    made: dict[str, type[Method]] = {
-        "ddp-gloo": DDP,
-        "Comm.Allreduce": OfMPI,
-        "allreduce": Ours,
-        "eager-full": Full,
-    }
-    return {name: make(model, comm) for name, make in made.items()}
+        def data() -> Any:
+            return list(zip(torch.randn(shape, generator=draw), torch.randn(shape, generator=draw)))
+
+        by_turns(list(methods.values()), given.iters, 2, data)
+        rows = [{**method.row(name), "batch": given.batch} for name, method in methods.items()]
+        best = min(row["step_ms"] for row in rows[:2])
+        expected = methods["Comm.Allreduce"].parameters()
+        for row, method in zip(rows, methods.values()):
+            row["vs_faster_of_the_others"] = row["step_ms"] / best
+            row["difference"] = float((method.parameters() - expected).abs().max())
+            method.close()
+        pct.shutdown()
+    return rows
 
 
-def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """All methods by turns; rows. Collective."""
+class Hooked(DDP):
+    """DDP, with partialcoll's hook unless `quorum` is None; steps may be late."""
+
+    def __init__(self, model: Any, comm: Any, quorum: str | None) -> None:
+        import partialcoll.torch as pct
+
+        super().__init__(model, comm)
+        self.state = pct.PartialState(quorum) if quorum else None
+        if self.state:
+            self.model.register_comm_hook(self.state, pct.partial_allreduce_hook)
+
+    def step(self, x: Any, y: Any, late_s: float = 0.0) -> None:
+        import torch
+
+        self.optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(self.model(x), y)
+        time.sleep(late_s)
+        loss.backward()
+        self.optimizer.step()
+
+    def settle(self) -> None:
+        if self.state:
+            self.state.join(self.optimizer)
+
+    def row(self, name: str) -> dict[str, Any]:
+        active = self.state.metrics().mean_active if self.state else self.comm.size
+        return {**super().row(name), "active": active}
+
+    def close(self) -> None:
+        if self.state:
+            self.state.close()
+
+
+def hooks(given: SimpleNamespace, comm: Any) -> Rows:
+    """Measure DistributedDataParallel over gloo: its own allreduce, and partialcoll's hook.
+
+    All take turns in blocks of steps, in one job; first with nobody late, then with one rank, drawn
+    anew for each step, late by --late-ms. step_ms is the time of a block divided by its steps, of
+    the slowest rank; the median over blocks, and the fastest and slowest of them. active is how
+    many ranks' gradients a round had on average. Outside of a job the command starts one.
+
+        python bench/run.py ddp_hook [-n 2] [--layers 4] [--width 512] [--batch 32] [--json F]
+    """
     import torch
 
     import partialcoll.torch as pct
 
     pct.init()
-    model = network(options.layers, options.width)
-    some = methods(model, comm)
-    draw = torch.Generator().manual_seed(comm.rank)
-    shape = (options.steps, options.batch, options.width)
+    rows: Rows = []
+    kinds = ("full", "majority", "solo")
+    with gloo_group(comm):
+        for late_ms in (0.0, given.late_ms):
+            model, drawn = network(given.layers, given.width), random.Random(0)
+            methods = {"ddp-gloo": Hooked(model, comm, None)}
+            methods.update((f"hook-{quorum}", Hooked(model, comm, quorum)) for quorum in kinds)
+            torch.manual_seed(comm.rank)
+            x, y = torch.randn(2, given.batch, given.width)
 
-    def data() -> Any:
-        return list(zip(torch.randn(shape, generator=draw), torch.randn(shape, generator=draw)))
+            def data(x: Any = x, y: Any = y, drawn: Any = drawn, late_ms: float = late_ms) -> Any:
+                who = [drawn.randrange(comm.size) for _ in range(given.steps)]
+                return [(x, y, late_ms / 1e3 * (rank == comm.rank)) for rank in who]
 
-    by_turns(list(some.values()), options.iters, 2, data)
-    ends = {
-        name: torch.nn.utils.parameters_to_vector(method.model.parameters()).detach()
-        for name, method in some.items()
-    }
-    best = min(statistics.median(some[name].samples) for name in OTHERS)
-    rows = []
-    for name, method in some.items():
-        seconds = statistics.median(method.samples)
-        rows.append(
-            {
-                "method": name,
-                "ranks": comm.size,
-                "parameters": sum(p.numel() for p in model.parameters()),
-                "batch": options.batch,
-                "step_ms": seconds * 1e3,
-                "fastest_ms": min(method.samples) * 1e3,
-                "slowest_ms": max(method.samples) * 1e3,
-                "vs_faster_of_the_others": seconds / best,
-                "difference": float((ends[name] - ends["Comm.Allreduce"]).abs().max()),
-            }
-        )
-        method.close()
+            by_turns(list(methods.values()), given.iters, 1, data)
+            some = [{**m.row(name), "late_ms": late_ms} for name, m in methods.items()]
+            for row, method in zip(some, methods.values()):
+                row["speedup_vs_ddp"] = some[0]["step_ms"] / row["step_ms"]
+                method.close()
+            rows += some
     pct.shutdown()
     return rows
 
 
-def measure(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """With gloo's process group around it. Collective."""
-    with gloo_group(comm):
-        return run(options, comm)
+FIRST = {"ddp-gloo": DDP, "allreduce": Ours}
 
+
+def first_steps(given: SimpleNamespace, comm: Any) -> Rows:
+    """Measure the first training step of a program: partialcoll's optimizer beside torch's
+    DistributedDataParallel over gloo.
+
+    Each run is a job of its own, since a process has only one first step; the two methods take
+    turns. A step is zero_grad, forward, backward and the update; its time is that of the slowest
+    rank. A row has the median of the runs, the fastest and the slowest one, and the median of a
+    later step.
+
+        python bench/run.py first_step [-n 4] [--layers 10] [--width 1024] [--runs 5] [--json F]
+    """
+    import torch
+
+    import partialcoll.torch as pct
+
+    with gloo_group(comm):
+        pct.init()
+        method = FIRST[given.method](network(given.layers, given.width), comm)
+        x = torch.randn(4, given.width)
+        first, *later = [block(method, [(x, x)]) * 1e3 for _ in range(1 + LATER)]
+        parameters = method.parameters().numel()
+        method.close()
+        pct.shutdown()
+    common = {"method": given.method, "ranks": comm.size, "parameters": parameters, "runs": 1}
+    times = dict.fromkeys(("first_ms", "fastest_ms", "slowest_ms"), first)
+    return [{**common, **times, "later_ms": statistics.median(later)}]
+
+
+def first_steps_by_turns(given: SimpleNamespace) -> int:
+    """Run jobs of both methods in turn; write the medians. Return the exit status."""
+    job, environment = launcher.mpiexec(given.n)
+    runs: dict[str, Rows] = {name: [] for name in FIRST}
+    with tempfile.TemporaryDirectory(prefix="partialcoll-first-step-") as folder:
+        file = Path(folder, "rows.json")
+        for _ in range(given.runs):
+            for name, rows in runs.items():
+                own = ["--method", name, "--json", str(file)]
+                argv = [*job, *words(), *own]
+                done = subprocess.run(argv, env=environment, stdout=subprocess.DEVNULL)
+                if done.returncode:
+                    return done.returncode
+                document = json.loads(file.read_text())
+                rows += document["rows"]
+    medians = []
+    for rows in runs.values():
+        first = [row["first_ms"] for row in rows]
+        later = statistics.median(row["later_ms"] for row in rows)
+        found = {"runs": len(rows), "first_ms": statistics.median(first), "later_ms": later}
+        medians.append({**rows[0], **found, "fastest_ms": min(first), "slowest_ms": max(first)})
+    report.write(given.json, {**document, "rows": medians}, medians, FIRST_COLUMNS)
+    return 0
+
+
+COMMON = ("method", "ranks", "parameters", "step_ms", "fastest_ms", "slowest_ms")
+FIRST_COLUMNS = report.columns(
+    "method ranks parameters runs first_ms fastest_ms slowest_ms later_ms"
+)
 
 command = experiment(
     "train_ddp",
-    COLUMNS,
-    measure,
+    (*COMMON, "vs_faster_of_the_others", "difference"),
+    on_time,
     count("--layers", 4, "of the perceptron"),
     count("--width", 512, "of each layer"),
     count("--batch", 32, "of a rank"),
     count("--steps", 10, "of a turn"),
     count("--iters", 15, "turns"),
-    about=__doc__,
     ranks=2,
+)
+ddp_hook = experiment(
+    "ddp_hook",
+    (*COMMON[:3], "late_ms", *COMMON[3:], "speedup_vs_ddp", "active"),
+    hooks,
+    count("--layers", 4, "of the perceptron"),
+    count("--width", 512, "of each layer"),
+    count("--batch", 32, "of each rank"),
+    count("--steps", 10, "of a block"),
+    count("--iters", 15, "blocks"),
+    options.option("--late-ms", values.POSITIVE, 20.0, "of the rank that is late"),
+    ranks=2,
+)
+first_step = experiment(
+    "first_step",
+    FIRST_COLUMNS,
+    first_steps,
+    count("--layers", 10, "of the perceptron"),
+    count("--width", 1024, "of each layer"),
+    count("--runs", 5, "jobs of each method"),
+    options.option("--method", values.one_of(tuple(FIRST)), "allreduce", "of a run"),
+    ranks=4,
+    start=first_steps_by_turns,
 )

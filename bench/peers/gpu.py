@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from lib.job import count, experiment, gloo_group
 
-from partialcoll.tools.bench.micro import gpu
+from partialcoll.tools.bench import gpu
 from partialcoll.tools.cli import options
 
 

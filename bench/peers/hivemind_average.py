@@ -33,21 +33,13 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where a rank is started as a script
 from lib.job import count, json_output
 
+from partialcoll.tools import report
 from partialcoll.tools.cli import options, values
 from peers.hivemind_peer import PEER, begin_at, say
 
 SELF = os.path.abspath(__file__)
-COLUMNS = (
-    "method",
-    "what",
-    "ranks",
-    "bytes",
-    "seconds",
-    "fastest",
-    "slowest",
-    "rounds",
-    "exact_rounds",
-    "times_ours",
+COLUMNS = report.columns(
+    "method what ranks bytes seconds fastest slowest rounds exact_rounds times_ours"
 )
 
 
@@ -117,15 +109,14 @@ def rank(count: int) -> None:
     from mpi4py import MPI
 
     import partialcoll as pc
+    from partialcoll.tools.bench.turns import meet
 
     comm = MPI.COMM_WORLD
     x, mean = np.zeros(count, np.float32), np.zeros(count, np.float32)
 
     def told() -> str:
         line = sys.stdin.readline() if comm.rank == 0 else ""
-        request = comm.Ibarrier()
-        while not request.Test():  # no core burnt while hivemind has its turn
-            time.sleep(1e-3)
+        meet(comm, 1e-3)  # no core burnt while hivemind has its turn
         return str(comm.bcast(line))
 
     with pc.GroupAllreduce_init(comm, x, mean, grid=(comm.size,)) as t:
@@ -153,14 +144,13 @@ class Ranks:
     def __init__(self, ranks: int, count: int) -> None:
         from partialcoll.tools import launcher
 
-        vendor = launcher.flavor()
-        words = launcher.command(launcher.find(vendor), vendor, ranks, None, None)
+        words, environment = launcher.mpiexec(ranks)
         self._job = subprocess.Popen(
             [*words, sys.executable, SELF, str(count)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=launcher.environment(vendor),
+            env=environment,
         )
         self.version = hear(self._job)["version"]
 
@@ -259,8 +249,6 @@ def _interpreter(text: str) -> str:
 @count("--rounds", 7, "of each")
 @json_output
 def command(**given: Any) -> None:
-    from partialcoll.tools import report
-
     rows, versions = compare(SimpleNamespace(**given))
     document = report.document("bench hivemind", given["n"], rows)
     document["env"].update(hivemind=versions["hivemind"], times=PEER)

@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 from lib.job import count, json_output
 
-from partialcoll.tools import c_libraries, launcher, report
+from partialcoll.tools import installed, launcher, report
 from partialcoll.tools.cli import options, values
 
 COLUMNS = ("bytes", "op", "mpi", "interposer", "mpi_best", "interposer_best")
@@ -33,18 +33,14 @@ class Program:
     """The compiled program and how to start it on some ranks."""
 
     def __init__(self, folder: str, ranks: int) -> None:
-        self.vendor = launcher.flavor()
-        mpiexec = launcher.find(self.vendor)
+        self.job, self.environment = launcher.mpiexec(ranks)
         self.path = Path(folder) / "interposer"
-        mpicc = Path(mpiexec).parent / "mpicc"
+        mpicc = Path(self.job[0]).with_name("mpicc")
         subprocess.run([mpicc, "-O2", "-Wall", SOURCE, "-o", self.path], check=True)
-        self.job = launcher.command(mpiexec, self.vendor, ranks, None, None)
 
     def run(self, calls: int, count: int, preload: bool) -> dict[str, float]:
         """Calls a second, by op."""
-        env = launcher.environment(self.vendor)
-        if preload:
-            env["LD_PRELOAD"] = c_libraries.preload()
+        env = {**self.environment, **({"LD_PRELOAD": installed.preload()} if preload else {})}
         words = [*self.job, str(self.path), str(calls), str(count)]
         done = subprocess.run(
             words, env=env, check=True, capture_output=True, text=True, timeout=LIMIT_S

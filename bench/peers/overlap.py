@@ -14,27 +14,19 @@ a step takes more than those; `link_ms` what its gradients need on a link by ban
 
 from __future__ import annotations
 
-import statistics
 import time
 from types import SimpleNamespace
 from typing import Any
 
 from lib.hosts import RATE, bits_per_second, on_hosts
-from lib.job import count, experiment, gloo_group
-from lib.training import Method, Ours, by_turns
+from lib.job import Rows, count, experiment, gloo_group
+from lib.training import DDP, Method, Ours, by_turns
 
+from partialcoll.tools import report
 from partialcoll.tools.cli import options, values
 
-COLUMNS = (
-    "method",
-    "ranks",
-    "bytes",
-    "backward_ms",
-    "link_ms",
-    "step_ms",
-    "exposed_ms",
-    "of_allreduce",
-    "difference",
+COLUMNS = report.columns(
+    "method ranks bytes backward_ms link_ms step_ms exposed_ms of_allreduce difference"
 )
 
 
@@ -64,86 +56,57 @@ def network(options: SimpleNamespace) -> Any:
     )
 
 
-def methods(options: SimpleNamespace, comm: Any) -> dict[str, Method]:
-    """By name."""
+def run(given: SimpleNamespace, comm: Any) -> Rows:
+    """Measure all methods by turns; return the rows. Collective."""
     import torch
 
     import partialcoll.torch as pct
 
-    class DDP(Method):
-        def __init__(self, model: Any, comm: Any) -> None:
-            super().__init__(model, comm)
-            self.model = torch.nn.parallel.DistributedDataParallel(
-                self.model, bucket_cap_mb=options.bucket / 2**20
-            )
+    with gloo_group(comm, "eth0"):  # of the emulated hosts
+        pct.init()
+        overlap = pct.Allreduce(overlap=True, bucket_bytes=given.bucket)
+        methods = {
+            "nothing moves": Method(network(given), comm),
+            "ddp-gloo": DDP(network(given), comm, bucket_cap_mb=given.bucket / 2**20),
+            "Allreduce()": Ours(network(given), comm),
+            "Allreduce(overlap=True)": Ours(network(given), comm, overlap),
+        }
+        draw = torch.Generator().manual_seed(comm.rank)
 
-    class Overlap(Ours):
-        strategy = pct.Allreduce(overlap=True, bucket_bytes=options.bucket)
+        def data() -> Any:
+            shape = (2, 4, given.width)
+            return [tuple(torch.randn(shape, generator=draw)) for _ in range(given.steps)]
 
-    made: dict[str, type[Method]] = {
-        "nothing moves": Method,
-        "ddp-gloo": DDP,
-        "Allreduce()": Ours,
-        "Allreduce(overlap=True)": Overlap,
-    }
-    return {name: make(network(options), comm) for name, make in made.items()}
-
-
-def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """All methods by turns; rows. Collective."""
-    import torch
-
-    import partialcoll.torch as pct
-
-    pct.init()
-    some = methods(options, comm)
-    draw = torch.Generator().manual_seed(comm.rank)
-
-    def data() -> Any:
-        return [
-            tuple(torch.randn(2, 4, options.width, generator=draw)) for _ in range(options.steps)
-        ]
-
-    by_turns(list(some.values()), options.iters, 1, data)
-    ends = {
-        name: torch.nn.utils.parameters_to_vector(method.model.parameters()).detach()
-        for name, method in some.items()
-    }
-    typical = {name: statistics.median(method.samples) for name, method in some.items()}
-    nbytes = 4 * ends["Allreduce()"].numel()
-    rows = []
-    for name, method in some.items():
-        exposed = typical[name] - typical["nothing moves"]
-        link = 16 * nbytes * (comm.size - 1) / comm.size / bits_per_second(options.rate)
-        alike = name != "nothing moves"
-        rows.append(
+        by_turns(list(methods.values()), given.iters, 1, data)
+        ends = {name: method.parameters() for name, method in methods.items()}
+        step_ms = {name: method.row(name)["step_ms"] for name, method in methods.items()}
+        nbytes = 4 * ends["Allreduce()"].numel()
+        link = 16 * nbytes * (comm.size - 1) / comm.size / bits_per_second(given.rate)
+        rows = [
             {
                 "method": name,
                 "ranks": comm.size,
                 "bytes": nbytes,
-                "backward_ms": options.backward_ms,
+                "backward_ms": given.backward_ms,
                 "link_ms": link * 1e3,
-                "step_ms": typical[name] * 1e3,
-                "exposed_ms": exposed * 1e3,
-                "of_allreduce": typical[name] / typical["Allreduce()"],
-                "difference": float((ends[name] - ends["ddp-gloo"]).abs().max()) if alike else None,
+                "step_ms": step_ms[name],
+                "exposed_ms": step_ms[name] - step_ms["nothing moves"],
+                "of_allreduce": step_ms[name] / step_ms["Allreduce()"],
+                "difference": float((ends[name] - ends["ddp-gloo"]).abs().max()),
             }
-        )
-        method.close()
-    pct.shutdown()
+            for name in methods
+        ]
+        rows[0]["difference"] = None  # there nothing is trained together
+        for method in methods.values():
+            method.close()
+        pct.shutdown()
     return rows if comm.rank == 0 else []
-
-
-def measure(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """With gloo's process group around it. Collective."""
-    with gloo_group(comm, "eth0"):  # of the emulated hosts
-        return run(options, comm)
 
 
 command = experiment(
     "overlap",
     COLUMNS,
-    measure,
+    run,
     count("--hosts", 4, "of one rank each"),
     options.option("--rate", RATE, "1gbit", "of links"),
     count("--backward-ms", 500, "of all layers together"),

@@ -1,29 +1,221 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test suites of others, against this library: torch's tests of torch.distributed, on the backend
-and on gloo; and Horovod's tests of its PyTorch API, where --horovod-tests says where they are.
+"""Run test suites of others on this library: torch's tests of torch.distributed, on the backend and
+on gloo; and Horovod's tests of its PyTorch API, if --horovod-tests says where they are.
 
-A test that hangs or crashes is one row. The suites are read where they lie, and nothing of them is
-kept here: torch's are in its wheel; of Horovod's repository the folder `test`, `horovod.torch` is
+The suites are read where they are installed, and nothing of them is kept here. torch's tests are in
+its wheel; of Horovod's repository the folder `test` is needed, and `horovod.torch` is
 `partialcoll.torch` there. Needs torch and expecttest; pytest, mock, cloudpickle and packaging.
 
     python bench/run.py suites [--horovod-tests DIR] [--suite torch] [-n 2] [--only TEXT]
         [--timeout 60] [--json F]
+
+Tests follow each other in a job, whose ranks leave their outcomes (suite_rank.py), as long as they
+pass. A test that does not pass there runs again in a job of its own, and that outcome counts. So a
+test that hangs or crashes is one row.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, NamedTuple
 
 import click
-from lib import suite
 from lib.job import count, json_output
 
 from partialcoll.tools import launcher, report
 from partialcoll.tools.cli import options
-from peers import suite_horovod, suite_torch
+from peers.suite_rank import FOLDER, RANKS, Outcome
+
+COLUMNS = ("suite", "mpi", "ranks", "test", "gloo", "ours", "said")
+GRACE = 5.0  # seconds that other ranks have, once one has failed
+FINE = ("passed", "skipped")
+
+
+class Side(NamedTuple):
+    """A library that tests run on. words: what runs them, on each rank. scratch: for what the ranks
+    leave. folder, env: of the jobs."""
+
+    words: Callable[[Sequence[str]], Sequence[str]]
+    scratch: Path
+    folder: Path
+    env: dict[str, str]
+
+
+class Suite(NamedTuple):
+    """name: in the tables. tests: their names. digest: of its source. gloo: what ours is compared
+    with; None: with nothing."""
+
+    name: str
+    tests: Sequence[str]
+    digest: str
+    ours: Side
+    gloo: Side | None = None
+
+
+def run(suite: Suite, mpi: str, ranks: int, only: str, seconds: int) -> list[dict[str, Any]]:
+    """The rows of the tests whose names contain `only`, so many seconds for each at most."""
+    tests = [test for test in suite.tests if only in test]
+
+    def outcomes(side: Side, name: str) -> dict[str, Outcome]:
+        there = _outcomes(side, tests, ranks, seconds)
+        shown = report.progress(range(len(tests)), True, f"{suite.name}, {name}")
+        return dict(next(there) for _ in shown)
+
+    theirs = None if suite.gloo is None else outcomes(suite.gloo, "gloo")
+    ours = outcomes(suite.ours, "ours")
+    rows = []
+    for test in tests:
+        row = {"suite": suite.name, "mpi": mpi, "ranks": ranks, "test": test}
+        if theirs is not None:
+            row["gloo"] = theirs[test].what
+        rows.append({**row, "ours": ours[test].what, "said": ours[test].said})
+    return rows
+
+
+def _outcomes(
+    side: Side, tests: Sequence[str], ranks: int, seconds: float
+) -> Iterator[tuple[str, Outcome]]:
+    done = 0
+    while done < len(tests):
+        for test, outcome in _Job(side, tests[done:], ranks).outcomes(seconds):
+            if outcome.what not in FINE and test != tests[done]:
+                ((_, outcome),) = _Job(side, [test], ranks).outcomes(seconds)
+            yield test, outcome
+            last = test
+        done = tests.index(last) + 1
+
+
+class _Job:
+    """Tests one after the other, until one does not pass."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, side: Side, tests: Sequence[str], ranks: int) -> None:
+        self._tests, self._ranks = tests, ranks
+        self._folder = side.scratch / f"job-{next(self._numbers)}"
+        for test in tests:
+            (self._folder / test).mkdir(parents=True)
+        start, environment = launcher.mpiexec(ranks, folder=self._folder)
+        own = {FOLDER: str(self._folder), RANKS: str(ranks)}
+        with (self._folder / "log").open("w") as log:
+            self._job = subprocess.Popen(
+                [*start, sys.executable, *side.words(tests)],
+                env={**environment, **side.env, **own},
+                cwd=side.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def outcomes(self, seconds: float) -> Iterator[tuple[str, Outcome]]:
+        """Of the tests that were run; all but the last one are fine."""
+        try:
+            self._left(self._folder, seconds)  # ready
+            for test in self._tests:
+                outcome = self._outcome(self._left(self._folder / test, seconds))
+                yield test, outcome
+                if outcome.what not in FINE:
+                    return
+        finally:
+            self._end()
+
+    def _left(self, folder: Path, seconds: float) -> list[Outcome]:
+        """What all ranks have left there, or those that had within the time limit."""
+        limit = time.monotonic() + seconds
+        while True:
+            over = self._job.poll() is not None or time.monotonic() > limit
+            left = [Outcome(*json.loads(file.read_text())) for file in folder.glob("rank-*")]
+            if over or len(left) == self._ranks:
+                return left
+            if any(one.what == "failed" for one in left):
+                limit = min(limit, time.monotonic() + GRACE)
+            time.sleep(0.02)
+
+    def _outcome(self, left: list[Outcome]) -> Outcome:
+        """Of all ranks: the worst."""
+        order = ("failed", "passed", "skipped")
+        worst = min(left, key=lambda one: order.index(one.what), default=None)
+        if worst is not None and (worst.what == "failed" or len(left) == self._ranks):
+            return worst
+        return Outcome("hangs" if self._job.poll() is None else "crashed")
+
+    def _end(self) -> None:
+        """Its processes are gone when this returns."""
+        self._job.terminate()  # the launcher ends its ranks in good order
+        try:
+            self._job.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._job.pid, signal.SIGKILL)
+            self._job.wait()
+
+
+_RANK = Path(__file__).with_name("suite_rank.py")
+
+
+def torch_suite(ranks: int, scratch: Path) -> Suite:
+    """The suite of the torch that is installed; scratch: for what the ranks leave."""
+    words = [sys.executable, str(_RANK), str(ranks)]
+    known = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+    def on(backend: str) -> Side:
+        def words(tests: Sequence[str]) -> Sequence[str]:
+            return [str(_RANK), backend, *tests]
+
+        return Side(words, scratch, scratch, {})
+
+    return Suite("torch", known["tests"], known["digest"], on("partialcoll"), on("gloo"))
+
+
+_BENCH = Path(__file__).resolve().parents[1]
+# What the suite imports of Horovod.
+SHIM = {
+    "horovod/__init__.py": "",
+    # Some tests rely on an earlier one's init().
+    "horovod/torch/__init__.py": "from partialcoll.torch import *\n\ninit()\n",
+    "horovod/runner/__init__.py": "",
+    "horovod/runner/util/__init__.py": "",
+    "horovod/runner/util/threads.py": """
+import threading
+
+
+def in_thread(target, args=(), name=None, daemon=True, silent=False):
+    thread = threading.Thread(target=target, args=args, name=name, daemon=daemon)
+    thread.start()
+    return thread
+""",
+}
+_TEST = re.compile(r"^    def (test_\w+)\(self", re.MULTILINE)
+
+
+def horovod_suite(folder: Path, scratch: Path) -> Suite:
+    """Of Horovod's folder `test`; scratch: for what stands for Horovod."""
+    source = folder / "parallel" / "test_torch.py"
+    text = source.read_text()
+    for name, content in SHIM.items():
+        path = scratch / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "peers.suite_rank"]
+
+    def words(tests: Sequence[str]) -> Sequence[str]:
+        return [*pytest, *(f"{source.name}::TorchTests::{test}" for test in tests)]
+
+    paths = (str(scratch), str(_BENCH), os.environ.get("PYTHONPATH"))
+    ours = Side(words, scratch, source.parent, {"PYTHONPATH": os.pathsep.join(filter(None, paths))})
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return Suite("horovod", _TEST.findall(text), digest, ours)
 
 
 @click.command("suites", help=__doc__, short_help="test suites of others against this library")
@@ -53,16 +245,16 @@ def command(
     with tempfile.TemporaryDirectory(prefix="partialcoll-suites-") as scratch:
         suites = []
         if chosen != "horovod":
-            suites.append(suite_torch.make(n, Path(scratch)))
+            suites.append(torch_suite(n, Path(scratch)))
         if horovod_tests is not None and chosen != "torch":
-            suites.append(suite_horovod.make(horovod_tests, Path(scratch)))
+            suites.append(horovod_suite(horovod_tests, Path(scratch)))
         for one in suites:
-            rows += suite.run(one, launcher.flavor(), n, only, timeout)
+            rows += run(one, launcher.flavor(), n, only, timeout)
             digests[one.name] = one.digest
     document = report.document("bench suites", n, rows)
     document["env"]["suites"] = digests
     shown = [row for row in rows if row["ours"] not in ("passed", "skipped")]
-    report.write(json, document, shown or rows, suite.COLUMNS)
+    report.write(json, document, shown or rows, COLUMNS)
     for side in ("gloo", "ours"):
         counted = Counter(row[side] for row in rows if side in row)
         click.echo(f"{side}: " + ", ".join(f"{n} {what}" for what, n in counted.items()))

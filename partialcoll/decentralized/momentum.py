@@ -27,7 +27,7 @@ exceeded by a factor of two, and the models diverge.
 
 The numbers were found by simulation: rings, exponential and complete graphs of 4 to 64 ranks, a
 fiftieth of the averagings asked for to all of them, latencies of 0.02 to 40 steps, ranks that are
-slow or stop; bench/paper/shortfall.py makes the table.
+slow or stop; bench/paper/a2cid2.py makes the table.
 """
 
 from __future__ import annotations

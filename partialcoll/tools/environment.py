@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The variables of the environment that say what a number, a choice or a path is to be: looked at
-before a job is started, since each of its ranks would stumble over a value without meaning."""
+"""Environment variables of the library and the memory of this machine, checked before a job or a
+simulation starts: each rank of a job would stumble over a value that means nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,35 @@ from .. import policy
 from .._core import settings
 from .._core.pure import check, ffi, lib
 from ..errors import Error
+
+
+def _address_space() -> list[int]:
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return [] if limit == resource.RLIM_INFINITY else [limit]
+
+
+def available_memory() -> int:
+    """Bytes that can be used without swapping, as far as the system, its control groups (a
+    container, a batch job) and this process's limits say."""
+    from .._core.simulator import simulator
+
+    return min(int(simulator.lib.pcoll_memory_left()), *_address_space(), 1 << 62)
+
+
+def largest_in_memory(needed: Callable[[int], int], upper: int) -> int:
+    """The largest number up to `upper` of which `needed` bytes are available; by bisection."""
+    there = available_memory()
+    low, high = 0, upper
+    while low < high:
+        middle = (low + high + 1) // 2
+        if needed(middle) <= there:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
 
 _ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring", "native")
 

@@ -1,40 +1,312 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job of ranks that the command has started, to its end or to the command's.
+"""A job of ranks that the command has started, until the job ends or the command does.
 
-Launchers put their ranks into sessions of their own, pass few signals on, and leave ranks behind
-when they are killed themselves. So a job is known by a folder of its own whose name all its
-processes have in their environment. To end it, its ranks here get the signal that ends the command,
-and time to save something; then all that is left is ended process by process, and what it has in
-/dev/shm and would have removed itself goes with it. Ranks on other hosts are the launcher's, which
-is asked to end them.
+Launchers put their ranks into sessions of their own, forward few signals, and leave ranks behind
+when they are killed themselves. So a job is known by a folder of its own, whose name all its
+processes have in their environment. To end a job, its ranks on this host get the signal that ends
+the command, and time to save something. Then what is left of the job is ended process by process,
+and its segments in /dev/shm are removed. The launcher is asked to end ranks on other hosts.
+
+Streams: launchers take standard input and output through their own hands, each in its way. None
+forwards the end of standard input. Open MPI's keeps in memory what is not taken at once, and does
+nothing else meanwhile. Both may drop the last output of ranks that end together. So ranks on this
+host have FIFOs for their streams, in the folder of the job, unless the user has told the launcher
+what to do with output.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import re
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Callable
 
-from .. import _signals
-from . import ends, processes, streams
+from .. import _command, _signals
+
+_SHARED = Path("/dev/shm")
+_SEGMENTS = ("mpich_shm_", "Intel_MPI_", "ucx_shm_")  # Open MPI's are put into the job's folder
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def marked(name: str, value: str) -> Iterator[Path]:
+    """Those that have this variable in their environment."""
+    mark = f"{name}={value}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        if mark in _environment(process):
+            yield process
+
+
+def _environment(process: Path) -> list[bytes]:
+    with suppress(OSError):
+        return (process / "environ").read_bytes().split(b"\0")
+    return []
+
+
+def is_rank(process: Path) -> bool:
+    """Of a job, or started by one."""
+    names = {entry.partition(b"=")[0].decode(errors="replace") for entry in _environment(process)}
+    return not names.isdisjoint(_command.JOB_VARIABLES)
+
+
+def is_program(process: Path) -> bool:
+    """A rank, not what it has started."""
+    return is_rank(process) and not is_rank(_parent(process))
+
+
+def _parent(process: Path) -> Path:
+    with suppress(OSError):
+        after_name = (process / "stat").read_text(errors="replace").rpartition(")")[2]
+        return process.parent / after_name.split()[1]
+    return process.parent / "none"
+
+
+def send(process: Path, signum: int) -> None:
+    """Unless it has ended."""
+    with suppress(ProcessLookupError):
+        os.kill(int(process.name), signum)
+
+
+def wake(process: Path, signum: int) -> None:
+    """Send it, also to one that has been stopped."""
+    send(process, signum)
+    send(process, signal.SIGCONT)
+
+
+def end_with_parent() -> None:
+    """In a child, before it becomes what it is for: SIGTERM when the thread that has started it
+    ends, by a signal that nobody can catch, say."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def shared_files(process: Path) -> Iterator[Path]:
+    """What it has mapped or open in /dev/shm."""
+    found: list[str] = []
+    with suppress(OSError):
+        lines = (process / "maps").read_text(errors="replace").splitlines()
+        found += [line.split(maxsplit=5)[-1] for line in lines]
+    for entry in (process / "fd").glob("*"):
+        with suppress(OSError):
+            found.append(os.readlink(entry))
+    for path in map(Path, found):
+        if _SHARED in path.parents:
+            yield path
+
+
+def segments(process: Path) -> set[Path]:
+    """Those of its MPI, which would have removed them in the end."""
+    return {path for path in shared_files(process) if path.name.startswith(_SEGMENTS)}
+
+
+_SOCKET = "ranks"
+
+
+class Ends:
+    """Find which ranks of a job on this host end without MPI_Finalize.
+
+    A rank that uses the library connects to a socket in the job's folder, says "begin RANK", says
+    "end" in MPI_Finalize, and keeps the connection until it ends (csrc/runtime/job.h). The kernel
+    closes this connection together with the one to the launcher, and epoll reports connections in
+    the order in which they were closed. So the first rank whose connection closes without an "end"
+    has ended by itself; the launcher may have killed the others because of it. Raises OSError if
+    the name of the folder is too long.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / _SOCKET))
+        self._listener.listen(4096)
+        self._listener.setblocking(False)
+        self._ranks: dict[int, tuple[socket.socket, bytes]] = {}  # by descriptor; what they said
+        self._left: list[int] = []  # ranks, in the order of their ends
+        self._stop, self._stopper = os.pipe()
+        self._poll = select.epoll()
+        for reader in (self._listener.fileno(), self._stop):
+            self._poll.register(reader, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def finish(self) -> list[int]:
+        """All processes of the job have ended: return the ranks that did so without MPI_Finalize,
+        in the order of their ends. Idempotent."""
+        if self._stopper >= 0:
+            os.close(self._stopper)
+            self._stopper = -1
+            self._thread.join()
+            while self._step(0):
+                pass
+            self._listener.close()
+            os.close(self._stop)
+            self._poll.close()
+        return self._left
+
+    def _follow(self) -> None:
+        while self._step(-1):
+            pass
+
+    def _step(self, timeout: float) -> bool:
+        """Has something happened, and is nobody waiting for the end?"""
+        ready = [descriptor for descriptor, _ in self._poll.poll(timeout)]
+        for descriptor in ready:
+            if descriptor in self._ranks:
+                self._hear(descriptor)
+            elif descriptor == self._listener.fileno():
+                self._accept()
+        if self._stop in ready:
+            self._poll.unregister(self._stop)
+            return False
+        return bool(ready)
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # such as one descriptor too many
+            rank = self._listener.accept()[0]
+            rank.setblocking(False)
+            self._ranks[rank.fileno()] = rank, b""
+            self._poll.register(rank.fileno(), select.EPOLLIN)
+
+    def _hear(self, descriptor: int) -> None:
+        rank, said = self._ranks[descriptor]
+        try:
+            piece = rank.recv(4096)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            piece = b""
+        if piece:
+            self._ranks[descriptor] = rank, (said + piece)[-4096:]
+            return
+        del self._ranks[descriptor]
+        rank.close()
+        first, *more = said.split(b"\n")
+        number = first.removeprefix(b"begin ")
+        if number.isdigit() and b"end" not in more:
+            self._left.append(int(number))
+
+
+_INPUT = "input"
+_OUTPUTS = {"output": 1, "errors": 2}
+_PIECE = 1 << 16
+_TAIL = 4096
+
+
+class Output:
+    """Passed on by a thread for each source. broken: called by one when that is not possible; what
+    comes after it is read and dropped.
+
+    Attributes
+    ----------
+    failure : OSError or None
+        Why it was not possible.
+    silenced : bool
+        Nothing more is passed on.
+    """
+
+    def __init__(self, broken: Callable[[], None]) -> None:
+        self.failure: OSError | None = None
+        self.silenced = False
+        self._broken = broken
+        self._tails: dict[int, bytes] = {}
+        self._threads: list[threading.Thread] = []
+        self._last, *self._more = os.pipe()  # ends with `finish`
+
+    def open(self, folder: Path) -> None:
+        """FIFOs for the ranks."""
+        for name, to in _OUTPUTS.items():
+            os.mkfifo(folder / name)
+            self.add(os.open(folder / name, os.O_RDWR), to)  # so it never ends: ranks come and go
+
+    def add(self, source: int, to: int) -> None:
+        """All that comes from there."""
+        self._tails[source] = b""
+        self._threads.append(threading.Thread(target=self._pass_on, args=(source, to), daemon=True))
+        self._threads[-1].start()
+
+    def finish(self) -> None:
+        """Nobody writes any more: what is there is the rest."""
+        while self._more:
+            os.close(self._more.pop())
+
+    def join(self) -> None:
+        """Wait until the rest has been passed on, however long nobody takes it."""
+        for thread in self._threads:
+            thread.join()
+
+    def done(self) -> bool:
+        """Has it?"""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def tail(self) -> bytes:
+        """The end of what each source had."""
+        return b"".join(self._tails.values())
+
+    def _pass_on(self, source: int, to: int) -> None:
+        while source in select.select([source, self._last], [], [])[0]:
+            piece = os.read(source, _PIECE)
+            if not piece:
+                return
+            if self.silenced:
+                continue
+            self._tails[source] = (self._tails[source] + piece)[-_TAIL:]
+            try:
+                write(to, piece)
+            except OSError as error:
+                self.failure, self.silenced = self.failure or error, True
+                self._broken()
+
+
+def write(to: int, piece: bytes) -> None:
+    """All of it, also where somebody else has made that non-blocking."""
+    while piece:
+        try:
+            piece = piece[os.write(to, piece) :]
+        except BlockingIOError:
+            select.select([], [to], [])
+
+
+_RANK = "${PMI_RANK-$OMPI_COMM_WORLD_RANK}"
+_SCRIPT = f"""[ "{_RANK}" = 0 ] && [ -p "$1/{_INPUT}" ] && exec < "$1/{_INPUT}" || exec < /dev/null
+[ -p "$1/errors" ] && exec > "$1/output" 2> "$1/errors"
+shift
+exec "$@"
+"""
+
+
+def with_streams(program: Iterable[str], folder: Path) -> list[str]:
+    """The words that a rank runs: the program, with the FIFOs that are there."""
+    return ["/bin/sh", "-c", _SCRIPT, "sh", str(folder), *program]
+
+
+def feed(folder: Path) -> None:
+    """Pass on what comes on standard input, until it ends or nobody takes it."""
+    os.mkfifo(folder / _INPUT)
+    threading.Thread(target=_feed, args=(folder / _INPUT,), daemon=True).start()
+
+
+def _feed(path: Path) -> None:
+    with suppress(OSError), path.open("wb", buffering=0) as to:
+        while select.select([0], [], []) and (piece := os.read(0, _PIECE)):
+            write(to.fileno(), piece)
+
 
 FOLDER = "PARTIALCOLL_JOB"  # the variable that has it
 _LAST_WORDS = "last words"  # a file in it
 LOCK = "lock"  # another one, locked by all processes of the job until they end
 _ASKED_SECONDS = 5.0  # to end by oneself
 _TIMED_OUT = 124  # the status, as of timeout(1)
-_RANK = re.compile(r"rank \d+: ")
+_RANK_PREFIX = re.compile(r"rank \d+: ")
 # Hydra's status is the bare number of the signal that has ended a rank. It says so in the end.
 _BY_SIGNAL = re.compile(rb"EXIT STRING: [^\n]*\(signal (\d+)\)")
 
@@ -55,20 +327,20 @@ class Job:
         self._lock = threading.Lock()
         self._foreign = foreign
         self._launcher: subprocess.Popen[bytes] | None = None
-        self._output = streams.Output(self._unheard)
+        self._output = Output(self._unheard)
         self._over = False
         self._segments: set[Path] = set()
         self.folder = Path(tempfile.mkdtemp(prefix="partialcoll-", dir=where))
         self._held = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._held, fcntl.LOCK_SH)
-        self._ends: ends.Ends | None = None
+        self._ends: Ends | None = None
         if silent:
             with suppress(OSError):
-                self._ends = ends.Ends(self.folder)
+                self._ends = Ends(self.folder)
         _signals.jobs.append(self)
         if foreign:
             signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # in the background there is no input
-            streams.feed(self.folder)
+            feed(self.folder)
         if foreign and not labeled:
             self._output.open(self.folder)
 
@@ -121,7 +393,7 @@ class Job:
         launcher tells."""
         if signum in (signal.SIGSTOP, signal.SIGCONT):
             for process in self._processes():
-                processes.send(process, signum)
+                send(process, signum)
         elif self._launcher is not None:
             self._launcher.send_signal(signum)
 
@@ -130,7 +402,7 @@ class Job:
             status = launcher.wait(limit_s)
         except subprocess.TimeoutExpired:
             self.stop(signal.SIGTERM)
-            streams.write(2, f"partialcoll: the job was ended after {limit_s:g} s\n".encode())
+            write(2, f"partialcoll: the job was ended after {limit_s:g} s\n".encode())
             return _TIMED_OUT
         words = self.folder / _LAST_WORDS
         said = _once(words.read_text()) if words.exists() else ""
@@ -138,7 +410,7 @@ class Job:
         self._output.join()
         if self._output.failure is not None:
             raise self._output.failure
-        streams.write(2, said.encode())
+        write(2, said.encode())
         told = _BY_SIGNAL.search(self._output.tail())
         by_signal = status < 0 or (told is not None and int(told[1]) == status)
         killed = by_signal and abs(status) == signal.SIGKILL  # perhaps by the launcher
@@ -151,7 +423,7 @@ class Job:
         ended = self._ends.finish() if self._ends is not None and not self._over else []
         if ended:
             line = f"rank {ended[0]} has ended without MPI_Finalize, and the job with it"
-            streams.write(2, f"partialcoll: {line}\n".encode())
+            write(2, f"partialcoll: {line}\n".encode())
         return bool(ended)
 
     def _unheard(self) -> None:
@@ -163,10 +435,10 @@ class Job:
         asked: set[Path] = set()
 
         def ended() -> bool:
-            left = {process for process in self._processes() if processes.is_program(process)}
+            left = {process for process in self._processes() if is_program(process)}
             for program in left - asked:
-                self._segments |= processes.segments(program)
-                processes.wake(program, signum)
+                self._segments |= segments(program)
+                wake(program, signum)
             asked.update(left)
             return not left
 
@@ -193,21 +465,21 @@ class Job:
         """All are killed."""
         left = list(self._processes())
         for process in left:
-            processes.send(process, signal.SIGKILL)
+            send(process, signal.SIGKILL)
         return not left
 
     def _processes(self) -> Iterator[Path]:
-        return processes.marked(FOLDER, str(self.folder))
+        return marked(FOLDER, str(self.folder))
 
     def _end_ranks(self) -> None:
         """Stop them, so that nothing new comes, look what they share, kill them."""
-        ranks = [process for process in self._processes() if processes.is_rank(process)]
+        ranks = [process for process in self._processes() if is_rank(process)]
         for rank in ranks:
-            processes.send(rank, signal.SIGSTOP)
+            send(rank, signal.SIGSTOP)
         for rank in ranks:
-            self._segments |= processes.segments(rank)
+            self._segments |= segments(rank)
         for rank in ranks:
-            processes.send(rank, signal.SIGKILL)
+            send(rank, signal.SIGKILL)
 
     def _end_launcher(self, launcher: subprocess.Popen[bytes]) -> None:
         """Ask it to, and end the ranks that it still starts."""
@@ -231,14 +503,14 @@ def _wait(over: Callable[[], bool]) -> None:
 def _begin() -> None:
     """In the launcher."""
     signal.signal(signal.SIGTTIN, signal.SIG_DFL)
-    processes.end_with_parent()
+    end_with_parent()
 
 
 def _once(words: str) -> str:
     """What several ranks have said alike, of the first of them."""
     said: dict[str, str] = {}
     for line in words.splitlines(keepends=True):
-        said.setdefault(_RANK.sub("", line), line)
+        said.setdefault(_RANK_PREFIX.sub("", line), line)
     return "".join(said.values())
 
 
@@ -256,7 +528,7 @@ def lives(folder: Path) -> bool:
             return True
         finally:
             os.close(lock)
-    return any(processes.marked(FOLDER, str(folder)))
+    return any(marked(FOLDER, str(folder)))
 
 
 def last_words(text: str) -> None:

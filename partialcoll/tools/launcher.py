@@ -17,9 +17,7 @@ from .._command import in_job
 from .._core import ffi
 from .._core.mpi import MPI, loaded
 from ..errors import Error
-from .job import Job
-from .processes import end_with_parent
-from .streams import with_streams
+from .job import Job, end_with_parent, with_streams
 
 __all__ = [
     "Launch",
@@ -31,6 +29,7 @@ __all__ = [
     "in_job",
     "library",
     "list_hosts",
+    "mpiexec",
     "own",
     "relaunch",
 ]
@@ -147,6 +146,16 @@ def command(
     elif hosts:
         words += ["-hosts", hosts]
     return words + shlex.split(extra or "")
+
+
+def mpiexec(
+    ranks: int, extra: str | None = None, folder: Path | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Return the words that start a program on so many ranks of this host, and their environment.
+    The files of the job go to `folder`, if one is given."""
+    vendor = flavor()
+    env = {**environment(vendor), **(files(vendor, folder) if folder else {})}
+    return command(find(vendor), vendor, ranks, None, extra), env
 
 
 def list_hosts(text: str) -> str:

@@ -8,22 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from . import report
-from .report import plots
+from . import plots, report
 
-COLUMNS = (
-    "collective",
-    "domain",
-    "ranks",
-    "bytes",
-    "latency_us_avg",
-    "latency_us_p50",
-    "latency_us_p99",
-    "active_mean",
-    "speedup_vs_mpi",
-    "limit_us",
-    "speedup_vs_limit",
-    "wrong",
+COLUMNS = report.columns(
+    "collective domain ranks bytes latency_us_avg latency_us_p50 latency_us_p99 active_mean "
+    "speedup_vs_mpi limit_us speedup_vs_limit wrong"
 )
 
 _ROUNDING = 1e-12  # of a share of the ranks, as csrc/protocol/policy.c allows for it

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import partialcoll as pc
 from partialcoll.tools import environment
-from partialcoll.tools.bench.micro import tune
+from partialcoll.tools.bench import tune
 
 pytestmark = [pytest.mark.mpi, pytest.mark.messages_only]
 

@@ -5,8 +5,7 @@ themselves: one leaves while another one is late."""
 import numpy as np
 import pytest
 
-from partialcoll.tools.sim.events import Events
-from partialcoll.tools.sim.groups import group_reductions
+from partialcoll.tools.sim.simulated import Events, group_reductions
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 

@@ -12,7 +12,7 @@ import c_users
 import device
 import pytest
 
-from partialcoll.tools import c_libraries
+from partialcoll.tools import installed
 
 PROGRAMS = c_users.PROGRAMS / "pmpi"
 ROOT = Path(__file__).resolve().parents[2]
@@ -422,7 +422,7 @@ def test_program_of_another_mpi(other_mpi, clean_environment, how):
     once = {"capture_output": True, "text": True, "timeout": c_users.LIMIT_S}
     plain = subprocess.run(words, env=env, **once)
     assert plain.returncode == 0 and plain.stdout.endswith("the other MPI began\n" * 2)
-    refused = subprocess.run(words, env={**env, "LD_PRELOAD": c_libraries.preload()}, **once)
+    refused = subprocess.run(words, env={**env, "LD_PRELOAD": installed.preload()}, **once)
     assert refused.returncode == 1, refused.stderr
     assert refused.stdout == ("loaded\n" if how == "loaded" else "")
     (line,) = refused.stderr.splitlines()
@@ -431,7 +431,7 @@ def test_program_of_another_mpi(other_mpi, clean_environment, how):
 
 def test_mpiexec_of_another_mpi(build, clean_environment):
     """Each process would be alone, and do the work of all."""
-    env = {**clean_environment, "LD_PRELOAD": c_libraries.preload(), "OMPI_COMM_WORLD_SIZE": "2"}
+    env = {**clean_environment, "LD_PRELOAD": installed.preload(), "OMPI_COMM_WORLD_SIZE": "2"}
     done = subprocess.run(
         [build("full")], env=env, capture_output=True, text=True, timeout=c_users.LIMIT_S
     )
@@ -458,7 +458,7 @@ def test_spawned_processes(build, run, parent, child):
     MPI's."""
 
     def words(who):
-        preload = c_libraries.preload() if who == "preloaded" else ""
+        preload = installed.preload() if who == "preloaded" else ""
         return ["/usr/bin/env", f"LD_PRELOAD={preload}", build("spawn")]
 
     settings = {"PARTIALCOLL_QUORUM": "full", "PARTIALCOLL_ALL": "1", "PARTIALCOLL_REPORT": "1"}
@@ -469,7 +469,7 @@ def test_spawned_processes(build, run, parent, child):
 
 
 def test_program_without_mpi(build, clean_environment):
-    env = {**clean_environment, "LD_PRELOAD": c_libraries.preload(), "PARTIALCOLL_REPORT": "1"}
+    env = {**clean_environment, "LD_PRELOAD": installed.preload(), "PARTIALCOLL_REPORT": "1"}
     done = subprocess.run(
         [build("quiet")], env=env, capture_output=True, text=True, timeout=c_users.LIMIT_S
     )
@@ -521,7 +521,7 @@ def test_fortran_of_an_extension(run, tmp_path):
 @pytest.mark.parametrize("library", ["libpartialcoll", "libpartialcoll_preload"])
 def test_names(library):
     """What the libraries show to others, and that the interposer calls MPI past itself."""
-    path = str(c_libraries._library(library))
+    path = str(installed._library(library))
     shown = subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
     defined = re.findall(r" [TWVBD] (\w+)", shown)
     wanted = re.findall(r" U (\w+)", shown)
@@ -552,7 +552,7 @@ def test_the_page_names_what_is_replaced():
     sources = "".join(p.read_text() for p in (COMPAT / "interposer").glob("*.c"))
     defined = re.findall(r"^int (MPI_\w+)\(", sources, re.MULTILINE)
     assert taken == set(defined)
-    path = str(c_libraries._library("libpartialcoll_preload"))
+    path = str(installed._library("libpartialcoll_preload"))
     shown = subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
     of_c = set(re.findall(r" T (MPI_[A-Z][a-z]\w*)", shown))  # the others are Fortran's
     assert {"MPI_Allreduce", "MPI_Finalize"} <= of_c <= taken

@@ -29,8 +29,8 @@ from partialcoll.decentralized.momentum import BoundedMomentum
 from partialcoll.decentralized.pace import Pace
 from partialcoll.decentralized.shared_model import SharedModel
 from partialcoll.decentralized.thread import CommunicationThread
-from partialcoll.tools.sim.collectives import neighbor_exchanges
-from partialcoll.tools.sim.tasks import Logistic, Quadratic
+from partialcoll.tools.sim.ranks import Logistic, Quadratic
+from partialcoll.tools.sim.simulated import neighbor_exchanges
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 

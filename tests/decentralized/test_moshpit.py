@@ -10,7 +10,7 @@ from together import World
 
 import partialcoll as pc
 from partialcoll.decentralized import GlobalSum, Moshpit
-from partialcoll.tools.sim.groups import group_reductions
+from partialcoll.tools.sim.simulated import group_reductions
 
 pytestmark = pytest.mark.one_domain
 

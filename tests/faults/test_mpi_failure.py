@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from partialcoll.tools.bench.faults import killing, mpi_failure
+from partialcoll.tools.bench.faults import killing
 
 SAID = """[node:{pid}] *** Process received signal ***
 [node:{pid}] Signal: Segmentation fault (11)
@@ -34,8 +34,8 @@ def said(pid, function="ompi_comm_revoke_local"):
 
 def test_what_is_printed():
     both = said(17) + "something else\n" + said(4) + said(5, "pcoll_handle_start")
-    assert mpi_failure.ended_by_mpi(both) == {17, 4}
-    assert mpi_failure.ended_by_mpi("ompi_comm_revoke_local") == set()
+    assert killing.ended_by_mpi(both) == {17, 4}
+    assert killing.ended_by_mpi("ompi_comm_revoke_local") == set()
 
 
 class Job(killing.KilledJob):

@@ -34,11 +34,12 @@ PY_LAYERS = [
     {"__main__", "tour"},
 ]
 TOOLS_LAYERS = [
-    {"ends", "processes", "streams"},
     {"job"},
-    {"launcher", "report", "info", "memory", "environment"},
-    {"c_libraries", "doctor", "skewed"},
-    {"bench", "sim"},
+    {"environment", "launcher", "report"},
+    {"installed", "plots"},
+    {"doctor", "skewed"},
+    {"bench"},
+    {"sim"},
     {"cli"},
 ]
 # What only these packages may import; the rest serves all frameworks.

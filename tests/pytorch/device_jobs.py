@@ -408,7 +408,7 @@ def around_the_optimizer():
 
 def bench_gpu():
     """The command has nothing to run on, but what it measures with works."""
-    from partialcoll.tools.bench.micro import gpu
+    from partialcoll.tools.bench import gpu
 
     place = gpu.Device(comm, device)
     rows = [row for n in (1, 5000) for row in gpu.measure(comm, place, n, 2, {})]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from partialcoll.tools import c_libraries, launcher
+from partialcoll.tools import installed, launcher
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "compat"
 LIMIT_S = 120
@@ -47,7 +47,7 @@ def run(words, environment, folder, ranks=3, settings=None, preload=False):
     env.update({k: v for k, v in launched.items() if "ALLOW_RUN_AS_ROOT" in k})
     env.update(launcher.files(vendor, Path(folder)))
     if preload:
-        env["LD_PRELOAD"] = c_libraries.preload()
+        env["LD_PRELOAD"] = installed.preload()
     return subprocess.run(
         [*job, *words], env=env, capture_output=True, text=True, timeout=LIMIT_S, cwd=folder
     )

@@ -4,9 +4,7 @@
 import numpy as np
 
 from partialcoll.decentralized import GlobalSum
-from partialcoll.tools.sim.buffers import SimulatedBuffer, buffers
-from partialcoll.tools.sim.collectives import reductions
-from partialcoll.tools.sim.events import Events, latencies
+from partialcoll.tools.sim.simulated import Events, SimulatedBuffer, buffers, latencies, reductions
 from partialcoll.topology import Topology
 
 

@@ -19,19 +19,21 @@ from schema import validate
 from partialcoll.errors import Error
 from partialcoll.grid import Grid
 from partialcoll.tools import launcher
-from partialcoll.tools.bench.train import limits, strategies
+from partialcoll.tools.bench.train import delays as limits
+from partialcoll.tools.bench.train import strategies
 from partialcoll.tools.bench.train.delays import (
     Pattern,
     Waits,
     chosen,
     durations,
     limit,
+    meeting_limit,
+    meeting_seconds,
     step_seconds,
 )
-from partialcoll.tools.bench.train.limits import meeting_limit, meeting_seconds
 from partialcoll.tools.bench.train.strategies import STRATEGIES, topologies
 from partialcoll.tools.cli import main
-from partialcoll.tools.cli.train import TASKS
+from partialcoll.tools.cli.bench import TASKS
 from partialcoll.topology import Topology
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.in_turns]
@@ -355,7 +357,7 @@ def test_topologies_of_strategies():
 def test_last_moment():
     """Half of the ranks, rounded up, and a tenth of the time of the slowest of these, or a
     second."""
-    from partialcoll.tools.bench.train.end import last_moment
+    from partialcoll.tools.bench.train.course import last_moment
 
     assert last_moment([], 1) == last_moment([1.0], 4) == last_moment([1.0], 3) == float("inf")
     assert last_moment([20.0], 2) == pytest.approx(22)
@@ -369,7 +371,7 @@ def test_last_moment():
 def test_ending(comm):
     """The others' ends come without waiting. Who has made all steps is done; one that has made
     none goes on until half of the ranks have ended, and not for long then."""
-    from partialcoll.tools.bench.train.end import Ending
+    from partialcoll.tools.bench.train.course import Ending
 
     ending = Ending(comm, 3)
     ending.begin()
@@ -386,7 +388,7 @@ def test_ending(comm):
 def test_distances(comm):
     """Of rows, against numpy."""
     pytest.importorskip("torch")
-    from partialcoll.tools.bench.train.copies import distances
+    from partialcoll.tools.bench.train.course import distances
 
     everybody = np.random.default_rng(3).normal(size=(comm.size, 4, 7))
     mean, found = distances(comm, everybody[comm.rank].copy())
@@ -398,7 +400,7 @@ def test_distances(comm):
 def test_copies(tasks):
     """After every so many steps; of a step that was never made, the newest of that moment."""
     torch = pytest.importorskip("torch")
-    from partialcoll.tools.bench.train.copies import Copies
+    from partialcoll.tools.bench.train.course import Copies
 
     model = torch.nn.Linear(1, 1, bias=False)
     copies = Copies(model, 2)
@@ -420,7 +422,7 @@ def test_courses(comm, tasks):
     """Of copies that say who made them: the mean's loss, one rank's own, and distances; the model
     that is trained stays as it is. The slow rank 0 counts with what it had."""
     torch = pytest.importorskip("torch")
-    from partialcoll.tools.bench.train.copies import Copies, own_models_course, replicas_course
+    from partialcoll.tools.bench.train.course import Copies, own_models_course, replicas_course
 
     task = tasks.Hyperplane(options(size=8, batch=64), comm.rank, comm.size)
     task.start(0)
@@ -573,7 +575,7 @@ def test_sorted_digits(tasks):
 
 def test_data_of_other_tasks():
     pytest.importorskip("torch")
-    from partialcoll.tools.cli.train import fits
+    from partialcoll.tools.cli.bench import fits
 
     given = argparse.Namespace(topology=None, grid=None, data="sorted", task="hyperplane")
     with pytest.raises(Error, match="--data: expected shared with hyperplane, got sorted"):
@@ -865,7 +867,7 @@ def test_refused_by_the_ranks(clean_environment):
 )
 def test_what_does_not_fit_the_ranks(topology, grid, said):
     pytest.importorskip("torch")
-    from partialcoll.tools.cli.train import fits
+    from partialcoll.tools.cli.bench import fits
 
     more = {"data": "shared", "task": "digits", "pattern": Pattern(), "respawn": False}
     fits(argparse.Namespace(topology=["ring", "star"], grid="2x4", **more), 8)

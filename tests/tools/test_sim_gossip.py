@@ -12,8 +12,7 @@ from together import Watched
 from partialcoll.tools.cli import main
 from partialcoll.tools.cli.sim import METHODS, commands
 from partialcoll.tools.sim import gossip
-from partialcoll.tools.sim.buffers import buffers
-from partialcoll.tools.sim.events import Events, latencies
+from partialcoll.tools.sim.simulated import Events, buffers, latencies
 from partialcoll.topology import Topology
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]

@@ -11,9 +11,8 @@ import pytest
 from partialcoll.grid import Grid
 from partialcoll.tools.cli import main
 from partialcoll.tools.cli.sim import AVERAGERS, commands
-from partialcoll.tools.sim import averaging, moshpit
-from partialcoll.tools.sim.events import Events
-from partialcoll.tools.sim.groups import group_reductions
+from partialcoll.tools.sim import moshpit
+from partialcoll.tools.sim.simulated import Events, group_reductions
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
@@ -90,7 +89,7 @@ def compared(sides, peers, keys, losses):
     values = first_values(peers)
     grid, cells = Grid(sides, peers), np.arange(peers)
     random = np.random.default_rng(0)
-    arithmetic = averaging.Moshpit(values.copy(), grid, cells, keys, losses, random)
+    arithmetic = moshpit.GridGroups(values.copy(), grid, cells, keys, losses, random)
     return arithmetic, Engine(values.copy(), sides)
 
 
@@ -166,7 +165,7 @@ def test_dynamic_keys_on_an_under_full_grid():
     assert rows[900, "dynamic"]["rounds_to_1e-9"] <= 4.2 < rows[900, "static"]["rounds_to_1e-9"]
 
 
-@pytest.mark.parametrize("losses", averaging.LOSSES)
+@pytest.mark.parametrize("losses", moshpit.LOSSES)
 @pytest.mark.parametrize("method", AVERAGERS)
 def test_the_sum_is_conserved(method, losses):
     """Whoever fails, on full and under-full grids, with lines that have outgrown their side."""
@@ -181,16 +180,16 @@ def test_void_rounds():
     values = np.arange(6.0)
     groups = np.array([0, 0, 0, 1, 1, 1])
     there = np.array([True, True, False, True, True, True])
-    void = averaging.group_means(values, groups, there, "void")
+    void = moshpit.group_means(values, groups, there, "void")
     np.testing.assert_array_equal(void, [0, 1, 2, 4, 4, 4])
-    absent = averaging.group_means(values, groups, there, "absent")
+    absent = moshpit.group_means(values, groups, there, "absent")
     np.testing.assert_array_equal(absent, [0.5, 0.5, 2, 4, 4, 4])
 
 
 def test_who_missed_a_round_keeps_its_cell():
     """Its group moves on without it, or, where the round was void, not at all."""
     for losses, stay in (("absent", {2}), ("void", {0, 2, 4, 6})):
-        averager = averaging.Moshpit(
+        averager = moshpit.GridGroups(
             np.arange(8.0), Grid((4, 2)), np.arange(8), "dynamic", losses, None
         )
         before = averager.cells.copy()
@@ -209,7 +208,7 @@ def test_lines_that_hold_too_many_split():
     lines = np.array([5, 3, 3, 5, 3, 3, 3, 8, 3, 3])
     left_over = set()
     for seed in range(100):
-        split = averaging.Split(lines, 3, np.random.default_rng(seed))
+        split = moshpit.Split(lines, 3, np.random.default_rng(seed))
         assert split.largest == 7
         sizes = np.bincount(split.groups)
         np.testing.assert_array_equal(sorted(sizes), [1, 1, 2, 3, 3])
@@ -220,7 +219,7 @@ def test_lines_that_hold_too_many_split():
             np.testing.assert_array_equal(split.positions[members], np.arange(len(members)))
         left_over |= set(np.nonzero((split.sizes == 1) & (lines == 3))[0])
     assert left_over == set(np.nonzero(lines == 3)[0])
-    whole = averaging.Split(lines, 7, None)
+    whole = moshpit.Split(lines, 7, None)
     np.testing.assert_array_equal(whole.sizes, np.bincount(lines)[lines])
 
 

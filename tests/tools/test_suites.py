@@ -14,7 +14,7 @@ RANK = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(BENCH)!r})
 from mpi4py import MPI
-from lib.suite_rank import READY, Outcome, leave
+from peers.suite_rank import READY, Outcome, leave
 
 rank = MPI.COMM_WORLD.rank
 leave(READY, rank, Outcome("passed"))
@@ -37,9 +37,9 @@ def suite(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCH))
     for name in [name for name in sys.modules if name.split(".")[0] in ("lib", "peers")]:
         monkeypatch.delitem(sys.modules, name)
-    import lib.suite
+    import peers.suites
 
-    return lib.suite
+    return peers.suites
 
 
 def test_outcomes(suite, tmp_path):

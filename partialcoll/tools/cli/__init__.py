@@ -56,7 +56,7 @@ def commands() -> None:
 @click.option("--json", "as_json", is_flag=True, help="as JSON")
 def info(as_json: bool) -> None:
     """Versions, MPI library, thread level, build."""
-    from ..info import show
+    from ..installed import show
 
     show(as_json)
 
@@ -85,13 +85,13 @@ def config(**wanted: bool) -> None:
 
     mpicc prog.c $(partialcoll config --cflags --libs)
     """
-    from .. import c_libraries
+    from .. import installed
 
     answers = {
-        "cflags": c_libraries.cflags,
-        "libs": c_libraries.libs,
-        "pkgconfigdir": c_libraries.pkg_config_folder,
-        "cmakedir": c_libraries.cmake_folder,
+        "cflags": installed.cflags,
+        "libs": installed.libs,
+        "pkgconfigdir": installed.pkg_config_folder,
+        "cmakedir": installed.cmake_folder,
     }
     words = [answer() for name, answer in answers.items() if wanted[name]]
     if not words:
@@ -105,9 +105,9 @@ def preload() -> None:
 
     LD_PRELOAD=$(partialcoll preload) PARTIALCOLL_ALL=1 PARTIALCOLL_QUORUM=... mpiexec ...
     """
-    from .. import c_libraries
+    from .. import installed
 
-    click.echo(c_libraries.preload())
+    click.echo(installed.preload())
 
 
 def _one_line(text: str) -> str:

@@ -136,13 +136,7 @@ _add(
         None,
         "how many times the distance seen lately keys may be away (default: that of pc.Lattice)",
     ),
-    option(
-        "--slow",
-        values.SLOWNESS,
-        1.0,
-        "rank 0 takes K times as long for a step",
-        metavar="K",
-    ),
+    option("--slow", values.SLOWNESS, 1.0, "rank 0 takes K times as long for a step", metavar="K"),
     option(
         "--stopped",
         values.STEPS,
@@ -218,10 +212,7 @@ _add(
         "not come, the others average without it (default void)",
     ),
     option(
-        "--rounds",
-        values.POSITIVE_INT,
-        50,
-        "after which a run is given up, and counted as so many",
+        "--rounds", values.POSITIVE_INT, 50, "after which a run is given up, and counted as so many"
     ),
     option(
         "--until",

@@ -12,7 +12,7 @@ from typing import Any, Callable
 import click
 
 from ...errors import Error
-from .. import environment, launcher, memory
+from .. import environment, launcher
 from ..job import last_words
 
 _RANK_BYTES = 32 << 20  # a Python process with MPI, at the very least
@@ -35,7 +35,7 @@ def checked(check: Check, options: SimpleNamespace, ranks: int, but: str = "") -
 
 def check_memory(ranks: int, hosts: str | None) -> None:
     """UsageError for more ranks than this machine can have."""
-    most = max(1, memory.available() // _RANK_BYTES)
+    most = max(1, environment.available_memory() // _RANK_BYTES)
     if ranks > most and not hosts:
         here = "what the memory of this machine allows"
         raise click.UsageError(f"-n: expected 1 to {most} ranks ({here}), got {ranks}")

@@ -13,22 +13,21 @@ import sys
 from typing import Any, Callable
 
 from ..._core import launch
-from .. import info, launcher
-from ..processes import end_with_parent
-from . import finding, installation, stale
-from .finding import Finding, fine
-from .machine import MACHINE
+from .. import installed, launcher
+from ..job import end_with_parent
+from . import checks, stale
+from .checks import MACHINE, Facts, Finding, fine
 
 _BEGIN_S = 60  # for MPI to begin
 
 INSTALLATION = (
-    installation.check_mpi,
-    installation.check_two_mpis,
-    installation.check_launcher,
-    installation.check_threads,
-    installation.check_ulfm,
-    installation.check_cuda,
-    installation.check_torch,
+    checks.check_mpi,
+    checks.check_two_mpis,
+    checks.check_launcher,
+    checks.check_threads,
+    checks.check_ulfm,
+    checks.check_cuda,
+    checks.check_torch,
 )
 
 
@@ -36,15 +35,11 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it says nothing"])[-1]
 
 
-def _facts_of_another_process() -> installation.Facts:
+def _facts_of_another_process() -> Facts:
     words = launcher.own("info", "--json")
     try:
         done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            timeout=_BEGIN_S,
-            preexec_fn=end_with_parent,
+            words, capture_output=True, text=True, timeout=_BEGIN_S, preexec_fn=end_with_parent
         )
     except subprocess.TimeoutExpired:
         return {"error": f"MPI did not begin within {_BEGIN_S} s in a process of its own"}
@@ -54,27 +49,27 @@ def _facts_of_another_process() -> installation.Facts:
     return _document(done.stdout)
 
 
-def _document(text: str) -> installation.Facts:
+def _document(text: str) -> Facts:
     """The JSON in what was printed: libraries below MPI print what they find, some of it there."""
     for start in re.finditer(r"^\{", text, re.MULTILINE):
         with contextlib.suppress(ValueError):
-            facts: installation.Facts = json.JSONDecoder().raw_decode(text, start.start())[0]
+            facts: Facts = json.JSONDecoder().raw_decode(text, start.start())[0]
             return facts
     return {"error": f"partialcoll info says no facts: {_last_line(text)}"}
 
 
-def _facts() -> installation.Facts:
+def _facts() -> Facts:
     """Those of `partialcoll info`; where MPI does not begin, why: an "error", or a "launcher"."""
     if not launcher.in_job():
         return _facts_of_another_process()
     try:
         foreign = launch.foreign(launcher.flavor())
-        return {"launcher": foreign} if foreign else info.collect()
+        return {"launcher": foreign} if foreign else installed.collect()
     except Exception as error:  # whatever it is, the other ranks are not to wait for this one
         return {"error": f"{error}" or type(error).__name__}
 
 
-def _same_everywhere(of_ranks: list[installation.Facts]) -> Finding:
+def _same_everywhere(of_ranks: list[Facts]) -> Finding:
     """Do all ranks run the same?"""
     names = ("partialcoll", "mpi library", "mpi4py", "python", "numpy")
     seen = {name: {str(facts[name]) for facts in of_ranks if name in facts} for name in names}
@@ -97,14 +92,14 @@ def _ask(check: Callable[[Any], Finding], about: Any) -> Finding:
         return Finding(check.__name__, "note", f"could not look: {type(error).__name__}: {error}")
 
 
-def _look(facts: installation.Facts, local: int, remove: bool) -> list[Finding]:
+def _look(facts: Facts, local: int, remove: bool) -> list[Finding]:
     of_installation = [_ask(check, facts) for check in INSTALLATION]
     of_machine = [_ask(check, local) for check in MACHINE]
     left = [_ask(check, remove) for check in (stale.check_stale, stale.check_launchers)]
     return [*of_installation, *of_machine, *left]
 
 
-def _in_job(facts: installation.Facts, remove: bool) -> tuple[dict[Finding, list[int]], int] | None:
+def _in_job(facts: Facts, remove: bool) -> tuple[dict[Finding, list[int]], int] | None:
     """What all ranks have found, on the first one."""
     from ..._core.mpi import MPI
 
@@ -114,17 +109,17 @@ def _in_job(facts: installation.Facts, remove: bool) -> tuple[dict[Finding, list
     host.Free()
     if found is None:
         return None
-    merged = finding.merge([findings for _, findings in found])
+    merged = checks.merge([findings for _, findings in found])
     merged[_same_everywhere([facts for facts, _ in found])] = list(range(comm.size))
     return merged, comm.size
 
 
 def _show(merged: dict[Finding, list[int]], size: int, as_json: bool) -> None:
     if as_json:
-        rows = finding.rows(merged)
+        rows = checks.rows(merged)
         print(json.dumps({"schema": 1, "command": "doctor", "ranks": size, "rows": rows}, indent=2))
         return
-    for line in finding.lines(merged, size):
+    for line in checks.lines(merged, size):
         print(line)
 
 
@@ -134,7 +129,7 @@ def main(as_json: bool, remove: bool) -> int:
     if launcher.in_job() and "mpi4py.MPI" in sys.modules:
         found = _in_job(facts, remove)
     else:
-        found = finding.merge([_look(facts, 1, remove)]), 1
+        found = checks.merge([_look(facts, 1, remove)]), 1
     if found is None or (found[1] == 1 and not launch.is_first()):
         return 0
     _show(*found, as_json)

@@ -24,19 +24,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .. import job
-from ..processes import shared_files
-from .finding import Finding, fine
+from ..job import shared_files
+from .checks import Finding, fine
 
 _SHARED = Path("/dev/shm")
 _JOBS = "partialcoll-"  # their folders
-_NAMES = (
-    "mpich_shm_*",
-    "Intel_MPI_*",
-    "ucx_shm_*",
-    "vader_segment.*",
-    "sm_segment.*",
-    f"{_JOBS}*",
-)
+_NAMES = ("mpich_shm_*", "Intel_MPI_*", "ucx_shm_*", "vader_segment.*", "sm_segment.*", f"{_JOBS}*")
 _LAUNCHER = re.compile("(?:ompi|prted)\\.([0-9]+)")  # its folder, and its process
 _WHILE = 600.0  # seconds, in which a job has mapped what it has made
 _ALL_PROCESSES = "pid:[4026531836]"  # what the kernel calls the first namespace

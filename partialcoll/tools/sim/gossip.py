@@ -32,29 +32,21 @@ from ...decentralized import (
     metropolis,
 )
 from ...topology import Topology, pairing
-from .. import report
-from ..report import plots
-from .buffers import SimulatedBuffer, buffers
-from .collectives import neighbor_exchanges, reductions
-from .events import Events, latencies
-from .groups import group_reductions
-from .ranks import SimulatedRank
-from .tasks import TASKS, Task
+from .. import plots, report
+from .ranks import TASKS, SimulatedRank, Task
+from .simulated import (
+    Events,
+    SimulatedBuffer,
+    buffers,
+    group_reductions,
+    latencies,
+    neighbor_exchanges,
+    reductions,
+)
 
-COLUMNS = (
-    "method",
-    "topology",
-    "ranks",
-    "rate",
-    "seed",
-    "time",
-    "communications",
-    "consensus",
-    "loss",
-    "excess",
-    "steps",
-    "steps_slow",
-    "skipped",
+COLUMNS = report.columns(
+    "method topology ranks rate seed time communications consensus loss excess steps steps_slow "
+    "skipped"
 )
 MOST_RANKS = 1 << 16
 
@@ -199,11 +191,7 @@ def _localsgd(world: World) -> list[Process]:
     handles, totals = world.reductions(first.shape[1]), world.reductions(first.shape[1] + 1)
     return [
         LocalSGD(
-            x,
-            handle,
-            local_steps=_local_steps(world),
-            learning_rate=rate,
-            total=GlobalSum(total),
+            x, handle, local_steps=_local_steps(world), learning_rate=rate, total=GlobalSum(total)
         )
         for x, handle, total in zip(first, handles, totals)
     ]

@@ -12,26 +12,14 @@ from typing import Any
 import numpy as np
 
 from ..._core.simulator import simulator
-from .. import memory, report, skewed
-from ..report import plots
+from .. import environment, plots, report, skewed
 from . import network
 
 ffi, lib, check = simulator.ffi, simulator.lib, simulator.check
 
-COLUMNS = (
-    "collective",
-    "ranks",
-    "bytes",
-    "latency_us_avg",
-    "latency_us_p50",
-    "latency_us_p99",
-    "latency_us_max",
-    "activation_us",
-    "active_mean",
-    "speedup_vs_mpi",
-    "limit_us",
-    "speedup_vs_limit",
-    "wrong",
+COLUMNS = report.columns(
+    "collective ranks bytes latency_us_avg latency_us_p50 latency_us_p99 latency_us_max "
+    "activation_us active_mean speedup_vs_mpi limit_us speedup_vs_limit wrong"
 )
 MOST_RANKS = 1 << 20
 
@@ -72,7 +60,7 @@ def check_ranks(options: SimpleNamespace) -> None:
         check(lib.pcoll_skew_memory(skew, handle, bytes_))
         return int(bytes_[0])
 
-    largest = memory.most(needed, MOST_RANKS)
+    largest = environment.largest_in_memory(needed, MOST_RANKS)
     if largest == 0:
         raise ValueError(
             f"--count: the memory of this machine does not hold one rank with {options.count}"

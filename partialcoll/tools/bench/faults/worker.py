@@ -21,7 +21,7 @@ from partialcoll import elastic
 from partialcoll._core.ffi import check, ffi, lib
 
 from ...._core.mpi import MPI
-from .records import DEPOSIT, END, GROWN, OUTAGE, ROUND, Life, Log, Record, lives
+from .oracle import DEPOSIT, END, GROWN, OUTAGE, ROUND, Life, Log, Record, lives
 
 
 class Worker:

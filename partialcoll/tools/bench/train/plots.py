@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...report import plots
+from ... import plots
 
 COLORS = {
     "allreduce": "#5f6368",

@@ -28,19 +28,9 @@ from . import strategies
 from .tasks import TASKS
 
 COMMIT = 10  # steps from one commit to the next
-COLUMNS = (
-    "strategy",
-    "pattern",
-    "ranks",
-    "steps_per_s",
-    "steps_per_s_none",
-    "part_of_none",
-    "part_with_fewer",
-    "kills",
-    "replaced",
-    "pause_s",
-    "replicas_identical",
-    "final_loss",
+COLUMNS = report.columns(
+    "strategy pattern ranks steps_per_s steps_per_s_none part_of_none part_with_fewer kills "
+    "replaced pause_s replicas_identical final_loss"
 )
 
 

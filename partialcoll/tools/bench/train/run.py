@@ -30,27 +30,14 @@ from ....torch._fingerprints import hash_tensors
 from ... import report
 from ..turns import meet
 from . import plots, replaced, strategies
-from .copies import COPIES, Copies, final_distance, own_models_course, replicas_course
-from .delays import Waits, durations, limit
-from .end import Ending
-from .limits import STEPS, drawn, meeting_limit
+from .course import COPIES, Copies, Ending, final_distance, own_models_course, replicas_course
+from .delays import STEPS, Waits, drawn, durations, limit, meeting_limit
 from .strategies import STRATEGIES
 from .tasks import TASKS, Task
 
-COLUMNS = (
-    "strategy",
-    "topology",
-    "steps_per_s",
-    "speedup_vs_allreduce",
-    "limit",
-    "final_loss",
-    "accuracy",
-    "consensus",
-    "communications",
-    "included_ratio",
-    "wait_s",
-    "replicas_identical",
-    "seed",
+COLUMNS = report.columns(
+    "strategy topology steps_per_s speedup_vs_allreduce limit final_loss accuracy consensus "
+    "communications included_ratio wait_s replicas_identical seed"
 )
 
 

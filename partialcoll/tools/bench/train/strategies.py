@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from .delays import Waits
-from .limits import Meetings, everybody, groups, neighbors
+from .delays import Meetings, Waits, everybody, groups, neighbors
 
 
 @dataclass(frozen=True)

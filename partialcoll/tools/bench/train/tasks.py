@@ -344,8 +344,4 @@ class Sequences(Classification):
         return np.concatenate([np.roll(drawn, k, axis=1) for k in rotations])
 
 
-TASKS: dict[str, type[Task]] = {
-    "hyperplane": Hyperplane,
-    "digits": Digits,
-    "sequences": Sequences,
-}
+TASKS: dict[str, type[Task]] = {"hyperplane": Hyperplane, "digits": Digits, "sequences": Sequences}

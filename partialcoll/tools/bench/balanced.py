@@ -18,28 +18,14 @@ import numpy as np
 
 import partialcoll as pc
 
-from ...._core.buffers import Array
-from ...._core.mpi import MPI
-from ... import report, skewed
-from ...report import plots
-from .. import placements, turns
+from ..._core.buffers import Array
+from ..._core.mpi import MPI
+from .. import plots, report, skewed
+from . import turns
 
-COLUMNS = (
-    "collective",
-    "domain",
-    "algorithm",
-    "ranks",
-    "bytes",
-    "latency_us_avg",
-    "latency_us_p50",
-    "latency_us_p99",
-    "speedup_vs_mpi",
-    "limit_us",
-    "speedup_vs_limit",
-    "bandwidth_gbs",
-    "busbw_gbs",
-    "active_mean",
-    "wrong",
+COLUMNS = report.columns(
+    "collective domain algorithm ranks bytes latency_us_avg latency_us_p50 latency_us_p99 "
+    "speedup_vs_mpi limit_us speedup_vs_limit bandwidth_gbs busbw_gbs active_mean wrong"
 )
 _BATCH_BYTES = 8 << 20  # of a batch, so that large messages have few calls
 _MOST_CALLS = 100
@@ -132,7 +118,7 @@ def of_kind(
 
     name = f"{kind.name} (zero copy)" if zero_copy else kind.name
     received = None if zero_copy else recv
-    made = placements.handles(comm, kind.domains, make, f"bench balanced, {kind.name}")
+    made = turns.handles(comm, kind.domains, make, f"bench balanced, {kind.name}")
     return [of_handle(name, handle, received) for handle in made]
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..._core import files
-from .rows import Row, writing
+from .._core import files
+from .report import Row, writing
 
 GRAY, BLUE, INK = "#9aa0a6", "#1a73e8", "#202124"
 _REFERENCES = ("memcpy", "mpi", "MPI_Allreduce")  # what the others are compared with
@@ -52,12 +52,7 @@ def legend_below(panels: Any, columns: int) -> None:
             found.setdefault(label, line)
     columns = max(1, min(columns, len(found)))
     panels.flat[0].figure.legend(
-        found.values(),
-        found,
-        loc="outside lower center",
-        ncols=columns,
-        fontsize=8,
-        frameon=False,
+        found.values(), found, loc="outside lower center", ncols=columns, fontsize=8, frameon=False
     )
 
 

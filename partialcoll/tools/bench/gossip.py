@@ -13,10 +13,9 @@ import numpy as np
 
 import partialcoll as pc
 
-from ...._core.mpi import MPI
-from ... import report
-from ...report import plots
-from ..turns import by_turns, meet
+from ..._core.mpi import MPI
+from .. import plots, report
+from .turns import by_turns, meet
 
 COLUMNS = ("op", "codec", "peers", "bytes", "gbs", "latency_us", "sum_error")
 # Models that an operation moves: what is read and what is written, of other ranks' memory or of

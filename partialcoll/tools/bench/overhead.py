@@ -11,12 +11,11 @@ import numpy as np
 
 import partialcoll as pc
 
-from ...._core import buffers
-from ...._core.ffi import check, ffi, lib
-from ...._core.mpi import MPI
-from ... import report
-from ...report import plots
-from ..turns import by_turns, per_call, start_and_wait
+from ..._core import buffers
+from ..._core.ffi import check, ffi, lib
+from ..._core.mpi import MPI
+from .. import plots, report
+from .turns import by_turns, per_call, start_and_wait
 
 COLUMNS = ("call", "us")
 _CALLS = 1000

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed here, for `partialcoll info` and for bug reports."""
+"""What is installed here: versions for `partialcoll info` and bug reports, and the libraries for C
+users, with what a compiler needs to use them."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ import json
 import os
 import platform
 import sys
+from pathlib import Path
 from typing import Any
 
-_FAILURES = {
-    True: "the others are told",
-    False: "the job ends (docs/faults.md)",
-}
+from ..errors import Error
+from . import launcher
+
+_FAILURES = {True: "the others are told", False: "the job ends (docs/faults.md)"}
 
 
 def collect() -> dict[str, Any]:
@@ -81,3 +83,50 @@ def show(as_json: bool) -> None:
         return
     for name, value in facts.items():
         print(f"{name:18} {value}")
+
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def _library(prefix: str) -> Path:
+    """The library for the MPI that mpi4py loads."""
+    path = _PACKAGE / "lib" / f"{prefix}_{launcher.abi()}.so"
+    if not path.exists():
+        built = sorted(p.name for p in path.parent.glob(f"{prefix}_*.so"))
+        raise Error(
+            f"{path} does not exist ({', '.join(built) or 'none'} built): install partialcoll with "
+            "the mpicc of the MPI that mpi4py uses; in a checkout, `python setup.py build_ext "
+            "--inplace` makes it"
+        )
+    return path
+
+
+def cflags() -> str:
+    """What the compiler needs to find partialcoll.h."""
+    return f"-I{_PACKAGE / 'include'}"
+
+
+def libs() -> str:
+    """What the linker needs, the place for the program's start included."""
+    library = _library("libpartialcoll")
+    name = library.stem[len("lib") :]
+    return f"-L{library.parent} -Wl,-rpath,{library.parent} -l{name}"
+
+
+def pkg_config_folder() -> str:
+    """For PKG_CONFIG_PATH: there is a file for each MPI that the package is built for."""
+    return str(_PACKAGE / "lib" / "pkgconfig")
+
+
+def cmake_folder() -> str:
+    """For partialcoll_DIR: the package chooses the library by the MPI that CMake finds."""
+    return str(_PACKAGE / "cmake")
+
+
+def preload() -> str:
+    """Path of the interposer, for LD_PRELOAD. Debian has another name for MPICH's library than the
+    interposer of a wheel looks for: what has the one and needs the other comes before it there."""
+    words = [_library("libpartialcoll_preload")]
+    if launcher.library().startswith("libmpich."):
+        words = [p for p in [_PACKAGE / "lib/debian/libmpi.so.12"] if p.exists()] + words
+    return ":".join(map(str, words))

@@ -12,11 +12,10 @@ import numpy as np
 
 import partialcoll as pc
 
-from ...._core.mpi import MPI
-from ... import report, skewed
-from ...report import plots
-from .. import placements
-from ..turns import start_and_wait
+from ..._core.mpi import MPI
+from .. import plots, report, skewed
+from . import turns
+from .turns import start_and_wait
 
 COLUMNS = ("state", "domain", "ranks", "cpu_percent_per_rank")
 
@@ -38,7 +37,7 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
         )
 
     rows = []
-    for handle in placements.handles(comm, options.domain, make, "bench idle"):
+    for handle in turns.handles(comm, options.domain, make, "bench idle"):
         rows += _measure(handle, options.seconds, comm)
     return rows
 
@@ -53,10 +52,7 @@ def _measure(handle: pc.AllreduceHandle, seconds: float, comm: MPI.Intracomm) ->
         meet()
 
     rows = []
-    for state, action in (
-        ("idle", lambda: time.sleep(seconds)),
-        ("waiting", wait_for_last),
-    ):
+    for state, action in (("idle", lambda: time.sleep(seconds)), ("waiting", wait_for_last)):
         meet()
         percent = comm.gather(_cpu_percent(action))
         if percent is not None:

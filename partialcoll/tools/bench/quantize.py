@@ -11,11 +11,10 @@ import numpy as np
 
 import partialcoll as pc
 
-from ...._core.mpi import MPI
-from ...._core.pure import check, ffi, lib
-from ... import report
-from ...report import plots
-from ..turns import by_turns, per_call
+from ..._core.mpi import MPI
+from ..._core.pure import check, ffi, lib
+from .. import plots, report
+from .turns import by_turns, per_call
 
 COLUMNS = ("codec", "bits", "direction", "bytes", "gbs", "share", "max_error", "ratio")
 _DISTANCE = 0.01  # of the keys; elements are of standard deviation 1

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's own tests of torch.distributed, on one rank of a job; see suite_torch.py.
+"""What runs a test suite on each rank of a job of suites.py, and leaves the outcomes.
 
-The suite is in torch's wheel and is run from there. Its tests ask by name for which backend they
-are: all of them take ours for gloo. Some, of groups of ranks 1 and 2, run on less than 8 ranks only
-where the environment says that the backend is MPI; with 3 or more it does, on both sides. Needs
-expecttest.
+As a script it runs torch's own tests of torch.distributed, which are in torch's wheel. The tests
+ask by name which backend they run on: all of them take ours for gloo. Some tests, of groups of
+ranks 1 and 2, run on fewer than 8 ranks only if the environment says that the backend is MPI; with
+3 or more ranks it does, on both sides. Needs expecttest.
 
-    suite_torch_rank.py RANKS             the names of the tests, and the suite's digest
-    suite_torch_rank.py BACKEND TEST...   runs them; each rank leaves its outcomes
+    suite_rank.py RANKS             print the names of the tests, and the suite's digest
+    suite_rank.py BACKEND TEST...   run them; each rank leaves its outcomes
+
+As a plugin of pytest it leaves the outcomes of Horovod's tests.
 """
 
 from __future__ import annotations
@@ -17,16 +19,45 @@ import importlib
 import json
 import os
 import sys
+import time
 import traceback
 import unittest
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+FOLDER = "PARTIALCOLL_SUITE_FOLDER"  # in the environment: where outcomes are left
+RANKS = "PARTIALCOLL_SUITE_RANKS"  # likewise: that leave them
 
-from lib.suite_rank import READY, Outcome, folder, leave
+
+class Outcome(NamedTuple):
+    """what: passed, skipped, failed, crashed or hangs. said: its last word."""
+
+    what: str
+    said: str = ""
+
+
+READY = ""  # in place of a test: it can begin
+
+
+def folder(test: str) -> Path:
+    """Of a test; it is there."""
+    return Path(os.environ[FOLDER], test)
+
+
+def leave(test: str, rank: int, outcome: Outcome) -> None:
+    """Whoever finds the file finds all of it. Then the rank waits for the others: if it went on and
+    crashed in the next test, those that the launcher ends would not have left this one. After a
+    test that failed it waits to be ended: others may be in the middle of it."""
+    fresh = folder(test) / f".{rank}"
+    fresh.write_text(json.dumps(outcome))
+    fresh.rename(folder(test) / f"rank-{rank}")
+    while outcome.what == "failed":
+        time.sleep(1)
+    while len(list(folder(test).glob("rank-*"))) < int(os.environ[RANKS]):
+        time.sleep(0.005)
+
 
 MODULE = "torch.testing._internal.distributed.distributed_test"
 
@@ -120,6 +151,34 @@ def take_part(backend: str, tests: Sequence[str]) -> None:
     leave(READY, rank, Outcome("passed"))
     for test in tests:
         leave(test, rank, attempt(module, test, rank, ranks))
+
+
+_outcome = Outcome("passed")  # of the test that pytest runs
+
+
+def _world_rank() -> int:
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.rank
+
+
+def pytest_collection_finish() -> None:
+    """Tell that the tests can begin."""
+    leave(READY, _world_rank(), Outcome("passed"))
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Of setup, call and teardown of a test: what is not passed counts."""
+    global _outcome
+    test = report.nodeid.rpartition("::")[2]
+    if report.skipped:
+        _outcome = Outcome("skipped", str(report.longrepr[2]))
+    elif report.failed:
+        said = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
+        leave(test, _world_rank(), Outcome("failed", (said.splitlines() or [""])[0]))
+    if report.when == "teardown":
+        leave(test, _world_rank(), _outcome)
+        _outcome = Outcome("passed")
 
 
 if __name__ == "__main__":

@@ -19,24 +19,14 @@ import numpy as np
 
 import partialcoll as pc
 
-from ...._core.mpi import MPI
-from ....errors import Error
-from ... import report, skewed
-from ...report import plots
-from .. import turns
+from ..._core.mpi import MPI
+from ...errors import Error
+from .. import plots, report, skewed
+from . import turns
 
-COLUMNS = (
-    "collective",
-    "ranks",
-    "device",
-    "devices",
-    "bytes",
-    "latency_us_p50",
-    "start_us",
-    "exposed_us",
-    "bandwidth_gbs",
-    "speedup_vs_mpi",
-    "wrong",
+COLUMNS = report.columns(
+    "collective ranks device devices bytes latency_us_p50 start_us exposed_us bandwidth_gbs "
+    "speedup_vs_mpi wrong"
 )
 _CHECKED_CALLS = 3
 

@@ -17,28 +17,15 @@ import numpy as np
 
 import partialcoll as pc
 
-from ...._core.buffers import Array
-from ...._core.mpi import MPI
-from ... import report
-from ...report import plots
-from .. import turns
-from ..turns import meet
+from ..._core.buffers import Array
+from ..._core.mpi import MPI
+from .. import plots, report
+from . import turns
+from .turns import meet
 
-COLUMNS = (
-    "method",
-    "keys",
-    "ranks",
-    "grid",
-    "bytes",
-    "rounds",
-    "seconds",
-    "speedup_vs_mpi",
-    "busbw_gbs",
-    "exact",
-    "error",
-    "wrong",
-    "matched_ahead",
-    "void_rounds",
+COLUMNS = report.columns(
+    "method keys ranks grid bytes rounds seconds speedup_vs_mpi busbw_gbs exact error wrong "
+    "matched_ahead void_rounds"
 )
 _EPSILON = float(np.finfo(np.float32).eps)
 

@@ -17,10 +17,10 @@ import numpy as np
 
 import partialcoll as pc
 
-from ...._core.ffi import check, ffi, lib
-from ...._core.mpi import MPI
-from ... import report, skewed
-from .. import placements, turns
+from ..._core.ffi import check, ffi, lib
+from ..._core.mpi import MPI
+from .. import report, skewed
+from . import turns
 
 # How long a rank computes before it arrives, in seconds; before that it sleeps, so that 32
 # ranks can share few cores.
@@ -91,7 +91,7 @@ def _contenders(
             )
 
         for handle, interface in itertools.product(
-            placements.handles(comm, options.domain, make, f"bench skew, {name}"), options.interface
+            turns.handles(comm, options.domain, make, f"bench skew, {name}"), options.interface
         ):
             made.append(
                 Contender(name, handle.domain, interface, _CALLS[interface](handle), handle)

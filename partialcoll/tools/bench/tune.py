@@ -14,12 +14,12 @@ from typing import cast
 
 import partialcoll as pc
 
-from ...._core import files
-from ...._core.mpi import MPI
-from ...._core.version import __version__
-from ....collectives.arguments import ALGORITHMS
-from ... import report
-from .. import turns
+from ..._core import files
+from ..._core.mpi import MPI
+from ..._core.version import __version__
+from ...collectives.arguments import ALGORITHMS
+from .. import report
+from . import turns
 from .balanced import COLUMNS, Kind, measure, plot
 
 _NAP_S = 0.02  # of ranks that wait for minutes while others are measured

