@@ -18,7 +18,6 @@ import subprocess
 from typing import Any
 
 import click
-from lib.job import json_output
 
 from partialcoll.tools import report
 from partialcoll.tools.cli import options, values
@@ -81,7 +80,7 @@ def compared(before: str, after: str, words: tuple[str, ...], rounds: int) -> li
 @options.option("--after", str, None, "the new one")
 @options.option("--rounds", values.POSITIVE_INT, 5, "of before, after, before")
 @options.option("--limit", values.POSITIVE, 0.03, "so much slower is slow, a fraction")
-@json_output
+@options.json
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def command(
     before: str | None,

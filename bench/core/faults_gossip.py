@@ -27,13 +27,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
-from lib.job import json_output
 
-from core.faults import GOSSIP, GROUPS, Kind, LightJob, _mpi
+from core.faults import GOSSIP, GROUPS, Kind, LightJob
 from partialcoll import decentralized
 from partialcoll.errors import Error
 from partialcoll.tools import launcher, report
@@ -205,39 +203,20 @@ class GossipJob(LightJob):
             verdict.lost.append(f"the sum is {found}, expected {expected} up to {allowed:g}")
 
 
-def run_strategy(name: str, given: SimpleNamespace) -> Iterator[dict[str, Any]]:
+def run_strategy(name: str, ranks: int, kills: int, seed: int) -> Iterator[dict[str, Any]]:
     """Yield the row of the strategy after each job."""
-    tally, aimed, exact, number = killing.Tally(), Counter[str](), 0, 0
-    kept = ("jobs", "kills", "survived", "hangs", "lost", "diverged", "ended_by_mpi", "rounds")
-    while tally.kills < given.kills:
-        most = min(given.n - 1, given.kills - tally.kills)
-        job = GossipJob(given.n, name, f"{given.seed}-{name}-{number}", most)
-        verdict = job.run()
-        tally.add(job, verdict)
+    tally, aimed, exact = killing.Tally(), Counter[str](), 0
+    kept = (*COLUMNS[2:], "ended_by_mpi", "rounds", "killed")
+    while tally.kills < kills:
+        most = min(ranks - 1, kills - tally.kills)
+        job = GossipJob(ranks, name, f"{seed}-{name}-{tally.jobs}", most)
+        tally.run(job)
         aimed += job.aimed
         exact += job.between
-        if verdict.faults:
-            print(f"{name}, job {number}: {job.given}", file=sys.stderr)
-            for fault in verdict.faults[:5]:
-                print(f"  {fault}", file=sys.stderr)
-            print(f"  logs: {job.folder}", file=sys.stderr)
-        else:
-            job.forget()
-        number += 1
-        whole = tally.row("", "", given.n)
-        row = {"strategy": name, "seed": given.seed, "ranks": given.n, "exact_jobs": exact}
-        row.update({key: whole[key] for key in (*kept, "killed")})
+        whole = tally.row("", "", ranks)
+        row = {"strategy": name, "seed": seed, "ranks": ranks, "exact_jobs": exact}
+        row.update({key: whole[key] for key in kept})
         yield {**row, "aimed": dict(sorted(aimed.items()))}
-
-
-def write(path: str | None, ranks: int, rows: list[dict[str, Any]]) -> None:
-    """Write the rows as JSON; called after each row, so that an interrupted run keeps its rows."""
-    doc = report.document("bench faults_gossip", ranks, rows)
-    doc["env"]["mpi"] = _mpi()
-    if path == "-":
-        print(json.dumps(doc, indent=1))
-    elif path:
-        Path(path).write_text(json.dumps(doc, indent=1) + "\n")
 
 
 def _names(text: str) -> list[str]:
@@ -255,19 +234,14 @@ def _names(text: str) -> list[str]:
 @options.option("--kills", values.POSITIVE_INT, 250, "for each strategy")
 @options.option("--seed", values.POSITIVE_INT, 1, "of all that is drawn")
 @click.option("--strategies", "names", default="all", callback=lambda c, p, v: _names(v))
-@json_output
+@options.json
 def command(n: int, kills: int, seed: int, names: list[str], json: str | None) -> int:
-    if launcher.in_job():
-        raise Error("bench faults_gossip starts jobs of its own: start it outside of one")
-    if launcher.flavor() != "openmpi":
-        raise Error("bench faults_gossip needs an MPI that goes on when a rank dies: Open MPI")
+    killing.check_launcher("bench faults_gossip")
     rows: dict[str, dict[str, Any]] = {}
     for name in names:
-        for row in run_strategy(name, SimpleNamespace(n=n, kills=kills, seed=seed)):
+        for row in run_strategy(name, n, kills, seed):
             rows[name] = row
-            if json != "-":
-                write(json, n, list(rows.values()))
-    if json == "-":
-        write(json, n, list(rows.values()))
-    report.table(list(rows.values()), COLUMNS, sys.stderr if json == "-" else None)
-    return int(any(row["hangs"] or row["lost"] or row["diverged"] for row in rows.values()))
+            document = killing.document("bench faults_gossip", n, list(rows.values()))
+            killing.keep(json, document)
+    report.write(json, document, list(rows.values()), COLUMNS)
+    return int(killing.went_wrong(rows.values()))

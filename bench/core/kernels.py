@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from lib.job import json_output
 
 from partialcoll.tools import report
+from partialcoll.tools.cli import options
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "csrc" / "kernels"
@@ -115,7 +115,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 @click.command("kernels", help=__doc__, short_help="which reduction loops are vectorized")
-@json_output
+@options.json
 def command(json: str | None) -> None:
     measured = rows()
     loops = [row for row in measured if "loop" in row]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from lib.job import json_output
 
 from partialcoll.tools import report
 from partialcoll.tools.cli import options, values
@@ -63,7 +62,7 @@ def parse(text: str) -> list[dict[str, Any]]:
 @options.option("--ranks", values.POSITIVE_INT, None, "always so many, instead of all numbers")
 @click.option("--first", type=values.POSITIVE_INT, default=1, help="seed")
 @click.option("--crashes", is_flag=True, help="in which ranks die; without sanitizers, with CHECKs")
-@json_output
+@options.json
 def command(schedules: int, ranks: int | None, first: int, crashes: bool, json: str | None) -> None:
     program = "build/c/fast/crashes" if crashes else "build/c/soak/invariants"
     subprocess.run(["make", "-s", program], cwd=ROOT, check=True)

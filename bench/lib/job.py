@@ -27,10 +27,6 @@ RUN = Path(__file__).resolve().parent.parent / "run.py"
 
 Rows = list[dict[str, Any]]
 
-json_output = options.option(
-    "--json", values.JSON, None, "write the rows as JSON; - is standard output", metavar="F"
-)
-
 
 def count(name: str, default: int, text: str) -> Any:
     """An option that is a number above 0."""
@@ -87,7 +83,7 @@ def experiment(
         return 0
 
     how_many = [] if ranks is None else [count("-n", ranks, "ranks")]
-    decorate = options.together(*how_many, *own, json_output)
+    decorate = options.together(*how_many, *own, options.json)
     short = about.split("\n")[0]
     made: click.Command = click.command(name, short_help=short, help=about)(decorate(callback))
     return made

@@ -11,7 +11,7 @@ from statistics import median
 from types import SimpleNamespace
 
 import click
-from lib.job import Rows, count, json_output
+from lib.job import Rows, count
 
 from partialcoll.tools import report
 from partialcoll.tools.cli import options, values
@@ -78,7 +78,7 @@ def _fallen_short(topology: str, ranks: int, case: str, seeds: int) -> report.Ro
 @options.together(
     options.option("--ranks", values.POSITIVE_INTS, "4,8,16", "simulated", metavar="P[,P…]"),
     count("--seeds", 5, "runs of each"),
-    json_output,
+    options.json,
 )
 def shortfall(ranks: tuple[int, ...], seeds: int, json: str | None) -> None:
     """Measure A²CiD² where fewer averagings happen than its rate says.
@@ -126,7 +126,7 @@ def _compared(task: str, topology: str, ranks: int, seeds: int) -> report.Row:
 @options.together(
     options.option("--ranks", values.POSITIVE_INTS, "8,16,32,64", "simulated", metavar="P[,P…]"),
     count("--seeds", 5, "runs of each"),
-    json_output,
+    options.json,
 )
 def command(ranks: tuple[int, ...], seeds: int, json: str | None) -> None:
     """Compare both variants of A²CiD² with their baseline without momentum, in virtual time.

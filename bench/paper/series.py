@@ -29,7 +29,6 @@ from lib import results
 from lib.job import RUN, count
 
 from partialcoll.tools import launcher
-from partialcoll.tools.cli import values
 
 Run = tuple[str, str]  # the result's name, and the words
 
@@ -248,7 +247,7 @@ def _run(result: str, text: str, repeats: int) -> int:
 
 
 @click.command("series", help=__doc__, short_help="runs many, and keeps their rows")
-@click.argument("name", type=values.one_of(tuple(SERIES)))
+@click.argument("name", type=click.Choice(tuple(SERIES)))
 @click.option("--only", metavar="RESULT", help="this one of them")
 @click.option("--list", "only_list", is_flag=True, help="say what would be run")
 @count("--repeats", 5, "separate runs of what is measured, of which the medians are kept")

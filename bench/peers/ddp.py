@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 from lib.job import Rows, count, experiment, gloo_group, words
 from lib.training import DDP, Method, Ours, block, by_turns, network
 
@@ -249,7 +250,7 @@ first_step = experiment(
     count("--layers", 10, "of the perceptron"),
     count("--width", 1024, "of each layer"),
     count("--runs", 5, "jobs of each method"),
-    options.option("--method", values.one_of(tuple(FIRST)), "allreduce", "of a run"),
+    options.option("--method", click.Choice(tuple(FIRST)), "allreduce", "of a run"),
     ranks=4,
     start=first_steps_by_turns,
 )

@@ -31,7 +31,7 @@ from typing import Any
 import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where a rank is started as a script
-from lib.job import count, json_output
+from lib.job import count
 
 from partialcoll.tools import report
 from partialcoll.tools.cli import options, values
@@ -247,7 +247,7 @@ def _interpreter(text: str) -> str:
 @count("-n", 8, "ranks")
 @options.option("--size", values.SIZE, "4M", "bytes")
 @count("--rounds", 7, "of each")
-@json_output
+@options.json
 def command(**given: Any) -> None:
     rows, versions = compare(SimpleNamespace(**given))
     document = report.document("bench hivemind", given["n"], rows)

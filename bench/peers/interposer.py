@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 import click
-from lib.job import count, json_output
+from lib.job import count
 
 from partialcoll.tools import installed, launcher, report
 from partialcoll.tools.cli import options, values
@@ -68,7 +68,7 @@ def measure(program: Program, calls: int, count: int, runs: int) -> dict[str, di
 @count("-n", 2, "ranks")
 @options.option("--counts", values.POSITIVE_INTS, "1,1024", "doubles")
 @count("--runs", 7, "of each")
-@json_output
+@options.json
 def command(n: int, counts: list[int], runs: int, json: str | None) -> None:
     rows: list[dict[str, object]] = []
     load = os.getloadavg()[0]

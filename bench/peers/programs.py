@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
-from lib.job import count, json_output
+from lib.job import count
 
 from partialcoll.tools import launcher, report
 from partialcoll.tools.cli import options
@@ -180,7 +180,7 @@ def _version(package: str) -> str:
 @count("-n", 4, "ranks")
 @options.option("--mpicc", str, "mpicc.openmpi", "of the MPI that the programs use")
 @options.option("--mpiexec", str, "mpiexec.openmpi", "of the same")
-@json_output
+@options.json
 def command(n: int, mpicc: str, mpiexec: str, json: str | None) -> None:
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 import click
-from lib.job import count, json_output
+from lib.job import count
 
 from partialcoll.tools import launcher, report
 from partialcoll.tools.cli import options
@@ -229,7 +229,7 @@ def horovod_suite(folder: Path, scratch: Path) -> Suite:
 @count("-n", 2, "ranks")
 @options.option("--only", str, "", "tests whose names contain this")
 @count("--timeout", 60, "seconds of a test")
-@json_output
+@options.json
 def command(
     horovod_tests: Path | None,
     chosen: str | None,

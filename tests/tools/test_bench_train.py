@@ -838,9 +838,9 @@ def test_nobody_waits_for_a_slow_rank(train):
     ),
 )
 def test_refused(words, capsys):
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as refused:
         main(["bench", "train", *words])
-    assert "expected" in capsys.readouterr().err
+    assert refused.value.code == 2 and f"{words[0]}: " in capsys.readouterr().err
 
 
 def test_refused_by_the_ranks(clean_environment):

@@ -31,7 +31,7 @@ def test_nonsense(group, name, option, capsys, monkeypatch):
             main([group, name, option, word])
         usage, sentence = capsys.readouterr().err.splitlines()
         assert refused.value.code == 2 and usage.startswith(f"usage: partialcoll {group} {name}")
-        assert f"{option}: " in sentence and "expected" in sentence, sentence
+        assert f"{option}: " in sentence, sentence
 
 
 @pytest.mark.parametrize("option", ("--json", "--output", "--plot"))

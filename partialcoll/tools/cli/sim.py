@@ -111,13 +111,13 @@ _add(
     option("--window", values.STEPS, 1.0, "of moshpit: how long a group waits for more members"),
     option(
         "--pairing",
-        values.one_of(("random", "bipartite", "hops", "available")),
+        click.Choice(("random", "bipartite", "hops", "available")),
         "random",
         "who averages with whom: random, bipartite, hops, available",
     ),
     option(
         "--task",
-        values.one_of(("consensus", "quadratic", "logistic")),
+        click.Choice(("consensus", "quadratic", "logistic")),
         "consensus",
         "consensus (agree, nothing else), quadratic, logistic; the data differ between the ranks",
     ),
@@ -153,7 +153,7 @@ _add(
     ),
     option(
         "--step-times",
-        values.one_of(("constant", "exponential")),
+        click.Choice(("constant", "exponential")),
         "constant",
         "how long a gradient step takes: constant, exponential",
     ),
@@ -206,7 +206,7 @@ _add(
     ),
     option(
         "--losses",
-        values.one_of(("void", "absent")),
+        click.Choice(("void", "absent")),
         None,
         "void: a peer that fails is lost in mid-round, its group keeps its values; absent: it does "
         "not come, the others average without it (default void)",

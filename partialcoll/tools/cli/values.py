@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a word of the command line may be. Ranges and choices are click's; the grammars that are our
-own (sizes, policies, topologies ...) are parsed here or where they belong. Errors say what was
-expected and what came."""
+"""Types of command-line arguments. Ranges and choices are click's. Our own grammars (sizes,
+policies, topologies ...) are parsed here or where they belong; their errors say what was expected
+and what came."""
 
 from __future__ import annotations
 
@@ -18,26 +18,14 @@ from ..._core import launch
 from ...errors import Error
 
 
-class Checked(click.ParamType):
-    """One of click's own types, whose errors are in our words: `expected` with a place for what
-    came. Infinity and what is not a number are refused; so is what is above `most`, in words of
-    its own."""
-
-    name = "value"
-
-    def __init__(self, kind: click.ParamType, expected: str, most: float = math.inf) -> None:
-        self._kind, self._expected, self._most = kind, expected, most
+class Number(click.FloatRange):
+    """A finite number in a range. click's own type accepts infinity and "nan"."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        try:
-            found = self._kind.convert(value, param, ctx)
-        except click.BadParameter:
-            found = math.nan
-        if found != found or found in (math.inf, -math.inf):
-            self.fail("expected " + self._expected.format(value), param, ctx)
-        if isinstance(found, (int, float)) and found > self._most:
-            self.fail(f"expected at most {self._most:g}, got {value}", param, ctx)
-        return found
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
 
 
 class Parsed(click.ParamType):
@@ -101,38 +89,23 @@ class Output(click.ParamType):
         return value
 
 
-_MOST = 2**63 - 1  # of anything that is counted
-POSITIVE_INT = Checked(click.IntRange(1), "a whole number above 0, got {}", _MOST)
-WHOLE = Checked(click.IntRange(0), "a whole number of at least 0, got {}", _MOST)
-RANKS = Checked(click.IntRange(1), "a whole number above 0, got {}", 2**31 - 1)
-NOT_NEGATIVE = Checked(click.FloatRange(0), "a number of at least 0, got {}")
-POSITIVE = Checked(click.FloatRange(0, min_open=True), "a number above 0, got {}")
-SEED = Checked(click.IntRange(0, 2**64 - 1), "a whole number of 0 to 2^64-1, got {}")
-HOUR = Checked(click.FloatRange(0, 3.6e6), "0 to 3600000 milliseconds, got {}")
-DAY = Checked(click.FloatRange(0, 86400), "0 to 86400 seconds, got {}")
-SLOWNESS = Checked(click.FloatRange(1e-3, 1e6), "0.001 to 1000000, got {}")
-POSITIVE_INTS = Several(POSITIVE_INT)
-STEPS = Checked(click.FloatRange(0, 1e9), "0 to 1e9 gradient steps, got {}")
-RATES = Several(Checked(click.FloatRange(0, min_open=True), "numbers above 0, got {}", 1e9))
-CHANCES = Several(Checked(click.FloatRange(0, 1, max_open=True), "numbers of 0 to below 1, got {}"))
-PARTS = Several(
-    Checked(click.FloatRange(0, 1, min_open=True), "numbers above 0 and up to 1, got {}")
-)
-BITS = Checked(click.IntRange(2, 16), "a whole number of 2 to 16, got {}")
-BIT_WIDTHS = Several(Checked(click.IntRange(2, 16), "bits of 2 to 16, got {}"))
-JSON = Output(dash=True)
-TABLE = Output(dash=True, folders=True)
+_MOST = 10**15  # of anything that is counted
+POSITIVE_INT, WHOLE = click.IntRange(1, _MOST), click.IntRange(0, _MOST)
+RANKS, SEED = click.IntRange(1, 2**31 - 1), click.IntRange(0, 2**64 - 1)
+BITS = click.IntRange(2, 16)
+NOT_NEGATIVE, POSITIVE = Number(0), Number(0, min_open=True)
+HOUR, DAY = Number(0, 3.6e6), Number(0, 86400)  # in milliseconds, in seconds
+SLOWNESS, STEPS = Number(1e-3, 1e6), Number(0, 1e9)  # times as slow, gradient steps
+POSITIVE_INTS, BIT_WIDTHS = Several(POSITIVE_INT), Several(BITS)
+RATES = Several(Number(0, 1e9, min_open=True))
+CHANCES, PARTS = Several(Number(0, 1, max_open=True)), Several(Number(0, 1, min_open=True))
+JSON, TABLE = Output(dash=True), Output(dash=True, folders=True)
 PICTURE = Output((".png", ".pdf", ".svg"))
-
-
-def one_of(names: Sequence[str]) -> click.ParamType:
-    """One of the words."""
-    return Checked(click.Choice(list(names)), " or ".join(names) + ", got {!r}")
 
 
 def some_of(names: Sequence[str]) -> click.ParamType:
     """A list of some of the words."""
-    return Several(Checked(click.Choice(list(names)), ", ".join(names) + "; got {!r}"))
+    return Several(click.Choice(list(names)))
 
 
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

