@@ -70,14 +70,14 @@ def experiment(
     about = about or inspect.getdoc(run) or ""
 
     def callback(**given: Any) -> int:
-        all_of = SimpleNamespace(**given, **fixed, plot=None)
+        all_of = SimpleNamespace(**given, **fixed)
         if torch and importlib.util.find_spec("torch") is None:
             raise click.UsageError(f"torch is not installed: pip install {TORCH}")
         if not launcher.in_job():
             return start(all_of)
 
         def measure(known: SimpleNamespace) -> None:
-            report.on_job(known, f"bench {name}", columns, run, lambda rows, path: None)
+            report.on_job(known, f"bench {name}", columns, run)
 
         take_part(measure, all_of)
         return 0

@@ -77,6 +77,7 @@ def documents() -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield file.parent.name, file.stem, json.loads(file.read_text(encoding="utf-8"))
 
 
+Document = dict[str, Any]
 Rows = list[dict[str, Any]]
 
 
@@ -226,9 +227,6 @@ def tables_of(docs: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
         some = [doc for each, doc in docs.items() if re.fullmatch(pattern, each)]
         if some and (name != "train-more" or any("more" in each for each in docs)):
             yield name, table_of(some)
-
-
-Document = dict[str, Any]
 
 
 def _draw(doc: Document, title: str, path: str) -> None:

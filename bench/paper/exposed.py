@@ -20,9 +20,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from lib.job import count, experiment
+from lib.training import Method, Ours
 
 from partialcoll.tools import report
 from partialcoll.tools.bench.train.strategies import STRATEGIES, make
+from partialcoll.tools.bench.turns import meet
 from partialcoll.tools.cli import options, values
 
 COLUMNS = report.columns(
@@ -31,73 +33,46 @@ COLUMNS = report.columns(
 )
 
 
-class Training:
-    """A model of its own and its optimizer, which `wrap` may wrap."""
+def block(method: Method, given: SimpleNamespace) -> tuple[float, float]:
+    """Return the mean seconds of step(), and of its waiting, over a block of steps."""
+    import torch
 
-    def __init__(self, options: SimpleNamespace, wrap: Any = None) -> None:
-        import torch
+    def waited() -> float:
+        return float(method.optimizer.metrics().wait_s) if isinstance(method, Ours) else 0.0
 
-        self.batch = options.batch_ms / 1e3
-        part = options.parameters // options.tensors
-        sizes = [part] * (options.tensors - 1)
-        sizes.append(options.parameters - sum(sizes))
-        torch.manual_seed(0)
-        self.parameters = [torch.nn.Parameter(torch.randn(size)) for size in sizes]
-        self.optimizer: Any = torch.optim.SGD(self.parameters, lr=1e-4)
-        if wrap is not None:
-            named = [(f"p{i}", p) for i, p in enumerate(self.parameters)]
-            self.optimizer = wrap(self.optimizer, named)
-        self.blocks: list[float] = []
-        self.waits: list[float] = []
-
-    def _wait(self) -> float:
-        metrics = getattr(self.optimizer, "metrics", None)
-        return 0.0 if metrics is None else float(metrics().wait_s)
-
-    def block(self, steps: int) -> None:
-        """So many steps; the mean seconds of step(), and of its waiting."""
-        import torch
-
-        seconds, waited = 0.0, self._wait()
-        for _ in range(steps):
-            begin = time.perf_counter()
-            self.optimizer.zero_grad()
-            torch.autograd.backward(sum(p.sum() for p in self.parameters))
-            time.sleep(max(0.0, begin + self.batch - time.perf_counter()))
-            begin = time.perf_counter()
-            self.optimizer.step()
-            seconds += time.perf_counter() - begin
-        self.blocks.append(seconds / steps)
-        self.waits.append((self._wait() - waited) / steps)
-
-
-def median(blocks: list[float]) -> float:
-    """Without the first block, which touched the memory."""
-    return statistics.median(blocks[1:])
+    seconds, before = 0.0, waited()
+    for _ in range(given.local_steps):
+        begin = time.perf_counter()
+        method.optimizer.zero_grad()
+        torch.autograd.backward(sum(p.sum() for p in method.model))
+        time.sleep(max(0.0, begin + given.batch_ms / 1e3 - time.perf_counter()))
+        begin = time.perf_counter()
+        method.optimizer.step()
+        seconds += time.perf_counter() - begin
+    return seconds / given.local_steps, (waited() - before) / given.local_steps
 
 
 def beside(name: str, options: SimpleNamespace, comm: Any) -> dict[str, Any]:
-    """The row of a strategy. Collective."""
+    """Measure a strategy beside torch's optimizer alone; return the row. Collective."""
+    import torch
     from mpi4py import MPI
 
-    import partialcoll.torch as pct
-    from partialcoll.tools.bench.turns import meet
-
-    strategy = make(name, options, options.topology)
-    alone = Training(options)
-    wrapped = Training(
-        options, lambda inner, named: pct.DistributedOptimizer(inner, named, strategy=strategy)
-    )
-    for _ in range(options.iters + 1):
-        for training in (alone, wrapped):
-            training.block(options.local_steps)
+    torch.manual_seed(0)
+    model = torch.nn.ParameterList(torch.randn(options.parameters).chunk(options.tensors))
+    methods = (Method(model, comm), Ours(model, comm, make(name, options, options.topology)))
+    blocks = [[block(method, options) for method in methods] for _ in range(options.iters + 1)]
     meet(comm)
-    mine = (median(alone.blocks), median(wrapped.blocks), median(wrapped.waits))
-    torch_s, step_s, wait_s = (comm.allreduce(value, MPI.MAX) for value in mine)
-    more_s = comm.allreduce(mine[1] - mine[0], MPI.MAX)
-    sent = comm.allreduce(wrapped.optimizer.metrics().communications)
-    wrapped.optimizer.join()
-    wrapped.optimizer.close()
+    # Without the first blocks, which touched the memory.
+    alone, wrapped, waits = (
+        statistics.median(pair[which][field] for pair in blocks[1:])
+        for which, field in ((0, 0), (1, 0), (1, 1))
+    )
+    mine = (alone, wrapped, waits, wrapped - alone)
+    torch_s, step_s, wait_s, more_s = (comm.allreduce(value, MPI.MAX) for value in mine)
+    optimizer = methods[1].optimizer
+    sent = comm.allreduce(optimizer.metrics().communications)
+    optimizer.join()
+    methods[1].close()
     return {
         "strategy": name,
         "ranks": comm.size,

@@ -58,7 +58,7 @@ def quorums() -> None:
 def main() -> None:
     quorums()
     rows = kept("skew-32")["rows"]
-    skewed.plot(rows, "32 ranks arriving 1 ms apart, 4 KiB", str(IMAGES / "skew-32.png"))
+    skewed.plot(rows, str(IMAGES / "skew-32.png"), "32 ranks arriving 1 ms apart, 4 KiB")
     name = "train-hyperplane-300"
     plots.plot(kept(name), str(IMAGES / f"{name}.png"))
 

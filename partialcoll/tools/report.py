@@ -129,15 +129,14 @@ def on_job(
     command: str,
     columns: Iterable[str],
     run: Callable[[SimpleNamespace, MPI.Intracomm], list[Row]],
-    plot: Callable[[list[Row], str], None],
-) -> None:
-    """A benchmark on all ranks of the job: it is run, rank 0 writes the rows."""
+) -> list[Row]:
+    """Run a benchmark on all ranks of the job; rank 0 writes the rows. Return them, and nothing on
+    the other ranks."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
     rows = run(options, comm)
     if comm.rank != 0:
-        return
+        return []
     write(options.json, document(command, comm.size, rows), rows, columns)
-    if options.plot:
-        plot(rows, options.plot)
+    return rows

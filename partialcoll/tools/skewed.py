@@ -112,8 +112,8 @@ def _latency_texts(rows: list[report.Row]) -> list[str]:
     return texts
 
 
-def plot(rows: list[report.Row], title: str, path: str) -> None:
-    """Latency (logarithmic) and active ranks of each collective, as bars."""
+def plot(rows: list[report.Row], path: str, title: str) -> None:
+    """Draw latency (logarithmic) and active ranks of each collective, as bars."""
     names = [label(row, rows) for row in rows]
     colors = [plots.GRAY if row["collective"] == "mpi" else plots.BLUE for row in rows]
     least = min((row["latency_us_avg"] for row in rows if row["latency_us_avg"]), default=1.0)

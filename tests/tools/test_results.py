@@ -129,7 +129,7 @@ def test_separate_runs_are_merged(monkeypatch, tmp_path):
     assert row["spread"]["speedup_vs_mpi"] == [10 / 9, 10]
     assert "wrong" not in row["spread"] and row["wrong"] == 0 and row["limit_us"] is None
     assert row["ok"] is False and row["auto"] == "aTrue / aFalse"
-    skewed.plot(document["rows"], "whiskers", str(tmp_path / "skew.png"))
+    skewed.plot(document["rows"], str(tmp_path / "skew.png"), "whiskers")
     assert (tmp_path / "skew.png").read_bytes().startswith(b"\x89PNG")
     two = arrivals(5.0, 2.0)
     two["rows"] *= 2

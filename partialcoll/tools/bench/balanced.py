@@ -228,6 +228,3 @@ def plot(rows: list[report.Row], path: str, title: str = "", by: str = "collecti
         return skewed.label(row, rows, by)
 
     plots.over_bytes(rows, path, "latency_us_p50", ylabel, label, title=title, log=True)
-
-
-main = partial(report.on_job, command="bench balanced", columns=COLUMNS, run=run, plot=plot)

@@ -132,11 +132,8 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     return rows if comm.rank == 0 else []
 
 
-def plot(rows: list[report.Row], path: str) -> None:
-    """Speed over size, a line for each operation without a codec."""
+def plot(rows: list[report.Row], path: str, title: str = "") -> None:
+    """Draw speed over size, a line for each operation without a codec."""
     some = [row for row in rows if not row["codec"]]
     ylabel = "GB/s (models that are moved)"
-    plots.over_bytes(some, path, "gbs", ylabel, lambda row: str(row["op"]))
-
-
-main = partial(report.on_job, command="bench gossip", columns=COLUMNS, run=run, plot=plot)
+    plots.over_bytes(some, path, "gbs", ylabel, lambda row: str(row["op"]), title=title)

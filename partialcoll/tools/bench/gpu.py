@@ -205,9 +205,9 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     return rows
 
 
-def plot(rows: list[report.Row], path: str) -> None:
-    """Latency over the message size, both logarithmic."""
-    title = f"{rows[0]['ranks']} ranks on {rows[0]['devices']} × {rows[0]['device']}"
+def plot(rows: list[report.Row], path: str, title: str = "") -> None:
+    """Draw latency over the message size, both logarithmic."""
+    title = title or f"{rows[0]['ranks']} ranks on {rows[0]['devices']} × {rows[0]['device']}"
     ylabel = "time of a call, median (µs)"
     plots.over_bytes(
         rows,
@@ -218,6 +218,3 @@ def plot(rows: list[report.Row], path: str) -> None:
         title=title,
         log=True,
     )
-
-
-main = partial(report.on_job, command="bench gpu", columns=COLUMNS, run=run, plot=plot)

@@ -243,14 +243,12 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     return rows if comm.rank == 0 else []
 
 
-def plot(rows: list[report.Row], path: str) -> None:
-    """Time over the message size, a line for each method and grid."""
+def plot(rows: list[report.Row], path: str, title: str = "") -> None:
+    """Draw time over the message size, a line for each method and grid."""
 
     def label(row: report.Row) -> str:
         return row["method"] + (f", {row['grid']}" if row["grid"] else "")
 
-    how: dict[str, Any] = {"title": f"{rows[0]['ranks']} ranks", "scale": 1e3, "log": True}
+    title = title or f"{rows[0]['ranks']} ranks"
+    how: dict[str, Any] = {"title": title, "scale": 1e3, "log": True}
     plots.over_bytes(rows, path, "seconds", "time of an averaging, median (ms)", label, **how)
-
-
-main = partial(report.on_job, command="bench group", columns=COLUMNS, run=run, plot=plot)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from types import SimpleNamespace
 from typing import Callable
 
@@ -68,14 +67,11 @@ def _measure(handle: pc.AllreduceHandle, seconds: float, comm: MPI.Intracomm) ->
     return rows
 
 
-def plot(rows: list[report.Row], path: str) -> None:
-    """Bars of CPU use."""
-    with plots.picture(path, f"{rows[0]['ranks']} ranks", size=(4.6, 3.2)) as panels:
+def plot(rows: list[report.Row], path: str, title: str = "") -> None:
+    """Draw bars of CPU use."""
+    with plots.picture(path, title or f"{rows[0]['ranks']} ranks", size=(4.6, 3.2)) as panels:
         names = [skewed.label(row, rows, "state") for row in rows]
         percent = [row["cpu_percent_per_rank"] for row in rows]
         plots.bars(panels[0, 0], names, percent, [f"{each:.2f} %" for each in percent])
         panels[0, 0].set_ylim(0, 1.2 * max(percent) or 1)
         panels[0, 0].set_ylabel("CPU of a core per rank (%)")
-
-
-main = partial(report.on_job, command="bench idle", columns=COLUMNS, run=run, plot=plot)

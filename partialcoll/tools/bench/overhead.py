@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable
 
@@ -56,14 +55,11 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     return rows if comm.rank == 0 else []
 
 
-def plot(rows: list[report.Row], path: str) -> None:
-    """Bars of the calls' times."""
-    with plots.picture(path, "a call with 8 bytes", size=(7.5, 3.2)) as panels:
+def plot(rows: list[report.Row], path: str, title: str = "") -> None:
+    """Draw bars of the calls' times."""
+    with plots.picture(path, title or "a call with 8 bytes", size=(7.5, 3.2)) as panels:
         axes, us = panels[0, 0], [row["us"] for row in rows]
         names = [row["call"].replace(" ", "\n", 1) for row in rows]
         plots.bars(axes, names, us, [f"{each:.2f}" for each in us])
         axes.set_ylim(0, 1.2 * max(us))
         axes.set_ylabel("microseconds")
-
-
-main = partial(report.on_job, command="bench overhead", columns=COLUMNS, run=run, plot=plot)

@@ -156,15 +156,12 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     return rows if comm.rank == 0 else []
 
 
-def plot(rows: list[report.Row], path: str) -> None:
-    """Speed over size, a line for each codec and direction."""
+def plot(rows: list[report.Row], path: str, title: str = "") -> None:
+    """Draw speed over size, a line for each codec and direction."""
 
     def label(row: report.Row) -> str:
         if row["codec"] == "memcpy":
             return "memcpy"
         return f"{row['codec']}, {row['bits']} bits, {row['direction']}"
 
-    plots.over_bytes(rows, path, "gbs", "GB/s of float32, one core", label)
-
-
-main = partial(report.on_job, command="bench quantize", columns=COLUMNS, run=run, plot=plot)
+    plots.over_bytes(rows, path, "gbs", "GB/s of float32, one core", label, title=title)

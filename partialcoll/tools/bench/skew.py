@@ -22,6 +22,7 @@ from ..._core.mpi import MPI
 from .. import report, skewed
 from . import turns
 
+COLUMNS, plot = skewed.COLUMNS, skewed.plot
 # How long a rank computes before it arrives, in seconds; before that it sleeps, so that 32
 # ranks can share few cores.
 _COMPUTING = 100e-6
@@ -197,13 +198,8 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     return rows
 
 
-def main(options: SimpleNamespace) -> None:
-    """The command ``bench skew`` on the ranks of a job."""
+def title(options: SimpleNamespace, rows: list[report.Row]) -> str:
+    """Return what the picture shows."""
     size = 4 * options.count
-    bytes_text = f"{size / 1024:.0f} KiB" if size >= 1024 else f"{size} B"
-
-    def draw(rows: list[report.Row], path: str) -> None:
-        where = f"{rows[0]['ranks']} ranks arriving {options.skew_ms:g} ms apart, {bytes_text}"
-        skewed.plot(rows, where, path)
-
-    report.on_job(options, "bench skew", skewed.COLUMNS, run, draw)
+    text = f"{size / 1024:.0f} KiB" if size >= 1024 else f"{size} B"
+    return f"{rows[0]['ranks']} ranks arriving {options.skew_ms:g} ms apart, {text}"

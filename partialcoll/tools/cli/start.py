@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import importlib
 import traceback
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable
 
 import click
 
 from ...errors import Error
-from .. import environment, launcher
+from .. import environment, launcher, report
 from ..job import last_words
 
 _RANK_BYTES = 32 << 20  # a Python process with MPI, at the very least
@@ -80,9 +81,10 @@ def _all_fit(check: Check, options: SimpleNamespace, comm: Any, but: str) -> boo
 
 
 def on_ranks(module: str, check: Check = _nothing, writes: str = "") -> Callable[..., int]:
-    """The benchmark ``tools/bench/MODULE``. `check` raises Error for what does not fit the number
-    of ranks, in the process that starts the job, or on all ranks of one that is joined. writes:
-    the variable of the environment that names what the benchmark makes."""
+    """Return what runs the benchmark ``tools/bench/MODULE``: its `main`, or its `run` (options and
+    communicator to rows) with `COLUMNS`, `plot` and perhaps `title`. `check` raises Error for what
+    does not fit the number of ranks, in the process that starts the job, or on all ranks of one
+    that is joined. `writes` is the environment variable that names what the benchmark makes."""
 
     def callback(**given: Any) -> int:
         options = SimpleNamespace(**given)
@@ -94,11 +96,19 @@ def on_ranks(module: str, check: Check = _nothing, writes: str = "") -> Callable
         first = MPI.Comm.Get_parent() == MPI.COMM_NULL  # else of those who have started this
         if first and not _all_fit(check, options, MPI.COMM_WORLD, writes):
             return 2
-        action = importlib.import_module(f"..bench.{module}", __package__).main
-        take_part(action, options)
+        benchmark = importlib.import_module(f"..bench.{module}", __package__)
+        take_part(getattr(benchmark, "main", partial(_measure, module, benchmark)), options)
         return 0
 
     return callback
+
+
+def _measure(name: str, benchmark: Any, options: SimpleNamespace) -> None:
+    """Run a benchmark on the ranks of this job, and draw what rank 0 has of it."""
+    rows = report.on_job(options, f"bench {name}", benchmark.COLUMNS, benchmark.run)
+    if rows and options.plot:
+        title = benchmark.title(options, rows) if hasattr(benchmark, "title") else ""
+        benchmark.plot(rows, options.plot, title)
 
 
 def _with_its_option(sentence: str) -> str:
@@ -109,7 +119,8 @@ def _with_its_option(sentence: str) -> str:
 
 
 def here(module: str) -> Callable[..., None]:
-    """The simulation ``tools/sim/MODULE``. Inside a job one rank simulates for all."""
+    """Return what runs the simulation ``tools/sim/MODULE``, its `run` with `COLUMNS`, `plot` and
+    `title`. Inside a job one rank simulates for all."""
 
     def callback(**given: Any) -> None:
         if launcher.in_job():
@@ -117,8 +128,16 @@ def here(module: str) -> Callable[..., None]:
 
             if MPI.COMM_WORLD.rank:
                 return
+        options = SimpleNamespace(**given)
         try:
-            importlib.import_module(f"..sim.{module}", __package__).main(SimpleNamespace(**given))
+            simulation = importlib.import_module(f"..sim.{module}", __package__)
+            rows = simulation.run(options)
+            ranks = max(row.get("ranks", row.get("peers")) for row in rows)
+            shown = simulation.last(rows) if hasattr(simulation, "last") else rows
+            document = report.document(f"sim {module}", ranks, rows)
+            report.write(options.json, document, shown, simulation.COLUMNS)
+            if options.plot:
+                simulation.plot(rows, options.plot, simulation.title(options, rows))
         except (ValueError, OverflowError) as error:  # an impossible parameter
             raise click.UsageError(_with_its_option(str(error))) from None
 

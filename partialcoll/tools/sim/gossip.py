@@ -382,9 +382,9 @@ _NAMES = {
 }
 
 
-def plot(rows: list[report.Row], title: str, path: str) -> None:
-    """Consensus distance over time and over communications, and the loss where there is one; the
-    geometric mean over the seeds."""
+def plot(rows: list[report.Row], path: str, title: str) -> None:
+    """Draw consensus distance over time and over communications, and the loss where there is one;
+    the geometric mean over the seeds."""
     axes_of = [("time", "consensus"), ("communications", "consensus")]
     if any(row["excess"] is not None for row in rows):
         axes_of.append(("time", "excess"))
@@ -400,12 +400,7 @@ def plot(rows: list[report.Row], title: str, path: str) -> None:
         plots.legend_below(panels, 6)
 
 
-def main(options: SimpleNamespace) -> None:
-    """The command ``sim gossip``."""
-    rows = run(options)
-    doc = report.document("sim gossip", options.ranks, rows)
-    report.write(options.json, doc, last(rows), COLUMNS)
-    if options.plot:
-        slow = f", one {options.slow:g} times slower" if options.slow != 1 else ""
-        where = f"{options.ranks} ranks{slow}, {', '.join(options.topology)}: {options.task}"
-        plot(rows, where, options.plot)
+def title(options: SimpleNamespace, rows: list[report.Row]) -> str:
+    """Return what the picture shows."""
+    slow = f", one {options.slow:g} times slower" if options.slow != 1 else ""
+    return f"{options.ranks} ranks{slow}, {', '.join(options.topology)}: {options.task}"

@@ -487,8 +487,8 @@ def _panel(axes: Any, rows: list[report.Row], every: list[report.Row]) -> None:
     axes.label_outer()
 
 
-def plot(rows: list[report.Row], title: str, path: str) -> None:
-    """The mean squared error over the rounds: a panel for each number of peers and each p."""
+def plot(rows: list[report.Row], path: str, title: str) -> None:
+    """Draw the mean squared error over the rounds: a panel for each number of peers and each p."""
     together: dict[tuple[int, float], list[report.Row]] = {}
     for row in rows:
         together.setdefault((row["peers"], row["p"]), []).append(row)
@@ -504,13 +504,8 @@ def plot(rows: list[report.Row], title: str, path: str) -> None:
         plots.legend_below(panels, max(2, chances))
 
 
-def main(options: SimpleNamespace) -> None:
-    """The command ``sim moshpit``."""
-    rows = run(options)
-    doc = report.document("sim moshpit", max(options.peers), rows)
-    report.write(options.json, doc, rows, COLUMNS)
-    if options.plot:
-        grids = ", ".join(dict.fromkeys(_short(row["grid"]) for row in rows))
-        times = "1 restart" if options.restarts == 1 else f"{options.restarts} restarts"
-        how = ", as the paper counts" if options.paper_compat else ""
-        plot(rows, f"grid {grids}, {times}{how}", options.plot)
+def title(options: SimpleNamespace, rows: list[report.Row]) -> str:
+    """Return what the picture shows."""
+    grids = ", ".join(dict.fromkeys(_short(row["grid"]) for row in rows))
+    times = "1 restart" if options.restarts == 1 else f"{options.restarts} restarts"
+    return f"grid {grids}, {times}{', as the paper counts' if options.paper_compat else ''}"

@@ -138,8 +138,12 @@ def _name(row: report.Row) -> str:
     return str(row["collective"]).replace("mpi", "MPI_Allreduce (simulated)")
 
 
-def plot_growth(rows: list[report.Row], title: str, path: str) -> None:
-    """The longest latency of each collective over the number of ranks."""
+def plot(rows: list[report.Row], path: str, title: str) -> None:
+    """Draw one number of ranks as `bench skew` does; of several the longest latency of each
+    collective over the number of ranks."""
+    if len({row["ranks"] for row in rows}) == 1:
+        skewed.plot(rows, path, title)
+        return
     with plots.picture(path, title) as panels:
         axes = panels[0, 0]
         plots.lines(axes, rows, "ranks", "latency_us_max", _name)
@@ -149,15 +153,7 @@ def plot_growth(rows: list[report.Row], title: str, path: str) -> None:
         axes.set_ylim(0)
 
 
-def main(options: SimpleNamespace) -> None:
-    """The command ``sim skew``."""
-    rows = run(options)
-    doc = report.document("sim skew", max(options.ranks), rows)
-    report.write(options.json, doc, rows, COLUMNS)
-    if not options.plot:
-        return
-    where = f"simulated, {options.skew_ms:g} ms apart, LogGP {options.loggp}"
-    if len(options.ranks) == 1:
-        skewed.plot(rows, f"{options.ranks[0]} ranks, {where}", options.plot)
-    else:
-        plot_growth(rows, where, options.plot)
+def title(options: SimpleNamespace, rows: list[report.Row]) -> str:
+    """Return what the picture shows."""
+    ranks = f"{options.ranks[0]} ranks, " if len(options.ranks) == 1 else ""
+    return f"{ranks}simulated, {options.skew_ms:g} ms apart, LogGP {options.loggp}"

@@ -11,26 +11,7 @@ from typing import Any
 import numpy as np
 
 from ... import plots
-
-COLORS = {
-    "allreduce": "#5f6368",
-    "eager-solo": "#1a73e8",
-    "eager-majority": "#e8710a",
-    "eager-full": "#9aa0a6",
-    "eager-solo-all": "#12805c",
-    "adpsgd": "#d93025",
-    "dpsgd": "#a142f4",
-    "swarm": "#188038",
-    "swarm-8bit": "#81c995",
-    "a2cid2": "#1967d2",
-    "a2cid2-paper": "#174ea6",
-    "a2cid2-baseline": "#8ab4f8",
-    "moshpit": "#b06000",
-    "sgp": "#f538a0",
-    "localsgd": "#007b83",
-    "slowmo": "#f9ab00",
-}
-
+from .strategies import STRATEGIES
 
 _STYLES = ("-", "--", "-.", ":")
 _INSIDE = 6  # lines of the legend beside the curves
@@ -40,9 +21,13 @@ _ERRORS = (0.9, 0.5, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.002)
 Runs = list[dict[str, Any]]
 
 
-def color(label: str) -> str | None:
-    """Of a strategy, whatever follows its name."""
-    return COLORS.get(label.partition(",")[0])
+def color(label: str) -> Any:
+    """Return the color of a strategy, whatever follows its name: the same in every picture."""
+    import matplotlib
+
+    names = list(STRATEGIES)
+    name = label.partition(",")[0]
+    return matplotlib.colormaps["tab20"](names.index(name) % 20) if name in names else None
 
 
 def _named(runs: Runs) -> dict[str, Runs]:
