@@ -20,7 +20,7 @@ from typing import Any
 
 from lib.job import count, experiment
 
-from partialcoll.tools.bench.balanced import COLUMNS, Kind, measure
+from partialcoll.tools.bench.balanced import COLUMNS, BatchKind, measure
 from partialcoll.tools.cli import options, values
 
 CALLS = 10  # of a batch
@@ -40,7 +40,7 @@ def neighbors(count: int) -> Iterator[None]:
 
 def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
     """Every number of neighbors and every size; rows on rank 0. Collective."""
-    kinds = [Kind("mpi", ["auto"], "auto"), Kind("full", ["rank", "node"], "auto")]
+    kinds = [BatchKind("mpi", ["auto"], "auto"), BatchKind("full", ["rank", "node"], "auto")]
     rows = []
     for busy in options.busy:
         with neighbors(busy if comm.rank == 0 else 0):
@@ -56,7 +56,7 @@ command = experiment(
     "busy_neighbors",
     ["busy", *(name for name in COLUMNS if name not in _LEFT_OUT)],
     run,
-    options.option("--busy", values.Several(values.WHOLE), "0,6", "neighbors"),
+    options.option("--busy", values.ListOf(values.WHOLE), "0,6", "neighbors"),
     options.sizes("64"),
     count("--iters", 9, "batches"),
     about=__doc__,

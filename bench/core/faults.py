@@ -154,7 +154,7 @@ _PATIENCE_S = 0.4  # for a moment that may not come
 _LIMIT_S = 100
 
 
-class Kind(NamedTuple):
+class JobKind(NamedTuple):
     """What the jobs of a seed have in common."""
 
     quorum: str
@@ -163,11 +163,11 @@ class Kind(NamedTuple):
     count: int
 
 
-def draw(seed: int) -> Kind:
+def draw(seed: int) -> JobKind:
     """deliver="all" with small payloads: a late rank has to be given every round."""
     r = random.Random(seed)
     quorum, domain = r.choice(QUORUMS), r.choice(DOMAINS)
-    return Kind(quorum, domain, r.choice(("one", "one", "all")), r.choice(COUNTS))
+    return JobKind(quorum, domain, r.choice(("one", "one", "all")), r.choice(COUNTS))
 
 
 class LightJob(killing.KilledJob):
@@ -175,7 +175,7 @@ class LightJob(killing.KilledJob):
 
     _closes = 0.3  # the share of jobs in which the last rank dies while the handle closes
 
-    def __init__(self, program: Path, ranks: int, kind: Kind, seed: str, most: int) -> None:
+    def __init__(self, program: Path, ranks: int, kind: JobKind, seed: str, most: int) -> None:
         super().__init__(ranks, kind.quorum, kind.domain, seed, most)
         self._closing: Life | None = None
         self._program = program
@@ -314,7 +314,7 @@ class LightJob(killing.KilledJob):
         if not verdict.hangs or not all("was silent" in text for text in verdict.hangs):
             return verdict
         seed = str(self.given["seed"])
-        kind = Kind(*(self.given[name] for name in Kind._fields))
+        kind = JobKind(*(self.given[name] for name in JobKind._fields))
         control = LightJob(self._program, self.ranks, kind, seed, 0)
         control.lasts(max(2.0, self.ended - self.began))
         silent = control.run().silent_ns

@@ -31,7 +31,7 @@ from typing import Any
 
 import click
 
-from core.faults import GOSSIP, GROUPS, Kind, LightJob
+from core.faults import GOSSIP, GROUPS, JobKind, LightJob
 from partialcoll import decentralized
 from partialcoll.errors import Error
 from partialcoll.tools import launcher, report
@@ -82,7 +82,7 @@ class GossipJob(LightJob):
     _closes = 0.0
 
     def __init__(self, ranks: int, name: str, seed: str, most: int) -> None:
-        super().__init__(Path(), ranks, Kind("", "", "", 1), seed, most)
+        super().__init__(Path(), ranks, JobKind("", "", "", 1), seed, most)
         r = self.random
         self.name, self.status = name, -1
         self.between = r.random() < 0.3

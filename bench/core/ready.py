@@ -75,7 +75,7 @@ command = experiment(
     "ready",
     COLUMNS,
     run,
-    options.option("--quorum", values.Several(click.STRING), "full,solo", "policies"),
+    options.option("--quorum", values.ListOf(click.STRING), "full,solo", "policies"),
     options.domain(),
     count("--bytes", 4096, "of a round"),
     count("--rounds", 200, "of a block"),

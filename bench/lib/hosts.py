@@ -203,7 +203,7 @@ def on_hosts(count: int, rates: Sequence[str]) -> int:
 
 @click.command("hosts", help=__doc__, short_help="a command on emulated hosts")
 @click.argument("hosts", type=click.IntRange(1, 200))
-@options.option("--rate", values.Several(RATE), "1gbit", "one for all or one for each host")
+@options.option("--rate", values.ListOf(RATE), "1gbit", "one for all or one for each host")
 @count("--per-host", 1, "ranks")
 @click.argument("program", nargs=-1, required=True)
 def command(hosts: int, rate: list[str], per_host: int, program: tuple[str, ...]) -> int:

@@ -39,7 +39,7 @@ def measure(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
     import numpy as np
 
     import partialcoll as pc
-    from partialcoll.tools.bench.group import Group, by_turns
+    from partialcoll.tools.bench.group import GroupAverage, by_turns
 
     rates = [bits_per_second(rate) for rate in options.rates]
     best = pc.bandwidth_shares(rates)
@@ -50,7 +50,7 @@ def measure(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
     }
     elements, grid = options.size // 4, str(comm.size)
     methods = [
-        Group(comm, elements, grid, bandwidth=bandwidth, measure_every=2, timeout=60.0)
+        GroupAverage(comm, elements, grid, bandwidth=bandwidth, measure_every=2, timeout=60.0)
         for bandwidth, _ in kinds.values()
     ]
     shares: list[tuple[float, ...]] = []
@@ -81,7 +81,7 @@ command = experiment(
     COLUMNS,
     measure,
     options.option(
-        "--rates", values.Several(RATE), "1gbit,1gbit,1gbit,100mbit", "of the hosts' links"
+        "--rates", values.ListOf(RATE), "1gbit,1gbit,1gbit,100mbit", "of the hosts' links"
     ),
     options.option("--size", values.SIZE, "16M", "bytes"),
     count("--iters", 9, "of each"),

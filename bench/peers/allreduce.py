@@ -43,7 +43,7 @@ PYTHONS = ",".join(str(RUN.parents[1] / ".venv" / mpi / "bin" / "python") for mp
 _MOST_CALLS = 20  # in a batch: a call of MPICH takes 20 ms where ranks share cores
 
 
-class Place(NamedTuple):
+class RanksPlace(NamedTuple):
     """Ranks on this node, or on each of several emulated hosts."""
 
     text: str
@@ -56,20 +56,20 @@ class Place(NamedTuple):
         return f"{self.hosts} hosts, {self.ranks} each" if self.hosts > 1 else f"{self.ranks} ranks"
 
 
-def _place(text: str) -> Place:
+def _place(text: str) -> RanksPlace:
     found = re.fullmatch(r"(?:([2-9]|[1-9]\d+)x)?([1-9]\d*)", text)
     if found is None:
         raise ValueError(f"expected ranks or HOSTSxRANKS, such as 8 or 2x4, got {text!r}")
-    return Place(text, int(found[1] or 1), int(found[2]))
+    return RanksPlace(text, int(found[1] or 1), int(found[2]))
 
 
-def _gloo(elements: int) -> balanced.Contender:
+def _gloo(elements: int) -> balanced.BatchContender:
     import torch
     import torch.distributed
 
     tensor = torch.ones(elements, dtype=torch.float32)
     array = tensor.numpy()
-    return balanced.Contender(
+    return balanced.BatchContender(
         "gloo",
         "-",
         "gloo",
@@ -80,7 +80,7 @@ def _gloo(elements: int) -> balanced.Contender:
     )
 
 
-class _Copy(balanced.Contender):
+class _Copy(balanced.BatchContender):
     """The bound on one node; there is no sum to check."""
 
     def check(self, comm: Any, step: int) -> None:
@@ -88,7 +88,7 @@ class _Copy(balanced.Contender):
         self.active.append(comm.size)
 
 
-def _measure(place: Place, given: SimpleNamespace, comm: Any, size: int) -> Rows:
+def _measure(place: RanksPlace, given: SimpleNamespace, comm: Any, size: int) -> Rows:
     """All of them on messages of one size; rows on rank 0. Collective."""
     import numpy as np
 
@@ -96,7 +96,7 @@ def _measure(place: Place, given: SimpleNamespace, comm: Any, size: int) -> Rows
 
     elements = max(1, size // 4)
     send, recv = np.ones(elements, np.float32), np.empty(elements, np.float32)
-    contenders = balanced.of_kind(balanced.Kind("mpi", [], "-"), False, comm, send, recv)
+    contenders = balanced.of_kind(balanced.BatchKind("mpi", [], "-"), False, comm, send, recv)
     contenders.append(_gloo(elements))
     handle = pc.Allreduce_init(comm, send, recv, quorum="full")
     contenders.append(balanced.of_handle("full", handle, recv))
@@ -200,7 +200,7 @@ command = experiment(
     COLUMNS,
     run,
     options.option(
-        "--places", values.Several(values.Parsed(_place)), "2,8,4x1,2x4", "ranks or HOSTSxRANKS"
+        "--places", values.ListOf(values.Parsed(_place)), "2,8,4x1,2x4", "ranks or HOSTSxRANKS"
     ),
     options.option("--pythons", click.STRING, PYTHONS, "interpreters, one for each MPI"),
     options.sizes("8,64,512,4K,32K,256K,1M,4M,16M,64M"),

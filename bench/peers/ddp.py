@@ -25,7 +25,7 @@ from partialcoll.tools.cli import options, values
 LATER = 10  # steps after the first one
 
 
-class OfMPI(Method):
+class PlainAllreduce(Method):
     """All gradients in one buffer, one MPI_Allreduce in place."""
 
     def __init__(self, model: Any, comm: Any) -> None:
@@ -65,7 +65,7 @@ def on_time(given: SimpleNamespace, comm: Any) -> Rows:
         model = network(given.layers, given.width)
         methods = {
             "ddp-gloo": DDP(model, comm),
-            "Comm.Allreduce": OfMPI(model, comm),
+            "Comm.Allreduce": PlainAllreduce(model, comm),
             "allreduce": Ours(model, comm),
             "eager-full": Ours(model, comm, pct.Eager("full")),
         }

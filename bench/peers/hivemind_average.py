@@ -43,7 +43,7 @@ COLUMNS = report.columns(
 )
 
 
-class Swarm:
+class HivemindPeers:
     """The peers, each a process of this script in hivemind's interpreter."""
 
     def __init__(self, python: str, ranks: int, count: int) -> None:
@@ -211,7 +211,7 @@ def rows_of(
 def compare(options: SimpleNamespace) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """By turns; the first round of each is not counted."""
     count = options.size // 4
-    swarm = Swarm(options.hivemind, options.n, count)
+    swarm = HivemindPeers(options.hivemind, options.n, count)
     try:
         ours = Ranks(options.n, count)
         try:

@@ -29,7 +29,7 @@ SOURCE = Path(__file__).resolve().with_suffix(".c")
 LIMIT_S = 120
 
 
-class Program:
+class CallProgram:
     """The compiled program and how to start it on some ranks."""
 
     def __init__(self, folder: str, ranks: int) -> None:
@@ -48,7 +48,7 @@ class Program:
         return {op: float(rate) for op, rate in map(str.split, done.stdout.splitlines())}
 
 
-def measure(program: Program, calls: int, count: int, runs: int) -> dict[str, dict[str, float]]:
+def measure(program: CallProgram, calls: int, count: int, runs: int) -> dict[str, dict[str, float]]:
     """Medians over runs that alternate."""
     rates: dict[str, dict[str, list[float]]] = {}
     for _ in range(runs):
@@ -73,7 +73,7 @@ def command(n: int, counts: list[int], runs: int, json: str | None) -> None:
     rows: list[dict[str, object]] = []
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        program = Program(folder, n)
+        program = CallProgram(folder, n)
         for doubles in counts:
             calls = max(200, 100_000 // (1 + doubles // 64))
             for op, both in measure(program, calls, doubles, runs).items():

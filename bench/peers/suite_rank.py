@@ -98,7 +98,7 @@ def attempt(module: Any, name: str, rank: int, ranks: int) -> Outcome:
     from torch.testing._internal.common_distributed import TEST_SKIPS
     from torch.testing._internal.common_utils import set_rng_seed
 
-    class Suite(module.TestDistBackend, module.DistributedTest._DistTestBase):  # type: ignore[misc]
+    class TorchTests(module.TestDistBackend, module.DistributedTest._DistTestBase):  # type: ignore[misc]
         pass
 
     place = folder(name)
@@ -107,7 +107,7 @@ def attempt(module: Any, name: str, rank: int, ranks: int) -> Outcome:
     os.environ["TEMP_DIR"] = str(place)
     os.environ["INIT_METHOD"] = f"file://{place}/init_dir/shared_init_file"
     module.Barrier.barrier_id = 0
-    test = Suite(name)
+    test = TorchTests(name)
     test.rank, test.file_name = rank, str(place / "store")
     seconds = module.CUSTOM_PG_TIMEOUT.get(name, module.default_pg_timeout)
     skips = {skip.exit_code: skip.message for skip in TEST_SKIPS.values()}

@@ -43,7 +43,7 @@ GRACE = 5.0  # seconds that other ranks have, once one has failed
 FINE = ("passed", "skipped")
 
 
-class Side(NamedTuple):
+class TestedSide(NamedTuple):
     """A library that tests run on. words: what runs them, on each rank. scratch: for what the ranks
     leave. folder, env: of the jobs."""
 
@@ -60,15 +60,15 @@ class Suite(NamedTuple):
     name: str
     tests: Sequence[str]
     digest: str
-    ours: Side
-    gloo: Side | None = None
+    ours: TestedSide
+    gloo: TestedSide | None = None
 
 
 def run(suite: Suite, mpi: str, ranks: int, only: str, seconds: int) -> list[dict[str, Any]]:
     """The rows of the tests whose names contain `only`, so many seconds for each at most."""
     tests = [test for test in suite.tests if only in test]
 
-    def outcomes(side: Side, name: str) -> dict[str, Outcome]:
+    def outcomes(side: TestedSide, name: str) -> dict[str, Outcome]:
         there = _outcomes(side, tests, ranks, seconds)
         shown = report.progress(range(len(tests)), True, f"{suite.name}, {name}")
         return dict(next(there) for _ in shown)
@@ -85,7 +85,7 @@ def run(suite: Suite, mpi: str, ranks: int, only: str, seconds: int) -> list[dic
 
 
 def _outcomes(
-    side: Side, tests: Sequence[str], ranks: int, seconds: float
+    side: TestedSide, tests: Sequence[str], ranks: int, seconds: float
 ) -> Iterator[tuple[str, Outcome]]:
     done = 0
     while done < len(tests):
@@ -102,7 +102,7 @@ class _Job:
 
     _numbers = itertools.count()
 
-    def __init__(self, side: Side, tests: Sequence[str], ranks: int) -> None:
+    def __init__(self, side: TestedSide, tests: Sequence[str], ranks: int) -> None:
         self._tests, self._ranks = tests, ranks
         self._folder = side.scratch / f"job-{next(self._numbers)}"
         for test in tests:
@@ -169,11 +169,11 @@ def torch_suite(ranks: int, scratch: Path) -> Suite:
     words = [sys.executable, str(_RANK), str(ranks)]
     known = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
-    def on(backend: str) -> Side:
+    def on(backend: str) -> TestedSide:
         def words(tests: Sequence[str]) -> Sequence[str]:
             return [str(_RANK), backend, *tests]
 
-        return Side(words, scratch, scratch, {})
+        return TestedSide(words, scratch, scratch, {})
 
     return Suite("torch", known["tests"], known["digest"], on("partialcoll"), on("gloo"))
 
@@ -213,7 +213,9 @@ def horovod_suite(folder: Path, scratch: Path) -> Suite:
         return [*pytest, *(f"{source.name}::TorchTests::{test}" for test in tests)]
 
     paths = (str(scratch), str(_BENCH), os.environ.get("PYTHONPATH"))
-    ours = Side(words, scratch, source.parent, {"PYTHONPATH": os.pathsep.join(filter(None, paths))})
+    ours = TestedSide(
+        words, scratch, source.parent, {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    )
     digest = hashlib.sha256(text.encode()).hexdigest()
     return Suite("horovod", _TEST.findall(text), digest, ours)
 

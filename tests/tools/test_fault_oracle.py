@@ -12,7 +12,7 @@ from partialcoll.tools.bench.faults.oracle import (
     ROUND,
     Life,
     Log,
-    Record,
+    LogRecord,
 )
 
 RANKS = 2
@@ -24,22 +24,22 @@ def rounds():
     """Six, in each of which rank 1 is, whoever it is, and rank 0."""
     for index in range(6):
         call = index + 1 if index < BEGINS else index - BEGINS + 1
-        yield Record(ROUND, 10 * index + 5, index, (0b11, 0, 7), (1.0, 1.0, index + 1.0, call))
+        yield LogRecord(ROUND, 10 * index + 5, index, (0b11, 0, 7), (1.0, 1.0, index + 1.0, call))
 
 
 def history():
     """Rank 0 lives, rank 1 is killed after two rounds, and another one comes."""
-    logs = {Life(0): [], OLD: [], NEW: [Record(GROWN, 30, BEGINS, (21, 0b10, 0))]}
+    logs = {Life(0): [], OLD: [], NEW: [LogRecord(GROWN, 30, BEGINS, (21, 0b10, 0))]}
     logs[NEW].append(list(rounds())[BEGINS - 1])  # the last one before
     for rnd in rounds():
         own = OLD if rnd.number < BEGINS else NEW
         for life in (Life(0), own):
             call = int(rnd.values[RANKS + life.rank])
-            logs[life].append(Record(DEPOSIT, rnd.time - 5, call))
+            logs[life].append(LogRecord(DEPOSIT, rnd.time - 5, call))
             if rnd.number != BEGINS - 1 or life != OLD:  # killed before it is given that one
                 logs[life].append(rnd)
     for life in (Life(0), NEW):
-        logs[life].append(Record(END, 100, 6))
+        logs[life].append(LogRecord(END, 100, 6))
     return logs
 
 
@@ -59,7 +59,7 @@ def test_nothing_is_wrong(tmp_path):
 @pytest.mark.parametrize("kills, alone", [([20], 1), ([20, 25], 0), ([0, 20], 1), ([20, 55], 1)])
 def test_recoveries_from_one_death(tmp_path, kills, alone):
     ms = 1_000_000
-    outage = Record(OUTAGE, 52 * ms, 1, (51 * ms, 54 * ms, 0))
+    outage = LogRecord(OUTAGE, 52 * ms, 1, (51 * ms, 54 * ms, 0))
     for life in (Life(0), OLD):
         Log(str(tmp_path), life).write(outage)
     killed = {Life(1, i): at * ms for i, at in enumerate(kills)}
@@ -69,7 +69,7 @@ def test_recoveries_from_one_death(tmp_path, kills, alone):
 
 def replaced(records, number, **words):
     return [
-        Record(**{**vars(r), **words}) if (r.kind, r.number) == (ROUND, number) else r
+        LogRecord(**{**vars(r), **words}) if (r.kind, r.number) == (ROUND, number) else r
         for r in records
     ]
 

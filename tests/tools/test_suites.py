@@ -44,7 +44,7 @@ def suite(monkeypatch):
 
 def test_outcomes(suite, tmp_path):
     """Each once and in order; what does not pass holds nothing up."""
-    side = suite.Side(lambda tests: ["-c", RANK, *tests], tmp_path, tmp_path, {})
+    side = suite.TestedSide(lambda tests: ["-c", RANK, *tests], tmp_path, tmp_path, {})
 
     def rows(seconds, *tests):
         made = suite.Suite("made", tests, "", side, side)

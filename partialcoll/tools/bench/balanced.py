@@ -33,7 +33,7 @@ _CHECKED_CALLS = 3
 
 
 @dataclass(frozen=True)
-class Kind:
+class BatchKind:
     """What is measured: a policy, or "mpi"; the domains to measure it with; an algorithm."""
 
     name: str
@@ -42,7 +42,7 @@ class Kind:
 
 
 @dataclass
-class Contender:
+class BatchContender:
     """One collective on buffers of one size, and what was seen of it on this rank."""
 
     name: str
@@ -71,9 +71,9 @@ class Contender:
         self.active.append(int(mask.sum()))
 
 
-def of_handle(name: str, handle: pc.AllreduceHandle, received: Array | None) -> Contender:
+def of_handle(name: str, handle: pc.AllreduceHandle, received: Array | None) -> BatchContender:
     """A handle, with a receive buffer or without."""
-    return Contender(
+    return BatchContender(
         name,
         handle.domain,
         handle.algorithm,
@@ -85,8 +85,8 @@ def of_handle(name: str, handle: pc.AllreduceHandle, received: Array | None) -> 
     )
 
 
-def _of_mpi(comm: MPI.Intracomm, send: Array, recv: Array) -> Contender:
-    return Contender(
+def _of_mpi(comm: MPI.Intracomm, send: Array, recv: Array) -> BatchContender:
+    return BatchContender(
         "mpi",
         "-",
         "native",
@@ -98,8 +98,8 @@ def _of_mpi(comm: MPI.Intracomm, send: Array, recv: Array) -> Contender:
 
 
 def of_kind(
-    kind: Kind, zero_copy: bool, comm: MPI.Intracomm, send: Array, recv: Array
-) -> list[Contender]:
+    kind: BatchKind, zero_copy: bool, comm: MPI.Intracomm, send: Array, recv: Array
+) -> list[BatchContender]:
     """What is to be measured of a kind on these buffers, one for each domain. Collective."""
     if kind.name == "mpi":
         return [_of_mpi(comm, send, recv)]
@@ -130,7 +130,7 @@ def _limit_us(nbytes: int, hosts: int, link_gbps: float | None) -> float | None:
 
 
 def _row(
-    c: Contender, comm: MPI.Intracomm, count: int, us: list[float], limit: float | None
+    c: BatchContender, comm: MPI.Intracomm, count: int, us: list[float], limit: float | None
 ) -> Any:
     wrong = comm.reduce(c.wrong)
     active = comm.gather(c.active)
@@ -153,7 +153,7 @@ def _row(
 
 
 def by_turns(
-    contenders: Sequence[Contender],
+    contenders: Sequence[BatchContender],
     comm: MPI.Intracomm,
     count: int,
     iters: int,
@@ -189,7 +189,7 @@ def by_turns(
 
 
 def measure(
-    kinds: Sequence[Kind],
+    kinds: Sequence[BatchKind],
     comm: MPI.Intracomm,
     count: int,
     iters: int,
@@ -211,7 +211,7 @@ def measure(
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     """Measure every size; the rows on rank 0, an empty list elsewhere. Collective."""
-    kinds = [Kind(name, options.domain, options.algorithm) for name in options.collectives]
+    kinds = [BatchKind(name, options.domain, options.algorithm) for name in options.collectives]
     rows = []
     for size in report.progress(options.sizes, comm.rank == 0, "balanced"):
         elements = max(1, size // 4)

@@ -36,7 +36,7 @@ def values(rank: int, step: int, count: int) -> Array:
     return x
 
 
-class Method:
+class AveragingMethod:
     """Something that averages `x`, float32, over ranks; and what was seen of it on this rank."""
 
     name = ""
@@ -115,7 +115,7 @@ class Method:
         }
 
 
-class OfMPI(Method):
+class MPIAverage(AveragingMethod):
     """MPI_Allreduce."""
 
     name = "mpi"
@@ -126,7 +126,7 @@ class OfMPI(Method):
         return range(self.comm.size)
 
 
-class Full(Method):
+class FullAverage(AveragingMethod):
     """A full allreduce of this library."""
 
     name = "full"
@@ -145,7 +145,7 @@ class Full(Method):
         self._handle.Free()
 
 
-class Group(Method):
+class GroupAverage(AveragingMethod):
     """A turn of a grouped allreduce, one round for each axis; or one round."""
 
     def __init__(
@@ -200,7 +200,7 @@ class Group(Method):
         self._handle.Free()
 
 
-def by_turns(methods: Iterable[Method], iters: int, warmup: int = 2) -> list[report.Row]:
+def by_turns(methods: Iterable[AveragingMethod], iters: int, warmup: int = 2) -> list[report.Row]:
     """Check and time them, each in turn, and free them; rows on all ranks. Collective."""
     some = list(methods)
     checks = [partial(method.timed, check=True) for method in some]
@@ -225,12 +225,12 @@ def _of_size(options: SimpleNamespace, comm: MPI.Intracomm, size: int) -> list[r
         "bandwidth": bandwidth[comm.rank] if isinstance(bandwidth, list) else bandwidth,
         "measure_every": 4,
     }
-    methods: list[Method] = [OfMPI(comm, count), Full(comm, count)]
+    methods: list[AveragingMethod] = [MPIAverage(comm, count), FullAverage(comm, count)]
     for grid in options.grid:
-        turn = Group(comm, count, grid, **how)
+        turn = GroupAverage(comm, count, grid, **how)
         methods.append(turn)
         if turn.rounds > 1:
-            methods.append(Group(comm, count, grid, turn=False, **how))
+            methods.append(GroupAverage(comm, count, grid, turn=False, **how))
     # Bandwidths are measured in some rounds, and are known after them.
     return by_turns(methods, options.iters, warmup=12 if bandwidth == "measured" else 2)
 

@@ -33,7 +33,7 @@ Call = Callable[[], tuple[Any, float]]
 
 
 @dataclass
-class Contender:
+class ArrivalContender:
     """One collective under test, and what was seen of it on this rank."""
 
     name: str
@@ -46,7 +46,7 @@ class Contender:
     wrong: int = 0
 
 
-class Gate(turns.Gate):
+class StaggeredGate(turns.Gate):
     """Lets ranks go at times of their own."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -72,11 +72,11 @@ class Gate(turns.Gate):
 
 def _contenders(
     options: SimpleNamespace, comm: MPI.Intracomm, send: Any, recv: Any
-) -> list[Contender]:
+) -> list[ArrivalContender]:
     made = []
     for name in options.collectives:
         if name == "mpi":
-            made.append(Contender("mpi", "-", "python", _allreduce(comm, send, recv)))
+            made.append(ArrivalContender("mpi", "-", "python", _allreduce(comm, send, recv)))
             continue
 
         def make(domain: str, name: str = name) -> pc.AllreduceHandle:
@@ -95,7 +95,7 @@ def _contenders(
             turns.handles(comm, options.domain, make, f"bench skew, {name}"), options.interface
         ):
             made.append(
-                Contender(name, handle.domain, interface, _CALLS[interface](handle), handle)
+                ArrivalContender(name, handle.domain, interface, _CALLS[interface](handle), handle)
             )
     return made
 
@@ -143,7 +143,13 @@ def _check(recv: Any, mask: Any) -> int:
 
 
 def _measure(
-    c: Contender, gate: Gate, delay: float, recv: Any, everybody: Any, late: str, keep: bool
+    c: ArrivalContender,
+    gate: StaggeredGate,
+    delay: float,
+    recv: Any,
+    everybody: Any,
+    late: str,
+    keep: bool,
 ) -> None:
     recv.fill(-1)
     work = np.zeros_like(recv)
@@ -158,7 +164,7 @@ def _measure(
         c.wrong += _check(recv, included)
 
 
-def _row(c: Contender, comm: MPI.Intracomm, options: SimpleNamespace) -> report.Row | None:
+def _row(c: ArrivalContender, comm: MPI.Intracomm, options: SimpleNamespace) -> report.Row | None:
     latencies = comm.gather(c.latencies)
     active = comm.gather(c.active)
     wrong = comm.reduce(c.wrong)
@@ -183,7 +189,7 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     send = np.full(options.count, comm.rank + 1, dtype=np.float32)
     recv = np.empty_like(send)
     everybody = np.ones(comm.size, dtype=bool)
-    gate = Gate(comm)
+    gate = StaggeredGate(comm)
     contenders = _contenders(options, comm, send, recv)
     delay = comm.rank * options.skew_ms * 1e-3
     steps = range(-options.warmup, options.iters)

@@ -20,7 +20,7 @@ from ..._core.version import __version__
 from ...collectives.arguments import ALGORITHMS
 from .. import report
 from . import turns
-from .balanced import COLUMNS, Kind, measure, plot
+from .balanced import COLUMNS, BatchKind, measure, plot
 
 _NAP_S = 0.02  # of ranks that wait for minutes while others are measured
 _WORTH = 0.97  # of the time so far: a change that saves less is noise
@@ -94,8 +94,8 @@ def _measure_on(ranks: int, options: SimpleNamespace, comm: MPI.Intracomm) -> li
     """With the first so many ranks. Rows on rank 0."""
     part = cast(MPI.Intracomm, comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED))
     rows: list[report.Row] = []
-    kinds = [Kind("full", ["rank"], name) for name in ALGORITHMS[1:]]  # of the fabric
-    kinds += [Kind("full", ["node"], ALGORITHMS[0]), Kind("mpi", [], "")]
+    kinds = [BatchKind("full", ["rank"], name) for name in ALGORITHMS[1:]]  # of the fabric
+    kinds += [BatchKind("full", ["node"], ALGORITHMS[0]), BatchKind("mpi", [], "")]
     if part != MPI.COMM_NULL:
         for size in report.progress(options.sizes, part.rank == 0, f"tune {ranks}"):
             rows += measure(kinds, part, max(1, size // 4), options.iters)

@@ -43,7 +43,7 @@ class Parsed(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-class Several(click.ParamType):
+class ListOf(click.ParamType):
     """A comma-separated list."""
 
     name = "list"
@@ -59,7 +59,7 @@ class Several(click.ParamType):
         return [self._one.convert(word, param, ctx) for word in self._split(value)]
 
 
-class Output(click.ParamType):
+class OutputFile(click.ParamType):
     """A file that can be written, looked at before anything is measured for it, and where it will
     be: the first rank writes, and others may be on hosts that have no such folder."""
 
@@ -96,16 +96,16 @@ BITS = click.IntRange(2, 16)
 NOT_NEGATIVE, POSITIVE = Number(0), Number(0, min_open=True)
 HOUR, DAY = Number(0, 3.6e6), Number(0, 86400)  # in milliseconds, in seconds
 SLOWNESS, STEPS = Number(1e-3, 1e6), Number(0, 1e9)  # times as slow, gradient steps
-POSITIVE_INTS, BIT_WIDTHS = Several(POSITIVE_INT), Several(BITS)
-RATES = Several(Number(0, 1e9, min_open=True))
-CHANCES, PARTS = Several(Number(0, 1, max_open=True)), Several(Number(0, 1, min_open=True))
-JSON, TABLE = Output(dash=True), Output(dash=True, folders=True)
-PICTURE = Output((".png", ".pdf", ".svg"))
+POSITIVE_INTS, BIT_WIDTHS = ListOf(POSITIVE_INT), ListOf(BITS)
+RATES = ListOf(Number(0, 1e9, min_open=True))
+CHANCES, PARTS = ListOf(Number(0, 1, max_open=True)), ListOf(Number(0, 1, min_open=True))
+JSON, TABLE = OutputFile(dash=True), OutputFile(dash=True, folders=True)
+PICTURE = OutputFile((".png", ".pdf", ".svg"))
 
 
 def some_of(names: Sequence[str]) -> click.ParamType:
     """A list of some of the words."""
-    return Several(click.Choice(list(names)))
+    return ListOf(click.Choice(list(names)))
 
 
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -239,9 +239,9 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 SIZE, SIZES = Parsed(size), Parsed(sizes)
-COLLECTIVES = Several(Parsed(_collective), _with_arguments)
-TOPOLOGIES = Several(Parsed(_topology), _with_arguments)
-GRID, GRIDS = Parsed(_grid), Several(Parsed(_grid))
+COLLECTIVES = ListOf(Parsed(_collective), _with_arguments)
+TOPOLOGIES = ListOf(Parsed(_topology), _with_arguments)
+GRID, GRIDS = Parsed(_grid), ListOf(Parsed(_grid))
 PATTERN = Parsed(_pattern)
 LAUNCHER_WORDS = Parsed(_launcher_words)
 HOSTS, VARIABLE = Parsed(_hosts), Parsed(_variable)

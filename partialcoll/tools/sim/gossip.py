@@ -33,7 +33,7 @@ from ...decentralized import (
 )
 from ...topology import Topology, pairing
 from .. import plots, report
-from .ranks import TASKS, SimulatedRank, Task
+from .ranks import TASKS, SimulatedRank, SimulatedTask
 from .simulated import (
     Events,
     SimulatedBuffer,
@@ -74,14 +74,14 @@ class Scarce:
 
 
 @dataclass
-class World:
+class SimulatedWorld:
     """What the processes of one run are made from."""
 
     options: SimpleNamespace
     topology: Topology
     rate: float
     seed: int
-    task: Task
+    task: SimulatedTask
     events: Events
     latency: Callable[[], float]
 
@@ -121,7 +121,7 @@ class World:
         return Lattice(bits=self.options.codec_bits, **how)
 
 
-def _averaging(world: World, make: Callable[..., Process], **how: Any) -> list[Process]:
+def _averaging(world: SimulatedWorld, make: Callable[..., Process], **how: Any) -> list[Process]:
     """Processes that average pair by pair."""
     exchanges = world.buffers(world.task.first[0], codec=world.codec())
     return [
@@ -130,7 +130,7 @@ def _averaging(world: World, make: Callable[..., Process], **how: Any) -> list[P
     ]
 
 
-def _a2cid2(world: World, accelerated: bool, variant: str = "bounded") -> list[Process]:
+def _a2cid2(world: SimulatedWorld, accelerated: bool, variant: str = "bounded") -> list[Process]:
     return _averaging(
         world,
         A2CiD2,
@@ -144,19 +144,19 @@ def _a2cid2(world: World, accelerated: bool, variant: str = "bounded") -> list[P
     )
 
 
-def _local_steps(world: World) -> int:
+def _local_steps(world: SimulatedWorld) -> int:
     """Steps between two interactions that a rank begins, at this rate of all that it takes part
     in."""
     given: int | None = world.options.local_steps
     return given or max(1, round(2 / world.rate))
 
 
-def _swarm(world: World, variant: str) -> list[Process]:
+def _swarm(world: SimulatedWorld, variant: str) -> list[Process]:
     steps = _local_steps(world)
     return _averaging(world, Swarm, local_steps=steps, variant=variant, seed=world.seed)
 
 
-def _sgp(world: World) -> list[Process]:
+def _sgp(world: SimulatedWorld) -> list[Process]:
     slots = SGP.queue_slots(world.topology.n)
     exchanges: list[Any] = world.buffers(SGP.message(world.task.first[0]), queue_slots=slots)
     rate = world.options.learning_rate
@@ -170,7 +170,7 @@ def _sgp(world: World) -> list[Process]:
     return made
 
 
-def _dpsgd(world: World) -> list[Process]:
+def _dpsgd(world: SimulatedWorld) -> list[Process]:
     first, rate = world.task.first, world.options.learning_rate
     exchanges: list[Any] = neighbor_exchanges(world.topology, first[0], world.events, world.latency)
     around = [world.topology.neighbors(rank) for rank in range(world.topology.n)]
@@ -180,13 +180,13 @@ def _dpsgd(world: World) -> list[Process]:
     ]
 
 
-def _allreduce(world: World) -> list[Process]:
+def _allreduce(world: SimulatedWorld) -> list[Process]:
     first, rate = world.task.first, world.options.learning_rate
     handles = world.reductions(first.shape[1])
     return [AllreduceSGD(x, handle, learning_rate=rate) for x, handle in zip(first, handles)]
 
 
-def _localsgd(world: World) -> list[Process]:
+def _localsgd(world: SimulatedWorld) -> list[Process]:
     first, rate = world.task.first, world.options.learning_rate
     handles, totals = world.reductions(first.shape[1]), world.reductions(first.shape[1] + 1)
     return [
@@ -197,12 +197,12 @@ def _localsgd(world: World) -> list[Process]:
     ]
 
 
-def _slowmo(world: World) -> list[Process]:
+def _slowmo(world: SimulatedWorld) -> list[Process]:
     tau = 4 * _local_steps(world)
     return [SlowMo(inner, tau=tau, beta=0.7) for inner in _localsgd(world)]
 
 
-def _moshpit(world: World) -> list[Process]:
+def _moshpit(world: SimulatedWorld) -> list[Process]:
     first, options = world.task.first, world.options
     how = (world.events, options.latency, options.window, world.seed)
     handles: list[Any] = group_reductions(world.topology.n, options.grid, first[0], *how)
@@ -214,7 +214,7 @@ def _moshpit(world: World) -> list[Process]:
 
 # How the processes of all ranks are made; communications that one that was begun makes for both
 # ranks together.
-METHODS: dict[str, tuple[Callable[[World], list[Process]], int]] = {
+METHODS: dict[str, tuple[Callable[[SimulatedWorld], list[Process]], int]] = {
     "a2cid2": (lambda world: _a2cid2(world, True), 2),
     "a2cid2-paper": (lambda world: _a2cid2(world, True, "paper"), 2),
     "baseline": (lambda world: _a2cid2(world, False), 2),
@@ -230,7 +230,7 @@ METHODS: dict[str, tuple[Callable[[World], list[Process]], int]] = {
 }
 
 
-class Run:
+class GossipRun:
     """One method on one topology with one seed."""
 
     def __init__(
@@ -241,7 +241,7 @@ class Run:
         # both variants of A²CiD² and their baseline share them: these differ in nothing else.
         same = {"a2cid2-paper": "a2cid2", "baseline": "a2cid2"}
         name = zlib.crc32(same.get(method, method).encode())
-        self.task: Task = TASKS[options.task](
+        self.task: SimulatedTask = TASKS[options.task](
             ranks, options.dim, options.noise, np.random.default_rng((seed, 1))
         )
         self.events = Events()
@@ -250,7 +250,9 @@ class Run:
         self._topology, self._rate, self._seed = topology, rate, seed
         self._buffers: list[SimulatedBuffer] = []
         make, self._weight = METHODS[method]
-        self.processes = make(World(options, topology, rate, seed, self.task, self.events, latency))
+        self.processes = make(
+            SimulatedWorld(options, topology, rate, seed, self.task, self.events, latency)
+        )
         self.ranks = [
             self._rank(i, process, name, latency) for i, process in enumerate(self.processes)
         ]
@@ -350,7 +352,7 @@ def run(options: SimpleNamespace) -> list[report.Row]:
     ]
     rows = []
     for method, topology, rate, seed in report.progress(runs, True, "sim gossip"):
-        rows += Run(options, method, topology, rate, seed).rows()
+        rows += GossipRun(options, method, topology, rate, seed).rows()
     return rows
 
 

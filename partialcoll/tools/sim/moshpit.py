@@ -304,7 +304,7 @@ def make(case: Case, compat: bool, draws: Draws) -> Averager:
 
 
 @dataclass
-class Course:
+class ErrorCourse:
     """One restart: the error before the first round and after each."""
 
     errors: list[float] = field(default_factory=list)
@@ -318,7 +318,7 @@ class Course:
         return most
 
 
-def follow(case: Case, options: SimpleNamespace, restart: int) -> Course:
+def follow(case: Case, options: SimpleNamespace, restart: int) -> ErrorCourse:
     """One restart, until its error is small enough or its rounds are over."""
     compat = options.paper_compat
     draws = Draws(compat, options.seed, restart)
@@ -329,7 +329,7 @@ def follow(case: Case, options: SimpleNamespace, restart: int) -> Course:
         center = averager.values.mean() if compat else mean
         return float(np.mean((averager.values - center) ** 2))
 
-    course = Course([error()])
+    course = ErrorCourse([error()])
     for round in range(options.rounds):
         if course.errors[-1] < options.until:
             break
@@ -340,14 +340,14 @@ def follow(case: Case, options: SimpleNamespace, restart: int) -> Course:
     return course
 
 
-def _mean_errors(courses: list[Course]) -> list[float]:
+def _mean_errors(courses: list[ErrorCourse]) -> list[float]:
     """The mean over the restarts after each round; those that have ended stay as they are."""
     most = max(len(course.errors) for course in courses)
     padded = [c.errors + [c.errors[-1]] * (most - len(c.errors)) for c in courses]
     return [float(error) for error in np.mean(padded, axis=0)]
 
 
-def _rate(courses: list[Course], errors: list[float]) -> float | None:
+def _rate(courses: list[ErrorCourse], errors: list[float]) -> float | None:
     """By how much the mean squared error shrinks in a round, before the first restart is below
     1e-9; None if all it takes is one round."""
     rounds = min(c.rounds_to(1e-9, len(c.errors)) for c in courses) - 1
@@ -356,7 +356,9 @@ def _rate(courses: list[Course], errors: list[float]) -> float | None:
     return float((errors[rounds] / errors[0]) ** (1 / rounds))
 
 
-def row(case: Case, options: SimpleNamespace, courses: list[Course], seconds: float) -> report.Row:
+def row(
+    case: Case, options: SimpleNamespace, courses: list[ErrorCourse], seconds: float
+) -> report.Row:
     """What came of the restarts of a case."""
     errors = _mean_errors(courses)
     found: report.Row = {
@@ -431,7 +433,7 @@ def run(options: SimpleNamespace) -> list[report.Row]:
         raise ValueError(f"--until: expected above 0, at most 1e-9, got {options.until:g}")
     todo = cases(options)
     steps = [(case, k) for case in todo for k in range(options.restarts)]
-    courses: dict[int, list[Course]] = {}
+    courses: dict[int, list[ErrorCourse]] = {}
     seconds: dict[int, float] = {}
     for case, restart in report.progress(steps, True, "sim moshpit"):
         began = time.perf_counter()

@@ -19,7 +19,7 @@ from .simulated import Events
 Floats = NDArray[np.float64]
 
 
-class Task:
+class SimulatedTask:
     """The mean over the ranks of f_i; here these are 0."""
 
     first: Floats  # (ranks, dim): the models to begin with
@@ -35,14 +35,14 @@ class Task:
         return None
 
 
-class Consensus(Task):
+class Consensus(SimulatedTask):
     """Ranks begin apart, N(0, 1) in each coordinate, and are to agree: nothing else."""
 
     def __init__(self, ranks: int, dim: int, noise: float, random: np.random.Generator) -> None:
         self.first = random.standard_normal((ranks, dim))
 
 
-class Quadratic(Task):
+class Quadratic(SimulatedTask):
     """f_i(x) = sum_k a_ik (x_k - b_ik)^2 / 2 with a from 0.2 to 1 and b ~ N(0, 1), each rank its
     own; gradients have noise N(0, noise^2) in each coordinate. All begin at 0."""
 
@@ -63,7 +63,7 @@ class Quadratic(Task):
         return float(0.5 * np.mean(np.sum(self._a * (x - self._b) ** 2, axis=1)))
 
 
-class Logistic(Task):
+class Logistic(SimulatedTask):
     """Logistic regression, regularized: each rank has 64 samples, their classes and centers
     different from rank to rank; gradients are of 8 drawn samples (all of them without noise).
     All begin at 0."""
@@ -144,7 +144,7 @@ class SimulatedRank:
         self,
         rank: int,
         process: Process,
-        task: Task,
+        task: SimulatedTask,
         events: Events,
         step_time: Callable[[], float],
         transfer: Callable[[], float],

@@ -73,7 +73,7 @@ def check_ranks(options: SimpleNamespace) -> None:
             )
 
 
-class Run:
+class SkewRun:
     """One collective on simulated ranks."""
 
     def __init__(self, options: SimpleNamespace, collective: str, ranks: int) -> None:
@@ -94,7 +94,7 @@ class Run:
 
 
 def _simulate(options: SimpleNamespace, collective: str, ranks: int) -> report.Row:
-    run = Run(options, collective, ranks)
+    run = SkewRun(options, collective, ranks)
     try:
         steps = range(options.iters)
         seen = [run.iterate() for _ in report.progress(steps, True, f"{collective} {ranks}")]

@@ -48,7 +48,7 @@ def lives(folder: Path, kind: str, rank: int) -> list[Life]:
 
 
 @dataclass
-class Record:
+class LogRecord:
     """DEPOSIT: number is the call. ROUND: number is its index, words are the mask, those who have
     failed, and a hash of the result; values are how many deposits of each rank are in it, and the
     sum of the numbers of their calls. LOST: the first word is how many rounds before that number
@@ -71,7 +71,7 @@ class Log:
         self._file = os.open(life.path(folder, "log"), flags, 0o600)
         self._state = os.open(life.path(folder, "state"), os.O_WRONLY | os.O_CREAT, 0o600)
 
-    def write(self, record: Record) -> None:
+    def write(self, record: LogRecord) -> None:
         """Append it."""
         head = _HEAD.pack(
             record.kind, record.time, record.number, *record.words, len(record.values)
@@ -83,7 +83,7 @@ class Log:
         os.pwrite(self._state, bytes([STATES.index(name)]), 0)
 
 
-def read(path: Path) -> Iterator[Record]:
+def read(path: Path) -> Iterator[LogRecord]:
     """All records of a process; none if it has not begun."""
     data = path.read_bytes() if path.exists() else b""
     at = 0
@@ -92,7 +92,7 @@ def read(path: Path) -> Iterator[Record]:
         at += _HEAD.size
         values = struct.unpack_from(f"={count}d", data, at)
         at += 8 * count
-        yield Record(kind, time, number, (words[0], words[1], words[2]), values)
+        yield LogRecord(kind, time, number, (words[0], words[1], words[2]), values)
 
 
 def state_of(folder: Path, life: Life) -> str:
@@ -126,26 +126,26 @@ class Verdict:
         return self.hangs + self.lost + self.diverged
 
 
-Logs = dict[Life, list[Record]]
+Logs = dict[Life, list[LogRecord]]
 
 
-def _rounds(records: list[Record]) -> dict[int, Record]:
+def _rounds(records: list[LogRecord]) -> dict[int, LogRecord]:
     return {record.number: record for record in records if record.kind == ROUND}
 
 
-def _begins(records: list[Record]) -> int:
+def _begins(records: list[LogRecord]) -> int:
     """The first round that it could be in."""
     first = records[0] if records else None
     return first.number if first is not None and first.kind == GROWN else 0
 
 
-def _skipped(records: list[Record]) -> set[int]:
+def _skipped(records: list[LogRecord]) -> set[int]:
     """Rounds that a rank was never given since it came too late for them (deliver="all")."""
     lost = (record for record in records if record.kind == LOST)
     return {i for record in lost for i in range(record.number - record.words[0], record.number)}
 
 
-def _histories(logs: Logs, alive: set[Life]) -> dict[Life, dict[int, Record]]:
+def _histories(logs: Logs, alive: set[Life]) -> dict[Life, dict[int, LogRecord]]:
     """The rounds that each process was given. The last one of one that has died may be known to
     nobody else, who then have another one of that number."""
     found = {life: _rounds(records) for life, records in logs.items()}
@@ -156,9 +156,9 @@ def _histories(logs: Logs, alive: set[Life]) -> dict[Life, dict[int, Record]]:
 
 
 def _one_history(
-    found: dict[Life, dict[int, Record]], logs: Logs, alive: set[Life], verdict: Verdict
-) -> dict[int, Record]:
-    first: dict[int, tuple[Life, Record]] = {}
+    found: dict[Life, dict[int, LogRecord]], logs: Logs, alive: set[Life], verdict: Verdict
+) -> dict[int, LogRecord]:
+    first: dict[int, tuple[Life, LogRecord]] = {}
     for life, rounds in found.items():
         for index, record in rounds.items():
             other, seen = first.setdefault(index, (life, record))
@@ -174,7 +174,7 @@ def _one_history(
 
 
 def _nothing_lost(
-    logs: Logs, history: dict[int, Record], alive: set[Life], ranks: int, verdict: Verdict
+    logs: Logs, history: dict[int, LogRecord], alive: set[Life], ranks: int, verdict: Verdict
 ) -> None:
     """Each round has the next deposits of each process, none twice, none left out; at the end all
     of those who live are in one."""

@@ -21,10 +21,10 @@ from partialcoll import elastic
 from partialcoll._core.ffi import check, ffi, lib
 
 from ...._core.mpi import MPI
-from .oracle import DEPOSIT, END, GROWN, OUTAGE, ROUND, Life, Log, Record, lives
+from .oracle import DEPOSIT, END, GROWN, OUTAGE, ROUND, Life, Log, LogRecord, lives
 
 
-class Worker:
+class FaultWorker:
     """Deposits name their rank and call: element r of a result counts those of rank r in it,
     element ranks + r adds up their calls, and the rest is what follows from both."""
 
@@ -67,7 +67,7 @@ class Worker:
         last, now = self.handle.last_round, time.monotonic_ns()
         index = -1 if last is None else last.index
         who = sum(1 << rank for rank in self.joined)
-        self.log.write(Record(GROWN, now, index + 1, (began, who, 0)))
+        self.log.write(LogRecord(GROWN, now, index + 1, (began, who, 0)))
         self.outages = 0
         if last is not None and self.calls == 0:
             self.saw(last)
@@ -90,7 +90,7 @@ class Worker:
         """One call."""
         self.calls += 1
         self.send[self.ranks + self.rank] = self.calls
-        self.log.write(Record(DEPOSIT, time.monotonic_ns(), self.calls))
+        self.log.write(LogRecord(DEPOSIT, time.monotonic_ns(), self.calls))
         self.log.state("in Start")
         self.handle.Start()
         self.log.state("in Wait")
@@ -110,7 +110,7 @@ class Worker:
         digest = int.from_bytes(hashlib.blake2b(recv.tobytes(), digest_size=8).digest(), "little")
         words = (_set(rnd.mask), _set(rnd.failed), digest)
         now = time.monotonic_ns()
-        self.log.write(Record(ROUND, now, rnd.index, words, tuple(recv[: 2 * n])))
+        self.log.write(LogRecord(ROUND, now, rnd.index, words, tuple(recv[: 2 * n])))
         self.note_outage(now)
 
     def note_outage(self, now: int) -> None:
@@ -119,7 +119,7 @@ class Worker:
         check(lib.pcoll_handle_outages(self.handle._core(), count, times, times + 1))
         if count[0] > self.outages:
             self.outages = count[0]
-            self.log.write(Record(OUTAGE, now, self.outages, (times[0], times[1], 0)))
+            self.log.write(LogRecord(OUTAGE, now, self.outages, (times[0], times[1], 0)))
 
     def run(self) -> None:
         """Until the folder says stop; then to the end together."""
@@ -130,7 +130,7 @@ class Worker:
         self.handle.join(on_round=self.saw)
         self.log.state("in Free")
         self.handle.Free()
-        self.log.write(Record(END, time.monotonic_ns(), self.calls))
+        self.log.write(LogRecord(END, time.monotonic_ns(), self.calls))
 
 
 def _set(mask: Any) -> int:
@@ -145,7 +145,7 @@ def main() -> None:
     moment = given["die"].get(str(MPI.COMM_WORLD.rank))
     if moment and joined is None:
         os.environ["PARTIALCOLL_DIE"] = moment
-    worker = Worker(joined or MPI.COMM_WORLD, given, joined is not None)
+    worker = FaultWorker(joined or MPI.COMM_WORLD, given, joined is not None)
     pid = worker.life.path(worker.folder, "pid")
     pid.with_suffix(".new").write_text(str(os.getpid()))
     pid.with_suffix(".new").rename(pid)

@@ -21,7 +21,7 @@ import torch
 
 from ...._core.mpi import MPI
 from ..turns import meet
-from .tasks import Task
+from .tasks import TrainingTask
 
 # Of the time in which half of the ranks have made their steps, and seconds at least.
 _MORE, _LEAST = 0.1, 1.0
@@ -148,7 +148,7 @@ def final_distance(comm: MPI.Intracomm, copies: Copies) -> float:
 class Evaluation:
     """Held-out loss and accuracy of parameters, in a model apart from the one that is trained."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         self._task, self._trained = task, task.model
         self._model = copy.deepcopy(task.model)
         self.loss: list[float] = []
@@ -167,7 +167,7 @@ class Evaluation:
 
 
 def replicas_course(
-    comm: MPI.Intracomm, copies: Copies, task: Task, observer: int
+    comm: MPI.Intracomm, copies: Copies, task: TrainingTask, observer: int
 ) -> dict[str, Any]:
     """Where one rank's copies are everybody's. On all ranks, from the observer. Collective."""
     course: dict[str, Any] = {}
@@ -182,7 +182,7 @@ def replicas_course(
 
 
 def own_models_course(
-    comm: MPI.Intracomm, copies: Copies, task: Task, observer: int
+    comm: MPI.Intracomm, copies: Copies, task: TrainingTask, observer: int
 ) -> dict[str, Any]:
     """Where each rank has a model of its own: time and steps are the observer's, and its own model
     is the one that stands for all. On all ranks. Collective."""

@@ -34,7 +34,7 @@ COLUMNS = report.columns(
 )
 
 
-class Course:
+class RespawnCourse:
     """What rank 0 has seen, by its clock; and who is to die next, which it tells the others."""
 
     def __init__(self, options: SimpleNamespace) -> None:
@@ -104,7 +104,7 @@ def train(options: SimpleNamespace) -> report.Row:
     strategy = strategies.make(name, options, None)
     opt = pct.DistributedOptimizer(task.optimizer(), strategy=strategy)
     state: Any = pct.elastic.TorchState(task.model, opt, step=0)
-    course, compute = Course(options), options.compute_ms / 1e3
+    course, compute = RespawnCourse(options), options.compute_ms / 1e3
 
     def commit() -> None:
         if name != "allreduce":  # else nothing is under way

@@ -33,7 +33,7 @@ from . import plots, replaced, strategies
 from .course import COPIES, Copies, Ending, final_distance, own_models_course, replicas_course
 from .delays import STEPS, Waits, drawn, durations, limit, meeting_limit
 from .strategies import STRATEGIES
-from .tasks import TASKS, Task
+from .tasks import TASKS, TrainingTask
 
 COLUMNS = report.columns(
     "strategy topology steps_per_s speedup_vs_allreduce limit final_loss accuracy consensus "
@@ -56,14 +56,14 @@ def identical(everybody: list[tuple[dict[int, str], str]]) -> bool:
     return same
 
 
-class Run:
+class TrainingRun:
     """One strategy with one seed, on this rank."""
 
     def __init__(
         self,
         options: SimpleNamespace,
         comm: MPI.Intracomm,
-        task: Task,
+        task: TrainingTask,
         name: str,
         topology: str | None,
         seed: int,
@@ -245,7 +245,7 @@ def compare(rows: list[report.Row]) -> None:
             row["speedup_vs_allreduce"] = row["steps_per_s"] / base[row["seed"]]
 
 
-def bound(options: SimpleNamespace, task: Task, name: str, strategy: Any) -> float | None:
+def bound(options: SimpleNamespace, task: TrainingTask, name: str, strategy: Any) -> float | None:
     """The limit by arithmetic; None where nobody knows how long a step computes."""
     if not options.compute_ms:
         return None
@@ -261,7 +261,7 @@ def bound(options: SimpleNamespace, task: Task, name: str, strategy: Any) -> flo
 
 def run(
     options: SimpleNamespace, comm: MPI.Intracomm
-) -> tuple[list[report.Row], list[dict[str, Any]], Task]:
+) -> tuple[list[report.Row], list[dict[str, Any]], TrainingTask]:
     """Every strategy with every seed, the strategies by turns; rows, what the picture needs, and
     the task. Collective."""
     torch.set_num_threads(1)
@@ -278,7 +278,7 @@ def run(
     bar = iter(report.progress(total, comm.rank == 0, f"train {options.task}"))
     rows, runs = [], []
     for name, topology, seed in todo:
-        one = Run(options, comm, task, name, topology, seed, bar)
+        one = TrainingRun(options, comm, task, name, topology, seed, bar)
         one.train()
         one.show_rest()
         row, details = one.results()
@@ -308,7 +308,7 @@ def summary(rows: list[report.Row]) -> list[report.Row]:
     return found
 
 
-def settings(options: SimpleNamespace, task: Task) -> dict[str, Any]:
+def settings(options: SimpleNamespace, task: TrainingTask) -> dict[str, Any]:
     """What was run, for the JSON document."""
     count = sum(parameter.numel() for parameter in task.model.parameters())
     return {
@@ -344,7 +344,7 @@ def _write(
     comm: MPI.Intracomm,
     rows: list[report.Row],
     runs: list[dict[str, Any]],
-    task: Task,
+    task: TrainingTask,
 ) -> None:
     doc = report.document("bench train", comm.size, rows)
     doc.update(settings=settings(options, task), runs=runs)

@@ -26,7 +26,7 @@ from ....errors import Error
 _DATA = 0x5EED  # of the data, which are the same with every seed
 
 
-class Task:
+class TrainingTask:
     """A model and its samples, of which a rank draws some in each step.
 
     Attributes
@@ -99,7 +99,7 @@ class Task:
         raise NotImplementedError
 
 
-class Hyperplane(Task):
+class Hyperplane(TrainingTask):
     """y = a·x + noise in `size` dimensions, learned by a one-layer perceptron with the squared
     error. The paper's: 8192 dimensions, 32768 points, 2048 samples in a step.
 
@@ -148,7 +148,7 @@ class Hyperplane(Task):
             return float(nn.functional.mse_loss(self.model(x).squeeze(1), y)), None
 
 
-class Classification(Task):
+class Classification(TrainingTask):
     """Logits for classes, cross-entropy."""
 
     def logits(self, which: Any) -> tuple[Tensor, Tensor]:
@@ -344,4 +344,8 @@ class Sequences(Classification):
         return np.concatenate([np.roll(drawn, k, axis=1) for k in rotations])
 
 
-TASKS: dict[str, type[Task]] = {"hyperplane": Hyperplane, "digits": Digits, "sequences": Sequences}
+TASKS: dict[str, type[TrainingTask]] = {
+    "hyperplane": Hyperplane,
+    "digits": Digits,
+    "sequences": Sequences,
+}
