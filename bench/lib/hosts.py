@@ -144,32 +144,19 @@ _NOT_SHARED = "^han,sm,xhc,acoll,ucc,hcoll,adapt"
 
 
 def _openmpi(hosts: Hosts, per_host: int, shell: str) -> list[str]:
-    words = [
-        "--prtemca",
-        "plm_ssh_agent",
-        shell,
-        "--prtemca",
-        "prte_if_include",
-        f"{hosts.net}.0/24",
-    ]
-    words += [
-        "--mca",
-        "pml",
-        "ob1",
-        "--mca",
-        "btl",
-        "tcp,self",
-        "--mca",
-        "btl_tcp_if_include",
-        "eth0",
-    ]
-    words += ["--mca", "coll", _NOT_SHARED, "--with-ft", "ulfm", "--bind-to", "none"]
-    return [*words, "--host", ",".join(f"{a}:{per_host}" for a in hosts.addresses())]
+    places = ",".join(f"{address}:{per_host}" for address in hosts.addresses())
+    return (
+        f"--prtemca plm_ssh_agent {shell} --prtemca prte_if_include {hosts.net}.0/24 --mca pml ob1 "
+        f"--mca btl tcp,self --mca btl_tcp_if_include eth0 --mca coll {_NOT_SHARED} "
+        f"--with-ft ulfm --bind-to none --host {places}"
+    ).split()
 
 
 def _mpich(hosts: Hosts, per_host: int, shell: str) -> list[str]:
-    words = ["-launcher", "ssh", "-launcher-exec", shell, "-hosts", ",".join(hosts.addresses())]
-    return [*words, "-localhost", f"{hosts.net}.254", "-ppn", str(per_host)]
+    return (
+        f"-launcher ssh -launcher-exec {shell} -hosts {','.join(hosts.addresses())} "
+        f"-localhost {hosts.net}.254 -ppn {per_host}"
+    ).split()
 
 
 @contextlib.contextmanager

@@ -12,15 +12,14 @@ without it).
 
 from __future__ import annotations
 
-import copy
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any, Callable, ClassVar
 
 from lib.job import count, experiment
-from lib.training import network
+from lib.training import DDP, network
 
 from partialcoll.tools.cli import options
 
@@ -80,6 +79,12 @@ def all_reduce(comm: Any, group: Any, size: int, turns: int) -> dict[str, Any]:
     return row
 
 
+class Step(DDP):
+    """Steps that keep what the backends round differently small."""
+
+    sgd: ClassVar[Mapping[str, float]] = {"lr": 1e-3}
+
+
 def ddp_step(
     comm: Any, group: Any, what: str, model: Any, shapes: Sequence[tuple[int, ...]], turns: int
 ) -> dict[str, Any]:
@@ -87,23 +92,16 @@ def ddp_step(
     end. Collective."""
     import torch
 
-    steps, models = [], []
-    for one in (None, group):
-        ddp = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(model), process_group=one)
-        optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
-        draw = torch.Generator().manual_seed(comm.rank)
+    draws = [torch.Generator().manual_seed(comm.rank) for _ in range(2)]
+    methods = [Step(model, comm, process_group=one) for one in (None, group)]
 
-        def step(ddp: Any = ddp, optimizer: Any = optimizer, draw: Any = draw) -> None:
-            x, y = (torch.randn(shape, generator=draw) for shape in shapes)
-            optimizer.zero_grad()
-            (ddp(x) - y).square().mean().backward()
-            optimizer.step()
+    def step(which: int) -> None:
+        methods[which].step(*(torch.randn(shape, generator=draws[which]) for shape in shapes))
 
-        steps.append(step)
-        models.append(ddp)
-    row = compare(comm, what, 4 * sum(p.numel() for p in model.parameters()), *steps, turns)
-    for ours, theirs in zip(models[0].parameters(), models[1].parameters()):
-        assert torch.allclose(ours, theirs, atol=1e-3), "not the same parameters"
+    size = 4 * methods[0].parameters().numel()
+    row = compare(comm, what, size, lambda: step(0), lambda: step(1), turns)
+    ours, theirs = (method.parameters() for method in methods)
+    assert torch.allclose(ours, theirs, atol=1e-3), "not the same parameters"
     return row
 
 

@@ -33,15 +33,7 @@ LIMIT_S = 120
 COLUMNS = ("program", "version", "taken_over", "passed", "lines", "differ", "mpi_s", "interposer_s")
 COUNTS = re.compile(r"on all ranks: (\d+) taken over, (\d+) passed")
 # Warnings about networks that are not there, and binding of more ranks than cores.
-LAUNCH = (
-    "--allow-run-as-root",
-    "--oversubscribe",
-    "--bind-to",
-    "none",
-    "--mca",
-    "btl",
-    "self,vader",
-)
+LAUNCH = "--allow-run-as-root --oversubscribe --bind-to none --mca btl self,vader"
 SILICON = """
 &control calculation='scf' pseudo_dir='/usr/share/espresso/pseudo' outdir='.' /
 &system ibrav=2 celldm(1)=10.2 nat=2 ntyp=1 ecutwfc=12.0 /
@@ -189,7 +181,7 @@ def command(n: int, mpicc: str, mpiexec: str, json: str | None) -> None:
             if not shutil.which(program.words[0]):
                 click.echo(f"{program.name}: not there, install {program.package}", err=True)
                 continue
-            rows.append(compare(program, [mpiexec, *LAUNCH, "-n", str(n)], preload))
+            rows.append(compare(program, [mpiexec, *LAUNCH.split(), "-n", str(n)], preload))
     document = report.document("bench programs", n, rows)
     about = subprocess.run([mpiexec, "--version"], capture_output=True, text=True).stdout
     family = "Open MPI" if launcher.vendor_of(about) == "openmpi" else "MPICH"

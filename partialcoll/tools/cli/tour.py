@@ -26,7 +26,7 @@ class Stop:
     ----------
     title, before, after : str
         What is said.
-    words : tuple of str
+    words : str
         Of the command ``partialcoll``.
     needs : str or None
         A package without which there is nothing to see.
@@ -34,7 +34,7 @@ class Stop:
 
     title: str
     before: str
-    words: tuple[str, ...]
+    words: str
     after: str
     needs: str | None = None
 
@@ -45,16 +45,7 @@ STOPS = {
         "Eight ranks call an allreduce, each one millisecond after the one before it. MPI's waits "
         "for the last. solo waits for nobody, majority for one rank drawn anew in each round, "
         "quorum:0.5 for exactly half of them.",
-        (
-            "bench",
-            "skew",
-            "-n",
-            "8",
-            "--iters",
-            "20",
-            "--collectives",
-            "mpi,solo,majority,quorum:0.5",
-        ),
+        "bench skew -n 8 --iters 20 --collectives mpi,solo,majority,quorum:0.5",
         "latency_us_avg is how long a rank was in the call, active_mean how many ranks were in the "
         "sum in time. What came late rides in the next one; it is not lost.",
     ),
@@ -62,16 +53,7 @@ STOPS = {
         "For a program with MPI_Allreduce in a loop: what it costs to change the call",
         "Four ranks, nobody late: partialcoll's full is an ordinary allreduce. Every element of "
         "every result is checked.",
-        (
-            "bench",
-            "balanced",
-            "-n",
-            "4",
-            "--sizes",
-            "4K,64K,512K",
-            "--collectives",
-            "mpi,full,solo",
-        ),
+        "bench balanced -n 4 --sizes 4K,64K,512K --collectives mpi,full,solo",
         "wrong is 0 in each row. One line is changed for this: comm.Allreduce(x, y) becomes "
         'partialcoll.Allreduce(comm, x, y, quorum="majority"); or none, with the interposer.',
     ),
@@ -79,10 +61,8 @@ STOPS = {
         "For who trains with PyTorch: one rank at random is late in each step",
         "Four ranks train a linear model; one of them, another in each step, is 60 ms late. "
         "allreduce waits for it, eager-solo and eager-majority do not.",
-        (
-            *("bench", "train", "-n", "4", "--size", "512", "--steps", "60", "--seeds", "1"),
-            *("--compute-ms", "40", "--pattern", "one-random", "--delay-ms", "60"),
-        ),
+        "bench train -n 4 --size 512 --steps 60 --seeds 1 --compute-ms 40 --pattern one-random "
+        "--delay-ms 60",
         "speedup_vs_allreduce beside limit, what arithmetic allows; final_loss is of samples that "
         "nobody trained with; replicas_identical: to the bit.",
         needs="torch",
@@ -90,10 +70,7 @@ STOPS = {
     "gossip": Stop(
         "For research in decentralized training: 64 simulated ranks on a ring",
         "The library's own code in virtual time: A2CiD2, and the same without its momentum.",
-        (
-            *("sim", "gossip", "--ranks", "64", "--topology", "ring", "--time", "100"),
-            *("--methods", "a2cid2,baseline"),
-        ),
+        "sim gossip --ranks 64 --topology ring --time 100 --methods a2cid2,baseline",
         "consensus is how far the ranks' models are from their mean: on a ring, momentum brings "
         "them closer for the same number of communications.",
     ),
@@ -123,7 +100,7 @@ def _visit(name: str, stop: Stop) -> int:
     if stop.needs and importlib.util.find_spec(stop.needs) is None:
         _show(f"Left out: {stop.needs} is not installed.")
         return 0
-    words = [*stop.words, *_picture(name)]
+    words = [*stop.words.split(), *_picture(name)]
     click.echo(f"\n$ partialcoll {' '.join(words)}\n")
     sys.stdout.flush()
     status = run(commands, "partialcoll", words)

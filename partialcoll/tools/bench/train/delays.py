@@ -97,19 +97,16 @@ class Pattern:
 
     def delay(self, seed: int, step: int, rank: int, ranks: int, delay: float) -> float:
         """Seconds by which this step of this rank is prolonged, where `delay` is the greatest."""
-        if self.name == "one-random":
-            return delay if rank == chosen(seed, step, ranks) else 0.0
-        if self.name == "all-shifted":
-            return (1 + (rank + step) % ranks) * delay / ranks
-        return 0.0
+        return float(self.delays(seed, step, ranks, delay)[rank])
 
     def delays(self, seed: int, step: int, ranks: int, delay: float) -> Seconds:
         """`delay` of all ranks, shape (ranks,)."""
+        late = np.zeros(ranks)
         if self.name == "one-random":
-            late = np.zeros(ranks)
             late[chosen(seed, step, ranks)] = delay
-            return late
-        return np.array([self.delay(seed, step, rank, ranks, delay) for rank in range(ranks)])
+        elif self.name == "all-shifted":
+            late = (1 + (np.arange(ranks) + step) % ranks) * delay / ranks
+        return late
 
     def vectors(self, ranks: int, delay: float) -> Seconds:
         """The delays of all ranks in a step, one row for each of the equally likely cases; shape
