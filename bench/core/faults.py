@@ -35,6 +35,7 @@ from partialcoll.tools import launcher, report
 from partialcoll.tools.bench.faults import killing, oracle
 from partialcoll.tools.bench.faults.oracle import Life
 from partialcoll.tools.cli import options, values
+from partialcoll.tools.environment import ALGORITHMS
 
 _PAGE, _HEAD, _THREAD, _NAME = 4096, 64, 64, 24
 _LEFT, _THREADS, _DIED = 48, 52, 56
@@ -146,7 +147,6 @@ QUORUMS = (
 DOMAINS = ("node", "rank", "node:2", "node:4")
 COUNTS = (1, 64, 1000, 8192, 32768)  # float64: 128 B (16 of them name ranks and calls) to 256 KiB
 THINK_US = (0, 200, 1000, 3000)  # of the fastest rank, about; some take five times as long
-ALGORITHMS = ("recdbl", "rabenseifner", "ring")
 
 _AIMED = 0.75  # of the kills
 _TWINS = 0.3  # of the others: two at once
@@ -188,7 +188,7 @@ class LightJob(killing.KilledJob):
             deliver=kind.deliver,
             count=min(kind.count, 1000) if kind.deliver == "all" else kind.count,
             think_us=self.random.choice(THINK_US),
-            algorithm=self.random.choice(ALGORITHMS),
+            algorithm=self.random.choice(ALGORITHMS[1:-1]),
         )
 
     def start(self) -> tuple[list[str], dict[str, str] | None]:

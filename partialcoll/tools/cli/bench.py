@@ -12,7 +12,7 @@ import click
 from ...errors import Error
 from .. import environment, launcher, report
 from ..bench.train.delays import PATTERNS
-from ..bench.train.strategies import STRATEGIES
+from ..bench.train.strategies import STRATEGIES, with_option
 from . import options, start, values
 from .options import option
 from .start import on_ranks
@@ -379,23 +379,23 @@ _strategies = options.together(
     ),
     options.topology(
         None,
-        "of adpsgd, dpsgd, swarm and a2cid2, which are run on each: ring, complete, exponential … "
-        "(default: ring for dpsgd and a2cid2, complete for adpsgd and swarm)",
+        f"of {with_option('topology')}, which are run on each: ring, complete, exponential … "
+        "(default: the strategy's own)",
     ),
     option(
         "--rate",
         values.POSITIVE,
         None,
-        "communications per gradient step that a rank has a part in, adpsgd and a2cid2, or that it "
-        "begins, sgp (default 2 for adpsgd, 1 for a2cid2 and sgp)",
+        "communications per gradient step that a rank has a part in, with sgp that it begins: "
+        f"{with_option('rate')} (default: the strategy's own)",
         metavar="R",
     ),
     option(
         "--local-steps",
         values.POSITIVE_INT,
         None,
-        "from one communication to the next, swarm, localsgd, slowmo and moshpit (default 4, of "
-        "moshpit 1)",
+        f"from one communication to the next, of {with_option('local_steps')} (default: the "
+        "strategy's own)",
         metavar="H",
     ),
     option(

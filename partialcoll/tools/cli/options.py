@@ -16,7 +16,6 @@ Decorator = Callable[[F], F]
 
 COLLECTIVES = ("mpi", "solo", "majority", "full")
 DOMAINS = ("node", "rank")
-ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring", "native")
 
 
 def option(name: str, kind: Any, default: Any, text: str, **how: Any) -> Any:

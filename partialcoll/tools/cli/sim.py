@@ -7,25 +7,13 @@ from typing import Any
 
 import click
 
+from ..bench.train.strategies import SIMULATED
 from ..sim import network
 from . import options, values
 from .options import option
 from .start import here
 
-METHODS = (
-    "a2cid2",
-    "a2cid2-paper",
-    "baseline",
-    "adpsgd",
-    "swarm",
-    "swarm-registers",
-    "sgp",
-    "dpsgd",
-    "allreduce",
-    "localsgd",
-    "slowmo",
-    "moshpit",
-)
+METHODS = tuple(SIMULATED)
 AVERAGERS = ("moshpit", "allreduce", "gossip", "pushsum", "random")
 
 
@@ -91,7 +79,7 @@ _add(
         "--rate",
         values.RATES,
         "1",
-        "averagings per gradient step that a rank takes part in; dpsgd and allreduce have their "
+        "averagings per gradient step that a rank takes part in; synchronous methods have their "
         "own, one exchange per step",
         metavar="R[,R…]",
     ),

@@ -33,6 +33,7 @@ from ...decentralized import (
 )
 from ...topology import Topology, pairing
 from .. import plots, report
+from ..bench.train.strategies import SIMULATED
 from .ranks import TASKS, SimulatedRank, SimulatedTask
 from .simulated import (
     Events,
@@ -212,21 +213,19 @@ def _moshpit(world: SimulatedWorld) -> list[Process]:
     ]
 
 
-# How the processes of all ranks are made; communications that one that was begun makes for both
-# ranks together.
-METHODS: dict[str, tuple[Callable[[SimulatedWorld], list[Process]], int]] = {
-    "a2cid2": (lambda world: _a2cid2(world, True), 2),
-    "a2cid2-paper": (lambda world: _a2cid2(world, True, "paper"), 2),
-    "baseline": (lambda world: _a2cid2(world, False), 2),
-    "adpsgd": (lambda world: _averaging(world, ADPSGD, rate=world.rate), 2),
-    "swarm": (lambda world: _swarm(world, "queue"), 2),
-    "swarm-registers": (lambda world: _swarm(world, "registers"), 2),
-    "sgp": (_sgp, 1),
-    "dpsgd": (_dpsgd, 1),
-    "allreduce": (_allreduce, 1),
-    "localsgd": (_localsgd, 1),
-    "slowmo": (_slowmo, 1),
-    "moshpit": (_moshpit, 1),
+METHODS: dict[str, Callable[[SimulatedWorld], list[Process]]] = {
+    "a2cid2": lambda world: _a2cid2(world, True),
+    "a2cid2-paper": lambda world: _a2cid2(world, True, "paper"),
+    "baseline": lambda world: _a2cid2(world, False),
+    "adpsgd": lambda world: _averaging(world, ADPSGD, rate=world.rate),
+    "swarm": lambda world: _swarm(world, "queue"),
+    "swarm-registers": lambda world: _swarm(world, "registers"),
+    "sgp": _sgp,
+    "dpsgd": _dpsgd,
+    "allreduce": _allreduce,
+    "localsgd": _localsgd,
+    "slowmo": _slowmo,
+    "moshpit": _moshpit,
 }
 
 
@@ -249,8 +248,8 @@ class GossipRun:
         self._options, self._method = options, method
         self._topology, self._rate, self._seed = topology, rate, seed
         self._buffers: list[SimulatedBuffer] = []
-        make, self._weight = METHODS[method]
-        self.processes = make(
+        self._weight = SIMULATED[method].both  # ranks that a communication counts for
+        self.processes = METHODS[method](
             SimulatedWorld(options, topology, rate, seed, self.task, self.events, latency)
         )
         self.ranks = [

@@ -28,6 +28,7 @@ import numpy as np
 from .... import _signals
 from ....errors import Error
 from ... import launcher, report
+from ...environment import ALGORITHMS
 from . import oracle
 from .oracle import Life
 
@@ -53,7 +54,6 @@ _DIE_SECONDS = 30  # for a moment of the loop
 _THINK_SECONDS = (0.0, 0.0005, 0.003)  # between two calls, on average
 _GAP_SECONDS = (0.005, 0.02, 0.1)  # between two kills, on average
 _RESPAWNS = 10  # in one job
-_ALGORITHMS = ("recdbl", "rabenseifner", "ring")
 
 
 @dataclass
@@ -161,7 +161,7 @@ class KilledJob:
             "seed": seed,
             "think": self.random.choice(_THINK_SECONDS),
             "count": self.random.choice((1, 500, 20000)),
-            "algorithm": self.random.choice(_ALGORITHMS),
+            "algorithm": self.random.choice(ALGORITHMS[1:-1]),
             "limit": _START_SECONDS + _END_SECONDS,
             "die": self.die,
         }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategies of `bench train` by name: how each is made, and whom a rank waits for with it.
+"""The registry of strategies for `bench train`, `sim gossip` and the command line: how each one is
+made, which options it has, and which ranks a rank waits for.
 
 torch, MPI and the library are imported when one is made: the command line names them all.
 """
@@ -12,6 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from .delays import Meetings, Waits, everybody, groups, neighbors
+
+_NOBODY = Waits.NOBODY
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Choice:
         Ranks that have a part in a communication which one of them has begun.
     survives : bool
         The others go on when a rank dies.
+    simulated : tuple of str
+        Its names in `sim gossip`, which has a function for each (tools/sim/gossip.py).
     """
 
     make: Callable[..., Any]
@@ -43,6 +48,7 @@ class Choice:
     options: tuple[str, ...] = ()
     both: int = 1
     survives: bool = False
+    simulated: tuple[str, ...] = ()
 
 
 def _ours(name: str, **more: Any) -> Callable[..., Any]:
@@ -85,35 +91,50 @@ def _eager(quorum: str, waits: Waits, deliver: str = "one") -> Choice:
     return Choice(make, waits, True, ("history",), survives=survives)
 
 
-_PAIRS = ("topology", "rate")
-_NOBODY = Waits.NOBODY
+def _pairs(make: Callable[..., Any], *simulated: str, every: str = "rate") -> Choice:
+    """Return a strategy whose ranks average in pairs, without waiting for each other."""
+    return Choice(make, _NOBODY, options=("topology", every), both=2, simulated=simulated)
+
 
 STRATEGIES: dict[str, Choice] = {
-    "allreduce": Choice(_ours("Allreduce"), Waits.ALL, replicas=True, survives=True),
+    "allreduce": Choice(
+        _ours("Allreduce"), Waits.ALL, replicas=True, survives=True, simulated=("allreduce",)
+    ),
     "eager-solo": _eager("solo", Waits.FIRST),
     "eager-majority": _eager("majority", Waits.DRAWN),
     "eager-full": _eager("full", Waits.ALL),
     "eager-solo-all": _eager("solo", _NOBODY, deliver="all"),
-    "adpsgd": Choice(_ours("ADPSGD"), _NOBODY, options=_PAIRS, both=2),
-    "dpsgd": Choice(_ours("DPSGD"), _neighbors, options=("topology",)),
-    "swarm": Choice(_ours("Swarm"), _NOBODY, options=("topology", "local_steps"), both=2),
-    "swarm-8bit": Choice(_swarm_8bit, _NOBODY, options=("topology", "local_steps"), both=2),
-    "a2cid2": Choice(_ours("A2CiD2"), _NOBODY, options=_PAIRS, both=2),
-    "a2cid2-paper": Choice(_ours("A2CiD2", variant="paper"), _NOBODY, options=_PAIRS, both=2),
-    "a2cid2-baseline": Choice(_ours("A2CiD2", accelerated=False), _NOBODY, options=_PAIRS, both=2),
-    "moshpit": Choice(_ours("Moshpit"), _group, options=("grid", "local_steps")),
-    "sgp": Choice(_ours("SGP"), _NOBODY, options=("rate",)),
+    "adpsgd": _pairs(_ours("ADPSGD"), "adpsgd"),
+    "dpsgd": Choice(_ours("DPSGD"), _neighbors, options=("topology",), simulated=("dpsgd",)),
+    "swarm": _pairs(_ours("Swarm"), "swarm", "swarm-registers", every="local_steps"),
+    "swarm-8bit": _pairs(_swarm_8bit, every="local_steps"),
+    "a2cid2": _pairs(_ours("A2CiD2"), "a2cid2"),
+    "a2cid2-paper": _pairs(_ours("A2CiD2", variant="paper"), "a2cid2-paper"),
+    "a2cid2-baseline": _pairs(_ours("A2CiD2", accelerated=False), "baseline"),
+    "moshpit": Choice(
+        _ours("Moshpit"), _group, options=("grid", "local_steps"), simulated=("moshpit",)
+    ),
+    "sgp": Choice(_ours("SGP"), _NOBODY, options=("rate",), simulated=("sgp",)),
     "localsgd": Choice(
         _ours("LocalSGD"),
         lambda strategy, ranks: everybody(ranks, strategy.local_steps),
         options=("local_steps",),
+        simulated=("localsgd",),
     ),
     "slowmo": Choice(
         _slowmo,
         lambda strategy, ranks: everybody(ranks, strategy.inner.local_steps, strategy.tau),
         options=("local_steps",),
+        simulated=("slowmo",),
     ),
 }
+
+SIMULATED = {name: choice for choice in STRATEGIES.values() for name in choice.simulated}
+
+
+def with_option(word: str) -> str:
+    """Return the names of the strategies that have this option, as a text."""
+    return ", ".join(name for name, choice in STRATEGIES.items() if word in choice.options)
 
 
 def make(name: str, options: SimpleNamespace, topology: str | None) -> Any:
