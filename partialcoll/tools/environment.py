@@ -22,15 +22,16 @@ def _address_space() -> list[int]:
 
 
 def available_memory() -> int:
-    """Bytes that can be used without swapping, as far as the system, its control groups (a
-    container, a batch job) and this process's limits say."""
+    """Return the bytes that can be used without swapping, as far as the system, its control groups
+    (a container, a batch job) and the limits of this process say."""
     from .._core.simulator import simulator
 
     return min(int(simulator.lib.pcoll_memory_left()), *_address_space(), 1 << 62)
 
 
 def largest_in_memory(needed: Callable[[int], int], upper: int) -> int:
-    """The largest number up to `upper` of which `needed` bytes are available; by bisection."""
+    """Return the largest number up to `upper` for which `needed` bytes are available, by
+    bisection."""
     there = available_memory()
     low, high = 0, upper
     while low < high:
@@ -60,7 +61,7 @@ def _is_policy(text: str) -> bool:
 
 
 def _is_host_timeout(text: str) -> bool:
-    """As csrc/watch reads it."""
+    """Return whether csrc/watch accepts this number of seconds."""
     return float(text) == 0 or 2 <= float(text) <= 1e6
 
 
@@ -69,7 +70,7 @@ def _is_readable(text: str) -> bool:
 
 
 def _can_be_folder(text: str) -> bool:
-    """It is there, or its place is."""
+    """Return whether this is a folder that can be written to, or can be made."""
     path = Path(text)
     place = path if path.exists() else path.absolute().parent
     return place.is_dir() and os.access(place, os.W_OK)
@@ -95,7 +96,8 @@ VARIABLES: dict[str, tuple[str, Callable[[str], bool]]] = {
 
 
 def tuning_table() -> str | None:
-    """The file that ``algorithm="auto"`` reads, or would if it were there; None: it reads none."""
+    """Return the file that ``algorithm="auto"`` reads, or would read if it existed; None if it
+    reads none."""
     path = ffi.new("char[]", 4096)
     check(lib.pcoll_tuning_path(path, len(path)))
     text = os.fsdecode(ffi.string(path))
@@ -103,8 +105,8 @@ def tuning_table() -> str | None:
 
 
 def check_environment(but: str = "") -> None:
-    """Raises Error, which names the variable, for the first one whose value means nothing. What is
-    empty counts as not set. but: a variable that need not mean anything yet."""
+    """Raise Error, which names the variable, for the first variable whose value means nothing. An
+    empty value counts as not set. `but` names a variable that is not checked."""
     for name, (expected, fits) in VARIABLES.items():
         text = os.environ.get(name) if name != but else None
         try:

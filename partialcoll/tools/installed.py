@@ -18,7 +18,7 @@ _FAILURES = {True: "the others are told", False: "the job ends (docs/faults.md)"
 
 
 def collect() -> dict[str, Any]:
-    """Versions and facts as a dictionary. Initializes MPI."""
+    """Return versions and facts as a dictionary. Initializes MPI."""
     import mpi4py
     import numpy
 
@@ -57,7 +57,8 @@ def collect() -> dict[str, Any]:
 
 
 def _has_ulfm(mpi: Any) -> bool:
-    """Can communicators be revoked and ranks be lost? MPICH has the functions, but ends the job."""
+    """Return whether communicators can be revoked and ranks be lost. MPICH has the functions, but
+    ends the job."""
     try:
         mpi.COMM_SELF.Is_revoked()
     except (AttributeError, NotImplementedError, mpi.Exception):
@@ -66,7 +67,7 @@ def _has_ulfm(mpi: Any) -> bool:
 
 
 def _devices() -> dict[str, Any]:
-    """How many there are, and their driver's CUDA; or why there are none."""
+    """Return the number of devices and the CUDA version of the driver, or why there are none."""
     from .._core.ffi import core, ffi, lib
 
     found = ffi.new("int32_t[2]")
@@ -76,7 +77,7 @@ def _devices() -> dict[str, Any]:
 
 
 def show(as_json: bool) -> None:
-    """Print it."""
+    """Print the facts."""
     facts = collect()
     if as_json:
         print(json.dumps(facts, indent=2))
@@ -89,7 +90,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def _library(prefix: str) -> Path:
-    """The library for the MPI that mpi4py loads."""
+    """Return the library for the MPI that mpi4py loads."""
     path = _PACKAGE / "lib" / f"{prefix}_{launcher.abi()}.so"
     if not path.exists():
         built = sorted(p.name for p in path.parent.glob(f"{prefix}_*.so"))
@@ -102,30 +103,36 @@ def _library(prefix: str) -> Path:
 
 
 def cflags() -> str:
-    """What the compiler needs to find partialcoll.h."""
+    """Return what the compiler needs to find partialcoll.h."""
     return f"-I{_PACKAGE / 'include'}"
 
 
 def libs() -> str:
-    """What the linker needs, the place for the program's start included."""
+    """Return what the linker needs, including where the program finds the library when it
+    starts."""
     library = _library("libpartialcoll")
     name = library.stem[len("lib") :]
     return f"-L{library.parent} -Wl,-rpath,{library.parent} -l{name}"
 
 
 def pkg_config_folder() -> str:
-    """For PKG_CONFIG_PATH: there is a file for each MPI that the package is built for."""
+    """Return the folder for PKG_CONFIG_PATH, with a file for each MPI that the package is built
+    for."""
     return str(_PACKAGE / "lib" / "pkgconfig")
 
 
 def cmake_folder() -> str:
-    """For partialcoll_DIR: the package chooses the library by the MPI that CMake finds."""
+    """Return the folder for partialcoll_DIR. The CMake package chooses the library by the MPI that
+    CMake finds."""
     return str(_PACKAGE / "cmake")
 
 
 def preload() -> str:
-    """Path of the interposer, for LD_PRELOAD. Debian has another name for MPICH's library than the
-    interposer of a wheel looks for: what has the one and needs the other comes before it there."""
+    """Return the path of the interposer, for LD_PRELOAD.
+
+    Debian has another name for MPICH's library than the one that the interposer of a wheel looks
+    for. There, a library that has the one name and needs the other comes first.
+    """
     words = [_library("libpartialcoll_preload")]
     if launcher.library().startswith("libmpich."):
         words = [p for p in [_PACKAGE / "lib/debian/libmpi.so.12"] if p.exists()] + words

@@ -51,8 +51,9 @@ print(mpi.MPI.get_vendor()[0], ffi.abi(), *mpi.loaded(), sep=chr(10))"""
 
 @functools.cache
 def _mpi() -> list[str]:
-    """Vendor and ABI of the MPI that mpi4py loads, and its library's file. Where it is not loaded
-    yet, what this package is built for; if that does not tell, another process is asked."""
+    """Return vendor and ABI of the MPI that mpi4py loads, and the file of its library. If MPI is
+    not loaded yet, the ABI that this package is built for tells; if there are several, another
+    process is asked."""
     if "mpi4py.MPI" in sys.modules:
         return [MPI.get_vendor()[0], ffi.abi(), *map(str, loaded())]
     built = ffi.built()
@@ -67,17 +68,18 @@ def _mpi() -> list[str]:
 
 
 def flavor() -> str:
-    """ "openmpi" or "mpich": whose launcher the MPI that mpi4py loads needs."""
+    """Return "openmpi" or "mpich": the kind of launcher that the MPI of mpi4py needs."""
     return "openmpi" if _mpi()[0] == "Open MPI" else "mpich"
 
 
 def abi() -> str:
-    """Which of the compiled cores fits that MPI: `ffi.abi`."""
+    """Return the name of the compiled core that fits this MPI, see `ffi.abi`."""
     return _mpi()[1]
 
 
 def library() -> str:
-    """The name of its library's file; empty where there is one core only, which knows it."""
+    """Return the name of the MPI library's file; empty if there is only one core, which knows the
+    name."""
     return Path(*_mpi()[2:3]).name
 
 
@@ -91,8 +93,8 @@ _SIGNS = {
 
 
 def vendor_of(version: str) -> str:
-    """Whose launcher it is that gives this text as its version: "mpich", which it is of where there
-    is no sign, "openmpi" or "slurm"."""
+    """Return whose launcher prints this text as its version: "mpich" (also if nothing in the text
+    tells), "openmpi" or "slurm"."""
     text = version.lower()
     found = (name for name, signs in _SIGNS.items() if any(sign in text for sign in signs))
     return next(found, "mpich")
@@ -113,7 +115,8 @@ def _version_of(mpiexec: str) -> str:
 
 
 def find(wanted: str) -> str:
-    """The mpiexec beside the interpreter, else the one on PATH; it must fit the MPI."""
+    """Return the mpiexec beside the interpreter, else the one on PATH. Raise Error if it does not
+    fit the MPI."""
     beside = Path(sys.executable).parent / "mpiexec"
     path = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec")
     if path is None:
@@ -138,7 +141,7 @@ def find(wanted: str) -> str:
 def command(
     mpiexec: str, vendor: str, ranks: int, hosts: str | None, extra: str | None
 ) -> list[str]:
-    """The launcher with what it needs when ranks exceed cores or run as root."""
+    """Return the launcher's words, with the options for more ranks than cores and for root."""
     words = [mpiexec, "-n", str(ranks)]
     if vendor == "openmpi":
         words += ["--oversubscribe", "--bind-to", "none"]
@@ -189,8 +192,8 @@ def _without_options(hosts: str) -> str:
 
 
 def environment(vendor: str) -> dict[str, str]:
-    """The environment of the job: one compute thread a rank, Open MPI allowed as root and without
-    a complaint about each window."""
+    """Return the environment of a job: one compute thread for each rank; Open MPI may run as root,
+    and does not warn about each window."""
     env = dict(os.environ)
     env.setdefault("OMP_NUM_THREADS", "1")
     if vendor == "openmpi":
@@ -202,9 +205,12 @@ def environment(vendor: str) -> dict[str, str]:
 
 
 def files(vendor: str, folder: Path) -> dict[str, str]:
-    """Variables that have a job's files in its own folder. Open MPI leaves segments in /dev/shm;
-    of a launcher that is killed, a folder in /tmp as well, and a later launcher that gets the same
-    process number does not start ("The PMIx server's listener thread failed to start")."""
+    """Return variables that keep the files of a job in its own folder.
+
+    Open MPI leaves segments in /dev/shm. A launcher that is killed also leaves a folder in /tmp,
+    and a later launcher that gets the same process number does not start ("The PMIx server's
+    listener thread failed to start").
+    """
     if vendor != "openmpi":
         return {}
     names = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
@@ -220,13 +226,13 @@ sys.exit(main())"""
 
 
 def own(*arguments: str) -> list[str]:
-    """The words that run ``partialcoll ARGUMENTS`` by this very package."""
+    """Return the words that run ``partialcoll ARGUMENTS`` by this very package."""
     return [sys.executable, "-c", _COMMAND, str(_PACKAGE.parent), *arguments]
 
 
 class Launch:
-    """How a job is started. hosts, extra: for the launcher, as a user gives them. variables: what
-    the environment of all ranks has beside ours."""
+    """How a job is started. `hosts` and `extra` are for the launcher, as a user gives them;
+    `variables` are added to the environment of all ranks."""
 
     def __init__(
         self, ranks: int, hosts: str | None, extra: str | None, variables: Mapping[str, str]
@@ -244,14 +250,14 @@ class Launch:
         self.words = words + shlex.split(extra or "")
 
     def as_text(self, program: Iterable[str], environment: Mapping[str, str]) -> str:
-        """For a shell that has this environment."""
+        """Return the whole command as text for a shell that has this environment."""
         new = {k: v for k, v in self.environment.items() if environment.get(k) != v}
         return shlex.join(["env", *(f"{k}={v}" for k, v in new.items()), *self.words, *program])
 
     def run(
         self, program: Iterable[str], limit_s: float | None = None, *, foreign: bool = False
     ) -> int:
-        """A program with its arguments on the ranks; its exit status, see `Job`."""
+        """Run a program with its arguments on the ranks; return its exit status, see `Job`."""
         silent = self._vendor != "openmpi"
         job = Job(foreign=foreign, labeled=bool(self._extra), silent=silent)
         env = dict(self.environment)
@@ -262,6 +268,6 @@ class Launch:
 
 
 def relaunch(arguments: list[str], ranks: int, hosts: str | None, extra: str | None) -> int:
-    """Run ``partialcoll ARGUMENTS`` on the ranks of a new job; its exit status."""
+    """Run ``partialcoll ARGUMENTS`` on the ranks of a new job; return its exit status."""
     bar = {"PARTIALCOLL_TTY": "1" if sys.stderr.isatty() else ""}
     return Launch(ranks, hosts, extra, bar).run(own(*arguments))

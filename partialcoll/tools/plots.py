@@ -24,8 +24,8 @@ Label = Callable[[Row], str]
 def picture(
     path: str, title: str, rows: int = 1, columns: int = 1, size: Any = (6.4, 4.0), **how: Any
 ) -> Iterator[Any]:
-    """The panels of a picture, shape (rows, columns), which is written in the end. how: as for
-    `matplotlib.pyplot.subplots`; `dpi` too."""
+    """Give the panels of a picture, shape (rows, columns), and write the picture at the end. `how`
+    is passed to `matplotlib.pyplot.subplots`, except `dpi`."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -45,7 +45,7 @@ def picture(
 
 
 def legend_below(panels: Any, columns: int) -> None:
-    """One for all panels, in which a label means the same line."""
+    """Draw one legend for all panels, in which a label means the same line."""
     found: dict[str, Any] = {}
     for axes in panels.flat:
         for line, label in zip(*axes.get_legend_handles_labels()):
@@ -57,7 +57,7 @@ def legend_below(panels: Any, columns: int) -> None:
 
 
 def lines(axes: Any, rows: Iterable[Row], x: str, y: str, label: Label, scale: float = 1.0) -> None:
-    """A line for each label; what the others are compared with is dashed."""
+    """Draw a line for each label, dashed if it is what the others are compared with."""
     own: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         own.setdefault(label(row), []).append((row[x], row[y] * scale))
@@ -70,7 +70,8 @@ def lines(axes: Any, rows: Iterable[Row], x: str, y: str, label: Label, scale: f
 def over_bytes(
     rows: list[Row], path: str, y: str, ylabel: str, label: Label, *, title: str = "", **how: Any
 ) -> None:
-    """A picture of lines over the size of messages. how: `scale`, of y; `log`, whether y is."""
+    """Draw lines over the size of messages. `how`: `scale` multiplies y, `log` makes its axis
+    logarithmic."""
     with picture(path, title) as panels:
         axes = panels[0, 0]
         lines(axes, rows, "bytes", y, label, how.get("scale", 1.0))
@@ -96,8 +97,8 @@ def bars(
     limits: Sequence[float | None] = (),
     spread: Sequence[Sequence[float]] = (),
 ) -> None:
-    """A bar for each name with its text, and a dotted line at its limit. spread: of medians, the
-    least and the most of each, which are drawn as whiskers."""
+    """Draw a bar for each name with its text, and a dotted line at its limit. `spread` holds the
+    least and the greatest value behind each median, drawn as whiskers."""
     how: dict[str, Any] = {}
     if spread:
         how["yerr"] = np.abs(np.transpose(spread) - np.asarray(values))
@@ -119,9 +120,9 @@ def course(
     log: bool = True,
     **how: Any,
 ) -> Any:
-    """The mean of several runs, geometrically if `log`: their values along time, rounds or
-    communications, each of shape (points,). Values up to `least` are left out, since a logarithm
-    needs some; None if that leaves nothing. how: as for `Axes.plot`."""
+    """Draw the mean of several runs, the geometric mean if `log`: their values along time, rounds
+    or communications, each of shape (points,). Values up to `least` are left out, since they have
+    no logarithm; return None if that leaves nothing. `how` is passed to `Axes.plot`."""
     points = min(map(len, values))
     x = np.mean([np.asarray(each[:points], float) for each in along], axis=0)
     y = np.array([each[:points] for each in values], float)

@@ -23,12 +23,13 @@ _SECONDS = 0.2  # between two looks of the bar: it is drawn by the one who measu
 
 
 def has_bar() -> bool:
-    """Is there a terminal for one? A launcher's rank writes to that of who started it."""
+    """Return whether a terminal can show a bar. A rank writes to the terminal of whoever started
+    its launcher."""
     return sys.stderr.isatty() or bool(os.environ.get("PARTIALCOLL_TTY"))
 
 
 def progress(items: Iterable[T], show: bool, what: str) -> Iterator[T]:
-    """The items, with a bar on a terminal."""
+    """Yield the items, with a progress bar on a terminal."""
     if not (show and has_bar()):
         yield from items
         return
@@ -58,7 +59,8 @@ def columns(names: str) -> tuple[str, ...]:
 
 
 def document(command: str, ranks: int, rows: list[Row]) -> dict[str, Any]:
-    """The JSON document that every benchmark writes, and every simulation, which has no MPI."""
+    """Return the JSON document that every benchmark and every simulation writes. Simulations have
+    no MPI."""
     loaded = sys.modules.get("mpi4py.MPI")
     return {
         "schema": 1,
@@ -82,8 +84,8 @@ def _text(value: Any) -> str:
 
 
 def table(rows: list[Row], columns: Iterable[str], file: Any = None) -> None:
-    """The rows as aligned columns under their names; bold ones on a terminal, plain ones in a pipe,
-    and never cut."""
+    """Print the rows as aligned columns under their names, in bold on a terminal and plain in a
+    pipe, and never cut."""
     from rich.console import Console
     from rich.table import Table
 
@@ -103,7 +105,7 @@ def table(rows: list[Row], columns: Iterable[str], file: Any = None) -> None:
 
 @contextlib.contextmanager
 def writing(what: str, path: str) -> Iterator[None]:
-    """What is to be in a file; Error with both names where that fails."""
+    """Turn an OSError while a file is written into an Error that names the option and the file."""
     try:
         yield
     except OSError as error:
@@ -111,9 +113,9 @@ def writing(what: str, path: str) -> Iterator[None]:
 
 
 def write(where: str | None, doc: dict[str, Any], rows: list[Row], columns: Iterable[str]) -> None:
-    """The table to standard output, the JSON where it was asked for.
+    """Print the table to standard output, and write the JSON where it was asked for.
 
-    With "-" the JSON has standard output for itself and the table goes to standard error.
+    With "-" the JSON has standard output for itself, and the table goes to standard error.
     """
     table(rows, columns, sys.stderr if where == "-" else sys.stdout)
     if where == "-":

@@ -58,7 +58,7 @@ def row(
     limit: float | None,
     wrong: int | None,
 ) -> report.Row:
-    """What every row of an allreduce has, from its samples; the ratios are for `compare`."""
+    """Return the row of an allreduce, computed from its samples. `compare` adds the ratios."""
     return {
         "collective": collective,
         "domain": domain,
@@ -80,7 +80,7 @@ def row(
 
 
 def compare(rows: list[report.Row], by: str = "latency_us_avg") -> None:
-    """Fill in the ratios, of this field, of rows that were measured together."""
+    """Fill in the ratios of the field `by` of rows that were measured together."""
     mpi = next((row[by] for row in rows if row["collective"] == "mpi"), None)
     for row in rows:
         own = row[by]
@@ -91,7 +91,7 @@ def compare(rows: list[report.Row], by: str = "latency_us_avg") -> None:
 
 
 def label(row: report.Row, rows: list[report.Row], by: str = "collective") -> str:
-    """Of a row in a picture: with its domain, where that tells two rows apart."""
+    """Return the label of a row in a picture, with its domain if that tells two rows apart."""
     name = str(row[by]).replace("mpi", "MPI_Allreduce")
     several = len({other["domain"] for other in rows} - {"-"}) > 1
     return f"{name}\n{row['domain']}" if several and row["domain"] != "-" else name
@@ -102,7 +102,7 @@ def _times(ratio: float) -> str:
 
 
 def _latency_texts(rows: list[report.Row]) -> list[str]:
-    """Each row's latency, with its speedup where there is one."""
+    """Return the latency of each row as a text, with the speedup if there is one."""
     texts = []
     for row in rows:
         us, speedup = row["latency_us_avg"], row["speedup_vs_mpi"]

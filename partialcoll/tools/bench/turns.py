@@ -24,8 +24,8 @@ def by_turns(
     warmup: int = 1,
     comm: MPI.Intracomm | None = None,
 ) -> list[list[float]]:
-    """What each of them gives, in so many turns after those that warm up; with a communicator, on
-    the rank that is slowest (collective)."""
+    """Return the values of each measure, in `iters` turns after `warmup` turns that do not count.
+    With a communicator, the value of the slowest rank counts, and the call is collective."""
 
     def sample(measure: Callable[[], float]) -> float:
         value = measure()
@@ -37,7 +37,7 @@ def by_turns(
 
 
 def per_call(call: Callable[[], Any], calls: int) -> float:
-    """Seconds of a call, the mean of so many back to back."""
+    """Return the seconds of a call, the mean of `calls` calls back to back."""
     begin = time.perf_counter()
     for _ in range(calls):
         call()
@@ -45,7 +45,8 @@ def per_call(call: Callable[[], Any], calls: int) -> float:
 
 
 def meet(comm: MPI.Intracomm, nap_s: float = 1e-4) -> None:
-    """A barrier that takes no core from the one who works, and warns of nobody."""
+    """Wait for all ranks without keeping a core busy, and without warnings about ranks that are
+    late."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(nap_s)
@@ -54,8 +55,8 @@ def meet(comm: MPI.Intracomm, nap_s: float = 1e-4) -> None:
 def start_and_wait(
     handle: pc.AllreduceHandle, *, takes_slot: bool = False
 ) -> Callable[[], pc.Round]:
-    """A call of a handle. takes_slot: its send buffer is the library's, and is taken anew each
-    time, as everybody has to."""
+    """Return a function that makes one call of a handle. With `takes_slot` the send buffer belongs
+    to the library, and each call takes it again, as any program must."""
 
     def call() -> pc.Round:
         handle.Start()
@@ -69,7 +70,8 @@ def start_and_wait(
 
 
 class Gate:
-    """Lets ranks go together: they are woken, which is sooner than the end of a nap in `meet`."""
+    """Release all ranks together. They are woken, which is sooner than the end of a sleep in
+    `meet`."""
 
     def __init__(self, comm: MPI.Intracomm, **how: Any) -> None:
         self._now, self._latest = np.zeros(1), np.zeros(1)
@@ -90,20 +92,20 @@ class Gate:
         return self._handle.domains
 
     def meet(self) -> float:
-        """Returns when the last one came, by its clock. Collective."""
+        """Wait for all ranks; return when the last one came, by its clock. Collective."""
         self._now[0] = time.perf_counter()
         self._handle.Start()
         self._handle.Wait()
         return float(self._latest[0])
 
     def free(self) -> None:
-        """Collective."""
+        """Free the handle. Collective."""
         self._handle.Free()
 
 
 @functools.cache
 def _say(asked: str, got: str, what: str) -> None:
-    """Once, not for every size."""
+    """Say it once, not for every size."""
     print(
         f'{what}: domain "{asked}" comes to "{got}" here (no two ranks share memory, or the '
         "algorithm is one of messages only)",
@@ -118,11 +120,12 @@ def handles(
     make: Callable[[str], pc.AllreduceHandle],
     what: str,
 ) -> Iterator[pc.AllreduceHandle]:
-    """A handle for each domain that is asked for and can be had, made when its turn comes.
+    """Yield a handle for each domain that is asked for and available, made when its turn comes.
     Collective.
 
-    Rows are to carry `AllreduceHandle.domain`, what a handle is, not what was asked for: where
-    the two differ that is said, and the handle is left out if the other one is asked for anyway.
+    Rows must carry `AllreduceHandle.domain`, the domain that the handle has, not the one that was
+    asked for. If the two differ, a message says so, and the handle is left out if the other domain
+    is asked for as well.
     """
     for domain in domains:
         handle = make(domain)

@@ -19,23 +19,23 @@ DOMAINS = ("node", "rank")
 
 
 def option(name: str, kind: Any, default: Any, text: str, **how: Any) -> Any:
-    """A default is given as a user would write it, and shown in the help."""
+    """Return an option. Its default is given as a user would write it, and shown in the help."""
     return click.option(name, type=kind, default=default, help=text, show_default=True, **how)
 
 
 def flag(name: str, text: str) -> Any:
-    """Off unless it is given."""
+    """Return an option without a value, off by default."""
     return click.option(name, is_flag=True, help=text)
 
 
 def together(*options: Any) -> Any:
-    """Several as one, in the order of the help."""
+    """Return several options as one decorator, in the order of the help."""
     return lambda command: functools.reduce(lambda made, each: each(made), options[::-1], command)
 
 
 def launch(ranks: int | None = 8) -> Any:
-    """How the job is started; inside a running job it is joined instead. ranks: None if it has to
-    be said."""
+    """Return the options that say how the job is started; inside a job they mean nothing. Without
+    `ranks` the user must give -n."""
     how_many = {"required": True} if ranks is None else {"default": ranks, "show_default": True}
     return together(
         click.option(
@@ -62,45 +62,45 @@ outputs = together(
 
 
 def iters(default: int, text: str = "samples of each") -> Any:
-    """How often each thing is measured."""
+    """Return the option for the number of measurements of each thing."""
     return option("--iters", values.POSITIVE_INT, default, text)
 
 
 def sizes(default: str) -> Any:
-    """Of the messages."""
+    """Return the option for the sizes of messages."""
     text = "bytes of float32: FROM:TO, doubling, or a list"
     return option("--sizes", values.SIZES, default, text)
 
 
 def collectives(*default: str) -> Any:
-    """Which are compared."""
+    """Return the option for the collectives that are compared."""
     text = "mpi and policies; quorum:0.5, for instance"
     return option("--collectives", values.COLLECTIVES, ",".join(default), text)
 
 
 def algorithm(names: Sequence[str]) -> Any:
-    """The first name is the default."""
+    """Return the option for the algorithm; the first name is the default."""
     return option("--algorithm", click.Choice(names), names[0], "of the messages")
 
 
 def domain(allowed: Sequence[str] = DOMAINS) -> Any:
-    """How ranks of a node reduce."""
+    """Return the option for how ranks of a node reduce."""
     text = "ranks of a node in shared memory, messages only, or side by side"
     return option("--domain", values.some_of(allowed), ",".join(allowed), text)
 
 
 def seed(text: str) -> Any:
-    """Of a generator of random numbers."""
+    """Return the option for the seed of random numbers."""
     return option("--seed", values.SEED, 0, text)
 
 
 def topology(default: str | None, text: str) -> Any:
-    """One graph or several."""
+    """Return the option for one graph or several."""
     return option("--topology", values.TOPOLOGIES, default, text, metavar="T[,T…]")
 
 
 def arrivals(iterations: int) -> Any:
-    """What the measured and the simulated skew have in common."""
+    """Return the options that measured and simulated skew have in common."""
     return together(
         option("--count", values.POSITIVE_INT, 1024, "float32 elements"),
         option("--skew-ms", values.HOUR, 1.0, "between two ranks"),

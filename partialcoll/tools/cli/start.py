@@ -26,7 +26,8 @@ def _nothing(options: SimpleNamespace, ranks: int) -> None:
 
 
 def checked(check: Check, options: SimpleNamespace, ranks: int, but: str = "") -> None:
-    """The environment as well, but for this variable; UsageError."""
+    """Check the environment, except the variable `but`, and what `check` checks; raise
+    UsageError."""
     try:
         environment.check_environment(but)
         check(options, ranks)
@@ -35,7 +36,7 @@ def checked(check: Check, options: SimpleNamespace, ranks: int, but: str = "") -
 
 
 def check_memory(ranks: int, hosts: str | None) -> None:
-    """UsageError for more ranks than this machine can have."""
+    """Raise UsageError for more ranks than fit into the memory of this machine."""
     most = max(1, environment.available_memory() // _RANK_BYTES)
     if ranks > most and not hosts:
         here = "what the memory of this machine allows"
@@ -43,15 +44,15 @@ def check_memory(ranks: int, hosts: str | None) -> None:
 
 
 def _start(options: SimpleNamespace) -> int:
-    """A job that runs the same words; its exit status."""
+    """Run the same words in a new job; return its exit status."""
     check_memory(options.n, options.hosts)
     words = click.get_current_context().find_root().obj
     return launcher.relaunch(words, options.n, options.hosts, options.mpiexec_args)
 
 
 def take_part(action: Callable[[SimpleNamespace], None], options: SimpleNamespace) -> None:
-    """As one rank of a job. An exception on one of several ends all, with its sentence: the others
-    would wait for it for ever."""
+    """Run the action as one rank of a job. If one of several ranks raises, all end, with its
+    sentence: the others would wait for it forever."""
     from mpi4py import MPI
 
     if MPI.COMM_WORLD.size == 1:
@@ -68,7 +69,8 @@ def take_part(action: Callable[[SimpleNamespace], None], options: SimpleNamespac
 
 
 def _all_fit(check: Check, options: SimpleNamespace, comm: Any, but: str) -> bool:
-    """Does what `checked` looks at fit on each host? UsageError on the first rank where not."""
+    """Return whether the checks of `checked` pass on each host. Raise UsageError on the first rank
+    where they do not."""
     refusal = None
     try:
         checked(check, options, comm.size, but)
@@ -112,7 +114,7 @@ def _measure(name: str, benchmark: Any, options: SimpleNamespace) -> None:
 
 
 def _with_its_option(sentence: str) -> str:
-    """The library's arguments have the names of the options."""
+    """Name the option in a sentence that begins with the name of an argument."""
     name, colon, rest = sentence.partition(": ")
     options = {param.name: param.opts[0] for param in click.get_current_context().command.params}
     return f"{options[name]}{colon}{rest}" if name in options else sentence

@@ -29,7 +29,7 @@ class Number(click.FloatRange):
 
 
 class Parsed(click.ParamType):
-    """What a function makes of the text; the words of its ValueError are shown."""
+    """The result of a function of the text; the message of its ValueError is shown."""
 
     name = "value"
 
@@ -60,8 +60,8 @@ class ListOf(click.ParamType):
 
 
 class OutputFile(click.ParamType):
-    """A file that can be written, looked at before anything is measured for it, and where it will
-    be: the first rank writes, and others may be on hosts that have no such folder."""
+    """A file that can be written, checked before anything is measured, and only on the first rank,
+    which writes it: other ranks may be on hosts without its folder."""
 
     name = "file"
 
@@ -104,7 +104,7 @@ PICTURE = OutputFile((".png", ".pdf", ".svg"))
 
 
 def some_of(names: Sequence[str]) -> click.ParamType:
-    """A list of some of the words."""
+    """Return the type of a list of some of the words."""
     return ListOf(click.Choice(list(names)))
 
 
@@ -112,7 +112,7 @@ _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def size(text: str) -> int:
-    """Bytes, with a unit or without."""
+    """Return bytes from a text with a unit or without."""
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     if not number.isdigit() or unit not in _SIZE_UNITS or not 0 < int(number) < 1 << 40:
         raise ValueError(f"expected bytes such as 8, 4K or 64M, got {text!r}")
@@ -120,7 +120,7 @@ def size(text: str) -> int:
 
 
 def sizes(text: str) -> list[int]:
-    """`8:64M`: doubling from one to the other; `8,4K,1M`: these."""
+    """Return sizes: `8:64M` doubles from the first to the last, `8,4K,1M` are these."""
     if ":" not in text:
         return [size(word) for word in text.split(",")]
     first, _, last = text.partition(":")
@@ -133,7 +133,7 @@ def sizes(text: str) -> list[int]:
 
 
 def _with_arguments(text: str) -> list[str]:
-    """Names in a list, whose arguments (linger=1ms) have commas before them."""
+    """Split a list of names whose arguments (linger=1ms) may contain commas."""
     names: list[str] = []
     for word in text.split(","):
         if "=" in word and names:
@@ -144,7 +144,7 @@ def _with_arguments(text: str) -> list[str]:
 
 
 def _collective(name: str) -> str:
-    """ "mpi" or a policy."""
+    """Return "mpi" or a policy."""
     if name != "mpi":
         from ...policy import parse
 
@@ -156,7 +156,8 @@ def _collective(name: str) -> str:
 
 
 def _topology(name: str) -> str:
-    """A graph's name; whether it fits so many ranks is seen when they are known."""
+    """Return the name of a graph. Whether it fits the ranks is checked when their number is
+    known."""
     from ...topology import Topology
 
     try:
@@ -168,7 +169,7 @@ def _topology(name: str) -> str:
 
 
 def _grid(text: str) -> str:
-    """ "auto" or sides such as 32x32."""
+    """Return "auto" or sides such as 32x32."""
     if text != "auto":
         from ...grid import Grid
 
@@ -177,7 +178,7 @@ def _grid(text: str) -> str:
 
 
 def fit_grid(grid: str, ranks: int) -> None:
-    """Raises Error if a grid does not hold the ranks."""
+    """Raise Error if a grid does not hold the ranks."""
     from ...grid import Grid
 
     try:
@@ -187,7 +188,7 @@ def fit_grid(grid: str, ranks: int) -> None:
 
 
 def fit_topology(text: str, ranks: int) -> None:
-    """Raises Error if a graph is none for so many ranks whose averages reach all of them."""
+    """Raise Error unless this is a connected, undirected graph of so many ranks."""
     from ...topology import Topology
 
     try:
@@ -206,7 +207,7 @@ def _pattern(text: str) -> Any:
 
 
 def _launcher_words(text: str) -> str:
-    """What a shell could split."""
+    """Return a text that a shell could split."""
     import shlex
 
     try:
@@ -231,7 +232,7 @@ def _hosts(text: str) -> str:
 
 
 def _variable(text: str) -> tuple[str, str]:
-    """Its name and its value, ours where there is none in the text."""
+    """Return name and value of a variable, with its value here if the text gives none."""
     name, given, value = text.partition("=")
     if not (name.isascii() and name.isidentifier()) or not (given or name in os.environ):
         raise ValueError(f"expected NAME=VALUE, or the NAME of one that is set, got {text!r}")
