@@ -118,10 +118,6 @@ class Hosts:
         """Cut host i (from 1 on) off, as if it had vanished."""
         _ip("link", "set", f"pcv{self.tag}n{i}", "down")
 
-    def heal(self, i: int) -> None:
-        """Undo `drop`."""
-        _ip("link", "set", f"pcv{self.tag}n{i}", "up")
-
     def addresses(self) -> list[str]:
         """Of the hosts, as the launcher takes them."""
         return [f"{self.net}.{i}" for i in range(1, self.count + 1)]

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Callable, TypeVar
+from typing import Any
 
 import click
 
 from . import values
-
-F = TypeVar("F", bound=Callable[..., Any])
-Decorator = Callable[[F], F]
 
 COLLECTIVES = ("mpi", "solo", "majority", "full")
 DOMAINS = ("node", "rank")

@@ -18,11 +18,7 @@ from ..job import last_words
 
 _RANK_BYTES = 32 << 20  # a Python process with MPI, at the very least
 
-Check = Callable[[SimpleNamespace, int], None]
-
-
-def _nothing(options: SimpleNamespace, ranks: int) -> None:
-    pass
+Check = Callable[[SimpleNamespace, int], Any]
 
 
 def checked(check: Check, options: SimpleNamespace, ranks: int, but: str = "") -> None:
@@ -82,7 +78,9 @@ def _all_fit(check: Check, options: SimpleNamespace, comm: Any, but: str) -> boo
     return not any(refused)
 
 
-def on_ranks(module: str, check: Check = _nothing, writes: str = "") -> Callable[..., int]:
+def on_ranks(
+    module: str, check: Check = lambda options, ranks: None, writes: str = ""
+) -> Callable[..., int]:
     """Return what runs the benchmark ``tools/bench/MODULE``: its `main`, or its `run` (options and
     communicator to rows) with `COLUMNS`, `plot` and perhaps `title`. `check` raises Error for what
     does not fit the number of ranks, in the process that starts the job, or on all ranks of one

@@ -96,10 +96,6 @@ def latencies(mean: float, seed: object) -> Callable[[], float]:
     return lambda: float(random.exponential(mean)) if mean else 0.0
 
 
-def _nobody() -> None:
-    pass
-
-
 class _BufferRanks:
     """What the buffers of all ranks share; the simulator's part goes with the last of them."""
 
@@ -128,7 +124,7 @@ class SimulatedBuffer(GossipBuffer):
         self._describe(options, like, topology)
         self._publications = 0
         self._unpublished: deque[tuple[int, Array]] = deque()
-        self.on_arrival: Callable[[], None] = _nobody
+        self.on_arrival: Callable[[], Any] = lambda: None
 
     def enter(self) -> None:
         """The ranks are there: take this one's part."""
