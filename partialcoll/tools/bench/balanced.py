@@ -34,7 +34,7 @@ _CHECKED_CALLS = 3
 
 @dataclass(frozen=True)
 class BatchKind:
-    """What is measured: a policy, or "mpi"; the domains to measure it with; an algorithm."""
+    """A contender to be made: a policy or "mpi", the domains to measure it with, an algorithm."""
 
     name: str
     domains: Sequence[str]
@@ -43,7 +43,7 @@ class BatchKind:
 
 @dataclass
 class BatchContender:
-    """One collective on buffers of one size, and what was seen of it on this rank."""
+    """One collective on buffers of one size, and what this rank measured of it."""
 
     name: str
     domain: str
@@ -60,7 +60,7 @@ class BatchContender:
     wrong: int = 0
 
     def check(self, comm: MPI.Intracomm, step: int) -> None:
-        """One call whose every element is compared with the sum over the mask."""
+        """Make one call and compare every element with the sum over the mask."""
         if self.received is not None:
             self.received.fill(-1)
         self.send().fill((comm.rank + step) % 7 + 1)
@@ -72,7 +72,7 @@ class BatchContender:
 
 
 def of_handle(name: str, handle: pc.AllreduceHandle, received: Array | None) -> BatchContender:
-    """A handle, with a receive buffer or without."""
+    """Return the contender of a handle, with a receive buffer or without."""
     return BatchContender(
         name,
         handle.domain,
@@ -123,7 +123,7 @@ def of_kind(
 
 
 def _limit_us(nbytes: int, hosts: int, link_gbps: float | None) -> float | None:
-    """What each host must send, 2S(H-1)/H, over its link."""
+    """Return the time in which the link of a host carries what it must send, 2S(H-1)/H."""
     if not link_gbps or hosts == 1:
         return None
     return 2 * nbytes * (hosts - 1) / hosts * 8 / link_gbps / 1e3
@@ -160,9 +160,11 @@ def by_turns(
     link_gbps: float | None = None,
     calls: int | None = None,
 ) -> list[report.Row]:
-    """Check and time them, by turns, and free their handles; rows on rank 0. Collective.
+    """Check and time the contenders by turns, and free their handles; return the rows on rank 0.
+    Collective.
 
-    calls: in a batch; None: fewer for large messages."""
+    `calls` is the number of calls in a batch; by default large messages have fewer.
+    """
     gate = turns.Gate(comm, domain="auto")
     calls = calls or max(1, min(_MOST_CALLS, _BATCH_BYTES // (4 * count)))
 
@@ -197,12 +199,11 @@ def measure(
     zero_copy: bool = False,
     calls: int | None = None,
 ) -> list[report.Row]:
-    """Collectives on so many elements, by turns; rows on rank 0. Collective.
+    """Measure collectives on `count` elements by turns; return the rows on rank 0. Collective.
 
-    link_gbps: what each host can send, gigabits per second, for the limit by arithmetic.
-    zero_copy: deposits and results stay in the memory of the library; they are filled and looked
-    at where they are checked only.
-    calls: as for `by_turns`.
+    `link_gbps` is what each host can send, in gigabits per second, for the limit by arithmetic.
+    With `zero_copy` deposits and results stay in the memory of the library, and are filled and read
+    only where they are checked. `calls` is as for `by_turns`.
     """
     send, recv = np.ones(count, np.float32), np.empty(count, np.float32)
     contenders = [c for kind in kinds for c in of_kind(kind, zero_copy, comm, send, recv)]
@@ -220,7 +221,7 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
 
 
 def plot(rows: list[report.Row], path: str, title: str = "", by: str = "collective") -> None:
-    """Latency over the message size, both logarithmic, of each value of the field `by`."""
+    """Draw latency over the message size, both logarithmic, for each value of the field `by`."""
     title = title or f"{rows[0]['ranks']} ranks, no skew"
     ylabel = "time of a call, median (µs)"
 

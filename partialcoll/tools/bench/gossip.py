@@ -33,7 +33,7 @@ _MOVED = {
 
 
 class _Pair:
-    """Rank 0 acts on rank 1; both know what was there at first."""
+    """Rank 0 acts on rank 1; both know the initial values."""
 
     def __init__(self, comm: MPI.Intracomm, size: int, bits: int) -> None:
         self.comm = comm
@@ -52,16 +52,18 @@ class _Pair:
         return float(self.comm.allreduce(local))
 
     def sum_error(self) -> float:
-        """How much the sum over all ranks has changed, relative to that of absolute values."""
+        """Return how much the sum over all ranks has changed, relative to the sum of absolute
+        values."""
         size: float = self.comm.allreduce(float(np.abs(self.x.astype(np.float64)).sum()))
         return abs(self._sum() - self.total) / size
 
     def sendrecv(self) -> None:
-        """What a pair of ranks does that wait for each other; rank 1 has to be there."""
+        """Exchange models as a pair of ranks does that wait for each other; rank 1 must call it,
+        too."""
         self.comm.Sendrecv(self.x, 1 - self.comm.rank, recvbuf=self.out, source=1 - self.comm.rank)
 
     def operations(self) -> dict[str, Callable[[], Any]]:
-        """By name: what rank 0 does."""
+        """Return what rank 0 does, by name."""
         g, x, out = self.buffer, self.x, self.out
         return {
             "memcpy": lambda: np.copyto(out, x),
@@ -75,7 +77,8 @@ class _Pair:
         }
 
     def prepare(self, op: str) -> None:
-        """What the others do before: something to collect, something to drain, room to push."""
+        """Prepare an operation on the other ranks: something to collect or to drain, or room to
+        push."""
         if self.comm.rank == 1:
             if op == "collect":
                 self.buffer.average(self.x, 0)
@@ -89,7 +92,7 @@ class _Pair:
 
 
 def _sample(pair: _Pair, op: str, action: Callable[[], Any]) -> float:
-    """Seconds of one operation on rank 0. Collective."""
+    """Return the seconds of one operation on rank 0. Collective."""
     pair.prepare(op)
     meet(pair.comm)
     begin = time.perf_counter()
@@ -124,7 +127,7 @@ def _measure(
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    """Measure, all operations of a size by turns; rows on rank 0. Collective."""
+    """Measure all operations of a size by turns; return the rows on rank 0. Collective."""
     rows = []
     for bits in (0, *options.bits):
         for size in options.sizes:

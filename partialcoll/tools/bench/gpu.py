@@ -34,7 +34,7 @@ Call = Callable[[], Any]
 
 
 class Device:
-    """This rank's. kind: torch's name for it."""
+    """The device of this rank. `kind` is torch's name for it."""
 
     def __init__(self, comm: MPI.Intracomm, kind: str = "cuda") -> None:
         if importlib.util.find_spec("torch") is None:
@@ -58,23 +58,24 @@ class Device:
 
     @property
     def name(self) -> str:
-        """The maker's."""
+        """Return the maker's name of the device."""
         return str(getattr(self._module, "get_device_name", str)(self.place))
 
     def over(self) -> None:
-        """Wait until it has done all that it was given."""
+        """Wait until the device has done all its work."""
         self._module.current_stream(self.place).synchronize()
 
     def new(self, count: int) -> Any:
-        """So many float32 there."""
+        """Return `count` float32 on the device."""
         return self._torch.zeros(count, device=self.place)
 
     def beside(self, count: int) -> Any:
-        """So many of the host's, pinned."""
+        """Return `count` float32 in pinned memory of the host."""
         return self._torch.zeros(count, pin_memory=self._pinned)
 
     def work(self, us: float) -> Call | None:
-        """Begins what keeps the device busy for so long; None: there is no such thing."""
+        """Return a function that keeps the device busy for so long; None if the device has no such
+        function."""
         sleep = getattr(self._module, "_sleep", None)
         if sleep is None:
             return None
@@ -88,7 +89,7 @@ class Device:
 
 
 def _of_mpi(comm: MPI.Intracomm, device: Device, x: Any, y: Any) -> Call:
-    """Copies by hand, one after the other."""
+    """Return a call that copies by hand, one copy after the other."""
     sent, come = device.beside(x.numel()), device.beside(x.numel())
 
     def call() -> None:
@@ -102,7 +103,8 @@ def _of_mpi(comm: MPI.Intracomm, device: Device, x: Any, y: Any) -> Call:
 
 
 def _behind(handle: pc.AllreduceHandle, device: Device, work: Call) -> Callable[[], float]:
-    """Microseconds of a call beyond the work that follows its start."""
+    """Return a function that measures the microseconds of a call beyond the work that follows its
+    start."""
 
     def measure() -> float:
         device.over()
@@ -128,9 +130,9 @@ def measure(
     more: Mapping[str, Callable[[Any, Any], Call]],
     work_us: float = 10_000,
 ) -> list[report.Row]:
-    """So many float32, by turns; rows on rank 0. Collective.
+    """Measure `count` float32 by turns; return the rows on rank 0. Collective.
 
-    more: what else takes part, by name: what makes a call of it, from one tensor to another.
+    `more` holds other contenders by name: functions that make a call from one tensor to another.
     """
     x, y = device.new(count), device.new(count)
     handle = pc.Allreduce_init(comm, x, y, quorum="full")

@@ -31,13 +31,13 @@ _EPSILON = float(np.finfo(np.float32).eps)
 
 
 def values(rank: int, step: int, count: int) -> Array:
-    """What a rank puts in: not the same in any two places nearby, and other ones each time."""
+    """Return the contribution of a rank, different at neighboring places and in each step."""
     x: Array = ((np.arange(count) * 7 + 13 * rank + 29 * step) % 1009).astype(np.float32)
     return x
 
 
 class AveragingMethod:
-    """Something that averages `x`, float32, over ranks; and what was seen of it on this rank."""
+    """A method that averages `x`, float32, over ranks, and what this rank measured of it."""
 
     name = ""
     keys: str | None = None
@@ -51,15 +51,15 @@ class AveragingMethod:
         self._step = 0
 
     def average(self) -> Sequence[int]:
-        """Replace `x` by the average; the ranks that are in it. Collective."""
+        """Replace `x` by the average; return the ranks whose values are in it. Collective."""
         raise NotImplementedError
 
     def is_exact(self) -> bool:
-        """Was the last one meant to be the average over all ranks?"""
+        """Return whether the last result was meant to be the average over all ranks."""
         return True
 
     def timed(self, check: bool = False) -> float:
-        """Seconds of one averaging. Collective."""
+        """Return the seconds of one averaging. Collective."""
         self._step += 1
         np.copyto(self.x, values(self.comm.rank, self._step, self.count))
         meet(self.comm)
@@ -82,18 +82,18 @@ class AveragingMethod:
         self.exact &= self.is_exact() and len(ranks) == self.comm.size
 
     def traffic(self) -> float:
-        """Bytes that a link carries for one byte of data, per averaging (busbw)."""
+        """Return the bytes that a link carries for one byte of data, per averaging (busbw)."""
         return 2 * (self.comm.size - 1) / self.comm.size
 
     def counts(self) -> dict[str, Any]:
-        """Fields that only some have."""
+        """Return the fields that only some methods have."""
         return {"matched_ahead": None, "void_rounds": None}
 
     def free(self) -> None:
-        """Collective."""
+        """Free what the method has. Collective."""
 
     def row(self, samples: Sequence[float]) -> report.Row:
-        """Of all ranks. Collective."""
+        """Return the row over all ranks. Collective."""
         comm = self.comm
         seconds = float(np.median(samples))
         nbytes = 4 * self.count
@@ -146,7 +146,7 @@ class FullAverage(AveragingMethod):
 
 
 class GroupAverage(AveragingMethod):
-    """A turn of a grouped allreduce, one round for each axis; or one round."""
+    """A turn of a grouped allreduce, one round for each axis; or a single round."""
 
     def __init__(
         self, comm: MPI.Intracomm, count: int, grid: str, turn: bool = True, **how: Any
@@ -173,7 +173,7 @@ class GroupAverage(AveragingMethod):
         return bool(self._last.exact)
 
     def _check(self, ranks: Sequence[int]) -> None:
-        """What a turn that was not exact has come to depends on all its groups: not checked."""
+        """Check the result, unless a turn was not exact: then it depends on all its groups."""
         if self.rounds == 1 or self._last.exact:
             super()._check(ranks or [self.comm.rank])
         else:
@@ -193,7 +193,7 @@ class GroupAverage(AveragingMethod):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """What each member reduced in the last round."""
+        """Return what part each member reduced in the last round."""
         return tuple(self._last.shares)
 
     def free(self) -> None:
@@ -201,7 +201,8 @@ class GroupAverage(AveragingMethod):
 
 
 def by_turns(methods: Iterable[AveragingMethod], iters: int, warmup: int = 2) -> list[report.Row]:
-    """Check and time them, each in turn, and free them; rows on all ranks. Collective."""
+    """Check and time the methods, each in turn, and free them; return the rows on all ranks.
+    Collective."""
     some = list(methods)
     checks = [partial(method.timed, check=True) for method in some]
     turns.by_turns(checks, warmup, warmup=0)

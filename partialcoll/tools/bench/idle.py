@@ -20,14 +20,14 @@ COLUMNS = ("state", "domain", "ranks", "cpu_percent_per_rank")
 
 
 def _cpu_percent(action: Callable[[], object]) -> float:
-    """CPU time of this process over wall time during the action, in percent of a core."""
+    """Return CPU time over wall time of this process during the action, in percent of a core."""
     cpu, wall = time.process_time(), time.perf_counter()
     action()
     return 100 * (time.process_time() - cpu) / (time.perf_counter() - wall)
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    """Measure each domain alone, after the other; rows on rank 0. Collective."""
+    """Measure one domain after the other; return the rows on rank 0. Collective."""
 
     def make(domain: str) -> pc.AllreduceHandle:
         buffer, result = np.ones(1024, np.float32), np.empty(1024, np.float32)
@@ -42,7 +42,7 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
 
 
 def _measure(handle: pc.AllreduceHandle, seconds: float, comm: MPI.Intracomm) -> list[report.Row]:
-    """Both states of one handle, which is freed then; rows on rank 0. Collective."""
+    """Measure both states of a handle and free it; return the rows on rank 0. Collective."""
     meet = start_and_wait(handle)
 
     def wait_for_last() -> None:

@@ -22,7 +22,7 @@ _SAMPLE = 4 << 20  # bytes that one sample works through, in at most 100 calls
 
 
 class _Work:
-    """One vector of a size, a key near it, and room for results."""
+    """One vector of a size, a key near it, and memory for results."""
 
     def __init__(self, size: int, seed: int) -> None:
         draw = np.random.default_rng(seed)
@@ -33,7 +33,7 @@ class _Work:
         self.failed = np.zeros(-(-count // pc.Lattice.BLOCK), np.uint8)
 
     def row(self, codec: str, bits: int, direction: str, error: float, ratio: float) -> report.Row:
-        """All but the speed."""
+        """Return a row without the speed."""
         return {
             "codec": codec,
             "bits": bits,
@@ -47,8 +47,8 @@ class _Work:
 
 
 class _Coded:
-    """One codec on one vector: what is timed calls the core, which a program does as well that
-    has its memory already."""
+    """One codec on one vector. The timed functions call the core, as a program does that has its
+    memory already."""
 
     def __init__(self, work: _Work, bits: int, rotate: bool) -> None:
         self.work = work
@@ -63,7 +63,7 @@ class _Coded:
         return ffi.cast(kind, array.ctypes.data)
 
     def encode(self) -> None:
-        """With distances that are known."""
+        """Encode with known distances."""
         check(
             lib.pcoll_lattice_encode(
                 self.described,
@@ -83,17 +83,17 @@ class _Coded:
             raise pc.Error(f"bench quantize: {self.failures[0]} blocks do not decode")
 
     def decode(self) -> None:
-        """Into other memory than the key's."""
+        """Decode into memory other than the key's."""
         work = self.work
         self._read(lib.pcoll_lattice_decode, self._at(work.key), self._at(work.out))
 
     def average(self) -> None:
-        """In place. The vector moves towards x from where the others have left it, which is always
-        near enough for a key."""
+        """Average in place. The vector moves towards x from where the other operations have left
+        it, which is always near enough for a key."""
         self._read(lib.pcoll_lattice_average, 0.5, self._at(self.work.out))
 
     def average_error(self) -> float:
-        """Of one averaging that begins at the key."""
+        """Return the largest error of an average that begins at the key."""
         work = self.work
         work.out[:] = work.key
         self.average()
@@ -101,18 +101,18 @@ class _Coded:
         return float(np.abs(work.out - expected).max())
 
     def decode_error(self) -> float:
-        """The largest."""
+        """Return the largest error after decoding."""
         self.decode()
         return float(np.abs(self.work.out.astype(np.float64) - self.work.x).max())
 
     def ratio(self) -> float:
-        """Bytes of the payload for each one of the vector."""
+        """Return the bytes of the payload for each byte of the vector."""
         return self.payload.nbytes / self.work.x.nbytes
 
 
 def _moved(row: report.Row) -> float:
-    """Bytes read and written for each byte of the vector: the vector or the key is read, a payload
-    is written by encode alone, and what is not a payload is written again."""
+    """Return the bytes read and written for each byte of the vector. The vector or the key is read;
+    only encode writes a payload; the other operations read it and write a vector."""
     if row["direction"] == "copy":
         return 2.0
     return float(row["ratio"]) + (1.0 if row["direction"] == "encode" else 2.0)
@@ -122,7 +122,7 @@ Task = tuple[report.Row, Callable[[], None]]
 
 
 def _tasks(work: _Work, options: SimpleNamespace) -> list[Task]:
-    """What is timed, each with its row."""
+    """Return what is timed, each with its row."""
     tasks: list[Task] = [
         (work.row("memcpy", 32, "copy", 0.0, 1.0), lambda: np.copyto(work.out, work.x))
     ]
@@ -141,7 +141,8 @@ def _tasks(work: _Work, options: SimpleNamespace) -> list[Task]:
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    """Measure, all of a size by turns; rows on rank 0, of the slowest rank. Collective."""
+    """Measure all tasks of a size by turns; return the rows on rank 0, of the slowest rank.
+    Collective."""
     rows = []
     for size in options.sizes:
         work = _Work(size, comm.rank)

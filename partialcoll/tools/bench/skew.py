@@ -34,7 +34,7 @@ Call = Callable[[], tuple[Any, float]]
 
 @dataclass
 class ArrivalContender:
-    """One collective under test, and what was seen of it on this rank."""
+    """One collective under test, and what this rank measured of it."""
 
     name: str
     domain: str
@@ -47,7 +47,7 @@ class ArrivalContender:
 
 
 class StaggeredGate(turns.Gate):
-    """Lets ranks go at times of their own."""
+    """Release each rank at its own time."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
@@ -110,7 +110,8 @@ def _allreduce(comm: MPI.Intracomm, send: Any, recv: Any) -> Call:
 
 
 def _from_python(handle: pc.AllreduceHandle) -> Call:
-    """No frame of our own between the clock and the calls: late ranks come with cold caches."""
+    """Return a call with no frame of our own between the clock and the calls: late ranks come with
+    cold caches."""
 
     def call() -> tuple[Any, float]:
         begin = time.perf_counter()
@@ -123,7 +124,7 @@ def _from_python(handle: pc.AllreduceHandle) -> Call:
 
 
 def _from_c(handle: pc.AllreduceHandle) -> Call:
-    """The same in C, timed there: what a program in C or Fortran waits."""
+    """Return the same call in C, timed there, as a program in C or Fortran waits."""
     us = ffi.new("double *")
 
     def call() -> tuple[Any, float]:
@@ -137,7 +138,8 @@ _CALLS = {"python": _from_python, "c": _from_c}
 
 
 def _check(recv: Any, mask: Any) -> int:
-    """Elements that differ from the sum over the mask; rank r contributes r+1 everywhere."""
+    """Return the number of elements that differ from the sum over the mask; rank r contributes r+1
+    everywhere."""
     expected = float((np.flatnonzero(mask) + 1).sum())
     return int(np.count_nonzero(recv != np.float32(expected)))
 

@@ -27,7 +27,7 @@ _WORTH = 0.97  # of the time so far: a change that saves less is noise
 
 
 def _rank_counts(size: int) -> list[int]:
-    """2, 4, 8 … and all."""
+    """Return 2, 4, 8 … and all ranks."""
     counts = [size]
     power = 2
     while power < size:
@@ -37,7 +37,7 @@ def _rank_counts(size: int) -> list[int]:
 
 
 def _lines_of(ranks: int, took: dict[int, dict[str, float]]) -> list[tuple[int, int, str]]:
-    """For one number of ranks, from what each algorithm took at each size."""
+    """Return the lines for one number of ranks, from the time of each algorithm at each size."""
     sizes = sorted(took)
     current = ALGORITHMS[1]
     lines = [(ranks, 0, current)]
@@ -51,7 +51,8 @@ def _lines_of(ranks: int, took: dict[int, dict[str, float]]) -> list[tuple[int, 
 
 
 def table(rows: list[report.Row]) -> list[tuple[int, int, str]]:
-    """Lines (ranks, from_bytes, algorithm): where it becomes worth while to change."""
+    """Return lines (ranks, from_bytes, algorithm): the sizes from which another algorithm is
+    worthwhile."""
     took: dict[int, dict[int, dict[str, float]]] = {}
     for row in rows:
         if row["collective"] == "mpi" or row["domain"] != "rank":
@@ -62,8 +63,8 @@ def table(rows: list[report.Row]) -> list[tuple[int, int, str]]:
 
 
 def thresholds(rows: list[report.Row]) -> list[tuple[int, int | str, str]]:
-    """Lines (ranks, from_bytes, "ours"): from where on our complete rounds are faster than MPI's
-    allreduce at all sizes; "never", if they are not at the largest."""
+    """Return lines (ranks, from_bytes, "ours"): the size from which on our complete rounds are
+    faster than MPI's allreduce at all sizes, or "never" if they are slower at the largest."""
     took: dict[tuple[int, int], dict[str, float]] = {}
     for row in rows:
         if row["collective"] == "mpi" or row["domain"] != "rank":
@@ -81,7 +82,7 @@ def thresholds(rows: list[report.Row]) -> list[tuple[int, int | str, str]]:
 
 
 def as_text(lines: Sequence[tuple[int, int | str, str]]) -> str:
-    """The table as a file."""
+    """Return the table as the text of a file."""
     library = MPI.Get_library_version().splitlines()[0].rstrip("\x00").strip()
     head = (
         f"# partialcoll {__version__}, {library}, {os.cpu_count()} cores\n"
@@ -91,7 +92,7 @@ def as_text(lines: Sequence[tuple[int, int | str, str]]) -> str:
 
 
 def _measure_on(ranks: int, options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    """With the first so many ranks. Rows on rank 0."""
+    """Measure on the first `ranks` ranks; return the rows on rank 0. Collective."""
     part = cast(MPI.Intracomm, comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED))
     rows: list[report.Row] = []
     kinds = [BatchKind("full", ["rank"], name) for name in ALGORITHMS[1:]]  # of the fabric
@@ -115,7 +116,7 @@ def _write(path: str, text: str) -> None:
 
 
 def main(options: SimpleNamespace) -> None:
-    """The command ``bench tune`` on the ranks of a job."""
+    """Run ``bench tune`` on the ranks of a job."""
     comm = MPI.COMM_WORLD
     path = options.output
     if comm.rank == 0 and path in (None, "none"):

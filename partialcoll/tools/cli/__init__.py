@@ -31,7 +31,7 @@ _LONGEST = 1000  # characters of a sentence
 
 
 class _Commands(click.Group):
-    """Commands of which some are modules here, loaded when they are asked for."""
+    """A group some of whose commands are modules here, loaded when they are asked for."""
 
     modules: ClassVar[dict[str, str]] = {"bench": "bench", "run": "program", "sim": "sim"}
 
@@ -111,13 +111,13 @@ def preload() -> None:
 
 
 def _one_line(text: str) -> str:
-    """Whatever has been typed, a terminal shows it as it is, and not all of it if it is long."""
+    """Return a text as a terminal shows it literally, and cut if it is long."""
     plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]} ..."
 
 
 def _refuse(error: click.UsageError, name: str) -> None:
-    """The way to the help, and one sentence that names the option."""
+    """Print how to get help, and one sentence that names the option."""
     path = error.ctx.command_path if error.ctx else name
     param = getattr(error, "param", None)
     option = f"{' or '.join(param.opts)}: " if param is not None else ""
@@ -127,8 +127,8 @@ def _refuse(error: click.UsageError, name: str) -> None:
 
 
 def run(group: click.Group, name: str, words: Sequence[str]) -> int:
-    """What the words ask of a group of commands; the exit status, or exits with 2 where they make
-    no sense. OSError where there is no taking its words."""
+    """Run what the words ask of a group of commands; return the exit status. Exit with 2 if they
+    make no sense. Raise OSError if output cannot be written."""
     try:
         with group.make_context(name, list(words), obj=list(words)) as context:
             return int(group.invoke(context) or 0)
@@ -147,8 +147,8 @@ def run(group: click.Group, name: str, words: Sequence[str]) -> int:
 
 
 def _unheard(error: OSError) -> int:
-    """What is printed cannot be written: end quietly where nobody listens any more, as by the
-    signal that ends other programs then; else in one sentence. No flush may follow."""
+    """Return the status if output cannot be written: of SIGPIPE, without a message, if the reader
+    has closed the pipe, else 1, with one sentence. Nothing may be flushed afterwards."""
     if error.errno == errno.EPIPE:
         return _signals.status(signal.SIGPIPE)
     with contextlib.suppress(OSError):

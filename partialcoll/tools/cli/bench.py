@@ -24,7 +24,7 @@ def commands() -> None:
 
 
 def _add(name: str, short: str, text: str, *own: Any, ranks: int = 8, **of_ranks: Any) -> None:
-    """A command whose module in tools/bench has its name."""
+    """Add a command; the module in tools/bench has its name."""
     run = on_ranks(name, **of_ranks)
     decorate = options.together(*own, options.outputs, options.launch(ranks))
     commands.add_command(click.command(name, short_help=short, help=text)(decorate(run)))
@@ -266,7 +266,7 @@ def _installed(given: SimpleNamespace) -> None:
 
 
 def fits(given: SimpleNamespace, ranks: int) -> None:
-    """Raises Error for what does not fit the ranks."""
+    """Raise Error for what does not fit the ranks."""
     _installed(given)
     for text in given.topology or ():
         values.fit_topology(text, ranks)
@@ -283,7 +283,7 @@ def fits(given: SimpleNamespace, ranks: int) -> None:
 
 
 def _fits_kills(given: SimpleNamespace, ranks: int) -> None:
-    """One run, in which ranks may die; of the job that is started they may."""
+    """Check a run in which ranks may die, and let the job that is started survive that."""
     known = [name for name, choice in STRATEGIES.items() if choice.survives]
     if given.seeds != 1 or len(given.strategies) != 1 or given.strategies[0] not in known:
         raise Error(

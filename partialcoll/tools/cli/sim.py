@@ -23,7 +23,7 @@ def commands() -> None:
 
 
 def _add(name: str, short: str, text: str, *own: Any) -> None:
-    """A command whose module in tools/sim has its name."""
+    """Add a command; the module in tools/sim has its name."""
     decorate = options.together(*own, options.outputs)
     commands.add_command(click.command(name, short_help=short, help=text)(decorate(here(name))))
 

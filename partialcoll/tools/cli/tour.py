@@ -82,7 +82,7 @@ def _show(text: str) -> None:
 
 
 def _picture(name: str) -> list[str]:
-    """Words that ask for one, where it can be drawn."""
+    """Return the words that ask for a picture, if it can be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
         return []
     try:
@@ -93,7 +93,7 @@ def _picture(name: str) -> list[str]:
 
 
 def _visit(name: str, stop: Stop) -> int:
-    """The exit status of its command."""
+    """Run the command of a stop; return its exit status."""
     click.echo()
     click.secho(stop.title, bold=True)
     _show(stop.before)

@@ -50,7 +50,7 @@ def _facts_of_another_process() -> Facts:
 
 
 def _document(text: str) -> Facts:
-    """The JSON in what was printed: libraries below MPI print what they find, some of it there."""
+    """Return the JSON in what was printed: libraries below MPI print to the same streams."""
     for start in re.finditer(r"^\{", text, re.MULTILINE):
         with contextlib.suppress(ValueError):
             facts: Facts = json.JSONDecoder().raw_decode(text, start.start())[0]
@@ -59,7 +59,8 @@ def _document(text: str) -> Facts:
 
 
 def _facts() -> Facts:
-    """Those of `partialcoll info`; where MPI does not begin, why: an "error", or a "launcher"."""
+    """Return the facts of `partialcoll info`; if MPI does not begin, the reason: an "error" or a
+    "launcher"."""
     if not launcher.in_job():
         return _facts_of_another_process()
     try:
@@ -70,7 +71,7 @@ def _facts() -> Facts:
 
 
 def _same_everywhere(of_ranks: list[Facts]) -> Finding:
-    """Do all ranks run the same?"""
+    """Check that all ranks run the same versions."""
     names = ("partialcoll", "mpi library", "mpi4py", "python", "numpy")
     seen = {name: {str(facts[name]) for facts in of_ranks if name in facts} for name in names}
     different = [f"{name}: {', '.join(sorted(v))}" for name, v in seen.items() if len(v) > 1]
@@ -100,7 +101,7 @@ def _look(facts: Facts, local: int, remove: bool) -> list[Finding]:
 
 
 def _in_job(facts: Facts, remove: bool) -> tuple[dict[Finding, list[int]], int] | None:
-    """What all ranks have found, on the first one."""
+    """Return what all ranks have found, on the first one."""
     from ..._core.mpi import MPI
 
     comm = MPI.COMM_WORLD
@@ -124,7 +125,7 @@ def _show(merged: dict[Finding, list[int]], size: int, as_json: bool) -> None:
 
 
 def main(as_json: bool, remove: bool) -> int:
-    """Look, tell; the exit status."""
+    """Check and show the findings; return the exit status."""
     facts = _facts()
     if launcher.in_job() and "mpi4py.MPI" in sys.modules:
         found = _in_job(facts, remove)

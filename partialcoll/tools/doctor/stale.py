@@ -44,14 +44,14 @@ def _used() -> set[Path]:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """Of a file that may have gone, or of a link."""
+    """Return the status of a file or link, which may have gone."""
     with contextlib.suppress(OSError):
         return path.lstat()
     return None
 
 
 def stale() -> list[Path]:
-    """Files and folders that nobody uses."""
+    """Return files and folders that no process uses."""
     old = time.time() - _WHILE
     mine = set()
     for path in (path for name in _NAMES for path in _SHARED.glob(name)):
@@ -67,7 +67,7 @@ def _is_job(path: Path) -> bool:
 
 
 def _below(path: Path) -> Iterator[Path]:
-    """The file, or all that is in the folder and can be read."""
+    """Yield the path, and everything below a folder that can be read."""
     yield path
     if not path.is_symlink():
         for folder, folders, files in os.walk(path):
@@ -80,7 +80,7 @@ def _bytes(path: Path) -> int:
 
 
 def _remove(paths: list[Path]) -> Iterator[Path]:
-    """Those that could be."""
+    """Remove the paths; yield those that could be removed."""
     for path in paths:
         with contextlib.suppress(OSError):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -98,14 +98,14 @@ def _entries(folder: Path) -> Iterable[Path]:
 
 
 def _is_of(folder: Path, process: str) -> bool:
-    """Has a launcher with this process number on this host made it? It names both in a file for
-    those who look for it."""
+    """Return whether a launcher with this process number on this host made the folder. The launcher
+    names both in a file for processes that look for it."""
     names = {f"pmix.{host}.tool.{process}" for host in (socket.gethostname(), os.uname().nodename)}
     return any(path.name in names for path in _entries(folder))
 
 
 def launchers() -> list[Path]:
-    """Folders of those that are gone."""
+    """Return the folders of launchers that have ended."""
     found = []
     for path in _entries(Path(tempfile.gettempdir())):
         named, status = _LAUNCHER.fullmatch(path.name), _status(path)
@@ -127,7 +127,7 @@ def _finding(check: str, paths: list[Path], what: str, remove: bool, why: str) -
 
 
 def check_stale(remove: bool) -> Finding:
-    """Is there any, and away with it if that is wanted."""
+    """Check for stale segments, and remove them if that is wanted."""
     paths = stale()
     what = f"{len(paths)} segments of ended jobs, {sum(map(_bytes, paths)) >> 20} MB in /dev/shm"
     why = "They take memory until the machine is started again."
@@ -135,7 +135,7 @@ def check_stale(remove: bool) -> Finding:
 
 
 def check_launchers(remove: bool) -> Finding:
-    """The same for launchers."""
+    """Check for stale folders of launchers, and remove them if that is wanted."""
     paths = launchers()
     what = f"{len(paths)} folders of killed launchers of Open MPI in {tempfile.gettempdir()}"
     why = "A launcher that gets the process number of one of them does not start."

@@ -39,7 +39,7 @@ _FRAME = re.compile(r"\[[^\]\n]*:(\d+)\] \[ *\d+\] [^\n]*\(ompi_comm_revoke_loca
 
 
 def ended_by_mpi(output: str) -> set[int]:
-    """Their numbers, by what a job has printed."""
+    """Return the numbers of the processes that MPI has ended, by what a job has printed."""
     return {int(number) for number in _FRAME.findall(output)}
 
 
@@ -58,7 +58,7 @@ _RESPAWNS = 10  # in one job
 
 @dataclass
 class Tally:
-    """Over all jobs of a policy and a domain."""
+    """Counts over all jobs of a policy and a domain."""
 
     kills: int = 0
     survived: int = 0  # jobs whose ranks came to their end, all that were left
@@ -102,7 +102,7 @@ class Tally:
         self.states.update(job.states)
 
     def row(self, quorum: str, domain: str, ranks: int) -> report.Row:
-        """As the command prints it."""
+        """Return the row that the command prints."""
         row: report.Row = {
             "quorum": quorum,
             "domain": domain,
@@ -127,9 +127,9 @@ class Tally:
 
 
 class KilledJob:
-    """One job of so many ranks, all but one of which are killed, or fewer; or die by themselves,
-    each at its moment (csrc/base/check.h), where the core was built with checks: in the loop, or
-    after it, which is short then."""
+    """One job whose ranks are killed, all but one of them or at most `most`. With `die`, ranks die
+    by themselves, each at its kill point (csrc/base/check.h, in a core with checks), in the loop
+    or, with `after`, after a short loop."""
 
     def __init__(
         self,
@@ -167,14 +167,14 @@ class KilledJob:
         }
 
     def start(self) -> tuple[list[str], dict[str, str] | None]:
-        """The words that start the job, and their environment, if it is another."""
+        """Return the words that start the job, and its environment if it differs from ours."""
         module = "partialcoll.tools.bench.faults.worker"
         worker = [sys.executable, "-m", module, json.dumps(self.given)]
         how = ["run", "-n", str(self.ranks), "--mpiexec-args=--with-ft ulfm", "--"]
         return launcher.own(*how, *worker), None
 
     def run(self) -> oracle.Verdict:
-        """To its end, or until nobody believes in that."""
+        """Run the job until it ends or a limit of time passes; return the verdict."""
         words, environment = self.start()
         with open(self.folder / "output", "wb") as output:
             job = self._process = subprocess.Popen(
@@ -208,7 +208,7 @@ class KilledJob:
         (self.folder / "stop").touch()
 
     def judge(self) -> oracle.Verdict:
-        """By what its ranks have written down."""
+        """Judge the job by what its ranks have written down."""
         return oracle.judge(self.folder, self.ranks, self.killed)
 
     def calm(self, verdict: oracle.Verdict) -> oracle.Verdict:
@@ -216,7 +216,7 @@ class KilledJob:
         return verdict
 
     def _count_crashes(self) -> None:
-        """Whom MPI has ended has died like any other."""
+        """Count ranks that MPI has ended as dead."""
         ended = ended_by_mpi((self.folder / "output").read_text(errors="replace"))
         for rank in range(self.ranks):
             for life in oracle.lives(self.folder, "pid", rank):
@@ -225,18 +225,18 @@ class KilledJob:
                     self.ended_by_mpi += 1
 
     def await_end(self, job: subprocess.Popen[bytes]) -> None:
-        """Nobody is killed any more."""
+        """Wait for the end of the job, in which no more ranks are killed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             job.wait(_END_SECONDS)
 
     def stop(self, signum: int) -> None:
-        """A signal ends the command: the job goes first."""
+        """End the job, since a signal ends the command."""
         self._process.terminate()
         self._process.wait()
         self.forget()
 
     def tell(self, signum: int) -> None:
-        """A signal that is for the job."""
+        """Forward a signal to the job."""
         self._process.send_signal(signum)
 
     def _await_deaths(self, living: list[Life]) -> None:
@@ -247,7 +247,7 @@ class KilledJob:
             left = [pid for pid in left if is_there(pid)]
 
     def pid(self, life: Life) -> int:
-        """Of its process."""
+        """Return the process number."""
         return int(life.path(self.folder, "pid").read_text())
 
     def _await_life(self, job: subprocess.Popen[bytes], life: Life) -> Life:
@@ -260,7 +260,7 @@ class KilledJob:
         return life
 
     def kill(self, job: subprocess.Popen[bytes], living: list[Life]) -> None:
-        """So many of them."""
+        """Kill ranks one after the other."""
         gap = self.random.choice(_GAP_SECONDS)
         for _ in range(self.kills):
             time.sleep(self.random.expovariate(1) * gap)
@@ -275,25 +275,26 @@ class KilledJob:
         time.sleep(self.random.random() * gap)
 
     def strike(self, victim: Life) -> None:
-        """Kill it now."""
+        """Kill a rank now."""
         self.states.append(oracle.state_of(self.folder, victim))
         self.killed[victim] = time.monotonic_ns()
         with contextlib.suppress(ProcessLookupError):  # the oracle misses its end then
             os.kill(self.pid(victim), signal.SIGKILL)
 
     def _victims(self, living: list[Life]) -> list[Life]:
-        """Where they are replaced, the launcher needs one of those that it has started itself."""
+        """Return the ranks that may be killed. If they are replaced, the launcher needs one of
+        those that it has started itself."""
         left = [life for life in living if life not in self.killed]
         first = [life for life in left if not life.number]
         return [life for life in left if [life] != first] if self.respawn else left
 
     def forget(self) -> None:
-        """Nothing was wrong with it."""
+        """Remove the logs of a job in which nothing was wrong."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def is_there(pid: int) -> bool:
-    """A process that has not ended."""
+    """Return whether a process has not ended."""
     try:
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -301,7 +302,7 @@ def is_there(pid: int) -> bool:
 
 
 def kills_of_job(ranks: int, respawn: bool) -> int:
-    """All but one; if they are replaced, some."""
+    """Return the number of kills in a job: all ranks but one, or some if they are replaced."""
     return _RESPAWNS if respawn else ranks - 1
 
 

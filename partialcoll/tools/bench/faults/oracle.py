@@ -26,7 +26,7 @@ STATES = ("starting", "computing", "in Start", "in Wait", "in join", "in Free", 
 
 
 class Life(NamedTuple):
-    """A process: the rank that it is, and how many have been it before."""
+    """A process: its rank, and how many processes had this rank before."""
 
     rank: int
     number: int = 0
@@ -35,12 +35,12 @@ class Life(NamedTuple):
         return f"rank {self.rank}" + (f", life {self.number}" if self.number else "")
 
     def path(self, folder: str | Path, kind: str) -> Path:
-        """Of its file: log, state or pid."""
+        """Return the path of its file: log, state or pid."""
         return Path(folder) / f"{kind}-{self.rank}-{self.number}"
 
 
 def lives(folder: Path, kind: str, rank: int) -> list[Life]:
-    """Those that there have been, with a file of this kind."""
+    """Return the processes of a rank that have a file of this kind."""
     found: list[Life] = []
     while (life := Life(rank, len(found))).path(folder, kind).exists():
         found.append(life)
@@ -64,7 +64,7 @@ class LogRecord:
 
 
 class Log:
-    """Of one process."""
+    """The log of one process."""
 
     def __init__(self, folder: str, life: Life) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -72,19 +72,19 @@ class Log:
         self._state = os.open(life.path(folder, "state"), os.O_WRONLY | os.O_CREAT, 0o600)
 
     def write(self, record: LogRecord) -> None:
-        """Append it."""
+        """Append a record."""
         head = _HEAD.pack(
             record.kind, record.time, record.number, *record.words, len(record.values)
         )
         os.write(self._file, head + struct.pack(f"={len(record.values)}d", *record.values))
 
     def state(self, name: str) -> None:
-        """From now on."""
+        """Note what the application does from now on."""
         os.pwrite(self._state, bytes([STATES.index(name)]), 0)
 
 
 def read(path: Path) -> Iterator[LogRecord]:
-    """All records of a process; none if it has not begun."""
+    """Yield all records of a process; none if it has not begun."""
     data = path.read_bytes() if path.exists() else b""
     at = 0
     while at < len(data):
@@ -96,7 +96,7 @@ def read(path: Path) -> Iterator[LogRecord]:
 
 
 def state_of(folder: Path, life: Life) -> str:
-    """What its application was doing when it was last heard of."""
+    """Return what the application of a process did last."""
     path = life.path(folder, "state")
     code = path.read_bytes() if path.exists() else b""
     return STATES[code[0]] if code else STATES[0]
@@ -108,7 +108,7 @@ _ONE_DEATH_NS = 50_000_000  # what died so long before has been heard of
 
 @dataclass
 class Verdict:
-    """Of one job; each text is a fault."""
+    """The verdict on one job; each text is a fault."""
 
     hangs: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Verdict:
 
     @property
     def faults(self) -> list[str]:
-        """All of them."""
+        """Return all faults."""
         return self.hangs + self.lost + self.diverged
 
 
@@ -134,20 +134,21 @@ def _rounds(records: list[LogRecord]) -> dict[int, LogRecord]:
 
 
 def _begins(records: list[LogRecord]) -> int:
-    """The first round that it could be in."""
+    """Return the first round that the process could be in."""
     first = records[0] if records else None
     return first.number if first is not None and first.kind == GROWN else 0
 
 
 def _skipped(records: list[LogRecord]) -> set[int]:
-    """Rounds that a rank was never given since it came too late for them (deliver="all")."""
+    """Return the rounds that a rank was never given because it came too late for them
+    (deliver="all")."""
     lost = (record for record in records if record.kind == LOST)
     return {i for record in lost for i in range(record.number - record.words[0], record.number)}
 
 
 def _histories(logs: Logs, alive: set[Life]) -> dict[Life, dict[int, LogRecord]]:
-    """The rounds that each process was given. The last one of one that has died may be known to
-    nobody else, who then have another one of that number."""
+    """Return the rounds that each process was given. The last round of a dead process may be
+    unknown to all others, who then have another round of that number."""
     found = {life: _rounds(records) for life, records in logs.items()}
     for life in set(logs) - alive:
         if found[life]:
@@ -176,8 +177,8 @@ def _one_history(
 def _nothing_lost(
     logs: Logs, history: dict[int, LogRecord], alive: set[Life], ranks: int, verdict: Verdict
 ) -> None:
-    """Each round has the next deposits of each process, none twice, none left out; at the end all
-    of those who live are in one."""
+    """Check that each round has the next deposits of each process, none twice and none left out,
+    and that in the end all deposits of surviving ranks are in a round."""
     for life, records in logs.items():
         later = logs.get(Life(life.rank, life.number + 1))
         end = _begins(later) if later else None
@@ -229,7 +230,7 @@ def _times(logs: Logs, alive: set[Life], kills: list[int], verdict: Verdict) -> 
 
 
 def came_to_end(folder: Path, rank: int) -> bool:
-    """Has it written down that nothing was left to do?"""
+    """Return whether the rank has written down that nothing was left to do."""
     found = lives(folder, "log", rank)
     return bool(found) and any(r.kind == END for r in read(found[-1].path(folder, "log")))
 
@@ -237,8 +238,8 @@ def came_to_end(folder: Path, rank: int) -> bool:
 def judge(
     folder: Path, ranks: int, kills: dict[Life, int], patience_ns: int = PATIENCE_NS
 ) -> Verdict:
-    """The logs of a job of so many ranks, of which these processes were killed, each at its time;
-    who is silent for longer hangs."""
+    """Judge the logs of a job of `ranks` ranks, of which the processes in `kills` were killed, each
+    at its time. A rank that is silent for longer than `patience_ns` hangs."""
     verdict = Verdict()
     found = [lives(folder, "log", rank) or [Life(rank)] for rank in range(ranks)]
     logs = {life: list(read(life.path(folder, "log"))) for own in found for life in own}

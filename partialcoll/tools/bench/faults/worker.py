@@ -25,8 +25,8 @@ from .oracle import DEPOSIT, END, GROWN, OUTAGE, ROUND, Life, Log, LogRecord, li
 
 
 class FaultWorker:
-    """Deposits name their rank and call: element r of a result counts those of rank r in it,
-    element ranks + r adds up their calls, and the rest is what follows from both."""
+    """A rank whose deposits name their rank and call: element r of a result counts the deposits of
+    rank r in it, element ranks + r adds up their calls, and the other elements follow from both."""
 
     def __init__(self, comm: MPI.Intracomm, given: dict[str, Any], new: bool) -> None:
         began = time.monotonic_ns()
@@ -59,11 +59,11 @@ class FaultWorker:
             self.note_grown(began)
 
     def note_growth(self, handle: Any, failed: list[int], joined: list[int]) -> None:
-        """Who has come."""
+        """Note which ranks have joined."""
         self.joined = joined
 
     def note_grown(self, began: int) -> None:
-        """They have, and the next round is with them."""
+        """Record that ranks have joined, and that the next round is with them."""
         last, now = self.handle.last_round, time.monotonic_ns()
         index = -1 if last is None else last.index
         who = sum(1 << rank for rank in self.joined)
@@ -73,7 +73,7 @@ class FaultWorker:
             self.saw(last)
 
     def grow(self) -> None:
-        """Until nobody is missing."""
+        """Start processes until no rank is missing."""
         began = time.monotonic_ns()
         self.log.state("growing")
         command = [sys.executable, "-m", __spec__.name, json.dumps(self.given)]
@@ -87,7 +87,7 @@ class FaultWorker:
         self.note_grown(began)
 
     def step(self) -> None:
-        """One call."""
+        """Make one call."""
         self.calls += 1
         self.send[self.ranks + self.rank] = self.calls
         self.log.write(LogRecord(DEPOSIT, time.monotonic_ns(), self.calls))
@@ -102,7 +102,7 @@ class FaultWorker:
         time.sleep(self.random.expovariate(1) * self.think)
 
     def saw(self, rnd: pc.Round) -> None:
-        """A round has been delivered."""
+        """Check and record a delivered round."""
         n, recv = self.ranks, self.recv
         expected = float(np.dot(recv[:n], np.arange(1, n + 1)))
         if not (recv[2 * n :] == expected).all():
@@ -114,7 +114,7 @@ class FaultWorker:
         self.note_outage(now)
 
     def note_outage(self, now: int) -> None:
-        """If all have gone on after a death since the last look."""
+        """Record a recovery that has completed since the last call."""
         count, times = ffi.new("uint32_t *"), ffi.new("int64_t[2]")
         check(lib.pcoll_handle_outages(self.handle._core(), count, times, times + 1))
         if count[0] > self.outages:
@@ -122,7 +122,7 @@ class FaultWorker:
             self.log.write(LogRecord(OUTAGE, now, self.outages, (times[0], times[1], 0)))
 
     def run(self) -> None:
-        """Until the folder says stop; then to the end together."""
+        """Make calls until the folder says stop, then end together with the other ranks."""
         self.log.state("computing")
         while not os.path.exists(f"{self.folder}/stop"):
             self.step()
@@ -138,7 +138,7 @@ def _set(mask: Any) -> int:
 
 
 def main() -> None:
-    """By the command: its arguments are one JSON text."""
+    """Run the rank. The command passes what to do as JSON in the first argument."""
     given = json.loads(sys.argv[1])
     faulthandler.dump_traceback_later(given["limit"], exit=True)
     joined = elastic.joined()

@@ -28,8 +28,8 @@ _MORE, _LEAST = 0.1, 1.0
 
 
 def last_moment(times: list[float], ranks: int) -> float:
-    """Seconds after which nobody begins another step, given those after which some ranks had made
-    theirs; infinity while they are too few."""
+    """Return the seconds after which no rank begins another step, given the times at which some
+    ranks had made their steps; infinity while these are too few."""
     half = (ranks + 1) // 2
     if len(times) < half:
         return math.inf
@@ -61,11 +61,11 @@ class Ending:
         self._begin = time.perf_counter()
 
     def begin(self) -> None:
-        """Time counts from now. Local."""
+        """Start the clock. Local."""
         self._begin = time.perf_counter()
 
     def over(self, made: int) -> bool:
-        """Is it over for this rank, which has made so many steps? Local."""
+        """Return whether this rank, which has made `made` steps, must stop. Local."""
         if made >= self._steps:
             return True
         self._open = {rank: request for rank, request in self._open.items() if not request.Test()}
@@ -73,7 +73,7 @@ class Ending:
         return time.perf_counter() - self._begin >= last_moment(times, self._comm.size)
 
     def close(self) -> None:
-        """It is over for this rank. Local, but for `free`."""
+        """Tell the other ranks that this one has stopped. Local, except for `free`."""
         now = np.array([time.perf_counter() - self._begin])
         self._sent = [(now, self._comm.Isend(now, rank)) for rank in self._others]
 
@@ -91,7 +91,8 @@ _AT_ONCE = 1 << 22  # elements of copies that are averaged at once
 
 
 class Copies:
-    """Of this rank's parameters, `every` so many steps. Before `begin`, none are made."""
+    """Copies of this rank's parameters, one for each `every` steps. None are made before
+    `begin`."""
 
     def __init__(self, model: torch.nn.Module, every: int) -> None:
         self._model, self._every = model, every
@@ -102,26 +103,27 @@ class Copies:
         self.end: torch.Tensor | None = None
 
     def begin(self) -> None:
-        """Time counts from now."""
+        """Start the clock."""
         self._begin = time.perf_counter()
         self.look(0)
 
     def look(self, step: int) -> None:
-        """So many steps have been made."""
+        """Note that `step` steps have been made."""
         if step % self._every == 0 and step not in self.steps[-1:]:
             self.steps.append(step)
             self.seconds.append(time.perf_counter() - self._begin)
             self.flats.append(self._flat())
 
     def finish(self) -> None:
-        """Training is over for this rank."""
+        """Note that training is complete on this rank."""
         self.end = self._flat()
 
     def _flat(self) -> torch.Tensor:
         return torch.nn.utils.parameters_to_vector(self._model.parameters()).detach()
 
     def at(self, step: int, seconds: float) -> torch.Tensor:
-        """What this rank had after so many steps; if it was never there, the newest then."""
+        """Return the parameters after `step` steps, or the newest at that moment if the rank never
+        made so many."""
         if step in self.steps:
             return self.flats[self.steps.index(step)]
         earlier = [flat for flat, when in zip(self.flats, self.seconds) if when <= seconds]
@@ -129,8 +131,8 @@ class Copies:
 
 
 def distances(comm: MPI.Intracomm, own: Matrix) -> tuple[Matrix, Matrix]:
-    """The mean over ranks of each row, and how far the ranks are from it: the square root of
-    mean_i |x_i - mean|^2, for each row. Collective."""
+    """Return the mean over ranks of each row, and the distance of the ranks from it: the square
+    root of mean_i |x_i - mean|^2, for each row. Collective."""
     mean = np.empty_like(own)
     comm.Allreduce(own, mean)
     mean /= comm.size
@@ -140,13 +142,14 @@ def distances(comm: MPI.Intracomm, own: Matrix) -> tuple[Matrix, Matrix]:
 
 
 def final_distance(comm: MPI.Intracomm, copies: Copies) -> float:
-    """How far from their mean the ranks were when each of them had ended. Collective."""
+    """Return the distance of the ranks from their mean when each of them had ended. Collective."""
     assert copies.end is not None
     return float(distances(comm, copies.end.double().numpy()[None])[1][0])
 
 
 class Evaluation:
-    """Held-out loss and accuracy of parameters, in a model apart from the one that is trained."""
+    """Held-out loss and accuracy of parameters, in a model separate from the one that is
+    trained."""
 
     def __init__(self, task: TrainingTask) -> None:
         self._task, self._trained = task, task.model
@@ -155,7 +158,7 @@ class Evaluation:
         self.accuracy: list[float | None] = []
 
     def add(self, flat: torch.Tensor) -> None:
-        """The next point of the course."""
+        """Evaluate the next point of the course."""
         self._task.model = self._model
         try:
             torch.nn.utils.vector_to_parameters(flat, self._model.parameters())
@@ -169,7 +172,8 @@ class Evaluation:
 def replicas_course(
     comm: MPI.Intracomm, copies: Copies, task: TrainingTask, observer: int
 ) -> dict[str, Any]:
-    """Where one rank's copies are everybody's. On all ranks, from the observer. Collective."""
+    """Return the course where all ranks have the same parameters, from the observer's copies, on
+    all ranks. Collective."""
     course: dict[str, Any] = {}
     if comm.rank == observer:
         seen = Evaluation(task)
@@ -184,8 +188,8 @@ def replicas_course(
 def own_models_course(
     comm: MPI.Intracomm, copies: Copies, task: TrainingTask, observer: int
 ) -> dict[str, Any]:
-    """Where each rank has a model of its own: time and steps are the observer's, and its own model
-    is the one that stands for all. On all ranks. Collective."""
+    """Return the course where each rank has a model of its own, on all ranks. Time, steps and the
+    model that stands for all are the observer's. Collective."""
     steps, seconds = comm.bcast((copies.steps, copies.seconds), observer)
     flats = [copies.at(*point) for point in zip(steps, seconds)]
     other = (observer - 1) % comm.size  # evaluates the means, at the same time

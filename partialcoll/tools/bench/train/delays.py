@@ -33,7 +33,7 @@ _FACTORS = {"one-slow": 1.0, "kill": 0.01}  # the least of those that have one
 
 
 class Waits(enum.Enum):
-    """Whom a rank waits for in a step."""
+    """The ranks that a rank waits for in a step."""
 
     ALL = "all ranks"
     DRAWN = "one rank, drawn anew for each step"
@@ -60,7 +60,7 @@ class Pattern:
 
     @staticmethod
     def parse(text: str) -> Pattern:
-        """A pattern from the words of the command line; ValueError says what was expected."""
+        """Return the pattern that the text names; ValueError says what was expected."""
         name, colon, argument = text.partition(":")
         if name in ("none", "one-random", "all-shifted") and not colon:
             return Pattern(name)
@@ -79,12 +79,12 @@ class Pattern:
 
     @property
     def kills(self) -> bool:
-        """Do ranks die?"""
+        """Return whether ranks die."""
         return self.name == "kill"
 
     def lifetimes(self, seed: int, ranks: int) -> Seconds:
-        """Seconds after which each rank is killed, shape (ranks,): in an order that is drawn; the
-        first and the last rank live."""
+        """Return the seconds after which each rank is killed, shape (ranks,), in a drawn order. The
+        first and the last rank survive."""
         last = np.full(ranks, math.inf)
         if self.kills:
             order = np.random.default_rng((seed, 0xDEAD)).permutation(np.arange(1, ranks - 1))
@@ -92,15 +92,16 @@ class Pattern:
         return last
 
     def times(self, rank: int) -> float:
-        """How many times as long the computation of this rank takes."""
+        """Return how many times as long the computation of this rank takes."""
         return self.factor if self.name == "one-slow" and rank == 0 else 1.0
 
     def delay(self, seed: int, step: int, rank: int, ranks: int, delay: float) -> float:
-        """Seconds by which this step of this rank is prolonged, where `delay` is the greatest."""
+        """Return the seconds by which this step of this rank is prolonged; `delay` is the
+        greatest."""
         return float(self.delays(seed, step, ranks, delay)[rank])
 
     def delays(self, seed: int, step: int, ranks: int, delay: float) -> Seconds:
-        """`delay` of all ranks, shape (ranks,)."""
+        """Return `delay` of all ranks, shape (ranks,)."""
         late = np.zeros(ranks)
         if self.name == "one-random":
             late[chosen(seed, step, ranks)] = delay
@@ -109,8 +110,8 @@ class Pattern:
         return late
 
     def vectors(self, ranks: int, delay: float) -> Seconds:
-        """The delays of all ranks in a step, one row for each of the equally likely cases; shape
-        (cases, ranks)."""
+        """Return the delays of all ranks in a step, a row for each of the equally likely cases,
+        shape (cases, ranks)."""
         if self.name == "one-random":
             return np.eye(ranks) * delay
         if self.name == "all-shifted":
@@ -119,7 +120,7 @@ class Pattern:
 
 
 def chosen(seed: int, step: int, ranks: int) -> int:
-    """The rank that one-random delays in this step."""
+    """Return the rank that one-random delays in this step."""
     return int(np.random.default_rng((seed, step, 0xDE1A)).integers(ranks))
 
 
@@ -163,8 +164,8 @@ def step_seconds(waits: Waits, cases: Seconds) -> float:
 
 
 def limit(waits: Waits, cases: Seconds) -> float | None:
-    """How many times as many steps per second as with an allreduce; None where steps take no time
-    of which anything is known."""
+    """Return how many times as many steps per second are possible as with an allreduce; None if
+    nothing is known of the time of a step."""
     own = step_seconds(waits, cases)
     return step_seconds(Waits.ALL, cases) / own if own > 0 else None
 
@@ -194,7 +195,7 @@ class Meetings:
 
 
 def neighbors(of: Sequence[Sequence[int]]) -> Meetings:
-    """D-PSGD: in every step the neighbors' models of the step before."""
+    """Return the meetings of D-PSGD: in every step the neighbors' models of the step before."""
     mask = np.zeros((len(of), len(of)), bool)
     for rank, others in enumerate(of):
         mask[rank, list(others)] = True
@@ -202,7 +203,8 @@ def neighbors(of: Sequence[Sequence[int]]) -> Meetings:
 
 
 def everybody(ranks: int, *periods: int) -> Meetings:
-    """All ranks at the end of each step whose number, from 1, is a multiple of a period."""
+    """Return meetings of all ranks after each step whose number, from 1, is a multiple of a
+    period."""
     mask = np.ones((ranks, ranks), bool)
 
     def whom(step: int) -> Mask | None:
@@ -212,8 +214,9 @@ def everybody(ranks: int, *periods: int) -> Meetings:
 
 
 def groups(grid: Grid, period: int) -> Meetings:
-    """Moshpit: at the end of each step whose number is a multiple of the period, the others of this
-    rank's group; one axis after the other. Cells move where ranks do not fill the grid."""
+    """Return the meetings of Moshpit: after each step whose number is a multiple of the period, the
+    other members of this rank's group, one axis after the other. Cells move if ranks do not fill
+    the grid."""
     cells = np.arange(grid.peers)
 
     def whom(step: int) -> Mask | None:
@@ -249,8 +252,8 @@ def drawn(pattern: Pattern, ranks: int, compute: Seconds, delay: float, count: i
 
 
 def meeting_seconds(meetings: Meetings, durations: Seconds) -> float:
-    """Mean seconds between two steps of a rank, the median over ranks, if nothing else took
-    time."""
+    """Return the mean seconds between two steps of a rank, the median over ranks, if nothing else
+    took time."""
     now = np.zeros(durations.shape[1])
     for step, own in enumerate(durations):
         ready = now + own
@@ -263,7 +266,7 @@ def meeting_seconds(meetings: Meetings, durations: Seconds) -> float:
 
 
 def meeting_limit(meetings: Meetings, durations: Seconds) -> float | None:
-    """How many times as many steps per second as if all waited for all in each of these steps; None
-    where steps take no time of which anything is known."""
+    """Return how many times as many steps per second are possible as if all waited for all in each
+    of these steps; None if nothing is known of the time of a step."""
     own = meeting_seconds(meetings, durations) if durations.any() else 0.0
     return float(durations.max(axis=1).mean()) / own if own > 0 else None

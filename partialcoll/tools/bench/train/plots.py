@@ -31,7 +31,7 @@ def color(label: str) -> Any:
 
 
 def _named(runs: Runs) -> dict[str, Runs]:
-    """By strategy, with the topology where one strategy has several."""
+    """Return the runs by strategy, with the topology if one strategy has several."""
     several = len({run.get("topology") for run in runs if run.get("topology") is not None}) > 1
     found: dict[str, Runs] = {}
     for run in runs:
@@ -41,7 +41,7 @@ def _named(runs: Runs) -> dict[str, Runs]:
 
 
 def title(doc: dict[str, Any]) -> str:
-    """What was trained, on how many ranks, and who was late."""
+    """Return what was trained, on how many ranks, and who was late."""
     said, ranks = doc["settings"], doc["env"]["ranks"]
     name, _, factor = said["pattern"].partition(":")
     who = {
@@ -56,7 +56,7 @@ def title(doc: dict[str, Any]) -> str:
 
 
 def label(name: str, own: Runs) -> str:
-    """With its speedup, the mean over the seeds' rows, beside the limit."""
+    """Return the name with the speedup, the mean over the rows of all seeds, and the limit."""
     speedups = [row["speedup_vs_allreduce"] for row in own]
     if name == "allreduce" or None in speedups:
         return name
@@ -98,7 +98,7 @@ def _waits(axes: Any, doc: dict[str, Any]) -> None:
 
 
 def plot(doc: dict[str, Any], path: str) -> None:
-    """Loss and waiting, from the JSON document of a benchmark."""
+    """Draw loss and waiting, from the JSON document of a benchmark."""
     names = [label(name, rows) for name, rows in _named(doc["rows"]).items()]
     below = len(names) > _INSIDE  # they would hide the curves
     columns = 3 if max(map(len, names)) < 45 else 2
@@ -114,8 +114,8 @@ def plot(doc: dict[str, Any], path: str) -> None:
 
 
 def _pictures(runs: Runs) -> dict[str | None, Runs]:
-    """The runs of each column: those on one topology, and in each those that have none. Without
-    two of one strategy on different ones everything is in one column."""
+    """Return the runs of each column: those on one topology, and in each column those without one.
+    Everything is in one column unless a strategy ran on several topologies."""
     seen: dict[str, set[str | None]] = {}
     for run in runs:
         seen.setdefault(run["strategy"], set()).add(run.get("topology"))
@@ -126,8 +126,8 @@ def _pictures(runs: Runs) -> dict[str | None, Runs]:
 
 
 def _draw(axes: Any, runs: Runs, field: str, topology: str | None) -> None:
-    """A field of each strategy, over all seeds; accuracies as errors, since differences near 1
-    count. Distances of 0, right after an average of all, are left out."""
+    """Draw a field of each strategy over all seeds; accuracies as errors, since differences near 1
+    count. Distances of 0, right after an average over all ranks, are left out."""
     own: dict[str, Runs] = {}
     for run in runs:
         alone = run.get("topology") is not None and topology is None
@@ -145,7 +145,7 @@ def _draw(axes: Any, runs: Runs, field: str, topology: str | None) -> None:
 
 
 def _as_accuracy(axes: Any) -> None:
-    """What is drawn is the error; what is written is accuracy."""
+    """Label the axis, which shows the error, with accuracies."""
     least = min(float(np.min(line.get_ydata())) for line in axes.get_lines())
     ticks = [tick for tick in _ERRORS if tick > 0.8 * least]
     axes.set_yticks(ticks, [f"{1 - tick:g}" for tick in ticks])
@@ -154,7 +154,7 @@ def _as_accuracy(axes: Any) -> None:
 
 
 def plot_consensus(doc: dict[str, Any], path: str) -> None:
-    """Consensus distance and quality, from the JSON document of a benchmark."""
+    """Draw consensus distance and quality, from the JSON document of a benchmark."""
     columns = _pictures(doc["runs"])
     quality = "loss" if doc["runs"][0]["course"]["accuracy"][0] is None else "accuracy"
     fields = {

@@ -35,7 +35,8 @@ COLUMNS = report.columns(
 
 
 class RespawnCourse:
-    """What rank 0 has seen, by its clock; and who is to die next, which it tells the others."""
+    """What rank 0 has measured, by its clock, and which rank dies next, which it tells the
+    others."""
 
     def __init__(self, options: SimpleNamespace) -> None:
         self._every, self._ranks = options.pattern.factor, pct.size()
@@ -48,13 +49,13 @@ class RespawnCourse:
         self._death: threading.Timer | None = None
 
     def turn(self) -> None:
-        """The second part begins. Collective."""
+        """Begin the second part. Collective."""
         self._due = time.monotonic()
         self.moments.append(self._due)
         self.draw()
 
     def draw(self) -> None:
-        """Who dies next, in so many seconds? Nobody before all are there. Collective."""
+        """Draw who dies next, and when, once all ranks are present. Collective."""
         if pct.size() < self._ranks:
             return
         self._due += self._every
@@ -66,13 +67,13 @@ class RespawnCourse:
             self._death.start()
 
     def pause(self, commit: Any) -> None:
-        """A commit; if others are taken in, this is heard of in `go_on`."""
+        """Make a commit. `go_on` counts the pause if it takes in other ranks."""
         self._paused = time.monotonic()
         commit()
         self._paused = 0.0
 
     def go_on(self) -> None:
-        """The world has changed."""
+        """Continue after the world has changed."""
         if self._paused:
             self.pauses.append(time.monotonic() - self._paused)
             self.kills += max(0, self._size - pct.size())
@@ -80,23 +81,24 @@ class RespawnCourse:
         self._paused, self._size = 0.0, pct.size()
 
     def step(self) -> None:
-        """One more has been made."""
+        """Count a step."""
         self.with_fewer += self._size < self._ranks
 
     def goes_on(self) -> bool:
-        """Are there newcomers who have yet to come? The same on all ranks."""
+        """Return whether joining ranks are still being started. The same on all ranks."""
         replacing = world.world().replacing
         return replacing is not None and replacing.spawned is not None
 
     def end(self) -> None:
-        """Nobody dies any more."""
+        """Stop killing ranks."""
         self.moments.append(time.monotonic())
         if self._death is not None:
             self._death.cancel()
 
 
 def train(options: SimpleNamespace) -> report.Row:
-    """The row, which rank 0 has whole. Collective, over those who live and newcomers."""
+    """Train; return the row, which is complete on rank 0. Collective over surviving and joining
+    ranks."""
     pct.init(on_failure="continue", respawn="overlap")
     name, seed = options.strategies[0], options.seed
     task = TASKS[options.task](options, pct.rank(), pct.size())
@@ -153,7 +155,7 @@ def train(options: SimpleNamespace) -> report.Row:
 
 
 def main(options: SimpleNamespace) -> None:
-    """On the ranks of a job, and on those that come."""
+    """Run the training on the ranks of a job, and on those that join it."""
     torch.set_num_threads(1)
     row = train(options)
     if not pct.rank():

@@ -42,13 +42,13 @@ COLUMNS = report.columns(
 
 
 def fingerprint(model: torch.nn.Module) -> str:
-    """A hash of all parameters."""
+    """Return a hash of all parameters."""
     return hash_tensors(model.parameters()).hex()
 
 
 def identical(everybody: list[tuple[dict[int, str], str]]) -> bool:
-    """Had ranks the same parameters at equal rounds, and all in the end? Of each rank: hashes by
-    round, that of the end."""
+    """Return whether ranks had the same parameters at equal rounds and in the end. Each rank gives
+    its hashes by round and that of the end."""
     seen: dict[int, str] = {}
     same = len({end for _, end in everybody}) == 1
     for prints, _ in everybody:
@@ -86,7 +86,8 @@ class TrainingRun:
         self.steps = 0
 
     def _every(self) -> int:
-        """Steps from one copy to the next; of a slow rank fewer, in about the same time."""
+        """Return the number of steps from one copy to the next; fewer on a slow rank, in about the
+        same time."""
         every = max(1, self._task.steps // COPIES)
         if self._choice.replicas:
             return every
@@ -122,12 +123,13 @@ class TrainingRun:
         next(self._bar, None)
 
     def show_rest(self) -> None:
-        """What the bar expected of this run and did not get, from a rank that was slow."""
+        """Advance the bar by what it expected of this run and did not get, from a rank that was
+        slow."""
         for _ in range(self._task.steps - self._shown):
             next(self._bar, None)
 
     def train(self) -> None:
-        """To the last round, or until it is over for this rank. Collective."""
+        """Train to the last round, or until this rank must stop. Collective."""
         meet(self._comm)
         begin = time.perf_counter()
         self._copies.begin()
@@ -154,7 +156,7 @@ class TrainingRun:
             self._ending.free()
 
     def _die_in_time(self) -> threading.Timer | None:
-        """With a pattern that kills: this rank's death, which may be never."""
+        """Return the timer of this rank's death, which may be never, if the pattern kills."""
         pattern, comm = self._options.pattern, self._comm
         if not pattern.kills:
             return None
@@ -165,14 +167,14 @@ class TrainingRun:
         return death
 
     def _turns(self) -> Iterator[int]:
-        """One for each step."""
+        """Yield once for each step."""
         for made in self._opt.until(self._task.steps):
             if self._ending is not None and self._ending.over(made):
                 return
             yield made
 
     def _prolong(self, begin: float) -> None:
-        """Sleep as long as a slower machine would compute, and a late rank be late."""
+        """Sleep for as long as a slower machine would compute, and for the delay of a late rank."""
         options, comm, step = self._options, self._comm, self.steps
         compute = self._task.compute(options.compute_ms / 1e3, self.seed, step, comm.rank)
         compute = max(compute, time.perf_counter() - begin) * options.pattern.times(comm.rank)
@@ -183,7 +185,7 @@ class TrainingRun:
             time.sleep(left)
 
     def _end(self) -> tuple[float, float | None]:
-        """Loss and accuracy of the model that all have in the end, on all. Collective."""
+        """Return loss and accuracy of the final model of all ranks, on all. Collective."""
         end = self._task.held_out() if self._comm.rank == self._observer else None
         meet(self._comm)
         end = self._comm.bcast(end, self._observer)
@@ -191,7 +193,7 @@ class TrainingRun:
         return end
 
     def results(self) -> tuple[report.Row, dict[str, Any]]:
-        """The row, and what the picture needs. Collective."""
+        """Return the row, and what the picture needs. Collective."""
         comm, task, metrics = self._comm, self._task, self._opt.metrics()
         mine = (self.steps, self.seconds, metrics.included, metrics.wait_s, self._sent(metrics))
         steps, seconds, included, wait, sent = zip(*comm.allgather(mine))
@@ -231,7 +233,7 @@ class TrainingRun:
         return row, run
 
     def _sent(self, metrics: Any) -> float:
-        """Communications that this rank had a part in."""
+        """Return the communications that this rank took part in."""
         if self._choice.replicas:
             return float(metrics.rounds)
         return float(self._choice.both * metrics.communications)
@@ -246,7 +248,7 @@ def compare(rows: list[report.Row]) -> None:
 
 
 def bound(options: SimpleNamespace, task: TrainingTask, name: str, strategy: Any) -> float | None:
-    """The limit by arithmetic; None where nobody knows how long a step computes."""
+    """Return the limit by arithmetic; None if nothing is known of the time of a step."""
     if not options.compute_ms:
         return None
     waits, ranks = STRATEGIES[name].waits, task.ranks
@@ -262,8 +264,8 @@ def bound(options: SimpleNamespace, task: TrainingTask, name: str, strategy: Any
 def run(
     options: SimpleNamespace, comm: MPI.Intracomm
 ) -> tuple[list[report.Row], list[dict[str, Any]], TrainingTask]:
-    """Every strategy with every seed, the strategies by turns; rows, what the picture needs, and
-    the task. Collective."""
+    """Run every strategy with every seed, the strategies by turns; return the rows, what the
+    picture needs, and the task. Collective."""
     torch.set_num_threads(1)
     pct.init(comm)
     task = TASKS[options.task](options, comm.rank, comm.size)
@@ -291,7 +293,7 @@ def run(
 
 
 def summary(rows: list[report.Row]) -> list[report.Row]:
-    """Over the seeds: a row for each strategy and topology, with means of what they have."""
+    """Return a row for each strategy and topology, with means over the seeds."""
     together: dict[tuple[str, str | None], list[report.Row]] = {}
     for row in rows:
         together.setdefault((row["strategy"], row["topology"]), []).append(row)
@@ -309,7 +311,7 @@ def summary(rows: list[report.Row]) -> list[report.Row]:
 
 
 def settings(options: SimpleNamespace, task: TrainingTask) -> dict[str, Any]:
-    """What was run, for the JSON document."""
+    """Return what was run, for the JSON document."""
     count = sum(parameter.numel() for parameter in task.model.parameters())
     return {
         "task": options.task,
@@ -330,7 +332,7 @@ def settings(options: SimpleNamespace, task: TrainingTask) -> dict[str, Any]:
 
 
 def main(options: SimpleNamespace) -> None:
-    """The command ``bench train`` on the ranks of a job."""
+    """Run ``bench train`` on the ranks of a job."""
     if options.respawn:
         replaced.main(options)
     comm = MPI.COMM_WORLD

@@ -138,7 +138,8 @@ def with_option(word: str) -> str:
 
 
 def make(name: str, options: SimpleNamespace, topology: str | None) -> Any:
-    """The strategy of this name, with what the command line says; the rest is its own default."""
+    """Return the strategy of this name, with the options of the command line; the others keep the
+    strategy's own defaults."""
     given = {word: getattr(options, word, None) for word in STRATEGIES[name].options}
     if "pattern" in vars(options) and options.pattern.kills:
         given["on_failure"] = "continue"
@@ -152,5 +153,6 @@ def make(name: str, options: SimpleNamespace, topology: str | None) -> Any:
 
 
 def topologies(name: str, asked: list[str] | None) -> list[str | None]:
-    """On which ones it is to be run; None: it has none, or its own default."""
+    """Return the topologies on which the strategy runs; None stands for its own default, or for no
+    topology."""
     return list(asked) if asked and "topology" in STRATEGIES[name].options else [None]

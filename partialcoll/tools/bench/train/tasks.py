@@ -57,45 +57,45 @@ class TrainingTask:
         self.model: nn.Module = nn.Identity()
 
     def start(self, seed: int) -> None:
-        """Begin anew: the model is as the seed makes it, the same on all ranks."""
+        """Begin again: the seed determines the model, the same on all ranks."""
         self.seed = seed
         torch.manual_seed(seed)
         self.model = self.make()
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """The ordinary optimizer, of one process."""
+        """Return the ordinary optimizer, of one process."""
         return torch.optim.SGD(self.model.parameters(), lr=self.learning_rate)
 
     def rate(self, done: int) -> float:
-        """Part of the learning rate after so many rounds: down to 1 % in a straight line."""
+        """Return the part of the learning rate after so many rounds: down to 1 % in a straight
+        line."""
         return max(0.01, 1 - done / self.steps)
 
     def draw(self, step: int, among: int) -> npt.NDArray[np.int64]:
-        """Which samples this rank takes in this step."""
+        """Return which samples this rank takes in this step."""
         random = np.random.default_rng((self.seed, step, self.rank))
         return random.integers(among, size=self.per_rank)
 
     def compute(self, least: float, seed: int, step: int, rank: int) -> float:
-        """Seconds that the computation of this step takes on this rank at least, if the quickest
-        step of all takes `least`."""
+        """Return the least seconds that this step computes on this rank, if the quickest step of
+        all takes `least`."""
         return least
 
     def compute_cases(self, least: float) -> npt.NDArray[np.float64]:
-        """`compute` of all ranks in equally likely steps, shape (n, ranks); by no rank's luck is
-        one slower than another."""
+        """Return `compute` of all ranks in equally likely steps, shape (n, ranks). No rank is
+        slower than another by chance."""
         return np.full((1, self.ranks), least)
 
     def make(self) -> nn.Module:
-        """A new model, by torch's generator."""
+        """Return a new model, by torch's generator."""
         raise NotImplementedError
 
     def loss(self, step: int) -> Tensor:
-        """The mean loss of this rank's samples of this step."""
+        """Return the mean loss of this rank's samples of this step."""
         raise NotImplementedError
 
     def held_out(self) -> tuple[float, float | None]:
-        """Mean loss and accuracy (0 to 1; None if there is no such thing) on the held-out
-        samples."""
+        """Return mean loss and accuracy (0 to 1, or None) on the held-out samples."""
         raise NotImplementedError
 
 
@@ -133,8 +133,8 @@ class Hyperplane(TrainingTask):
         return nn.Linear(self.size, 1)
 
     def loss(self, step: int) -> Tensor:
-        """Samples that lie next to each other, at a place drawn anew: they were drawn at random
-        when they were made, and copying them would cost more than computing with them."""
+        """Return the loss of neighboring samples at a drawn place: they were drawn at random when
+        they were made, and copying them would cost more than computing with them."""
         random = np.random.default_rng((self.seed, step, self.rank))
         first = int(random.integers(self.points - self.per_rank + 1))
         some = slice(first, first + self.per_rank)
@@ -149,18 +149,18 @@ class Hyperplane(TrainingTask):
 
 
 class Classification(TrainingTask):
-    """Logits for classes, cross-entropy."""
+    """Tasks with logits for classes and the cross-entropy."""
 
     def logits(self, which: Any) -> tuple[Tensor, Tensor]:
-        """Of some of the samples, by number, and their classes."""
+        """Return the logits of some samples, given by number, and their classes."""
         raise NotImplementedError
 
     def training(self, step: int) -> npt.NDArray[np.int64]:
-        """Numbers of the samples of this rank in this step."""
+        """Return the numbers of the samples of this rank in this step."""
         raise NotImplementedError
 
     def test(self) -> list[npt.NDArray[np.int64]]:
-        """Numbers of the held-out samples, in portions."""
+        """Return the numbers of the held-out samples, in portions."""
         raise NotImplementedError
 
     def loss(self, step: int) -> Tensor:
@@ -236,7 +236,7 @@ SHORTEST, MEDIAN, LONGEST, DEVIATION = 29, 167, 1776, 97
 
 
 def video_lengths(count: int) -> npt.NDArray[np.int64]:
-    """Frames of so many videos, spread as UCF101's are, in rising order.
+    """Return the frames of `count` videos, distributed as UCF101's are, in rising order.
 
     Equally spaced quantiles of the log-normal distribution with the paper's median and standard
     deviation s, cut to its range. With w = exp(sigma^2), s = median · sqrt(w (w-1)).
@@ -248,7 +248,7 @@ def video_lengths(count: int) -> npt.NDArray[np.int64]:
 
 
 class Recurrent(nn.Module):
-    """The class of a sequence, by an LSTM's state after its last frame."""
+    """A network that finds the class of a sequence by an LSTM's state after its last frame."""
 
     def __init__(self, features: int, hidden: int, classes: int) -> None:
         super().__init__()
@@ -256,7 +256,8 @@ class Recurrent(nn.Module):
         self.out = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Logits, shape (n, classes), of x, shape (n, frames, features); `lengths` frames count."""
+        """Return logits, shape (n, classes), of x, shape (n, frames, features); `lengths` frames
+        count."""
         states, _ = self.lstm(x)
         last = states[torch.arange(len(x)), lengths - 1]
         logits: Tensor = self.out(last)
@@ -301,11 +302,11 @@ class Sequences(Classification):
         return Recurrent(self.FEATURES, self.size, self.CLASSES)
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """Adam, as usual for recurrent networks."""
+        """Return Adam, as usual for recurrent networks."""
         return torch.optim.Adam(self.model.parameters(), lr=self.learning_rate)
 
     def _frames(self, number: int) -> npt.NDArray[np.float32]:
-        """A video: waves of its class from a moment of its own, and noise."""
+        """Return a video: waves of its class from a drawn moment, and noise."""
         random = np.random.default_rng((_DATA, number))
         label, length = self.labels[number], self.lengths[number]
         time = random.uniform(0, 10) + np.arange(length)[:, None]
@@ -331,11 +332,12 @@ class Sequences(Classification):
         return np.array_split(self._test, 8)
 
     def compute(self, least: float, seed: int, step: int, rank: int) -> float:
-        """In proportion to the longest video of the batch; `least` is for one of 29 frames."""
+        """Return seconds in proportion to the longest video of the batch; `least` is for one of 29
+        frames."""
         return float(least * self.weights[self._group(seed, step, rank)])
 
     def compute_cases(self, least: float) -> npt.NDArray[np.float64]:
-        """Of many steps, each with the ranks in several rotations."""
+        """Return the seconds of many steps, each with the ranks in several rotations."""
         drawn = [
             [self.compute(least, 0, step, rank) for rank in range(self.ranks)]
             for step in range(256)
