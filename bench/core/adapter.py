@@ -23,7 +23,7 @@ COLUMNS = ("method", "ranks", "parameters", "tensors", "step_ms", "added_us", "p
 
 
 class ByHand(Method):
-    """The loop that one would write on a handle."""
+    """The loop that a user would write on a handle."""
 
     sgd: ClassVar[Mapping[str, float]] = {"lr": 1e-4}
 
@@ -44,7 +44,7 @@ class ByHand(Method):
         return [part.view_as(p) for part, p in zip(flat.split(self.sizes), self.tensors)]
 
     def slot(self) -> tuple[Any, Any]:
-        """The send buffer as tensor and its parts; which one it is changes with each start."""
+        """Return the send buffer as a tensor, and its parts. Each start changes the buffer."""
         import torch
 
         array = self.handle.send_buffer
@@ -87,7 +87,7 @@ def loss(parameters: list[Any], x: Any) -> Any:
 
 
 def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """By turns; rows. Collective."""
+    """Measure the methods by turns; return the rows. Collective."""
     import torch
 
     import partialcoll.torch as pct

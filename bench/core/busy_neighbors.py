@@ -28,7 +28,7 @@ CALLS = 10  # of a batch
 
 @contextlib.contextmanager
 def neighbors(count: int) -> Iterator[None]:
-    """Processes that compute until the end."""
+    """Run processes that compute until the end."""
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield

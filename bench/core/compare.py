@@ -28,7 +28,7 @@ Row = tuple[str, float]
 
 
 def measured(command: str, words: tuple[str, ...]) -> list[Row]:
-    """What each row is called, and its time."""
+    """Run a command; return the name and the time of each row."""
     argv = [*shlex.split(command), *words, "--json", "-"]
     out = subprocess.run(argv, capture_output=True, text=True)
     if out.returncode:
@@ -46,7 +46,7 @@ def measured(command: str, words: tuple[str, ...]) -> list[Row]:
 
 
 def compared(before: str, after: str, words: tuple[str, ...], rounds: int) -> list[dict[str, Any]]:
-    """A row for each of theirs, in order."""
+    """Return a row for each row of the commands, in order."""
     runs = [
         [measured(command, words) for command in (before, after, before)] for _ in range(rounds)
     ]

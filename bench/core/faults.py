@@ -90,30 +90,31 @@ CLOSING = ("closing begun", "closing entered", "closing counted", "drained", "co
 
 
 class Moments:
-    """Of one process, which may have ended."""
+    """The kill points of one process, which may have ended."""
 
     def __init__(self, folder: Path, pid: int) -> None:
         with open(folder / f"moments-{pid}", "r+b") as file:
             self._page = mmap.mmap(file.fileno(), _PAGE)
 
     def aim(self, name: str, passes: int) -> None:
-        """It dies when one of its threads comes there for that time from now on. 0: nowhere."""
+        """Let the process die when one of its threads passes this kill point for the `passes`-th
+        time from now on; 0 passes: nowhere."""
         struct.pack_into("=i", self._page, _LEFT, 0)
         self._page[:_LEFT] = name.encode().ljust(_LEFT, b"\0")
         struct.pack_into("=i", self._page, _LEFT, passes)
 
     @property
     def died_ns(self) -> int:
-        """When it died where it should; 0: it has not."""
+        """Return when the process died at its kill point; 0 if it has not."""
         return int(struct.unpack_from("=q", self._page, _DIED)[0])
 
     @property
     def aimed(self) -> str:
-        """Where it is to die."""
+        """Return the kill point at which the process must die."""
         return self._page[:_LEFT].rstrip(b"\0").decode()
 
     def last(self) -> list[str]:
-        """Of each of its threads."""
+        """Return the last kill point that each thread has passed."""
         (threads,) = struct.unpack_from("=I", self._page, _THREADS)
         found = []
         for number in range(min(threads, (_PAGE - _HEAD) // _THREAD)):
@@ -126,7 +127,7 @@ class Moments:
 
 
 def of_domain(domain: str) -> tuple[str, ...]:
-    """Those that ranks come to in a loop."""
+    """Return the kill points that ranks pass in a loop."""
     if domain == "rank":
         return ALONE + MESSAGES
     return SHARED + MESSAGES if ":" in domain else (*SHARED, "frozen", "round over")
@@ -164,14 +165,15 @@ class JobKind(NamedTuple):
 
 
 def draw(seed: int) -> JobKind:
-    """deliver="all" with small payloads: a late rank has to be given every round."""
+    """Return a kind of jobs. deliver="all" has small payloads: a late rank must be given every
+    round."""
     r = random.Random(seed)
     quorum, domain = r.choice(QUORUMS), r.choice(DOMAINS)
     return JobKind(quorum, domain, r.choice(("one", "one", "all")), r.choice(COUNTS))
 
 
 class LightJob(killing.KilledJob):
-    """As `KilledJob`; `most` of its ranks are killed, none in a control job."""
+    """A `KilledJob` of C programs, of whose ranks `most` are killed; none in a control job."""
 
     _closes = 0.3  # the share of jobs in which the last rank dies while the handle closes
 
@@ -192,7 +194,8 @@ class LightJob(killing.KilledJob):
         )
 
     def start(self) -> tuple[list[str], dict[str, str] | None]:
-        """Without an interpreter for each rank, or a command that starts the launcher."""
+        """Start the ranks without an interpreter for each, and without a command that starts the
+        launcher."""
         names = ("folder", "quorum", "domain", "deliver", "algorithm", "count", "think_us")
         number = random.Random(str(self.given["seed"])).randrange(1 << 30)
         words = [*(str(self.given[name]) for name in names), str(number), str(_LIMIT_S)]
@@ -201,7 +204,7 @@ class LightJob(killing.KilledJob):
         return [*job, str(self._program), *words], env
 
     def kill(self, job: subprocess.Popen[bytes], living: list[Life]) -> None:
-        """One after the other, as the seed says."""
+        """Kill ranks one after the other, as the seed determines."""
         self.began = time.monotonic()
         self._left = list(living)
         for life in living:
@@ -229,7 +232,7 @@ class LightJob(killing.KilledJob):
             self._note(victim)
 
     def _kill_at_moments(self, most: int) -> None:
-        """One in its loop, and perhaps another one in the recovery from that."""
+        """Kill one rank in its loop, and perhaps another one in the recovery that follows."""
         aims: list[Life] = []
         if most > 1 and self.random.random() < 0.6:
             second = self._victim()
@@ -243,7 +246,7 @@ class LightJob(killing.KilledJob):
             self._forget(victim)
 
     def names(self) -> tuple[str, ...]:
-        """The kill points that its ranks come to in their loop."""
+        """Return the kill points that ranks pass in their loop."""
         return of_domain(str(self.given["domain"]))
 
     def _aim(self, victim: Life, names: tuple[str, ...], passes: int) -> None:
@@ -251,7 +254,7 @@ class LightJob(killing.KilledJob):
             self._moments[victim].aim(self.random.choice(names), passes)
 
     def _await(self, victim: Life) -> None:
-        """Who does not come to its moment is killed wherever it is."""
+        """Wait until the rank dies at its kill point, or kill it wherever it is."""
         limit = time.monotonic() + _PATIENCE_S
         pid, page = self.pid(victim), self._moments[victim]
         while killing.is_there(pid) and time.monotonic() < limit:
@@ -287,7 +290,8 @@ class LightJob(killing.KilledJob):
             self._left.remove(victim)
 
     def await_end(self, job: subprocess.Popen[bytes]) -> None:
-        """Who is to die while the handle closes does so now, or comes to its end."""
+        """Wait for the end. A rank that must die while the handle closes dies now, or reaches its
+        end."""
         super().await_end(job)
         self.ended = time.monotonic()
         self.given["status"] = job.poll()
@@ -298,7 +302,7 @@ class LightJob(killing.KilledJob):
             self._died(self._closing)
 
     def _describe_hang(self) -> None:
-        """What each thread of those that live waits for."""
+        """Print what each thread of the surviving ranks waits for."""
         for life in self._left:
             pid = self.pid(life)
             last = self._moments[life].last() if life in self._moments else []
@@ -309,8 +313,8 @@ class LightJob(killing.KilledJob):
                     print(f"  thread {task.name}: {where}", file=sys.stderr)
 
     def calm(self, verdict: oracle.Verdict) -> oracle.Verdict:
-        """Judged anew if ranks were silent for long, and nothing else is wrong: a machine that is
-        busy with other things has the ranks of a job without kills be silent, too."""
+        """Judge the job again if ranks were silent for long and nothing else is wrong: on a busy
+        machine the ranks of a job without kills are silent, too."""
         if not verdict.hangs or not all("was silent" in text for text in verdict.hangs):
             return verdict
         seed = str(self.given["seed"])
@@ -322,12 +326,12 @@ class LightJob(killing.KilledJob):
         return oracle.judge(self.folder, self.ranks, self.killed, oracle.PATIENCE_NS + silent)
 
     def lasts(self, seconds: float) -> None:
-        """Its loop, without kills."""
+        """Run the loop for so long, without kills."""
         self.kill = lambda job, living: time.sleep(seconds)  # type: ignore[method-assign]
 
 
 def compile_ranks(to: Path) -> Path:
-    """The program of a rank, by the wrapper of the MPI in use."""
+    """Compile the program of a rank with the mpicc of this MPI; return its path."""
     from partialcoll.tools import installed
 
     program = to / "faults_rank"
@@ -345,7 +349,7 @@ _COUNTS = ("killed", "aimed", "struck", "detect_ms", "recover_ms", "recover_one_
 
 
 def _buckets(values: Iterable[float]) -> dict[str, int]:
-    """How many times there are of each length, to 5 %."""
+    """Return how many values there are of each length, to 5 %."""
     found = Counter(round(math.log(max(v, 1e-3), _STEP)) for v in values)
     return {f"{_STEP**k:.3g}": found[k] for k in sorted(found)}
 
@@ -367,7 +371,7 @@ def _with_percentiles(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def total(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of all seeds."""
+    """Return the row over all seeds."""
     row: dict[str, Any] = {"seed": "all", "quorum": "all", "domain": "all"}
     row["ranks"] = max(each["ranks"] for each in rows)
     row.update({name: sum(each.get(name, 0) for each in rows) for name in _SUMS})

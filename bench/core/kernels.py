@@ -31,7 +31,7 @@ CC = os.environ.get("CC", "gcc")
 
 
 def flags() -> list[str]:
-    """Those of the library."""
+    """Return the library's flags."""
     os.environ["PARTIALCOLL_NO_BUILD"] = "1"
     sys.path.insert(0, str(ROOT / "csrc"))
     import ffibuilder
@@ -41,8 +41,8 @@ def flags() -> list[str]:
 
 
 def one_function_a_line(source: Path, options: list[str]) -> str:
-    """Preprocessed, so that a line of the report is one function. Clones are taken off, and those
-    that had some, which are the hot ones, are marked."""
+    """Return the preprocessed source with one function on each line of the report. Clones are
+    removed, and functions that had clones, which are the hot ones, are marked."""
     command = [CC, *options, "-E", "-P", str(source)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     text = re.sub(r"(?=\bstatic \w+ \w+\()", "\n", text)
@@ -50,7 +50,7 @@ def one_function_a_line(source: Path, options: list[str]) -> str:
 
 
 def functions(text: str) -> dict[int, str]:
-    """Line -> the hot function it belongs to, or nothing."""
+    """Return the hot function of each line, or nothing."""
     owner, lines = "", {}
     for number, line in enumerate(text.split("\n"), 1):
         found = re.match(r"(/\*hot\*/)?static \w+ (\w+)\(", line)
@@ -61,7 +61,7 @@ def functions(text: str) -> dict[int, str]:
 
 
 def widths(source: Path, options: list[str], folder: Path) -> dict[str, int]:
-    """Function -> bytes of the widest vectors its loop uses; 0: none."""
+    """Return the bytes of the widest vectors that the loop of each function uses; 0: none."""
     text = one_function_a_line(source, options)
     lines = functions(text)
     copy = folder / source.name
@@ -77,7 +77,7 @@ def widths(source: Path, options: list[str], folder: Path) -> dict[str, int]:
 
 
 def table() -> dict[str, dict[str, int]]:
-    """Function -> target -> bytes."""
+    """Return the widths by function and target."""
     rows: dict[str, dict[str, int]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in FILES:
@@ -89,7 +89,7 @@ def table() -> dict[str, dict[str, int]]:
 
 
 def speed() -> list[tuple[int, int, int]]:
-    """(bytes, ns of the sum, ns of memcpy), each."""
+    """Return bytes, ns of the sum and ns of memcpy, for each size."""
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "speed"
         sources = [
@@ -104,9 +104,9 @@ def speed() -> list[tuple[int, int, int]]:
 
 
 def rows() -> list[dict[str, Any]]:
-    """Loops with the bytes of the vectors that each target uses, 0 for element by element; then
-    the sum of float32 in place beside memcpy, in turns, medians. GB/s of bytes read and written:
-    the sum moves 3 for each byte of a buffer, memcpy 2."""
+    """Return the loops with the bytes of the vectors that each target uses (0: element by element),
+    then the sum of float32 in place beside memcpy, in turns, medians. GB/s count bytes read and
+    written: the sum moves 3 for each byte of a buffer, memcpy 2."""
     found: list[dict[str, Any]] = [{"loop": name, **row} for name, row in sorted(table().items())]
     for size, add, copy in speed():
         gbs = {"sum_gbs": 3 * size / add, "memcpy_gbs": 2 * size / copy}

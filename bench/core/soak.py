@@ -34,8 +34,8 @@ SPEED = re.compile(
 
 
 def parse(text: str) -> list[dict[str, Any]]:
-    """A row for each policy and algorithm, with the handles of each number of ranks, and one for
-    all together."""
+    """Return a row for each policy and algorithm, with the handles of each number of ranks, and one
+    for all together."""
     rows: list[dict[str, Any]] = []
     ranks: list[str] = []
     total: dict[str, Any] = {"row": "total"}

@@ -37,7 +37,7 @@ _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def bits_per_second(rate: str) -> float:
-    """What tc understands by it."""
+    """Return the rate as tc understands it."""
     found = re.fullmatch(r"([\d.]+)(kbit|mbit|gbit)", rate)
     if found is None or not float(found[1]) > 0:
         raise ValueError(f"expected rates such as 100mbit, got {rate!r}")
@@ -60,7 +60,8 @@ def _ip(*words: str, quiet: bool = False) -> str:
 
 
 class Hosts:
-    """Makes the hosts on entry, removes them on exit. Subnet 10.x.y.0/24, x and y of this pid."""
+    """Make the hosts on entry, remove them on exit. The subnet is 10.x.y.0/24, with x and y of this
+    pid."""
 
     def __init__(self, count: int, rates: Sequence[str]) -> None:
         self.count = count
@@ -119,11 +120,12 @@ class Hosts:
         _ip("link", "set", f"pcv{self.tag}n{i}", "down")
 
     def addresses(self) -> list[str]:
-        """Of the hosts, as the launcher takes them."""
+        """Return the addresses of the hosts, as the launcher takes them."""
         return [f"{self.net}.{i}" for i in range(1, self.count + 1)]
 
     def remote_shell(self, folder: Path) -> Path:
-        """A program that the launcher calls as it would ssh: options, host, command."""
+        """Write a program that the launcher calls like ssh: options, host, command. Return its
+        path."""
         path = folder / "remote-shell"
         path.write_text(
             "#!/bin/sh\n"
@@ -159,7 +161,8 @@ def _mpich(hosts: Hosts, per_host: int, shell: str) -> list[str]:
 def started(
     hosts: Hosts, per_host: int, command: Sequence[str], **popen: Any
 ) -> Iterator[subprocess.Popen[str]]:
-    """The command on all ranks, as it runs. `popen` is for subprocess.Popen."""
+    """Run the command on all ranks, and give the launcher's process. `popen` is for
+    subprocess.Popen."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", **popen.pop("env", {})}
     env["UCX_TLS"] = "tcp,self"  # no shared memory between the hosts
     env.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
@@ -173,13 +176,14 @@ def started(
 
 
 def run(hosts: Hosts, per_host: int, command: list[str]) -> int:
-    """The command on all ranks; its exit status."""
+    """Run the command on all ranks; return its exit status."""
     with started(hosts, per_host, command) as job:
         return job.wait()
 
 
 def on_hosts(count: int, rates: Sequence[str]) -> int:
-    """This experiment with the same options on emulated hosts of one rank each; its exit status."""
+    """Run this experiment with the same options on emulated hosts of one rank each; return its exit
+    status."""
     with Hosts(count, rates) as hosts:
         return run(hosts, 1, words())
 

@@ -29,12 +29,12 @@ Rows = list[dict[str, Any]]
 
 
 def count(name: str, default: int, text: str) -> Any:
-    """An option that is a number above 0."""
+    """Return an option that is a number above 0."""
     return options.option(name, values.POSITIVE_INT, default, text)
 
 
 def words() -> list[str]:
-    """What runs this experiment with these options once more, in another process."""
+    """Return the words that run this experiment with these options again, in another process."""
     return [sys.executable, str(RUN), *click.get_current_context().find_root().obj]
 
 
@@ -91,7 +91,8 @@ def experiment(
 
 @contextlib.contextmanager
 def gloo_group(comm: Any, interface: str = "lo") -> Iterator[None]:
-    """torch's process group of these ranks, over gloo; they meet in a file. Collective."""
+    """Give torch's process group of these ranks over gloo, whose ranks meet in a file.
+    Collective."""
     import torch
     import torch.distributed
 

@@ -9,13 +9,13 @@ from torch import nn
 
 
 def _normed(come: int, out: int, size: int, stride: int) -> nn.Sequential:
-    """A convolution, and BatchNorm in place of its bias."""
+    """Return a convolution, and BatchNorm in place of its bias."""
     conv = nn.Conv2d(come, out, size, stride, padding=size // 2, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(out))
 
 
 class Block(nn.Module):
-    """Two convolutions, and what goes past them."""
+    """Two convolutions and the path around them."""
 
     def __init__(self, come: int, out: int, stride: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Block(nn.Module):
 
 
 def resnet18(classes: int = 1000) -> nn.Sequential:
-    """For images of 3 channels, of any size from 32 x 32."""
+    """Return ResNet-18 for images of 3 channels, of any size from 32 x 32."""
     widths = (64, 64, 128, 256, 512)
     blocks = [
         block

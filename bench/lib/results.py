@@ -29,7 +29,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "results"
 
 
 def path(name: str, mpi: str) -> Path:
-    """Where a result is kept; its folder is made."""
+    """Return where a result is kept, and make its folder."""
     folder = FOLDER / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{mpi}.json"
@@ -72,7 +72,7 @@ def _row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def documents() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Experiment, MPI and document of all that are there."""
+    """Yield experiment, MPI and document of all results."""
     for file in sorted(FOLDER.glob("*/*.json")):
         yield file.parent.name, file.stem, json.loads(file.read_text(encoding="utf-8"))
 
@@ -98,7 +98,8 @@ PAPERS: dict[float, dict[str, float]] = {
 
 
 def slow(docs: Rows) -> str:
-    """Steps per second of the others beside those without a slow rank, and the paper's epochs."""
+    """Return the table of a slow rank: steps per second beside those without one, and the paper's
+    epochs."""
     rates: dict[str, dict[float, float]] = {}
     for doc in docs:
         factor = float(doc["settings"]["pattern"].partition(":")[2] or 1)
@@ -124,7 +125,7 @@ def slow(docs: Rows) -> str:
 
 
 def by_strategy(docs: Iterable[dict[str, Any]]) -> dict[tuple[str, str | None], Rows]:
-    """The rows of all seeds."""
+    """Return the rows of all seeds, by strategy and topology."""
     found: dict[tuple[str, str | None], Rows] = {}
     for doc in docs:
         for row in doc["rows"]:
@@ -137,7 +138,7 @@ def mean(rows: Rows, field: str) -> float:
 
 
 def accuracy(docs: Rows) -> str:
-    """Percent, and points from the allreduce's."""
+    """Return the table of accuracies: percent, and points from the allreduce's."""
     own = by_strategy(docs)
     base = mean(own["allreduce", None], "accuracy")
     rows = []
@@ -165,7 +166,7 @@ def accuracy(docs: Rows) -> str:
 
 
 def more(docs: Rows) -> str:
-    """What one strategy comes to with more steps than the allreduce."""
+    """Return the table of strategies that make more steps than the allreduce."""
     steps = min(doc["settings"]["steps"] for doc in docs)
     first = [doc for doc in docs if doc["settings"]["steps"] == steps]
     base = mean(by_strategy(first)["allreduce", None], "accuracy")
@@ -189,7 +190,8 @@ def more(docs: Rows) -> str:
 
 
 def rings(docs: Rows) -> str:
-    """Consensus distance, root mean square over the run, over its second half, and all seeds."""
+    """Return the table of rings: consensus distance, root mean square over the run and over its
+    second half, over all seeds."""
     rows = []
     for doc in docs:
         own: dict[str, Rows] = {}
@@ -216,7 +218,7 @@ def rings(docs: Rows) -> str:
 
 
 def tables_of(docs: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """The tables over several results, by name, of whose results there are any."""
+    """Yield the tables over several results, by name, that have any results."""
     made = {
         "train-worker": (slow, r"train-worker-(allreduce-)?\d+"),
         "train-accuracy": (accuracy, r"train-accuracy-\d+"),
@@ -256,7 +258,7 @@ PICTURES = {
 
 
 def _fields(rows: list[dict[str, Any]]) -> list[str]:
-    """What a table can show: no courses."""
+    """Return the fields that a table can show, without courses."""
     names = dict.fromkeys(name for row in rows for name in row)
     return [n for n in names if not any(isinstance(row.get(n), (list, dict)) for row in rows)]
 

@@ -25,7 +25,8 @@ RATE, AVERAGINGS = 4, 40  # the latter are asked for in all, and happen in the c
 
 
 def _case(part: float, words: str) -> str:
-    """Of a simulation that takes as long as is needed for so many averagings at this part."""
+    """Return the options of a simulation long enough for AVERAGINGS averagings if this part of them
+    happens."""
     return f"--rate {RATE} --time {AVERAGINGS / RATE / part:g} {words}"
 
 

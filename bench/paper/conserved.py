@@ -25,7 +25,7 @@ COLUMNS = report.columns("dtype ranks averagings skipped sum_change consensus_fi
 
 
 def consensus(comm: MPI.Intracomm, x: np.ndarray) -> float:
-    """sqrt of the mean over ranks of the squared distance to the mean model."""
+    """Return the square root of the mean over ranks of the squared distance to the mean model."""
     wide = x.astype(np.float64)
     mean = comm.allreduce(wide) / comm.size
     return float(np.sqrt(comm.allreduce(float(((wide - mean) ** 2).sum())) / comm.size))

@@ -95,7 +95,7 @@ def groups() -> Iterator[Run]:
 
 
 def hosts() -> Iterator[Run]:
-    """Does the limit of a link hold, and what do several ranks on a host cost? Emulated hosts."""
+    """The limit of a link, and the cost of several ranks on a host. Emulated hosts."""
     for several, each, domain in ((4, 1, "rank"), (2, 4, "node,rank")):
         emulated = f"hosts {several} --per-host {each} -- {sys.executable} -m partialcoll"
         yield f"hosts-{several}x{each}", f"{emulated} {BALANCED} --domain {domain}"
@@ -165,7 +165,7 @@ def decentralized() -> Iterator[Run]:
 
 
 def peers() -> Iterator[Run]:
-    """Beside other libraries and programs, and the price of going on after deaths."""
+    """Other libraries and programs, and the price of going on after deaths."""
     for n in (2, 4):
         yield f"backend-{n}", f"backend -n {n}"
         yield f"ddp-hook-{n}", f"ddp_hook -n {n}"
@@ -205,12 +205,12 @@ SERIES = {
 
 
 def _emulates() -> bool:
-    """Can hosts be emulated here?"""
+    """Return whether hosts can be emulated here."""
     return launcher.flavor() == "mpich" and os.geteuid() == 0 and Path("/sbin/tc").exists()
 
 
 def _argv(text: str) -> list[str]:
-    """A command of ``partialcoll``, an experiment, or a script."""
+    """Return the words of a command of ``partialcoll``, an experiment, or a script."""
     words = shlex.split(text)
     if words[0].endswith(".py"):
         return [sys.executable, str(RUN.parents[1] / words[0]), *words[1:]]
@@ -222,7 +222,7 @@ _WITHOUT_MPI = ("tests/", "soak", "shortfall", "a2cid2")
 
 
 def _kept(result: str, text: str) -> Path:
-    """The file of a result: by its MPI, or "any" where none has a part in it."""
+    """Return the file of a result: by its MPI, or "any" if no MPI takes part."""
     without = text.startswith((*_WITHOUT_MPI, "peers"))  # it runs both
     return results.path(result, "any" if without else launcher.flavor())
 

@@ -31,7 +31,7 @@ METHODS = ("adpsgd", "a2cid2", "swarm", "sgp", "allreduce")
 
 
 def make(method: str, comm: MPI.Intracomm, x: np.ndarray) -> tuple[Any, Any]:
-    """A process of the method, and what it needs freed afterwards."""
+    """Return a process of the method, and what must be freed afterwards."""
     if method == "allreduce":
         handle = pc.Allreduce_init(comm, None, None, like=x, quorum="full")
         return decentralized.AllreduceSGD(x, handle, learning_rate=1e-3), handle
@@ -52,7 +52,8 @@ def make(method: str, comm: MPI.Intracomm, x: np.ndarray) -> tuple[Any, Any]:
 def measure(
     comm: MPI.Intracomm, method: str, factor: float, options: SimpleNamespace
 ) -> tuple[float, float]:
-    """Steps per second of the others, milliseconds that a step exposes; on rank 0."""
+    """Return the steps per second of the other ranks and the milliseconds that a step exposes, on
+    rank 0."""
     x = np.random.default_rng(0).normal(size=options.count).astype(np.float32)
     compute = options.compute_ms / 1e3 * (factor if comm.rank == 0 else 1)
     steps = max(2, int(options.seconds / (options.compute_ms / 1e3 * factor)))

@@ -29,7 +29,7 @@ COLUMNS = report.columns(
 
 
 def predicted(shares: Sequence[float], rates: Sequence[float], nbytes: int) -> float:
-    """Seconds of a round: every link sends its part, the slowest counts."""
+    """Return the seconds of a round: every link sends its part, the slowest counts."""
     others = len(shares) - 1
     return max(8 * nbytes * (1 - w + others * w) / b for w, b in zip(shares, rates))
 

@@ -52,7 +52,7 @@ class RanksPlace(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Of its panel."""
+        """Return the title of the panel."""
         return f"{self.hosts} hosts, {self.ranks} each" if self.hosts > 1 else f"{self.ranks} ranks"
 
 
@@ -125,7 +125,7 @@ def run(given: SimpleNamespace, comm: Any) -> Rows:
 
 
 def _job(given: SimpleNamespace) -> int:
-    """One place with the MPI of this interpreter."""
+    """Run one place with the MPI of this interpreter."""
     (place,) = given.places
     if place.hosts == 1:
         return new_job(SimpleNamespace(n=place.ranks))
@@ -134,7 +134,7 @@ def _job(given: SimpleNamespace) -> int:
 
 
 def _turn(given: SimpleNamespace, file: Path) -> dict[str, Any]:
-    """A document of all places with all MPIs."""
+    """Return a document of all places with all MPIs."""
     rows: Rows = []
     for place in given.places:
         for python in given.pythons:
@@ -149,7 +149,7 @@ def _turn(given: SimpleNamespace, file: Path) -> dict[str, Any]:
 
 
 def start(given: SimpleNamespace) -> int:
-    """All jobs, or the only one."""
+    """Run all jobs, or the only one."""
     given.pythons = [os.path.abspath(python) for python in given.pythons.split(",")]
     for python in given.pythons:
         if not os.access(python, os.X_OK):
@@ -166,7 +166,7 @@ def start(given: SimpleNamespace) -> int:
 
 
 def plot(rows: Rows, path: str) -> None:
-    """Time of a call and share of the bound over the size, a column for each place."""
+    """Draw the time of a call and the share of the bound over the size, a column for each place."""
     places = list(dict.fromkeys(row["place"] for row in rows))
     first = rows[0]["mpi"]
 

@@ -19,7 +19,7 @@ from partialcoll.tools.cli import options
 
 
 def of_group(group: Any, device: Any) -> Callable[[Any, Any], Callable[[], None]]:
-    """What makes a call of torch's group."""
+    """Return a function that makes a call of torch's group."""
     import torch.distributed as dist
 
     def make(x: Any, y: Any) -> Callable[[], None]:

@@ -75,7 +75,7 @@ class HivemindPeers:
             raise
 
     def round(self) -> dict[str, Any]:
-        """One averaging: seconds of the step and of the allreduce alone."""
+        """Average once; return the seconds of the step and of the allreduce alone."""
         moment = time.time() + 0.2
         for process in self.peers:
             tell(process, repr(moment))
@@ -88,7 +88,7 @@ class HivemindPeers:
         }
 
     def end(self) -> None:
-        """Ask them to end, then see to it, their daemons included."""
+        """Ask the peers to end, then kill what is left, their daemons included."""
         for process in self.peers:
             if process.stdin is not None:
                 process.stdin.close()
@@ -104,7 +104,7 @@ class HivemindPeers:
 
 
 def rank(count: int) -> None:
-    """One rank: rank 0 obeys standard input and tells the others."""
+    """Run one rank: rank 0 obeys standard input and tells the others."""
     import numpy as np
     from mpi4py import MPI
 
@@ -155,12 +155,12 @@ class Ranks:
         self.version = hear(self._job)["version"]
 
     def round(self) -> dict[str, Any]:
-        """One averaging: seconds."""
+        """Average once; return the seconds."""
         tell(self._job, repr(time.time() + 0.2))
         return hear(self._job)
 
     def end(self) -> None:
-        """There is nothing more to do."""
+        """End the job."""
         if self._job.stdin is not None:
             self._job.stdin.close()
         try:
@@ -177,7 +177,7 @@ def tell(process: subprocess.Popen[str], line: str) -> None:
 
 
 def hear(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What it says next; other output is passed over."""
+    """Return the next message; other output is skipped."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("@"):
@@ -189,7 +189,8 @@ def hear(process: subprocess.Popen[str]) -> dict[str, Any]:
 def rows_of(
     samples: dict[tuple[str, str], list[float]], exact: dict[str, int], ranks: int, size: int
 ) -> list[dict[str, Any]]:
-    """Medians; in how many rounds all had the average; how many times as long as our step."""
+    """Return the rows: medians, in how many rounds all had the average, and how many times as long
+    as our step."""
     ours = statistics.median(samples["partialcoll", "step"])
     return [
         {
@@ -209,7 +210,7 @@ def rows_of(
 
 
 def compare(options: SimpleNamespace) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """By turns; the first round of each is not counted."""
+    """Measure by turns; the first round of each is not counted."""
     count = options.size // 4
     swarm = HivemindPeers(options.hivemind, options.n, count)
     try:

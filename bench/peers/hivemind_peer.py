@@ -24,21 +24,22 @@ def say(**what: Any) -> None:
 
 
 def begin_at(line: str) -> float:
-    """All begin at one moment that they are told."""
+    """Sleep until the moment that all were told."""
     moment = float(line)
     time.sleep(max(0.0, moment - time.time()))
     return moment
 
 
 def peer(index: int, ranks: int, count: int, initial: str) -> None:
-    """One process of the swarm: obeys standard input, a moment to begin at in each line."""
+    """Run one process of the swarm, which obeys standard input: each line is a moment to begin
+    at."""
     import hivemind
     import torch
 
     torch.set_num_threads(1)
 
     class Timed(hivemind.DecentralizedAverager):  # type: ignore[misc]
-        """Knows when its allreduce began and ended; the process that runs it is another."""
+        """An averager that knows when its allreduce began and ended; another process runs it."""
 
         def __init__(self, *words: Any, **how: Any) -> None:
             import multiprocessing

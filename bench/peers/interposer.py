@@ -39,7 +39,7 @@ class CallProgram:
         subprocess.run([mpicc, "-O2", "-Wall", SOURCE, "-o", self.path], check=True)
 
     def run(self, calls: int, count: int, preload: bool) -> dict[str, float]:
-        """Calls a second, by op."""
+        """Return calls per second, by op."""
         env = {**self.environment, **({"LD_PRELOAD": installed.preload()} if preload else {})}
         words = [*self.job, str(self.path), str(calls), str(count)]
         done = subprocess.run(
@@ -49,7 +49,7 @@ class CallProgram:
 
 
 def measure(program: CallProgram, calls: int, count: int, runs: int) -> dict[str, dict[str, float]]:
-    """Medians over runs that alternate."""
+    """Return medians over alternating runs."""
     rates: dict[str, dict[str, list[float]]] = {}
     for _ in range(runs):
         for who in ("mpi", "interposer"):

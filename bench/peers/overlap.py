@@ -31,7 +31,7 @@ COLUMNS = report.columns(
 
 
 def network(options: SimpleNamespace) -> Any:
-    """Layers whose gradients take their time."""
+    """Return layers whose gradients take their time."""
     import torch
 
     seconds = options.backward_ms / 1e3 / options.layers

@@ -96,7 +96,7 @@ PROGRAMS = [
 
 
 def build_interposer(mpicc: str, folder: Path) -> Path:
-    """For that MPI; its path."""
+    """Build the interposer for that MPI; return its path."""
     env = {**os.environ, "MPICC": mpicc}
     words = [
         "setup.py",
@@ -112,7 +112,7 @@ def build_interposer(mpicc: str, folder: Path) -> Path:
 
 
 def run(program: Program, job: list[str]) -> tuple[str, list[str], float]:
-    """What it printed, its results, seconds."""
+    """Run a program; return what it printed, its results, and the seconds."""
     with tempfile.TemporaryDirectory() as folder:
         for name, source in program.inputs.items():
             text = Path(source).read_text() if source.startswith("/") else source
@@ -135,13 +135,13 @@ def run(program: Program, job: list[str]) -> tuple[str, list[str], float]:
 
 
 def _without_times(line: str) -> str:
-    """A tester's row of times and rates ends in a word, which is the result."""
+    """Remove times and rates from a tester's row, which ends in the result."""
     is_timed = line.lstrip().startswith(("WALL", "CPU"))
     return " ".join((re.sub(r"\d+\.\d+", "…", line) if is_timed else line).split())
 
 
 def compare(program: Program, job: list[str], preload: Path) -> dict[str, object]:
-    """A row."""
+    """Return the row of a program."""
     _, plain, mpi_s = run(program, job)
     asked = ("PARTIALCOLL_REPORT=1", "PARTIALCOLL_ALGORITHM=auto")  # complete rounds are ours
     loaded = [

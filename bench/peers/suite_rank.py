@@ -42,14 +42,14 @@ READY = ""  # in place of a test: it can begin
 
 
 def folder(test: str) -> Path:
-    """Of a test; it is there."""
+    """Return the folder of a test, which exists."""
     return Path(os.environ[FOLDER], test)
 
 
 def leave(test: str, rank: int, outcome: Outcome) -> None:
-    """Whoever finds the file finds all of it. Then the rank waits for the others: if it went on and
-    crashed in the next test, those that the launcher ends would not have left this one. After a
-    test that failed it waits to be ended: others may be in the middle of it."""
+    """Write the outcome atomically, then wait for the other ranks: if this rank crashed in the next
+    test, the launcher would end ranks that have not written theirs. After a failed test the rank
+    waits to be ended, since others may be in the middle of it."""
     fresh = folder(test) / f".{rank}"
     fresh.write_text(json.dumps(outcome))
     fresh.rename(folder(test) / f"rank-{rank}")
@@ -76,7 +76,8 @@ class Named(str):
 
 
 def load(backend: str, ranks: int) -> Any:
-    """torch's module, whose tests make groups of that backend; some ask while it is imported."""
+    """Return torch's module, whose tests make groups of that backend. Some tests ask for it during
+    the import."""
     os.environ.update({"BACKEND": "gloo", "WORLD_SIZE": str(ranks)})
     module = importlib.import_module(MODULE)
     if ranks > 2:
@@ -86,14 +87,14 @@ def load(backend: str, ranks: int) -> Any:
 
 
 def names(module: Any) -> list[str]:
-    """Of the tests that gloo can run."""
+    """Return the tests that gloo can run."""
     tests = module.DistributedTest._DistTestBase
     there = [name for name in dir(tests) if name.startswith("test_")]
     return [n for n in there if not getattr(getattr(tests, n), "__unittest_skip__", False)]
 
 
 def attempt(module: Any, name: str, rank: int, ranks: int) -> Outcome:
-    """One test in a world of its own: what became of it on this rank."""
+    """Run one test in its own world; return the outcome on this rank."""
     import torch.distributed as dist
     from torch.testing._internal.common_distributed import TEST_SKIPS
     from torch.testing._internal.common_utils import set_rng_seed
@@ -141,7 +142,7 @@ def attempt(module: Any, name: str, rank: int, ranks: int) -> Outcome:
 
 
 def take_part(backend: str, tests: Sequence[str]) -> None:
-    """All tests on this rank."""
+    """Run all tests on this rank."""
     from mpi4py import MPI
 
     import partialcoll.torch  # noqa: F401
@@ -168,7 +169,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Of setup, call and teardown of a test: what is not passed counts."""
+    """Leave the outcome of a test: of setup, call and teardown, what is not passed counts."""
     global _outcome
     test = report.nodeid.rpartition("::")[2]
     if report.skipped:

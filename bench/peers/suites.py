@@ -65,7 +65,7 @@ class Suite(NamedTuple):
 
 
 def run(suite: Suite, mpi: str, ranks: int, only: str, seconds: int) -> list[dict[str, Any]]:
-    """The rows of the tests whose names contain `only`, so many seconds for each at most."""
+    """Return the rows of the tests whose names contain `only`, with at most `seconds` for each."""
     tests = [test for test in suite.tests if only in test]
 
     def outcomes(side: TestedSide, name: str) -> dict[str, Outcome]:
@@ -120,7 +120,7 @@ class _Job:
             )
 
     def outcomes(self, seconds: float) -> Iterator[tuple[str, Outcome]]:
-        """Of the tests that were run; all but the last one are fine."""
+        """Yield the outcomes of the tests that ran; all but the last one are fine."""
         try:
             self._left(self._folder, seconds)  # ready
             for test in self._tests:
@@ -132,7 +132,7 @@ class _Job:
             self._end()
 
     def _left(self, folder: Path, seconds: float) -> list[Outcome]:
-        """What all ranks have left there, or those that had within the time limit."""
+        """Return what all ranks have left in a folder, or those that had within the time limit."""
         limit = time.monotonic() + seconds
         while True:
             over = self._job.poll() is not None or time.monotonic() > limit
@@ -144,7 +144,7 @@ class _Job:
             time.sleep(0.02)
 
     def _outcome(self, left: list[Outcome]) -> Outcome:
-        """Of all ranks: the worst."""
+        """Return the worst outcome of all ranks."""
         order = ("failed", "passed", "skipped")
         worst = min(left, key=lambda one: order.index(one.what), default=None)
         if worst is not None and (worst.what == "failed" or len(left) == self._ranks):
@@ -152,7 +152,7 @@ class _Job:
         return Outcome("hangs" if self._job.poll() is None else "crashed")
 
     def _end(self) -> None:
-        """Its processes are gone when this returns."""
+        """End the processes of the job, and wait for that."""
         self._job.terminate()  # the launcher ends its ranks in good order
         try:
             self._job.wait(timeout=10)
@@ -165,7 +165,7 @@ _RANK = Path(__file__).with_name("suite_rank.py")
 
 
 def torch_suite(ranks: int, scratch: Path) -> Suite:
-    """The suite of the torch that is installed; scratch: for what the ranks leave."""
+    """Return the suite of the installed torch. `scratch` is for what the ranks leave."""
     words = [sys.executable, str(_RANK), str(ranks)]
     known = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
@@ -200,7 +200,7 @@ _TEST = re.compile(r"^    def (test_\w+)\(self", re.MULTILINE)
 
 
 def horovod_suite(folder: Path, scratch: Path) -> Suite:
-    """Of Horovod's folder `test`; scratch: for what stands for Horovod."""
+    """Return the suite in Horovod's folder `test`. `scratch` is for the stand-in of Horovod."""
     source = folder / "parallel" / "test_torch.py"
     text = source.read_text()
     for name, content in SHIM.items():

@@ -53,9 +53,9 @@ MOST_RANKS = 1 << 16
 
 
 class Scarce:
-    """A peer source of which only a part of the answers, at this time, is anybody.
+    """A peer source that finds a peer only in a part of the calls, which may change over time.
 
-    Without `poll`: a rank that waits to be found is another matter.
+    It has no `poll`: a rank that waits to be found is another case.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Scarce:
 
     @property
     def active(self) -> float:
-        """As of `decentralized.partners`: how many of its averagings this rank begins."""
+        """Return how many of its averagings this rank begins, as in `decentralized.partners`."""
         return float(getattr(self._peers, "active", 0.5))
 
     def next_peer(self) -> int | None:
-        """A rank, or nobody."""
+        """Return a rank, or None."""
         peer = self._peers.next_peer()
         return peer if self._random.random() < self._part() else None
 
@@ -87,11 +87,11 @@ class SimulatedWorld:
     latency: Callable[[], float]
 
     def buffers(self, like: Any, **how: Any) -> list[SimulatedBuffer]:
-        """One for each rank."""
+        """Return a buffer for each rank."""
         return buffers(like, self.topology, self.events, self.latency, **how)
 
     def peers(self) -> list[Any]:
-        """One for each rank."""
+        """Return a peer source for each rank."""
         board = pairing.LocalBoard(self.topology.n)
         found = [
             pairing.make(self.options.pairing, self.topology, rank, seed=self.seed, board=board)
@@ -103,18 +103,18 @@ class SimulatedWorld:
         return [Scarce(peers, self.achieved, random) for peers, random in zip(found, draws)]
 
     def achieved(self) -> float:
-        """Which part of the averagings that are asked for happens now."""
+        """Return which part of the averagings that are asked for happens now."""
         parts = self.options.achieved
         passed = self.events.now / max(self.options.time, 1e-300)
         return float(parts[min(len(parts) - 1, int(passed * len(parts)))])
 
     def reductions(self, size: int) -> Any:
-        """One for each rank, of so many elements."""
+        """Return a reduction of `size` elements for each rank."""
         how = (self.events, self.options.latency, self.seed)
         return reductions(self.topology.n, np.zeros(size), *how)
 
     def codec(self) -> Any:
-        """The codec that was asked for, or None."""
+        """Return the codec that was asked for, or None."""
         if self.options.codec_bits is None:
             return None
         margin = self.options.codec_margin
@@ -123,7 +123,7 @@ class SimulatedWorld:
 
 
 def _averaging(world: SimulatedWorld, make: Callable[..., Process], **how: Any) -> list[Process]:
-    """Processes that average pair by pair."""
+    """Return processes that average pair by pair."""
     exchanges = world.buffers(world.task.first[0], codec=world.codec())
     return [
         make(x, exchange, peers, learning_rate=world.options.learning_rate, **how)
@@ -146,8 +146,8 @@ def _a2cid2(world: SimulatedWorld, accelerated: bool, variant: str = "bounded") 
 
 
 def _local_steps(world: SimulatedWorld) -> int:
-    """Steps between two interactions that a rank begins, at this rate of all that it takes part
-    in."""
+    """Return the steps between two interactions that a rank begins, at this rate of all that it
+    takes part in."""
     given: int | None = world.options.local_steps
     return given or max(1, round(2 / world.rate))
 
@@ -280,7 +280,7 @@ class GossipRun:
         return rank
 
     def row(self) -> report.Row:
-        """How things stand."""
+        """Return the current state as a row."""
         models = np.array([process.model for process in self.processes])
         mean = models.mean(axis=0)
         counts = [process.stats for process in self.processes]
@@ -314,7 +314,7 @@ class GossipRun:
         }
 
     def _read_again(self) -> float | None:
-        """The part of all blocks that a codec's few bits were not enough for."""
+        """Return the part of all blocks that did not decode at the codec's bits."""
         stats = [each.stats for each in self._buffers]
         reads = sum(each.reads + each.averages for each in stats)
         if self._options.codec_bits is None or not reads:
@@ -324,7 +324,7 @@ class GossipRun:
         return again / blocks
 
     def rows(self) -> list[report.Row]:
-        """From the beginning to the end."""
+        """Run to the end; return the rows."""
         rows = [self.row()]
         for until in np.linspace(0, self._options.time, self._options.samples + 1)[1:]:
             self.events.run(float(until))
@@ -333,7 +333,7 @@ class GossipRun:
 
 
 def run(options: SimpleNamespace) -> list[report.Row]:
-    """Every method on every topology, with every rate and seed; all their rows."""
+    """Run every method on every topology, with every rate and seed; return all rows."""
     if not 1 <= options.ranks <= MOST_RANKS:
         raise ValueError(f"--ranks: expected 1 to {MOST_RANKS}, got {options.ranks}")
     if options.pairing == "available" and min(options.achieved) < 1:
@@ -356,13 +356,13 @@ def run(options: SimpleNamespace) -> list[report.Row]:
 
 
 def last(rows: list[report.Row]) -> list[report.Row]:
-    """How each run ended."""
+    """Return how each run ended."""
     ends = {(row["method"], row["topology"], row["rate"], row["seed"]): row for row in rows}
     return list(ends.values())
 
 
 def _curves(rows: list[report.Row]) -> dict[str, list[list[report.Row]]]:
-    """The runs under what they are called in the picture, one run for each seed."""
+    """Return the runs under their names in the picture, one run for each seed."""
     several = {key: len({row[key] for row in rows}) > 1 for key in ("topology", "rate")}
     curves: dict[str, dict[int, list[report.Row]]] = {}
     for row in rows:

@@ -35,23 +35,23 @@ LOSSES = ("void", "absent")
 
 
 class Averager:
-    """One method on all peers; `values` is what each has."""
+    """One method on all peers; `values` holds the number of each peer."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
 
     def step(self, there: Mask, round: int) -> None:
-        """One round, of the peers that do not fail."""
+        """Make one round; `there` tells which peers do not fail."""
         raise NotImplementedError
 
     def mean(self) -> float:
-        """Of all that there is: what must not change."""
+        """Return the mean of all values, which must not change."""
         return float(self.values.mean())
 
 
 def group_means(values: Values, groups: Numbers, there: Mask, losses: str) -> Values:
-    """The values after each peer has averaged within its group, given by a number; groups of which
-    one is not there are void, or do without it."""
+    """Return the values after each peer has averaged within its group. `groups` gives the number of
+    each peer's group. A group with an absent peer is void, or averages without it."""
     if losses == "void":
         void = np.bincount(groups, weights=~there) > 0
         sums = np.bincount(groups, weights=values)
@@ -65,8 +65,8 @@ def group_means(values: Values, groups: Numbers, there: Mask, losses: str) -> Va
 
 
 def _among_equals(keys: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """The keys as numbers without gaps; the place of each among those of its key; how many those
-    are."""
+    """Return the keys as consecutive numbers, the position of each among equal keys, and the number
+    of equal keys."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     first = np.ones(len(keys), bool)
@@ -80,9 +80,9 @@ def _among_equals(keys: Numbers) -> tuple[Numbers, Numbers, Numbers]:
 
 
 class Split:
-    """Peers by lines: the group of each, its position in it by number, and its size. A line that
-    holds more than `most` splits as it does where the first to come are taken until a group is
-    full: into full ones and a rest, and who comes late is drawn."""
+    """Peers by lines: the group of each, its position in it by number, and its size. A line with
+    more than `most` peers splits into full groups and a rest, as if the first to come were taken
+    until a group is full; who comes late is drawn."""
 
     def __init__(self, lines: Numbers, most: int, random: Any) -> None:
         self.groups, self.positions, self.sizes = _among_equals(lines)
@@ -98,9 +98,9 @@ class Split:
 
 
 class GridGroups(Averager):
-    """Groups are the lines of the grid along the axis of the round. Static keys: peers stay where
-    they are. Dynamic ones: those of a group that was not void move on. `random` has a method
-    shuffle."""
+    """Groups are the lines of the grid along the axis of the round. With static keys peers keep
+    their cells. With dynamic keys the peers of a group that was not void move on. `random` has a
+    method shuffle."""
 
     def __init__(
         self, values: Values, grid: Grid, cells: Numbers, keys: str, losses: str, random: Any
@@ -136,13 +136,13 @@ class GridGroups(Averager):
         self.cells[who] = self._grid.move(self.cells[who], axis, chunks)
 
     def _moving(self, split: Split, present: Mask) -> Numbers:
-        """Who was in a round that was not void."""
+        """Return the members of rounds that were not void."""
         void = np.bincount(split.groups, weights=~present) > 0
         return np.nonzero(~void[split.groups])[0]
 
 
 class RandomGroups(Averager):
-    """Drawn anew each round, of one size or little more. `random` has a method shuffle."""
+    """Groups drawn in each round, of one size or slightly more. `random` has a method shuffle."""
 
     def __init__(self, values: Values, size: int, losses: str, random: Any) -> None:
         super().__init__(values)
@@ -161,7 +161,7 @@ class RandomGroups(Averager):
 
 
 class RestartedAllreduce(Averager):
-    """All at once; where one fails, all begin again in the next round."""
+    """An allreduce of all peers; if one fails, all start again in the next round."""
 
     def step(self, there: Mask, round: int) -> None:
         if there.all():
@@ -169,8 +169,8 @@ class RestartedAllreduce(Averager):
 
 
 class RingGossip(Averager):
-    """A ring: a third of each neighbor that is there. What a neighbor that is not would have
-    given stays with oneself."""
+    """Averages on a ring: a third of each neighbor that is present. A peer keeps what an absent
+    neighbor would have given."""
 
     def step(self, there: Mask, round: int) -> None:
         change = np.zeros_like(self.values)
@@ -181,7 +181,8 @@ class RingGossip(Averager):
 
 
 class PushSum(Averager):
-    """Half of value and weight to the peer that is 2^k ahead, k in turn; not to one that fails."""
+    """Half of value and weight goes to the peer that is 2^k ahead, k in turn, unless that peer
+    fails."""
 
     def __init__(self, values: Values) -> None:
         super().__init__(values)
@@ -204,11 +205,11 @@ class PushSum(Averager):
 
 
 class Means(Averager):
-    """As the paper's code has it: the mean of oneself and of one's sources, of those that are
-    there. No weights, so the mean of all may drift where some fail."""
+    """The paper's code: the mean of a peer and its sources, of those that are present. There are no
+    weights, so the mean of all may drift if peers fail."""
 
     def sources(self, round: int) -> list[tuple[Numbers, Numbers]]:
-        """Who takes from whom in the round."""
+        """Return pairs of arrays: who takes, and from whom."""
         raise NotImplementedError
 
     def step(self, there: Mask, round: int) -> None:
@@ -229,9 +230,9 @@ class RingMeans(Means):
 
 
 class HopMeans(Means):
-    """The paper's push-sum: those 2^k and 2^(k+1) ahead, k in turn. Its matrices are shifted as one
-    long row of numbers, so where an entry passes the end of its row it comes to the next one; with
-    rows shifted one by one its figures do not come out."""
+    """The paper's push-sum: the peers 2^k and 2^(k+1) ahead, k in turn. Its matrices are shifted as
+    one long row of numbers, so an entry that passes the end of its row comes to the next row. With
+    rows shifted one by one the results differ from the paper's figures."""
 
     def sources(self, round: int) -> list[tuple[Numbers, Numbers]]:
         peers = len(self.values)
@@ -265,8 +266,8 @@ class Case:
 class Draws:
     """The random numbers of one restart: the same values and failures for all methods.
 
-    The paper's code draws everything from one generator seeded with the restart's number, but for
-    the placement, which has none.
+    The paper's code draws everything from one generator seeded with the restart's number, except
+    the placement, which has no seed.
     """
 
     def __init__(self, compat: bool, seed: int, restart: int) -> None:
@@ -284,7 +285,7 @@ class Draws:
 
 
 def make(case: Case, compat: bool, draws: Draws) -> Averager:
-    """The method of a case, on new values."""
+    """Return the method of a case, with new values."""
     peers = case.grid.peers
     values = draws.values.normal(0, 1, peers)
     if case.method == "moshpit":
@@ -311,7 +312,8 @@ class ErrorCourse:
     mean_error: float = 0.0
 
     def rounds_to(self, target: float, most: int) -> int:
-        """The first round after which the error is below; `most` if none is."""
+        """Return the first round after which the error is below the target; `most` if there is
+        none."""
         for rounds, error in enumerate(self.errors):
             if error < target:
                 return rounds
@@ -319,7 +321,7 @@ class ErrorCourse:
 
 
 def follow(case: Case, options: SimpleNamespace, restart: int) -> ErrorCourse:
-    """One restart, until its error is small enough or its rounds are over."""
+    """Run one restart, until its error is small enough or its rounds are used up."""
     compat = options.paper_compat
     draws = Draws(compat, options.seed, restart)
     averager = make(case, compat, draws)
@@ -341,15 +343,16 @@ def follow(case: Case, options: SimpleNamespace, restart: int) -> ErrorCourse:
 
 
 def _mean_errors(courses: list[ErrorCourse]) -> list[float]:
-    """The mean over the restarts after each round; those that have ended stay as they are."""
+    """Return the mean over the restarts after each round; restarts that have ended keep their last
+    error."""
     most = max(len(course.errors) for course in courses)
     padded = [c.errors + [c.errors[-1]] * (most - len(c.errors)) for c in courses]
     return [float(error) for error in np.mean(padded, axis=0)]
 
 
 def _rate(courses: list[ErrorCourse], errors: list[float]) -> float | None:
-    """By how much the mean squared error shrinks in a round, before the first restart is below
-    1e-9; None if all it takes is one round."""
+    """Return the factor by which the mean squared error shrinks in a round, before the first
+    restart is below 1e-9; None if one round is enough."""
     rounds = min(c.rounds_to(1e-9, len(c.errors)) for c in courses) - 1
     if rounds < 1 or errors[0] == 0:
         return None
@@ -359,7 +362,7 @@ def _rate(courses: list[ErrorCourse], errors: list[float]) -> float | None:
 def row(
     case: Case, options: SimpleNamespace, courses: list[ErrorCourse], seconds: float
 ) -> report.Row:
-    """What came of the restarts of a case."""
+    """Return the row of a case, from its restarts."""
     errors = _mean_errors(courses)
     found: report.Row = {
         "peers": case.grid.peers,
@@ -404,7 +407,7 @@ def _keys(options: SimpleNamespace) -> list[str]:
 
 
 def cases(options: SimpleNamespace) -> list[Case]:
-    """All lines of the table; ValueError if one is impossible."""
+    """Return all lines of the table; raise ValueError if one is impossible."""
     largest = environment.largest_in_memory(lambda peers: BYTES_PER_PEER * peers, MOST_PEERS)
     found = []
     for peers in options.peers:
@@ -428,7 +431,7 @@ def cases(options: SimpleNamespace) -> list[Case]:
 
 
 def run(options: SimpleNamespace) -> list[report.Row]:
-    """Every case with all its restarts; the rows."""
+    """Run every case with all its restarts; return the rows."""
     if not 0 < options.until <= 1e-9:
         raise ValueError(f"--until: expected above 0, at most 1e-9, got {options.until:g}")
     todo = cases(options)
@@ -462,7 +465,7 @@ COLORS = {
 
 
 def _short(grid: str) -> str:
-    """4x4x4x4 as 4^4."""
+    """Return 4x4x4x4 as 4^4."""
     sides = grid.split("x")
     return f"{sides[0]}^{len(sides)}" if len(sides) > 2 and len(set(sides)) == 1 else grid
 
@@ -477,7 +480,7 @@ def _label(row: report.Row, rows: list[report.Row]) -> str:
 
 
 def _panel(axes: Any, rows: list[report.Row], every: list[report.Row]) -> None:
-    """Curves of one number of peers and one p."""
+    """Draw the curves of one number of peers and one p."""
     several = len({row["grid"] for row in every}) > 1
     for row in rows:
         errors = np.maximum(row["errors"], 1e-16)

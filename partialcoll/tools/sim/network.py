@@ -21,7 +21,7 @@ DEFAULT_LOGGP = "2us,0.5us,0.5us,0.1ns"
 
 @dataclass(frozen=True)
 class LogGP:
-    """Nanoseconds: latency, processor overhead of a message, gap between two, gap per byte."""
+    """Latency, processor overhead of a message, gap between two, gap per byte, in nanoseconds."""
 
     L: float
     o: float
@@ -34,7 +34,7 @@ class LogGP:
 
 @dataclass(frozen=True)
 class Latency:
-    """How latencies are distributed around their mean, L."""
+    """The distribution of latencies around their mean, L."""
 
     name: str
     spread: float
@@ -56,9 +56,10 @@ def _nanoseconds(text: str, name: str, largest: float) -> float:
 
 
 def parse_loggp(text: str) -> LogGP:
-    """Four times ``L,o,g,G``: microseconds, or with a unit (``2us,500ns,0.5us,0.1ns``).
+    """Return the parameters of four times ``L,o,g,G``: microseconds, or with a unit
+    (``2us,500ns,0.5us,0.1ns``).
 
-    G is the time per byte. Raises ValueError naming the parameter and its range.
+    G is the time per byte. Raise ValueError with the parameter and its range.
     """
     parts = text.split(",")
     if len(parts) != 4:
@@ -67,8 +68,8 @@ def parse_loggp(text: str) -> LogGP:
 
 
 def parse_latency(text: str) -> Latency:
-    """``constant``, ``exponential``, ``uniform:W`` (half of the width as a part of the mean, 0 to
-    1) or ``lognormal:S`` (standard deviation of the logarithm, 0 to 4)."""
+    """Return a distribution: ``constant``, ``exponential``, ``uniform:W`` (half of the width as a
+    part of the mean, 0 to 1) or ``lognormal:S`` (standard deviation of the logarithm, 0 to 4)."""
     name, _, spread = text.partition(":")
     if name not in _LARGEST_SPREAD:
         raise ValueError(f"expected {', '.join(_LARGEST_SPREAD)}; got {text!r}")
@@ -87,7 +88,7 @@ def parse_latency(text: str) -> Latency:
 
 
 def fill(struct: Any, loggp: LogGP, latency: Latency) -> None:
-    """Write them into a C struct pcoll_network."""
+    """Write the parameters into a C struct pcoll_network."""
     from ..._core.simulator import simulator
 
     struct.L, struct.o, struct.g, struct.G = loggp.L, loggp.o, loggp.g, loggp.G

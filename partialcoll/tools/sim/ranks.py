@@ -20,23 +20,23 @@ Floats = NDArray[np.float64]
 
 
 class SimulatedTask:
-    """The mean over the ranks of f_i; here these are 0."""
+    """The mean over the ranks of f_i, which are 0 here."""
 
     first: Floats  # (ranks, dim): the models to begin with
     optimum: Floats | None = None
     least: float | None = None  # the mean of the f_i at the optimum
 
     def gradient(self, rank: int, x: Any, random: np.random.Generator) -> Floats:
-        """A stochastic gradient of f_rank."""
+        """Return a stochastic gradient of f_rank."""
         return np.zeros(len(x))
 
     def loss(self, x: Any) -> float | None:
-        """The mean of all f_i at x; None where there is nothing to optimize."""
+        """Return the mean of all f_i at x; None if there is nothing to optimize."""
         return None
 
 
 class Consensus(SimulatedTask):
-    """Ranks begin apart, N(0, 1) in each coordinate, and are to agree: nothing else."""
+    """Ranks begin apart, N(0, 1) in each coordinate, and only have to agree."""
 
     def __init__(self, ranks: int, dim: int, noise: float, random: np.random.Generator) -> None:
         self.first = random.standard_normal((ranks, dim))
@@ -55,7 +55,7 @@ class Quadratic(SimulatedTask):
         self.least = self.loss(self.optimum)
 
     def gradient(self, rank: int, x: Any, random: np.random.Generator) -> Floats:
-        """Exact plus noise."""
+        """Return the exact gradient plus noise."""
         exact: Floats = self._a[rank] * (x - self._b[rank])
         return exact + self._noise * random.standard_normal(len(x)) if self._noise else exact
 
@@ -84,12 +84,12 @@ class Logistic(SimulatedTask):
 
     @staticmethod
     def _slope(margins: Floats) -> Floats:
-        """Minus the derivative of log(1 + exp(-margin))."""
+        """Return minus the derivative of log(1 + exp(-margin))."""
         result: Floats = 0.5 * (1 - np.tanh(margins / 2))
         return result
 
     def gradient(self, rank: int, x: Any, random: np.random.Generator) -> Floats:
-        """Of a drawn batch of this rank's samples."""
+        """Return the gradient of a drawn batch of this rank's samples."""
         inputs, signs = self._inputs[rank], self._signs[rank]
         if not self._whole:
             batch = random.integers(self.SAMPLES, size=self.BATCH)
@@ -102,7 +102,7 @@ class Logistic(SimulatedTask):
         return float(np.mean(np.logaddexp(0, -margins)) + 0.5 * self.RIDGE * (x @ x))
 
     def _newton(self, dim: int) -> Floats:
-        """The optimum: Newton's method, halving steps that do not descend."""
+        """Return the optimum by Newton's method, halving steps that do not descend."""
         x = np.zeros(dim)
         inputs, signs = self._inputs.reshape(-1, dim), self._signs.ravel()
         for _ in range(100):
@@ -158,15 +158,15 @@ class SimulatedRank:
         self._still = (0.0, 0.0)
 
     def start(self, delay: float) -> None:
-        """Begin after so much time."""
+        """Begin after `delay`."""
         self._events.after(delay, self._begin)
 
     def stand_still(self, begin: float, end: float) -> None:
-        """Neither thread does anything in this time."""
+        """Suspend both threads during this time."""
         self._still = (begin, end)
 
     def _put_off(self, action: Callable[[], None]) -> bool:
-        """Does this rank stand still? Then it does this afterwards."""
+        """Return whether this rank is suspended; if so, run the action afterwards."""
         begin, end = self._still
         still = begin <= self._events.now < end
         if still:
@@ -184,7 +184,7 @@ class SimulatedRank:
         self._advance(self.process.advancing(update))
 
     def _advance(self, steps: Steps[None]) -> None:
-        """Up to where it waits; from there on when what it waits for is complete."""
+        """Run to the next wait, and continue when what it waits for is complete."""
         try:
             awaited = next(steps)
         except StopIteration:
@@ -194,7 +194,7 @@ class SimulatedRank:
         awaited.then(lambda: self._advance(steps))  # type: ignore[attr-defined]
 
     def look(self) -> None:
-        """There may be something for the communication thread."""
+        """Let the communication thread run soon, as there may be work for it."""
         self._look_after(NAP)
 
     def _look_after(self, delay: float) -> None:

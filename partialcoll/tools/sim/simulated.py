@@ -44,19 +44,21 @@ def _owned(core: Any, kind: str, free: Callable[[Any], None]) -> Any:
 
 
 class Source(Protocol):
-    """What has a queue of its own, and lets things happen by itself."""
+    """An object that has its own queue of events."""
 
     @property
     def waits(self) -> bool:
-        """Does somebody wait for something of it? Else it may go on for ever."""
+        """Return whether a rank waits for an event of this source. If none does, the source may
+        have events forever."""
 
     def run(self, until: float) -> tuple[float, Callable[[], Any]] | None:
-        """Go on to that time, or up to something that concerns others: when, and what is to be
-        done then."""
+        """Advance to this time, or to an event that concerns others: return its time and what to do
+        then."""
 
 
 class Events:
-    """What happens when, in order; of what happens at one time, what was asked for first."""
+    """Events in the order of their times; at one time, in the order in which they were asked
+    for."""
 
     def __init__(self) -> None:
         self.sources: list[Source] = []
@@ -65,11 +67,11 @@ class Events:
         self.now = 0.0
 
     def after(self, delay: float, action: Callable[[], Any]) -> None:
-        """Do this after so much time."""
+        """Run the action after `delay`."""
         heapq.heappush(self._heap, (self.now + delay, next(self._order), action))
 
     def step(self, until: float = math.inf) -> bool:
-        """Do the next thing; False if there is none before that time."""
+        """Run the next event; return False if there is none up to that time."""
         due = min(until, self._heap[0][0] if self._heap else math.inf)
         for source in self.sources:
             happened = source.run(due) if due < math.inf or source.waits else None
@@ -84,20 +86,21 @@ class Events:
         return True
 
     def run(self, until: float) -> None:
-        """Do everything up to that time, which it then is."""
+        """Run all events up to that time, and set the clock to it."""
         while self.step(until):
             pass
         self.now = until
 
 
 def latencies(mean: float, seed: object) -> Callable[[], float]:
-    """Draws exponential latencies; always 0 with a mean of 0."""
+    """Return a function that draws exponential latencies; always 0 with a mean of 0."""
     random = np.random.default_rng(seed)  # type: ignore[arg-type]
     return lambda: float(random.exponential(mean)) if mean else 0.0
 
 
 class _BufferRanks:
-    """What the buffers of all ranks share; the simulator's part goes with the last of them."""
+    """What the buffers of all ranks share. The simulator's object is freed with the last of
+    them."""
 
     def __init__(self, events: Events, latency: Callable[[], float]) -> None:
         self.events, self.latency = events, latency
@@ -111,7 +114,7 @@ class _BufferRanks:
 
 
 class SimulatedBuffer(GossipBuffer):
-    """That of one rank; made by `buffers`. There is nothing to free."""
+    """The buffer of one rank, made by `buffers`. Free does nothing."""
 
     _library = simulator
 
@@ -127,11 +130,11 @@ class SimulatedBuffer(GossipBuffer):
         self.on_arrival: Callable[[], Any] = lambda: None
 
     def enter(self) -> None:
-        """The ranks are there: take this one's part."""
+        """Take this rank's part of the simulator's object."""
         simulator.call(_lib.pcoll_sim_gossip_rank, self._ranks.core, self._rank, self._pointer)
 
     def publish(self, x: Array) -> int:
-        """As the real one does, after a latency."""
+        """Publish as the real buffer does, after a latency."""
         self._publications += 1
         self._moved = False
         number, delay = self._publications, self._ranks.latency()
@@ -149,21 +152,21 @@ class SimulatedBuffer(GossipBuffer):
         self._moved = moved  # since it was asked for
 
     def average(self, x: Any, peer: int, **how: Any) -> bool:
-        """As the real one does; what the peer gains is on its way."""
+        """Average as the real buffer does; what the peer gains arrives after a latency."""
         done = super().average(x, peer, **how)
         if done:
             self._send()
         return done
 
     def push(self, peer: int, x: Any, **how: Any) -> bool:
-        """As the real one does; the message is on its way."""
+        """Push as the real buffer does; the message arrives after a latency."""
         done = super().push(peer, x, **how)
         if done:
             self._send()
         return done
 
     def _send(self) -> Any:
-        """What was just given or sent lands after a latency."""
+        """Deliver what was just given or sent, after a latency."""
         core = self._ranks.core
         parcel = simulator.answer("void *", _lib.pcoll_sim_gossip_sent, core, self._rank)
         self._ranks.events.after(self._ranks.latency(), lambda: self._land(parcel))
@@ -175,7 +178,7 @@ class SimulatedBuffer(GossipBuffer):
         self._ranks.buffers[rank].on_arrival()
 
     def Free(self, timeout: float | None = None) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def buffers(
@@ -189,7 +192,7 @@ def buffers(
     max_uncollected: int = 2,
     kind: type[SimulatedBuffer] = SimulatedBuffer,
 ) -> list[SimulatedBuffer]:
-    """Those of all ranks of a topology, with the arguments of `GossipBuffer`."""
+    """Return the buffers of all ranks of a topology, with the arguments of `GossipBuffer`."""
     ranks = _BufferRanks(events, latency)
     options = _ffi.new("pcoll_gossip_options *")
     everybody = [kind(rank, ranks, options, like, topology) for rank in range(topology.n)]
@@ -202,14 +205,14 @@ def buffers(
 
 
 class Later:
-    """Something that is complete at some time."""
+    """Something that completes at some time."""
 
     def __init__(self) -> None:
         self._started = self._complete = False
         self._then: Callable[[], Any] | None = None
 
     def then(self, action: Callable[[], Any]) -> None:
-        """Do this when it is complete, or now if it is."""
+        """Run the action on completion, or now if it is complete."""
         if self._complete:
             action()
         else:
@@ -227,7 +230,7 @@ class Later:
             action()
 
     def Wait(self, timeout: float | None = None) -> Any:
-        """StateError unless it is complete."""
+        """Raise StateError unless it is complete."""
         if not self._complete:
             raise StateError("nobody can wait in virtual time: use `then`")
 
@@ -238,8 +241,8 @@ class _Round:
 
 
 class _Meeting:
-    """The rounds of one allreduce, which all its ranks share. Nothing of a full round is over
-    before the last rank has come, so that is when the simulator plays it."""
+    """The rounds of one allreduce, which all its ranks share. No part of a full round completes
+    before the last rank has come, so the simulator plays the round then."""
 
     def __init__(self, ranks: int, like: Array, events: Events, latency: float, seed: int) -> None:
         self._events = events
@@ -276,7 +279,7 @@ class _Meeting:
 
 
 class SimulatedReduction(Later):
-    """One rank's handle of a full allreduce (SUM); made by `reductions`."""
+    """One rank's handle of a full allreduce (SUM), made by `reductions`."""
 
     def __init__(self, meeting: _Meeting, like: Array) -> None:
         super().__init__()
@@ -291,25 +294,25 @@ class SimulatedReduction(Later):
         self._meeting.arrive(self)
 
     def deliver(self, total: Array) -> None:
-        """The round is complete for this rank."""
+        """Complete the round on this rank."""
         self.result = total
         self.last_round = _Round(len(self._meeting.members))
         self._end()
 
     def Free(self) -> None:
-        """There is nothing to free."""
+        """Do nothing."""
 
 
 def reductions(
     ranks: int, like: Array, events: Events, latency: float, seed: int = 0
 ) -> list[SimulatedReduction]:
-    """The handles of all ranks: the endpoints of csrc/allreduce, over messages that take an
+    """Return the handles of all ranks: the endpoints of csrc/allreduce, over messages with an
     exponential latency of this mean."""
     return _Meeting(ranks, like, events, latency, seed).members
 
 
 class SimulatedNeighbors(Later):
-    """One rank's exchange with its neighbors; made by `neighbor_exchanges`."""
+    """One rank's exchange with its neighbors, made by `neighbor_exchanges`."""
 
     def __init__(
         self,
@@ -330,7 +333,7 @@ class SimulatedNeighbors(Later):
 
     @property
     def received(self) -> Mapping[int, Array]:
-        """What came from each neighbor."""
+        """Return what came from each neighbor."""
         return self._received or {j: self.send_buffer for j in self._inbox}
 
     def Start(self) -> None:
@@ -355,13 +358,13 @@ class SimulatedNeighbors(Later):
             self._end()
 
     def Free(self) -> None:
-        """There is nothing to free."""
+        """Do nothing."""
 
 
 def neighbor_exchanges(
     topology: Any, like: Array, events: Events, latency: Callable[[], float]
 ) -> list[SimulatedNeighbors]:
-    """Those of all ranks of a topology."""
+    """Return the exchanges of all ranks of a topology."""
     everybody: list[SimulatedNeighbors] = []
     for rank in range(topology.n):
         neighbors = topology.neighbors(rank)
@@ -378,7 +381,7 @@ _LATENCIES = 20
 
 
 class _GroupRanks:
-    """What the handles of all ranks share: their messages, and the time of these."""
+    """What the handles of all ranks share: their messages and the time of these."""
 
     def __init__(self, options: Any, ranks: int, latency: float, seed: int) -> None:
         network = {"L": latency * _NANOSECONDS, "latency": _lib.PCOLL_LATENCY_EXPONENTIAL}
@@ -390,11 +393,11 @@ class _GroupRanks:
 
     @property
     def waits(self) -> bool:
-        """Is somebody in a round?"""
+        """Return whether a rank is in a round."""
         return any(handle.waits for handle in self.handles)
 
     def run(self, until: float) -> tuple[float, Callable[[], None]] | None:
-        """See `events.Source`."""
+        """See `Source`."""
         limit = int(min(until * _NANOSECONDS, _END_OF_TIME))
         simulator.check(_lib.pcoll_sim_group_run(self.core, limit, self._rank, self._time))
         if self._rank[0] == len(self.handles):
@@ -403,8 +406,8 @@ class _GroupRanks:
 
 
 class SimulatedGroups(GroupAllreduce):
-    """That of one rank; made by `group_reductions`. Nobody can wait in virtual time: `then` says
-    what to do when a round is over, and ``Wait`` insists that it is. There is nothing to free."""
+    """The handle of one rank, made by `group_reductions`. `then` says what to do when a round is
+    complete, and ``Wait`` raises unless it is. Free does nothing."""
 
     _library = simulator
 
@@ -420,20 +423,20 @@ class SimulatedGroups(GroupAllreduce):
         self._still = False
 
     def Start(self, stream: Any = None) -> None:
-        """As the real one does."""
+        """Start a round as the real handle does."""
         super().Start(stream)
         self.waits = True
         self._wake()
 
     def then(self, action: Callable[[], Any]) -> None:
-        """Do this when the round is over, or now if it is."""
+        """Run the action when the round is complete, or now if it is."""
         if self.waits:
             self._then = action
         else:
             action()
 
     def complete(self) -> None:
-        """The round is over."""
+        """Complete the round."""
         self.Test()
         self.waits = False
         action, self._then = self._then, None
@@ -441,23 +444,23 @@ class SimulatedGroups(GroupAllreduce):
             action()
 
     def Wait(self, timeout: float | None = None, stream: Any = None) -> GroupRound:
-        """StateError unless the round is over."""
+        """Return the round; raise StateError unless it is complete."""
         if self.waits:
             raise StateError("nobody can wait in virtual time: use `then`")
         return self.last_round
 
     def leave(self) -> None:
-        """As the real one does."""
+        """Leave as the real handle does."""
         super().leave()
         self._wake()
 
     def rejoin(self) -> None:
-        """As the real one does."""
+        """Rejoin as the real handle does."""
         super().rejoin()
         self._wake()
 
     def stand(self, still: bool) -> None:
-        """From now on the rank's process stands still, or goes on and looks what there is."""
+        """Suspend the rank's process, or resume it."""
         self._still = still
         self._wake()
 
@@ -466,11 +469,12 @@ class SimulatedGroups(GroupAllreduce):
         simulator.call(wake, core, self._rank, self._still)
 
     def Free(self, timeout: float | None = None) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def _options(grid: Grid, like: Array, wait: float) -> Any:
-    """`wait`: for a member whose application does not come, which is half of the timeout."""
+    """Return the options of the groups. `wait` is the time for a member whose application does not
+    come, half of the timeout."""
     options = _ffi.new("pcoll_group_options *")
     options.count, options.dtype = like.size, arrays.as_floats("like", like, False).dtype
     options.axes = grid.axes
@@ -501,7 +505,7 @@ def group_reductions(
     window: float,
     seed: int = 0,
 ) -> list[SimulatedGroups]:
-    """The handles of all ranks.
+    """Return the handles of all ranks.
 
     Parameters
     ----------

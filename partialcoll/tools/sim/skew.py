@@ -25,7 +25,8 @@ MOST_RANKS = 1 << 20
 
 
 def _policy(collective: str) -> str:
-    """What is simulated: MPI_Allreduce is an allreduce of all, by recursive doubling."""
+    """Return the policy that is simulated. MPI_Allreduce is an allreduce of all ranks by recursive
+    doubling."""
     return "full" if collective == "mpi" else collective
 
 
@@ -52,7 +53,8 @@ def _parameters(options: SimpleNamespace, collective: str, ranks: int) -> tuple[
 
 
 def check_ranks(options: SimpleNamespace) -> None:
-    """Raises ValueError if a number of ranks is beyond what memory allows, with the most."""
+    """Raise ValueError, with the largest possible number, if memory does not allow a number of
+    ranks."""
     bytes_ = ffi.new("uint64_t *")
 
     def needed(ranks: int) -> int:
@@ -82,14 +84,14 @@ class SkewRun:
         check(lib.pcoll_skew_create(*_parameters(options, collective, ranks), self._run))
 
     def iterate(self) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Any]:
-        """Latency of each rank in nanoseconds, and the C struct pcoll_skew_result."""
+        """Return the latency of each rank in nanoseconds, and the C struct pcoll_skew_result."""
         result = ffi.new("pcoll_skew_result *")
         pointer = ffi.cast("double *", self._latency.ctypes.data)
         check(lib.pcoll_skew_iterate(self._run[0], pointer, result))
         return self._latency.copy(), result
 
     def free(self) -> None:
-        """Idempotent."""
+        """Free the run. Idempotent."""
         lib.pcoll_skew_free(self._run)
 
 
@@ -124,7 +126,7 @@ def _simulate(options: SimpleNamespace, collective: str, ranks: int) -> report.R
 
 
 def run(options: SimpleNamespace) -> list[report.Row]:
-    """Simulate every collective with every number of ranks; the rows."""
+    """Simulate every collective with every number of ranks; return the rows."""
     check_ranks(options)
     rows = []
     for ranks in options.ranks:
