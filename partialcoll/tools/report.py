@@ -18,6 +18,10 @@ from .._core import files
 from .._core.version import __version__
 from ..errors import Error
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Row = dict[str, Any]
 T = TypeVar("T")
 _SECONDS = 0.2  # between two looks of the bar: it is drawn by the one who measures
 
@@ -45,12 +49,6 @@ def progress(items: Iterable[T], show: bool, what: str) -> Iterator[T]:
                 bar.update(task, completed=done, refresh=True)
                 shown = time.monotonic()
             yield item
-
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
-Row = dict[str, Any]
 
 
 def columns(names: str) -> tuple[str, ...]:
