@@ -43,7 +43,8 @@ _libc = ctypes.CDLL(None)
 
 
 def marked(name: str, value: str) -> Iterator[Path]:
-    """Those that have this variable in their environment."""
+    """Yield the processes that have this variable in their environment, as their folders in
+    /proc."""
     mark = f"{name}={value}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         if mark in _environment(process):
@@ -57,13 +58,13 @@ def _environment(process: Path) -> list[bytes]:
 
 
 def is_rank(process: Path) -> bool:
-    """Of a job, or started by one."""
+    """Return whether a process is a rank of a job, or was started by one."""
     names = {entry.partition(b"=")[0].decode(errors="replace") for entry in _environment(process)}
     return not names.isdisjoint(_command.JOB_VARIABLES)
 
 
 def is_program(process: Path) -> bool:
-    """A rank, not what it has started."""
+    """Return whether a process is a rank, not something that a rank has started."""
     return is_rank(process) and not is_rank(_parent(process))
 
 
@@ -75,25 +76,25 @@ def _parent(process: Path) -> Path:
 
 
 def send(process: Path, signum: int) -> None:
-    """Unless it has ended."""
+    """Send a signal, unless the process has ended."""
     with suppress(ProcessLookupError):
         os.kill(int(process.name), signum)
 
 
 def wake(process: Path, signum: int) -> None:
-    """Send it, also to one that has been stopped."""
+    """Send a signal, also to a process that has been stopped."""
     send(process, signum)
     send(process, signal.SIGCONT)
 
 
 def end_with_parent() -> None:
-    """In a child, before it becomes what it is for: SIGTERM when the thread that has started it
-    ends, by a signal that nobody can catch, say."""
+    """Ask the kernel, in a child before it runs its program, for SIGTERM when the thread that
+    started it ends, even by a signal that cannot be caught."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def shared_files(process: Path) -> Iterator[Path]:
-    """What it has mapped or open in /dev/shm."""
+    """Yield what a process has mapped or open in /dev/shm."""
     found: list[str] = []
     with suppress(OSError):
         lines = (process / "maps").read_text(errors="replace").splitlines()
@@ -107,7 +108,7 @@ def shared_files(process: Path) -> Iterator[Path]:
 
 
 def segments(process: Path) -> set[Path]:
-    """Those of its MPI, which would have removed them in the end."""
+    """Return the segments of a process's MPI, which would have removed them at its end."""
     return {path for path in shared_files(process) if path.name.startswith(_SEGMENTS)}
 
 
@@ -140,8 +141,8 @@ class Ends:
         self._thread.start()
 
     def finish(self) -> list[int]:
-        """All processes of the job have ended: return the ranks that did so without MPI_Finalize,
-        in the order of their ends. Idempotent."""
+        """Return the ranks that ended without MPI_Finalize, in the order of their ends. All
+        processes of the job must have ended. Idempotent."""
         if self._stopper >= 0:
             os.close(self._stopper)
             self._stopper = -1
@@ -158,7 +159,7 @@ class Ends:
             pass
 
     def _step(self, timeout: float) -> bool:
-        """Has something happened, and is nobody waiting for the end?"""
+        """Handle what has happened; return whether there may be more."""
         ready = [descriptor for descriptor, _ in self._poll.poll(timeout)]
         for descriptor in ready:
             if descriptor in self._ranks:
@@ -203,13 +204,13 @@ _TAIL = 4096
 
 
 class Output:
-    """Passed on by a thread for each source. broken: called by one when that is not possible; what
-    comes after it is read and dropped.
+    """What ranks print, passed on by a thread for each source. If that fails, `broken` is called by
+    one of the threads, and what follows is read and dropped.
 
     Attributes
     ----------
     failure : OSError or None
-        Why it was not possible.
+        Why it failed.
     silenced : bool
         Nothing more is passed on.
     """
@@ -223,33 +224,33 @@ class Output:
         self._last, *self._more = os.pipe()  # ends with `finish`
 
     def open(self, folder: Path) -> None:
-        """FIFOs for the ranks."""
+        """Make FIFOs for the ranks."""
         for name, to in _OUTPUTS.items():
             os.mkfifo(folder / name)
             self.add(os.open(folder / name, os.O_RDWR), to)  # so it never ends: ranks come and go
 
     def add(self, source: int, to: int) -> None:
-        """All that comes from there."""
+        """Pass on all that comes from a descriptor."""
         self._tails[source] = b""
         self._threads.append(threading.Thread(target=self._pass_on, args=(source, to), daemon=True))
         self._threads[-1].start()
 
     def finish(self) -> None:
-        """Nobody writes any more: what is there is the rest."""
+        """Note that no process writes any more."""
         while self._more:
             os.close(self._more.pop())
 
     def join(self) -> None:
-        """Wait until the rest has been passed on, however long nobody takes it."""
+        """Wait until everything has been passed on, however slowly it is read."""
         for thread in self._threads:
             thread.join()
 
     def done(self) -> bool:
-        """Has it?"""
+        """Return whether everything has been passed on."""
         return not any(thread.is_alive() for thread in self._threads)
 
     def tail(self) -> bytes:
-        """The end of what each source had."""
+        """Return the end of what each source had."""
         return b"".join(self._tails.values())
 
     def _pass_on(self, source: int, to: int) -> None:
@@ -268,7 +269,7 @@ class Output:
 
 
 def write(to: int, piece: bytes) -> None:
-    """All of it, also where somebody else has made that non-blocking."""
+    """Write all bytes, even if another process has made the descriptor non-blocking."""
     while piece:
         try:
             piece = piece[os.write(to, piece) :]
@@ -285,12 +286,12 @@ exec "$@"
 
 
 def with_streams(program: Iterable[str], folder: Path) -> list[str]:
-    """The words that a rank runs: the program, with the FIFOs that are there."""
+    """Return the words that a rank runs: the program, with the FIFOs that exist."""
     return ["/bin/sh", "-c", _SCRIPT, "sh", str(folder), *program]
 
 
 def feed(folder: Path) -> None:
-    """Pass on what comes on standard input, until it ends or nobody takes it."""
+    """Pass on standard input, until it ends or is no longer read."""
     os.mkfifo(folder / _INPUT)
     threading.Thread(target=_feed, args=(folder / _INPUT,), daemon=True).start()
 
@@ -312,11 +313,18 @@ _BY_SIGNAL = re.compile(rb"EXIT STRING: [^\n]*\(signal (\d+)\)")
 
 
 class Job:
-    """One that `run` starts. ``folder`` is gone when it has ended.
+    """A job that `run` starts. ``folder`` is removed when the job has ended.
 
-    foreign: a program of somebody else. Its rank 0 has our standard input, and what it says while
-    it is ended is passed on. labeled: the launcher does something with what ranks say. silent: the
-    launcher does not say which rank has ended without MPI_Finalize, nor by its status that one has.
+    Parameters
+    ----------
+    foreign : bool
+        The program is not ours. Its rank 0 has our standard input, and what it prints while it is
+        being ended is passed on.
+    labeled : bool
+        The launcher changes what ranks print.
+    silent : bool
+        The launcher does not tell which rank has ended without MPI_Finalize, neither by a message
+        nor by its status.
     """
 
     def __init__(
@@ -347,8 +355,8 @@ class Job:
     def run(
         self, words: list[str], environment: dict[str, str], limit_s: float | None = None
     ) -> int:
-        """Start it, pass on what it says, wait; its exit status, 124 if it was ended after limit_s.
-        OSError where what it says cannot be passed on: it is ended then."""
+        """Start the job, pass on what it prints, and wait. Return its exit status, 124 if it was
+        ended after limit_s. If its output cannot be passed on, end it and raise OSError."""
         try:
             with self._lock:
                 if self._over:
@@ -380,7 +388,7 @@ class Job:
         return launcher
 
     def stop(self, signum: int) -> None:
-        """End it by this signal."""
+        """End the job by this signal."""
         self._over = True
         self._output.silenced |= not self._foreign
         # SIGHUP is taken by UCX, below MPI, which ends nothing.
@@ -389,8 +397,8 @@ class Job:
         _wait(self._output.done)
 
     def tell(self, signum: int) -> None:
-        """To stop and to continue is for all that it has here. Others are for the ranks, which the
-        launcher tells."""
+        """Forward a signal. SIGSTOP and SIGCONT go to all processes of the job on this host, others
+        to the launcher, which forwards them to the ranks."""
         if signum in (signal.SIGSTOP, signal.SIGCONT):
             for process in self._processes():
                 send(process, signum)
@@ -419,7 +427,8 @@ class Job:
         return _signals.status(abs(status)) if by_signal else status
 
     def _say_who_ended(self) -> bool:
-        """Has a rank ended without MPI_Finalize, of which the launcher says nothing?"""
+        """Return whether a rank has ended without MPI_Finalize and without a message of the
+        launcher; name it."""
         ended = self._ends.finish() if self._ends is not None and not self._over else []
         if ended:
             line = f"rank {ended[0]} has ended without MPI_Finalize, and the job with it"
@@ -427,11 +436,13 @@ class Job:
         return bool(ended)
 
     def _unheard(self) -> None:
-        """By another thread: this one has to read on, or the launcher would not end."""
+        """End the job in another thread: the one that calls this must read on, or the launcher
+        would not end."""
         threading.Thread(target=self.stop, args=(signal.SIGTERM,), daemon=True).start()
 
     def _ask(self, signum: int) -> None:
-        """The programs here to end; a program whose parent was one, once that has ended."""
+        """Send the signal to the programs on this host; to a program that was started by one when
+        that one has ended."""
         asked: set[Path] = set()
 
         def ended() -> bool:
@@ -445,7 +456,7 @@ class Job:
         _wait(ended)
 
     def _end(self) -> None:
-        """End what is left of it, and wait until that is gone."""
+        """Kill what is left of the job, and wait until it is gone."""
         with self._lock:
             self._end_ranks()
             if self._launcher is not None and self._launcher.poll() is None:
@@ -462,7 +473,7 @@ class Job:
                 self._held = -1
 
     def _nobody_left(self) -> bool:
-        """All are killed."""
+        """Kill all processes; return whether there were none."""
         left = list(self._processes())
         for process in left:
             send(process, signal.SIGKILL)
@@ -472,7 +483,7 @@ class Job:
         return marked(FOLDER, str(self.folder))
 
     def _end_ranks(self) -> None:
-        """Stop them, so that nothing new comes, look what they share, kill them."""
+        """Stop the ranks, so that nothing new appears, collect their segments, and kill them."""
         ranks = [process for process in self._processes() if is_rank(process)]
         for rank in ranks:
             send(rank, signal.SIGSTOP)
@@ -482,7 +493,7 @@ class Job:
             send(rank, signal.SIGKILL)
 
     def _end_launcher(self, launcher: subprocess.Popen[bytes]) -> None:
-        """Ask it to, and end the ranks that it still starts."""
+        """Ask the launcher to end, and kill the ranks that it still starts."""
         launcher.terminate()
         self.tell(signal.SIGCONT)
 
@@ -494,20 +505,20 @@ class Job:
 
 
 def _wait(over: Callable[[], bool]) -> None:
-    """Until it is, or the time is, or a second signal says that nobody wants to wait."""
+    """Wait until `over` returns True, a limit of time passes, or a second signal ends the wait."""
     limit = time.monotonic() + _ASKED_SECONDS
     while not over() and time.monotonic() < limit and not _signals.again.is_set():
         time.sleep(0.01)
 
 
 def _begin() -> None:
-    """In the launcher."""
+    """Prepare the launcher's process."""
     signal.signal(signal.SIGTTIN, signal.SIG_DFL)
     end_with_parent()
 
 
 def _once(words: str) -> str:
-    """What several ranks have said alike, of the first of them."""
+    """Return what several ranks have said alike only once, in the words of the first."""
     said: dict[str, str] = {}
     for line in words.splitlines(keepends=True):
         said.setdefault(_RANK_PREFIX.sub("", line), line)
@@ -515,7 +526,8 @@ def _once(words: str) -> str:
 
 
 def lives(folder: Path) -> bool:
-    """Does a process hold the lock of this job's folder, or have the folder in its environment?"""
+    """Return whether a process holds the lock of this job's folder, or has the folder in its
+    environment."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         lock = os.open(folder / LOCK, flags)
@@ -532,8 +544,8 @@ def lives(folder: Path) -> bool:
 
 
 def last_words(text: str) -> None:
-    """Say it before this rank ends its job: a launcher may drop what it has not passed on by then,
-    so in a job of the command, on the host that started it, it takes another way."""
+    """Print a text before this rank ends its job. A launcher may drop output that it has not passed
+    on by then, so in a job of the command, on the host that started it, the text goes to a file."""
     folder = Path(os.environ.get(FOLDER) or "/nowhere")
     ours = folder.is_dir()
     with open(folder / _LAST_WORDS, "a") if ours else nullcontext(sys.stderr) as out:
