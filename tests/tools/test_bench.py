@@ -106,7 +106,7 @@ def test_refused(words, capsys):
         (["--plot", "p.doc"], "--plot: expected a name that ends in .png, .pdf or .svg"),
         (["-n", "10000000"], "-n: expected 1 to"),
         (["--mpiexec-args", "'a"], "--mpiexec-args: expected words as for a shell"),
-        (["--warmup", "-1"], "--warmup: -1 is not in the range 0<=x<="),
+        (["--warmup", "-1"], "--warmup: -1 is not in the range x>=0"),
         (["--frobnicate"], "--frobnicate"),
         (["--json"], "--json"),
         (["surplus"], "surplus"),

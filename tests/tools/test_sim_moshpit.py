@@ -334,7 +334,7 @@ def test_many_peers():
 @pytest.mark.parametrize(
     ("words", "complaint"),
     (
-        (["--peers", "0"], "--peers: 0 is not in the range 1<=x"),
+        (["--peers", "0"], "--peers: 0 is not in the range x>=1"),
         (["--peers", "8,many"], "--peers: 'many' is not a valid integer"),
         (["--p", "1"], "--p: 1.0 is not in the range 0<=x<1"),
         (["--p", "0,1.5"], "--p: 1.5 is not in the range"),
@@ -343,8 +343,8 @@ def test_many_peers():
         (["--grid", "0x8"], "--grid: grid: sides: expected 1 to 4294967295, got 0"),
         (["--grid", "2x" * 16 + "2"], "--grid: grid: expected 1 to 16 axes, got 17"),
         (["--grid", "big"], '--grid: grid: expected "auto" or sides such as "32x32"'),
-        (["--restarts", "0"], "--restarts: 0 is not in the range 1<=x"),
-        (["--rounds", "0"], "--rounds: 0 is not in the range 1<=x"),
+        (["--restarts", "0"], "--restarts: 0 is not in the range x>=1"),
+        (["--rounds", "0"], "--rounds: 0 is not in the range x>=1"),
         (["--methods", "moshpit,magic"], "--methods: 'magic' is not one of 'moshpit', "),
         (["--keys", "golden"], "--keys: 'golden' is not one of 'static', 'dynamic'"),
         (["--losses", "all"], "--losses: 'all' is not one of 'void', 'absent'"),

@@ -44,7 +44,7 @@ _add(
         "python",
         "calls of Python, timed there, or of C; or both",
     ),
-    options.algorithm(options.ALGORITHMS),
+    options.algorithm(environment.ALGORITHMS),
 )
 
 _add(
@@ -60,7 +60,7 @@ _add(
         "no copies in or out: deposits and results stay in the library's memory (mpi has no such "
         "way)",
     ),
-    options.algorithm(options.ALGORITHMS),
+    options.algorithm(environment.ALGORITHMS),
     option(
         "--link-gbps",
         values.NOT_NEGATIVE,

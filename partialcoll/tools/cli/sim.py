@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from .. import environment
 from ..bench.train.strategies import SIMULATED
 from ..sim import network
 from . import options, values
@@ -57,7 +58,7 @@ _add(
         "distribution of the latency around L: constant, exponential, uniform:W, lognormal:S",
         metavar="D",
     ),
-    options.algorithm(options.ALGORITHMS[1:]),
+    options.algorithm(environment.ALGORITHMS[1:]),
     options.seed("of latencies and draws"),
 )
 

@@ -17,6 +17,8 @@ import click
 from ..._core import launch
 from ...errors import Error
 
+_MOST = 10**15
+
 
 class Number(click.FloatRange):
     """A finite number in a range. click's own type accepts infinity and "nan"."""
@@ -25,6 +27,16 @@ class Number(click.FloatRange):
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+class Count(click.IntRange):
+    """A whole number from `min` on, up to a limit that is beyond every machine."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        number = super().convert(value, param, ctx)
+        if number > _MOST:
+            self.fail(f"{value} is not in the range {self.min}<=x<={_MOST}.", param, ctx)
         return number
 
 
@@ -89,8 +101,7 @@ class OutputFile(click.ParamType):
         return value
 
 
-_MOST = 10**15  # of anything that is counted
-POSITIVE_INT, WHOLE = click.IntRange(1, _MOST), click.IntRange(0, _MOST)
+POSITIVE_INT, WHOLE = Count(1), Count(0)
 RANKS, SEED = click.IntRange(1, 2**31 - 1), click.IntRange(0, 2**64 - 1)
 BITS = click.IntRange(2, 16)
 NOT_NEGATIVE, POSITIVE = Number(0), Number(0, min_open=True)
