@@ -11,13 +11,12 @@ others. Outside of a job it starts one. Needs torch (exit status 2 without it).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from lib.job import count, experiment
-from lib.training import Method, Ours, by_turns
+from lib.training import PLAIN, Method, Ours, by_turns
 
 COLUMNS = ("method", "ranks", "parameters", "tensors", "step_ms", "added_us", "percent_of_10_ms")
 
@@ -25,7 +24,7 @@ COLUMNS = ("method", "ranks", "parameters", "tensors", "step_ms", "added_us", "p
 class ByHand(Method):
     """The loop that a user would write on a handle."""
 
-    sgd: ClassVar[Mapping[str, float]] = {"lr": 1e-4}
+    sgd = PLAIN
 
     def __init__(self, model: Any, comm: Any) -> None:
         import torch
@@ -75,7 +74,7 @@ class ByHand(Method):
 class Adapter(Ours):
     """The wrapped optimizer."""
 
-    sgd: ClassVar[Mapping[str, float]] = {"lr": 1e-4}
+    sgd = PLAIN
 
     def backward(self, x: Any, y: Any) -> None:
         loss(list(self.model), x).backward()

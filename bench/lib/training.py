@@ -11,6 +11,8 @@ from typing import Any, Callable, ClassVar
 
 from partialcoll.tools.bench.turns import meet
 
+PLAIN = {"lr": 1e-4}  # without momentum, which costs a step as much again
+
 
 class Method:
     """A way to train; `step` computes the gradient of some samples and applies everybody's."""

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from lib.job import count, experiment
-from lib.training import Method, Ours
+from lib.training import PLAIN, Method, Ours
 
 from partialcoll.tools import report
 from partialcoll.tools.bench.train.strategies import STRATEGIES, make
@@ -31,6 +31,18 @@ COLUMNS = report.columns(
     "strategy ranks parameters batch_ms torch_step_ms step_ms more_ms wait_ms exposed_percent "
     "communications"
 )
+
+
+class Alone(Method):
+    """torch's optimizer."""
+
+    sgd = PLAIN
+
+
+class Wrapped(Ours):
+    """The wrapped optimizer."""
+
+    sgd = PLAIN
 
 
 def block(method: Method, given: SimpleNamespace) -> tuple[float, float]:
@@ -59,7 +71,7 @@ def beside(name: str, options: SimpleNamespace, comm: Any) -> dict[str, Any]:
 
     torch.manual_seed(0)
     model = torch.nn.ParameterList(torch.randn(options.parameters).chunk(options.tensors))
-    methods = (Method(model, comm), Ours(model, comm, make(name, options, options.topology)))
+    methods = (Alone(model, comm), Wrapped(model, comm, make(name, options, options.topology)))
     blocks = [[block(method, options) for method in methods] for _ in range(options.iters + 1)]
     meet(comm)
     # Without the first blocks, which touched the memory.
