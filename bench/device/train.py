@@ -23,7 +23,7 @@ import torch.nn.functional as F
 import partialcoll.torch as pct
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from lib.resnet import resnet18
+from lib.training import resnet18
 
 CLASSES = 10
 STRATEGIES = {"allreduce": pct.Allreduce, "eager": lambda: pct.Eager("solo")}

@@ -33,7 +33,7 @@ COLUMNS = report.columns(
 )
 
 
-class Alone(Method):
+class PlainTorch(Method):
     """torch's optimizer."""
 
     sgd = PLAIN
@@ -71,7 +71,7 @@ def beside(name: str, options: SimpleNamespace, comm: Any) -> dict[str, Any]:
 
     torch.manual_seed(0)
     model = torch.nn.ParameterList(torch.randn(options.parameters).chunk(options.tensors))
-    methods = (Alone(model, comm), Wrapped(model, comm, make(name, options, options.topology)))
+    methods = (PlainTorch(model, comm), Wrapped(model, comm, make(name, options, options.topology)))
     blocks = [[block(method, options) for method in methods] for _ in range(options.iters + 1)]
     meet(comm)
     # Without the first blocks, which touched the memory.

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, Callable, ClassVar
 
 from lib.job import count, experiment
-from lib.training import DDP, network
+from lib.training import DDP, network, resnet18
 
 from partialcoll.tools.cli import options
 
@@ -79,7 +79,7 @@ def all_reduce(comm: Any, group: Any, size: int, turns: int) -> dict[str, Any]:
     return row
 
 
-class Step(DDP):
+class SmallSteps(DDP):
     """Steps that keep what the backends round differently small."""
 
     sgd: ClassVar[Mapping[str, float]] = {"lr": 1e-3}
@@ -93,7 +93,7 @@ def ddp_step(
     import torch
 
     draws = [torch.Generator().manual_seed(comm.rank) for _ in range(2)]
-    methods = [Step(model, comm, process_group=one) for one in (None, group)]
+    methods = [SmallSteps(model, comm, process_group=one) for one in (None, group)]
 
     def step(which: int) -> None:
         methods[which].step(*(torch.randn(shape, generator=draws[which]) for shape in shapes))
@@ -109,7 +109,6 @@ def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
     """Everything; rows. Collective."""
     import torch
     import torch.distributed as dist
-    from lib.resnet import resnet18
 
     import partialcoll.torch  # noqa: F401
 
