@@ -85,7 +85,8 @@ static int gossip_open_window(struct communicator *communicator, const void *com
                               struct gossip_memory *memory)
 {
     communicator_free_windows(communicator);
-    int rc = shared_window_open(communicator, comm, memory->layout.bytes, &memory->window);
+    int rc =
+        shared_window_open(communicator, comm, memory->layout.bytes, &memory->window);
     return rc == PCOLL_OK ? agree_outcome(communicator, gossip_memory_clear(memory))
                           : rc;
 }
@@ -241,7 +242,8 @@ static int gossip_begin_close(struct object *p)
 {
     pcoll_gossip *gossip = gossip_of(p);
     if (gossip->spent) /* NULL: closed before a rank died */
-        communicator_spend_window(gossip->base.communicator, gossip->memory->window, &gossip->spent);
+        communicator_spend_window(gossip->base.communicator, gossip->memory->window,
+                                  &gossip->spent);
     return communicator_closed(gossip->base.communicator, p);
 }
 
