@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Schedule builders, one per file. Each adds its operations for one endpoint to a
- * schedule and returns the operation that ends its part; none knows how operations are
- * carried out.
+ * Schedule builders. Each adds the operations of one endpoint to a schedule and returns
+ * the operation that ends its part. How operations are executed is defined elsewhere.
  */
 #ifndef PCOLL_ALGORITHMS_H
 #define PCOLL_ALGORITHMS_H
@@ -16,99 +15,101 @@ enum { MAX_ACTIVATION_EDGES = 32, MAX_TEMPS = 16 };
 
 /* The buffers that operations name. */
 enum round_buffer {
-    BUFFER_DEPOSIT,      /* what the members of the endpoint have handed in */
-    BUFFER_CONTRIBUTION, /* frozen at the activation */
+    BUFFER_DEPOSIT,      /* The deposits of the endpoint's members. */
+    BUFFER_CONTRIBUTION, /* Their sum, frozen at the activation. */
     BUFFER_RESULT,
-    BUFFER_TEMP, /* the first of the temporaries */
+    BUFFER_TEMP, /* The first of the temporaries. */
     BUFFERS = BUFFER_TEMP + MAX_TEMPS
 };
 
 /* The operations of the activation that its executor must know. */
 struct activation {
-    int start;  /* event: this endpoint starts the round itself (N0) */
-    int force;  /* event: so does it, and activates the others; start, or one of its own
-                 */
-    int active; /* the round is active here (N1): the data part goes after it */
+    int start;  /* Event: this endpoint starts the round itself (N0). */
+    int force;  /* Event: the same, and it activates the others. It may equal start. */
+    int active; /* The round is active here (N1). The data part follows it. */
     int edges;
-    int from[MAX_ACTIVATION_EDGES]; /* control receive of each in-edge */
+    int from[MAX_ACTIVATION_EDGES]; /* By in-edge: the control receive. */
 };
 
-/* Broadcast of an activation from any endpoint to all. Steps <= ceil(log2 P) hops. */
+/* Build the broadcast of an activation from any endpoint to all, in ceil(log2 P) hops at
+ * most. */
 void build_activation(struct sched *s, uint32_t rank, uint32_t size,
                       struct activation *a);
-/* No broadcast: every endpoint starts by itself. */
+/* Build no broadcast: every endpoint starts by itself. */
 void build_own_activation(struct sched *s, struct activation *a);
-/* Every endpoint starts by itself, and one that is forced activates all. */
+/* Build both: every endpoint starts by itself, and one that is forced activates all. */
 void build_forced_activation(struct sched *s, uint32_t rank, uint32_t size,
                              struct activation *a);
 
-/* In-edge k of the activation comes from this endpoint. */
+/* Return the endpoint at which an in-edge of the activation begins. */
 uint32_t activation_source(uint32_t rank, uint32_t size, int edge);
-/* Number of in-edges (and out-edges): ceil(log2 size). */
+/* Return the number of in-edges, and of out-edges: ceil(log2 size). */
 int activation_edges(uint32_t size);
 
-/* What an operation NATIVE is about, beside the buffers of the handle from 0. */
+/* The part of an operation NATIVE: a buffer of the handle, or this. */
 enum { NATIVE_HEADER = -1 };
 
-/* As users write them, "auto" first; NULL-terminated, by enum pcoll_algorithm. */
+/* The names that users write, by enum pcoll_algorithm; NULL-terminated. */
 extern const char *const algorithm_names[];
-/* Its number, or -1. */
+/* Return the number of an algorithm, or -1. */
 int algorithm_by_name(const char *name);
 
-/* How a handle's data part is done, and what memory that takes. */
+/* How the data part of a handle's rounds is done, and the memory that it takes. */
 struct algorithm_plan {
-    enum pcoll_algorithm algorithm; /* not PCOLL_ALGORITHM_AUTO */
+    enum pcoll_algorithm algorithm; /* Not PCOLL_ALGORITHM_AUTO. */
     int temps;
-    uint32_t pieces;  /* a temporary holds one of so many slices; 0: everything */
-    uint32_t padded;  /* each of so many slices must be as long as a header, and there
-                         must be room for one behind the last; 0: no such wish */
-    uint32_t chains;  /* ring: parts that go round side by side */
-    int native_parts; /* native: buffers of the handle */
+    uint32_t pieces; /* Slices, of which a temporary holds one; 0: it holds all data. */
+    uint32_t padded; /* Slices that must each be as long as a header; 0: any length. */
+    uint32_t chains; /* ring: parts that are reduced concurrently. */
+    int native_parts; /* native: buffers of the handle. */
 };
 
-/* For `size` endpoints and so many bytes of data. */
+/* Plan for `size` endpoints and `bytes` bytes of data. */
 void algorithm_plan(enum pcoll_algorithm algorithm, uint32_t size, size_t bytes,
                     struct algorithm_plan *plan);
 
-/* About how many operations that is for one endpoint. */
+/* Return the approximate number of operations of one endpoint. */
 uint32_t algorithm_operations(const struct algorithm_plan *plan, uint32_t size);
 
 /*
- * Allreduce after `active`: freezes the contribution, leaves the result in
- * BUFFER_RESULT. A copy from BUFFER_DEPOSIT freezes, if it is the first, and waits until
- * its slice of the contribution is there. Data edges are numbered from 0; at most DATA_EDGES of them.
+ * Build an allreduce that follows `active`. It freezes the contribution and leaves the
+ * result in BUFFER_RESULT. The first copy from BUFFER_DEPOSIT freezes; each waits until
+ * its slice of the contribution is gathered. Data edges are numbered from 0 to
+ * DATA_EDGES - 1.
  */
 enum { DATA_EDGES = 34 };
 int build_allreduce(struct sched *s, uint32_t rank, uint32_t size, int active,
                     const struct algorithm_plan *plan);
 
-/* The builders behind it; `freeze` is the operation that freezes the contribution. */
+/* The builder of each algorithm. `freeze` is the operation that freezes. */
 typedef int allreduce_builder(struct sched *s, uint32_t rank, uint32_t size, int freeze,
                               const struct algorithm_plan *plan);
 allreduce_builder build_allreduce_recdbl, build_allreduce_rabenseifner,
     build_allreduce_ring, build_allreduce_native;
 
-/* One endpoint alone: its contribution is the result. The end of the round. */
+/* Build the data part of a single endpoint: its contribution is the result. */
 int build_allreduce_alone(struct sched *s, int freeze);
 
-/* A butterfly among the members of a group, by their places in its list. */
+/* A butterfly among the members of a group. Members are numbered by their position in the
+ * group's list. */
 struct butterfly_plan {
     uint32_t members, position;
-    uint32_t pieces;   /* of the own part; 0: it is empty */
-    const bool *empty; /* by member: its part */
+    uint32_t pieces;   /* Of this member's part; 0: it is empty. */
+    const bool *empty; /* By member: its part is empty. */
 };
 
-/* The edges of its notices, and of what is fetched after them. */
+/* The edges of notices, and of the fetches that follow them. */
 enum butterfly_edge { BUTTERFLY_INPUT, BUTTERFLY_RESULT };
 
-/* `start`: the event after which the own input may be read. scratch: three for each
- * member. Returns the operation that ends the round. REDUCE and "average" name their
- * piece as a slice of the own part, REDUCE its member as peer. */
+/* Build a butterfly. `start` is the event after which this member's input may be read;
+ * `scratch` has room for three operations of each member. The slice of REDUCE and of
+ * "average" is the piece of this member's part; the peer of REDUCE is the member whose
+ * input it adds. */
 int build_butterfly(struct sched *s, const struct butterfly_plan *plan, int start,
                     int *scratch);
 
-/* Endpoints beyond the largest power of two fold into the first ones: the size of what
- * is left. */
+/* Return the largest power of two up to size. The endpoints beyond it fold into the first
+ * ones. */
 uint32_t largest_power_of_two(uint32_t size);
 
 #endif

@@ -16,8 +16,8 @@ static int control_refuse(const struct control *c, uint32_t source, const char *
  * domain. */
 static bool control_leads(const struct placement *p, uint64_t about, uint32_t rank)
 {
-    return about < p->ranks && p->domain[about] < p->domains &&
-           p->leader[p->domain[about]] == rank;
+    return about < p->ranks && placement_domain(p, about) < p->domains &&
+           placement_leader(p, placement_domain(p, about)) == rank;
 }
 
 /* The sender must be at the other end of an edge of the activation to this endpoint. */
@@ -40,7 +40,7 @@ static int control_decode_report(const struct endpoint *endpoint,
                               .drawn = (uint32_t)c->value[0],
                               .overdue = (uint32_t)(c->value[1] >> 32)};
     m->starter = (uint32_t)c->value[1];
-    m->endpoint = p->domain[m->source];
+    m->endpoint = placement_domain(p, m->source);
     m->report = r;
     if (!endpoint->drives || !endpoint->trigger.reports_sent ||
         !control_leads(p, m->source, m->source))
@@ -49,7 +49,7 @@ static int control_decode_report(const struct endpoint *endpoint,
         (r.arrived && r.arrived < r.drawn))
         return control_refuse(c, m->source, "how many ranks have come");
     if (m->starter != ROUND_NOBODY &&
-        (m->starter >= p->ranks || p->domain[m->starter] != m->endpoint))
+        (m->starter >= p->ranks || placement_domain(p, m->starter) != m->endpoint))
         return control_refuse(c, m->source, "who has started it");
     return c->round > endpoint->engine.current + 1
                ? control_refuse(c, m->source, "its round")

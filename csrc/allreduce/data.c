@@ -15,19 +15,23 @@ struct data_view {
     size_t begin, end; /* Offsets in the payload. */
 };
 
+static bool data_is_temporary(int buffer)
+{
+    return buffer >= BUFFER_TEMP;
+}
+
 static struct data_view data_view_of(const struct round_data *d, int buffer,
                                      const struct slice *slice)
 {
     const struct payload *p = &d->shape->payload;
     const struct data_buffer *b = &d->buffers[buffer];
-    struct data_view v = {.header = b->header,
-                          .data = b->memory + d->shape->header_bytes,
-                          .end = p->bytes};
+    struct data_view v = {
+        .header = b->header, .data = b->data - b->displaced, .end = p->bytes};
     if (slice->of) {
         v.begin = payload_cut(p, slice->begin, slice->of);
         v.end = payload_cut(p, slice->end, slice->of);
     }
-    if (buffer < BUFFER_TEMP || !d->plan.pieces)
+    if (!data_is_temporary(buffer) || !d->plan.pieces)
         v.data += v.begin;
     return v;
 }
@@ -40,22 +44,23 @@ static bool data_is_null(const struct round_data *d, const struct round_header *
 struct message data_outgoing(struct round_data *d, const struct op *op)
 {
     struct data_view v = data_view_of(d, op->a, &op->slice);
-    size_t bytes = v.end - v.begin, header = d->shape->header_bytes;
+    size_t bytes = v.end - v.begin;
     bool null = data_is_null(d, v.header), before = op->header == HEADER_BEFORE;
     if (op->header == HEADER_NONE)
         return (struct message){v.data, null ? 0 : bytes};
-    if (null && op->a == BUFFER_CONTRIBUTION) /* It has no data. */
-        return (struct message){v.header, header};
-    void *place = before ? v.data - header : v.data + bytes;
-    if (place != v.header)
-        memcpy(place, v.header, header);
+    size_t header = round_header_encode(v.header, d->shape->ranks);
+    char *encoded = (char *)v.header + d->shape->header_bytes - header;
     if (null)
-        return (struct message){place, header};
+        return (struct message){encoded, header};
+    char *place = before ? v.data - header : v.data + bytes;
+    if (place != encoded)
+        memcpy(place, encoded, header);
     return (struct message){before ? place : v.data, header + bytes};
 }
 
 struct message data_incoming(struct round_data *d, const struct op *op)
 {
+    d->buffers[op->out].displaced = 0;
     struct data_view v = data_view_of(d, op->out, &op->slice);
     size_t bytes = v.end - v.begin, header = d->shape->header_bytes;
     if (op->header == HEADER_NONE)
@@ -67,50 +72,51 @@ struct message data_incoming(struct round_data *d, const struct op *op)
 size_t data_message_bytes(const struct round_data *d, const struct op *op)
 {
     struct data_view v = data_view_of(d, BUFFER_RESULT, &op->slice);
-    return v.end - v.begin + (op->header == HEADER_NONE ? 0 : d->shape->header_bytes);
+    return v.end - v.begin + (op->header == HEADER_NONE ? 0 : ROUND_WIRE_BYTES);
 }
 
-/* Return the header of a message that came. A null message is nothing but a header. */
-static struct round_header *data_find_header(const struct round_data *d,
-                                             const struct op *op,
-                                             const struct data_view *v, size_t bytes)
+/* Return the length of the header of a message that was received. One after the data
+ * tells it; one before the data is as long as the message allows, which is unambiguous
+ * because slices with headers before them are at least as long as a header
+ * (plan.padded). */
+static size_t data_header_length(const struct round_data *d, const struct op *op,
+                                 const char *message, size_t bytes, size_t data)
 {
-    size_t header = d->shape->header_bytes;
-    if (op->header == HEADER_NONE)
-        return v->header;
-    if (op->header == HEADER_BEFORE)
-        return (struct round_header *)(v->data - header);
-    return (struct round_header *)(v->data + (bytes > header ? bytes - header : 0));
+    if (op->header == HEADER_AFTER)
+        return round_header_encoded_bytes(message + bytes - ROUND_WIRE_BYTES,
+                                          d->shape->ranks);
+    bool is_short = bytes == ROUND_WIRE_BYTES || bytes == ROUND_WIRE_BYTES + data;
+    return is_short ? ROUND_WIRE_BYTES : d->shape->header_bytes;
 }
 
 int data_received(struct round_data *d, const struct op *op, size_t bytes,
                   uint64_t round)
 {
+    struct data_buffer *b = &d->buffers[op->out];
     struct data_view v = data_view_of(d, op->out, &op->slice);
-    size_t header = op->header == HEADER_NONE ? 0 : d->shape->header_bytes;
-    size_t full = header + v.end - v.begin;
-    struct round_header *h = data_find_header(d, op, &v, bytes);
-    if (bytes != header && bytes != full)
-        return fail(
-            PCOLL_EPROTOCOL,
-            "rank %d sent a message of %zu bytes where %zu or %zu were expected",
-            op->peer, bytes, header, full);
-    int rc = header ? round_header_check(h, d->shape->ranks, round) : PCOLL_OK;
-    if (rc == PCOLL_OK && bytes != (data_is_null(d, h) ? header : full))
+    size_t data = v.end - v.begin, most = d->shape->header_bytes, header = 0;
+    bool none = op->header == HEADER_NONE, before = op->header == HEADER_BEFORE;
+    const char *message = before ? v.data - most : v.data;
+    if (!none && bytes >= ROUND_WIRE_BYTES && bytes <= most + data)
+        header = data_header_length(d, op, message, bytes, data);
+    if ((bytes != header && bytes != header + data) || (!none && !header))
+        return fail(PCOLL_EPROTOCOL,
+                    "rank %d sent a message of %zu bytes where %zu bytes of data and a "
+                    "header of %d or %zu were expected",
+                    op->peer, bytes, data, none ? 0 : ROUND_WIRE_BYTES,
+                    none ? 0 : most);
+    size_t at = before ? 0 : bytes - header;
+    int rc = none ? PCOLL_OK
+                  : round_header_decode(b->header, message + at, header,
+                                        d->shape->ranks, round);
+    size_t expected = header + (data_is_null(d, b->header) ? 0 : data);
+    if (rc == PCOLL_OK && bytes != expected)
         return fail(PCOLL_EPROTOCOL,
                     "rank %d sent a message of %zu bytes with a header for %zu",
-                    op->peer, bytes, data_is_null(d, h) ? header : full);
-    if (rc == PCOLL_OK)
-        d->buffers[op->out].header = h;
+                    op->peer, bytes, expected);
+    if (before)
+        b->displaced = most - header;
     return rc;
-}
-
-/* Put the header of a buffer in front of its memory. */
-static struct round_header *data_own_header(struct round_data *d, int buffer)
-{
-    struct data_buffer *b = &d->buffers[buffer];
-    b->header = (struct round_header *)b->memory;
-    return b->header;
 }
 
 int data_reduce(struct round_data *d, const struct op *op)
@@ -128,8 +134,7 @@ int data_reduce(struct round_data *d, const struct op *op)
         memcpy(out.data, a.data, bytes);
     else if (!no_b && out.data != b.data)
         memcpy(out.data, b.data, bytes);
-    round_header_merge(data_own_header(d, op->out), a.header, b.header,
-                       d->shape->ranks);
+    round_header_merge(d->buffers[op->out].header, a.header, b.header, d->shape->ranks);
     return rc;
 }
 
@@ -137,7 +142,7 @@ void data_copy(struct round_data *d, const struct op *op)
 {
     struct data_view from = data_view_of(d, op->a, &op->slice);
     struct data_view to = data_view_of(d, op->out, &op->slice);
-    memcpy(data_own_header(d, op->out), from.header, d->shape->header_bytes);
+    round_header_copy(d->buffers[op->out].header, from.header, d->shape->ranks);
     if (!data_is_null(d, from.header))
         memcpy(to.data, from.data, from.end - from.begin);
     else if (d->plan.algorithm == PCOLL_ALGORITHM_NATIVE) /* MPI knows no null. */
@@ -180,7 +185,7 @@ struct native_call data_native(struct round_data *d, const struct op *op)
     if (op->out == NATIVE_HEADER)
         return data_native_header(d);
     const struct payload_part *part = &d->shape->payload.part[op->out];
-    char *data = d->buffers[BUFFER_RESULT].memory + d->shape->header_bytes;
+    char *data = d->buffers[BUFFER_RESULT].data;
     return (struct native_call){.data = data + part->offset,
                                 .count = part->count,
                                 .dtype = part->dtype,
@@ -207,18 +212,19 @@ int data_native_over(struct round_data *d, const struct op *op)
 void data_begin(struct round_data *d, struct round_header *contribution,
                 struct round_header *result)
 {
-    d->buffers[BUFFER_CONTRIBUTION] =
-        (struct data_buffer){(char *)contribution, contribution};
-    d->buffers[BUFFER_RESULT] = (struct data_buffer){(char *)result, result};
+    d->buffers[BUFFER_CONTRIBUTION] = (struct data_buffer){
+        .header = contribution, .data = message_payload(d->shape, contribution)};
+    d->buffers[BUFFER_RESULT] = (struct data_buffer){
+        .header = result, .data = message_payload(d->shape, result)};
 }
 
-/* Return the bytes of one temporary. */
+/* Bytes of a temporary: its header, room for one before the data, and after it. */
 static size_t data_temp_bytes(const struct round_shape *shape,
                               const struct algorithm_plan *plan)
 {
-    size_t piece = payload_longest_slice(&shape->payload, plan->pieces);
-    size_t bytes = plan->pieces ? shape->header_bytes + piece : shape->slot_bytes;
-    return (bytes + 4095) / 4096 * 4096;
+    size_t data = plan->pieces ? payload_longest_slice(&shape->payload, plan->pieces)
+                               : shape->payload.bytes;
+    return (3 * shape->header_bytes + data + 4095) / 4096 * 4096;
 }
 
 size_t data_bytes(const struct round_shape *shape, const struct algorithm_plan *plan)
@@ -237,9 +243,11 @@ int data_init(struct round_data *d, const struct round_shape *shape,
     if (bytes && !(d->memory = memory_allocate_pages(bytes)))
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", bytes);
     for (int i = 0; i < plan->temps; i++) {
-        d->buffers[BUFFER_TEMP + i].memory =
-            d->memory + i * data_temp_bytes(shape, plan);
-        round_header_clear(data_own_header(d, BUFFER_TEMP + i), shape->ranks, 0);
+        char *temp = d->memory + i * data_temp_bytes(shape, plan);
+        d->buffers[BUFFER_TEMP + i] =
+            (struct data_buffer){.header = (struct round_header *)temp,
+                                 .data = temp + 2 * shape->header_bytes};
+        round_header_clear(d->buffers[BUFFER_TEMP + i].header, shape->ranks, 0);
     }
     return PCOLL_OK;
 }

@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The data of a round: the buffers that the operations of a schedule name, the messages in them,
- * and the operations that need no other rank.
+ * The data part of a round: the buffers that the operations of a schedule name, where
+ * the messages lie in them, and the operations that need no other rank.
  *
- * Contribution and result are messages of the domain, header first. A temporary holds as much as
- * a message, each slice at its own place, or (plan.pieces) one slice after its header. Every slice
- * lies where it can be sent from, with the header of the round next to it: before it or after it,
- * in space of a slice that this endpoint has given away (the builders of schedules take care of
- * that), or in front of or after the whole message.
+ * Contribution and result are messages of the domain: header, payload, and room for
+ * another header. A temporary holds the whole payload, each slice at its own place, or
+ * (plan.pieces) one slice. It has room for a header before and after it.
  *
- * The value of an endpoint is null while no member has contributed. Then there is only a header,
- * in memory and on the wire.
+ * A slice is sent from where it lies, with the encoded header (protocol/round.h) next to
+ * it: after it, or before it, in space that belongs to a slice which this endpoint has
+ * given away (the builders ensure that), or in the room around the payload. A header
+ * before the data has one of two lengths, and the receive is posted for the longer one:
+ * after a short header the received data lies before its place, and it is read there.
  *
- * The driver uses all of this. The domain owns contribution and result.
+ * The value of an endpoint is null while none of its ranks has contributed. A null
+ * message is the encoded header alone.
+ *
+ * Only the driver uses this module, and the domain owns contribution and result.
  */
 #ifndef PCOLL_ALLREDUCE_DATA_H
 #define PCOLL_ALLREDUCE_DATA_H
@@ -22,8 +26,9 @@
 #include "transport/transport.h"
 
 struct data_buffer {
-    char *memory;                /* A message, header first. */
-    struct round_header *header; /* Header of the current content. */
+    struct round_header *header; /* Of what the buffer holds. */
+    char *data;                  /* The payload, or the slice if the plan has pieces. */
+    size_t displaced; /* Bytes by which the received data lies before its place. */
 };
 
 struct round_data {

@@ -17,11 +17,11 @@ static const struct policy_round *endpoint_trigger_open(struct endpoint *endpoin
 {
     struct endpoint_trigger *s = &endpoint->trigger;
     if (!s->open) {
-        struct round_draw draw = {.seed = endpoint->seed,
-                                  .slot = endpoint->base.slot,
-                                  .round = endpoint->engine.current,
-                                  .endpoints = endpoint->placement.domains};
-        round_trigger_open(&endpoint->policy, &draw, s->absences, &s->round);
+        struct policy_draw draw = {.seed = endpoint->seed,
+                                   .slot = endpoint->base.slot,
+                                   .round = endpoint->engine.current,
+                                   .endpoints = endpoint->placement.domains};
+        policy_open(&endpoint->policy, &draw, s->absences, &s->round);
         s->open = true;
     }
     return &s->round;
@@ -55,7 +55,8 @@ static int endpoint_trigger_report(struct endpoint *endpoint,
                                         (uint64_t)report->overdue << 32 | rank}};
     s->sent = *report;
     s->reports_sent[coordinator]++;
-    return t->ops->control(t, endpoint->placement.leader[coordinator], &message);
+    return t->ops->control(t, placement_leader(&endpoint->placement, coordinator),
+                           &message);
 }
 
 /* Count a report for the current round or the next one. Drop a report for an earlier round. */
@@ -299,7 +300,7 @@ static int endpoint_drain(struct endpoint *endpoint)
         endpoint->last_sent = true;
         for (int k = 0; k < endpoint->activation.edges; k++) {
             uint32_t peer = (p->index + ((uint32_t)1 << k)) % p->domains;
-            int rc = control_send(endpoint, p->leader[peer], CONTROL_LAST, k);
+            int rc = control_send(endpoint, placement_leader(p, peer), CONTROL_LAST, k);
             if (rc != PCOLL_OK)
                 return rc;
         }

@@ -34,8 +34,7 @@
 
 #include "domain/placement.h"
 #include "domain/segment.h"
-#include "protocol/round_trigger.h"
-#include "protocol/vote_count.h"
+#include "protocol/policy.h"
 #include "runtime/communicator.h"
 #include "schedule/engine.h"
 #include "allreduce/data.h"
@@ -57,7 +56,7 @@ enum closing {
 /*
  * What an endpoint knows about the start of its current round. It counts what its own members
  * have deposited. If a coordinator decides, the endpoint reports this count to the coordinator,
- * which adds up the reports (protocol/vote_count.h). protocol/round_trigger.h decides.
+ * which adds up the reports (protocol/policy.h, which decides, too).
  *
  * An endpoint sends a report whenever its count has grown; a report carries the whole count. A
  * report for the next round is kept, because its sender may be a round ahead. A report for a

@@ -161,7 +161,8 @@ static int endpoint_build_schedule(struct endpoint *endpoint)
     sched_end(endpoint->sched,
               build_allreduce(endpoint->sched, rank, size, endpoint->activation.active,
                               &endpoint->data.plan));
-    sched_map_peers(endpoint->sched, endpoint->placement.leader);
+    if (endpoint->placement.leader)
+        sched_map_peers(endpoint->sched, endpoint->placement.leader);
     return sched_commit(endpoint->sched)
                ?: engine_init(&endpoint->engine, endpoint->sched);
 }

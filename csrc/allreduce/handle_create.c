@@ -153,7 +153,7 @@ static uint32_t sharing_count_cores(const struct endpoint *endpoint)
 
 static int sharing_open_segment(struct endpoint *endpoint, size_t bytes, uint64_t fd)
 {
-    uint32_t leader = endpoint->placement.leader[endpoint->placement.index];
+    uint32_t leader = placement_leader(&endpoint->placement, endpoint->placement.index);
     if (!fd)
         return fail(PCOLL_ENOMEM, "rank %u could not make the memory of its domain",
                     leader);
@@ -218,7 +218,7 @@ int sharing_settle(struct communicator *c, struct endpoint *endpoint,
     if (rc == PCOLL_OK) {
         if (made == PCOLL_OK)
             made = shares ? sharing_settle_node(endpoint, options, &common, bytes,
-                                                fds[p->leader[p->index]])
+                                                fds[placement_leader(p, p->index)])
                           : sharing_settle_single(endpoint, options);
         rc = agree_outcome(c, made);
     }

@@ -31,7 +31,8 @@ static int stall_report_ask_all(struct endpoint *endpoint)
     int rc = PCOLL_OK;
     for (uint32_t i = 0; i < endpoint->placement.domains && rc == PCOLL_OK; i++)
         if (i != endpoint->placement.index)
-            rc = t->ops->control(t, endpoint->placement.leader[i], &question);
+            rc = t->ops->control(t, placement_leader(&endpoint->placement, i),
+                                 &question);
     return rc;
 }
 

@@ -21,6 +21,15 @@ static inline void bitset_clear(uint64_t *set, size_t words)
     memset(set, 0, words * sizeof *set);
 }
 
+/* Clear a set in allocated memory. Words that are zero already are not written, so that
+ * the memory of a large set that stays empty is never touched. */
+static inline void bitset_clear_sparse(uint64_t *set, size_t words)
+{
+    for (size_t i = 0; i < words; i++)
+        if (set[i])
+            set[i] = 0;
+}
+
 static inline void bitset_add(uint64_t *set, uint32_t bit)
 {
     set[bit / 64] |= (uint64_t)1 << (bit % 64);

@@ -16,7 +16,7 @@ int round_shape_init(struct round_shape *shape, uint32_t ranks,
         (struct round_shape){.ranks = ranks, .header_bytes = round_header_bytes(ranks)};
     int rc = payload_init(&shape->payload, buffers, nbuffers, make_user);
     shape->message_bytes = shape->header_bytes + shape->payload.bytes;
-    shape->slot_bytes = shape->message_bytes;
+    shape->slot_bytes = shape->message_bytes + shape->header_bytes;
     return rc;
 }
 
@@ -27,7 +27,7 @@ int round_shape_share(struct round_shape *shape, const struct round_shape *old)
         (struct round_shape){.ranks = old->ranks, .header_bytes = old->header_bytes};
     int rc = payload_share(&shape->payload, &old->payload);
     shape->message_bytes = shape->header_bytes + shape->payload.bytes;
-    shape->slot_bytes = shape->message_bytes;
+    shape->slot_bytes = shape->message_bytes + shape->header_bytes;
     return rc;
 }
 

@@ -23,7 +23,7 @@ struct round_shape {
     size_t header_bytes;
     struct payload payload;
     size_t message_bytes; /* header and payload */
-    size_t slot_bytes;    /* memory of a message, with the room behind it */
+    size_t slot_bytes;    /* of a message in memory, with room for a header after it */
     uint64_t *failed;     /* ranks that have died; NULL: none */
 };
 
@@ -149,8 +149,7 @@ int round_shape_init(struct round_shape *shape, uint32_t ranks,
 int round_shape_share(struct round_shape *shape, const struct round_shape *old);
 /* These ranks have died (a set of ranks; NULL: none). PCOLL_ENOMEM. */
 int round_shape_bury(struct round_shape *shape, const uint64_t *failed);
-/* Pad the payload, so that each of `slices` slices is at least as long as a header, and leave
- * room for one header behind the last. */
+/* Pad the payload, so that each of its `slices` slices is as long as a header. */
 void round_shape_pad(struct round_shape *shape, uint32_t slices);
 void round_shape_destroy(struct round_shape *shape);
 

@@ -29,7 +29,7 @@
  *   control    {round, phase, member}. Any member swaps OPEN to CLOSING (with a fabric, the
  *              leader's driver). After that only the closer, the member that finished the
  *              last chunk, or the driver of the fabric writes it: one at a time.
- *   descriptor One per member (protocol/descriptor.h). Its application swaps it to deposit,
+ *   descriptor One per member (protocol/member.h). Its application swaps it to deposit,
  *              join or leave; the closer swaps it to freeze.
  *   taken      {round, next chunk}. By swap. The closer sets it before REDUCING.
  *   done       Number of finished chunks. By addition. The closer sets it before REDUCING.
@@ -96,8 +96,8 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "protocol/descriptor.h"
-#include "protocol/round_trigger.h"
+#include "protocol/member.h"
+#include "protocol/policy.h"
 #include "domain/domain.h"
 #include "domain/placement.h"
 

@@ -2,7 +2,7 @@
 /* A domain continues where another one has stopped; see domain.h. */
 #include "domain/node.h"
 
-#include "protocol/recovery.h"
+#include "protocol/member.h"
 
 void node_copy_results(struct domain *d, struct domain *old, uint64_t round,
                        const struct round_header *last, uint32_t kept)

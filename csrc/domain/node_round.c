@@ -61,7 +61,7 @@ void node_write_live(struct node *n, const struct round_header *last)
 
 /*
  * Deciding. In a domain without a fabric every member can tell whether the open round may
- * start: the descriptors say which ranks have arrived, and protocol/round_trigger.h says what
+ * start: the descriptors say which ranks have arrived, and protocol/policy.h says what
  * follows from that. (With a fabric the endpoint decides: allreduce/endpoint.h.)
  *
  * met: {round, time} at which the policy was first found met, for linger. The member that
@@ -86,9 +86,9 @@ static void node_read_view(const struct node *n, struct node_view *v)
 /* Find out what the round of this view asks for. */
 static void node_ask(const struct node *n, uint64_t round, struct node_view *v)
 {
-    struct round_draw draw = {
+    struct policy_draw draw = {
         .seed = n->seed, .slot = *n->hooks.slot, .round = round, .endpoints = 1};
-    round_trigger_open(&n->policy, &draw, v->absences, &v->round);
+    policy_open(&n->policy, &draw, v->absences, &v->round);
 }
 
 /* Find out what the open round asks for. Returns false if it has begun to close. The words of
@@ -350,7 +350,7 @@ static uint32_t node_freeze_all(struct node *n, uint64_t round, uint32_t initiat
     struct round_header *h = node_target(n, round);
     uint32_t parts = 0;
     round_header_clear(h, n->base.shape->ranks, round);
-    round_header_bury(h, n->base.shape->ranks, n->base.shape->failed);
+    round_header_add_failed(h, n->base.shape->ranks, n->base.shape->failed);
     for (uint32_t j = 0; j < n->members; j++) {
         int slot = node_freeze_member(n, j, h);
         if (slot != NO_SLOT)

@@ -72,11 +72,26 @@ static void placement_deal(struct placement *p, const uint64_t *hosts,
     }
 }
 
+/* No two ranks share memory, and none has died. */
+static int placement_init_identity(struct placement *p, uint32_t rank)
+{
+    p->member = malloc(sizeof *p->member);
+    if (!p->member)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", p->ranks);
+    p->member[0] = p->index = rank;
+    p->members = p->per_host = 1;
+    p->domains = p->ranks;
+    p->leads = true;
+    return PCOLL_OK;
+}
+
 int placement_init(struct placement *p, uint32_t rank, uint32_t ranks,
                    const uint64_t *hosts, const uint64_t *failed, uint32_t most)
 {
     CHECK(rank < ranks && !placement_has_failed(failed, rank));
     *p = (struct placement){.ranks = ranks};
+    if (!hosts && !failed)
+        return placement_init_identity(p, rank);
     p->leader = calloc(ranks, sizeof *p->leader);
     p->domain = calloc(ranks, sizeof *p->domain);
     p->member = calloc(ranks, sizeof *p->member);

@@ -1,16 +1,378 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The phases of a grouped allreduce, its messages, closing, and restarting without dead
- * ranks; see group_agent.h. */
-
+/* The phases of a grouped allreduce, finding the group of a round, messages, closing, and
+ * restarting without dead ranks; see group_agent.h. */
 #include "group/group_agent.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "base/check.h"
-#include "group/group_window.h"
 #include "runtime/communicator.h"
 
-int group_agent_leave(struct group *g)
+/* Finding the group of the next round. */
+
+enum { FIRST_PAUSE_NS = 200000, LAST_PAUSE_NS = 20000000 };
+
+/* The inquiry. */
+
+/* A stage has its answer. */
+static void group_matching_answered(struct group_inquiry *i,
+                                    enum group_inquiry_stage next)
+{
+    i->waits = false;
+    i->stage = next;
+}
+
+/* The query has its answer. Do not wait for ranks that have declared themselves and then
+ * left. */
+static void group_matching_found_all(struct group *g)
+{
+    struct group_inquiry *i = &g->inquiry;
+    int64_t now = g->clock.time;
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < i->found; k++) {
+        struct match_entry entry = i->entries[k];
+        if (entry.peer == g->window->rank ||
+            membership_takes_part(&g->membership, entry.peer, g->round))
+            i->entries[kept++] = entry;
+    }
+    i->found = kept;
+    CHECK(i->found <= g->membership.ranks && i->stage == INQUIRY_QUERY);
+    match_candidates(&g->match, now, i->entries, i->found);
+    if (i->counted >= membership_count(&g->membership, g->round))
+        match_expect(&g->match, now, i->found);
+    group_matching_answered(i, INQUIRY_COUNT);
+    i->at = now + i->pause;
+    i->pause = 2 * i->pause < LAST_PAUSE_NS ? 2 * i->pause : LAST_PAUSE_NS;
+}
+
+/* Begin the next stage, and go on with its answer if the directory is near. */
+static int group_matching_inquire_next(struct group *g)
+{
+    struct group_key key = {g->round, group_agent_line(g)};
+    struct group_inquiry *i = &g->inquiry;
+    int32_t more = i->counted_self ? 0 : 1;
+    bool answered = false;
+    int rc = PCOLL_OK;
+    i->waits = true;
+    switch (i->stage) {
+    case INQUIRY_DECLARE:
+        rc = group_window_request_declare(g, &key, i->time, &answered);
+        if (rc == PCOLL_OK && answered)
+            group_matching_answered(i, INQUIRY_COUNT);
+        break;
+    case INQUIRY_COUNT:
+        i->counted_self = true;
+        rc = group_window_request_count(g, g->round, more, &i->counted, &answered);
+        if (rc == PCOLL_OK && answered)
+            group_matching_answered(i, INQUIRY_QUERY);
+        break;
+    case INQUIRY_QUERY:
+        i->found = 0;
+        rc = group_window_request_query(g, &key, i->entries, &i->found, &answered);
+        if (rc == PCOLL_OK && answered)
+            group_matching_found_all(g);
+        break;
+    }
+    return rc;
+}
+
+static int group_matching_inquire(struct group *g)
+{
+    int rc = PCOLL_OK;
+    CHECK(g->phase == PHASE_MATCHING);
+    while (rc == PCOLL_OK && !g->inquiry.waits && g->clock.time >= g->inquiry.at &&
+           g->match.state != MATCH_FORMED)
+        rc = group_matching_inquire_next(g);
+    return rc;
+}
+
+static int group_matching_withdraw(struct group *g)
+{
+    uint32_t all;
+    bool answered;
+    CHECK(g->phase == PHASE_MATCHING);
+    if (!g->inquiry.counted_self)
+        return PCOLL_OK;
+    g->inquiry.counted_self = false;
+    return group_window_request_count(g, g->round, -1, &all, &answered);
+}
+
+static int64_t group_matching_inquiry_alarm(const struct group *g)
+{
+    CHECK(!g->inquiry.waits || g->dynamic);
+    return g->inquiry.waits ? INT64_MAX : g->inquiry.at;
+}
+
+/* The inquiry: answers from another node. An answer to an earlier round, or one that
+ * nothing waits for, is dropped. */
+
+static bool group_matching_is_awaited(const struct group *g,
+                                      const struct group_message *m,
+                                      enum group_inquiry_stage stage)
+{
+    return g->phase == PHASE_MATCHING && m->round == g->round && g->inquiry.waits &&
+           g->inquiry.stage == stage;
+}
+
+/* Answers of a directory on another node. */
+static void group_matching_on_counted(struct group *g, const struct group_message *m)
+{
+    enum group_inquiry_stage stage = m->counts ? INQUIRY_COUNT : INQUIRY_DECLARE;
+    if (!group_matching_is_awaited(g, m, stage))
+        return;
+    g->inquiry.counted = m->count; /* 0 after DECLARE. */
+    group_matching_answered(&g->inquiry, stage + 1);
+}
+
+static void group_matching_on_found(struct group *g, const struct group_message *m)
+{
+    struct group_inquiry *i = &g->inquiry;
+    if (!group_matching_is_awaited(g, m, INQUIRY_QUERY))
+        return;
+    for (uint32_t k = 0; k < m->entries && i->found < g->membership.ranks; k++)
+        i->entries[i->found++] = m->entry[k];
+    if (i->found >= m->count)
+        group_matching_found_all(g);
+}
+
+/* Candidates. */
+
+uint32_t group_matching_live_on_line(struct group *g)
+{
+    uint32_t axis = grid_axis(&g->grid, g->round), count = 0;
+    uint64_t line = group_agent_line(g);
+    for (uint32_t r = 0; r < g->membership.ranks; r++)
+        if (r == g->window->rank ||
+            (membership_takes_part(&g->membership, r, g->round) &&
+             grid_line(&g->grid, g->cells[r], axis) == line))
+            g->matching.line[count++] = r;
+    CHECK(count >= 1 && count <= g->membership.ranks);
+    return count;
+}
+
+/* Return the time of day, which orders the ranks of different hosts. Simulated ranks
+ * share a clock. */
+static int64_t group_matching_wall_clock(const struct group *g)
+{
+    struct timespec t;
+    if (!g->communicator->progress)
+        return g->clock.time;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static void group_matching_offer_line(struct group *g)
+{
+    struct group_matching *m = &g->matching;
+    uint32_t count = group_matching_live_on_line(g);
+    for (uint32_t i = 0; i < count; i++)
+        m->candidates[i] = (struct match_entry){.peer = m->line[i]};
+    match_candidates(&g->match, g->clock.time, m->candidates, count);
+    match_expect(&g->match, g->clock.time, count);
+}
+
+static int group_matching_begin(struct group *g)
+{
+    struct group_matching *m = &g->matching;
+    CHECK(g->phase == PHASE_MATCHING &&
+          g->membership.entries[g->window->rank].status == MEMBER_LIVE);
+    struct match_goal goal = {
+        .round = g->round,
+        .key = group_agent_line(g),
+        .time = g->dynamic ? group_matching_wall_clock(g) : 0,
+        .max_members = g->grid.side[grid_axis(&g->grid, g->round)],
+        .expected =
+            g->dynamic && membership_count(&g->membership, g->round) > 1 ? 0 : 1,
+        .window = g->options.window_us * 1000,
+        .self = {g->window->rank, g->bandwidth.told, g->chain},
+    };
+    if (!g->dynamic)
+        goal.expected = group_matching_live_on_line(g);
+    m->nudge_at = m->stay_until = 0;
+    m->began = g->clock.time;
+    m->members_changed = false;
+    g->inquiry = (struct group_inquiry){.time = goal.time,
+                                        .at = g->dynamic ? g->clock.time : INT64_MAX,
+                                        .pause = FIRST_PAUSE_NS,
+                                        .entries = g->inquiry.entries};
+    match_begin(&g->match, g->clock.time, &goal);
+    if (!g->dynamic)
+        group_matching_offer_line(g);
+    return PCOLL_OK;
+}
+
+/* Offer matchmaking the candidates again if the membership has changed. */
+static void group_matching_offer_changed(struct group *g)
+{
+    bool changed = g->matching.members_changed;
+    g->matching.members_changed = false;
+    if (!changed || g->match.state == MATCH_FORMED)
+        return;
+    if (!g->dynamic)
+        group_matching_offer_line(g);
+    else if (membership_count(&g->membership, g->round) == 1)
+        match_expect(&g->match, g->clock.time, 1);
+}
+
+/* Nudge the ranks that are missing. If the application waits, they go on without their
+ * application. Otherwise they only answer, so that they do not count as silent when the
+ * window ends. */
+static int group_matching_nudge(struct group *g)
+{
+    struct group_matching *m = &g->matching;
+    int64_t limit = g->options.timeout_us < g->options.window_us ? g->options.timeout_us
+                                                                 : g->options.window_us;
+    int64_t half = limit * 500;
+    uint64_t waits = group_agent_was_started(g);
+    int rc = PCOLL_OK;
+    if (!m->nudge_at || (waits && !m->application))
+        m->nudge_at = g->clock.time + half;
+    m->application = waits;
+    if (g->clock.time < m->nudge_at)
+        return rc;
+    m->nudge_at = g->clock.time + half;
+    uint32_t waited_for =
+        g->dynamic ? g->membership.ranks : group_matching_live_on_line(g);
+    for (uint32_t i = 0; i < waited_for && rc == PCOLL_OK; i++) {
+        uint32_t rank = g->dynamic ? i : m->line[i];
+        if (rank != g->window->rank &&
+            membership_takes_part(&g->membership, rank, g->round))
+            rc =
+                group_wire_send(g, rank, WIRE_NUDGE, 0, g->round, (uint64_t[4]){waits});
+    }
+    return rc;
+}
+
+/* The list. */
+
+/* Open the decision of an own group before any member is sent its list. */
+static int group_matching_open_decision(struct group *g)
+{
+    const struct match_list *list = match_formed(&g->match);
+    if (g->match.state != MATCH_FORMED || list->leader != g->window->rank ||
+        list->seq == g->matching.opened)
+        return PCOLL_OK;
+    CHECK(list->seq > g->matching.opened);
+    g->matching.opened = list->seq;
+    int rc = group_window_open_decision(g->window, g->place.decisions_at, list->seq);
+    MOMENT("group closed");
+    return rc;
+}
+
+/* Send the messages of matchmaking. The decision of an own group is opened first. */
+static int group_matching_flush(struct group *g)
+{
+    struct match_message m;
+    int rc = group_matching_open_decision(g);
+    CHECK(!g->match.out.lost);
+    while (rc == PCOLL_OK && match_next(&g->match, &m))
+        rc = group_wire_send(g, m.peer, (enum group_wire_kind)m.kind, m.part, m.round,
+                             m.value);
+    return rc;
+}
+
+/* Has a rank for which the leader has waited sent nothing either? A rank that is only
+ * late finds another group. */
+static bool group_matching_is_silent(const struct group *g, uint32_t rank)
+{
+    int64_t last = g->wire.received_at[rank];
+    return g->clock.time - last > group_agent_timeout_ns(g) || last < g->matching.began;
+}
+
+static int group_matching_suspect_absent(struct group *g)
+{
+    const struct match_list *list = match_formed(&g->match);
+    const uint32_t *line = g->matching.line;
+    uint32_t count = g->dynamic ? 0 : group_matching_live_on_line(g), at = 0;
+    int rc = PCOLL_OK;
+    for (uint32_t i = 0; i < count && rc == PCOLL_OK; i++) {
+        while (at < list->count && list->members[at].rank < line[i])
+            at++;
+        bool absent = at == list->count || list->members[at].rank != line[i];
+        if (absent && group_matching_is_silent(g, line[i]))
+            rc = group_wire_suspect(g, line[i]);
+    }
+    return rc;
+}
+
+/* Skip to the round that the others are at. */
+static int group_matching_catch_up(struct group *g)
+{
+    uint64_t ahead = g->match.ahead;
+    CHECK(ahead > g->round);
+    int rc = group_matching_withdraw(g);
+    if (rc != PCOLL_OK)
+        return rc;
+    match_end(&g->match);
+    g->round = ahead > g->round ? ahead : g->round + 1;
+    g->chain = 0;
+    return group_wire_announce_join(g);
+}
+
+static int group_matching_step(struct group *g, enum group_phase *next)
+{
+    match_tick(&g->match, g->clock.time);
+    int rc = group_matching_inquire(g) ?: group_matching_nudge(g);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (g->match.state == MATCH_BEHIND) {
+        *next = PHASE_IDLE;
+        return group_matching_catch_up(g);
+    }
+    if (g->match.state != MATCH_FORMED)
+        return PCOLL_OK;
+    *next = PHASE_ROUND;
+    rc = group_matching_flush(g);
+    return rc == PCOLL_OK && match_formed(&g->match)->leader == g->window->rank
+               ? group_matching_suspect_absent(g)
+               : rc;
+}
+
+/* A rank that wants to leave may be on its leader's list already. It waits for the list
+ * for a moment, because a round whose list names a rank that has left is void. */
+static int group_matching_continue(struct group *g, enum group_phase *next)
+{
+    int64_t *until = &g->matching.stay_until;
+    CHECK(g->phase == PHASE_MATCHING);
+    bool goes = group_agent_leaves(g) || g->rejoin.suspected;
+    group_matching_offer_changed(g);
+    bool stays = goes && match_bound(&g->match) && (!*until || g->clock.time < *until);
+    if (!stays)
+        *until = 0;
+    else if (!*until)
+        *until = g->clock.time + g->match.answer_timeout;
+    if (stays || !goes || g->match.state == MATCH_FORMED)
+        return group_matching_step(g, next);
+    match_end(&g->match);
+    *next = PHASE_IDLE;
+    return group_matching_withdraw(g);
+}
+
+/* Return when to call group_matching_continue without a message, or INT64_MAX. */
+static int64_t group_matching_alarm(const struct group *g)
+{
+    const struct group_matching *m = &g->matching;
+    CHECK(g->phase == PHASE_MATCHING);
+    int64_t at = match_alarm(&g->match);
+    if (group_matching_inquiry_alarm(g) < at)
+        at = group_matching_inquiry_alarm(g);
+    if (m->nudge_at && m->nudge_at < at)
+        at = m->nudge_at;
+    if (m->stay_until && m->stay_until < at)
+        at = m->stay_until;
+    return at;
+}
+
+/* The phases. */
+
+static struct group *group_agent_of(struct object *p)
+{
+    return (struct group *)p;
+}
+
+/* Announce that this rank has left. */
+static int group_agent_leave(struct group *g)
 {
     uint32_t rank = g->window->rank, returns = g->membership.entries[rank].returns;
     CHECK(g->phase == PHASE_AWAY && !match_bound(&g->match));
@@ -24,8 +386,8 @@ int group_agent_leave(struct group *g)
 static int group_agent_begin_rejoin(struct group *g)
 {
     uint32_t rank = g->window->rank, returns = g->membership.entries[rank].returns + 1;
-    if (g->round < match_first(&g->match))
-        g->round = match_first(&g->match);
+    if (g->round < g->match.floor)
+        g->round = g->match.floor;
     membership_set(&g->membership, rank, MEMBER_LIVE, returns);
     CHECK(g->phase == PHASE_ASKING && membership_is_live(&g->membership, rank));
     g->chain = 0;
@@ -35,15 +397,19 @@ static int group_agent_begin_rejoin(struct group *g)
     return group_wire_announce(g, rank, MEMBER_LIVE, returns);
 }
 
-static bool group_agent_has_answers(const struct group *g)
+/* Return the round that a returning rank may join, as far as this rank knows. */
+static uint64_t group_agent_round_to_join(const struct group *g)
 {
-    return g->rejoin.answers >= membership_others(&g->membership, g->window->rank) ||
-           g->clock.time >= g->rejoin.wait_until;
+    CHECK(g->phase != PHASE_ASKING || g->rejoin.highest >= g->round);
+    return g->phase == PHASE_ASKING ? g->rejoin.highest
+                                    : g->round + (g->phase == PHASE_ROUND);
 }
 
 static int group_agent_continue_rejoin(struct group *g, enum group_phase *next)
 {
-    if (!group_agent_has_answers(g) && !group_agent_leaves(g))
+    uint32_t others = membership_others(&g->membership, g->window->rank);
+    if (g->rejoin.answers < others && g->clock.time < g->rejoin.wait_until &&
+        !group_agent_leaves(g))
         return PCOLL_OK;
     CHECK(g->phase == PHASE_ASKING && g->rejoin.highest >= g->round);
     g->round = group_agent_round_to_join(g);
@@ -53,7 +419,7 @@ static int group_agent_continue_rejoin(struct group *g, enum group_phase *next)
 
 /* Ignore an answer to an earlier return: its sender does not know how far the rounds
  * have progressed since. */
-void group_agent_on_round(struct group *g, const struct group_message *m)
+static void group_agent_on_round(struct group *g, const struct group_message *m)
 {
     struct group_rejoin *r = &g->rejoin;
     CHECK(m->source < g->membership.ranks && m->source != g->window->rank);
@@ -62,13 +428,6 @@ void group_agent_on_round(struct group *g, const struct group_message *m)
     r->answers += g->membership.entries[m->source].status != MEMBER_SUSPECT;
     if (m->round > r->highest)
         r->highest = m->round;
-}
-
-uint64_t group_agent_round_to_join(const struct group *g)
-{
-    CHECK(g->phase != PHASE_ASKING || g->rejoin.highest >= g->round);
-    return g->phase == PHASE_ASKING ? g->rejoin.highest
-                                    : g->round + (g->phase == PHASE_ROUND);
 }
 
 /* Closing. */
@@ -87,7 +446,7 @@ static int group_agent_sum_counts(struct group *g)
     return communicator_agree(g->communicator, &d->agreement);
 }
 
-int group_agent_begin_close(struct object *p)
+static int group_agent_begin_close(struct object *p)
 {
     struct group *g = group_agent_of(p);
     CHECK(g->queued && g->phase == PHASE_AWAY);
@@ -95,35 +454,25 @@ int group_agent_begin_close(struct object *p)
     return group_agent_sum_counts(g);
 }
 
-static bool group_agent_is_drained(const struct group_drain *d)
-{
-    return d->counts[0] == d->counts[1] && d->before[0] == d->counts[0] &&
-           d->before[1] == d->counts[1];
-}
-
-static int group_agent_finish_close(struct group *g)
-{
-    CHECK(g->window);
-    if (g->spent) /* Otherwise the window was closed before a rank died. */
-        communicator_spend_window(g->communicator, g->window, &g->spent);
-    g->drain.agreeing = false;
-    return communicator_closed(g->communicator, &g->base);
-}
-
-int group_agent_drain(struct group *g)
+/* The same for an object that closes. */
+static int group_agent_drain(struct group *g)
 {
     struct group_drain *d = &g->drain;
     CHECK(g->queued);
     int rc = group_matching_flush(g);
     if (rc != PCOLL_OK || atomic_load(&g->base.closed))
         return rc;
-    if ((rc = group_round_refuse(g)) !=
-        PCOLL_OK) /* Lists that this rank was sent while it left. */
+    rc = group_round_refuse(g); /* Lists that this rank was sent while it left. */
+    if (rc != PCOLL_OK)
         return rc;
     if (d->agreeing && atomic_load(&d->agreement.done)) {
-        if (group_agent_is_drained(d))
-            return group_agent_finish_close(g);
         d->agreeing = false;
+        if (d->counts[0] == d->counts[1] && d->before[0] == d->counts[0] &&
+            d->before[1] == d->counts[1]) {
+            if (g->spent) /* Otherwise the window was closed before a rank died. */
+                communicator_spend_window(g->communicator, g->window, &g->spent);
+            return communicator_closed(g->communicator, &g->base);
+        }
         d->before[0] = d->counts[0];
         d->before[1] = d->counts[1];
         d->again_at = communicator_now(g->communicator) + again_after;
@@ -138,20 +487,15 @@ int group_agent_drain(struct group *g)
 
 /* The phases. */
 
-static enum group_phase group_agent_after_idle(const struct group *g)
-{
-    if (group_agent_leaves(g))
-        return PHASE_AWAY;
-    return g->rejoin.suspected ? PHASE_ASKING : PHASE_MATCHING;
-}
-
 /* Do one step of the current phase. *next is the phase that follows. */
 static int group_agent_step(struct group *g, enum group_phase *next)
 {
     *next = g->phase;
     switch (g->phase) {
     case PHASE_IDLE:
-        *next = group_agent_after_idle(g);
+        *next = group_agent_leaves(g) ? PHASE_AWAY
+                : g->rejoin.suspected ? PHASE_ASKING
+                                      : PHASE_MATCHING;
         return PCOLL_OK;
     case PHASE_ASKING:
         return group_agent_continue_rejoin(g, next);
@@ -166,36 +510,26 @@ static int group_agent_step(struct group *g, enum group_phase *next)
     return PCOLL_OK;
 }
 
-static int group_agent_enter(struct group *g, enum group_phase next)
-{
-    g->phase = next;
-    switch (next) {
-    case PHASE_IDLE:
-        return PCOLL_OK;
-    case PHASE_ASKING:
-        return group_agent_begin_rejoin(g);
-    case PHASE_MATCHING:
-        return group_matching_begin(g);
-    case PHASE_ROUND:
-        return group_round_begin(g);
-    case PHASE_AWAY:
-        return group_agent_leave(g);
-    }
-    return PCOLL_OK;
-}
+static int (*const group_agent_begin[])(struct group *g) = {
+    [PHASE_ASKING] = group_agent_begin_rejoin,
+    [PHASE_MATCHING] = group_matching_begin,
+    [PHASE_ROUND] = group_round_begin,
+    [PHASE_AWAY] = group_agent_leave,
+};
 
 /* Do one step. *more: the phase or the round has changed. */
 static int group_agent_continue(struct group *g, bool *more)
 {
-    enum group_phase next;
+    enum group_phase next, before = g->phase;
     uint64_t round = g->round;
-    int rc = group_round_refuse(g);
-    if (rc == PCOLL_OK)
-        rc = group_agent_step(g, &next);
-    *more = rc == PCOLL_OK && (next != g->phase || g->round != round);
-    if (rc == PCOLL_OK && next != g->phase)
-        rc = group_agent_enter(g, next);
-    return rc == PCOLL_OK ? group_matching_flush(g) : rc;
+    int rc = group_round_refuse(g) ?: group_agent_step(g, &next);
+    *more = rc == PCOLL_OK && (next != before || g->round != round);
+    if (rc != PCOLL_OK)
+        return rc;
+    g->phase = next;
+    if (next != before && next != PHASE_IDLE)
+        rc = group_agent_begin[next](g);
+    return rc ?: group_matching_flush(g);
 }
 
 static int64_t group_agent_alarm(struct group *g)
@@ -232,8 +566,7 @@ int group_agent_drive(struct group *g)
     do
         rc = group_agent_continue(g, &more);
     while (rc == PCOLL_OK && more);
-    if (rc == PCOLL_OK)
-        rc = group_agent_settle(g);
+    rc = rc ?: group_agent_settle(g);
     atomic_store(&g->shared.shown_round, g->round);
     g->clock.due = rc == PCOLL_OK ? group_agent_alarm(g) : INT64_MAX;
     if (g->clock.due != INT64_MAX)
@@ -242,15 +575,6 @@ int group_agent_drive(struct group *g)
 }
 
 /* Messages. */
-
-static int group_agent_on_matchmaking(struct group *g, uint32_t source,
-                                      const struct control *c)
-{
-    struct match_message m = {
-        .peer = source, .kind = c->kind, .part = c->edge, .round = c->round};
-    memcpy(m.value, c->value, sizeof m.value);
-    return match_on_message(&g->match, g->clock.time, &m);
-}
 
 static int group_agent_on_notice(struct group *g, const struct group_message *m)
 {
@@ -264,7 +588,7 @@ static int group_agent_on_decision(struct group *g, const struct group_message *
     int rc = PCOLL_OK;
     if (m->bits & NOTICE_ABORT && m->name.leader == g->window->rank)
         rc = group_round_on_abort(g, m->name);
-    return rc == PCOLL_OK ? group_agent_on_notice(g, m) : rc;
+    return rc ?: group_agent_on_notice(g, m);
 }
 
 static int group_agent_on_membership(struct group *g, const struct group_message *m)
@@ -285,19 +609,6 @@ static int group_agent_on_membership(struct group *g, const struct group_message
                            (uint64_t[4]){m->returns});
 }
 
-static void group_agent_on_join(struct group *g, const struct group_message *m)
-{
-    if (membership_join(&g->membership, m->source, m->returns, m->round))
-        group_wire_membership_changed(g, m->source);
-}
-
-static int group_agent_on_nudge(struct group *g, const struct group_message *m)
-{
-    if (m->application)
-        return group_round_on_nudge(g, m->round);
-    return group_wire_send(g, m->source, WIRE_NUDGED, 0, g->round, (uint64_t[4]){0});
-}
-
 static int group_agent_dispatch(struct group *g, const struct group_message *m)
 {
     switch (m->kind) {
@@ -310,7 +621,9 @@ static int group_agent_dispatch(struct group *g, const struct group_message *m)
     case WIRE_HEARTBEAT:
         return group_agent_on_notice(g, m);
     case WIRE_NUDGE:
-        return group_agent_on_nudge(g, m);
+        return m->application ? group_round_on_nudge(g, m->round)
+                              : group_wire_send(g, m->source, WIRE_NUDGED, 0, g->round,
+                                                (uint64_t[4]){0});
     case WIRE_DECISION:
         return group_agent_on_decision(g, m);
     case WIRE_VOTE:
@@ -321,7 +634,8 @@ static int group_agent_dispatch(struct group *g, const struct group_message *m)
         group_agent_on_round(g, m);
         return PCOLL_OK;
     case WIRE_JOIN:
-        group_agent_on_join(g, m);
+        if (membership_join(&g->membership, m->source, m->returns, m->round))
+            group_wire_membership_changed(g, m->source);
         return PCOLL_OK;
     case WIRE_DECLARE:
     case WIRE_COUNT:
@@ -342,18 +656,22 @@ static int group_agent_on_message(struct object *p, uint32_t source,
 {
     struct group *g = group_agent_of(p);
     struct group_message m;
+    struct match_message match = {.peer = source,
+                                  .kind = message->kind,
+                                  .part = message->edge,
+                                  .round = message->round};
     bool matches = message->kind < WIRE_INPUT;
-    int rc = PCOLL_OK;
-    if (!matches)
-        rc = group_wire_decode(g->window->rank, g->membership.ranks, source, message,
-                               &m);
+    int rc = matches ? PCOLL_OK
+                     : group_wire_decode(g->window->rank, g->membership.ranks, source,
+                                         message, &m);
     if (rc != PCOLL_OK)
         return rc;
     group_wire_update_clock(g);
     group_wire_count_received(g, source);
-    rc = matches ? group_agent_on_matchmaking(g, source, message)
+    memcpy(match.value, message->value, sizeof match.value);
+    rc = matches ? match_on_message(&g->match, g->clock.time, &match)
                  : group_agent_dispatch(g, &m);
-    return rc == PCOLL_OK ? group_agent_drive(g) : rc;
+    return rc ?: group_agent_drive(g);
 }
 
 static int group_agent_run(struct object *p)
@@ -393,10 +711,10 @@ static bool group_agent_lost_member(const struct group *g, const uint64_t *words
     return false;
 }
 
-/* Decide the round by its word. If the word was opened again, the round is void: it
- * has lasted for DECISIONS groups of its leader, which takes a process that was
+/* Decide the round by its word, and end it. If the word was opened again, the round is
+ * void: it has lasted for DECISIONS groups of its leader, which takes a process that was
  * suspended. */
-static int group_agent_decide(struct group *g)
+static int group_agent_end_round(struct group *g, const uint64_t *words)
 {
     struct group_round *now = &g->now;
     enum decision decision = now->decision;
@@ -406,19 +724,12 @@ static int group_agent_decide(struct group *g)
                                now->name.seq, now->data.group.members, VOTE_ABORT,
                                &decision);
     now->decision = decision == DECISION_COMMIT ? decision : DECISION_ABORT;
-    return rc;
-}
-
-static int group_agent_end_round(struct group *g, const uint64_t *words)
-{
-    struct group_round *now = &g->now;
-    int rc = group_agent_decide(g);
     bool again = now->decision == DECISION_ABORT && !group_agent_lost_member(g, words);
     if (again && now->contribution == CONTRIBUTION_OWN) {
         g->shared.consumed--;
         now->contribution = CONTRIBUTION_OPEN;
     }
-    return rc == PCOLL_OK ? group_round_finish(g) : rc;
+    return rc ?: group_round_finish(g);
 }
 
 static void group_agent_take_membership(struct group *g, const uint64_t *words,

@@ -3,15 +3,15 @@
  * A grouped allreduce on one rank, as the agent drives it, and as its application uses
  * it. It combines modules that each answer one question: grid.h (which ranks meet),
  * membership.h (which ranks take part), matchmaking.h (who forms a group), group_data.h
- * (the data) and group_window.h (does the round count).
+ * (the data) and group_wire.h (messages, and does the round count).
  *
  * Phases. Each phase returns the phase that follows, and group_agent.c enters it.
  *
  *   IDLE      A round has ended: leave, return, or look for the next group.
  *   ASKING    The rank has returned, and asks the others for their round.
  *   MATCHING  The rank looks for the group of `round` while the application computes
- *             (group_matching.h).
- *   ROUND     The rank is in a group (group_round.h). Its contribution is the
+ *             (struct group_matching).
+ *   ROUND     The rank is in a group (struct group_round). Its contribution is the
  *             application's if that has started. Otherwise it is null: the rank only
  *             reduces its part for the others. It is null if the rank leaves, or if the
  *             others pass it over because they have waited for half their timeout. Then
@@ -26,7 +26,7 @@
  * what they have sent and received until two sums in a row agree in both (Mattern's
  * four counters). Then the window is left for later.
  *
- * Dead ranks. The live ranks stop, and begin anew without the dead
+ * Dead ranks. The live ranks stop, and begin again without the dead
  * (group_agent_restart). Messages under way are lost; windows stay as they were.
  *
  *   round         The word of its group decides it. It cannot change any more once a
@@ -39,21 +39,146 @@
  *   membership    Each live rank states its own status. The status of a dead rank never
  *                 changes again. No rank is suspected.
  *
- * Layers, from the bottom: group_wire and group_window; group_data; group_matching and
- * group_round; group_agent; group_object and group_create.
+ * Layers, from the bottom: group_wire.c; group_data.c; group_round.c; group_agent.c;
+ * group_object.c; group_create.c.
  */
-#ifndef PCOLL_GROUP_AGENT_H
-#define PCOLL_GROUP_AGENT_H
+#ifndef PCOLL_GROUP_GROUP_AGENT_H
+#define PCOLL_GROUP_GROUP_AGENT_H
 
-#include "group/group_matching.h"
-#include "group/group_round.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/lock.h"
+#include "group/group_data.h"
 #include "group/group_wire.h"
 #include "protocol/group/grid.h"
 #include "runtime/communicator.h"
 #include "runtime/user_object.h"
-#include "base/lock.h"
+
+struct group;
 
 enum group_phase { PHASE_IDLE, PHASE_ASKING, PHASE_MATCHING, PHASE_ROUND, PHASE_AWAY };
+
+/*
+ * How a rank finds the group of its next round. With static keys the ranks of the line
+ * are known: the rank waits for the live ones, and the lowest of them leads.
+ *
+ * With dynamic keys the directory (group_wire.h) knows them. A rank declares itself,
+ * counts itself, and queries the entries under its key. Then it reads the count and
+ * queries again, at growing intervals. Once all live ranks have declared themselves for
+ * the round, no other rank can appear.
+ */
+
+/* The next step of the inquiry: declare, count, query, count, query, … */
+enum group_inquiry_stage { INQUIRY_DECLARE, INQUIRY_COUNT, INQUIRY_QUERY };
+
+struct group_inquiry {
+    enum group_inquiry_stage stage;
+    int64_t time;      /* The priority that the rank declares. */
+    int64_t at, pause; /* Time of the next query, and the interval; ns. */
+    bool waits;        /* For an answer from another node. */
+    bool counted_self; /* This rank is in the count of the round. */
+    uint32_t counted;  /* Ranks that had declared themselves before the query. */
+    uint32_t found;    /* Entries that the query has found. */
+    struct match_entry *entries;
+};
+
+struct group_matching {
+    uint32_t *line; /* Ranks of this rank's line; room for all ranks. */
+    struct match_entry *candidates;
+    bool
+        members_changed; /* The membership has changed since candidates were offered. */
+    int64_t began;
+    int64_t stay_until; /* The rank leaves, but waits for a list until then; 0: no. */
+    int64_t nudge_at;   /* When to nudge the ranks that are missing; 0: not yet. */
+    bool application;   /* nudge_at was set while the application waited. */
+    uint32_t opened;    /* seq of the last own group whose decision is open. */
+};
+
+/* Fill matching.line with the live ranks of this rank's line, including this rank. */
+uint32_t group_matching_live_on_line(struct group *g);
+
+/*
+ * A group's round on one rank, from the list of members to the outcome: the
+ * contribution of this rank, the data (group_data.h), the notices of the other members,
+ * the decision (group_wire.h) and its consequences.
+ *
+ * Silence. T is the timeout. Each member sends the others a heartbeat four times in T
+ * while the round lasts. A member that has contributed for T/2 passes over the members
+ * whose application has not started: it asks their agents to go on without it. A member
+ * that has sent nothing for T is suspected, and the round is aborted. A rank that has
+ * waited for its group for T/2 nudges the ranks that it waits for (group_matching_nudge),
+ * because they may be in an earlier round in which no application has started yet.
+ */
+
+/* The bandwidth of this rank's link, as it tells the others. */
+struct group_bandwidth {
+    float told;      /* As told to the others; 0: none. */
+    double measured; /* Average over rounds, bytes per second; 0: none. */
+    uint32_t rounds; /* Rounds that were measured. */
+};
+
+enum group_contribution { CONTRIBUTION_OPEN, CONTRIBUTION_OWN, CONTRIBUTION_NULL };
+
+/* The notices of a rank about its newest group. A notice may arrive before this rank
+ * knows the group. */
+struct group_notice {
+    struct group_name name;
+    uint32_t bits; /* enum group_notice_bit */
+    uint32_t rate; /* With PART: how fast the rank fetched this rank's input, KiB/s. */
+};
+
+/* The current round. Times are those of the rank's own clock. */
+struct group_round {
+    struct group_name name;
+    struct group_data data;
+    struct group_notice *notices; /* By rank. */
+    double *bandwidths;           /* By member; memory for computing shares. */
+    enum group_contribution contribution;
+    enum decision decision;
+    bool marked;          /* This rank has voted that it is done. */
+    bool passed;          /* Another member asks to go on without the application. */
+    bool passed_over;     /* This rank has asked the others for that. */
+    uint32_t chain;       /* Lowest chain of the members. */
+    bool early;           /* The group was known before the application started. */
+    int64_t began;        /* When this rank contributed. */
+    int64_t heartbeat;    /* When it sent the last heartbeat; time of the process. */
+    int64_t voted;        /* When it last voted or read the decision. */
+    int64_t abort_after;  /* Earliest time of the next vote to abort. */
+    int64_t *received_at; /* By member: when its last notice arrived. */
+    int64_t backoff;      /* Interval between polls of far fetches; ns. */
+};
+
+int group_round_begin(struct group *g);
+/* Do what is due. *next is the phase that follows, or PHASE_ROUND. */
+int group_round_continue(struct group *g, enum group_phase *next);
+/* Return when to call group_round_continue without a message, or INT64_MAX. */
+int64_t group_round_alarm(struct group *g);
+/* Finish a round that is decided. */
+int group_round_finish(struct group *g);
+
+/* A notice has arrived. PCOLL_EPROTOCOL: it says that a round counts in which this rank
+ * has not voted. */
+int group_round_on_notice(struct group *g, uint32_t source, struct group_name name,
+                          uint32_t bits, uint32_t rate);
+/* A rank waits in `round`: do not wait for the application in an earlier round. */
+int group_round_on_nudge(struct group *g, uint64_t round);
+/* A far member votes in the window of this rank, which leads the group. */
+int group_round_on_vote(struct group *g, uint32_t source, struct group_name name,
+                        enum decision_vote vote, uint32_t members);
+/* A group that this rank leads is aborted. The sender may not know its members. */
+int group_round_on_abort(struct group *g, struct group_name name);
+/* Send a notice to a member; `arg` is a struct group. */
+group_data_notice_fn group_round_notify;
+/* Send the members a heartbeat if one is due; `arg` is a struct group. */
+int group_round_heartbeat(void *arg);
+
+/* Abort the groups whose list names a member that does not keep it (match_refused), so
+ * that their members need not wait for the timeout. In any phase. */
+int group_round_refuse(struct group *g);
+
+/* Set the bandwidth that this rank tells the others from the next matchmaking on. */
+void group_round_set_bandwidth(struct group *g, double bandwidth);
 
 struct group_rejoin {
     bool suspected;     /* Other ranks suspect this one, so it has to return. */
@@ -138,21 +263,9 @@ struct pcoll_group {
 
 /* group_agent.c: what the communicator calls. */
 extern const struct object_ops group_agent_ops;
-/* group_create.c: the end of a group, and its part in a recovery. */
-extern const struct user_object_kind group_create_kind;
 
 /* Run the phases as far as possible. */
 int group_agent_drive(struct group *g);
-/* The same for an object that closes. */
-int group_agent_drain(struct group *g);
-int group_agent_begin_close(struct object *p);
-
-/* Announce that this rank has left. */
-int group_agent_leave(struct group *g);
-/* A rank has answered which round this rank may join. */
-void group_agent_on_round(struct group *g, const struct group_message *m);
-/* Return the round that a returning rank may join, as far as this rank knows. */
-uint64_t group_agent_round_to_join(const struct group *g);
 
 /* Return the status of this rank as a word for the others. */
 uint64_t group_agent_state_word(const struct group *g);
@@ -169,11 +282,6 @@ int group_object_prepare(struct group *g, uint32_t rank, uint32_t ranks);
 int group_object_attach(struct group *g);
 /* Free everything but the window. */
 void group_object_dispose(struct group *g);
-
-static inline struct group *group_agent_of(struct object *p)
-{
-    return (struct group *)p;
-}
 
 static inline int64_t group_agent_timeout_ns(const struct group *g)
 {

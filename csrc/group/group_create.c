@@ -14,14 +14,13 @@
  * rank leaves. When nothing of the object is under way here, the object asks for its
  * turn to close.
  */
+#include "group/group_agent.h"
+
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
-#include "base/random.h"
-#include "group/group_agent.h"
 #include "runtime/agreement.h"
 #include "runtime/recovery.h"
 #include "runtime/shared_window.h"
@@ -85,7 +84,7 @@ static const struct recoverable group_create_recoverable = {
 
 static int group_create_begin_close(struct user_object *o)
 {
-    struct group *g = &((pcoll_group *)o)->group;
+    struct group *g = group_create_group_of(o);
     CHECK(g->window && !g->shared.closing);
     g->shared.closing = true;
     communicator_notify(o->communicator, &g->base);
@@ -94,7 +93,7 @@ static int group_create_begin_close(struct user_object *o)
 
 static void group_create_dispose(struct user_object *o, bool healthy)
 {
-    struct group *g = &((pcoll_group *)o)->group;
+    struct group *g = group_create_group_of(o);
     struct window *left = g->spent ? g->window : NULL;
     if (healthy)
         group_object_dispose(g);
@@ -102,7 +101,7 @@ static void group_create_dispose(struct user_object *o, bool healthy)
         left->ops->destroy(left);
 }
 
-const struct user_object_kind group_create_kind = {
+static const struct user_object_kind group_create_kind = {
     .name = "the grouped allreduce",
     .plural = "grouped allreduces",
     .close = group_create_begin_close,
@@ -218,36 +217,21 @@ static int group_create_take_cells(struct communicator *c, struct group *g)
             rc = fail(PCOLL_EINVAL,
                       "cell: expected 0 to %" PRIu64 ", got %" PRIu64 " on rank %u",
                       cells - 1, g->cells[r], r);
-    return rc == PCOLL_OK ? group_create_check_cells(t, g) : rc;
+    return rc ?: group_create_check_cells(t, g);
 }
 
-/* Open the window. Collective. If some ranks fail, the window of the others is lost. */
-static int group_create_open_window(struct communicator *c, const void *comm,
-                                    struct group *g)
-{
-    communicator_free_windows(c);
-    int rc = shared_window_open(c, comm, g->place.bytes, &g->window);
-    return rc == PCOLL_OK ? agree_outcome(c, group_object_attach(g)) : rc;
-}
-
+/* Collective. If some ranks fail, the window of the others is lost. */
 static int group_create_join(struct communicator *c, const void *comm, int local,
                              const pcoll_group_options *options, struct group *g)
 {
     agree_settle(c);
-    int rc = group_create_compare(c, local, options);
-    if (rc == PCOLL_OK)
-        rc = group_create_take_cells(c, g);
-    if (rc == PCOLL_OK)
-        rc = group_create_open_window(c, comm, g);
-    return rc == PCOLL_OK ? agree_enter(c, &g->base) : rc;
-}
-
-/* Mark the ranks that died before this object was made. */
-static void group_create_mark_dead(struct group *g, const struct transport *t)
-{
-    for (uint32_t r = 0; r < t->size; r++)
-        if (!transport_lives(t, r))
-            membership_agreed(&g->membership, r, MEMBER_DEAD, 0, 0);
+    int rc = group_create_compare(c, local, options) ?: group_create_take_cells(c, g);
+    if (rc != PCOLL_OK)
+        return rc;
+    communicator_free_windows(c);
+    return shared_window_open(c, comm, g->place.bytes, &g->window)
+               ?: agree_outcome(c, group_object_attach(g))
+               ?: agree_enter(c, &g->base);
 }
 
 /* Let the agent begin: the object is complete on all ranks. */
@@ -257,7 +241,10 @@ static void group_create_start(struct communicator *c, pcoll_group *p)
     user_object_init(&p->base, &group_create_kind);
     user_object_made(&p->base, c, &g->base, g->options.progress);
     progress_lock(c->progress);
-    group_create_mark_dead(g, c->transport);
+    for (uint32_t r = 0; r < c->transport->size; r++)
+        if (!transport_lives(c->transport,
+                             r)) /* It died before this object was made. */
+            membership_agreed(&g->membership, r, MEMBER_DEAD, 0, 0);
     g->driven = true;
     progress_unlock(c->progress);
     communicator_notify(c, &g->base);
@@ -272,11 +259,9 @@ static int group_create_on(struct communicator *c, const void *comm,
     if (p) {
         g->communicator = c;
         g->options = *options;
-        local = user_object_check_failure(options->on_failure, options->progress);
-        if (local == PCOLL_OK)
-            local = group_object_prepare(g, c->transport->rank, c->transport->size);
-        if (local == PCOLL_OK)
-            local = process_start_agent(c, options->progress, true);
+        local = user_object_check_failure(options->on_failure, options->progress)
+                    ?: group_object_prepare(g, c->transport->rank, c->transport->size)
+                    ?: process_start_agent(c, options->progress, true);
     } else
         local = fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
     int rc = group_create_join(c, comm, local, options, g);

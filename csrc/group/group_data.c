@@ -325,11 +325,6 @@ static void group_data_complete_event(struct group_data *r, int op)
         engine_complete(&r->engine, r->engine.current, op);
 }
 
-static bool group_data_is_done(const struct group_data *r, int op)
-{
-    return engine_state(&r->engine, r->engine.current, op) == OP_DONE;
-}
-
 void group_data_input(struct group_data *r, uint32_t member, bool contributes)
 {
     CHECK(member < r->group.members);
@@ -356,7 +351,8 @@ bool group_data_waits_for_input(const struct group_data *r, uint32_t member)
 bool group_data_waits_for_part(const struct group_data *r, uint32_t member)
 {
     CHECK(member < r->group.members);
-    return r->part_done[member] >= 0 && !group_data_is_done(r, r->part_done[member]);
+    int done = r->part_done[member];
+    return done >= 0 && engine_state(&r->engine, r->engine.current, done) != OP_DONE;
 }
 
 /* Memory and schedules. */
@@ -379,13 +375,6 @@ static size_t group_data_fetched_bytes(const struct group_data *r)
     return slots * r->piece * r->place.element;
 }
 
-/* Return the most fetches at once: two pieces of each member's input, or its part,
- * which may take several gets. */
-static size_t group_data_max_fetches(const struct group_data *r)
-{
-    return 3 * (size_t)r->max_members + (r->place.bytes >> LARGEST_SHIFT) + 1;
-}
-
 static size_t group_data_vector_bytes(const struct group_data *r)
 {
     return r->place.count * r->place.element;
@@ -397,7 +386,8 @@ static int group_data_make_landing(struct group_data *r)
     if (!r->landing)
         r->landing = malloc(group_data_vector_bytes(r) + 1);
     r->fetched = malloc(group_data_fetched_bytes(r));
-    r->max_fetches = group_data_max_fetches(r);
+    /* Two pieces of each member's input, or its part, which may take several gets. */
+    r->max_fetches = 3 * (size_t)r->max_members + (r->place.bytes >> LARGEST_SHIFT) + 1;
     r->fetches = malloc(r->max_fetches * sizeof *r->fetches);
     r->under_way = 0;
     return r->landing && r->fetched && r->fetches
@@ -443,8 +433,7 @@ int group_data_init(struct group_data *r)
     r->widened = malloc(r->piece * r->held);
     if (!r->sums[0] || !r->sums[1] || !r->widened)
         return fail(PCOLL_ENOMEM, "no memory for a group's sums");
-    int rc = group_data_make_members(r);
-    return rc == PCOLL_OK ? group_data_make_landing(r) : rc;
+    return group_data_make_members(r) ?: group_data_make_landing(r);
 }
 
 void group_data_destroy(struct group_data *r)
@@ -477,12 +466,6 @@ static void group_data_find_events(struct group_data *r)
     }
 }
 
-static uint32_t group_data_own_pieces(const struct group_data *r)
-{
-    const uint64_t *bound = r->group.bound + r->group.position;
-    return (uint32_t)((bound[1] - bound[0] + r->piece - 1) / r->piece);
-}
-
 int group_data_prepare(struct group_data *r)
 {
     struct group_members *c = &r->group;
@@ -499,18 +482,17 @@ int group_data_prepare(struct group_data *r)
     r->meter.bytes = 0;
     r->meter.download = 0;
     r->active = 0;
+    size_t own = c->bound[c->position + 1] - c->bound[c->position];
     struct butterfly_plan plan = {.members = c->members,
                                   .position = c->position,
-                                  .pieces = group_data_own_pieces(r),
+                                  .pieces = (uint32_t)((own + r->piece - 1) / r->piece),
                                   .empty = r->empty};
     r->sched = sched_create();
     if (!r->sched)
         return fail(PCOLL_ENOMEM, "no memory for a group's schedule");
     r->start = sched_event(r->sched, "start");
     sched_end(r->sched, build_butterfly(r->sched, &plan, r->start, r->scratch));
-    int rc = sched_commit(r->sched);
-    if (rc == PCOLL_OK)
-        rc = engine_init(&r->engine, r->sched);
+    int rc = sched_commit(r->sched) ?: engine_init(&r->engine, r->sched);
     if (rc != PCOLL_OK)
         return rc;
     group_data_find_events(r);

@@ -11,7 +11,7 @@
 #ifndef PCOLL_GROUP_DATA_H
 #define PCOLL_GROUP_DATA_H
 
-#include "group/group_window.h"
+#include "group/group_wire.h"
 #include "kernels/reduce.h"
 #include "schedule/engine.h"
 

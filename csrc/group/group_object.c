@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making and using a grouped allreduce on one rank. */
+#include "group/group_agent.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -8,7 +9,6 @@
 
 #include "base/check.h"
 #include "base/text.h"
-#include "group/group_agent.h"
 
 /* The answer timeout of matchmaking as a part of the timeout; it is at most a fifth of
  * the window (matchmaking.h). And the default window. With static keys the window ends
@@ -125,23 +125,19 @@ int group_object_prepare(struct group *g, uint32_t rank, uint32_t ranks)
     g->drain.again_at = g->clock.due = INT64_MAX;
     g->clock.time = communicator_now(g->communicator);
     lock_init(&g->shared.mutex, LOCK_GROUP);
-    int rc = group_object_check_options(&g->options);
-    if (rc == PCOLL_OK)
-        rc = group_object_lay_out(g, ranks);
-    if (rc == PCOLL_OK)
-        rc = group_object_allocate(g, ranks);
-    if (rc == PCOLL_OK)
-        rc = membership_init(&g->membership, ranks);
-    if (rc == PCOLL_OK)
-        rc = match_init(&g->match, rank, ranks,
-                        group_object_answer_timeout(&g->options));
+    int rc = group_object_check_options(&g->options)
+                 ?: group_object_lay_out(g, ranks)
+                 ?: group_object_allocate(g, ranks)
+                 ?: membership_init(&g->membership, ranks)
+                 ?: match_init(&g->match, rank, ranks,
+                               group_object_answer_timeout(&g->options));
+    if (rc != PCOLL_OK)
+        return rc;
     /* All windows are equal, and a follower that was disbanded looks for another 2P. */
-    if (rc == PCOLL_OK)
-        g->match.longest_window =
-            g->options.window_us * 1000 + 2 * g->match.answer_timeout;
-    if (rc == PCOLL_OK && !g->options.measure)
+    g->match.longest_window = g->options.window_us * 1000 + 2 * g->match.answer_timeout;
+    if (!g->options.measure)
         group_round_set_bandwidth(g, g->options.bandwidth);
-    return rc;
+    return PCOLL_OK;
 }
 
 int group_object_attach(struct group *g)
@@ -155,8 +151,7 @@ int group_object_attach(struct group *g)
     r->heartbeat = group_round_heartbeat;
     r->arg = g;
     memset(g->window->memory, 0, g->place.input_at);
-    int rc = g->window->ops->sync(g->window);
-    return rc == PCOLL_OK ? group_data_init(r) : rc;
+    return g->window->ops->sync(g->window) ?: group_data_init(r);
 }
 
 void group_object_dispose(struct group *g)
@@ -202,12 +197,11 @@ int pcoll_group_start(pcoll_group *p, const void *send)
     if (rc != PCOLL_OK)
         return rc;
     if (p->waiting)
-        return user_object_leave(
-            &p->base, fail(PCOLL_ESTATE, "started already: wait for the round first"));
-    if (atomic_load(&g->shared.wants_away))
-        return user_object_leave(
-            &p->base,
-            fail(PCOLL_ESTATE, "this rank has left the groups: rejoin first"));
+        rc = fail(PCOLL_ESTATE, "started already: wait for the round first");
+    else if (atomic_load(&g->shared.wants_away))
+        rc = fail(PCOLL_ESTATE, "this rank has left the groups: rejoin first");
+    if (rc != PCOLL_OK)
+        return user_object_leave(&p->base, rc);
     char *input = g->window->memory + g->place.input_at;
     if (send != input)
         memcpy(input, send, g->place.count * g->place.element);
@@ -236,9 +230,8 @@ int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
         return user_object_leave(
             &p->base, fail(PCOLL_ESTATE, "not started: there is nothing to wait for"));
     rc = progress_wait(p->base.communicator->progress, group_object_round_complete, p,
-                       timeout_us);
-    if (rc == PCOLL_OK)
-        rc = communicator_check(p->base.communicator);
+                       timeout_us)
+             ?: communicator_check(p->base.communicator);
     if (rc == PCOLL_OK && p->base.orphan)
         rc = outage_error(p->base.communicator->outage);
     if (rc != PCOLL_OK)
@@ -394,7 +387,7 @@ static void group_object_describe_matching(struct text *t, struct group *g)
 {
     uint32_t line = g->dynamic ? 0 : group_matching_live_on_line(g);
     text_add(t, " looks for its group");
-    if (match_state(&g->match) == MATCH_FOLLOWING)
+    if (g->match.state == MATCH_FOLLOWING)
         text_add(t, ", waits for the list of rank %u", g->match.leader);
     if (g->dynamic)
         text_add(t, "; %u of %u ranks have come to this round", g->inquiry.counted,

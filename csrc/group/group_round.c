@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A group's round on one rank; see group_round.h. */
+/* A group's round on one rank; see group_agent.h. */
 
-#include "group/group_round.h"
+#include "group/group_agent.h"
 
 #include <float.h>
 #include <math.h>
@@ -9,8 +9,7 @@
 
 #include "algorithms/algorithms.h"
 #include "base/check.h"
-#include "group/group_agent.h"
-#include "group/group_window.h"
+#include "group/group_wire.h"
 #include "protocol/group/grid.h"
 
 enum { KIB = 1024 };
@@ -41,7 +40,7 @@ static double group_round_upload_rate(const struct group *g)
 
 /* The link can receive what the rank has received, and send what the others have
  * fetched together. The smaller of the two counts (appendix G). */
-void group_round_measure_bandwidth(struct group *g)
+static void group_round_measure_bandwidth(struct group *g)
 {
     struct group_bandwidth *b = &g->bandwidth;
     CHECK(g->phase == PHASE_ROUND && b->measured >= 0);
@@ -70,10 +69,21 @@ static int group_round_check_decision(const struct group *g, enum decision decis
                : PCOLL_OK;
 }
 
+/* Send all other members a message about the group, or those whose input is missing. */
+static int group_round_send(struct group *g, enum group_wire_kind kind, uint64_t value,
+                            bool only_missing)
+{
+    const struct group_members *group = &g->now.data.group;
+    int rc = PCOLL_OK;
+    for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
+        if (i != group->position && !(only_missing && g->now.data.known[i]))
+            rc = group_wire_send_about(g, group->rank[i], kind, g->now.name, value);
+    return rc;
+}
+
 static int group_round_learn(struct group *g, enum decision decision)
 {
     struct group_round *now = &g->now;
-    const struct group_members *group = &now->data.group;
     CHECK(decision != DECISION_PENDING);
     if (now->decision != DECISION_PENDING)
         return PCOLL_OK;
@@ -82,10 +92,9 @@ static int group_round_learn(struct group *g, enum decision decision)
         return rc;
     now->decision = decision;
     MOMENT("decided");
-    for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
-        if (i != group->position)
-            rc = group_wire_send_decision(g, group->rank[i], now->name, decision);
-    return rc;
+    return group_round_send(g, WIRE_DECISION,
+                            decision == DECISION_COMMIT ? NOTICE_COMMIT : NOTICE_ABORT,
+                            false);
 }
 
 int group_round_on_abort(struct group *g, struct group_name name)
@@ -96,7 +105,7 @@ int group_round_on_abort(struct group *g, struct group_name name)
     return group_round_learn(g, DECISION_ABORT);
 }
 
-int group_round_vote(struct group *g, enum decision_vote vote)
+static int group_round_vote(struct group *g, enum decision_vote vote)
 {
     struct group_round *now = &g->now;
     enum decision decision;
@@ -113,7 +122,9 @@ int group_round_vote(struct group *g, enum decision_vote vote)
                              decision == DECISION_COMMIT ? decision : DECISION_ABORT);
 }
 
-int group_round_abort(struct group *g)
+/* Vote to abort. A member that has not marked itself done then leaves the round,
+ * because the round cannot count without it. */
+static int group_round_abort(struct group *g)
 {
     CHECK(g->now.decision == DECISION_PENDING);
     int rc = group_round_vote(g, VOTE_ABORT);
@@ -136,75 +147,55 @@ int group_round_on_vote(struct group *g, uint32_t source, struct group_name name
     return group_wire_send_decision(g, source, name, decision);
 }
 
-static int group_round_refuse_one(struct group *g, struct group_name name)
-{
-    enum decision decision;
-    int rc = group_window_request_vote(g, name, VOTE_ABORT, UINT32_MAX, &decision);
-    if (rc != PCOLL_OK || decision != DECISION_ABORT)
-        return rc;
-    if (name.leader == g->window->rank)
-        return group_round_on_abort(g, name);
-    return group_wire_send_decision(g, name.leader, name, decision);
-}
-
 int group_round_refuse(struct group *g)
 {
     struct match_refusal refused;
+    enum decision decision;
     int rc = PCOLL_OK;
     CHECK(g->match.refusals <= g->membership.ranks);
-    while (rc == PCOLL_OK && match_refused(&g->match, &refused))
-        rc =
-            group_round_refuse_one(g, (struct group_name){refused.leader, refused.seq});
+    while (rc == PCOLL_OK && match_refused(&g->match, &refused)) {
+        struct group_name name = {refused.leader, refused.seq};
+        rc = group_window_request_vote(g, name, VOTE_ABORT, UINT32_MAX, &decision);
+        if (rc == PCOLL_OK && decision == DECISION_ABORT)
+            rc = name.leader == g->window->rank
+                     ? group_round_on_abort(g, name)
+                     : group_wire_send_decision(g, name.leader, name, decision);
+    }
     return rc;
 }
 
-/* Silence; see group_round.h. */
+/* Silence; see group_agent.h. */
 
-static bool group_round_is_silent(const struct group *g, uint32_t member, int64_t time)
+/* Is the member silent, or has it left without contributing? Such a member left while its
+ * leader closed the list, and has never seen the list: otherwise it would finish the
+ * round first. */
+static bool group_round_is_lost(const struct group *g, uint32_t member)
 {
-    int64_t since = g->now.received_at[member] > g->now.began
-                        ? g->now.received_at[member]
-                        : g->now.began;
-    return member != g->now.data.group.position &&
-           time - since > group_agent_timeout_ns(g);
+    const struct group_round *now = &g->now;
+    int64_t last = now->received_at[member], time = g->clock.time;
+    int64_t since = last > now->began ? last : now->began;
+    uint32_t rank = now->data.group.rank[member];
+    return (member != now->data.group.position &&
+            time - since > group_agent_timeout_ns(g)) ||
+           (g->membership.entries[rank].status == MEMBER_AWAY &&
+            !now->data.known[member]);
 }
 
-/* Has the member left without contributing? It left while its leader closed the list,
- * and has never seen the list. A member that has seen the list finishes the round
- * before it leaves. */
-static bool group_round_is_gone(const struct group *g, uint32_t member)
-{
-    uint32_t rank = g->now.data.group.rank[member];
-    return g->membership.entries[rank].status == MEMBER_AWAY &&
-           !g->now.data.known[member];
-}
-
-static int group_round_abort_on_silence(struct group *g, int64_t time)
+static int group_round_abort_on_silence(struct group *g)
 {
     const struct group_members *group = &g->now.data.group;
-    bool silent = false;
+    bool lost = false;
     int rc = PCOLL_OK;
     for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
-        if (group_round_is_silent(g, i, time) || group_round_is_gone(g, i)) {
-            silent = true;
+        if (group_round_is_lost(g, i)) {
+            lost = true;
             rc = group_wire_suspect(g, group->rank[i]);
         }
-    if (rc != PCOLL_OK || !silent || time < g->now.abort_after)
+    if (rc != PCOLL_OK || !lost || g->clock.time < g->now.abort_after)
         return rc;
-    g->now.abort_after = time + group_agent_timeout_ns(g) /
-                                    4; /* Vote again if the leader does not answer. */
+    /* Vote again if the leader does not answer. */
+    g->now.abort_after = g->clock.time + group_agent_timeout_ns(g) / 4;
     return group_round_abort(g);
-}
-
-static int group_round_send(struct group *g, enum group_wire_kind kind,
-                            bool only_missing)
-{
-    const struct group_members *group = &g->now.data.group;
-    int rc = PCOLL_OK;
-    for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
-        if (i != group->position && !(only_missing && g->now.data.known[i]))
-            rc = group_wire_send_about(g, group->rank[i], kind, g->now.name, 0);
-    return rc;
 }
 
 /* Heartbeats follow the time of the process, because a process that was suspended has
@@ -218,10 +209,11 @@ int group_round_heartbeat(void *arg)
     if (now - g->now.heartbeat < group_agent_timeout_ns(g) / 4)
         return PCOLL_OK;
     g->now.heartbeat = now;
-    return group_round_send(g, WIRE_HEARTBEAT, false);
+    return group_round_send(g, WIRE_HEARTBEAT, 0, false);
 }
 
-int group_round_watch_members(struct group *g)
+/* Pass over late applications, read the decision, and suspect silent members. */
+static int group_round_watch_members(struct group *g)
 {
     struct group_round *now = &g->now;
     CHECK(now->decision == DECISION_PENDING);
@@ -231,12 +223,12 @@ int group_round_watch_members(struct group *g)
         return rc;
     if (!now->passed_over && time - now->began >= 2 * quarter) {
         now->passed_over = true;
-        rc = group_round_send(g, WIRE_PASS, true);
+        rc = group_round_send(g, WIRE_PASS, 0, true);
     }
     if (rc == PCOLL_OK && now->marked && time - now->voted >= quarter)
         rc = group_round_vote(g, VOTE_NOTHING);
     return rc == PCOLL_OK && now->decision == DECISION_PENDING
-               ? group_round_abort_on_silence(g, time)
+               ? group_round_abort_on_silence(g)
                : rc;
 }
 
@@ -322,19 +314,13 @@ enum { FIRST_BACKOFF_NS = 20000, LAST_BACKOFF_NS = 500000, GRAIN_BYTES = 64 };
 
 /* From the list to the group. */
 
-static bool group_round_know_bandwidths(const struct match_list *list)
-{
-    for (uint32_t i = 0; i < list->count; i++)
-        if (!(list->members[i].bandwidth > 0))
-            return false;
-    return true;
-}
-
 static int group_round_share_out(struct group *g, const struct match_list *list)
 {
     struct group_members *group = &g->now.data.group;
     double *bandwidth = g->now.bandwidths;
-    bool known = group_round_know_bandwidths(list);
+    bool known = true;
+    for (uint32_t i = 0; i < list->count; i++)
+        known = known && list->members[i].bandwidth > 0;
     for (uint32_t i = 0; i < list->count; i++)
         bandwidth[i] = known ? (double)list->members[i].bandwidth : 1.0;
     int rc = grid_shares(bandwidth, list->count, group->share);
@@ -370,18 +356,6 @@ static uint32_t group_round_member_of(const struct group *g, uint32_t rank)
     return i;
 }
 
-static int group_round_apply_decision(struct group *g, uint32_t bits)
-{
-    struct group_round *now = &g->now;
-    if (now->decision != DECISION_PENDING || !(bits & (NOTICE_ABORT | NOTICE_COMMIT)))
-        return PCOLL_OK;
-    enum decision decision = bits & NOTICE_COMMIT ? DECISION_COMMIT : DECISION_ABORT;
-    int rc = group_round_check_decision(g, decision);
-    if (rc == PCOLL_OK)
-        now->decision = decision;
-    return rc;
-}
-
 static int group_round_apply_notice(struct group *g, uint32_t rank)
 {
     const struct group_notice *n = &g->now.notices[rank];
@@ -398,7 +372,14 @@ static int group_round_apply_notice(struct group *g, uint32_t rank)
     }
     if (n->bits & NOTICE_PASS)
         now->passed = true;
-    return group_round_apply_decision(g, n->bits);
+    if (now->decision != DECISION_PENDING ||
+        !(n->bits & (NOTICE_ABORT | NOTICE_COMMIT)))
+        return PCOLL_OK;
+    enum decision decision = n->bits & NOTICE_COMMIT ? DECISION_COMMIT : DECISION_ABORT;
+    int rc = group_round_check_decision(g, decision);
+    if (rc == PCOLL_OK)
+        now->decision = decision;
+    return rc;
 }
 
 int group_round_begin(struct group *g)
@@ -412,15 +393,12 @@ int group_round_begin(struct group *g)
     now->contribution = CONTRIBUTION_OPEN;
     now->decision = DECISION_PENDING;
     now->marked = now->passed = now->passed_over = false;
-    now->began = time;
-    now->voted = time;
+    now->began = now->voted = time;
     now->heartbeat = group_wire_process_time(&g->clock);
     now->abort_after = 0;
     now->backoff = FIRST_BACKOFF_NS;
     now->early = !group_agent_was_started(g);
-    int rc = group_round_share_out(g, list);
-    if (rc == PCOLL_OK)
-        rc = group_data_prepare(&now->data);
+    int rc = group_round_share_out(g, list) ?: group_data_prepare(&now->data);
     for (uint32_t i = 0; i < list->count && rc == PCOLL_OK; i++) {
         now->received_at[i] = time;
         rc = group_round_apply_notice(g, now->data.group.rank[i]);
@@ -491,24 +469,18 @@ int group_round_on_nudge(struct group *g, uint64_t round)
     return rc;
 }
 
-static int group_round_mark_done(struct group *g)
-{
-    if (g->now.marked || !group_data_complete(&g->now.data))
-        return PCOLL_OK;
-    CHECK(g->now.contribution != CONTRIBUTION_OPEN);
-    g->now.marked = true;
-    MOMENT("about to vote");
-    return group_round_vote(g, VOTE_DONE);
-}
-
 static int group_round_step(struct group *g)
 {
-    int rc = group_round_contribute(g);
-    if (rc == PCOLL_OK)
-        rc = group_data_run(&g->now.data);
-    if (rc == PCOLL_OK && g->now.decision == DECISION_PENDING)
-        rc = group_round_mark_done(g);
-    if (rc == PCOLL_OK && g->now.decision == DECISION_PENDING)
+    struct group_round *now = &g->now;
+    int rc = group_round_contribute(g) ?: group_data_run(&now->data);
+    if (rc == PCOLL_OK && now->decision == DECISION_PENDING && !now->marked &&
+        group_data_complete(&now->data)) {
+        CHECK(now->contribution != CONTRIBUTION_OPEN);
+        now->marked = true;
+        MOMENT("about to vote");
+        rc = group_round_vote(g, VOTE_DONE);
+    }
+    if (rc == PCOLL_OK && now->decision == DECISION_PENDING)
         rc = group_round_watch_members(g);
     return rc;
 }

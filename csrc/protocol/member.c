@@ -1,9 +1,98 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank's view of the rounds; see member.h. */
+/* One rank's view of the rounds, its slots, and what becomes of both in a recovery; see
+ * member.h. */
 #include "protocol/member.h"
 
 #include "base/check.h"
 #include "base/error.h"
+
+/* Slots. */
+
+int contribution_slots(bool owned_send)
+{
+    return owned_send ? 4 : 3;
+}
+
+void contribution_init(struct contribution *c, enum pcoll_late late, bool owned_send)
+{
+    CHECK(late >= PCOLL_LATE_CARRY && late <= PCOLL_LATE_DROP);
+    *c = (struct contribution){.late = late,
+                               .slots = contribution_slots(owned_send),
+                               .pending = NO_SLOT,
+                               .frozen = NO_SLOT,
+                               .user = owned_send ? 0 : NO_SLOT};
+}
+
+static bool contribution_in_range(const struct contribution *c, int slot)
+{
+    return slot == NO_SLOT || (slot >= 0 && slot < c->slots);
+}
+
+/* Return whether no slot has two roles. */
+static bool contribution_is_distinct(const struct contribution *c)
+{
+    return (c->pending == NO_SLOT || c->pending != c->frozen) &&
+           (c->user == NO_SLOT || (c->user != c->pending && c->user != c->frozen));
+}
+
+static int contribution_free_slot(const struct contribution *c)
+{
+    for (int i = 0; i < c->slots; i++)
+        if (i != c->pending && i != c->frozen && i != c->user)
+            return i;
+    return NO_SLOT;
+}
+
+/* If there is nothing to add to it, a slot that the application has filled is the
+ * deposit. */
+struct deposit_plan contribution_plan(const struct contribution *c)
+{
+    CHECK(contribution_in_range(c, c->pending) && contribution_in_range(c, c->frozen));
+    CHECK(contribution_is_distinct(c));
+    int carried = c->late == PCOLL_LATE_CARRY ? c->pending : NO_SLOT;
+    bool in_place = c->user != NO_SLOT && carried == NO_SLOT;
+    struct deposit_plan plan = {
+        .target = in_place ? c->user : contribution_free_slot(c), .carried = carried};
+    CHECK(plan.target != NO_SLOT && plan.target != c->frozen);
+    return plan;
+}
+
+bool contribution_plan_holds(const struct contribution *c, struct deposit_plan plan)
+{
+    CHECK(contribution_in_range(c, plan.target) &&
+          contribution_in_range(c, plan.carried));
+    return plan.carried == NO_SLOT || plan.carried == c->pending;
+}
+
+void contribution_publish(struct contribution *c, struct deposit_plan plan)
+{
+    CHECK(plan.target != NO_SLOT && contribution_in_range(c, plan.target));
+    CHECK(plan.target != c->frozen);
+    CHECK(plan.target != c->pending);
+    c->pending = plan.target;
+    if (c->user == plan.target) {
+        c->user = NO_SLOT;
+        c->user = contribution_free_slot(c);
+        CHECK(c->user != NO_SLOT);
+    }
+    CHECK(contribution_is_distinct(c));
+}
+
+int contribution_freeze(struct contribution *c)
+{
+    CHECK(contribution_is_distinct(c));
+    c->frozen = c->pending;
+    c->pending = NO_SLOT;
+    return c->frozen;
+}
+
+void contribution_thaw(struct contribution *c)
+{
+    CHECK(contribution_in_range(c, c->frozen));
+    c->frozen = NO_SLOT;
+}
+
+/* Rounds. */
 
 void member_init(struct member *m, uint32_t rank, const pcoll_options *options)
 {
@@ -31,8 +120,9 @@ int member_begin(struct member *m)
     return PCOLL_OK;
 }
 
-/* "one": the call's own round. "all": what has not been seen, else the open round. */
-static void choose_round(struct member *m, bool *open)
+/* Choose the round that the call waits for. "one": the call's own round. "all": the next
+ * round that was not read, or else the open one. */
+static void member_choose_round(struct member *m, bool *open)
 {
     if (m->deliver == PCOLL_DELIVER_ONE) {
         m->wanted = m->call + 1;
@@ -49,7 +139,7 @@ enum deposit_outcome member_publish(struct member *m, struct deposit_plan plan)
     CHECK(m->started);
     CHECK(member_counts_hold(m));
     bool open;
-    choose_round(m, &open);
+    member_choose_round(m, &open);
     m->stats.calls++;
     m->events++;
     if (!open && m->contribution.late == PCOLL_LATE_DROP) {
@@ -77,7 +167,7 @@ bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
                        uint64_t *round)
 {
     CHECK(m->delivered <= m->complete);
-    m->reading = NO_ROUND; /* what was begun was overwritten */
+    m->reading = NO_ROUND; /* A read that was begun was overwritten. */
     uint64_t complete = m->complete < horizon ? m->complete : horizon;
     uint64_t oldest = complete > m->history ? complete - m->history : 0;
     uint64_t next = m->delivered > oldest ? m->delivered : oldest;
@@ -94,7 +184,7 @@ bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
     return true;
 }
 
-static bool stop_holding_back(struct member *m)
+static bool member_stop_holding_back(struct member *m)
 {
     bool held = m->holds_back;
     m->holds_back = false;
@@ -110,7 +200,7 @@ bool member_read_end(struct member *m, uint64_t *lost)
     m->stats.delivered++;
     *lost = m->lost;
     m->lost = 0;
-    m->events += m->deliver == PCOLL_DELIVER_ALL; /* what was not read is lost */
+    m->events += m->deliver == PCOLL_DELIVER_ALL; /* What is not read is lost. */
     m->joined = m->joined_in != NO_ROUND && (int64_t)m->delivered > m->joined_in;
     if (m->joined) {
         m->joined_in = NO_ROUND;
@@ -118,7 +208,7 @@ bool member_read_end(struct member *m, uint64_t *lost)
     } else if (m->joining) {
         m->wanted = m->delivered + 1;
     }
-    return stop_holding_back(m);
+    return member_stop_holding_back(m);
 }
 
 bool member_included(const struct member *m, uint64_t round)
@@ -144,7 +234,7 @@ int member_finish(struct member *m)
 int member_join(struct member *m)
 {
     CHECK(member_counts_hold(m));
-    if (m->joining) /* interrupted, and called again */
+    if (m->joining) /* The call was interrupted and is made again. */
         return PCOLL_OK;
     int rc = member_begin(m);
     if (rc != PCOLL_OK)
@@ -167,8 +257,8 @@ int member_leave(struct member *m)
     return PCOLL_OK;
 }
 
-/* Joining, and not all have joined yet. */
-static bool announces_join(const struct member *m)
+/* Return whether the rank is joining and not all ranks have joined yet. */
+static bool member_announces_join(const struct member *m)
 {
     return m->joining && m->joined_in == NO_ROUND;
 }
@@ -181,15 +271,15 @@ static bool announces_join(const struct member *m)
 bool member_arrived(const struct member *m)
 {
     CHECK(member_counts_hold(m));
-    return m->arrived || ((announces_join(m) || m->left) && m->live);
+    return m->arrived || ((member_announces_join(m) || m->left) && m->live);
 }
 
 /*
- * "one": no rank lags more than `history` rounds, so one that lags that much holds the
- * next round back. The ring has one slot more, so the last delivered result stays
- * intact as well. "all": only a result that is being copied out at this moment is
- * waited for. And nothing comes after the round with which all have joined before this
- * rank has seen that one, so that all come out of join with the same round.
+ * deliver="one": a rank that lags `history` rounds holds the next round back. The ring has
+ * one slot more, so the last delivered result stays intact as well. deliver="all": only
+ * a result that is being copied holds a round back. In both modes, no round follows the
+ * one with which all have joined before this rank has read it, so that all ranks return
+ * from join with the same round.
  */
 bool member_admits(struct member *m)
 {
@@ -221,7 +311,7 @@ int member_freeze(struct member *m, struct round_header *h, uint32_t ranks)
         m->taken_in = (int64_t)m->frozen;
         m->stats.included++;
     }
-    if (announces_join(m))
+    if (member_announces_join(m))
         bitset_add(round_mask(h, ranks, ROUND_JOINED), m->rank);
     if (m->left)
         bitset_add(round_mask(h, ranks, ROUND_LEFT), m->rank);
@@ -245,4 +335,76 @@ void member_complete(struct member *m, const struct round_header *h, uint32_t ra
     m->complete++;
     m->stats.rounds++;
     CHECK(member_counts_hold(m));
+}
+
+/* Recovery. */
+
+/* Take back the deposit that was frozen by a round that is done again. */
+static void member_take_back(struct member *m)
+{
+    m->frozen--;
+    if (m->contribution.frozen == NO_SLOT)
+        return;
+    m->stats.included--;
+    if (m->taken_in == (int64_t)m->frozen)
+        m->taken_in = NO_ROUND;
+}
+
+/* Note what the last round says about the rank. */
+static void member_see_last(struct member *m, const struct round_header *last,
+                            const uint64_t *failed, uint32_t ranks)
+{
+    bool announced =
+        last && bitset_has(round_mask_const(last, ranks, ROUND_JOINED), m->rank);
+    bool unread = last && m->delivered <= last->round; /* Otherwise it joins again. */
+    bool over = unread && round_all_gone(last, ranks);
+    m->live = round_is_live_now(last, ranks, failed, m->rank);
+    m->joined_in = m->joining && announced && over ? (int64_t)last->round : NO_ROUND;
+}
+
+static struct recovered_deposit member_merge_deposits(struct contribution *c)
+{
+    struct recovered_deposit d = {
+        .into = NO_SLOT, .older = c->frozen, .newer = c->pending};
+    if (c->frozen != NO_SLOT && c->pending != NO_SLOT && c->late != PCOLL_LATE_CARRY)
+        d.older = NO_SLOT;
+    d.into = d.older != NO_SLOT ? d.older : d.newer;
+    c->pending = d.into;
+    c->frozen = NO_SLOT;
+    return d;
+}
+
+struct recovered_deposit member_recover(struct member *m, uint64_t complete,
+                                        const struct round_header *last,
+                                        const uint64_t *failed, uint32_t ranks)
+{
+    CHECK(m->complete == complete || m->complete + 1 == complete);
+    CHECK(m->frozen == m->complete || m->frozen == m->complete + 1);
+    CHECK(m->reading == NO_ROUND);
+    CHECK(complete ? last->round + 1 == complete : !last);
+    if (m->complete < complete)
+        contribution_thaw(&m->contribution);
+    CHECK(m->frozen >= complete);
+    member_see_last(m, last, failed, ranks);
+    m->complete = m->stats.rounds = complete;
+    bool undone = m->frozen > complete;
+    if (undone)
+        member_take_back(m);
+    m->stats.redone += undone;
+    struct recovered_deposit d = member_merge_deposits(&m->contribution);
+    m->arrived = m->started && !m->joining && m->wanted > complete;
+    m->holds_back = false;
+    CHECK(m->frozen == complete && m->complete == complete);
+    return d;
+}
+
+void member_enter(struct member *m, uint64_t complete, const struct round_header *last,
+                  const uint64_t *failed, uint32_t ranks)
+{
+    CHECK(!m->started && m->contribution.pending == NO_SLOT);
+    CHECK(complete ? last->round + 1 == complete : !last);
+    m->frozen = m->complete = m->call = m->stats.rounds = complete;
+    m->delivered = complete ? complete - 1 : 0;
+    member_see_last(m, last, failed, ranks);
+    CHECK(m->live);
 }

@@ -1,24 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One rank's view of the rounds: which round its call stands for, whether a deposit
- * arrives or is stored, which results it has been given, whether it holds the next
+ * arrives or is stored, which results the rank has read, and whether it holds the next
  * round back.
  *
- * Rounds are counted, not named:   delivered <= complete <= frozen <= complete + 1
+ * Rounds are counted:   delivered <= complete <= frozen <= complete + 1
  *   frozen     rounds whose contribution was taken here (activated)
- *   complete   rounds that are over here
- *   delivered  rounds given to the application, or lost
- * The first two are moved by whoever drives the fabric, the third by the application;
- * the owner (domain/) holds one lock around every function here. "Publish the deposit
- * and choose between stored and arrived" is member_publish, one step under that lock.
+ *   complete   rounds that are complete here
+ *   delivered  rounds that the application has read or lost
  *
- * Pure state machine: no I/O, no memory.
+ * The driver of the fabric changes the first two, the application the third. In
+ * domain/single.c one lock protects the whole struct. In domain/node.c the application
+ * owns it, and the driver changes only the descriptor (below), by compare-and-swap.
+ *
+ * This is a state machine without I/O and without memory of its own.
  */
 #ifndef PCOLL_PROTOCOL_MEMBER_H
 #define PCOLL_PROTOCOL_MEMBER_H
 
-#include "protocol/contribution.h"
+#include <stdbool.h>
+
+#include "base/check.h"
+#include "include/partialcoll.h"
 #include "protocol/round.h"
+
+/*
+ * The slots of one rank: which one holds the deposit, which one a round reads, and which
+ * ones may be written.
+ *
+ *   pending  the slot with the deposit that the next activation takes, or NO_SLOT
+ *   frozen   the slot that the round in progress reads, or NO_SLOT. There is at most one,
+ *            because a round is activated only after the previous one is complete.
+ *   user     with library-owned send buffers: the slot that the application fills
+ *
+ * Only the application's thread writes slots, and only slots that are none of these, so
+ * it writes a deposit without a lock. A carry reads `pending` while it writes the sum to
+ * another slot. If an activation freezes `pending` meanwhile, the plan no longer holds,
+ * and the new deposit is written alone: no deposit is counted twice. This takes three
+ * slots, or four if the application fills one in place.
+ *
+ * The owner of the struct serializes plan, publish, freeze and thaw.
+ */
+enum { NO_SLOT = -1, MAX_SLOTS = 4 };
+
+struct contribution {
+    enum pcoll_late late;
+    int slots;
+    int pending, frozen, user;
+};
+
+/* A plan for writing a deposit. */
+struct deposit_plan {
+    int target;  /* The slot to write. */
+    int carried; /* The slot whose deposit is added to the new one, or NO_SLOT. */
+};
+
+void contribution_init(struct contribution *c, enum pcoll_late late, bool owned_send);
+int contribution_slots(bool owned_send);
+
+struct deposit_plan contribution_plan(const struct contribution *c);
+
+/* Return whether a plan that was made earlier still holds. Otherwise plan again. */
+bool contribution_plan_holds(const struct contribution *c, struct deposit_plan plan);
+
+/* The deposit was written by the plan: make it the pending one. */
+void contribution_publish(struct contribution *c, struct deposit_plan plan);
+
+/* Activate: freeze the pending deposit, and return its slot, or NO_SLOT. */
+int contribution_freeze(struct contribution *c);
+/* The round that froze the deposit is complete. */
+void contribution_thaw(struct contribution *c);
 
 enum { NO_ROUND = -1 };
 
@@ -29,29 +80,31 @@ struct member {
     struct contribution contribution;
     uint64_t frozen, complete, delivered;
 
-    bool started;           /* a call is outstanding: started, not finished */
-    uint64_t call;          /* deliver="one": the round the next call stands for */
-    uint64_t wanted;        /* the outstanding call is over when complete >= wanted */
-    bool arrived;           /* the pending deposit arrived at the open round */
-    int64_t taken_in;       /* round that took the last deposit, or NO_ROUND */
-    int64_t reading;        /* round whose result is being copied out, or NO_ROUND */
-    bool joining, left;     /* contributes nothing any more (for now, for good) */
-    bool retired;           /* being freed: will read nothing any more */
-    bool live;              /* as of the last complete round */
-    int64_t joined_in;      /* round with which all had joined, until it is read */
-    bool joined;            /* the last round read was that one */
-    uint64_t events;        /* see allreduce/event_log.h */
-    uint64_t calls;         /* ended */
-    uint64_t frozen_events; /* events when the last round was frozen */
-    uint64_t seen;          /* complete rounds that the last read knew of */
-    uint64_t lost;          /* rounds, not told of yet; a successor's member has them */
-    bool
-        holds_back; /* a round was refused because of this rank: notify when it moves */
+    bool started;      /* A call is outstanding: started and not finished. */
+    uint64_t call;     /* deliver="one": the round that the next call stands for. */
+    uint64_t wanted;   /* The outstanding call is ready when complete >= wanted. */
+    bool arrived;      /* The pending deposit arrived at the open round. */
+    int64_t taken_in;  /* The round that took the last deposit, or NO_ROUND. */
+    int64_t reading;   /* The round whose result is being copied, or NO_ROUND. */
+    bool joining;      /* The rank contributes nothing until all have joined. */
+    bool left;         /* The rank has left for good. */
+    bool retired;      /* The handle is being freed: no result is read any more. */
+    bool live;         /* As of the last complete round. */
+    int64_t joined_in; /* The round with which all had joined, until it is read. */
+    bool joined;       /* The last round that was read was that one. */
+    uint64_t events;   /* See allreduce/event_log.h. */
+    uint64_t calls;    /* Finished calls. */
+    uint64_t frozen_events; /* `events` when the last round was frozen. */
+    uint64_t seen;          /* Complete rounds that the last read knew of. */
+    uint64_t lost;          /* Lost rounds that were not reported yet. A successor's
+                               member keeps them. */
+    bool holds_back; /* A round was refused because of this rank. The driver has to
+                               be notified when the rank reads on. */
     pcoll_stats stats;
 };
 
-/* As the counts are seen by whoever they belong to: `complete` may be read later than
- * `frozen`, never earlier. */
+/* Check the order of the counts from the owner's view: it reads `frozen` first, then
+ * `complete`. */
 static inline bool member_counts_hold(const struct member *m)
 {
     return m->delivered <= m->complete && m->frozen <= m->complete + 1;
@@ -59,40 +112,178 @@ static inline bool member_counts_hold(const struct member *m)
 
 void member_init(struct member *m, uint32_t rank, const pcoll_options *options);
 
-/* Application: begin a call. PCOLL_ESTATE if one is outstanding or the rank has left.
- */
+/* Application: begin a call. PCOLL_ESTATE: a call is outstanding, or the rank has left. */
 int member_begin(struct member *m);
 
 enum deposit_outcome { DEPOSIT_ARRIVED, DEPOSIT_STORED, DEPOSIT_DROPPED };
-/* The deposit is written: hand it in. */
+/* Publish a deposit that was written by the plan, and decide in the same step whether it
+ * arrives or is stored. */
 enum deposit_outcome member_publish(struct member *m, struct deposit_plan plan);
 
-/* Is the outstanding call's round complete? */
+/* Return whether the round of the outstanding call is complete. */
 bool member_ready(const struct member *m);
 
-/* The next result to copy out, at most `last`, as if no more than `horizon` rounds were
- * complete; counts what was lost before it. False if there is none. The slot of that
- * round is not reused until member_read_end. */
+/* Choose the next result to read, at most `last`, as if only `horizon` rounds were
+ * complete, and count the rounds lost before it. False: there is none. The slot of that
+ * round is not reused before member_read_end. */
 bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
                        uint64_t *round);
-/* True if somebody waited for this rank to move on. `lost`: rounds since the last one read. */
+/* End the read. *lost: rounds lost since the last read. True: the driver waited for this
+ * rank. */
 bool member_read_end(struct member *m, uint64_t *lost);
 
-/* Is the last deposit in one of the rounds up to this one? */
+/* Return whether the last deposit is in a round up to this one. */
 bool member_included(const struct member *m, uint64_t round);
 
+/* Finish a call, join, or leave. PCOLL_ESTATE. */
 int member_finish(struct member *m);
 int member_join(struct member *m);
 int member_leave(struct member *m);
 
-/* Driver: has this rank arrived at the open round (or has it to tell that it goes
- * away)? */
+/* Driver: return whether the rank has arrived at the open round, or has to announce that
+ * it joins or leaves. */
 bool member_arrived(const struct member *m);
-/* May the open round be activated, as far as this rank's results are concerned? */
+/* Return whether the open round may be activated as far as this rank's results are
+ * concerned. */
 bool member_admits(struct member *m);
-/* Activation: fill this rank's bits of the header, return its slot or NO_SLOT. */
+/* Activate: set this rank's bits in the header, and return its slot or NO_SLOT. */
 int member_freeze(struct member *m, struct round_header *h, uint32_t ranks);
-/* The round that was frozen is over everywhere it matters. */
+/* Complete the round that was frozen. */
 void member_complete(struct member *m, const struct round_header *h, uint32_t ranks);
+
+/*
+ * Recovery (docs/faults.md). Ranks have died, the surviving ranks have stopped, and only
+ * the rank's own application changes this struct.
+ *
+ * Let C be the highest number of complete rounds of a surviving rank. All surviving ranks
+ * take part in the data of every round. So each of them has completed C or C - 1 rounds.
+ * A rank that has completed C - 1 rounds has frozen round C - 1 (counted from 0), and
+ * receives the result of that round. No rank has seen a result of round C. What was
+ * frozen for round C goes back to where it came from:
+ *
+ *   - The frozen deposit is pending again. It is combined with a newer one by the
+ *     handle's rule for late deposits, so it is in exactly one round that is delivered.
+ *   - A rank that waits for round C counts as arrived at it, even if its deposit came
+ *     when the round was under way, or was dropped for that reason. The round begins
+ *     again, and it may be that no other rank arrives any more.
+ *   - A rank that joins announces it again: all ranks that had not joined may be dead.
+ */
+
+/* The slots that make up the deposit that is pending after a recovery, by their old
+ * numbers: the sum of both in this order, or the only one. The deposit belongs in slot
+ * `into`; NO_SLOT: nothing is pending. */
+struct recovered_deposit {
+    int into, older, newer;
+};
+
+/* Recover. `complete` is C, `last` the header of round C - 1 (NULL: C is 0), and `failed`
+ * the set of dead ranks. */
+struct recovered_deposit member_recover(struct member *m, uint64_t complete,
+                                        const struct round_header *last,
+                                        const uint64_t *failed, uint32_t ranks);
+
+/* Initialize the member of a process that takes the number of a dead rank, after
+ * member_init. It has made as many calls as there are rounds, and has not read the last
+ * one. */
+void member_enter(struct member *m, uint64_t complete, const struct round_header *last,
+                  const uint64_t *failed, uint32_t ranks);
+
+/*
+ * The descriptor: one word with everything that a rank and the rank that activates a
+ * round have to agree on, so that one compare-and-swap changes all of it. It has the
+ * number of rounds that were activated here, the slot of the deposit for the next round,
+ * the slot that the last round froze, whether the deposit arrived, and whether the rank
+ * joins or has left.
+ *
+ * The swap orders a deposit and an activation: the deposit is in the round or is stored,
+ * as a whole. A rank that is late for a round that was activated meanwhile finds the word
+ * changed, because the word has the number of rounds, which only grows.
+ *
+ * The rank alone owns the rest of struct member.
+ */
+
+/* Bits from the lowest: pending, frozen slot (7: none), arrived, joining, left; then
+ * the rounds: 2^55 of them. */
+enum { DESCRIPTOR_NO_SLOT = 7, DESCRIPTOR_ROUNDS = 9 };
+
+static inline uint64_t descriptor_of(const struct member *m)
+{
+    CHECK(m->contribution.pending < MAX_SLOTS && m->contribution.frozen < MAX_SLOTS);
+    uint64_t pending = (uint64_t)m->contribution.pending & 7,
+             frozen = (uint64_t)m->contribution.frozen & 7;
+    uint64_t joining = m->joining && m->joined_in == NO_ROUND;
+    return pending | frozen << 3 | (uint64_t)m->arrived << 6 | joining << 7 |
+           (uint64_t)m->left << 8 | m->frozen << DESCRIPTOR_ROUNDS;
+}
+
+static inline uint64_t descriptor_rounds(uint64_t word)
+{
+    return word >> DESCRIPTOR_ROUNDS;
+}
+
+static inline int descriptor_slot(uint64_t three_bits)
+{
+    int slot = (int)(three_bits & 7);
+    return slot == DESCRIPTOR_NO_SLOT ? NO_SLOT : slot;
+}
+
+static inline int descriptor_pending(uint64_t word)
+{
+    return descriptor_slot(word);
+}
+
+static inline bool descriptor_arrived(uint64_t word)
+{
+    return word >> 6 & 1;
+}
+
+static inline bool descriptor_joining(uint64_t word)
+{
+    return word >> 7 & 1;
+}
+
+static inline bool descriptor_left(uint64_t word)
+{
+    return word >> 8 & 1;
+}
+
+/* The bit to clear when the rank no longer announces that it joins. */
+enum { DESCRIPTOR_JOINING = 1 << 7 };
+
+/* Load what other ranks may have changed. */
+static inline void descriptor_load(uint64_t word, struct member *m)
+{
+    CHECK(descriptor_pending(word) == NO_SLOT ||
+          descriptor_pending(word) != descriptor_slot(word >> 3));
+    m->contribution.pending = descriptor_pending(word);
+    m->contribution.frozen = descriptor_slot(word >> 3);
+    m->arrived = descriptor_arrived(word);
+    m->frozen = descriptor_rounds(word);
+}
+
+/* Return the word after an activation: one more round, with the pending deposit frozen. */
+static inline uint64_t descriptor_freeze(uint64_t word)
+{
+    CHECK(descriptor_rounds(word) + 1 < (uint64_t)1 << (64 - DESCRIPTOR_ROUNDS));
+    uint64_t gone = word & ((uint64_t)3 << 7);
+    return DESCRIPTOR_NO_SLOT | (word & 7) << 3 | gone |
+           (descriptor_rounds(word) + 1) << DESCRIPTOR_ROUNDS;
+}
+
+/* Set the rank's bits in the header of an activation that swapped this word. */
+static inline void descriptor_announce(uint64_t word, uint32_t rank,
+                                       struct round_header *h, uint32_t ranks)
+{
+    CHECK(rank < ranks);
+    bool active = descriptor_pending(word) != NO_SLOT;
+    if (active)
+        bitset_add(round_mask(h, ranks, ROUND_ACTIVE), rank);
+    if (active && !descriptor_arrived(word))
+        bitset_add(round_mask(h, ranks, ROUND_STORED), rank);
+    if (descriptor_joining(word))
+        bitset_add(round_mask(h, ranks, ROUND_JOINED), rank);
+    if (descriptor_left(word))
+        bitset_add(round_mask(h, ranks, ROUND_LEFT), rank);
+}
 
 #endif

@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When a round may start: the policies of docs/semantics.md, as pure functions of who
- * is live and who has arrived.
+ * When a round may start: the policies of docs/semantics.md, as pure functions of which
+ * ranks are live and which have arrived.
  *
- *   solo         any live rank arrives                               (PPoPP 2020, 4.1)
- *   majority     one rank, drawn per round by all alike, arrives     (PPoPP 2020, 4.2)
- *   first_of(m)  the first of m drawn ranks arrives
- *   last_of(m)   the last of m drawn ranks arrives
+ *   solo         any live rank has arrived                              (PPoPP 2020, 4.1)
+ *   majority     one rank, drawn for the round, has arrived             (PPoPP 2020, 4.2)
+ *   first_of(m)  the first of m drawn ranks has arrived
+ *   last_of(m)   the last of m drawn ranks has arrived
  *   quorum(Q)    Q ranks have arrived
  *   full         all live ranks have arrived: an ordinary allreduce
  *
- * What one endpoint can see for itself it decides alone. What has to be counted
- * (quorum, last_of, and everything with linger or max_staleness) goes through a
- * coordinator, an endpoint drawn per round, to which the others report. Reports are
- * cumulative.
+ * An endpoint decides alone what it can see for itself. What has to be counted (quorum,
+ * last_of, and every policy with linger or max_staleness) goes through a coordinator: an
+ * endpoint, drawn for the round, to which the other endpoints report. Draws are the same
+ * on all ranks. Reports are cumulative.
+ *
+ * Three parts: the rules, the counts of a coordinator, and the decision itself. There is
+ * no I/O. Times are given in nanoseconds of any one clock; the time at which to decide
+ * again is returned as an alarm.
  */
 #ifndef PCOLL_PROTOCOL_POLICY_H
 #define PCOLL_PROTOCOL_POLICY_H
@@ -24,76 +28,152 @@
 #include "include/partialcoll.h"
 #include "protocol/round.h"
 
-/* What a round asks for; the same on all ranks, from the rounds before it. */
+/* What a round requires. It follows from the rounds before it, so it is the same on all
+ * ranks. */
 struct policy_round {
-    uint32_t ranks;       /* of the communicator */
-    uint32_t coordinator; /* an endpoint */
-    const uint64_t *live; /* ranks that take part */
-    uint64_t *drawn;      /* live ranks that were drawn */
-    uint64_t *overdue;    /* live ranks absent for max_staleness rounds */
+    uint32_t ranks;       /* Of the communicator. */
+    uint32_t coordinator; /* An endpoint. */
+    const uint64_t *live; /* The set of ranks that take part. */
+    uint64_t *drawn;      /* The set of live ranks that were drawn. */
+    uint64_t *overdue;    /* The set of live ranks absent for max_staleness rounds. */
     uint32_t live_count, drawn_count, overdue_count;
 };
 
-/* How many live ranks have come: of an endpoint, or of all together. */
+/* How many live ranks have arrived: at one endpoint, or at all of them together. */
 struct policy_report {
-    uint32_t arrived; /* at the open round */
-    uint32_t drawn;   /* of the drawn ones */
-    uint32_t overdue; /* of the overdue ones: with a deposit, even if only stored */
+    uint32_t arrived; /* At the open round. */
+    uint32_t drawn;   /* Of the drawn ranks. */
+    uint32_t overdue; /* Of the overdue ranks: with a deposit, even if only stored. */
 };
 
-/* Where the draws of a handle come from. */
+/* What the draws of a round depend on. */
 struct policy_draw {
-    uint64_t stream;
+    uint64_t seed;
+    uint32_t slot; /* Of the handle. */
     uint64_t round;
     uint32_t endpoints;
 };
 
-/* PCOLL_EINVAL names what is impossible among so many ranks, and the range. */
+/* Check a policy. PCOLL_EINVAL names what is impossible for so many ranks, and the
+ * range. */
 int policy_check(const struct pcoll_policy *policy, uint32_t ranks);
 
-/* Find out what a round asks for. round has ranks, live and room for the two sets;
- * absences[i] are the rounds that rank i has missed in a row (NULL: not counted). */
+/* Find out what a round requires. The caller sets ranks and live, and provides memory for
+ * the two other sets. absences[i] is the number of rounds in a row that rank i has missed
+ * (NULL: not counted). */
 void policy_open(const struct pcoll_policy *policy, const struct policy_draw *draw,
                  const uint32_t *absences, struct policy_round *round);
 
-/* Count who has come: sets of ranks, those that have arrived and those with a deposit.
- */
+/* Count the ranks of two sets: those that have arrived, and those with a deposit. */
 struct policy_report policy_count(const struct policy_round *round,
                                   const uint64_t *arrived, const uint64_t *deposited);
 
-/* What of a report matters: where ranks are drawn and nobody lingers until all are
- * there, the others need not report. */
+/* Return the part of a report that matters. If ranks are drawn and no linger waits for
+ * the others, the others need not report. */
 struct policy_report policy_relevant(const struct pcoll_policy *policy,
                                      struct policy_report report);
-/* Are ranks drawn, one of which starts the round? */
+/* Return whether a drawn rank starts the round. */
 bool policy_draws(const struct pcoll_policy *policy);
 
-/* Does it need somebody who looks at the time? */
+/* Return whether the policy depends on time. */
 bool policy_has_timers(const struct pcoll_policy *policy);
 
-/* Does a coordinator decide? */
+/* Return whether a coordinator decides. */
 bool policy_coordinated(const struct pcoll_policy *policy);
-/* Does the endpoint that starts have to activate the others? (Under full all start by
- * themselves, unless a deadline cuts them short.) */
+/* Return whether the endpoint that starts has to activate the others. With full, all
+ * start by themselves, unless a deadline ends the wait. */
 bool policy_activates(const struct pcoll_policy *policy);
-/* Does every endpoint start when its own members are there? */
+/* Return whether every endpoint starts when its own members have arrived. */
 bool policy_starts_alone(const struct pcoll_policy *policy);
 
-/* May the round start? `report` is of all endpoints if a coordinator decides, else of
- * this one, whose ranks are `members`. */
+/* Return whether the round may start. `report` is of all endpoints if a coordinator
+ * decides; otherwise it is of this endpoint, whose set of ranks is `members`. */
 bool policy_met(const struct pcoll_policy *policy, const struct policy_round *round,
                 const struct policy_report *report, const uint64_t *members);
 
-/* Have all live ranks arrived, by a report of all endpoints? */
+/* Return whether all live ranks have arrived, by a report of all endpoints. */
 bool policy_all_arrived(const struct policy_round *round,
                         const struct policy_report *report);
 
-/* A round is over, with this header: was the policy met after all? */
+/* Return whether a complete round with this header met the policy. */
 bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *round,
                  const struct round_header *header);
 
-/* The ranks whose arrivals start the round; NULL: those of any. */
+/* Return the set of ranks whose arrivals start the round; NULL: any rank's. */
 const uint64_t *policy_awaited(const struct pcoll_policy *policy,
                                const struct policy_round *round);
+
+/*
+ * The counts of a coordinator: how many ranks have arrived at each endpoint, and at all
+ * endpoints together. A report carries the whole count of its endpoint and is sent
+ * whenever that has grown. The largest counts are kept, so the order in which reports
+ * arrive does not matter.
+ */
+
+struct vote_count {
+    struct policy_report *of_endpoint; /* By endpoint, memory of the owner; NULL: there
+                                          are no reports. */
+    uint32_t endpoints;
+    struct policy_report total;
+    uint32_t last; /* The lowest rank that arrived at the last endpoint to report. */
+};
+
+/* Initialize. of_endpoint has room for `endpoints` reports. */
+void vote_count_init(struct vote_count *count, struct policy_report *of_endpoint,
+                     uint32_t endpoints);
+/* Add a report. `rank` may have started the round; or it is ROUND_NOBODY. */
+void vote_count_add(struct vote_count *count, uint32_t endpoint,
+                    const struct policy_report *report, uint32_t rank);
+/* Clear the counts for another round. */
+void vote_count_clear(struct vote_count *count);
+
+/* Return whether one report counts more than another. */
+bool vote_count_grown(const struct policy_report *now,
+                      const struct policy_report *before);
+
+/*
+ * The decision when a round starts. It is made by each member of a domain without a
+ * fabric, by each endpoint that starts alone, or by the coordinator. A round is opened
+ * once. Then the decision is evaluated whenever a count has changed.
+ */
+
+/* A time that never comes. */
+#define ROUND_NEVER INT64_MAX
+
+/* What is known of an open round. */
+struct round_state {
+    const struct policy_report *report; /* Of all endpoints if a coordinator decides. */
+    const uint64_t *members; /* Of this endpoint; NULL: a coordinator decides. */
+    uint32_t starter;        /* The lowest rank whose arrival may start the round. */
+    uint32_t first;          /* The rank that arrived first. */
+    int64_t first_arrival;   /* When it arrived, or ROUND_NEVER. */
+    int64_t met_since; /* When the policy was met, as far as known; ROUND_NEVER. */
+    int64_t now;       /* Not read if the policy has no timers. */
+};
+
+struct round_trigger {
+    bool start;
+    uint32_t initiator; /* The rank that starts the round. */
+    int64_t met_since;  /* To be passed to the next evaluation. */
+    int64_t alarm;      /* When to evaluate again; ROUND_NEVER: after a change. */
+};
+
+/* Decide whether the policy is met and the linger has passed. */
+struct round_trigger round_trigger_evaluate(const struct pcoll_policy *policy,
+                                            const struct policy_round *round,
+                                            const struct round_state *state);
+
+/* Decide whether the first rank has waited longer than the deadline. */
+struct round_trigger round_trigger_deadline(const struct pcoll_policy *policy,
+                                            const struct round_state *state);
+
+/* Return the lowest of these ranks whose arrival may start the round. */
+uint32_t round_trigger_starter(const struct pcoll_policy *policy,
+                               const struct policy_round *round,
+                               const uint64_t *arrived);
+
+/* A round is complete: return how many rounds in a row a rank has missed. Call this before
+ * the live set changes. */
+uint32_t round_absences(uint32_t before, bool active, bool live);
 
 #endif

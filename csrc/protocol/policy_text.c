@@ -39,84 +39,86 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static const struct {
     const char *unit;
-    double per_second; /* a quotient is exact where a product is not: 50us is 5e-5 s */
+    double
+        per_second; /* The quotient is exact; a product would not be: 50us is 5e-5 s. */
 } units[] = {{"ns", 1e9}, {"us", 1e6}, {"ms", 1e3}, {"s", 1}, {"", 1}};
 enum { UNITS = sizeof units / sizeof *units };
 
-/* The whole text and the place where something is wrong. */
+/* The whole text, and the place where it is read. */
 struct parser {
     const char *text, *at;
 };
 
-static int complain(const struct parser *p, const char *expected)
+static int policy_text_fail(const struct parser *p, const char *expected)
 {
     return fail(PCOLL_EINVAL, "quorum: expected %s%s, got \"%.100s\"", expected,
                 p->at == p->text ? "" : " in the text of a policy", p->at);
 }
 
-/* Length of the word at the place. */
-static size_t word(const struct parser *p, const char *ends)
+/* Return the length of the word at the place. */
+static size_t policy_text_word(const struct parser *p, const char *ends)
 {
     return strcspn(p->at, ends);
 }
 
-static bool is(const struct parser *p, size_t length, const char *name)
+static bool policy_text_is(const struct parser *p, size_t length, const char *name)
 {
     return strlen(name) == length && !strncmp(p->at, name, length);
 }
 
-/* A decimal number of so many characters at most; its length, 0 if there is none. */
-static size_t number(const struct parser *p, double *value)
+/* Read a decimal number. Return its length; 0: there is none. */
+static size_t policy_text_number(const struct parser *p, double *value)
 {
     char *end;
     if (!isdigit((unsigned char)*p->at) && *p->at != '.')
-        return 0; /* strtod takes signs, blanks, "nan" and more */
+        return 0; /* strtod accepts signs, blanks, "nan" and more. */
     if (p->at[0] == '0' && (p->at[1] | 0x20) == 'x')
         return 0;
     *value = decimal_parse(p->at, &end);
     return isfinite(*value) ? (size_t)(end - p->at) : 0;
 }
 
-static int parse_count(struct parser *p, const char *expected, uint32_t *count)
+static int policy_text_parse_count(struct parser *p, const char *expected,
+                                   uint32_t *count)
 {
     double value;
-    size_t length = number(p, &value);
+    size_t length = policy_text_number(p, &value);
     if (!length || length != strspn(p->at, "0123456789") || value < 1 ||
         value > UINT32_MAX)
-        return complain(p, expected);
+        return policy_text_fail(p, expected);
     *count = (uint32_t)value;
     p->at += length;
     return PCOLL_OK;
 }
 
-static int parse_quorum(struct parser *p, pcoll_policy *policy)
+static int policy_text_parse_quorum(struct parser *p, pcoll_policy *policy)
 {
     double value;
-    size_t length = number(p, &value);
+    size_t length = policy_text_number(p, &value);
     bool fraction = length > strspn(p->at, "0123456789");
     if (!fraction)
-        return parse_count(p, "a number of ranks (from 1) or a fraction (0.75)",
-                           &policy->count);
+        return policy_text_parse_count(
+            p, "a number of ranks (from 1) or a fraction (0.75)", &policy->count);
     if (!(value > 0 && value <= 1))
-        return complain(p, "a fraction above 0, at most 1");
+        return policy_text_fail(p, "a fraction above 0, at most 1");
     policy->fraction = value;
     p->at += length;
     return PCOLL_OK;
 }
 
-static int parse_time(struct parser *p, double *seconds)
+static int policy_text_parse_time(struct parser *p, double *seconds)
 {
     char expected[100];
     double value;
-    size_t length = number(p, &value);
+    size_t length = policy_text_number(p, &value);
     snprintf(expected, sizeof expected,
              "a time above 0 and up to %g s, in ns, us, ms or s", PCOLL_LONGEST_TIME);
     if (!length)
-        return complain(p, expected);
+        return policy_text_fail(p, expected);
     struct parser unit = {p->text, p->at + length};
-    size_t end = word(&unit, ",");
+    size_t end = policy_text_word(&unit, ",");
     for (int i = 0; i < UNITS; i++) {
-        if (!is(&unit, end, units[i].unit))
+        if (!policy_text_is(&unit, end, units[i].unit))
             continue;
         *seconds = value / units[i].per_second;
         if (!(*seconds > 0 && *seconds <= PCOLL_LONGEST_TIME))
@@ -124,72 +126,75 @@ static int parse_time(struct parser *p, double *seconds)
         p->at = unit.at + end;
         return PCOLL_OK;
     }
-    return complain(p, expected);
+    return policy_text_fail(p, expected);
 }
 
-static int parse_modifier(struct parser *p, pcoll_policy *policy)
+static int policy_text_parse_modifier(struct parser *p, pcoll_policy *policy)
 {
-    size_t length = word(p, "=,");
+    size_t length = policy_text_word(p, "=,");
     bool value = p->at[length] == '=';
     const char *begin = p->at;
     p->at += value ? length + 1 : 0;
     if (value && length == 6 && !strncmp(begin, "linger", length) && !policy->linger)
-        return parse_time(p, &policy->linger);
+        return policy_text_parse_time(p, &policy->linger);
     if (value && length == 8 && !strncmp(begin, "deadline", length) &&
         !policy->deadline)
-        return parse_time(p, &policy->deadline);
+        return policy_text_parse_time(p, &policy->deadline);
     if (value && length == 13 && !strncmp(begin, "max_staleness", length) &&
         !policy->max_staleness)
-        return parse_count(p, "a number of rounds (from 1)", &policy->max_staleness);
+        return policy_text_parse_count(p, "a number of rounds (from 1)",
+                                       &policy->max_staleness);
     p->at = begin;
-    return complain(p, "linger=, deadline= or max_staleness=, each at most once");
+    return policy_text_fail(p,
+                            "linger=, deadline= or max_staleness=, each at most once");
 }
 
-static int parse_argument(struct parser *p, enum argument argument,
-                          pcoll_policy *policy)
+static int policy_text_parse_argument(struct parser *p, enum argument argument,
+                                      pcoll_policy *policy)
 {
     bool given = *p->at == ':';
     p->at += given;
     if (given != (argument != NO_ARGUMENT))
-        return complain(p, given ? "no number after this name"
-                                 : "\":\" and a number after this name");
+        return policy_text_fail(p, given ? "no number after this name"
+                                         : "\":\" and a number after this name");
     if (argument == A_COUNT)
-        return parse_count(p, "a number of ranks (from 1)", &policy->count);
-    return argument == A_COUNT_OR_FRACTION ? parse_quorum(p, policy) : PCOLL_OK;
+        return policy_text_parse_count(p, "a number of ranks (from 1)", &policy->count);
+    return argument == A_COUNT_OR_FRACTION ? policy_text_parse_quorum(p, policy)
+                                           : PCOLL_OK;
 }
 
-static int parse_kind(struct parser *p, pcoll_policy *policy)
+static int policy_text_parse_kind(struct parser *p, pcoll_policy *policy)
 {
-    size_t length = word(p, ":,");
+    size_t length = policy_text_word(p, ":,");
     for (int kind = 0; kind < KINDS; kind++) {
-        if (!is(p, length, kinds[kind].name))
+        if (!policy_text_is(p, length, kinds[kind].name))
             continue;
         policy->kind = kind;
         p->at += length;
-        return parse_argument(p, kinds[kind].argument, policy);
+        return policy_text_parse_argument(p, kinds[kind].argument, policy);
     }
-    return complain(p, "\"solo\", \"majority\", \"quorum:Q\", \"first_of:m\", "
-                       "\"last_of:m\" or \"full\"");
+    return policy_text_fail(p, "\"solo\", \"majority\", \"quorum:Q\", \"first_of:m\", "
+                               "\"last_of:m\" or \"full\"");
 }
 
 int pcoll_policy_parse(const char *text, pcoll_policy *policy)
 {
     pcoll_policy parsed = {0};
     struct parser p = {text, text};
-    int rc = fail_if_null(text, policy) ?: parse_kind(&p, &parsed);
+    int rc = fail_if_null(text, policy) ?: policy_text_parse_kind(&p, &parsed);
     while (rc == PCOLL_OK && *p.at == ',') {
         p.at++;
-        rc = parse_modifier(&p, &parsed);
+        rc = policy_text_parse_modifier(&p, &parsed);
     }
     if (rc == PCOLL_OK && *p.at)
-        rc = complain(&p, "\",\" or the end");
+        rc = policy_text_fail(&p, "\",\" or the end");
     if (rc == PCOLL_OK)
         *policy = parsed;
     return rc;
 }
 
-/* The shortest text that means exactly this number. */
-static void shortest(double value, char *text, size_t capacity)
+/* Write the shortest text that means exactly this number. */
+static void policy_text_shortest(double value, char *text, size_t capacity)
 {
     if (value == floor(value) && value < 1e9) {
         snprintf(text, capacity, "%.0f", value);
@@ -207,8 +212,8 @@ struct printer {
     size_t used, capacity;
 };
 
-static void __attribute__((format(printf, 2, 3))) print(struct printer *out,
-                                                        const char *format, ...)
+static void __attribute__((format(printf, 2, 3)))
+policy_text_print(struct printer *out, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -218,19 +223,20 @@ static void __attribute__((format(printf, 2, 3))) print(struct printer *out,
     out->used += n > 0 ? (size_t)n : 0;
 }
 
-static void print_fraction(struct printer *out, double fraction)
+static void policy_text_print_fraction(struct printer *out, double fraction)
 {
     char text[32];
-    shortest(fraction, text, sizeof text);
-    print(out, ":%s%s", text, strpbrk(text, ".e") ? "" : ".0");
+    policy_text_shortest(fraction, text, sizeof text);
+    policy_text_print(out, ":%s%s", text, strpbrk(text, ".e") ? "" : ".0");
 }
 
-/* In the unit in which it is shortest, if it survives the way back. */
-static void print_time(struct printer *out, const char *name, double seconds)
+/* Write a time in the unit in which it is shortest and exact. */
+static void policy_text_print_time(struct printer *out, const char *name,
+                                   double seconds)
 {
     char best[40] = "", text[32], whole[40];
     for (int i = UNITS - 2; i >= 0; i--) {
-        shortest(seconds * units[i].per_second, text, sizeof text);
+        policy_text_shortest(seconds * units[i].per_second, text, sizeof text);
         if (decimal_parse(text, NULL) / units[i].per_second != seconds)
             continue;
         snprintf(whole, sizeof whole, "%s%s", text, units[i].unit);
@@ -238,7 +244,7 @@ static void print_time(struct printer *out, const char *name, double seconds)
             memcpy(best, whole, sizeof best);
     }
     if (seconds > 0)
-        print(out, ",%s=%s", name, best);
+        policy_text_print(out, ",%s=%s", name, best);
 }
 
 int pcoll_policy_format(const pcoll_policy *policy, char *text, uint64_t capacity)
@@ -249,17 +255,17 @@ int pcoll_policy_format(const pcoll_policy *policy, char *text, uint64_t capacit
     if (policy->kind < 0 || policy->kind >= KINDS)
         return fail(PCOLL_EINVAL, "quorum: unknown policy kind %d", policy->kind);
     struct printer out = {text, 0, capacity};
-    print(&out, "%s", kinds[policy->kind].name);
+    policy_text_print(&out, "%s", kinds[policy->kind].name);
     if (kinds[policy->kind].argument != NO_ARGUMENT) {
         if (policy->count)
-            print(&out, ":%u", policy->count);
+            policy_text_print(&out, ":%u", policy->count);
         else
-            print_fraction(&out, policy->fraction);
+            policy_text_print_fraction(&out, policy->fraction);
     }
-    print_time(&out, "linger", policy->linger);
-    print_time(&out, "deadline", policy->deadline);
+    policy_text_print_time(&out, "linger", policy->linger);
+    policy_text_print_time(&out, "deadline", policy->deadline);
     if (policy->max_staleness)
-        print(&out, ",max_staleness=%u", policy->max_staleness);
+        policy_text_print(&out, ",max_staleness=%u", policy->max_staleness);
     return out.used < capacity ? PCOLL_OK
                                : fail(PCOLL_EINVAL, "no room for the text of a policy");
 }

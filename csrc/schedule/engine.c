@@ -7,31 +7,31 @@
 #include "base/check.h"
 #include "base/error.h"
 
-static bool completed_from_outside(const struct op *op)
+static bool engine_completed_from_outside(const struct op *op)
 {
     return op->class == OP_EVENT || (op->class == OP_CONTROL && op->kind == OP_RECV);
 }
 
-static bool has_op(const struct engine *e, int op)
+static bool engine_has_op(const struct engine *e, int op)
 {
     return op >= 0 && (uint32_t)op < e->sched->count;
 }
 
-static void push_ready(struct instance *in, uint32_t op)
+static void engine_push_ready(struct instance *in, uint32_t op)
 {
     CHECK(in->ops[op].state == OP_WAITING);
     in->ops[op].state = OP_READY;
     in->ready[in->tail++] = op;
 }
 
-static void arm(const struct sched *s, struct instance *in)
+static void engine_arm(const struct sched *s, struct instance *in)
 {
     in->head = in->tail = in->running = 0;
     for (uint32_t i = 0; i < s->count; i++)
         in->ops[i] = (struct op_progress){.state = OP_WAITING};
     for (uint32_t i = 0; i < s->count; i++)
-        if (!s->ops[i].preds && !completed_from_outside(&s->ops[i]))
-            push_ready(in, i);
+        if (!s->ops[i].preds && !engine_completed_from_outside(&s->ops[i]))
+            engine_push_ready(in, i);
 }
 
 int engine_init(struct engine *e, const struct sched *s)
@@ -47,7 +47,7 @@ int engine_init(struct engine *e, const struct sched *s)
             return fail(PCOLL_ENOMEM, "no memory for a schedule of %u operations",
                         s->count);
         }
-        arm(s, in);
+        engine_arm(s, in);
     }
     return PCOLL_OK;
 }
@@ -70,7 +70,7 @@ void engine_destroy(struct engine *e)
 
 /* Complete an operation: count it at its successors, and make those ready whose gate
  * opens now. */
-static void finish(const struct sched *s, struct instance *in, uint32_t id)
+static void engine_finish(const struct sched *s, struct instance *in, uint32_t id)
 {
     CHECK(in->ops[id].state != OP_DONE);
     const struct op *op = &s->ops[id];
@@ -80,13 +80,13 @@ static void finish(const struct sched *s, struct instance *in, uint32_t id)
         struct op_progress *p = &in->ops[next];
         CHECK(p->done_preds < s->ops[next].preds);
         if (++p->done_preds == s->ops[next].need && p->state == OP_WAITING)
-            push_ready(in, next);
+            engine_push_ready(in, next);
     }
 }
 
 enum engine_outcome engine_complete(struct engine *e, uint64_t round, int op)
 {
-    CHECK(has_op(e, op));
+    CHECK(engine_has_op(e, op));
     if (round < e->current) {
         e->dropped++;
         return ENGINE_DROPPED;
@@ -95,7 +95,7 @@ enum engine_outcome engine_complete(struct engine *e, uint64_t round, int op)
         return ENGINE_IMPOSSIBLE;
     struct instance *in = &e->instances[round % 2];
     enum op_state state = in->ops[op].state;
-    bool outside = completed_from_outside(&e->sched->ops[op]);
+    bool outside = engine_completed_from_outside(&e->sched->ops[op]);
     if (state == OP_DONE || (!outside && state != OP_RUNNING)) {
         e->dropped++;
         return ENGINE_DROPPED;
@@ -103,7 +103,7 @@ enum engine_outcome engine_complete(struct engine *e, uint64_t round, int op)
     CHECK(state != OP_RUNNING || in->running > 0);
     if (state == OP_RUNNING)
         in->running--;
-    finish(e->sched, in, (uint32_t)op);
+    engine_finish(e->sched, in, (uint32_t)op);
     if (round == e->current)
         return ENGINE_TAKEN;
     e->early++;
@@ -123,7 +123,7 @@ int engine_next(struct engine *e)
     while (e->released && in->head < in->tail) {
         uint32_t id = in->ready[in->head++];
         if (e->sched->ops[id].kind == OP_NOP) {
-            finish(e->sched, in, id);
+            engine_finish(e->sched, in, id);
             continue;
         }
         in->ops[id].state = OP_RUNNING;
@@ -136,7 +136,7 @@ int engine_next(struct engine *e)
 
 bool engine_over(const struct engine *e)
 {
-    CHECK(has_op(e, e->sched->end));
+    CHECK(engine_has_op(e, e->sched->end));
     const struct instance *in = &e->instances[e->current % 2];
     return in->ops[e->sched->end].state == OP_DONE && !in->running &&
            in->head == in->tail;
@@ -146,14 +146,14 @@ void engine_advance(struct engine *e)
 {
     CHECK(!e->instances[e->current % 2].running);
     CHECK(e->released);
-    arm(e->sched, &e->instances[e->current % 2]);
+    engine_arm(e->sched, &e->instances[e->current % 2]);
     e->current++;
     e->released = false;
 }
 
 enum op_state engine_state(const struct engine *e, uint64_t round, int op)
 {
-    CHECK(has_op(e, op));
+    CHECK(engine_has_op(e, op));
     CHECK(round >= e->current && round <= e->current + 1);
     return e->instances[round % 2].ops[op].state;
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Building and checking a schedule. */
+/* Building, checking and printing schedules; see sched.h. */
 #include "schedule/sched.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,8 +32,8 @@ void sched_free(struct sched **s)
 
 /* Make room for one more item in an array. False, with s->failed set, without
  * memory. */
-static bool grow(struct sched *s, void **items, uint32_t count, uint32_t *capacity,
-                 size_t size)
+static bool sched_grow(struct sched *s, void **items, uint32_t count,
+                       uint32_t *capacity, size_t size)
 {
     if (s->committed)
         s->failed = true;
@@ -50,11 +52,11 @@ static bool grow(struct sched *s, void **items, uint32_t count, uint32_t *capaci
     return true;
 }
 
-static int add(struct sched *s, struct op op)
+static int sched_add(struct sched *s, struct op op)
 {
     CHECK(op.label);
     void *ops = s->ops;
-    if (!grow(s, &ops, s->count, &s->capacity, sizeof *s->ops))
+    if (!sched_grow(s, &ops, s->count, &s->capacity, sizeof *s->ops))
         return -1;
     s->ops = ops;
     s->ops[s->count] = op;
@@ -64,97 +66,97 @@ static int add(struct sched *s, struct op op)
 int sched_send(struct sched *s, const char *label, int peer, int edge, int from)
 {
     CHECK(peer >= 0 && edge >= 0);
-    return add(s, (struct op){.kind = OP_SEND,
-                              .label = label,
-                              .peer = peer,
-                              .edge = edge,
-                              .out = -1,
-                              .a = from,
-                              .b = -1});
+    return sched_add(s, (struct op){.kind = OP_SEND,
+                                    .label = label,
+                                    .peer = peer,
+                                    .edge = edge,
+                                    .out = -1,
+                                    .a = from,
+                                    .b = -1});
 }
 
 int sched_recv(struct sched *s, const char *label, int peer, int edge, int into)
 {
     CHECK(peer >= 0);
-    return add(s, (struct op){.kind = OP_RECV,
-                              .label = label,
-                              .peer = peer,
-                              .edge = edge,
-                              .out = into,
-                              .a = -1,
-                              .b = -1});
+    return sched_add(s, (struct op){.kind = OP_RECV,
+                                    .label = label,
+                                    .peer = peer,
+                                    .edge = edge,
+                                    .out = into,
+                                    .a = -1,
+                                    .b = -1});
 }
 
-static int add_control(struct sched *s, enum op_kind kind, const char *label, int peer,
-                       int edge)
+static int sched_add_control(struct sched *s, enum op_kind kind, const char *label,
+                             int peer, int edge)
 {
-    return add(s, (struct op){.kind = kind,
-                              .class = OP_CONTROL,
-                              .label = label,
-                              .peer = peer,
-                              .edge = edge,
-                              .out = -1,
-                              .a = -1,
-                              .b = -1});
+    return sched_add(s, (struct op){.kind = kind,
+                                    .class = OP_CONTROL,
+                                    .label = label,
+                                    .peer = peer,
+                                    .edge = edge,
+                                    .out = -1,
+                                    .a = -1,
+                                    .b = -1});
 }
 
 int sched_control_send(struct sched *s, const char *label, int peer, int edge)
 {
     CHECK(peer >= 0 && edge >= 0);
-    return add_control(s, OP_SEND, label, peer, edge);
+    return sched_add_control(s, OP_SEND, label, peer, edge);
 }
 
 int sched_control_recv(struct sched *s, const char *label, int peer, int edge)
 {
     CHECK(peer >= 0 && edge >= 0);
-    return add_control(s, OP_RECV, label, peer, edge);
+    return sched_add_control(s, OP_RECV, label, peer, edge);
 }
 
-static int add_local(struct sched *s, enum op_kind kind, enum op_class class,
-                     const char *label, int out, int a, int b)
+static int sched_add_local(struct sched *s, enum op_kind kind, enum op_class class,
+                           const char *label, int out, int a, int b)
 {
-    return add(s, (struct op){.kind = kind,
-                              .class = class,
-                              .label = label,
-                              .peer = -1,
-                              .edge = -1,
-                              .out = out,
-                              .a = a,
-                              .b = b});
+    return sched_add(s, (struct op){.kind = kind,
+                                    .class = class,
+                                    .label = label,
+                                    .peer = -1,
+                                    .edge = -1,
+                                    .out = out,
+                                    .a = a,
+                                    .b = b});
 }
 
 int sched_reduce(struct sched *s, const char *label, int out, int a, int b)
 {
-    return add_local(s, OP_REDUCE, OP_PLAIN, label, out, a, b);
+    return sched_add_local(s, OP_REDUCE, OP_PLAIN, label, out, a, b);
 }
 
 int sched_copy(struct sched *s, const char *label, int into, int from)
 {
-    return add_local(s, OP_COPY, OP_PLAIN, label, into, from, -1);
+    return sched_add_local(s, OP_COPY, OP_PLAIN, label, into, from, -1);
 }
 
 int sched_native(struct sched *s, const char *label, int part)
 {
     CHECK(part >= -1);
-    return add_local(s, OP_NATIVE, OP_PLAIN, label, part, -1, -1);
+    return sched_add_local(s, OP_NATIVE, OP_PLAIN, label, part, -1, -1);
 }
 
 int sched_nop(struct sched *s, const char *label)
 {
-    return add_local(s, OP_NOP, OP_PLAIN, label, -1, -1, -1);
+    return sched_add_local(s, OP_NOP, OP_PLAIN, label, -1, -1, -1);
 }
 
 int sched_timer(struct sched *s, const char *label)
 {
-    return add_local(s, OP_TIMER, OP_PLAIN, label, -1, -1, -1);
+    return sched_add_local(s, OP_TIMER, OP_PLAIN, label, -1, -1, -1);
 }
 
 int sched_event(struct sched *s, const char *label)
 {
-    return add_local(s, OP_NOP, OP_EVENT, label, -1, -1, -1);
+    return sched_add_local(s, OP_NOP, OP_EVENT, label, -1, -1, -1);
 }
 
-static bool known(const struct sched *s, int op)
+static bool sched_knows(const struct sched *s, int op)
 {
     return op >= 0 && (uint32_t)op < s->count;
 }
@@ -162,7 +164,7 @@ static bool known(const struct sched *s, int op)
 void sched_from(struct sched *s, int op, int peer)
 {
     CHECK(peer >= 0);
-    if (known(s, op) && !s->committed)
+    if (sched_knows(s, op) && !s->committed)
         s->ops[op].peer = peer;
     else
         s->failed = true;
@@ -171,7 +173,7 @@ void sched_from(struct sched *s, int op, int peer)
 void sched_slice(struct sched *s, int op, struct slice slice)
 {
     CHECK(slice.begin <= slice.end);
-    if (known(s, op) && !s->committed)
+    if (sched_knows(s, op) && !s->committed)
         s->ops[op].slice = slice;
     else
         s->failed = true;
@@ -180,7 +182,7 @@ void sched_slice(struct sched *s, int op, struct slice slice)
 void sched_header(struct sched *s, int op, enum header_place place)
 {
     CHECK(place <= HEADER_NONE);
-    if (known(s, op) && !s->committed)
+    if (sched_knows(s, op) && !s->committed)
         s->ops[op].header = place;
     else
         s->failed = true;
@@ -189,12 +191,12 @@ void sched_header(struct sched *s, int op, enum header_place place)
 void sched_after(struct sched *s, int op, int predecessor)
 {
     CHECK(!s->committed);
-    if (!known(s, op) || !known(s, predecessor)) {
+    if (!sched_knows(s, op) || !sched_knows(s, predecessor)) {
         s->failed = true;
         return;
     }
     void *edges = s->edges;
-    if (!grow(s, &edges, s->edge_count, &s->edge_capacity, sizeof *s->edges))
+    if (!sched_grow(s, &edges, s->edge_count, &s->edge_capacity, sizeof *s->edges))
         return;
     s->edges = edges;
     s->edges[s->edge_count].from = (uint32_t)predecessor;
@@ -206,7 +208,7 @@ void sched_after(struct sched *s, int op, int predecessor)
 void sched_need(struct sched *s, int op, uint32_t k)
 {
     CHECK(!s->committed);
-    if (known(s, op) && !s->committed)
+    if (sched_knows(s, op) && !s->committed)
         s->ops[op].need = k;
     else
         s->failed = true;
@@ -219,7 +221,7 @@ void sched_end(struct sched *s, int op)
 }
 
 /* Sort the edges by source into one array (counting sort). */
-static int index_successors(struct sched *s)
+static int sched_index_successors(struct sched *s)
 {
     s->successor = calloc(s->edge_count ? s->edge_count : 1, sizeof *s->successor);
     if (!s->successor)
@@ -243,8 +245,8 @@ static int index_successors(struct sched *s)
 /* Report a cycle. Operations that Kahn's algorithm leaves over are on a cycle or follow
  * one. Each of them has a predecessor that is left over as well, so going back `count`
  * times ends on a cycle. `before` is scratch memory. */
-static int report_cycle(const struct sched *s, const uint32_t *missing,
-                        uint32_t *before)
+static int sched_report_cycle(const struct sched *s, const uint32_t *missing,
+                              uint32_t *before)
 {
     uint32_t at = 0;
     for (uint32_t i = 0; i < s->edge_count; i++)
@@ -282,7 +284,7 @@ uint32_t sched_order(const struct sched *s, uint32_t *order, uint32_t *missing)
     return tail;
 }
 
-static int check_acyclic(const struct sched *s)
+static int sched_check_acyclic(const struct sched *s)
 {
     uint32_t *missing = malloc(s->count * sizeof *missing);
     uint32_t *order = malloc(s->count * sizeof *order);
@@ -291,13 +293,13 @@ static int check_acyclic(const struct sched *s)
         rc = fail(PCOLL_ENOMEM, "no memory to check a schedule of %u operations",
                   s->count);
     else if (sched_order(s, order, missing) < s->count)
-        rc = report_cycle(s, missing, order);
+        rc = sched_report_cycle(s, missing, order);
     free(missing);
     free(order);
     return rc;
 }
 
-static int check_op(const struct sched *s, uint32_t id)
+static int sched_check_op(const struct sched *s, uint32_t id)
 {
     const struct op *op = &s->ops[id];
     bool never_issued =
@@ -338,16 +340,195 @@ int sched_commit(struct sched *s)
             PCOLL_EINVAL,
             "schedule: an operation that does not exist was named, or memory ran "
             "out while building");
-    if (!known(s, s->end))
+    if (!sched_knows(s, s->end))
         return fail(PCOLL_EINVAL, "schedule: no operation ends the round");
     for (uint32_t i = 0; i < s->count; i++) {
         if (s->ops[i].need == 0)
             s->ops[i].need = s->ops[i].preds;
-        if ((rc = check_op(s, i)) != PCOLL_OK)
+        if ((rc = sched_check_op(s, i)) != PCOLL_OK)
             return rc;
     }
-    if ((rc = index_successors(s)) != PCOLL_OK || (rc = check_acyclic(s)) != PCOLL_OK)
+    if ((rc = sched_index_successors(s)) != PCOLL_OK ||
+        (rc = sched_check_acyclic(s)) != PCOLL_OK)
         return rc;
     s->committed = true;
     return PCOLL_OK;
+}
+
+/* Printing as text and as Graphviz DOT. */
+
+const char *op_kind_name(enum op_kind kind)
+{
+    CHECK(kind <= OP_NATIVE);
+    static const char *const names[] = {[OP_SEND] = "SEND",     [OP_RECV] = "RECV",
+                                        [OP_REDUCE] = "REDUCE", [OP_COPY] = "COPY",
+                                        [OP_NOP] = "NOP",       [OP_TIMER] = "TIMER",
+                                        [OP_NATIVE] = "NATIVE"};
+    return names[kind];
+}
+
+static void sched_describe(FILE *out, const struct op *op)
+{
+    fprintf(out, "%s%s %s", op->class == OP_CONTROL ? "control " : "",
+            op_kind_name(op->kind), op->label);
+    if (op->kind == OP_SEND)
+        fprintf(out, " to %d edge %d", op->peer, op->edge);
+    if (op->kind == OP_RECV)
+        fprintf(out, " from %d edge %d", op->peer, op->edge);
+    if (op->slice.of)
+        fprintf(out, " slices [%u, %u) of %u", op->slice.begin, op->slice.end,
+                op->slice.of);
+}
+
+static void sched_print_predecessors(FILE *out, const struct sched *s, uint32_t id)
+{
+    const struct op *op = &s->ops[id];
+    if (!op->preds)
+        return;
+    fprintf(out, "  after %u of {", op->need);
+    const char *comma = "";
+    for (uint32_t i = 0; i < s->edge_count; i++) {
+        if (s->edges[i].to != id)
+            continue;
+        fprintf(out, "%s%u", comma, s->edges[i].from);
+        comma = ", ";
+    }
+    fprintf(out, "}");
+}
+
+static void sched_write_text(FILE *out, const struct sched *s)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        fprintf(out, "%3u  ", i);
+        sched_describe(out, &s->ops[i]);
+        sched_print_predecessors(out, s, i);
+        fprintf(out, "%s\n", (int)i == s->end ? "  [ends the round]" : "");
+    }
+}
+
+/* Escape text for a quoted string of DOT. */
+static void sched_write_quoted(FILE *out, const char *text)
+{
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\')
+            fputc('\\', out);
+        fputc(*text, out);
+    }
+}
+
+static void sched_describe_quoted(FILE *out, const struct op *op)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *plain = open_memstream(&text, &size);
+    if (!plain)
+        return;
+    sched_describe(plain, op);
+    fclose(plain);
+    sched_write_quoted(out, text);
+    free(text);
+}
+
+static void sched_write_dot(FILE *out, const struct sched *s)
+{
+    fprintf(out, "digraph schedule {\n  node [shape=box];\n");
+    for (uint32_t i = 0; i < s->count; i++) {
+        const struct op *op = &s->ops[i];
+        fprintf(out, "  o%u [label=\"", i);
+        sched_describe_quoted(out, op);
+        if (op->preds > 1)
+            fprintf(out, "\\n%u of %u", op->need, op->preds);
+        fprintf(out, "\"%s%s];\n", op->kind == OP_NOP ? ", shape=ellipse" : "",
+                (int)i == s->end ? ", peripheries=2" : "");
+    }
+    for (uint32_t i = 0; i < s->edge_count; i++)
+        fprintf(out, "  o%u -> o%u;\n", s->edges[i].from, s->edges[i].to);
+    fprintf(out, "}\n");
+}
+
+static char *sched_render(const struct sched *s,
+                          void (*write)(FILE *, const struct sched *))
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out)
+        return NULL;
+    write(out, s);
+    fclose(out);
+    return text;
+}
+
+char *sched_text(const struct sched *s)
+{
+    CHECK(s->count <= s->capacity);
+    return sched_render(s, sched_write_text);
+}
+
+char *sched_dot(const struct sched *s)
+{
+    CHECK(s->count <= s->capacity);
+    return sched_render(s, sched_write_dot);
+}
+
+/*
+ * A schedule in GOAL (Hoefler, Siebert, Lumsdaine, "Group Operation Assembly Language",
+ * ICPP 2009), as LogGOPSim reads it: one block for a rank, operations first, then the
+ * dependencies.
+ *
+ * GOAL knows AND only: `requires` waits for the end of another operation. A gate of k
+ * of n becomes one of n of n, and a comment says so. Operations that others complete
+ * (events) take no time.
+ */
+
+/* A message has at least one byte: simulators charge for the bytes after the first. */
+static uint64_t sched_goal_bytes(const struct goal_cost *cost)
+{
+    return cost->bytes ? cost->bytes : 1;
+}
+
+static void sched_write_goal(FILE *out, uint32_t id, const struct op *op,
+                             const struct goal_cost *cost)
+{
+    switch (op->kind) {
+    case OP_SEND:
+        fprintf(out, "l%u: send %" PRIu64 "b to %d tag %u\n", id + 1,
+                sched_goal_bytes(cost), op->peer, cost->tag);
+        return;
+    case OP_RECV:
+        fprintf(out, "l%u: recv %" PRIu64 "b from %d tag %u\n", id + 1,
+                sched_goal_bytes(cost), op->peer, cost->tag);
+        return;
+    case OP_REDUCE:
+    case OP_COPY:
+    case OP_NOP:
+    case OP_TIMER:
+    case OP_NATIVE:
+        fprintf(out, "l%u: calc %" PRIu64 "\n", id + 1, cost->time);
+    }
+}
+
+char *sched_goal(const struct sched *s, uint32_t rank,
+                 struct goal_cost (*cost)(const void *arg, int op), const void *arg)
+{
+    CHECK(cost);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out)
+        return NULL;
+    fprintf(out, "rank %u {\n", rank);
+    for (uint32_t i = 0; i < s->count; i++) {
+        const struct op *op = &s->ops[i];
+        struct goal_cost c = cost(arg, (int)i);
+        if (op->need < op->preds)
+            fprintf(out, "// l%u needs %u of %u here; GOAL cannot say that: all\n",
+                    i + 1, op->need, op->preds);
+        sched_write_goal(out, i, op, &c);
+    }
+    for (uint32_t i = 0; i < s->edge_count; i++)
+        fprintf(out, "l%u requires l%u\n", s->edges[i].to + 1, s->edges[i].from + 1);
+    fprintf(out, "}\n");
+    fclose(out);
+    return text;
 }

@@ -32,7 +32,7 @@ struct slice {
 };
 
 /* Where a message carries the header of its round. */
-enum header_place { HEADER_BEFORE, HEADER_AFTER, HEADER_NONE };
+enum header_place { HEADER_AFTER, HEADER_BEFORE, HEADER_NONE };
 
 struct op {
     enum op_kind kind;
@@ -80,7 +80,7 @@ int sched_event(struct sched *s, const char *label);
 void sched_from(struct sched *s, int op, int peer);
 /* Restrict an operation to slices of the data. */
 void sched_slice(struct sched *s, int op, struct slice slice);
-/* SEND, RECV: change the place of the header; the default is HEADER_BEFORE. */
+/* SEND, RECV: change the place of the header; the default is HEADER_AFTER. */
 void sched_header(struct sched *s, int op, enum header_place place);
 
 /* Add a collective of the MPI library on part `part` of the data. */

@@ -73,22 +73,16 @@ static int skew_create_rank(struct pcoll_skew_run *run, uint32_t i,
 {
     struct skew_rank *rank = &run->ranks[i];
     pcoll_buffer buffer = skew_buffer(&run->skew);
-    int rc = communicator_create(sim_endpoint(run->sim, i), NULL, &rank->communicator);
-    if (rc != PCOLL_OK)
-        return rc;
-    rc = endpoint_create(rank->communicator,
-                         &(struct endpoint_spec){.ranks = run->skew.ranks,
-                                                 .buffers = &buffer,
-                                                 .nbuffers = 1,
-                                                 .options = options,
-                                                 .create_domain = domain_single_create,
-                                                 .domain_arg = &i},
-                         &rank->endpoint);
-    if (rc == PCOLL_OK)
-        rc = endpoint_open(rank->endpoint);
-    return rc == PCOLL_OK
-               ? communicator_register(rank->communicator, &rank->endpoint->base, 0)
-               : rc;
+    struct endpoint_spec spec = {.ranks = run->skew.ranks,
+                                 .buffers = &buffer,
+                                 .nbuffers = 1,
+                                 .options = options,
+                                 .create_domain = domain_single_create,
+                                 .domain_arg = &i};
+    return communicator_create(sim_endpoint(run->sim, i), NULL, &rank->communicator)
+               ?: endpoint_create(rank->communicator, &spec, &rank->endpoint)
+               ?: endpoint_open(rank->endpoint)
+               ?: communicator_register(rank->communicator, &rank->endpoint->base, 0);
 }
 
 static int skew_create_all(struct pcoll_skew_run *run, const pcoll_options *options)
@@ -310,12 +304,10 @@ int pcoll_skew_memory(const pcoll_skew *s, const pcoll_options *options,
     pcoll_buffer buffer = skew_buffer(s);
     struct endpoint_spec spec = {
         .ranks = s->ranks, .buffers = &buffer, .nbuffers = 1, .options = options};
-    rc = skew_check(s);
-    if (rc == PCOLL_OK)
-        rc = options_check(options);
-    if (rc == PCOLL_OK)
-        rc = endpoint_lay_out(&spec, &(struct placement){.domains = s->ranks}, &shape,
-                              &plan);
+    rc = skew_check(s)
+             ?: options_check(options)
+             ?: endpoint_lay_out(&spec, &(struct placement){.domains = s->ranks}, &shape,
+                                 &plan);
     if (rc != PCOLL_OK)
         return rc;
     uint64_t operations =

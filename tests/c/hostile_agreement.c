@@ -62,6 +62,31 @@ static int check_header(void)
     return rc;
 }
 
+/* A header of many ranks as it is on the wire, some words of which are replaced. */
+static int decode_header(void)
+{
+    static uint64_t memory[64], copy[64];
+    struct round_header *header = (struct round_header *)memory;
+    uint32_t ranks = ROUND_PLAIN_RANKS + 1 + roll(200);
+    size_t bytes = round_header_bytes(ranks);
+    round_header_clear(header, ranks, roll(4));
+    for (uint32_t i = roll(6); i; i--)
+        bitset_add(round_mask(header, ranks, (enum round_mask)roll(ROUND_MASKS)),
+                   roll(ranks));
+    size_t encoded = round_header_encode(header, ranks);
+    EXPECT(bytes <= sizeof memory, "%zu bytes", bytes);
+    memcpy(copy, (char *)header + bytes - encoded, encoded);
+    spoil(copy, (uint32_t)(encoded / sizeof *copy));
+    const char *last = (char *)copy + encoded - ROUND_WIRE_BYTES;
+    size_t claimed = round_header_encoded_bytes(last, ranks);
+    EXPECT(claimed == bytes || claimed == ROUND_WIRE_BYTES, "%zu bytes", claimed);
+    int rc = round_header_decode(header, copy, claimed < encoded ? claimed : encoded,
+                                 ranks, roll(4));
+    for (uint32_t i = ranks; rc == PCOLL_OK && i < 64 * bitset_words(ranks); i++)
+        EXPECT(!bitset_has(round_mask(header, ranks, ROUND_ACTIVE), i), "rank %u", i);
+    return rc;
+}
+
 static int compare_messages(void)
 {
     pcoll_buffer shape = {.count = 1, .dtype = PCOLL_INT64, .op = PCOLL_SUM};
@@ -105,12 +130,12 @@ static int restart_group(void)
 
 void hostile_agreements(struct hostile *hostile, uint64_t most)
 {
-    static int (*const kinds[])(void) = {plan_census, check_header, compare_messages,
-                                         restart_group};
+    static int (*const kinds[])(void) = {plan_census, check_header, decode_header,
+                                         compare_messages, restart_group};
     h = hostile;
     h->ranks = 1 + roll(RANKS);
     for (uint64_t i = 0; i < most; i++) {
-        int rc = kinds[roll(4)]();
+        int rc = kinds[roll(5)]();
         hostile_note(h, rc);
         h->done += rc == PCOLL_OK;
     }

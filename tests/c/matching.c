@@ -125,7 +125,7 @@ static void note_over(uint32_t peer)
     struct sim_round *r = &p->rounds[p->round];
     r->over = true;
     r->over_at = sim.now;
-    r->behind = match_state(&p->m) == MATCH_BEHIND;
+    r->behind = p->m.state == MATCH_BEHIND;
     if (!r->behind) {
         check_formed(peer);
         sim_round_begin(peer);
@@ -144,7 +144,7 @@ static void settle(uint32_t peer, bool ticked)
         send(peer, message);
     while (match_refused(&p->m, &refusal))
         check_refusal(peer, &refusal);
-    enum match_state state = match_state(&p->m);
+    enum match_state state = p->m.state;
     bool over = state == MATCH_FORMED || state == MATCH_BEHIND;
     if (over && !p->rounds[p->round].over)
         note_over(peer);
@@ -257,8 +257,8 @@ static void report_lost(uint32_t peer, uint32_t about)
 static void end_round(uint32_t peer)
 {
     struct sim_peer *p = &sim.peers[peer];
-    bool behind = match_state(&p->m) == MATCH_BEHIND;
-    uint64_t ahead = match_ahead(&p->m);
+    bool behind = p->m.state == MATCH_BEHIND;
+    uint64_t ahead = p->m.ahead;
     match_end(&p->m);
     INVARIANT("ahead", !behind || ahead > p->round, "behind in %llu, ahead is %llu",
               (unsigned long long)p->round, (unsigned long long)ahead);

@@ -8,7 +8,7 @@
 #define PCOLL_TESTS_MATCHING_H
 
 #include "protocol/group/matchmaking.h"
-#include "group/group_window.h"
+#include "group/group_wire.h"
 
 enum {
     MAX_PEERS = 40,

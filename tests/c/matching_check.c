@@ -40,7 +40,7 @@ void check_peer(uint32_t peer, bool ticked)
 {
     const struct sim_peer *p = &sim.peers[peer];
     int64_t clock = sim_clock(p, sim.now), alarm = match_alarm(&p->m);
-    enum match_state state = match_state(&p->m);
+    enum match_state state = p->m.state;
     INVARIANT("alarm", !ticked || alarm > clock,
               "peer %u: the alarm is at %lld, now is %lld", peer, (long long)alarm,
               (long long)clock);
@@ -50,9 +50,9 @@ void check_peer(uint32_t peer, bool ticked)
               (unsigned long long)p->m.out.lost);
     INVARIANT("bound", waits || !match_bound(&p->m), "peer %u is bound to nobody",
               peer);
-    INVARIANT("rounds", !waits || match_first(&p->m) == p->m.goal.round,
+    INVARIANT("rounds", !waits || p->m.floor == p->m.goal.round,
               "peer %u looks for another round than its first", peer);
-    INVARIANT("rounds", state != MATCH_BEHIND || match_ahead(&p->m) > p->m.goal.round,
+    INVARIANT("rounds", state != MATCH_BEHIND || p->m.ahead > p->m.goal.round,
               "peer %u is behind a round that it has reached", peer);
     if (state == MATCH_FOLLOWING)
         check_follower(peer);

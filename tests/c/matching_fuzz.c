@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "protocol/group/matchmaking_parts.h"
+#include "protocol/group/matchmaking.h"
 #include "check.h"
 #include "matching.h"
 
@@ -84,7 +84,7 @@ static void draw_part(struct match_message *message)
 /* What this machine waits for. */
 static void draw_apt(struct match_message *message)
 {
-    bool follows = match_state(&f.m) == MATCH_FOLLOWING;
+    bool follows = f.m.state == MATCH_FOLLOWING;
     message->peer = follows ? (roll(5) ? f.m.leader : roll(f.m.size)) : f.m.asking;
     message->kind = follows ? MATCH_LIST : roll(3) ? MATCH_ACCEPT : MATCH_REJECT;
     message->round = f.goal.round;
@@ -235,13 +235,13 @@ static void check_list(enum match_state before, uint32_t followed)
 
 static bool check_alarm(bool ticked)
 {
-    enum match_state state = match_state(&f.m);
+    enum match_state state = f.m.state;
     int64_t alarm = match_alarm(&f.m);
     bool waits = state == MATCH_LOOKING || state == MATCH_FOLLOWING;
     INVARIANT("alarm", !ticked || alarm > f.now, "at %lld, now %lld", (long long)alarm,
               (long long)f.now);
     INVARIANT("alarm", waits || alarm == INT64_MAX, "waits for nothing");
-    return match_state(&f.m) == MATCH_FORMED && match_formed(&f.m)->leader != f.m.rank;
+    return f.m.state == MATCH_FORMED && match_formed(&f.m)->leader != f.m.rank;
 }
 
 uint64_t matching_fuzz(uint64_t seed)
@@ -252,7 +252,7 @@ uint64_t matching_fuzz(uint64_t seed)
     uint32_t size = 1 + roll(MAX_SIZE);
     EXPECT_OK(match_init(&f.m, roll(size), size, PATIENCE));
     for (int i = 0; i < STEPS; i++) {
-        enum match_state before = match_state(&f.m);
+        enum match_state before = f.m.state;
         uint32_t followed = f.m.leader;
         bool ticked = act();
         check_list(before, followed);

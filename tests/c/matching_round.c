@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What comes after matching: a group's round with its decision (csrc/group/group_window.h).
+ * What comes after matching: a group's round with its decision (csrc/group/group_wire.h).
  * Each member publishes, waits until all have published, fetches for a while, marks
  * itself done, and looks until there is a decision; when its patience ends it votes for
  * void. The word is read in one step and swapped in another: others come between.

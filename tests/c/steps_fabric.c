@@ -14,9 +14,8 @@ static bool may_start(struct steps *s, uint32_t *initiator)
     struct steps_fabric *f = &s->fabric;
     struct domain *d = s->member[0].domain;
     size_t words = bitset_words(s->o.ranks);
-    struct policy_draw draw = {.stream = splitmix_mix(s->options.seed) ^ s->slot,
-                               .round = f->round,
-                               .endpoints = 2};
+    struct policy_draw draw = {
+        .seed = s->options.seed, .slot = s->slot, .round = f->round, .endpoints = 2};
     struct policy_round asked = {
         .ranks = s->o.ranks, .live = f->live, .drawn = f->drawn, .overdue = f->overdue};
     policy_open(&s->policy, &draw, s->policy.max_staleness ? f->absences : NULL,

@@ -14,9 +14,8 @@
 #include "domain/domain.h"
 #include "domain/placement.h"
 #include "domain/segment.h"
-#include "protocol/descriptor.h"
-#include "protocol/round_trigger.h"
-#include "protocol/vote_count.h"
+#include "protocol/member.h"
+#include "protocol/policy.h"
 #include "runtime/communicator.h"
 #include "runtime/gate.h"
 #include "schedule/engine.h"
@@ -204,9 +203,9 @@ static void a_policy_of_no_kind(void)
 
 static void more_endpoints_than_ranks(void)
 {
-    struct round_draw draw = {.endpoints = RANKS + 1};
+    struct policy_draw draw = {.endpoints = RANKS + 1};
     struct policy_round round = asked;
-    round_trigger_open(&options.policy, &draw, NULL, &round);
+    policy_open(&options.policy, &draw, NULL, &round);
 }
 
 static void a_decision_without_a_report(void)
@@ -401,10 +400,10 @@ static const struct {
     CASE(no_such_mask_to_read, "which < ROUND_MASKS"),
     CASE(headers_of_two_rounds, "a->round == b->round"),
     CASE(a_mask_as_its_own_live_set, "live != h->masks"),
-    CASE(one_slot_pending_and_frozen, "distinct(c)"),
+    CASE(one_slot_pending_and_frozen, "contribution_is_distinct(c)"),
     CASE(a_deposit_over_the_frozen_one, "plan.target != c->frozen"),
     CASE(a_deposit_over_the_pending_one, "plan.target != c->pending"),
-    CASE(a_plan_for_no_slot, "in_range(c, plan.target)"),
+    CASE(a_plan_for_no_slot, "contribution_in_range(c, plan.target)"),
     CASE(handed_in_without_a_call, "m->started"),
     CASE(a_read_that_nobody_began, "m->reading != NO_ROUND"),
     CASE(more_delivered_than_complete, "member_counts_hold(m)"),
@@ -418,11 +417,11 @@ static const struct {
     CASE(met_by_more_than_live, "report->arrived <= round->live_count"),
     CASE(more_drawn_than_arrived, "report.drawn <= report.arrived"),
     CASE(a_policy_of_no_kind, "policy->kind < "),
-    CASE(more_endpoints_than_ranks, "draw->endpoints <= round->ranks"),
+    CASE(more_endpoints_than_ranks, "d->endpoints <= round->ranks"),
     CASE(a_decision_without_a_report, "state->report"),
     CASE(a_report_of_no_endpoint, "endpoint < count->endpoints"),
     CASE(a_report_to_no_coordinator, "count->of_endpoint"),
-    CASE(an_operation_that_is_not_there, "has_op(e, op)"),
+    CASE(an_operation_that_is_not_there, "engine_has_op(e, op)"),
     CASE(released_twice, "!e->released"),
     CASE(left_before_it_was_released, "e->released"),
     CASE(the_state_of_a_round_that_is_far, "round <= e->current + 1"),

@@ -16,9 +16,10 @@
 #include "gossip/slot.h"
 #include "gossip/queue.h"
 #include "gossip/register.h"
-#include "group/group_agent.h"
-#include "group/group_window.h"
-#include "protocol/group/matchmaking_parts.h"
+#include "group/group_agent.c" /* Their CHECKs are in static functions. */
+#include "group/group_round.c"
+#include "group/group_wire.c"
+#include "protocol/group/matchmaking.c"
 #include "protocol/group/grid.h"
 
 enum { RANKS = 3, FIRED = 7 };
@@ -318,13 +319,6 @@ static void asks_while_it_follows(void)
     match_expect(&match, 1, 2);
 }
 
-static void behind_nobody(void)
-{
-    make_match();
-    match.state = MATCH_BEHIND;
-    match_ahead(&match);
-}
-
 static void no_machine(void)
 {
     match_alarm(&match);
@@ -423,12 +417,6 @@ static void inquiry_in_a_round(void)
 {
     make_group(PHASE_ROUND);
     group_matching_inquire(&group);
-}
-
-static void inquiry_begun_in_a_round(void)
-{
-    make_group(PHASE_ROUND);
-    group_matching_begin_inquiry(&group, 0);
 }
 
 static void inquiry_waits_with_static_keys(void)
@@ -786,33 +774,32 @@ static const struct {
     CASE("protocol/group/membership.c", others_of_no_rank),
     CASE("protocol/group/membership.c", more_live_than_ranks),
     CASE("protocol/group/membership.c", more_take_part_than_live),
-    CASE("protocol/group/matchmaking_message.c", message_to_itself),
-    CASE("protocol/group/matchmaking_message.c", list_before_it_is_closed),
-    CASE("protocol/group/matchmaking_message.c", part_of_no_list),
-    CASE("protocol/group/matchmaking_message.c", member_beyond_a_part),
-    CASE("protocol/group/matchmaking_message.c", outbox_overrun),
-    CASE("protocol/group/matchmaking_roles.c", refusal_by_nobody),
+    CASE("protocol/group/matchmaking.c", message_to_itself),
+    CASE("protocol/group/matchmaking.c", list_before_it_is_closed),
+    CASE("protocol/group/matchmaking.c", part_of_no_list),
+    CASE("protocol/group/matchmaking.c", member_beyond_a_part),
+    CASE("protocol/group/matchmaking.c", outbox_overrun),
+    CASE("protocol/group/matchmaking.c", refusal_by_nobody),
     CASE("protocol/group/matchmaking.c", refusals_that_are_not_there),
-    CASE("protocol/group/matchmaking_roles.c", ask_while_asking),
-    CASE("protocol/group/matchmaking_roles.c", behind_without_looking),
-    CASE("protocol/group/matchmaking_roles.c", withdraw_from_nothing),
-    CASE("protocol/group/matchmaking_roles.c", dismissal_of_itself),
-    CASE("protocol/group/matchmaking_roles.c", candidate_that_is_no_rank),
-    CASE("protocol/group/matchmaking_roles.c", ask_taken_for_an_accept),
-    CASE("protocol/group/matchmaking_roles.c", ask_taken_for_a_reject),
-    CASE("protocol/group/matchmaking_roles.c", ask_taken_for_a_disband),
-    CASE("protocol/group/matchmaking_roles.c", leave_taken_for_an_ask),
-    CASE("protocol/group/matchmaking_roles.c", ask_taken_for_a_leave),
-    CASE("protocol/group/matchmaking_roles.c", ask_taken_for_a_list),
-    CASE("protocol/group/matchmaking_roles.c", closed_while_asking),
-    CASE("protocol/group/matchmaking_roles.c", asked_whether_to_close_while_asking),
-    CASE("protocol/group/matchmaking_roles.c", offer_while_following),
-    CASE("protocol/group/matchmaking_roles.c", disbanded_for_one_it_does_not_follow),
-    CASE("protocol/group/matchmaking_roles.c", follower_that_is_not_there),
-    CASE("protocol/group/matchmaking_roles.c", more_unconfirmed_than_followers),
+    CASE("protocol/group/matchmaking.c", ask_while_asking),
+    CASE("protocol/group/matchmaking.c", behind_without_looking),
+    CASE("protocol/group/matchmaking.c", withdraw_from_nothing),
+    CASE("protocol/group/matchmaking.c", dismissal_of_itself),
+    CASE("protocol/group/matchmaking.c", candidate_that_is_no_rank),
+    CASE("protocol/group/matchmaking.c", ask_taken_for_an_accept),
+    CASE("protocol/group/matchmaking.c", ask_taken_for_a_reject),
+    CASE("protocol/group/matchmaking.c", ask_taken_for_a_disband),
+    CASE("protocol/group/matchmaking.c", leave_taken_for_an_ask),
+    CASE("protocol/group/matchmaking.c", ask_taken_for_a_leave),
+    CASE("protocol/group/matchmaking.c", ask_taken_for_a_list),
+    CASE("protocol/group/matchmaking.c", closed_while_asking),
+    CASE("protocol/group/matchmaking.c", asked_whether_to_close_while_asking),
+    CASE("protocol/group/matchmaking.c", offer_while_following),
+    CASE("protocol/group/matchmaking.c", disbanded_for_one_it_does_not_follow),
+    CASE("protocol/group/matchmaking.c", follower_that_is_not_there),
+    CASE("protocol/group/matchmaking.c", more_unconfirmed_than_followers),
     CASE("protocol/group/matchmaking.c", follows_nobody),
     CASE("protocol/group/matchmaking.c", asks_while_it_follows),
-    CASE("protocol/group/matchmaking.c", behind_nobody),
     CASE("protocol/group/matchmaking.c", no_machine),
     CASE("group/group_wire.c", sent_to_itself),
     CASE("group/group_wire.c", sent_about_no_group),
@@ -820,20 +807,19 @@ static const struct {
     CASE("group/group_wire.c", announced_what_is_not_so),
     CASE("group/group_wire.c", joined_while_away),
     CASE("group/group_wire.c", received_from_itself),
-    CASE("group/group_window.c", far_vote_that_opens),
-    CASE("group/group_window.c", declared_for_another_round),
-    CASE("group/group_window.c", counted_twice),
-    CASE("group/group_window.c", query_for_another_round),
-    CASE("group/group_window.c", served_what_nobody_asked_for),
+    CASE("group/group_wire.c", far_vote_that_opens),
+    CASE("group/group_wire.c", declared_for_another_round),
+    CASE("group/group_wire.c", counted_twice),
+    CASE("group/group_wire.c", query_for_another_round),
+    CASE("group/group_wire.c", served_what_nobody_asked_for),
     CASE("group/group_wire.c", suspects_itself),
     CASE("group/group_wire.c", own_membership_changed_by_others),
-    CASE("group/group_matching.c", inquiry_in_a_round),
-    CASE("group/group_matching.c", inquiry_begun_in_a_round),
-    CASE("group/group_matching.c", inquiry_waits_with_static_keys),
-    CASE("group/group_matching.c", matching_in_a_round),
-    CASE("group/group_matching.c", matching_while_away),
-    CASE("group/group_matching.c", alarm_of_matching_in_a_round),
-    CASE("group/group_matching.c", match_messages_lost),
+    CASE("group/group_agent.c", inquiry_in_a_round),
+    CASE("group/group_agent.c", inquiry_waits_with_static_keys),
+    CASE("group/group_agent.c", matching_in_a_round),
+    CASE("group/group_agent.c", matching_while_away),
+    CASE("group/group_agent.c", alarm_of_matching_in_a_round),
+    CASE("group/group_agent.c", match_messages_lost),
     CASE("group/group_agent.c", left_in_a_round),
     CASE("group/group_agent.c", back_in_an_earlier_round),
     CASE("group/group_agent.c", answered_by_itself),
@@ -855,13 +841,13 @@ static const struct {
     CASE("group/group_agent.c", closed_before_it_has_left),
     CASE("group/group_object.c", disposed_while_driven),
     CASE("group/group_object.c", attached_to_a_smaller_window),
-    CASE("group/group_window.c", voted_at_no_rank),
-    CASE("group/group_window.c", opened_without_a_number),
-    CASE("group/group_window.c", declared_at_no_rank),
-    CASE("group/group_window.c", counted_at_no_rank),
-    CASE("group/group_window.c", queried_at_no_rank),
-    CASE("group/group_window.c", host_of_nobody),
-    CASE("group/group_window.c", counter_of_nobody),
+    CASE("group/group_wire.c", voted_at_no_rank),
+    CASE("group/group_wire.c", opened_without_a_number),
+    CASE("group/group_wire.c", declared_at_no_rank),
+    CASE("group/group_wire.c", counted_at_no_rank),
+    CASE("group/group_wire.c", queried_at_no_rank),
+    CASE("group/group_wire.c", host_of_nobody),
+    CASE("group/group_wire.c", counter_of_nobody),
     CASE("group/group_data.c", input_of_no_member),
     CASE("group/group_data.c", part_of_no_member),
     CASE("group/group_data.c", waits_for_input_of_no_member),

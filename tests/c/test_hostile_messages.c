@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Hostile messages to every kind of object; see hostile.h.
+ * Compiled: interleaved, so that few ranks have headers in the form of many.
  *
  *   PARTIALCOLL_SEED=n       that world alone
  *   PARTIALCOLL_HOSTILE=n    so many messages to each kind of object (default 100000)

@@ -150,7 +150,7 @@ static void test_left_and_back(void)
     const struct match_list *list = match_formed(&m[1]);
     INVARIANT("together", list && list->count == 2 && list->leader == 0,
               "ranks 0 and 1 are not in one group");
-    INVARIANT("together", match_state(&m[2]) == MATCH_LOOKING,
+    INVARIANT("together", m[2].state == MATCH_LOOKING,
               "rank 2 does not wait for the others");
     for (uint32_t i = 0; i < 3; i++)
         match_destroy(&m[i]);
@@ -168,11 +168,10 @@ static void test_behind(void)
     EXPECT(match_formed(&m[0]) && match_formed(&m[0])->count == 1, "not alone");
     match_end(&m[0]);
     join(m, 2, 1, 7);
-    INVARIANT("ahead", match_state(&m[1]) == MATCH_BEHIND && match_ahead(&m[1]) == 8,
-              "rank 1 is not behind, or is told %llu",
-              (unsigned long long)match_ahead(&m[1]));
+    INVARIANT("ahead", m[1].state == MATCH_BEHIND && m[1].ahead == 8,
+              "rank 1 is not behind, or is told %llu", (unsigned long long)m[1].ahead);
     join(m, 2, 0, 7);
-    INVARIANT("ahead", match_state(&m[0]) == MATCH_BEHIND && match_ahead(&m[0]) == 8,
+    INVARIANT("ahead", m[0].state == MATCH_BEHIND && m[0].ahead == 8,
               "a round is begun again");
     for (uint32_t i = 0; i < 2; i++)
         match_destroy(&m[i]);

@@ -20,11 +20,14 @@ static void expect(const char *what, uint32_t ranks, const uint64_t *hosts,
         EXPECT(p.ranks == ranks && p.index == domain[rank],
                "%s: rank %u is in domain %u", what, rank, p.index);
         for (uint32_t r = 0; r < ranks; r++) {
-            EXPECT(p.domain[r] == domain[r], "%s: rank %u says that %u is in domain %u",
-                   what, rank, r, p.domain[r]);
-            EXPECT(p.domain[r] < p.domains && p.leader[p.domain[r]] <= r,
-                   "%s: domain %u of %u is led by rank %u", what, p.domain[r],
-                   p.domains, p.leader[p.domain[r]]);
+            EXPECT(placement_domain(&p, r) == domain[r],
+                   "%s: rank %u says that %u is in domain %u", what, rank, r,
+                   placement_domain(&p, r));
+            EXPECT(placement_domain(&p, r) < p.domains &&
+                       placement_leader(&p, placement_domain(&p, r)) <= r,
+                   "%s: domain %u of %u is led by rank %u", what,
+                   placement_domain(&p, r), p.domains,
+                   placement_leader(&p, placement_domain(&p, r)));
             if (domain[r] != domain[rank])
                 continue;
             EXPECT(members < p.members && p.member[members] == r,
@@ -33,7 +36,8 @@ static void expect(const char *what, uint32_t ranks, const uint64_t *hosts,
             members++;
         }
         EXPECT(members == p.members, "%s: %u members", what, p.members);
-        EXPECT(p.leads == (p.member[0] == rank) && p.leader[p.index] == p.member[0],
+        EXPECT(p.leads == (p.member[0] == rank) &&
+                   placement_leader(&p, p.index) == p.member[0],
                "%s: rank %u leads: %d", what, rank, p.leads);
         placement_destroy(&p);
         EXPECT(!p.domain && !p.leader && !p.member, "%s: not destroyed", what);

@@ -124,7 +124,7 @@ struct bed {
 
 static void make(struct bed *b, uint64_t live)
 {
-    *b = (struct bed){.live = live, .draw = {.stream = 42, .endpoints = RANKS}};
+    *b = (struct bed){.live = live, .draw = {.seed = 42, .endpoints = RANKS}};
     b->round = (struct policy_round){
         .ranks = RANKS, .live = &b->live, .drawn = &b->drawn, .overdue = &b->overdue};
 }

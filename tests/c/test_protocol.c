@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "protocol/member.h"
-#include "protocol/recovery.h"
 #include "check.h"
 
 /* A carry that loses the race against an activation goes in alone. */
@@ -51,7 +50,7 @@ static void test_contribution_in_place(void)
 }
 
 struct header_storage {
-    uint64_t words[16];
+    uint64_t words[32];
 };
 
 static void complete_round(struct member *m, bool joined)
@@ -200,7 +199,7 @@ static void test_header_merge(void)
     struct header_storage sa, sb;
     struct round_header *a = (struct round_header *)&sa,
                         *b = (struct round_header *)&sb;
-    EXPECT(round_header_bytes(1) == 64 && round_header_bytes(65) == 128, "sizes");
+    EXPECT(round_header_bytes(1) == 64 && round_header_bytes(65) == 192, "sizes");
     round_header_clear(a, 8, 5);
     round_header_clear(b, 8, 5);
     EXPECT(round_is_null(a, 8), "not null");
@@ -213,6 +212,129 @@ static void test_header_merge(void)
     EXPECT(bitset_has(round_mask(a, 8, ROUND_LEFT), 1), "lost a bit");
 }
 
+/* Headers of many ranks on the wire. */
+
+struct wire_case {
+    const char *what;
+    struct {
+        enum round_mask mask;
+        uint32_t begin, end; /* Below a header's ranks; 0: that number. */
+    } run[7];
+    uint32_t runs;
+    bool is_long;
+};
+
+static struct round_header *allocate_header(uint32_t ranks)
+{
+    struct round_header *h = calloc(1, round_header_bytes(ranks));
+    round_header_clear(h, ranks, 5);
+    return h;
+}
+
+static void check_wire(uint32_t ranks, const struct wire_case *c)
+{
+    struct round_header *h = allocate_header(ranks), *back = allocate_header(ranks);
+    size_t bytes = round_header_bytes(ranks), sets = bytes - ROUND_WIRE_BYTES;
+    h->initiator = ranks - 1;
+    h->flags = ROUND_BELOW_QUORUM;
+    for (uint32_t i = 0; i < c->runs; i++) {
+        uint32_t end = c->run[i].end ? c->run[i].end : ranks;
+        for (uint32_t rank = c->run[i].begin; rank < end; rank++)
+            bitset_add(round_mask(h, ranks, c->run[i].mask), rank);
+    }
+    size_t encoded = round_header_encode(h, ranks);
+    EXPECT(encoded == (c->is_long ? bytes : ROUND_WIRE_BYTES), "P=%u, %s: %zu bytes",
+           ranks, c->what, encoded);
+    const char *wire = (char *)h + bytes - encoded;
+    EXPECT(round_header_encoded_bytes((char *)h + sets, ranks) == encoded,
+           "P=%u, %s: its length is unknown", ranks, c->what);
+    EXPECT_OK(round_header_decode(back, wire, encoded, ranks, 5));
+    EXPECT(!memcmp(h, back, sets), "P=%u, %s: comes as another one", ranks, c->what);
+    EXPECT(round_header_decode(back, wire, encoded, ranks, 6) == PCOLL_EPROTOCOL,
+           "P=%u, %s: of another round", ranks, c->what);
+    free(h);
+    free(back);
+}
+
+static void test_header_wire(void)
+{
+    static const struct wire_case cases[] = {
+        {.what = "none"},
+        {.what = "one", .run = {{ROUND_ACTIVE, 64, 65}}, .runs = 1},
+        {.what = "all", .run = {{ROUND_ACTIVE, 0, 0}, {ROUND_STORED, 0, 0}}, .runs = 2},
+        {.what = "all but one",
+         .run = {{ROUND_ACTIVE, 0, 63}, {ROUND_ACTIVE, 64, 0}, {ROUND_STORED, 3, 4}},
+         .runs = 3},
+        {.what = "all have left, and some are dead",
+         .run = {{ROUND_LEFT, 0, 0}, {ROUND_FAILED, 1, 3}, {ROUND_FAILED, 60, 65}},
+         .runs = 3},
+        {.what = "six runs",
+         .run = {{ROUND_ACTIVE, 0, 1},
+                 {ROUND_ACTIVE, 2, 3},
+                 {ROUND_ACTIVE, 4, 5},
+                 {ROUND_ACTIVE, 6, 7},
+                 {ROUND_JOINED, 8, 64},
+                 {ROUND_LEFT, 9, 0}},
+         .runs = 6},
+        {.what = "seven runs",
+         .run = {{ROUND_ACTIVE, 0, 1},
+                 {ROUND_ACTIVE, 2, 3},
+                 {ROUND_ACTIVE, 4, 5},
+                 {ROUND_ACTIVE, 6, 7},
+                 {ROUND_STORED, 6, 7},
+                 {ROUND_JOINED, 8, 64},
+                 {ROUND_LEFT, 9, 0}},
+         .runs = 7,
+         .is_long = true},
+    };
+    static const uint32_t sizes[] = {66, 127, 128, 200, 4096, 65536};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (size_t j = 0; j < sizeof cases / sizeof *cases; j++)
+            check_wire(sizes[i], &cases[j]);
+}
+
+static void refuse_wire(const struct round_wire *wire, const char *what)
+{
+    struct round_header *h = allocate_header(100);
+    EXPECT(round_header_decode(h, wire, sizeof *wire, 100, 5) == PCOLL_EPROTOCOL, "%s",
+           what);
+    free(h);
+}
+
+static void test_hostile_header(void)
+{
+    struct round_wire good = {
+        .round = 5, .initiator = 99, .form = 1, .run = {{.begin = 0, .end = 100}}};
+    struct round_header *h = allocate_header(100);
+    EXPECT_OK(round_header_decode(h, &good, sizeof good, 100, 5));
+    free(h);
+    struct round_wire wire = good;
+    wire.run[0].end = 101;
+    refuse_wire(&wire, "a rank that does not exist");
+    wire = good;
+    wire.run[0].begin = 100;
+    refuse_wire(&wire, "a run without ranks");
+    wire.run[0].begin = UINT32_MAX;
+    refuse_wire(&wire, "a run that ends before it begins");
+    wire = good;
+    wire.form = 7;
+    for (int i = 0; i < ROUND_RUNS; i++)
+        wire.run[i].end = 100;
+    refuse_wire(&wire, "more runs than there is room for");
+    wire = good;
+    wire.form = ROUND_LONG | 1;
+    refuse_wire(&wire, "a form that does not exist");
+    wire = good;
+    wire.form = 1 << 3;
+    refuse_wire(&wire, "ranks that are stored and not active");
+    wire = good;
+    wire.initiator = 100;
+    refuse_wire(&wire, "an initiator that does not exist");
+    wire = good;
+    wire.flags = 2;
+    refuse_wire(&wire, "a flag that does not exist");
+}
+
 int main(void)
 {
     test_contribution_race();
@@ -223,6 +345,8 @@ int main(void)
     test_member_overwritten();
     test_member_join();
     test_header_merge();
+    test_header_wire();
+    test_hostile_header();
     printf("protocol: all tests passed\n");
     return 0;
 }

@@ -14,7 +14,7 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 DECODERS = {
     "allreduce/control.c": "allreduce/control.h",
     "group/group_wire.c": "group/group_wire.h",
-    "protocol/group/matchmaking_message.c": "protocol/group/matchmaking_message.c",
+    "protocol/group/matchmaking.c": "protocol/group/matchmaking.c",
 }
 # Who passes an undecoded message on, or refuses all of them.
 CARRIERS = {
@@ -30,7 +30,7 @@ CARRIERS = {
 WINDOW_READERS = {
     "gossip/accumulator.c": ("gossip_decode_lead",),
     "gossip/register.c": ("gossip_decode_version",),
-    "group/group_window.c": ("PCOLL_EPROTOCOL", "group_window_after_vote"),
+    "group/group_wire.c": ("PCOLL_EPROTOCOL", "group_window_after_vote"),
 }
 
 
@@ -50,7 +50,7 @@ def test_values_are_read_by_decoders():
 def test_undecoded_messages_stay_where_they_are_decoded():
     """Only decoders, and who hands a message to them, know the type."""
     users = {name for name, text in sources() if "const struct control *" in text}
-    assert users == set(DECODERS) - {"protocol/group/matchmaking_message.c"} | CARRIERS
+    assert users == set(DECODERS) - {"protocol/group/matchmaking.c"} | CARRIERS
 
 
 def test_words_of_windows_are_checked():

@@ -33,10 +33,10 @@ NAMES = {
     "member_admits": ("protocol/member.h", r"bool member_admits\("),
     "member_freeze": ("protocol/member.h", r"int member_freeze\("),
     "member_publish": ("protocol/member.h", r"member_publish\("),
-    "pending": ("protocol/contribution.h", r"int pending, frozen, user;"),
-    "carried": ("protocol/contribution.h", r"int carried;"),
+    "pending": ("protocol/member.h", r"int pending, frozen, user;"),
+    "carried": ("protocol/member.h", r"int carried;"),
     "finish_round": ("allreduce/endpoint.c", r"static void endpoint_finish_round\("),
-    "round_trigger_evaluate": ("protocol/round_trigger.h", r"round_trigger_evaluate\("),
+    "round_trigger_evaluate": ("protocol/policy.h", r"round_trigger_evaluate\("),
 }
 
 # The choices that matter, as both have them.

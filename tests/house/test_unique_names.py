@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 REPEATED_FUNCTIONS = """
-absorb build_folded grow
+
 """
 REPEATED_STRUCTS = """
 

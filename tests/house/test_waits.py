@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Who needs the time of day, and for what; none of them waits by it.
 TIME_OF_DAY = {
-    "csrc/group/group_matching.c": "the priority of a rank, compared between hosts",
+    "csrc/group/group_agent.c": "the priority of a rank, compared between hosts",
     "partialcoll/_core/timeline.py": "when a timeline began",
     "partialcoll/tools/doctor/stale.py": "the age of files",
     "partialcoll/torch/horovod.py": "which rank came last, compared between hosts",

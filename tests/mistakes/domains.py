@@ -210,13 +210,13 @@ MUTANTS = [
     ),
     Mutant(
         "ranks that had gone are overdue when they are back",
-        "protocol/round_trigger.c",
+        "protocol/policy.c",
         "return active || !live ? 0 : before + 1;",
         "(void)live;\n    return active ? 0 : before + 1;",
     ),
     Mutant(
         "nobody is told when a linger is over",
-        "protocol/round_trigger.c",
+        "protocol/policy.c",
         ".alarm = over ? ROUND_NEVER : due};",
         ".alarm = ROUND_NEVER};",
     ),
@@ -234,25 +234,25 @@ MUTANTS = [
     ),
     Mutant(
         "a frozen slot is free at once",
-        "protocol/descriptor.h",
+        "protocol/member.h",
         "return DESCRIPTOR_NO_SLOT | (word & 7) << 3 | gone |",
         "return DESCRIPTOR_NO_SLOT | DESCRIPTOR_NO_SLOT << 3 | gone |",
     ),
     Mutant(
         "a join is announced once",
-        "protocol/descriptor.h",
+        "protocol/member.h",
         "uint64_t gone = word & ((uint64_t)3 << 7);",
         "uint64_t gone = word & ((uint64_t)1 << 8);",
     ),
     Mutant(
         "an arrival outlives the round that took it",
-        "protocol/descriptor.h",
+        "protocol/member.h",
         "uint64_t gone = word & ((uint64_t)3 << 7);",
         "uint64_t gone = word & ((uint64_t)7 << 6);",
     ),
     Mutant(
         "a stored deposit is not announced as stored",
-        "protocol/descriptor.h",
+        "protocol/member.h",
         "if (active && !descriptor_arrived(word))",
         "if (false)",
     ),
@@ -299,12 +299,13 @@ MUTANTS = [
     Mutant(
         "only 64 ranks count as arrived",
         "protocol/policy.c",
-        "for (size_t i = 0; i < bitset_words(round->ranks); i++) {\n        uint64_t came",
-        "for (size_t i = 0; i < 1; i++) {\n        uint64_t came",
+        "for (size_t i = 0; i < bitset_words(round->ranks); i++)\n"
+        "        policy_count_word(round, i, arrived",
+        "for (size_t i = 0; i < 1; i++)\n        policy_count_word(round, i, arrived",
     ),
     Mutant(
         "a receive waits for the send to the same rank",
-        "algorithms/allreduce_recdbl.c",
+        "algorithms/allreduce_algorithms.c",
         "    sched_after(c->s, recv, c->free_after[which]);\n",
         "    sched_after(c->s, recv, c->free_after[which]);\n"
         "    if (c->last_send >= 0)\n        sched_after(c->s, recv, c->last_send);\n",
@@ -407,19 +408,19 @@ MUTANTS = [
     Mutant(
         "reports are counted for the rank, not for its node",
         "allreduce/control.c",
-        "m->endpoint = p->domain[m->source];",
+        "m->endpoint = placement_domain(p, m->source);",
         "m->endpoint = m->source % p->domains;",
     ),
     Mutant(
         "reports go to the rank with the coordinator's number",
         "allreduce/endpoint.c",
-        "t->ops->control(t, endpoint->placement.leader[coordinator], &message);",
+        "t->ops->control(t, placement_leader(&endpoint->placement, coordinator), &message);",
         "t->ops->control(t, coordinator, &message);",
     ),
     Mutant(
         "the last messages go to ranks with the endpoints' numbers",
         "allreduce/endpoint.c",
-        "control_send(endpoint, p->leader[peer], CONTROL_LAST, k);",
+        "control_send(endpoint, placement_leader(p, peer), CONTROL_LAST, k);",
         "control_send(endpoint, peer, CONTROL_LAST, k);",
     ),
     Mutant(

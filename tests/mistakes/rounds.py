@@ -68,8 +68,8 @@ MUTANTS = [
     Mutant(
         "a rank that leaves tells nobody",
         "protocol/member.c",
-        "((announces_join(m) || m->left) && m->live)",
-        "(announces_join(m) && m->live)",
+        "((member_announces_join(m) || m->left) && m->live)",
+        "(member_announces_join(m) && m->live)",
     ),
     Mutant(
         "ranks that have joined never come back",
@@ -80,9 +80,9 @@ MUTANTS = [
     # Policies and headers.
     Mutant(
         "an initiator is drawn from the wrong round",
-        "protocol/round_trigger.c",
-        ".round = draw->round,",
-        ".round = draw->round + 1,",
+        "protocol/policy.c",
+        "policy_draw_ranks(round, stream, d->round,",
+        "policy_draw_ranks(round, stream, d->round + 1,",
     ),
     Mutant(
         "a rank that has gone can be drawn",
@@ -111,14 +111,14 @@ MUTANTS = [
     Mutant(
         "a quorum is one rank short",
         "protocol/policy.c",
-        "report->arrived >= needed(policy, round);",
-        "report->arrived + (round->live_count > 1) >= needed(policy, round);",
+        "report->arrived >= policy_needed(policy, round);",
+        "report->arrived + (round->live_count > 1) >= policy_needed(policy, round);",
     ),
     Mutant(
         "a quorum is never adapted to the live ranks",
         "protocol/policy.c",
-        "return smaller(count ? count : 1, round->live_count);",
-        "return count ? count : 1;",
+        "return count < round->live_count ? count : round->live_count;",
+        "return count;",
     ),
     Mutant(
         "last_of does not wait for the last",
@@ -129,15 +129,15 @@ MUTANTS = [
     Mutant(
         "a stored deposit counts for the quorum",
         "protocol/policy.c",
-        "uint64_t came = arrived[i] & round->live[i];",
-        "uint64_t came = (arrived[i] | deposited[i]) & round->live[i];",
+        "uint64_t came = arrived & round->live[i];",
+        "uint64_t came = (arrived | deposited) & round->live[i];",
     ),
     Mutant(
         "overdue ranks are not waited for",
         "protocol/policy.c",
-        "return rules[policy->kind].met(policy, round, report) &&\n"
+        "return policy_rule_met(policy, round, report) &&\n"
         "           report->overdue == round->overdue_count;\n}\n\nbool policy_all",
-        "return rules[policy->kind].met(policy, round, report);\n}\n\nbool policy_all",
+        "return policy_rule_met(policy, round, report);\n}\n\nbool policy_all",
     ),
     Mutant(
         "a rank is overdue one round late",
@@ -154,14 +154,14 @@ MUTANTS = [
     Mutant(
         "a round that was not cut short says so",
         "protocol/policy.c",
-        "mask[ROUND_JOINED][i] | mask[ROUND_LEFT][i];",
-        "mask[ROUND_LEFT][i];",
+        "mask[ROUND_JOINED][i] | mask[ROUND_LEFT][i],",
+        "mask[ROUND_LEFT][i],",
     ),
     Mutant(
         "a deadline passes early",
-        "protocol/round_trigger.c",
-        "after(state->first_arrival, policy->deadline)",
-        "after(state->first_arrival, policy->deadline / 2)",
+        "protocol/policy.c",
+        "round_trigger_after(state->first_arrival, policy->deadline)",
+        "round_trigger_after(state->first_arrival, policy->deadline / 2)",
     ),
     Mutant(
         "nobody is woken for a deadline",
@@ -183,13 +183,13 @@ MUTANTS = [
     ),
     Mutant(
         "the coordinator adds reports up instead of keeping the largest",
-        "protocol/vote_count.c",
+        "protocol/policy.c",
         "uint32_t more = value > *mine ? value - *mine : 0;",
         "uint32_t more = value;",
     ),
     Mutant(
         "the votes of a finished round are not cleared",
-        "protocol/vote_count.c",
+        "protocol/policy.c",
         "    count->total = (struct policy_report){0};\n",
         "",
     ),

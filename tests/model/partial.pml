@@ -5,8 +5,8 @@
  *
  * Names are those of the C code: current, released, engine outcomes (schedule/engine.h);
  * frozen, complete, delivered, arrived, call, wanted (protocol/member.h); pending and
- * the plan of a deposit (protocol/contribution.h); start, active, from (algorithms/
- * activation.c). tests/house/test_model.py checks that they still exist there.
+ * the plan of a deposit (protocol/member.h); start, active, from (algorithms/
+ * algorithms.c). tests/house/test_model.py checks that they still exist there.
  *
  * What is left out, and why it may be:
  *   - The data part is one condition: a round is over on a rank when all ranks have
@@ -66,7 +66,7 @@ byte pending[P];   /* deposits that the next activation takes, one bit a call */
 bool arrived[P];
 bool over[P];      /* the application has made all its calls, or stopped */
 
-/* Of a rank that dies (runtime/recovery.h, protocol/recovery.h). Survivors learn of it each when
+/* Of a rank that dies (runtime/recovery.h, protocol/member.h). Survivors learn of it each when
  * they do, and stop; when all have, the most rounds that any of them has completed are agreed
  * on, and each takes over what it had, while its application may be in the middle of a
  * deposit but for the gate (allreduce/handle.h). When all have, each goes on. */

@@ -274,40 +274,21 @@ void grid_bounds(const double *share, uint32_t members, uint64_t count, uint64_t
 
 /* The public functions: arguments are checked. */
 
-static int grid_check_axis(const struct grid *g, uint32_t axis)
+/* Make the grid, and check an axis and cells. */
+static int grid_check_all(struct grid *g, const uint32_t *sides, uint32_t axes,
+                          uint32_t axis, const uint64_t *cells, uint64_t count)
 {
-    if (axis >= g->axes)
-        return fail(PCOLL_EINVAL, "axis: expected 0 to %u, got %u", g->axes - 1, axis);
-    return PCOLL_OK;
-}
-
-static int grid_check_cells(const struct grid *g, const uint64_t *cells, uint64_t count)
-{
+    int rc = fail_if_null(sides) ?: grid_init(g, sides, axes, 0);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (axis >= axes)
+        return fail(PCOLL_EINVAL, "axis: expected 0 to %u, got %u", axes - 1, axis);
     uint64_t all = grid_cells(g);
     for (uint64_t i = 0; i < count; i++)
         if (cells[i] >= all)
             return fail(PCOLL_EINVAL, "cells: expected 0 to %llu, got %llu",
                         (unsigned long long)(all - 1), (unsigned long long)cells[i]);
     return PCOLL_OK;
-}
-
-static int grid_check_chunks(const struct grid *g, uint32_t axis,
-                             const uint32_t *chunks, uint64_t count)
-{
-    for (uint64_t i = 0; i < count; i++)
-        if (chunks[i] >= g->side[axis])
-            return fail(PCOLL_EINVAL, "chunks: expected 0 to %u on axis %u, got %u",
-                        g->side[axis] - 1, axis, chunks[i]);
-    return PCOLL_OK;
-}
-
-static int grid_check_all(struct grid *g, const uint32_t *sides, uint32_t axes,
-                          uint32_t axis, const uint64_t *cells, uint64_t count)
-{
-    int rc = fail_if_null(sides) ?: grid_init(g, sides, axes, 0);
-    if (rc == PCOLL_OK)
-        rc = grid_check_axis(g, axis);
-    return rc == PCOLL_OK ? grid_check_cells(g, cells, count) : rc;
 }
 
 int pcoll_grid_check(const uint32_t *sides, uint32_t axes, uint64_t peers)
@@ -361,23 +342,13 @@ int pcoll_grid_move(const uint32_t *sides, uint32_t axes, uint32_t axis,
     struct grid g;
     int rc = fail_if_null_array(count, cells, chunks, moved)
                  ?: grid_check_all(&g, sides, axes, axis, cells, count);
-    if (rc == PCOLL_OK)
-        rc = grid_check_chunks(&g, axis, chunks, count);
+    for (uint64_t i = 0; i < count && rc == PCOLL_OK; i++)
+        if (chunks[i] >= g.side[axis])
+            rc = fail(PCOLL_EINVAL, "chunks: expected 0 to %u on axis %u, got %u",
+                      g.side[axis] - 1, axis, chunks[i]);
     for (uint64_t i = 0; i < count && rc == PCOLL_OK; i++)
         moved[i] = grid_move(&g, cells[i], axis, chunks[i]);
     return rc;
-}
-
-static int grid_check_members(const struct grid *g, uint32_t axis, uint32_t position,
-                              uint32_t size)
-{
-    if (size > g->side[axis])
-        return fail(PCOLL_EINVAL, "sizes: expected at most %u on axis %u, got %u",
-                    g->side[axis], axis, size);
-    if (position >= size)
-        return fail(PCOLL_EINVAL, "positions: expected less than the size %u, got %u",
-                    size, position);
-    return PCOLL_OK;
 }
 
 int pcoll_grid_chunks(const uint32_t *sides, uint32_t axes, uint64_t peers,
@@ -387,9 +358,15 @@ int pcoll_grid_chunks(const uint32_t *sides, uint32_t axes, uint64_t peers,
     struct grid g;
     int rc = fail_if_null(sides) ?: fail_if_null_array(count, lines, positions, sizes, chunks) ?: grid_init(&g, sides, axes, peers);
     for (uint64_t i = 0; i < count && rc == PCOLL_OK; i++) {
-        rc = grid_check_members(&g, grid_axis(&g, round), positions[i], sizes[i]);
-        if (rc == PCOLL_OK)
-            chunks[i] = grid_chunk(&g, peers, round, lines[i], positions[i], sizes[i]);
+        uint32_t axis = grid_axis(&g, round);
+        if (sizes[i] > g.side[axis])
+            return fail(PCOLL_EINVAL, "sizes: expected at most %u on axis %u, got %u",
+                        g.side[axis], axis, sizes[i]);
+        if (positions[i] >= sizes[i])
+            return fail(PCOLL_EINVAL,
+                        "positions: expected less than the size %u, got %u", sizes[i],
+                        positions[i]);
+        chunks[i] = grid_chunk(&g, peers, round, lines[i], positions[i], sizes[i]);
     }
     return rc;
 }

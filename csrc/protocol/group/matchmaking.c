@@ -1,15 +1,1076 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matchmaking: the events that come in, and what is due after each of them
- * (matchmaking.h has the protocol). The functions of matchmaking_roles.c return what
- * came of an event; the consequences for other roles are drawn here. */
-
+/*
+ * Matchmaking; matchmaking.h has the protocol. From the bottom to the top: messages and the
+ * queue of messages to be sent; asking, following, leading and receiving lists; the events
+ * that come in, and what is due after each of them.
+ *
+ * The four values of a message:
+ *
+ *   ASK       key, time, bandwidth | chain << 32, attempt
+ *   ACCEPT    -, remaining, confirm, attempt
+ *   REJECT    reason | hint << 32, time of the hint, current round, attempt
+ *   DISBAND   - | hint << 32, time of the hint, -, attempt
+ *   CONFIRM, LEAVE   -, -, -, attempt
+ *   LIST      members, members, members, count | attempt << 16 | seq << 32
+ *
+ * A part of a list has two members: rank | bandwidth << 32 of each, and chain | chain
+ * << 32. If all members differ only in their ranks and the ranks fit in 16 bits, a part
+ * has eight (`part` has the flag): bandwidth | chain << 32, and 16 bits for each rank.
+ * The parts are made when they are fetched, because a large group has thousands of
+ * them.
+ *
+ * Bad messages. match_decode and match_decode_part are the only code that reads the
+ * values. They refuse a message that no correct sender makes (a rank, reason, length,
+ * time or round outside its bounds) with PCOLL_EPROTOCOL; match_on_message returns that
+ * and changes nothing. A message that is possible, but does not fit the state (an old
+ * attempt, an unexpected part), is dropped. A list that does not fit is refused.
+ */
 #include "protocol/group/matchmaking.h"
 
+#include <float.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "protocol/group/matchmaking_parts.h"
+
+enum match_reason {
+    REJECT_KEY = 1,
+    REJECT_CLOSED,
+    REJECT_GONE,
+    REJECT_FOLLOWS,
+    REJECT_FULL,
+    REJECT_LOWER
+};
+
+/* The decoded values of a message. Each kind uses some of them. */
+struct match_note {
+    uint64_t key;
+    int64_t time; /* Priority of the asker, or of the hint. */
+    struct match_member member;
+    int64_t remaining;
+    bool confirm;
+    enum match_reason reason;
+    uint32_t hint; /* Rank to ask instead, or MATCH_NOBODY. */
+    uint64_t at;
+    uint32_t attempt;
+};
+
+enum candidate_state {
+    CANDIDATE_UNKNOWN,
+    CANDIDATE_UNTRIED,
+    CANDIDATE_ASKED,   /* This rank is bound to it. */
+    CANDIDATE_WAITING, /* It still has the ask, and may answer. */
+    CANDIDATE_FINAL    /* It is not asked again in this round. */
+};
+
+enum follower_state { FOLLOWER_NOT, FOLLOWER_UNCONFIRMED, FOLLOWER_IN };
+
+/* A filed ask. */
+struct match_ask {
+    bool there;
+    uint64_t round, key;
+    int64_t time, since;
+    struct match_member member;
+    uint32_t attempt;
+};
+
+struct match_peer {
+    uint64_t seen; /* Highest round of its asks. */
+
+    enum candidate_state candidate;
+    bool of_key;      /* It was given as a candidate. */
+    int64_t time;     /* Its priority, as far as known. */
+    uint32_t tries;   /* Asks sent to it in this round. */
+    uint32_t attempt; /* Of the ask that it may still accept; 0: none. */
+
+    struct match_ask ask;
+    enum follower_state follower;
+    int64_t confirm_by;
+
+    bool refused;
+    struct match_refusal refusal;
+};
+
+/* A decoded and checked part of a list. */
+enum { PART_MEMBERS = 8 };
+struct match_part {
+    uint32_t attempt; /* The lowest 16 bits of the attempt that it answers. */
+    uint32_t seq;     /* Of the group. */
+    uint32_t count;   /* Members of the list, at least 2 and at most all ranks. */
+    uint32_t first;   /* Position of the first member in this part. */
+    uint32_t holds;   /* Members in this part, at least one. */
+    struct match_member member[PART_MEMBERS]; /* Sorted by rank. */
+};
+
+/* Add to a time without overflow. */
+static int64_t match_later(int64_t time, int64_t by)
+{
+    return time > 0 && by > INT64_MAX - time ? INT64_MAX : time + by;
+}
+
+/* Is this rank looking or following? */
+static bool match_active(const struct match *m)
+{
+    CHECK(m->state <= MATCH_BEHIND);
+    return m->state == MATCH_LOOKING || m->state == MATCH_FOLLOWING;
+}
+
+/* Does the first priority come before the second? */
+static bool match_before(int64_t time, uint32_t peer, int64_t than_time,
+                         uint32_t than_peer)
+{
+    return time < than_time || (time == than_time && peer < than_peer);
+}
+
+/* Does it come before the priority of this rank? */
+static bool match_below(const struct match *m, int64_t time, uint32_t peer)
+{
+    CHECK(peer < m->size);
+    return match_before(time, peer, m->goal.time, m->rank);
+}
+
+static uint32_t match_float_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static float match_float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static uint64_t match_pair(uint32_t low, uint32_t high)
+{
+    return low | (uint64_t)high << 32;
+}
+
+static int match_outbox_init(struct match_outbox *o, uint32_t size)
+{
+    CHECK(size >= 1);
+    o->capacity = 4 * size + 16; /* One event causes at most 2 * size + 4. */
+    o->ring = calloc(o->capacity, sizeof *o->ring);
+    o->members = calloc(size, sizeof *o->members);
+    o->attempts = calloc(size, sizeof *o->attempts);
+    return o->ring && o->members && o->attempts ? PCOLL_OK : PCOLL_ENOMEM;
+}
+
+static void match_outbox_destroy(struct match_outbox *o)
+{
+    CHECK(o->ring || o->head == o->tail);
+    free(o->ring);
+    free(o->members);
+    free(o->attempts);
+}
+
+/* Drop all queued messages. */
+static void match_outbox_clear(struct match_outbox *o)
+{
+    CHECK(o->tail - o->head <= o->capacity);
+    o->head = o->tail = o->list_after = o->lost = 0;
+    o->list.count = o->to = o->part = 0;
+}
+
+/* Queue a message of any kind but LIST. */
+static void match_send(struct match *m, enum match_kind kind, uint32_t peer,
+                       uint64_t round, const struct match_note *note)
+{
+    struct match_outbox *o = &m->out;
+    CHECK(peer < m->size && peer != m->rank);
+    CHECK(kind >= MATCH_ASK && kind < MATCH_LIST);
+    struct match_message message = {.peer = peer, .kind = kind, .round = round};
+    uint64_t *value = message.value;
+    value[3] = note->attempt;
+    switch (kind) {
+    case MATCH_ASK:
+        value[0] = note->key;
+        value[1] = (uint64_t)note->time;
+        value[2] =
+            match_pair(match_float_bits(note->member.bandwidth), note->member.chain);
+        break;
+    case MATCH_ACCEPT:
+        value[1] = (uint64_t)note->remaining;
+        value[2] = note->confirm;
+        break;
+    case MATCH_REJECT:
+    case MATCH_DISBAND:
+        value[0] = match_pair(note->reason, note->hint);
+        value[1] = (uint64_t)note->time;
+        value[2] = note->at;
+        break;
+    default:
+        break;
+    }
+    if (o->tail - o->head == o->capacity)
+        o->lost++;
+    else
+        o->ring[o->tail++ % o->capacity] = message;
+    CHECK(o->head <= o->tail && o->tail - o->head <= o->capacity);
+}
+
+static int match_invalid(const struct match_message *message, const char *why)
+{
+    return fail(PCOLL_EPROTOCOL,
+                "rank %u sent a matchmaking message of kind %u that cannot be: %s",
+                message->peer, message->kind, why);
+}
+
+/* Check what all kinds have in common. */
+static int match_check_message(const struct match *m,
+                               const struct match_message *message)
+{
+    if (message->peer >= m->size || message->peer == m->rank)
+        return match_invalid(message, "its sender");
+    if (message->kind < MATCH_ASK || message->kind >= MATCH_KINDS)
+        return match_invalid(message, "its kind");
+    return message->round > ROUND_LAST ? match_invalid(message, "its round") : PCOLL_OK;
+}
+
+static bool match_is_bandwidth(float x)
+{
+    return x >= 0 && x <= FLT_MAX;
+}
+
+static int match_decode_ask(const struct match_message *message,
+                            struct match_note *note)
+{
+    const uint64_t *value = message->value;
+    note->key = value[0];
+    note->time = (int64_t)value[1];
+    note->member =
+        (struct match_member){.rank = message->peer,
+                              .bandwidth = match_float_of((uint32_t)value[2]),
+                              .chain = (uint32_t)(value[2] >> 32)};
+    return match_is_bandwidth(note->member.bandwidth)
+               ? PCOLL_OK
+               : match_invalid(message, "its bandwidth");
+}
+
+static int match_decode_accept(const struct match *m,
+                               const struct match_message *message,
+                               struct match_note *note)
+{
+    const uint64_t *value = message->value;
+    if (value[1] > (uint64_t)m->longest_window || value[2] > 1)
+        return match_invalid(message, "the time until the list, or a flag");
+    note->remaining = (int64_t)value[1];
+    note->confirm = value[2] != 0;
+    return PCOLL_OK;
+}
+
+/* Decode the hint of REJECT and DISBAND. Only a REJECT has a reason. */
+static int match_decode_hint(const struct match *m, const struct match_message *message,
+                             struct match_note *note)
+{
+    const uint64_t *value = message->value;
+    uint32_t reason = (uint32_t)value[0];
+    bool rejects = message->kind == MATCH_REJECT;
+    note->hint = (uint32_t)(value[0] >> 32);
+    note->time = (int64_t)value[1];
+    note->at = value[2];
+    if (rejects ? reason < REJECT_KEY || reason > REJECT_LOWER : reason != 0)
+        return match_invalid(message, "its reason");
+    if (note->hint >= m->size &&
+        (note->hint != MATCH_NOBODY || reason == REJECT_FOLLOWS))
+        return match_invalid(message, "the rank to ask instead");
+    if (note->at > ROUND_LAST)
+        return match_invalid(message, "the round that its sender is at");
+    note->reason = (enum match_reason)reason;
+    return PCOLL_OK;
+}
+
+/* Decode and check a message. Afterwards every rank, reason, length and number is
+ * within its bounds. PCOLL_EPROTOCOL: no correct sender makes the message. */
+static int match_decode(const struct match *m, const struct match_message *message,
+                        struct match_note *note)
+{
+    int rc = match_check_message(m, message);
+    *note = (struct match_note){.attempt = (uint32_t)message->value[3],
+                                .hint = MATCH_NOBODY};
+    if (rc != PCOLL_OK)
+        return rc;
+    if (message->value[3] > UINT32_MAX || message->part)
+        return match_invalid(message, "its attempt");
+    switch ((enum match_kind)message->kind) {
+    case MATCH_ASK:
+        return match_decode_ask(message, note);
+    case MATCH_ACCEPT:
+        return match_decode_accept(m, message, note);
+    case MATCH_REJECT:
+    case MATCH_DISBAND:
+        return match_decode_hint(m, message, note);
+    case MATCH_CONFIRM:
+    case MATCH_LEAVE:
+        return PCOLL_OK;
+    case MATCH_LIST:
+    case MATCH_KINDS:
+        break;
+    }
+    return match_invalid(message, "its kind");
+}
+
+static struct match_member match_member_at(const struct match_message *message,
+                                           uint32_t i)
+{
+    const uint64_t *value = message->value;
+    if (message->part & PART_ALIKE)
+        return (struct match_member){.rank =
+                                         (uint16_t)(value[1 + i / 4] >> (16 * (i % 4))),
+                                     .bandwidth = match_float_of((uint32_t)value[0]),
+                                     .chain = (uint32_t)(value[0] >> 32)};
+    return (struct match_member){.rank = (uint32_t)value[i],
+                                 .bandwidth =
+                                     match_float_of((uint32_t)(value[i] >> 32)),
+                                 .chain = (uint32_t)(value[2] >> (32 * i))};
+}
+
+static int match_decode_part(const struct match *m, const struct match_message *message,
+                             struct match_part *part)
+{
+    int rc = match_check_message(m, message);
+    if (rc != PCOLL_OK)
+        return rc;
+    uint64_t word = message->value[3];
+    *part = (struct match_part){.attempt = (uint16_t)(word >> 16),
+                                .seq = (uint32_t)(word >> 32),
+                                .count = (uint16_t)word,
+                                .first = match_part_first(message),
+                                .holds = match_part_holds(message)};
+    if (part->count < 2 || part->count > m->size || part->first >= part->count)
+        return match_invalid(message, "its length");
+    if (!part->seq)
+        return match_invalid(message, "the name of its group");
+    if (part->holds > part->count - part->first)
+        part->holds = part->count - part->first;
+    for (uint32_t i = 0; i < part->holds; i++) {
+        struct match_member *member = &part->member[i];
+        *member = match_member_at(message, i);
+        if (member->rank >= m->size || (i && member->rank <= member[-1].rank))
+            return match_invalid(message, "the ranks of its members");
+        if (!match_is_bandwidth(member->bandwidth))
+            return match_invalid(message, "the bandwidth of a member");
+    }
+    return PCOLL_OK;
+}
+
+static bool match_all_alike(const struct match_list *list)
+{
+    const struct match_member *first = &list->members[0];
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct match_member *m = &list->members[i];
+        if (m->rank > UINT16_MAX || m->chain != first->chain ||
+            match_float_bits(m->bandwidth) != match_float_bits(first->bandwidth))
+            return false;
+    }
+    return true;
+}
+
+/* Queue m->list for all its members but this rank. */
+static void match_send_list(struct match *m)
+{
+    struct match_outbox *o = &m->out;
+    CHECK(m->state == MATCH_FORMED && m->list.leader == m->rank);
+    CHECK(m->list.count <= m->size);
+    memcpy(o->members, m->list.members, m->list.count * sizeof *o->members);
+    for (uint32_t i = 0; i < m->list.count; i++)
+        o->attempts[i] = (uint16_t)m->peers[o->members[i].rank].ask.attempt;
+    o->list = m->list;
+    o->list.members = o->members;
+    o->alike = match_all_alike(&o->list);
+    o->list_after = o->tail;
+    o->to = o->part = 0;
+}
+
+uint32_t match_part_holds(const struct match_message *message)
+{
+    CHECK(message->kind == MATCH_LIST);
+    return message->part & PART_ALIKE ? PART_MEMBERS : 2;
+}
+
+uint32_t match_part_first(const struct match_message *message)
+{
+    return (message->part & (PART_ALIKE - 1u)) * match_part_holds(message);
+}
+
+void match_put_member(struct match_message *message, uint32_t i,
+                      const struct match_member *member)
+{
+    uint64_t *value = message->value, bandwidth = match_float_bits(member->bandwidth);
+    CHECK(i < match_part_holds(message));
+    if (message->part & PART_ALIKE) {
+        value[0] = bandwidth | (uint64_t)member->chain << 32;
+        value[1 + i / 4] |= (uint64_t)member->rank << (16 * (i % 4));
+    } else {
+        value[i] = member->rank | bandwidth << 32;
+        value[2] |= (uint64_t)member->chain << (32 * i);
+    }
+}
+
+/* Make the next part of the list; false: all parts are made. */
+static bool match_next_part(struct match *m, struct match_message *out)
+{
+    struct match_outbox *o = &m->out;
+    const struct match_list *list = &o->list;
+    if (o->to < list->count && o->members[o->to].rank == m->rank)
+        o->to++;
+    if (o->to >= list->count)
+        return false;
+    uint32_t attempt = o->attempts[o->to];
+    *out = (struct match_message){
+        .peer = o->members[o->to].rank,
+        .kind = MATCH_LIST,
+        .part = (uint16_t)(o->part | (o->alike ? PART_ALIKE : 0)),
+        .round = list->round,
+        .value = {[3] = match_pair(list->count | attempt << 16, list->seq)}};
+    uint32_t holds = match_part_holds(out), first = match_part_first(out);
+    CHECK(first < list->count);
+    for (uint32_t i = 0; i < holds && first + i < list->count; i++)
+        match_put_member(out, i, &o->members[first + i]);
+    bool last = first + holds >= list->count;
+    o->part = last ? 0 : o->part + 1;
+    o->to += last;
+    return true;
+}
+
+bool match_next(struct match *m, struct match_message *out)
+{
+    struct match_outbox *o = &m->out;
+    CHECK(o->head <= o->tail && o->tail - o->head <= o->capacity);
+    if (o->head >= o->list_after && match_next_part(m, out))
+        return true;
+    if (o->head == o->tail)
+        return false;
+    *out = o->ring[o->head++ % o->capacity];
+    return true;
+}
+
+/* A list counts on a member that does not keep it. */
+static void match_refuse(struct match *m, uint32_t member, uint32_t leader,
+                         uint32_t seq, uint64_t round)
+{
+    CHECK(member < m->size && member != m->rank);
+    struct match_peer *p = &m->peers[member];
+    m->refusals += !p->refused;
+    p->refused = true;
+    p->refusal = (struct match_refusal){.leader = leader, .seq = seq, .round = round};
+}
+
+/* Refuse the list that is arriving, if any. */
+static void match_refuse_coming(struct match *m)
+{
+    if (m->state == MATCH_FOLLOWING && m->listed)
+        match_refuse(m, m->leader, m->leader, m->list.seq, m->list.round);
+    CHECK(m->state != MATCH_FOLLOWING || m->leader < m->size);
+    m->listed = 0;
+}
+
+static void match_enlist(struct match *m, uint32_t peer)
+{
+    struct match_peer *p = &m->peers[peer];
+    if (p->candidate != CANDIDATE_UNKNOWN)
+        return;
+    p->candidate = CANDIDATE_UNTRIED;
+    CHECK(m->candidate_count + 1 < m->size);
+    m->candidates[m->candidate_count++] = peer;
+}
+
+static void match_add_candidate(struct match *m, uint32_t peer, int64_t time)
+{
+    CHECK(peer < m->size);
+    if (peer == m->rank)
+        return;
+    match_enlist(m, peer);
+    m->peers[peer].of_key = true;
+    m->peers[peer].time = time;
+}
+
+static uint32_t match_lowest_untried(const struct match *m)
+{
+    uint32_t best = MATCH_NOBODY;
+    for (uint32_t i = 0; i < m->candidate_count; i++) {
+        uint32_t peer = m->candidates[i];
+        const struct match_peer *p = &m->peers[peer];
+        if (p->candidate == CANDIDATE_UNTRIED && p->of_key && p->tries < MATCH_TRIES &&
+            match_below(m, p->time, peer) &&
+            (best == MATCH_NOBODY ||
+             match_before(p->time, peer, m->peers[best].time, best)))
+            best = peer;
+    }
+    return best;
+}
+
+static void match_ask_peer(struct match *m, int64_t now, uint32_t peer)
+{
+    struct match_peer *p = &m->peers[peer];
+    CHECK(peer != m->rank && p->tries < MATCH_TRIES);
+    m->attempt += 1 + (m->attempt == UINT32_MAX);
+    p->attempt = m->attempt;
+    p->candidate = CANDIDATE_ASKED;
+    p->tries++;
+    m->asking = peer;
+    m->ask_by = match_later(now, m->answer_timeout);
+    match_send(m, MATCH_ASK, peer, m->goal.round,
+               &(struct match_note){.key = m->goal.key,
+                                    .time = m->goal.time,
+                                    .member = m->goal.self,
+                                    .attempt = p->attempt});
+}
+
+/* Ask the lowest candidate, unless it is too late. */
+static void match_ask_next(struct match *m, int64_t now)
+{
+    CHECK(m->state == MATCH_LOOKING && m->asking == MATCH_NOBODY);
+    if (now > match_later(m->window_end, 2 * m->answer_timeout))
+        return;
+    uint32_t peer = match_lowest_untried(m);
+    if (peer != MATCH_NOBODY)
+        match_ask_peer(m, now, peer);
+}
+
+/* Is no candidate left for this round? */
+static bool match_nobody_left(const struct match *m)
+{
+    for (uint32_t i = 0; i < m->candidate_count; i++)
+        if (m->peers[m->candidates[i]].candidate != CANDIDATE_FINAL)
+            return false;
+    return true;
+}
+
+/* A candidate that is ahead may have left this round while others still come. So this
+ * rank is behind only if a rank has reported the end of the round, or no other rank has
+ * come. */
+static bool match_is_behind(const struct match *m)
+{
+    CHECK(m->state == MATCH_LOOKING);
+    return m->ahead > m->goal.round && !m->follower_count && m->given &&
+           (m->told || m->window_over || match_nobody_left(m));
+}
+
+/* Tell a rank that this one has asked or followed not to count on it. */
+static void match_send_leave(struct match *m, uint32_t peer, uint32_t attempt)
+{
+    match_send(m, MATCH_LEAVE, peer, m->goal.round,
+               &(struct match_note){.attempt = attempt});
+}
+
+/* Tell the leader, or the rank that was asked, that this rank leaves. */
+static void match_withdraw(struct match *m)
+{
+    CHECK(match_active(m));
+    uint32_t peer = m->state == MATCH_FOLLOWING ? m->leader : m->asking;
+    if (peer == MATCH_NOBODY)
+        return;
+    match_send_leave(m, peer, m->peers[peer].attempt);
+    m->peers[peer].attempt = 0;
+}
+
+/* Look again, for long enough to find other ranks that look again. */
+static void match_stop_following(struct match *m, int64_t now)
+{
+    CHECK(m->state == MATCH_FOLLOWING && !m->follower_count);
+    int64_t until = match_later(now, 2 * m->answer_timeout);
+    match_refuse_coming(m);
+    m->state = MATCH_LOOKING;
+    m->leader = MATCH_NOBODY;
+    m->offer = true;
+    if (m->window_end < until)
+        m->window_end = until;
+    m->window_over = false;
+}
+
+/* Do not ask this rank again in this round. If it was asked or followed, tell it. */
+static void match_dismiss(struct match *m, int64_t now, uint32_t peer)
+{
+    CHECK(peer < m->size && peer != m->rank);
+    struct match_peer *p = &m->peers[peer];
+    match_enlist(m, peer); /* It may become a candidate later. */
+    p->candidate = CANDIDATE_FINAL;
+    if (m->asking == peer || m->leader == peer)
+        match_withdraw(m);
+    p->attempt = 0;
+    if (m->asking == peer)
+        m->asking = MATCH_NOBODY;
+    if (m->leader == peer)
+        match_stop_following(m, now);
+    CHECK(m->asking != peer && m->leader != peer);
+}
+
+/* A rank is in that round. */
+static void match_note_gone(struct match *m, int64_t now, uint32_t peer, uint64_t round)
+{
+    struct match_peer *p = &m->peers[peer];
+    CHECK(peer < m->size && peer != m->rank);
+    if (p->seen < round)
+        p->seen = round;
+    if (!match_active(m) || !p->of_key || p->seen <= m->goal.round)
+        return;
+    if (m->ahead < p->seen)
+        m->ahead = p->seen;
+    if (p->candidate != CANDIDATE_FINAL)
+        match_dismiss(m, now, peer);
+}
+
+/* Give up a leader that has sent no list, and an ask that was not answered. */
+static void match_expire_seeking(struct match *m, int64_t now)
+{
+    CHECK(match_active(m));
+    if (m->state == MATCH_FOLLOWING && now >= m->follow_by)
+        match_dismiss(m, now, m->leader);
+    if (m->asking != MATCH_NOBODY && now >= m->ask_by) {
+        m->peers[m->asking].candidate = CANDIDATE_WAITING;
+        m->asking = MATCH_NOBODY;
+    }
+}
+
+static void match_follow(struct match *m, int64_t now, uint32_t peer,
+                         const struct match_note *note)
+{
+    m->state = MATCH_FOLLOWING;
+    m->asking = MATCH_NOBODY;
+    m->leader = peer;
+    m->listed = 0;
+    m->follow_by =
+        match_later(match_later(now, 4 * m->answer_timeout), note->remaining);
+    m->peers[peer].candidate = CANDIDATE_WAITING;
+    if (note->confirm)
+        match_send(m, MATCH_CONFIRM, peer, m->goal.round,
+                   &(struct match_note){.attempt = note->attempt});
+}
+
+/* True: this rank follows now, and leads no rank any more. */
+static bool match_on_accept(struct match *m, int64_t now,
+                            const struct match_message *message,
+                            const struct match_note *note)
+{
+    CHECK(message->kind == MATCH_ACCEPT);
+    uint32_t peer = message->peer;
+    struct match_peer *p = &m->peers[peer];
+    bool current = m->state != MATCH_IDLE && message->round == m->goal.round &&
+                   p->attempt && p->attempt == note->attempt;
+    bool free = m->asking == MATCH_NOBODY || m->asking == peer;
+    if (current && m->state == MATCH_LOOKING && free) {
+        match_follow(m, now, peer, note);
+        return true;
+    }
+    if (current && m->state == MATCH_FOLLOWING && m->leader == peer)
+        return false; /* It has accepted twice. */
+    match_send(m, MATCH_LEAVE, peer, message->round, note);
+    if (!current)
+        return false;
+    p->attempt = 0;
+    if (p->candidate == CANDIDATE_WAITING)
+        p->candidate = CANDIDATE_UNTRIED;
+    return false;
+}
+
+/* Another rank knows a lower one that leads. If this rank has asked that one before,
+ * the ask is filed there and will be answered. */
+static void match_take_hint(struct match *m, uint32_t hint, int64_t time)
+{
+    if (hint < m->size && match_below(m, time, hint))
+        match_add_candidate(m, hint, time);
+}
+
+static void match_on_reject(struct match *m, const struct match_message *message,
+                            const struct match_note *note)
+{
+    CHECK(message->kind == MATCH_REJECT);
+    uint32_t peer = message->peer;
+    struct match_peer *p = &m->peers[peer];
+    if (!match_active(m) || message->round != m->goal.round || !p->attempt ||
+        p->attempt != note->attempt || m->leader == peer)
+        return;
+    bool filed = note->reason == REJECT_FOLLOWS || note->reason == REJECT_FULL;
+    p->candidate = filed ? CANDIDATE_WAITING : CANDIDATE_FINAL;
+    p->attempt = filed ? p->attempt : 0;
+    if (m->asking == peer)
+        m->asking = MATCH_NOBODY;
+    if (note->reason == REJECT_LOWER) { /* The peer is alive, and may ask this rank. */
+        p->candidate = CANDIDATE_UNTRIED;
+        p->tries = MATCH_TRIES;
+    } else if (note->reason == REJECT_FOLLOWS) {
+        match_take_hint(m, note->hint, note->time);
+    } else if (note->reason == REJECT_GONE && note->at > m->goal.round) {
+        m->ahead = note->at > m->ahead ? note->at : m->ahead;
+        m->told = true;
+    }
+}
+
+static void match_on_disband(struct match *m, int64_t now,
+                             const struct match_message *message,
+                             const struct match_note *note)
+{
+    CHECK(message->kind == MATCH_DISBAND);
+    uint32_t peer = message->peer;
+    struct match_peer *p = &m->peers[peer];
+    if (m->state != MATCH_FOLLOWING || m->leader != peer ||
+        message->round != m->goal.round || p->attempt != note->attempt)
+        return;
+    match_stop_following(m, now);
+    if (note->hint == MATCH_NOBODY) { /* It has not filed the ask. */
+        p->candidate = CANDIDATE_UNTRIED;
+        p->attempt = 0;
+    }
+    match_take_hint(m, note->hint, note->time);
+}
+
+/* Leading. A peer's ask stays filed from its arrival until it is answered finally:
+ * while it waits for a round to begin, while its sender follows this rank, and while it
+ * was rejected for a reason that may go away. */
+
+static uint64_t match_reported_round(const struct match *m, uint64_t round)
+{
+    if (m->has_left && m->left == round)
+        return round;
+    return m->state == MATCH_BEHIND ? m->ahead : m->at;
+}
+
+static void match_reject(struct match *m, uint32_t peer, enum match_reason reason)
+{
+    const struct match_ask *ask = &m->peers[peer].ask;
+    struct match_note note = {.reason = reason,
+                              .hint = MATCH_NOBODY,
+                              .at = match_reported_round(m, ask->round),
+                              .attempt = ask->attempt};
+    if (reason == REJECT_FOLLOWS) {
+        note.hint = m->leader;
+        note.time = m->peers[m->leader].time;
+    }
+    match_send(m, MATCH_REJECT, peer, ask->round, &note);
+}
+
+static void match_reject_finally(struct match *m, uint32_t peer,
+                                 enum match_reason reason)
+{
+    match_reject(m, peer, reason);
+    m->peers[peer].ask.there = false;
+}
+
+static bool match_has_room(const struct match *m)
+{
+    return m->follower_count + 1 < m->goal.max_members;
+}
+
+static void match_add_follower(struct match *m, uint32_t peer)
+{
+    CHECK(peer != m->rank && m->follower_count + 1 < m->size);
+    uint32_t at = m->follower_count++;
+    for (; at && m->followers[at - 1] > peer; at--)
+        m->followers[at] = m->followers[at - 1];
+    m->followers[at] = peer;
+}
+
+static void match_drop_follower(struct match *m, uint32_t peer)
+{
+    struct match_peer *p = &m->peers[peer];
+    if (p->follower == FOLLOWER_NOT)
+        return;
+    m->unconfirmed -= p->follower == FOLLOWER_UNCONFIRMED;
+    p->follower = FOLLOWER_NOT;
+    uint32_t at = 0;
+    while (at < m->follower_count && m->followers[at] != peer)
+        at++;
+    CHECK(at < m->follower_count);
+    m->follower_count--;
+    memmove(&m->followers[at], &m->followers[at + 1],
+            (m->follower_count - at) * sizeof *m->followers);
+    m->offer = true; /* There is room for a filed ask. */
+}
+
+static void match_accept(struct match *m, int64_t now, uint32_t peer, bool confirm)
+{
+    struct match_peer *p = &m->peers[peer];
+    CHECK(m->state == MATCH_LOOKING && p->ask.there);
+    int64_t remaining = m->window_end > now ? m->window_end - now : 0;
+    if (p->follower == FOLLOWER_NOT)
+        match_add_follower(m, peer);
+    m->unconfirmed -= p->follower == FOLLOWER_UNCONFIRMED;
+    m->unconfirmed += confirm;
+    p->follower = confirm ? FOLLOWER_UNCONFIRMED : FOLLOWER_IN;
+    CHECK(m->follower_count < m->goal.max_members);
+    p->confirm_by = match_later(now, m->answer_timeout);
+    match_send(m, MATCH_ACCEPT, peer, m->goal.round,
+               &(struct match_note){.remaining = remaining,
+                                    .confirm = confirm,
+                                    .attempt = p->ask.attempt});
+}
+
+/* Answer a filed ask for the current round. */
+static void match_answer(struct match *m, int64_t now, uint32_t peer)
+{
+    struct match_peer *p = &m->peers[peer];
+    bool stale = now - p->ask.since > m->answer_timeout / 2;
+    if (m->state == MATCH_BEHIND)
+        match_reject_finally(m, peer, REJECT_GONE);
+    else if (p->ask.key != m->goal.key)
+        match_reject_finally(m, peer, REJECT_KEY);
+    else if (m->state == MATCH_FORMED)
+        match_reject_finally(m, peer, REJECT_CLOSED);
+    else if (match_below(m, p->ask.time, peer))
+        match_reject_finally(m, peer, REJECT_LOWER);
+    else if (m->state == MATCH_FOLLOWING)
+        match_reject(m, peer, REJECT_FOLLOWS);
+    else if (p->follower == FOLLOWER_NOT && !match_has_room(m))
+        match_reject(m, peer, REJECT_FULL);
+    else
+        match_accept(m, now, peer, stale);
+}
+
+static void match_on_ask(struct match *m, int64_t now,
+                         const struct match_message *message,
+                         const struct match_note *note)
+{
+    CHECK(message->kind == MATCH_ASK && message->peer != m->rank);
+    uint32_t peer = message->peer;
+    struct match_peer *p = &m->peers[peer];
+    bool this_round = p->ask.there && p->ask.round == message->round;
+    if (m->state == MATCH_FORMED && p->follower != FOLLOWER_NOT && this_round)
+        return; /* It is in the list, and has not left. */
+    if (!this_round)
+        match_drop_follower(m, peer);
+    p->ask = (struct match_ask){.there = true,
+                                .round = message->round,
+                                .key = note->key,
+                                .time = note->time,
+                                .since = now,
+                                .member = note->member,
+                                .attempt = note->attempt};
+    if (message->round < m->floor)
+        match_reject_finally(m, peer, REJECT_GONE);
+    else if (m->state != MATCH_IDLE && message->round == m->goal.round)
+        match_answer(m, now, peer);
+}
+
+static void match_on_confirm(struct match *m, const struct match_message *message,
+                             const struct match_note *note)
+{
+    struct match_peer *p = &m->peers[message->peer];
+    if (p->follower != FOLLOWER_UNCONFIRMED || message->round != m->goal.round ||
+        note->attempt != p->ask.attempt)
+        return; /* This rank has told it already that its ask has ended. */
+    CHECK(m->unconfirmed >= 1);
+    p->follower = FOLLOWER_IN;
+    m->unconfirmed--;
+}
+
+static void match_on_leave(struct match *m, const struct match_message *message,
+                           const struct match_note *note)
+{
+    CHECK(message->kind == MATCH_LEAVE);
+    uint32_t peer = message->peer;
+    struct match_peer *p = &m->peers[peer];
+    if (!p->ask.there || p->ask.round != message->round ||
+        p->ask.attempt != note->attempt)
+        return;
+    p->ask.there = false;
+    if (m->state == MATCH_FORMED && p->follower != FOLLOWER_NOT)
+        match_refuse(m, peer, m->rank, m->list.seq, m->list.round);
+    match_drop_follower(m, peer);
+}
+
+static bool match_is_filed(const struct match *m, uint32_t peer)
+{
+    return m->peers[peer].ask.there && m->peers[peer].ask.round == m->goal.round &&
+           m->peers[peer].follower == FOLLOWER_NOT;
+}
+
+/* Answer the filed asks for the round that has just begun. */
+static void match_answer_filed(struct match *m, int64_t now)
+{
+    CHECK(m->state == MATCH_LOOKING && !m->follower_count);
+    for (uint32_t i = 0; i < m->size; i++) {
+        struct match_peer *p = &m->peers[i];
+        if (match_is_filed(m, i))
+            match_answer(m, now, i);
+        else if (p->ask.there && p->ask.round < m->goal.round)
+            match_reject_finally(m, i, REJECT_GONE);
+    }
+}
+
+/* Accept filed asks while there is room, if their senders confirm. */
+static void match_offer(struct match *m, int64_t now)
+{
+    CHECK(m->state == MATCH_LOOKING && m->asking == MATCH_NOBODY);
+    m->offer = false;
+    for (uint32_t i = 0; i < m->size && match_has_room(m); i++)
+        if (match_is_filed(m, i))
+            match_accept(m, now, i, true);
+}
+
+static void match_send_disband(struct match *m, uint32_t peer, uint32_t hint,
+                               int64_t time)
+{
+    match_send(m, MATCH_DISBAND, peer, m->goal.round,
+               &(struct match_note){
+                   .hint = hint, .time = time, .attempt = m->peers[peer].ask.attempt});
+}
+
+static void match_disband(struct match *m, uint32_t hint, int64_t time)
+{
+    CHECK(hint == MATCH_NOBODY || hint == m->leader);
+    for (uint32_t i = 0; i < m->follower_count; i++) {
+        match_send_disband(m, m->followers[i], hint, time);
+        m->peers[m->followers[i]].follower = FOLLOWER_NOT;
+        m->peers[m->followers[i]].ask.there = hint != MATCH_NOBODY;
+    }
+    m->follower_count = m->unconfirmed = 0;
+}
+
+/* Drop the followers that did not confirm. */
+static void match_expire_unconfirmed(struct match *m, int64_t now)
+{
+    CHECK(match_active(m) && m->unconfirmed <= m->follower_count);
+    for (uint32_t i = m->follower_count; i-- && m->unconfirmed;) {
+        uint32_t peer = m->followers[i];
+        struct match_peer *p = &m->peers[peer];
+        if (p->follower != FOLLOWER_UNCONFIRMED || now < p->confirm_by)
+            continue;
+        match_send_disband(m, peer, MATCH_NOBODY, 0);
+        p->ask.there = false;
+        match_drop_follower(m, peer);
+    }
+}
+
+/* A follower is lost. */
+static void match_drop_lost_follower(struct match *m, uint32_t peer)
+{
+    CHECK(match_active(m));
+    if (m->peers[peer].follower == FOLLOWER_NOT)
+        return;
+    match_send_disband(m, peer, MATCH_NOBODY, 0);
+    m->peers[peer].ask.there = false;
+    match_drop_follower(m, peer);
+}
+
+/* Are enough ranks in, or has the window ended? */
+static bool match_may_close(const struct match *m)
+{
+    CHECK(m->asking == MATCH_NOBODY && !m->unconfirmed);
+    uint32_t members = m->follower_count + 1;
+    bool enough = members >= m->goal.max_members ||
+                  (m->goal.expected && members >= m->goal.expected);
+    return m->window_over || (enough && m->given);
+}
+
+static void match_close(struct match *m)
+{
+    CHECK(m->state == MATCH_LOOKING && m->asking == MATCH_NOBODY && !m->unconfirmed);
+    uint32_t count = 0, i = 0;
+    for (; i < m->follower_count && m->followers[i] < m->rank; i++)
+        m->members[count++] = m->peers[m->followers[i]].ask.member;
+    m->members[count++] = m->goal.self;
+    for (; i < m->follower_count; i++)
+        m->members[count++] = m->peers[m->followers[i]].ask.member;
+    m->list = (struct match_list){.leader = m->rank,
+                                  .seq = ++m->seq,
+                                  .round = m->goal.round,
+                                  .key = m->goal.key,
+                                  .count = count,
+                                  .members = m->members};
+    CHECK(count <= m->goal.max_members && m->seq);
+    m->state = MATCH_FORMED;
+    match_send_list(m);
+}
+
+/* Lists. A list is taken only from the leader that this rank follows, for the attempt
+ * that was accepted, complete and valid. Any other list is refused, because its group
+ * counts on this rank. */
+
+static bool match_begin_list(struct match *m, const struct match_part *part)
+{
+    if (part->count > m->goal.max_members)
+        return false;
+    m->list = (struct match_list){.leader = m->leader,
+                                  .seq = part->seq,
+                                  .round = m->goal.round,
+                                  .key = m->goal.key,
+                                  .count = part->count,
+                                  .members = m->members};
+    m->listed = 0;
+    return true;
+}
+
+/* Add a part. False: it does not fit the parts before it. */
+static bool match_add_part(struct match *m, const struct match_part *part)
+{
+    if (!part->first && !match_begin_list(m, part))
+        return false;
+    if (part->first != m->listed || part->count != m->list.count ||
+        part->seq != m->list.seq)
+        return false;
+    if (m->listed && part->member[0].rank <= m->members[m->listed - 1].rank)
+        return false;
+    CHECK(m->listed + part->holds <= m->list.count && m->list.count <= m->size);
+    memcpy(m->members + m->listed, part->member, part->holds * sizeof *part->member);
+    m->listed += part->holds;
+    return true;
+}
+
+static bool match_same_member(const struct match_member *a,
+                              const struct match_member *b)
+{
+    return a->rank == b->rank && a->chain == b->chain &&
+           !memcmp(&a->bandwidth, &b->bandwidth, sizeof a->bandwidth);
+}
+
+/* Does the list name this rank with its values, and the leader? */
+static bool match_list_is_valid(const struct match *m)
+{
+    bool self = false, leader = false;
+    for (uint32_t i = 0; i < m->list.count; i++) {
+        self = self || match_same_member(&m->members[i], &m->goal.self);
+        leader = leader || m->members[i].rank == m->leader;
+    }
+    return self && leader;
+}
+
+/* Forget earlier asks of the members of this group. */
+static void match_forget_asks(struct match *m)
+{
+    for (uint32_t i = 0; i < m->list.count; i++) {
+        struct match_peer *p = &m->peers[m->members[i].rank];
+        if (p->ask.round <= m->goal.round)
+            p->ask.there = false;
+    }
+}
+
+static bool match_awaits_part(const struct match *m,
+                              const struct match_message *message, uint32_t attempt)
+{
+    return m->state == MATCH_FOLLOWING && message->peer == m->leader &&
+           message->round == m->goal.round &&
+           attempt == (uint16_t)m->peers[m->leader].attempt;
+}
+
+/* Lists. Take a part that has arrived. False: it does not fit the parts before it, and
+ * its sender has to be dismissed. */
+static bool match_on_list(struct match *m, const struct match_message *message,
+                          const struct match_part *part)
+{
+    CHECK(message->kind == MATCH_LIST && message->peer != m->rank);
+    uint32_t from = message->peer;
+    if (!match_awaits_part(m, message, part->attempt)) {
+        if (!part->first)
+            match_refuse(m, from, from, part->seq, message->round);
+        return true;
+    }
+    bool good = match_add_part(m, part);
+    if (good && m->listed < m->list.count)
+        return true;
+    if (good && match_list_is_valid(m)) {
+        CHECK(m->leader == from && m->listed == m->list.count);
+        m->state = MATCH_FORMED;
+        match_forget_asks(m);
+        return true;
+    }
+    match_refuse(m, from, from, part->seq, message->round);
+    m->listed = 0;
+    return false;
+}
 
 int match_init(struct match *m, uint32_t rank, uint32_t size, int64_t answer_timeout)
 {
@@ -32,7 +1093,6 @@ int match_init(struct match *m, uint32_t rank, uint32_t size, int64_t answer_tim
     m->followers = calloc(size, sizeof *m->followers);
     m->members = calloc(size, sizeof *m->members);
     int rc = match_outbox_init(&m->out, size);
-    CHECK(match_first(m) == 0 && m->state == MATCH_IDLE);
     if (rc == PCOLL_OK && m->peers && m->candidates && m->followers && m->members)
         return PCOLL_OK;
     match_destroy(m);
@@ -314,12 +1374,6 @@ bool match_refused(struct match *m, struct match_refusal *out)
     return false;
 }
 
-enum match_state match_state(const struct match *m)
-{
-    CHECK(m->state <= MATCH_BEHIND);
-    return m->state;
-}
-
 const struct match_list *match_formed(const struct match *m)
 {
     CHECK(m->state != MATCH_FORMED || m->list.members == m->members);
@@ -331,17 +1385,4 @@ bool match_bound(const struct match *m)
     CHECK(m->asking == MATCH_NOBODY || m->asking < m->size);
     return m->state == MATCH_FOLLOWING ||
            (m->state == MATCH_LOOKING && m->asking != MATCH_NOBODY);
-}
-
-uint64_t match_first(const struct match *m)
-{
-    CHECK(m->state == MATCH_IDLE || m->state == MATCH_BEHIND ||
-          m->floor == m->goal.round);
-    return m->floor;
-}
-
-uint64_t match_ahead(const struct match *m)
-{
-    CHECK(m->state != MATCH_BEHIND || m->ahead > m->goal.round);
-    return m->ahead;
 }

@@ -186,7 +186,7 @@ struct match_refusal {
     uint64_t round;
 };
 
-struct match_peer; /* Defined in matchmaking_parts.h. */
+struct match_peer; /* Defined in matchmaking.c. */
 
 /* Messages to be sent. The list is sent after the messages that were queued before it
  * was closed. */
@@ -211,9 +211,10 @@ struct match {
     enum match_state state;
     struct match_goal goal;
     struct match_peer *peers;
-    uint64_t floor; /* Rounds below this one have ended here. */
+    uint64_t floor; /* Rounds below this one have ended here, or were left. */
     uint64_t at;    /* The round that this rank reports to others. */
-    uint64_t ahead; /* The highest round of a candidate that is ahead. */
+    uint64_t ahead; /* The highest round of a candidate that is ahead. While BEHIND,
+                       the round that the others are at. */
     bool told;      /* A rank that has ended this round has reported that. */
     bool
         has_left; /* `left` is the last round, which this rank left without using it. */
@@ -275,7 +276,7 @@ void match_lost(struct match *m, int64_t now, uint32_t peer);
 /* A rank is back: it may be asked again in this round. */
 void match_back(struct match *m, int64_t now, uint32_t peer);
 /* Handle a message, in any state. PCOLL_EPROTOCOL: no correct sender makes it
- * (matchmaking_message.c), and nothing has changed. */
+ * (matchmaking.c), and nothing has changed. */
 int match_on_message(struct match *m, int64_t now, const struct match_message *message);
 void match_tick(struct match *m, int64_t now);
 /* Return when to call match_tick; INT64_MAX: no need. */
@@ -285,15 +286,13 @@ int64_t match_alarm(const struct match *m);
  * round: the leader or the followers are told. */
 void match_end(struct match *m);
 
-/* Begin anew after ranks have died. All messages under way are lost on all ranks. The
+/* Begin again after ranks have died. All messages under way are lost on all ranks. The
  * first round is `first` or a later one. The state is IDLE. */
 void match_restart(struct match *m, uint64_t first);
 
 /* Has this rank asked a rank, or does it follow one? Then it may be on a list
  * already. */
 bool match_bound(const struct match *m);
-/* Return the first round that may begin: earlier ones have ended here, or were left. */
-uint64_t match_first(const struct match *m);
 
 /* Fetch the next message to be sent; false: no more. */
 bool match_next(struct match *m, struct match_message *out);
@@ -301,10 +300,15 @@ bool match_next(struct match *m, struct match_message *out);
  * leader only the newest is kept. */
 bool match_refused(struct match *m, struct match_refusal *out);
 
-enum match_state match_state(const struct match *m);
 /* Return the list while FORMED, otherwise NULL. It is valid until match_end. */
 const struct match_list *match_formed(const struct match *m);
-/* Return the round that the others are at, while BEHIND. */
-uint64_t match_ahead(const struct match *m);
+
+/* Writing a part of a list: the most members that it holds, and the position of its first
+ * member. */
+enum { PART_ALIKE = 0x8000 }; /* A flag in `part`; see matchmaking.c. */
+uint32_t match_part_holds(const struct match_message *message);
+uint32_t match_part_first(const struct match_message *message);
+void match_put_member(struct match_message *message, uint32_t i,
+                      const struct match_member *member);
 
 #endif

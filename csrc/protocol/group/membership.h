@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which ranks take part, as far as this rank has been told. A rank says itself that it
+ * Which ranks take part, as far as this rank knows. A rank announces itself that it
  * leaves and that it is back. The ranks that have waited for a silent rank say that it
  * is silent. Each return of a rank has a number. A statement about a rank from before
  * its last return is out of date, and is dropped. A rank that is back asks the others

@@ -42,13 +42,10 @@ static int sim_network_check_time(const char *name, double value, double most)
 
 int sim_network_check(const pcoll_network *p)
 {
-    int rc = sim_network_check_time("L (latency)", p->L, longest);
-    if (rc == PCOLL_OK)
-        rc = sim_network_check_time("o (overhead)", p->o, longest);
-    if (rc == PCOLL_OK)
-        rc = sim_network_check_time("g (gap)", p->g, longest);
-    if (rc == PCOLL_OK)
-        rc = sim_network_check_time("G (gap per byte)", p->G, 1e6);
+    int rc = sim_network_check_time("L (latency)", p->L, longest)
+                 ?: sim_network_check_time("o (overhead)", p->o, longest)
+                 ?: sim_network_check_time("g (gap)", p->g, longest)
+                 ?: sim_network_check_time("G (gap per byte)", p->G, 1e6);
     if (rc != PCOLL_OK)
         return rc;
     if (p->latency < PCOLL_LATENCY_CONSTANT || p->latency > PCOLL_LATENCY_LOGNORMAL)
