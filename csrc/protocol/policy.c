@@ -248,8 +248,7 @@ bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *r
                           (mask[ROUND_ACTIVE][i] & ~mask[ROUND_STORED][i]) |
                               mask[ROUND_JOINED][i] | mask[ROUND_LEFT][i],
                           mask[ROUND_ACTIVE][i], &all);
-    return policy_rule_met(policy, round, &all) &&
-           all.overdue == round->overdue_count;
+    return policy_rule_met(policy, round, &all) && all.overdue == round->overdue_count;
 }
 
 const uint64_t *policy_awaited(const struct pcoll_policy *policy,
