@@ -28,6 +28,7 @@ FLAGS = [
     f"-I{ROOT / 'csrc'}",
     "-O0",
     "--coverage",
+    "-DPCOLL_CHECKS",
     "-DPCOLL_TEST_INTERLEAVE",
     "-DPCOLL_TEST_CHAIN_BYTES=128",
     "-DPCOLL_TEST_PLAIN_RANKS=2",

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/doorbell.h"
+#include "base/error.h"
 #include "base/random.h"
 #include "allreduce/tuning.h"
 
@@ -25,8 +26,11 @@ int pcoll_full_look(int32_t open_mpi, pcoll_full_facts *f)
     struct tuning_threshold table[PCOLL_FULL_LINES];
     cpu_set_t cores;
     uint64_t hash = 0;
+    int rc = fail_if_null_as("facts", f);
+    if (rc != PCOLL_OK)
+        return rc;
     *f = (pcoll_full_facts){.open_mpi = open_mpi != 0};
-    int rc = tuning_thresholds(table, PCOLL_FULL_LINES, &f->lines);
+    rc = tuning_thresholds(table, PCOLL_FULL_LINES, &f->lines);
     for (uint32_t i = 0; i < f->lines; i++) {
         f->line_ranks[i] = table[i].ranks;
         f->line_bytes[i] = table[i].bytes;
@@ -45,6 +49,8 @@ int pcoll_full_look(int32_t open_mpi, pcoll_full_facts *f)
 void pcoll_full_settle(pcoll_full_facts *f, uint32_t ranks)
 {
     cpu_set_t cores;
+    if (fail_if_null_as("facts", f))
+        return;
     memcpy(&cores, f->words + CORES, sizeof cores);
     f->one_node = f->words[NODE] == ~f->words[OTHER_NODES];
     f->crowded = ranks > (uint32_t)CPU_COUNT(&cores);
@@ -64,7 +70,7 @@ static uint64_t full_look_up(const pcoll_full_facts *f, uint32_t ranks)
 
 uint64_t pcoll_full_from(const pcoll_full_facts *f, uint32_t ranks)
 {
-    if (ranks < 2)
+    if (fail_if_null_as("facts", f) || ranks < 2)
         return UINT64_MAX;
     if (f->lines)
         return full_look_up(f, ranks);
@@ -78,8 +84,9 @@ uint64_t pcoll_full_from(const pcoll_full_facts *f, uint32_t ranks)
 int pcoll_full_pays(const pcoll_full_facts *f, uint32_t ranks, uint64_t bytes,
                     int32_t has_handles, uint64_t *saved)
 {
-    if (bytes < pcoll_full_from(f, ranks))
-        return 0;
+    int rc = fail_if_null_as("facts, saved", f, saved);
+    if (rc != PCOLL_OK || bytes < pcoll_full_from(f, ranks))
+        return rc;
     *saved += bytes / BYTES_PER_SAVED_NS;
     if (f->crowded && ranks > 3)
         *saved += CROWDED_SAVING_NS;

@@ -77,11 +77,10 @@ int node_inherit(struct domain *d, struct domain *old, uint64_t round,
     int rc = PCOLL_OK;
     if (old) {
         old->ops->snapshot(old, &m);
-        struct recovered_deposit r =
-            member_recover(&m, round, last, d->shape->failed, d->shape->ranks);
+        struct recovered_deposit r = member_recover(&m, round, last, d->shape->ranks);
         rc = node_move_deposit(n, old, &r);
     } else {
-        member_enter(&m, round, last, d->shape->failed, d->shape->ranks);
+        member_enter(&m, round, last, d->shape->ranks);
     }
     m.joined_in = NO_ROUND; /* found out when the round is read */
     n->member = m;

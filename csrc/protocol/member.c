@@ -78,14 +78,6 @@ void contribution_publish(struct contribution *c, struct deposit_plan plan)
     CHECK(contribution_is_distinct(c));
 }
 
-int contribution_freeze(struct contribution *c)
-{
-    CHECK(contribution_is_distinct(c));
-    c->frozen = c->pending;
-    c->pending = NO_SLOT;
-    return c->frozen;
-}
-
 void contribution_thaw(struct contribution *c)
 {
     CHECK(contribution_in_range(c, c->frozen));
@@ -102,8 +94,7 @@ void member_init(struct member *m, uint32_t rank, const pcoll_options *options)
                          .history = options->history,
                          .taken_in = NO_ROUND,
                          .reading = NO_ROUND,
-                         .joined_in = NO_ROUND,
-                         .live = true};
+                         .joined_in = NO_ROUND};
     contribution_init(&m->contribution, options->late, options->owned_send);
 }
 
@@ -157,12 +148,6 @@ enum deposit_outcome member_publish(struct member *m, struct deposit_plan plan)
     return open ? DEPOSIT_ARRIVED : DEPOSIT_STORED;
 }
 
-bool member_ready(const struct member *m)
-{
-    CHECK(member_counts_hold(m));
-    return m->complete >= m->wanted;
-}
-
 bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
                        uint64_t *round)
 {
@@ -184,14 +169,7 @@ bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
     return true;
 }
 
-static bool member_stop_holding_back(struct member *m)
-{
-    bool held = m->holds_back;
-    m->holds_back = false;
-    return held;
-}
-
-bool member_read_end(struct member *m, uint64_t *lost)
+void member_read_end(struct member *m, uint64_t *lost)
 {
     CHECK(m->reading != NO_ROUND);
     CHECK((uint64_t)m->reading < m->complete);
@@ -208,7 +186,6 @@ bool member_read_end(struct member *m, uint64_t *lost)
     } else if (m->joining) {
         m->wanted = m->delivered + 1;
     }
-    return member_stop_holding_back(m);
 }
 
 bool member_included(const struct member *m, uint64_t round)
@@ -257,86 +234,6 @@ int member_leave(struct member *m)
     return PCOLL_OK;
 }
 
-/* Return whether the rank is joining and not all ranks have joined yet. */
-static bool member_announces_join(const struct member *m)
-{
-    return m->joining && m->joined_in == NO_ROUND;
-}
-
-/*
- * A rank that joins or leaves counts as arrived until a round's header has announced
- * it: otherwise a round that waits for this very rank would never start. From then on
- * it is not live and starts nothing.
- */
-bool member_arrived(const struct member *m)
-{
-    CHECK(member_counts_hold(m));
-    return m->arrived || ((member_announces_join(m) || m->left) && m->live);
-}
-
-/*
- * deliver="one": a rank that lags `history` rounds holds the next round back. The ring has
- * one slot more, so the last delivered result stays intact as well. deliver="all": only
- * a result that is being copied holds a round back. In both modes, no round follows the
- * one with which all have joined before this rank has read it, so that all ranks return
- * from join with the same round.
- */
-bool member_admits(struct member *m)
-{
-    CHECK(m->frozen == m->complete);
-    if (m->retired)
-        return true;
-    uint64_t round = m->frozen;
-    uint64_t slots = (uint64_t)m->history + 1;
-    bool behind = m->deliver == PCOLL_DELIVER_ONE && !m->left &&
-                  round >= m->delivered + m->history;
-    bool copying = m->reading != NO_ROUND && round >= slots &&
-                   (uint64_t)m->reading == round - slots;
-    bool unaware = m->joined_in != NO_ROUND && round > (uint64_t)m->joined_in;
-    m->holds_back = behind || copying || unaware;
-    return !m->holds_back;
-}
-
-int member_freeze(struct member *m, struct round_header *h, uint32_t ranks)
-{
-    CHECK(m->frozen == m->complete);
-    CHECK(h->round == m->frozen);
-    CHECK(m->rank < ranks);
-    CHECK(m->contribution.frozen == NO_SLOT);
-    int slot = contribution_freeze(&m->contribution);
-    if (slot != NO_SLOT) {
-        bitset_add(round_mask(h, ranks, ROUND_ACTIVE), m->rank);
-        if (!m->arrived)
-            bitset_add(round_mask(h, ranks, ROUND_STORED), m->rank);
-        m->taken_in = (int64_t)m->frozen;
-        m->stats.included++;
-    }
-    if (member_announces_join(m))
-        bitset_add(round_mask(h, ranks, ROUND_JOINED), m->rank);
-    if (m->left)
-        bitset_add(round_mask(h, ranks, ROUND_LEFT), m->rank);
-    m->arrived = false;
-    m->frozen++;
-    m->frozen_events = m->events;
-    return slot;
-}
-
-void member_complete(struct member *m, const struct round_header *h, uint32_t ranks)
-{
-    CHECK(m->frozen == m->complete + 1);
-    CHECK(h->round == m->complete);
-    bool announced = bitset_has(round_mask_const(h, ranks, ROUND_JOINED), m->rank);
-    bool gone = bitset_has(round_mask_const(h, ranks, ROUND_LEFT), m->rank);
-    bool over = round_all_gone(h, ranks);
-    m->live = !gone && (!announced || over);
-    if (announced && over)
-        m->joined_in = (int64_t)m->complete;
-    contribution_thaw(&m->contribution);
-    m->complete++;
-    m->stats.rounds++;
-    CHECK(member_counts_hold(m));
-}
-
 /* Recovery. */
 
 /* Take back the deposit that was frozen by a round that is done again. */
@@ -352,13 +249,12 @@ static void member_take_back(struct member *m)
 
 /* Note what the last round says about the rank. */
 static void member_see_last(struct member *m, const struct round_header *last,
-                            const uint64_t *failed, uint32_t ranks)
+                            uint32_t ranks)
 {
     bool announced =
         last && bitset_has(round_mask_const(last, ranks, ROUND_JOINED), m->rank);
     bool unread = last && m->delivered <= last->round; /* Otherwise it joins again. */
     bool over = unread && round_all_gone(last, ranks);
-    m->live = round_is_live_now(last, ranks, failed, m->rank);
     m->joined_in = m->joining && announced && over ? (int64_t)last->round : NO_ROUND;
 }
 
@@ -375,8 +271,7 @@ static struct recovered_deposit member_merge_deposits(struct contribution *c)
 }
 
 struct recovered_deposit member_recover(struct member *m, uint64_t complete,
-                                        const struct round_header *last,
-                                        const uint64_t *failed, uint32_t ranks)
+                                        const struct round_header *last, uint32_t ranks)
 {
     CHECK(m->complete == complete || m->complete + 1 == complete);
     CHECK(m->frozen == m->complete || m->frozen == m->complete + 1);
@@ -385,7 +280,7 @@ struct recovered_deposit member_recover(struct member *m, uint64_t complete,
     if (m->complete < complete)
         contribution_thaw(&m->contribution);
     CHECK(m->frozen >= complete);
-    member_see_last(m, last, failed, ranks);
+    member_see_last(m, last, ranks);
     m->complete = m->stats.rounds = complete;
     bool undone = m->frozen > complete;
     if (undone)
@@ -393,18 +288,16 @@ struct recovered_deposit member_recover(struct member *m, uint64_t complete,
     m->stats.redone += undone;
     struct recovered_deposit d = member_merge_deposits(&m->contribution);
     m->arrived = m->started && !m->joining && m->wanted > complete;
-    m->holds_back = false;
     CHECK(m->frozen == complete && m->complete == complete);
     return d;
 }
 
 void member_enter(struct member *m, uint64_t complete, const struct round_header *last,
-                  const uint64_t *failed, uint32_t ranks)
+                  uint32_t ranks)
 {
     CHECK(!m->started && m->contribution.pending == NO_SLOT);
     CHECK(complete ? last->round + 1 == complete : !last);
     m->frozen = m->complete = m->call = m->stats.rounds = complete;
     m->delivered = complete ? complete - 1 : 0;
-    member_see_last(m, last, failed, ranks);
-    CHECK(m->live);
+    member_see_last(m, last, ranks);
 }

@@ -9,9 +9,9 @@
  *   complete   rounds that are complete here
  *   delivered  rounds that the application has read or lost
  *
- * The driver of the fabric changes the first two, the application the third. In
- * domain/single.c one lock protects the whole struct. In domain/node.c the application
- * owns it, and the driver changes only the descriptor (below), by compare-and-swap.
+ * The driver of the fabric changes the first two, the application the third. The
+ * application owns this struct, and the driver changes only the descriptor (below), by
+ * compare-and-swap (domain/node.c).
  *
  * This is a state machine without I/O and without memory of its own.
  */
@@ -66,8 +66,6 @@ bool contribution_plan_holds(const struct contribution *c, struct deposit_plan p
 /* The deposit was written by the plan: make it the pending one. */
 void contribution_publish(struct contribution *c, struct deposit_plan plan);
 
-/* Activate: freeze the pending deposit, and return its slot, or NO_SLOT. */
-int contribution_freeze(struct contribution *c);
 /* The round that froze the deposit is complete. */
 void contribution_thaw(struct contribution *c);
 
@@ -89,7 +87,6 @@ struct member {
     bool joining;      /* The rank contributes nothing until all have joined. */
     bool left;         /* The rank has left for good. */
     bool retired;      /* The handle is being freed: no result is read any more. */
-    bool live;         /* As of the last complete round. */
     int64_t joined_in; /* The round with which all had joined, until it is read. */
     bool joined;       /* The last round that was read was that one. */
     uint64_t events;   /* See allreduce/event_log.h. */
@@ -98,8 +95,6 @@ struct member {
     uint64_t seen;          /* Complete rounds that the last read knew of. */
     uint64_t lost;          /* Lost rounds that were not reported yet. A successor's
                                member keeps them. */
-    bool holds_back; /* A round was refused because of this rank. The driver has to
-                               be notified when the rank reads on. */
     pcoll_stats stats;
 };
 
@@ -120,17 +115,13 @@ enum deposit_outcome { DEPOSIT_ARRIVED, DEPOSIT_STORED, DEPOSIT_DROPPED };
  * arrives or is stored. */
 enum deposit_outcome member_publish(struct member *m, struct deposit_plan plan);
 
-/* Return whether the round of the outstanding call is complete. */
-bool member_ready(const struct member *m);
-
 /* Choose the next result to read, at most `last`, as if only `horizon` rounds were
  * complete, and count the rounds lost before it. False: there is none. The slot of that
  * round is not reused before member_read_end. */
 bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
                        uint64_t *round);
-/* End the read. *lost: rounds lost since the last read. True: the driver waited for this
- * rank. */
-bool member_read_end(struct member *m, uint64_t *lost);
+/* End the read. *lost: rounds lost since the last read. */
+void member_read_end(struct member *m, uint64_t *lost);
 
 /* Return whether the last deposit is in a round up to this one. */
 bool member_included(const struct member *m, uint64_t round);
@@ -139,17 +130,6 @@ bool member_included(const struct member *m, uint64_t round);
 int member_finish(struct member *m);
 int member_join(struct member *m);
 int member_leave(struct member *m);
-
-/* Driver: return whether the rank has arrived at the open round, or has to announce that
- * it joins or leaves. */
-bool member_arrived(const struct member *m);
-/* Return whether the open round may be activated as far as this rank's results are
- * concerned. */
-bool member_admits(struct member *m);
-/* Activate: set this rank's bits in the header, and return its slot or NO_SLOT. */
-int member_freeze(struct member *m, struct round_header *h, uint32_t ranks);
-/* Complete the round that was frozen. */
-void member_complete(struct member *m, const struct round_header *h, uint32_t ranks);
 
 /*
  * Recovery (docs/faults.md). Ranks have died, the surviving ranks have stopped, and only
@@ -176,17 +156,16 @@ struct recovered_deposit {
     int into, older, newer;
 };
 
-/* Recover. `complete` is C, `last` the header of round C - 1 (NULL: C is 0), and `failed`
- * the set of dead ranks. */
+/* Recover. `complete` is C, `last` the header of round C - 1 (NULL: C is 0). */
 struct recovered_deposit member_recover(struct member *m, uint64_t complete,
                                         const struct round_header *last,
-                                        const uint64_t *failed, uint32_t ranks);
+                                        uint32_t ranks);
 
 /* Initialize the member of a process that takes the number of a dead rank, after
  * member_init. It has made as many calls as there are rounds, and has not read the last
  * one. */
 void member_enter(struct member *m, uint64_t complete, const struct round_header *last,
-                  const uint64_t *failed, uint32_t ranks);
+                  uint32_t ranks);
 
 /*
  * The descriptor: one word with everything that a rank and the rank that activates a

@@ -277,11 +277,3 @@ void round_live_now(const struct round_header *h, uint32_t ranks,
     for (size_t i = 0; i < bitset_words(ranks); i++)
         live[i] = round_live_word(h, ranks, failed, i, back);
 }
-
-bool round_is_live_now(const struct round_header *h, uint32_t ranks,
-                       const uint64_t *failed, uint32_t rank)
-{
-    CHECK(rank < ranks);
-    bool back = round_all_back(h, ranks, failed);
-    return round_live_word(h, ranks, failed, rank / 64, back) >> rank % 64 & 1;
-}

@@ -125,8 +125,5 @@ void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live);
  * the first round. */
 void round_live_now(const struct round_header *h, uint32_t ranks,
                     const uint64_t *failed, uint64_t *live);
-/* Return whether round_live_now has this rank. */
-bool round_is_live_now(const struct round_header *h, uint32_t ranks,
-                       const uint64_t *failed, uint32_t rank);
 
 #endif

@@ -41,18 +41,38 @@ const char *narrator_set(const uint64_t *set, uint32_t ranks)
     return text;
 }
 
-const char *narrator_sum(const struct endpoint *v, const struct round_header *h)
+static const char *sum_of(uint32_t ranks, const struct round_header *h,
+                          const void *payload)
 {
     static char text[2 * TEXT];
-    uint32_t ranks = v->shape.ranks;
+    double first;
     if (round_is_null(h, ranks))
         return "nothing";
-    const double *values = message_payload(&v->shape, h);
+    memcpy(&first, payload, sizeof first);
     const uint64_t *active = round_mask_const(h, ranks, ROUND_ACTIVE);
-    snprintf(text, sizeof text, "%g of rank%s %s", values[0],
+    snprintf(text, sizeof text, "%g of rank%s %s", first,
              bitset_count(active, bitset_words(ranks)) > 1 ? "s" : "",
              narrator_set(active, ranks));
     return text;
+}
+
+const char *narrator_sum(const struct endpoint *v, const struct round_header *h)
+{
+    return sum_of(v->shape.ranks, h, message_payload(&v->shape, h));
+}
+
+/* The sum in a message, whose header follows the data. */
+static const char *message_sum(const struct endpoint *v, const char *data, size_t bytes)
+{
+    static _Alignas(struct round_header) char header[TEXT];
+    uint32_t ranks = v->shape.ranks;
+    size_t wire = round_header_encoded_bytes(data + bytes - ROUND_WIRE_BYTES, ranks);
+    uint64_t round =
+        ((const struct round_wire *)(data + bytes - ROUND_WIRE_BYTES))->round;
+    struct round_header *h = (struct round_header *)header;
+    CHECK(round_header_bytes(ranks) <= sizeof header);
+    CHECK(round_header_decode(h, data + bytes - wire, wire, ranks, round) == PCOLL_OK);
+    return sum_of(ranks, h, data);
 }
 
 static int send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
@@ -60,7 +80,7 @@ static int send(struct transport *t, uint32_t peer, uint32_t tag, const void *da
 {
     const struct endpoint *v = followed[t->rank];
     if (v->data.plan.algorithm == PCOLL_ALGORITHM_RECDBL) /* messages are whole */
-        narrate(t->rank, "-> rank %u: %s", peer, narrator_sum(v, data));
+        narrate(t->rank, "-> rank %u: %s", peer, message_sum(v, data, bytes));
     else
         narrate(t->rank, "-> rank %u: a part of the data, %zu bytes", peer, bytes);
     return wire->send(t, peer, tag, data, bytes, cookie);

@@ -141,32 +141,6 @@ static void more_delivered_than_complete(void)
     member_begin(&m);
 }
 
-static void frozen_twice(void)
-{
-    struct member m = member();
-    member_freeze(&m, header(0), RANKS);
-    member_freeze(&m, header(1), RANKS);
-}
-
-static void frozen_for_another_round(void)
-{
-    struct member m = member();
-    member_freeze(&m, header(1), RANKS);
-}
-
-static void over_before_it_was_frozen(void)
-{
-    struct member m = member();
-    member_complete(&m, header(0), RANKS);
-}
-
-static void admitted_while_active(void)
-{
-    struct member m = member();
-    member_freeze(&m, header(0), RANKS);
-    member_admits(&m);
-}
-
 static void a_descriptor_of_one_slot_for_two(void)
 {
     struct member m = member();
@@ -407,10 +381,6 @@ static const struct {
     CASE(handed_in_without_a_call, "m->started"),
     CASE(a_read_that_nobody_began, "m->reading != NO_ROUND"),
     CASE(more_delivered_than_complete, "member_counts_hold(m)"),
-    CASE(frozen_twice, "m->frozen == m->complete"),
-    CASE(frozen_for_another_round, "h->round == m->frozen"),
-    CASE(over_before_it_was_frozen, "m->frozen == m->complete + 1"),
-    CASE(admitted_while_active, "m->frozen == m->complete"),
     CASE(a_descriptor_of_one_slot_for_two, "descriptor_pending(word)"),
     CASE(a_rank_that_is_not_there, "rank < ranks"),
     CASE(more_arrived_than_live, "report->arrived <= round->live_count"),

@@ -143,11 +143,11 @@ static void test_parts(void)
     round_shape_destroy(&shape);
 }
 
-struct vote_count {
+struct vote_tally {
     uint64_t schedules, rounds, lost, steps, switches;
 };
 
-static const struct steps *run(const struct steps_options *o, struct vote_count *t)
+static const struct steps *run(const struct steps_options *o, struct vote_tally *t)
 {
     describe(o);
     const struct steps *s = steps_run(o);
@@ -160,7 +160,7 @@ static const struct steps *run(const struct steps_options *o, struct vote_count 
 }
 
 /* All schedules with one departure more than this one has, after its last. */
-static void depart(struct steps_options *o, struct vote_count *t, int most)
+static void depart(struct steps_options *o, struct vote_tally *t, int most)
 {
     static uint8_t choices[STEPPER_DEPARTURES + 1][STEPPER_PLANNED_STEPS];
     int depth = o->stepper.departures;
@@ -199,7 +199,7 @@ static struct steps_options smallest(const char *policy, int deliver,
     return o;
 }
 
-static void run_departures(struct vote_count *t, int most)
+static void run_departures(struct vote_tally *t, int most)
 {
     static const char *const policies[] = {"solo", "full"};
     for (size_t p = 0; p < LENGTH(policies); p++)
@@ -213,7 +213,7 @@ static void run_departures(struct vote_count *t, int most)
         }
 }
 
-static void print(const char *what, const struct vote_count *t, clock_t begin)
+static void print(const char *what, const struct vote_tally *t, clock_t begin)
 {
     printf("%s: %llu schedules, %llu rounds (%llu lost to slow ranks), %llu steps, "
            "%llu switches, %.1f s: all invariants held\n",
@@ -224,7 +224,7 @@ static void print(const char *what, const struct vote_count *t, clock_t begin)
 
 int main(void)
 {
-    struct vote_count votes = {0}, planned = {0};
+    struct vote_tally votes = {0}, planned = {0};
     uint64_t seed = setting("PARTIALCOLL_SEED", 0);
     uint64_t schedules = setting("PARTIALCOLL_SCHEDULES", 20000);
     int most = (int)setting("PARTIALCOLL_DEPARTURES", 2);

@@ -5,6 +5,14 @@
 #include "protocol/member.h"
 #include "check.h"
 
+/* As a round that activates does. */
+static int freeze(struct contribution *c)
+{
+    c->frozen = c->pending;
+    c->pending = NO_SLOT;
+    return c->frozen;
+}
+
 /* A carry that loses the race against an activation goes in alone. */
 static void test_contribution_race(void)
 {
@@ -13,7 +21,7 @@ static void test_contribution_race(void)
     contribution_publish(&c, contribution_plan(&c));
     struct deposit_plan plan = contribution_plan(&c);
     EXPECT(plan.carried == c.pending, "nothing to carry");
-    int frozen = contribution_freeze(&c);
+    int frozen = freeze(&c);
     EXPECT(frozen == plan.carried, "froze something else");
     EXPECT(!contribution_plan_holds(&c, plan), "would count a deposit twice");
     plan = contribution_plan(&c);
@@ -25,8 +33,8 @@ static void test_contribution_race(void)
                plan.target != plan.carried,
            "three slots are not three");
     contribution_thaw(&c);
-    EXPECT(contribution_freeze(&c) == plan.carried, "lost");
-    EXPECT(contribution_freeze(&c) == NO_SLOT, "counted twice");
+    EXPECT(freeze(&c) == plan.carried, "lost");
+    EXPECT(freeze(&c) == NO_SLOT, "counted twice");
 }
 
 /* In place: the application's slot is never one that somebody reads. */
@@ -43,7 +51,7 @@ static void test_contribution_in_place(void)
             EXPECT(plan.target == filled, "copies for nothing");
         contribution_publish(&c, plan);
         if (i % 3 == 0)
-            contribution_freeze(&c);
+            freeze(&c);
         if (i % 3 == 1)
             contribution_thaw(&c);
     }
@@ -53,15 +61,15 @@ struct header_storage {
     uint64_t words[32];
 };
 
-static void complete_round(struct member *m, bool joined)
+/* A round with the deposit, if there is one, is frozen and completes. */
+static void complete_round(struct member *m)
 {
-    struct header_storage storage;
-    struct round_header *h = (struct round_header *)&storage;
-    round_header_clear(h, 2, m->frozen);
-    member_freeze(m, h, 2);
-    if (joined)
-        bitset_fill(round_mask(h, 2, ROUND_JOINED), 2);
-    member_complete(m, h, 2);
+    if (freeze(&m->contribution) != NO_SLOT) {
+        m->taken_in = (int64_t)m->frozen;
+        m->contribution.frozen = NO_SLOT;
+    }
+    m->frozen++;
+    m->complete++;
 }
 
 static void deposit(struct member *m, enum deposit_outcome expected)
@@ -75,7 +83,6 @@ static void deposit(struct member *m, enum deposit_outcome expected)
 static void take(struct member *m, uint64_t expected, uint64_t expected_lost)
 {
     uint64_t round, lost;
-    EXPECT(member_ready(m), "not ready");
     EXPECT(member_read_begin(m, UINT64_MAX, UINT64_MAX, &round), "nothing to read");
     member_read_end(m, &lost);
     INVARIANT("order", round == expected && lost == expected_lost,
@@ -95,17 +102,14 @@ static void test_member_one(void)
     member_init(&m, 0, &o);
     deposit(&m, DEPOSIT_ARRIVED);
     EXPECT(member_begin(&m) == PCOLL_ESTATE, "started twice");
-    complete_round(&m, false);
+    complete_round(&m);
     take(&m, 0, 0);
     EXPECT(member_included(&m, 0), "not included");
     EXPECT_OK(member_finish(&m));
-    complete_round(&m, false);
-    EXPECT(member_admits(&m), "held back with a lag of 1, history 2");
-    complete_round(&m, false);
-    EXPECT(!member_admits(&m), "not held back with a lag of 2, history 2");
+    complete_round(&m);
+    complete_round(&m);
     deposit(&m, DEPOSIT_STORED);
     take(&m, 1, 0);
-    EXPECT(m.holds_back == false && member_admits(&m), "still held back");
     EXPECT(!member_included(&m, 1), "a stored deposit is not in an older round");
     EXPECT_OK(member_finish(&m));
     EXPECT(member_finish(&m) == PCOLL_ESTATE, "finished twice");
@@ -116,35 +120,16 @@ static void test_member_all(void)
     struct member m;
     pcoll_options o = options_of(PCOLL_DELIVER_ALL, PCOLL_LATE_DROP, 2);
     member_init(&m, 0, &o);
-    for (int i = 0; i < 5; i++) {
-        EXPECT(member_admits(&m), "deliver=all holds the others back");
-        complete_round(&m, false);
-    }
+    for (int i = 0; i < 5; i++)
+        complete_round(&m);
     deposit(&m, DEPOSIT_DROPPED);
     take(&m, 3, 3);
     take(&m, 4, 0);
     EXPECT_OK(member_finish(&m));
     deposit(&m, DEPOSIT_ARRIVED);
-    EXPECT(!member_ready(&m), "ready without a round");
-    complete_round(&m, false);
+    complete_round(&m);
     take(&m, 5, 0);
     EXPECT(m.stats.lost == 3, "%llu lost", (unsigned long long)m.stats.lost);
-}
-
-/* While a result is being copied out, its slot is not used again. */
-static void test_member_copying(void)
-{
-    struct member m;
-    pcoll_options o = options_of(PCOLL_DELIVER_ALL, PCOLL_LATE_CARRY, 2);
-    member_init(&m, 0, &o);
-    uint64_t round, lost;
-    complete_round(&m, false);
-    EXPECT(member_read_begin(&m, UINT64_MAX, UINT64_MAX, &round), "nothing to read");
-    complete_round(&m, false);
-    complete_round(&m, false);
-    EXPECT(!member_admits(&m), "round 3 would overwrite round 0, which is being read");
-    EXPECT(member_read_end(&m, &lost), "nobody is told that it goes on");
-    EXPECT(member_admits(&m), "still held");
 }
 
 /* What a read found lost that came to nothing is told by the next one, also where the member
@@ -154,46 +139,23 @@ static void test_member_overwritten(void)
     struct member m;
     pcoll_options o = options_of(PCOLL_DELIVER_ALL, PCOLL_LATE_DROP, 2);
     member_init(&m, 0, &o);
-    uint64_t round, failed[1] = {0};
+    uint64_t round;
     for (int i = 0; i < 4; i++)
-        complete_round(&m, false);
+        complete_round(&m);
     EXPECT(member_read_begin(&m, UINT64_MAX, UINT64_MAX, &round) && round == 2,
            "not round 2");
     for (int i = 0; i < 3; i++)
-        complete_round(&m, false);
+        complete_round(&m);
     EXPECT(!member_read_begin(&m, 4, UINT64_MAX, &round), "no round up to 4 is kept");
     struct header_storage storage;
     struct round_header *last = (struct round_header *)&storage;
     round_header_clear(last, 2, 6);
-    member_recover(&m, 7, last, failed, 2);
+    member_recover(&m, 7, last, 2);
     deposit(&m, DEPOSIT_DROPPED);
     take(&m, 5, 5);
     take(&m, 6, 0);
     EXPECT(m.stats.lost == 5, "%llu lost", (unsigned long long)m.stats.lost);
 }
-
-static void test_member_join(void)
-{
-    struct member m;
-    pcoll_options o = options_of(PCOLL_DELIVER_ONE, PCOLL_LATE_CARRY, 4);
-    member_init(&m, 1, &o);
-    EXPECT(!member_arrived(&m), "arrived by itself");
-    EXPECT_OK(member_join(&m));
-    EXPECT(member_arrived(&m), "a rank that joins has to say so");
-    complete_round(&m, false);
-    EXPECT(!m.live && !member_arrived(&m), "still starts rounds after it has joined");
-    take(&m, 0, 0);
-    EXPECT(m.joining, "joined too early");
-    complete_round(&m, true);
-    EXPECT(m.live && !member_arrived(&m), "starts a round although all have joined");
-    take(&m, 1, 0);
-    EXPECT(!m.joining, "does not see that all have joined");
-    EXPECT_OK(member_finish(&m));
-    EXPECT_OK(member_leave(&m));
-    EXPECT(member_arrived(&m), "a rank that leaves has to say so");
-    EXPECT(member_begin(&m) == PCOLL_ESTATE, "starts after it has left");
-}
-
 static void test_header_merge(void)
 {
     struct header_storage sa, sb;
@@ -341,9 +303,7 @@ int main(void)
     test_contribution_in_place();
     test_member_one();
     test_member_all();
-    test_member_copying();
     test_member_overwritten();
-    test_member_join();
     test_header_merge();
     test_header_wire();
     test_hostile_header();

@@ -122,7 +122,7 @@ def call(name, order, null, by_type, by_name):
 wrong = []
 full, empty = values(False), values(True)
 for name, (order, pointers) in table.items():
-    void = ffi.typeof(getattr(lib, name)).result.kind == "void"
+    void = ffi.typeof(getattr(lib, name)).result.cname in ("void", "uint64_t")
     for pointer, condition in pointers.items():
         message = call(name, order, [pointer], *full)
         if void or condition == "":

@@ -30,8 +30,8 @@ NAMES = {
     "arrived": ("protocol/member.h", r"bool arrived;"),
     "call": ("protocol/member.h", r"uint64_t call;"),
     "wanted": ("protocol/member.h", r"uint64_t wanted;"),
-    "member_admits": ("protocol/member.h", r"bool member_admits\("),
-    "member_freeze": ("protocol/member.h", r"int member_freeze\("),
+    "node_admits": ("domain/node_round.c", r"static bool node_admits\("),
+    "node_freeze_member": ("domain/node_round.c", r"static int node_freeze_member\("),
     "member_publish": ("protocol/member.h", r"member_publish\("),
     "pending": ("protocol/member.h", r"int pending, frozen, user;"),
     "carried": ("protocol/member.h", r"int carried;"),
@@ -46,8 +46,8 @@ CHOICES = [
     ("wanted = delivered[r] + 1;", "protocol/member.c", "m->wanted = m->delivered + 1;"),
     (
         "current[r] < delivered[r] + HISTORY",
-        "protocol/member.c",
-        "round >= m->delivered + m->history",
+        "domain/node_round.c",
+        "round < n->history + STEP(atomic_load(&line->delivered))",
     ),
     ("round == current[r] + 1", "schedule/engine.c", "round > e->current + 1"),
 ]

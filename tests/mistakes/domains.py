@@ -329,31 +329,6 @@ MUTANTS = [
         "    return PCOLL_OK;",
     ),
     Mutant(
-        "a rank that frees its handle still holds the others back",
-        "protocol/member.c",
-        "if (m->retired)\n        return true;",
-        "if (0)\n        return true;",
-    ),
-    Mutant(
-        "back-pressure with deliver=all",
-        "protocol/member.c",
-        "bool behind = m->deliver == PCOLL_DELIVER_ONE && !m->left &&",
-        "bool behind = !m->left &&",
-    ),
-    Mutant(
-        "whoever copies a result holds the next round back",
-        "protocol/member.c",
-        "bool copying = m->reading != NO_ROUND && round >= slots &&\n"
-        "                   (uint64_t)m->reading == round - slots;",
-        "bool copying = m->reading != NO_ROUND;\n    (void)slots;",
-    ),
-    Mutant(
-        "a complete round is not ready while the next one runs",
-        "protocol/member.c",
-        "return m->complete >= m->wanted;",
-        "return m->complete >= m->wanted && m->frozen == m->complete;",
-    ),
-    Mutant(
         "more rounds are lost than are older than the history",
         "protocol/member.c",
         "uint64_t next = m->delivered > oldest ? m->delivered : oldest;",

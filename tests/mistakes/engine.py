@@ -189,10 +189,4 @@ MUTANTS = [
         "if (i != c->pending && i != c->frozen && i != c->user)",
         "if (i != c->pending && i != c->user)",
     ),
-    Mutant(
-        "what a round took is still owed",
-        "protocol/member.c",
-        "    c->frozen = c->pending;\n    c->pending = NO_SLOT;\n",
-        "    c->frozen = c->pending;\n",
-    ),
 ]

@@ -70,27 +70,6 @@ MUTANTS = [
         program="crashes",
     ),
     Mutant(
-        "who has joined is live again",
-        "protocol/member.c",
-        "m->live = round_is_live_now(last, ranks, failed, m->rank);",
-        "m->live = !m->left;",
-        program="crashes",
-    ),
-    Mutant(
-        "a join that is over is forgotten",
-        "protocol/member.c",
-        "m->joined_in = m->joining && announced && over ? (int64_t)last->round : NO_ROUND;",
-        "m->joined_in = NO_ROUND;",
-        program="crashes",
-    ),
-    Mutant(
-        "a second join is taken for the first",
-        "protocol/member.c",
-        "bool unread = last && m->delivered <= last->round;",
-        "bool unread = last;",
-        program="crashes",
-    ),
-    Mutant(
         "activations are counted anew after a death",
         "allreduce/endpoint_create.c",
         "endpoint->engine.dropped += old->engine.dropped;",
@@ -182,7 +161,7 @@ MUTANTS = [
     Mutant(
         "a newcomer begins with the first round",
         "domain/node_recovery.c",
-        "member_enter(&m, round, last, d->shape->failed, d->shape->ranks);",
+        "member_enter(&m, round, last, d->shape->ranks);",
         "",
     ),
     Mutant(

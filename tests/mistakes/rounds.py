@@ -12,70 +12,10 @@ MUTANTS = [
         "*open = true;",
     ),
     Mutant(
-        "back-pressure is off by one",
-        "protocol/member.c",
-        "round >= m->delivered + m->history;",
-        "round > m->delivered + m->history;",
-    ),
-    Mutant(
-        "nobody is told that a rank holds back no longer",
-        "protocol/member.c",
-        "bool held = m->holds_back;",
-        "bool held = false;",
-    ),
-    Mutant(
-        "a stored deposit is not called stored",
-        "protocol/member.c",
-        "if (!m->arrived)\n            bitset_add(",
-        "if (0)\n            bitset_add(",
-    ),
-    Mutant(
-        "an arrival outlives its round",
-        "protocol/member.c",
-        "    m->arrived = false;\n    m->frozen++;",
-        "    m->frozen++;",
-    ),
-    Mutant(
-        "a rank is not told that its deposit was included",
-        "protocol/member.c",
-        "m->taken_in = (int64_t)m->frozen;",
-        "m->taken_in = (int64_t)m->frozen + 1;",
-    ),
-    Mutant(
-        "the round after the last join does not wait for its readers",
-        "protocol/member.c",
-        "m->holds_back = behind || copying || unaware;",
-        "m->holds_back = behind || copying;",
-    ),
-    Mutant(
-        "a result is overwritten while it is read",
-        "protocol/member.c",
-        "m->holds_back = behind || copying || unaware;",
-        "m->holds_back = behind || unaware;",
-    ),
-    Mutant(
         "a gap is not reported",
         "protocol/member.c",
         "uint64_t lost = next - m->delivered;",
         "uint64_t lost = 0;",
-    ),
-    Mutant(
-        "one round too old is delivered",
-        "protocol/member.c",
-        "complete > m->history ? complete - m->history : 0;",
-        "m->complete > m->history + 1 ? m->complete - m->history - 1 : 0;",
-    ),
-    Mutant(
-        "a rank that leaves tells nobody",
-        "protocol/member.c",
-        "((member_announces_join(m) || m->left) && m->live)",
-        "(member_announces_join(m) && m->live)",
-    ),
-    Mutant(
-        "ranks that have joined never come back",
-        "protocol/member.c",
-        "m->live = !gone && (!announced || over);",
-        "m->live = !gone && !announced;",
     ),
     # Policies and headers.
     Mutant(

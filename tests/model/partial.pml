@@ -136,7 +136,7 @@ chan edge[P * EDGES] = [ROUNDS] of { byte };
 #define activates false
 #endif
 
-/* engine.released, by member_admits: once true it stays so for the round, since only
+/* engine.released, by node_admits: once true it stays so for the round, since only
  * delivered can grow. */
 #ifdef DELIVER_ALL
 #define released(r) true
@@ -176,7 +176,7 @@ inline begin(r)
     started[current[r]] = true
 }
 
-/* Activation: take what has been deposited (member_freeze). */
+/* Activation: take what has been deposited (node_freeze_member). */
 inline freeze(r)
 {
     assert(started[current[r]]);             /* quorum */
