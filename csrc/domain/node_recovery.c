@@ -77,12 +77,11 @@ int node_inherit(struct domain *d, struct domain *old, uint64_t round,
     int rc = PCOLL_OK;
     if (old) {
         old->ops->snapshot(old, &m);
-        struct recovered_deposit r = member_recover(&m, round, last, d->shape->ranks);
+        struct recovered_deposit r = member_recover(&m, round, last);
         rc = node_move_deposit(n, old, &r);
     } else {
-        member_enter(&m, round, last, d->shape->ranks);
+        member_enter(&m, round, last);
     }
-    m.joined_in = NO_ROUND; /* found out when the round is read */
     n->member = m;
     n->owes = m.contribution.pending != NO_SLOT && m.taken_in == NO_ROUND;
     STEP(atomic_store(&line->delivered, m.delivered));

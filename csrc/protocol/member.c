@@ -247,17 +247,6 @@ static void member_take_back(struct member *m)
         m->taken_in = NO_ROUND;
 }
 
-/* Note what the last round says about the rank. */
-static void member_see_last(struct member *m, const struct round_header *last,
-                            uint32_t ranks)
-{
-    bool announced =
-        last && bitset_has(round_mask_const(last, ranks, ROUND_JOINED), m->rank);
-    bool unread = last && m->delivered <= last->round; /* Otherwise it joins again. */
-    bool over = unread && round_all_gone(last, ranks);
-    m->joined_in = m->joining && announced && over ? (int64_t)last->round : NO_ROUND;
-}
-
 static struct recovered_deposit member_merge_deposits(struct contribution *c)
 {
     struct recovered_deposit d = {
@@ -271,7 +260,7 @@ static struct recovered_deposit member_merge_deposits(struct contribution *c)
 }
 
 struct recovered_deposit member_recover(struct member *m, uint64_t complete,
-                                        const struct round_header *last, uint32_t ranks)
+                                        const struct round_header *last)
 {
     CHECK(m->complete == complete || m->complete + 1 == complete);
     CHECK(m->frozen == m->complete || m->frozen == m->complete + 1);
@@ -280,7 +269,7 @@ struct recovered_deposit member_recover(struct member *m, uint64_t complete,
     if (m->complete < complete)
         contribution_thaw(&m->contribution);
     CHECK(m->frozen >= complete);
-    member_see_last(m, last, ranks);
+    m->joined_in = NO_ROUND; /* The rank finds it when it reads the round. */
     m->complete = m->stats.rounds = complete;
     bool undone = m->frozen > complete;
     if (undone)
@@ -292,12 +281,10 @@ struct recovered_deposit member_recover(struct member *m, uint64_t complete,
     return d;
 }
 
-void member_enter(struct member *m, uint64_t complete, const struct round_header *last,
-                  uint32_t ranks)
+void member_enter(struct member *m, uint64_t complete, const struct round_header *last)
 {
     CHECK(!m->started && m->contribution.pending == NO_SLOT);
     CHECK(complete ? last->round + 1 == complete : !last);
     m->frozen = m->complete = m->call = m->stats.rounds = complete;
     m->delivered = complete ? complete - 1 : 0;
-    member_see_last(m, last, ranks);
 }

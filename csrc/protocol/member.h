@@ -158,14 +158,12 @@ struct recovered_deposit {
 
 /* Recover. `complete` is C, `last` the header of round C - 1 (NULL: C is 0). */
 struct recovered_deposit member_recover(struct member *m, uint64_t complete,
-                                        const struct round_header *last,
-                                        uint32_t ranks);
+                                        const struct round_header *last);
 
 /* Initialize the member of a process that takes the number of a dead rank, after
  * member_init. It has made as many calls as there are rounds, and has not read the last
  * one. */
-void member_enter(struct member *m, uint64_t complete, const struct round_header *last,
-                  uint32_t ranks);
+void member_enter(struct member *m, uint64_t complete, const struct round_header *last);
 
 /*
  * The descriptor: one word with everything that a rank and the rank that activates a

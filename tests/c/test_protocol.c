@@ -150,7 +150,7 @@ static void test_member_overwritten(void)
     struct header_storage storage;
     struct round_header *last = (struct round_header *)&storage;
     round_header_clear(last, 2, 6);
-    member_recover(&m, 7, last, 2);
+    member_recover(&m, 7, last);
     deposit(&m, DEPOSIT_DROPPED);
     take(&m, 5, 5);
     take(&m, 6, 0);

@@ -161,7 +161,7 @@ MUTANTS = [
     Mutant(
         "a newcomer begins with the first round",
         "domain/node_recovery.c",
-        "member_enter(&m, round, last, d->shape->ranks);",
+        "member_enter(&m, round, last);",
         "",
     ),
     Mutant(
