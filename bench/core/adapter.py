@@ -86,7 +86,7 @@ def loss(parameters: list[Any], x: Any) -> Any:
 
 
 def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """Measure the methods by turns; return the rows. Collective."""
+    """Measure the methods alternately; return the rows. Collective."""
     import torch
 
     import partialcoll.torch as pct

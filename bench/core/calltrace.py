@@ -60,7 +60,7 @@ def compile_program(folder: Path) -> Path:
 
 @dataclass
 class Thread:
-    """What a thread of a rank has passed: addresses of functions."""
+    """Addresses of the functions that a thread of a rank has passed."""
 
     first: int
     passed: dict[int, set[int]] = field(default_factory=lambda: {BEFORE: set(), TRACED: set()})

@@ -40,7 +40,7 @@ from partialcoll.tools.environment import ALGORITHMS
 _PAGE, _HEAD, _THREAD, _NAME = 4096, 64, 64, 24
 _LEFT, _THREADS, _DIED = 48, 52, 56
 
-# Where a rank may die, by what has it come there: shared memory, messages, a recovery, the end.
+# Kill points, by the part of the core: shared memory, messages, a recovery, the end.
 SHARED = (
     "deposit written",
     "deposit published",
@@ -156,7 +156,7 @@ _LIMIT_S = 100
 
 
 class JobKind(NamedTuple):
-    """What the jobs of a seed have in common."""
+    """Options that all jobs of a seed share."""
 
     quorum: str
     domain: str
@@ -385,7 +385,7 @@ def total(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def run_seed(program: Path, seed: int, ranks: int, kills: int) -> dict[str, Any]:
-    """Kill so many ranks in jobs of one kind; return the row."""
+    """Kill ranks in jobs of one kind; return the row."""
     kind = draw(seed)
     tally, aimed, struck = killing.Tally(), Counter[str](), Counter[str]()
     while tally.kills < kills:

@@ -88,7 +88,7 @@ def table(rows: Rows, columns: Iterable[str]) -> str:
 
 
 # Lian et al., ICML 2018, section 5.4, "Robustness against slow computation": seconds per epoch of
-# ResNet-20 on CIFAR-10, 16 workers, one of which is so many times slower.
+# ResNet-20 on CIFAR-10, 16 workers. The keys are the factors by which one of them is slower.
 PAPERS: dict[float, dict[str, float]] = {
     1: {"adpsgd": 1.22, "allreduce": 1.47, "dpsgd": 1.45},
     2: {"adpsgd": 1.28, "allreduce": 2.6, "dpsgd": 2.36},

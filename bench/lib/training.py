@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to train a model side by side: by turns, in blocks of steps."""
+"""Ways to train a model that are compared in one job: they alternate in blocks of steps."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def rows_of(
 
 
 def compare(options: SimpleNamespace) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Measure by turns; the first round of each is not counted."""
+    """Measure both alternately, without the first round of each."""
     count = options.size // 4
     swarm = HivemindPeers(options.hivemind, options.n, count)
     try:

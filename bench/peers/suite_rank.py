@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs a test suite on each rank of a job of suites.py, and leaves the outcomes.
+"""Run a test suite on each rank of a job of suites.py, and write the outcomes.
 
 As a script it runs torch's own tests of torch.distributed, which are in torch's wheel. The tests
 ask by name which backend they run on: all of them take ours for gloo. Some tests, of groups of
@@ -32,7 +32,7 @@ RANKS = "PARTIALCOLL_SUITE_RANKS"  # likewise: that leave them
 
 
 class Outcome(NamedTuple):
-    """what: passed, skipped, failed, crashed or hangs. said: its last word."""
+    """what: passed, skipped, failed, crashed or hangs. said: the last message."""
 
     what: str
     said: str = ""

@@ -179,7 +179,7 @@ def torch_suite(ranks: int, scratch: Path) -> Suite:
 
 
 _BENCH = Path(__file__).resolve().parents[1]
-# What the suite imports of Horovod.
+# The modules of Horovod that the suite imports, and their text here.
 SHIM = {
     "horovod/__init__.py": "",
     # Some tests rely on an earlier one's init().

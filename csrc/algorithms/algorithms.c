@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the algorithms have in common; see algorithms.h. */
+/* Functions that all algorithms use; see algorithms.h. */
 #include "algorithms/algorithms.h"
 
 #include <string.h>

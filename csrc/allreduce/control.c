@@ -125,7 +125,7 @@ void stall_answer_take(struct endpoint *endpoint, uint32_t rank,
 {
     struct stall_answers *s = endpoint->stall_answers;
     CHECK(rank < endpoint->placement.ranks && answer->flags & ANSWERED);
-    if (!s || s->by_rank[rank].flags) /* The question is over, or was answered. */
+    if (!s || s->by_rank[rank].flags) /* The question has ended, or was answered. */
         return;
     s->by_rank[rank] = *answer;
     if (atomic_fetch_sub(&s->missing, 1) == 1 && endpoint->communicator->progress)

@@ -352,7 +352,7 @@ int pcoll_handle_leave(pcoll_handle *h)
 /* Waiting for the round of a call, of one handle or of any of several. A thread that drives or
  * sleeps is outside the gate meanwhile. */
 
-/* Return whether the call is over, or can never be: the handle has failed, or a replay has
+/* Return whether the call is complete, or can never be: the handle has failed, or a replay has
  * ended. Help with the round. */
 static bool handle_poll_call(pcoll_handle *h)
 {
@@ -423,7 +423,7 @@ static int handle_sleep(pcoll_handle *h, int64_t timeout_us)
     return rc;
 }
 
-/* The wait has ended: return PCOLL_OK if the call is over, else why it can never be. */
+/* The wait has ended: return PCOLL_OK if the call is complete, else why it can never be. */
 static int handle_check_call(pcoll_handle *h)
 {
     int rc = handle_check(h);
@@ -545,7 +545,7 @@ static int handle_deliver(pcoll_handle *h, uint64_t last, void *const *recv,
     return rc;
 }
 
-/* The call is over: the application may start the next one. */
+/* The call is complete: the application may start the next one. */
 static int handle_finish(pcoll_handle *h)
 {
     struct endpoint *endpoint = h->endpoint;

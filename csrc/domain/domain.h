@@ -17,7 +17,7 @@
 #include "kernels/payload.h"
 #include "protocol/member.h"
 
-/* What a domain and its endpoint have to know of a handle. */
+/* The properties of a handle that a domain and its endpoint need. */
 struct round_shape {
     uint32_t ranks; /* of the communicator */
     size_t header_bytes;

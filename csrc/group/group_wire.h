@@ -99,7 +99,7 @@ enum { DECISIONS = 64, COUNTS = 16, ENTRY_WORDS = 3 };
 
 enum decision { DECISION_PENDING, DECISION_COMMIT, DECISION_ABORT, DECISION_EXPIRED };
 
-/* What a vote does to the word. */
+/* The effects of a vote on the word. */
 enum decision_vote { VOTE_NOTHING, VOTE_DONE, VOTE_ABORT, VOTE_OPEN };
 
 /* The name of a group, unique in the lifetime of the object. */

@@ -28,7 +28,7 @@
 #include "include/partialcoll.h"
 #include "protocol/round.h"
 
-/* What a round requires. It follows from the rounds before it, so it is the same on all
+/* The requirements of a round. They follow from earlier rounds, so they are the same on all
  * ranks. */
 struct policy_round {
     uint32_t ranks;       /* Of the communicator. */
@@ -46,7 +46,7 @@ struct policy_report {
     uint32_t overdue; /* Of the overdue ranks: with a deposit, even if only stored. */
 };
 
-/* What the draws of a round depend on. */
+/* The values that the draws of a round depend on. */
 struct policy_draw {
     uint64_t seed;
     uint32_t slot; /* Of the handle. */
@@ -54,7 +54,7 @@ struct policy_draw {
     uint32_t endpoints;
 };
 
-/* Check a policy. PCOLL_EINVAL names what is impossible for so many ranks, and the
+/* Check a policy. PCOLL_EINVAL names what is impossible for this number of ranks, and the
  * range. */
 int policy_check(const struct pcoll_policy *policy, uint32_t ranks);
 
@@ -140,7 +140,7 @@ bool vote_count_grown(const struct policy_report *now,
 /* A time that never comes. */
 #define ROUND_NEVER INT64_MAX
 
-/* What is known of an open round. */
+/* The known state of an open round. */
 struct round_state {
     const struct policy_report *report; /* Of all endpoints if a coordinator decides. */
     const uint64_t *members; /* Of this endpoint; NULL: a coordinator decides. */

@@ -145,7 +145,7 @@ void communicator_free_windows(struct communicator *c);
  * tags. */
 int communicator_free_slots(struct communicator *c, uint32_t from, uint32_t slots,
                             uint32_t *slot);
-/* Make room for so many slots. */
+/* Make room for `slots` slots. */
 int communicator_reserve(struct communicator *c, uint32_t slots);
 /* Enter p into the table: it gets its p->slots slots from this one on. */
 int communicator_register(struct communicator *c, struct object *p, uint32_t slot);

@@ -63,7 +63,7 @@ bool core_is_inside(void);
 /* Call the error handler for a failure of the core, and return MPI's error code for it. */
 int core_raise(MPI_Comm comm, int rc);
 
-/* What became of a call. TAKEN is what we want; the others say why MPI did it. */
+/* The outcome of a call. TAKEN is what we want; the others say why MPI did it. */
 enum outcome {
     TAKEN,
     PASSED_FULL,
@@ -100,7 +100,7 @@ void report_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* intercept.c */
 
-/* What the ranks of MPI_COMM_WORLD share. Written by full_begin alone. */
+/* Facts that the ranks of MPI_COMM_WORLD share. Written by full_begin alone. */
 struct full_facts {
     struct choice choice; /* Of communicators without the info key. */
     bool alike;           /* All ranks have the same algorithm and domain. */

@@ -266,7 +266,8 @@ static void __attribute__((constructor)) startup_loaded(void)
     startup_refuse_other_mpi();
 }
 
-/* MPI checks a message to nobody, too. The reduction itself would call the wrong error handler. */
+/* MPI also checks a message to MPI_PROC_NULL. The reduction itself would call the wrong
+ * error handler. */
 bool startup_type_works(MPI_Datatype type)
 {
     char nothing;

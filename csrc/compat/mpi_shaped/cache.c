@@ -27,7 +27,7 @@ static void mirror_buffer_end(struct mirror_buffer *b)
     *b = (struct mirror_buffer){0};
 }
 
-/* Allocate pinned memory for so many bytes of this device. */
+/* Allocate pinned memory of `bytes` bytes for this device. */
 static int mirror_buffer_make(struct mirror_buffer *b, int device, uint64_t bytes)
 {
     if (b->mirror && b->device == device && b->room >= bytes)

@@ -92,7 +92,7 @@ struct record {
     bool settled;    /* The rest is known, until the program gives another quorum. */
     bool partial;    /* Rounds need not wait for all ranks. */
 
-    /* Of the interposer. */
+    /* Used by the interposer. */
     bool intra;    /* an intra-communicator */
     bool of_world; /* All of its processes are in this MPI_COMM_WORLD. */
     bool admitted; /* The ranks have room for its handles, or ... */
@@ -100,7 +100,7 @@ struct record {
     void *more;
     void (*free_more)(void *more); /* local */
 
-    /* Of PCOLL_Allreduce. */
+    /* Used by PCOLL_Allreduce. */
     struct mirror_buffers mirrors; /* of calls that MPI does */
     struct {
         int count; /* 0: there was no such call. */
@@ -125,7 +125,7 @@ int record_gather_facts(MPI_Comm comm, pcoll_full_facts *facts);
 /* Fill in what the record says of a call. */
 void record_complete_key(const struct record *r, const void *call_site,
                          struct cache_key *key);
-/* Return whether our complete rounds of so many bytes are faster than MPI's. Local. */
+/* Return whether our complete rounds of `bytes` bytes are faster than MPI's. Local. */
 bool record_is_faster(const struct record *r, uint64_t bytes);
 /*
  * Count one more complete round of this signature: is it ours? Calls are MPI's until our
@@ -151,7 +151,7 @@ bool cache_same_key(const struct cache_key *a, const struct cache_key *b);
 int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **handle);
 /* Free a handle, or nothing (NULL). Collective. */
 void cache_free_handle(pcoll_handle *handle);
-/* Return the bytes of a handle for this key on so many ranks; UINT64_MAX if there is none. */
+/* Return the bytes of a handle for this key on `ranks` ranks; UINT64_MAX if there is none. */
 uint64_t cache_bytes(const struct cache_key *key, int ranks);
 
 /* Count a call. Return the entry of its key, now the most recently used, or NULL. Where sites

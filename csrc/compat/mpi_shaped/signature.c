@@ -25,7 +25,7 @@ enum kind {
     KINDS
 };
 
-/* Those that an MPI was built without are MPI_DATATYPE_NULL. */
+/* A type that an MPI was built without is MPI_DATATYPE_NULL. */
 static const struct {
     MPI_Datatype type;
     enum kind kind;

@@ -106,7 +106,7 @@ static inline int mpi_isend(const struct mpi_transport *m, const void *data, int
 /* mpi_transport.c */
 
 extern const struct transport_ops mpi_ops;
-/* Make room for so many requests. */
+/* Make room for `wanted` requests. */
 int mpi_reserve(struct mpi_transport *m, int wanted);
 /* Prepare the next request, which is in the list once m->count is increased. */
 int mpi_next_request(struct mpi_transport *m, struct request_info info,
@@ -167,7 +167,7 @@ int tree_received(struct mpi_transport *m, struct tree_agreement *a, bool *over,
 /* Handle a complete send of an agreement. */
 void tree_sent(struct tree_agreement *a);
 
-/* The rest waits, while nobody polls the transport. */
+/* The rest waits until a thread polls the transport. */
 
 /* Wait for a request without burning a core: other ranks may need it to get here. */
 int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,

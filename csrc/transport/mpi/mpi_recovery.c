@@ -20,7 +20,7 @@ static struct mpi_transport *mpi_recovery_of(struct transport *t)
     return (struct mpi_transport *)t;
 }
 
-/* Who has died. */
+/* The dead ranks. */
 
 int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what)
 {
