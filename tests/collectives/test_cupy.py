@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from partialcoll.tools import installed
+
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi, pytest.mark.gpu]
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,6 +30,54 @@ pc.Allreduce(comm, MPI.IN_PLACE, x)
 assert bool((x == sum(range(comm.size))).all())
 """
 
+# Gossip buffers, groups and schedules copy through pinned memory of the host.
+OTHER_OBJECTS = """
+import cupy as cp
+import numpy as np
+cp.cuda.Device(comm.rank % cp.cuda.runtime.getDeviceCount()).use()
+other, count = 1 - comm.rank, 3000
+own = cp.arange(count, dtype="float64") + comm.rank
+theirs = cp.arange(count, dtype="float64") + other
+x, out = own.copy(), cp.zeros(count)
+with pc.GossipBuffer(comm, like=x, topology="complete") as buffer:
+    buffer.publish(x)
+    comm.Barrier()
+    assert buffer.read(other, out=out)[0] is out and bool((out == theirs).all())
+    comm.Barrier()
+    buffer.average(x, other)
+    comm.Barrier()
+    buffer.collect(x)
+    assert np.allclose(comm.allreduce(x.get()), (own + theirs).get())
+x = own.copy()
+with pc.GroupAllreduce_init(comm, MPI.IN_PLACE, x, grid=(2,)) as group:
+    group.Start()
+    group.Wait(timeout=60)
+    assert bool((x == (own + theirs) / 2).all())
+come, total = cp.zeros(count), np.ones(count)
+schedule = pc.Schedule(comm)
+schedule.send(own, other)
+schedule.after(schedule.reduce(come, total), schedule.recv(come, other))
+with schedule.commit():
+    for step in range(1, 4):
+        schedule.Start()
+        schedule.Wait(timeout=60)
+        assert bool((come == theirs).all()) and (total == 1 + step * theirs.get()).all()
+"""
+
+# The interposer is given addresses of the device by a program that knows nothing of it. The first
+# call is MPI's, which need not know of devices, so its buffers are on the host.
+PRELOADED = """
+import cupy as cp
+import numpy as np
+values = np.arange(500_000, dtype="float32")
+x, y, total = cp.array(values), cp.zeros(500_000, dtype="float32"), np.zeros_like(values)
+for step in range(5):
+    cp.add(x, 1, out=x)
+    cp.cuda.get_current_stream().synchronize()
+    comm.Allreduce(*((x, y) if step else (values, total)))
+    assert step == 0 or bool((y == comm.size * x).all())
+"""
+
 
 @pytest.fixture
 def cupy():
@@ -40,6 +90,21 @@ def cupy():
 def test_all_dtypes(run, cupy):
     done = run(ALL_DTYPES, 2)
     assert done.returncode == 0, done.stderr
+
+
+def test_other_objects(run, cupy):
+    done = run(OTHER_OBJECTS, 2)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_intercepted_call(run, cupy):
+    environment = {
+        "LD_PRELOAD": installed.preload(),
+        "PARTIALCOLL_ALL": "1",
+        "PARTIALCOLL_QUORUM": "solo,linger=5s",
+    }
+    done = run(PRELOADED, 2, env={**environment, "PARTIALCOLL_REPORT": "1"})
+    assert done.returncode == 0 and "MPI_Allreduce" in done.stderr, done.stderr
 
 
 def test_the_example(run, cupy):

@@ -81,6 +81,11 @@ def same(a, b):
         assert torch.equal(x, y), (name, x, y)
 
 
+def rounded_alike(x, y):
+    "Are they equal? A real device's kernels round otherwise than the host's."
+    return torch.equal(x, y) or (not fake and x.is_floating_point() and torch.allclose(x, y))
+
+
 def close(*opts):
     for opt in opts:
         opt.close()
@@ -101,7 +106,7 @@ def the_fake_itself():
 
     there = train(device)
     assert there.device.type == device
-    assert torch.equal(there.cpu(), train("cpu"))
+    assert rounded_alike(there.cpu(), train("cpu"))
     assert fake is None or fake.counts()["live"] > 0
 
 
@@ -215,7 +220,7 @@ def calls():
     for one, other in zip(calls(device), calls("cpu"), strict=True):
         for x, y in zip(*(t if isinstance(t, tuple) else [t] for t in (one, other))):
             assert x.device.type == device and x.dtype == y.dtype
-            assert torch.equal(x.cpu(), y), (x, y)
+            assert rounded_alike(x.cpu(), y), (x, y)
     other = numbers(device if rank else "cpu")  # each rank for itself
     total = pct.allreduce(other, op=pct.Sum)
     assert total.device == other.device and torch.equal(

@@ -3,7 +3,9 @@
 
 Each takes turns on tensors of PyTorch's; a call is over when the device has the result, and the
 slowest rank counts. `start_us` is how long `Start` takes. Behind work of the device, which is
-begun right after `Start`, `exposed_us` is what is left of a call beyond the work.
+begun right after `Start`, `exposed_us` is what is left of a call beyond the work. `limit_us` is how
+long the copies take alone, to pinned memory of the host and back, on all ranks at once: no sum on
+the host is faster.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from . import turns
 
 COLUMNS = report.columns(
     "collective ranks device devices bytes latency_us_p50 start_us exposed_us bandwidth_gbs "
-    "speedup_vs_mpi wrong"
+    "speedup_vs_mpi limit_us speedup_vs_limit wrong"
 )
 _CHECKED_CALLS = 3
 
@@ -102,6 +104,18 @@ def _of_mpi(comm: MPI.Intracomm, device: Device, x: Any, y: Any) -> Call:
     return call
 
 
+def _copies(device: Device, x: Any) -> Call:
+    """Return a call that copies to the host and back."""
+    host = device.beside(x.numel())
+
+    def call() -> None:
+        host.copy_(x, non_blocking=True)
+        x.copy_(host, non_blocking=True)
+        device.over()
+
+    return call
+
+
 def _behind(handle: pc.AllreduceHandle, device: Device, work: Call) -> Callable[[], float]:
     """Return a function that measures the microseconds of a call beyond the work that follows its
     start."""
@@ -159,8 +173,8 @@ def measure(
         turns.meet(comm)
         return 1e6 * turns.per_call(call, 1)
 
-    measures = [partial(timed, call) for call in calls.values()]
-    samples = turns.by_turns(measures, iters, comm=comm)
+    measures = [partial(timed, call) for call in (*calls.values(), _copies(device, x))]
+    *samples, copies = turns.by_turns(measures, iters, comm=comm)
     starts = turns.by_turns([partial(_start_us, handle, device)], iters, comm=comm)[0]
     work = device.work(work_us)
     exposed: list[float] = []
@@ -180,7 +194,7 @@ def measure(
             "exposed_us": float(np.median(exposed)) if name == "full" and exposed else None,
             "bandwidth_gbs": 4 * count / float(np.median(us)) / 1e3,
             "speedup_vs_mpi": None,
-            "limit_us": None,
+            "limit_us": float(np.median(copies)),
             "speedup_vs_limit": None,
             "wrong": comm.allreduce(wrong[name]),
         }
