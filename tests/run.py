@@ -131,14 +131,14 @@ def few_ranks(options):
 
 def parts(job):
     """Which parts of the tests of one MPI are this job's, the first of which has the tests in
-    turns as well. Under a launcher each MPI has a quarter: two commits in a row have all, four
+    turns as well. Under a launcher each MPI has an eighth: four commits in a row have all, eight
     commits all with both. Without one each has one part: eight commits have all, sixteen commits
     all with both."""
     commit, mpi = turn(), sorted(COMMIT).index(launcher.flavor())
     if job.ranks == ALONE:
         return [(2 * commit + (commit // (PARTS // 2) + mpi) % 2) % PARTS]
-    first = commit + 2 * mpi + commit // PARTS
-    return [part % PARTS for part in range(first, first + PARTS, 4)]
+    first = commit + 4 * mpi + commit // PARTS
+    return [part % PARTS for part in (first, first + 8)]
 
 
 def run_job(job, arguments, begin, few):
