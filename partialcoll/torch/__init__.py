@@ -11,46 +11,8 @@
 from .. import elastic as _greeting  # noqa: F401
 from ..errors import Error as HorovodInternalError
 from . import backend, elastic
-from .allreduce import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-)
+from .arguments import Adasum, Average, Compression, Compressor, Max, Min, Product, Sum
 from .backend import GroupOptions
-from .broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
-from .built import (
-    ccl_built,
-    check_extension,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    is_homogeneous,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from .by_rows import (
-    allgather,
-    allgather_async,
-    alltoall,
-    alltoall_async,
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    reducescatter,
-    reducescatter_async,
-    sparse_allreduce_async,
-)
-from .compression import Compression, Compressor
 from .ddp import PartialState, partial_allreduce_hook
 from .decentralized import (
     ADPSGD,
@@ -64,7 +26,6 @@ from .decentralized import (
     Swarm,
 )
 from .elastic import HostsUpdatedInterrupt
-from .horovod import barrier, join, poll, start_timeline, stop_timeline, synchronize
 from .metrics import Metrics, show_in_tqdm, write_to_tensorboard
 from .objects import (
     allgather_object,
@@ -74,21 +35,64 @@ from .objects import (
 )
 from .ops.call import Call
 from .optimizer import DistributedOptimizer
-from .process_sets import ProcessSet, global_process_set
-from .reductions import Adasum, Average, Max, Min, Product, Sum
 from .strategies import Allreduce, Eager, RoundStrategy, Strategy
 from .sync_batchnorm import SyncBatchNorm
+from .verbs import (
+    allgather,
+    allgather_async,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    alltoall,
+    alltoall_async,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    join,
+    poll,
+    reducescatter,
+    reducescatter_async,
+    sparse_allreduce_async,
+    start_timeline,
+    stop_timeline,
+    synchronize,
+)
 from .world import (
+    ProcessSet,
     add_process_set,
+    ccl_built,
+    check_extension,
     comm,
     cross_rank,
     cross_size,
+    cuda_built,
+    ddl_built,
+    global_process_set,
+    gloo_built,
+    gloo_enabled,
     init,
+    is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
     rank,
     remove_process_set,
+    rocm_built,
     shutdown,
     size,
 )

@@ -15,11 +15,11 @@ from .._core import checks
 from ..decentralized import Moshpit
 from ..errors import StateError
 from . import world
-from ._ddp_checks import warn_if_wrapped
 from ._local_loop import LocalLoop
 from ._loop import Loop
 from ._meeting import made_anew
 from ._round_loop import RoundLoop
+from .ddp import warn_if_wrapped
 from .metrics import Metrics
 from .strategies import Allreduce, Strategy
 

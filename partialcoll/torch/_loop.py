@@ -31,10 +31,9 @@ from . import _averages, _batchnorm
 from ._checks import check_model
 from ._gradients import OF_ANOTHER, Gradients, by_rows
 from ._sparse import wants_sparse
-from .compression import Compression, check_compression
+from .arguments import Adasum, Average, Compression, Reduction, Sum, check_compression
 from .flat import Named
 from .ops.side_stream import in_stream
-from .reductions import Adasum, Average, Reduction, Sum
 from .strategies import Strategy
 
 

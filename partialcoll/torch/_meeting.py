@@ -14,8 +14,8 @@ from ._checks import describe
 from ._loop import Loop, Settings
 from ._round_loop import RoundLoop
 from .flat import Named
-from .process_sets import global_process_set
 from .strategies import Allreduce, Eager, Strategy
+from .world import global_process_set
 
 Made = TypeVar("Made", bound=Loop)
 

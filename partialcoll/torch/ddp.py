@@ -10,7 +10,10 @@ have each parameter in one place for good.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gc
+import warnings
 import weakref
 from typing import Any, Callable, NoReturn
 
@@ -20,19 +23,245 @@ import torch.distributed as dist
 from .._core import checks, communicator
 from .._core.buffers import Array
 from .._core.mpi import MPI
+from .._core.settings import logger
 from ..collectives.agreement import check_agreement, together
 from ..collectives.fingerprints import Fingerprints
 from ..decentralized import GlobalSum
 from ..errors import StateError
 from ..round import Result, Round
-from . import _batchnorm, _ddp_checks, checkpoint, world
+from . import _batchnorm, checkpoint, world
 from ._averages import average
-from ._checks import describe
-from ._ddp_buckets import Bucket, Buckets, Failure
+from ._checks import check_dense, check_model, check_one_device, check_parameter, describe
 from .flat import Layout, Named, dense_strides, divide
 from .metrics import RoundMetrics
+from .ops.futures import new_future
 from .replicated import Replicated
 from .strategies import Eager
+
+DDP = torch.nn.parallel.DistributedDataParallel
+
+
+def _all_ddp() -> list[Any]:
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), DDP)]
+
+
+def warn_if_wrapped(parameters: Named) -> None:
+    """A DDP object with some of these does what their optimizer is to do."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    mine = {id(parameter) for _, parameter in parameters}
+    if any(id(parameter) in mine for model in _all_ddp() for parameter in model.parameters()):
+        warnings.warn(
+            "DistributedOptimizer: its model is in a DistributedDataParallel, which averages the "
+            "gradients as well, and waits for all ranks in each backward pass; train with the "
+            "module inside, or with a plain optimizer and pct.partial_allreduce_hook",
+            stacklevel=4,
+        )
+
+
+def _find_ddp(state: Any) -> Any:
+    """The one DDP object that has this state in its hooks. StateError if there is no such."""
+    found = [model for model in _all_ddp() if _holds(model, state)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise StateError(
+            f"PartialState: it is registered with {len(found)} DistributedDataParallel objects; "
+            "each needs one of its own"
+        )
+    raise StateError(
+        "PartialState: no DistributedDataParallel object with it was found; call "
+        "state.attach(ddp) after ddp.register_comm_hook(state, pct.partial_allreduce_hook)"
+    )
+
+
+def _holds(ddp: Any, state: Any) -> bool:
+    """Is the state in the hooks of this DDP object?"""
+    hooks = vars(ddp).get("_comm_hooks", ())
+    return any(other is state for _, other in hooks)
+
+
+def _check_strategy(strategy: Eager) -> None:
+    """Raises ValueError for what a hook cannot do."""
+    if strategy.deliver != "one":
+        raise ValueError(
+            "deliver: expected 'one' (a backward pass of DDP takes one round), got "
+            f"{strategy.deliver!r}; with DistributedOptimizer there is Eager(deliver='all')"
+        )
+    if strategy.clip_norm is not None:
+        raise ValueError(
+            f"clip_norm: expected None, got {strategy.clip_norm}: clip after backward, as with any "
+            "DistributedDataParallel"
+        )
+
+
+def _check_ddp(ddp: Any, comm: MPI.Intracomm) -> None:
+    """Raise ValueError or TypeError for what would wait for everybody, or cannot work.
+
+    Whatever DDP waits for in every step would make everybody wait for the slowest again, quorum or
+    not, so it is refused, with what to do.
+    """
+    checks.instance("ddp", ddp, DDP, "a torch.nn.parallel.DistributedDataParallel")
+    ranks = ddp.process_group.size()
+    if ranks != comm.size:
+        raise ValueError(
+            f"DistributedDataParallel: its process group has {ranks} ranks, the communicator of "
+            f"pct.init() has {comm.size}; both must be of the same ranks"
+        )
+    if ddp.find_unused_parameters:
+        raise ValueError(
+            "DistributedDataParallel: find_unused_parameters=True makes every step wait for all "
+            "ranks (an allreduce of which parameters were used); make it with "
+            "find_unused_parameters=False, and with static_graph=True if some parameters are "
+            "never used, or add 0 * parameter.sum() to the loss for those that are used at times"
+        )
+    if ddp.broadcast_buffers and len(ddp.modules_buffers):
+        raise ValueError(
+            "DistributedDataParallel: broadcast_buffers=True, the default, makes every forward "
+            "pass wait for rank 0, since the model has buffers; make it with "
+            "broadcast_buffers=False (join() and average_parameters() average BatchNorm's)"
+        )
+    if getattr(ddp, "mixed_precision", None) is not None:
+        raise ValueError(
+            "DistributedDataParallel: mixed_precision= reduces other tensors than the "
+            "parameters'; use torch.autocast"
+        )
+    if getattr(ddp, "_delay_all_reduce_params", None):
+        raise ValueError(
+            "DistributedDataParallel: delay_all_reduce_named_params= is an allreduce that waits "
+            "for all ranks; leave it out"
+        )
+    if getattr(getattr(ddp, "_join_config", None), "enable", False):
+        raise ValueError(
+            "DistributedDataParallel: within ddp.join() every step waits for all ranks; use "
+            "state.join() for uneven data"
+        )
+    check_model(ddp.module)
+    check_dense(ddp.module, "make it with sparse=False")
+
+
+def _parameters_of(ddp: Any, seen: list[torch.Tensor] | None) -> Named:
+    """Those that the buckets brought, or before the first of them those that will come, by name,
+    in the model's order (that of buckets changes). Raises TypeError for one that cannot work."""
+    known = {id(tensor) for tensor in seen or ()}
+    named = []
+    for name, parameter in ddp.module.named_parameters():
+        if seen is None:
+            ignored = ddp.parameters_to_ignore
+            wanted = parameter.requires_grad and not {name, f".{name}"} & set(ignored)
+        else:
+            wanted = id(parameter) in known
+        if wanted:
+            check_parameter(name, parameter)
+            named.append((name, parameter))
+    if len(named) < len(known):
+        raise StateError(
+            f"PartialState: {len(known) - len(named)} parameters in the buckets are not among the "
+            "model's; make the DistributedDataParallel again after replacing parameters"
+        )
+    check_one_device(named)
+    return named
+
+
+class _Bucket:
+    """What the hook was given in one call, without the bucket itself, which is DDP's.
+
+    DDP calls the hook once for each bucket, in the middle of backward, and takes no error for an
+    answer: a hook that raises, or a future that fails, leaves its reducer in pieces. So every
+    future is completed, whatever happens, with the local gradient if there is nothing better, and
+    an error is raised when DDP has finished, out of the same backward() if that can be.
+    """
+
+    def __init__(self, bucket: Any) -> None:
+        self.buffer: torch.Tensor = bucket.buffer()
+        self.future: Any = new_future([self.buffer])
+        self.parameters: list[torch.Tensor] = bucket.parameters()
+        self.ids = [id(parameter) for parameter in self.parameters]
+        self.gradients: list[torch.Tensor] = []  # flat views of the buffer, in its order
+        self.places: list[int] = []  # of the parameters that were deposited
+
+    def look(self, bucket: Any) -> None:
+        """TypeError for gradients that cannot be added up."""
+        if self.buffer.layout != torch.strided:
+            raise TypeError(
+                "DistributedDataParallel: a bucket is sparse, which is not supported; make its "
+                "layer with sparse=False"
+            )
+        self.gradients = [gradient.view(-1) for gradient in bucket.gradients()]
+        for gradient, parameter in zip(self.gradients, self.parameters):
+            if gradient.dtype != parameter.dtype:
+                raise TypeError(
+                    f"DistributedDataParallel: expected gradients of their parameters' dtype, "
+                    f"got {gradient.dtype} for {parameter.dtype}"
+                )
+
+
+class _Buckets:
+    """Those of the step under way."""
+
+    def __init__(self) -> None:
+        self.here: list[_Bucket] = []
+
+    def add(self, bucket: _Bucket) -> None:
+        """One more. If a step before this one broke off, nobody waits for its futures."""
+        if not self._seen().isdisjoint(bucket.ids):
+            self.here.clear()
+        self.here.append(bucket)
+
+    def _seen(self) -> set[int]:
+        return {key for bucket in self.here for key in bucket.ids}
+
+    def are_all(self, bucket: Any, parameters: Callable[[], list[torch.Tensor]]) -> bool:
+        """Was this the last? The bucket says so, but for the first step of a static graph: there
+        all of them are number 0 and none is the last (torch 2.13). `parameters` of all of them."""
+        if bucket.is_last():
+            return True
+        if bucket.index() != 0 or len(self.here) == 1:
+            return False
+        return self._seen().issuperset(map(id, parameters()))
+
+    def complete(self) -> None:
+        """All futures, with what is in their buckets now."""
+        for bucket in self.here:
+            bucket.future.set_result(bucket.buffer)
+        self.here.clear()
+
+
+class _Failure:
+    """An error of the hook that nobody has heard of yet."""
+
+    def __init__(self) -> None:
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        """What is raised within is noted, and goes no further."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
+        if error is not None:
+            self.note(error)
+        return error is not None
+
+    def note(self, error: BaseException) -> None:
+        """Into the log; the first one is raised later."""
+        logger.error("partial_allreduce_hook: %s: %s", type(error).__name__, error)
+        if self._error is None:
+            self._error = error
+
+    def raise_after_backward(self) -> None:
+        """When DDP has finished, which it will have asked for in this pass: so ask in a callback.
+        Where no backward pass is under way, whoever calls `raise_now` hears of it."""
+        if self._error is None:
+            return
+        engine = torch.autograd.Variable._execution_engine
+        with contextlib.suppress(RuntimeError):
+            engine.queue_callback(lambda: engine.queue_callback(self.raise_now))
+
+    def raise_now(self) -> None:
+        """Once."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
 
 _REGISTER = "ddp.register_comm_hook(pct.PartialState(), pct.partial_allreduce_hook)"
 
@@ -69,7 +298,7 @@ class PartialState:
         **options: Any,
     ) -> None:
         self._strategy = Eager(quorum, **options)
-        _ddp_checks.check_strategy(self._strategy)
+        _check_strategy(self._strategy)
         if average_every is not None:
             checks.count("average_every", average_every, what="a number of rounds")
         self._every = average_every
@@ -81,13 +310,13 @@ class PartialState:
         self._total: GlobalSum | None = None
         self._named: Named = []
         self._places: dict[int, int] = {}  # id of a parameter -> its place in the layout
-        self._buckets = Buckets()
+        self._buckets = _Buckets()
         # An interrupted step's average, for the next gradient.
         self._extra: list[torch.Tensor] | None = None
         self._averaged = 0  # the number of updates at which parameters were averaged last
         self._joining: Callable[[], Any] | None = None
         self._loaded: dict[str, Any] | None = None  # a checkpoint for the rounds to come
-        self._failure = Failure()
+        self._failure = _Failure()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -104,7 +333,7 @@ class PartialState:
     @torch.no_grad()
     def _take(self, bucket: Any) -> Any:
         """A bucket of gradients; never raises. The future holds the buffer after the round."""
-        here = Bucket(bucket)
+        here = _Bucket(bucket)
         self._buckets.add(here)
         with self._failure:
             here.look(bucket)
@@ -121,9 +350,9 @@ class PartialState:
         return here.future
 
     def _all_parameters(self) -> list[torch.Tensor]:
-        return [parameter for _, parameter in _ddp_checks.parameters(self._the_ddp(), None)]
+        return [parameter for _, parameter in _parameters_of(self._the_ddp(), None)]
 
-    def _deposit(self, rounds: Replicated, bucket: Bucket) -> None:
+    def _deposit(self, rounds: Replicated, bucket: _Bucket) -> None:
         """The gradients of a bucket to their places in the send buffer."""
         flats = rounds.slot().flats
         for key, parameter, gradient in zip(bucket.ids, bucket.parameters, bucket.gradients):
@@ -184,8 +413,8 @@ class PartialState:
         Not needed: the first step looks for it. But what is refused (`find_unused_parameters`,
         `broadcast_buffers` for a model with buffers, ...) is refused here at once: ValueError.
         """
-        _ddp_checks.check(ddp, self._comm)
-        if not _ddp_checks.holds(ddp, self):
+        _check_ddp(ddp, self._comm)
+        if not _holds(ddp, self):
             raise StateError(
                 "attach: this state is not registered there; call "
                 "ddp.register_comm_hook(state, pct.partial_allreduce_hook) before"
@@ -196,7 +425,7 @@ class PartialState:
 
     def _the_ddp(self) -> Any:
         ddp = self._ddp()
-        return _ddp_checks.find(self) if ddp is None else ddp
+        return _find_ddp(self) if ddp is None else ddp
 
     def _set_up(self, seen: list[torch.Tensor] | None) -> None:
         """The handle, and everything that must be the same on all ranks. Collective."""
@@ -209,8 +438,8 @@ class PartialState:
                     "process group that it was made with; take DistributedOptimizer"
                 )
             ddp = self._the_ddp()
-            _ddp_checks.check(ddp, self._comm)
-            named = _ddp_checks.parameters(ddp, seen)
+            _check_ddp(ddp, self._comm)
+            named = _parameters_of(ddp, seen)
             if saved is not None:
                 checkpoint.check_pending(saved, Layout([parameter for _, parameter in named]))
             return ddp, named

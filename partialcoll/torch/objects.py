@@ -18,8 +18,7 @@ from .calls import Calls
 from .ops import transfer, wire
 from .ops.call import Call, Steps
 from .ops.handles import Handles
-from .process_sets import OptionalSet
-from .world import attended, calls_of, world
+from .world import OptionalSet, attended, calls_of, world
 
 Entries = list[tuple[str, Any]]
 

@@ -27,11 +27,11 @@ from ._loop import Loop, Settings
 from ._meeting import check_alike, check_replaced, made
 from ._round_loop import RoundLoop
 from .adasum import AdasumStrategy
+from .arguments import Adasum, Average, Sum
 from .decentralized import LocalStrategy
 from .flat import Named
-from .process_sets import OptionalSet, ProcessSet
-from .reductions import Adasum, Average, Sum
 from .strategies import Allreduce, RoundStrategy, Strategy
+from .world import OptionalSet, ProcessSet
 
 
 def _combine(strategy: Strategy, settings: Settings) -> None:

@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .allreduce import allreduce
-from .by_rows import allgather
-from .process_sets import OptionalSet
-from .reductions import Sum
-from .world import calls_of
+from .arguments import Sum
+from .verbs import allgather, allreduce
+from .world import OptionalSet, calls_of
 
 
 class SyncBatchNorm(_BatchNorm):

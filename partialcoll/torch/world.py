@@ -1,25 +1,305 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The world that `init` makes: a communicator of its own, and which rank of it this is."""
+"""The world that `init` makes: a communicator of its own, which rank of it this is, sets of its
+ranks, and processes in place of ranks that have died."""
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Callable, TypeVar, cast
+from typing import Any, Callable, Optional, TypeVar, cast
 
+import torch
+
+from .. import elastic, newcomer
 from .._core import checks, communicator, launch, settings
 from .._core.attendance import attending
 from .._core.departure import Departures
 from .._core.mpi import MPI, check_rank
-from .._core.survivors import among_the_living, goes_on
-from ..errors import StateError
-from . import environment, newcomers
+from .._core.settings import logger
+from .._core.survivors import all_say, among_the_living, goes_on, living
+from ..errors import RankFailedError, StateError
+from . import environment
 from .calls import Calls
-from .process_sets import ProcessSet, global_process_set
+
+# Process sets
+
+
+class ProcessSet:
+    """Ranks of the world that reduce, gather, … among themselves. `init` or `add_process_set` makes
+    it usable.
+
+    Parameters
+    ----------
+    ranks : iterable of int
+        Numbers in the world. Sets may overlap.
+
+    Attributes
+    ----------
+    ranks : list of int
+        In ascending order; a rank's number within the set is its place there.
+    process_set_id : int or None
+        0 of the global one; None before it is usable, and when it has been removed.
+    """
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        if not isinstance(ranks, Iterable):
+            raise TypeError(
+                f"ranks: expected numbers of ranks, got {type(ranks).__name__}; of a communicator "
+                "all ranks can be told with comm.allgather"
+            )
+        self.ranks = sorted(ranks)
+        if any(isinstance(one, bool) or not isinstance(one, int) for one in self.ranks):
+            raise ValueError(f"ranks: expected numbers of ranks, got {self.ranks}")
+        self.process_set_id: int | None = None
+        self._own: int | None = None  # this rank's number in the world
+        self._comm: MPI.Intracomm | None = None  # None: this rank is not in it
+        self._calls: Calls | None = None
+
+    def __deepcopy__(self, memo: Any) -> ProcessSet:
+        """There is one of these ranks: a copy of a module that has it means the same one."""
+        return self
+
+    def __copy__(self) -> ProcessSet:
+        return self
+
+    def __reduce__(self) -> Any:
+        """By its ranks: what is loaded has to be added to its world. The global one by its name."""
+        return "global_process_set" if self is global_process_set else (ProcessSet, (self.ranks,))
+
+    def check(self, ranks: int, others: Iterable[ProcessSet]) -> None:
+        """ValueError unless it can be made in a world of so many `ranks`, beside the `others` that
+        are there."""
+        if self.process_set_id is not None:
+            raise ValueError(f"process_set: {self} is usable already")
+        expected = set(self.ranks) <= set(range(ranks)) and len(set(self.ranks)) == len(self.ranks)
+        if not self.ranks or not expected:
+            raise ValueError(
+                f"process_set: expected different ranks from 0 to {ranks - 1}, got {self.ranks}"
+            )
+        for other in others:
+            if other.ranks == self.ranks:
+                raise ValueError(f"process_set: there is one of ranks {self.ranks} already")
+
+    def attach(
+        self, number: int, own: int, comm: MPI.Intracomm | None, calls: Calls | None
+    ) -> None:
+        """Make it usable; `add_process_set` does it. Local.
+
+        Parameters
+        ----------
+        number : int
+            Its `process_set_id`.
+        own : int
+            This rank's number in the world.
+        comm : mpi4py.MPI.Intracomm or None
+            Of its ranks; None: this rank is not in it.
+        calls : Calls or None
+            Who makes its calls; None: this rank is not in it.
+        """
+        self.process_set_id, self._own, self._comm, self._calls = number, own, comm, calls
+
+    def invalidate(self) -> tuple[Calls | None, MPI.Intracomm | None]:
+        """Not usable any more; what it had."""
+        found = self._calls, self._comm
+        self.process_set_id = self._own = self._calls = self._comm = None
+        return found
+
+    def size(self) -> int | None:
+        """The number of its ranks; None if it is not usable. Local."""
+        return None if self.process_set_id is None else len(self.ranks)
+
+    def rank(self) -> int | None:
+        """This process's number within it; None if it is not in it. Local."""
+        return None if self._comm is None else self._comm.rank
+
+    def included(self) -> bool | None:
+        """Is this process in it? None if it is not usable. Local."""
+        return None if self.process_set_id is None else self._comm is not None
+
+    @property
+    def calls(self) -> Calls:
+        """Of its ranks. ValueError if this one cannot make any."""
+        if self.process_set_id is None:
+            raise ValueError(f"process_set: {self} is not usable: give it to add_process_set()")
+        if self._calls is None:
+            raise ValueError(f"process_set: rank {self._own} is not in {self}")
+        return self._calls
+
+    def root(self, root_rank: int) -> int:
+        """The number within it of the rank whose number in the world is `root_rank`; ValueError if
+        that is not in it."""
+        if root_rank not in self.ranks:
+            raise ValueError(f"root_rank: expected one of {self}, got {root_rank}")
+        return self.ranks.index(root_rank)
+
+    def __str__(self) -> str:
+        return f"ProcessSet({self.ranks})"
+
+    __repr__ = __str__
+
+
+OptionalSet = Optional[ProcessSet]
+"""Who makes a call; None: all ranks."""
+
+global_process_set = ProcessSet([])
+"""All ranks of the world, after `init`."""
+
+
+# Newcomers
+
+
+MOST_TRIES = 3  # in a row, after which there are still too few
+
+Told = tuple[bool, int, int]  # lived, ranks, tries
+
+# What the last world was formed over that had newcomers; at most one. Programs may form it anew.
+_everybody: list[MPI.Intracomm] = []
+
+
+@dataclass
+class Replacing:
+    """That the dead are replaced, with ``init(respawn=True)``.
+
+    Newcomers run the same program. Survivors start them at a commit, and wait for them, or go on
+    and look at each commit if they have come; then all form a world together and make their
+    optimizers there, survivors with what they have, and newcomers get the state from rank 0, which
+    is a survivor. In each step of this somebody may die: the steps are such that all who live are
+    told, or none is (agreements, and rounds that go on), and then they go on without it.
+
+    Attributes
+    ----------
+    ranks : int
+        So many are there to be.
+    tries : int
+        After so many, since the last death, there were still too few.
+    lived : bool
+        This process has the state that training goes on from.
+    overlap : bool
+        Training goes on while they load what they need.
+    spawned : elastic.Spawned or None
+        Those who do.
+    """
+
+    ranks: int
+    tries: int = 0
+    lived: bool = True
+    overlap: bool = False
+    spawned: elastic.Spawned | None = None
+
+    def wants(self, size: int) -> bool:
+        """Are there too few, and are more to be started?"""
+        return size < self.ranks and self.tries < MOST_TRIES
+
+    def formed(self, size: int, known: Iterable[Told]) -> Replacing:
+        """In a world of this size, whose ranks know so much. StateError, on all, if nobody has
+        lived to have a state."""
+        rows = [row for row in known if row[0]]
+        if not rows:
+            raise StateError("init: all who had the state of the training have died; begin anew")
+        _, ranks, tries = rows[0]
+        found = Replacing(ranks, tries + 1 if size < ranks else 0, self.lived, self.overlap)
+        if found.tries == MOST_TRIES:
+            logger.warning(
+                "%d of %d ranks are there after %d tries to replace those that have died: training "
+                "goes on with them",
+                *(size, ranks, MOST_TRIES),
+            )
+        return found
+
+    def due(self, comm: MPI.Intracomm) -> bool:
+        """Is a world to be formed with newcomers? Collective."""
+        if not self.wants(comm.size):
+            return False
+        if not self.overlap:
+            return True
+        if self.spawned is not None:
+            return all_say(comm, self.spawned.over())
+        here = living(comm)
+        self.spawned = _spawn(here, self)
+        here.Free()
+        if self.spawned is not None:
+            atexit.register(self.spawned.dismiss)
+        return False
+
+    def begin_anew(self) -> None:
+        """Somebody has died. Local, on all."""
+        self.tries = -self.overlap  # a world is formed without them first, which counts as a try
+
+    def dismiss(self) -> None:
+        """Those who load what they need are not wanted any more. Local, on all."""
+        if self.spawned is not None:
+            self.spawned.dismiss()
+        self.spawned = None
+
+    def told(self) -> Told:
+        """What others are told of it."""
+        return self.lived, self.ranks, self.tries
+
+
+def _check_respawn(comm: Any, process_sets: Any, on_failure: str) -> None:
+    """What `init` cannot have beside it."""
+    if on_failure != "continue":
+        raise ValueError(f"respawn: expected on_failure='continue' with it, got {on_failure!r}")
+    if comm is not None or process_sets:
+        raise ValueError(
+            "comm, process_sets: expected none of them with respawn=True; newcomers could not be "
+            "given their places there"
+        )
+
+
+def _begin_respawn(overlap: bool) -> tuple[MPI.Intracomm, Replacing]:
+    """Where `init` forms the world. Collective over survivors and newcomers in the latter."""
+    if _everybody:
+        return _everybody[0], Replacing(_everybody[0].size, overlap=overlap)
+    parents = MPI.Comm.Get_parent()
+    if parents == MPI.COMM_NULL:
+        return MPI.COMM_WORLD, Replacing(MPI.COMM_WORLD.size, overlap=overlap)
+    # The others wait from here on, and the first optimizer has torch load half of itself.
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    try:
+        _everybody.append(elastic.merge_with_parents(parents))
+    except RankFailedError as error:
+        logger.warning("this process ends: %s", error)
+        sys.exit(0)
+    return _everybody[0], Replacing(_everybody[0].size, lived=False, overlap=overlap)
+
+
+def _spawn(here: MPI.Intracomm, replacing: Replacing) -> elastic.Spawned | None:
+    """Newcomers, as many as are missing, unless they cannot be started. Collective."""
+    try:
+        return elastic.Spawned(here, newcomer.command(), replacing.ranks - here.size)
+    except (StateError, MPI.Exception) as error:
+        logger.warning("those who have died are not replaced: %s", error)
+        replacing.tries = MOST_TRIES
+        return None
+
+
+def _take_in(comm: MPI.Intracomm, replacing: Replacing) -> MPI.Intracomm | None:
+    """A communicator of those of `comm` who live, and of newcomers. None: none came. Collective
+    over those who live."""
+    here = living(comm)
+    try:
+        spawned = replacing.spawned or _spawn(here, replacing)
+        replacing.spawned = None
+        if spawned is None:
+            return None
+        merged = spawned.merge(here)
+    except RankFailedError as error:
+        logger.info("nobody was replaced: %s", error)
+        return None
+    finally:
+        here.Free()
+    _everybody[:] = [merged]
+    return merged
+
+
+# The world
 
 
 @dataclass
@@ -34,7 +314,7 @@ class World:
     calls: Calls
     departures: Departures
     on_failure: str
-    replacing: newcomers.Replacing | None = None  # the dead; None: they are not
+    replacing: Replacing | None = None  # the dead; None: they are not
     wrapped: list[weakref.ref[Any]] = field(default_factory=list)  # open optimizers, as made
     sets: list[ProcessSet] = field(default_factory=list)  # that are usable, beside the global one
     sets_made: int = 0
@@ -154,18 +434,18 @@ def init(
     else:
         checks.flag("respawn", respawn)
     if respawn:
-        newcomers.check(comm, sets, on_failure)
+        _check_respawn(comm, sets, on_failure)
     checked, replacing = _check_comm(comm), None
     launch.check_launcher()
     environment.set_environment()
     if respawn:
-        checked, replacing = newcomers.begin(respawn == "overlap")
+        checked, replacing = _begin_respawn(respawn == "overlap")
     _form(checked, on_failure, replacing)
     for one in sets:
         add_process_set(one)
 
 
-def _form(comm: MPI.Intracomm, on_failure: str, replacing: newcomers.Replacing | None) -> World:
+def _form(comm: MPI.Intracomm, on_failure: str, replacing: Replacing | None) -> World:
     """The world, of those of `comm` who live. Collective over them."""
     global _world
     with attending("partialcoll.torch.init", comm):
@@ -177,7 +457,7 @@ def _form(comm: MPI.Intracomm, on_failure: str, replacing: newcomers.Replacing |
     return _world
 
 
-def _make(own: MPI.Intracomm, on_failure: str, replacing: newcomers.Replacing | None) -> World:
+def _make(own: MPI.Intracomm, on_failure: str, replacing: Replacing | None) -> World:
     """Where ranks may die MPI's own collectives are none of it: a rank could wait in them for
     ever."""
     _check_threads(own)
@@ -192,7 +472,7 @@ def _make(own: MPI.Intracomm, on_failure: str, replacing: newcomers.Replacing | 
     return World(own, *place, calls, Departures(own), on_failure, replacing)
 
 
-def _kind(replacing: newcomers.Replacing | None) -> bool | str:
+def _kind(replacing: Replacing | None) -> bool | str:
     """The argument of `init`."""
     return "overlap" if replacing is not None and replacing.overlap else replacing is not None
 
@@ -207,7 +487,7 @@ def form_anew(replace: bool = False, died: bool = False) -> None:
         if died:
             before.replacing.begin_anew()
         if replace and not (died and before.replacing.overlap):
-            wider = newcomers.take_in(before.comm, before.replacing)
+            wider = _take_in(before.comm, before.replacing)
         before.replacing.dismiss()
     _world = None
     try:
@@ -425,3 +705,40 @@ def cross_rank() -> int:
 def cross_size() -> int:
     """The number of nodes that have a rank with this `local_rank`. Local."""
     return world().cross_size
+
+
+# Horovod's questions about how it was built: here everything goes by MPI, and by the host
+
+
+def mpi_built() -> bool:
+    """True. Local."""
+    return True
+
+
+def mpi_enabled() -> bool:
+    """True. Local."""
+    return True
+
+
+def mpi_threads_supported() -> bool:
+    """May several threads call MPI? Local."""
+    return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+
+
+def is_homogeneous() -> bool:
+    """Have all nodes as many ranks? Collective, unlike Horovod's."""
+    sizes = comm().allgather(local_size())
+    return len(set(sizes)) == 1
+
+
+def _never() -> bool:
+    """False: it is not what carries the data. Local."""
+    return False
+
+
+gloo_built = gloo_enabled = nccl_built = ddl_built = ccl_built = cuda_built = rocm_built = _never
+
+
+def check_extension(*ignored: object) -> None:
+    """Horovod's question whether its core was compiled: who has imported this has it. Horovod's
+    arguments are `ignored`. Local."""

@@ -23,7 +23,7 @@ PREPARE = (
     import torch
     import partialcoll.torch as pct
     from partialcoll import elastic
-    from partialcoll.torch import _meeting, newcomers, optimizer, replicated
+    from partialcoll.torch import _meeting, optimizer, replicated, world
     kills, fates, own_fates = map(json.loads, sys.argv[1:4])
     new = MPI.Comm.Get_parent() != MPI.COMM_NULL
 
@@ -49,7 +49,7 @@ PREPARE = (
         elif fate:
             where = {
                 "spawning": (elastic, "Spawned"), "merged": (elastic, "_merge"),
-                "forming": (newcomers.Replacing, "formed"), "comparing": (optimizer, "check_alike"),
+                "forming": (world.Replacing, "formed"), "comparing": (optimizer, "check_alike"),
                 "making": (replicated, "Allreduce_init"), "made": (_meeting, "all_have"),
                 "syncing": (pct.elastic, "broadcast_optimizer_state"),
                 "saying": (pct.elastic.ObjectState, "sync"),

@@ -15,7 +15,7 @@ TIME_OF_DAY = {
     "csrc/group/group_agent.c": "the priority of a rank, compared between hosts",
     "partialcoll/_core/timeline.py": "when a timeline began",
     "partialcoll/tools/doctor/stale.py": "the age of files",
-    "partialcoll/torch/horovod.py": "which rank came last, compared between hosts",
+    "partialcoll/torch/verbs.py": "which rank came last, compared between hosts",
 }
 WALL = re.compile(
     r"CLOCK_REALTIME|\bgettimeofday\(|\btime\(NULL\)|\btime\.time\(|\bdatetime\.(now|utcnow)\("

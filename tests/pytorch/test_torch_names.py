@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 import partialcoll as pc  # noqa: E402
 import partialcoll.torch as pct  # noqa: E402
-from partialcoll.torch import horovod, names  # noqa: E402
+from partialcoll.torch import calls, verbs  # noqa: E402
 from partialcoll.torch.calls import WINDOW  # noqa: E402
 from partialcoll.torch.ops import handles as ops_handles  # noqa: E402
 
@@ -532,9 +532,9 @@ def test_places_of_names():
     """Whatever each rank's order is: a name has its place when the last rank that has not joined
     tells it, once."""
     for seed in range(50):
-        random, order = np.random.default_rng(seed), names.Order(4)
+        random, order = np.random.default_rng(seed), calls.Order(4)
         told = [[f"n{i}" for i in random.permutation(6)] for _ in range(4)]
-        told[seed % 4] = [*told[seed % 4][: seed % 7], names.JOINED]
+        told[seed % 4] = [*told[seed % 4][: seed % 7], calls.JOIN]
         placed, left = [], 4 * [0]
         while any(left[rank] < len(told[rank]) for rank in range(4)):
             rank = int(random.choice([r for r in range(4) if left[r] < len(told[r])]))
@@ -543,14 +543,14 @@ def test_places_of_names():
             placed += [name for name, _ in new]
             heard = [{*told[r][: left[r]]} for r in range(4)]
             assert all(compared == all(name in h for h in heard) for name, compared in new)
-            every = {name for one in told for name in one if name != names.JOINED}
-            assert {*placed} == {n for n in every if all({n, names.JOINED} & h for h in heard)}
+            every = {name for one in told for name in one if name != calls.JOIN}
+            assert {*placed} == {n for n in every if all({n, calls.JOIN} & h for h in heard)}
         assert len(placed) == len(set(placed)) == 6
         order.tell((seed + 1) % 4, "alone")
         for rank in range(1, 4):
-            last = order.tell((seed + rank) % 4, names.JOINED)
-        assert last == [("alone", False), (names.JOINED, True)]
-        assert order.missing(names.JOINED) == [0, 1, 2, 3]
+            last = order.tell((seed + rank) % 4, calls.JOIN)
+        assert last == [("alone", False), (calls.JOIN, True)]
+        assert order.missing(calls.JOIN) == [0, 1, 2, 3]
         others = [order.tell(rank, "other", b"%d" % (rank // 3)) for rank in range(4)]
         assert others == [[], [], [], [("other", False)]]
         again = [order.tell(rank, "twice", b"%d" % i) for i in range(2) for rank in (0, 1, 2)]
@@ -571,8 +571,8 @@ def test_handles_are_bounded(world):
         assert pct.allreduce(ones, op=pct.Max).all()
         result = pct.synchronize(pct.allreduce_async(ones, op=pct.Max, name="x"))
         assert result.all() and len(result) == size
-    calls = pct.world.world().calls
-    for queue in (calls._in_order, calls._names.queue):
+    own = pct.world.world().calls
+    for queue in (own._in_order, own._names.queue):
         assert len(queue.handles._of) == kept
 
 
@@ -1189,6 +1189,6 @@ def test_join(world, monkeypatch):
     """The rank that comes last, by the clock."""
     for last in {0, world.size - 1}:
         now = 2.0 if world.rank == last else 1.0
-        monkeypatch.setattr(horovod.time, "time", lambda now=now: now)
+        monkeypatch.setattr(verbs.time, "time", lambda now=now: now)
         assert pct.join() == last
     still_works(world)

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import partialcoll.torch as pct
 from partialcoll.torch import world
-from partialcoll.torch.newcomers import MOST_TRIES, Replacing
+from partialcoll.torch.world import MOST_TRIES, Replacing
 
 
 def test_what_init_refuses(monkeypatch):
