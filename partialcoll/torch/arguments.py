@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of calls under Horovod's names: reductions, compression, tensors, names, roots; the
-gradients of results."""
+"""The arguments of calls under Horovod's names: reductions, compression, factors, names, roots."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,22 +35,22 @@ Adasum = Reduction.Adasum
 
 
 class Compressor:
-    """Rounds tensors, and gives results their dtype back. Derive from it for one of your own."""
+    """Round tensors before they travel. Derive your own compressor from this class."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """What travels in place of `tensor`, and what `decompress` needs to know."""
+        """Return what travels in place of `tensor`, and the `ctx` that `decompress` needs."""
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The result, `tensor`, in its own form; `ctx` is what `compress` has returned with what
-        traveled."""
+        """Return the result `tensor` in the form of the tensor for which `compress` returned
+        `ctx`."""
         raise NotImplementedError
 
 
 class _None(Compressor):
-    """Leaves tensors as they are."""
+    """Leave tensors unchanged."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -64,7 +62,7 @@ class _None(Compressor):
 
 
 class _Float16(Compressor):
-    """Rounds float32 and float64 to float16."""
+    """Round float32 and float64 to float16."""
 
     _to = torch.float16
 
@@ -79,17 +77,17 @@ class _Float16(Compressor):
 
 
 class _BFloat16(_Float16):
-    """Rounds float32 and float64 to bfloat16."""
+    """Round float32 and float64 to bfloat16."""
 
     _to = torch.bfloat16
 
 
 class Compression:
-    """How values are rounded on their way: `none`, `fp16`, `bf16` (float32 and float64 tensors;
-    others are left as they are).
+    """Rounding of values before they travel: `none`, `fp16`, `bf16` (for float32 and float64
+    tensors; others are unchanged).
 
-    What the ranks contribute is rounded, and so is the result, as with Horovod. Sums are computed
-    in float32, as which 16-bit values travel: unlike Horovod's this saves no bytes.
+    The contributions of the ranks are rounded, and so is the result, as with Horovod. Sums are
+    computed in float32, and 16-bit values travel as float32: unlike Horovod's this saves no bytes.
     """
 
     none = _None
@@ -98,7 +96,7 @@ class Compression:
 
 
 def check_compression(given: Any) -> type[Compressor] | Compressor:
-    """Something with compress and decompress."""
+    """Return a compressor; raise TypeError for an object without compress and decompress."""
     methods = getattr(given, "compress", None), getattr(given, "decompress", None)
     if not (callable(methods[0]) and callable(methods[1])):
         raise TypeError(
@@ -109,114 +107,53 @@ def check_compression(given: Any) -> type[Compressor] | Compressor:
 
 
 def check_root(root_rank: Any, process_set: OptionalSet) -> int:
-    """The number, within the set, of a rank given by its number in the world."""
+    """Return the number within the set of the rank with this number in the world."""
     root = checks.rank("root_rank", root_rank, size())
     return root if process_set is None else process_set.root(root)
 
 
-def check_name(name: Any) -> None:
-    """None or a text."""
-    if name is not None:
-        checks.instance("name", name, str, "a text or None")
+def named(text: str, name: Any) -> str:
+    """Return the text that the ranks compare, with the name. Raise TypeError for a name that is
+    not a text."""
+    if name is None:
+        return text
+    return f"{text}, name={checks.instance('name', name, str, 'a text or None')!r}"
 
 
-def named(text: str, name: str | None) -> str:
-    """What the ranks compare, with the name."""
-    return text if name is None else f"{text}, name={name!r}"
+# Reductions, the dtypes for which they are not defined, and what is said of these.
+_UNDEFINED = (
+    (
+        (Average, Sum),
+        lambda dtype: dtype == torch.bool,
+        "is not defined for {}; convert it, for instance with tensor.int()",
+    ),
+    ((Min, Max), lambda dtype: dtype.is_complex, "is not defined for {}"),
+    ((Adasum,), lambda dtype: not dtype.is_floating_point, "is for floating point, got {}"),
+)
 
 
-class Several(tuple):  # type: ignore[type-arg]
-    """The tensors of a grouped call, which is made as that of a single one.
-
-    What is wrong with the argument is kept: `all_of` raises it where the other ranks are told.
-    """
-
-    error: Exception | None
-
-    def __new__(cls, given: Any) -> Several:
-        error = None
-        try:
-            found = tuple(given)
-        except Exception as caught:
-            found, error = (), caught
-        several = super().__new__(cls, found)
-        several.error = error
-        return several
-
-
-def all_of(given: Any) -> Sequence[Any]:
-    """Return the tensors of a call; raise what is wrong with them."""
-    if not isinstance(given, Several):
-        return [given]
-    if given.error is not None:
-        raise given.error
-    if not given:
-        raise ValueError("tensors: expected at least one, got none")
-    return given
-
-
-class _WithGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, results: Any, back: Any, *tensors: Any) -> Any:
-        ctx.back = back
-        return tuple(results)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return (None, None, *ctx.back(gradients))
-
-
-def with_gradient(
-    results: Sequence[torch.Tensor], back: Callable[[Any], Any], tensors: Sequence[Any]
-) -> list[torch.Tensor]:
-    """What has been made of tensors; back: makes gradients of these of its gradients."""
-    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
-        differentiable: Any = _WithGradient.apply
-        results = differentiable(results, back, *tensors)
-    return list(results)
-
-
-def check_linear(what: str, op: Reduction) -> None:
-    """Has a reduction a gradient?"""
-    if op not in (Average, Sum):
-        raise RuntimeError(f"{what}: {op.name} has no gradient; use Average or Sum")
-
-
-class AllreduceOptions(NamedTuple):
-    """Of an allreduce, as they are given."""
+class Options(NamedTuple):
+    """The options of a verb, as the caller gives them. Methods raise TypeError or ValueError."""
 
     average: Any = None
     op: Any = None
     prescale_factor: Any = 1.0
     postscale_factor: Any = 1.0
-    process_set: OptionalSet = None
-    quorum: Any = "full"
     compression: Any = Compression.none
-
-    def reduction(self) -> Reduction:
-        if self.average is not None and self.op is not None:
-            raise ValueError(
-                "average: expected it without op, got both; op=Average or op=Sum will do"
-            )
-        if self.average is not None:
-            return Average if self.average else Sum
-        if self.op is None:
-            return Average
-        if not isinstance(self.op, Reduction):
-            known = "Average, Sum, Min, Max, Product or Adasum"
-            raise TypeError(f"op: expected {known}, got {self.op!r}")
-        return self.op
+    quorum: Any = "full"
+    place: Any = None  # the root of a broadcast, the splits of an alltoall
+    several: bool = False  # a grouped call
+    in_place: bool = False
+    later: bool = False  # asynchronous
 
     @property
     def partial(self) -> bool:
-        """Is it to be a call with a quorum, if it is right?"""
-        if isinstance(self.quorum, (str, Policy)):
-            return self.quorum not in ("full", Full())
-        return True  # and it is refused
+        """Is this a call with a quorum, or is the quorum wrong?"""
+        return not (self.quorum == "full" or self.quorum == Full())
 
     def policy(self, name: str | None) -> Policy | None:
-        """None: all ranks take part."""
-        if self.quorum == "full":
+        """Return the policy; None: all ranks take part."""
+        if not self.partial:
             return None
         policy = as_policy(self.quorum)
         if policy == Full():
@@ -230,29 +167,37 @@ class AllreduceOptions(NamedTuple):
             )
         return policy
 
-    def factors(self, dtype: torch.dtype) -> tuple[float, float]:
-        before = checks.real("prescale_factor", self.prescale_factor)
-        after = checks.real("postscale_factor", self.postscale_factor)
-        if dtype == torch.bool and (before, after) != (1, 1):
-            raise TypeError(
-                "prescale_factor and postscale_factor: expected 1 for a tensor of "
-                f"{wire.name(dtype)}, got {before} and {after}"
-            )
-        return before, after
+    def reduction(self) -> Reduction:
+        """Return the reduction that `op` or `average` stands for."""
+        if self.average is not None:
+            if self.op is not None:
+                raise ValueError(
+                    "average: expected it without op, got both; op=Average or op=Sum will do"
+                )
+            return Average if self.average else Sum
+        if self.op is None:
+            return Average
+        if not isinstance(self.op, Reduction):
+            known = "Average, Sum, Min, Max, Product or Adasum"
+            raise TypeError(f"op: expected {known}, got {self.op!r}")
+        return self.op
 
     def form(self, dtype: torch.dtype, ranks: int) -> tuple[Form, str]:
-        """What becomes of the values, and how it is called. Raises TypeError or ValueError if the
-        dtype does not go with the rest."""
+        """Return the reduction of values of this dtype, and its name for the comparison."""
         op = self.reduction()
-        truth = dtype == torch.bool
-        if (truth and op in (Average, Sum)) or (dtype.is_complex and op in (Min, Max)):
-            more = "; convert it, for instance with tensor.int()" if truth else ""
-            raise TypeError(f"op: {op.name} is not defined for {wire.name(dtype)}{more}")
-        if op is Adasum and not dtype.is_floating_point:
-            raise TypeError(f"op: Adasum is for floating point, got {wire.name(dtype)}")
-        before, after = self.factors(dtype)
-        text = op.name
+        for ops, undefined, text in _UNDEFINED:
+            if op in ops and undefined(dtype):
+                raise TypeError(f"op: {op.name} {text.format(wire.name(dtype))}")
+        before, after, text = self.prescale_factor, self.postscale_factor, op.name
+        if not (type(before) is type(after) is float and before == after == 1):
+            before = checks.real("prescale_factor", before)
+            after = checks.real("postscale_factor", after)
         if (before, after) != (1, 1):
+            if dtype == torch.bool:
+                raise TypeError(
+                    "prescale_factor and postscale_factor: expected 1 for a tensor of "
+                    f"{wire.name(dtype)}, got {before} and {after}"
+                )
             text += f", prescale_factor={before}, postscale_factor={after}"
         name, divisor = ("sum", ranks) if op is Average else (op.value, 1)  # by torch's name
         return Form(name, None if before == 1 else before, divisor, after), text

@@ -13,7 +13,7 @@ from ..collectives.agreement import first_difference, ranks_by_text
 from ..errors import MismatchError
 from . import checkpoint
 from ._checks import check_kind
-from .arguments import check_name, check_root, named
+from .arguments import check_root, named
 from .calls import Calls
 from .ops import transfer, wire
 from .ops.call import Call, Steps
@@ -48,13 +48,12 @@ def broadcast_object(
     comm = calls.comm
     buffers: list[snapshot.Bytes] = []
     try:
-        check_name(name)
         root = check_root(root_rank, process_set)
+        text = named(f"broadcast_object from rank {root}", name)
         if comm.rank == root:
             buffers = snapshot.take(obj)
     except Exception as error:
         calls.refuse(error)
-    text = named(f"broadcast_object from rank {root}", name)
     calls.run(Call(text, lambda to: transfer.spread_buffers(to, buffers, root)))
     return obj if comm.rank == root else snapshot.restore(buffers)
 
@@ -70,10 +69,10 @@ def allgather_object(
     """
     calls = calls_of(process_set)
     try:
-        check_name(name)
+        text = named("allgather_object", name)
     except Exception as error:
         calls.refuse(error)
-    return calls.gather(named("allgather_object", name), obj)
+    return calls.gather(text, obj)
 
 
 # Parameters

@@ -1,36 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Horovod's calls on tensors: allreduce, broadcast, allgather, alltoall, reducescatter; `poll` and
-`synchronize`, `barrier`, `join`, the timeline."""
+`synchronize`, `barrier`, `join`, the timeline.
+
+All verbs are made in the same way (`_begin`): a `_Verb` says what the ranks compare of each tensor,
+how its data moves, and how the gradients of results become gradients of the arguments. Gradients
+are Horovod's: as if each rank's loss were a part of the mean over the ranks.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import torch
 
 from .._core import checks, timeline
-from .._core.mpi import MPI
 from ..collectives.agreement import OPEN
 from ..policy import Policy
 from ._loop import Loop
 from .arguments import (
     Adasum,
-    AllreduceOptions,
     Average,
     Compression,
+    Options,
     Reduction,
-    Several,
     Sum,
-    all_of,
     check_compression,
-    check_linear,
-    check_name,
     check_root,
     named,
-    with_gradient,
 )
 from .ops import transfer, wire
 from .ops.adasum import adasum_tensor
@@ -39,102 +39,179 @@ from .ops.handles import Handles
 from .ops.handles import Reduction as Reducing
 from .world import OptionalSet, calls_of, forget_dropped, rank, world
 
-
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-class _Part:
-    """One tensor of a call: its reduction, what the ranks compare of it, where it goes, and what is
-    to be done for that when it is over."""
-
-    def __init__(
-        self, tensor: Any, options: AllreduceOptions, ranks: int, in_place: bool, later: bool
-    ) -> None:
-        wire.check_tensor(tensor, written=in_place)
-        compressor = check_compression(options.compression)
-        plain = tensor.detach()
-        sent, ctx = compressor.compress(plain)
-        if sent is not plain:
-            wire.check_tensor(sent, written=False)
-        form, words = options.form(sent.dtype, ranks)
-        self.text = f"{wire.describe(sent)}, {words}"
-        if later and not in_place and _memory(sent) == _memory(plain):
-            sent = sent.clone()  # the caller may change it at once
-        self.output, self.land = tensor, None
-        as_it_is = compressor is Compression.none
-        if not in_place:
-            again = as_it_is and later
-            self.output = sent if again else torch.empty_like(tensor, requires_grad=False)
-        if as_it_is:
-            self.move = Reducing(form, sent, self.output)
-            return
-        output, come = self.output.detach(), torch.empty_like(sent)
-        self.move = Reducing(form, sent, come)
-        self.land = lambda: output.copy_(compressor.decompress(come, ctx))
+Tensors = Sequence[torch.Tensor]
+Found = transfer.Found
+# Gives the steps in which data moves, on handles; makes room for rows; appends what arrives.
+_Move = Callable[[Handles, transfer.Rows, Found], Steps]
 
 
-def _adasum(moves: list[Reducing]) -> Callable[[Handles], Steps]:
-    """Combined in pairs of ranks, not reduced over a handle."""
+class _Part(NamedTuple):
+    """One tensor of a call.
 
-    def steps(handles: Handles) -> Steps:
-        for move in moves:
-            yield from adasum_tensor(handles.everybody, move.form, move.source, move.output)
+    text: what the ranks compare. read: what is sent. found: the result, then what else has
+    arrived; empty at first if only the ranks together know its size. finish: called once with
+    `found`, by the thread that takes the result.
+    """
 
-    return steps
+    text: str
+    move: Reducing | _Move
+    read: Tensors
+    found: Found
+    finish: Callable[[Found], None] | None = None
 
 
-def _prepare(
-    tensors: Any, name: Any, options: AllreduceOptions, ranks: int, in_place: bool, later: bool
-) -> Call:
-    """The call that these arguments make: of one tensor, or of a list of them."""
-    check_name(name)
-    policy, several = options.policy(name), isinstance(tensors, Several)
-    parts = [_Part(one, options, ranks, in_place, later) for one in all_of(tensors)]
-    what = "grouped allreduce" if several else "allreduce"
-    text = named(f"{what} of {'; '.join(part.text for part in parts)}", name)
-    if policy is not None:
-        text += f", quorum={policy}"
-    elif later:
-        text = f"asynchronous {text}"
-    role = OPEN if policy is None and options.reduction() in (Average, Sum) else ""
-    moves: Any = [part.move for part in parts]
-    outputs, apart = [part.output for part in parts], later and name is None
-    if options.op is Adasum:
-        moves, apart = _adasum(moves), False
-    call = Call(text, moves, outputs, apart=apart, role=role)
-    call.quorum = policy
-    call.lands = [part.land for part in parts if part.land is not None]
-    if several:
-        call.shown = list
-    return call
+class _Verb(NamedTuple):
+    """part: of a tensor, the options, the set and the number of ranks. back: the gradients of the
+    arguments, of those of the results, of what was found, the options and the set."""
+
+    what: str
+    part: Callable[[Any, Options, OptionalSet, int], _Part]
+    back: Callable[[Tensors, Sequence[Found], Options, OptionalSet], Tensors]
 
 
 def _begin(
-    tensors: Any, name: Any, options: AllreduceOptions, in_place: bool = False, later: bool = True
-) -> Call:
-    """A synchronous call is over when this returns."""
-    calls = calls_of(options.process_set, name if later and not options.partial else None)
+    verb: _Verb, tensors: Any, name: Any, process_set: OptionalSet, options: Options
+) -> tuple[Call, Tensors]:
+    """Begin a call; return it and its tensors. A synchronous call is complete when this returns.
+    The other ranks are notified of every error in this rank's arguments."""
+    calls = calls_of(process_set, name if options.later and not options.partial else None)
+    given: Tensors = (tensors,)
 
     def prepare() -> Call:
-        return _prepare(tensors, name, options, calls.comm.size, in_place, later)
+        nonlocal given
+        policy, what = options.policy(name), verb.what
+        if options.several:
+            given, what = tuple(tensors), f"grouped {what}"
+            if not given:
+                raise ValueError("tensors: expected at least one, got none")
+        parts = [verb.part(one, options, process_set, calls.comm.size) for one in given]
+        text = named(f"{what} of {'; '.join(part.text for part in parts)}", name)
+        if policy is not None:
+            text += f", quorum={policy}"
+        found = [part.found for part in parts]
+        outputs = [part.found[0] for part in parts if part.found]
+        read = [one for part in parts for one in part.read]
+        move: Any = [part.move for part in parts]
+        apart, role = options.later and name is None, ""
+        if not isinstance(move[0], Reducing):
+            apart, steps = False, list(zip(move, found))
 
-    return calls.make(prepare, name, later, options.partial)
+            def move(to: Handles) -> Steps:
+                return chain.from_iterable(one(to, call.side.rows, into) for one, into in steps)
+
+        if verb is _REDUCE:
+            if options.later and policy is None:
+                text = f"asynchronous {text}"
+            if policy is None and options.reduction() in (Average, Sum):
+                role = OPEN
+        call = Call(text, move, outputs, apart=apart, role=role, read=read)
+        call.quorum, call.found = policy, found
+        call.lands = [partial(one.finish, one.found) for one in parts if one.finish is not None]
+        call.shown = partial(_shown, found, options.several)
+        return call
+
+    return calls.make(prepare, name, options.later, options.partial), given
 
 
-def _now(tensors: Any, name: Any, options: AllreduceOptions, in_place: bool = False) -> Any:
-    """The result; with a gradient, if it is another tensor."""
-    result = result_of(_begin(tensors, name, options, in_place, later=False))
+def _shown(found: list[Found], several: bool, _: Any) -> Any:
+    return _firsts(found) if several else found[0][0]
 
-    def back(gradients: Any) -> Any:
-        check_linear("allreduce", options.reduction())
-        return _now(Several(gradients), None, options._replace(quorum="full"))
 
-    if in_place:
-        return result
-    if isinstance(tensors, Several):
-        return with_gradient(result, back, tensors)
-    return with_gradient([result], back, [tensors])[0]
+class _Differentiable(torch.autograd.Function):
+    """The results of a call, as a function of its tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, results: Any, back: Any, *tensors: Any) -> Any:
+        ctx.back = back
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return (None, None, *ctx.back(gradients))
+
+
+def _now(
+    verb: _Verb, tensors: Any, name: Any, process_set: OptionalSet, options: Options
+) -> list[Found]:
+    """Make a synchronous call; return what each of its tensors has found. The results have
+    gradients if the tensors have."""
+    call, given = _begin(verb, tensors, name, process_set, options)
+    result_of(call)
+    found: list[Found] = call.found
+    if options.in_place or not torch.is_grad_enabled():
+        return found
+    if not any(one.requires_grad for one in given):
+        return found
+    differentiable: Any = _Differentiable.apply
+    back = partial(_back, verb, found, options, process_set)
+    results = differentiable([one[0] for one in found], back, *given)
+    return [[result, *one[1:]] for result, one in zip(results, found)]
+
+
+def _firsts(found: list[Found]) -> list[torch.Tensor]:
+    return [one[0] for one in found]
+
+
+def _back(verb: _Verb, found: Any, options: Options, process_set: Any, gradients: Any) -> Tensors:
+    again = options._replace(quorum="full", several=True)
+    return verb.back(gradients, found, again, process_set)
+
+
+def _compressed(
+    tensor: torch.Tensor, options: Options
+) -> tuple[torch.Tensor, Callable[[Found], None] | None]:
+    """Return what travels in place of a tensor, and what makes the result of what has arrived."""
+    compressor, plain = options.compression, tensor.detach()
+    if compressor is Compression.none:
+        return plain, None
+    compressor = check_compression(compressor)
+    sent, ctx = compressor.compress(plain)
+
+    def finish(found: Found) -> None:
+        result = compressor.decompress(found[0], ctx)
+        if options.in_place:
+            tensor.detach().copy_(result)
+            result = tensor
+        found[0] = result
+
+    return sent, finish
+
+
+def _check_linear(what: str, options: Options) -> None:
+    op = options.reduction()
+    if op not in (Average, Sum):
+        raise RuntimeError(f"{what}: {op.name} has no gradient; use Average or Sum")
+
+
+# Allreduce
+
+
+def _reduced(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
+    wire.check_tensor(tensor, written=options.in_place)
+    sent, finish = _compressed(tensor, options)
+    if finish is not None:
+        wire.check_tensor(sent, written=False)
+    form, words = options.form(sent.dtype, ranks)
+    text, copied = f"{wire.describe(sent)}, {words}", options.later and not options.in_place
+    if copied and sent.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
+        sent = sent.clone()  # the caller may change the tensor at once
+    output = sent if copied and finish is None else torch.empty_like(sent)
+    if options.in_place and finish is None:
+        output = tensor
+    move: Reducing | _Move
+    if options.op is Adasum:  # combined in pairs of ranks, not reduced over a handle
+        move = lambda to, *_: adasum_tensor(to.everybody, form, sent, output)  # noqa: E731
+    else:
+        move = Reducing(form, sent, output)
+    return _Part(text, move, (), [output], finish)
+
+
+def _reduced_back(gradients: Any, _: Any, options: Options, process_set: Any) -> Tensors:
+    _check_linear("allreduce", options)
+    return _firsts(_now(_REDUCE, gradients, None, process_set, options))
+
+
+_REDUCE = _Verb("allreduce", _reduced, _reduced_back)
 
 
 def allreduce(
@@ -149,7 +226,7 @@ def allreduce(
     *,
     quorum: Policy | str = "full",
 ) -> torch.Tensor:
-    """The tensor combined over all ranks, in a new tensor. Collective.
+    """Return the tensor combined over all ranks, in a new tensor. Collective.
 
     Parameters
     ----------
@@ -165,18 +242,16 @@ def allreduce(
     compression : Compressor
         Of `Compression`.
     op : Average, Sum, Min, Max, Product or Adasum
-        Default: Average; of integers without what is behind the point. Of bool: Min, Max,
-        Product. Adasum, of floating point: what the ranks' tensors have in common counts once
+        Default: Average (truncated toward zero for integers). Of bool: Min, Max, Product. Adasum,
+        of floating point: what the ranks' tensors have in common counts once
         (`collectives/adasum.py`).
     prescale_factor, postscale_factor : float
-        Multiply what goes in and what comes out; integers in float64, without what is then behind
-        the point.
+        Multiply the contribution and the result; integers are multiplied in float64 and truncated.
     process_set : ProcessSet or None
         The ranks that make the call; None: all of them.
     quorum : policy or str
-        "full": all ranks. Others as in `partialcoll.Allreduce_init` ("solo", "majority", …): who
-        is late is in the next call of this name. Needs a name. Average divides by `size` all
-        the same.
+        "full": all ranks. Others as in `partialcoll.Allreduce_init` ("solo", "majority", …): a
+        late value is in the next call of this name. Needs a name. Average still divides by `size`.
 
     Raises
     ------
@@ -188,9 +263,8 @@ def allreduce(
         Before `init`.
     """
     factors = (prescale_factor, postscale_factor)
-    options = AllreduceOptions(average, op, *factors, process_set, quorum, compression)
-    result: torch.Tensor = _now(tensor, name, options)
-    return result
+    options = Options(average, op, *factors, compression, quorum)
+    return _now(_REDUCE, tensor, name, process_set, options)[0][0]
 
 
 def allreduce_(
@@ -204,10 +278,10 @@ def allreduce_(
     *,
     quorum: Policy | str = "full",
 ) -> torch.Tensor:
-    """`allreduce` in place; returns `tensor`. Collective."""
-    options = AllreduceOptions(average, op, prescale_factor, postscale_factor, process_set, quorum)
-    result: torch.Tensor = _now(tensor, name, options, in_place=True)
-    return result
+    """`allreduce` in place; return `tensor`. Collective."""
+    factors = (prescale_factor, postscale_factor)
+    options = Options(average, op, *factors, quorum=quorum, in_place=True)
+    return _now(_REDUCE, tensor, name, process_set, options)[0][0]
 
 
 def allreduce_async(
@@ -222,17 +296,17 @@ def allreduce_async(
     compression: Any = Compression.none,
     quorum: Policy | str = "full",
 ) -> Call:
-    """`allreduce` that goes on in the background; `synchronize` returns the result. Collective.
+    """Start an `allreduce` in the background; `synchronize` returns the result. Collective.
 
-    The tensor may be changed when it returns. Calls without a name are matched by their order,
+    The tensor may be changed when this returns. Calls without a name are matched by their order,
     calls with one by their name, whatever the order of names is on each rank: `poll` and
     `synchronize` tell when all ranks have made it. A name of which a call is under way on this rank
     is a ValueError. All ranks make a call asynchronous, or none does. With a quorum the first call
     of a name waits for all ranks, and one that finds the one before it under way waits for that.
     """
     factors = (prescale_factor, postscale_factor)
-    options = AllreduceOptions(average, op, *factors, process_set, quorum, compression)
-    return _begin(tensor, name, options)
+    options = Options(average, op, *factors, compression, quorum, later=True)
+    return _begin(_REDUCE, tensor, name, process_set, options)[0]
 
 
 def allreduce_async_(
@@ -246,17 +320,15 @@ def allreduce_async_(
     *,
     quorum: Policy | str = "full",
 ) -> Call:
-    """`allreduce` in place, in the background: leave `tensor` alone until `synchronize`.
+    """Start an `allreduce` in place, in the background: leave `tensor` alone until `synchronize`.
     Collective."""
-    options = AllreduceOptions(average, op, prescale_factor, postscale_factor, process_set, quorum)
-    return _begin(tensor, name, options, in_place=True)
-
-
-# Several tensors
+    factors = (prescale_factor, postscale_factor)
+    options = Options(average, op, *factors, quorum=quorum, in_place=True, later=True)
+    return _begin(_REDUCE, tensor, name, process_set, options)[0]
 
 
 def grouped_allreduce(
-    tensors: Sequence[torch.Tensor],
+    tensors: Tensors,
     average: bool | None = None,
     name: str | None = None,
     compression: Any = Compression.none,
@@ -267,13 +339,12 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """`allreduce` of several `tensors`, as one call. Collective."""
     factors = (prescale_factor, postscale_factor)
-    options = AllreduceOptions(average, op, *factors, process_set, compression=compression)
-    results: list[torch.Tensor] = _now(Several(tensors), name, options)
-    return results
+    options = Options(average, op, *factors, compression, several=True)
+    return _firsts(_now(_REDUCE, tensors, name, process_set, options))
 
 
 def grouped_allreduce_(
-    tensors: Sequence[torch.Tensor],
+    tensors: Tensors,
     average: bool | None = None,
     name: str | None = None,
     op: Reduction | None = None,
@@ -281,14 +352,14 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: OptionalSet = None,
 ) -> list[torch.Tensor]:
-    """`allreduce` of several `tensors`, as one call, in place; returns them. Collective."""
-    options = AllreduceOptions(average, op, prescale_factor, postscale_factor, process_set)
-    results: list[torch.Tensor] = _now(Several(tensors), name, options, in_place=True)
-    return results
+    """`allreduce` of several `tensors`, as one call, in place; return them. Collective."""
+    factors = (prescale_factor, postscale_factor)
+    options = Options(average, op, *factors, several=True, in_place=True)
+    return _firsts(_now(_REDUCE, tensors, name, process_set, options))
 
 
 def grouped_allreduce_async(
-    tensors: Sequence[torch.Tensor],
+    tensors: Tensors,
     average: bool | None = None,
     name: str | None = None,
     op: Reduction | None = None,
@@ -296,14 +367,15 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: OptionalSet = None,
 ) -> Call:
-    """`allreduce` of several `tensors`, as one call, that goes on in the background; see
+    """Start an `allreduce` of several `tensors`, as one call, in the background; see
     `allreduce_async`. Collective."""
-    options = AllreduceOptions(average, op, prescale_factor, postscale_factor, process_set)
-    return _begin(Several(tensors), name, options)
+    factors = (prescale_factor, postscale_factor)
+    options = Options(average, op, *factors, several=True, later=True)
+    return _begin(_REDUCE, tensors, name, process_set, options)[0]
 
 
 def grouped_allreduce_async_(
-    tensors: Sequence[torch.Tensor],
+    tensors: Tensors,
     average: bool | None = None,
     name: str | None = None,
     op: Reduction | None = None,
@@ -311,35 +383,30 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: OptionalSet = None,
 ) -> Call:
-    """`allreduce` of several `tensors`, as one call, in place and in the background: leave them
-    alone until `synchronize`. Collective."""
-    options = AllreduceOptions(average, op, prescale_factor, postscale_factor, process_set)
-    return _begin(Several(tensors), name, options, in_place=True)
+    """Start an `allreduce` of several `tensors`, as one call, in place and in the background: leave
+    them alone until `synchronize`. Collective."""
+    factors = (prescale_factor, postscale_factor)
+    options = Options(average, op, *factors, several=True, in_place=True, later=True)
+    return _begin(_REDUCE, tensors, name, process_set, options)[0]
 
 
 # Broadcast
 
 
-def _begin_broadcast(
-    tensor: Any,
-    root_rank: Any,
-    name: Any,
-    process_set: OptionalSet,
-    *,
-    in_place: bool = False,
-    later: bool = False,
-) -> Call:
-    """Begin it; a synchronous one is over when this returns."""
+def _sent_by_root(tensor: Any, options: Options, process_set: OptionalSet, _: int) -> _Part:
+    root = check_root(options.place, process_set)
+    wire.check_tensor(tensor, written=options.in_place, reduced=False)
+    output = tensor if options.in_place else tensor.detach().clone()
+    text = f"{wire.describe(tensor)} from rank {root}"
+    return _Part(text, lambda to, *_: transfer.broadcast(to, output, root), (), [output])
 
-    def prepare() -> Call:
-        check_name(name)
-        root = check_root(root_rank, process_set)
-        wire.check_tensor(tensor, written=in_place, reduced=False)
-        text = named(f"broadcast of {wire.describe(tensor)} from rank {root}", name)
-        output = tensor if in_place else tensor.detach().clone()
-        return Call(text, lambda to: transfer.broadcast(to, output, root), [output])
 
-    return calls_of(process_set, name if later else None).make(prepare, name, later)
+def _sent_back(gradients: Any, _: Any, options: Options, process_set: Any) -> Tensors:
+    mean = allreduce(gradients[0], process_set=process_set)
+    return [mean if rank() == options.place else torch.zeros_like(mean)]
+
+
+_BROADCAST = _Verb("broadcast", _sent_by_root, _sent_back)
 
 
 def broadcast(
@@ -348,7 +415,7 @@ def broadcast(
     name: str | None = None,
     process_set: OptionalSet = None,
 ) -> torch.Tensor:
-    """The root's tensor, bit for bit, in a new tensor on every rank. Collective.
+    """Return the root's tensor, bit for bit, in a new tensor on every rank. Collective.
 
     Parameters
     ----------
@@ -356,17 +423,11 @@ def broadcast(
         Of the same shape and dtype on all ranks (MismatchError). If it requires a gradient, so does
         the result: the root gets the mean of all ranks' gradients, as with Horovod.
     root_rank : int
-        Whose it is, by its number in the world; ValueError if it is not there.
+        The root's number in the world; ValueError if there is no such rank.
     name, process_set
         See `allreduce`.
     """
-    sent = result_of(_begin_broadcast(tensor, root_rank, name, process_set))
-
-    def back(gradients: Any) -> Any:
-        mean = allreduce(gradients[0], process_set=process_set)
-        return [mean if rank() == root_rank else torch.zeros_like(mean)]
-
-    return with_gradient([sent], back, [tensor])[0]
+    return _now(_BROADCAST, tensor, name, process_set, Options(place=root_rank))[0][0]
 
 
 def broadcast_(
@@ -375,8 +436,9 @@ def broadcast_(
     name: str | None = None,
     process_set: OptionalSet = None,
 ) -> torch.Tensor:
-    """`broadcast` in place; returns `tensor`. Collective."""
-    return result_of(_begin_broadcast(tensor, root_rank, name, process_set, in_place=True))
+    """`broadcast` in place; return `tensor`. Collective."""
+    options = Options(place=root_rank, in_place=True)
+    return _now(_BROADCAST, tensor, name, process_set, options)[0][0]
 
 
 def broadcast_async(
@@ -385,8 +447,9 @@ def broadcast_async(
     name: str | None = None,
     process_set: OptionalSet = None,
 ) -> Call:
-    """`broadcast` of `tensor` that goes on in the background; see `allreduce_async`. Collective."""
-    return _begin_broadcast(tensor, root_rank, name, process_set, later=True)
+    """Start a `broadcast` of `tensor` in the background; see `allreduce_async`. Collective."""
+    options = Options(place=root_rank, later=True)
+    return _begin(_BROADCAST, tensor, name, process_set, options)[0]
 
 
 def broadcast_async_(
@@ -395,127 +458,88 @@ def broadcast_async_(
     name: str | None = None,
     process_set: OptionalSet = None,
 ) -> Call:
-    """`broadcast` in place, in the background: leave `tensor` alone until `synchronize`.
+    """Start a `broadcast` in place, in the background: leave `tensor` alone until `synchronize`.
     Collective."""
-    return _begin_broadcast(tensor, root_rank, name, process_set, in_place=True, later=True)
+    options = Options(place=root_rank, in_place=True, later=True)
+    return _begin(_BROADCAST, tensor, name, process_set, options)[0]
 
 
-Tensors = Sequence[torch.Tensor]
-# What the ranks compare of a tensor, and how its data moves on a communicator: gets room for rows,
-# and puts what has come into a list.
-_RowsMove = Callable[["MPI.Intracomm", transfer.Rows, transfer.Found], Steps]
-_RowsPlan = Callable[[torch.Tensor, int], "tuple[str, _RowsMove]"]
+# Collectives that divide tensors along their first dimension. They are carried out in the order in
+# which they are made, on all ranks alike.
 
 
-def _rows(tensor: torch.Tensor) -> str:
-    return f"rows of {wire.name(tensor.dtype)} {tuple(tensor.shape[1:])}"
-
-
-def _check_rows(tensor: Any, reduced: bool) -> None:
+def _rows_of(tensor: Any, options: Options, reduced: bool = False) -> Any:
+    """Return what travels of a tensor that has rows, as `_compressed`."""
     wire.check_tensor(tensor, written=False, reduced=reduced)
     if tensor.dim() == 0:
         raise ValueError("tensor: expected a first dimension, got a scalar; use reshape(1)")
+    sent, finish = _compressed(tensor, options)
+    if finish is not None:
+        wire.check_tensor(sent, written=False, reduced=reduced)
+        if sent.dim() == 0:
+            raise ValueError("compression: expected a tensor with a first dimension, got a scalar")
+    return sent, finish
 
 
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+def _name_rows(tensor: torch.Tensor) -> str:
+    return f"rows of {wire.name(tensor.dtype)} {tuple(tensor.shape[1:])}"
 
 
-def _begin_rows(
-    what: str,
-    tensors: Any,
-    name: Any,
-    process_set: OptionalSet,
-    plan: _RowsPlan,
-    reduced: bool = False,
-    later: bool = True,
-    send: Callable[[torch.Tensor], torch.Tensor] = _as_it_is,
-) -> Call:
-    """Begin a call; a synchronous one is over when this returns. `send` returns what travels in
-    place of a tensor. The other ranks are told of whatever is raised for this rank's arguments."""
-    calls = calls_of(process_set, name if later else None)
-    several = isinstance(tensors, Several)
+def _gathered(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
+    sent, finish = _rows_of(tensor, options)
 
-    def prepare() -> Call:
-        check_name(name)
-        for one in all_of(tensors):
-            _check_rows(one, reduced)
-        sent = [send(one) for one in all_of(tensors)]
-        for one in sent:
-            _check_rows(one, reduced)
-        plans = [plan(one, calls.comm.size) for one in sent]
-        found: list[transfer.Found] = [[] for _ in plans]
+    def move(to: Handles, *room: Any) -> Steps:
+        return transfer.gather_rows(to.everybody, sent, *room)
 
-        def move(handles: Any) -> Steps:
-            parts = zip(plans, found)
-            return chain.from_iterable(
-                m(handles.everybody, call.side.rows, f) for (_, m), f in parts
-            )
-
-        text = f"{'grouped ' * several}{what} of {'; '.join(text for text, _ in plans)}"
-        call = Call(named(text, name), move, read=sent)
-        call.shown = lambda _: [parts[0] for parts in found] if several else found[0][0]
-        call.found = found
-        return call
-
-    return calls.make(prepare, name, later)
+    return _Part(_name_rows(sent), move, (sent,), [], finish)
 
 
-# Allgather
+def _gathered_back(gradients: Any, found: Any, _: Options, process_set: Any) -> Tensors:
+    means = grouped_allreduce(gradients, process_set=process_set)
+    own = calls_of(process_set).comm.rank
+    return [mean.split(rows.tolist())[own] for mean, (_, rows) in zip(means, found)]
 
 
-def _gather(one: torch.Tensor, ranks: int) -> tuple[str, _RowsMove]:
-    return _rows(one), lambda comm, *to: transfer.gather_rows(comm, one.detach(), *to)
+_GATHER = _Verb("allgather", _gathered, _gathered_back)
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: OptionalSet = None
+) -> torch.Tensor:
+    """Return all ranks' tensors, concatenated along the first dimension, on all ranks. Collective.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        Its first dimension may differ between ranks, dtype and the others must not
+        (MismatchError). ValueError for a scalar. If it requires a gradient, so does the result.
+    name, process_set
+        See `allreduce`.
+    """
+    return _now(_GATHER, tensor, name, process_set, Options())[0][0]
 
 
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: OptionalSet = None
 ) -> Call:
-    """`allgather` that goes on in the background: leave `tensor` alone until `synchronize`.
+    """Start an `allgather` in the background: leave `tensor` alone until `synchronize`.
     Collective."""
-    return _begin_rows("allgather", tensor, name, process_set, _gather)
-
-
-def grouped_allgather_async(
-    tensors: Tensors, name: str | None = None, process_set: OptionalSet = None
-) -> Call:
-    """`allgather` of several `tensors`, as one call, that goes on in the background; see
-    `allgather_async`. Collective."""
-    return _begin_rows("allgather", Several(tensors), name, process_set, _gather)
+    return _begin(_GATHER, tensor, name, process_set, Options(later=True))[0]
 
 
 def grouped_allgather(
     tensors: Tensors, name: str | None = None, process_set: OptionalSet = None
 ) -> list[torch.Tensor]:
     """`allgather` of several `tensors`, as one call. Collective."""
-    several = Several(tensors)
-    call = _begin_rows("allgather", several, name, process_set, _gather, later=False)
-
-    def back(gradients: Any) -> Any:
-        means = grouped_allreduce(gradients, process_set=process_set)
-        own = calls_of(process_set).comm.rank
-        return [mean.split(rows.tolist())[own] for mean, (_, rows) in zip(means, call.found)]
-
-    return with_gradient(result_of(call), back, several)
+    return _firsts(_now(_GATHER, tensors, name, process_set, Options(several=True)))
 
 
-def allgather(
-    tensor: torch.Tensor, name: str | None = None, process_set: OptionalSet = None
-) -> torch.Tensor:
-    """All ranks' tensors, one after the other along the first dimension, on all ranks. Collective.
-
-    Parameters
-    ----------
-    tensor : torch.Tensor
-        Its first dimension may differ between ranks, dtype and the others must not
-        (MismatchError). ValueError of a scalar. If it requires a gradient, so does the result.
-    name, process_set
-        See `allreduce`.
-    """
-    return grouped_allgather([tensor], name, process_set)[0]
-
-
-# Alltoall
+def grouped_allgather_async(
+    tensors: Tensors, name: str | None = None, process_set: OptionalSet = None
+) -> Call:
+    """Start an `allgather` of several `tensors`, as one call, in the background; see
+    `allgather_async`. Collective."""
+    return _begin(_GATHER, tensors, name, process_set, Options(several=True, later=True))[0]
 
 
 def _splits(tensor: torch.Tensor, splits: Any, ranks: int) -> list[int]:
@@ -537,37 +561,28 @@ def _splits(tensor: torch.Tensor, splits: Any, ranks: int) -> list[int]:
     return rows
 
 
-def _alltoall(
-    tensor: torch.Tensor, splits: Any, name: Any, process_set: OptionalSet, later: bool
-) -> Call:
-    def plan(one: torch.Tensor, ranks: int) -> tuple[str, _RowsMove]:
-        rows = _splits(one, splits, ranks)
-        return _rows(one), lambda comm, *to: transfer.exchange_rows(comm, one.detach(), rows, *to)
+def _exchanged(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
+    sent, _finish = _rows_of(tensor, options)
+    splits = options.place
+    rows = _splits(sent, splits, ranks)
 
-    call = _begin_rows("alltoall", tensor, name, process_set, plan, later=later)
-    like = (
-        splits
-        if isinstance(splits, torch.Tensor)
-        else torch.empty(0, dtype=torch.int32, device="cpu")
-    )
+    def move(to: Handles, *room: Any) -> Steps:
+        return transfer.exchange_rows(to.everybody, sent, rows, *room)
 
-    def both(_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        output, rows = call.found[0]
-        return output, rows.to(like.device, like.dtype)
+    def finish(found: Found) -> None:
+        if isinstance(splits, torch.Tensor):
+            found[1] = found[1].to(splits.device, splits.dtype)
+        else:
+            found[1] = found[1].to(torch.int32)
 
-    call.shown = both
-    return call
+    return _Part(_name_rows(sent), move, (sent,), [], finish)
 
 
-def alltoall_async(
-    tensor: torch.Tensor,
-    splits: Any = None,
-    name: str | None = None,
-    process_set: OptionalSet = None,
-) -> Call:
-    """`alltoall` of `tensor` that goes on in the background; `synchronize` returns both tensors.
-    Collective."""
-    return _alltoall(tensor, splits, name, process_set, later=True)
+def _exchanged_back(gradients: Any, found: Any, _: Options, process_set: Any) -> Tensors:
+    return [alltoall(gradients[0], found[0][1], None, process_set)[0]]
+
+
+_EXCHANGE = _Verb("alltoall", _exchanged, _exchanged_back)
 
 
 def alltoall(
@@ -576,53 +591,87 @@ def alltoall(
     name: str | None = None,
     process_set: OptionalSet = None,
 ) -> Any:
-    """Rows to each rank, and the rows that come from each, in the ranks' order. Collective.
+    """Send rows to each rank; return the rows from each, in the ranks' order. Collective.
 
     Parameters
     ----------
     tensor : torch.Tensor
         All but its first dimension the same on all ranks (MismatchError).
     splits : torch.Tensor or sequence of int, or None
-        How many rows go to which rank, in their order; None: as many to each.
+        The number of rows to each rank, in their order; None: the same number to each.
     name, process_set
         See `allreduce`.
 
-    Returns what has come; with `splits` also how many rows came from which rank, like `splits`.
-    ValueError if they do not go up (the others get MismatchError).
+    Returns the rows; with `splits` also the number of rows from each rank, like `splits`.
+    ValueError if the length is not the sum of the splits, or not divisible by the number of ranks
+    (the others get MismatchError).
     """
-    output, rows = result_of(_alltoall(tensor, splits, name, process_set, later=False))
-
-    def back(gradients: Any) -> Any:
-        return [alltoall(gradients[0], rows, None, process_set)[0]]
-
-    (output,) = with_gradient([output], back, [tensor])
+    output, rows = _now(_EXCHANGE, tensor, name, process_set, Options(place=splits))[0]
     return output if splits is None else (output, rows)
 
 
-# Reducescatter
-
-
-def _reducescatter(
-    tensors: Any,
-    name: Any,
-    op: Any,
-    process_set: OptionalSet,
-    before: Any,
-    after: Any,
-    later: bool = True,
-    send: Callable[[torch.Tensor], torch.Tensor] = _as_it_is,
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: OptionalSet = None,
 ) -> Call:
-    options = AllreduceOptions(op=op, prescale_factor=before, postscale_factor=after)
+    """Start an `alltoall` of `tensor` in the background; `synchronize` returns both tensors.
+    Collective."""
+    options = Options(place=splits, later=True)
+    call, _ = _begin(_EXCHANGE, tensor, name, process_set, options)
+    call.shown = lambda _: tuple(call.found[0])
+    return call
 
-    def plan(one: torch.Tensor, ranks: int) -> tuple[str, _RowsMove]:
-        if op is Adasum:
-            raise NotImplementedError("op: Adasum is of whole tensors; use Average or Sum")
-        form, words = options.form(one.dtype, ranks)
-        text = f"{wire.describe(one)}, {words}"
-        return text, lambda comm, *to: transfer.reduce_rows(comm, one, form, *to)
 
-    how: dict[str, Any] = {"reduced": True, "later": later, "send": send}
-    return _begin_rows("reducescatter", tensors, name, process_set, plan, **how)
+def _scattered(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
+    if options.op is Adasum:
+        raise NotImplementedError("op: Adasum is of whole tensors; use Average or Sum")
+    sent, finish = _rows_of(tensor, options, reduced=True)
+    form, words = options.form(sent.dtype, ranks)
+
+    def move(to: Handles, *room: Any) -> Steps:
+        return transfer.reduce_rows(to.everybody, sent, form, *room)
+
+    return _Part(f"{wire.describe(sent)}, {words}", move, (sent,), [], finish)
+
+
+def _scattered_back(gradients: Any, _: Any, options: Options, process_set: Any) -> Tensors:
+    _check_linear("reducescatter", options)
+    factor = options.prescale_factor * options.postscale_factor
+    if options.op is Sum:
+        factor *= calls_of(process_set).comm.size
+    scaled = [one * factor for one in gradients]
+    return _firsts(_now(_GATHER, scaled, None, process_set, options))
+
+
+_SCATTER = _Verb("reducescatter", _scattered, _scattered_back)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: Reduction = Average,
+    process_set: OptionalSet = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Combine the tensors of all ranks; return this rank's part of the rows. Collective.
+
+    The first ranks get one row more if the rows cannot be divided evenly.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        Of the same shape and dtype on all ranks (MismatchError); ValueError for a scalar.
+    name, compression, process_set, prescale_factor, postscale_factor
+        See `allreduce`.
+    op : Average, Sum, Min, Max or Product
+        See `allreduce`; NotImplementedError for Adasum.
+    """
+    options = Options(None, op, prescale_factor, postscale_factor, compression)
+    return _now(_SCATTER, tensor, name, process_set, options)[0][0]
 
 
 def reducescatter_async(
@@ -633,24 +682,10 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Call:
-    """`reducescatter` that goes on in the background: leave `tensor` alone until `synchronize`.
+    """Start a `reducescatter` in the background: leave `tensor` alone until `synchronize`.
     Collective."""
-    factors = (prescale_factor, postscale_factor)
-    return _reducescatter(tensor, name, op, process_set, *factors)
-
-
-def grouped_reducescatter_async(
-    tensors: Tensors,
-    name: str | None = None,
-    op: Reduction = Average,
-    process_set: OptionalSet = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Call:
-    """`reducescatter` of several `tensors`, as one call, that goes on in the background; see
-    `reducescatter_async`. Collective."""
-    factors = (prescale_factor, postscale_factor)
-    return _reducescatter(Several(tensors), name, op, process_set, *factors)
+    options = Options(None, op, prescale_factor, postscale_factor, later=True)
+    return _begin(_SCATTER, tensor, name, process_set, options)[0]
 
 
 def grouped_reducescatter(
@@ -663,55 +698,50 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """`reducescatter` of several `tensors`, as one call. Collective."""
-    sent, contexts = [], []
-
-    def send(one: torch.Tensor) -> torch.Tensor:
-        rounded, context = check_compression(compression).compress(one)
-        sent.append(rounded)
-        contexts.append(context)
-        return rounded
-
-    factors = (prescale_factor, postscale_factor)
-    several = Several(tensors)
-    call = _reducescatter(several, name, op, process_set, *factors, later=False, send=send)
-
-    def back(gradients: Any) -> Any:
-        check_linear("reducescatter", op)
-        ranks = calls_of(process_set).comm.size if op is Sum else 1
-        scaled = [one * (prescale_factor * postscale_factor * ranks) for one in gradients]
-        return grouped_allgather(scaled, None, process_set)
-
-    reduced = with_gradient(result_of(call), back, sent)
-    return [compression.decompress(one, context) for one, context in zip(reduced, contexts)]
+    options = Options(None, op, prescale_factor, postscale_factor, compression, several=True)
+    return _firsts(_now(_SCATTER, tensors, name, process_set, options))
 
 
-def reducescatter(
-    tensor: torch.Tensor,
+def grouped_reducescatter_async(
+    tensors: Tensors,
     name: str | None = None,
-    compression: Any = Compression.none,
     op: Reduction = Average,
     process_set: OptionalSet = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> torch.Tensor:
-    """The tensors of all ranks combined, of which each rank gets a part of the rows. Collective.
-
-    The first ranks get one row more if they do not go up.
-
-    Parameters
-    ----------
-    tensor : torch.Tensor
-        Of the same shape and dtype on all ranks (MismatchError); ValueError of a scalar.
-    name, compression, process_set, prescale_factor, postscale_factor
-        See `allreduce`.
-    op : Average, Sum, Min, Max or Product
-        See `allreduce`; NotImplementedError of Adasum.
-    """
-    factors = (prescale_factor, postscale_factor)
-    return grouped_reducescatter([tensor], name, compression, op, process_set, *factors)[0]
+) -> Call:
+    """Start a `reducescatter` of several `tensors`, as one call, in the background; see
+    `reducescatter_async`. Collective."""
+    options = Options(None, op, prescale_factor, postscale_factor, several=True, later=True)
+    return _begin(_SCATTER, tensors, name, process_set, options)[0]
 
 
 # Sparse tensors
+
+
+def _added_up(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
+    op = options.op
+    if not any(op is one for one in (Average, Sum)):
+        raise ValueError(f"op: expected Average or Sum, got {op!r}")
+    checks.instance("tensor", tensor, torch.Tensor, "a sparse torch.Tensor")
+    if tensor.layout != torch.sparse_coo:
+        raise TypeError(f"tensor: expected a sparse COO tensor, got {tensor.layout}")
+    sent = [tensor._indices().t().contiguous().detach(), tensor._values().detach()]
+
+    def move(to: Handles, *room: Any) -> Iterator[Any]:
+        return chain.from_iterable(transfer.gather_rows(to.everybody, one, *room) for one in sent)
+
+    def finish(found: Found) -> None:
+        places, _, values, _ = found
+        if op is Average:
+            values = values / ranks
+        found[:] = [torch.sparse_coo_tensor(places.t(), values, tensor.shape)]
+
+    text = f"{wire.name(tensor.dtype)} {tuple(tensor.shape)}, {tensor.sparse_dim()} of them sparse"
+    return _Part(f"{text}, {op.name}", move, sent, [], finish)
+
+
+_SPARSE = _Verb("sparse allreduce", _added_up, _reduced_back)  # has no gradient: it is asynchronous
 
 
 def sparse_allreduce_async(
@@ -720,53 +750,22 @@ def sparse_allreduce_async(
     op: Reduction = Average,
     process_set: OptionalSet = None,
 ) -> Callable[[], torch.Tensor]:
-    """The ranks' sparse tensors added up, with an entry for each of a rank's; call what is returned
-    for it. Collective.
+    """Start to add up the ranks' sparse tensors; return a function that waits for the sum, which
+    has the entries of all ranks. Collective.
 
     Parameters
     ----------
     tensor : torch.Tensor
-        Sparse (COO), of the same shape and dtype on all ranks. TypeError of others.
+        Sparse (COO), of the same shape and dtype on all ranks. TypeError for others.
     op : Average or Sum
-        ValueError of others.
+        ValueError for others.
     name, process_set
         See `allreduce`.
     """
-    calls = calls_of(process_set, name)
-
-    def prepare() -> Call:
-        check_name(name)
-        if not any(op is one for one in (Average, Sum)):
-            raise ValueError(f"op: expected Average or Sum, got {op!r}")
-        checks.instance("tensor", tensor, torch.Tensor, "a sparse torch.Tensor")
-        if tensor.layout != torch.sparse_coo:
-            raise TypeError(f"tensor: expected a sparse COO tensor, got {tensor.layout}")
-        parts = [tensor._indices().t().contiguous(), tensor._values()]
-        found: list[transfer.Found] = [[] for _ in parts]
-
-        def move(handles: Any) -> Steps:
-            gathered = (
-                transfer.gather_rows(handles.everybody, part.detach(), call.side.rows, rows)
-                for part, rows in zip(parts, found)
-            )
-            return chain.from_iterable(gathered)
-
-        text = f"sparse allreduce of {wire.name(tensor.dtype)} {tuple(tensor.shape)}"
-        text += f", {tensor.sparse_dim()} of them sparse, {op.name}"
-        call = Call(named(text, name), move, read=parts)
-        call.found = found
-        return call
-
-    call = calls.make(prepare, name, later=True)
-
-    def wait() -> torch.Tensor:
-        call.wait()
-        (places, _), (values, _) = call.found
-        if op is Average:
-            values = values / calls.comm.size
-        return torch.sparse_coo_tensor(places.t(), values, tensor.shape)
-
-    return wait
+    verb = _Verb("sparse allreduce", _added_up, _reduced_back)
+    return partial(
+        result_of, _begin(verb, tensor, name, process_set, Options(op=op, later=True))[0]
+    )
 
 
 # Calls under way, barriers, the end of an epoch, the timeline
