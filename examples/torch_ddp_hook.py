@@ -37,8 +37,7 @@ def main(folder):
         torch.nn.Linear(5, 64), torch.nn.BatchNorm1d(64), torch.nn.Tanh(), torch.nn.Linear(64, 1)
     )
     ddp = DistributedDataParallel(model, broadcast_buffers=False)  # each rank has its own
-    state = pct.PartialState(quorum="solo")
-    ddp.register_comm_hook(state, pct.partial_allreduce_hook)
+    state = pct.PartialState(ddp, quorum="solo")
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=0.01)
 
     for epoch in range(EPOCHS):

@@ -94,9 +94,7 @@ class Hooked(DDP):
         import partialcoll.torch as pct
 
         super().__init__(model, comm)
-        self.state = pct.PartialState(quorum) if quorum else None
-        if self.state:
-            self.model.register_comm_hook(self.state, pct.partial_allreduce_hook)
+        self.state = pct.PartialState(self.model, quorum) if quorum else None
 
     def step(self, x: Any, y: Any, late_s: float = 0.0) -> None:
         import torch

@@ -44,8 +44,7 @@ class Partial(TrainerCallback):
     """Registers the hook with what the Trainer has made of its model."""
 
     def on_train_begin(self, arguments, state, control, **more):
-        self.rounds = pct.PartialState(options.quorum)
-        trainer.model_wrapped.register_comm_hook(self.rounds, pct.partial_allreduce_hook)
+        self.rounds = pct.PartialState(trainer.model_wrapped, options.quorum)
 
     def on_epoch_end(self, arguments, state, control, optimizer=None, **more):
         self.rounds.join(optimizer)  # before evaluation and checkpoints: nothing is late then

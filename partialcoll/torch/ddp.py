@@ -41,44 +41,19 @@ from .strategies import Eager
 DDP = torch.nn.parallel.DistributedDataParallel
 
 
-def _all_ddp() -> list[Any]:
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), DDP)]
-
-
 def warn_if_wrapped(parameters: Named) -> None:
     """A DDP object with some of these does what their optimizer is to do."""
     if not (dist.is_available() and dist.is_initialized()):
         return
     mine = {id(parameter) for _, parameter in parameters}
-    if any(id(parameter) in mine for model in _all_ddp() for parameter in model.parameters()):
+    models = [thing for thing in gc.get_objects() if issubclass(type(thing), DDP)]
+    if any(id(parameter) in mine for model in models for parameter in model.parameters()):
         warnings.warn(
             "DistributedOptimizer: its model is in a DistributedDataParallel, which averages the "
             "gradients as well, and waits for all ranks in each backward pass; train with the "
-            "module inside, or with a plain optimizer and pct.partial_allreduce_hook",
+            "module inside, or with a plain optimizer and pct.PartialState",
             stacklevel=4,
         )
-
-
-def _find_ddp(state: Any) -> Any:
-    """The one DDP object that has this state in its hooks. StateError if there is no such."""
-    found = [model for model in _all_ddp() if _holds(model, state)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise StateError(
-            f"PartialState: it is registered with {len(found)} DistributedDataParallel objects; "
-            "each needs one of its own"
-        )
-    raise StateError(
-        "PartialState: no DistributedDataParallel object with it was found; call "
-        "state.attach(ddp) after ddp.register_comm_hook(state, pct.partial_allreduce_hook)"
-    )
-
-
-def _holds(ddp: Any, state: Any) -> bool:
-    """Is the state in the hooks of this DDP object?"""
-    hooks = vars(ddp).get("_comm_hooks", ())
-    return any(other is state for _, other in hooks)
 
 
 def _check_strategy(strategy: Eager) -> None:
@@ -263,18 +238,18 @@ class _Failure:
             raise error
 
 
-_REGISTER = "ddp.register_comm_hook(pct.PartialState(), pct.partial_allreduce_hook)"
-
-
 class PartialState:
-    """The state to register with `partial_allreduce_hook`: one round of a partial allreduce for
-    each backward pass that DDP would synchronize. Make it after `init`, one for each DDP object.
+    """Average the gradients of `ddp` by a partial allreduce: one round for each backward pass that
+    DDP would synchronize. Make it after `init`, one for each DDP object.
 
     >>> ddp = DistributedDataParallel(model, broadcast_buffers=False)
-    >>> ddp.register_comm_hook(pct.PartialState(quorum="solo"), pct.partial_allreduce_hook)
+    >>> state = pct.PartialState(ddp, quorum="solo")
 
     Parameters
     ----------
+    ddp : torch.nn.parallel.DistributedDataParallel
+        Registers `partial_allreduce_hook` there. ValueError or TypeError for options of DDP that
+        would make every step wait for all ranks.
     quorum, history, linger, deadline, max_staleness, algorithm, domain, progress, seed, on_failure
         The `options`, as of `Eager`. The t-th such backward pass gets round t; what else `Eager`
         has, ``deliver="all"`` and `clip_norm`, DDP has no place for: `DistributedOptimizer` does.
@@ -292,6 +267,7 @@ class PartialState:
 
     def __init__(
         self,
+        ddp: Any,
         quorum: Any = Eager.quorum,
         *,
         average_every: int | None = None,
@@ -304,7 +280,8 @@ class PartialState:
         self._every = average_every
         self._comm = world.comm()
         self._own: Any = None  # a duplicate of it, since shutdown() may come before close()
-        self._ddp: Any = lambda: None  # a weak reference; DDP's reducer has us, out of gc's sight
+        _check_ddp(ddp, self._comm)
+        self._ddp = weakref.ref(ddp)  # DDP's reducer holds this state, invisibly to the collector
         self._module: Any = None
         self._rounds: Replicated | None = None  # made in the first step
         self._total: GlobalSum | None = None
@@ -318,6 +295,7 @@ class PartialState:
         self._loaded: dict[str, Any] | None = None  # a checkpoint for the rounds to come
         self._failure = _Failure()
         self._closed = False
+        ddp.register_comm_hook(self, partial_allreduce_hook)
 
     def __repr__(self) -> str:
         return f"PartialState({self._strategy!r}, average_every={self._every})"
@@ -407,25 +385,11 @@ class PartialState:
 
     # Beginning
 
-    def attach(self, ddp: Any) -> None:
-        """Tell with which DDP object, `ddp`, it is registered, after `register_comm_hook`. Local.
-
-        Not needed: the first step looks for it. But what is refused (`find_unused_parameters`,
-        `broadcast_buffers` for a model with buffers, ...) is refused here at once: ValueError.
-        """
-        _check_ddp(ddp, self._comm)
-        if not _holds(ddp, self):
-            raise StateError(
-                "attach: this state is not registered there; call "
-                "ddp.register_comm_hook(state, pct.partial_allreduce_hook) before"
-            )
-        if self._ddp() not in (None, ddp):
-            raise StateError("attach: it belongs to another DistributedDataParallel already")
-        self._ddp = weakref.ref(ddp)
-
     def _the_ddp(self) -> Any:
         ddp = self._ddp()
-        return _find_ddp(self) if ddp is None else ddp
+        if ddp is None:
+            raise StateError("PartialState: its DistributedDataParallel object is gone")
+        return ddp
 
     def _set_up(self, seen: list[torch.Tensor] | None) -> None:
         """The handle, and everything that must be the same on all ranks. Collective."""
@@ -451,7 +415,7 @@ class PartialState:
         rounds = Replicated(own, named, self._strategy, float, prints, self._update)
         if saved is not None:
             self._resume(saved, rounds)
-        self._ddp, self._module = weakref.ref(ddp), ddp.module
+        self._module = ddp.module
         self._named, self._rounds, self._own = named, rounds, own
         self._places = {id(parameter): i for i, (_, parameter) in enumerate(named)}
 
@@ -649,15 +613,13 @@ class PartialState:
 def partial_allreduce_hook(state: PartialState, bucket: Any) -> Any:
     """A DDP communication hook: gradients go by a partial allreduce, one round for each step.
 
-    >>> ddp.register_comm_hook(pct.PartialState(quorum="solo"), pct.partial_allreduce_hook)
-
-    DDP gives the registered `state`, a `PartialState`, and each `bucket`, which is copied when it
-    is ready; the round takes place with the last one. The futures are
-    always completed: with the round's sum divided by the number of ranks, or, if that
-    failed, with the local gradient, and then backward() raises the error when DDP has finished.
-    TypeError, on this rank alone, if it was registered with something else than a `PartialState`.
+    A `PartialState` registers it. DDP gives it this `state`, and each `bucket`, which is copied
+    when it is ready; the round takes place with the last one. The futures are always completed:
+    with the round's sum divided by the number of ranks, or, if that failed, with the local
+    gradient, and then backward() raises the error when DDP has finished. TypeError, on this rank
+    alone, for a state that is not a `PartialState`.
     """
-    checks.instance("state", state, PartialState, f"a PartialState() ({_REGISTER})")
+    checks.instance("state", state, PartialState, "a PartialState")
     return state._take(bucket)
 
 

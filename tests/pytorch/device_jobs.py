@@ -308,8 +308,7 @@ def ddp_hook():
         torch.manual_seed(3)
         net = Net(torch.float32).to(where)
         ddp = torch.nn.parallel.DistributedDataParallel(net, broadcast_buffers=False)
-        state = pct.PartialState(quorum=quorum)
-        ddp.register_comm_hook(state, pct.partial_allreduce_hook)
+        state = pct.PartialState(ddp, quorum=quorum)
         sgd = torch.optim.SGD(ddp.parameters(), lr=0.5, momentum=0.5)
         ddp.module.forward = lambda step: loss(net, step)
         for step in range(4):

@@ -79,8 +79,7 @@ def test_the_backend_and_the_hook(run):
     pct.init()
     dist.init_process_group("partialcoll")
     model = DDP(torch.nn.Linear(4, 4))
-    state = pct.PartialState(quorum="solo")
-    model.register_comm_hook(state, pct.partial_allreduce_hook)
+    state = pct.PartialState(model, quorum="solo")
 
     def backward():
         model(torch.ones(2, 4)).square().mean().backward()

@@ -97,12 +97,10 @@ def mean_over_ranks(comm, model, step):
     return {name: sum(one[name] for one in total) / comm.size for name in total[0]}
 
 
-def hooked(model, quorum="full", state=None, hook=pct.partial_allreduce_hook, **options):
+def hooked(model, quorum="full", **options):
     own = {name: options.pop(name) for name in ("average_every", "history") if name in options}
     ddp = DistributedDataParallel(model, **options)
-    state = pct.PartialState(quorum, **own) if state is None else state
-    ddp.register_comm_hook(state, hook)
-    return ddp, state
+    return ddp, pct.PartialState(ddp, quorum, **own)
 
 
 def sgd(model, lr=1.0):
@@ -148,16 +146,17 @@ def close_but_rounded(ours, theirs):
 
 @pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True}])
 @pytest.mark.parametrize("cap", [25, SMALL])
-def test_full_is_allreduce(comm, options, cap):
+def test_full_is_allreduce(comm, monkeypatch, options, cap):
     """The exact mean, before and after the buckets are rebuilt, and what DDP gives on its own."""
-    seen = []
+    seen, take = [], pct.PartialState._take
 
-    def hook(state, bucket):
+    def took(state, bucket):
         order = tuple(map(id, bucket.parameters()))
         seen.append((bucket.index(), bucket.is_last(), order))
-        return pct.partial_allreduce_hook(state, bucket)
+        return take(state, bucket)
 
-    ddp, state = hooked(Tensors(), hook=hook, bucket_cap_mb=cap, **options)
+    monkeypatch.setattr(pct.PartialState, "_take", took)
+    ddp, state = hooked(Tensors(), bucket_cap_mb=cap, **options)
     plain = DistributedDataParallel(Tensors(), bucket_cap_mb=cap, **options)
     ours, theirs = sgd(ddp.module), sgd(plain.module)
     for step in range(5):
@@ -351,47 +350,46 @@ def test_two_models_in_one_loop(comm):
 # What goes wrong
 
 
-def test_find_unused_parameters_is_refused(comm):
-    ddp, state = hooked(Line(), find_unused_parameters=True)
-    with pytest.raises(ValueError, match="find_unused_parameters=False"):
-        state.attach(ddp)
-    for _ in range(2):  # DDP goes on: nothing was left unfinished
-        ddp.zero_grad()
-        with pytest.raises(ValueError, match="static_graph=True"):
-            ddp(3.0 + comm.rank).backward()
-        assert (ddp.module.a.grad == 3.0 + comm.rank).all()  # the local one
-    state.close()
-
-
-def test_broadcast_buffers_is_refused(comm):
+def test_what_makes_every_step_wait_is_refused(comm):
+    """And DDP goes on without a hook."""
+    ddp = DistributedDataParallel(Line(), find_unused_parameters=True)
+    with pytest.raises(ValueError, match=r"find_unused_parameters=False.*static_graph=True"):
+        pct.PartialState(ddp)
+    ddp(3.0 + comm.rank).backward()
+    assert (ddp.module.a.grad == 3.0 + (comm.size - 1) / 2).all()
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
-    ddp, state = hooked(model)
     with pytest.raises(ValueError, match="broadcast_buffers=False"):
-        ddp(torch.randn(4, 3)).sum().backward()
-    state.close()
+        hooked(model)
     ddp, state = hooked(model, broadcast_buffers=False)
-    state.attach(ddp)
     ddp(torch.randn(4, 3)).sum().backward()
     assert state.round == 1
     state.close()
 
 
-def test_other_things_are_refused_in_attach(comm):
+def test_other_things_are_refused(comm):
     ddp, state = hooked(Line())
     with pytest.raises(TypeError, match="DistributedDataParallel"):
-        state.attach(ddp.module)
-    with pytest.raises(pc.StateError, match="register_comm_hook"):
-        pct.PartialState().attach(ddp)
-    embedding = torch.nn.Embedding(5, 3, sparse=True)
-    other, sparse = hooked(embedding)
+        pct.PartialState(ddp.module)
     with pytest.raises(TypeError, match="sparse"):
-        sparse.attach(other)
-    with pytest.raises(TypeError, match="sparse"):
-        other(torch.tensor([1, 2])).sum().backward()
-    second, _ = hooked(Line(), state=state)
-    with pytest.raises(pc.StateError, match="registered with 2"):
-        second(1.0).backward()
-    sparse.close()
+        hooked(torch.nn.Embedding(5, 3, sparse=True))
+    with pytest.raises(RuntimeError, match="only be called once"):
+        pct.PartialState(ddp)
+    ddp(1.0).backward()
+    assert state.round == 1
+    state.close()
+
+
+def test_ddp_that_joins_is_refused_in_the_first_step(comm):
+    """DDP goes on with its local gradient: nothing is left unfinished."""
+    ddp, state = hooked(Line())
+    for _ in range(2):
+        ddp.zero_grad()
+        loss = ddp(3.0 + comm.rank)
+        ddp._join_config = ddp._join_config._replace(enable=True)  # as within ddp.join()
+        with pytest.raises(ValueError, match=r"state\.join\(\)"):
+            loss.backward()
+        ddp._join_config = ddp._join_config._replace(enable=False)
+        assert (ddp.module.a.grad == 3.0 + comm.rank).all()
     state.close()
 
 
@@ -399,7 +397,7 @@ def test_other_things_are_refused_in_attach(comm):
 def test_a_hook_without_its_state(comm, state):
     model = DistributedDataParallel(torch.nn.Linear(2, 2))
     model.register_comm_hook(state, pct.partial_allreduce_hook)
-    with pytest.raises(TypeError, match=r"state: expected a PartialState\(\) .*register_comm_hook"):
+    with pytest.raises(TypeError, match="state: expected a PartialState, got"):
         model(torch.ones(1, 2)).sum().backward()
 
 
@@ -415,29 +413,33 @@ def test_ranks_that_differ(comm):
 
 
 def test_bad_arguments(comm, monkeypatch):
+    ddp, state = hooked(Line())
     with pytest.raises(ValueError, match="deliver: expected 'one'"):
-        pct.PartialState("solo", deliver="all")
+        pct.PartialState(ddp, "solo", deliver="all")
     with pytest.raises(ValueError, match=r"clip_norm: expected None, got 1\.0"):
-        pct.PartialState("solo", clip_norm=1.0)
+        pct.PartialState(ddp, "solo", clip_norm=1.0)
     with pytest.raises(
         ValueError, match="average_every: expected a number of rounds of at least 1, got 0"
     ):
-        pct.PartialState(average_every=0)
+        pct.PartialState(ddp, average_every=0)
     for wrong in (True, 2.5, "3"):
         with pytest.raises(TypeError, match="average_every: expected a number"):
-            pct.PartialState(average_every=wrong)
+            pct.PartialState(ddp, average_every=wrong)
     with pytest.raises(ValueError, match="quorum"):
-        pct.PartialState("most")
+        pct.PartialState(ddp, "most")
     with pytest.raises(TypeError, match="step: expected an optimizer"):
-        pct.PartialState().join(3)
+        state.join(3)
     for forbidden in (copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="cannot be copied or pickled"):
-            forbidden(pct.PartialState())
-    with pytest.raises(pc.StateError, match=r"state\.attach\(ddp\)"):
-        pct.PartialState().join()
+            forbidden(state)
+    del ddp
+    gc.collect()
+    with pytest.raises(pc.StateError, match="object is gone"):
+        state.join()
+    ddp = DistributedDataParallel(Line())
     monkeypatch.setattr("partialcoll.torch.world._world", None)
     with pytest.raises(pc.StateError, match="init"):
-        pct.PartialState()
+        pct.PartialState(ddp)
 
 
 @pytest.mark.parametrize("times", [1, 2])
