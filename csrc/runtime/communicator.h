@@ -119,6 +119,8 @@ struct communicator {
     struct outage *outage;
     struct recovery *recovery;
     struct waiting *parting;   /* The last barrier (process.h), or NULL. */
+    bool parts;                /* This rank has begun to part. */
+    bool late;                 /* All ranks part, and end it in MPI_Finalize. */
     struct communicator *next; /* In a list of process.c or recovery.c. */
 
     /* The first failure of the transport or the protocol; final. */

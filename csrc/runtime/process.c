@@ -109,13 +109,25 @@ static void process_remove_communicator(struct process *r, struct communicator *
     lock_release(&r->mutex);
 }
 
-/* Driver: begin a barrier. After it no rank asks who is missing, and nothing is under way. */
-static void process_begin_parting(struct communicator *c)
+/* Driver: begin to part (process.h). `waits`: this thread waits for the other ranks next. */
+static void process_begin_parting(struct communicator *c, bool waits)
 {
-    uint64_t nothing = 0;
+    uint64_t late = !waits;
+    if (c->parts)
+        return;
+    c->parts = true;
     recovery_begin_parting(c);
-    if (agree_begin(c, AGREE_MAX, &nothing, 1, &c->parting) != PCOLL_OK)
+    if (agree_begin(c, AGREE_MAX, &late, 1, &c->parting) != PCOLL_OK)
         c->parting = NULL;
+}
+
+/* Wait until all ranks part. */
+static void process_await_parting(struct communicator *c, bool waits)
+{
+    uint64_t late = !waits;
+    bool all = c->parting && agree_end(c->parting, &late) == PCOLL_OK;
+    recovery_await_parting(c, all, &late);
+    c->late = late;
 }
 
 /* Driver: all ranks have parted, or never will. The communicator is a shell now. */
@@ -129,29 +141,30 @@ static void process_end_communicator(struct process *r, struct communicator *c,
     communicator_end_transport(c);
 }
 
-static void process_await_parting(struct process *r, struct communicator *c)
+static void process_finish_parting(struct process *r, struct communicator *c)
 {
-    uint64_t nothing;
-    bool begun = c->parting;
-    int rc = begun ? agree_end(c->parting, &nothing) : communicator_check(c);
-    bool usable = recovery_part(c, begun && rc == PCOLL_OK);
+    bool usable = recovery_part(c);
     progress_lock(r->progress);
     process_end_communicator(r, c, usable);
     progress_unlock(r->progress);
     recovery_detach(c);
 }
 
-/* Driver: begin to part if the communicator has no use any more, and return whether it has none.
- * The driver reclaims it later, unless the caller waits. */
+static bool process_ends_by_driver(const struct communicator *c)
+{
+    return !c->recovery && !c->spent;
+}
+
+/* Driver: begin to part if the communicator has no use any more, and return whether it has none. */
 static bool process_retire_communicator(struct process *r, struct communicator *c,
                                         bool waits)
 {
     if (!c->abandoned || c->handles)
         return false;
-    process_remove_communicator(r, c);
-    process_begin_parting(c);
-    if (!waits) {
+    process_begin_parting(c, waits);
+    if (process_ends_by_driver(c)) {
         struct communicator **end = &r->parting;
+        process_remove_communicator(r, c);
         while (*end)
             end = &(*end)->next;
         c->next = NULL;
@@ -174,11 +187,13 @@ static void process_release(struct communicator *c)
     progress_lock(r->progress);
     CHECK(c->handles > 0);
     c->handles--;
-    bool waits = c->recovery || c->spent;
-    bool ends = process_retire_communicator(r, c, waits);
+    bool waits = process_retire_communicator(r, c, true) && !process_ends_by_driver(c);
     progress_unlock(r->progress);
-    if (ends && waits) {
-        process_await_parting(r, c);
+    if (waits)
+        process_await_parting(c, true);
+    if (waits && !c->late) {
+        process_remove_communicator(r, c);
+        process_finish_parting(r, c);
         communicator_destroy(&c);
     }
 }
@@ -316,13 +331,12 @@ static void user_object_forget(struct user_object *o)
 /* Free the inside if the object has closed, or never will. This thread is inside the outage, so
  * no recovery begins meanwhile. Return false if one has been before: the object that has closed
  * has a successor that has not. */
-static bool user_object_dispose_closed(struct user_object *o, bool forget)
+static bool user_object_dispose_closed(struct user_object *o)
 {
     struct progress *p = o->communicator->progress;
     if (!user_object_is_closed(o))
         return false;
-    if (forget)
-        user_object_forget(o);
+    user_object_forget(o);
     progress_lock(p);
     bool healthy = user_object_unregister(o);
     progress_unlock(p);
@@ -355,7 +369,7 @@ int user_object_end(struct user_object *o, int64_t timeout_us, bool *over)
             return user_object_leave(o, PCOLL_EAGAIN);
         process_hold(c);
         outage_enter(c->outage); /* This may have to wait for a recovery. */
-        *over = user_object_dispose_closed(o, true);
+        *over = user_object_dispose_closed(o);
         rc = communicator_check(c);
         outage_leave(c->outage);
         process_release(c);
@@ -394,21 +408,6 @@ static void user_object_explain(void *arg, char *text, size_t capacity)
         o->kind->explain(o, text + used, capacity - used);
 }
 
-/* End it in MPI_Finalize. The application still has the shell and may free it later. */
-static void user_object_finalize(struct user_object *o)
-{
-    struct communicator *c = o->communicator;
-    for (bool over = false; !over;) {
-        progress_wait_or_warn(c->progress, c->transport->rank, user_object_is_closed, o,
-                              user_object_explain);
-        outage_enter(c->outage);
-        over = user_object_dispose_closed(o, false);
-        outage_leave(c->outage);
-    }
-    if (o->retired)
-        o->retired(o);
-}
-
 /* Driver: free the retired objects that have closed, and the communicators whose ranks have
  * parted. */
 static int process_reclaim(struct progress_source *source)
@@ -428,7 +427,7 @@ static int process_reclaim(struct progress_source *source)
     }
     for (struct communicator **at = &r->parting, *c; (c = *at);) {
         uint64_t nothing;
-        if ((c->parting && !agree_is_over(c->parting)) || c->spent) {
+        if (c->parting && !agree_is_over(c->parting)) {
             at = &c->next;
             continue;
         }
@@ -440,30 +439,65 @@ static int process_reclaim(struct progress_source *source)
     return 0;
 }
 
-/* MPI_Finalize has begun: end what the application has left. What is collective is begun on all
- * communicators before this thread waits for any: their order differs between ranks. */
+static bool user_object_any_closed(void *first)
+{
+    const struct user_object *o = first;
+    while (o && !user_object_is_closed((void *)o))
+        o = o->next;
+    return o;
+}
+
+/* Wait until an object has closed, and free all that have. The application still has the shells
+ * and may free them later. */
+static void user_object_finalize_some(struct progress *p, uint32_t rank)
+{
+    struct user_object *o = user_object_first(), *next;
+    progress_wait_or_warn(p, rank, user_object_any_closed, o, user_object_explain);
+    for (; o; o = next) {
+        struct outage *outage = o->communicator->outage;
+        next = o->next;
+        if (!user_object_is_closed(o))
+            continue;
+        outage_enter(outage);
+        bool over = user_object_dispose_closed(o);
+        outage_leave(outage);
+        if (over && o->retired)
+            o->retired(o);
+    }
+}
+
+/* MPI_Finalize has begun: end what the application has left. Everything that is collective begins
+ * as soon as it can, on all communicators, before this thread waits for any: the order of the
+ * communicators differs between ranks, and another rank may wait for any of them in a free. */
 static void process_end(void *state)
 {
     struct process *r = state;
     struct communicator *c;
+    uint32_t rank, ranks;
+    mpi_world(&rank, &ranks);
     progress_remove(r->progress, &r->reclaim);
     for (struct user_object *o = user_object_first(); o; o = o->next)
         user_object_begin_close(o);
-    for (struct user_object *o = user_object_first(), *next; o; o = next) {
-        next = o->next;
-        user_object_finalize(o);
+    for (bool more = true; more;) {
+        progress_lock(r->progress);
+        for (c = r->communicators; c; c = c->next)
+            if (!c->handles)
+                process_begin_parting(c, false);
+        progress_unlock(r->progress);
+        more = user_object_first();
+        if (more)
+            user_object_finalize_some(r->progress, rank);
     }
-    progress_lock(r->progress);
-    for (c = r->communicators; c; c = c->next)
-        process_begin_parting(c);
-    progress_unlock(r->progress);
     while ((c = r->communicators)) {
         r->communicators = c->next;
-        process_await_parting(r, c);
+        if (!c->late)
+            process_await_parting(c, false);
+        process_finish_parting(r, c);
     }
     while ((c = r->parting)) {
         r->parting = c->next;
-        process_await_parting(r, c);
+        process_await_parting(c, false);
+        process_finish_parting(r, c);
     }
     watch_destroy(&r->watch);
     progress_destroy(&r->progress);

@@ -23,10 +23,17 @@
  * A rank holds what it has retired until the slowest rank has retired it, too. MPI_Finalize
  * ends what is left, on all ranks: it begins everything before it waits for anything.
  *
- * The driver does not reclaim communicators that recover (recovery.h), since their ranks part by a
- * blocking agreement, nor communicators on which gossip buffers have left windows: freeing a window
- * is a barrier, and ranks without an agent may not drive meanwhile. The thread that frees the
- * last object or the MPI_Comm waits there. If that was the driver, MPI_Finalize ends them.
+ * The driver does not end communicators that recover (recovery.h), nor those on which gossip
+ * buffers or groups have left windows. After the barrier their ranks agree once more, or free
+ * windows, and these steps block until all ranks take them. Ranks that take them on several
+ * communicators in different orders would wait for each other for ever. So the barrier also
+ * decides when to take them: each rank says whether a thread of it waits, in the free of the last
+ * object or of the MPI_Comm. If all ranks wait, each takes the steps at once, and that thread
+ * waits for nothing else meanwhile. Otherwise some rank has left the communicator to MPI_Finalize,
+ * and may wait there for other communicators: all ranks take the steps in MPI_Finalize, after
+ * their last object has closed, on one communicator after the other, the youngest first. Threads
+ * that wait return after the barrier. It completes, since each rank begins it when its
+ * own last object has ended, also in MPI_Finalize.
  */
 #ifndef PCOLL_RUNTIME_PROCESS_H
 #define PCOLL_RUNTIME_PROCESS_H

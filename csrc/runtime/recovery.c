@@ -346,16 +346,19 @@ void recovery_begin_parting(struct communicator *c)
         atomic_store(&c->recovery->parting, true);
 }
 
-bool recovery_part(struct communicator *c, bool all)
+void recovery_await_parting(struct communicator *c, bool all, uint64_t *late)
 {
-    uint64_t nothing = 0;
-    if (!c->recovery)
-        return true;
-    while (!all && atomic_load(&c->failure) == PCOLL_OK) {
+    while (c->recovery && !all && atomic_load(&c->failure) == PCOLL_OK) {
         outage_enter(c->outage); /* Wait until an outage has ended. */
         outage_leave(c->outage);
-        all = agree_max(c, &nothing, 1) == PCOLL_OK;
+        all = agree_max(c, late, 1) == PCOLL_OK;
     }
+}
+
+bool recovery_part(struct communicator *c)
+{
+    if (!c->recovery)
+        return true;
     recovery_join(c);
     int bits = RECOVERY_PARTING | RECOVERY_ABLE;
     bool usable = atomic_load(&c->failure) == PCOLL_OK;

@@ -93,9 +93,11 @@ const void *recovery_comm(const struct communicator *c);
 /* Ending a communicator, or MPI. These functions do nothing for a communicator without recovery.
  * First this rank has come to the end, … */
 void recovery_begin_parting(struct communicator *c);
-/* … then all ranks have: `all` if a barrier has said so, otherwise wait for one here. Nothing
- * recovers any more. Return whether the transport can still be used. */
-bool recovery_part(struct communicator *c, bool all);
+/* … then all ranks have: `all` if a barrier has said so. Otherwise wait for one here, which
+ * replaces *late by its maximum over all ranks, or for a failure that is final. … */
+void recovery_await_parting(struct communicator *c, bool all, uint64_t *late);
+/* … Nothing recovers any more. Return whether the transport can still be used. Collective. */
+bool recovery_part(struct communicator *c);
 /* Free what belongs to the recovery, whose thread has ended. */
 void recovery_detach(struct communicator *c);
 /* Stop the thread that recovers, and detach it, while no failure has been met. */

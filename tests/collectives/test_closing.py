@@ -50,6 +50,27 @@ if comm.rank == 0:
     say("freed")
 """
 
+# The end of these communicators has a step that waits for the other ranks.
+BUFFERS = """
+pairs = [(c, pc.GossipBuffer(c, like=np.ones(3))) for c in (comm.Dup(), comm.Dup(), comm.Dup())]
+"""
+FREED_COMMUNICATORS = """
+for c, _ in pairs:
+    c.Free()
+if comm.rank == 0:
+    pairs[{0}][1].Free()
+    say("freed")
+"""
+FREED_BUFFERS = """
+for c, buffer in pairs[:2]:
+    buffer.Free()
+pairs[0][0].Free()
+if comm.rank == 0:
+    pairs[1][0].Free()
+    pairs[2][1].Free()
+    say("freed")
+"""
+
 
 @pytest.mark.parametrize("one", ("handle", "schedule"))
 @pytest.mark.parametrize("two", ("handle", "schedule"))
@@ -71,4 +92,14 @@ def test_handle_of_a_freed_communicator(run):
     """One rank frees it, the other leaves it and a handle of another communicator to
     MPI_Finalize."""
     done = run(MAKE + FREED_COMMUNICATOR, 2)
+    assert (done.returncode, done.stdout.strip()) == (0, "freed"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "script", (FREED_COMMUNICATORS.format(0), FREED_COMMUNICATORS.format(2), FREED_BUFFERS)
+)
+def test_communicators_of_buffers(run, script):
+    """One rank frees a buffer or a communicator, the other leaves all that is left to
+    MPI_Finalize."""
+    done = run(BUFFERS + script, 2)
     assert (done.returncode, done.stdout.strip()) == (0, "freed"), done.stdout + done.stderr

@@ -367,3 +367,32 @@ def test_nobody_is_busy_afterwards(run, domain):
     ends = sorted(line.split() for line in done.stdout.splitlines() if line.startswith("end"))
     assert [end[1] for end in ends] == ["0", "1"], f"{done.stdout}\n{done.stderr}"
     assert all(int(end[2]) < 300 for end in ends), ends  # who looks each ms has 1000
+
+
+FREED_COMMUNICATORS = """
+pairs = [
+    (c, pc.Allreduce_init(c, np.ones(3), quorum="full", on_failure="continue"))
+    for c in (comm.Dup(), comm.Dup(), comm.Dup())
+]
+if sys.argv[2] == "communicators":
+    for c, _ in pairs:
+        c.Free()
+freed = int(sys.argv[1])
+if sys.argv[2] == "handles" or comm.rank == 0:
+    pairs[freed][1].Free()
+if sys.argv[2] == "handles" and comm.rank == 0:
+    pairs[freed][0].Free()
+    pairs[2 - freed][1].Free()
+if comm.rank == 0:
+    say("freed")
+"""
+
+
+@pytest.mark.parametrize("freed", ("0", "2"))
+@pytest.mark.parametrize("first", ("communicators", "handles"))
+def test_nobody_waits_for_what_others_leave_to_finalize(run, freed, first):
+    """One rank frees a handle or a communicator, the other leaves all that is left to
+    MPI_Finalize."""
+    options = ["--with-ft", "ulfm"]
+    done = run(FREED_COMMUNICATORS, 2, arguments=(freed, first), launcher_options=options)
+    assert (done.returncode, done.stdout.strip()) == (0, "freed"), done.stdout + done.stderr
