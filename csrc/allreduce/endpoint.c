@@ -12,7 +12,7 @@
 
 /* The start of a round. */
 
-/* Return what the current round asks for. It is determined at the first use. */
+/* Return the requirements of the current round, computed at the first call. */
 static const struct policy_round *endpoint_trigger_open(struct endpoint *endpoint)
 {
     struct endpoint_trigger *s = &endpoint->trigger;
@@ -126,8 +126,8 @@ static struct round_state endpoint_trigger_state(const struct endpoint *endpoint
                                               : 0};
 }
 
-/* Coordinator: evaluate the policy on all reports. A sum larger than the round allows cannot be;
- * the limits are known only when the round is open. */
+/* Coordinator: evaluate the policy on all reports. A sum above the limits is refused here,
+ * because the limits are known only once the round is open. */
 static int endpoint_trigger_coordinate(struct endpoint *endpoint, bool *start)
 {
     CHECK(endpoint->trigger.open);
@@ -138,10 +138,12 @@ static int endpoint_trigger_coordinate(struct endpoint *endpoint, bool *start)
     const struct policy_report *total = &votes->total;
     if (total->arrived > r->live_count || total->drawn > r->drawn_count ||
         total->overdue > r->overdue_count)
-        return fail(PCOLL_EPROTOCOL,
-                    "%u ranks are reported to have come to round %llu, of %u",
-                    total->arrived, (unsigned long long)endpoint->engine.current,
-                    r->live_count);
+        return fail(
+            PCOLL_EPROTOCOL,
+            "the reports for round %llu count %u arrived, %u drawn and %u overdue "
+            "ranks, expected at most %u, %u and %u",
+            (unsigned long long)endpoint->engine.current, total->arrived, total->drawn,
+            total->overdue, r->live_count, r->drawn_count, r->overdue_count);
     struct round_state state = endpoint_trigger_state(endpoint, total, votes->last);
     struct round_trigger t = round_trigger_evaluate(&endpoint->policy, r, &state);
     s->met = t.met_since;
@@ -287,8 +289,8 @@ static int endpoint_closed(struct endpoint *endpoint)
     return communicator_closed(endpoint->communicator, &endpoint->base);
 }
 
-/* All rounds are over. Send the last messages, then go on when nothing can arrive any more. An
- * endpoint that does not drive has no edges. */
+/* All rounds are complete. Send the final messages, and finish when those of all edges have
+ * arrived. An endpoint that does not drive has no edges. */
 static int endpoint_drain(struct endpoint *endpoint)
 {
     CHECK(atomic_load(&endpoint->closing) >= DRAINING);
@@ -317,8 +319,8 @@ static int endpoint_drain(struct endpoint *endpoint)
     return endpoint_agree_to_close(endpoint, &endpoint->closing_rounds, 1, AGREE_MAX);
 }
 
-/* Take the next step of the closing, if the agreement of the last one is over. Other ranks may
- * have been activated for the current round if it is frozen: then it counts. */
+/* Take the next step of the closing, if the agreement of the last one is over. A frozen current
+ * round counts, because other ranks may have been activated for it. */
 static int endpoint_continue_closing(struct endpoint *endpoint)
 {
     int closing = atomic_load(&endpoint->closing);
@@ -340,7 +342,7 @@ static int endpoint_continue_closing(struct endpoint *endpoint)
     }
     if (closing == REPORTS)
         return PCOLL_OK;
-    /* No round is complete anywhere without this rank, so none has begun two more than it. */
+    /* No round completes without this rank, so no rank has begun more than one round beyond it. */
     if (endpoint->drives && endpoint->closing_rounds - begun > 1)
         return fail(PCOLL_EPROTOCOL,
                     "the ranks close after %llu rounds, and this one is in %llu",
@@ -381,8 +383,8 @@ static void endpoint_freeze(struct endpoint *endpoint)
         progress_round(endpoint->communicator->progress, 1);
 }
 
-/* Return false while other members add this part up. The domain calls the endpoint when they
- * are done. */
+/* Return false until the other members have reduced this part. The domain then alerts the
+ * driver. */
 static bool endpoint_is_gathered(struct endpoint *endpoint, const struct op *op)
 {
     struct domain *d = endpoint->domain;
@@ -445,7 +447,7 @@ static int endpoint_issue(struct endpoint *endpoint, int id, bool *finished)
                 op->label);
 }
 
-/* Start the current round, or force its end, if it is time to. */
+/* Start the current round if its policy is met; force it if its deadline has passed. */
 static int endpoint_start_round(struct endpoint *endpoint)
 {
     struct engine *e = &endpoint->engine;
@@ -597,7 +599,7 @@ static int endpoint_object_done(struct object *p, int op, size_t bytes)
     return endpoint_run(endpoint);
 }
 
-/* A rank that has taken part in counting the rounds begins none beyond them. */
+/* After the agreement on the number of rounds no further round starts. */
 static int endpoint_take_activation(struct endpoint *endpoint,
                                     const struct control_message *m)
 {

@@ -24,8 +24,8 @@ struct member handle_member(pcoll_handle *h)
     return m;
 }
 
-/* Return PCOLL_OK, or the permanent failure of the handle: of its messages, or of an op in
- * another process. */
+/* Return PCOLL_OK, or the permanent failure of the handle: of its communicator, of a reduction
+ * on this node, or of a copy. */
 static int handle_check(pcoll_handle *h)
 {
     struct domain *d = h->endpoint->domain;
@@ -39,7 +39,7 @@ static int handle_check(pcoll_handle *h)
     return staging_failure(h->endpoint->staging);
 }
 
-/* The same question without a message. */
+/* Return whether handle_check would fail, without setting a message. */
 static bool handle_has_failed(const pcoll_handle *h)
 {
     struct domain *d = h->endpoint->domain;
@@ -48,7 +48,7 @@ static bool handle_has_failed(const pcoll_handle *h)
            staging_failure(h->endpoint->staging) != PCOLL_OK;
 }
 
-/* Replay of an event log. A handle without one goes on at once. */
+/* Replay of an event log. Without an event log these functions return at once. */
 
 static bool handle_may_happen(void *arg)
 {
@@ -175,7 +175,7 @@ static int handle_check_buffers(const pcoll_handle *h, const char *name,
     return PCOLL_OK;
 }
 
-/* Check what the deposit, which follows later, would check. */
+/* Check early what the deposit will check. */
 static int handle_check_begin(pcoll_handle *h)
 {
     struct member m = handle_member(h);
@@ -207,7 +207,7 @@ static bool handle_try_arrival(pcoll_handle *h)
     return arrived;
 }
 
-/* Leave the lock of the event log after a step that may have been an event. */
+/* Release the lock of the event log, and count the events of the step. */
 static void handle_count_events(pcoll_handle *h)
 {
     struct event_log *log = h->endpoint->event_log;
@@ -368,7 +368,7 @@ static bool handle_poll_call(pcoll_handle *h)
            handle_replay_has_ended(h);
 }
 
-/* For a thread inside the gate. A recovery that waits for it begins now. */
+/* Predicate for a thread inside the gate. Leave and enter again if a recovery waits. */
 static bool handle_call_is_over_inside(void *arg)
 {
     pcoll_handle *h = arg;
@@ -408,8 +408,8 @@ static void handle_end_sleep(pcoll_handle *h)
     handle_expect_wake(h, false);
 }
 
-/* In one domain the other ranks are microseconds away if they run: poll before sleeping. If
- * they do not run, they need the cores more than this rank does. */
+/* In one domain the other ranks need microseconds if they have cores: poll first. If they have
+ * none, sleep, so that they get this one. */
 static int handle_sleep(pcoll_handle *h, int64_t timeout_us)
 {
     struct progress *p = h->base.communicator->progress;
@@ -663,7 +663,7 @@ int pcoll_handle_outages(pcoll_handle *h, uint32_t *count, int64_t *began,
     return handle_leave(h, PCOLL_OK);
 }
 
-/* The thread stays outside the gate of the handle: a recovery that must end first needs it. */
+/* Stay outside the handle's gate: a recovery, for whose end this call waits, has to close it. */
 int pcoll_handle_comm(pcoll_handle *h, void *comm)
 {
     int rc =
@@ -758,7 +758,7 @@ int pcoll_handle_missing(pcoll_handle *h, int64_t patience_us, char *text,
  * with each call.
  *
  * No lock is needed. If every round waits for every rank, the driver reduces for a round only
- * after this rank's arrival at it and before the end of the round here. The domain marks both:
+ * after this rank's arrival at it and before the end of the round here. The domain orders both:
  * the driver of the last round has released the reduction before this thread sees that the round
  * is over, and the driver of the next round sees what this thread wrote before its arrival.
  */

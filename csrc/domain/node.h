@@ -15,8 +15,8 @@
  *              Then it writes the header and the list of frozen slots.
  *   REDUCING   Every member that is present takes chunks and reduces them over the frozen
  *              slots in the order of the ranks, so the same contributions give the same
- *              bits. The member that finishes the last chunk goes on. (A result of one
- *              chunk is reduced by the closer alone.)
+ *              bits. The member that finishes the last chunk ends the reduction. (A
+ *              result of one chunk is reduced by the closer alone.)
  *              With a fabric the schedule is already running. It asks for one part of the
  *              sum after the other (node_fabric_gather), and chunks are taken in the order
  *              in which the ring needs them.
@@ -29,7 +29,7 @@
  *   control    {round, phase, member}. Any member swaps OPEN to CLOSING (with a fabric, the
  *              leader's driver). After that only the closer, the member that finished the
  *              last chunk, or the driver of the fabric writes it: one at a time.
- *   descriptor One per member (protocol/member.h). Its application swaps it to deposit,
+ *   descriptor One per member (protocol/member.h). The member's owner swaps it to deposit,
  *              join or leave; the closer swaps it to freeze.
  *   taken      {round, next chunk}. By swap. The closer sets it before REDUCING.
  *   done       Number of finished chunks. By addition. The closer sets it before REDUCING.
@@ -39,19 +39,24 @@
  *              then alerts the driver clears it.
  *   workers    Number of members that take chunks, by addition: the closer, and helpers
  *              while there are fewer workers than cores.
- *   lines      One per member. Its application writes `delivered`, `arrived_at`, `calling` and
- *              `retired`;
- *              the closer writes `taken_in`; the thread that reduces for it writes `working`.
+ *   lines      One per member. Its owner (protocol/member.h) writes `delivered`, `arrived_at`,
+ *              `calling` and `retired`; the closer writes `taken_in`. Threads that reduce for
+ *              it write `working`, for diagnostics only: they may overwrite each other.
  *   asleep     A set of members. Each member writes its own bit.
  *   met        {round, time}. By swap; see node_round.c.
  *   live, absent, all_joined
- *              Without a fabric live and absent. The member that completes a round writes
- *              them before OPEN t+1. They are read during round t and used only if control
- *              still names round t afterwards.
- *   slots      A member's application writes a slot while it is neither pending nor frozen.
+ *              `live` and `absent` exist only without a fabric. The member that completes a
+ *              round writes all three before OPEN t+1. They are read during round t and used
+ *              only if control still names round t afterwards.
+ *   list, parts
+ *              The closer writes them before REDUCING.
+ *   attention  Any member sets it, the leader's driver clears it.
+ *   failure    Any thread that reduces sets it. It is never cleared.
+ *   slots      The owner of a member writes a slot while it is neither pending nor frozen.
  *   gathered, results
  *              During CLOSING and REDUCING the members that hold a chunk write the payload,
- *              and the closer writes the header. The driver of a fabric writes its results.
+ *              and the closer writes the header. With a fabric the leader's driver writes the
+ *              results.
  *
  * Invariants, and why stale reads are harmless:
  *
@@ -59,18 +64,21 @@
  *      contain the round, and the round only grows: a swap that was prepared for round t
  *      fails after round t has ended. Round t cannot end while a member holds a chunk of it,
  *      so what that member reads (list, slots) and writes (its chunk) belongs to round t.
- *   2. A deposit is frozen at most once, and a frozen slot is not written. Only the swap of
- *      the descriptor freezes a deposit, and the application writes only slots that its
- *      descriptor names neither as pending nor as frozen. A frozen slot is free again when
+ *   2. A deposit is frozen at most once, and the payload of a frozen slot is not written.
+ *      (With a fabric and a single deposit, the leader's driver writes the header of that
+ *      slot and the room behind the payload.) Only the swap of the descriptor freezes a
+ *      deposit, and a member's owner writes only slots that the descriptor names neither as
+ *      pending nor as frozen. A frozen slot is free again when
  *      control, read after the descriptor, says that the round which froze it is over. An
  *      old value of control only makes the slot look busy, and three slots are enough.
  *      Therefore no step is needed to release a frozen slot.
  *   3. No start is lost. A member that deposits swaps its descriptor, then reads all
  *      descriptors: of two concurrent deposits one reads the other. A member that has read a
  *      result writes `delivered`, then checks the round; a member that deposits reads
- *      `delivered` after its swap: one of the two sees both.
+ *      `delivered` after its swap: at least one of them sees the deposit and the read.
  *   4. A policy is met in the round for which it was counted. Descriptors that were counted
- *      as arrived stay so until the round is closed, and then the swap of control fails.
+ *      as arrived stay so until the round is closed. After that, the swap of control by the
+ *      member that counted them fails.
  *   5. A result is not overwritten while it may be read. deliver="one": the ring entry is
  *      reused only after every member has read it (node_admits), and `delivered` only grows.
  *      deliver="all": the reader copies, then reads control. If the round that reuses the
@@ -200,20 +208,24 @@ struct node {
     uint64_t seed;
     bool
         fabric; /* an endpoint drives the rounds: of several domains, or of one member */
-    uint32_t members, who, chunks, ring;
-    uint32_t hands;       /* members that can work at one time */
-    uint32_t first_chunk; /* with a fabric: the chunk after the first one to take */
-    enum pcoll_deliver deliver; /* these two as in `member`, but for all threads */
+    uint32_t members, chunks;
+    uint32_t who;   /* index of this rank in the domain */
+    uint32_t ring;  /* entries of the ring of results */
+    uint32_t hands; /* members that can work at one time */
+    /* With a fabric: the first chunk of this domain's part. Chunks are taken in descending
+     * order, from the one before it. */
+    uint32_t first_chunk;
+    enum pcoll_deliver deliver; /* as in `member`; all threads may read these two */
     uint32_t history;
     uint64_t *set;        /* ranks of the members */
-    struct member member; /* of this rank; only its application uses it */
+    struct member member; /* of this rank; only its owner uses it */
     struct node_view view[NODE_SIDES];
-    bool owes;              /* no round is known to have taken the last deposit */
+    bool owes;              /* the last deposit is not known to be in a round */
     struct placement alone; /* of domain_single_create */
     uint32_t rank;
 
-    /* In the shared memory. */
-    void *private_memory; /* allocated here; NULL: shared */
+    /* Pointers into the shared memory, unless noted. */
+    void *private_memory; /* the memory, if it is not shared; else NULL */
     struct node_shared *shared;
     _Atomic uint64_t *descriptors, *asleep;
     _Atomic uint64_t *live;   /* without a fabric */
@@ -228,7 +240,7 @@ struct node {
 };
 
 /* Bytes of shared memory, and the parts of it that this rank has to reserve: the rank that
- * touches memory first decides on which side of the machine it is. options->owned_send
+ * touches memory first decides on which NUMA node it is. options->owned_send
  * counts if any member has it. */
 enum node_part { NODE_PART_SLOTS, NODE_PART_RESULTS, NODE_PART_WORDS, NODE_PARTS };
 size_t node_bytes(const struct round_shape *shape, const pcoll_options *options,
@@ -277,8 +289,8 @@ static inline _Atomic uint64_t *node_own_descriptor(const struct node *n)
 
 /* node_round.c */
 
-/* Update n->member by what others have changed: the descriptor first, so that control is not
- * older. Returns the descriptor. */
+/* Update n->member from the shared memory. Reads the descriptor first, then control, so that
+ * `complete` is not older than `frozen`. Returns the descriptor. */
 uint64_t node_look(struct node *n);
 void node_set_calling(struct node *n, bool calling);
 void node_note_arrival_time(struct node *n);

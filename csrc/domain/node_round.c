@@ -7,10 +7,11 @@
 
 #include "base/lock.h"
 
-/* What a member knows of itself, which others change, and what it tells them. */
+/* The member's view of itself. */
 
 /* Record the round that took the last deposit. The closer swaps the descriptor before it
- * writes `taken_in`; while the descriptor names a frozen slot, the round is read from it. */
+ * writes `taken_in`. So while the descriptor names a frozen slot, its round count gives the
+ * round; afterwards `taken_in` does. */
 static void node_note_departure(struct node *n, uint64_t word)
 {
     struct member *m = &n->member;
@@ -91,9 +92,9 @@ static void node_ask(const struct node *n, uint64_t round, struct node_view *v)
     policy_open(&n->policy, &draw, v->absences, &v->round);
 }
 
-/* Find out what the open round asks for. Returns false if it has begun to close. The words of
- * a round are written before control names the round, and those of the next round only when
- * this one closes. */
+/* Find out what the open round asks for. Returns false if it has begun to close. `live` and
+ * `absent` of a round are written before control names the round, and not again until the
+ * round closes. */
 static bool node_open_view(struct node *n, struct node_view *v, uint64_t round)
 {
     if (v->opened == round + 1)
@@ -171,9 +172,10 @@ static bool node_is_unaware(const struct node *n, uint32_t j)
            !node_knows_end_of_join(n, j) && !STEP(atomic_load(&n->lines[j].retired));
 }
 
-/* The number of delivered rounds only grows, so a round that was admitted stays admitted. With
- * deliver="one" this is known for as many rounds ahead as the history has. With "all" only the
- * end of a join holds a round back. */
+/* Return whether the round may start: every member has read the result that the round would
+ * overwrite. The number of delivered rounds only grows, so a round that was admitted stays
+ * admitted. With deliver="one" this is known for as many rounds ahead as the history has. With
+ * "all" only the end of a join holds a round back. */
 static bool node_admits(struct node *n, uint64_t round, enum node_side side)
 {
     CHECK(side < NODE_SIDES);
@@ -476,7 +478,8 @@ static void node_end_reduction(struct node *n, uint64_t round, enum node_side si
     node_complete(n, round);
 }
 
-/* The ring sends the part before this domain's own part first, then the one before that. */
+/* The ring algorithm sends the part before this domain's own part first, then the one before
+ * that. */
 static uint32_t node_chunk_at(const struct node *n, uint32_t position)
 {
     return n->fabric ? (n->first_chunk + n->chunks - 1 - position) % n->chunks
@@ -547,8 +550,7 @@ bool node_reduce(struct node *n, uint64_t round, enum node_side side)
     CHECK(n->chunks > 1);
     if (node_count_worker(n) < n->hands)
         return node_work(n, round, side);
-    /* More workers than cores would take the cores from each other while the others wait for
-     * their chunks. */
+    /* More workers than cores would only preempt each other. */
     STEP(atomic_fetch_sub(&n->shared->workers, 1));
     return false;
 }
@@ -630,9 +632,9 @@ static void node_copy_out(struct node *n, const struct round_header *h,
     round_describe(shape, h, round, masks);
 }
 
-/* Does the header say that with this round all have joined? Then the rank no longer announces
- * its join. It withdraws the announcement before it says that it has read the round, because no
- * member starts the next round earlier. */
+/* Return whether the header says that with this round all have joined. Then the rank no longer
+ * announces its join. It clears JOINING before it writes `delivered`: as soon as `delivered` is
+ * written, other members may start the next round, and they must not find the bit set. */
 static bool node_ends_join(const struct node *n, const struct round_header *h)
 {
     const struct member *m = &n->member;
@@ -642,7 +644,8 @@ static bool node_ends_join(const struct node *n, const struct round_header *h)
            round_all_gone(h, ranks);
 }
 
-/* Returns whether a round may have been held back for this member, which then checks it. */
+/* Return whether a round may have waited for this read; the caller then checks whether that
+ * round may start. */
 static bool node_end_read(struct node *n, uint64_t before, uint64_t *lost)
 {
     struct member *m = &n->member;

@@ -23,7 +23,7 @@
  * unchanged, or whole chunks of it are averaged. A queued message with an impossible
  * header is dropped and counted like a message that does not decode (decode_failures).
  * A published model that lacks its raw plane is refused with PCOLL_EPROTOCOL after it
- * was read whole. No call waits, and later calls work if what they read is sound.
+ * was read whole. The call does not wait; later calls work if they read valid words.
  *
  * Threads: one at a time may use a struct gossip_memory.
  */
@@ -201,8 +201,8 @@ static inline bool gossip_note_fits(const struct gossip_block_note *note)
 struct gossip_memory {
     struct window *window;
     struct gossip_layout layout;
-    double taken;  /* part of a peer's uncollected sum that counts as its model */
-    double margin; /* codec: expected distance / distance seen lately */
+    double taken;  /* fraction of a peer's uncollected sum that is added to its model */
+    double margin; /* codec: expected distance / last observed distance */
     bool rotate;
     uint64_t seed;     /* seeds of this rank's messages follow from it */
     uint64_t messages; /* seeds used so far */
@@ -228,7 +228,7 @@ enum { MAX_TRIES = 16 };
 enum { MAX_TRIES = PCOLL_TEST_TRIES };
 #endif
 
-/* Prepare everything but the window. far: some peers are on other nodes. PCOLL_EINVAL
+/* Initialize everything except the window. far: some peers are on other nodes. PCOLL_EINVAL
  * names an impossible option; PCOLL_ENOMEM. */
 int gossip_memory_prepare(struct gossip_memory *memory, const pcoll_gossip_options *o,
                           uint32_t rank, uint32_t ranks, bool far);
@@ -259,7 +259,7 @@ static inline const char *gossip_element_at(const struct gossip_layout *layout,
     return (const char *)x + i * layout->element;
 }
 
-/* The same, for writing. */
+/* The same address, writable. */
 static inline char *gossip_place_at(const struct gossip_layout *layout, void *x,
                                     size_t i)
 {

@@ -9,9 +9,10 @@
  *   complete   rounds that are complete here
  *   delivered  rounds that the application has read or lost
  *
- * The driver of the fabric changes the first two, the application the third. The
- * application owns this struct, and the driver changes only the descriptor (below), by
- * compare-and-swap (domain/node.c).
+ * The thread that closes a round changes the first two; with a fabric that is the leader's
+ * driver. The owner changes the third. The owner of this struct is the rank's application,
+ * or the thread that holds its handle (allreduce/staging.h), or a recovery while the gate is
+ * closed. All other threads change only the descriptor (below), by compare-and-swap.
  *
  * This is a state machine without I/O and without memory of its own.
  */
@@ -33,13 +34,14 @@
  *            because a round is activated only after the previous one is complete.
  *   user     with library-owned send buffers: the slot that the application fills
  *
- * Only the application's thread writes slots, and only slots that are none of these, so
+ * Only the owner of the member writes slots, and only slots that are none of these, so
  * it writes a deposit without a lock. A carry reads `pending` while it writes the sum to
  * another slot. If an activation freezes `pending` meanwhile, the plan no longer holds,
  * and the new deposit is written alone: no deposit is counted twice. This takes three
  * slots, or four if the application fills one in place.
  *
- * The owner of the struct serializes plan, publish, freeze and thaw.
+ * Only the owner calls the functions on this struct. A round freezes a deposit by a swap of
+ * the descriptor (below).
  */
 enum { NO_SLOT = -1, MAX_SLOTS = 4 };
 
@@ -87,8 +89,8 @@ struct member {
     bool joining;      /* The rank contributes nothing until all have joined. */
     bool left;         /* The rank has left for good. */
     bool retired;      /* The handle is being freed: no result is read any more. */
-    int64_t joined_in; /* The round with which all had joined, until it is read. */
-    bool joined;       /* The last round that was read was that one. */
+    int64_t joined_in; /* The round at which all ranks had joined, until it is read. */
+    bool joined;       /* The round that was read last is that round. */
     uint64_t events;   /* See allreduce/event_log.h. */
     uint64_t calls;    /* Finished calls. */
     uint64_t frozen_events; /* `events` when the last round was frozen. */
@@ -126,7 +128,7 @@ void member_read_end(struct member *m, uint64_t *lost);
 /* Return whether the last deposit is in a round up to this one. */
 bool member_included(const struct member *m, uint64_t round);
 
-/* Finish a call, join, or leave. PCOLL_ESTATE. */
+/* Finish a call, join, or leave. PCOLL_ESTATE: it is not allowed in this state. */
 int member_finish(struct member *m);
 int member_join(struct member *m);
 int member_leave(struct member *m);
@@ -160,9 +162,8 @@ struct recovered_deposit {
 struct recovered_deposit member_recover(struct member *m, uint64_t complete,
                                         const struct round_header *last);
 
-/* Initialize the member of a process that takes the number of a dead rank, after
- * member_init. It has made as many calls as there are rounds, and has not read the last
- * one. */
+/* Set the state of a process that takes the number of a dead rank, after member_init: of a
+ * rank that has made one call for each round, and has not read the last result. */
 void member_enter(struct member *m, uint64_t complete, const struct round_header *last);
 
 /*

@@ -7,7 +7,7 @@
  *   majority     one rank, drawn for the round, has arrived             (PPoPP 2020, 4.2)
  *   first_of(m)  the first of m drawn ranks has arrived
  *   last_of(m)   the last of m drawn ranks has arrived
- *   quorum(Q)    Q ranks have arrived
+ *   quorum(Q)    Q ranks, or this fraction of all ranks, have arrived
  *   full         all live ranks have arrived: an ordinary allreduce
  *
  * An endpoint decides alone what it can see for itself. What has to be counted (quorum,
@@ -31,25 +31,25 @@
 /* The requirements of a round. They follow from earlier rounds, so they are the same on all
  * ranks. */
 struct policy_round {
-    uint32_t ranks;       /* Of the communicator. */
-    uint32_t coordinator; /* An endpoint. */
+    uint32_t ranks;       /* Ranks of the communicator. */
+    uint32_t coordinator; /* The endpoint that counts. */
     const uint64_t *live; /* The set of ranks that take part. */
     uint64_t *drawn;      /* The set of live ranks that were drawn. */
     uint64_t *overdue;    /* The set of live ranks absent for max_staleness rounds. */
     uint32_t live_count, drawn_count, overdue_count;
 };
 
-/* How many live ranks have arrived: at one endpoint, or at all of them together. */
+/* Counts of live ranks, at one endpoint or at all of them together. */
 struct policy_report {
-    uint32_t arrived; /* At the open round. */
-    uint32_t drawn;   /* Of the drawn ranks. */
-    uint32_t overdue; /* Of the overdue ranks: with a deposit, even if only stored. */
+    uint32_t arrived; /* Ranks that arrived at the open round. */
+    uint32_t drawn;   /* The drawn ones among them. */
+    uint32_t overdue; /* Overdue ranks with a deposit, even if it is only stored. */
 };
 
 /* The values that the draws of a round depend on. */
 struct policy_draw {
     uint64_t seed;
-    uint32_t slot; /* Of the handle. */
+    uint32_t slot; /* The number of the handle on its communicator. */
     uint64_t round;
     uint32_t endpoints;
 };

@@ -14,7 +14,8 @@
  *   short   struct round_wire alone, 64 bytes. It lists the runs of consecutive ranks
  *           of all sets, at most ROUND_RUNS in all. A set of no rank has no run, and a
  *           set of one rank or of all ranks has one run.
- *   long    everything in memory, if the sets have more runs than that.
+ *   long    everything in memory, if the sets have more runs than that. The algorithm
+ *           `native`, which lets MPI combine headers, always sends a form of this size.
  *
  * Both are the last bytes of the header in memory, so a header is encoded in place. All
  * ranks of a job have the same byte order; messages are not kept beyond the job.
@@ -121,7 +122,7 @@ bool round_all_gone(const struct round_header *h, uint32_t ranks);
  * live again. */
 void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live);
 /* Compute the same if exactly the ranks in `failed` are dead now (NULL: none). If all
- * others have joined, they are live again, to announce it once more. h is NULL before
+ * others have joined, they are live again, so that they announce the join again. h is NULL before
  * the first round. */
 void round_live_now(const struct round_header *h, uint32_t ranks,
                     const uint64_t *failed, uint64_t *live);

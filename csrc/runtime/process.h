@@ -46,8 +46,9 @@ uint64_t process_next_number(void);
 /* Return the watch of the hosts of its peers; NULL before the first object. */
 struct watch *process_watch(void);
 
-/* Return the state of this MPI_Comm for objects that do this when a rank dies. The first call for
- * each of the two makes it, collectively. PCOLL_EINVAL: objects cannot continue here. */
+/* Return in *out the state of this MPI_Comm for objects with this on_failure. An MPI_Comm has one
+ * state for each value of on_failure; the first call with a value creates it, collectively.
+ * PCOLL_EINVAL: objects cannot continue here. */
 int process_context(const void *comm, enum pcoll_failure on_failure,
                     struct communicator **out);
 /* Return the number of communicators of this process that are in use or not reclaimed yet. */

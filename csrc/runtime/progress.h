@@ -85,7 +85,8 @@ bool progress_soon(struct progress *p, bool (*ready)(void *), void *arg);
  * wait. */
 int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
                   int64_t timeout_us);
-/* The same, but sleep at once: whoever makes it ready rings, and no message is needed. */
+/* The same, but poll once and sleep. For conditions that another process of the node makes
+ * true, and rings for. Until then the thread polls MPI whenever it wakes, at least every 4 ms. */
 int progress_sleep(struct progress *p, bool (*ready)(void *), void *arg,
                    int64_t timeout_us);
 /* Wait without a limit. After PARTIALCOLL_STALL_WARN seconds (10 by default), and each time that

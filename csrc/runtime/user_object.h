@@ -74,7 +74,8 @@ void user_object_init(struct user_object *o, const struct user_object_kind *kind
 /* The object is made: `object` has its slots. */
 void user_object_made(struct user_object *o, struct communicator *c,
                       struct object *object, int32_t progress);
-/* Move it to another communicator, as this object. No recovery is under way on either. */
+/* Move the object to communicator c, where `object` has its slots. No recovery is in progress
+ * on either communicator. */
 void user_object_move(struct user_object *o, struct communicator *c,
                       struct object *object);
 
@@ -91,8 +92,8 @@ int user_object_leave(struct user_object *o, int rc);
 
 /* Begin to free it. PCOLL_OK: that has begun, or there is nothing to free. */
 int user_object_close(struct user_object *o);
-/* Free all but the shell. PCOLL_EAGAIN: the timeout has passed. *over: it has ended, whatever is
- * returned. */
+/* Free all but the shell. PCOLL_EAGAIN: the timeout has passed. *over: true if the object
+ * has ended, even if an error is returned. */
 int user_object_end(struct user_object *o, int64_t timeout_us, bool *over);
 /* Free it without waiting. `end` frees the shell, now or later. */
 void user_object_retire(struct user_object *o, void (*end)(struct user_object *o));

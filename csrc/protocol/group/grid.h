@@ -21,8 +21,9 @@
  * A rank that missed a round keeps its cell while its group moves, so a line can
  * contain more ranks than its side. No group exceeds the side: such a line makes
  * several groups. The ranks that are left over should not be the same ones every time:
- * with p = 0.005, on a full 8 x 8 x 8 x 8 grid, an error of 1e-9 takes 10 rounds if
- * they are drawn, and 27 if they are always those with the highest numbers.
+ * if a rank misses a round with probability 0.005, on a full 8 x 8 x 8 x 8 grid, an error
+ * of 1e-9 takes 10 rounds if they are drawn, and 27 if they are always those with the
+ * highest numbers.
  *
  * Shares. A member with bandwidth b that reduces the share w of a vector sends the
  * other 1 - w of its own vector and receives w from each of the M - 1 other members:
@@ -54,9 +55,9 @@ int grid_init(struct grid *g, const uint32_t *sides, uint32_t axes, uint64_t pee
 /*
  * Choose a grid for `peers` ranks, at most 2^32. It has the fewest axes, two or more,
  * with which no side needs to exceed 32: in small groups a lost rank costs little, and
- * few axes need few rounds. With this number of axes, or one more, it is a full grid
- * whose sides are at most twice as long as even ones, if there is one; among several,
- * the one whose longest side is shortest. Otherwise the sides differ by one and the
+ * few axes need few rounds. Prefer a full grid with this number of axes, or one
+ * more, if its longest side is at most twice that of an even grid; among several, the
+ * one whose longest side is shortest. Otherwise the sides differ by one and the
  * grid has as few cells as that allows. Up to three peers have one axis.
  */
 void grid_auto(struct grid *g, uint64_t peers);
@@ -88,10 +89,9 @@ uint64_t grid_move(const struct grid *g, uint64_t cell, uint32_t axis,
  * ranks, the same for all members. Members that know the group need no message for
  * this.
  *
- * The coordinates of a group are neighbors, modulo a width, from a place drawn for
- * round and line. The width is what a line of this axis holds if the peers are spread
- * evenly, rounded up. A larger group has one place more than members, as far as the
- * side allows. So lines of equal size stay on few coordinates, and the lines across
+ * The coordinates of a group are consecutive modulo a width, from an offset drawn for
+ * round and line. The width is the number of peers on a line of this axis if they are
+ * spread evenly, rounded up; for a larger group it is its size plus 1, at most the side. So lines of equal size stay on few coordinates, and the lines across
  * them are full: 768 peers on 32 x 32 need two rounds. Where sizes differ, the empty
  * coordinates are anywhere. If they were always the last ones, as with 0 ... size - 1
  * in any order, the last line across would hold few ranks, and its average would be far

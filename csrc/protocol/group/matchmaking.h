@@ -29,9 +29,9 @@
  *              order, and leads the ranks that have asked it.
  *   FOLLOWING  A lower rank has accepted this one. It must wait for the list.
  *   FORMED     The rank holds a list: it has closed its own, or has received one.
- *   BEHIND     No rank takes this one, and a candidate is in a later round. Either a
- *              candidate that has ended this round said so, or no other candidate can
- *              come, or the window has ended and none has come.
+ *   BEHIND     No rank accepts this one for the round, and some candidate is in a later
+ *              round. Entered when that candidate says that this round has ended there,
+ *              or when no candidate is left, or when the window ends without a group.
  *
  * Rules.
  *
@@ -69,8 +69,8 @@
  *             without using it.
  *   FOLLOWS   This rank follows another: ask that one. The ask is filed.
  *   FULL      `max_members` ranks have asked. The ask is filed.
- *   LOWER     The asker has priority: it was told a wrong time of this rank, and does
- *             not ask this rank again.
+ *   LOWER     The asker precedes this rank, so it should lead: it had a wrong time of
+ *             this rank, and does not ask this rank again.
  *
  * An ask for a round that this rank has not begun is filed until the round begins.
  *
@@ -87,8 +87,8 @@
  *   1. The members of a group, named (leader, seq), hold the same list. The leader
  *   makes it once. A follower takes a list only from the rank it follows, for an open
  *   ask, complete and with itself in it. A member that has gone elsewhere does not take
- *   the list, and reports that (match_refused): that group has to be void. This takes a
- *   failure, or a message that is under way for longer than P/4.
+ *   the list, and reports that (match_refused): that group has to be void. This happens
+ *   only after a failure, or if a message is in flight for longer than P/4.
  *
  *   2. Without failures, all ranks of a key form one group if they are at most
  *   `max_members`, and if all begin and know each other within the window less 4P. Each
@@ -270,7 +270,7 @@ void match_candidates(struct match *m, int64_t now, const struct match_entry *en
                       uint32_t count);
 /* Set the number of expected ranks later, or change it. */
 void match_expect(struct match *m, int64_t now, uint32_t expected);
-/* A rank is away or suspected: treat it as if it had left this round, unless it asks
+/* A rank has left or is suspected: treat it as if it had left this round, unless it asks
  * again. */
 void match_lost(struct match *m, int64_t now, uint32_t peer);
 /* A rank is back: it may be asked again in this round. */
@@ -278,6 +278,7 @@ void match_back(struct match *m, int64_t now, uint32_t peer);
 /* Handle a message, in any state. PCOLL_EPROTOCOL: no correct sender makes it
  * (matchmaking.c), and nothing has changed. */
 int match_on_message(struct match *m, int64_t now, const struct match_message *message);
+/* Apply all timeouts that have passed. */
 void match_tick(struct match *m, int64_t now);
 /* Return when to call match_tick; INT64_MAX: no need. */
 int64_t match_alarm(const struct match *m);
@@ -303,8 +304,8 @@ bool match_refused(struct match *m, struct match_refusal *out);
 /* Return the list while FORMED, otherwise NULL. It is valid until match_end. */
 const struct match_list *match_formed(const struct match *m);
 
-/* Writing a part of a list: the most members that it holds, and the position of its first
- * member. */
+/* Write a part of a list: the number of members that this LIST message has room for, and the
+ * index of the first one. */
 enum { PART_ALIKE = 0x8000 }; /* A flag in `part`; see matchmaking.c. */
 uint32_t match_part_holds(const struct match_message *message);
 uint32_t match_part_first(const struct match_message *message);
