@@ -59,6 +59,11 @@ def is_sparse(layer: torch.nn.Module) -> bool:
     return isinstance(layer, embeddings) and bool(layer.sparse)
 
 
+def wants_sparse(inner: torch.optim.Optimizer) -> bool:
+    """Does it take nothing else?"""
+    return isinstance(inner, torch.optim.SparseAdam)
+
+
 def check_dense(model: Any, remedy: str) -> None:
     """No layers with sparse gradients."""
     for name, module in model.named_modules():

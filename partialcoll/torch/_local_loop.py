@@ -27,10 +27,9 @@ from ..decentralized.decoupled import Threaded
 from ..decentralized.local_model import is_finite
 from ..errors import StateError
 from . import checkpoint
-from ._gradients import Gradients, Slot
 from ._loop import Loop, clip
 from .decentralized import LocalStrategy
-from .flat import Layout, ParameterVector
+from .flat import Gradients, Layout, ParameterVector, Slot
 from .metrics import LocalMetrics
 
 

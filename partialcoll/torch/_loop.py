@@ -19,22 +19,88 @@ from typing import Any, Callable
 
 import numpy as np
 import torch
+from torch.nn.modules import batchnorm
 
 from .._core import checks, communicator, finalize, timeline
+from .._core.buffers import Array
 from .._core.mpi import MPI
 from .._core.survivors import duplicate
 from ..collectives import side_by_side
+from ..collectives.agreement import check_agreement
 from ..decentralized import GlobalSum
 from ..decentralized.options import check_clip_norm
 from ..errors import StateError
-from . import _averages, _batchnorm
-from ._checks import check_model
-from ._gradients import OF_ANOTHER, Gradients, by_rows
-from ._sparse import wants_sparse
+from ._checks import check_model, wants_sparse
 from .arguments import Adasum, Average, Compression, Reduction, Sum, check_compression
-from .flat import Named
+from .flat import OF_ANOTHER, Gradients, Named, ParameterVector, by_falling_stride, by_rows
 from .ops.side_stream import in_stream
 from .strategies import Strategy
+
+
+@torch.no_grad()
+def average_tensors(total: GlobalSum, tensors: Sequence[torch.Tensor]) -> None:
+    """Make each of them the ranks' mean, in place. The same shapes in the same order on all ranks,
+    over which `total` is. Collective."""
+    there = [_flat(tensor.detach()) for tensor in tensors]
+    flats = [flat.cpu() for flat in there]  # those of the host as they are
+    total.average([flat.numpy() for flat in flats if flat.dtype != torch.bfloat16])
+    for parts in total.pieces(flat for flat in flats if flat.dtype == torch.bfloat16):
+        wide = [part.double() for part in parts]  # numpy has no such dtype
+        total.average([one.numpy() for one in wide], wide=False)  # of few digits
+        for part, one in zip(parts, wide):
+            part.copy_(one)
+    for flat, own in zip(there, flats):
+        if flat is not own:
+            flat.copy_(own)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of it with one dimension of real numbers."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return tensor.permute(by_falling_stride(tensor)).view(-1)
+
+
+def with_parameters(model: torch.nn.Module, parameters: Named, vector: Array) -> torch.nn.Module:
+    """A copy of the model with these values of the parameters."""
+    copied = copy.deepcopy(model)
+    twin: dict[Any, torch.Tensor] = dict(zip(model.parameters(), copied.parameters()))
+    values = ParameterVector(parameters).views(torch.from_numpy(np.asarray(vector)))
+    with torch.no_grad():
+        for (_, parameter), value in zip(parameters, values):
+            if parameter in twin:
+                twin[parameter].copy_(value)
+    return copied
+
+
+def running_statistics(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Those of batch and instance normalization, by name, each once."""
+    found: dict[torch.Tensor, str] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, batchnorm._NormBase) and module.track_running_stats:
+            for key, buffer in module.named_buffers(name, recurse=False):
+                if not torch.nn.parameter.is_lazy(buffer):
+                    found.setdefault(buffer, key)
+    return [(name, buffer) for buffer, name in found.items()]
+
+
+@torch.no_grad()
+def average_statistics(
+    comm: MPI.Intracomm, total: GlobalSum, model: torch.nn.Module, on_failure: str = "raise"
+) -> None:
+    """The mean over ranks of what is floating point, the largest of what counts batches. The
+    same bits on all ranks. Collective; MismatchError if the ranks have different ones."""
+    named = running_statistics(model)
+    said = [(name, f"buffer of shape {tuple(b.shape)}") for name, b in named]
+    check_agreement(comm, said, on_failure)
+    tensors = [buffer for _, buffer in named]
+    average_tensors(total, [tensor for tensor in tensors if tensor.is_floating_point()])
+    counts = [tensor for tensor in tensors if not tensor.is_floating_point()]
+    rows = np.zeros((comm.size, len(counts)))  # the ranks'
+    rows[comm.rank] = [int(count) for count in counts]
+    rows = total.sum(rows.ravel()).reshape(rows.shape)
+    for count, most in zip(counts, rows.max(axis=0)):
+        count.fill_(int(most))
 
 
 @dataclass
@@ -312,7 +378,7 @@ class Loop:
     def consensus_distance(self) -> float:
         """The square root of mean_i |x_i - mean|^2 over the ranks' parameters. Collective."""
         self._check_open()
-        return self._total().distance(_averages.as_vector(self.parameters))
+        return self._total().distance(ParameterVector(self.parameters).vector())
 
     def averaged_model(self) -> torch.nn.Module:
         """A copy of the model with the averages over all ranks. Collective."""
@@ -320,16 +386,16 @@ class Loop:
         if self.settings.model is None:
             raise StateError("averaged_model: give model= to DistributedOptimizer")
         mean = self._mean_vector()
-        averaged = _averages.with_parameters(self.settings.model, self.parameters, mean)
+        averaged = with_parameters(self.settings.model, self.parameters, mean)
         self._average_statistics(averaged)
         return averaged
 
     def _average_statistics(self, model: torch.nn.Module) -> None:
-        _batchnorm.average(self.comm, self._total(), model, self.strategy.on_failure)
+        average_statistics(self.comm, self._total(), model, self.strategy.on_failure)
 
     def _mean_vector(self) -> Any:
-        """Of the parameters, as `_averages.as_vector` has them, over all ranks."""
-        mean = _averages.as_vector(self.parameters).astype(np.float64)
+        """Of the parameters, as `ParameterVector.vector` has them, over all ranks."""
+        mean = ParameterVector(self.parameters).vector().astype(np.float64)
         self._total().average([mean])
         return mean
 

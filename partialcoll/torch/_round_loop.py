@@ -4,11 +4,23 @@
 deposit the local gradient; wait; for each delivered round in order: gradient = sum / ranks, clip,
 the inner optimizer's step, schedulers, callbacks. The local gradient is used nowhere else, and
 what changes the update is a function of the round, so every replica applies the same updates.
+
+With `overlap=True` (`Early`), a bucket of gradients is sent as soon as it is full, while backward
+still computes others. From then to the end of the round the bucket belongs to the library. So
+gradients may be changed before that, in hooks of the backward pass, or after the sum (`clip_norm`).
+A gradient that is changed in between is refused. It is found by the version that torch counts of
+its memory. Torch does not count changes by way of `grad.data`, of a numpy array on it, or by some
+of its kernels, so in the first round, and then every so many, the bits are compared as well.
+
+Gradients of embeddings may stay sparse (`SparseRows`). Each rank sends the rows that it has right
+after the round, on all ranks that apply the round. A rank that has joined takes part without rows.
+Which parameters are sparse is fixed when the optimizer is wrapped, since all ranks must know.
 """
 
 from __future__ import annotations
 
 import warnings
+import weakref
 from typing import Any, Callable
 
 import torch
@@ -20,15 +32,145 @@ from ..collectives.resync import Replica
 from ..errors import StateError
 from ..round import Result, Round
 from . import checkpoint
-from ._early import Early
-from ._fingerprints import checksum_tensors, hyperparameters
-from ._gradients import Gradients
+from ._checks import is_sparse, wants_sparse
 from ._loop import Loop, clip
-from ._sparse import SparseRows, sparse_parameters
-from .flat import Named
+from .calls import Calls
+from .checkpoint import checksum_tensors, hash_tensors, hyperparameters
+from .flat import Gradients, Named, Slot
 from .metrics import RoundMetrics
+from .ops import transfer
+from .ops.call import Call
 from .replicated import Replicated
 from .strategies import RoundStrategy
+
+
+def sparse_parameters(
+    parameters: Named, model: torch.nn.Module | None, inner: torch.optim.Optimizer
+) -> Named:
+    """Of these the ones whose gradients are sparse: those of a model's layers made with
+    ``sparse=True``, and all of an optimizer for such gradients."""
+    if wants_sparse(inner):
+        return parameters
+    layers = [] if model is None else [m for m in model.modules() if is_sparse(m)]
+    known = {parameter for layer in layers for parameter in layer.parameters(recurse=False)}
+    return [(name, parameter) for name, parameter in parameters if parameter in known]
+
+
+def _of_rows(places: torch.Tensor, rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return torch.sparse_coo_tensor(places, rows, like.shape, check_invariants=False)
+
+
+class SparseRows:
+    """The sparse gradients of some parameters. Collective to make and to free.
+
+    divisor: of the sum over the ranks.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, parameters: Named, divisor: float) -> None:
+        self._calls, self._parameters, self._divisor = Calls(comm), parameters, divisor
+        self._own: list[torch.Tensor | None] = [None] * len(parameters)
+
+    def take(self) -> None:
+        """The gradients that the parameters have are what this rank contributes next."""
+        self._own = [parameter.grad for _, parameter in self._parameters]
+
+    def exchange(self) -> None:
+        """Each parameter's gradient becomes the ranks' sum, divided; the same bits on all ranks.
+        Collective."""
+        own, self._own = self._own, [None] * len(self._own)
+        for (name, parameter), gradient in zip(self._parameters, own):
+            parameter.grad = self._sum(name, parameter, gradient)
+
+    def _sum(
+        self, name: str, parameter: torch.Tensor, gradient: torch.Tensor | None
+    ) -> torch.Tensor:
+        if gradient is None:
+            none = parameter.new_empty((0, *parameter.shape[1:]))
+            places = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
+            gradient = _of_rows(places, none, parameter)
+        found: transfer.Found = []
+        rows = gradient._indices(), gradient._values()
+        move = transfer.sum_sparse(self._calls.comm, *rows, parameter.shape, found)
+        self._calls.run(Call(f"the sparse gradient of {name}", move))
+        (total,) = found
+        mean = (total._values() / self._divisor).to(parameter.dtype)
+        return _of_rows(total._indices(), mean, parameter).coalesce()
+
+    def free(self) -> None:
+        """Collective."""
+        self._calls.free()
+
+
+_TOO_LATE = (
+    "after it had been sent (overlap=True): change gradients in hooks of their parameters, clip "
+    "with clip_norm=, or take Allreduce() without overlap"
+)
+
+
+# In these the library's deposit takes other bits; the others it only reads.
+_WIDENED = (torch.float16, torch.bfloat16)
+
+
+class Early:
+    """Sends buckets of a step's slot. prepare: what is done to each before that; every: rounds
+    after which the bits of what has gone are compared."""
+
+    def __init__(
+        self,
+        rounds: Replicated,
+        names: list[str],
+        prepare: Callable[[torch.Tensor], None],
+        every: int,
+    ) -> None:
+        self._rounds = weakref.ref(rounds)  # the parameters' hooks keep this object
+        self._prepare, self._names, self._every = prepare, names, every
+        self._bucket = [rounds.layout.bucket(i) for i in range(len(names))]
+        self._sizes = [self._bucket.count(b) for b in range(len(rounds.layout.counts))]
+
+    def begin(self, slot: Slot, version: int) -> None:
+        """The backward passes to come fill this one; so many rounds have been seen."""
+        self._slot, self._exact = slot, version % self._every == 0
+        self._missing = list(self._sizes)
+        self._prepared: set[int] = set()
+        self._gone: dict[int, tuple[int, bytes]] = {}  # bucket -> what it was then
+
+    def filled(self, i: int) -> None:
+        """Parameter i has its gradient. Called within backward."""
+        bucket, rounds = self._bucket[i], self._rounds()
+        self._missing[bucket] -= 1
+        if self._missing[bucket] or rounds is None:
+            return
+        rounds.check_waited("backward()")
+        self._ready(bucket)
+        rounds.add_carried(self._slot, bucket)
+        self._gone[bucket] = self._look(bucket)
+        rounds.send(bucket)
+
+    def _ready(self, bucket: int) -> None:
+        if bucket not in self._prepared:
+            self._prepared.add(bucket)
+            self._prepare(self._slot.flats[bucket])
+
+    def _look(self, bucket: int) -> tuple[int, bytes]:
+        flat = self._slot.flats[bucket]
+        exact = self._exact and flat.dtype not in _WIDENED
+        return int(flat._version), hash_tensors([flat]) if exact else b""
+
+    def check_waits(self, i: int) -> None:
+        """StateError if the gradient of parameter i, which is about to be replaced, has gone."""
+        if self._bucket[i] in self._gone:
+            raise StateError(f"parameter {self._names[i]!r}: its gradient was replaced {_TOO_LATE}")
+
+    def finish(self) -> None:
+        """Before the rest goes. StateError if what has gone was changed."""
+        for bucket, then in self._gone.items():
+            if self._look(bucket) != then:
+                name = self._names[self._bucket.index(bucket)]
+                raise StateError(f"the gradient of {name!r}, or beside it, was changed {_TOO_LATE}")
+        for bucket in range(len(self._sizes)):
+            if bucket not in self._gone:
+                self._ready(bucket)
+
 
 _UNSKIPPED = (
     "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes a replica, for a peer that needs it and for checkpoints.
+"""The state of a replica: for a peer that needs it, for checkpoints, and as hashes to compare.
 
 For a peer: parameters, the optimizer's state and groups, the attached schedulers. Tensors become
 arrays over their own memory, so that `pickle` with out-of-band buffers takes them as they are (see
@@ -18,7 +18,10 @@ that `torch.load` takes it with ``weights_only=True``.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+import functools
+import hashlib
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
@@ -26,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 
 from .._core.mpi import MPI
+from ..collectives.fingerprints import Groups
 from ..errors import StateError
 from .flat import Layout, Named, by_falling_stride
 from .ops import wire
@@ -247,3 +251,62 @@ def to_tensors(state: Any) -> Any:
 def from_tensors(state: Any) -> Any:
     """And back."""
     return map_tree(state, torch.Tensor, lambda tensor: tensor.cpu().numpy())
+
+
+_PIECE = 4096  # bytes
+
+
+# For comparison between ranks
+
+
+def hyperparameters(groups: Iterable[dict[str, Any]]) -> Groups:
+    """Everything in the groups that changes the update."""
+    return tuple(
+        tuple((name, _plain(value)) for name, value in group.items() if name != "params")
+        for group in groups
+    )
+
+
+def _plain(value: Any) -> Any:
+    """The same on ranks where it means the same: no address, and no order of a set."""
+    if isinstance(value, torch.Tensor):
+        return value.item() if value.numel() == 1 else hash_tensors([value])
+    if isinstance(value, Mapping):
+        return sorted(((repr(key), _plain(one)) for key, one in value.items()))
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(repr(_plain(one)) for one in value)
+    if isinstance(value, functools.partial):
+        return "partial", _plain(value.func), _plain(value.args), _plain(value.keywords)
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    kind: Any = type(value)
+    shows_address = kind.__repr__ is object.__repr__
+    return f"a {kind.__module__}.{kind.__qualname__}" if shows_address else value
+
+
+def hash_tensors(tensors: Iterable[torch.Tensor]) -> bytes:
+    """Of their bits, in order."""
+    digest = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        digest.update(wire.bits(tensor).data)
+    return digest.digest()
+
+
+def checksum_tensors(tensors: Iterable[torch.Tensor]) -> int:
+    """Return a number that is not 0 and depends on the tensors' bits.
+
+    Each tensor is cut into pieces of 4 KiB, which are added up as words; the number is the CRC-32
+    of the sums. That takes as long as reading the memory once. It does not tell apart tensors that
+    have the same pieces in another order; other differences go unnoticed with a probability of
+    2^-32.
+    """
+    value = 0
+    for tensor in tensors:
+        raw = wire.bits(tensor)
+        whole = raw.size // _PIECE * _PIECE
+        pieces = raw[:whole].view(np.uint64).reshape(-1, _PIECE // 8)
+        value = zlib.crc32(np.add.reduce(pieces, axis=0).data, value)
+        value = zlib.crc32(raw[whole:].data, value)
+    return value + 1

@@ -29,9 +29,9 @@ from ..collectives.fingerprints import Fingerprints
 from ..decentralized import GlobalSum
 from ..errors import StateError
 from ..round import Result, Round
-from . import _batchnorm, checkpoint, world
-from ._averages import average
+from . import checkpoint, world
 from ._checks import check_dense, check_model, check_one_device, check_parameter, describe
+from ._loop import average_statistics, average_tensors
 from .flat import Layout, Named, dense_strides, divide
 from .metrics import RoundMetrics
 from .ops.futures import new_future
@@ -481,7 +481,7 @@ class PartialState:
         return rounds.updates % self._every == 0 and rounds.updates != self._averaged
 
     def _average_all(self, rounds: Replicated) -> None:
-        average(self._the_total(), [parameter for _, parameter in self._named])
+        average_tensors(self._the_total(), [parameter for _, parameter in self._named])
         self._average_statistics()
         self._averaged = rounds.updates
 
@@ -493,7 +493,7 @@ class PartialState:
 
     def _average_statistics(self) -> None:
         how = self._strategy.on_failure
-        _batchnorm.average(self._own, self._the_total(), self._module, how)
+        average_statistics(self._own, self._the_total(), self._module, how)
 
     def join(self, step: Any = None) -> None:
         """No more data on this rank: contribute nothing until all ranks have joined. Collective.

@@ -23,7 +23,7 @@ PREPARE = (
     import torch
     import partialcoll.torch as pct
     from partialcoll import elastic
-    from partialcoll.torch import _meeting, optimizer, replicated, world
+    from partialcoll.torch import optimizer, replicated, world
     kills, fates, own_fates = map(json.loads, sys.argv[1:4])
     new = MPI.Comm.Get_parent() != MPI.COMM_NULL
 
@@ -50,14 +50,14 @@ PREPARE = (
             where = {
                 "spawning": (elastic, "Spawned"), "merged": (elastic, "_merge"),
                 "forming": (world.Replacing, "formed"), "comparing": (optimizer, "check_alike"),
-                "making": (replicated, "Allreduce_init"), "made": (_meeting, "all_have"),
+                "making": (replicated, "Allreduce_init"), "made": (optimizer, "all_have"),
                 "syncing": (pct.elastic, "broadcast_optimizer_state"),
                 "saying": (pct.elastic.ObjectState, "sync"),
             }.get(fate)
             if where:
                 setattr(*where, die)
             if fate == "comparing":
-                _meeting.check_alike = die
+                optimizer.check_alike = die
 
     if new:
         fate != "imported" or die()

@@ -234,7 +234,7 @@ def test_what_means_the_same_is_the_same_in_each_process(run):
     """What optimizers are compared by: no addresses, no order of a set, nothing left out."""
     script = """
         import functools, torch
-        from partialcoll.torch._fingerprints import hyperparameters
+        from partialcoll.torch.checkpoint import hyperparameters
         class Schedule:
             def __call__(self, step): return step
         def norms_only(p): return p.ndim == 1

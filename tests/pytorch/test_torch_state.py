@@ -14,7 +14,8 @@ import partialcoll as pc  # noqa: E402
 import partialcoll.torch as pct  # noqa: E402
 from partialcoll.collectives import snapshot  # noqa: E402
 from partialcoll.decentralized import GlobalSum  # noqa: E402
-from partialcoll.torch import _batchnorm, checkpoint  # noqa: E402
+from partialcoll.torch import checkpoint  # noqa: E402
+from partialcoll.torch._loop import average_statistics  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -512,10 +513,10 @@ def test_batch_normalization_that_differs(world):
     model = torch.nn.BatchNorm1d(3 + (world.rank > 0))
     total = GlobalSum.over(world)
     if world.size == 1:
-        _batchnorm.average(world, total, model)
+        average_statistics(world, total, model)
     else:
         with pytest.raises(pc.MismatchError, match=r"running_mean.*shape \(4,\)"):
-            _batchnorm.average(world, total, model)
+            average_statistics(world, total, model)
     total.Free()
 
 
