@@ -104,7 +104,7 @@ def program_of(mutant: Mutant) -> str:
         "/butterfly.c"
     ):
         return "group"
-    if mutant.file == "runtime/gate.c":
+    if mutant.file == "base/gate.c":
         return "gate"
     return "steps" if DOMAIN.fullmatch(mutant.file) else "simulation"
 

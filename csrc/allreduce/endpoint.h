@@ -36,7 +36,7 @@
 #include "domain/segment.h"
 #include "protocol/policy.h"
 #include "runtime/communicator.h"
-#include "schedule/engine.h"
+#include "schedule/sched.h"
 #include "allreduce/data.h"
 #include "allreduce/event_log.h"
 

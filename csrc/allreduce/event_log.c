@@ -10,9 +10,8 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "base/environment.h"
-#include "base/error.h"
 #include "base/file.h"
+#include "base/error.h"
 #include "base/lock.h"
 
 enum { PATH_LENGTH = 4096, NAME_LENGTH = 80 };

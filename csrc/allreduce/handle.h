@@ -99,7 +99,7 @@ extern const struct recoverable handle_recoverable; /* handle_recovery.c */
 
 /* Return a copy of the state of this rank. */
 struct member handle_member(pcoll_handle *h);
-/* Free the handle without waiting for other ranks (process.h). The handle does not recover. */
+/* Free the handle without waiting for other ranks (user_object.h). The handle does not recover. */
 void handle_retire(pcoll_handle *h);
 /* Give the handle its gate; destroy the gate. */
 void handle_begin_recoverable(pcoll_handle *h);

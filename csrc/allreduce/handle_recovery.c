@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "runtime/agreement.h"
 #include "runtime/recovery.h"
-#include "transport/mpi/mpi_recovery.h"
 #include "transport/mpi/mpi_transport.h"
 #include "allreduce/handle.h"
 
@@ -449,7 +448,7 @@ int pcoll_allreduce_join(const void *comm, const uint32_t *numbers, uint32_t ran
 }
 
 /* Calls of MPI by the program, where ranks may die: no thread of the core is in MPI meanwhile
- * (transport/mpi/mpi_recovery.h). */
+ * (transport/mpi/mpi_transport.h). */
 
 static _Thread_local bool mpi_entered; /* The result of exclusion_begin. */
 static _Thread_local struct progress

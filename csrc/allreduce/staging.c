@@ -13,7 +13,6 @@
 #include "base/lock.h"
 #include "base/memory.h"
 #include "device/lane.h"
-#include "device/cuda.h"
 
 enum state { ARRIVED, COPYING, HELD };
 

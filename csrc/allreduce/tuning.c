@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "algorithms/algorithms.h"
-#include "base/environment.h"
+#include "base/file.h"
 #include "base/error.h"
 
 enum { TUNING_LINE_LENGTH = 1024, TUNING_PATH_LENGTH = 4096 };

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/environment.h"
+#include "base/file.h"
 
 void (*check_hook)(void);
 

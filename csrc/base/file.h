@@ -14,6 +14,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 /* Open a folder of this user. If `make` is set and it does not exist, make it, readable by this
  * user alone. Return a descriptor, or -1. */
@@ -32,5 +33,23 @@ bool file_write(int fd, const void *data, size_t bytes, const char **why);
 
 /* Close the file. Return false if what was written may be lost. */
 bool file_close(int fd, const char **why);
+
+/*
+ * The environment. All of csrc reads it through this function; tests/house/test_layers.py
+ * forbids other ways.
+ *
+ * A program with privileges that its caller lacks (set-user-id, set-group-id, file
+ * capabilities) must not trust the caller's variables: one could name a library that the
+ * program then loads, or a file that it then writes. In such a program every variable
+ * counts as not set.
+ */
+
+/* Return the value of a variable, or NULL if it is not set, is empty, or must not be
+ * trusted. */
+static inline const char *environment_get(const char *name)
+{
+    const char *value = secure_getenv(name);
+    return value && *value ? value : NULL;
+}
 
 #endif

@@ -20,8 +20,10 @@
 #define PCOLL_BASE_LOCK_H
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Outermost first. The name in docs/locking.md is the second argument. */
 #define LOCK_RANKS(X)                                                                  \
@@ -103,5 +105,139 @@ void lock_released(enum lock_rank rank);
 #define fence_before_writes() atomic_thread_fence(memory_order_release)
 #define fence_all() atomic_thread_fence(memory_order_seq_cst)
 #endif
+
+/*
+ * Threads of one process: start a thread of the library, yield the core, sleep until another
+ * thread has changed something.
+ */
+
+/* Start a thread as pthread_create does, with all signals blocked that are meant for the
+ * application. Faults of the thread itself are not blocked: otherwise the process would die
+ * without a message, whatever handler the application or MPI has installed. */
+static inline int thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
+{
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t kept, old;
+    sigfillset(&kept);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&kept, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &kept, &old);
+    int rc = pthread_create(thread, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
+}
+
+/*
+ * Contention for cores: should a waiting thread yield its core or sleep?
+ *
+ * If the other threads wait, too, a yield takes microseconds. If one of them computes, a yield
+ * takes its whole time slice, whatever message arrives meanwhile, and the kernel counts the rest
+ * of our slice as used: some twenty milliseconds where there are many threads. A thread that
+ * sleeps instead gets the core as soon as a ring wakes it. So after a yield that took long, the
+ * cores count as crowded, and threads that would yield sleep for a while.
+ *
+ * Any number of threads may share one struct. Each writes what it has measured; a value that is
+ * wrong for another thread costs it one yield or one sleep.
+ */
+
+/* The time until which the cores count as crowded, and the length of the last such period,
+ * which each fast yield halves. Begins as zeros. */
+struct contention {
+    _Atomic int64_t until_us, lasting_us;
+};
+
+/* Return whether other threads need the cores for longer than a yield, so that this thread
+ * should sleep. */
+bool contention_is_high(const struct contention *c);
+
+/* Yield, and measure how long that takes. */
+void contention_yield(struct contention *c);
+
+/*
+ * Threads that sleep until a condition holds. The thread that makes it hold wakes all of them,
+ * and each checks again.
+ *
+ * A sleeper checks under the mutex, and a waker takes the mutex after its change. So either the
+ * check sees the change, or the wake-up comes while the sleeper sleeps. The condition reads
+ * atomic variables; the mutex protects nothing else.
+ */
+
+struct sleepers {
+    struct lock mutex;
+    pthread_cond_t changed;
+};
+
+void sleepers_init(struct sleepers *s);
+/* No thread sleeps any more, or wakes others. */
+void sleepers_destroy(struct sleepers *s);
+/* Sleep until so(arg) is true; it must take no locks. */
+void sleepers_await(struct sleepers *s, bool (*so)(void *arg), void *arg);
+void sleepers_wake(struct sleepers *s);
+
+/*
+ * A reader/writer lock with a rare writer. Threads of the application enter and leave all the
+ * time. Now and then a recovery closes the gate, waits until no thread is inside, uses alone
+ * what the gate protects, and opens the gate again. Entering and leaving an open gate costs one
+ * atomic addition each.
+ *
+ * A communicator has a gate (outage.h), and each handle that continues when ranks die has one
+ * (allreduce/handle.h). csrc/base/lock.h gives them their order.
+ *
+ * Protocol. Every operation below is sequentially consistent.
+ *
+ *   enter   E1. inside++   E2. read `closed`. If the gate is closed, leave, sleep until the
+ *           gate is open, and begin again.
+ *   leave   L1. inside--   L2. read `closed`. If the gate is closed, wake the sleepers.
+ *   close   C1. closed = true   C2. sleep until inside == 0.
+ *   open    O1. closed = false  O2. wake the sleepers.
+ *
+ * One thread at a time writes `closed`. Every thread that enters or leaves writes `inside`.
+ *
+ * Invariant: between C2 and O1 no thread is past E2 and before L1. Proof: a thread that reads
+ * an open gate in E2 does so before C1 or after O1. If it reads before C1, its E1 comes before
+ * C1 as well, so C2 does not read 0 until the thread has left.
+ *
+ * No wake-up is lost (base/lock.h): if a thread that leaves reads an open gate in L2, then
+ * L2 comes before C1. Its L1 comes before that, so C2 reads the new value.
+ *
+ * A stale read is harmless: a thread that reads an open gate as closed leaves, reads `closed`
+ * again under the mutex of the sleepers, and tries again. A thread that leaves at once was
+ * counted for a moment without being inside. The writer sleeps until that thread wakes it.
+ *
+ * What the gate protects need not be atomic. The writer that reads inside == 0 acquires what
+ * every thread that left has released, because `inside` changes by additions only. A thread
+ * that enters reads what O1 released.
+ *
+ * A thread that leaves reads `closed` after L1. The caller keeps the gate in memory until then.
+ */
+
+struct gate {
+    _Atomic uint32_t
+        inside; /* Threads that are inside, or that are about to leave again. */
+    _Atomic bool closed;
+    enum lock_rank rank;
+    struct sleepers sleepers;
+};
+
+void gate_init(struct gate *g, enum lock_rank rank);
+void gate_destroy(struct gate *g);
+
+/* Enter, from any thread. Wait while the gate is closed. */
+void gate_enter(struct gate *g);
+/* Enter if the gate is open, and return whether it was. */
+bool gate_try_enter(struct gate *g);
+void gate_leave(struct gate *g);
+
+/* Close an open gate. From now on no thread enters. */
+void gate_close(struct gate *g);
+/* Wait until no thread is inside. The caller is not inside. */
+void gate_await_empty(struct gate *g);
+void gate_open(struct gate *g);
+
+/* Return whether the gate was closed a moment ago. */
+static inline bool gate_is_closed(struct gate *g)
+{
+    return atomic_load(&g->closed);
+}
 
 #endif

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "base/check.h"
-#include "kernels/averaging.h"
+#include "kernels/reduce.h"
 #include "gossip/register.h"
 
 /* Return the part of a model and of its momentum that begins at element `first`. */

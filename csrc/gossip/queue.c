@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/codec/quantize.h"
-#include "gossip/slot.h"
+#include "gossip/register.h"
 
 #include "base/check.h"
 

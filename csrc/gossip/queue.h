@@ -34,7 +34,7 @@
 
 #include <stdbool.h>
 
-#include "gossip/slot.h"
+#include "gossip/register.h"
 
 /*
  * Send x to the peer. *pushed: false if its queue is full. With the codec, the message

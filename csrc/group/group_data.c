@@ -9,7 +9,7 @@
 #include "algorithms/algorithms.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "kernels/averaging.h"
+#include "kernels/reduce.h"
 
 enum { LARGEST_GET = 1 << 24 };
 

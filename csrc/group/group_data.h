@@ -13,7 +13,7 @@
 
 #include "group/group_wire.h"
 #include "kernels/reduce.h"
-#include "schedule/engine.h"
+#include "schedule/sched.h"
 
 /* Allocate an array of `count` zeros; NULL: no memory. */
 #define GROUP_ALLOCATE(array, count) ((array) = calloc((count), sizeof *(array)))

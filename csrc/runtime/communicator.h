@@ -118,7 +118,7 @@ struct communicator {
     /* NULL if its objects raise an error when ranks die. */
     struct outage *outage;
     struct recovery *recovery;
-    struct waiting *parting;   /* The last barrier (process.h), or NULL. */
+    struct waiting *parting;   /* The last barrier (user_object.h), or NULL. */
     bool parts;                /* This rank has begun to part. */
     bool late;                 /* All ranks part, and end it in MPI_Finalize. */
     struct communicator *next; /* In a list of process.c or recovery.c. */

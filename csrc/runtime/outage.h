@@ -7,14 +7,14 @@
  *   driver       begins the outage when it meets the failure (outage_begin), and polls the
  *                communicator no more until the outage ends.
  *   application  Calls that make or free an object agree with other ranks. They, and the calls
- *                of gossip buffers, pass a gate (gate.h) that is closed during an outage. A call
+ *                of gossip buffers, pass a gate (base/lock.h) that is closed during an outage. A call
  *                that is inside when the outage begins returns PCOLL_EFAILED.
  *   recovery     The thread that recovers sleeps until an outage begins, waits until no call is
  *                inside, and ends the outage (outage_end), which begins the next epoch.
  *
  * Turns. One recovery of a process runs at a time, that of the oldest communicator first. Ranks
  * that make their communicators in one order therefore recover them in one order, and no two
- * threads of a process agree with other ranks at once (transport/mpi/mpi_recovery.h says why that
+ * threads of a process agree with other ranks at once (transport/mpi/mpi_transport.h says why that
  * matters). Ranks that make them in different orders may wait for each other's recoveries in a
  * circle, so no recovery waits for its turn longer than half a second.
  *
@@ -26,7 +26,7 @@
 #define PCOLL_RUNTIME_OUTAGE_H
 
 #include "base/error.h"
-#include "runtime/gate.h"
+#include "base/lock.h"
 
 struct outage {
     struct gate gate;        /* Closed during an outage. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of a process; how its communicators and the objects of users end. See process.h and
+/* The state of a process; how its communicators and the objects of users end. See
  * user_object.h. */
-#include "runtime/process.h"
+#include "runtime/user_object.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -14,14 +14,11 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "base/environment.h"
-#include "base/error.h"
 #include "base/file.h"
+#include "base/error.h"
 #include "runtime/agreement.h"
 #include "runtime/recovery.h"
-#include "runtime/user_object.h"
 #include "transport/mpi/mpi_transport.h"
-#include "transport/mpi/mpi_recovery.h"
 #include "watch/watch.h"
 
 struct process {
@@ -109,7 +106,7 @@ static void process_remove_communicator(struct process *r, struct communicator *
     lock_release(&r->mutex);
 }
 
-/* Driver: begin to part (process.h). `waits`: this thread waits for the other ranks next. */
+/* Driver: begin to part (user_object.h). `waits`: this thread waits for the other ranks next. */
 static void process_begin_parting(struct communicator *c, bool waits)
 {
     uint64_t late = !waits;

@@ -11,11 +11,10 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/thread.h"
-#include "base/text.h"
-#include "base/environment.h"
-#include "base/error.h"
 #include "base/lock.h"
+#include "base/text.h"
+#include "base/file.h"
+#include "base/error.h"
 
 struct progress {
     struct doorbell doorbell;

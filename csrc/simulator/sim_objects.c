@@ -3,7 +3,7 @@
  * Gossip buffers and groups of simulated ranks, driven by one thread. They are the same
  * objects that run over MPI.
  *
- * Gossip buffers use windows of transport/sim/sim_windows.h. The caller moves time:
+ * Gossip buffers use windows of transport/sim/sim_transport.h. The caller moves time:
  * what a rank sends takes effect when the caller lands it.
  *
  * Groups use transport/sim/sim_transport.h, with one communicator for each rank. They
@@ -16,7 +16,6 @@
 #include "include/simulator.h"
 #include "transport/sim/sim_network.h"
 #include "transport/sim/sim_transport.h"
-#include "transport/sim/sim_windows.h"
 
 struct pcoll_sim_gossip {
     uint32_t ranks;

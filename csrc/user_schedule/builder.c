@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/random.h"
 
 /* Half of the largest message. */
 static const size_t most_bytes = (size_t)1 << 36;
@@ -206,4 +207,475 @@ void builder_destroy(struct builder *builder)
     free(builder->ops);
     free(builder->edges);
     *builder = (struct builder){.rank = builder->rank, .size = builder->size};
+}
+
+/* Numbering and comparing messages; see builder.h. */
+
+static bool builder_is_message(const struct builder_op *op)
+{
+    return op->kind == OP_SEND || op->kind == OP_RECV;
+}
+
+static int builder_order(int64_t a, int64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+/* A message, for sorting. */
+struct builder_entry {
+    const struct builder_op *op;
+    uint32_t id;
+};
+
+static bool builder_same_pair(const struct builder_entry *a,
+                              const struct builder_entry *b)
+{
+    return a->op->kind == b->op->kind && a->op->peer == b->op->peer;
+}
+
+static int builder_compare_pairs(const void *a, const void *b)
+{
+    const struct builder_entry *x = a, *y = b;
+    int order = builder_order(x->op->kind, y->op->kind);
+    order = order ? order : builder_order(x->op->peer, y->op->peer);
+    order = order ? order : builder_order(x->op->tag, y->op->tag);
+    return order ? order : builder_order(x->id, y->id);
+}
+
+/* Pair the sends of this rank to itself with their receives. Both are sorted by
+ * edge. */
+static void builder_pair_own(struct builder *builder, const struct builder_entry *list,
+                             uint32_t count)
+{
+    uint32_t send = 0, recv = 0;
+    for (;;) {
+        while (send < count && (list[send].op->kind != OP_SEND ||
+                                list[send].op->peer != (int)builder->rank))
+            send++;
+        while (recv < count && (list[recv].op->kind != OP_RECV ||
+                                list[recv].op->peer != (int)builder->rank))
+            recv++;
+        if (send >= count || recv >= count)
+            return;
+        builder->ops[list[send].id].partner = (int)list[recv].id;
+        builder->ops[list[recv].id].partner = (int)list[send].id;
+        send++;
+        recv++;
+    }
+}
+
+static void builder_number_edges(struct builder *builder,
+                                 const struct builder_entry *list, uint32_t count)
+{
+    builder->tags = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct builder_op *op = &builder->ops[list[i].id];
+        bool follows = i && builder_same_pair(&list[i - 1], &list[i]);
+        bool repeats = follows && list[i - 1].op->tag == op->tag;
+        op->edge = follows ? list[i - 1].op->edge + 1 : 0;
+        op->ordinal = repeats ? list[i - 1].op->ordinal + 1 : 0;
+        if ((uint32_t)op->edge >= builder->tags)
+            builder->tags = (uint32_t)op->edge + 1;
+    }
+}
+
+int builder_number_messages(struct builder *builder)
+{
+    struct builder_entry *list = malloc((builder->count + 1) * sizeof *list);
+    uint32_t count = 0;
+    if (!list)
+        return fail(PCOLL_ENOMEM, "no memory for %u messages", builder->count);
+    for (uint32_t i = 0; i < builder->count; i++)
+        if (builder_is_message(&builder->ops[i]))
+            list[count++] = (struct builder_entry){.op = &builder->ops[i], .id = i};
+    if (count)
+        qsort(list, count, sizeof *list, builder_compare_pairs);
+    builder_number_edges(builder, list, count);
+    builder_pair_own(builder, list, count);
+    free(list);
+    return PCOLL_OK;
+}
+
+/* The words of a message. The lowest bit of the last word is the direction, the only
+ * difference between the two sides of a message. */
+enum builder_word { PAIR, NAME, COUNT, KIND };
+
+static void builder_write_message(const struct builder *builder,
+                                  const struct builder_op *op, uint64_t *w)
+{
+    uint64_t own = builder->rank, peer = (uint64_t)op->peer;
+    bool sends = op->kind == OP_SEND;
+    w[PAIR] = sends ? own << 32 | peer : peer << 32 | own;
+    w[NAME] = (uint64_t)op->tag << 32 | op->ordinal;
+    w[COUNT] = op->count;
+    w[KIND] = (uint64_t)op->dtype << 1 | !sends;
+}
+
+void builder_digest_messages(const struct builder *builder,
+                             uint64_t digest[DIGEST_WORDS])
+{
+    memset(digest, 0, DIGEST_WORDS * sizeof *digest);
+    for (uint32_t i = 0; i < builder->count; i++) {
+        uint64_t w[MESSAGE_WORDS];
+        if (!builder_is_message(&builder->ops[i]))
+            continue;
+        builder_write_message(builder, &builder->ops[i], w);
+        bool sends = builder->ops[i].kind == OP_SEND;
+        for (uint64_t k = 0; k < DIGEST_WORDS; k++) {
+            uint64_t h = splitmix_mix(k + 1);
+            h = splitmix_mix(h ^ w[PAIR]);
+            h = splitmix_mix(h ^ w[NAME]);
+            h = splitmix_mix(h ^ w[COUNT]);
+            h = splitmix_mix(h ^ w[KIND] >> 1);
+            digest[k] += sends ? h : -h;
+        }
+    }
+}
+
+uint32_t builder_count_messages(const struct builder *builder)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < builder->count; i++)
+        count += builder_is_message(&builder->ops[i]);
+    return count;
+}
+
+int builder_place_messages(const struct builder *builder, const uint64_t *counts,
+                           uint64_t *before, uint64_t *total)
+{
+    *before = *total = 0;
+    for (uint32_t i = 0; i < builder->size; i++) {
+        bool sound =
+            counts[i] <= UINT32_MAX &&
+            (i != builder->rank || counts[i] == builder_count_messages(builder));
+        if (!sound)
+            return fail(PCOLL_EPROTOCOL, "rank %u is said to have %llu messages", i,
+                        (unsigned long long)counts[i]);
+        *before += i < builder->rank ? counts[i] : 0;
+        *total += counts[i];
+    }
+    return PCOLL_OK;
+}
+
+void builder_write_messages(const struct builder *builder, uint64_t *words)
+{
+    for (uint32_t i = 0; i < builder->count; i++) {
+        if (!builder_is_message(&builder->ops[i]))
+            continue;
+        builder_write_message(builder, &builder->ops[i], words);
+        words += MESSAGE_WORDS;
+    }
+}
+
+static int builder_compare_names(const void *a, const void *b)
+{
+    const uint64_t *x = a, *y = b;
+    for (int i = PAIR; i <= NAME; i++)
+        if (x[i] != y[i])
+            return x[i] < y[i] ? -1 : 1;
+    return (int)(x[KIND] & 1) - (int)(y[KIND] & 1);
+}
+
+static bool builder_same_message(const uint64_t *a, const uint64_t *b)
+{
+    return a[PAIR] == b[PAIR] && a[NAME] == b[NAME];
+}
+
+static const char *builder_dtype_name(uint64_t kind)
+{
+    const struct dtype *dtype = dtype_find((int)(kind >> 1));
+    return dtype ? dtype->name : "?";
+}
+
+/* One side is missing: report how many messages with this tag each side has. */
+static int builder_report_missing(const uint64_t *words, uint64_t count,
+                                  const uint64_t *m)
+{
+    uint64_t sent = 0, received = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t *w = &words[i * MESSAGE_WORDS];
+        if (w[PAIR] != m[PAIR] || w[NAME] >> 32 != m[NAME] >> 32)
+            continue;
+        sent += !(w[KIND] & 1);
+        received += w[KIND] & 1;
+    }
+    unsigned from = (unsigned)(m[PAIR] >> 32), to = (unsigned)m[PAIR];
+    return fail(
+        PCOLL_EMISMATCH,
+        "the schedules do not match: with tag %u, rank %u sends %llu messages to "
+        "rank %u, and rank %u receives %llu from rank %u",
+        (unsigned)(m[NAME] >> 32), from, (unsigned long long)sent, to, to,
+        (unsigned long long)received, from);
+}
+
+static int builder_report_different(const uint64_t *send, const uint64_t *recv)
+{
+    unsigned from = (unsigned)(send[PAIR] >> 32), to = (unsigned)send[PAIR];
+    return fail(
+        PCOLL_EMISMATCH,
+        "the schedules do not match: message %u with tag %u from rank %u to rank %u is "
+        "%llu %s where rank %u sends it, and %llu %s where rank %u receives it",
+        (unsigned)send[NAME], (unsigned)(send[NAME] >> 32), from, to,
+        (unsigned long long)send[COUNT], builder_dtype_name(send[KIND]), from,
+        (unsigned long long)recv[COUNT], builder_dtype_name(recv[KIND]), to);
+}
+
+int builder_compare_messages(uint64_t *words, uint64_t count)
+{
+    if (count)
+        qsort(words, count, MESSAGE_WORDS * sizeof *words, builder_compare_names);
+    for (uint64_t i = 0; i < count; i += 2) {
+        const uint64_t *send = &words[i * MESSAGE_WORDS], *recv = send + MESSAGE_WORDS;
+        if (i + 1 == count || !builder_same_message(send, recv))
+            return builder_report_missing(words, count, send);
+        if (send[COUNT] != recv[COUNT] || send[KIND] >> 1 != recv[KIND] >> 1)
+            return builder_report_different(send, recv);
+    }
+    return PCOLL_OK;
+}
+
+/* Building, checking and committing a schedule; see builder.h. */
+
+/*
+ * Races: two operations use the same memory, at least one of them writes, and no order
+ * is defined between them. The result would then depend on timing.
+ *
+ * A precedes B if B's gate cannot open without A: that is, if fewer than k of B's n
+ * predecessors are left when A and all operations that A precedes are taken away.
+ * Reductions with the same op into the same memory may run in any order, since a rank
+ * executes one operation at a time.
+ *
+ * The check takes at most quadratic time in the number of operations.
+ */
+
+struct race_search {
+    const struct builder *builder;
+    const struct sched *sched;
+    uint32_t *order;  /* all operations, in topological order */
+    uint32_t *counts; /* predecessors missing until an operation is known to follow */
+    uint32_t *queue;
+};
+
+static bool builder_overlap(const void *a, size_t a_bytes, const void *b,
+                            size_t b_bytes)
+{
+    const char *p = a, *q = b;
+    return p && q && a_bytes && b_bytes && p < q + b_bytes && q < p + a_bytes;
+}
+
+static bool builder_accumulate(const struct builder_op *a, const struct builder_op *b)
+{
+    return a->kind == OP_REDUCE && b->kind == OP_REDUCE && a->into == b->into &&
+           a->bytes == b->bytes && a->dtype == b->dtype && a->op == b->op;
+}
+
+static bool builder_conflict(const struct builder_op *a, const struct builder_op *b)
+{
+    return builder_overlap(a->into, a->bytes, b->from, b->bytes) ||
+           builder_overlap(a->from, a->bytes, b->into, b->bytes) ||
+           (builder_overlap(a->into, a->bytes, b->into, b->bytes) &&
+            !builder_accumulate(a, b));
+}
+
+static bool builder_uses_memory(const struct builder_op *op)
+{
+    return (op->from || op->into) && op->bytes;
+}
+
+/* Set counts[x] to 0 for every operation x that a precedes. */
+static void builder_follow(struct race_search *r, uint32_t a)
+{
+    uint32_t head = 0, tail = 0;
+    for (uint32_t i = 0; i < r->sched->count; i++) {
+        const struct op *op = &r->sched->ops[i];
+        r->counts[i] = op->preds - op->need + 1;
+    }
+    r->queue[tail++] = a;
+    while (head < tail) {
+        const struct op *op = &r->sched->ops[r->queue[head++]];
+        for (uint32_t i = 0; i < op->successors; i++) {
+            uint32_t next = r->sched->successor[op->first_successor + i];
+            if (r->counts[next] && --r->counts[next] == 0)
+                r->queue[tail++] = next;
+        }
+    }
+}
+
+static int builder_report_race(const struct builder *builder, uint32_t a, uint32_t b)
+{
+    uint32_t first = a < b ? a : b, second = a < b ? b : a;
+    return fail(
+        PCOLL_EINVAL,
+        "operations %u (%s %s) and %u (%s %s) use the same memory, at least one "
+        "of them writes, and nothing says which comes first: add one to the "
+        "predecessors of the other",
+        first, op_kind_name(builder->ops[first].kind), builder->ops[first].label,
+        second, op_kind_name(builder->ops[second].kind), builder->ops[second].label);
+}
+
+/* Check the operation at this position of the order against all later ones. */
+static int builder_check_race(struct race_search *r, uint32_t at)
+{
+    uint32_t a = r->order[at];
+    bool followed = false;
+    for (uint32_t i = at + 1; i < r->sched->count; i++) {
+        uint32_t b = r->order[i];
+        if (b >= r->builder->count ||
+            !builder_conflict(&r->builder->ops[a], &r->builder->ops[b]))
+            continue;
+        if (!followed)
+            builder_follow(r, a);
+        followed = true;
+        if (r->counts[b])
+            return builder_report_race(r->builder, a, b);
+    }
+    return PCOLL_OK;
+}
+
+static int builder_check_races(const struct builder *builder, const struct sched *sched)
+{
+    uint32_t *memory = malloc(3 * (size_t)sched->count * sizeof *memory);
+    if (!memory)
+        return fail(PCOLL_ENOMEM, "no memory to check %u operations", sched->count);
+    struct race_search r = {.builder = builder,
+                            .sched = sched,
+                            .order = memory,
+                            .counts = memory + sched->count,
+                            .queue = memory + 2 * (size_t)sched->count};
+    int rc = PCOLL_OK;
+    sched_order(sched, r.order, r.counts);
+    for (uint32_t i = 0; i < sched->count && rc == PCOLL_OK; i++)
+        if (r.order[i] < builder->count &&
+            builder_uses_memory(&builder->ops[r.order[i]]))
+            rc = builder_check_race(&r, i);
+    free(memory);
+    return rc;
+}
+
+static int builder_compare_edges(const void *a, const void *b)
+{
+    const struct builder_edge *x = a, *y = b;
+    if (x->to != y->to)
+        return x->to < y->to ? -1 : 1;
+    return (x->from > y->from) - (x->from < y->from);
+}
+
+/* Sort the edges and drop repeated ones: predecessors are a set. */
+static void builder_sort_edges(struct builder *builder)
+{
+    uint32_t kept = 0;
+    if (builder->edge_count)
+        qsort(builder->edges, builder->edge_count, sizeof *builder->edges,
+              builder_compare_edges);
+    for (uint32_t i = 0; i < builder->edge_count; i++)
+        if (!i || builder_compare_edges(&builder->edges[i], &builder->edges[kept - 1]))
+            builder->edges[kept++] = builder->edges[i];
+    builder->edge_count = kept;
+}
+
+static void builder_add_op(struct sched *sched, const struct builder_op *op, int id)
+{
+    switch (op->kind) {
+    case OP_SEND:
+        sched_send(sched, op->label, op->peer, op->edge, id);
+        return;
+    case OP_RECV:
+        sched_recv(sched, op->label, op->peer, op->edge, id);
+        return;
+    case OP_REDUCE:
+        sched_reduce(sched, op->label, id, id, id);
+        return;
+    case OP_COPY:
+        sched_copy(sched, op->label, id, id);
+        return;
+    case OP_TIMER:
+        sched_timer(sched, op->label);
+        return;
+    case OP_NOP:
+    case OP_NATIVE:
+        sched_nop(sched, op->label);
+    }
+}
+
+/* Add the end, which follows every operation without a successor. Operations that a
+ * k-of-n gate did not need may complete after it: a run is over when the end is
+ * complete and nothing is running, so nothing can be left waiting either. */
+static void builder_add_end(struct sched *sched)
+{
+    uint32_t count = sched->count;
+    bool *followed = calloc(count + 1, sizeof *followed);
+    int end = sched_nop(sched, "all done");
+    sched->failed = sched->failed || !followed;
+    for (uint32_t i = 0; i < sched->edge_count && followed; i++)
+        followed[sched->edges[i].from] = true;
+    for (uint32_t i = 0; i < count && followed; i++)
+        if (!followed[i])
+            sched_after(sched, end, (int)i);
+    free(followed);
+    if (!sched->failed)
+        sched_need(sched, end, sched->ops[end].preds);
+    sched_end(sched, end);
+}
+
+struct sched *builder_build(struct builder *builder)
+{
+    struct sched *sched = sched_create();
+    if (!sched || builder_number_messages(builder) != PCOLL_OK) {
+        sched_free(&sched);
+        return NULL;
+    }
+    builder_sort_edges(builder);
+    for (uint32_t i = 0; i < builder->count; i++)
+        builder_add_op(sched, &builder->ops[i], (int)i);
+    for (uint32_t i = 0; i < builder->edge_count; i++)
+        sched_after(sched, (int)builder->edges[i].to, (int)builder->edges[i].from);
+    for (uint32_t i = 0; i < builder->count && !sched->failed; i++)
+        sched_need(sched, (int)i,
+                   builder->ops[i].need ? builder->ops[i].need : sched->ops[i].preds);
+    builder_add_end(sched);
+    if (sched->failed)
+        sched_free(&sched);
+    return sched;
+}
+
+static int builder_no_memory(const struct builder *builder)
+{
+    return fail(PCOLL_ENOMEM, "no memory for a schedule of %u operations",
+                builder->count);
+}
+
+/* A receive from this rank itself follows its send: a cycle through both would wait
+ * forever. Check it on a separate schedule, since the extra edge changes the gate. */
+static int builder_check_own_messages(struct builder *builder)
+{
+    struct sched *sched = builder_build(builder);
+    if (!sched)
+        return builder_no_memory(builder);
+    for (uint32_t i = 0; i < builder->count; i++) {
+        const struct builder_op *op = &builder->ops[i];
+        if (op->kind != OP_RECV || op->partner < 0)
+            continue;
+        sched_after(sched, (int)i, op->partner);
+        sched_need(sched, (int)i, sched->ops[i].preds);
+    }
+    int rc = sched_commit(sched);
+    sched_free(&sched);
+    return rc;
+}
+
+int builder_commit(struct builder *builder, struct sched **out)
+{
+    struct sched *sched = builder_build(builder);
+    if (!sched)
+        return builder_no_memory(builder);
+    int rc = sched_commit(sched);
+    if (rc == PCOLL_OK)
+        rc = builder_check_own_messages(builder);
+    if (rc == PCOLL_OK)
+        rc = builder_check_races(builder, sched);
+    if (rc == PCOLL_OK)
+        *out = sched;
+    else
+        sched_free(&sched);
+    return rc;
 }

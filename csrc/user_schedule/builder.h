@@ -2,8 +2,7 @@
 /*
  * A schedule while its user writes it down: operations with their memory, and their
  * predecessors. From it the module makes the schedule that the engine runs, and the
- * list of messages that the ranks compare. No I/O. builder.c adds operations,
- * builder_messages.c numbers and compares messages, builder_commit.c builds and checks.
+ * list of messages that the ranks compare. No I/O.
  *
  * Operation i of the builder is operation i of the schedule. The schedule has one more
  * operation after them, which ends the run when all others are complete.

@@ -20,7 +20,7 @@
 #define PCOLL_USER_SCHEDULE_SCHEDULE_RUN_H
 
 #include "runtime/communicator.h"
-#include "schedule/engine.h"
+#include "schedule/sched.h"
 #include "user_schedule/builder.h"
 
 enum schedule_run_closing {

@@ -13,10 +13,9 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/text.h"
-#include "base/environment.h"
+#include "base/file.h"
 #include "base/error.h"
 #include "base/lock.h"
-#include "base/thread.h"
 #include "watch/link.h"
 
 /* Groups. A member is a rank in whose process a watch runs. */

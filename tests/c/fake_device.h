@@ -4,7 +4,7 @@
 #define PCOLL_TESTS_FAKE_DEVICE_H
 
 #include "../fake_cuda/fake_cuda.h"
-#include "device/cuda.h"
+#include "device/lane.h"
 
 extern int (*memory_take)(uint64_t *address, size_t bytes);
 extern int (*managed_take)(uint64_t *address, size_t bytes, unsigned flags);

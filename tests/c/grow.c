@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Others take the numbers of simulated ranks that have died: what runtime/growth.c and
+ * Others take the numbers of simulated ranks that have died: what runtime/recovery.c and
  * allreduce/handle_recovery.c do, with MPI's part at once for all. The steps between are those of
  * recover.c.
  */

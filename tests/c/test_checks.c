@@ -17,8 +17,8 @@
 #include "protocol/member.h"
 #include "protocol/policy.h"
 #include "runtime/communicator.h"
-#include "runtime/gate.h"
-#include "schedule/engine.h"
+#include "base/lock.h"
+#include "schedule/sched.h"
 
 enum { RANKS = 4 };
 

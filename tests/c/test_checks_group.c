@@ -13,9 +13,8 @@
 #include "base/check.h"
 #include "check.h"
 #include "gossip/accumulator.h"
-#include "gossip/slot.h"
-#include "gossip/queue.h"
 #include "gossip/register.h"
+#include "gossip/queue.h"
 #include "group/group_agent.c" /* Their CHECKs are in static functions. */
 #include "group/group_round.c"
 #include "group/group_wire.c"
@@ -867,7 +866,7 @@ static const struct {
     CASE("gossip/accumulator.c", collected_nothing),
     CASE("gossip/register.c", read_before_it_is_published),
     CASE("gossip/queue.c", pushed_to_no_rank),
-    CASE("gossip/slot.c", fetched_from_no_rank),
+    CASE("gossip/register.c", fetched_from_no_rank),
     CASE("gossip/gossip_memory.c", memory_for_part_of_a_block),
 };
 

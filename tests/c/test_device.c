@@ -15,7 +15,6 @@
 #include "check.h"
 #include "fake_device.h"
 #include "device/lane.h"
-#include "device/cuda.h"
 
 enum { PAGE = 4096, MOST = 40 * PAGE };
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "schedule/engine.h"
+#include "schedule/sched.h"
 #include "check.h"
 
 enum { MAX_OPS = 24, MAX_EDGES = 60, ROUNDS = 3 };

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: interleaved (with points at which others may come between). */
 /*
- * The gate (csrc/runtime/gate.h) step by step: threads of an application enter and leave, some
+ * The gate (csrc/base/lock.h) step by step: threads of an application enter and leave, some
  * of them only if the gate is open. Now and then the thread that recovers closes the gate, or a
  * thread that is inside does. The schedules are seeded; for a few small programs the test runs
  * all schedules with few departures from running one thread after the other.
  *
  * A thread that sleeps does not run until it is woken, so a lost wake-up ends with all threads
- * asleep. The test replaces the sleepers of base/thread.c by its own, with the same rules.
+ * asleep. The test replaces the sleepers of base/lock.c by its own, with the same rules.
  *
  *   PARTIALCOLL_SEED=n        run seed n only, again
  *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
@@ -17,7 +17,7 @@
 #include <time.h>
 
 #include "base/random.h"
-#include "runtime/gate.h"
+#include "base/lock.h"
 #include "check.h"
 #include "stepper.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: threads (with the thread sanitizer). */
 /*
- * The gate (csrc/runtime/gate.h) and an outage (csrc/runtime/outage.h) with real threads and
+ * The gate (csrc/base/lock.h) and an outage (csrc/runtime/outage.h) with real threads and
  * the real sleepers. What the gate protects is not atomic, so the thread sanitizer reports a
  * thread that is inside when it should not be. Applications enter and leave as fast as they
  * can. A recovery closes the gate, is alone for a moment, and opens the gate.

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "algorithms/algorithms.h"
-#include "schedule/engine.h"
+#include "schedule/sched.h"
 #include "check.h"
 
 static void expect_refused(struct sched *s, const char *part)

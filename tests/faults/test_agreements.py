@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agreements that end well with arbitrary bits, as Open MPI's have been seen to shortly after a
 death: the recovery goes on all the same (csrc/transport/mpi/mpi_recovery.c). None begins while
-another thread is in MPI, however long that thread takes (csrc/transport/mpi/mpi_calls.h)."""
+another thread is in MPI, however long that thread takes (csrc/transport/mpi/mpi_internal.h)."""
 
 import subprocess
 from pathlib import Path

@@ -99,10 +99,10 @@ def test_only_some_call_mpi(path):
 
 @pytest.mark.parametrize("path", c_files(), ids=name_of)
 def test_only_one_reads_the_environment(path):
-    """A program with privileges must not take its caller's word (base/environment.h)."""
+    """A program with privileges must not take its caller's word (base/file.h)."""
     code = re.sub(r"/\*.*?\*/|\"(\\.|[^\"])*\"", "", path.read_text(), flags=re.DOTALL)
     reads = re.findall(r"\b\w*getenv\b|\benviron\b|\benvp\b", code)
-    assert not reads or name_of(path) == "base/environment.h", reads
+    assert not reads or name_of(path) == "base/file.h", reads
 
 
 def python_files():

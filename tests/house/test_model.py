@@ -13,14 +13,14 @@ MODEL = (ROOT / "tests/model/partial.pml").read_text()
 
 # A name in the model -> the file in which the C code has it, and as what.
 NAMES = {
-    "current": ("schedule/engine.h", r"uint64_t current;"),
-    "released": ("schedule/engine.h", r"bool released;"),
-    "ENGINE_TAKEN": ("schedule/engine.h", r"ENGINE_TAKEN,"),
-    "ENGINE_KEPT": ("schedule/engine.h", r"ENGINE_KEPT,"),
-    "ENGINE_DROPPED": ("schedule/engine.h", r"ENGINE_DROPPED,"),
-    "ENGINE_IMPOSSIBLE": ("schedule/engine.h", r"ENGINE_IMPOSSIBLE"),
-    "engine_complete": ("schedule/engine.h", r"engine_complete\("),
-    "engine_advance": ("schedule/engine.h", r"engine_advance\("),
+    "current": ("schedule/sched.h", r"uint64_t current;"),
+    "released": ("schedule/sched.h", r"bool released;"),
+    "ENGINE_TAKEN": ("schedule/sched.h", r"ENGINE_TAKEN,"),
+    "ENGINE_KEPT": ("schedule/sched.h", r"ENGINE_KEPT,"),
+    "ENGINE_DROPPED": ("schedule/sched.h", r"ENGINE_DROPPED,"),
+    "ENGINE_IMPOSSIBLE": ("schedule/sched.h", r"ENGINE_IMPOSSIBLE"),
+    "engine_complete": ("schedule/sched.h", r"engine_complete\("),
+    "engine_advance": ("schedule/sched.h", r"engine_advance\("),
     "start": ("algorithms/algorithms.h", r"int start;"),
     "activation.active": ("algorithms/algorithms.h", r"int active;"),
     "from": ("algorithms/algorithms.h", r"int from\["),
@@ -49,7 +49,7 @@ CHOICES = [
         "domain/node_round.c",
         "round < n->history + STEP(atomic_load(&line->delivered))",
     ),
-    ("round == current[r] + 1", "schedule/engine.c", "round > e->current + 1"),
+    ("round == current[r] + 1", "schedule/sched.c", "round > e->current + 1"),
 ]
 
 

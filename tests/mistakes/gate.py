@@ -7,13 +7,13 @@ MUTANTS = [
     # The gate between calls of the application and a recovery.
     Mutant(
         "calls get in whether the gate is closed or not",
-        "runtime/gate.c",
+        "base/gate.c",
         "INTERLEAVE();\n    return !gate_is_closed(g);",
         "INTERLEAVE();\n    return true;",
     ),
     Mutant(
         "who enters looks before it is counted",
-        "runtime/gate.c",
+        "base/gate.c",
         "INTERLEAVE();\n    uint32_t before = atomic_fetch_add(&g->inside, 1);\n"
         "    CHECK(before < UINT32_MAX);\n    (void)before;\n    lock_held(g->rank);\n"
         "    INTERLEAVE();\n"
@@ -23,31 +23,31 @@ MUTANTS = [
     ),
     Mutant(
         "who steps back stays counted",
-        "runtime/gate.c",
+        "base/gate.c",
         "gate_leave(g);\n    return false;",
         "return false;",
     ),
     Mutant(
         "who steps back wakes nobody",
-        "runtime/gate.c",
+        "base/gate.c",
         "gate_leave(g);\n    return false;",
         "atomic_fetch_sub(&g->inside, 1);\n    return false;",
     ),
     Mutant(
         "who has slept goes in without another look",
-        "runtime/gate.c",
+        "base/gate.c",
         "while (!gate_count_in(g));",
         "while (INTERLEAVE(), atomic_fetch_add(&g->inside, 1), false);",
     ),
     Mutant(
         "who is kept out tries again and again",
-        "runtime/gate.c",
+        "base/gate.c",
         "return !gate_is_closed(arg);",
         "return arg;",
     ),
     Mutant(
         "who leaves looks before it is gone",
-        "runtime/gate.c",
+        "base/gate.c",
         "uint32_t before = atomic_fetch_sub(&g->inside, 1);\n    CHECK(before > 0);\n"
         "    (void)before;\n    lock_released(g->rank);\n    INTERLEAVE();\n"
         "    if (gate_is_closed(g))",
@@ -56,37 +56,37 @@ MUTANTS = [
     ),
     Mutant(
         "who leaves wakes nobody",
-        "runtime/gate.c",
+        "base/gate.c",
         "if (gate_is_closed(g))\n        sleepers_wake(&g->sleepers);",
         "",
     ),
     Mutant(
         "who leaves wakes though nobody sleeps",
-        "runtime/gate.c",
+        "base/gate.c",
         "if (gate_is_closed(g))\n        sleepers_wake(&g->sleepers);",
         "sleepers_wake(&g->sleepers);",
     ),
     Mutant(
         "the last who is inside is not waited for",
-        "runtime/gate.c",
+        "base/gate.c",
         "return atomic_load(&g->inside) == 0;",
         "return atomic_load(&g->inside) <= 1;",
     ),
     Mutant(
         "a closed gate is taken for an empty one",
-        "runtime/gate.c",
+        "base/gate.c",
         "sleepers_await(&g->sleepers, gate_is_empty, g);",
         "(void)gate_is_empty;",
     ),
     Mutant(
         "an opened gate wakes nobody",
-        "runtime/gate.c",
+        "base/gate.c",
         "INTERLEAVE();\n    sleepers_wake(&g->sleepers);",
         "INTERLEAVE();",
     ),
     Mutant(
         "who is kept out is woken before the gate opens",
-        "runtime/gate.c",
+        "base/gate.c",
         "atomic_store(&g->closed, false);\n    INTERLEAVE();\n    sleepers_wake(&g->sleepers);",
         "sleepers_wake(&g->sleepers);\n    INTERLEAVE();\n    atomic_store(&g->closed, false);",
     ),

@@ -299,7 +299,7 @@ MUTANTS = [
     ),
     Mutant(
         "the engine begins with round 0",
-        "schedule/engine.c",
+        "schedule/sched.c",
         "e->current = round;",
         "",
         program="crashes",

@@ -3,7 +3,7 @@
  * A model of one handle: arrivals, stored deposits, the activation broadcast and the
  * rounds, with every interleaving of P applications and P agents.
  *
- * Names are those of the C code: current, released, engine outcomes (schedule/engine.h);
+ * Names are those of the C code: current, released, engine outcomes (schedule/sched.h);
  * frozen, complete, delivered, arrived, call, wanted (protocol/member.h); pending and
  * the plan of a deposit (protocol/member.h); start, active, from (algorithms/
  * algorithms.c). tests/house/test_model.py checks that they still exist there.

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "compat/interposer/interposer.h"
-#include "runtime/process.h"
+#include "runtime/user_object.h"
 
 /* Where complete rounds are ours, elements have at most this many bytes. (Elements for which the
  * core has loops have at most 32.) */

@@ -13,7 +13,7 @@
  * the handle. A later MPI_Allreduce_init, which is collective, reuses the handle, or frees it,
  * if all ranks have freed their request by then: each communicator has as many places for tokens
  * as a word has bits, so one allreduce compares them. When the communicator is freed, idle
- * handles are retired (runtime/process.h).
+ * handles are retired (runtime/user_object.h).
  *
  * A token belongs to the program while the program has its request (`live`), and to the
  * completion thread from the start of a round until it is complete (`active`). It is idle if
@@ -27,7 +27,6 @@
 
 #include "allreduce/handle.h"
 #include "base/lock.h"
-#include "base/thread.h"
 #include "compat/interposer/interposer.h"
 
 enum { PLACES = 64, TAGS = 32768 }; /* Every MPI has that many tags. */

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/environment.h"
+#include "base/file.h"
 #include "base/error.h"
 #include "compat/interposer/interposer.h"
 

@@ -2,7 +2,7 @@
 /*
  * What the two drop-ins (PCOLL_Allreduce and the interposer) keep on a communicator: what its
  * calls ask for, and the handles of earlier calls. This record is an attribute. It ends with
- * the communicator, and waits for no other rank then (runtime/process.h).
+ * the communicator, and waits for no other rank then (runtime/user_object.h).
  *
  * What the cache holds is a function of the calls on that communicator, which are the
  * same on all its ranks in the same order. So all ranks find or miss together, and
@@ -22,8 +22,6 @@
 #include <mpi.h>
 #include <stdbool.h>
 
-#include "compat/mpi_shaped/quorum.h"
-#include "compat/mpi_shaped/signature.h"
 #include "include/partialcoll.h"
 
 /*
@@ -52,6 +50,95 @@ int mirror_buffers_pull(struct mirror_buffers *b, MPI_Datatype type, uint64_t co
 /* Copy the result to where the program wants it. */
 int mirror_buffers_push(struct mirror_buffers *b);
 void mirror_buffers_free(struct mirror_buffers *b);
+
+/* The part of a cache's key that a datatype and an op make. */
+
+/*
+ * Three sorts:
+ *   the core's      dtype and op say it all; the handles of MPI are null.
+ *   MPI's own       predefined for MPI alone, so its handles never change.
+ *   of a user       an op of a user. It and the datatype may be another one at the next call,
+ *                   freed and made again with the same handle, and have different handles on
+ *                   each rank. Only the size of an element is the same, so they share a handle
+ *                   of ours, which gets the op with every call.
+ */
+struct signature {
+    int32_t dtype, op;
+    MPI_Datatype mpi_type;
+    MPI_Op mpi_op;
+    bool of_user;
+    uint64_t element; /* of a user: bytes of one element */
+};
+
+enum found {
+    FOUND,
+    FOUND_UNKNOWN, /* The op is not predefined. (signature_find does not return this.) */
+    FOUND_UNDEFINED, /* MPI refuses this pair, or is to judge it. */
+    FOUND_ORDERED,   /* The op does not commute. */
+    FOUND_GAPS       /* Elements have gaps. */
+};
+
+/* Find the signature of a call, the same on all its ranks. MPI must run, and the handles must not
+ * be null. */
+enum found signature_find(MPI_Datatype type, MPI_Op op, struct signature *s);
+/* Return whether two signatures share a handle. */
+bool signature_same(const struct signature *a, const struct signature *b);
+/* Describe `count` elements for the core. The result points into *s. */
+pcoll_buffer signature_buffer(const struct signature *s, uint64_t count);
+
+/*
+ * What a program asks of the rounds of a communicator.
+ *
+ * A quorum is the text of a policy (docs/semantics.md) with two more modifiers, each at most
+ * once:
+ *
+ *   "history=" rounds      how many rounds a rank may lag before the others wait for it
+ *   "deliver=" one | all   whether a call returns one round, or all rounds that this rank has
+ *                          not seen: their sum (MPI_SUM), or the newest (other ops)
+ *
+ * A choice is a quorum and the other settings that the environment has for both drop-ins.
+ */
+
+enum { QUORUM_TEXT = 200 }; /* Bytes of the longest text, with its end. */
+
+struct quorum {
+    pcoll_policy policy;
+    uint32_t history; /* 0 stands for 8. */
+    int32_t deliver;  /* enum pcoll_deliver */
+};
+#define QUORUM_FULL ((struct quorum){.policy.kind = PCOLL_FULL})
+
+/* Parse a text. PCOLL_EINVAL says what is wrong, and leaves *quorum as it was. */
+int quorum_parse(const char *text, struct quorum *quorum);
+bool quorum_same(const struct quorum *a, const struct quorum *b);
+/* Return a number by which ranks compare their quorums. */
+uint64_t quorum_hash(const struct quorum *quorum);
+/* Return whether a round may complete without some ranks, or at a time. It then needs the agent. */
+bool quorum_is_partial(const struct quorum *quorum);
+
+/* Zeros and QUORUM_FULL are the defaults. */
+struct choice {
+    struct quorum quorum;  /* PARTIALCOLL_QUORUM */
+    int32_t algorithm;     /* PARTIALCOLL_ALGORITHM */
+    int32_t domain;        /* PARTIALCOLL_DOMAIN */
+    uint32_t domain_ranks; /* The number of ranks that PARTIALCOLL_DOMAIN may name. */
+    int32_t progress;      /* PARTIALCOLL_PROGRESS */
+    bool asked; /* An algorithm or a domain is given: complete rounds are ours. */
+};
+
+enum choice_variable {
+    CHOICE_ALGORITHM,
+    CHOICE_DOMAIN,
+    CHOICE_QUORUM,
+    CHOICE_PROGRESS,
+    CHOICE_VARIABLES
+};
+extern const char *const choice_names[CHOICE_VARIABLES];
+
+/* Read one variable of the environment, if it is set. PCOLL_EINVAL. */
+int choice_read(struct choice *choice, enum choice_variable variable);
+/* Return a number by which ranks compare the algorithm and the domain. */
+uint64_t choice_hash(const struct choice *choice);
 
 struct cache_key {
     struct quorum quorum;

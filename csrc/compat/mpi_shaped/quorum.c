@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "compat/mpi_shaped/quorum.h"
+#include "compat/mpi_shaped/cache.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/environment.h"
+#include "base/file.h"
 #include "base/error.h"
 #include "base/random.h"
 

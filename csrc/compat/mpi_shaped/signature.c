@@ -8,9 +8,9 @@
  * A new dtype of the core is a row of `dtypes`, a new op one of `ops`. `allowed` has the ops that
  * MPI allows for a kind.
  */
-#include "compat/mpi_shaped/signature.h"
+#include "compat/mpi_shaped/cache.h"
 
-#include "transport/mpi/mpi_calls.h"
+#include "transport/mpi/mpi_internal.h"
 
 /* OTHER_SIGNED: integers of Fortran and of all languages, which have no logical ops. */
 enum kind {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See mpi_calls.h. */
-#include "transport/mpi/mpi_calls.h"
+/* Calls of MPI that need care; see mpi_internal.h. */
+#include "transport/mpi/mpi_internal.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -12,12 +12,11 @@
 
 #include "base/bitset.h"
 #include "base/check.h"
-#include "base/environment.h"
+#include "base/file.h"
 #include "base/error.h"
 #include "base/lock.h"
 #include "include/partialcoll.h"
-#include "transport/mpi/mpi_internal.h"
-#include "transport/mpi/mpi_recovery.h"
+#include "transport/mpi/mpi_transport.h"
 
 /* The exclusion. */
 
@@ -96,7 +95,7 @@ extern int ompi_comm_num_dyncomm WEAK;
 static int (*const get_failed)(MPI_Comm,
                                MPI_Group *) = IN_OPEN_MPI(PMPIX_Comm_get_failed);
 static int (*const is_revoked)(MPI_Comm, int *) = IN_OPEN_MPI(PMPIX_Comm_is_revoked);
-static int (*const revoke)(MPI_Comm) = IN_OPEN_MPI(PMPIX_Comm_revoke);
+static int (*const mpix_revoke)(MPI_Comm) = IN_OPEN_MPI(PMPIX_Comm_revoke);
 static int (*const shrink)(MPI_Comm, MPI_Comm *) = IN_OPEN_MPI(PMPIX_Comm_shrink);
 static int (*const iagree)(MPI_Comm, int *,
                            MPI_Request *) = IN_OPEN_MPI(PMPIX_Comm_iagree);
@@ -129,7 +128,7 @@ bool ulfm_is_revoked(MPI_Comm comm)
 
 int ulfm_revoke(MPI_Comm comm)
 {
-    return revoke ? revoke(comm) : MPI_ERR_UNSUPPORTED_OPERATION;
+    return mpix_revoke ? mpix_revoke(comm) : MPI_ERR_UNSUPPORTED_OPERATION;
 }
 
 int ulfm_shrink(MPI_Comm comm, MPI_Comm *out)

@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/lock.h"
-#include "transport/mpi/mpi_calls.h"
 #include "transport/mpi/mpi_internal.h"
 #include "transport/mpi/mpi_transport.h"
 

@@ -17,7 +17,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "transport/mpi/mpi_calls.h"
 #include "transport/mpi/mpi_internal.h"
 
 static struct mpi_transport *mpi_transport_of(struct transport *t)
@@ -141,7 +140,7 @@ static int mpi_native_open(struct transport *t, struct channel **out)
     if (!c)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     c->comm = MPI_COMM_NULL;
-    /* PMPI: the interposer's replacement waits (names.h). */
+    /* PMPI: the interposer's replacement waits (interposer.h). */
     int rc = mpi_check_in(m, PMPI_Comm_idup(m->comm, &c->comm, &c->opening),
                           "MPI_Comm_idup");
     if (rc != PCOLL_OK)

@@ -60,4 +60,83 @@ void mpi_comm_part(const void *comm);
 void *mpi_process_state(void);
 int mpi_set_process_state(void *state, void (*gone)(void *));
 
+/*
+ * What continuing without the dead takes from MPI (mpi_internal.h).
+ *
+ * These functions are for one thread besides the driver, which must be kept away from the
+ * transport meanwhile. Those that are collective are so over the living ranks of the transport,
+ * and wait for these without burning a core.
+ *
+ * Ranks keep their numbers: a transport that follows another one has its rank and size, and
+ * translates what it tells MPI.
+ */
+
+struct watch; /* watch/watch.h */
+
+/* Keep other threads of the library out of MPI, where ranks may die (mpi_internal.h). `waits`: what
+ * follows waits for other ranks. Pass the result to exclusion_end, on the same thread. */
+bool exclusion_begin(bool waits);
+void exclusion_end(bool begun);
+
+/* Return whether every rank of this MPI_Comm has rc = PCOLL_OK. The answer is the same on all:
+ * PCOLL_OK, or an error on each. Collective. */
+int mpi_all_have(const void *comm, struct watch *watch, int rc);
+/* Return whether every rank of this MPI_Comm lives, as far as any of them knows. The answer is
+ * the same on all that do: PCOLL_OK or PCOLL_EFAILED. Collective. */
+int mpi_all_live(const void *comm);
+
+/* Tell all ranks not to use this communicator any more. Local. */
+void mpi_revoke(struct transport *t);
+void mpi_revoke_comm(void *comm);
+/* Return whether a rank has died, or the communicator was revoked. Local. */
+bool mpi_is_damaged(struct transport *t);
+/* Return whether the host of one of its ranks is lost. fail_last_ranks() has ranks there. Local. */
+bool mpi_has_lost_hosts(struct transport *t);
+/* PCOLL_EFAILED as above; `count` becomes the number of all ranks on lost hosts, `first` the lowest
+ * of them. PCOLL_OK: there is none. Local. */
+int mpi_count_lost(const struct transport *t, uint32_t *count, uint32_t *first);
+/* Wait until MPI knows that the ranks on lost hosts have died. PCOLL_EFAILED: it does not find
+ * out. */
+int mpi_await_deaths(const struct transport *t);
+
+/* Compute the bits that are set on every living rank. The answer is the same on all that are
+ * left, even if some die meanwhile. PCOLL_EFAILED: MPI goes on waiting for ranks on a lost host; or
+ * this rank has no answer because another rank has died meanwhile, and other ranks may have one.
+ * Collective. */
+int mpi_agree_bits(const struct transport *t, int *bits);
+/* Make a transport of the ranks that are left. If that fails on one rank, all ranks must try again,
+ * from *out: it is not NULL if only its making failed. Collective. */
+int mpi_shrink(struct transport *old, const struct doorbell *own,
+               struct transport **out);
+/* Make a transport of all ranks in `members`, an MPI_Comm that is not damaged. Its rank i has
+ * number numbers[i] among `ranks`. Numbers that no rank has count as dead. Errors are as in
+ * mpi_shrink: without *out they are on all that live, or on none. Collective. */
+int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
+                const struct doorbell *own, struct watch *watch,
+                struct transport **out);
+/* Send the bytes of rank `root` to all. Collective. */
+int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes);
+/* Make a communicator of the ranks that are left, for the program: *comm is an MPI_Comm.
+ * Collective. */
+int mpi_give_comm(struct transport *t, void *comm);
+/* Free a revoked transport that nobody uses. False: MPI may still write to the memory that it was
+ * given, so the memory and the transport stay; try again. Local. */
+bool mpi_abandon(struct transport *t);
+
+/*
+ * Let MPI_Finalize, which must follow, return although ranks have died or were spawned.
+ * Open MPI 5.0 waits there for two things that may never happen:
+ *
+ * - The launcher's barrier over all processes of the job. After a death it sometimes
+ *   does not complete, in programs without this library as well.
+ * - A barrier on each communicator that spans several jobs, if this process holds two
+ *   or more of them. A spawned process holds the intercommunicator to its parents
+ *   besides the merged communicator; its peers need not hold two, and the dead never
+ *   arrive.
+ *
+ * Neither is needed: MPI_Finalize synchronizes those of MPI_COMM_WORLD that live before
+ * that, and this library the ranks of its own communicators. Does nothing without ULFM.
+ */
+void mpi_prepare_finalize(void);
+
 #endif

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "transport/mpi/mpi_calls.h"
+#include "transport/mpi/mpi_internal.h"
 #include "transport/mpi/mpi_transport.h"
 
 enum { MAX_REQUESTS = 16 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See sim_windows.h. */
-#include "transport/sim/sim_windows.h"
+/* Windows; see sim_transport.h. */
+#include "transport/sim/sim_transport.h"
 
 #include <string.h>
 #include <sys/queue.h>

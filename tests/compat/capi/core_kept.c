@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library's tests keep the core (transport/mpi/mpi_calls.h). The program stands
+ * The library's tests keep the core (transport/mpi/mpi_internal.h). The program stands
  * between the library and MPI, as a profiler does, and notes what Open MPI's switch says
  * inside each test and after all of them.
  */

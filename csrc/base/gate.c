@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See gate.h. */
-#include "runtime/gate.h"
-
+/* Gates; see lock.h. */
 #include "base/check.h"
+#include "base/lock.h"
 
 void gate_init(struct gate *g, enum lock_rank rank)
 {
