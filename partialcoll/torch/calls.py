@@ -9,6 +9,7 @@ a name is compared.
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import threading
 import time
@@ -16,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Callable, NoReturn, Union
+from typing import Any, Callable, NoReturn
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from .._core.settings import logger, stall_warning
 from .._core.survivors import duplicate
 from .._core.worker import Worker
 from ..collectives.agreement import JOINED
+from ..collectives.allreduce import Allreduce_init
 from ..errors import MismatchError, RankFailedError, StateError
 from ..policy import Policy
 from .ops import transfer
@@ -36,26 +38,26 @@ from .ops.call import Call, Steps
 from .ops.handles import Handles
 from .ops.queue import Queue, follow_up
 
-Name = Union[str, int]
-Place = tuple[Name, bool]  # of a name; have all ranks told the same of it?
-JOIN, END = 0, 1  # names of the library's own calls
+Place = tuple[Any, bool]  # of a name; do all ranks make the same call?
+JOIN, END = 1, 2  # names of the library's own calls
 
 
 class Order:
-    """Rank 0's: what the ranks have told, and what has its place."""
+    """The order of the calls that are matched by their names: from what the ranks have told, in
+    which each rank's names may come in another order."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = range(ranks)
-        self._told: dict[Name, list[deque[bytes]]] = {}  # by each rank, without a place
+        self._told: dict[Any, list[deque[Any]]] = {}  # by each rank, without a place
 
-    def tell(self, rank: int, name: Name, digest: bytes = b"") -> list[Place]:
-        """A rank has made a call, of which this tells what it is; what has its place now, in this
-        order."""
+    def tell(self, rank: int, name: Any, digest: Any = 0) -> list[Place]:
+        """Take down that a rank has made a call of this name and digest. Return the names that have
+        their place now, in this order."""
         self._told.setdefault(name, [deque() for _ in self._ranks])[rank].append(digest)
         concerned = sorted(self._told, key=lambda one: one == JOIN) if name == JOIN else [name]
         return [place for one in concerned for place in self._places(one)]
 
-    def _places(self, name: Name) -> Iterator[Place]:
+    def _places(self, name: Any) -> Iterator[Place]:
         while name in self._told and not self.missing(name):
             told = self._told[name]
             said = [one.popleft() for one in told if one]
@@ -63,22 +65,18 @@ class Order:
                 del self._told[name]
             yield name, len(said) == len(told) and len(set(said)) == 1
 
-    def missing(self, name: Name) -> list[int]:
-        """The ranks for which it waits."""
-        there = [self._told.get(name), self._told.get(JOIN) if isinstance(name, str) else None]
+    def missing(self, name: Any) -> list[int]:
+        """Return the ranks for which a name waits. It does not wait for ranks that have joined."""
+        joined = None if name in (JOIN, END) else self._told.get(JOIN)
+        there = [self._told.get(name), joined]
         return [rank for rank in self._ranks if not any(told and told[rank] for told in there)]
-
-
-_NAMES, _MISSING = 1, 2  # tags: names that are told, or have a place; who has not told one
 
 
 @dataclass
 class _Unplaced:
-    """A call without a place. asked: rank 0 does not know yet that this rank asks who is missing,
-    or does not listen."""
+    """A call without a place."""
 
     call: Call
-    asked: bool = False
     since: float = field(default_factory=time.monotonic)
     warn_at: float = field(default_factory=lambda: time.monotonic() + stall_warning())
 
@@ -87,43 +85,53 @@ class Names:
     """This rank's calls with names on one communicator, in whatever order each rank makes them.
     Made collectively; needs threads.
 
-    Each rank tells rank 0 the names of its calls. When all ranks have told a name, rank 0 gives it
-    a place in an order, which it tells all of them; in this order the calls go into a `Queue` on a
-    communicator of their own. So a call is in the queue only when every rank has made it: to carry
-    it out waits for nobody's program, and the order is the same everywhere. A name that not all
-    have told holds up nothing but itself. That is why this cannot block, whatever the ranks' orders
-    are.
+    As long as a call of a rank has no place yet, a thread of that rank takes part in rounds of a
+    full allreduce. In each round every rank tells the names that it has not told yet, `TOLD` of
+    them at most, with a digest of each call. So all ranks know the same (`Order`), and when all
+    ranks have told a name it has its place, on all of them in the same round. In this order the
+    calls go into a `Queue` on a communicator of their own; where all digests are equal, the queue
+    does not compare the calls again.
 
-    With a name goes a digest of what the rank is about to do. Where all of them are the same, all
-    ranks are told so with the place, and the queue does not compare again.
-
-    A thread of each rank sends and receives as long as a call of this rank has no place yet, with
-    naps in between; rank 0 need not listen while all names that it has told have theirs.
+    This cannot block, whatever the ranks' orders are: a call is in the queue only when every rank
+    has made it, so carrying it out waits for nobody's program. A name that not all ranks have told
+    holds up nothing but itself: a rank that could bring about a place has a call without one, and
+    therefore takes part in the next round. Ranks sleep in a round until all ranks have such calls.
+    If then nobody has anything new to tell, each rank waits a little before the next round, or
+    until its program makes a call.
 
     A rank that has joined has told `JOIN`, and until all have, no name waits for it.
 
-    The lock is of what is waiting and untold, which any thread adds to; all the rest belongs to the
+    The lock guards the calls without a place, which any thread adds to. All else belongs to the
     thread.
     """
 
+    TOLD = 8
+
     def __init__(self, comm: MPI.Intracomm, window: int) -> None:
         self._comm, self._window = comm.Dup(), window
-        self._lock = threading.Lock()
-        self._waiting: dict[Name, deque[_Unplaced]] = {}
-        self._untold: list[tuple[Name, bytes]] = []
-        self._latest: weakref.WeakValueDictionary[Name, Call] = weakref.WeakValueDictionary()
+        self._lock = threading.Condition()
+        self._unplaced: dict[int, deque[_Unplaced]] = {}
+        self._untold: deque[tuple[int, int]] = deque()
+        self._latest: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
         self._order = Order(self._comm.size)
-        self._sends: list[MPI.Request] = []
+        rows = np.zeros((self._comm.size, self.TOLD, 2), np.uint64)
+        self._rounds = Allreduce_init(
+            self._comm, None, None, MPI.BOR, like=rows, quorum="full", name="calls by name"
+        )
+        self._rounds._while_waiting = self._look_around
+        self._rounds._report_stall = lambda waited: None  # type: ignore[method-assign]
         self.queue: Queue | None = None  # made with the first name that has a place
         self._worker = Worker("partialcoll calls by name", self._work_off, self._fail)
         self.wake, self.aside = self._worker.wake, self._worker.aside
         self._error: Exception | None = None
+        self._ended = False
 
-    # By whoever makes a call
+    # By the thread that makes a call
 
-    def begin(self, call: Call, name: Name) -> Call:
-        """Raises ValueError if one of this name is under way on this rank."""
-        before = self._latest.get(name)
+    def begin(self, call: Call, name: str | int) -> Call:
+        """Raise ValueError if a call of this name is under way on this rank."""
+        key = name if isinstance(name, int) else _hashed(name.encode()) | 4
+        before = self._latest.get(key)
         if before is not None and not before.poll():
             raise ValueError(
                 f"name: expected one of which no call is under way on this rank, got {name!r}: "
@@ -132,22 +140,23 @@ class Names:
         if self._error is not None:
             raise follow_up(self._error, f"calls by name have ended with an error: {self._error}")
         call._queue = self
-        if not call._intent.refused:  # who has been refused may make the call again
-            self._latest[name] = call
+        if not call._intent.refused:  # a refused call may be made again
+            self._latest[key] = call
         with self._lock:
-            self._waiting.setdefault(name, deque()).append(_Unplaced(call))
-            self._untold.append((name, call._intent.digest(self._comm.rank)))
+            self._unplaced.setdefault(key, deque()).append(_Unplaced(call))
+            self._untold.append((key, int.from_bytes(call._intent.digest(self._comm.rank), "big")))
+            self._lock.notify()
         self.wake()
         return call
 
     def join(self) -> Call:
-        """Names do not wait for this rank until the call that this returns is over: when all ranks
-        have joined."""
+        """Return a call that is complete when all ranks have joined. Until then names do not wait
+        for this rank."""
         before = self._latest.get(JOIN)  # of a join that was interrupted
         return self.begin(Call("join"), JOIN) if before is None or before._over else before
 
     def drive(self, call: Call) -> None:
-        """As far as who waits for it can."""
+        """Carry on a call that is waited for, once it has its place."""
         if call._queue is not self:
             call._queue.drive(call)
 
@@ -158,105 +167,89 @@ class Names:
     # The thread
 
     def _work_off(self) -> None:
-        nap = waiting.naps()
+        naps = waiting.naps()
         try:
-            while self._waiting and not self._worker.stopping:
-                waiting.look()
+            while self._unplaced and not (self._worker.stopping or self._ended):
                 with told_by(self._comm):
-                    came = self._step()
-                if came:
-                    nap = waiting.naps()
-                time.sleep(next(nap))
+                    told = self._take_round()
+                if told:
+                    naps = waiting.naps()
+                    continue
+                with self._lock:
+                    self._untold or self._lock.wait(next(naps))
+                self._warn(lambda name: self._name_missing(self._order.missing(name)))
         except Exception as error:  # MPI's, or another rank's program has ended
             self._error = error
             self._end_all(error)
 
-    def _step(self) -> bool:
-        """Tell and hear what there is, without waiting; False: nothing."""
+    def _take_round(self) -> bool:
+        """Tell and learn names; enqueue the calls that have their place. Return whether any rank
+        had a name to tell."""
         with self._lock:
-            told, self._untold = self._untold, []
-        order = (self._follow if self._comm.rank else self._lead)(told)
-        for place in order:
-            self._enqueue(*place)
-        self._warn()
-        self._sends = [one for one in self._sends if not one.Test()]
-        return bool(told or order)
+            own = [self._untold.popleft() for _ in range(min(self.TOLD, len(self._untold)))]
+        rows = self._rounds.send_buffer
+        rows[:] = 0
+        for row, told in zip(rows[self._comm.rank], own):
+            row[:] = told
+        self._rounds.Start()
+        self._rounds.Wait()
+        result: Array = self._rounds.result
+        news = [(rank, *map(int, result[rank, i])) for rank, i in np.argwhere(result[..., 0])]
+        for one in news:
+            for name, alike in self._order.tell(*one):
+                self._enqueue(name, alike)
+        return bool(news)
 
-    def _lead(self, own: list[tuple[Name, bytes]]) -> list[Place]:
-        told = [(0, *one) for one in own]
-        told += [(rank, *one) for rank, some in self._receive(_NAMES) for one in some]
-        order = [place for one in told for place in self._order.tell(*one)]
-        for rank in range(1, self._comm.size if order else 0):
-            self._send(order, rank, _NAMES)
-        for rank, name in self._receive(_MISSING):
-            self._send((name, self._order.missing(name)), rank, _MISSING)
-        return order
-
-    def _follow(self, own: list[tuple[Name, bytes]]) -> list[Place]:
-        if own:
-            self._send(own, 0, _NAMES)
-        for _, (name, missing) in self._receive(_MISSING):
-            self._report(name, missing)
-        return [place for _, places in self._receive(_NAMES) for place in places]
-
-    def _send(self, said: Any, rank: int, tag: int) -> None:
-        self._sends.append(self._comm.isend(said, rank, tag))
-
-    def _receive(self, tag: int) -> Iterator[tuple[int, Any]]:
-        """What has come, and from whom."""
-        status = MPI.Status()
-        while (message := self._comm.improbe(tag=tag, status=status)) is not None:
-            yield status.Get_source(), message.recv()
-
-    def _enqueue(self, name: Name, compared: bool) -> None:
-        """The next of all ranks."""
+    def _enqueue(self, name: int, alike: bool) -> None:
+        """The next call of all ranks."""
         if self.queue is None:
             self.queue = Queue(self._comm, "calls by name", self._window)
         with self._lock:
-            own = self._waiting.get(name)  # none: this rank has joined
+            own = self._unplaced.get(name)  # none: this rank has joined
             call = own.popleft().call if own else Call("join", role=JOINED)
             if not own:
-                self._waiting.pop(name, None)
-        call.compared = compared
+                self._unplaced.pop(name, None)
+        call.compared = alike
+        self._ended |= name == END
         try:
             self.queue.submit(call, background=True)
         except (StateError, RankFailedError) as error:  # an earlier call has failed
             call._end(error)
 
-    # Who is missing
+    # Missing ranks
 
-    def _warn(self) -> None:
-        """Only rank 0 knows. If it does not answer, it has not come itself."""
+    def _look_around(self) -> bool:
+        """Called while a round waits for ranks that have no calls without a place."""
+        if self._worker.stopping:
+            raise StateError("calls by name: shutdown before all ranks had called them")
+        self._warn(lambda name: self._name_absent())
+        return False
+
+    def _warn(self, absent: Callable[[int], str]) -> None:
+        """Log the calls that have waited long. absent: says of a name which ranks are missing, or
+        nothing if another rank says so."""
         now = time.monotonic()
         with self._lock:
-            late = [(name, many[0]) for name, many in self._waiting.items() if name not in (0, 1)]
+            late = [(name, many[0]) for name, many in self._unplaced.items()]
         for name, one in late:
-            if now < one.warn_at:
+            if now < one.warn_at or name in (JOIN, END):
                 continue
-            one.warn_at = now + stall_warning() / 2
-            if self._comm.rank == 0 or one.asked:
-                self._report(name, self._order.missing(name) if self._comm.rank == 0 else [0])
-            else:
-                one.asked = True
-                self._send(name, 0, _MISSING)
+            one.warn_at = now + stall_warning()
+            if who := absent(name):
+                what = f"partialcoll.torch: {one.call}"
+                logger.warning("waiting for %.1f s in %s: %s", now - one.since, what, who)
 
-    def _report(self, name: Name, missing: list[int]) -> None:
-        """The lowest rank that is there speaks for all."""
-        own = self._waiting.get(name)
-        if not own:
-            return
-        one = own[0]
-        one.asked, one.warn_at = False, time.monotonic() + stall_warning()
-        present = [rank for rank in range(self._comm.size) if rank not in missing]
-        if missing == [0] or (missing and present[:1] == [self._comm.rank]):
-            verb = "has" if len(missing) == 1 else "have"
-            logger.warning(
-                "waiting for %.1f s in partialcoll.torch: %s: %s %s not called it",
-                time.monotonic() - one.since,
-                one.call,
-                name_ranks(missing),
-                verb,
-            )
+    def _name_absent(self) -> str:
+        """Name the ranks that have no calls without a place."""
+        who, said, _ = self._rounds._missing().partition(": ")[2].partition(" arrived")
+        return f"{who} called it" if said else who
+
+    def _name_missing(self, ranks: list[int]) -> str:
+        """The lowest rank that is not missing speaks for all."""
+        present = [rank for rank in range(self._comm.size) if rank not in ranks]
+        if not ranks or present[:1] != [self._comm.rank]:
+            return ""
+        return f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} not called it"
 
     # The end
 
@@ -265,15 +258,15 @@ class Names:
 
     def _end_all(self, error: Exception | None) -> None:
         with self._lock:
-            rest = [one.call for many in self._waiting.values() for one in many]
-            self._waiting.clear()
+            rest = [one.call for many in self._unplaced.values() for one in many]
+            self._unplaced.clear()
         for call in rest:
             why = f"{call}: shutdown before all ranks had called it"
             call._end(StateError(why) if error is None else error)
 
     def finish(self) -> None:
-        """What all ranks have called is brought to its end, the rest fails. Collective, by ranks
-        that are all together."""
+        """Bring to its end what all ranks have called; the rest fails. Collective, by ranks that
+        are all together."""
         self.begin(Call("shutdown"), END).wait()
 
     def free(self) -> None:
@@ -281,7 +274,13 @@ class Names:
         self._worker.stop()
         if self.queue is not None:
             self.queue.free()
+        self._rounds._while_waiting = None
+        self._rounds.Free()
         self._comm.Free()
+
+
+def _hashed(said: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "big")
 
 
 WINDOW = 8  # calls that can be under way; more wait for their turn
