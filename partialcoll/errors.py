@@ -11,7 +11,12 @@ class Error(RuntimeError):
     """Base of the errors that are partialcoll's own, but for `AbiError`, an ImportError."""
 
 
-class MismatchError(Error):
+class CollectiveError(Error):
+    """A call failed on all ranks, or because of another rank; in `partialcoll.torch` its name is
+    `HorovodInternalError`."""
+
+
+class MismatchError(CollectiveError):
     """The ranks disagree about an argument; raised on all of them, naming it and the ranks."""
 
 
@@ -19,7 +24,7 @@ class StateError(Error):
     """The right call at the wrong moment: a freed handle, a second start, a second thread."""
 
 
-class RankFailedError(Error):
+class RankFailedError(CollectiveError):
     """Ranks have died, and the MPI has told of it: what was made with them can only be freed.
 
     Attributes

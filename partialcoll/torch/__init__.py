@@ -9,7 +9,7 @@
 # First, since torch takes seconds to load: where MPI has begun, those who have started this process
 # in place of one that has died are told that it has come.
 from .. import elastic as _greeting  # noqa: F401
-from ..errors import Error as HorovodInternalError
+from ..errors import CollectiveError as HorovodInternalError
 from . import backend, elastic
 from .arguments import Adasum, Average, Compression, Compressor, Max, Min, Product, Sum
 from .backend import GroupOptions

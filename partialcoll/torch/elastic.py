@@ -19,14 +19,13 @@ from typing import Any, Callable, TypeVar
 import torch
 
 from .._core.settings import logger
-from ..errors import DecodeError, Error, RankFailedError, StateError
+from ..errors import CollectiveError, RankFailedError
 from . import world
 from .objects import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 
 __all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TorchState", "run"]
 
 T = TypeVar("T")
-_LOCAL = (StateError, DecodeError)  # of one rank alone: the others know nothing of it
 
 
 class HostsUpdatedInterrupt(RuntimeError):
@@ -235,8 +234,9 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
 
     The state is synchronized from rank 0, and the function called. After a HorovodInternalError
     the state is what was committed last, is synchronized, and the function is called again; not a
-    second time without a commit in between: then the error is raised. StateError is raised at once:
-    it is of one rank alone; so is RankFailedError without ``init(on_failure="continue")``.
+    second time without a commit in between: then the error is raised. Other errors, which are of
+    one rank alone, are raised at once; so is RankFailedError without
+    ``init(on_failure="continue")``.
 
     When a rank has died, `State.commit` has the world formed anew, of those who live; nothing is
     taken back. With ``init(respawn=True)`` newcomers come in their places, which run the same
@@ -255,11 +255,11 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                 return func(state, *arguments, **named)
             except HostsUpdatedInterrupt as change:
                 synchronized = change.skip_sync
-            except Error as error:
+            except CollectiveError as error:
                 lost = isinstance(error, RankFailedError)
                 ranks = world.size() if world.is_initialized() else 0
                 at = (state._commits, ranks)  # each death leaves fewer
-                if isinstance(error, _LOCAL) or at == failed_at or not ranks:
+                if at == failed_at or not ranks:
                     raise
                 if lost and world.world().on_failure == "raise":
                     raise

@@ -328,6 +328,11 @@ class World:
 
 _world: World | None = None
 
+
+class _NotInitialized(StateError, ValueError):
+    """A call before `init`: Horovod raises ValueError."""
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -516,7 +521,7 @@ def world() -> World:
     """What `init` has made; StateError before it, and when MPI has ended."""
     if _world is None:
         check_rank("partialcoll.torch")
-        raise StateError("partialcoll.torch is not initialized: call init() first")
+        raise _NotInitialized("partialcoll.torch is not initialized: call init() first")
     communicator.check_running("partialcoll.torch")
     return _world
 

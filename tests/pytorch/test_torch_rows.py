@@ -379,7 +379,7 @@ def test_calls_by_name_of_threads(world):
             pct.synchronize(pct.allreduce_async(torch.ones(2), name="q"))
     assert pct.synchronize(pct.allreduce_async(torch.ones(2), name="q")).tolist() == [1, 1]
     names = pct.world.world().calls._names
-    assert len(names._latest) <= 1 and not names._waiting and not names._order._told
+    assert len(names._latest) <= 1 and not names._unplaced and not names._order._told
 
 
 @several
@@ -510,4 +510,6 @@ def test_a_step_that_does_not_skip(world):
 def test_questions(world):
     assert pct.mpi_built() and pct.mpi_enabled() and pct.mpi_threads_supported()
     assert pct.is_homogeneous() and not pct.nccl_built() and not pct.gloo_enabled()
-    assert issubclass(pc.MismatchError, pct.HorovodInternalError)
+    for error in (pc.MismatchError, pc.RankFailedError):
+        assert issubclass(error, pct.HorovodInternalError)
+    assert not issubclass(pc.StateError, pct.HorovodInternalError)  # a mistake of the program
