@@ -61,7 +61,7 @@ static int lane_leave(const struct lane *l, int rc)
 {
     cuda_context own;
     cuda_result result = l->cuda->context_pop(&own);
-    return rc == PCOLL_OK ? cuda_check(l->cuda, result, "leaving a context") : rc;
+    return rc ?: cuda_check(l->cuda, result, "leaving a context");
 }
 
 static int lane_make_streams(struct lane *l)
@@ -354,8 +354,9 @@ static int mirror_begin(pcoll_mirror *m, struct lane *lane, const pcoll_piece *p
     int rc = mirror_poll_both(m);
     if (rc == PCOLL_EAGAIN)
         return fail(PCOLL_ESTATE, "the mirror's last copies are not over");
-    return rc ?: mirror_check_pieces(m, pieces, count, checked)
-                     ?: lane_begin(lane, checked, count, stream);
+    return rc
+               ?: mirror_check_pieces(m, pieces, count, checked)
+               ?: lane_begin(lane, checked, count, stream);
 }
 
 int pcoll_mirror_pull(pcoll_mirror *m, const pcoll_piece *pieces, int32_t count,

@@ -41,16 +41,16 @@ static int accumulator_add(struct gossip_memory *memory, uint32_t peer, size_t f
     const struct gossip_layout *layout = &memory->layout;
     struct window *window = memory->window;
     CHECK(first < layout->count && first % layout->chunk == 0);
-    int rc = window->ops->add(window, peer, accumulator_sums_at(layout, first),
-                              memory->change, layout->held,
-                              gossip_chunk_length(layout, first));
-    return rc == PCOLL_OK ? window->ops->complete(window, peer) : rc;
+    return window->ops->add(window, peer, accumulator_sums_at(layout, first),
+                            memory->change, layout->held,
+                            gossip_chunk_length(layout, first))
+               ?: window->ops->complete(window, peer);
 }
 
 static int accumulator_give(struct gossip_memory *memory, uint32_t peer, size_t first)
 {
-    int rc = accumulator_add(memory, peer, first);
-    return rc == PCOLL_OK ? memory->window->ops->flush(memory->window, peer) : rc;
+    return accumulator_add(memory, peer, first)
+               ?: memory->window->ops->flush(memory->window, peer);
 }
 
 int accumulator_add_chunk(struct gossip_memory *memory, uint32_t peer, size_t first)
@@ -63,8 +63,8 @@ int accumulator_add_chunk(struct gossip_memory *memory, uint32_t peer, size_t fi
 
 int accumulator_landed(struct gossip_memory *memory, uint32_t peer)
 {
-    int rc = memory->window->ops->flush(memory->window, peer);
-    return rc == PCOLL_OK ? accumulator_count_up(memory, peer, WORD_LANDED, 1) : rc;
+    return memory->window->ops->flush(memory->window, peer)
+               ?: accumulator_count_up(memory, peer, WORD_LANDED, 1);
 }
 
 /* Compute by how much the word `of` of the peer is ahead of the word `behind`. */
@@ -72,10 +72,10 @@ static int accumulator_lead(struct gossip_memory *memory, uint32_t peer,
                             enum gossip_word of, enum gossip_word behind, int64_t *by)
 {
     int64_t ahead = 0, before = 0;
-    int rc = window_read_word(memory->window, peer, gossip_word_at(of), &ahead);
-    if (rc == PCOLL_OK)
-        rc = window_read_word(memory->window, peer, gossip_word_at(behind), &before);
-    return rc == PCOLL_OK ? gossip_decode_lead(peer, ahead, before, true, by) : rc;
+    return window_read_word(memory->window, peer, gossip_word_at(of), &ahead)
+               ?: window_read_word(memory->window, peer, gossip_word_at(behind),
+                                   &before)
+               ?: gossip_decode_lead(peer, ahead, before, true, by);
 }
 
 int accumulator_deltas(struct gossip_memory *memory, uint64_t *deltas)
@@ -92,10 +92,10 @@ int accumulator_query(struct gossip_memory *memory, uint32_t peer, size_t first)
     const struct gossip_layout *layout = &memory->layout;
     struct window *window = memory->window;
     CHECK(first < layout->count && first % layout->chunk == 0);
-    int rc = window->ops->get_sums(window, peer, accumulator_sums_at(layout, first),
-                                   memory->change, layout->held,
-                                   gossip_chunk_length(layout, first));
-    return rc == PCOLL_OK ? window->ops->complete(window, peer) : rc;
+    return window->ops->get_sums(window, peer, accumulator_sums_at(layout, first),
+                                 memory->change, layout->held,
+                                 gossip_chunk_length(layout, first))
+               ?: window->ops->complete(window, peer);
 }
 
 int accumulator_subtract(struct gossip_memory *memory, size_t first)
@@ -106,10 +106,9 @@ int accumulator_subtract(struct gossip_memory *memory, size_t first)
 int accumulator_collected(struct gossip_memory *memory, uint64_t deltas)
 {
     CHECK(deltas);
-    int rc = memory->window->ops->flush(memory->window, memory->window->rank);
-    return rc == PCOLL_OK ? accumulator_count_up(memory, memory->window->rank,
-                                                 WORD_COLLECTED, (int64_t)deltas)
-                          : rc;
+    return memory->window->ops->flush(memory->window, memory->window->rank)
+               ?: accumulator_count_up(memory, memory->window->rank, WORD_COLLECTED,
+                                       (int64_t)deltas);
 }
 
 int accumulator_settle(struct gossip_memory *memory)
@@ -127,18 +126,14 @@ static int accumulator_move_counts(struct gossip_memory *memory, uint32_t dead)
 {
     uint32_t own = memory->window->rank;
     int64_t by = 0, landed = 0;
-    int rc = accumulator_lead(memory, dead, WORD_RESERVED, WORD_LANDED, &landed);
-    if (rc == PCOLL_OK)
-        rc = accumulator_lead(memory, dead, WORD_RESERVED, WORD_COLLECTED, &by);
+    int rc = accumulator_lead(memory, dead, WORD_RESERVED, WORD_LANDED, &landed)
+                 ?: accumulator_lead(memory, dead, WORD_RESERVED, WORD_COLLECTED, &by);
     if (rc != PCOLL_OK || !by)
         return rc;
-    rc = accumulator_count_up(memory, own, WORD_RESERVED, by);
-    if (rc == PCOLL_OK)
-        rc = accumulator_count_up(memory, own, WORD_LANDED, by);
-    if (rc == PCOLL_OK)
-        rc = accumulator_count_up(memory, dead, WORD_LANDED, landed);
-    if (rc == PCOLL_OK)
-        rc = accumulator_count_up(memory, dead, WORD_COLLECTED, by);
+    rc = accumulator_count_up(memory, own, WORD_RESERVED, by)
+                 ?: accumulator_count_up(memory, own, WORD_LANDED, by)
+                 ?: accumulator_count_up(memory, dead, WORD_LANDED, landed)
+                 ?: accumulator_count_up(memory, dead, WORD_COLLECTED, by);
     memory->stats.orphaned += rc == PCOLL_OK ? (uint64_t)by : 0;
     return rc;
 }
@@ -164,7 +159,7 @@ static int accumulator_move_chunk(struct gossip_memory *memory, uint32_t dead,
         rc = accumulator_give(memory, dead, first);
     MOMENT("chunk adopted");
     accumulator_negate(layout, memory->change, gossip_chunk_length(layout, first));
-    return rc == PCOLL_OK ? accumulator_give(memory, memory->window->rank, first) : rc;
+    return rc ?: accumulator_give(memory, memory->window->rank, first);
 }
 
 int accumulator_adopt(struct gossip_memory *memory, uint32_t dead)
@@ -175,5 +170,5 @@ int accumulator_adopt(struct gossip_memory *memory, uint32_t dead)
     for (size_t first = 0; first < layout->count && rc == PCOLL_OK;
          first += layout->chunk)
         rc = accumulator_move_chunk(memory, dead, first);
-    return rc == PCOLL_OK ? accumulator_move_counts(memory, dead) : rc;
+    return rc ?: accumulator_move_counts(memory, dead);
 }

@@ -166,7 +166,7 @@ int exchange_average(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
                                     &version);
     MOMENT("delta given");
     memory->stats.averages++;
-    return rc == PCOLL_OK ? accumulator_landed(memory, peer) : rc;
+    return rc ?: accumulator_landed(memory, peer);
 }
 
 int exchange_collect(struct gossip_memory *memory, const struct gossip_model *own,

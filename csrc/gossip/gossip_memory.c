@@ -166,7 +166,7 @@ int gossip_memory_prepare(struct gossip_memory *memory, const pcoll_gossip_optio
         memory->layout.chunk *= FAR_CHUNKS;
     if (rc == PCOLL_OK && o->bits && !(o->margin >= 1 && o->margin <= 1e6))
         rc = fail(PCOLL_EINVAL, "margin: expected 1 to 1e6, got %g", o->margin);
-    return rc == PCOLL_OK ? gossip_memory_init(memory) : rc;
+    return rc ?: gossip_memory_init(memory);
 }
 
 /* Slots need not be cleared: they are written before they are read. */

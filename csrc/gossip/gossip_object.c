@@ -71,9 +71,8 @@ static int gossip_prepare(struct communicator *communicator,
 {
     const struct transport *t = communicator->transport;
     bool agent = t->off_node || communicator->outage;
-    int rc = user_object_check_failure(o->on_failure, o->progress);
-    if (rc == PCOLL_OK)
-        rc = gossip_memory_prepare(memory, o, t->rank, t->size, t->off_node);
+    int rc = user_object_check_failure(o->on_failure, o->progress)
+                 ?: gossip_memory_prepare(memory, o, t->rank, t->size, t->off_node);
     return rc == PCOLL_OK && agent
                ? process_start_agent(communicator, o->progress, true)
                : rc;
@@ -87,8 +86,7 @@ static int gossip_open_window(struct communicator *communicator, const void *com
     communicator_free_windows(communicator);
     int rc =
         shared_window_open(communicator, comm, memory->layout.bytes, &memory->window);
-    return rc == PCOLL_OK ? agree_outcome(communicator, gossip_memory_clear(memory))
-                          : rc;
+    return rc ?: agree_outcome(communicator, gossip_memory_clear(memory));
 }
 
 static int gossip_join(struct communicator *communicator, const void *comm, int local,
@@ -96,10 +94,9 @@ static int gossip_join(struct communicator *communicator, const void *comm, int 
                        struct gossip_memory *memory, struct object *p)
 {
     agree_settle(communicator);
-    int rc = gossip_compare(communicator, local, options);
-    if (rc == PCOLL_OK)
-        rc = gossip_open_window(communicator, comm, memory);
-    return rc == PCOLL_OK ? agree_enter(communicator, p) : rc;
+    return gossip_compare(communicator, local, options)
+               ?: gossip_open_window(communicator, comm, memory)
+               ?: agree_enter(communicator, p);
 }
 
 static int gossip_create(struct communicator *communicator, const void *comm,
@@ -176,9 +173,7 @@ static int gossip_rebuild(struct user_object *o, struct communicator *communicat
     CHECK(plan->slot == gossip->object.slot);
     if (!gossip->spent) /* closed on this rank */
         return PCOLL_OK;
-    int rc = accumulator_settle(gossip->memory);
-    if (rc == PCOLL_OK)
-        rc = queue_settle(gossip->memory);
+    int rc = accumulator_settle(gossip->memory) ?: queue_settle(gossip->memory);
     return rc == PCOLL_OK && transport_lowest(t) == t->rank
                ? gossip_adopt_dead(gossip->memory, t)
                : rc;

@@ -22,7 +22,7 @@ static int queue_read_state(struct gossip_memory *memory, uint32_t peer, uint32_
                             int64_t *word, enum slot_state *state)
 {
     int rc = queue_swap(memory, peer, slot, -1, -1, word); /* no word is -1 */
-    return rc == PCOLL_OK ? gossip_decode_state(peer, *word, state) : rc;
+    return rc ?: gossip_decode_state(peer, *word, state);
 }
 
 /* Claim a free slot. *slot: queue_slots if none is free. */
@@ -82,13 +82,13 @@ static int queue_put_coded(struct gossip_memory *memory, uint32_t peer, size_t s
     size_t block = first / LATTICE_BLOCK, blocks = gossip_chunk_blocks(layout, first);
     struct gossip_planes to = {.notes = memory->notes, .low = memory->planes};
     slot_encode(memory, x, key, first, seed, true, &to);
-    int rc = queue_put(memory, peer,
-                       slot_at + layout->notes_at + block * sizeof *memory->notes,
-                       memory->notes, blocks * sizeof *memory->notes);
-    if (rc == PCOLL_OK)
-        rc = queue_put(memory, peer, slot_at + layout->low_at + block * layout->low,
-                       memory->planes, blocks * layout->low);
-    return rc == PCOLL_OK ? queue_put_uncoded(memory, peer, slot_at, x, first) : rc;
+    return queue_put(memory, peer,
+                     slot_at + layout->notes_at + block * sizeof *memory->notes,
+                     memory->notes, blocks * sizeof *memory->notes)
+               ?: queue_put(memory, peer,
+                            slot_at + layout->low_at + block * layout->low,
+                            memory->planes, blocks * layout->low)
+               ?: queue_put_uncoded(memory, peer, slot_at, x, first);
 }
 
 /* Compute what the receiver decodes from the chunk that has just been encoded. */
@@ -121,7 +121,7 @@ static int queue_put_chunk(struct gossip_memory *memory, uint32_t peer, size_t s
     else if (sent)
         memmove(gossip_place_at(layout, sent, first),
                 gossip_element_at(layout, x, first), length * layout->element);
-    return rc == PCOLL_OK ? memory->window->ops->complete(memory->window, peer) : rc;
+    return rc ?: memory->window->ops->complete(memory->window, peer);
 }
 
 static int queue_write(struct gossip_memory *memory, uint32_t peer, uint32_t slot,
@@ -143,7 +143,7 @@ static int queue_write(struct gossip_memory *memory, uint32_t peer, uint32_t slo
          first += layout->chunk)
         rc = queue_put_chunk(memory, peer, gossip_queue_slot_at(layout, slot), x, key,
                              first, header.seed, sent);
-    return rc == PCOLL_OK ? window->ops->flush(window, peer) : rc;
+    return rc ?: window->ops->flush(window, peer);
 }
 
 int queue_push(struct gossip_memory *memory, uint32_t peer, const void *x,
@@ -237,10 +237,9 @@ int queue_take(struct gossip_memory *memory, const void *key, void *out,
         int rc = queue_choose(memory, own, false, &oldest, &found);
         if (rc != PCOLL_OK || !found)
             return rc;
-        rc = queue_read(memory, own, &oldest, key, out, &whole);
-        if (rc == PCOLL_OK)
-            rc = queue_swap(memory, own, oldest.slot, oldest.state,
-                            oldest.state - SLOT_FULL + SLOT_STATES, &before);
+        rc = queue_read(memory, own, &oldest, key, out, &whole)
+                 ?: queue_swap(memory, own, oldest.slot, oldest.state,
+                               oldest.state - SLOT_FULL + SLOT_STATES, &before);
         *source = oldest.header.source;
         *taken = rc == PCOLL_OK && whole;
         memory->stats.decode_failures += !whole;
@@ -261,9 +260,8 @@ int queue_peek(struct gossip_memory *memory, uint32_t peer, const void *key, voi
         int rc = queue_choose(memory, peer, true, &newest, found);
         if (rc != PCOLL_OK || !*found)
             return rc;
-        rc = queue_read(memory, peer, &newest, key, out, &whole);
-        if (rc == PCOLL_OK)
-            rc = queue_read_state(memory, peer, newest.slot, &word, &state);
+        rc = queue_read(memory, peer, &newest, key, out, &whole)
+                 ?: queue_read_state(memory, peer, newest.slot, &word, &state);
         if (rc != PCOLL_OK)
             return rc;
         *source = newest.header.source;

@@ -57,12 +57,10 @@ int register_publish(struct gossip_memory *memory, const void *x, uint64_t *vers
         window->memory + gossip_register_slot_at(&memory->layout, header.number);
     register_write_slot(memory, slot, x, &header);
     MOMENT("version written");
-    rc = window->ops->sync(window);
-    if (rc == PCOLL_OK)
-        rc = window->ops->fetch_add(window, window->rank, gossip_word_at(WORD_VERSION),
-                                    1, &word);
-    if (rc == PCOLL_OK)
-        rc = window->ops->sync(window);
+    rc = window->ops->sync(window)
+                 ?: window->ops->fetch_add(window, window->rank,
+                                           gossip_word_at(WORD_VERSION), 1, &word)
+                 ?: window->ops->sync(window);
     *version = header.number;
     memory->stats.publishes++;
     return rc;
@@ -75,7 +73,7 @@ static int register_renew_version(struct gossip_memory *memory, uint32_t peer,
     int64_t word = 0;
     int rc =
         window_read_word(memory->window, peer, gossip_word_at(WORD_VERSION), &word);
-    return rc == PCOLL_OK ? gossip_decode_version(peer, word, *version, version) : rc;
+    return rc ?: gossip_decode_version(peer, word, *version, version);
 }
 
 int register_version(struct gossip_memory *memory, uint32_t peer, uint64_t *version)
@@ -105,11 +103,10 @@ int register_read_chunk(struct gossip_memory *memory, uint32_t peer, size_t firs
         uint64_t before = *version;
         int rc = slot_fetch_chunk(memory, peer,
                                   gossip_register_slot_at(&memory->layout, before),
-                                  first, key, memory->theirs, &fetched);
-        if (rc == PCOLL_OK)
-            rc = register_renew_version(memory, peer, version);
-        if (rc == PCOLL_OK)
-            rc = register_check_planes(peer, *version - before <= 1, fetched.failures);
+                                  first, key, memory->theirs, &fetched)
+                     ?: register_renew_version(memory, peer, version)
+                     ?: register_check_planes(peer, *version - before <= 1,
+                                              fetched.failures);
         if (rc != PCOLL_OK)
             return rc;
         *whole = *version - before <= 1;
@@ -181,9 +178,9 @@ int register_read(struct gossip_memory *memory, uint32_t peer, const void *key,
         *version = now;
     }
     memory->stats.torn += rc == PCOLL_OK;
-    return rc == PCOLL_OK ? fail(PCOLL_EAGAIN,
-                                 "rank %u publishes faster than it can be read", peer)
-                          : rc;
+    return rc
+               ?: fail(PCOLL_EAGAIN, "rank %u publishes faster than it can be read",
+                       peer);
 }
 
 /* Encoding, decoding and fetching models. */
@@ -320,8 +317,8 @@ static int slot_get(struct gossip_memory *memory, uint32_t peer, size_t at, void
 static int slot_get_now(struct gossip_memory *memory, uint32_t peer, size_t at,
                         void *into, size_t bytes)
 {
-    int rc = slot_get(memory, peer, at, into, bytes);
-    return rc == PCOLL_OK ? memory->window->ops->complete(memory->window, peer) : rc;
+    return slot_get(memory, peer, at, into, bytes)
+               ?: memory->window->ops->complete(memory->window, peer);
 }
 
 /* Fetch `length` raw elements from element `first` on. */
@@ -377,15 +374,13 @@ static int slot_fetch_coded(struct gossip_memory *memory, uint32_t peer, size_t 
 {
     const struct gossip_layout *layout = &memory->layout;
     size_t block = first / LATTICE_BLOCK, blocks = gossip_chunk_blocks(layout, first);
-    int rc = slot_get(memory, peer, slot_at, header, sizeof *header);
-    if (rc == PCOLL_OK)
-        rc = slot_get(memory, peer,
-                      slot_at + layout->notes_at + block * sizeof *memory->notes,
-                      memory->notes, blocks * sizeof *memory->notes);
-    if (rc == PCOLL_OK)
-        rc = slot_get_now(memory, peer, slot_at + layout->low_at + block * layout->low,
-                          memory->planes, blocks * layout->low);
-    return rc;
+    return slot_get(memory, peer, slot_at, header, sizeof *header)
+               ?: slot_get(memory, peer,
+                           slot_at + layout->notes_at + block * sizeof *memory->notes,
+                           memory->notes, blocks * sizeof *memory->notes)
+               ?: slot_get_now(memory, peer,
+                               slot_at + layout->low_at + block * layout->low,
+                               memory->planes, blocks * layout->low);
 }
 
 static int slot_decode_blocks(struct gossip_memory *memory, uint32_t peer,
@@ -420,10 +415,9 @@ int slot_fetch_chunk(struct gossip_memory *memory, uint32_t peer, size_t slot_at
     if (!memory->layout.bits)
         return slot_fetch_raw(memory, peer, slot_at, first,
                               gossip_chunk_length(&memory->layout, first), out);
-    int rc = slot_fetch_coded(memory, peer, slot_at, first, &header);
-    return rc == PCOLL_OK ? slot_decode_blocks(memory, peer, slot_at, first, &header,
-                                               key, out, fetched)
-                          : rc;
+    return slot_fetch_coded(memory, peer, slot_at, first, &header)
+               ?: slot_decode_blocks(memory, peer, slot_at, first, &header, key, out,
+                                     fetched);
 }
 
 int slot_fetch_elements(struct gossip_memory *memory, uint32_t peer, size_t slot_at,

@@ -297,9 +297,7 @@ int group_data_run(struct group_data *r)
 {
     CHECK(r->sched);
     for (int id; r->sched && (id = engine_next(&r->engine)) >= 0;) {
-        int rc = group_data_issue(r, id);
-        if (rc == PCOLL_OK)
-            rc = r->heartbeat(r->arg);
+        int rc = group_data_issue(r, id) ?: r->heartbeat(r->arg);
         if (rc != PCOLL_OK)
             return rc;
         if (!group_data_has_fetches(r, id))

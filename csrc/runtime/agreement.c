@@ -84,7 +84,7 @@ static int agree(struct communicator *c, enum agree_op op, uint64_t *values, int
     int rc = agree_begin(c, op, values, count, &w);
     progress_unlock(c->progress);
     MOMENT("agreeing");
-    return rc == PCOLL_OK ? agree_end(w, values) : rc;
+    return rc ?: agree_end(w, values);
 }
 
 int agree_max(struct communicator *c, uint64_t *values, int count)

@@ -346,8 +346,7 @@ int user_object_close(struct user_object *o)
     CHECK(!o->ended || !o->object);
     if (!o->object)
         return PCOLL_OK;
-    int rc = user_object_enter(o);
-    return rc == PCOLL_OK ? user_object_leave(o, user_object_begin_close(o)) : rc;
+    return user_object_enter(o) ?: user_object_leave(o, user_object_begin_close(o));
 }
 
 int user_object_end(struct user_object *o, int64_t timeout_us, bool *over)

@@ -148,7 +148,7 @@ static int sim_group_make_rank(pcoll_sim_group *simulation, uint32_t rank,
     g->driven = true;
     communicator_notify(g->communicator, &g->base);
     sim_wake(simulation->sim, rank, 0, 0);
-    return rc == PCOLL_OK ? communicator_register(g->communicator, &g->base, 0) : rc;
+    return rc ?: communicator_register(g->communicator, &g->base, 0);
 }
 
 int pcoll_sim_group_create(uint32_t ranks, uint64_t seed, const pcoll_network *network,

@@ -123,9 +123,7 @@ static int builder_add_local(struct builder *builder, struct builder_op op,
 {
     bool reduces = op.kind == OP_REDUCE;
     char text[64];
-    int rc = builder_set_shape(&op, shape);
-    if (rc == PCOLL_OK)
-        rc = builder_check_overlap(&op);
+    int rc = builder_set_shape(&op, shape) ?: builder_check_overlap(&op);
     if (rc == PCOLL_OK && reduces)
         rc = pcoll_op_check(op.op, op.dtype);
     if (rc != PCOLL_OK)
@@ -668,11 +666,9 @@ int builder_commit(struct builder *builder, struct sched **out)
     struct sched *sched = builder_build(builder);
     if (!sched)
         return builder_no_memory(builder);
-    int rc = sched_commit(sched);
-    if (rc == PCOLL_OK)
-        rc = builder_check_own_messages(builder);
-    if (rc == PCOLL_OK)
-        rc = builder_check_races(builder, sched);
+    int rc = sched_commit(sched)
+                 ?: builder_check_own_messages(builder)
+                 ?: builder_check_races(builder, sched);
     if (rc == PCOLL_OK)
         *out = sched;
     else

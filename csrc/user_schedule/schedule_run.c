@@ -322,9 +322,7 @@ int schedule_run_create(struct communicator *communicator, struct builder *build
     run->base = object_init(&schedule_run_ops);
     run->base.slots = builder->tags ? (builder->tags + DATA_EDGES - 1) / DATA_EDGES : 1;
     run->communicator = communicator;
-    int rc = schedule_run_allocate(run, builder);
-    if (rc == PCOLL_OK)
-        rc = engine_init(&run->engine, s);
+    int rc = schedule_run_allocate(run, builder) ?: engine_init(&run->engine, s);
     if (rc != PCOLL_OK) {
         schedule_run_destroy(&run);
         return rc;
@@ -396,9 +394,8 @@ static int schedule_run_report_mismatch(struct communicator *communicator,
                                         const struct builder *builder)
 {
     uint64_t *counts, total, before;
-    int rc = agree_gather(communicator, builder_count_messages(builder), &counts);
-    if (rc == PCOLL_OK)
-        rc = builder_place_messages(builder, counts, &before, &total);
+    int rc = agree_gather(communicator, builder_count_messages(builder), &counts)
+                 ?: builder_place_messages(builder, counts, &before, &total);
     free(counts);
     if (rc != PCOLL_OK)
         return rc;
@@ -416,7 +413,7 @@ static int schedule_run_report_mismatch(struct communicator *communicator,
     if (rc == PCOLL_OK)
         rc = builder_compare_messages(words, total);
     free(words);
-    return rc == PCOLL_OK ? fail(PCOLL_EMISMATCH, "the schedules do not match") : rc;
+    return rc ?: fail(PCOLL_EMISMATCH, "the schedules do not match");
 }
 
 /* Compare: is every rank's part valid, and does every send have its receive? */

@@ -114,49 +114,45 @@ int pcoll_schedule_recv(pcoll_schedule *schedule, void *into, const pcoll_buffer
 int pcoll_schedule_reduce(pcoll_schedule *schedule, const void *from, void *into,
                           const pcoll_buffer *shape, const char *label, int32_t *op)
 {
-    int rc = fail_if_null(shape, op) ?: schedule_enter_builder(schedule);
-    if (rc == PCOLL_OK)
-        rc = schedule_leave(
-            schedule, builder_reduce(&schedule->builder, from, into, shape, label, op));
-    return rc;
+    return fail_if_null(shape, op)
+               ?: schedule_enter_builder(schedule)
+               ?: schedule_leave(schedule,
+                                 builder_reduce(&schedule->builder, from, into, shape,
+                                                label, op));
 }
 
 int pcoll_schedule_copy(pcoll_schedule *schedule, const void *from, void *into,
                         const pcoll_buffer *shape, const char *label, int32_t *op)
 {
-    int rc = fail_if_null(shape, op) ?: schedule_enter_builder(schedule);
-    if (rc == PCOLL_OK)
-        rc = schedule_leave(
-            schedule, builder_copy(&schedule->builder, from, into, shape, label, op));
-    return rc;
+    return fail_if_null(shape, op)
+               ?: schedule_enter_builder(schedule)
+               ?: schedule_leave(schedule,
+                                 builder_copy(&schedule->builder, from, into, shape,
+                                              label, op));
 }
 
 int pcoll_schedule_nop(pcoll_schedule *schedule, const char *label, int32_t *op)
 {
-    int rc = fail_if_null(op) ?: schedule_enter_builder(schedule);
-    if (rc == PCOLL_OK)
-        rc = schedule_leave(schedule, builder_nop(&schedule->builder, label, op));
-    return rc;
+    return fail_if_null(op)
+               ?: schedule_enter_builder(schedule)
+               ?: schedule_leave(schedule, builder_nop(&schedule->builder, label, op));
 }
 
 int pcoll_schedule_timer(pcoll_schedule *schedule, double seconds, const char *label,
                          int32_t *op)
 {
-    int rc = fail_if_null(op) ?: schedule_enter_builder(schedule);
-    if (rc == PCOLL_OK)
-        rc = schedule_leave(schedule,
-                            builder_timer(&schedule->builder, seconds, label, op));
-    return rc;
+    return fail_if_null(op)
+               ?: schedule_enter_builder(schedule)
+               ?: schedule_leave(schedule,
+                                 builder_timer(&schedule->builder, seconds, label, op));
 }
 
 int pcoll_schedule_after(pcoll_schedule *schedule, int32_t op,
                          const int32_t *predecessors, int32_t count, uint32_t k)
 {
-    int rc = schedule_enter_builder(schedule);
-    if (rc == PCOLL_OK)
-        rc = schedule_leave(
-            schedule, builder_after(&schedule->builder, op, predecessors, count, k));
-    return rc;
+    return schedule_enter_builder(schedule)
+               ?: schedule_leave(schedule, builder_after(&schedule->builder, op,
+                                                         predecessors, count, k));
 }
 
 /* Commit. */
@@ -172,9 +168,8 @@ static int schedule_check_progress(struct communicator *c, int progress)
 static int schedule_commit(pcoll_schedule *schedule, int progress, bool valid)
 {
     struct communicator *c;
-    int rc = mpi_check_comm(schedule->comm);
-    if (rc == PCOLL_OK)
-        rc = process_context(schedule->comm, PCOLL_FAILURE_RAISE, &c);
+    int rc = mpi_check_comm(schedule->comm)
+                 ?: process_context(schedule->comm, PCOLL_FAILURE_RAISE, &c);
     if (rc != PCOLL_OK)
         return rc;
     int local = valid ? schedule_check_progress(c, progress)
@@ -249,9 +244,8 @@ int pcoll_schedule_wait(pcoll_schedule *schedule, int64_t timeout_us)
         return schedule_leave(
             schedule, fail(PCOLL_ESTATE, "not started: there is nothing to wait for"));
     rc = progress_wait(schedule->base.communicator->progress, schedule_run_is_over,
-                       schedule, timeout_us);
-    if (rc == PCOLL_OK)
-        rc = communicator_check(schedule->base.communicator);
+                       schedule, timeout_us)
+             ?: communicator_check(schedule->base.communicator);
     schedule->waiting = rc != PCOLL_OK;
     return schedule_leave(schedule, rc);
 }

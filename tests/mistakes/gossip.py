@@ -48,8 +48,9 @@ MUTANTS = [
     Mutant(
         "a delta lands before it has arrived",
         "gossip/accumulator.c",
-        "    int rc = memory->window->ops->flush(memory->window, peer);\n",
-        "    int rc = PCOLL_OK;\n",
+        "    return memory->window->ops->flush(memory->window, peer)\n"
+        "               ?: accumulator_count_up(memory, peer, WORD_LANDED, 1);",
+        "    return accumulator_count_up(memory, peer, WORD_LANDED, 1);",
     ),
     Mutant(
         "what has landed meanwhile counts as collected",
@@ -79,7 +80,7 @@ MUTANTS = [
     Mutant(
         "a message is announced before it has arrived",
         "gossip/queue.c",
-        "return rc == PCOLL_OK ? window->ops->flush(window, peer) : rc;",
+        "return rc ?: window->ops->flush(window, peer);",
         "return rc;",
     ),
     Mutant(
@@ -97,10 +98,10 @@ MUTANTS = [
     Mutant(
         "a message is given free before it is read",
         "gossip/queue.c",
-        "        rc = queue_read(memory, own, &oldest, key, out, &whole);\n",
+        "        rc = queue_read(memory, own, &oldest, key, out, &whole)\n",
         "        queue_swap(memory, own, oldest.slot, oldest.state,\n"
         "                   oldest.state - SLOT_FULL + SLOT_STATES, &before);\n"
-        "        rc = queue_read(memory, own, &oldest, key, out, &whole);\n",
+        "        rc = queue_read(memory, own, &oldest, key, out, &whole)\n",
     ),
     # Gossip buffers of ranks that die.
     Mutant(
@@ -120,7 +121,7 @@ MUTANTS = [
     Mutant(
         "what lay uncollected at a dead rank is lost",
         "gossip/accumulator.c",
-        "return rc == PCOLL_OK ? accumulator_give(memory, memory->window->rank, first) : rc;",
+        "return rc ?: accumulator_give(memory, memory->window->rank, first);",
         "return rc;",
         "gossip crashes",
     ),
@@ -134,9 +135,9 @@ MUTANTS = [
     Mutant(
         "deltas of a dead rank are not counted where they are",
         "gossip/accumulator.c",
-        "    rc = accumulator_count_up(memory, own, WORD_RESERVED, by);\n    if (rc == PCOLL_OK)\n"
-        "        rc = accumulator_count_up(memory, own, WORD_LANDED, by);",
-        "    rc = accumulator_count_up(memory, own, WORD_LANDED, by);",
+        "    rc = accumulator_count_up(memory, own, WORD_RESERVED, by)\n"
+        "             ?: accumulator_count_up(memory, own, WORD_LANDED, by)",
+        "    rc = accumulator_count_up(memory, own, WORD_LANDED, by)",
         "gossip crashes",
     ),
 ]

@@ -15,8 +15,9 @@ MUTANTS = [
     Mutant(
         "simulated: a delta lands before it has arrived",
         "gossip/accumulator.c",
-        "    int rc = memory->window->ops->flush(memory->window, peer);\n",
-        "    int rc = PCOLL_OK;\n",
+        "    return memory->window->ops->flush(memory->window, peer)\n"
+        "               ?: accumulator_count_up(memory, peer, WORD_LANDED, 1);",
+        "    return accumulator_count_up(memory, peer, WORD_LANDED, 1);",
         program="simulator",
     ),
     Mutant(
@@ -29,7 +30,7 @@ MUTANTS = [
     Mutant(
         "simulated: a message is announced before it has arrived",
         "gossip/queue.c",
-        "return rc == PCOLL_OK ? window->ops->flush(window, peer) : rc;",
+        "return rc ?: window->ops->flush(window, peer);",
         "return rc;",
         program="simulator",
     ),

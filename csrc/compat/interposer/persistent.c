@@ -240,9 +240,8 @@ static int persistent_start(struct token *t)
     const void *send = t->send == MPI_IN_PLACE ? t->recv : t->send;
     struct progress *p = t->handle->base.communicator->progress;
     t->result = t->recv;
-    int rc = mirror_buffers_pull(&t->mirrors, t->type, t->key.count, &send, &t->result);
-    if (rc == PCOLL_OK)
-        rc = cache_start(t->handle, send);
+    int rc = mirror_buffers_pull(&t->mirrors, t->type, t->key.count, &send, &t->result)
+                 ?: cache_start(t->handle, send);
     atomic_store(&t->active, true);
     if (rc != PCOLL_OK) {
         persistent_complete(t, rc);

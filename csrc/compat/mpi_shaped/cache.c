@@ -36,9 +36,8 @@ static int mirror_buffer_make(struct mirror_buffer *b, int device, uint64_t byte
     void *memory = memory_allocate_pages(bytes);
     if (!memory)
         return fail(PCOLL_ENOMEM, "no memory for a buffer's copy on the host");
-    int rc = pcoll_mirror_create(device, &b->mirror);
-    if (rc == PCOLL_OK)
-        rc = pcoll_mirror_pin(b->mirror, memory, bytes);
+    int rc = pcoll_mirror_create(device, &b->mirror)
+                 ?: pcoll_mirror_pin(b->mirror, memory, bytes);
     b->memory = memory;
     b->device = device;
     b->room = bytes;
@@ -74,7 +73,7 @@ static int mirror_buffer_replace(struct mirror_buffer *b, const void **address,
     pcoll_piece piece = {b->memory, from, bytes};
     if (read)
         rc = pcoll_mirror_pull(b->mirror, &piece, 1, 0);
-    return rc == PCOLL_OK ? mirror_buffer_await(b) : rc;
+    return rc ?: mirror_buffer_await(b);
 }
 
 int mirror_buffers_pull(struct mirror_buffers *b, MPI_Datatype type, uint64_t count,
@@ -103,8 +102,8 @@ int mirror_buffers_push(struct mirror_buffers *b)
     if (!b->result)
         return PCOLL_OK;
     pcoll_piece piece = {b->recv.memory, b->result, b->bytes};
-    int rc = pcoll_mirror_push(b->recv.mirror, &piece, 1, 0);
-    return rc == PCOLL_OK ? mirror_buffer_await(&b->recv) : rc;
+    return pcoll_mirror_push(b->recv.mirror, &piece, 1, 0)
+               ?: mirror_buffer_await(&b->recv);
 }
 
 void mirror_buffers_free(struct mirror_buffers *b)
@@ -505,7 +504,7 @@ int cache_take(pcoll_handle *handle, const struct cache_key *key, MPI_Datatype t
     while (rc == PCOLL_EAGAIN);
     if (rc == PCOLL_OK)
         rc = cache_take_all(handle, key, type, recv);
-    return rc == PCOLL_OK ? pcoll_handle_finish(handle) : rc;
+    return rc ?: pcoll_handle_finish(handle);
 }
 
 int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Datatype type,
@@ -519,5 +518,5 @@ int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Dataty
         rc = cache_start(entry->handle, send);
     if (rc == PCOLL_OK)
         rc = cache_take(entry->handle, key, type, recv);
-    return rc == PCOLL_OK ? mirror_buffers_push(&entry->mirrors) : rc;
+    return rc ?: mirror_buffers_push(&entry->mirrors);
 }

@@ -27,11 +27,11 @@ static int mpi_exchange(struct mpi_transport *m, const uint64_t *mine, int count
         memcpy(all + m->base.rank * (size_t)count, mine, (size_t)count * sizeof *all);
         return tree_max(m, all, (int)m->base.size * count);
     }
-    int rc = mpi_check_in(m,
-                          MPI_Iallgather(mine, count, MPI_UINT64_T, all, count,
-                                         MPI_UINT64_T, m->comm, &request),
-                          "MPI_Iallgather");
-    return rc == PCOLL_OK ? mpi_patient_wait(m, &request, "MPI_Iallgather") : rc;
+    return mpi_check_in(m,
+                        MPI_Iallgather(mine, count, MPI_UINT64_T, all, count,
+                                       MPI_UINT64_T, m->comm, &request),
+                        "MPI_Iallgather")
+               ?: mpi_patient_wait(m, &request, "MPI_Iallgather");
 }
 
 /* The members of a communicator on lost hosts, by their numbers there. */
@@ -168,9 +168,8 @@ static int mpi_post_control_receives(struct mpi_transport *m)
         rc = mpi_check(MPI_Recv_init(&m->inbox[i], sizeof m->inbox[i], MPI_BYTE,
                                      MPI_ANY_SOURCE, CONTROL_TAG, m->comm,
                                      &m->requests[i]),
-                       "MPI_Recv_init");
-        if (rc == PCOLL_OK)
-            rc = mpi_check_in(m, MPI_Start(&m->requests[i]), "MPI_Start");
+                       "MPI_Recv_init")
+                 ?: mpi_check_in(m, MPI_Start(&m->requests[i]), "MPI_Start");
         if (rc == PCOLL_OK)
             m->count = i + 1;
     }
@@ -261,7 +260,7 @@ static int mpi_open_doorbells(struct mpi_transport *m, const struct doorbell *ow
         reaches_all = reaches_all && (!near || m->doorbells[i]);
     }
     free(all);
-    return rc == PCOLL_OK ? mpi_find_hosts(m, reaches_all) : rc;
+    return rc ?: mpi_find_hosts(m, reaches_all);
 }
 
 void mpi_describe(MPI_Comm comm, struct transport *t)
@@ -285,7 +284,7 @@ static int mpi_copy_comm(struct mpi_transport *m)
         mpi_check_in(m, MPI_Comm_idup(m->comm, &m->made, &request), "MPI_Comm_idup");
     MPI_Comm_set_errhandler(m->comm, handler);
     MPI_Errhandler_free(&handler);
-    return rc == PCOLL_OK ? mpi_patient_wait(m, &request, "MPI_Comm_idup") : rc;
+    return rc ?: mpi_patient_wait(m, &request, "MPI_Comm_idup");
 }
 
 static int mpi_duplicate_comm(MPI_Comm comm, struct mpi_transport *m)

@@ -237,9 +237,8 @@ int mpi_copy_whole(struct mpi_transport *m)
 {
     int before, now;
     CHECK(m->comm != MPI_COMM_NULL);
-    int rc = mpi_all_have(&m->comm, m->watch, PCOLL_OK);
-    if (rc == PCOLL_OK)
-        rc = mpi_check_in(m, ulfm_shrink(m->comm, &m->made), "MPIX_Comm_shrink");
+    int rc = mpi_all_have(&m->comm, m->watch, PCOLL_OK)
+                 ?: mpi_check_in(m, ulfm_shrink(m->comm, &m->made), "MPIX_Comm_shrink");
     if (rc != PCOLL_OK)
         return rc;
     MPI_Comm_size(m->comm, &before);
@@ -248,7 +247,7 @@ int mpi_copy_whole(struct mpi_transport *m)
         return PCOLL_OK;
     MPI_Comm_free(&m->made);
     rc = mpi_check_damage(m);
-    return rc == PCOLL_OK ? mpi_fail_somebody() : rc;
+    return rc ?: mpi_fail_somebody();
 }
 
 int pcoll_all_have(const void *comm, int rc)
@@ -531,8 +530,8 @@ static int tree_hand_up(struct mpi_transport *m, struct tree_agreement *a)
         memcpy(a->down, a->up, (size_t)a->count * sizeof *a->down);
         return tree_hand_down(m, a);
     }
-    int rc = tree_post(m, a, true, a->place.parent, a->up);
-    return rc == PCOLL_OK ? tree_post(m, a, false, a->place.parent, a->down) : rc;
+    return tree_post(m, a, true, a->place.parent, a->up)
+               ?: tree_post(m, a, false, a->place.parent, a->down);
 }
 
 static struct tree_agreement *tree_create(struct mpi_transport *m,
@@ -623,7 +622,7 @@ static int tree_wait_held(struct mpi_transport *m, int error, MPI_Request *reque
         if (!over)
             mpi_back_off(&us, 1000);
     }
-    return rc == PCOLL_OK ? mpi_check_in(m, mpi_test(request, &over), "MPI_Test") : rc;
+    return rc ?: mpi_check_in(m, mpi_test(request, &over), "MPI_Test");
 }
 
 static int tree_send_words(struct mpi_transport *m, int peer, uint64_t *words,
@@ -639,8 +638,7 @@ static int tree_receive_words(struct mpi_transport *m, int peer, uint64_t *words
 {
     MPI_Request r;
     int error = MPI_Irecv(words, count, MPI_UINT64_T, peer, TREE_TAG, m->comm, &r);
-    int rc = mpi_check_in(m, error, "MPI_Irecv");
-    return rc == PCOLL_OK ? mpi_patient_wait(m, &r, "MPI_Test") : rc;
+    return mpi_check_in(m, error, "MPI_Irecv") ?: mpi_patient_wait(m, &r, "MPI_Test");
 }
 
 /* After a failure MPI may still write to what it was given: that memory is not freed. */

@@ -113,15 +113,12 @@ int mpi_layout_of(MPI_Datatype type, struct mpi_layout *layout)
     int error = MPI_Type_get_envelope_c
                     ? MPI_Type_get_envelope_c(type, c, c + 1, c + 2, c + 3, &combiner)
                     : MPI_Type_get_envelope(type, i, i + 1, i + 2, &combiner);
-    int rc = mpi_check(error, "MPI_Type_get_envelope");
-    if (rc == PCOLL_OK)
-        rc = mpi_check(MPI_Type_get_extent_x(type, &layout->lb, &layout->extent),
-                       "MPI_Type_get_extent");
-    if (rc == PCOLL_OK)
-        rc = mpi_check(MPI_Type_get_true_extent_x(type, &true_lb, &true_extent),
-                       "MPI_Type_get_true_extent");
-    if (rc == PCOLL_OK)
-        rc = mpi_check(MPI_Type_size_x(type, &layout->size), "MPI_Type_size");
+    int rc = mpi_check(error, "MPI_Type_get_envelope")
+                 ?: mpi_check(MPI_Type_get_extent_x(type, &layout->lb, &layout->extent),
+                              "MPI_Type_get_extent")
+                 ?: mpi_check(MPI_Type_get_true_extent_x(type, &true_lb, &true_extent),
+                              "MPI_Type_get_true_extent")
+                 ?: mpi_check(MPI_Type_size_x(type, &layout->size), "MPI_Type_size");
     if (rc != PCOLL_OK)
         return rc;
     MPI_Count extent = layout->extent;
@@ -229,8 +226,7 @@ static int mpi_reduction_keep_type(struct mpi_reduction *r)
 {
     int rc = mpi_check(MPI_Type_dup(r->type, &r->type), "MPI_Type_dup");
     r->owns_type = rc == PCOLL_OK;
-    return rc == PCOLL_OK ? mpi_check(MPI_Type_commit(&r->type), "MPI_Type_commit")
-                          : rc;
+    return rc ?: mpi_check(MPI_Type_commit(&r->type), "MPI_Type_commit");
 }
 
 int mpi_reduction_create(const pcoll_buffer *buffer, int index,

@@ -212,8 +212,7 @@ static int mpi_extent_of(struct mpi_transport *m, size_t bytes, struct extent *e
                                (MPI_Aint[]){0, (MPI_Aint)(bytes - (size_t)rest)},
                                (MPI_Datatype[]){m->block, MPI_BYTE}, &e->type),
         "MPI_Type_create_struct");
-    return rc == PCOLL_OK ? mpi_check(MPI_Type_commit(&e->type), "MPI_Type_commit")
-                          : rc;
+    return rc ?: mpi_check(MPI_Type_commit(&e->type), "MPI_Type_commit");
 }
 
 /* MPI keeps a type for as long as a message uses it. */

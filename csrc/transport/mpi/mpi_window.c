@@ -254,17 +254,17 @@ static int window_mpi_fetch_add(struct window *w, uint32_t peer, size_t offset,
                                         (MPI_Aint)offset, delta ? MPI_SUM : MPI_NO_OP,
                                         window_mpi_of(w)->win),
                        "MPI_Fetch_and_op");
-    return rc == PCOLL_OK ? window_mpi_flush(w, peer) : rc;
+    return rc ?: window_mpi_flush(w, peer);
 }
 
 static int window_mpi_compare_swap(struct window *w, uint32_t peer, size_t offset,
                                    int64_t expected, int64_t desired, int64_t *before)
 {
-    int rc = mpi_check(MPI_Compare_and_swap(&desired, &expected, before, MPI_INT64_T,
-                                            (int)peer, (MPI_Aint)offset,
-                                            window_mpi_of(w)->win),
-                       "MPI_Compare_and_swap");
-    return rc == PCOLL_OK ? window_mpi_flush(w, peer) : rc;
+    return mpi_check(MPI_Compare_and_swap(&desired, &expected, before, MPI_INT64_T,
+                                          (int)peer, (MPI_Aint)offset,
+                                          window_mpi_of(w)->win),
+                     "MPI_Compare_and_swap")
+               ?: window_mpi_flush(w, peer);
 }
 
 static int window_mpi_sync_stores(struct window *w)
@@ -376,19 +376,15 @@ static int window_mpi_find_far(struct window_mpi *m)
 
 static int window_mpi_allocate(struct window_mpi *m, size_t bytes)
 {
-    int rc = mpi_check(MPI_Win_allocate((MPI_Aint)bytes, 1, MPI_INFO_NULL, m->comm,
-                                        &m->base.memory, &m->win),
-                       "MPI_Win_allocate");
-    if (rc == PCOLL_OK)
-        rc = mpi_check(MPI_Win_set_errhandler(m->win, MPI_ERRORS_RETURN),
-                       "MPI_Win_set_errhandler");
-    if (rc == PCOLL_OK)
-        rc = window_mpi_check_model(m->win);
-    if (rc == PCOLL_OK)
-        rc = window_mpi_check_swap(m);
-    return rc == PCOLL_OK ? mpi_check(MPI_Win_lock_all(MPI_MODE_NOCHECK, m->win),
-                                      "MPI_Win_lock_all")
-                          : rc;
+    return mpi_check(MPI_Win_allocate((MPI_Aint)bytes, 1, MPI_INFO_NULL, m->comm,
+                                      &m->base.memory, &m->win),
+                     "MPI_Win_allocate")
+               ?: mpi_check(MPI_Win_set_errhandler(m->win, MPI_ERRORS_RETURN),
+                            "MPI_Win_set_errhandler")
+               ?: window_mpi_check_model(m->win)
+               ?: window_mpi_check_swap(m)
+               ?: mpi_check(MPI_Win_lock_all(MPI_MODE_NOCHECK, m->win),
+                            "MPI_Win_lock_all") ;
 }
 
 int window_mpi_create(const void *comm, size_t bytes, struct window **out)
