@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/text.h"
 
 struct stall_query {
     struct stall_answers answers;

@@ -3,8 +3,7 @@
  * Sets of ranks as arrays of 64-bit words. All sets of one communicator have the same
  * number of words, which the caller keeps.
  */
-#ifndef PCOLL_BASE_BITSET_H
-#define PCOLL_BASE_BITSET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -73,5 +72,3 @@ static inline uint32_t bitset_first_common(const uint64_t *a, const uint64_t *b,
             return (uint32_t)(64 * i) + (uint32_t)__builtin_ctzll(a[i] & b[i]);
     return UINT32_MAX;
 }
-
-#endif

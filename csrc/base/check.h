@@ -8,8 +8,7 @@
  * evaluate the condition, so it must have no side effects. A mistake of a user or of
  * another rank is an error (error.h), never a CHECK.
  */
-#ifndef PCOLL_BASE_CHECK_H
-#define PCOLL_BASE_CHECK_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -81,5 +80,3 @@ struct moments {
 };
 
 void moment_pass(const char *name);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Time by the monotonic clock, so that setting the wall clock does not change any wait. */
-#ifndef PCOLL_BASE_CLOCK_H
-#define PCOLL_BASE_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -42,5 +41,3 @@ static inline int64_t clock_from_seconds(double seconds)
 {
     return (int64_t)(seconds * 1e9);
 }
-
-#endif

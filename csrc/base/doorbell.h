@@ -26,8 +26,7 @@
  *
  * A stale read of the sleep flags only costs an unnecessary wake-up.
  */
-#ifndef PCOLL_BASE_DOORBELL_H
-#define PCOLL_BASE_DOORBELL_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -71,5 +70,3 @@ void doorbell_sleep(struct doorbell_page *page, uint32_t seen,
 /* Return a hash of the kernel on which this process runs and of its namespaces of processes and
  * networks. Processes with equal values can open each other's doorbells. */
 uint64_t doorbell_neighborhood(void);
-
-#endif

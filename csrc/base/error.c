@@ -2,11 +2,14 @@
 /* See error.h: the last failure of each thread. */
 #include "base/error.h"
 
+#include <locale.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
+#include "base/check.h"
 
 static _Thread_local char last_message[512];
 static _Thread_local char refusal[sizeof last_message];
@@ -83,4 +86,47 @@ int pcoll_failed_ranks(int32_t *ranks, int capacity)
 int pcoll_last_mpi_error(void)
 {
     return last_mpi_error;
+}
+
+void text_add(struct text *text, const char *format, ...)
+{
+    CHECK(text->left);
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text->at, text->left, format, args);
+    va_end(args);
+    size_t used = n < 0 ? 0 : (size_t)n < text->left ? (size_t)n : text->left - 1;
+    text->at += used;
+    text->left -= used;
+}
+
+/* Numbers. */
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static locale_t plain; /* 0 if there is none: the thread keeps its locale */
+
+static void decimal_make_locale(void)
+{
+    plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+}
+
+static locale_t decimal_enter_locale(void)
+{
+    pthread_once(&once, decimal_make_locale);
+    return uselocale(plain);
+}
+
+double decimal_parse(const char *text, char **end)
+{
+    locale_t before = decimal_enter_locale();
+    double value = strtod(text, end);
+    uselocale(before);
+    return value;
+}
+
+void decimal_print(char *text, size_t capacity, int digits, double value)
+{
+    locale_t before = decimal_enter_locale();
+    snprintf(text, capacity, "%.*g", digits, value);
+    uselocale(before);
 }

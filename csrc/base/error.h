@@ -2,8 +2,7 @@
 /*
  * Errors: a result code, and a message that the thread keeps until its next failure.
  */
-#ifndef PCOLL_BASE_ERROR_H
-#define PCOLL_BASE_ERROR_H
+#pragma once
 
 #include <stddef.h>
 
@@ -62,4 +61,23 @@ int fail_ranks(const struct failed_ranks *who);
 /* Return the ranks of this thread's last PCOLL_EFAILED. */
 const struct failed_ranks *fail_last_ranks(void);
 
-#endif
+/*
+ * Texts that are written piece by piece, and numbers as texts.
+ */
+
+struct text {
+    char *at;    /* the next character to write */
+    size_t left; /* bytes left, including the 0 at the end */
+    int items;   /* written so far; used by callers for separators */
+};
+
+/* Append. Cuts off what does not fit. */
+void text_add(struct text *text, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Numbers with a decimal point, whichever locale the program has chosen. */
+
+/* As strtod. */
+double decimal_parse(const char *text, char **end);
+/* As "%.*g". */
+void decimal_print(char *text, size_t capacity, int digits, double value);

@@ -9,8 +9,7 @@
  *
  * On failure a function sets *why to the reason, which the caller must not free.
  */
-#ifndef PCOLL_BASE_FILE_H
-#define PCOLL_BASE_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,5 +50,3 @@ static inline const char *environment_get(const char *name)
     const char *value = secure_getenv(name);
     return value && *value ? value : NULL;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * have a newer version since glibc 2.28 it selects the version that glibc keeps for older
  * programs.
  */
-#ifndef PCOLL_BASE_GLIBC_H
-#define PCOLL_BASE_GLIBC_H
+#pragma once
 
 #include <features.h>
 
@@ -42,6 +41,4 @@ OLD(log)
 
 #undef FIRST
 #undef OLD
-#endif
-
 #endif

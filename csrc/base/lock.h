@@ -16,8 +16,7 @@
  * Locks that are not mutexes (the drive lock, gates, staging) report with lock_waits, lock_held
  * and lock_released.
  */
-#ifndef PCOLL_BASE_LOCK_H
-#define PCOLL_BASE_LOCK_H
+#pragma once
 
 #include <pthread.h>
 #include <signal.h>
@@ -239,5 +238,3 @@ static inline bool gate_is_closed(struct gate *g)
 {
     return atomic_load(&g->closed);
 }
-
-#endif

@@ -3,8 +3,7 @@
  * Memory: pages for messages, the processor's cache, the amount that is left, and memory that
  * outlives its object.
  */
-#ifndef PCOLL_BASE_MEMORY_H
-#define PCOLL_BASE_MEMORY_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -57,5 +56,3 @@ uint64_t memory_left_in_groups(const char *groups, const char *mount);
  */
 void memory_dispose(void *memory, size_t bytes,
                     void (*end)(void *memory, size_t bytes));
-
-#endif

@@ -7,8 +7,7 @@
  * a stream is a function of (stream, n), so ranks that share a seed draw the same numbers
  * without communication. It is not for cryptography.
  */
-#ifndef PCOLL_BASE_RANDOM_H
-#define PCOLL_BASE_RANDOM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -66,5 +65,3 @@ bool siphash_equal(struct siphash_tag a, struct siphash_tag b);
 /* Use a tag as a key: SipHash as a key derivation function. */
 struct siphash_key siphash_derive(struct siphash_key key, const void *data,
                                   size_t bytes);
-
-#endif

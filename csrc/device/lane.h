@@ -11,8 +11,7 @@
  * One thread at a time. A lane keeps its device's primary context while it exists, and leaves
  * the calling thread's current context unchanged.
  */
-#ifndef PCOLL_DEVICE_LANE_H
-#define PCOLL_DEVICE_LANE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -130,5 +129,3 @@ int place_find(const void *address, struct place *place);
 
 /* Check that `bytes` bytes from this address are allocated on this device. PCOLL_EINVAL. */
 int place_check(const void *address, size_t bytes, int device);
-
-#endif

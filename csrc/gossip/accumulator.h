@@ -53,8 +53,7 @@
  * step, words and sums count nothing twice. Only the chunk that was on its way from one
  * sum to another is lost.
  */
-#ifndef PCOLL_GOSSIP_ACCUMULATOR_H
-#define PCOLL_GOSSIP_ACCUMULATOR_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -100,5 +99,3 @@ int exchange_average(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
  * that were complete; if there is none, nothing is moved. */
 int exchange_collect(struct gossip_memory *memory, const struct gossip_model *own,
                      uint64_t *deltas);
-
-#endif

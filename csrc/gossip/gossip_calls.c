@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls of a gossip buffer, but for creating and freeing it. */
-#include "gossip/gossip.h"
+#include "gossip/gossip_memory.h"
 
 #include <string.h>
 

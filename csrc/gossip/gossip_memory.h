@@ -27,8 +27,7 @@
  *
  * Threads: one at a time may use a struct gossip_memory.
  */
-#ifndef PCOLL_GOSSIP_MEMORY_H
-#define PCOLL_GOSSIP_MEMORY_H
+#pragma once
 
 #include <math.h>
 #include <stdbool.h>
@@ -39,6 +38,8 @@
 #include "base/random.h"
 #include "include/partialcoll.h"
 #include "kernels/codec/quantize.h"
+#include "runtime/communicator.h"
+#include "runtime/user_object.h"
 #include "transport/window.h"
 
 enum { LINE = 64, REGISTER_SLOTS = 3 }; /* LINE: bytes of a cache line */
@@ -266,4 +267,24 @@ static inline char *gossip_place_at(const struct gossip_layout *layout, void *x,
     return (char *)x + i * layout->element;
 }
 
-#endif
+/*
+ * The gossip buffer of the public header: creation, calls, recovery and end. The calls
+ * (gossip_calls.c) also work in the simulator; gossip_object.c needs MPI.
+ */
+
+struct pcoll_gossip {
+    struct user_object base; /* first: found again from it */
+    struct object object;    /* takes part in the order of closing */
+    struct gossip_memory *memory;
+    struct spent_window
+        *spent; /* where its window goes when it closes; NULL: it has closed */
+    uint32_t max_uncollected;
+    int64_t poll_at; /* next look for failures, clock_ns; 0: never */
+};
+
+/* Continuing without dead ranks. */
+extern const struct recoverable gossip_recoverable;
+
+extern const struct user_object_kind gossip_kind;
+/* Closing in the agreed order. */
+extern const struct object_ops gossip_object;

@@ -12,7 +12,7 @@
  * (runtime/communicator.h). Then the driver frees the window, whatever its rank waits for:
  * the ranks need not free their buffers in the same order.
  */
-#include "gossip/gossip.h"
+#include "gossip/gossip_memory.h"
 
 #include <stdlib.h>
 

@@ -29,8 +29,7 @@
  * A message for which push returned true is not lost. No call waits. Tickets order
  * messages by the time at which they were begun.
  */
-#ifndef PCOLL_GOSSIP_QUEUE_H
-#define PCOLL_GOSSIP_QUEUE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -56,5 +55,3 @@ int queue_peek(struct gossip_memory *memory, uint32_t peer, const void *key, voi
 
 /* Owner, after a death (accumulator.h): free the slots whose writers have died. */
 int queue_settle(struct gossip_memory *memory);
-
-#endif

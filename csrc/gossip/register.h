@@ -26,8 +26,7 @@
  * model that is read while its owner publishes may consist of chunks of several
  * versions, each of them whole. register_read returns one version throughout.
  */
-#ifndef PCOLL_GOSSIP_REGISTER_H
-#define PCOLL_GOSSIP_REGISTER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -111,5 +110,3 @@ int slot_fetch_chunk(struct gossip_memory *memory, uint32_t peer, size_t slot_at
 int slot_fetch_elements(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
                         size_t first, const void *key, void *model,
                         struct gossip_fetched *fetched);
-
-#endif

@@ -42,8 +42,7 @@
  * Layers, from the bottom: group_wire.c; group_data.c; group_round.c; group_agent.c;
  * group_object.c; group_create.c.
  */
-#ifndef PCOLL_GROUP_GROUP_AGENT_H
-#define PCOLL_GROUP_GROUP_AGENT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -305,5 +304,3 @@ static inline uint64_t group_agent_line(const struct group *g)
 {
     return grid_line(&g->grid, g->cell, grid_axis(&g->grid, g->round));
 }
-
-#endif

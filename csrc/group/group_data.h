@@ -8,8 +8,7 @@
  * There is one round at a time, and one thread at a time drives it. This module does
  * not know who belongs to the group or whether the round counts.
  */
-#ifndef PCOLL_GROUP_DATA_H
-#define PCOLL_GROUP_DATA_H
+#pragma once
 
 #include "group/group_wire.h"
 #include "kernels/reduce.h"
@@ -122,5 +121,3 @@ static inline bool group_data_complete(const struct group_data *r)
 {
     return r->sched && engine_over(&r->engine);
 }
-
-#endif

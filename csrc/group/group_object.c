@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/text.h"
+#include "base/error.h"
 
 /* The answer timeout of matchmaking as a part of the timeout; it is at most a fifth of
  * the window (matchmaking.h). And the default window. With static keys the window ends

@@ -24,8 +24,7 @@
  * time counted, the rank would suspect the others. A sixteenth of the timeout still
  * counts, so that a rank that is always late gives up too.
  */
-#ifndef PCOLL_GROUP_GROUP_WIRE_H
-#define PCOLL_GROUP_GROUP_WIRE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -261,5 +260,3 @@ static inline uint64_t group_wire_name_word(struct group_name name)
 {
     return (uint64_t)name.leader << 32 | name.seq;
 }
-
-#endif

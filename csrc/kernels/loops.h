@@ -6,8 +6,7 @@
  * sanitizers cannot use it, because they would instrument its resolver. The loops that are
  * vectorized are listed in bench/results/kernels/any.json.
  */
-#ifndef PCOLL_KERNELS_LOOPS_H
-#define PCOLL_KERNELS_LOOPS_H
+#pragma once
 
 #include "kernels/reduce.h"
 
@@ -62,5 +61,3 @@
         for (size_t i = 0; i < count; i++)                                             \
             o[i] = value;                                                              \
     }
-
-#endif

@@ -7,8 +7,7 @@
  * Functions that reduce return a result code, because an op of MPI may fail. The library's own
  * ops cannot.
  */
-#ifndef PCOLL_KERNELS_PAYLOAD_H
-#define PCOLL_KERNELS_PAYLOAD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -110,5 +109,3 @@ bool payload_evenly_cut(const struct payload *p);
 /* Set out to a (+) b for the bytes [begin, end) of the block. Each pointer is to byte `begin`. */
 int payload_reduce_slice(const struct payload *p, void *out, const void *a,
                          const void *b, size_t begin, size_t end);
-
-#endif

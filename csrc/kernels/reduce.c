@@ -6,7 +6,6 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "kernels/loops.h"
 
 const char *const dtype_names[] = {

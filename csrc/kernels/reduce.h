@@ -12,8 +12,7 @@
  * float16 and bfloat16 are reduced as float32: a block holds them widened, and a result is
  * rounded once, to the nearest even, when it leaves the block.
  */
-#ifndef PCOLL_KERNELS_REDUCE_H
-#define PCOLL_KERNELS_REDUCE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -77,5 +76,3 @@ void collect_float64(double *x, double *momentum, double *sum, double ratio,
 /* Divide x by divisor. */
 void divide_float32(float *x, float divisor, size_t count);
 void divide_float64(double *x, double divisor, size_t count);
-
-#endif

@@ -16,8 +16,7 @@
  *
  * This is a state machine without I/O and without memory of its own.
  */
-#ifndef PCOLL_PROTOCOL_MEMBER_H
-#define PCOLL_PROTOCOL_MEMBER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -263,5 +262,3 @@ static inline void descriptor_announce(uint64_t word, uint32_t rank,
     if (descriptor_left(word))
         bitset_add(round_mask(h, ranks, ROUND_LEFT), rank);
 }
-
-#endif

@@ -14,7 +14,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/random.h"
-#include "base/text.h"
 #include "include/partialcoll.h"
 
 /* Return the number of ranks that a quorum needs, at most the live ones. */

@@ -19,8 +19,7 @@
  * no I/O. Times are given in nanoseconds of any one clock; the time at which to decide
  * again is returned as an alarm.
  */
-#ifndef PCOLL_PROTOCOL_POLICY_H
-#define PCOLL_PROTOCOL_POLICY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -175,5 +174,3 @@ uint32_t round_trigger_starter(const struct pcoll_policy *policy,
 /* A round is complete: return how many rounds in a row a rank has missed. Call this before
  * the live set changes. */
 uint32_t round_absences(uint32_t before, bool active, bool live);
-
-#endif

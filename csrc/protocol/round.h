@@ -20,8 +20,7 @@
  * Both are the last bytes of the header in memory, so a header is encoded in place. All
  * ranks of a job have the same byte order; messages are not kept beyond the job.
  */
-#ifndef PCOLL_PROTOCOL_ROUND_H
-#define PCOLL_PROTOCOL_ROUND_H
+#pragma once
 
 #include "base/bitset.h"
 
@@ -126,5 +125,3 @@ void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live);
  * the first round. */
 void round_live_now(const struct round_header *h, uint32_t ranks,
                     const uint64_t *failed, uint64_t *live);
-
-#endif

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/text.h"
+#include "base/error.h"
 
 /* On the heap, since MPI may write to it as long as it likes after a failure. */
 struct waiting {

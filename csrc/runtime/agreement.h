@@ -3,8 +3,7 @@
  * Agreements that a thread waits for. All functions are collective. Ranks compare their arguments
  * before a handle exists, so that a difference is an error on all of them and not a hang.
  */
-#ifndef PCOLL_RUNTIME_AGREEMENT_H
-#define PCOLL_RUNTIME_AGREEMENT_H
+#pragma once
 
 #include "base/error.h"
 #include "kernels/payload.h"
@@ -58,5 +57,3 @@ int agree_outcome(struct communicator *c, int local);
 /* Give p slots that are free on all ranks, and enter it into the table of all ranks before the
  * first one may send; or fail on all ranks. */
 int agree_enter(struct communicator *c, struct object *p);
-
-#endif

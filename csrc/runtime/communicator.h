@@ -13,8 +13,7 @@
  * with the lowest slot that all ranks have voted for. If there is none, the ranks vote again a
  * little later: some may have been asked for more by then.
  */
-#ifndef PCOLL_RUNTIME_COMMUNICATOR_H
-#define PCOLL_RUNTIME_COMMUNICATOR_H
+#pragma once
 
 #include "base/error.h"
 #include "base/lock.h"
@@ -184,5 +183,3 @@ int communicator_fail(struct communicator *c, int code);
 int communicator_fail_undriven(struct communicator *c, int code);
 /* Return PCOLL_OK, or fail with the failure of the communicator. */
 int communicator_check(struct communicator *c);
-
-#endif

@@ -22,8 +22,7 @@
  * read without it. A stale value lets a call begin that fails as one inside does, or makes a call
  * wait a moment longer. The gate is closed and opened under the mutex.
  */
-#ifndef PCOLL_RUNTIME_OUTAGE_H
-#define PCOLL_RUNTIME_OUTAGE_H
+#pragma once
 
 #include "base/error.h"
 #include "base/lock.h"
@@ -72,5 +71,3 @@ void outage_end(struct outage *o);
 void outage_cease(struct outage *o);
 /* … or, in the recovery, from the present one either. */
 void outage_give_up(struct outage *o);
-
-#endif

@@ -16,8 +16,7 @@
  *
  * Sources are added and removed under the lock. A source that is polled may remove others.
  */
-#ifndef PCOLL_RUNTIME_PROGRESS_H
-#define PCOLL_RUNTIME_PROGRESS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -95,5 +94,3 @@ int progress_sleep(struct progress *p, bool (*ready)(void *), void *arg,
 void progress_wait_or_warn(struct progress *p, uint32_t rank, bool (*ready)(void *),
                            void *arg,
                            void (*explain)(void *arg, char *text, size_t capacity));
-
-#endif

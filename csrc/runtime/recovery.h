@@ -24,8 +24,7 @@
  *
  * While no rank has died this costs a sleeping thread for each communicator.
  */
-#ifndef PCOLL_RUNTIME_RECOVERY_H
-#define PCOLL_RUNTIME_RECOVERY_H
+#pragma once
 
 #include "runtime/communicator.h"
 
@@ -148,5 +147,3 @@ int growth_settle(struct growth *g, int rc);
 void growth_commit(struct growth *g);
 /* No object is registered on `to`. */
 void growth_cancel(struct growth *g);
-
-#endif

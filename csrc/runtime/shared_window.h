@@ -14,8 +14,7 @@
  * Words are sequentially consistent; `complete`, `flush` and `sync` are fences between bytes and
  * words.
  */
-#ifndef PCOLL_RUNTIME_SHARED_WINDOW_H
-#define PCOLL_RUNTIME_SHARED_WINDOW_H
+#pragma once
 
 #include "runtime/communicator.h"
 #include "transport/window.h"
@@ -25,5 +24,3 @@
  * object continues, and it would be a window of MPI. Collective; an error is one on all ranks. */
 int shared_window_open(struct communicator *c, const void *comm, size_t bytes,
                        struct window **out);
-
-#endif

@@ -19,8 +19,7 @@
  * user_object.c has the functions that simulated objects use as well, process.c those that need
  * MPI.
  */
-#ifndef PCOLL_RUNTIME_USER_OBJECT_H
-#define PCOLL_RUNTIME_USER_OBJECT_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -173,5 +172,3 @@ int process_progress(struct progress **out);
 void process_adopt(struct communicator *c);
 /* … or this forgets it, and the caller frees it. */
 void process_disown(struct communicator *c);
-
-#endif

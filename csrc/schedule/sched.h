@@ -11,8 +11,7 @@
  * Operations name buffers by small integers; their meaning is defined by the executor.
  * No I/O and no MPI.
  */
-#ifndef PCOLL_SCHEDULE_SCHED_H
-#define PCOLL_SCHEDULE_SCHED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -196,5 +195,3 @@ bool engine_over(const struct engine *e);
 void engine_advance(struct engine *e);
 
 enum op_state engine_state(const struct engine *e, uint64_t round, int op);
-
-#endif

@@ -11,10 +11,9 @@
  * memory of another rank takes no time.
  */
 #include "base/check.h"
-#include "gossip/gossip.h"
+#include "gossip/gossip_memory.h"
 #include "group/group_agent.h"
 #include "include/simulator.h"
-#include "transport/sim/sim_network.h"
 #include "transport/sim/sim_transport.h"
 
 struct pcoll_sim_gossip {

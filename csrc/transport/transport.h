@@ -8,8 +8,7 @@
  * and so do the control messages of one (sender, receiver). (The simulator shuffles
  * what one poll returns all the same: allreduces do not need that order, groups do.)
  */
-#ifndef PCOLL_TRANSPORT_H
-#define PCOLL_TRANSPORT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -119,5 +118,3 @@ static inline uint32_t transport_lowest(const struct transport *t)
         rank++;
     return rank;
 }
-
-#endif

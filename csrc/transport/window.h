@@ -17,8 +17,7 @@
  * caller may leave at once, and its buffers may be gone then. (begin_get is separate: its
  * buffer stays in use until `over` says so.)
  */
-#ifndef PCOLL_TRANSPORT_WINDOW_H
-#define PCOLL_TRANSPORT_WINDOW_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -89,5 +88,3 @@ static inline int window_read_swapped(struct window *w, uint32_t peer, size_t of
 {
     return w->ops->compare_swap(w, peer, offset, 0, 0, value);
 }
-
-#endif

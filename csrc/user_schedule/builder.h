@@ -13,8 +13,7 @@
  * edge: the position of (tag, n) among the messages of the pair. If both sides have the
  * same messages, they count the same edges. The ranks compare whether they do.
  */
-#ifndef PCOLL_USER_SCHEDULE_BUILDER_H
-#define PCOLL_USER_SCHEDULE_BUILDER_H
+#pragma once
 
 #include "kernels/reduce.h"
 #include "schedule/sched.h"
@@ -95,5 +94,3 @@ void builder_write_messages(const struct builder *builder, uint64_t *words);
 /* Compare the messages of all ranks. PCOLL_EMISMATCH names both sides of the first one
  * that does not match. `words` gets sorted. */
 int builder_compare_messages(uint64_t *words, uint64_t count);
-
-#endif

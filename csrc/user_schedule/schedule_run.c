@@ -10,7 +10,6 @@
 #include "algorithms/algorithms.h"
 #include "base/check.h"
 #include "base/error.h"
-#include "base/text.h"
 #include "runtime/agreement.h"
 #include "runtime/communicator.h"
 

@@ -16,8 +16,7 @@
  *             wait forever and the user's memory is not touched.
  *   CLOSED    no message can arrive any more: every one had its receive.
  */
-#ifndef PCOLL_USER_SCHEDULE_SCHEDULE_RUN_H
-#define PCOLL_USER_SCHEDULE_SCHEDULE_RUN_H
+#pragma once
 
 #include "runtime/communicator.h"
 #include "schedule/sched.h"
@@ -80,5 +79,3 @@ void schedule_run_pending(const struct schedule_run *run, char *text, size_t cap
  */
 int schedule_run_commit(struct communicator *communicator, int local,
                         struct builder *builder, struct schedule_run **out);
-
-#endif

@@ -36,8 +36,7 @@
  * this user, and if it carries a tag made with the secret of its receiver. A replayed message
  * repeats what was true for good: it changes nothing.
  */
-#ifndef PCOLL_WATCH_LINK_H
-#define PCOLL_WATCH_LINK_H
+#pragma once
 
 #include <stddef.h>
 
@@ -192,5 +191,3 @@ bool local_tell(const struct local *l, const struct watch_card *to, uint64_t hos
 /* Take the next message. */
 enum local_event local_receive(const struct local *l, const struct watch_card *own,
                                uint64_t *host);
-
-#endif

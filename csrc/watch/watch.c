@@ -12,9 +12,8 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/text.h"
-#include "base/file.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/lock.h"
 #include "watch/link.h"
 

@@ -24,8 +24,7 @@
  * drivers that poll: a stale value costs a poll. Everything else is under the mutex. The thread
  * does a bounded amount of work between two releases of the mutex.
  */
-#ifndef PCOLL_WATCH_WATCH_H
-#define PCOLL_WATCH_WATCH_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -121,5 +120,3 @@ void watch_each_lost(struct watch *w,
                      void (*each)(void *arg, const struct watch_group *g,
                                   uint32_t rank),
                      void *arg);
-
-#endif

@@ -26,8 +26,7 @@
  * rounds of ours: then all complete rounds are ours. The first call of a signature is MPI's
  * also where rounds are partial: the call that makes a handle waits for all ranks anyway.
  */
-#ifndef PCOLL_COMPAT_INTERPOSER_INTERPOSER_H
-#define PCOLL_COMPAT_INTERPOSER_INTERPOSER_H
+#pragma once
 
 #include <mpi.h>
 #include <stdatomic.h>
@@ -286,5 +285,3 @@ int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *newcomm,
 
 int pmpi_private_idup(MPI_Comm comm, MPI_Comm *copy, MPI_Request *request);
 int pmpi_private_type_dup(MPI_Datatype type, MPI_Datatype *copy);
-
-#endif

@@ -16,8 +16,7 @@
  * One thread at a time uses a communicator for collectives (MPI says so), so a record
  * needs no lock.
  */
-#ifndef PCOLL_COMPAT_MPI_SHAPED_CACHE_H
-#define PCOLL_COMPAT_MPI_SHAPED_CACHE_H
+#pragma once
 
 #include <mpi.h>
 #include <stdbool.h>
@@ -264,5 +263,3 @@ int cache_take(pcoll_handle *handle, const struct cache_key *key, MPI_Datatype t
  * in place. */
 int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Datatype type,
               const void *send, void *recv);
-
-#endif

@@ -32,8 +32,7 @@
  *
  * Pure: no allocation, no I/O. Pointers to planes need no alignment.
  */
-#ifndef PCOLL_KERNELS_CODEC_QUANTIZE_H
-#define PCOLL_KERNELS_CODEC_QUANTIZE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -113,5 +112,3 @@ void plane_pack(void *plane, const uint16_t *words, size_t lanes, int shift, int
 /* Set the bits of the words (|=) from a plane. */
 void plane_unpack(uint16_t *words, const void *plane, size_t lanes, int shift,
                   int width);
-
-#endif

@@ -35,8 +35,7 @@
  * A slow member may have no share: it sends its vector and receives the result. With
  * one or two members every division costs the same, and the shares are equal.
  */
-#ifndef PCOLL_PROTOCOL_GROUP_GRID_H
-#define PCOLL_PROTOCOL_GROUP_GRID_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -114,5 +113,3 @@ int grid_shares(const double *bandwidth, uint32_t members, double *share);
  */
 void grid_bounds(const double *share, uint32_t members, uint64_t count, uint64_t grain,
                  uint64_t *bound);
-
-#endif

@@ -108,8 +108,7 @@
  *
  * Messages must be reliable and in order for each pair of ranks.
  */
-#ifndef PCOLL_PROTOCOL_GROUP_MATCHMAKING_H
-#define PCOLL_PROTOCOL_GROUP_MATCHMAKING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -311,5 +310,3 @@ uint32_t match_part_holds(const struct match_message *message);
 uint32_t match_part_first(const struct match_message *message);
 void match_put_member(struct match_message *message, uint32_t i,
                       const struct match_member *member);
-
-#endif

@@ -7,8 +7,7 @@
  * for their rounds, joins the latest of them, and says so: ranks in an earlier round do
  * not wait for it there. No I/O.
  */
-#ifndef PCOLL_PROTOCOL_GROUP_MEMBERSHIP_H
-#define PCOLL_PROTOCOL_GROUP_MEMBERSHIP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -56,5 +55,3 @@ static inline bool membership_takes_part(const struct membership *r, uint32_t ra
 {
     return membership_is_live(r, rank) && r->entries[rank].from <= round;
 }
-
-#endif

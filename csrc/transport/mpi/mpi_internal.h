@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inside of the transport over MPI, for its files. */
-#ifndef PCOLL_TRANSPORT_MPI_MPI_INTERNAL_H
-#define PCOLL_TRANSPORT_MPI_MPI_INTERNAL_H
+#pragma once
 
 #include <mpi.h>
 #include <stdbool.h>
@@ -262,5 +261,3 @@ struct mpi_layout {
     bool derived, gaps;
 };
 int mpi_layout_of(MPI_Datatype type, struct mpi_layout *layout);
-
-#endif

@@ -3,8 +3,7 @@
  * The transport over MPI, windows and reductions by MPI, and what is kept on a communicator and on
  * the process.
  */
-#ifndef PCOLL_TRANSPORT_MPI_MPI_TRANSPORT_H
-#define PCOLL_TRANSPORT_MPI_MPI_TRANSPORT_H
+#pragma once
 
 #include "base/doorbell.h"
 #include "kernels/payload.h"
@@ -138,5 +137,3 @@ bool mpi_abandon(struct transport *t);
  * that, and this library the ranks of its own communicators. Does nothing without ULFM.
  */
 void mpi_prepare_finalize(void);
-
-#endif

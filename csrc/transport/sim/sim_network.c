@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The network, the heap of events and the gatherings; see sim_network.h. */
-#include "transport/sim/sim_network.h"
+/* The network, the heap of events and the gatherings; see sim_transport.h. */
+#include "transport/sim/sim_transport.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/reduce.h"
-#include "transport/sim/sim_network.h"
 
 static const uint32_t control_tag = UINT32_MAX;
 

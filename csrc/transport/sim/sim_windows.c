@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "kernels/reduce.h"
-#include "transport/sim/sim_network.h"
 
 /* Kinds of a write, beside the dtype of elements that are added. */
 enum { PUT = -1, COUNT = -2, SWAP = -3 };
