@@ -74,11 +74,11 @@ class Order:
 
 @dataclass
 class _Unplaced:
-    """A call without a place."""
+    """A call without a place, when it was made, and when a warning last said so."""
 
     call: Call
     since: float = field(default_factory=time.monotonic)
-    warn_at: float = field(default_factory=lambda: time.monotonic() + stall_warning())
+    warned: float = 0.0
 
 
 class Names:
@@ -228,13 +228,13 @@ class Names:
     def _warn(self, absent: Callable[[int], str]) -> None:
         """Log the calls that have waited long. absent: says of a name which ranks are missing, or
         nothing if another rank says so."""
-        now = time.monotonic()
+        now, patience = time.monotonic(), stall_warning()
         with self._lock:
             late = [(name, many[0]) for name, many in self._unplaced.items()]
         for name, one in late:
-            if now < one.warn_at or name in (JOIN, END):
+            if now - max(one.since, one.warned) < patience or name in (JOIN, END):
                 continue
-            one.warn_at = now + stall_warning()
+            one.warned = now
             if who := absent(name):
                 what = f"partialcoll.torch: {one.call}"
                 logger.warning("waiting for %.1f s in %s: %s", now - one.since, what, who)

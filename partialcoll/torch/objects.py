@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..collectives import snapshot
-from ..collectives.agreement import first_difference, ranks_by_text
+from ..collectives.agreement import first_difference, ranks_by_text, together
 from ..errors import MismatchError
 from . import checkpoint
 from ._checks import check_kind
@@ -225,7 +225,7 @@ def broadcast_optimizer_state(
     calls = world().calls
     loop = getattr(optimizer, "_loop", None)  # of a DistributedOptimizer
     inner = optimizer if loop is None else loop._inner
-    state: dict[str, Any] | None = None
+    state: Any = None
     try:
         root = check_root(root_rank, None)
         check_kind(optimizer)
@@ -237,27 +237,11 @@ def broadcast_optimizer_state(
         calls.refuse(error)
     _compare(calls, "broadcast_optimizer_state", root, _groups(inner))
     state = broadcast_object(state, root)
-    failure = None if own else _load(inner, loop, state)
-    _tell(calls, failure)
 
+    def load() -> None:
+        if not own:
+            checkpoint.load_optimizer(inner, checkpoint.unpack(state["optimizer"]))
+            if loop is not None and state["rounds"] is not None:
+                loop.begin_at(state["rounds"])
 
-def _load(inner: torch.optim.Optimizer, loop: Any, state: Any) -> Exception | None:
-    """What is wrong with it."""
-    try:
-        checkpoint.load_optimizer(inner, checkpoint.unpack(state["optimizer"]))
-        if loop is not None and state["rounds"] is not None:
-            loop.begin_at(state["rounds"])
-    except Exception as error:
-        return error
-    return None
-
-
-def _tell(calls: Calls, failure: Exception | None) -> None:
-    """Raises on all ranks if one has failed."""
-    text = None if failure is None else f"{type(failure).__name__}: {failure}"
-    texts = allgather_object(text)
-    if failure is not None:
-        raise failure
-    for rank, text in enumerate(texts):
-        if text:
-            raise MismatchError(f"broadcast_optimizer_state: rank {rank} cannot load it: {text}")
+    together(calls, load)
