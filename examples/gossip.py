@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from partialcoll import GossipBuffer, Topology, pairing
-from partialcoll.decentralized import ADPSGD, GlobalSum
+from partialcoll.decentralized import ADPSGDProcess, GlobalSum
 
 comm = MPI.COMM_WORLD
 rng = np.random.default_rng(comm.rank)
@@ -31,7 +31,7 @@ exchange = GossipBuffer(comm, like=x, topology=graph)
 total = GlobalSum.over(comm)
 peers = pairing.make("random", graph, comm.rank)
 
-with ADPSGD(x, exchange, peers, learning_rate=0.05, total=total) as process:
+with ADPSGDProcess(x, exchange, peers, learning_rate=0.05, total=total) as process:
     process.average_models()
     seconds = 0.0
     for _epoch in range(5):

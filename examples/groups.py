@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 import partialcoll as pc
-from partialcoll.decentralized import GlobalSum, Moshpit
+from partialcoll.decentralized import GlobalSum, MoshpitProcess
 
 comm = MPI.COMM_WORLD
 last = comm.size - 1
@@ -41,7 +41,9 @@ model = np.zeros(truth.size)
 groups = pc.GroupAllreduce_init(comm, model.copy(), model.copy(), timeout=5.0, window=0.5)
 exchange = pc.StateExchange(comm)
 total = GlobalSum.over(comm)
-process = Moshpit(model, groups, local_steps=2, exchange=exchange, learning_rate=0.05, total=total)
+process = MoshpitProcess(
+    model, groups, local_steps=2, exchange=exchange, learning_rate=0.05, total=total
+)
 for step in range(200):
     time.sleep(0.001)
     if comm.rank == last and comm.size > 1 and step == 50:

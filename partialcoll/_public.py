@@ -18,12 +18,12 @@ from .collectives.allreduce import (
 )
 from .collectives.dropin import Allreduce as Allreduce
 from .collectives.gossip import GossipBuffer as GossipBuffer
-from .collectives.gossip_view import GossipStats as GossipStats
+from .collectives.gossip import GossipStats as GossipStats
 from .collectives.group import (
     GroupAllreduce as GroupAllreduce,
     GroupAllreduce_init as GroupAllreduce_init,
 )
-from .collectives.group_view import GroupRound as GroupRound, GroupStats as GroupStats
+from .collectives.group import GroupRound as GroupRound, GroupStats as GroupStats
 from .collectives.handle import AllreduceHandle as AllreduceHandle
 from .collectives.handle_view import ScheduleView as ScheduleView, Stats as Stats
 from .collectives.schedule import Operation as Operation, Schedule as Schedule

@@ -25,14 +25,12 @@ from typing import Any
 import numpy as np
 
 from ._core import checks, waiting
-from ._core.alone import alone
 from ._core.attendance import attending
 from ._core.communicator import address
+from ._core.failures import all_say, alone, failed_ranks, goes_on
 from ._core.ffi import check, lib
 from ._core.mpi import MPI
-from ._core.rank_failure import failed_ranks
 from ._core.settings import base_timeout
-from ._core.survivors import all_say, goes_on
 from .errors import RankFailedError, StateError
 
 _joined: list[MPI.Intracomm] = []  # at most one: a process is spawned once

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._core.buffers import Array
-from ._core.ranks import bits
+from ._core.slots import bits
 
 # struct pcoll_round: index, lag, lost, active, stored, initiator, included, below_quorum, joined;
 # failed; behind it the words of the three masks.

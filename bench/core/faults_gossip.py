@@ -46,14 +46,12 @@ _SLOTS = 4  # of a queue: the default of GossipBuffer
 
 def strategies() -> dict[str, type[Any]]:
     """Return the strategies that take on_failure, by name."""
-    found = {}
-    for name in decentralized.__all__:
-        one = getattr(decentralized, name)
-        if name in ("Options", "GossipOptions") or not name.endswith("Options"):
-            continue
-        if "on_failure" in {field.name for field in dataclasses.fields(one)}:
-            found[name.removesuffix("Options")] = one
-    return found
+    known = {name: getattr(decentralized, name) for name in decentralized.strategies.__all__}
+    return {
+        name: one
+        for name, one in known.items()
+        if "on_failure" in {field.name for field in dataclasses.fields(one)}
+    }
 
 
 def draw(name: str, r: random.Random) -> dict[str, Any]:
@@ -103,7 +101,7 @@ class GossipJob(LightJob):
         return [*job, sys.executable, str(worker), json.dumps(self.given)], env
 
     def names(self) -> tuple[str, ...]:
-        gossip = issubclass(strategies()[self.name], decentralized.GossipOptions)
+        gossip = issubclass(strategies()[self.name], decentralized.GossipStrategy)
         return GOSSIP if gossip else GROUPS
 
     def _kill_some(self, most: int) -> None:

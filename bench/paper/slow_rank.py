@@ -36,14 +36,14 @@ def make(method: str, comm: MPI.Intracomm, x: np.ndarray) -> tuple[Any, Any]:
         handle = pc.Allreduce_init(comm, None, None, like=x, quorum="full")
         return decentralized.AllreduceSGD(x, handle, learning_rate=1e-3), handle
     graph = pc.Topology.make("complete", comm.size)
-    like = decentralized.SGP.message(x) if method == "sgp" else x
+    like = decentralized.SGPProcess.message(x) if method == "sgp" else x
     buffer = pc.GossipBuffer(comm, like=like, topology=graph)
     if method == "sgp":
-        return decentralized.SGP(x, buffer, learning_rate=1e-3), buffer
+        return decentralized.SGPProcess(x, buffer, learning_rate=1e-3), buffer
     kind = {
-        "adpsgd": decentralized.ADPSGD,
-        "a2cid2": decentralized.A2CiD2,
-        "swarm": decentralized.Swarm,
+        "adpsgd": decentralized.ADPSGDProcess,
+        "a2cid2": decentralized.A2CiD2Process,
+        "swarm": decentralized.SwarmProcess,
     }
     peers = pairing.make("random", graph, comm.rank)
     return kind[method](x, buffer, peers, learning_rate=1e-3), buffer

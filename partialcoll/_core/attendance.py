@@ -28,9 +28,8 @@ from typing import NamedTuple
 import numpy as np
 
 from . import finalize, settings
+from .failures import is_rank_failure, told
 from .mpi import MPI
-from .rank_error import told
-from .rank_failure import is_rank_failure
 
 _IDLE_S = 1.0  # the thread ends when there has been nothing to look at for so long
 _END_S = 2.0  # what MPI's end waits for it at most

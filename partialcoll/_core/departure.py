@@ -13,9 +13,8 @@ from functools import partial
 
 from ..errors import MismatchError
 from . import finalize, program_end, waiting
+from .failures import Peers, duplicate
 from .mpi import MPI
-from .peers import Peers
-from .survivors import duplicate
 
 _LONGEST = 1000  # bytes of a text: MPI sends so little though nobody receives it
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from ..errors import AbiError
 from . import finalize
-from .lazy import Lazy
 from .library import Library
-from .mpi import MPI
+from .mpi import MPI, Lazy
 
 _ABIS = ("mpich", "openmpi", "mpiabi")
 _OLDEST = (3, 0)  # version of MPI

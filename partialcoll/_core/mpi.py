@@ -15,11 +15,28 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from .. import _command
 from ..errors import AbiError, StateError
-from .lazy import Lazy
+
+# What is loaded when it is first used.
+
+
+class Lazy:
+    """Stands for an object that `load` gives when an attribute of it is first asked for."""
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self.__dict__["_load"] = load
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._load(), name)
+        self.__dict__[name] = found  # the next time it is found at once
+        return found
+
+    def __dir__(self) -> list[str]:
+        return dir(self._load())
+
 
 # The variable in which a rank keeps what it has set in the environment (torch/environment.py).
 RECORD = "PARTIALCOLL_ENVIRONMENT"

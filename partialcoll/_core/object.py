@@ -16,7 +16,7 @@ from . import checks, communicator, waiting
 from .attendance import Members, attending
 from .ffi import core
 from .mpi import MPI
-from .ranks import bits
+from .slots import bits
 
 Record = TypeVar("Record")
 Self = TypeVar("Self", bound="CollectiveObject")

@@ -1,10 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of the core needs neither MPI nor other ranks: the numbers of its kinds, policies, grids,
-the codec. The simulator's library has it too, and that one can be loaded everywhere."""
+the codec; and the objects of the core over simulated ranks. All of it is in the compiled
+simulator's library, which can be loaded everywhere. The only module that touches it."""
 
 from __future__ import annotations
 
-from .simulator import simulator
+import importlib
+
+from .library import Library
+
+# The compiled simulator: the objects of the core over simulated ranks, and the core's arithmetic.
+# Has no MPI and loads none.
+#
+# The only module that touches it.
+
+simulator = Library(lambda: importlib.import_module("partialcoll._simulator"))
+
 
 ffi, lib = simulator.ffi, simulator.lib
 check = simulator.check

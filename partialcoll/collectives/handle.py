@@ -14,15 +14,13 @@ from .._core.buffers import Array, Buffer, addresses
 from .._core.ffi import check, ffi, lib, raise_error
 from .._core.mpi import MPI
 from .._core.ops import add_up, has_identity
-from .._core.record import Record
-from .._core.side import DeviceSide, side_of
-from .._core.slots import SendSlots, Slots
+from .._core.slots import DeviceSide, Record, SendSlots, Slots, side_of
 from ..errors import StateError
 from ..policy import Full
 from ..round import Result, Round
 from .arguments import Arguments
 from .growing import GrowingHandle
-from .membership import Membership
+from .growth import Membership
 
 _ANY = 2**64 - 1
 

@@ -16,7 +16,7 @@ from .._core.object import CoreObject
 from ..errors import StateError
 from ..policy import Policy
 from .arguments import ALGORITHMS
-from .membership import Membership
+from .growth import Membership
 
 _DOMAINS = {pure.lib.PCOLL_DOMAIN_NODE: "node", pure.lib.PCOLL_DOMAIN_RANK: "rank"}
 

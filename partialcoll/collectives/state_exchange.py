@@ -39,11 +39,10 @@ import numpy as np
 
 from .._core import checks, settings
 from .._core.attendance import attending
+from .._core.failures import Peers, all_say, duplicate, goes_on
 from .._core.ffi import lib
 from .._core.mpi import MPI
 from .._core.object import CollectiveObject
-from .._core.peers import Peers
-from .._core.survivors import all_say, duplicate, goes_on
 from ..errors import MismatchError
 from . import snapshot
 from .asking import Question, check_peers

@@ -5,64 +5,65 @@ They know gradients and updates, no framework, and no MPI: simulated ranks run t
 docs/decentralized.md says which is for what.
 """
 
-from .a2cid2 import A2CiD2, A2CiD2Options
-from .adpsgd import ADPSGD, ADPSGDOptions
-from .allreducesgd import AllreduceSGD
-from .alone import Alone
-from .base import Counts, Process
+from . import strategies
+from .a2cid2 import A2CiD2Process
+from .adpsgd import ADPSGDProcess
 from .decoupled import Decoupled, Threaded
-from .dpsgd import DPSGD, DPSGDOptions, metropolis
-from .exchange import Exchange, GroupReduction, PeerSource, Reduction
-from .global_sum import GlobalSum
-from .join import JoinHook, NeighborJoin, PeriodicJoin
-from .localsgd import LocalSGD, LocalSGDOptions
-from .moshpit import GroupJoin, Moshpit, MoshpitOptions
-from .neighbors import NeighborExchange
-from .neighbors import NeighborExchange as Neighbors
-from .on_device import OnDevice
-from .options import GossipOptions, Options, Setup
-from .sgp import SGP, ExponentialPeers, SGPOptions
-from .slowmo import SlowMo, SlowMoOptions
-from .swarm import Swarm, SwarmOptions
+from .dpsgd import DPSGDProcess, metropolis
+from .localsgd import AllreduceSGD, LocalSGDProcess
+from .moshpit import GroupJoin, MoshpitProcess
+from .process import (
+    Alone,
+    Counts,
+    Exchange,
+    GlobalSum,
+    GroupReduction,
+    JoinHook,
+    NeighborExchange,
+    NeighborJoin,
+    OnDevice,
+    PeerSource,
+    PeriodicJoin,
+    Process,
+    Reduction,
+)
+from .sgp import ExponentialPeers, SGPProcess
+from .slowmo import SlowMoProcess
+from .strategies import *  # noqa: F403
+from .strategy import GossipStrategy, LocalStrategy, Setup, Strategy
+from .swarm import SwarmProcess
 
 __all__ = [
-    "ADPSGD",
-    "DPSGD",
-    "SGP",
-    "A2CiD2",
-    "A2CiD2Options",
-    "ADPSGDOptions",
+    *strategies.__all__,
+    "A2CiD2Process",
+    "ADPSGDProcess",
     "AllreduceSGD",
     "Alone",
     "Counts",
-    "DPSGDOptions",
+    "DPSGDProcess",
     "Decoupled",
     "Exchange",
     "ExponentialPeers",
     "GlobalSum",
-    "GossipOptions",
+    "GossipStrategy",
     "GroupJoin",
     "GroupReduction",
     "JoinHook",
-    "LocalSGD",
-    "LocalSGDOptions",
-    "Moshpit",
-    "MoshpitOptions",
+    "LocalSGDProcess",
+    "LocalStrategy",
+    "MoshpitProcess",
     "NeighborExchange",
     "NeighborJoin",
-    "Neighbors",
     "OnDevice",
-    "Options",
     "PeerSource",
     "PeriodicJoin",
     "Process",
     "Reduction",
-    "SGPOptions",
+    "SGPProcess",
     "Setup",
-    "SlowMo",
-    "SlowMoOptions",
-    "Swarm",
-    "SwarmOptions",
+    "SlowMoProcess",
+    "Strategy",
+    "SwarmProcess",
     "Threaded",
     "metropolis",
 ]

@@ -37,13 +37,10 @@ import numpy as np
 
 from .._core import checks
 from .._core.settings import logger
-from .base import LearningRate
-from .decoupled import Decoupled
-from .exchange import Array, Exchange, PeerSource
-from .global_sum import GlobalSum
+from .decoupled import Decoupled, StepTime
 from .momentum import LEAST_RATIO, BoundedMomentum, PaperMomentum
-from .options import GossipOptions
-from .step_time import StepTime
+from .process import Array, Exchange, GlobalSum, LearningRate, PeerSource
+from .strategy import GossipStrategy
 
 _LATE = 0.05  # of a step: a quarter of the latency at which it becomes unstable on a ring
 _VARIANTS = ("bounded", "paper")
@@ -66,7 +63,7 @@ def _warn_off(graph: str, ranks: int, gain: float) -> None:
 
 
 @dataclass(frozen=True)
-class A2CiD2Options(GossipOptions):
+class A2CiD2(GossipStrategy):
     """A²CiD²: pairwise averages, accelerated by a second model that each rank keeps.
 
     Parameters
@@ -96,7 +93,7 @@ class A2CiD2Options(GossipOptions):
     seed : int
         Of the draws of peers and of Poisson numbers; they differ between ranks.
     pairing, max_uncollected, progress, clip_norm, on_failure, on_disconnect
-        As for `ADPSGDOptions`.
+        As for `ADPSGD`.
 
     The second model receives the very step that the inner optimizer made, whatever it is.
     Source: Nabli, Belilovsky, Oyallon, NeurIPS 2023, Algorithm 1.
@@ -125,14 +122,16 @@ class A2CiD2Options(GossipOptions):
         if self.unit is not None:
             checks.number("unit", self.unit, above=0, what="a time")
 
-    def process(self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any) -> A2CiD2:
+    def process(
+        self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any
+    ) -> A2CiD2Process:
         """Over this buffer."""
         for name in ("accelerated", "variant", "momentum", "rate", "poisson", "unit", "seed"):
             common[name] = getattr(self, name)
-        return A2CiD2(x, exchange, peers, **common)
+        return A2CiD2Process(x, exchange, peers, **common)
 
 
-class A2CiD2(Decoupled):
+class A2CiD2Process(Decoupled):
     """One rank of A²CiD², or of its baseline without acceleration.
 
     Parameters
@@ -145,7 +144,7 @@ class A2CiD2(Decoupled):
     clock : callable
         Returns the time in seconds, or in the unit that `unit` is given in.
     accelerated, variant, momentum, rate, poisson, seed, unit
-        See `A2CiD2Options`.
+        See `A2CiD2`.
 
     Invariant: the sum over all ranks of (x + x~)/2 and of what lies uncollected changes by updates
     only. `averaged_model` is that by the ranks.
@@ -157,19 +156,19 @@ class A2CiD2(Decoupled):
         exchange: Exchange,
         peers: PeerSource,
         *,
-        accelerated: bool = A2CiD2Options.accelerated,
-        variant: str = A2CiD2Options.variant,
-        momentum: str = A2CiD2Options.momentum,
+        accelerated: bool = A2CiD2.accelerated,
+        variant: str = A2CiD2.variant,
+        momentum: str = A2CiD2.momentum,
         parameters: Any = None,
         learning_rate: LearningRate = 0.1,
-        rate: float = A2CiD2Options.rate,
-        poisson: bool = A2CiD2Options.poisson,
-        seed: int = A2CiD2Options.seed,
+        rate: float = A2CiD2.rate,
+        poisson: bool = A2CiD2.poisson,
+        seed: int = A2CiD2.seed,
         clock: Callable[[], float] = time.perf_counter,
-        unit: float | None = A2CiD2Options.unit,
+        unit: float | None = A2CiD2.unit,
         total: GlobalSum | None = None,
     ) -> None:
-        A2CiD2Options(rate=rate, unit=unit, variant=variant, momentum=momentum).check_values()
+        A2CiD2(rate=rate, unit=unit, variant=variant, momentum=momentum).check_values()
         common: Any = {"learning_rate": learning_rate, "total": total}
         super().__init__(x, exchange, peers, rate=rate, poisson=poisson, seed=seed, **common)
         if parameters is None:

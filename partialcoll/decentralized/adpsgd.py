@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._core import checks
-from .base import LearningRate
 from .decoupled import Decoupled
-from .exchange import Array, Exchange, PeerSource
-from .global_sum import GlobalSum
-from .options import GossipOptions
+from .process import Array, Exchange, GlobalSum, LearningRate, PeerSource
+from .strategy import GossipStrategy
 
 
 @dataclass(frozen=True)
-class ADPSGDOptions(GossipOptions):
+class ADPSGD(GossipStrategy):
     """AD-PSGD: each rank steps by itself, and averages with one other rank at a time.
 
     Parameters
@@ -64,13 +62,15 @@ class ADPSGDOptions(GossipOptions):
         if self.rate is not None:
             checks.number("rate", self.rate, 0)
 
-    def process(self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any) -> ADPSGD:
+    def process(
+        self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any
+    ) -> ADPSGDProcess:
         """Over this buffer."""
-        return ADPSGD(x, exchange, peers, rate=self.rate, **common)
+        return ADPSGDProcess(x, exchange, peers, rate=self.rate, **common)
 
 
-class ADPSGD(Decoupled):
-    """One rank of AD-PSGD; the parameters are those of `Decoupled` and `ADPSGDOptions`.
+class ADPSGDProcess(Decoupled):
+    """One rank of AD-PSGD; the parameters are those of `Decoupled` and `ADPSGD`.
 
     Invariant: the sum over all ranks of x, of what lies uncollected and of updates not yet in x
     changes by updates only.
@@ -83,10 +83,10 @@ class ADPSGD(Decoupled):
         peers: PeerSource,
         *,
         learning_rate: LearningRate = 0.1,
-        rate: float | None = ADPSGDOptions.rate,
+        rate: float | None = ADPSGD.rate,
         total: GlobalSum | None = None,
     ) -> None:
-        ADPSGDOptions(rate=rate).check_values()
+        ADPSGD(rate=rate).check_values()
         super().__init__(x, exchange, peers, rate=rate, learning_rate=learning_rate, total=total)
         exchange.publish(self._x)
 

@@ -19,12 +19,8 @@ from .._core import checks
 from .._core.mpi import MPI
 from ..errors import StateError
 from ..topology import Topology
-from .base import LearningRate, Process
-from .exchange import Array, Steps
-from .global_sum import GlobalSum
-from .join import NeighborJoin
-from .neighbors import NeighborExchange
-from .options import Options, Setup, alone, connected
+from .process import Array, GlobalSum, LearningRate, NeighborExchange, NeighborJoin, Process, Steps
+from .strategy import LocalStrategy, Setup, alone, connected
 
 
 def metropolis(neighbors: Sequence[Sequence[int]], rank: int) -> dict[int, float]:
@@ -40,7 +36,7 @@ def metropolis(neighbors: Sequence[Sequence[int]], rank: int) -> dict[int, float
 
 
 @dataclass(frozen=True)
-class DPSGDOptions(Options):
+class DPSGD(LocalStrategy):
     """D-PSGD: in lock-step with the neighbors, whose models go into a weighted mean each step.
 
     Parameters
@@ -48,7 +44,7 @@ class DPSGDOptions(Options):
     topology : str, networkx graph or Topology
         Who is whose neighbor. Weights are Metropolis', for any graph.
     clip_norm : float or None
-        As for `ADPSGDOptions`.
+        As for `ADPSGD`.
 
     The models are sent before forward and backward. Source: Lian et al., NeurIPS 2017,
     Algorithm 1.
@@ -79,11 +75,11 @@ class DPSGDOptions(Options):
         models = NeighborExchange(comm, x, around[rank])
         flags = NeighborExchange(comm, np.zeros(1), around[rank])
         weights = metropolis(around, rank)
-        process = DPSGD(x, models, weights, rank, learning_rate=learning_rate, total=total)
+        process = DPSGDProcess(x, models, weights, rank, learning_rate=learning_rate, total=total)
         return Setup(process, NeighborJoin(flags, comm.size), [models, flags])
 
 
-class DPSGD(Process):
+class DPSGDProcess(Process):
     """One rank of D-PSGD.
 
     Each step waits for the neighbors' models of the step before. `begin` sends this rank's early,

@@ -35,12 +35,9 @@ from ..collectives.group import GroupAllreduce_init
 from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
 from ..errors import StateError
-from .base import LearningRate, Process
-from .exchange import Array, GroupReduction, Steps, drive
-from .global_sum import GlobalSum
-from .join import JoinHook
-from .options import Options, Setup
-from .peer_state import PeerState
+from .decoupled import PeerState
+from .process import Array, GlobalSum, GroupReduction, JoinHook, LearningRate, Process, Steps, drive
+from .strategy import LocalStrategy, Setup
 
 _CATCH_UP, _NAP = 0.1, 1e-3  # seconds that an agent gets to hear where the others are
 
@@ -59,7 +56,7 @@ def _check_buffers(handle: GroupReduction, x: Array) -> None:
 
 
 @dataclass(frozen=True)
-class MoshpitOptions(Options):
+class Moshpit(LocalStrategy):
     """Moshpit SGD: local steps, then the average of a small group, another one each time.
 
     Parameters
@@ -88,9 +85,9 @@ class MoshpitOptions(Options):
     bandwidth : float, "measured" or None
         Of this rank's link; may differ between ranks, of which all give one or none does.
     clip_norm : float or None
-        As for `ADPSGDOptions`.
+        As for `ADPSGD`.
     on_failure : str
-        Of the groups, see `partialcoll.GroupAllreduce_init`; and as for `ADPSGDOptions`.
+        Of the groups, see `partialcoll.GroupAllreduce_init`; and as for `ADPSGD`.
 
     The only one with `leave` and `rejoin`. Source: Ryabinin et al., NeurIPS 2021, Algorithm 2.
     """
@@ -148,11 +145,11 @@ class MoshpitOptions(Options):
         )
         names = ["local_steps", "average", "outer_learning_rate", "outer_momentum", "rounds"]
         how: Any = {name: getattr(self, name) for name in [*names, "overlap", "stale_after"]}
-        process = Moshpit(x, groups, **how, learning_rate=learning_rate, total=total)
+        process = MoshpitProcess(x, groups, **how, learning_rate=learning_rate, total=total)
         return Setup(process, GroupJoin(total, process), [groups])
 
 
-class Moshpit(Process):
+class MoshpitProcess(Process):
     """One rank of Moshpit SGD.
 
     Parameters
@@ -165,7 +162,7 @@ class Moshpit(Process):
         Serves this rank's state at every step, and gets that of a peer in `rejoin` and `resync`,
         and when `stale_after` says so.
     local_steps, average, outer_learning_rate, outer_momentum, rounds, overlap, stale_after
-        See `MoshpitOptions`.
+        See `Moshpit`.
 
     ``stats``: `communications` are rounds that were not void, `skipped` void ones, `received`
     models of others that are in the averages, `resyncs` states of peers that this rank took since
@@ -178,13 +175,13 @@ class Moshpit(Process):
         x: Array,
         handle: GroupReduction,
         *,
-        local_steps: int = MoshpitOptions.local_steps,
-        average: str = MoshpitOptions.average,
-        outer_learning_rate: float = MoshpitOptions.outer_learning_rate,
-        outer_momentum: float = MoshpitOptions.outer_momentum,
-        rounds: int = MoshpitOptions.rounds,
-        overlap: bool = MoshpitOptions.overlap,
-        stale_after: int | None = MoshpitOptions.stale_after,
+        local_steps: int = Moshpit.local_steps,
+        average: str = Moshpit.average,
+        outer_learning_rate: float = Moshpit.outer_learning_rate,
+        outer_momentum: float = Moshpit.outer_momentum,
+        rounds: int = Moshpit.rounds,
+        overlap: bool = Moshpit.overlap,
+        stale_after: int | None = Moshpit.stale_after,
         exchange: StateExchange | None = None,
         learning_rate: LearningRate = 0.1,
         total: GlobalSum | None = None,
@@ -192,7 +189,7 @@ class Moshpit(Process):
         super().__init__(x, learning_rate=learning_rate, total=total)
         _check_buffers(handle, self._x)
         outer = (outer_learning_rate, outer_momentum)
-        MoshpitOptions(
+        Moshpit(
             "auto", local_steps, average, *outer, rounds, overlap, stale_after=stale_after
         ).check_values()
         self._handle = handle
@@ -435,7 +432,7 @@ class GroupJoin(JoinHook):
     """Of Moshpit's ranks, whose `process` it is: who has joined is away meanwhile, which delays
     nobody, until all have met in `total`."""
 
-    def __init__(self, total: GlobalSum, process: Moshpit) -> None:
+    def __init__(self, total: GlobalSum, process: MoshpitProcess) -> None:
         self._total, self._process = total, process
 
     def join(self, process: Process) -> None:

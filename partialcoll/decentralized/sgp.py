@@ -46,11 +46,9 @@ from .._core.mpi import MPI
 from ..collectives.gossip import GossipBuffer
 from ..topology import Topology
 from ..topology.pairing import Hops
-from .base import LearningRate, check_model
 from .decoupled import Decoupled
-from .exchange import Array, Exchange, PeerSource
-from .global_sum import GlobalSum
-from .options import Options, Setup, alone, check_progress
+from .process import Array, Exchange, GlobalSum, LearningRate, PeerSource, check_model
+from .strategy import LocalStrategy, Setup, alone, check_progress
 
 _LEAST_WEIGHT = 1 / 2  # of a rank that pushes, or adds updates
 _SLOW_SHARES, _SLOW_WEIGHT = 2, 1.5
@@ -66,7 +64,7 @@ class ExponentialPeers(Hops):
 
 
 @dataclass(frozen=True)
-class SGPOptions(Options):
+class SGP(LocalStrategy):
     """Stochastic gradient push: push-sum over the time-varying directed exponential graph.
 
     Parameters
@@ -74,7 +72,7 @@ class SGPOptions(Options):
     rate : float
         Pushes per own step; Algorithm 1 has one.
     progress, clip_norm
-        As for `ADPSGDOptions`.
+        As for `ADPSGD`.
 
     Nobody waits: it is the paper's algorithm without lock-step. Source: Assran et al., ICML 2019,
     Algorithm 1.
@@ -97,16 +95,16 @@ class SGPOptions(Options):
             return alone(x, learning_rate=learning_rate, total=total)
         buffer = GossipBuffer(
             comm,
-            like=SGP.message(x),
+            like=SGPProcess.message(x),
             topology="exponential",  # the same edges in both directions
-            queue_slots=SGP.queue_slots(comm.size),
+            queue_slots=SGPProcess.queue_slots(comm.size),
             progress=self.progress,
         )
-        process = SGP(x, buffer, rate=self.rate, learning_rate=learning_rate, total=total)
+        process = SGPProcess(x, buffer, rate=self.rate, learning_rate=learning_rate, total=total)
         return Setup(process, owned=[buffer])
 
 
-class SGP(Decoupled):
+class SGPProcess(Decoupled):
     """One rank of stochastic gradient push.
 
     Parameters
@@ -121,7 +119,7 @@ class SGP(Decoupled):
         Whom to push to, in turn; one must come from every rank to every other. None:
         `ExponentialPeers`.
     rate
-        See `SGPOptions`.
+        See `SGP`.
 
     Invariant: the sums over all ranks of x, which changes by updates only, and of w, which is the
     number of ranks, with all messages in the queues.
@@ -136,12 +134,12 @@ class SGP(Decoupled):
         peers: PeerSource | None = None,
         *,
         learning_rate: LearningRate = 0.1,
-        rate: float = SGPOptions.rate,
+        rate: float = SGP.rate,
         total: GlobalSum | None = None,
     ) -> None:
         if hasattr(peers, "poll"):
             raise TypeError(f"peers: a push takes no partner's consent, got {type(peers).__name__}")
-        SGPOptions(rate=rate).check_values()
+        SGP(rate=rate).check_values()
         if peers is None:
             peers = ExponentialPeers(exchange.rank, exchange.size)
         super().__init__(x, exchange, peers, rate=rate, learning_rate=learning_rate, total=total)

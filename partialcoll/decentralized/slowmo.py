@@ -17,11 +17,8 @@ import numpy as np
 
 from .._core import checks
 from .._core.mpi import MPI
-from .base import LearningRate, Process
-from .exchange import Array, Steps
-from .global_sum import GlobalSum
-from .join import PeriodicJoin
-from .options import Options, Setup
+from .process import Array, GlobalSum, LearningRate, PeriodicJoin, Process, Steps
+from .strategy import LocalStrategy, Setup
 
 
 def _checked(tau: Any, beta: Any, alpha: Any) -> tuple[int, float, float]:
@@ -33,13 +30,13 @@ def _checked(tau: Any, beta: Any, alpha: Any) -> tuple[int, float, float]:
 
 
 @dataclass(frozen=True)
-class SlowMoOptions(Options):
+class SlowMo(LocalStrategy):
     """Slow momentum around any of these: every tau steps the exact average of all ranks' models,
     and an outer step with momentum from where the last one ended.
 
     Parameters
     ----------
-    inner : Options
+    inner : LocalStrategy
         `LocalSGD(...)`, `SGP()`, ...
     tau : int
         Steps between two outer ones, each of which waits for all ranks.
@@ -53,13 +50,13 @@ class SlowMoOptions(Options):
     Source: Wang et al., ICLR 2020, Algorithm 1.
     """
 
-    inner: Options
+    inner: LocalStrategy
     tau: int = 12
     beta: float = 0.7
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner, Options) or isinstance(self.inner, SlowMoOptions):
+        if not isinstance(self.inner, LocalStrategy) or isinstance(self.inner, SlowMo):
             raise TypeError(
                 "inner: expected one of the decentralized strategies, such as LocalSGD() or SGP(), "
                 f"got {self.inner!r}"
@@ -98,14 +95,14 @@ class SlowMoOptions(Options):
     ) -> Setup:
         """Collective."""
         setup = self.inner.build(x, comm, learning_rate=learning_rate, total=total)
-        process = SlowMo(setup.process, tau=self.tau, beta=self.beta, alpha=self.alpha)
+        process = SlowMoProcess(setup.process, tau=self.tau, beta=self.beta, alpha=self.alpha)
         return Setup(process, PeriodicJoin(total, self.tau, comm.size), setup.owned)
 
 
 def _of_inner(name: str) -> Callable[[Any], Any]:
     """What the inner process has under this name."""
 
-    def get(process: SlowMo) -> Any:
+    def get(process: SlowMoProcess) -> Any:
         return getattr(process.inner, name)
 
     get.__doc__ = getattr(Process, name).__doc__
@@ -113,14 +110,14 @@ def _of_inner(name: str) -> Callable[[Any], Any]:
 
 
 def _method_of_inner(name: str) -> Any:
-    def method(self: SlowMo) -> Any:
+    def method(self: SlowMoProcess) -> Any:
         return getattr(self.inner, name)()
 
     method.__name__, method.__doc__ = name, getattr(Process, name).__doc__
     return method
 
 
-class SlowMo(Process):
+class SlowMoProcess(Process):
     """Slow momentum around a process.
 
     Parameters
@@ -128,7 +125,7 @@ class SlowMo(Process):
     inner : Process
         Any of the others, made with a `total`. It must not be stepped by itself any more.
     tau, beta, alpha
-        See `SlowMoOptions`.
+        See `SlowMo`.
 
     All ranks must begin with the same model: `average_models` makes sure. gamma is the inner
     process's learning rate. Memory: two vectors besides the inner process.
@@ -138,9 +135,9 @@ class SlowMo(Process):
         self,
         inner: Process,
         *,
-        tau: int = SlowMoOptions.tau,
-        beta: float = SlowMoOptions.beta,
-        alpha: float = SlowMoOptions.alpha,
+        tau: int = SlowMo.tau,
+        beta: float = SlowMo.beta,
+        alpha: float = SlowMo.alpha,
     ) -> None:
         checks.instance("inner", inner, Process, "a process")
         if inner._total is None:

@@ -26,16 +26,13 @@ import numpy as np
 from .._core import checks
 from ..codec import Lattice
 from ..errors import RankFailedError, StateError
-from .base import LearningRate
-from .decoupled import Threaded
-from .exchange import Array, Exchange, PeerSource, Steps
-from .global_sum import GlobalSum
-from .options import GossipOptions
-from .partners import bury
+from .decoupled import Threaded, bury
+from .process import Array, Exchange, GlobalSum, LearningRate, PeerSource, Steps
+from .strategy import GossipStrategy
 
 
 @dataclass(frozen=True)
-class SwarmOptions(GossipOptions):
+class Swarm(GossipStrategy):
     """SwarmSGD: local steps, and now and then an average with one other rank, not disturbed.
 
     Parameters
@@ -55,7 +52,7 @@ class SwarmOptions(GossipOptions):
     seed : int
         Of the draws of peers and of numbers of steps; they differ between ranks.
     max_uncollected, progress, clip_norm, on_failure, on_disconnect
-        As for `ADPSGDOptions`.
+        As for `ADPSGD`.
 
     Source: Nadiradze et al., NeurIPS 2021, Algorithm 1.
     """
@@ -84,15 +81,17 @@ class SwarmOptions(GossipOptions):
         if self.codec is not None:
             checks.instance("codec", self.codec, Lattice, "a Lattice or None")
 
-    def process(self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any) -> Swarm:
+    def process(
+        self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any
+    ) -> SwarmProcess:
         """Over this buffer."""
         for name in ("local_steps", "geometric", "variant", "seed"):
             common[name] = getattr(self, name)
-        return Swarm(x, exchange, peers, **common)
+        return SwarmProcess(x, exchange, peers, **common)
 
 
-class Swarm(Threaded):
-    """One rank of SwarmSGD; the parameters are those of `Decoupled` and `SwarmOptions`.
+class SwarmProcess(Threaded):
+    """One rank of SwarmSGD; the parameters are those of `Decoupled` and `Swarm`.
 
     `peers` choose for themselves, as `pairing.Random`: an interaction needs nobody who is free.
     With a codec of the exchange models and differences are quantized; this rank's model is the
@@ -108,14 +107,14 @@ class Swarm(Threaded):
         exchange: Exchange,
         peers: PeerSource,
         *,
-        local_steps: int = SwarmOptions.local_steps,
-        geometric: bool = SwarmOptions.geometric,
-        variant: str = SwarmOptions.variant,
+        local_steps: int = Swarm.local_steps,
+        geometric: bool = Swarm.geometric,
+        variant: str = Swarm.variant,
         learning_rate: LearningRate = 0.1,
-        seed: int = SwarmOptions.seed,
+        seed: int = Swarm.seed,
         total: GlobalSum | None = None,
     ) -> None:
-        SwarmOptions(local_steps=local_steps, variant=variant).check_values()
+        Swarm(local_steps=local_steps, variant=variant).check_values()
         super().__init__(x, exchange, learning_rate=learning_rate, total=total)
         self._interact = self._queue if variant == "queue" else self._registers
         self._take_in = self._add_messages if variant == "queue" else self._wait_for_activation

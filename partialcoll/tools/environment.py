@@ -24,7 +24,7 @@ def _address_space() -> list[int]:
 def available_memory() -> int:
     """Return the bytes that can be used without swapping, as far as the system, its control groups
     (a container, a batch job) and the limits of this process say."""
-    from .._core.simulator import simulator
+    from .._core.pure import simulator
 
     return min(int(simulator.lib.pcoll_memory_left()), *_address_space(), 1 << 62)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may average with whom: topologies, and the choice of the next partner (`pairing`)."""
 
-from .topology import A2CiD2, Topology
+from .topology import A2CiD2Parameters, Topology
 
-__all__ = ["A2CiD2", "Topology"]
+__all__ = ["A2CiD2Parameters", "Topology"]

@@ -4,16 +4,17 @@
 `Offsets` is a graph that looks the same from every rank (ring, complete, exponential, torus,
 hypercube): one list of offsets serves all ranks, so a hundred thousand of them cost no more than
 one, and its spectrum is a Fourier transform. `Rows` is any other graph, row by row. Algorithms on
-graphs are networkx's; what comes out of a spectrum is in `_spectrum`.
-"""
+graphs are networkx's; what comes out of a spectrum is in `_spectrum`."""
 
 from __future__ import annotations
 
 import math
+import random
+import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -163,3 +164,296 @@ def merged(graphs: tuple[Graph, ...]) -> Graph:
     parts = [graph.arcs() for graph in graphs]
     arcs: Any = tuple(np.concatenate(column) for column in zip(*parts))
     return Rows(first.n, arcs, directed)
+
+
+# The edges of the named topologies, and of networkx graphs.
+
+if TYPE_CHECKING:
+    import networkx
+
+_TRIES = 100  # draws of a random regular graph until one is connected
+
+
+def powers(n: int) -> list[int]:
+    """The powers of two below n."""
+    return [1 << k for k in range((n - 1).bit_length())]
+
+
+def circulant(
+    n: int, hops: Iterable[int], *, once: bool = False, directed: bool = False
+) -> Offsets:
+    """Neighbors at these hops on the ring; hops to the same rank count `once`, or add up."""
+    weights: dict[int, float] = {}
+    for hop in hops:
+        if hop % n:
+            weights[hop % n] = 1.0 if once else weights.get(hop % n, 0.0) + 1.0
+    return Offsets([n], weights, directed)
+
+
+def grid(n: int, sides: Sequence[int]) -> Offsets:
+    """A torus with these sides, whose product is n."""
+    if min(sides, default=0) < 1 or math.prod(sides) != n:
+        raise ValueError(f"topology: torus expected sides of product {n}, got {tuple(sides)}")
+    weights, stride = {}, n
+    for side in sides:
+        stride //= side
+        if side > 1:
+            weights[stride] = weights[(side - 1) * stride] = 1.0
+    return Offsets(sides, weights, False)
+
+
+def squarest(n: int) -> tuple[int, int]:
+    """Two sides of product n, as equal as possible."""
+    short = max(side for side in range(1, math.isqrt(n) + 1) if n % side == 0)
+    return short, n // short
+
+
+def undirected(n: int, ends: Ints, others: Ints, weights: Floats) -> Rows:
+    """A graph whose edges are given once."""
+    arcs = (np.concatenate([ends, others]), np.concatenate([others, ends]), np.tile(weights, 2))
+    return Rows(n, arcs, False)
+
+
+def star(n: int) -> Rows:
+    """Rank 0 joined with all others."""
+    leaves = np.arange(1, n)
+    return undirected(n, np.zeros_like(leaves), leaves, np.ones(n - 1))
+
+
+def random_regular(n: int, degree: int, seed: int) -> Graph:
+    """A connected graph of this degree, uniform among them."""
+    import networkx
+
+    low = 0 if n == 1 else 1 if n == 2 else 2
+    if not low <= degree < n or degree * n % 2:
+        raise ValueError(
+            f"topology: random_regular expected a degree from {low} to {n - 1} whose product "
+            f"with the {n} ranks is even, got {degree}"
+        )
+    draws = random.Random(seed)
+    sparse = min(degree, n - 1 - degree)  # of a dense one, draw the edges that it does not have
+    for _ in range(_TRIES):
+        graph = networkx.random_regular_graph(sparse, n, seed=draws)
+        graph = graph if sparse == degree else networkx.complement(graph)
+        if networkx.is_connected(graph):
+            return imported(graph)
+    raise ValueError(
+        f"topology: expected a connected random_regular:{degree} of {n} ranks, got none in "
+        f"{_TRIES} draws with seed {seed}; a larger degree is more often connected"
+    )
+
+
+def imported(graph: networkx.Graph) -> Rows:
+    """A networkx graph whose nodes are ranks."""
+    n = graph.number_of_nodes()
+    if set(graph) != set(range(n)) or not n:
+        raise ValueError(
+            f"topology: expected a graph with the nodes 0 to {max(n - 1, 0)}, got others (see "
+            "networkx.convert_node_labels_to_integers)"
+        )
+    edges = [(a, b, _weight(a, b, w)) for a, b, w in graph.edges(data="weight")]
+    ends = np.array([a for a, _, _ in edges], dtype=np.int64)
+    others = np.array([b for _, b, _ in edges], dtype=np.int64)
+    weights = np.array([weight for _, _, weight in edges], dtype=np.float64)
+    if graph.is_directed():
+        return Rows(n, (ends, others, weights), True)
+    return undirected(n, ends, others, weights)
+
+
+def _weight(a: int, b: int, weight: Any) -> float:
+    if a == b:
+        raise ValueError(f"topology: expected no loops, got one at rank {a}")
+    weight = 1.0 if weight is None else weight
+    if not isinstance(weight, (int, float, np.number)) or not 0 < weight < math.inf:
+        raise ValueError(f"topology: expected weights above 0, got {weight!r} for {a} to {b}")
+    return float(weight)
+
+
+# The matrices of a topology and what their eigenvalues say.
+#
+# Each function takes the graphs of a period (one for a static topology) or one graph. `Offsets` are
+# diagonal after a Fourier transform, which takes n log n steps where eigenvalues of a dense matrix
+# take n cubed; tests compare the two.
+#
+# Chi's and parameters: Nabli, Belilovsky, Oyallon, "A2CiD2: Accelerating Asynchronous Communication
+# in Decentralized Deep Learning", NeurIPS 2023, section 3.
+
+
+def choices(graph: Graph) -> Floats:
+    """P[i, j]: how often i, when it chooses, chooses j. Rows sum to 1, or 0 without neighbors."""
+    matrix = weights(graph)
+    sums = matrix.sum(axis=1, keepdims=True)
+    return matrix / np.where(sums > 0, sums, 1.0)
+
+
+def weights(graph: Graph) -> Floats:
+    """The weight of the edge from i to j, as a dense matrix."""
+    matrix = np.zeros((graph.n, graph.n))
+    sources, targets, values = graph.arcs()
+    matrix[sources, targets] = values
+    return matrix
+
+
+def edge_rates(graphs: tuple[Graph, ...], rate: float) -> Floats:
+    """Expected averagings of every edge per unit of time, as a symmetric matrix.
+
+    Every rank starts rate / 2 averagings and chooses by weight, so it takes part in `rate` of
+    them, on average over the ranks; on a d-regular graph each edge gets rate / d.
+    """
+    total: Floats = np.mean([choices(graph) for graph in graphs], axis=0) * (rate / 2)
+    return total + total.T
+
+
+def laplacian(graphs: tuple[Graph, ...], rate: float) -> Floats:
+    """Sum over the edges of lambda_ij (e_i - e_j)(e_i - e_j)^T. A2CiD2, definition 3.1, (1)."""
+    rates = edge_rates(graphs, rate)
+    matrix: Floats = np.diag(rates.sum(axis=1)) - rates
+    return matrix
+
+
+def chi(graphs: tuple[Graph, ...]) -> tuple[float, float]:
+    """chi1 and chi2 at rate 1 of a connected topology; (0, 0) for one rank."""
+    if graphs[0].n == 1:
+        return 0.0, 0.0
+    alike = [graph for graph in graphs if isinstance(graph, Offsets)]
+    same_grid = len({graph.shape for graph in alike}) == 1 and len(alike) == len(graphs)
+    return _chi_fourier(alike) if same_grid else _chi_dense(graphs)
+
+
+def _chi_dense(graphs: tuple[Graph, ...]) -> tuple[float, float]:
+    matrix = laplacian(graphs, 1.0)
+    values, vectors = np.linalg.eigh(matrix)
+    pseudo = (vectors[:, 1:] / values[1:]) @ vectors[:, 1:].T
+    own = np.diag(pseudo)
+    resistance = own[:, None] + own[None, :] - 2 * pseudo
+    edges = matrix < 0
+    return float(1 / values[1]), float(0.5 * resistance[edges].max())
+
+
+def _chi_fourier(graphs: list[Offsets]) -> tuple[float, float]:
+    # The Laplacian is 1 - (P + P^T) / 2: the real part of the transform does the transposing.
+    row = sum(_row(graph) / graph.weights.sum() for graph in graphs) / len(graphs)
+    values = (1.0 - np.fft.fftn(row).real).ravel()
+    inverse = np.zeros_like(values)
+    inverse[1:] = 1 / values[1:]
+    pseudo = np.fft.ifftn(inverse.reshape(row.shape)).real.ravel()
+    resistance = 2 * (pseudo[0] - pseudo[np.flatnonzero(row)])
+    return float(1 / values[1:].min()), float(0.5 * resistance.max())
+
+
+def _row(graph: Offsets) -> Any:
+    """Weights of the edges of rank 0, laid out on the grid."""
+    row = np.zeros(graph.n)
+    row[graph.offsets] = graph.weights
+    return row.reshape(graph.shape)
+
+
+def mixing_matrix(graph: Graph) -> Floats:
+    """Metropolis weights: W[i, j] = w_ij / (1 + max(s_i, s_j)), s the sum of a rank's weights."""
+    matrix = weights(graph)
+    sums = matrix.sum(axis=1)
+    matrix /= 1 + np.maximum(sums[:, None], sums[None, :])
+    np.fill_diagonal(matrix, 1 - matrix.sum(axis=1))
+    return matrix
+
+
+def push_matrix(graph: Graph) -> Floats:
+    """Column i: the shares into which rank i divides itself, 1 for itself, w_ij for rank j."""
+    matrix = weights(graph).T + np.eye(graph.n)
+    shares: Floats = matrix / matrix.sum(axis=0, keepdims=True)
+    return shares
+
+
+def spectral_gap(graph: Graph) -> float:
+    """1 - the second largest modulus of an eigenvalue of mixing (if directed, push) matrix."""
+    if graph.n == 1:
+        return 1.0
+    if isinstance(graph, Offsets):
+        moduli = np.abs(1 + np.fft.fftn(_row(graph))).ravel() / (1 + graph.weights.sum())
+    elif graph.directed:
+        moduli = np.abs(np.linalg.eigvals(push_matrix(graph)))
+    else:
+        moduli = np.abs(np.linalg.eigvalsh(mixing_matrix(graph)))
+    return max(0.0, float(1 - np.sort(moduli)[-2]))
+
+
+# What is left of a topology when ranks have died: their edges go, and where the graph falls apart
+# without them, those who were next to them may be joined across the gap.
+
+if TYPE_CHECKING:
+    import networkx
+
+
+def without(
+    graphs: Sequence[networkx.Graph], dead: Collection[int], *, bridged: bool
+) -> list[networkx.Graph]:
+    """The graph of each round without the edges of the dead, who stay as nodes; `bridged`: with
+    a path through the neighbors of each gap."""
+    left = [graph.copy() for graph in graphs]
+    for graph in left:
+        graph.remove_nodes_from(dead)
+        graph.add_nodes_from(dead)
+        for a, b in _bridges(graphs, dead) if bridged else ():
+            graph.add_edge(a, b, weight=1.0)
+            graph.add_edge(b, a, weight=1.0)
+    return left
+
+
+def _bridges(graphs: Sequence[networkx.Graph], dead: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Pairs of living ranks: a path, ascending, through those who were next to each of the gaps;
+    dead ranks that were neighbors are one gap."""
+    import networkx
+
+    everything = networkx.compose_all([graph.to_undirected() for graph in graphs])
+    for gap in networkx.connected_components(everything.subgraph(dead)):
+        edge = sorted({rank for one in gap for rank in everything[one]} - gap)
+        yield from zip(edge, edge[1:])
+
+
+# Topologies as text: ``name[:argument][,key=value]``, without spaces.
+#
+#     topology = name | "torus:" side {"x" side} | "random_regular:" degree [",seed=" seed]
+#     name     = "ring" | "complete" | "exponential" | "torus" | "star" | "hypercube"
+#              | "bipartite_ring" | "directed_exponential" | "one_peer_exponential"
+#
+# Numbers are decimal, without sign. What the graph itself demands (a product of sides, an even
+# number of ranks) is checked where it is made.
+
+PLAIN = (
+    "ring",
+    "complete",
+    "exponential",
+    "star",
+    "hypercube",
+    "bipartite_ring",
+    "directed_exponential",
+    "one_peer_exponential",
+)
+NAMES = (*PLAIN, "torus", "random_regular")
+_TORUS = re.compile(r"[0-9]{1,9}(x[0-9]{1,9})*")
+_REGULAR = re.compile(r"([0-9]{1,9})(,seed=([0-9]{1,18}))?")
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """Which constructor of Topology a text names, and with which arguments."""
+    name, colon, argument = text.partition(":")
+    if name not in NAMES:
+        raise ValueError(f"topology: expected one of {', '.join(NAMES)}, got {text!r}")
+    if name == "torus" and not colon:
+        return name, {}
+    if name == "torus":
+        if not _TORUS.fullmatch(argument):
+            raise _wrong("torus or torus: and the sides, as in torus:4x8", text)
+        return name, {"shape": [int(side) for side in argument.split("x")]}
+    if name == "random_regular":
+        found = _REGULAR.fullmatch(argument)
+        if not found:
+            raise _wrong("random_regular:degree or random_regular:degree,seed=number", text)
+        return name, {"degree": int(found[1]), "seed": int(found[3] or 0)}
+    if colon:
+        raise _wrong(f"{name} without an argument", text)
+    return name, {}
+
+
+def _wrong(expected: str, text: str) -> ValueError:
+    return ValueError(f"topology: expected {expected}, got {text!r}")

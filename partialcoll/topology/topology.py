@@ -24,17 +24,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._core import checks
-from . import named_graphs as named
-from . import spectrum, survivors
-from .graph import Floats, Graph, Ints, Offsets, merged
-from .text import parse
+from . import graph as edges
+from .graph import Floats, Graph, Ints, Offsets, merged, parse
 
 if TYPE_CHECKING:
     import networkx
 
 
 @dataclass(frozen=True)
-class A2CiD2:
+class A2CiD2Parameters:
     """The parameters of A2CiD2's two updates, for one topology and one rate.
 
     Between two events of a rank x and its momentum x~ relax towards each other with rate `eta` per
@@ -104,7 +102,7 @@ class Topology:
     @classmethod
     def ring(cls, n: int) -> Topology:
         """`n` ranks, each with two neighbors, r - 1 and r + 1."""
-        return cls(_ranks(n), "ring", (named.circulant(n, [1, -1], once=True),))
+        return cls(_ranks(n), "ring", (edges.circulant(n, [1, -1], once=True),))
 
     @classmethod
     def bipartite_ring(cls, n: int) -> Topology:
@@ -115,12 +113,12 @@ class Topology:
         """
         if _ranks(n) % 2 and n > 1:
             raise ValueError(f"topology: bipartite_ring expected an even number of ranks, got {n}")
-        return cls(n, "bipartite_ring", (named.circulant(n, [1, -1], once=True),))
+        return cls(n, "bipartite_ring", (edges.circulant(n, [1, -1], once=True),))
 
     @classmethod
     def complete(cls, n: int) -> Topology:
         """`n` ranks, of which everybody is everybody's neighbor."""
-        return cls(_ranks(n), "complete", (named.circulant(n, range(1, n), once=True),))
+        return cls(_ranks(n), "complete", (edges.circulant(n, range(1, n), once=True),))
 
     @classmethod
     def exponential(cls, n: int) -> Topology:
@@ -129,8 +127,8 @@ class Topology:
         Where two of these are the same rank, the edge has their weights together: half way
         round at n = 8 it has weight 2. Source: ICML 2018 (see `bipartite_ring`), section 3.3.2.
         """
-        hops = named.powers(_ranks(n))
-        return cls(n, "exponential", (named.circulant(n, [s * h for h in hops for s in (1, -1)]),))
+        hops = edges.powers(_ranks(n))
+        return cls(n, "exponential", (edges.circulant(n, [s * h for h in hops for s in (1, -1)]),))
 
     @classmethod
     def directed_exponential(cls, n: int) -> Topology:
@@ -142,7 +140,7 @@ class Topology:
         return cls(
             _ranks(n),
             "directed_exponential",
-            (named.circulant(n, named.powers(n), directed=True),),
+            (edges.circulant(n, edges.powers(n), directed=True),),
         )
 
     @classmethod
@@ -152,8 +150,8 @@ class Topology:
         For n a power of two a period of exact averagings is an average over all ranks. Source:
         ICML 2019 (see `directed_exponential`), appendix A; Ying et al., NeurIPS 2021, section 4.
         """
-        graphs = [named.circulant(n, [hop], directed=True) for hop in named.powers(_ranks(n))]
-        return cls(n, "one_peer_exponential", tuple(graphs) or (named.circulant(n, []),))
+        graphs = [edges.circulant(n, [hop], directed=True) for hop in edges.powers(_ranks(n))]
+        return cls(n, "one_peer_exponential", tuple(graphs) or (edges.circulant(n, []),))
 
     @classmethod
     def torus(cls, n: int, shape: Iterable[int] | None = None) -> Topology:
@@ -170,9 +168,9 @@ class Topology:
         """
         n = _ranks(n)
         if shape is None:
-            return cls(n, "torus", (named.grid(n, named.squarest(n)),))
+            return cls(n, "torus", (edges.grid(n, edges.squarest(n)),))
         sides = [checks.integer("shape", side) for side in shape]
-        return cls(n, "torus:" + "x".join(map(str, sides)), (named.grid(n, sides),))
+        return cls(n, "torus:" + "x".join(map(str, sides)), (edges.grid(n, sides),))
 
     @classmethod
     def hypercube(cls, n: int) -> Topology:
@@ -186,7 +184,7 @@ class Topology:
     @classmethod
     def star(cls, n: int) -> Topology:
         """`n` ranks, of which 0 is everybody's only neighbor."""
-        return cls(_ranks(n), "star", (named.star(n),))
+        return cls(_ranks(n), "star", (edges.star(n),))
 
     @classmethod
     def random_regular(cls, n: int, degree: int, *, seed: int = 0) -> Topology:
@@ -196,7 +194,7 @@ class Topology:
         """
         degree, seed = checks.integer("degree", degree), checks.integer("seed", seed)
         text = f"random_regular:{degree}" + (f",seed={seed}" if seed else "")
-        return cls(_ranks(n), text, (named.random_regular(n, degree, seed),))
+        return cls(_ranks(n), text, (edges.random_regular(n, degree, seed),))
 
     @classmethod
     def from_networkx(cls, graph: networkx.Graph) -> Topology:
@@ -214,7 +212,7 @@ class Topology:
                 "topology: expected a Topology, a string or a networkx graph, got "
                 f"{type(graph).__name__}"
             )
-        return cls(graph.number_of_nodes(), "custom", (named.imported(graph),))
+        return cls(graph.number_of_nodes(), "custom", (edges.imported(graph),))
 
     @classmethod
     def time_varying(cls, rounds: Iterable[Topology]) -> Topology:
@@ -271,9 +269,9 @@ class Topology:
         names = ", ".join(map(str, sorted(dead)))
         rounds = [whole.at(t).to_networkx() for t in range(self.period)]
         for bridged in (False, True)[: 1 + (on_disconnect == "bridge")]:
-            graphs = survivors.without(rounds, dead, bridged=bridged)
+            graphs = edges.without(rounds, dead, bridged=bridged)
             text = f"{whole.text} without {names}"
-            left = Topology(self.n, text, tuple(named.imported(g) for g in graphs), dead, whole)
+            left = Topology(self.n, text, tuple(edges.imported(g) for g in graphs), dead, whole)
             if left.is_connected:
                 return left
         raise ValueError(
@@ -363,7 +361,7 @@ class Topology:
         part in `rate` averagings, on average over the ranks; rate / d per edge of a d-regular
         graph. Time-varying topologies: the mean over a period.
         """
-        return spectrum.edge_rates(self._graphs, checks.number("rate", rate, above=0))
+        return edges.edge_rates(self._graphs, checks.number("rate", rate, above=0))
 
     def laplacian(self, rate: float = 1.0) -> Floats:
         """Lambda = sum over edges of lambda_ij (e_i - e_j)(e_i - e_j)^T, as an (n, n) matrix.
@@ -371,7 +369,7 @@ class Topology:
         lambda_ij is `edge_rates` at `rate`, which is above 0: averagings per unit of time, in which
         a rank takes one gradient step. Source: Nabli et al., NeurIPS 2023, definition 3.1, (1).
         """
-        return spectrum.laplacian(self._graphs, checks.number("rate", rate, above=0))
+        return edges.laplacian(self._graphs, checks.number("rate", rate, above=0))
 
     def chi1(self, rate: float = 1.0) -> float:
         """1 / chi1 is the smallest eigenvalue of the Laplacian that is not zero.
@@ -389,7 +387,7 @@ class Topology:
         """
         return self._chi[1] / checks.number("rate", rate, above=0)
 
-    def a2cid2(self, rate: float = 1.0, *, accelerated: bool = True) -> A2CiD2:
+    def a2cid2(self, rate: float = 1.0, *, accelerated: bool = True) -> A2CiD2Parameters:
         """The parameters of A2CiD2 at `rate` averagings per rank and gradient step.
 
         eta = 1 / (2 sqrt(chi1 chi2)), alpha = 1/2, alpha_tilde = sqrt(chi1 / chi2) / 2; with
@@ -398,8 +396,8 @@ class Topology:
         """
         one, two = self.chi1(rate), self.chi2(rate)
         if not accelerated or one == 0:  # alone
-            return A2CiD2(0.0, 0.5, 0.5)
-        return A2CiD2(0.5 / math.sqrt(one * two), 0.5, 0.5 * math.sqrt(one / two))
+            return A2CiD2Parameters(0.0, 0.5, 0.5)
+        return A2CiD2Parameters(0.5 / math.sqrt(one * two), 0.5, 0.5 * math.sqrt(one / two))
 
     def mixing_matrix(self) -> Floats:
         """Metropolis weights W, (n, n), symmetric and doubly stochastic: x becomes W x.
@@ -410,7 +408,7 @@ class Topology:
         """
         if self.directed:
             raise ValueError("mixing_matrix: expected an undirected topology, got a directed one")
-        return spectrum.mixing_matrix(self._static("mixing_matrix"))
+        return edges.mixing_matrix(self._static("mixing_matrix"))
 
     def push_matrix(self) -> Floats:
         """The (n, n) column-stochastic matrix of push-sum: x becomes P x, and so does w.
@@ -418,7 +416,7 @@ class Topology:
         P_ji = w_ij / (1 + s_i) is the share that i sends to j, and 1 / (1 + s_i) the one that it
         keeps. Static topologies only. Source: Assran et al., ICML 2019, algorithm 1.
         """
-        return spectrum.push_matrix(self._static("push_matrix"))
+        return edges.push_matrix(self._static("push_matrix"))
 
     def spectral_gap(self) -> float:
         """1 - the second largest modulus of an eigenvalue of the mixing matrix, in [0, 1].
@@ -428,7 +426,7 @@ class Topology:
         """
         if self._dead:
             return self._living.spectral_gap()
-        return spectrum.spectral_gap(self._static("spectral_gap"))
+        return edges.spectral_gap(self._static("spectral_gap"))
 
     @cached_property
     def fingerprint(self) -> int:
@@ -463,7 +461,7 @@ class Topology:
     def _chi(self) -> tuple[float, float]:
         if not self.is_connected:
             raise ValueError(f"topology: expected a connected one, got {self!r}")
-        return self._living._chi if self._dead else spectrum.chi(self._graphs)
+        return self._living._chi if self._dead else edges.chi(self._graphs)
 
     @cached_property
     def _living(self) -> Topology:
@@ -473,7 +471,7 @@ class Topology:
         left = [rank for rank in range(self.n) if rank not in self._dead]
         graphs = [self.at(t).to_networkx().subgraph(left) for t in range(self.period)]
         numbers = {rank: i for i, rank in enumerate(left)}
-        anew = tuple(named.imported(networkx.relabel_nodes(g, numbers)) for g in graphs)
+        anew = tuple(edges.imported(networkx.relabel_nodes(g, numbers)) for g in graphs)
         return Topology(len(left), self.text, anew)
 
     @cached_property

@@ -9,22 +9,14 @@
 # First, since torch takes seconds to load: where MPI has begun, those who have started this process
 # in place of one that has died are told that it has come.
 from .. import elastic as _greeting  # noqa: F401
+from ..decentralized import LocalStrategy, Strategy
+from ..decentralized import strategies as local_strategies
+from ..decentralized.strategies import *  # noqa: F403
 from ..errors import CollectiveError as HorovodInternalError
 from . import backend, elastic
 from .arguments import Adasum, Average, Compression, Compressor, Max, Min, Product, Sum
 from .backend import GroupOptions
 from .ddp import PartialState, partial_allreduce_hook
-from .decentralized import (
-    ADPSGD,
-    DPSGD,
-    SGP,
-    A2CiD2,
-    LocalSGD,
-    LocalStrategy,
-    Moshpit,
-    SlowMo,
-    Swarm,
-)
 from .elastic import HostsUpdatedInterrupt
 from .metrics import Metrics, show_in_tqdm, write_to_tensorboard
 from .objects import (
@@ -35,7 +27,7 @@ from .objects import (
 )
 from .ops.call import Call
 from .optimizer import DistributedOptimizer
-from .strategies import Allreduce, Eager, RoundStrategy, Strategy
+from .strategies import Allreduce, Eager, RoundStrategy
 from .sync_batchnorm import SyncBatchNorm
 from .verbs import (
     allgather,
@@ -100,10 +92,7 @@ from .world import (
 backend.register()
 
 __all__ = [
-    "ADPSGD",
-    "DPSGD",
-    "SGP",
-    "A2CiD2",
+    *local_strategies.__all__,
     "Adasum",
     "Allreduce",
     "Average",
@@ -115,20 +104,16 @@ __all__ = [
     "GroupOptions",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
-    "LocalSGD",
     "LocalStrategy",
     "Max",
     "Metrics",
     "Min",
-    "Moshpit",
     "PartialState",
     "ProcessSet",
     "Product",
     "RoundStrategy",
-    "SlowMo",
     "Strategy",
     "Sum",
-    "Swarm",
     "SyncBatchNorm",
     "add_process_set",
     "allgather",

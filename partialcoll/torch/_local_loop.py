@@ -19,16 +19,15 @@ from .._core import timeline, waiting
 from .._core.settings import logger
 from ..codec import Lattice
 from ..collectives.agreement import together
-from ..collectives.gossip_view import GossipStats
+from ..collectives.gossip import GossipStats
 from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
-from ..decentralized import Moshpit, Setup
+from ..decentralized import LocalStrategy, MoshpitProcess, Setup
 from ..decentralized.decoupled import Threaded
-from ..decentralized.local_model import is_finite
+from ..decentralized.process import is_finite
 from ..errors import StateError
 from . import checkpoint
 from ._loop import Loop, clip
-from .decentralized import LocalStrategy
 from .flat import Gradients, Layout, ParameterVector, Slot
 from .metrics import LocalMetrics
 
@@ -51,8 +50,8 @@ class LocalLoop(Loop):
         own = self._flat.vector()
         built = self._build(own)
         self.process, self._join_hook, self._owned = built.process, built.join, built.owned
-        self.groups = self.process if isinstance(self.process, Moshpit) else None
-        if isinstance(self.process, (Moshpit, Threaded)):  # the others cannot fall behind
+        self.groups = self.process if isinstance(self.process, MoshpitProcess) else None
+        if isinstance(self.process, (MoshpitProcess, Threaded)):  # the others cannot fall behind
             states = StateExchange(self.comm)
             self._owned.append(states)
             self.process.share_state(states, Replica(self._capture, self._restore))
@@ -213,14 +212,14 @@ class LocalLoop(Loop):
         self._flat.scatter()
         self._together = True
 
-    def leave(self, groups: Moshpit) -> None:
+    def leave(self, groups: MoshpitProcess) -> None:
         """Take no part from now on."""
         self._check_between("leave()")
         self._take_changes()
         groups.leave()
         self._flat.scatter()
 
-    def rejoin(self, groups: Moshpit, timeout: float | None) -> None:
+    def rejoin(self, groups: MoshpitProcess, timeout: float | None) -> None:
         """Take part again, with the state of a peer that did meanwhile, if there is one."""
         self._check_between("rejoin()")
         self._flat.bring_back()

@@ -23,18 +23,17 @@ from torch.nn.modules import batchnorm
 
 from .._core import checks, communicator, finalize, timeline
 from .._core.buffers import Array
+from .._core.failures import duplicate
 from .._core.mpi import MPI
-from .._core.survivors import duplicate
 from ..collectives import side_by_side
 from ..collectives.agreement import check_agreement
-from ..decentralized import GlobalSum
-from ..decentralized.options import check_clip_norm
+from ..decentralized import GlobalSum, Strategy
+from ..decentralized.strategy import check_clip_norm
 from ..errors import StateError
 from ._checks import check_model, wants_sparse
 from .arguments import Adasum, Average, Compression, Reduction, Sum, check_compression
 from .flat import OF_ANOTHER, Gradients, Named, ParameterVector, by_falling_stride, by_rows
 from .ops.side_stream import in_stream
-from .strategies import Strategy
 
 
 @torch.no_grad()

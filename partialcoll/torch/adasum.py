@@ -15,14 +15,11 @@ import numpy as np
 from .._core.buffers import Array
 from .._core.mpi import MPI
 from ..collectives.adasum import Bounds, adasum
-from ..decentralized import GlobalSum, Process, Setup
-from ..decentralized.base import LearningRate
-from ..decentralized.exchange import Steps
-from ..decentralized.join import PeriodicJoin
-from ..decentralized.options import alone
-from .decentralized import LocalStrategy
+from ..decentralized import GlobalSum, LocalStrategy, Process, Setup, Strategy
+from ..decentralized.process import LearningRate, PeriodicJoin, Steps
+from ..decentralized.strategy import alone
 from .flat import Named, ParameterVector
-from .strategies import Allreduce, Strategy
+from .strategies import Allreduce
 
 
 class AdasumProcess(Process):

@@ -24,10 +24,9 @@ import numpy as np
 from .._core import waiting
 from .._core.attendance import name_ranks
 from .._core.buffers import Array
+from .._core.failures import duplicate, told_by
 from .._core.mpi import MPI
-from .._core.rank_error import told_by
 from .._core.settings import logger, stall_warning
-from .._core.survivors import duplicate
 from .._core.worker import Worker
 from ..collectives.agreement import JOINED
 from ..collectives.allreduce import Allreduce_init

@@ -16,11 +16,8 @@ from typing import Any
 import torch
 
 from .._core import communicator, waiting
-from .._core.alone import alone
+from .._core.failures import alone, failed_ranks, goes_on, told_by
 from .._core.mpi import MPI
-from .._core.rank_error import told_by
-from .._core.rank_failure import failed_ranks
-from .._core.survivors import goes_on
 from .._core.worker import Worker
 from ..errors import Error, RankFailedError, StateError
 from .ops import pieces

@@ -12,10 +12,10 @@ from typing import Any, Callable, NoReturn, TypeVar
 import torch
 
 from .._core import checks
+from .._core.failures import all_have
 from .._core.mpi import MPI
-from .._core.survivors import all_have
 from ..collectives.agreement import check_agreement, together
-from ..decentralized import Moshpit
+from ..decentralized import LocalStrategy, MoshpitProcess, Strategy
 from ..errors import RankFailedError, StateError
 from ..round import Result
 from . import world
@@ -33,10 +33,9 @@ from ._round_loop import RoundLoop
 from .adasum import AdasumStrategy
 from .arguments import Adasum, Average, Sum
 from .ddp import warn_if_wrapped
-from .decentralized import LocalStrategy
 from .flat import Named
 from .metrics import Metrics
-from .strategies import Allreduce, Eager, RoundStrategy, Strategy
+from .strategies import Allreduce, Eager, RoundStrategy
 from .world import OptionalSet, ProcessSet, global_process_set
 
 Made = TypeVar("Made", bound=Loop)
@@ -286,7 +285,7 @@ class Distributed:
         loop, groups = self._with_groups("rejoin")
         loop.rejoin(groups, timeout)
 
-    def _with_groups(self, what: str) -> tuple[LocalLoop, Moshpit]:
+    def _with_groups(self, what: str) -> tuple[LocalLoop, MoshpitProcess]:
         loop = self._loop
         if not isinstance(loop, LocalLoop) or loop.groups is None:
             name = type(self.strategy).__name__

@@ -36,9 +36,8 @@ import torch.distributed as dist
 
 from .._core import launch, settings, waiting
 from .._core.attendance import name_ranks
+from .._core.failures import goes_on, told_by
 from .._core.mpi import MPI, check_rank
-from .._core.rank_error import told_by
-from .._core.survivors import goes_on
 from ..collectives.agreement import ranks_by_text, sides
 from ..errors import Error, MismatchError, StateError
 from .environment import given, mpi_is_there, set_absent, set_environment

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .._core import checks
-from .._core.mpi import MPI
-from ..decentralized.options import check_clip_norm
+from ..decentralized.strategy import Strategy, check_clip_norm
 from ..policy import Full, Policy, as_policy
 
 _MODIFIERS = ("linger", "deadline", "max_staleness")
@@ -17,28 +16,6 @@ _MODIFIERS = ("linger", "deadline", "max_staleness")
 
 def _goes_on(on_failure: Any) -> bool:
     return checks.one_of("on_failure", on_failure, ("raise", "continue")) == "continue"
-
-
-class Strategy:
-    """Base of the strategies. They hold options, nothing else: one may serve many optimizers."""
-
-    clip_norm: float | None
-    on_failure: str = "raise"
-
-    non_finite: ClassVar[str] = "propagate"
-    """What becomes of a local gradient with NaN or infinities where nothing is said."""
-
-    @property
-    def takes_sparse(self) -> bool:
-        """May gradients of embeddings be sparse, without ``sparse_as_dense=True``?"""
-        return False
-
-    def check(self, comm: MPI.Intracomm) -> None:
-        """Raises what is wrong with the options on the ranks of `comm`. Local."""
-
-    def describe(self, ranks: int) -> str:
-        """All options, in words that are the same on all of so many `ranks`."""
-        return repr(self)
 
 
 class RoundStrategy(Strategy):

@@ -20,9 +20,9 @@ from .. import elastic, newcomer
 from .._core import checks, communicator, launch, settings
 from .._core.attendance import attending
 from .._core.departure import Departures
+from .._core.failures import all_say, among_the_living, goes_on, living
 from .._core.mpi import MPI, check_rank
 from .._core.settings import logger
-from .._core.survivors import all_say, among_the_living, goes_on, living
 from ..errors import RankFailedError, StateError
 from . import environment
 from .calls import Calls

@@ -13,22 +13,20 @@ from together import Fixed, Uniform, World
 
 from partialcoll import Error, Lattice, StateError, pairing
 from partialcoll.decentralized import (
-    ADPSGD,
-    DPSGD,
-    SGP,
-    A2CiD2,
+    A2CiD2Process,
+    ADPSGDProcess,
     AllreduceSGD,
+    DPSGDProcess,
     ExponentialPeers,
-    LocalSGD,
-    SlowMo,
-    Swarm,
+    LocalSGDProcess,
+    SGPProcess,
+    SlowMoProcess,
+    SwarmProcess,
     metropolis,
 )
 from partialcoll.decentralized.a2cid2 import _warn_off
+from partialcoll.decentralized.decoupled import CommunicationThread, Pace, SharedModel
 from partialcoll.decentralized.momentum import BoundedMomentum
-from partialcoll.decentralized.pace import Pace
-from partialcoll.decentralized.shared_model import SharedModel
-from partialcoll.decentralized.thread import CommunicationThread
 from partialcoll.tools.sim.ranks import Logistic, Quadratic
 from partialcoll.tools.sim.simulated import neighbor_exchanges
 
@@ -67,11 +65,11 @@ def mass_sgp(process, buffer):
 
 
 def adpsgd(x, buffer, peers, world, **how):
-    return ADPSGD(x, buffer, peers, **how)
+    return ADPSGDProcess(x, buffer, peers, **how)
 
 
 def a2cid2(x, buffer, peers, world, **how):
-    return A2CiD2(x, buffer, peers, clock=lambda: world.events.now, unit=1.0, **how)
+    return A2CiD2Process(x, buffer, peers, clock=lambda: world.events.now, unit=1.0, **how)
 
 
 def a2cid2_paper(x, buffer, peers, world, **how):
@@ -83,19 +81,19 @@ def baseline(x, buffer, peers, world, **how):
 
 
 def swarm(x, buffer, peers, world, **how):
-    return Swarm(x, buffer, peers, local_steps=2, **how)
+    return SwarmProcess(x, buffer, peers, local_steps=2, **how)
 
 
 def swarm_geometric(x, buffer, peers, world, **how):
-    return Swarm(x, buffer, peers, local_steps=3, geometric=True, **how)
+    return SwarmProcess(x, buffer, peers, local_steps=3, geometric=True, **how)
 
 
 def swarm_registers(x, buffer, peers, world, **how):
-    return Swarm(x, buffer, peers, local_steps=2, variant="registers", **how)
+    return SwarmProcess(x, buffer, peers, local_steps=2, variant="registers", **how)
 
 
 def sgp(x, buffer, peers, world, **how):
-    return SGP(x, buffer, peers, **how)
+    return SGPProcess(x, buffer, peers, **how)
 
 
 CONSERVING = [
@@ -125,7 +123,7 @@ WAYS = (as_vector, in_place)
 
 
 def make_all(make, world, first, **how):
-    like = SGP.message(world.like) if make is sgp else world.like
+    like = SGPProcess.message(world.like) if make is sgp else world.like
     everybody = list(zip(first, world.buffers(like), world.peers()))
     return [make(x, buffer, peers, world, **how) for x, buffer, peers in everybody]
 
@@ -180,7 +178,7 @@ def test_averaged_model(make):
     random = np.random.default_rng(3)
     world = World("ring", 5, 4, latency=0.3)
     first = random.standard_normal((5, 4))
-    like = SGP.message(world.like) if make is sgp else world.like
+    like = SGPProcess.message(world.like) if make is sgp else world.like
     processes = [
         make(x, buffer, peers, world, total=total)
         for x, buffer, peers, total in zip(
@@ -270,7 +268,9 @@ def test_a2cid2_mixing():
     now = [0.0]
     world = World("ring", 16, 3)
     buffers = world.buffers()
-    p = A2CiD2(np.array([1.0, 2.0, 3.0]), buffers[0], Fixed(None), clock=lambda: now[0], rate=1.0)
+    p = A2CiD2Process(
+        np.array([1.0, 2.0, 3.0]), buffers[0], Fixed(None), clock=lambda: now[0], rate=1.0
+    )
     assert p.eta == pytest.approx(0.14247, abs=1e-5)
     assert p.ratio == pytest.approx(1.87169 / 0.5, abs=2e-5)
     for _ in range(100000):
@@ -297,7 +297,7 @@ def test_a2cid2_mixing_as_printed():
     now = [0.0]
     x, buffer = np.array([1.0, 2.0, 3.0]), World("ring", 8, 3).buffers()[0]
     how = {"variant": "paper", "clock": lambda: now[0], "unit": 2.0}
-    p = A2CiD2(x, buffer, Fixed(None), **how)
+    p = A2CiD2Process(x, buffer, Fixed(None), **how)
     chi1, chi2 = 1 / (1 - np.cos(np.pi / 4)), 7 / 8
     assert p.eta == pytest.approx(1 / (2 * np.sqrt(chi1 * chi2)))
     assert p.ratio == pytest.approx(np.sqrt(chi1 / chi2))
@@ -320,7 +320,7 @@ def test_a2cid2_measures_its_unit_of_time():
     """The running mean of this rank's steps, as in the paper's section 4.1."""
     now = [0.0]
     buffer = World("ring", 8, 1).buffers()[0]
-    p = A2CiD2(np.zeros(1), buffer, Fixed(None), variant="paper", clock=lambda: now[0])
+    p = A2CiD2Process(np.zeros(1), buffer, Fixed(None), variant="paper", clock=lambda: now[0])
     for now[0] in (1.0, 3.0, 7.0):  # steps of 2 and 4
         p.apply(np.zeros(1))
         p.communicate()
@@ -338,8 +338,8 @@ def test_a2cid2_averaging_as_printed(ranks):
     buffers = world.buffers()
     first = np.random.default_rng(0).standard_normal((ranks, 2))
     how = {"rate": 2.0, "poisson": False, "variant": "paper", "clock": lambda: 0.0}
-    a = A2CiD2(first[0], buffers[0], Fixed(1), **how)
-    b = A2CiD2(first[1], buffers[1], Fixed(None), **how)
+    a = A2CiD2Process(first[0], buffers[0], Fixed(1), **how)
+    b = A2CiD2Process(first[1], buffers[1], Fixed(None), **how)
     alpha_tilde = 0.5 * np.sqrt(world.topology.chi1() / world.topology.chi2())
     m = first[0] - first[1]
     a.apply(np.zeros(2))
@@ -360,8 +360,8 @@ def test_a2cid2_averaging(made):
     buffers = world.buffers()
     first = np.random.default_rng(0).standard_normal((16, 2))
     how = {"rate": 2.0, "poisson": False}
-    a = A2CiD2(first[0], buffers[0], Fixed(1), **how)
-    b = A2CiD2(first[1], buffers[1], Fixed(None), **how)
+    a = A2CiD2Process(first[0], buffers[0], Fixed(1), **how)
+    b = A2CiD2Process(first[1], buffers[1], Fixed(None), **how)
     for p, times in zip((a, b), made):
         p._rule.averaged(times)
     ratios = [p._rule.ratio() for p in (a, b)]
@@ -415,11 +415,11 @@ def test_what_the_bounded_momentum_is():
 def test_momentum_is_for_those_who_gain(topology):
     for ranks in (2, 4, 8, 16):
         world = World(topology, ranks, 2)
-        p = A2CiD2(np.zeros(2), world.buffers()[0], Fixed(1))
+        p = A2CiD2Process(np.zeros(2), world.buffers()[0], Fixed(1))
         gains = topology == "ring" and ranks == 16
         assert (p.eta > 0, p.ratio > 1) == (gains, gains)
         for more in ({"momentum": "force"}, {"variant": "paper"}):
-            p = A2CiD2(np.zeros(2), world.buffers()[0], Fixed(1), **more)
+            p = A2CiD2Process(np.zeros(2), world.buffers()[0], Fixed(1), **more)
             known = world.topology.a2cid2()
             assert (p.eta, p.ratio) == (known.eta, known.alpha_tilde / known.alpha)
 
@@ -434,11 +434,11 @@ def test_a2cid2_says_that_it_has_no_momentum(where, caplog):
     buffers = world.buffers()
     _warn_off.cache_clear()
     for how in ({"accelerated": False}, {"momentum": "force"}, {"variant": "paper"}, {"rate": 0}):
-        A2CiD2(np.zeros(1), buffers[0], Fixed(1), **how)
-    A2CiD2(np.zeros(1), buffers[1], Fixed(0))
+        A2CiD2Process(np.zeros(1), buffers[0], Fixed(1), **how)
+    A2CiD2Process(np.zeros(1), buffers[1], Fixed(0))
     assert not caplog.messages
     for _ in range(2):
-        A2CiD2(np.zeros(1), buffers[0], Fixed(1))
+        A2CiD2Process(np.zeros(1), buffers[0], Fixed(1))
     (message,) = caplog.messages
     assert f"no momentum on the topology {topology} of {ranks} ranks" in message
     gain = world.topology.chi1() / world.topology.chi2()
@@ -449,7 +449,7 @@ def test_a2cid2_says_that_it_has_no_momentum(where, caplog):
 def test_a_forced_momentum_moves():
     """On a ring of 8, once peers have proved to be up to date."""
     buffers = World("ring", 8, 1).buffers()
-    p = A2CiD2(np.zeros(1), buffers[0], Fixed(None), momentum="force")
+    p = A2CiD2Process(np.zeros(1), buffers[0], Fixed(None), momentum="force")
     for _ in range(2000):
         p._rule.averaged(1)
         p._rule.tried(True)
@@ -461,7 +461,7 @@ def test_a2cid2_an_event_far_ahead_holds_up_no_other():
     now = [0.0]
     world = World("ring", 8, 2)
     x, buffer = np.zeros(2), world.buffers()[0]
-    p = A2CiD2(x, buffer, Fixed(1), clock=lambda: now[0], rate=8.0, poisson=False)
+    p = A2CiD2Process(x, buffer, Fixed(1), clock=lambda: now[0], rate=8.0, poisson=False)
     for now[0] in (0.0, 100.0, *np.arange(101.0, 160.0)):
         p.apply(np.zeros(2))
     assert max(p._due) > 160
@@ -488,7 +488,7 @@ def test_dpsgd(topology, begin_early):
     assert w.min() >= 0
     x = random.standard_normal((6, 3))
     exchanges = neighbor_exchanges(world.topology, world.like, world.events, world.latency)
-    processes = [DPSGD(x[i], exchanges[i], metropolis(around, i), i) for i in range(6)]
+    processes = [DPSGDProcess(x[i], exchanges[i], metropolis(around, i), i) for i in range(6)]
     for _ in range(7):
         if begin_early:
             for p in processes:
@@ -510,11 +510,11 @@ def test_sgp(ranks, drawn):
     random = np.random.default_rng(0)
     world = World("complete", ranks, 3, latency=0, queue_slots=ranks)
     first = random.standard_normal((ranks, 3))
-    buffers = world.buffers(SGP.message(world.like))
+    buffers = world.buffers(SGPProcess.message(world.like))
     chosen = [[] for _ in range(ranks)]
     sources = [SimpleNamespace(next_peer=lambda c=c: c.pop()) for c in chosen]
     peers = sources if drawn else [None] * ranks
-    processes = [SGP(*each) for each in zip(first, buffers, peers)]
+    processes = [SGPProcess(*each) for each in zip(first, buffers, peers)]
     xw, held_back = np.c_[first, np.ones(ranks)], np.zeros((ranks, 3))
     hops = [1 << k for k in range((ranks - 1).bit_length())]
     for k in range(12):
@@ -551,7 +551,7 @@ def test_sgp(ranks, drawn):
 
 def test_sgp_keeps_what_it_cannot_push():
     world = World("complete", 2, 2, queue_slots=1)
-    a, b = [SGP(np.array([4.0, 8.0]), buffer) for buffer in world.buffers(np.zeros(3))]
+    a, b = [SGPProcess(np.array([4.0, 8.0]), buffer) for buffer in world.buffers(np.zeros(3))]
     for _ in range(3):
         a.apply(np.zeros(2))
         a.communicate()
@@ -565,7 +565,7 @@ def test_sgp_keeps_what_it_cannot_push():
 def test_sgp_passes_on_what_is_too_much():
     """A rank that makes no steps does not keep the weight of the others."""
     world = World("complete", 8, 1)
-    *others, c = [SGP(np.array([1.0]), b) for b in world.buffers(np.zeros(2))]
+    *others, c = [SGPProcess(np.array([1.0]), b) for b in world.buffers(np.zeros(2))]
     for _ in range(30):
         for p in others:
             p.apply(np.zeros(1))
@@ -584,7 +584,7 @@ def test_sgp_what_the_last_ranks_learn_counts(ranks, waits):
     world = World("complete", ranks, 1)
     totals = [SimpleNamespace(waiting=False) for _ in range(ranks)]
     buffers = world.buffers(np.zeros(2))
-    processes = [SGP(np.zeros(1), *each, total=t) for *each, t in zip(buffers, totals)]
+    processes = [SGPProcess(np.zeros(1), *each, total=t) for *each, t in zip(buffers, totals)]
     still = 1 if waits else (ranks + 1) // 2
     weights, learned = [], np.zeros(1)
 
@@ -620,7 +620,7 @@ def test_sgp_comes_to_rest(ranks, waits):
         world = World("complete", ranks, 1)
         total = SimpleNamespace(waiting=waits)
         buffers = world.buffers(np.zeros(2))
-        processes = [SGP(np.zeros(1), buffer, total=total) for buffer in buffers]
+        processes = [SGPProcess(np.zeros(1), buffer, total=total) for buffer in buffers]
         for p, w in zip(processes, [*weights[: ranks - 1], ranks - sum(weights[: ranks - 1])]):
             p._xw[-1], p._idle_shares = w, 3
         for _ in range(1000):
@@ -637,7 +637,7 @@ def test_sgp_comes_to_rest(ranks, waits):
 def test_sgp_where_there_is_no_room_nobody_is_busy():
     """Who has too much and cannot push it has nothing to do until the other one takes it."""
     world = World("complete", 2, 1, queue_slots=1)
-    a, b = [SGP(np.zeros(1), buffer) for buffer in world.buffers(np.zeros(2))]
+    a, b = [SGPProcess(np.zeros(1), buffer) for buffer in world.buffers(np.zeros(2))]
     a._xw[-1] = 16
     for _ in range(2):
         assert b._push(0)
@@ -656,7 +656,7 @@ def test_sgp_does_not_give_everything_away():
     """A rank that gets nothing: w stops at 1/4, and updates move z by no more than themselves until
     something comes; all of them are in the average."""
     world = World("complete", 2, 1, queue_slots=99)
-    a, b = [SGP(np.array([3.0]), buffer) for buffer in world.buffers(np.zeros(2))]
+    a, b = [SGPProcess(np.array([3.0]), buffer) for buffer in world.buffers(np.zeros(2))]
     for _ in range(20):
         a.apply(np.ones(1))
         a.communicate()
@@ -701,7 +701,7 @@ def test_allreduce_and_local_sgd():
     world = World("ring", 3, 4, latency=0.2)
     x = random.standard_normal(4)
     exact = [AllreduceSGD(x, handle) for handle in world.handles()]
-    local = [LocalSGD(x, handle, local_steps=3) for handle in world.handles()]
+    local = [LocalSGDProcess(x, handle, local_steps=3) for handle in world.handles()]
     own = np.tile(x, (3, 1))
     for k in range(1, 8):
         u = random.standard_normal((3, 4))
@@ -722,11 +722,12 @@ def test_slowmo_without_momentum_is_its_inner():
     random = np.random.default_rng(0)
     world = World("ring", 4, 3, latency=0.1)
     x = random.standard_normal(3)
-    plain = [LocalSGD(x, h, local_steps=4) for h in world.handles()]
+    plain = [LocalSGDProcess(x, h, local_steps=4) for h in world.handles()]
     inner = [
-        LocalSGD(x, h, local_steps=4, total=t) for h, t in zip(world.handles(), world.totals())
+        LocalSGDProcess(x, h, local_steps=4, total=t)
+        for h, t in zip(world.handles(), world.totals())
     ]
-    slow = [SlowMo(p, tau=4, beta=0.0, alpha=1.0) for p in inner]
+    slow = [SlowMoProcess(p, tau=4, beta=0.0, alpha=1.0) for p in inner]
     for _ in range(13):
         u = random.standard_normal((4, 3))
         world.step(plain, u)
@@ -742,12 +743,12 @@ def test_slowmo(make):
     random = np.random.default_rng(0)
     world = World("complete", 3, 2, latency=0.05)
     x = random.standard_normal(2)
-    like = SGP.message(world.like) if make is sgp else world.like
+    like = SGPProcess.message(world.like) if make is sgp else world.like
     how = {"learning_rate": 0.5}
     peers = [ExponentialPeers(rank, 3) for rank in range(3)]
     everybody = zip(world.buffers(like), peers, world.totals())
     slow = [
-        SlowMo(make(x, buffer, peers, world, total=total, **how), tau=3, beta=0.6, alpha=0.9)
+        SlowMoProcess(make(x, buffer, peers, world, total=total, **how), tau=3, beta=0.6, alpha=0.9)
         for buffer, peers, total in everybody
     ]
     begin, mean, u = x.copy(), x.copy(), np.zeros(2)
@@ -769,8 +770,8 @@ def test_swarm_interaction():
     """Two ranks, an activation after H steps: half of the difference to the published model."""
     world = World("complete", 2, 2)
     buffers = world.buffers()
-    a = Swarm(np.array([0.0, 0.0]), buffers[0], Fixed(1), local_steps=2)
-    b = Swarm(np.array([8.0, 4.0]), buffers[1], Fixed(0), local_steps=99)
+    a = SwarmProcess(np.array([0.0, 0.0]), buffers[0], Fixed(1), local_steps=2)
+    b = SwarmProcess(np.array([8.0, 4.0]), buffers[1], Fixed(0), local_steps=99)
     for _ in range(2):
         assert a.next_event() is None and not a.communicate()
         a.apply(np.array([1.0, 0.0]))
@@ -793,7 +794,7 @@ def test_swarm_registers():
     choices = [[] for _ in range(ranks)]
     sources = [SimpleNamespace(next_peer=lambda c=c: c.pop()) for c in choices]
     processes = [
-        Swarm(x0, buffer, peers, local_steps=steps, variant="registers")
+        SwarmProcess(x0, buffer, peers, local_steps=steps, variant="registers")
         for buffer, peers in zip(world.buffers(), sources)
     ]
     current, outdated = np.tile(x0, (ranks, 1)), np.tile(x0, (ranks, 1))
@@ -872,8 +873,11 @@ def test_lock_step_without_what_is_not_finite():
     exchanges = neighbor_exchanges(world.topology, world.like, world.events, world.latency)
     made = (
         [AllreduceSGD(x, h) for x, h in zip(first, world.handles())],
-        [LocalSGD(x, h, local_steps=1) for x, h in zip(first, world.handles())],
-        [DPSGD(x, e, metropolis(around, i), i) for i, (x, e) in enumerate(zip(first, exchanges))],
+        [LocalSGDProcess(x, h, local_steps=1) for x, h in zip(first, world.handles())],
+        [
+            DPSGDProcess(x, e, metropolis(around, i), i)
+            for i, (x, e) in enumerate(zip(first, exchanges))
+        ],
     )
     updates = np.ones((3, 2))
     updates[1, 0] = np.nan
@@ -891,7 +895,7 @@ def test_no_update_waits_for_communication():
     x = np.zeros(3)
     (buffer,) = world.buffers()
     random = np.random.default_rng(0)
-    p = ADPSGD(x, buffer, Fixed(None), learning_rate=lambda t: 0.5 / (1 + t))
+    p = ADPSGDProcess(x, buffer, Fixed(None), learning_rate=lambda t: 0.5 / (1 + t))
     for t in range(50):
         g = task.gradient(0, x, None)
         x = x - 0.5 / (1 + t) * g
@@ -968,7 +972,10 @@ def test_threads():
     buffers = [Locked(b) for b in world.buffers()]
     peers = [Fixed(1), Fixed(0)]
     agreed = threading.Event()
-    with ADPSGD(first[0], buffers[0], peers[0]) as a, ADPSGD(first[1], buffers[1], peers[1]) as b:
+    with (
+        ADPSGDProcess(first[0], buffers[0], peers[0]) as a,
+        ADPSGDProcess(first[1], buffers[1], peers[1]) as b,
+    ):
         for _ in range(100000):
             a.apply(np.zeros(4))
             b.apply(np.zeros(4))
@@ -1007,7 +1014,7 @@ def test_an_error_in_the_thread_surfaces():
 
     world = World("complete", 2, 2)
     buffers = world.buffers()
-    p = ADPSGD(np.zeros(2), buffers[0], Fixed(7))  # no such rank
+    p = ADPSGDProcess(np.zeros(2), buffers[0], Fixed(7))  # no such rank
     p.start()
     p.apply(np.ones(2))
     p._thread._thread.join(60)
@@ -1017,7 +1024,7 @@ def test_an_error_in_the_thread_surfaces():
 
     # In a with-statement at its end, unless there is another one.
     for error, expected in ((None, StateError), (KeyError("mine"), KeyError)):
-        with pytest.raises(expected), ADPSGD(np.zeros(2), buffers[0], Fixed(7)) as p:
+        with pytest.raises(expected), ADPSGDProcess(np.zeros(2), buffers[0], Fixed(7)) as p:
             p.apply(np.ones(2))
             p._thread._thread.join(60)
             if error is not None:
@@ -1054,8 +1061,10 @@ def test_state(make):
 
 def test_state_of_slowmo():
     world = World("complete", 2, 2)
-    inner = [LocalSGD(np.zeros(2), h, total=t) for h, t in zip(world.handles(), world.totals())]
-    slow = [SlowMo(p, tau=2) for p in inner]
+    inner = [
+        LocalSGDProcess(np.zeros(2), h, total=t) for h, t in zip(world.handles(), world.totals())
+    ]
+    slow = [SlowMoProcess(p, tau=2) for p in inner]
     for _ in range(4):
         world.step(slow, np.ones((2, 2)))
     saved = slow[0].state_dict()
@@ -1083,7 +1092,7 @@ def test_pace():
 def rated(make, peers, rate):
     """A process, whose time is what it has of steps, and the other ranks' buffers."""
     world = World("ring", 8, 2)
-    like = SGP.message(world.like) if make is SGP else world.like
+    like = SGPProcess.message(world.like) if make is SGPProcess else world.like
     own, *others = world.buffers(like)
     for other in others:
         other.publish(like)
@@ -1096,15 +1105,17 @@ def rated(make, peers, rate):
             p.communicate()
             world.settle()
             for other in others:
-                other.drain() if make is SGP else other.collect(np.zeros(2))
-            if make is SGP:
+                other.drain() if make is SGPProcess else other.collect(np.zeros(2))
+            if make is SGPProcess:
                 p._xw[-1] = 1  # it pushes half of its weight each time
 
     return p, communicate
 
 
 RATED = pytest.mark.parametrize(
-    "make", (ADPSGD, partial(A2CiD2, poisson=False), SGP), ids=("adpsgd", "a2cid2", "sgp")
+    "make",
+    (ADPSGDProcess, partial(A2CiD2Process, poisson=False), SGPProcess),
+    ids=("adpsgd", "a2cid2", "sgp"),
 )
 
 
@@ -1114,7 +1125,7 @@ def test_what_was_asked_for_and_what_came_of_it(make):
     belong to some steps, however many steps pass without communication."""
     some = iter([1, None] * 10000)
     p, communicate = rated(make, SimpleNamespace(next_peer=lambda: next(some)), rate=6.0)
-    of_a_step = 6 if make is SGP else 3
+    of_a_step = 6 if make is SGPProcess else 3
     for _ in range(5000):
         p.apply(np.zeros(2))
     most = of_a_step * Pace.LATEST
@@ -1159,7 +1170,7 @@ def test_pairings(name):
     board = pairing.LocalBoard(8)
     first = np.arange(8.0).reshape(8, 1)
     processes = [
-        ADPSGD(x, buffer, pairing.make(name, world.topology, rank, board=board), rate=1.0)
+        ADPSGDProcess(x, buffer, pairing.make(name, world.topology, rank, board=board), rate=1.0)
         for rank, (x, buffer) in enumerate(zip(first, world.buffers()))
     ]
     steps = 200
@@ -1204,18 +1215,18 @@ def bad(*arguments, error=ValueError, match, **options):
 def test_bad_construction(arguments, options, error, match):
     (buffer, _) = World("complete", 2, 2).buffers()
     with pytest.raises(error, match=match):
-        ADPSGD(*arguments, buffer, Fixed(1), **options)
+        ADPSGDProcess(*arguments, buffer, Fixed(1), **options)
 
 
 def test_an_exchange_of_another_shape():
     """Said where the process is made, not by its thread."""
     exchanges = World("complete", 2, 3).buffers()
     with pytest.raises(ValueError, match=r"exchange: expected shape \(4,\) .*got \(3,\)"):
-        ADPSGD(np.zeros(4), exchanges[0], Fixed(1))
+        ADPSGDProcess(np.zeros(4), exchanges[0], Fixed(1))
     with pytest.raises(ValueError, match=r"3 parameters and 1 more"):
-        SGP(np.zeros(3), exchanges[0], Fixed(1))
+        SGPProcess(np.zeros(3), exchanges[0], Fixed(1))
     with pytest.raises(ValueError, match="float32"):
-        Swarm(np.zeros(3, np.float32), exchanges[0], Fixed(1))
+        SwarmProcess(np.zeros(3, np.float32), exchanges[0], Fixed(1))
 
 
 def test_bad_arguments():
@@ -1223,28 +1234,30 @@ def test_bad_arguments():
     buffer, _ = world.buffers()
     x = np.zeros(2)
     with pytest.raises(TypeError, match="peers: expected something with next_peer"):
-        ADPSGD(x, buffer, object())
+        ADPSGDProcess(x, buffer, object())
     with pytest.raises(
         ValueError, match="variant: expected one of 'queue', 'registers', got 'both'"
     ):
-        Swarm(x, buffer, Fixed(1), variant="both")
+        SwarmProcess(x, buffer, Fixed(1), variant="both")
     with pytest.raises(ValueError, match="local_steps: expected at least 1, got 0"):
-        Swarm(x, buffer, Fixed(1), local_steps=0)
+        SwarmProcess(x, buffer, Fixed(1), local_steps=0)
     with pytest.raises(TypeError, match=r"local_steps: expected a whole number, got 2\.0"):
-        Swarm(x, buffer, Fixed(1), local_steps=2.0)
+        SwarmProcess(x, buffer, Fixed(1), local_steps=2.0)
     with pytest.raises(ValueError, match="unit: expected a time above 0"):
-        A2CiD2(x, buffer, Fixed(1), unit=0.0)
+        A2CiD2Process(x, buffer, Fixed(1), unit=0.0)
     with pytest.raises(ValueError, match="variant: expected one of 'bounded', 'paper'"):
-        A2CiD2(x, buffer, Fixed(1), variant="printed")
+        A2CiD2Process(x, buffer, Fixed(1), variant="printed")
     with pytest.raises(ValueError, match="momentum: expected one of 'auto', 'force'"):
-        A2CiD2(x, buffer, Fixed(1), momentum=True)
+        A2CiD2Process(x, buffer, Fixed(1), momentum=True)
     with pytest.raises(ValueError, match=r"parameters\.eta"):
-        A2CiD2(x, buffer, Fixed(1), parameters=SimpleNamespace(eta=-1, alpha=1, alpha_tilde=1))
+        A2CiD2Process(
+            x, buffer, Fixed(1), parameters=SimpleNamespace(eta=-1, alpha=1, alpha_tilde=1)
+        )
     with pytest.raises(TypeError, match="inner: expected a process, got int"):
-        SlowMo(3)
-    p = ADPSGD(x, buffer, Fixed(1))
+        SlowMoProcess(3)
+    p = ADPSGDProcess(x, buffer, Fixed(1))
     with pytest.raises(ValueError, match="inner: expected a process made with total"):
-        SlowMo(p)
+        SlowMoProcess(p)
     with pytest.raises(StateError, match=r"total: expected GlobalSum.over\(comm\)"):
         p.averaged_model()
     for update, error in (
@@ -1258,11 +1271,11 @@ def test_bad_arguments():
             p.step(update)
     assert p.stats.steps == 0
     handle = world.handles(3)[0]
-    for kind in (AllreduceSGD, LocalSGD):
+    for kind in (AllreduceSGD, LocalSGDProcess):
         with pytest.raises(ValueError, match=r"handle: expected a buffer of shape \(2,\)"):
             kind(x, handle)
     with pytest.raises(TypeError, match="peers: a push takes no partner's consent"):
-        SGP(np.zeros(1), buffer, SimpleNamespace(next_peer=None, poll=None, leave=None))
+        SGPProcess(np.zeros(1), buffer, SimpleNamespace(next_peer=None, poll=None, leave=None))
 
 
 @pytest.mark.parametrize(
@@ -1278,7 +1291,7 @@ def test_bad_weights(weights, match):
     world = World("ring", 4, 2)
     exchange = neighbor_exchanges(world.topology, world.like, world.events, world.latency)[0]
     with pytest.raises(ValueError, match=match):
-        DPSGD(np.zeros(2), exchange, weights, 0)
+        DPSGDProcess(np.zeros(2), exchange, weights, 0)
 
 
 def test_a_peer_that_is_not_there_yet():
@@ -1314,7 +1327,7 @@ def test_uniform_peers_are_neighbors():
 def test_a_change_while_the_model_is_handed_over():
     """The communication thread changes the model between the hand-over and taking it."""
     world = World("complete", 2, 2)
-    p = Swarm(np.zeros(2), world.buffers()[0], Fixed(None), local_steps=1)
+    p = SwarmProcess(np.zeros(2), world.buffers()[0], Fixed(None), local_steps=1)
     p.apply(np.array([1.0, 0.0]))
     p._alter(np.array([0.0, 5.0]))  # not in what was handed over
     assert p.communicate()
@@ -1328,7 +1341,7 @@ def test_nobody_waits_for_a_rank_at_rest():
     world = World("complete", 2, 1)
     board = pairing.LocalBoard(2)
     peers = pairing.make("available", world.topology, 0, board=board)
-    p = ADPSGD(np.zeros(1), world.buffers()[0], peers, rate=1.0)
+    p = ADPSGDProcess(np.zeros(1), world.buffers()[0], peers, rate=1.0)
     p.apply(np.zeros(1))
     p.communicate()
     assert board.read_all().any()

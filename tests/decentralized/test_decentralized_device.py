@@ -7,9 +7,9 @@ import pytest
 
 import partialcoll as pc
 from partialcoll.decentralized import (
-    DPSGD,
+    DPSGDProcess,
     GlobalSum,
-    LocalSGD,
+    LocalSGDProcess,
     NeighborExchange,
     OnDevice,
     metropolis,
@@ -48,9 +48,9 @@ def test_a_model(comm, fake, nothing_left, kind):
     def make():
         if kind == "LocalSGD":
             made.append(full(comm, own))
-            return LocalSGD(own, made[-1], local_steps=2, learning_rate=0.5)
+            return LocalSGDProcess(own, made[-1], local_steps=2, learning_rate=0.5)
         made.append(NeighborExchange(comm, own, around[comm.rank]))
-        return DPSGD(own, made[-1], weights, comm.rank, learning_rate=0.5)
+        return DPSGDProcess(own, made[-1], weights, comm.rank, learning_rate=0.5)
 
     x, gradient = nothing_left(np.ones(COUNT)), nothing_left(np.zeros(COUNT))
     here, there = make(), OnDevice(make(), x)
@@ -78,7 +78,7 @@ def test_a_model(comm, fake, nothing_left, kind):
 
 def test_refused(comm, fake, nothing_left):
     handle = full(comm, np.zeros(COUNT))
-    process = LocalSGD(np.zeros(COUNT), handle, local_steps=2)
+    process = LocalSGDProcess(np.zeros(COUNT), handle, local_steps=2)
     with pytest.raises(ValueError, match=r"x: expected shape \(700,\) and float64 as the model's"):
         OnDevice(process, nothing_left(np.zeros(COUNT, np.float32)))
     there = OnDevice(process, nothing_left(np.zeros(COUNT)))

@@ -14,19 +14,19 @@ from partialcoll import Topology, pairing
 from partialcoll.codec import Lattice
 from partialcoll.collectives.gossip import GossipBuffer
 from partialcoll.decentralized import (
-    ADPSGD,
-    DPSGD,
-    SGP,
-    A2CiD2,
+    A2CiD2Process,
+    ADPSGDProcess,
     AllreduceSGD,
+    DPSGDProcess,
     GlobalSum,
-    LocalSGD,
+    LocalSGDProcess,
     NeighborExchange,
-    SlowMo,
-    Swarm,
+    SGPProcess,
+    SlowMoProcess,
+    SwarmProcess,
     metropolis,
 )
-from partialcoll.decentralized.pace import Pace
+from partialcoll.decentralized.decoupled import Pace
 
 pytestmark = [pytest.mark.mpi, pytest.mark.one_domain]
 
@@ -73,7 +73,7 @@ def test_allreduce_sgd(comm, dtype, apply):
 def test_local_sgd(comm, apply):
     x = np.zeros(5)
     own = np.zeros((comm.size, 5))
-    with handle_like(comm, x) as handle, LocalSGD(x, handle, local_steps=3) as p:
+    with handle_like(comm, x) as handle, LocalSGDProcess(x, handle, local_steps=3) as p:
         for step in range(1, 8):
             u = updates(comm, step, 5, np.float64)
             apply(p, u[comm.rank])
@@ -98,7 +98,7 @@ def test_dpsgd(comm, topology, begin_early, apply):
     own = x[comm.rank].copy()
     weights = metropolis(around, comm.rank)
     exchange = NeighborExchange(comm, own, around[comm.rank])
-    with exchange, DPSGD(own, exchange, weights, comm.rank) as p:
+    with exchange, DPSGDProcess(own, exchange, weights, comm.rank) as p:
         for step in range(9):
             u = updates(comm, step, 6, np.float64)
             if begin_early:
@@ -114,7 +114,7 @@ def test_a_model_that_is_changed_too_early(comm):
     graph = Topology.make("ring", comm.size)
     around = [graph.neighbors(rank) for rank in range(comm.size)]
     exchange = NeighborExchange(comm, x, around[comm.rank])
-    with exchange, DPSGD(x, exchange, metropolis(around, comm.rank), comm.rank) as p:
+    with exchange, DPSGDProcess(x, exchange, metropolis(around, comm.rank), comm.rank) as p:
         p.lend()[:] += 1
         with pytest.raises(pc.StateError, match=r"before begin"):
             p.apply_in_place()
@@ -131,7 +131,7 @@ def test_a_model_that_was_not_lent(comm):
         refuses_in_place(AllreduceSGD(x, handle))
     with GossipBuffer(comm, like=x, topology="complete") as exchange:
         peers = pairing.make("random", exchange.topology, comm.rank)
-        refuses_in_place(ADPSGD(x, exchange, peers))
+        refuses_in_place(ADPSGDProcess(x, exchange, peers))
 
 
 def test_neighbors_that_do_not_agree(comm):
@@ -151,7 +151,7 @@ def test_averages(comm):
     mean = models.astype(np.float64).mean(axis=0)
     x = models[comm.rank]
     total = GlobalSum.over(comm)
-    with handle_like(comm, x) as handle, LocalSGD(x, handle, total=total) as p:
+    with handle_like(comm, x) as handle, LocalSGDProcess(x, handle, total=total) as p:
         np.testing.assert_allclose(p.averaged_model(), mean, rtol=1e-6, atol=1e-7)
         apart = np.sqrt(((models - mean) ** 2).sum(axis=1).mean())
         assert p.consensus_distance() == pytest.approx(apart, rel=1e-12)
@@ -169,8 +169,8 @@ def test_slowmo(comm):
     total = GlobalSum.over(comm)
     begin, mean, u = x.copy(), x.copy(), np.zeros(4)
     with handle_like(comm, x) as handle:
-        inner = LocalSGD(x, handle, local_steps=1000, learning_rate=0.25, total=total)
-        with SlowMo(inner, tau=4, beta=0.5, alpha=0.8) as p:
+        inner = LocalSGDProcess(x, handle, local_steps=1000, learning_rate=0.25, total=total)
+        with SlowMoProcess(inner, tau=4, beta=0.5, alpha=0.8) as p:
             for step in range(1, 13):
                 drawn = updates(comm, step, 4, np.float64)
                 p.step(drawn[comm.rank])
@@ -184,16 +184,16 @@ def test_slowmo(comm):
 
 
 # So few ranks have nothing to gain from it: the momentum that more of them would have.
-ACCELERATED = partial(A2CiD2, parameters=Topology.make("ring", 16).a2cid2())
+ACCELERATED = partial(A2CiD2Process, parameters=Topology.make("ring", 16).a2cid2())
 
 GOSSIP = {
-    "adpsgd": ADPSGD,
+    "adpsgd": ADPSGDProcess,
     "a2cid2": ACCELERATED,
-    "a2cid2, paper": partial(A2CiD2, variant="paper"),
-    "baseline": partial(A2CiD2, accelerated=False),
-    "swarm": Swarm,
-    "swarm, 8 bits": Swarm,
-    "sgp": SGP,
+    "a2cid2, paper": partial(A2CiD2Process, variant="paper"),
+    "baseline": partial(A2CiD2Process, accelerated=False),
+    "swarm": SwarmProcess,
+    "swarm, 8 bits": SwarmProcess,
+    "sgp": SGPProcess,
 }
 
 
@@ -215,7 +215,7 @@ def test_nothing_is_lost(comm, name, apply):
     models = updates(comm, 0, dim, np.float64)
     drawn = updates(comm, 1, dim, np.float64) * 0.01
     own = models[comm.rank]
-    like = SGP.message(own) if name == "sgp" else own
+    like = SGPProcess.message(own) if name == "sgp" else own
     topology = Topology.make("exponential", comm.size)
     codec = Lattice(bits=8) if "bits" in name else None
     peers = pairing.make("random", topology, comm.rank)
@@ -245,7 +245,7 @@ def test_swarm_registers_in_few_bits(comm):
     x = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
     peer = Fixed((comm.rank + 1) % comm.size)
     with GossipBuffer(comm, like=x, topology="complete", codec=Lattice(bits=8)) as exchange:
-        p = Swarm(x, exchange, peer, local_steps=1, variant="registers")
+        p = SwarmProcess(x, exchange, peer, local_steps=1, variant="registers")
         for step in range(10):
             for rank in range(comm.size):
                 comm.Barrier()
@@ -268,7 +268,7 @@ def test_a2cid2_that_falls_short_agrees(comm):
     total = GlobalSum.over(comm)
     with GossipBuffer(comm, like=np.zeros(dim), topology="ring") as exchange:
         peers = pairing.make("random", exchange.topology, comm.rank)
-        make = partial(A2CiD2, parameters=parameters, rate=rate)
+        make = partial(A2CiD2Process, parameters=parameters, rate=rate)
         with make(np.zeros(dim), exchange, peers, total=total) as p:
             p.average_models()
             p.apply(updates(comm, 0, dim, np.float64)[comm.rank])
@@ -293,7 +293,7 @@ def test_who_waits_for_an_average_answers(comm, name, collective):
     if comm.size == 1:
         pytest.skip("nobody waits")
     own = np.zeros(10)
-    like = SGP.message(own) if name == "sgp" else own
+    like = SGPProcess.message(own) if name == "sgp" else own
     total = GlobalSum.over(comm)
     with GossipBuffer(comm, like=like, topology="complete") as exchange:
         peers = None if name == "sgp" else Fixed(0 if comm.rank else 1)
@@ -313,8 +313,8 @@ def test_slowmo_around_gossip(comm):
     begin, mean, u = x.copy(), x.copy(), np.zeros(6)
     total = GlobalSum.over(comm)
     with GossipBuffer(comm, like=x, topology=topology) as exchange:
-        inner = ADPSGD(x, exchange, peers, learning_rate=0.5, total=total)
-        with SlowMo(inner, tau=3, beta=0.7) as p:
+        inner = ADPSGDProcess(x, exchange, peers, learning_rate=0.5, total=total)
+        with SlowMoProcess(inner, tau=3, beta=0.7) as p:
             for step in range(1, 31):
                 drawn = updates(comm, step, 6, np.float64)
                 p.apply(drawn[comm.rank])

@@ -9,7 +9,7 @@ import pytest
 from together import World
 
 import partialcoll as pc
-from partialcoll.decentralized import GlobalSum, Moshpit
+from partialcoll.decentralized import GlobalSum, MoshpitProcess
 from partialcoll.tools.sim.simulated import group_reductions
 
 pytestmark = pytest.mark.one_domain
@@ -27,7 +27,7 @@ class Simulated:
         self.first = np.random.default_rng(1).standard_normal((ranks, dim)).astype(dtype)
         totals = self.world.totals()
         self.processes = [
-            Moshpit(x, handle, total=total, **how)
+            MoshpitProcess(x, handle, total=total, **how)
             for x, handle, total in zip(self.first, self.handles, totals)
         ]
 
@@ -282,10 +282,10 @@ def test_refused_handles():
     s = Simulated((2,), 2)
     for x in (np.zeros(4), np.zeros(5, np.float32)):
         with pytest.raises(ValueError, match="handle: expected a send_buffer of shape"):
-            Moshpit(x, s.handles[0])
+            MoshpitProcess(x, s.handles[0])
     s.handles[0]._recv = s.handles[0]._send
     with pytest.raises(ValueError, match="expected two buffers"):
-        Moshpit(np.zeros(5), s.handles[0])
+        MoshpitProcess(np.zeros(5), s.handles[0])
     with pytest.raises(pc.StateError, match="exchange: expected a StateExchange"):
         s.processes[1].resync()
 
@@ -299,7 +299,7 @@ def make(comm, x, exchange=None, *, grid="auto", timeout=240.0, window=None, key
     handle = pc.GroupAllreduce_init(
         comm, send, recv, grid=grid, keys=keys, timeout=timeout, window=window
     )
-    return handle, Moshpit(x, handle, exchange=exchange, **how)
+    return handle, MoshpitProcess(x, handle, exchange=exchange, **how)
 
 
 @pytest.mark.mpi
@@ -406,13 +406,13 @@ def test_leaves_and_comes_back(comm):
 
 STOPS = """
 import os, signal
-from partialcoll.decentralized import Moshpit
+from partialcoll.decentralized import MoshpitProcess
 exchange = pc.StateExchange(comm, timeout=60)
 x = np.zeros(20000)
 handle = pc.GroupAllreduce_init(
     comm, x.copy(), x.copy(), grid=(2, 2), keys="static", timeout=0.5, window=0.5
 )
-p = Moshpit(x, handle, exchange=exchange, stale_after=None)  # it resynchronizes when it is told to
+p = MoshpitProcess(x, handle, exchange=exchange, stale_after=None)  # resynchronizes when told to
 pids = comm.allgather(os.getpid())
 for step in range(5):
     p.apply(np.full(20000, float(comm.rank)))

@@ -15,7 +15,7 @@ PROGRAM = """
     import faulthandler, json, os, random, signal, threading
     faulthandler.dump_traceback_later(60, exit=True)
     from partialcoll import decentralized as d
-    from partialcoll.decentralized.global_sum import GlobalSum
+    from partialcoll.decentralized.process import GlobalSum
     given = json.loads(sys.argv[1])
     victims = given["victims"]
     world = MPI.COMM_WORLD.Dup()
@@ -59,10 +59,10 @@ PROGRAM = """
 """
 
 KINDS = {
-    "ADPSGDOptions": {"topology": "ring", "on_disconnect": "bridge"},
-    "A2CiD2Options": {"topology": "complete", "pairing": "available"},
-    "SwarmOptions": {"topology": "star", "on_disconnect": "bridge", "local_steps": 2},
-    "MoshpitOptions": {"grid": [2, 3], "timeout": 100.0},
+    "ADPSGD": {"topology": "ring", "on_disconnect": "bridge"},
+    "A2CiD2": {"topology": "complete", "pairing": "available"},
+    "Swarm": {"topology": "star", "on_disconnect": "bridge", "local_steps": 2},
+    "Moshpit": {"grid": [2, 3], "timeout": 100.0},
 }
 
 
@@ -71,10 +71,8 @@ def takes_on_failure(options):
 
 
 def test_all_strategies_are_here():
-    named = {name: getattr(decentralized, name) for name in decentralized.__all__}
-    options = {n: one for n, one in named.items() if n.endswith("Options") and n[0] != "O"}
-    options.pop("GossipOptions")  # their base
-    assert {name for name, one in options.items() if takes_on_failure(one)} == set(KINDS)
+    known = {name: getattr(decentralized, name) for name in decentralized.strategies.__all__}
+    assert {name for name, one in known.items() if takes_on_failure(one)} == set(KINDS)
 
 
 @needs_ulfm
@@ -100,8 +98,8 @@ OPTIMIZERS = """
         disable=lambda function=None, *_, **__: function, graph_break=lambda: None
     )
     import partialcoll.torch as pct
-    from partialcoll._core.rank_failure import failed_ranks
-    from partialcoll.torch.decentralized import LocalStrategy
+    from partialcoll._core.failures import failed_ranks
+    from partialcoll.decentralized import LocalStrategy
 
     def takes_on_failure(kind):
         strategy = dataclasses.is_dataclass(kind) and issubclass(kind, LocalStrategy)
@@ -156,7 +154,7 @@ def test_optimizers_go_on(run):
 
 @pytest.mark.parametrize("options", KINDS)
 def test_it_is_refused_where_nobody_is_told_of_deaths(comm, options):
-    if comm.size == 1 and options != "MoshpitOptions":
+    if comm.size == 1 and options != "Moshpit":
         return  # nobody to gossip with
     given = getattr(decentralized, options)(on_failure="continue")
     with pytest.raises(ValueError, match=r'on_failure: "continue" needs (the agent|an MPI)'):

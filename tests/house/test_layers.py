@@ -205,7 +205,7 @@ def test_mpi_is_imported_when_it_is_used(module):
 def test_only_two_know_what_is_compiled(module):
     text = ast.unparse(MODULES[module])
     assert module == ("_core", "ffi") or "_core_" not in text
-    assert module == ("_core", "simulator") or "partialcoll._simulator" not in text
+    assert module == ("_core", "pure") or "partialcoll._simulator" not in text
 
 
 def test_the_simulator_has_no_mpi():

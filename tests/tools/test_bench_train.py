@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schema import validate
 
+from partialcoll import decentralized
 from partialcoll.errors import Error
 from partialcoll.grid import Grid
 from partialcoll.tools import launcher
@@ -711,6 +712,11 @@ def test_tasks_on_two_ranks(train, task):
         expected = row["steps_per_s"] / base["steps_per_s"]
         assert row["speedup_vs_allreduce"] == pytest.approx(expected)
     assert doc["settings"]["task"] == task and doc["settings"]["batch"] == 32
+
+
+def test_every_strategy_has_a_name_on_the_command_line():
+    made = {type(choice.make()).__name__ for choice in STRATEGIES.values()}
+    assert made >= {"Allreduce", "Eager", *decentralized.strategies.__all__}
 
 
 REPLICAS = [name for name, choice in STRATEGIES.items() if choice.replicas]

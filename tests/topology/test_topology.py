@@ -13,7 +13,8 @@ import pytest
 import topology_table
 
 import partialcoll as pc
-from partialcoll.topology import A2CiD2, named_graphs, spectrum
+from partialcoll.topology import A2CiD2Parameters
+from partialcoll.topology import graph as graphs
 from partialcoll.topology.graph import Rows
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
@@ -159,7 +160,7 @@ def test_random_regular():
 
 def test_random_regular_is_connected_or_refused(monkeypatch):
     assert all(T.random_regular(60, 2, seed=s).is_connected for s in range(10))
-    monkeypatch.setattr(named_graphs, "_TRIES", 1)
+    monkeypatch.setattr(graphs, "_TRIES", 1)
     with pytest.raises(ValueError, match="connected"):
         for seed in range(10):
             T.random_regular(60, 2, seed=seed)
@@ -258,7 +259,7 @@ def test_rates(t):
     assert three.eta == pytest.approx(3 * one.eta)
     assert three.alpha_tilde == pytest.approx(one.alpha_tilde)
     assert np.allclose(t.laplacian(3.0), 3 * t.laplacian())
-    assert t.a2cid2(3.0, accelerated=False) == A2CiD2(0.0, 0.5, 0.5)
+    assert t.a2cid2(3.0, accelerated=False) == A2CiD2Parameters(0.0, 0.5, 0.5)
     assert t.chi1() >= t.chi2() * (1 - 1e-12) and one.alpha_tilde >= 0.5 - 1e-12
     # `rate` averagings per rank, on average over the ranks: two take part in each.
     rates = t.edge_rates(2.5)
@@ -302,10 +303,10 @@ def test_fourier_and_dense_agree(t):
     if t.n == 1 or not t.is_connected:
         return
     dense = tuple(Rows(t.n, graph.arcs(), graph.directed) for graph in t._graphs)
-    assert spectrum.chi(dense) == pytest.approx(spectrum.chi(t._graphs))
+    assert graphs.chi(dense) == pytest.approx(graphs.chi(t._graphs))
     for ours, theirs in zip(dense, t._graphs):
-        gap = spectrum.spectral_gap(theirs)
-        assert spectrum.spectral_gap(ours) == pytest.approx(gap, abs=1e-9)
+        gap = graphs.spectral_gap(theirs)
+        assert graphs.spectral_gap(ours) == pytest.approx(gap, abs=1e-9)
 
 
 @pytest.mark.parametrize("t", ALL, ids=ids)
@@ -371,7 +372,7 @@ def test_push_sum_averages_on_a_lopsided_graph():
 
 @pytest.mark.parametrize("t", [t for t in ALL if t.n == 1], ids=ids)
 def test_one_rank(t):
-    assert t.chi1() == t.chi2() == 0 and t.a2cid2() == A2CiD2(0.0, 0.5, 0.5)
+    assert t.chi1() == t.chi2() == 0 and t.a2cid2() == A2CiD2Parameters(0.0, 0.5, 0.5)
     assert t.is_connected and t.is_bipartite and t.laplacian().tolist() == [[0.0]]
     assert t.at(0).push_matrix().tolist() == [[1.0]] and t.choose(0, 0.5) is None
     assert t.edges() == []

@@ -18,17 +18,17 @@ import numpy as np
 
 from ...codec import Lattice
 from ...decentralized import (
-    ADPSGD,
-    DPSGD,
-    SGP,
-    A2CiD2,
+    A2CiD2Process,
+    ADPSGDProcess,
     AllreduceSGD,
+    DPSGDProcess,
     GlobalSum,
-    LocalSGD,
-    Moshpit,
+    LocalSGDProcess,
+    MoshpitProcess,
     Process,
-    SlowMo,
-    Swarm,
+    SGPProcess,
+    SlowMoProcess,
+    SwarmProcess,
     metropolis,
 )
 from ...topology import Topology, pairing
@@ -65,7 +65,7 @@ class Scarce:
 
     @property
     def active(self) -> float:
-        """Return how many of its averagings this rank begins, as in `decentralized.partners`."""
+        """Return how many of its averagings this rank begins, as `Partners` does."""
         return float(getattr(self._peers, "active", 0.5))
 
     def next_peer(self) -> int | None:
@@ -134,7 +134,7 @@ def _averaging(world: SimulatedWorld, make: Callable[..., Process], **how: Any) 
 def _a2cid2(world: SimulatedWorld, accelerated: bool, variant: str = "bounded") -> list[Process]:
     return _averaging(
         world,
-        A2CiD2,
+        A2CiD2Process,
         accelerated=accelerated,
         variant=variant,
         parameters=world.topology.a2cid2(world.rate, accelerated=accelerated),
@@ -154,12 +154,12 @@ def _local_steps(world: SimulatedWorld) -> int:
 
 def _swarm(world: SimulatedWorld, variant: str) -> list[Process]:
     steps = _local_steps(world)
-    return _averaging(world, Swarm, local_steps=steps, variant=variant, seed=world.seed)
+    return _averaging(world, SwarmProcess, local_steps=steps, variant=variant, seed=world.seed)
 
 
 def _sgp(world: SimulatedWorld) -> list[Process]:
-    slots = SGP.queue_slots(world.topology.n)
-    exchanges: list[Any] = world.buffers(SGP.message(world.task.first[0]), queue_slots=slots)
+    slots = SGPProcess.queue_slots(world.topology.n)
+    exchanges: list[Any] = world.buffers(SGPProcess.message(world.task.first[0]), queue_slots=slots)
     rate = world.options.learning_rate
     made: list[Process] = []
     for x, exchange in zip(world.task.first, exchanges):
@@ -167,7 +167,7 @@ def _sgp(world: SimulatedWorld) -> list[Process]:
             peers: pairing.Pairing = pairing.Hops(world.topology, exchange.rank)
         except ValueError:  # not exponential
             peers = pairing.Random(world.topology, exchange.rank, seed=world.seed)
-        made.append(SGP(x, exchange, peers, learning_rate=rate, rate=world.rate))
+        made.append(SGPProcess(x, exchange, peers, learning_rate=rate, rate=world.rate))
     return made
 
 
@@ -176,7 +176,7 @@ def _dpsgd(world: SimulatedWorld) -> list[Process]:
     exchanges: list[Any] = neighbor_exchanges(world.topology, first[0], world.events, world.latency)
     around = [world.topology.neighbors(rank) for rank in range(world.topology.n)]
     return [
-        DPSGD(x, exchange, metropolis(around, rank), rank, learning_rate=rate)
+        DPSGDProcess(x, exchange, metropolis(around, rank), rank, learning_rate=rate)
         for rank, (x, exchange) in enumerate(zip(first, exchanges))
     ]
 
@@ -191,7 +191,7 @@ def _localsgd(world: SimulatedWorld) -> list[Process]:
     first, rate = world.task.first, world.options.learning_rate
     handles, totals = world.reductions(first.shape[1]), world.reductions(first.shape[1] + 1)
     return [
-        LocalSGD(
+        LocalSGDProcess(
             x, handle, local_steps=_local_steps(world), learning_rate=rate, total=GlobalSum(total)
         )
         for x, handle, total in zip(first, handles, totals)
@@ -200,7 +200,7 @@ def _localsgd(world: SimulatedWorld) -> list[Process]:
 
 def _slowmo(world: SimulatedWorld) -> list[Process]:
     tau = 4 * _local_steps(world)
-    return [SlowMo(inner, tau=tau, beta=0.7) for inner in _localsgd(world)]
+    return [SlowMoProcess(inner, tau=tau, beta=0.7) for inner in _localsgd(world)]
 
 
 def _moshpit(world: SimulatedWorld) -> list[Process]:
@@ -208,7 +208,9 @@ def _moshpit(world: SimulatedWorld) -> list[Process]:
     how = (world.events, options.latency, options.window, world.seed)
     handles: list[Any] = group_reductions(world.topology.n, options.grid, first[0], *how)
     return [
-        Moshpit(x, handle, local_steps=_local_steps(world), learning_rate=options.learning_rate)
+        MoshpitProcess(
+            x, handle, local_steps=_local_steps(world), learning_rate=options.learning_rate
+        )
         for x, handle in zip(first, handles)
     ]
 
@@ -217,7 +219,7 @@ METHODS: dict[str, Callable[[SimulatedWorld], list[Process]]] = {
     "a2cid2": lambda world: _a2cid2(world, True),
     "a2cid2-paper": lambda world: _a2cid2(world, True, "paper"),
     "baseline": lambda world: _a2cid2(world, False),
-    "adpsgd": lambda world: _averaging(world, ADPSGD, rate=world.rate),
+    "adpsgd": lambda world: _averaging(world, ADPSGDProcess, rate=world.rate),
     "swarm": lambda world: _swarm(world, "queue"),
     "swarm-registers": lambda world: _swarm(world, "registers"),
     "sgp": _sgp,

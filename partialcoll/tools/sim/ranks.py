@@ -12,8 +12,7 @@ from typing import Any, Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ...decentralized.base import Process
-from ...decentralized.exchange import Steps
+from ...decentralized.process import Process, Steps
 from .simulated import Events
 
 Floats = NDArray[np.float64]

@@ -25,11 +25,10 @@ from typing import Any, Callable, Protocol
 import numpy as np
 
 from ..._core import buffers as arrays
-from ..._core.simulator import simulator
+from ..._core.pure import simulator
 from ...collectives.gossip import GossipBuffer
-from ...collectives.group import GroupAllreduce
-from ...collectives.group_view import GroupRound
-from ...decentralized.exchange import Array
+from ...collectives.group import GroupAllreduce, GroupRound
+from ...decentralized.process import Array
 from ...errors import StateError
 from ...grid import Grid
 from .. import environment

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._core.simulator import simulator
+from ..._core.pure import simulator
 from .. import environment, plots, report, skewed
 from . import network
 

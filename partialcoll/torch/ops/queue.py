@@ -31,8 +31,8 @@ from typing import Any, Callable
 
 from ..._core import communicator
 from ..._core.departure import Departed
+from ..._core.failures import told_by
 from ..._core.mpi import MPI
-from ..._core.rank_error import told_by
 from ..._core.settings import logger
 from ..._core.worker import Worker
 from ...collectives.agreement import Agreement, Intent, complaint

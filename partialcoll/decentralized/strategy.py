@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a process: a dataclass that checks them and builds the process over the ranks of
-a communicator. Those of each algorithm stand beside it, and nowhere else.
+"""A strategy: a dataclass of options that checks them and builds the process over the ranks of a
+communicator. Each algorithm's strategy is beside its process, and `strategies` lists them all.
 
-`partialcoll.torch` has them as strategies; docs/decentralized.md shows how to write one.
+docs/decentralized.md shows how to write one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,8 @@ from ..collectives.gossip import GossipBuffer
 from ..errors import StateError
 from ..topology import Topology
 from ..topology import pairing as pairings
-from .alone import Alone
-from .base import LearningRate, Process
 from .decoupled import Threaded
-from .exchange import Array
-from .global_sum import GlobalSum
-from .join import JoinHook
+from .process import Alone, Array, GlobalSum, JoinHook, LearningRate, Process
 
 
 @dataclass
@@ -34,15 +30,40 @@ class Setup:
     owned: list[Any] = field(default_factory=list)
 
 
-class Options:
-    """Base of the options. They hold nothing else: one object may serve many trainings.
-
-    A subclass is a frozen dataclass. Its ``repr`` is what ranks compare and checkpoints keep.
-    """
+class Strategy:
+    """Base of what `partialcoll.torch.DistributedOptimizer` takes as strategy. A strategy holds
+    options, nothing else: one may serve many optimizers."""
 
     clip_norm: float | None
-    """Of the local gradient, for those who compute one: it is scaled so that its 2-norm over all
-    parameters is at most this."""
+    """The largest 2-norm over all parameters of a gradient: a longer one is scaled."""
+
+    on_failure: str = "raise"
+
+    non_finite: ClassVar[str] = "propagate"
+    """The default treatment of a local gradient with NaN or infinities."""
+
+    @property
+    def takes_sparse(self) -> bool:
+        """May gradients of embeddings be sparse, without ``sparse_as_dense=True``?"""
+        return False
+
+    def check(self, comm: MPI.Intracomm) -> None:
+        """Raise if an option is wrong on the ranks of `comm`. Local."""
+
+    def describe(self, ranks: int) -> str:
+        """Return all options as a text that is the same on all of `ranks` ranks."""
+        return repr(self)
+
+
+class LocalStrategy(Strategy):
+    """Base of the strategies whose ranks step by themselves, with a model on each rank; they
+    exchange models.
+
+    A subclass is a frozen dataclass of options, with ``clip_norm``, and builds its process
+    (`build`). Its ``repr`` is compared between ranks and kept in checkpoints.
+    """
+
+    non_finite: ClassVar[str] = "skip"  # other ranks' models would keep it
 
     threaded: ClassVar[bool] = True
     """Has the process a communication thread?"""
@@ -112,7 +133,7 @@ def check_progress(progress: Any) -> None:
         checks.one_of("progress", progress, communicator.PROGRESS)
 
 
-class GossipOptions(Options):
+class GossipStrategy(LocalStrategy):
     """Of ranks that average in pairs over a `GossipBuffer`."""
 
     topology: Any

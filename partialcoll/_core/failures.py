@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of MPI from Python where ranks may die: whose death ended a call, how the survivors
+exchange messages, and the communicators of the ranks that are left."""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, TypeVar
+
+from ..errors import RankFailedError
+from . import waiting
+from .communicator import address
+from .ffi import check, ffi, lib
+from .mpi import MPI
+
+# Calls of MPI while no thread of the library's core is in it.
+
+T = TypeVar("T")
+
+
+def alone(call: Callable[[], T], hold: bool = False) -> T:
+    """Call MPI while no thread of the library's core is in it, where ranks may die: Open MPI's
+    agreements do not bear company. hold: it may take long."""
+    lib.pcoll_mpi_enter(hold)
+    try:
+        return call()
+    finally:
+        lib.pcoll_mpi_leave(hold)
+
+
+# MPI's own errors about ranks that have died, and who has. The library's core tells by itself;
+# this is for what is called on communicators from Python.
+
+# Open MPI's classes since 5.0 (ULFM); mpi4py has them as MPI.ERR_PROC_FAILED and so on, or not.
+_NAMES = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
+
+
+def is_rank_failure(error: BaseException | None) -> bool:
+    """Is it MPI's, of a call that could not end because a rank has died?"""
+    if not isinstance(error, MPI.Exception):
+        return False
+    classes = {getattr(MPI, name, MPI.UNDEFINED) for name in _NAMES} - {MPI.UNDEFINED}
+    return error.Get_error_class() in classes
+
+
+def failed_ranks(comm: MPI.Intracomm) -> list[int]:
+    """Who has died, as far as MPI knows now, by their numbers in the communicator. Local."""
+    try:
+        failed = comm.Get_failed()
+    except (MPI.Exception, AttributeError, NotImplementedError):
+        return []
+    ranks: list[int] = []
+    if failed.size:
+        everybody = comm.Get_group()
+        ranks = sorted(map(int, failed.Translate_ranks(None, everybody)))
+        everybody.Free()
+    failed.Free()
+    return ranks
+
+
+# Calls of MPI from Python that cannot end because a rank has died: who it was.
+
+_LIMIT_S = 3.0
+
+
+def _make_progress() -> None:
+    alone(MPI.COMM_SELF.Iprobe)
+
+
+def told(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
+    """MPI's error about dead ranks of the communicator as the library's. Another rank may have been
+    told before this one, and what that one has revoked is heard of first: so MPI is given some time
+    to know who has died."""
+    end = time.monotonic() + _LIMIT_S
+
+    def known() -> bool:
+        return bool(failed_ranks(comm)) or time.monotonic() > end
+
+    waiting.until(known, _make_progress)
+    return RankFailedError(failed_ranks(comm), str(error))
+
+
+class told_by:
+    """Within this MPI's errors about dead ranks of the communicator are RankFailedError."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None and is_rank_failure(error):
+            raise told(error, self._comm) from error
+
+
+# What those make who are left when ranks have died, where MPI goes on.
+
+
+def goes_on() -> bool:
+    """Does this job go on when a rank dies?"""
+    return bool(lib.pcoll_tells_of_failures())
+
+
+def living(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """A communicator of those who live, in their order. Collective over them, where the job goes
+    on."""
+    found = MPI.Intracomm()
+    all_say(comm, True)  # waits with naps, unlike what follows
+    check(lib.pcoll_shrink(address(comm), ffi.cast("void *", MPI._addressof(found))))
+    found.Set_errhandler(MPI.ERRORS_RETURN)
+    return found
+
+
+def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """A communicator of the same ranks. Collective; RankFailedError, on all, if one has died: MPI's
+    own duplicating may never come back then."""
+    if not goes_on():
+        return comm.Dup()
+    found = living(comm)
+    if found.size < comm.size:
+        found.Free()
+        raise RankFailedError(failed_ranks(comm), "it was to be in a communicator")
+    return found
+
+
+def all_say(comm: MPI.Intracomm, yes: bool) -> bool:
+    """Do all say yes, who live? The same on all of them. Collective, where the job goes on."""
+    said = lib.PCOLL_OK if yes else lib.PCOLL_EFAILED
+    return not lib.pcoll_all_have(address(comm), said)
+
+
+def all_have(comm: MPI.Intracomm, error: BaseException | None) -> None:
+    """Where the job goes on: RankFailedError, on all ranks that live, if one of them has got this
+    one. Collective."""
+    if goes_on() and not all_say(comm, error is None) and error is None:
+        raise RankFailedError(failed_ranks(comm), "another rank has been told of a death")
+
+
+def among_the_living(comm: MPI.Intracomm, make: Callable[[MPI.Intracomm], T]) -> T:
+    """What is made on a duplicate of the communicator without those who have died; anew if one does
+    meanwhile. Collective over those who live."""
+    if not goes_on():
+        return make(comm.Dup())
+    while True:
+        own = living(comm)
+        made: T | None = None
+        try:
+            with told_by(own):
+                made = make(own)
+        except RankFailedError:
+            own.Revoke()  # who waits for this rank is told
+        except Exception:
+            lib.pcoll_all_have(address(own), lib.PCOLL_EINVAL)
+            own.Free()
+            raise
+        have = lib.PCOLL_EFAILED if made is None else lib.PCOLL_OK
+        code = lib.pcoll_all_have(address(own), have)
+        if code != lib.PCOLL_EFAILED:
+            check(code)
+            assert made is not None
+            return made
+
+
+# Messages between ranks of which some may die, by a program that goes on without the dead.
+#
+# Where ranks may die, every MPI call that sends, receives, probes or tests needs two precautions.
+#
+# - It must not overlap an agreement of the library's core (see `alone`).
+# - It fails for two reasons: its own peer has died, or some rank has died whose death this process
+#   has not acknowledged on this communicator. The second reason concerns receives and probes from
+#   any source only. After `Ack_failed` such a call works again, until the next death.
+
+
+class Peers:
+    """The ranks of `comm`, a communicator of the caller's own.
+
+    Attributes
+    ----------
+    dead : set of int
+        Ranks of `comm` whose death this process has acknowledged.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.dead: set[int] = set()
+        self._comm, self._goes_on = comm, goes_on()
+
+    def call(self, call: Callable[[], T], otherwise: T) -> T:
+        """Return what `call`, a short MPI call on the communicator, returns. If it fails because
+        ranks have died, acknowledge their deaths and return `otherwise`."""
+        if not self._goes_on:
+            return call()
+        try:
+            return alone(call)
+        except MPI.Exception as error:
+            if not is_rank_failure(error):
+                raise
+            alone(self._comm.Ack_failed)
+            self.dead.update(alone(lambda: failed_ranks(self._comm)))
+            return otherwise

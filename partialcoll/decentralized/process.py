@@ -1,0 +1,895 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the algorithms share: a rank's model and its steps, exact averages over all ranks, and how
+ranks that make different numbers of steps join at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from types import MappingProxyType, TracebackType
+from typing import Any, Callable, Protocol, TypeVar, Union
+
+import numpy as np
+
+from .._core import checks
+from .._core.buffers import Array
+from .._core.mpi import MPI
+from .._core.settings import logger
+from ..collectives.gossip import GossipBuffer as Exchange
+from ..collectives.group import GroupAllreduce as GroupReduction
+from ..collectives.handle import AllreduceHandle as Reduction
+from ..errors import StateError
+
+# What the processes talk to, by shape: anything with the methods of these classes will do, as the
+# simulator's have them. The processes know nothing else of communication, and no MPI.
+
+__all__ = [
+    "Array",
+    "Counts",
+    "Exchange",
+    "GroupReduction",
+    "LearningRate",
+    "PeerSource",
+    "Process",
+    "Reduction",
+    "Steps",
+    "Waitable",
+    "check_model",
+    "drive",
+    "finish",
+]
+
+T = TypeVar("T")
+
+
+class PeerSource(Protocol):
+    """Who is to be averaged with next."""
+
+    def next_peer(self) -> int | None:
+        """A rank, or None: nobody this time."""
+
+
+class Waitable(Protocol):
+    """Something begun that can be waited for."""
+
+    def Wait(self, timeout: float | None = None) -> Any:
+        """Wait for its end. TimeoutError after `timeout` seconds; None: never."""
+
+
+# A piece of an algorithm that yields whatever it has to wait for. Under MPI it is waited for
+# there and then (`drive`); the simulator goes on with another rank meanwhile.
+Steps = Generator[Waitable, None, T]
+
+
+def finish(reduction: Any) -> Steps[None]:
+    """Wait for what an exception has left under way: the other ranks have gone on from there."""
+    if getattr(reduction, "_started", False):
+        yield reduction
+
+
+def drive(steps: Steps[T]) -> T:
+    """Carry it out, waiting where it has to; its result."""
+    try:
+        while True:
+            next(steps).Wait()
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        steps.close()
+
+
+# Sums and averages over all ranks for what is done now and then: exact averages of models,
+# consensus distances.
+#
+# In float64 whatever the model's dtype, rounded once, the same bits on all ranks; piece by piece,
+# so that a large model needs no shared memory of many times its size.
+
+_PIECE = 1 << 16  # elements
+_OURS = 2  # of them: the weight, and whether vectors are wide
+
+
+class GlobalSum:
+    """The sum of vectors over all ranks, and their average.
+
+    Parameters
+    ----------
+    reduction : Reduction
+        A full allreduce (SUM) of one float64 vector of three elements or more: a piece.
+
+    What ends in -ing is a generator that yields whatever it has to wait for (`drive`).
+    """
+
+    def __init__(self, reduction: Reduction) -> None:
+        self._reduction: Any = reduction
+        self._waiting = False
+
+    @classmethod
+    def over(cls, comm: MPI.Intracomm, on_failure: str = "raise") -> GlobalSum:
+        """Over the ranks of `comm`, which is dup'ed; `on_failure` as of `Allreduce_init`.
+        Collective."""
+        from ..collectives.allreduce import Allreduce_init  # loads MPI
+
+        like = np.empty(_PIECE)
+        options: Any = {"quorum": "full", "history": 1, "on_failure": on_failure}
+        return cls(Allreduce_init(comm, None, None, like=like, **options))
+
+    @property
+    def failed(self) -> tuple[int, ...]:
+        """The ranks that have died, as far as this rank knows. Local."""
+        return tuple(np.flatnonzero(self._reduction.failed).tolist())
+
+    def _reducing(self, parts: list[Array], *ours: float) -> Steps[tuple[Array, Array]]:
+        """The sums over the ranks of the parts in a row, and of what is ours."""
+        yield from finish(self._reduction)
+        buffer, end = self._reduction.send_buffer, sum(part.size for part in parts)
+        np.concatenate(parts, out=buffer[:end], casting="unsafe")
+        buffer[end:] = 0
+        buffer[buffer.size - len(ours) :] = ours
+        self._waiting = True
+        try:
+            self._reduction.Start()
+            yield self._reduction
+        finally:
+            self._waiting = False
+        found = self._reduction.result
+        return found[:end], found[found.size - len(ours) :]
+
+    def pieces(self, vectors: Iterable[Any]) -> Iterator[list[Any]]:
+        """Parts of flat `vectors` (arrays or tensors) in their order, as many together as are
+        reduced at once."""
+        return _pieces(vectors, self._reduction.send_buffer.size - _OURS)
+
+    def summing(self, vector: Array) -> Steps[Array]:
+        """The float64 sum of the ranks' vectors. Collective: every rank gives a flat `vector` of
+        one size."""
+        result = np.array(vector, np.float64)
+        for parts in self.pieces([result]):
+            (part,) = parts
+            part[...], _ = yield from self._reducing(parts)
+        return result
+
+    def averaging(
+        self, vectors: Iterable[Array], weight: float = 1.0, *, wide: bool | None = None
+    ) -> Steps[None]:
+        """Each of these flat `vectors`, of float dtypes, becomes the average of the ranks', in
+        place: their sum over that of the weights (`weight` is this rank's). Collective: the same
+        sizes in the same order on all ranks.
+
+        With weights of 1 what is equal on all ranks stays as it is, bit for bit. The sum of up to
+        2^29 equal float32 is exact in float64; where a rank's are `wide` (None: float64 is), what
+        they differ by from the mean is averaged too.
+        """
+        for parts in self.pieces(vectors):
+            own = any(part.itemsize > 4 for part in parts) if wide is None else wide
+            total, (weights, any_wide) = yield from self._reducing(parts, weight, own)
+            mean = total / weights
+            if any_wide:
+                with np.errstate(invalid="ignore"):  # an infinity's distance from itself
+                    apart = [part - weight * whole for part, whole in _beside(parts, mean)]
+                total, _ = yield from self._reducing(apart)
+                mean += np.where(np.isfinite(mean), total / weights, 0)
+            for part, found in _beside(parts, mean):
+                part[...] = found
+
+    def measuring(self, vector: Array) -> Steps[float]:
+        """The square root of ``mean_i |x_i - mean|^2`` over the ranks' vectors, 0 of equal ones.
+        Collective: every rank gives a flat `vector` of one size."""
+        mean = np.array(vector, np.float64)
+        yield from self.averaging([mean], wide=vector.itemsize > 4)
+        apart = vector - mean
+        square = np.array([apart @ apart])
+        yield from self.averaging([square], wide=False)
+        return math.sqrt(square[0])
+
+    def meeting(self) -> Steps[None]:
+        """Wait until all ranks are here. Collective."""
+        yield from self.summing(np.zeros(1))
+
+    @property
+    def waiting(self) -> bool:
+        """Is this rank in a sum, where it waits for the others and makes no steps? Any thread may
+        ask; the answer may be old."""
+        return self._waiting
+
+    # These take arrays on a device as well: each is copied to the host.
+
+    def sum(self, vector: Any) -> Array:
+        """`summing` of a `vector`, waited for here. Collective."""
+        with _on_host([vector]) as (host,):
+            return drive(self.summing(host))
+
+    def average(self, vectors: Iterable[Any], *, wide: bool | None = None) -> None:
+        """`averaging` of `vectors`, waited for here. Collective."""
+        with _on_host(list(vectors), written=True) as host:
+            drive(self.averaging(host, wide=wide))
+
+    def distance(self, vector: Any) -> float:
+        """`measuring` of a `vector`, waited for here. Collective."""
+        with _on_host([vector]) as (host,):
+            return drive(self.measuring(host))
+
+    def meet(self) -> None:
+        """`meeting`, waited for here. Collective."""
+        drive(self.meeting())
+
+    def meanwhile(self, look: Callable[[], Any] | None) -> None:
+        """Have `look` called, without arguments, now and then by whoever waits for the other ranks;
+        None: no more."""
+        self._reduction._while_waiting = look
+
+    def Free(self) -> None:
+        """Free the allreduce below. Collective; idempotent."""
+        self._reduction.Free()
+
+
+def _on_host(vectors: list[Any], written: bool = False) -> AbstractContextManager[list[Array]]:
+    if all(isinstance(vector, np.ndarray) for vector in vectors):
+        return nullcontext(vectors)
+    from .._core.mirror import on_host  # loads MPI
+
+    return on_host(vectors, written)
+
+
+def _beside(parts: list[Array], row: Array) -> Iterator[tuple[Array, Array]]:
+    """Each part and what of the row has its place."""
+    begin = 0
+    for part in parts:
+        yield part, row[begin : begin + part.size]
+        begin += part.size
+
+
+def _pieces(vectors: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    parts: list[Any] = []
+    room = size
+    for vector in vectors:
+        while len(vector):
+            parts.append(vector[:room])
+            vector = vector[room:]
+            room -= len(parts[-1])
+            if not room:
+                yield parts
+                parts, room = [], size
+    if parts:
+        yield parts
+
+
+# One rank's model: gradient steps, and the communication between them.
+
+LearningRate = Union[float, Callable[[int], float]]
+
+
+@dataclass
+class Counts:
+    """What a process has done so far, on this rank.
+
+    ``steps`` gradient steps; ``communications`` that this rank began and that went through
+    (averagings, messages, rounds); ``received`` deltas or messages of others; ``skipped``
+    communications (the peer had too much uncollected, or was not there yet); ``non_finite``
+    updates that were left out; ``resyncs`` states of peers that it took since it had missed too
+    many rounds; ``exposed_s`` seconds that the training thread spent on anything
+    but its own update.
+
+    Of those with a ``rate``: ``asked`` communications that the steps so far have called for on
+    this rank, which begins half of the averagings that `rate` counts; ``achieved``, how many of
+    these were made; ``backlog``, how many are still to come; ``given_up``, how many were dropped,
+    since the backlog was full or the models were averaged exactly.
+    """
+
+    steps: int = 0
+    communications: int = 0
+    received: int = 0
+    skipped: int = 0
+    non_finite: int = 0
+    resyncs: int = 0
+    exposed_s: float = 0.0
+    asked: int = 0
+    achieved: int = 0
+    backlog: int = 0
+    given_up: int = 0
+
+
+def is_finite(vector: Array) -> bool:
+    """One pass of products; a second one only where their sum alone overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = np.dot(vector, vector)
+    return math.isfinite(product) or bool(np.isfinite(vector).all())
+
+
+def check_model(argument: str, given: Any) -> Array:
+    """A flat vector of float32 or float64."""
+    x: Array = checks.instance(argument, given, np.ndarray, "a numpy array")
+    if x.dtype not in (np.float32, np.float64):
+        raise TypeError(f"{argument}: expected float32 or float64, got {x.dtype}")
+    if x.ndim != 1 or x.size == 0:
+        raise ValueError(
+            f"{argument}: expected one dimension and some elements, got shape {x.shape}"
+        )
+    return x
+
+
+class LocalModel:
+    """What steps and communicates; the parameters are those of `Process`."""
+
+    def __init__(
+        self, x: Array, *, learning_rate: LearningRate = 0.1, total: GlobalSum | None = None
+    ) -> None:
+        self._x = check_model("x", x).copy()
+        if not callable(learning_rate):
+            checks.number("learning_rate", learning_rate, 0)
+        self._learning_rate = learning_rate
+        self._total = total
+        self._counts = Counts()
+        self._scratch: Array | None = None  # for `step`, once it has been called
+        self._freed = False
+
+    @property
+    def model(self) -> Array:
+        """What the next gradient is to be taken at. Nobody changes it until the next step, and
+        you must not either, unless it was lent (`lend`)."""
+        return self._x
+
+    def lend(self) -> Array:
+        """The model, always the same array, for somebody who changes it in place: an optimizer
+        that knows no update vectors. From now on every change of it is an update, and
+        `apply_in_place` is a step. Local; idempotent."""
+        self._check_usable()
+        return self.model
+
+    @property
+    def learning_rate(self) -> float:
+        """For the next step."""
+        if callable(self._learning_rate):
+            return float(self._learning_rate(self._counts.steps))
+        return float(self._learning_rate)
+
+    def step(self, gradient: Array) -> None:
+        """One gradient step, with the `gradient` at `model`, a vector like it: `apply` of
+        -learning_rate·gradient. TypeError or ValueError if it is none."""
+        self._check_update("gradient", gradient)
+        if self._scratch is None:
+            self._scratch = np.empty_like(self._x)
+        self.apply(np.multiply(gradient, -self.learning_rate, out=self._scratch))
+
+    def apply(self, update: Array) -> None:
+        """One step with a finished `update`, a vector like `model`: what any optimizer wants to add
+        to it. TypeError or ValueError if it is none.
+
+        The vector can be used again when it returns. With NaN or infinities in it nothing of it is
+        applied, so no other rank ever has them; the step counts, and ``stats.non_finite`` counts
+        them. Raises StateError if the communication thread has failed.
+        """
+        drive(self.advancing(update))
+
+    def apply_in_place(self) -> None:
+        """One step with whatever was added to `model` since the last one; see `lend`."""
+        drive(self.advancing_in_place())
+
+    def hand_over_changes(self) -> None:
+        """As `apply_in_place`, but not a step: what was added to the lent model counts as an
+        update of this rank. Local."""
+        self._check_usable()
+
+    def complete(self) -> None:
+        """End what `begin` has started, without a step. Collective."""
+        drive(self._completing())
+
+    def _completing(self) -> Steps[None]:
+        yield from ()
+
+    def begin(self) -> None:
+        """The next gradient is about to be computed: what need not wait for it may start. Local;
+        for most processes there is nothing to do."""
+
+    def advancing(self, update: Array) -> Steps[None]:
+        """`apply` as a generator that yields whatever it has to wait for; for those who go on
+        with something else meanwhile, as the simulator does. `update` must stay as it is."""
+        self._check_update("update", update)
+        if self._takes(update):
+            self._x += update
+        yield from self._advancing()
+
+    def advancing_in_place(self) -> Steps[None]:
+        """`apply_in_place` as a generator."""
+        self._check_usable()
+        yield from self._advancing()
+
+    def _advancing(self) -> Steps[None]:
+        """What follows when x has its update."""
+        raise NotImplementedError
+
+    def _takes(self, update: Array) -> bool:
+        """Is it finite? Else it is counted, and said once."""
+        if is_finite(update):
+            return True
+        if not self._counts.non_finite:
+            logger.warning(
+                "an update of this rank is not finite, and is left out; further ones are counted "
+                "(stats.non_finite)"
+            )
+        self._counts.non_finite += 1
+        return False
+
+    def _check_usable(self) -> None:
+        if self._freed:
+            raise StateError("the process has been freed")
+
+    def _check_update(self, argument: str, update: Any) -> None:
+        self._check_usable()
+        checks.instance(argument, update, np.ndarray, "a numpy array")
+        if update.shape != self._x.shape:
+            raise ValueError(
+                f"{argument}: expected shape {self._x.shape} as the model's, got {update.shape}"
+            )
+        if update.dtype != self._x.dtype:
+            raise TypeError(
+                f"{argument}: expected {self._x.dtype} as the model's, got {update.dtype}"
+            )
+
+    @contextlib.contextmanager
+    def _exposed(self) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._counts.exposed_s += time.perf_counter() - begin
+
+    # Communication
+
+    def communicate(self) -> bool:
+        """One communication event, which waits for nobody; False if there was nothing to do.
+
+        The communication thread calls it in a loop; without one (`start`) call it yourself.
+        Always False for processes that communicate within their steps.
+        """
+        return False
+
+    def next_event(self) -> float | None:
+        """Seconds until the next communication event that the steps so far have called for; None
+        if there is none. Others may have something for this rank before that."""
+        return None
+
+    def start(self) -> None:
+        """Start the communication thread, if the process has one. Local; idempotent."""
+
+    def stop(self) -> None:
+        """Stop the communication thread. Local; idempotent."""
+
+    @contextlib.contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        """Within, this rank sends nothing of its own accord."""
+        yield
+
+    def _settle(self) -> None:
+        """Take in everything that has come here, and every update."""
+
+
+# Averages over all ranks' models: exact ones, with everything that is under way.
+
+
+class AveragedModel(LocalModel):
+    """A model that can be averaged with the other ranks'. All of it is collective."""
+
+    def _mass(self) -> tuple[Array, float]:
+        """Vector and weight of this rank; the average is the sum of vectors over that of weights,
+        and no communication changes either."""
+        return self._settled(), 1.0
+
+    def _settled(self) -> Array:
+        """This rank's model after `_settle`."""
+        return self._x
+
+    def _reset(self, model: Array) -> None:
+        """From now on this is the model; nothing from before is to have an effect."""
+        np.copyto(self._x, model)
+
+    def _collective(self) -> GlobalSum:
+        self._check_usable()
+        if self._total is None:
+            raise StateError(
+                "total: expected GlobalSum.over(comm) for what is collective, got None"
+            )
+        return self._total
+
+    def _gathering(self, total: GlobalSum) -> Steps[None]:
+        """Wait for the other ranks, if they may need this one as long as they make steps."""
+        yield from ()
+
+    def _averaging(self, total: GlobalSum) -> Steps[Array]:
+        """At rest. The first meeting: everything that was sent has come."""
+        yield from self._completing()
+        yield from total.meeting()
+        self._settle()
+        vector, weight = self._mass()
+        model = np.array(vector, np.float64)
+        yield from total.averaging([model], weight, wide=self._x.itemsize > 4)
+        return model.astype(self._x.dtype)
+
+    def averaged_model(self) -> Array:
+        """The average of all ranks' models, exactly: with all that is under way. Collective."""
+        total = self._collective()
+        drive(self._gathering(total))
+        with self._at_rest():
+            return drive(self._averaging(total))
+
+    def replacing(self, change: Callable[[Array], Array]) -> Steps[Array]:
+        """Generator: every rank's model becomes `change` of the exact average, a function that is
+        given that vector and returns one like it. Collective."""
+        total = self._collective()
+        yield from self._gathering(total)
+        with self._at_rest():
+            model = change((yield from self._averaging(total)))
+            self._reset(model)
+            yield from total.meeting()  # before that nobody may see another's old model
+        return model
+
+    def average_models(self) -> None:
+        """Every rank's model becomes the exact average. Collective. Once before the training
+        and once after it is what the gossip processes need."""
+        drive(self.replacing(lambda model: model))
+
+    def begin_anew(self, model: Array) -> None:
+        """This rank's model becomes `model`, a vector like it, and nothing from before has an
+        effect. Collective: every rank gives one."""
+        drive(self.replacing(lambda mean: model))
+
+    def consensus_distance(self) -> float:
+        """The square root of ``mean_i |x_i - mean|^2`` over the ranks' models. Collective."""
+        return drive(self.measuring())
+
+    def measuring(self) -> Steps[float]:
+        """Generator of `consensus_distance`."""
+        distance = yield from self._collective().measuring(self.model)
+        return distance
+
+
+# What all processes have in common: a model, gradient steps, averages over all ranks, and a state
+# to go on from.
+
+P = TypeVar("P", bound="Process")
+
+
+class Process(AveragedModel):
+    """One rank of an optimization process on a flat vector. See the subclasses.
+
+    Parameters
+    ----------
+    x : numpy array
+        The first model, float32 or float64, one dimension; copied. The same on all ranks, or
+        made so by `average_models`.
+    learning_rate : float or callable
+        What `step` multiplies gradients by, or a function of the number of steps so far.
+    total : GlobalSum or None
+        For what is collective: `averaged_model`, `average_models`, `consensus_distance`.
+
+    In a with-statement the process is started, and freed at the end.
+    """
+
+    @property
+    def stats(self) -> Counts:
+        """A copy of the counts."""
+        return Counts(**vars(self._counts))
+
+    @property
+    def exchange_stats(self) -> Any:
+        """Counts of the buffer that the process averages over, after its last event; None if it
+        has none. Any thread may ask."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` needs to go on from here, as copies. Local.
+
+        For a checkpoint of all ranks that belongs together, `average_models` before.
+        """
+        with self._at_rest():
+            self._settle()
+            return {
+                "model": self._settled().copy(),
+                "steps": self._counts.steps,
+                **self._more_state(),
+            }
+
+    def state_of_model(self) -> dict[str, Any]:
+        """As `state_dict`, of a process that begins anew with `model`: right after `average_models`
+        a state that belongs together, even if others have gone on since. Local."""
+        return {"model": self.model.copy(), "steps": self._counts.steps, **self._new_state()}
+
+    def _new_state(self) -> dict[str, Any]:
+        """`_more_state` of one that begins with `model`."""
+        return self._more_state()
+
+    def begin_at(self, steps: int) -> None:
+        """Count `steps` from here, as another rank does: boundaries are where its are. Local."""
+        self._counts.steps = checks.count("steps", steps) if steps else 0
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`, which `state_dict` has returned. Local. KeyError, TypeError or
+        ValueError if it does not fit; the process is then as it was."""
+        needed = {"model", "steps", *self._more_state()}
+        if set(state) != needed:
+            raise KeyError(f"state: expected {sorted(needed)}, got {sorted(state)}")
+        self._check_update("state['model']", state["model"])
+        for name, value in self._more_state().items():
+            if isinstance(value, np.ndarray):
+                self._check_update(f"state[{name!r}]", state[name])
+        with self._at_rest():
+            self._settle()
+            self._reset(state["model"])
+            self._counts.steps = int(state["steps"])
+            self._load_more(state)
+
+    def _more_state(self) -> dict[str, Any]:
+        return {}
+
+    def _load_more(self, state: Mapping[str, Any]) -> None:
+        pass
+
+    def Free(self) -> None:
+        """Stop, and free what the process has made itself: not the buffers and handles that it
+        was given. Idempotent."""
+        self.stop()
+        self._freed = True
+
+    def __enter__(self: P) -> P:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.Free()
+        except StateError:
+            if kind is None:  # else the thread's error would hide this one
+                raise
+
+
+# A rank without others: plain descent, what every process is on one rank.
+
+
+class Alone(Process):
+    """Steps by itself, and averages with nobody; the parameters are those of `Process`."""
+
+    def _advancing(self) -> Steps[None]:
+        self._counts.steps += 1
+        yield from ()
+
+
+# A process's model on a device. The process itself works on the host: gradients are copied there,
+# and what has become of the model is copied back.
+
+
+class OnDevice:
+    """Makes the steps of a process with gradients that are on a device.
+
+    Parameters
+    ----------
+    process : Process
+        Made with the model as an array of the host.
+    x : array of cupy, numba or torch on a CUDA device
+        Of the model's shape and dtype; holds it from now on, for what the current stream is given
+        next. TypeError or ValueError if it does not fit.
+
+    Changes of `x` by somebody else are lost with the next step. docs/gpu.md says what is waited
+    for.
+    """
+
+    def __init__(self, process: Process, x: Any) -> None:
+        from .._core.device import as_device_buffer  # these load MPI
+        from .._core.mirror import Twins
+
+        self.process, self.model = process, x
+        self._as_buffer, self._twins = as_device_buffer, Twins()
+        self._fit("x", x, writable=True)
+        self.refresh()
+
+    def _fit(self, argument: str, array: Any, writable: bool = False) -> Any:
+        buffer = self._as_buffer(argument, array, writable)
+        own = self.process.model
+        if buffer.array.shape != own.shape or buffer.array.dtype != own.dtype:
+            raise ValueError(
+                f"{argument}: expected shape {own.shape} and {own.dtype} as the model's, got "
+                f"{buffer.array.shape} and {buffer.array.dtype}"
+            )
+        return buffer
+
+    def refresh(self, stream: Any = None) -> None:
+        """`model` becomes the process's, for what `stream` (of cupy or torch, or the number of a
+        CUstream; None: the current one) is given next: after what was done to that one directly, as
+        by `average_models`. Local."""
+        own = self._twins.take("x", self._fit("x", self.model, writable=True), read=False)
+        own[...] = self.process.model
+        self._twins.land(stream, x=self.model)
+
+    def step(self, gradient: Any, stream: Any = None) -> None:
+        """As the process's, with the `gradient` at `model`, an array like it, when the `stream`
+        (see `refresh`) has come so far."""
+        self.process.step(self._pulled("gradient", gradient, stream))
+        self.refresh(stream)
+
+    def apply(self, update: Any, stream: Any = None) -> None:
+        """As the process's, of an `update` on the device, with the `stream` as of `step`."""
+        self.process.apply(self._pulled("update", update, stream))
+        self.refresh(stream)
+
+    def _pulled(self, argument: str, array: Any, stream: Any) -> Any:
+        return self._twins.take(argument, self._fit(argument, array), stream=stream)
+
+    def free(self) -> None:
+        """Wait for the copies, and give back the memory for them; the process goes on. Local."""
+        self._twins.free()
+
+
+# Neighbor exchange over a schedule: what synchronous neighbor averaging runs on.
+
+
+class NeighborExchange:
+    """Sends one vector to all neighbors and receives theirs, again and again. Collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Dup'ed, so nothing on it meets these messages.
+    like : numpy array
+        Shape and dtype of the vectors, the same on all ranks.
+    neighbors : ranks
+        Whom to send to and receive from; who is a neighbor of whom must agree.
+
+    Raises MismatchError on every rank if neighbors or sizes do not agree. It runs on a
+    `partialcoll.Schedule`: in the background, without burning a core. Memory: one vector, and
+    one for each neighbor.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, like: Array, neighbors: Iterable[int]) -> None:
+        from ..collectives.schedule import Schedule  # loads MPI
+
+        self._send = np.zeros_like(like)
+        self._received = {int(j): np.zeros_like(like) for j in sorted(set(neighbors))}
+        if comm.rank in self._received:
+            raise ValueError(f"neighbors: expected other ranks, got {comm.rank}, the own one")
+        self._schedule = Schedule(comm)
+        for j, buffer in self._received.items():
+            self._schedule.recv(buffer, j, label=f"of neighbor {j}")
+            self._schedule.send(self._send, j, label=f"to neighbor {j}")
+        self._schedule.commit()
+
+    @property
+    def send_buffer(self) -> Array:
+        """What all neighbors get; to be left alone between `Start` and `Wait`."""
+        return self._send
+
+    @property
+    def received(self) -> Mapping[int, Array]:
+        """What came from each neighbor, after `Wait` and until the next `Start`."""
+        return MappingProxyType(self._received)
+
+    def Start(self) -> None:
+        """Send, and begin to receive. Local."""
+        self._schedule.Start()
+
+    def Wait(self, timeout: float | None = None) -> Any:
+        """Wait until everything has come and gone. TimeoutError after `timeout` seconds; None:
+        never."""
+        self._schedule.Wait(timeout)
+
+    def Free(self) -> None:
+        """Free it. Collective; idempotent."""
+        self._schedule.Free()
+
+    def __enter__(self) -> NeighborExchange:
+        return self
+
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
+        if kind is None:
+            self.Free()
+
+
+# Joining: how a rank without data waits for the others, who may need it in their steps.
+#
+# Where ranks are in lock-step, a rank that has joined goes on with empty steps, which change
+# nothing of its own, until all have joined; all then end at the same step. How they learn of it:
+#
+# - `PeriodicJoin`: all ranks meet every so many steps anyway. They count there who has joined.
+# - `NeighborJoin`: only neighbors meet, in each step, so a count c travels beside the models: it is
+#   0 before this rank has joined, then 1 + the least of its own c and the neighbors'. Let the last
+#   rank join at step T. On every rank c is at most D, the diameter of the graph, up to step T + D,
+#   since a 0 spreads by one hop a step; from then on it is k after step T + k. So all ranks find
+#   that c exceeds any number from D on after the same step.
+#
+# Nobody waits for a rank without lock-step: in `average_models` its communication thread answers.
+
+
+class JoinHook:
+    """Of ranks that need nobody in their steps."""
+
+    def begin(self) -> None:
+        """The gradient of a step is about to be computed. Local; idempotent until `after`."""
+
+    def before(self, step: int) -> None:
+        """Step number `step` of this rank, from 1, is about to be made."""
+
+    def after(self) -> None:
+        """It has been made."""
+
+    def join(self, process: Process) -> None:
+        """Empty steps of the `process`, if they are needed, until all ranks have joined. If not,
+        the exact average that follows waits for them."""
+
+    def complete(self) -> None:
+        """End what `begin` has started, without a step. Collective."""
+
+
+class PeriodicJoin(JoinHook):
+    """Of `ranks` that all meet, in a sum of `total`, in each step whose number is a multiple of
+    `every`."""
+
+    def __init__(self, total: GlobalSum, every: int, ranks: int) -> None:
+        self._total, self._every, self._ranks = total, every, ranks
+
+    def before(self, step: int) -> None:
+        """Count those who have joined, at a boundary."""
+        if step % self._every == 0:
+            self._joined(0)
+
+    def _joined(self, own: int) -> int:
+        return int(self._total.sum(np.array([float(own)]))[0])
+
+    def join(self, process: Process) -> None:
+        """To the first boundary with all. It counts as made, but nothing happens there: with
+        momentum, an outer step would move a model that has been averaged already."""
+        while True:
+            step = process.stats.steps + 1
+            if step % self._every == 0 and self._joined(1) == self._ranks:
+                process.begin_at(step)
+                return
+            _empty_step(process)
+
+
+class NeighborJoin(JoinHook):
+    """Of `ranks` that meet their neighbors in each step; `flags` exchanges one number."""
+
+    def __init__(self, flags: NeighborExchange, ranks: int) -> None:
+        self._flags, self._ranks = flags, ranks
+        self._joined, self._known = False, 0
+        self._begun = False
+
+    def begin(self) -> None:
+        """Tell the neighbors what is known here: early, so that nobody waits for it."""
+        if not self._begun:
+            self._flags.send_buffer[0] = self._known
+            self._flags.Start()
+            self._begun = True
+
+    def after(self) -> None:
+        """Hear what they knew."""
+        self._flags.Wait()
+        self._begun = False
+        heard = [int(flag[0]) for flag in self._flags.received.values()]
+        self._known = 1 + min([self._known, *heard]) if self._joined else 0
+
+    def join(self, process: Process) -> None:
+        """Until all ranks are known to have joined; no two are further apart than `ranks`."""
+        self._joined = True
+        while self._known <= self._ranks:
+            self.begin()
+            _empty_step(process)
+            self.after()
+        self._joined, self._known = False, 0
+
+    def complete(self) -> None:
+        """Who has not told begins, so that all have."""
+        self.begin()
+        self.after()
+
+
+def _empty_step(process: Process) -> None:
+    """One that changes nothing of this rank's own."""
+    process.begin()
+    process.apply_in_place()
