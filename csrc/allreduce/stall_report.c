@@ -172,11 +172,13 @@ static void stall_report_write_missing(struct text *t, struct endpoint *endpoint
 static void stall_report_write_unfreed(struct text *t, struct endpoint *endpoint,
                                        const struct stall_query *q)
 {
-    text_add(t, "a handle is freed on this rank, and not on rank");
+    text_add(t, "a handle is freed on this rank");
     for (uint32_t rank = 0; rank < q->answers.size; rank++)
         if (!(q->answers.by_rank[rank].flags & IS_CLOSING) &&
             transport_lives(endpoint->communicator->transport, rank))
-            text_add(t, "%s %u", t->items++ ? "," : "", rank);
+            text_add(t, t->items++ ? ", %u" : ", and not on rank %u", rank);
+    if (!t->items)
+        text_add(t, ", and on all ranks that are known to have it");
 }
 
 static int stall_report_ask(struct endpoint *endpoint, int64_t patience_us, char *out,

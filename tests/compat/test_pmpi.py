@@ -327,6 +327,7 @@ def test_only_with_the_key(build, run):
     """The environment's quorum alone makes nothing partial."""
     done = run(build("partial"), "none", settings={"PARTIALCOLL_QUORUM": "solo"})
     assert report(done)[0] == 3 * 2 * 42 and done.stdout == "full\n"
+    assert "set PARTIALCOLL_ALL=1" in done.stderr
 
 
 def test_all(build, run):
@@ -339,6 +340,7 @@ def test_the_key_wins(build, run):
     settings = {"PARTIALCOLL_QUORUM": "solo", "PARTIALCOLL_ALL": "1"}
     done = run(build("partial"), "dup", "full", settings=settings)
     assert report(done)[0] == 3 * 2 * 42 and done.stdout == "full\n"
+    assert "set PARTIALCOLL_ALL=1" in done.stderr
 
 
 def test_how_far_a_rank_may_lag(build, run):
@@ -384,6 +386,7 @@ def test_key_on_one_rank_only(build, run):
     """The ranks find out, say so, and wait for each other."""
     done = run(build("partial"), "differ", settings={"PARTIALCOLL_QUORUM": "solo"})
     assert report(done)[0] == 3 * 2 * 42 and done.stdout == "full\n"
+    assert "set PARTIALCOLL_ALL=1" in done.stderr
     assert done.stderr.count("the ranks of a communicator disagree") == 1
 
 

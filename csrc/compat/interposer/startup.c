@@ -125,6 +125,10 @@ static void report_print(void)
     if (sum[TAKEN] + passed == 0)
         report_warn("  no call came here: see \"Calls that do not come here\" in "
                     "docs/interposer.md");
+    else if (quorum_is_partial(&settings()->choice.quorum) && !settings()->all &&
+             !sum[PASSED_FIRST])
+        report_warn("  PARTIALCOLL_QUORUM is set, but no communicator asks for partial "
+                    "sums: set PARTIALCOLL_ALL=1 or the info key partialcoll_quorum");
 }
 
 static _Thread_local bool inside;
