@@ -317,6 +317,20 @@ int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)
     return handle_leave(h, rc);
 }
 
+/* This call is also allowed after a failure. */
+int pcoll_handle_pending(pcoll_handle *h, void *const *buffers)
+{
+    int rc = fail_if_null(buffers)
+                 ?: fail_if_null_as("handle", h)
+                 ?: user_object_enter(&h->base);
+    if (rc != PCOLL_OK)
+        return rc;
+    handle_lock(h);
+    staging_hold(h->endpoint->staging);
+    struct domain *d = h->endpoint->domain;
+    return handle_leave(h, d->ops->pending(d, buffers));
+}
+
 /* Change the state of this rank: join or leave. */
 static int handle_change(pcoll_handle *h, int (*step)(struct member *))
 {

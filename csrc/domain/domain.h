@@ -28,6 +28,7 @@ struct round_shape {
 };
 
 struct domain;
+struct node_pending;
 
 /* Tests put their own table in front of that of node.c, to watch it. */
 struct domain_ops {
@@ -38,6 +39,10 @@ struct domain_ops {
     int (*deposit)(struct domain *d, const void *const *buffers,
                    enum deposit_outcome *outcome);
     void *(*send_slot)(struct domain *d);
+    /* As pcoll_handle_pending. */
+    int (*pending)(struct domain *d, void *const *buffers);
+    /* For `inherit`: move what `pending` needs of rounds before `round` to a new domain. */
+    void (*hand_over)(struct domain *d, uint64_t round, struct node_pending *to);
     bool (*ready)(struct domain *d);
     /* Copy out the next result up to round `last`, as if at most `horizon` rounds were
      * complete (in a replay; otherwise UINT64_MAX). PCOLL_EEMPTY. Sets *moved if the endpoint

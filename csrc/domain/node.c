@@ -158,6 +158,130 @@ static char *node_own_payload(const struct node *n, int slot)
     return message_payload(n->base.shape, node_slot(n, n->who, slot));
 }
 
+/* What is pending: see node.h. */
+
+static void node_keep(struct node *n, uint64_t round, const char *payload)
+{
+    size_t bytes = n->base.shape->payload.bytes;
+    struct node_kept *k = malloc(sizeof *k);
+    char *copy = memory_allocate_pages(bytes ? bytes : 1);
+    if (!k || !copy) {
+        free(k);
+        free(copy);
+        n->pending.failed = true;
+        return;
+    }
+    memcpy(copy, payload, bytes);
+    *k = (struct node_kept){.next = n->pending.kept, .round = round, .payload = copy};
+    n->pending.kept = k;
+}
+
+/* Drop what was deposited for rounds before `round`. */
+static void node_drop_kept(struct node *n, uint64_t round)
+{
+    for (struct node_kept **at = &n->pending.kept; *at;) {
+        struct node_kept *k = *at;
+        if (k->round >= round) {
+            at = &k->next;
+            continue;
+        }
+        *at = k->next;
+        free(k->payload);
+        free(k);
+    }
+}
+
+/* The application is about to write this slot: keep the deposit in it, if no round that it has
+ * read contains the deposit. */
+static void node_reuse_slot(struct node *n, int slot)
+{
+    uint64_t *taken = &n->pending.taken_in[slot];
+    if (n->member.contribution.held >> slot & 1) {
+        node_drop_kept(n, n->member.delivered);
+        node_keep(n, *taken - 1, node_own_payload(n, slot));
+        n->member.contribution.held &= ~(1u << slot);
+    }
+    *taken = 0;
+}
+
+/* A deposit was published in this slot. */
+static void node_note_deposit(struct node *n, int slot)
+{
+    n->pending.last = slot;
+    n->pending.taken_in[slot] = 0;
+    if (n->member.contribution.user != NO_SLOT)
+        node_reuse_slot(n, n->member.contribution.user);
+}
+
+/* Add a deposit to the sum in `block`, which is empty until *any. */
+static int node_add_pending(const struct node *n, char *block, bool *any,
+                            const char *payload)
+{
+    const struct payload *p = &n->base.shape->payload;
+    if (*any)
+        return payload_reduce(p, block, block, payload);
+    memcpy(block, payload, p->bytes);
+    *any = true;
+    return PCOLL_OK;
+}
+
+/* Deposits are added in the order in which they were made. */
+static int node_sum_pending(const struct node *n, char *block, bool *any)
+{
+    const struct member *m = &n->member;
+    uint64_t done = m->delivered;
+    int rc = PCOLL_OK;
+    for (;;) { /* the next round that took one */
+        uint64_t round = UINT64_MAX;
+        const char *payload = NULL;
+        for (const struct node_kept *k = n->pending.kept; k; k = k->next)
+            if (k->round >= done && k->round < round)
+                round = k->round, payload = k->payload;
+        for (int i = 0; i < n->slots_each; i++)
+            if (n->pending.taken_in[i] > done && n->pending.taken_in[i] - 1 < round)
+                round = n->pending.taken_in[i] - 1, payload = node_own_payload(n, i);
+        if (!payload || rc != PCOLL_OK)
+            break;
+        rc = node_add_pending(n, block, any, payload);
+        done = round + 1;
+    }
+    if (rc == PCOLL_OK && m->contribution.pending != NO_SLOT)
+        rc = node_add_pending(n, block, any,
+                              node_own_payload(n, m->contribution.pending));
+    return rc;
+}
+
+static int node_pending(struct domain *d, void *const *buffers)
+{
+    struct node *n = node_of(d);
+    const struct payload *p = &d->shape->payload;
+    n->pending.wanted = true;
+    node_look(n);
+    char *block =
+        n->pending.failed ? NULL : memory_allocate_pages(p->bytes ? p->bytes : 1);
+    if (!block)
+        return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a deposit", p->bytes);
+    bool any = false;
+    int rc = node_sum_pending(n, block, &any);
+    if (rc == PCOLL_OK && any)
+        payload_unpack(p, buffers, block);
+    free(block);
+    return rc == PCOLL_OK && !any ? PCOLL_EEMPTY : rc;
+}
+
+static void node_hand_over(struct domain *d, uint64_t round, struct node_pending *to)
+{
+    struct node *n = node_of(d);
+    node_look(n);
+    for (int i = 0; i < n->slots_each; i++)
+        if (n->member.contribution.held >> i & 1 && n->pending.taken_in[i] <= round)
+            node_keep(n, n->pending.taken_in[i] - 1, node_own_payload(n, i));
+    to->wanted = n->pending.wanted;
+    to->failed = n->pending.failed;
+    to->kept = n->pending.kept;
+    n->pending.kept = NULL;
+}
+
 static int node_write_deposit(struct node *n, struct deposit_plan plan,
                               const void *const *buffers)
 {
@@ -199,6 +323,8 @@ static bool node_publish(struct node *n, struct deposit_plan plan,
             MOMENT("deposit published");
             n->member = after;
             n->owes = *outcome != DEPOSIT_DROPPED;
+            if (n->owes)
+                node_note_deposit(n, plan.target);
             return true;
         }
     }
@@ -215,6 +341,7 @@ static int node_deposit(struct domain *d, const void *const *buffers,
     do {
         node_look(n);
         plan = contribution_plan(&n->member.contribution);
+        node_reuse_slot(n, plan.target);
         rc = node_write_deposit(n, plan, buffers);
         if (rc != PCOLL_OK) {
             n->member.started = false;
@@ -342,6 +469,7 @@ static void node_destroy(struct domain *d)
         free(n->view[side].live);
         free(n->view[side].absences);
     }
+    node_drop_kept(n, UINT64_MAX);
     if (n->private_memory)
         memory_dispose(n->private_memory, n->bytes, node_release_memory);
     free(n->set);
@@ -363,6 +491,8 @@ static struct round_header *node_own_slot(struct domain *d, int i)
 static const struct domain_ops node_ops = {
     .deposit = node_deposit,
     .send_slot = node_send_slot,
+    .pending = node_pending,
+    .hand_over = node_hand_over,
     .ready = node_ready,
     .deliver = node_deliver,
     .snapshot = node_snapshot,

@@ -201,6 +201,28 @@ struct node_view {
     uint64_t admitted;  /* rounds below this one are admitted */
 };
 
+/*
+ * What the application has deposited and not read yet (node_pending). A deposit stays in its
+ * slot until the slot is written again: other slots are written first. When there is no other
+ * one, which takes a rank that is two rounds or more behind, the deposit is copied. All of
+ * this belongs to the application's thread, and no other thread changes a slot's payload. So
+ * the sum is the same whether a round takes the pending deposit meanwhile or not.
+ */
+struct node_kept {
+    struct node_kept *next;
+    uint64_t round; /* that took the deposit */
+    char *payload;
+};
+
+struct node_pending {
+    bool wanted; /* node_pending was called */
+    bool failed; /* a deposit could not be kept */
+    int last;    /* slot of the last deposit */
+    uint64_t
+        taken_in[MAX_SLOTS]; /* round that took the slot's deposit, plus 1; 0: none */
+    struct node_kept *kept;
+};
+
 struct node {
     struct domain base;
     struct node_hooks hooks;
@@ -220,6 +242,7 @@ struct node {
     uint64_t *set;        /* ranks of the members */
     struct member member; /* of this rank; only its owner uses it */
     struct node_view view[NODE_SIDES];
+    struct node_pending pending;
     bool owes;              /* the last deposit is not known to be in a round */
     struct placement alone; /* of domain_single_create */
     uint32_t rank;

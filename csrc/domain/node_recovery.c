@@ -79,11 +79,13 @@ int node_inherit(struct domain *d, struct domain *old, uint64_t round,
         old->ops->snapshot(old, &m);
         struct recovered_deposit r = member_recover(&m, round, last);
         rc = node_move_deposit(n, old, &r);
+        old->ops->hand_over(old, round, &n->pending);
     } else {
         member_enter(&m, round, last);
     }
     n->member = m;
     n->owes = m.contribution.pending != NO_SLOT && m.taken_in == NO_ROUND;
+    n->pending.last = n->owes ? m.contribution.pending : 0;
     STEP(atomic_store(&line->delivered, m.delivered));
     node_set_calling(n, m.started);
     STEP(atomic_store(&line->retired, m.retired));

@@ -21,6 +21,7 @@ static void node_note_departure(struct node *n, uint64_t word)
                           ? descriptor_rounds(word)
                           : STEP(atomic_load(&node_own_line(n)->taken_in));
     m->taken_in = (int64_t)rounds - 1;
+    n->pending.taken_in[n->pending.last] = rounds;
     m->stats.included++;
     n->owes = false;
 }
@@ -34,6 +35,10 @@ uint64_t node_look(struct node *n)
     node_note_departure(n, word);
     if (n->member.complete >= n->member.frozen) /* the round that read it is over */
         n->member.contribution.frozen = NO_SLOT;
+    n->member.contribution.held = 0;
+    for (int i = 0; n->pending.wanted && i < n->slots_each; i++)
+        if (n->pending.taken_in[i] > n->member.delivered)
+            n->member.contribution.held |= 1u << i;
     return word;
 }
 

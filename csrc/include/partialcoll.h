@@ -523,6 +523,12 @@ int pcoll_mirror_free(pcoll_mirror **mirror);
  * what is written there after it belongs to the next one. Local. */
 int pcoll_handle_send_slot(pcoll_handle *handle, int32_t buffer, void **address);
 
+/* For a checkpoint: copy to buffers[i] the sum of this rank's deposits that no round which
+ * it has read contains, in the form in which they were given. PCOLL_EEMPTY: there are none.
+ * Call it once before the first start: from then on the handle keeps what it needs for the
+ * sum. Between calls it takes part in no round, and it also works after a failure. Local. */
+int pcoll_handle_pending(pcoll_handle *handle, void *const *buffers);
+
 /* The memory of a handle around this address, which it gave out (send slot or result),
  * stays when the handle is freed or MPI finalized, until it is released as often as it
  * was held. PCOLL_ENOMEM. Local; by any thread. */

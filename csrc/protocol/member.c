@@ -37,10 +37,13 @@ static bool contribution_is_distinct(const struct contribution *c)
 
 static int contribution_free_slot(const struct contribution *c)
 {
-    for (int i = 0; i < c->slots; i++)
+    int found = NO_SLOT;
+    for (int i = c->slots; i-- > 0;) {
+        bool held = found != NO_SLOT && c->held >> i & 1;
         if (i != c->pending && i != c->frozen && i != c->user)
-            return i;
-    return NO_SLOT;
+            found = held ? found : i;
+    }
+    return found;
 }
 
 /* If there is nothing to add to it, a slot that the application has filled is the

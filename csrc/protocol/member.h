@@ -32,6 +32,8 @@
  *   frozen   the slot that the round in progress reads, or NO_SLOT. There is at most one,
  *            because a round is activated only after the previous one is complete.
  *   user     with library-owned send buffers: the slot that the application fills
+ *   held     a set of slots: their deposits are in rounds that the application has not read.
+ *            Other slots are written first, so that node_pending finds these deposits.
  *
  * Only the owner of the member writes slots, and only slots that are none of these, so
  * it writes a deposit without a lock. A carry reads `pending` while it writes the sum to
@@ -48,6 +50,7 @@ struct contribution {
     enum pcoll_late late;
     int slots;
     int pending, frozen, user;
+    unsigned held;
 };
 
 /* A plan for writing a deposit. */

@@ -478,6 +478,16 @@ class AllreduceHandle(GrowingHandle):
         self._begin = self._deposit_slot
         return place
 
+    def _pending(self) -> list[Array] | None:
+        """Return the sum of this rank's deposits that are in no round that it has read, one array
+        for each buffer, or None. Call it once before the first `Start`. Works after a failure."""
+        sums = [np.empty(like.shape, like.dtype) for like in self._recv]
+        code = lib.pcoll_handle_pending(self._pointer[0], addresses(sums))
+        if code == lib.PCOLL_EEMPTY:
+            return None
+        check(code)
+        return sums
+
     @property
     def recv_buffer(self) -> Any:
         """The receive buffer (or list of buffers). For bfloat16 an array of `ml_dtypes.bfloat16`

@@ -38,67 +38,36 @@ from .metrics import RoundMetrics
 from .strategies import RoundStrategy
 
 
-class PendingDeposits:
-    """How many are `outstanding`, with copies of them if wanted, and what was pending in the
-    checkpoint that training began with (`carried`, in the layout of what is saved).
+class Carried:
+    """What was pending in the checkpoint that training began with, in the layout of what is saved.
+    It is added to the next deposit, one buffer after the other."""
 
-    One copy for each: a rank that lags has several under way, in rounds of their own, and when one
-    of them has arrived the others have not.
-    """
+    def __init__(self, layout: Layout, saved: Layout) -> None:
+        self._layout, self._saved = layout, saved
+        self.flats: list[torch.Tensor] | None = None
+        self._owed: set[int] = set()  # buffers to which they are still to be added
 
-    def __init__(self, layout: Layout, saved: Layout, copied: bool) -> None:
-        self.outstanding = 0
-        self._layout, self._saved, self._copied = layout, saved, copied
-        self._carried: list[torch.Tensor] | None = None
-        self._owed: set[int] = set()  # buffers to which `_carried` is still to be added
-        self._copies: list[list[torch.Tensor]] = []  # oldest first
-        self._spare: list[list[torch.Tensor]] = []
-
-    def carry(self, carried: list[torch.Tensor] | None) -> None:
-        """What is to be added to the next deposit."""
-        self._carried, self._owed = carried, set(range(len(self._layout.counts)))
+    def carry(self, flats: list[torch.Tensor] | None) -> None:
+        """Add these to the next deposit."""
+        self.flats, self._owed = flats, set(range(len(self._layout.counts)))
 
     @torch.no_grad()
-    def add_carried(self, flats: list[torch.Tensor], buffer: int) -> None:
-        """To one buffer of a deposit, once."""
-        if self._carried is not None and buffer in self._owed:
+    def add(self, flats: list[torch.Tensor], buffer: int) -> None:
+        """Add what is carried to one buffer of a deposit, once."""
+        if self.flats is not None and buffer in self._owed:
             self._owed.discard(buffer)
             for i in range(len(self._layout)):
                 if self._layout.bucket(i) == buffer:
-                    self._layout.part(flats, i).add_(self._saved.part(self._carried, i))
+                    self._layout.part(flats, i).add_(self._saved.part(self.flats, i))
 
     def add_rest(self, flats: list[torch.Tensor]) -> bool:
-        """To the other buffers; was there anything?"""
-        if self._carried is None:
+        """Add what is carried to the other buffers. Return whether anything was carried."""
+        if self.flats is None:
             return False
         for buffer in tuple(self._owed):
-            self.add_carried(flats, buffer)
-        self._carried = None
+            self.add(flats, buffer)
+        self.flats = None
         return True
-
-    def deposit(self, flats: list[torch.Tensor]) -> None:
-        """One more."""
-        if self._copied:
-            arrived = len(self._copies) - self.outstanding
-            self._spare = [*self._copies[:arrived], *self._spare][:2]
-            del self._copies[:arrived]
-            copy = self._spare.pop() if self._spare else self._layout.new()
-            for kept, flat in zip(copy, flats):
-                kept.copy_(flat)
-            self._copies.append(copy)
-        self.outstanding += 1
-
-    def total(self) -> list[torch.Tensor] | None:
-        """All of them added up, in the order in which they are added to each other while they
-        wait; None: there are none."""
-        if not self.outstanding or not self._copied:
-            return self._carried
-        first, *others = self._copies[-self.outstanding :]
-        total = [flat.clone() for flat in first]
-        for copy in others:
-            for flat, kept in zip(total, copy):
-                flat.add_(kept)
-        return total
 
 
 class Replicated:
@@ -119,7 +88,8 @@ class Replicated:
     version, updates              rounds this replica has seen, and those that changed it
     _first                        the version at which the handle's round 0 begins
     _skipped                      rounds of the handle before the one that training began with
-    _own                          own deposits in no delivered round
+    _outstanding                  number of own deposits in no delivered round
+    _carried                      deposits that a checkpoint had, for the next deposit
     _joining, _behind             in `join`, which has lost rounds
     _updating                     within an update; still, if that was interrupted
     _difference                   for which a round was not applied, by any rank
@@ -155,7 +125,10 @@ class Replicated:
         self.divisor = divisor(comm.size)
         self._slot: Slot | None = None  # of the deposit to come, if it has been asked for
         self._slots: dict[Any, Slot] = {}
-        self._own = PendingDeposits(self.layout, self.plain, not strategy.synchronous)
+        self._outstanding = 0
+        self._carried = Carried(self.layout, self.plain)
+        self._freed = False
+        self._last_pending: list[torch.Tensor] | None = None  # when the handle was freed
         options = {"late": "carry", **room_for_joins(strategy.options(), comm.size)}
         fingerprints.remember(options.get("history", 1))
         send = [*self.layout.outline(), fingerprints.outline()]
@@ -171,6 +144,7 @@ class Replicated:
             self.handle = Allreduce_init(comm, None, None, like=send, **options)
         else:
             self.handle = Allreduce_init(comm, send, recv, **options)
+        self.handle._pending()  # from now on the handle keeps what is pending
         if replica is not None and options.get("deliver") == "all" and comm.size > 1:
             self.resync = Resync(comm, lambda: self.version, replica)
             self.handle._while_waiting = self.resync.serve  # others, while this rank waits
@@ -198,7 +172,7 @@ class Replicated:
 
     def add_carried(self, slot: Slot, bucket: int) -> None:
         """What a checkpoint had, before the bucket goes."""
-        self._own.add_carried(slot.flats, bucket)
+        self._carried.add(slot.flats, bucket)
 
     def start(self, slot: Slot, gradient: bool, used: Sequence[bool] = ()) -> None:
         """Deposit what is in the slot: a gradient, or zeros in place of one. used: which parameters
@@ -207,14 +181,14 @@ class Replicated:
         waiting.look()
         if self.resync is not None:
             self.resync.serve()
-        if self._own.add_rest(slot.flats):  # of these only the values are known
+        if self._carried.add_rest(slot.flats):  # of these only the values are known
             gradient = True
             parts = [self.layout.part(slot.flats, i) for i in range(len(used))]
             used = [one or bool(part.any()) for one, part in zip(used, parts)]
         self._fingerprints.write(slot.rows, self._first, self.version, gradient)
         if gradient and used:
             self._fingerprints.count(slot.rows, used)
-        self._own.deposit(slot.flats)
+        self._outstanding += 1
         self.metrics.steps += 1
         self.began = time.monotonic()
         self.handle.Start()
@@ -257,7 +231,7 @@ class Replicated:
 
     def note(self, rnd: Round) -> None:
         """Which of the own deposits have now reached a round: the fingerprints count them."""
-        left = self._own.outstanding
+        left = self._outstanding
         if rnd.included:
             left = 0
         elif rnd.lost:  # nobody can say how many were in those; one may be pending
@@ -267,8 +241,8 @@ class Replicated:
         self._arrived(left)
 
     def _arrived(self, left: int) -> None:
-        self.metrics.included += self._own.outstanding - left
-        self._own.outstanding = left
+        self.metrics.included += self._outstanding - left
+        self._outstanding = left
         if not left:
             self._fingerprints.all_arrived()
 
@@ -427,9 +401,18 @@ class Replicated:
 
     @property
     def pending(self) -> list[torch.Tensor] | None:
-        """The own deposits that have reached no delivered round yet, added up; None: there are
-        none."""
-        return self._own.total()
+        """The sum of this rank's deposits that no delivered round contains, or None. Synchronous
+        rounds leave nothing behind."""
+        if self.strategy.synchronous:
+            return self._carried.flats
+        if self._freed:
+            return self._last_pending
+        assert isinstance(self.handle, AllreduceHandle)
+        arrays = self.handle._pending()
+        if arrays is None:
+            return self._carried.flats
+        sums = self.layout.tensors(arrays[:-1])  # without the fingerprints
+        return [flat.to(self.layout.device) for flat in sums]
 
     def entry(self) -> dict[str, Any]:
         """What a checkpoint has of it. StateError where there is none to be made."""
@@ -477,7 +460,7 @@ class Replicated:
         self._fingerprints.forget()
         self._skipped = 0 if last is None else last.index + 1
         self._first = version - self._skipped
-        self._own.carry(pending)
+        self._carried.carry(pending)
         self._updating, self._difference = False, None
 
     def go_on_from(self, other: Replicated) -> None:
@@ -488,6 +471,7 @@ class Replicated:
 
     def free(self) -> None:
         """Collective. The slots' memory is gone then."""
+        self._last_pending, self._freed = self.pending, True
         self._slot = None
         self._slots.clear()
         self.handle.Free()

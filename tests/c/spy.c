@@ -39,6 +39,11 @@ static void *spy_send_slot(struct domain *d)
     return spy_of(d)->real->ops->send_slot(spy_of(d)->real);
 }
 
+static int spy_pending(struct domain *d, void *const *buffers)
+{
+    return spy_of(d)->real->ops->pending(spy_of(d)->real, buffers);
+}
+
 static bool spy_ready(struct domain *d)
 {
     struct spy *s = spy_of(d);
@@ -217,6 +222,7 @@ struct domain_ops spy_member_ops(void)
 {
     return (struct domain_ops){.deposit = spy_deposit,
                                .send_slot = spy_send_slot,
+                               .pending = spy_pending,
                                .ready = spy_ready,
                                .deliver = spy_deliver,
                                .snapshot = spy_snapshot,

@@ -3,7 +3,8 @@
  * Domains that become one: what their members bring to results that all of them share. A survivor
  * knows the rounds up to the one it is at and has read some of them; newcomers were given the last
  * one when they came, and have nothing else. Whoever comes first, no result may be spoiled that a
- * survivor may still read. Schedules of deaths and newcomers seldom get there.
+ * survivor may still read. Schedules of deaths and newcomers seldom get there. And what a member has
+ * deposited and not read yet stays pending.
  */
 #include <string.h>
 
@@ -66,6 +67,16 @@ static struct domain *new_single(uint32_t rank)
     struct domain *d;
     EXPECT_OK(domain_single_create(&shape, &options, &rank, &d));
     return d;
+}
+
+/* Check the sum of what the member has deposited and not read. */
+static void expect_pending(struct domain *d, double expected, const char *when)
+{
+    double sum = 0;
+    int rc = d->ops->pending(d, (void *[]){&sum});
+    INVARIANT("what was not read is pending",
+              expected ? rc == PCOLL_OK && sum == expected : rc == PCOLL_EEMPTY,
+              "%s: %g are pending, expected %g, rc %d", when, sum, expected, rc);
 }
 
 /* It has read so many of the rounds, and then been late. */
@@ -134,6 +145,95 @@ static void test_nothing_is_spoiled(uint64_t rounds, uint64_t read, uint32_t tur
     free(last);
 }
 
+/*
+ * What is pending, against a count. Deposit i is 2^i, so a sum shows which deposits are in it. The
+ * member is up to HISTORY rounds behind, and its domain is replaced from time to time, also when a
+ * round has begun that is done again.
+ */
+
+enum { STEPS = 3000, DEPOSITS = 48 };
+
+struct counted {
+    struct domain *d;
+    uint64_t rounds, read, deposits;
+    double stored;             /* Deposits that no round has taken. */
+    double taken_in[STEPS];    /* By round. */
+    struct round_header *last; /* NULL: no round yet */
+};
+
+static double count_pending(const struct counted *c)
+{
+    double sum = c->stored;
+    for (uint64_t round = c->read; round < c->rounds; round++)
+        sum += c->taken_in[round];
+    return sum;
+}
+
+static void count_round(struct counted *c)
+{
+    EXPECT(c->d->ops->freeze(c->d, c->rounds), "no contribution");
+    c->taken_in[c->rounds] = c->stored;
+    c->stored = 0;
+    write_result(c->d->ops->result(c->d, c->rounds), c->rounds);
+    c->d->ops->publish(c->d, c->rounds);
+    write_result(c->last, c->rounds++);
+}
+
+static void count_deposit(struct counted *c)
+{
+    enum deposit_outcome outcome;
+    double value = (double)(UINT64_C(1) << c->deposits++ % DEPOSITS), sum;
+    double *slot = c->d->ops->send_slot(c->d);
+    if (slot)
+        *slot = value;
+    EXPECT_OK(
+        c->d->ops->deposit(c->d, slot ? NULL : (const void *[]){&value}, &outcome));
+    c->stored += value;
+    expect_pending(c->d, count_pending(c), "after a deposit");
+    if (c->rounds == c->read)
+        count_round(c);
+    pcoll_round round;
+    uint64_t masks[ROUND_MASKS];
+    bool moved;
+    EXPECT_OK(c->d->ops->deliver(c->d, c->read++, UINT64_MAX, (void *[]){&sum}, &round,
+                                 masks, &moved));
+    EXPECT_OK(c->d->ops->change(c->d, member_finish));
+}
+
+static void count_recovery(struct counted *c, bool undone)
+{
+    const struct round_header *last = c->rounds ? c->last : NULL;
+    struct domain *old = c->d;
+    if (undone)
+        EXPECT(old->ops->freeze(old, c->rounds), "no contribution");
+    c->d = new_single(0);
+    c->d->ops->begin_at(c->d, old, c->rounds, last);
+    EXPECT_OK(c->d->ops->inherit(c->d, old, c->rounds, last));
+    old->ops->destroy(old);
+}
+
+static void test_pending(uint64_t seed)
+{
+    struct counted *c = calloc(1, sizeof *c);
+    c->d = new_single(0);
+    c->last = calloc(1, shape.slot_bytes);
+    expect_pending(c->d, 0, "before the first deposit");
+    for (int step = 0; step < STEPS; step++) {
+        uint32_t draw = splitmix_below(seed, (uint64_t)step, 16);
+        if (draw == 0 || draw == 1)
+            count_recovery(c, draw);
+        else if (draw < 9 && c->d->ops->admits(c->d))
+            count_round(c);
+        else
+            count_deposit(c);
+        expect_pending(c->d, count_pending(c), "after a step");
+        tests++;
+    }
+    c->d->ops->destroy(c->d);
+    free(c->last);
+    free(c);
+}
+
 int main(void)
 {
     pcoll_buffer buffer = {.count = 1, .dtype = PCOLL_FLOAT64};
@@ -146,6 +246,11 @@ int main(void)
              read++)
             for (uint32_t turn = 0; turn < RANKS; turn++)
                 test_nothing_is_spoiled(rounds, read, turn);
+    options.deliver = PCOLL_DELIVER_ONE;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        options.owned_send = seed % 2;
+        test_pending(seed);
+    }
     round_shape_destroy(&shape);
     printf("successors: all tests passed\n");
     return 0;
