@@ -56,7 +56,7 @@ def _link(file, exports):
 def libraries(abi):
     """The library for C users and the interposer."""
     plain, preload = f"libpartialcoll_{abi}.so", f"libpartialcoll_preload_{abi}.so"
-    names = HERE / "compat" / "interposer" / "interposer.h"
+    names = HERE / "compat" / "interposer" / "names.h"
     interposer = layers.sources("interposer")
     if abi == "mpiabi":  # which has no Fortran
         interposer.remove("csrc/compat/interposer/fortran.c")
