@@ -312,8 +312,24 @@ def check_model(argument: str, given: Any) -> Array:
     return x
 
 
-class LocalModel:
-    """What steps and communicates; the parameters are those of `Process`."""
+P = TypeVar("P", bound="Process")
+
+
+class Process:
+    """One rank of an optimization process on a flat vector. See the subclasses.
+
+    Parameters
+    ----------
+    x : numpy array
+        The first model, float32 or float64, one dimension; copied. The same on all ranks, or
+        made so by `average_models`.
+    learning_rate : float or callable
+        What `step` multiplies gradients by, or a function of the number of steps so far.
+    total : GlobalSum or None
+        For what is collective: `averaged_model`, `average_models`, `consensus_distance`.
+
+    In a with-statement the process is started, and freed at the end.
+    """
 
     def __init__(
         self, x: Array, *, learning_rate: LearningRate = 0.1, total: GlobalSum | None = None
@@ -467,12 +483,7 @@ class LocalModel:
     def _settle(self) -> None:
         """Take in everything that has come here, and every update."""
 
-
-# Averages over all ranks' models: exact ones, with everything that is under way.
-
-
-class AveragedModel(LocalModel):
-    """A model that can be averaged with the other ranks'. All of it is collective."""
+    # Averages over all ranks' models: exact ones, with everything that is under way.
 
     def _mass(self) -> tuple[Array, float]:
         """Vector and weight of this rank; the average is the sum of vectors over that of weights,
@@ -546,28 +557,7 @@ class AveragedModel(LocalModel):
         distance = yield from self._collective().measuring(self.model)
         return distance
 
-
-# What all processes have in common: a model, gradient steps, averages over all ranks, and a state
-# to go on from.
-
-P = TypeVar("P", bound="Process")
-
-
-class Process(AveragedModel):
-    """One rank of an optimization process on a flat vector. See the subclasses.
-
-    Parameters
-    ----------
-    x : numpy array
-        The first model, float32 or float64, one dimension; copied. The same on all ranks, or
-        made so by `average_models`.
-    learning_rate : float or callable
-        What `step` multiplies gradients by, or a function of the number of steps so far.
-    total : GlobalSum or None
-        For what is collective: `averaged_model`, `average_models`, `consensus_distance`.
-
-    In a with-statement the process is started, and freed at the end.
-    """
+    # A state to go on from
 
     @property
     def stats(self) -> Counts:
