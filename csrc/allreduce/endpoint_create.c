@@ -16,7 +16,7 @@ void pcoll_options_init(pcoll_options *options)
     if (!options)
         return;
     *options = (pcoll_options){
-        .policy.kind = PCOLL_SOLO,
+        .policy.kind = PCOLL_FULL,
         .algorithm = PCOLL_ALGORITHM_AUTO,
         .deliver = PCOLL_DELIVER_ONE,
         .late = PCOLL_LATE_CARRY,

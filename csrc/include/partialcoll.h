@@ -198,7 +198,7 @@ typedef struct pcoll_options {
     int32_t on_failure; /* enum pcoll_failure */
 } pcoll_options;
 
-/* Each its default: solo, PCOLL_DELIVER_ONE, PCOLL_LATE_CARRY (which is for PCOLL_SUM
+/* Each its default: full, PCOLL_DELIVER_ONE, PCOLL_LATE_CARRY (which is for PCOLL_SUM
  * only), the agent, ranks of a node in one domain, 8 results. Local. */
 void pcoll_options_init(pcoll_options *options);
 

@@ -23,7 +23,7 @@ def Allreduce_init(
     recvbuf: Any = None,
     op: Any = None,
     *,
-    quorum: Policy | str = "solo",
+    quorum: Policy | str = "full",
     deliver: str = "one",
     history: int = 8,
     late: str | None = None,
@@ -64,9 +64,9 @@ def Allreduce_init(
         ``[array, count, MPI.DOUBLE_INT]``), and commutative ops of your own, also on derived
         datatypes without gaps. Do not free an op before the handle.
     quorum : policy or str
-        When a round may complete: "solo", "majority", "quorum:6", "quorum:0.75", "first_of:2",
-        "last_of:3", "full", with any of ",linger=50us,deadline=2s,max_staleness=8"; see
-        `partialcoll.policy`.
+        When a round may complete: "full" (all ranks), "solo", "majority", "quorum:6",
+        "quorum:0.75", "first_of:2", "last_of:3", with any of
+        ",linger=50us,deadline=2s,max_staleness=8"; see `partialcoll.policy`.
     deliver : "one" or "all"
         "one": the t-th call returns round t. "all": a call returns every round that this rank
         has not seen; end such loops with `AllreduceHandle.until`.

@@ -295,11 +295,11 @@ def Allreduce(
     recvbuf: Any,
     op: Any = None,
     *,
-    quorum: Policy | str = "majority",
+    quorum: Policy | str = "full",
     name: str | None = None,
     **options: Any,
 ) -> Round:
-    """Partial allreduce in place of ``comm.Allreduce(sendbuf, recvbuf, op)``.
+    """Sum in place of ``comm.Allreduce(sendbuf, recvbuf, op)``: all ranks, or those of a `quorum`.
 
     The first call from a place in the program makes a persistent handle (collective), which
     is cached on the communicator by `name` (default: the place of the call), the buffers'

@@ -40,6 +40,7 @@ static void make(struct rank *r, enum pcoll_late late)
     static uint32_t rank;
     pcoll_options o;
     pcoll_options_init(&o);
+    o.policy.kind = PCOLL_SOLO;
     o.owned_send = 1;
     o.history = 1;
     o.late = (int32_t)late;
