@@ -31,11 +31,11 @@ from typing import Any, NamedTuple
 
 import click
 
+from partialcoll._core.settings import ALGORITHMS
 from partialcoll.tools import launcher, report
 from partialcoll.tools.bench.faults import killing, oracle
 from partialcoll.tools.bench.faults.oracle import Life
 from partialcoll.tools.cli import options, values
-from partialcoll.tools.environment import ALGORITHMS
 
 _PAGE, _HEAD, _THREAD, _NAME = 4096, 64, 64, 24
 _LEFT, _THREADS, _DIED = 48, 52, 56

@@ -29,6 +29,7 @@ def choice(
     return str(checks.one_of(source, value, allowed))
 
 
+ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring", "native")  # as the core numbers them
 SECONDS = "a number of seconds above 0"
 _MOST_SECONDS = 1e9
 LEVELS = ("DEBUG", "INFO", "WARNING")

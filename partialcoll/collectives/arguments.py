@@ -21,8 +21,6 @@ from .._core.ffi import answer, check, ffi, lib
 from .._core.mpi import MPI
 from ..policy import Policy, as_policy
 
-# As the core numbers them.
-ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring", "native")
 _DELIVER = {"one": pure.lib.PCOLL_DELIVER_ONE, "all": pure.lib.PCOLL_DELIVER_ALL}
 _LATE = {
     "carry": pure.lib.PCOLL_LATE_CARRY,
@@ -115,9 +113,9 @@ class Arguments:
     def _choose_ways(self) -> None:
         """How the data moves."""
         algorithm = settings.choice(
-            "algorithm", self.algorithm, "PARTIALCOLL_ALGORITHM", "auto", ALGORITHMS
+            "algorithm", self.algorithm, "PARTIALCOLL_ALGORITHM", "auto", settings.ALGORITHMS
         )
-        self.options.algorithm = ALGORITHMS.index(algorithm)
+        self.options.algorithm = settings.ALGORITHMS.index(algorithm)
         _set_domain(self.options, self.domain)
         self.options.progress = progress_code(self.progress)
         self.options.owned_send = self.send is None or self.device is not None

@@ -13,9 +13,9 @@ from .._core import pure
 from .._core.ffi import answer_record, answer_text, ffi, lib
 from .._core.mpi import MPI
 from .._core.object import CoreObject
+from .._core.settings import ALGORITHMS
 from ..errors import StateError
 from ..policy import Policy
-from .arguments import ALGORITHMS
 from .growth import Membership
 
 _DOMAINS = {pure.lib.PCOLL_DOMAIN_NODE: "node", pure.lib.PCOLL_DOMAIN_RANK: "rank"}

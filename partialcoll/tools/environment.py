@@ -43,9 +43,6 @@ def largest_in_memory(needed: Callable[[int], int], upper: int) -> int:
     return low
 
 
-ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring", "native")
-
-
 def _one_of(*words: str) -> Callable[[str], bool]:
     return lambda text: text in words
 
@@ -80,8 +77,8 @@ def _can_be_folder(text: str) -> bool:
 VARIABLES: dict[str, tuple[str, Callable[[str], bool]]] = {
     "PARTIALCOLL_PROGRESS": ("agent, manual or spin", _one_of("agent", "manual", "spin")),
     "PARTIALCOLL_ALGORITHM": (
-        f"{', '.join(ALGORITHMS[:-1])} or {ALGORITHMS[-1]}",
-        _one_of(*ALGORITHMS),
+        f"{', '.join(settings.ALGORITHMS[:-1])} or {settings.ALGORITHMS[-1]}",
+        _one_of(*settings.ALGORITHMS),
     ),
     "PARTIALCOLL_DOMAIN": ("node, rank, auto, node:K or auto:K", _is_domain),
     "PARTIALCOLL_QUORUM": ("a policy such as solo, quorum:0.5 or full", _is_policy),

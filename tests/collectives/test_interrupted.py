@@ -117,7 +117,9 @@ def test_another_function_each_time_is_the_same_call(comm):
     before = len(handles)
     for _ in range(4):
         told = lambda *_: None  # noqa: E731
-        pc.Allreduce(comm, np.ones(2), np.zeros(2), quorum="majority", name="told", on_membership=told)
+        pc.Allreduce(
+            comm, np.ones(2), np.zeros(2), quorum="majority", name="told", on_membership=told
+        )
     assert len(handles) == before + 1
     f, g = (lambda: pc.Allreduce(comm, np.ones(2), np.zeros(2), quorum="majority")), (lambda: pc.Allreduce(comm, np.ones(2), np.zeros(2), quorum="majority"))  # fmt: skip # noqa: E501
     for _ in range(2):

@@ -16,8 +16,8 @@ import partialcoll as pc
 
 from ..._core import files
 from ..._core.mpi import MPI
+from ..._core.settings import ALGORITHMS
 from ..._core.version import __version__
-from ...collectives.arguments import ALGORITHMS
 from .. import report
 from . import turns
 from .balanced import COLUMNS, BatchKind, measure, plot

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from ..._core import settings
 from ...errors import Error
 from .. import environment, launcher, report
 from ..bench.train.delays import PATTERNS
@@ -44,7 +45,7 @@ _add(
         "python",
         "calls of Python, timed there, or of C; or both",
     ),
-    options.algorithm(environment.ALGORITHMS),
+    options.algorithm(settings.ALGORITHMS),
 )
 
 _add(
@@ -60,7 +61,7 @@ _add(
         "no copies in or out: deposits and results stay in the library's memory (mpi has no such "
         "way)",
     ),
-    options.algorithm(environment.ALGORITHMS),
+    options.algorithm(settings.ALGORITHMS),
     option(
         "--link-gbps",
         values.NOT_NEGATIVE,

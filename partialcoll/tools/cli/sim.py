@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .. import environment
+from ..._core import settings
 from ..bench.train.strategies import SIMULATED
 from ..sim import network
 from . import options, values
@@ -58,7 +58,7 @@ _add(
         "distribution of the latency around L: constant, exponential, uniform:W, lognormal:S",
         metavar="D",
     ),
-    options.algorithm(environment.ALGORITHMS[1:]),
+    options.algorithm(settings.ALGORITHMS[1:]),
     options.seed("of latencies and draws"),
 )
 

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from .... import _signals
+from ...._core.settings import ALGORITHMS
 from ....errors import Error
 from ... import launcher, report
-from ...environment import ALGORITHMS
 from . import oracle
 from .oracle import Life
 
