@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TIME_OF_DAY = {
     "csrc/group/group_agent.c": "the priority of a rank, compared between hosts",
     "partialcoll/_core/timeline.py": "when a timeline began",
-    "partialcoll/tools/doctor/stale.py": "the age of files",
+    "partialcoll/tools/doctor.py": "the age of files",
     "partialcoll/torch/verbs.py": "which rank came last, compared between hosts",
 }
 WALL = re.compile(

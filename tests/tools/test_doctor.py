@@ -17,8 +17,8 @@ import command_process
 import pytest
 from command_process import fixture_start  # noqa: F401
 
+from partialcoll.tools import doctor as checks
 from partialcoll.tools import job, launcher
-from partialcoll.tools.doctor import checks, stale
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
@@ -141,7 +141,7 @@ def test_stale_launchers(doctor, tmp_path):
 @pytest.fixture
 def shared(monkeypatch, tmp_path):
     """A folder in place of /dev/shm; makes something in it that is old."""
-    for module in (stale, job):
+    for module in (checks, job):
         monkeypatch.setattr(module, "_SHARED", tmp_path)
 
     def make(name):
@@ -162,8 +162,8 @@ def test_the_folder_of_a_live_job_is_not_stale(shared):
         fcntl.flock(lock, fcntl.LOCK_SH)
         env = {**os.environ, job.FOLDER: str(marked)}
         with subprocess.Popen(["cat"], env=env, stdin=subprocess.PIPE):  # to the end of its input
-            assert stale.stale() == [gone]
-    assert stale.stale() == [gone, alive, marked]
+            assert checks.stale() == [gone]
+    assert checks.stale() == [gone, alive, marked]
 
 
 def test_ranks_hold_the_lock_of_their_job(start, tmp_path):
@@ -194,8 +194,8 @@ def test_files_that_vanish(shared, monkeypatch, tmp_path):
         Path, "glob", lambda path, name: [*glob(path, name), gone] if path == tmp_path else []
     )
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(gone))
-    assert set(stale.stale()) == {old} and stale.launchers() == []
-    assert stale._bytes(gone) == 0 and list(stale._remove([gone, old])) == [old]
+    assert set(checks.stale()) == {old} and checks.launchers() == []
+    assert checks._bytes(gone) == 0 and list(checks._remove([gone, old])) == [old]
 
 
 def test_locked_memory(doctor):
@@ -242,7 +242,7 @@ def test_another_mpis_mpiexec(doctor, tmp_path):
     code = "import sys; sys.executable = {!r}; sys.argv[0] = 'partialcoll'\n".format(
         str(tmp_path / "python")
     )
-    code += "from partialcoll.tools.doctor import checks as i\n"
+    code += "from partialcoll.tools import doctor as i\n"
     code += "print(i.check_launcher({'mpi library': ''}).level)"
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     for name in ("PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK"):

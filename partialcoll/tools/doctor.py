@@ -1,28 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of `partialcoll doctor`, and how a finding is shown.
-
-Checks of the installation (MPI, its launcher, PyTorch) take the facts of `partialcoll info`, which
-hold only an "error" if MPI or the core cannot be loaded. Checks of the machine take `local`, the
-number of ranks of this job on this host (1 if there is no job).
-"""
+"""`partialcoll doctor`: finds the usual faults of installing and of launching, and says how to
+mend each. Outside of a job MPI is tried in a process of its own, which may hang or die; in one, all
+ranks look and one of them tells."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import json
 import os
 import re
 import resource
 import shutil
+import socket
+import subprocess
+import sys
+import tempfile
 import textwrap
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
-from ..._core import launch
-from ...errors import Error
-from .. import launcher
+from .._core import launch
+from ..errors import Error
+from . import installed, job, launcher
+from .job import end_with_parent, shared_files
+
+# The checks of `partialcoll doctor`, and how a finding is shown.
+#
+# Checks of the installation (MPI, its launcher, PyTorch) take the facts of `partialcoll info`,
+# which hold only an "error" if MPI or the core cannot be loaded. Checks of the machine take
+# `local`, the number of ranks of this job on this host (1 if there is no job).
 
 LEVELS = ("fine", "note", "warning", "stop")  # stop: something does not work at all
 _WIDTH = 96
@@ -307,7 +318,7 @@ def check_shared_memory(local: int) -> Finding:
 
 def check_memory(local: int) -> Finding:
     """Check the memory of this machine or this control group."""
-    from ..environment import available_memory  # which loads the core
+    from .environment import available_memory  # which loads the core
 
     free = available_memory()
     if free >= 256 * _MB * local:
@@ -381,3 +392,253 @@ MACHINE = (
     check_locked_memory,
     check_copying,
 )
+
+
+# What killed jobs have left: segments in /dev/shm, and folders of Open MPI's launchers in
+# the folder for what is temporary. This library's own segments have no names and go with their
+# processes; MPI's have, and stay.
+#
+# A segment counts as stale if it is this user's, has not been changed for a while, and no process
+# has it mapped or open. The folder of a job of ours must not be locked either (tools/job.py). A
+# launcher's folder counts as stale if it is this user's, names this host and the launcher's
+# process, and no process has that number: the folder for what is temporary may be one that hosts
+# share. Who uses one may be in another container, where it cannot be seen: a process that does not
+# see all of them removes nothing. Other processes may remove any of this at any time.
+
+_JOBS = "partialcoll-"  # their folders
+_NAMES = ("mpich_shm_*", "Intel_MPI_*", "ucx_shm_*", "vader_segment.*", "sm_segment.*", f"{_JOBS}*")
+_LAUNCHER = re.compile("(?:ompi|prted)\\.([0-9]+)")  # its folder, and its process
+_WHILE = 600.0  # seconds, in which a job has mapped what it has made
+_ALL_PROCESSES = "pid:[4026531836]"  # what the kernel calls the first namespace
+
+
+def _used() -> set[Path]:
+    used: set[Path] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        for path in shared_files(process):
+            used |= {path, _SHARED / path.relative_to(_SHARED).parts[0]}
+    return used
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """Return the status of a file or link, which may have gone."""
+    with contextlib.suppress(OSError):
+        return path.lstat()
+    return None
+
+
+def stale() -> list[Path]:
+    """Return files and folders that no process uses."""
+    old = time.time() - _WHILE
+    mine = set()
+    for path in (path for name in _NAMES for path in _SHARED.glob(name)):
+        status = _status(path)
+        if status is not None and status.st_uid == os.getuid() and status.st_mtime < old:
+            mine.add(path)
+    unused = mine - _used() if mine else mine
+    return sorted(path for path in unused if not (_is_job(path) and job.lives(path)))
+
+
+def _is_job(path: Path) -> bool:
+    return path.name.startswith(_JOBS) and path.is_dir()
+
+
+def _below(path: Path) -> Iterator[Path]:
+    """Yield the path, and everything below a folder that can be read."""
+    yield path
+    if not path.is_symlink():
+        for folder, folders, files in os.walk(path):
+            yield from (Path(folder, name) for name in (*folders, *files))
+
+
+def _bytes(path: Path) -> int:
+    found = map(_status, _below(path))
+    return sum(status.st_blocks * 512 for status in found if status is not None)
+
+
+def _remove(paths: list[Path]) -> Iterator[Path]:
+    """Remove the paths; yield those that could be removed."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            yield path
+
+
+def _sees_all() -> bool:
+    return os.readlink("/proc/self/ns/pid") == _ALL_PROCESSES
+
+
+def _entries(folder: Path) -> Iterable[Path]:
+    with contextlib.suppress(OSError):
+        return list(folder.iterdir())
+    return []
+
+
+def _is_of(folder: Path, process: str) -> bool:
+    """Return whether a launcher with this process number on this host made the folder. The launcher
+    names both in a file for processes that look for it."""
+    names = {f"pmix.{host}.tool.{process}" for host in (socket.gethostname(), os.uname().nodename)}
+    return any(path.name in names for path in _entries(folder))
+
+
+def launchers() -> list[Path]:
+    """Return the folders of launchers that have ended."""
+    found = []
+    for path in _entries(Path(tempfile.gettempdir())):
+        named, status = _LAUNCHER.fullmatch(path.name), _status(path)
+        if named is None or status is None or status.st_uid != os.getuid():
+            continue
+        if not Path("/proc", named[1]).exists() and _is_of(path, named[1]):
+            found.append(path)
+    return sorted(found)
+
+
+def _finding(check: str, paths: list[Path], what: str, remove: bool, why: str) -> Finding:
+    if not paths:
+        return fine(check, "none of this user")
+    if not _sees_all():
+        return Finding(check, "note", f"{what}, or of jobs in another container")
+    if remove and len(list(_remove(paths))) == len(paths):
+        return fine(check, f"removed {what}")
+    return Finding(check, "warning", what, why, "partialcoll doctor --remove-stale")
+
+
+def check_stale(remove: bool) -> Finding:
+    """Check for stale segments, and remove them if that is wanted."""
+    paths = stale()
+    what = f"{len(paths)} segments of ended jobs, {sum(map(_bytes, paths)) >> 20} MB in /dev/shm"
+    why = "They take memory until the machine is started again."
+    return _finding("stale segments", paths, what, remove, why)
+
+
+def check_launchers(remove: bool) -> Finding:
+    """Check for stale folders of launchers, and remove them if that is wanted."""
+    paths = launchers()
+    what = f"{len(paths)} folders of killed launchers of Open MPI in {tempfile.gettempdir()}"
+    why = "A launcher that gets the process number of one of them does not start."
+    return _finding("stale launchers", paths, what, remove, why)
+
+
+# `partialcoll doctor`: finds the usual faults of installing and of launching, and says how to mend
+# each. Outside of a job MPI is tried in a process of its own, which may hang or die; in one, all
+# ranks look and one of them tells.
+
+_BEGIN_S = 60  # for MPI to begin
+
+INSTALLATION = (
+    check_mpi,
+    check_two_mpis,
+    check_launcher,
+    check_threads,
+    check_ulfm,
+    check_cuda,
+    check_torch,
+)
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it says nothing"])[-1]
+
+
+def _facts_of_another_process() -> Facts:
+    words = launcher.own("info", "--json")
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=_BEGIN_S, preexec_fn=end_with_parent
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"MPI did not begin within {_BEGIN_S} s in a process of its own"}
+    if done.returncode:
+        how = f"status {done.returncode}: " if done.returncode < 0 else ""
+        return {"error": how + _last_line(done.stderr)}
+    return _document(done.stdout)
+
+
+def _document(text: str) -> Facts:
+    """Return the JSON in what was printed: libraries below MPI print to the same streams."""
+    for start in re.finditer(r"^\{", text, re.MULTILINE):
+        with contextlib.suppress(ValueError):
+            facts: Facts = json.JSONDecoder().raw_decode(text, start.start())[0]
+            return facts
+    return {"error": f"partialcoll info says no facts: {_last_line(text)}"}
+
+
+def _facts() -> Facts:
+    """Return the facts of `partialcoll info`; if MPI does not begin, the reason: an "error" or a
+    "launcher"."""
+    if not launcher.in_job():
+        return _facts_of_another_process()
+    try:
+        foreign = launch.foreign(launcher.flavor())
+        return {"launcher": foreign} if foreign else installed.collect()
+    except Exception as error:  # whatever it is, the other ranks are not to wait for this one
+        return {"error": f"{error}" or type(error).__name__}
+
+
+def _same_everywhere(of_ranks: list[Facts]) -> Finding:
+    """Check that all ranks run the same versions."""
+    names = ("partialcoll", "mpi library", "mpi4py", "python", "numpy")
+    seen = {name: {str(facts[name]) for facts in of_ranks if name in facts} for name in names}
+    different = [f"{name}: {', '.join(sorted(v))}" for name, v in seen.items() if len(v) > 1]
+    if not different:
+        return fine("ranks", f"{len(of_ranks)}, with the same versions")
+    return Finding(
+        "ranks",
+        "stop",
+        "; ".join(different),
+        "Ranks of different versions do not understand each other.",
+        "The same environment on all hosts.",
+    )
+
+
+def _ask(check: Callable[[Any], Finding], about: Any) -> Finding:
+    try:
+        return check(about)
+    except Exception as error:  # a system that is not as we know it; the other ranks wait
+        return Finding(check.__name__, "note", f"could not look: {type(error).__name__}: {error}")
+
+
+def _look(facts: Facts, local: int, remove: bool) -> list[Finding]:
+    of_installation = [_ask(check, facts) for check in INSTALLATION]
+    of_machine = [_ask(check, local) for check in MACHINE]
+    left = [_ask(check, remove) for check in (check_stale, check_launchers)]
+    return [*of_installation, *of_machine, *left]
+
+
+def _in_job(facts: Facts, remove: bool) -> tuple[dict[Finding, list[int]], int] | None:
+    """Return what all ranks have found, on the first one."""
+    from .._core.mpi import MPI
+
+    comm = MPI.COMM_WORLD
+    host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    found = comm.gather((facts, _look(facts, host.size, remove and host.rank == 0)))
+    host.Free()
+    if found is None:
+        return None
+    merged = merge([findings for _, findings in found])
+    merged[_same_everywhere([facts for facts, _ in found])] = list(range(comm.size))
+    return merged, comm.size
+
+
+def _show(merged: dict[Finding, list[int]], size: int, as_json: bool) -> None:
+    if as_json:
+        found = rows(merged)
+        print(
+            json.dumps({"schema": 1, "command": "doctor", "ranks": size, "rows": found}, indent=2)
+        )
+        return
+    for line in lines(merged, size):
+        print(line)
+
+
+def main(as_json: bool, remove: bool) -> int:
+    """Check and show the findings; return the exit status."""
+    facts = _facts()
+    if launcher.in_job() and "mpi4py.MPI" in sys.modules:
+        found = _in_job(facts, remove)
+    else:
+        found = merge([_look(facts, 1, remove)]), 1
+    if found is None or (found[1] == 1 and not launch.is_first()):
+        return 0
+    _show(*found, as_json)
+    return int(any(each.level == "stop" for each in found[0]))
