@@ -33,7 +33,7 @@
 #define PCOLL_ALLREDUCE_ENDPOINT_H
 
 #include "domain/placement.h"
-#include "domain/segment.h"
+#include "domain/domain.h"
 #include "protocol/policy.h"
 #include "runtime/communicator.h"
 #include "schedule/sched.h"

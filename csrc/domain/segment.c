@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See segment.h. The cookie is in a page of its own before the memory. */
-#include "domain/segment.h"
+/* Segments: see domain.h. The cookie is in a page of its own before the memory. */
+#include "domain/domain.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/lock.h"
-#include "domain/segment.h"
+#include "domain/domain.h"
 #include "runtime/agreement.h"
 #include "transport/mpi/mpi_transport.h"
 

@@ -13,7 +13,6 @@
 #include "check.h"
 #include "domain/domain.h"
 #include "domain/placement.h"
-#include "domain/segment.h"
 #include "protocol/member.h"
 #include "protocol/policy.h"
 #include "runtime/communicator.h"

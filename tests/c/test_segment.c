@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "domain/segment.h"
+#include "domain/domain.h"
 #include "include/partialcoll.h"
 #include "check.h"
 
