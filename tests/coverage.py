@@ -40,6 +40,7 @@ PROGRAMS = (
     "group_crashes",
     "successors",
     "fuzz",
+    "schedule",
     "policy",
     "protocol",
     "node_steps",

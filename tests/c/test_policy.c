@@ -111,6 +111,13 @@ static void test_check(void)
     EXPECT(policy_check(&p, 4) == PCOLL_EINVAL, "a fraction that is no number");
     p = (pcoll_policy){.kind = PCOLL_SOLO, .linger = -1};
     EXPECT(policy_check(&p, 4) == PCOLL_EINVAL, "a negative linger");
+    p = (pcoll_policy){.kind = PCOLL_SOLO, .deadline = -1};
+    EXPECT(policy_check(&p, 4) == PCOLL_EINVAL, "a negative deadline");
+    char text[64];
+    p = (pcoll_policy){.kind = 99};
+    EXPECT(policy_check(&p, 4) == PCOLL_EINVAL, "an unknown kind");
+    EXPECT(pcoll_policy_format(&p, text, sizeof text) == PCOLL_EINVAL,
+           "an unknown kind");
 }
 
 enum { RANKS = 10, DRAWS = 20000 };

@@ -45,6 +45,12 @@ static void test_refused(void)
     sched_end(s, sched_nop(s, "end"));
     sched_after(s, 0, 17);
     expect_refused(s, "does not exist");
+
+    s = sched_create();
+    a = sched_nop(s, "part");
+    sched_slice(s, a, (struct slice){.begin = 1, .end = 3, .of = 2});
+    sched_end(s, a);
+    expect_refused(s, "slices 1 to 3 of 2");
 }
 
 /* An event gate of 2 of 3, then a send; run for several rounds. */
@@ -242,6 +248,35 @@ static void test_print(void)
     sched_free(&s);
 }
 
+static struct goal_cost cost_of(const void *arg, int op)
+{
+    (void)arg;
+    return (struct goal_cost){.bytes = op ? 8 : 0, .tag = 5, .time = 3};
+}
+
+static void test_goal(void)
+{
+    struct sched *s = sched_create();
+    int first = sched_control_send(s, "out", 2, 1);
+    int second = sched_recv(s, "in", 1, 1, 0);
+    int wait = sched_timer(s, "a \"timer\"");
+    sched_after(s, wait, first);
+    sched_after(s, wait, second);
+    sched_need(s, wait, 1);
+    sched_end(s, wait);
+    EXPECT_OK(sched_commit(s));
+    char *goal = sched_goal(s, 3, cost_of, NULL), *dot = sched_dot(s);
+    EXPECT(!strcmp(goal, "rank 3 {\nl1: send 1b to 2 tag 5\nl2: recv 8b from 1 tag 5\n"
+                         "// l3 needs 1 of 2 here; GOAL cannot say that: all\n"
+                         "l3: calc 3\nl3 requires l1\nl3 requires l2\n}\n"),
+           "%s", goal);
+    EXPECT(strstr(dot, "a \\\"timer\\\""), "%s", dot);
+    free(goal);
+    free(dot);
+    sched_free(&s);
+    sched_free(&s); /* does nothing */
+}
+
 int main(void)
 {
     test_refused();
@@ -252,6 +287,7 @@ int main(void)
     test_matches(PCOLL_ALGORITHM_RING, 1000);
     test_matches(PCOLL_ALGORITHM_RING, 16 << 20);
     test_print();
+    test_goal();
     printf("schedule: all tests passed\n");
     return 0;
 }

@@ -304,7 +304,7 @@ def test_statistics_and_looks(comm):
         one_round(h)
     s = h.stats
     assert s.calls == 7 and s.delivered == 7 and s.arrived + s.stored == 7 and s.lost == 0
-    assert h.memory == pc.memory_estimate(comm, send, recv, history=3, domain="rank")
+    assert h.memory == pc.memory_estimate(comm, send, recv, quorum="solo", history=3, domain="rank")
     assert h.memory >= (3 + 3 + 1) * 400
     text, dot = str(h.schedule), h.schedule.to_dot()
     assert "ends the round" in text and dot.startswith("digraph")

@@ -46,7 +46,7 @@ MISUSE = """
     def call(target, method, *before):
         return lambda name: lambda value: getattr(target, method)(*before, **{name: value})
 
-    handle = pc.Allreduce_init(comm, x.copy(), out.copy())
+    handle = pc.Allreduce_init(comm, x.copy(), out.copy(), quorum="solo")
     gossip, states = buffer(), pc.StateExchange(comm)
     group = pc.GroupAllreduce_init(comm, x.copy(), out.copy(), grid=(1,))
     schedule = pc.Schedule(comm)
