@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do all ranks make the same call? Found out in a round of a few bytes, before anything hangs.
+"""Compare the calls of all ranks in a round of a few bytes, before data moves.
 
-Each rank deposits a row that says what it is about to do: a digest, and a text for people. All
-ranks see all rows, so all know at once whether they agree, and if not, who wants what: nobody has
-to be asked, and nobody has to wait for those who disagree.
+Each rank deposits a row that describes its next call: a digest, and a text for messages. All ranks
+see all rows. So all know in the same round whether they agree, and if not, which rank calls what;
+no further message is needed, and no rank waits for one that makes another call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .allreduce import Allreduce_init
 from .handle import AllreduceHandle
 
 T = TypeVar("T")
-# What a handle has to know of the data: dtype, number of elements, reduction.
+# The key of a handle: dtype, number of elements, reduction.
 Key = tuple[str, int, str]
 
 JOINED, OPEN = "-", "+"  # roles
@@ -34,21 +34,21 @@ _LEAST, _MOST, _ALL = 96, 256, 16384  # bytes of a row; of all rows together, ab
 
 
 class Intent(NamedTuple):
-    """What a rank is about to do.
+    """The next call of a rank.
 
     Attributes
     ----------
     text : str
-        For people; the same on all ranks that agree.
+        For messages; the same on all ranks that agree.
     key : Key or None
-        Of the handle on which the rank may have started its data already; None: it has not.
+        The handle on which the rank may have started its data already; None: it has not.
     apart : bool
-        This handle is the channel's own, not the one that all channels share.
+        Whether this handle is private to the channel, not shared by all channels.
     refused : bool
-        The rank's own arguments are wrong.
+        Whether the rank's own arguments are wrong.
     role : str
-        JOINED: the rank takes part in what the others do, with nothing of its own. OPEN: such
-        ranks may be missing from this.
+        JOINED: the rank takes part in the calls of others and contributes nothing. OPEN: ranks that
+        have joined may be missing from this call.
     """
 
     text: str
@@ -58,13 +58,15 @@ class Intent(NamedTuple):
     role: str = ""
 
     def digest(self, rank: int) -> bytes:
-        """The same for what is the same. A rank that refuses agrees with nobody."""
+        """Return a digest that is equal for equal intents. A rank that refuses agrees with no other
+        rank."""
         who = rank if self.refused else None
         said = repr((self.text, self.key, self.apart, self.role, who)).encode()
         return hashlib.blake2b(said, digest_size=_DIGEST).digest()
 
     def encode(self, rank: int, room: int) -> bytes:
-        """For the others. A long text is cut; the digest tells it from others that begin alike."""
+        """Return the row for the other ranks. A long text is cut; the digest distinguishes it from
+        other texts that begin alike."""
         key = "" if self.key is None else ",".join(map(str, self.key))
         facts = f"{'!' * self.refused}{'~' * self.apart}{self.role}{key}|".encode()
         text = self.text.encode()
@@ -77,7 +79,7 @@ class Intent(NamedTuple):
 
     @staticmethod
     def decode(row: bytes) -> Intent:
-        """What a rank has encoded."""
+        """Return the intent that a rank has encoded."""
         facts, _, text = row[_DIGEST:].rstrip(b"\0").decode(errors="replace").partition("|")
         key = facts.lstrip(f"!~{JOINED}{OPEN}").split(",")
         known = (key[0], int(key[1]), key[2]) if len(key) == 3 else None
@@ -87,7 +89,7 @@ class Intent(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def _row(intent: Intent, rank: int, room: int) -> Array:
-    """Programs say the same things again and again."""
+    """Return the encoded row. Cached, because programs repeat their calls."""
     row = np.zeros(room, np.uint8)
     said = intent.encode(rank, room)
     row[: len(said)] = np.frombuffer(said, np.uint8)
@@ -95,11 +97,11 @@ def _row(intent: Intent, rank: int, room: int) -> Array:
 
 
 class Agreement:
-    """A small full allreduce in which ranks compare their intents. Made collectively."""
+    """A small full allreduce in which ranks compare their intents. Created collectively."""
 
     def __init__(self, comm: MPI.Intracomm, name: str, on_failure: str = "raise") -> None:
         self._rank = comm.rank
-        self.failed: list[int] = []  # with on_failure="continue": who had died before the last one
+        self.failed: list[int] = []  # with on_failure="continue": ranks dead before the last round
         self._room = min(_MOST, max(_LEAST, _ALL // comm.size))
         self._handle: AllreduceHandle = Allreduce_init(
             comm,
@@ -112,10 +114,11 @@ class Agreement:
             on_failure=on_failure,
         )
         self._goes_on = on_failure == "continue"
-        self._rooms: dict[int, Array] = {}  # the few places of deposits, by address
+        self._rooms: dict[int, Array] = {}  # views of the send slots, by address
 
     def announce(self, intent: Intent) -> None:
-        """Say what this rank will do; `settle` tells whether the others do the same. Local."""
+        """Announce the next call of this rank; `settle` compares it with those of the others.
+        Local."""
         rows = self._rooms.get(place := self._handle._send_place())
         if rows is None:
             rows = self._rooms[place] = self._handle.send_buffer
@@ -124,24 +127,24 @@ class Agreement:
         self._handle.Start()
 
     def arrived(self) -> bool:
-        """Have all ranks announced something? Local, never blocks. Once True, `settle`."""
+        """Return whether all ranks have announced a call. Local, never blocks. Once it is True,
+        call `settle`."""
         return self._handle.Test() is not None
 
     def missing(self) -> str:
-        """Who has not announced anything, in one sentence; nothing if that cannot be told."""
+        """Return a sentence that names the ranks without an announcement; empty if unknown."""
         number, _, who = self._handle._missing().partition(": ")
         return who or number
 
     def while_waiting(self, check: Callable[[], bool], report: Callable[[float], None]) -> None:
-        """Let `settle` call check now and then; what it raises ends the wait, which can be taken
-        up again. report: is to say who is missing, after so many seconds."""
+        """Let `settle` call check now and then. An exception of check ends the wait, which can be
+        resumed. report: called with the seconds waited, to name the missing ranks."""
         self._handle._while_waiting = check
         self._handle._report_stall = report  # type: ignore[assignment]
 
     def settle(self, waited: bool = False) -> dict[int, Intent]:
-        """Wait until all ranks have announced something. Empty if it is the same everywhere,
-        else, on every rank alike, what each of them that lives has announced. waited: `arrived` was
-        True."""
+        """Wait until all ranks have announced a call. Return an empty dictionary if they are equal;
+        otherwise, on all ranks, the intent of each live rank. waited: `arrived` was True."""
         if not waited:
             self._handle.Wait()
         rows: Array = self._handle.result
@@ -157,12 +160,12 @@ class Agreement:
         return {int(rank): Intent.decode(row.tobytes()) for rank, row in zip(ranks, rows)}
 
     def free(self) -> None:
-        """Collective."""
+        """Free the handle. Collective."""
         self._handle.Free()
 
 
 def sides(said: Iterable[tuple[int, T]]) -> dict[T, list[int]]:
-    """What is said, and by which ranks."""
+    """Return the ranks by what they say."""
     found: dict[T, list[int]] = {}
     for rank, one in said:
         found.setdefault(one, []).append(rank)
@@ -170,13 +173,13 @@ def sides(said: Iterable[tuple[int, T]]) -> dict[T, list[int]]:
 
 
 def ranks_by_text(found: dict[str, list[int]]) -> str:
-    """Which ranks said what, for messages."""
+    """Return which ranks said what, for messages."""
     return "; ".join(f"{name_ranks(ranks)}: {text}" for text, ranks in found.items())
 
 
 def first_difference(everybody: Iterable[Sequence[T]], missing: T) -> dict[T, list[int]]:
-    """Of the ranks' lists, the first entry on which they differ, by ranks; nothing if there is
-    none. missing: what stands for an entry that a rank has not."""
+    """Return the first entry in which the ranks' lists differ, with the ranks by value; empty if
+    there is none. missing: stands for an entry that a rank does not have."""
     for row in itertools.zip_longest(*everybody, fillvalue=missing):
         if len(set(row)) > 1:
             return sides(enumerate(row))
@@ -184,7 +187,7 @@ def first_difference(everybody: Iterable[Sequence[T]], missing: T) -> dict[T, li
 
 
 def complaint(heard: dict[int, Intent]) -> str:
-    """Who announced what, for the error that all ranks raise."""
+    """Return the text of the error that all ranks raise: which rank announced what."""
     said = {rank: one.text + " (refused)" * one.refused for rank, one in heard.items()}
     return f"the ranks differ in what they call: {ranks_by_text(sides(said.items()))}"
 
@@ -193,15 +196,16 @@ def complaint(heard: dict[int, Intent]) -> str:
 
 
 class Gathers(Protocol):
-    """A communicator, or what gathers in another way: where ranks may die, one that comes back."""
+    """A communicator, or an object that gathers in another way: if ranks may die, one whose calls
+    return after a death."""
 
     @property
     def allgather(self) -> Callable[[Any], list[Any]]:
-        """Gives, on every rank, what all ranks give it. Collective."""
+        """Return the values of all ranks on every rank. Collective."""
 
 
 def together(comm: Gathers, check: Callable[[], T]) -> T:
-    """check() on every rank; if it raises on one, all raise. Collective."""
+    """Call check() on every rank; if it raises on one rank, all ranks raise. Collective."""
     error: Exception | None = None
     found: Any = None
     try:
@@ -222,11 +226,11 @@ def _text(error: Exception | None) -> str:
 
 
 def check_agreement(comm: Any, said: Iterable[tuple[str, str]], on_failure: str = "raise") -> None:
-    """The same (name, text) pairs, in the same order, on all ranks. Collective.
+    """Check that all ranks have the same (name, text) pairs in the same order. Collective.
 
-    Raises MismatchError everywhere, with the first name that differs, and the ranks. `comm` is one
-    of `Gathers`; with on_failure="continue" a communicator on which something is already: on all
-    that live.
+    Raises MismatchError on all ranks, with the first name that differs, and the ranks. `comm`: see
+    `Gathers`; with on_failure="continue" a communicator with live objects, and the live ranks
+    compare.
     """
     own = list(said)
     if on_failure == "continue":

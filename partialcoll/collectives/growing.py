@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A handle that takes others in for ranks that have died."""
+"""A handle in which new ranks can take the numbers of dead ones."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ from .handle_view import HandleView
 
 
 class GrowingHandle(HandleView):
-    """One that goes on when ranks die can have the others' numbers taken again."""
+    """A handle in which new ranks can take the numbers of dead ones."""
 
     def grow(self, comm: MPI.Intracomm) -> None:
-        """Take others in for ranks that have died. Collective, between two rounds.
+        """Let new ranks take the numbers of dead ones. Collective, between two rounds.
 
         Parameters
         ----------
         comm : mpi4py.MPI.Intracomm
-            All ranks that live, and newcomers, which make the handle on it with the same arguments
-            and ``join=True``; `partialcoll.elastic.respawn` makes such a communicator. It is
-            dup'ed, and becomes `comm`.
+            All live ranks, and new ranks, which create the handle on it with the same arguments and
+            ``join=True``. `partialcoll.elastic.respawn` makes such a communicator. It is
+            duplicated, and becomes `comm`.
 
-        The newcomers take the lowest numbers of dead ranks, in their order in `comm`; those who
-        live keep theirs. No round and no deposit of theirs is lost: what waits for its round goes
-        on waiting, and rounds are counted on. A newcomer is at the same round, and its `last_round`
-        and `result` are those of the last one. `on_membership` is called with their numbers. With
-        ``sendbuf=None`` take `send_buffer` anew afterwards; what was written there is still there.
+        New ranks take the lowest numbers of dead ranks, in their order in `comm`; live ranks keep
+        theirs. No round and no deposit of a live rank is lost: a stored deposit stays stored, and
+        rounds continue to be counted. A new rank is at the same round, and its `last_round` and
+        `result` are those of the last round. `on_membership` is called with the new numbers. With
+        ``sendbuf=None`` read `send_buffer` again afterwards; its content is kept.
 
-        Only this handle grows: others on the communicator that it was made on stay there.
+        Only this handle grows. Others that were made on the same communicator stay there.
 
         Raises
         ------
         StateError
-            It was made with ``on_failure="raise"``, or a call is under way.
+            It was made with ``on_failure="raise"``, or a call is in progress.
         ValueError
-            On all ranks: somebody who lives is not in `comm`, or more are to join than have died.
+            On all ranks: a live rank is not in `comm`, or more ranks join than have died.
         MismatchError
-            On all ranks: the arguments of a newcomer differ; says which and where. The others go
-            on as before.
+            On all ranks: the arguments of a new rank differ; the message says which and where. The
+            live ranks continue as before.
         RankFailedError
-            On all ranks: somebody has died meanwhile. Nobody was taken in, and those who live go on
-            as before, without it; `comm` is revoked. Grow again with another communicator.
+            On all ranks: a rank has died meanwhile. No new rank is a member, the live ranks
+            continue without the dead one, and `comm` is revoked. Grow again with another
+            communicator.
         """
         place = address(comm)
         refusal: Exception | None = None
@@ -66,7 +67,7 @@ class GrowingHandle(HandleView):
         membership.grown(self, comm, found.joined)
 
     def _after_growth(self) -> None:
-        """Its memory is elsewhere."""
+        """Called when the handle's memory is at another address."""
 
     def _join(self, comm: MPI.Intracomm, check_arguments: Callable[[], Arguments]) -> Arguments:
         """Take the number of a rank that has died; the others `grow`."""

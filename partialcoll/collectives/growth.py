@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who lives and who comes, for handles that go on when ranks die: what the program has been told of
-it, and which numbers newcomers get."""
+"""Members of handles that continue when ranks die: which deaths and which new ranks the program has
+been told of, and the numbers that new ranks take."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ from .._core.mpi import MPI
 from ..errors import MismatchError
 from .arguments import Arguments
 
-# Who is still there, for a handle that goes on when ranks die.
-
 
 def _failed(handle: Any) -> set[int]:
     return {int(rank) for rank in np.flatnonzero(handle.failed)}
 
 
 class Membership:
-    """What the program has been told of those who have died and those who have come, the
-    communicator of those who live, and what newcomers' arguments are compared with."""
+    """The dead and new ranks of which the program has been told, the communicator of the live
+    ranks, and the arguments with which those of new ranks are compared."""
 
     def __init__(
         self,
@@ -39,14 +37,14 @@ class Membership:
     ) -> None:
         self._told = told
         self.arguments = arguments
-        # How many had died before the round that was delivered last, and how many the program
-        # knows of: those who look after each round compare these themselves.
+        # Number of ranks that had died before the last delivered round, and number of which the
+        # program knows (`known`): callers compare the two after each round.
         self.dead = handle._record.failed
         self._begin(handle, comm)
 
     def look(self, handle: Any) -> None:
-        """`handle` has delivered a round before which others have died than the program knows of:
-        tell of those who are new."""
+        """Tell the program of dead ranks that it does not know yet. Call it when `handle` has
+        delivered a round with other dead ranks than before."""
         failed = _failed(handle)
         new = sorted(failed - self._known)
         self._know(failed)
@@ -54,14 +52,14 @@ class Membership:
             self._told(handle, new, [])
 
     def grown(self, handle: Any, comm: MPI.Intracomm, joined: list[int]) -> None:
-        """`handle` is on this communicator now, where these have come."""
+        """Note that `handle` is on this communicator now, with these new ranks."""
         new = sorted((_failed(handle) | set(joined)) - self._known)
         self._begin(handle, comm)
         if self._told is not None:
             self._told(handle, new, joined)
 
     def _begin(self, handle: Any, comm: MPI.Intracomm) -> None:
-        """The program knows of what there is now."""
+        """Note that the program knows the present members."""
         self._comm = comm
         self._know(_failed(handle))
 
@@ -70,7 +68,7 @@ class Membership:
         self.known = len(failed)
 
     def comm(self, handle: Any) -> MPI.Intracomm:
-        """Of those who are left."""
+        """Return the communicator of the live ranks."""
         comm = MPI.Intracomm()
         place = ffi.cast("void *", MPI._addressof(comm))
         code = lib.pcoll_handle_comm(handle._core(), place)
@@ -82,13 +80,13 @@ class Membership:
 
 _NEW, _SURVIVOR = 0, 1
 _FINE, _REFUSED, _LACKS = range(3)
-_PATIENCE_S = 1.0  # a rank that is lacking may be dead, which all know soon then
+_PATIENCE_S = 1.0  # a missing rank may be dead; then all ranks know it soon
 _AGAIN_S = 0.01
 
 
 class Own(NamedTuple):
-    """Of this rank: its number in the handle, how many it has, and how to ask it who lives; all of
-    that is unknown to a newcomer. Why it refuses; None: it does not."""
+    """This rank: its number in the handle, the number of ranks of the handle, and the handle, all
+    of them unknown to a new rank. refusal: the error with which it refuses, or None."""
 
     number: int = -1
     ranks: int = 0
@@ -97,8 +95,8 @@ class Own(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What all have found out: by the ranks of the communicator, their numbers in the handle; how
-    many it has; the numbers of the newcomers."""
+    """The result of `meet`: the numbers in the handle by rank of the communicator, the number of
+    ranks of the handle, and the numbers of the new ranks."""
 
     numbers: list[int]
     ranks: int
@@ -106,14 +104,14 @@ class Place(NamedTuple):
 
 
 def meet(comm: MPI.Intracomm, own: Own) -> Place:
-    """Who is there? Collective. If it raises on one rank, it does on all."""
+    """Exchange the members of a growth. Collective. If it raises on one rank, all raise."""
     try:
         found = _meet(comm, own)
     except Exception as error:
         if not is_rank_failure(error):
             lib.pcoll_growth_refuse(address(comm))
             raise
-        comm.Revoke()  # the others may wait for this rank
+        comm.Revoke()  # other ranks may wait for this one
         lib.pcoll_growth_refuse(address(comm))
         raise told(error, comm) from error
     return found
@@ -144,7 +142,7 @@ def _meet(comm: MPI.Intracomm, own: Own) -> Place:
 
 
 def _exchange(comm: MPI.Intracomm, row: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Everybody's row."""
+    """Return the rows of all ranks."""
     own, rows = np.array(row, np.int64), np.zeros((comm.size, len(row)), np.int64)
     request = comm.Iallgather(own, rows)
     waiting.until(lambda: alone(request.Test), waiting.look)
@@ -180,7 +178,7 @@ def _place(rows: Sequence[tuple[int, ...]]) -> Place:
 
 
 def _missing(own: Own, place: Place) -> set[int]:
-    """Of those who live, as far as this rank knows."""
+    """Return the live ranks that are not in the communicator, as far as this rank knows."""
     if own.handle is None:
         return set()
     living = {int(rank) for rank in np.flatnonzero(~own.handle.failed)}

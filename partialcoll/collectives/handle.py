@@ -26,13 +26,12 @@ _ANY = 2**64 - 1
 
 
 class AllreduceHandle(GrowingHandle):
-    """A persistent partial allreduce; made by `Allreduce_init`, which says what `comm` and
-    `on_membership` are, and gives the other arguments as a function that checks them
-    (`check_arguments`), so that all ranks fail together.
+    """A persistent partial allreduce. Created by `Allreduce_init`, which describes `comm` and
+    `on_membership`. `check_arguments` validates the other arguments and may raise; then all ranks
+    fail together.
 
     One thread at a time may use a handle; a second one gets StateError. A handle can be used
-    in a ``with`` statement, whose end frees it (collective): rounds under way are brought to their
-    end.
+    in a ``with`` statement, whose end frees it (collective): rounds in progress are completed.
     """
 
     _noun, _maker = "allreduce handle", "Allreduce_init"
@@ -84,8 +83,8 @@ class AllreduceHandle(GrowingHandle):
         self._filled: set[int] = set()  # buffers named by Pready for the call to come
         recv, ops = given.recv, given.ops
         self._ops = ops  # those of users must live as long as the handle
-        # Of several results that one call delivers: are they added up, has a round without
-        # contributions a value?
+        # For each buffer: whether several results of one call are added, and whether a round
+        # without contributions has a value.
         adds = [given.missed == "sum" and can_add for can_add in given.sums]
         self._several = list(zip(adds, (has_identity(op, r) for op, r in zip(ops, recv))))
         self._slots = None if given.received else Slots(self._pointer, self._record, recv, ops)
@@ -96,7 +95,7 @@ class AllreduceHandle(GrowingHandle):
         self._name = given.name
 
     def _read_last(self) -> None:
-        """The round before the one that this rank is in first."""
+        """Read the result of the round before this rank's first one."""
         if self._deliver_next(_ANY, self._recv, self._recv_pointers) is not None:
             self._last_round = Round(self._describe())
 
@@ -122,7 +121,7 @@ class AllreduceHandle(GrowingHandle):
             )
 
     def _serves(self, send: Any, recv: Any) -> bool:
-        """Is it set to these buffers, one each?"""
+        """Return whether the handle uses exactly these two buffers."""
         own_send, own_recv = self._owners
         if len(own_recv) != 1 or own_recv[0].owner is not recv or own_send is None:
             return False
@@ -137,9 +136,10 @@ class AllreduceHandle(GrowingHandle):
         not been waited for, the rank has left, or the handle was freed; with ``sendbuf=None``
         also if `send_buffer` has not been taken since the last start.
 
-        With buffers on a device it returns at once: they are copied after what `stream` (of cupy
-        or torch, or the number of a CUstream; None: their current one) has been given so far, and
-        this rank arrives when they have been. What changes them waits for `Wait`.
+        With buffers on a device it returns at once. The copy follows the work that was submitted
+        to `stream` (of cupy or torch, or the number of a CUstream; None: their current one), and
+        this rank arrives when the copy is complete. Do not change the buffers before `Wait`
+        returns.
         """
         begin = self._begin if stream is None else self._side.starting(self._core(), stream)
         code = begin()
@@ -157,8 +157,8 @@ class AllreduceHandle(GrowingHandle):
         self._insist(lambda core: begin())
 
     def _start_from(self, send: list[Buffer]) -> None:
-        """In place of `Start`, of a handle made with ``like=`` on a device: deposit these, which
-        are there. They belong to the library until the end of `Wait`."""
+        """Start a handle that was made with ``like=`` on a device with these device buffers. The
+        library owns them until `Wait` returns."""
         self._begin = DeviceSide(send, []).starting(self._core())
         try:
             self.Start()
@@ -166,7 +166,8 @@ class AllreduceHandle(GrowingHandle):
             self._begin = self._refuse_stale
 
     def _deposit_slot(self) -> int:
-        """The send buffer is the library's: for the next deposit it has to be taken anew."""
+        """Deposit from the library's send slot; require `send_buffer` to be read again before the
+        next `Start`."""
         code = self._deposit()
         if code in (lib.PCOLL_OK, lib.PCOLL_EAGAIN):
             self._begin = self._refuse_stale
@@ -207,7 +208,8 @@ class AllreduceHandle(GrowingHandle):
             self._filled.add(buffer)
 
     def _insist(self, step: Callable[[Any], int]) -> None:
-        """Until it no longer says "again": in a replay, until it is this rank's turn."""
+        """Repeat `step` until it no longer returns PCOLL_EAGAIN: in a replay, until it is this
+        rank's turn."""
         self._wait_in_slices(lambda us: int(step(self._core())), None)
 
     def Wait(self, timeout: float | None = None, stream: Any = None) -> Round:
@@ -244,8 +246,8 @@ class AllreduceHandle(GrowingHandle):
         self._wait_in_slices(self._step, timeout)
 
     def _was_taken(self, code: int) -> bool:
-        """The round is over for the core, and here it is not: the call that took it was left by an
-        exception of a signal's handler. What it took is still there."""
+        """Return whether an interrupted `Wait` (a signal handler raised) has already taken this
+        round from the core. Its result is still there."""
         if code != lib.PCOLL_ESTATE or not (self._one and self._started):
             return False
         seen = 0 if self._last_round is None else self._last_round.index + 1
@@ -260,7 +262,8 @@ class AllreduceHandle(GrowingHandle):
             raise_error(code)
 
     def _step(self, us: int) -> int:
-        """Wait so long at most; with deliver="one" the same call delivers and finishes."""
+        """Wait for at most `us` microseconds. With deliver="one" the same call delivers the result
+        and finishes."""
         core = self._core()  # a signal handler may have freed it since the last step
         if not self._one:
             return int(lib.pcoll_handle_wait(core, us))
@@ -346,7 +349,7 @@ class AllreduceHandle(GrowingHandle):
         return [np.zeros(r.shape, r.dtype) for r in self._recv]
 
     def _deliver_oldest(self, recv: list[Array], pointers: Any) -> Result:
-        """After a wait there is one, though perhaps a newer one than at the wait."""
+        """Deliver the oldest unseen round. After a wait there is one, perhaps a newer one."""
         result = self._deliver_next(_ANY, recv, pointers)
         assert result is not None
         return result
@@ -387,8 +390,8 @@ class AllreduceHandle(GrowingHandle):
         Parameters
         ----------
         on_round : callable
-            Called with each `Round` that passes meanwhile, its result in the receive buffers or
-            `result`; whoever keeps a replica applies it here.
+            Called with each `Round` that completes meanwhile, its result in the receive buffers
+            or `result`. Update replicas here.
 
         Returns the last of these rounds.
         """
@@ -414,7 +417,7 @@ class AllreduceHandle(GrowingHandle):
     def leave(self) -> None:
         """Leave for good: the others no longer wait for this rank. Local.
 
-        The last deposit still rides in the next round. Afterwards only `Free` is left.
+        The last deposit takes part in the next round. Afterwards only call `Free`.
         """
         self._await_copy()
         self._insist(lib.pcoll_handle_leave)
@@ -422,7 +425,8 @@ class AllreduceHandle(GrowingHandle):
             self._slots.empty()
 
     def _await_copy(self) -> None:
-        """Until no copy is under way: the deposit has been made, the last result may be let go."""
+        """Wait until no copy is in progress: then the deposit is made, and the last result may be
+        overwritten."""
         if not self._copies:
             return
         if self._started:
@@ -469,8 +473,8 @@ class AllreduceHandle(GrowingHandle):
         return self._unwrap(views)
 
     def _send_place(self) -> int:
-        """Where the memory of the next deposit is: who keeps views of these places need not make
-        them anew. 0: the user's, always."""
+        """Return the address of the next send slot, under which views of it can be cached; 0 if the
+        send buffers are the user's."""
         if self._side.sent is not None:
             return 0
         self._core()

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Catching up with rounds that are gone: the state of a rank that has applied them.
+"""Replacement of lost rounds by the state of a rank that has applied them.
 
-Only where a rank may lose rounds (``deliver="all"``). It asks its peers for a state of a version at
-least that of the first result it was given, loads it, and applies what follows. Peers look for
-questions before each deposit and while they wait; nobody waits for the one who asks.
+Used where a rank may lose rounds (``deliver="all"``). Such a rank asks its peers for a state whose
+version is at least that of the first result it received, loads it, and applies the following
+results. Peers look for questions before each deposit and while they wait; no rank waits for the one
+that asks.
 
-Why somebody can always answer. A rank arrives at round t only when it has seen all rounds before t
-and made up for those it has lost, so whoever started round t has version t or more, and versions
-do not fall. The one exception are ranks that join: each may start one round, whatever it has seen.
-`history` is therefore raised to one more than the number of ranks (`room_for_joins`): so many
-rounds cannot push out one that the rank of the highest version still has to apply. In a join nobody
-asks: who has lost rounds there waits for the end, when all have the same last round, and takes the
-state of one that has it (`settle`).
+Why some rank can always answer: a rank arrives at round t only when it has seen or replaced all
+rounds before t. So the rank that started round t has version t or more, and versions never
+decrease. The exception are ranks that join: each may start one round, whatever it has seen.
+Therefore `history` is at least the number of ranks plus one (`room_for_joins`): the rounds started
+by joins cannot push out a round that the rank of the highest version still has to apply. During a
+join no rank asks: a rank that has lost rounds waits for the end, when all have the same last round,
+and takes the state of a rank that has applied it (`settle`).
 """
 
 from __future__ import annotations
@@ -30,28 +31,28 @@ from .state_exchange import StateExchange
 
 
 def room_for_joins(options: dict[str, Any], ranks: int) -> dict[str, Any]:
-    """The options of a handle, with a history that suffices; see the module."""
+    """Return the options of a handle with a sufficient history; see the module."""
     if options.get("deliver") != "all":
         return options
     return {**options, "history": max(options["history"], ranks + 1)}
 
 
 class Replica(NamedTuple):
-    """How to take the state that belongs to a rank's version, see `checkpoint.capture`, and how to
-    make such a state this rank's."""
+    """Two functions: `capture` returns the state of this rank's version (see `checkpoint.capture`),
+    `restore` loads such a state."""
 
     capture: Callable[[], Any]
     restore: Callable[[Any], None]
 
 
 class Resync:
-    """Asks for states and serves them, for one optimizer. Collective to make and to end.
+    """Asks for states and serves them, for one optimizer. Creation and `end` are collective.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
     version : callable
-        Rounds that this rank has seen.
+        Returns the number of rounds that this rank has seen.
     replica : Replica
     """
 
@@ -70,12 +71,14 @@ class Resync:
         finalize.at_end(self._end_with_the_program)
 
     def serve(self) -> bool:
-        """Answer whoever asks, if this rank's version will do; True if answers are under way."""
+        """Answer the ranks that ask, if this rank's version suffices. Return whether answers are in
+        progress."""
         return self._exchange.serve(self._version(), self._replica.capture)
 
     def ask(self, least: int, results: Iterable[Result]) -> None:
-        """Take the state of a peer, of version `least` or later. Waits until there is one; says
-        so from time to time. `results`: of the rounds just delivered, whose ranks come first."""
+        """Load the state of a peer, of version `least` or later. Waits until there is one, and logs
+        that from time to time. `results`: the rounds just delivered; their ranks are asked
+        first."""
         self._take(self._likely(results), least)
 
     def _take(self, peers: list[int], least: int) -> None:
@@ -90,7 +93,7 @@ class Resync:
         self._replica.restore(state)
 
     def _likely(self, results: Iterable[Result]) -> list[int]:
-        """All peers; first those who arrived at the newest rounds, who are up to date."""
+        """Return all peers, first those that arrived at the newest rounds."""
         around = [(self._rank + i) % self._size for i in range(1, self._size)]
         order: dict[int, None] = {}
         for result in reversed(list(results)):
@@ -99,8 +102,9 @@ class Resync:
         return list(dict.fromkeys([*order, *around]))
 
     def settle(self, target: int) -> int:
-        """All ranks have joined at version `target`: those that are behind take the state of one
-        that is not. Collective; the number of rounds that no rank has applied, 0 if all is well."""
+        """After all ranks have joined at version `target`: ranks that are behind load the state of
+        one that is not. Collective. Return the number of rounds that no rank has applied, normally
+        0."""
         versions = np.empty(self._size, np.int64)
         own = np.array([self._version()])
         self._attend(self._comm.Iallgather(own, versions))
@@ -129,7 +133,7 @@ class Resync:
         waiting.until(request.Test, patient)
 
     def end(self, what: str = "close") -> None:
-        """When nobody can ask any more. Collective; idempotent."""
+        """End when no rank can ask any more. Collective; idempotent."""
         if self._ended:
             return
         self._ended = True
@@ -139,7 +143,7 @@ class Resync:
         self._comm.Free()
 
     def _end_with_the_program(self) -> None:
-        """A rank whose program is over still has a state that others may need; not one that an
-        exception has ended, whose job is to be aborted."""
+        """Serve at the end of the program, because other ranks may need this rank's state; not
+        after an exception, which ends the job."""
         if not MPI.Is_finalized() and program_end.failure() is None:
             self.end("the program's end")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes whose steps never wait: a training thread and a communication thread around x.
+"""Processes whose steps never wait: a training thread and a communication thread share the model x.
 
-The training thread adds updates and takes the newest model (`SharedModel`); the communication
-thread owns x, applies the updates to it and exchanges it. Subclasses say what an event is. An event
-runs under a lock, so that the averages over all ranks can bring communication to rest; the training
-thread never takes that lock in a step."""
+The training thread adds updates and takes the newest model (`SharedModel`). The communication
+thread owns x: it applies the updates to x and exchanges x with other ranks. A subclass defines what
+one communication event does. An event runs under a lock, which the averages over all ranks take to
+stop communication; the training thread never takes that lock in a step."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from ..collectives.state_exchange import StateExchange
 from ..errors import RankFailedError, StateError
 from .process import Array, Counts, Exchange, GlobalSum, LearningRate, PeerSource, Process, Steps
 
-# How long a gradient step of this rank takes.
+# The duration of a gradient step of this rank.
 
 
 class StepTime:
     """Running mean of the seconds between steps."""
 
     def __init__(self) -> None:
-        self.mean = 0.0  # 0 as long as there is no measure
+        self.mean = 0.0  # 0: not measured yet
         self._last: float | None = None
         self._steps = 0
 
     def stepped(self, now: float) -> None:
-        """A gradient step has been made."""
+        """Note the end of a gradient step."""
         if self._last is not None:
             took = now - self._last
-            if self._steps >= 10:  # who evaluates in between makes no long step
+            if self._steps >= 10:  # an evaluation between two steps is no long step
                 took = min(took, 10 * self.mean)
             self._steps += 1
             # A plain mean at first, then one of the last hundred or so.
@@ -48,64 +48,63 @@ class StepTime:
         self._last = now
 
     def pause(self) -> None:
-        """What comes before the next step is none."""
+        """Do not count the time until the next step."""
         self._last = None
 
 
-# Has this process stood still (SIGSTOP, a suspended machine, memory swapped out) while the other
-# ranks went on?
+# Detects that this process was suspended (SIGSTOP, a suspended machine, memory swapped out) while
+# the other ranks continued.
 #
-# Its communication thread looks around some times a second, whatever training does. If it has not
-# for as long as many steps take, the process has stood still, and its model is from before what the
-# others have learned since.
+# The communication thread wakes several times a second, whatever the training thread does. If it
+# has not run for as long as many steps take, the process was suspended, and its model is older than
+# what the others have learned since. An event of that thread may take long, too; during an event
+# only the steps of the training thread count.
 #
-# An event of that thread may take long, too: then what counts is whether training makes steps.
-#
-# `_looked` and `_busy` are the communication thread's, `_stepped` the training thread's; each reads
-# the others', since after a standstill either may be the first to run. `noticed` is set by either,
-# cleared by the training thread.
+# The communication thread writes `_looked` and `_busy`, the training thread `_stepped`. Each reads
+# the other's, because after a suspension either may be the first to run. Either sets `noticed`; the
+# training thread clears it.
 
-# Steps, seconds: shorter ones do little harm, and a busy machine has them.
-_STEPS, _LEAST = 20, 3.0
-_WARM_UP = 3  # steps that take longer than the others
+# Shorter suspensions do little harm, and occur on a busy machine.
+_STEPS, _LEAST = 20, 3.0  # steps, seconds
+_WARM_UP = 3  # first steps, which take longer
 
 
 class Standstill:
-    """Of one process with a communication thread."""
+    """Detects suspensions of one process with a communication thread."""
 
     def __init__(self) -> None:
         self.noticed = False
         self._step_time = StepTime()
         self._steps = 0
-        self._stepped = 0.0  # when, the last time
-        self._looked: float | None = None  # when, the last time; None: not yet
+        self._stepped = 0.0  # time of the last step
+        self._looked: float | None = None  # time of the last wake-up; None: not yet
         self._busy = False  # in an event
 
     def begin(self) -> None:
-        """The communication thread is about to be started."""
+        """Prepare for a start of the communication thread."""
         self._looked, self._busy = None, False
 
     def stepped(self) -> None:
-        """Training thread: a gradient step has been made."""
+        """Training thread: note the end of a gradient step."""
         self._stepped = time.monotonic()
         self._steps += 1
         if self._steps > _WARM_UP:
             self._step_time.stepped(self._stepped)
 
     def look(self) -> bool:
-        """Communication thread, before an event: is there a standstill that training has not made
-        up for?"""
+        """Communication thread, before an event: return whether there was a suspension for which
+        the training thread has not yet taken another model."""
         self.check()
         self._looked = time.monotonic()
         return self.noticed
 
     def event(self, begins: bool) -> None:
-        """Communication thread: begins, or has ended."""
+        """Communication thread: note the begin or the end of an event."""
         self.check()
         self._busy, self._looked = begins, time.monotonic()
 
     def check(self) -> bool:
-        """Either thread: as `look`, of the time until now."""
+        """Either thread: return the same as `look`, for the time until now."""
         alive, usual = self._looked, self._step_time.mean
         if alive is not None and usual:
             if self._busy:
@@ -115,46 +114,46 @@ class Standstill:
 
     @property
     def patience(self) -> float:
-        """Seconds in which a peer that goes on comes to the end of a step."""
+        """Seconds within which a running peer ends a step."""
         return 1.0 + 10 * self._step_time.mean
 
     def over(self) -> None:
-        """Training thread: it is made up for."""
+        """Training thread: forget the suspension, which has been handled."""
         self._looked, self.noticed = time.monotonic(), False
 
 
-# How many communication events belong to a gradient step, and what if there are fewer.
+# The number of communication events for each gradient step, and a warning if there are fewer.
 
 
 class Pace:
-    """Draws the number of events for one gradient step after the other.
+    """Draws the number of events for each gradient step.
 
-    Where communication does not keep up, events wait. They are worth making up for after a gap,
-    but no more of them than there is disagreement: a burst of averagings without a step in between
-    soon finds models that agree, and where more is asked for than can be made it never ends. So
-    those of the last `LATEST` steps may wait, and older ones are given up.
+    Events wait if communication does not keep up. After a gap it pays to make up for some of them,
+    but not for all: a burst of averagings without steps in between soon averages models that agree
+    already, and never ends if more events are asked for than can be made. So the events of the last
+    `LATEST` steps may wait, and older ones are given up.
 
     Parameters
     ----------
     rate : float
         Events per gradient step, on average.
     poisson : bool
-        Poisson numbers; else the same for every step, but for rounding.
+        Poisson numbers; otherwise the same number for every step, except for rounding.
     seed : int or sequence of int
-        Of the draws.
+        Seed of the draws.
     """
 
     LATEST = 64
 
     def __init__(self, rate: float, poisson: bool, seed: object = 0) -> None:
         self.rate = checks.number("rate", rate, 0, what="events per gradient step")
-        self.most = math.ceil(self.LATEST * self.rate)  # that may wait
+        self.most = math.ceil(self.LATEST * self.rate)  # events that may wait
         self._poisson = poisson
         self._random = np.random.default_rng(seed)  # type: ignore[arg-type]
         self._left_over = 0.0
 
     def draw(self) -> int:
-        """Events for the next gradient step."""
+        """Return the number of events for the next gradient step."""
         if self._poisson:
             return int(self._random.poisson(self.rate))
         whole = math.floor(self._left_over + self.rate + 1e-9)
@@ -163,9 +162,9 @@ class Pace:
 
 
 class Shortfall:
-    """Says so, once, when clearly fewer events are made than the steps ask for."""
+    """Warns once if clearly fewer events are made than the steps ask for."""
 
-    _EVENTS, _STEPS = 64, 16  # to judge by: events of the last step need not have come yet
+    _EVENTS, _STEPS = 64, 16  # to judge by: events of the last step may still be waiting
     _ENOUGH = 0.75
 
     def __init__(self) -> None:
@@ -173,7 +172,7 @@ class Shortfall:
         self._said = False
 
     def look(self, counts: Counts) -> None:
-        """After a step."""
+        """Check the counts after a step."""
         since = self._since
         asked = counts.asked - since.asked
         if self._said or asked < self._EVENTS or counts.steps - since.steps < self._STEPS:
@@ -194,23 +193,23 @@ class Shortfall:
             )
 
 
-# From a peer source to averagings: who begins how many of them, and when one is settled.
+# From a peer source to averagings: which rank begins how many, and when an event is settled.
 #
-# An averaging has two ranks, of which one begins it. Where all choose, each begins half of those
-# that it takes part in. Where only some do (a source with ``active``, as `pairing.Bipartite`) these
-# begin all of theirs. Where two free ranks find each other (a source with ``poll`` and ``leave``,
-# as `pairing.Available`) the averaging settles one of each, whoever begins it, and a rank that
-# finds nobody keeps its turn.
+# One of the two ranks of an averaging begins it. If all ranks choose peers, each begins half of the
+# averagings in which it takes part. If only some choose (a source with ``active``, such as
+# `pairing.Bipartite`), these begin all of theirs. If two free ranks find each other (a source with
+# ``poll`` and ``leave``, such as `pairing.Available`), the averaging settles one event of each
+# rank, whichever begins it; the event of a rank that finds no peer stays due.
 
 
 class Partners:
-    """A peer source, as the processes use it, for one rank of `size`.
+    """Uses a peer source for one rank of `size`.
 
     Attributes
     ----------
     meet : bool
-        Do free ranks find each other? An averaging that is settled with nobody to begin it with
-        has then been begun by the other.
+        Whether free ranks find each other. Then an averaging that is settled without a peer was
+        begun by the other rank.
     """
 
     def __init__(self, source: PeerSource, size: int) -> None:
@@ -223,14 +222,15 @@ class Partners:
         self.meet = hasattr(source, "poll")
 
     def share(self) -> float:
-        """Of the averagings that this rank takes part in: for how many it asks for a peer."""
+        """Return the fraction of its averagings for which this rank asks for a peer."""
         if self.meet:
             return 1.0
         active = getattr(self._source, "active", None)
         return 0.5 if active is None else float(active)
 
     def next(self) -> tuple[bool, int | None]:
-        """Is one averaging of this rank settled, and with whom has this rank to begin it?"""
+        """Return whether one averaging of this rank is settled, and the peer with which this rank
+        has to begin it, or None."""
         if not self.meet:
             return True, self._checked(self._source.next_peer())
         outcome = self._source.poll()
@@ -239,7 +239,7 @@ class Partners:
         return outcome is not None, None
 
     def rest(self) -> bool:
-        """Be free no longer; was this rank taken before that?"""
+        """Stop being free; return whether another rank had already chosen this one."""
         return self.meet and self._source.leave() is not None
 
     def _checked(self, peer: Any) -> int | None:
@@ -248,34 +248,37 @@ class Partners:
         return None if peer is None else int(peer)
 
     def bury(self, exchange: Exchange, peer: int) -> None:
-        """As the function."""
+        """See the function `bury`."""
         bury(self._source, exchange, peer)
 
 
 def bury(source: Any, exchange: Exchange, peer: int) -> None:
-    """A call about this peer has raised RankFailedError, which is being handled: do the others go
-    on without it? Then no dead rank is chosen again, else it is raised."""
+    """Handle a RankFailedError of a call about this peer; call it in the handler of that error. If
+    the other ranks continue without the peer, stop choosing dead ranks; otherwise raise it
+    again."""
     if not exchange.failed[peer]:
         raise
     if hasattr(source, "topology"):
         source.topology = exchange.topology
 
 
-# This rank's state for peers that need it, and theirs for this rank: the process's, and with it
-# that of whatever makes its steps.
+# The exchange of states: this rank's for peers that need it, and theirs for this rank. A state has
+# the process's data, and that of the optimizer that makes its steps.
 
 
 class PeerState:
-    """Over an exchange. `passenger`: what a state is not complete without, an optimizer's."""
+    """Serves and takes states over an exchange. `companion`: state that is saved and restored with
+    the model, such as an optimizer's."""
 
-    def __init__(self, exchange: StateExchange, passenger: Replica | None = None) -> None:
-        self._exchange, self._passenger = exchange, passenger
+    def __init__(self, exchange: StateExchange, companion: Replica | None = None) -> None:
+        self._exchange, self._companion = exchange, companion
 
     def serve(self, round: int, state: Callable[[], dict[str, Any]]) -> bool:
-        """Send it to those who have asked, if it is of the round they want. Local."""
+        """Send the state to the ranks that have asked, if it is of the round that they want.
+        Local."""
 
         def complete() -> dict[str, Any]:
-            more = {} if self._passenger is None else {"passenger": self._passenger.capture()}
+            more = {} if self._companion is None else {"companion": self._companion.capture()}
             return {**state(), **more}
 
         return self._exchange.serve(round, complete)
@@ -288,41 +291,43 @@ class PeerState:
         least_round: int = 0,
         timeout: float | None = None,
     ) -> int:
-        """Load that of a peer, whose round is returned. TimeoutError if nobody had one. Local."""
+        """Load the state of a peer; return its round. TimeoutError if no peer had a state. Not
+        collective."""
         round, state = self._exchange.ask(peers, least_round=least_round, timeout=timeout)
-        passenger = state.pop("passenger", None)
+        companion = state.pop("companion", None)
         load(state)
-        if self._passenger is not None:
-            self._passenger.restore(passenger)
+        if self._companion is not None:
+            self._companion.restore(companion)
         return round
 
 
-# Between the training thread and the communication thread: updates one way, models the other.
+# Between the training thread and the communication thread: updates one way, models the other way.
 #
-# The communication thread owns the model x. The training thread computes at a view of its own,
-# which nobody changes under it. Under one short lock:
+# The communication thread owns the model x. The training thread computes at a private view, which
+# no other thread changes. Under one short lock:
 #
 # - `_waiting` is written by the training thread (`add`) and taken by the communication thread
 #   (`take`), which leaves a zeroed vector in its place;
-# - `_taken` is what it took: in x, but not in a snapshot that the training thread can see;
+# - `_taken` holds the updates that it took: they are in x, but in no snapshot that the training
+#   thread can see yet;
 # - `_shown` is the newest snapshot of x, swapped in by the communication thread (`show`).
 #
 # Invariant: every update is in exactly one of `_waiting`, `_taken` and `_shown`. So shown + taken +
-# waiting is the newest model with all of this rank's own updates in it, and that is what the view
-# is. No copy of x is made under the lock; the training thread's additions are.
+# waiting is the newest model with all of this rank's own updates; the view has this value. x is not
+# copied under the lock; the additions of the training thread are made under it.
 #
-# A view that was lent is changed in place. `_before`, the training thread's alone, is what the view
-# was after the last addition: the difference is the update, which the view has already.
+# A view that was lent is changed in place. `_before`, which only the training thread uses, is the
+# view after the last addition: the difference to the view is the update.
 
 
 class SharedModel:
-    """Made with the first model; holds five vectors of its size."""
+    """The model, shared by the two threads. Holds five vectors of the model's size."""
 
     def __init__(self, x: Array) -> None:
         self._lock = threading.Lock()
         self._view = x.copy()
         self._shown = x.copy()
-        self._next = x.copy()  # the communication thread's alone, until `show` swaps it in
+        self._next = x.copy()  # only the communication thread uses it, until `show` swaps it in
         self._waiting = np.zeros_like(x)
         self._taken = np.zeros_like(x)
         self._any_waiting = self._any_taken = self._is_new = False
@@ -330,27 +335,27 @@ class SharedModel:
 
     @property
     def view(self) -> Array:
-        """The model that the training thread computes at."""
+        """The model at which the training thread computes gradients."""
         return self._view
 
     def lend(self) -> None:
-        """Training thread: the view will be changed in place."""
+        """Training thread: prepare for changes of the view in place."""
         if self._before is None:
             self._before = self._view.copy()
 
     def add(self, update: Array) -> None:
-        """Training thread: an update is finished. The view then has it, and what is new of x."""
+        """Training thread: add an update. The view then has it, and the newest snapshot of x."""
         with self._lock:
             if not self._hand_over(update):
                 self._view += update
         self._note_view()
 
     def has_changed(self) -> bool:
-        """Training thread: has the view, lent, been changed in place since the last addition?"""
+        """Training thread: return whether a lent view was changed since the last addition."""
         return self._before is not None and not np.array_equal(self._view, self._before)
 
     def add_what_changed(self) -> None:
-        """Training thread: as `add`, of what the view, lent, was changed by since the last time."""
+        """Training thread: add the change of a lent view since the last addition as an update."""
         if self._before is None:
             raise StateError("apply_in_place: the model has not been lent")
         update = np.subtract(self._view, self._before, out=self._before)
@@ -359,7 +364,8 @@ class SharedModel:
         self._note_view()
 
     def _hand_over(self, update: Array) -> bool:
-        """Under the lock. Was there something new of x? Then it is in the view, as all updates."""
+        """Add to `_waiting`, under the lock. Return whether there was a new snapshot of x; then
+        the view has it, and all updates."""
         self._waiting += update
         self._any_waiting = True
         if not self._is_new:
@@ -375,8 +381,8 @@ class SharedModel:
             np.copyto(self._before, self._view)
 
     def take(self) -> Array | None:
-        """Communication thread: the updates since the last time, to be added to x now; None if
-        there are none. Good until `show`, which has to follow."""
+        """Communication thread: return the updates since the last call, or None. The caller adds
+        them to x, and then calls `show`; until then they are valid."""
         with self._lock:
             if not self._any_waiting:
                 return None
@@ -385,7 +391,7 @@ class SharedModel:
         return self._taken
 
     def show(self, x: Array) -> None:
-        """Communication thread: x is the newest model."""
+        """Communication thread: make x the newest snapshot."""
         np.copyto(self._next, x)
         with self._lock:
             self._shown, self._next = self._next, self._shown
@@ -395,7 +401,7 @@ class SharedModel:
             self._taken.fill(0)
 
     def reset(self, x: Array) -> None:
-        """Both threads at rest: forget everything, begin with x."""
+        """Start again with x. Both threads must be stopped."""
         with self._lock:
             for vector in (self._view, self._shown):
                 np.copyto(vector, x)
@@ -405,25 +411,25 @@ class SharedModel:
         self._note_view()
 
 
-# The communication thread: does one event after the other, and naps when there is none.
+# The communication thread runs one event after the other, and sleeps when there is none.
 
-# Seconds. A nap doubles while nothing happens: what others leave here is found soon after a busy
-# time, and an idle process costs less than a hundredth of a core.
+# Seconds. The sleep doubles while there are no events: contributions of other ranks are found soon
+# after a busy time, and an idle process costs less than a hundredth of a core.
 _SHORTEST = 0.5e-3
 LONGEST_NAP = 40e-3
 
 
 class CommunicationThread:
-    """Calls `event` until told to stop.
+    """Calls `event` until it is stopped.
 
     Parameters
     ----------
     event : callable
-        One communication event; False if there was nothing to do.
+        Runs one communication event; returns False if there was nothing to do.
     next_event : callable
-        Seconds until there will be something, or None.
+        Returns the seconds until the next event, or None.
     longest_nap : callable
-        Seconds after which it looks for what others have left here, at most.
+        Returns the longest sleep in seconds, after which it looks for contributions of others.
     """
 
     def __init__(
@@ -442,25 +448,25 @@ class CommunicationThread:
 
     @property
     def running(self) -> bool:
-        """Has it been started and not stopped?"""
+        """Whether it has been started and not stopped."""
         return self._thread is not None
 
     def start(self) -> None:
-        """Idempotent."""
+        """Start the thread. Idempotent."""
         self.check()
         if self._thread is None:
             self._stopping = False
             name = "partialcoll communication"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
-            finalize.at_end(self.stop)  # inside MPI it must not be then
+            finalize.at_end(self.stop)  # it must not be inside MPI then
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Wake the thread: there is something to do."""
         self._work.set()
 
     def stop(self) -> None:
-        """End it after the event under way. Idempotent."""
+        """End the thread after the current event. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             finalize.not_at_end(self.stop)
@@ -469,14 +475,14 @@ class CommunicationThread:
             thread.join()
 
     def check(self) -> None:
-        """Raises StateError, from the thread's error, if it has failed. Once."""
+        """Raise StateError, from the thread's error, if the thread has failed. Only once."""
         error, self._error = self._error, None
         if error is not None:
             self.stop()
             raise StateError(f"the communication thread has ended: {error}") from error
 
     def _until(self, nap: float) -> float:
-        """A nap, but for what is to come earlier."""
+        """Return the sleep until the next event, at most `nap`."""
         known = self._next_event()
         return nap if not known else min(nap, known)
 
@@ -491,19 +497,19 @@ class CommunicationThread:
             self._error = error
 
 
-_IN_THE_MIDDLE = 0.2  # seconds: of an exchange, on a busy machine
+_IN_THE_MIDDLE = 0.2  # seconds that a peer may spend inside an exchange on a busy machine
 
 
 class Threaded(Process):
-    """A process with a communication thread, that calls `_event` under a lock. Parameters as of
+    """A process with a communication thread, which calls `_event` under a lock. Parameters: see
     `Decoupled`.
 
-    With `share_state`, a rank whose process has stood still takes the model of another one before
-    it communicates again, and drops what it has and what lies uncollected here: it would pull the
-    others back. (The sum over the ranks changes by that.)
+    With `share_state`, a rank whose process was suspended takes the model of another rank before it
+    communicates again, and drops its own model and its uncollected contributions, which would pull
+    the others back. (This changes the sum over the ranks.)
     """
 
-    _beside_x = 0  # elements that are exchanged with x
+    _beside_x = 0  # further elements that are exchanged together with x
 
     def __init__(
         self, x: Array, exchange: Exchange, *, learning_rate: LearningRate, total: GlobalSum | None
@@ -530,10 +536,11 @@ class Threaded(Process):
             )
 
     def communicate(self) -> bool:
-        """One communication event, which waits for nobody; False if there was nothing to do, or
-        communication is at rest.
+        """Run one communication event, which waits for no other rank. Return False if there was
+        nothing to do, or communication is stopped.
 
-        The communication thread calls it in a loop; without one (`start`) call it yourself.
+        The communication thread calls it in a loop. If you have not started that thread (`start`),
+        call it yourself.
         """
         if self._states is not None and self._standstill.look():
             return False
@@ -551,23 +558,24 @@ class Threaded(Process):
 
     # A peer's state
 
-    def share_state(self, exchange: StateExchange, passenger: Replica) -> None:
-        """From now on have this `exchange` for a standstill, and a `passenger`, something else that
-        a state is not complete without: an optimizer's that makes the steps. Local."""
-        self._states = PeerState(exchange, passenger)
+    def share_state(self, exchange: StateExchange, companion: Replica) -> None:
+        """Use this `exchange` after suspensions from now on. `companion`: state that is saved and
+        restored with the model, such as that of the optimizer that makes the steps. Local."""
+        self._states = PeerState(exchange, companion)
 
     def serve(self) -> bool:
-        """Send this rank's model to those who have asked for one. Local; `step` does it, too."""
+        """Send this rank's model to the ranks that have asked for one. Local. `step` does it,
+        too."""
         if self._states is None or self._standstill.noticed:
             return False
         return self._states.serve(self._counts.steps, lambda: {"model": self.model})
 
     def _is_old(self) -> bool:
-        """Communication thread, within an event: has it stood still since that began?"""
+        """Communication thread: return whether the process was suspended during this event."""
         return self._states is not None and self._standstill.check()
 
     def _catch_up(self) -> bool:
-        """Training thread: after a standstill, take the model of a peer. Has it been done?"""
+        """Training thread: take the model of a peer after a suspension. Return whether it did."""
         if self._states is None or not self._standstill.check():
             return False
         try:
@@ -589,8 +597,9 @@ class Threaded(Process):
             self._standstill.over()
 
     def _take_over(self, model: Array) -> None:
-        """Others see the model before there is room for what they give: what they could still have
-        read before would draw them back. Who was in the middle of that has ended it by then."""
+        """Replace the model. It is published before contributions of other ranks are accepted
+        again, because a rank that had read the old model would be pulled back. The sleep is for
+        ranks that are inside an exchange."""
         with self._at_rest():
             if not self._beside_x:
                 self._exchange.publish(model)
@@ -599,19 +608,19 @@ class Threaded(Process):
             self._adopt(model)
 
     def _adopt(self, model: Array) -> None:
-        """As `_reset`, of this rank alone."""
+        """Call `_reset` on this rank alone."""
         self._reset(model)
 
     @property
     def exchange_stats(self) -> Any:
-        """The exchange's counts, after the last event. Any thread may ask."""
+        """The counts of the exchange after the last event. Any thread may read them."""
         return self._exchange_stats
 
     def _event(self) -> bool:
         raise NotImplementedError
 
     def _longest_nap(self) -> float:
-        """Seconds for which what others have left here may lie unseen."""
+        """Seconds for which contributions of other ranks may lie unseen."""
         return LONGEST_NAP
 
     def start(self) -> None:
@@ -623,18 +632,19 @@ class Threaded(Process):
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the communication thread after the event under way. Local; idempotent."""
+        """Stop the communication thread after the current event. Local; idempotent."""
         self._thread.stop()
 
     def _gathering(self, total: GlobalSum) -> Steps[None]:
-        """Who is at rest takes nothing from the others, so it is not as long as they go on."""
+        """Wait for the other ranks first: communication stops only when they have come, because a
+        rank that has stopped takes nothing from ranks that continue."""
         self._catch_up()
         yield from total.meeting()
         self._catch_up()  # in the average's own meeting the others serve
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:
-        self._rest_wanted = True  # a thread that never pauses would take the lock again and again
+        self._rest_wanted = True  # otherwise a busy thread takes the lock again and again
         try:
             with self._communicating:
                 yield
@@ -643,14 +653,14 @@ class Threaded(Process):
         self._thread.wake()
 
     def Free(self) -> None:
-        """Stop. The buffers that the process was given are not freed. Idempotent."""
+        """Stop the thread. The buffers given by the caller are not freed. Idempotent."""
         super().Free()
         self._thread.check()
 
 
 class Decoupled(Threaded):
-    """A process whose updates go to x through a `SharedModel`, some events to each step. Subclasses
-    say what an event is (`_event`), and how x gets what is new (`_renew`).
+    """A process whose updates go to x through a `SharedModel`, with a number of events for each
+    step. Subclasses define an event (`_event`), and how x is updated (`_renew`).
 
     Parameters
     ----------
@@ -659,12 +669,12 @@ class Decoupled(Threaded):
     exchange : Exchange
         A `partialcoll.GossipBuffer` of the same shape and dtype.
     peers : PeerSource
-        Whom to communicate with; anything with ``next_peer() -> int | None``.
+        Chooses the peers: an object with ``next_peer() -> int | None``.
     rate, poisson, seed
-        Of the events, see `Pace`; None: one after the other without pause.
+        See `Pace`. A rate of None: one event after the other without pause.
 
-    Events that were asked for and did not come yet are the backlog. It is bounded by what belongs
-    to `Pace.LATEST` steps; what was due first is given up.
+    The backlog is the events that were asked for and not made yet. It is bounded by the number of
+    events for `Pace.LATEST` steps; the oldest events are given up.
     """
 
     def __init__(
@@ -686,14 +696,14 @@ class Decoupled(Threaded):
             self._pace = Pace(rate * self._begun(), poisson, (seed, exchange.rank))
         self._shortfall = Shortfall()
         self._shared = SharedModel(self._x)
-        self._due: list[float] = []  # a heap: when events that are still to come are due
+        self._due: list[float] = []  # a heap: the times at which waiting events are due
         self._due_lock = threading.Lock()
 
     @property
     def model(self) -> Array:
-        """What the next gradient is to be taken at: the newest snapshot of x, with all of this
-        rank's own updates. Nobody changes it until the next step, and you must not either,
-        unless it was lent (`lend`)."""
+        """The model at which to compute the next gradient: the newest snapshot of x, with all of
+        this rank's own updates. It does not change until the next step. Do not change it, unless
+        it was lent (`lend`)."""
         return self._shared.view
 
     def lend(self) -> Array:
@@ -703,12 +713,12 @@ class Decoupled(Threaded):
         return self.model
 
     def advancing(self, update: Array) -> Steps[None]:
-        """`apply`: there is nothing that it waits for."""
+        """The steps of `apply`, which waits for no other rank."""
         self._check_update("update", update)
         yield from self._stepping(lambda: self._add(update))
 
     def advancing_in_place(self) -> Steps[None]:
-        """`apply_in_place`: there is nothing that it waits for."""
+        """The steps of `apply_in_place`, which waits for no other rank."""
         self._check_usable()
         yield from self._stepping(self._shared.add_what_changed)
 
@@ -726,7 +736,7 @@ class Decoupled(Threaded):
     def _stepping(self, add: Callable[[], None]) -> Steps[None]:
         self._thread.check()
         with self._exposed():
-            if not self._catch_up():  # else the step was made at a model that is gone
+            if not self._catch_up():  # otherwise the step belongs to a model that was replaced
                 add()
             self._stepped()
             self._standstill.stepped()
@@ -750,24 +760,25 @@ class Decoupled(Threaded):
         self._shortfall.look(self._counts)
 
     def _times(self, events: int) -> Sequence[float]:
-        """When the events of this step are to come, by `_now`. At once."""
+        """Return the times at which the events of this step are due, by the clock `_now`. Here: at
+        once."""
         return [0.0] * events
 
     def _now(self) -> float:
         return 0.0
 
     def _begun(self) -> float:
-        """Of the communications that `rate` counts: how many this rank begins."""
+        """Return the fraction of the communications counted by `rate` that this rank begins."""
         return self._partners.share()
 
     def next_event(self) -> float | None:
-        """Seconds until the next communication event that the steps so far have called for; None
-        if there is none, or always the next one, without pause."""
+        """Return the seconds until the next event that the steps have asked for; None if there is
+        none, or if events follow each other without pause."""
         with self._due_lock:
             return max(0.0, self._due[0] - self._now()) if self._due else None
 
     def _reset(self, model: Array) -> None:
-        """Events that were still to come are of a time before."""
+        """Replace the model, and give up the events that are waiting."""
         super()._reset(model)
         with self._due_lock:
             self._counts.given_up += len(self._due)
@@ -776,7 +787,8 @@ class Decoupled(Threaded):
         self._shared.reset(model)
 
     def _renew(self) -> bool:
-        """x gets the updates of this rank and what has come of others; was there anything?"""
+        """Add this rank's updates and the contributions of others to x; return whether there were
+        any."""
         raise NotImplementedError
 
     def _show(self) -> None:
@@ -787,7 +799,7 @@ class Decoupled(Threaded):
         self._show()
 
     def _next_peer(self) -> int | None:
-        """The peer for this event, if one is due and there is somebody."""
+        """Return the peer for this event, or None if no event is due or no peer is free."""
         if self._pace is not None and self.next_event() != 0:
             return None
         settled, peer = self._partners.next()
@@ -810,8 +822,8 @@ class Decoupled(Threaded):
             yield
 
     def _average(self, peer: int, **how: Any) -> bool:
-        """Average x with a peer's; it may have too much uncollected, or not be there yet. Did it
-        go through?"""
+        """Average x with the model of a peer. Return whether it was done: the peer may have too
+        many uncollected contributions, or may not have published a model yet."""
         try:
             went_through = not self._is_old() and self._exchange.average(self._x, peer, **how)
         except StateError:
@@ -823,7 +835,7 @@ class Decoupled(Threaded):
         return went_through
 
     def _count(self, went_through: bool) -> None:
-        """Of one that was asked for."""
+        """Count an averaging that was asked for."""
         if went_through:
             self._counts.communications += 1
             self._counts.achieved += 1

@@ -64,32 +64,34 @@ class Moshpit(LocalStrategy):
     grid : tuple of int or "auto"
         Sides of the grid whose lines are the groups; see `partialcoll.GroupAllreduce_init`.
     local_steps : int
-        tau, the period. Every so many steps is a boundary, where the group's average is taken.
+        tau: local steps between two averages of the group. The step that ends with an average is
+        called a boundary.
     average : "parameters" or "pseudo-gradients"
-        What becomes of the average: it is the model; or the way to it from where the last
-        averaging ended is a gradient, the pseudo-gradient, for an outer step from there. What
-        travels are parameters in both: of changes alone, ranks that once differ never agree.
+        "parameters": the model becomes the average. "pseudo-gradients": the anchor (the model
+        after the last averaging) minus the average is the gradient of an outer step from the
+        anchor. Ranks exchange parameters in both cases, because averaging only changes would never
+        remove differences that exist already.
     outer_learning_rate, outer_momentum : float
-        Of the outer step: u = momentum·u + pseudo-gradient, x = anchor - rate·u. With 1 and 0 it
-        ends at the average.
+        Rate and momentum of the outer step: u = momentum·u + pseudo-gradient,
+        x = anchor - rate·u. With 1 and 0 the model becomes the average.
     rounds : int
-        Rounds at a boundary, one after the other: as many as the grid has axes make an exact
-        average of a full grid. 1 with overlap.
+        Rounds at a boundary, one after the other. As many rounds as the grid has axes give the
+        exact average of a full grid. 1 with overlap.
     overlap : bool
-        The average of one boundary is taken in at the next, as a difference.
+        Add the change by one boundary's average at the next boundary.
     timeout : float or None
         Seconds after which a silent rank is not waited for any more.
     stale_after : int or None
-        A rank that has missed so many rounds takes the state of one that has not, before it
-        averages again; its own steps since are dropped. None: it averages as it is.
+        Number of missed rounds after which the rank takes a peer's state and drops its own steps,
+        before it averages again. None: it averages its own model.
     bandwidth : float, "measured" or None
-        Of this rank's link; may differ between ranks, of which all give one or none does.
+        Speed of this rank's link, in any unit. Give it on all ranks or on none.
     clip_norm : float or None
         As for `ADPSGD`.
     on_failure : str
         Of the groups, see `partialcoll.GroupAllreduce_init`; and as for `ADPSGD`.
 
-    The only one with `leave` and `rejoin`. Source: Ryabinin et al., NeurIPS 2021, Algorithm 2.
+    The only strategy with `leave` and `rejoin`. Source: Ryabinin et al., NeurIPS 2021, Algorithm 2.
     """
 
     grid: Any = "auto"
@@ -109,11 +111,11 @@ class Moshpit(LocalStrategy):
 
     @property
     def rests(self) -> bool:
-        """Not with overlap, where a round is under way."""
+        """Return False with overlap, where a round is always in progress."""
         return not self.overlap
 
     def check_values(self) -> None:
-        """Of the algorithm."""
+        """Raise ValueError for an option that is not possible."""
         checks.count("local_steps", self.local_steps)
         checks.count("rounds", self.rounds)
         if self.overlap and self.rounds > 1:
@@ -241,8 +243,8 @@ class MoshpitProcess(Process):
         self._under_way = True
 
     def _waiting(self) -> Steps[bool]:
-        """For the round under way; what it was is counted. Was it an average? Void, it gives the
-        own model, and is no way that an outer step could go: anchor and momentum stay."""
+        """Wait for the round in progress and count it. Return False if it was void: then the
+        result is this rank's own model, and anchor and momentum stay."""
         yield self._handle
         self._under_way = False
         rnd = self._handle.last_round
@@ -253,13 +255,13 @@ class MoshpitProcess(Process):
         return not rnd.void
 
     def _finishing(self) -> Steps[None]:
-        """With overlap: take in the round under way, if there is one."""
+        """With overlap: add the change by the round in progress, if there is one."""
         if self._under_way and (yield from self._waiting()):
             change = self._outer(self._handle.recv_buffer) - self._handle.send_buffer
             self._x += change
 
     def _outer(self, mean: Array) -> Array:
-        """Where to go on from, given the average."""
+        """Return the model after the outer step toward `mean`."""
         if self._anchor is None:
             return mean
         step = self._anchor - mean
@@ -274,12 +276,13 @@ class MoshpitProcess(Process):
     # Coming and going
 
     def _missed(self) -> int:
-        """Rounds that the others have made since the last one of this rank, as far as it knows."""
+        """Return how many rounds the others have made since this rank's last one, as far as it
+        knows."""
         return 0 if self._seen is None else self._handle.round - self._seen
 
     def _is_stale(self) -> bool:
-        """After a pause in which the others may have given this rank up, its agent has yet to hear
-        how far they are."""
+        """Return whether this rank has missed `stale_after` rounds. After a pause in which the
+        others may have given it up, wait up to 0.1 s for the agent to learn their round."""
         if self._stale_after is None or self._states is None or self._handle.away:
             return False
         now, paused = time.monotonic(), self._boundary_at
@@ -291,7 +294,8 @@ class MoshpitProcess(Process):
         return self._missed() >= self._stale_after
 
     def catch_up(self) -> None:
-        """Take the state of a peer if this rank has missed too much. Local."""
+        """Take the state of a peer if this rank has missed too much. Not collective. May wait
+        0.1 s, and for the peer's state."""
         self._settle()
         if not self._is_stale():
             return
@@ -336,12 +340,12 @@ class MoshpitProcess(Process):
         self.come_back()
 
     def come_back(self) -> None:
-        """Take part again, with the own model. Local."""
+        """Take part again, with this rank's own model. Local."""
         self._handle.rejoin()
 
     def resync(self, timeout: float | None = None) -> int:
-        """Take model, outer momentum and number of steps of a peer, and nothing of the own: for
-        one that has missed many rounds. The peer's round. Local: the peer goes on at once.
+        """Replace model, outer momentum and number of steps by a peer's, for a rank that has missed
+        many rounds. Returns the peer's round. Not collective: the peer continues at once.
         `timeout`: seconds for `StateExchange.ask`.
 
         StateError without an `exchange`; TimeoutError if nobody had a state.
@@ -356,10 +360,10 @@ class MoshpitProcess(Process):
             self.others() or None, self.load_state_dict, least_round=least_round, timeout=timeout
         )
 
-    def share_state(self, exchange: StateExchange, passenger: Replica) -> None:
-        """From now on have this `exchange`, and a `passenger`, something else that a state is not
-        complete without: an optimizer's that makes the steps. Local."""
-        self._states = PeerState(exchange, passenger)
+    def share_state(self, exchange: StateExchange, companion: Replica) -> None:
+        """Use this `exchange` from now on. `companion`: state that is saved and restored with the
+        model, such as that of the optimizer that makes the steps. Local."""
+        self._states = PeerState(exchange, companion)
 
     def serve(self) -> bool:
         """Send this rank's state to those who have asked for one. Local; `step` does it, too."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the algorithms share: a rank's model and its steps, exact averages over all ranks, and how
-ranks that make different numbers of steps join at the end."""
+"""The base of all decentralized processes: a rank's model and its steps, exact averages over all
+ranks, and the join of ranks that make different numbers of steps."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ..collectives.group import GroupAllreduce as GroupReduction
 from ..collectives.handle import AllreduceHandle as Reduction
 from ..errors import StateError
 
-# What the processes talk to, by shape: anything with the methods of these classes will do, as the
-# simulator's have them. The processes know nothing else of communication, and no MPI.
+# The processes communicate through objects with the methods of these classes; the simulator passes
+# its own. They know nothing else of communication, and do not use MPI themselves.
 
 __all__ = [
     "Array",
@@ -47,32 +47,32 @@ T = TypeVar("T")
 
 
 class PeerSource(Protocol):
-    """Who is to be averaged with next."""
+    """Chooses the peer of the next averaging."""
 
     def next_peer(self) -> int | None:
-        """A rank, or None: nobody this time."""
+        """Return a rank, or None for no peer this time."""
 
 
 class Waitable(Protocol):
-    """Something begun that can be waited for."""
+    """An operation in progress."""
 
     def Wait(self, timeout: float | None = None) -> Any:
-        """Wait for its end. TimeoutError after `timeout` seconds; None: never."""
+        """Wait for the end. TimeoutError after `timeout` seconds; None: no limit."""
 
 
-# A piece of an algorithm that yields whatever it has to wait for. Under MPI it is waited for
-# there and then (`drive`); the simulator goes on with another rank meanwhile.
+# A part of an algorithm, as a generator that yields each operation for which it has to wait. Under
+# MPI `drive` waits for each at once; the simulator continues with another rank meanwhile.
 Steps = Generator[Waitable, None, T]
 
 
 def finish(reduction: Any) -> Steps[None]:
-    """Wait for what an exception has left under way: the other ranks have gone on from there."""
+    """Wait for a reduction that an exception has interrupted: the other ranks have completed it."""
     if getattr(reduction, "_started", False):
         yield reduction
 
 
 def drive(steps: Steps[T]) -> T:
-    """Carry it out, waiting where it has to; its result."""
+    """Run the generator, wait for each operation that it yields, and return its result."""
     try:
         while True:
             next(steps).Wait()
@@ -83,14 +83,15 @@ def drive(steps: Steps[T]) -> T:
         steps.close()
 
 
-# Sums and averages over all ranks for what is done now and then: exact averages of models,
-# consensus distances.
+# Sums and averages over all ranks for rare operations: exact averages of models, consensus
+# distances.
 #
-# In float64 whatever the model's dtype, rounded once, the same bits on all ranks; piece by piece,
-# so that a large model needs no shared memory of many times its size.
+# They are computed in float64 whatever the model's dtype, rounded once, with the same bits on all
+# ranks. They go piece by piece, so that a large model does not need several times its size in
+# shared memory.
 
 _PIECE = 1 << 16  # elements
-_OURS = 2  # of them: the weight, and whether vectors are wide
+_OURS = 2  # elements of a piece for the weight, and for whether vectors are wide
 
 
 class GlobalSum:
@@ -101,7 +102,7 @@ class GlobalSum:
     reduction : Reduction
         A full allreduce (SUM) of one float64 vector of three elements or more: a piece.
 
-    What ends in -ing is a generator that yields whatever it has to wait for (`drive`).
+    Methods whose names end in -ing are generators that yield what they have to wait for (`drive`).
     """
 
     def __init__(self, reduction: Reduction) -> None:
@@ -110,8 +111,8 @@ class GlobalSum:
 
     @classmethod
     def over(cls, comm: MPI.Intracomm, on_failure: str = "raise") -> GlobalSum:
-        """Over the ranks of `comm`, which is dup'ed; `on_failure` as of `Allreduce_init`.
-        Collective."""
+        """Create one over the ranks of `comm`, which is duplicated. `on_failure`: see
+        `Allreduce_init`. Collective."""
         from ..collectives.allreduce import Allreduce_init  # loads MPI
 
         like = np.empty(_PIECE)
@@ -124,7 +125,7 @@ class GlobalSum:
         return tuple(np.flatnonzero(self._reduction.failed).tolist())
 
     def _reducing(self, parts: list[Array], *ours: float) -> Steps[tuple[Array, Array]]:
-        """The sums over the ranks of the parts in a row, and of what is ours."""
+        """Return the sums over the ranks of the parts, one after the other, and of `ours`."""
         yield from finish(self._reduction)
         buffer, end = self._reduction.send_buffer, sum(part.size for part in parts)
         np.concatenate(parts, out=buffer[:end], casting="unsafe")
@@ -140,13 +141,13 @@ class GlobalSum:
         return found[:end], found[found.size - len(ours) :]
 
     def pieces(self, vectors: Iterable[Any]) -> Iterator[list[Any]]:
-        """Parts of flat `vectors` (arrays or tensors) in their order, as many together as are
-        reduced at once."""
+        """Yield lists of parts of flat `vectors` (arrays or tensors), in their order; a list has
+        the parts that are reduced together."""
         return _pieces(vectors, self._reduction.send_buffer.size - _OURS)
 
     def summing(self, vector: Array) -> Steps[Array]:
-        """The float64 sum of the ranks' vectors. Collective: every rank gives a flat `vector` of
-        one size."""
+        """Return the float64 sum of the ranks' vectors. Collective: every rank gives a flat
+        `vector` of the same size."""
         result = np.array(vector, np.float64)
         for parts in self.pieces([result]):
             (part,) = parts
@@ -156,13 +157,13 @@ class GlobalSum:
     def averaging(
         self, vectors: Iterable[Array], weight: float = 1.0, *, wide: bool | None = None
     ) -> Steps[None]:
-        """Each of these flat `vectors`, of float dtypes, becomes the average of the ranks', in
-        place: their sum over that of the weights (`weight` is this rank's). Collective: the same
-        sizes in the same order on all ranks.
+        """Replace each of these flat `vectors`, of float dtypes, in place by the average over the
+        ranks: the sum of the vectors divided by the sum of the weights (`weight` is this rank's).
+        Collective: the same sizes in the same order on all ranks.
 
-        With weights of 1 what is equal on all ranks stays as it is, bit for bit. The sum of up to
-        2^29 equal float32 is exact in float64; where a rank's are `wide` (None: float64 is), what
-        they differ by from the mean is averaged too.
+        With weights of 1, elements that are equal on all ranks keep their bits. The sum of up to
+        2^29 equal float32 is exact in float64; for `wide` vectors (None: float64) the differences
+        from the mean are averaged as well.
         """
         for parts in self.pieces(vectors):
             own = any(part.itemsize > 4 for part in parts) if wide is None else wide
@@ -177,8 +178,8 @@ class GlobalSum:
                 part[...] = found
 
     def measuring(self, vector: Array) -> Steps[float]:
-        """The square root of ``mean_i |x_i - mean|^2`` over the ranks' vectors, 0 of equal ones.
-        Collective: every rank gives a flat `vector` of one size."""
+        """Return the square root of ``mean_i |x_i - mean|^2`` over the ranks' vectors; 0 if they
+        are equal. Collective: every rank gives a flat `vector` of the same size."""
         mean = np.array(vector, np.float64)
         yield from self.averaging([mean], wide=vector.itemsize > 4)
         apart = vector - mean
@@ -187,39 +188,40 @@ class GlobalSum:
         return math.sqrt(square[0])
 
     def meeting(self) -> Steps[None]:
-        """Wait until all ranks are here. Collective."""
+        """Wait until all ranks have come. Collective."""
         yield from self.summing(np.zeros(1))
 
     @property
     def waiting(self) -> bool:
-        """Is this rank in a sum, where it waits for the others and makes no steps? Any thread may
-        ask; the answer may be old."""
+        """Whether this rank is in a sum, where it waits for the others and makes no steps. Any
+        thread may read it; the value may be old."""
         return self._waiting
 
-    # These take arrays on a device as well: each is copied to the host.
+    # These also take arrays on a device, and copy each to the host.
 
     def sum(self, vector: Any) -> Array:
-        """`summing` of a `vector`, waited for here. Collective."""
+        """Return the float64 sum of the ranks' vectors; see `summing`. Collective."""
         with _on_host([vector]) as (host,):
             return drive(self.summing(host))
 
     def average(self, vectors: Iterable[Any], *, wide: bool | None = None) -> None:
-        """`averaging` of `vectors`, waited for here. Collective."""
+        """Replace `vectors` by their averages over the ranks; see `averaging`. Collective."""
         with _on_host(list(vectors), written=True) as host:
             drive(self.averaging(host, wide=wide))
 
     def distance(self, vector: Any) -> float:
-        """`measuring` of a `vector`, waited for here. Collective."""
+        """Return the distance of the ranks' vectors from their mean; see `measuring`.
+        Collective."""
         with _on_host([vector]) as (host,):
             return drive(self.measuring(host))
 
     def meet(self) -> None:
-        """`meeting`, waited for here. Collective."""
+        """Wait until all ranks have come. Collective."""
         drive(self.meeting())
 
     def meanwhile(self, look: Callable[[], Any] | None) -> None:
-        """Have `look` called, without arguments, now and then by whoever waits for the other ranks;
-        None: no more."""
+        """Call `look` without arguments now and then while this rank waits for others; None: stop
+        that."""
         self._reduction._while_waiting = look
 
     def Free(self) -> None:
@@ -236,7 +238,7 @@ def _on_host(vectors: list[Any], written: bool = False) -> AbstractContextManage
 
 
 def _beside(parts: list[Array], row: Array) -> Iterator[tuple[Array, Array]]:
-    """Each part and what of the row has its place."""
+    """Yield each part with the section of the row at its place."""
     begin = 0
     for part in parts:
         yield part, row[begin : begin + part.size]
@@ -258,27 +260,26 @@ def _pieces(vectors: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield parts
 
 
-# One rank's model: gradient steps, and the communication between them.
+# The model of one rank: gradient steps, and the communication between them.
 
 LearningRate = Union[float, Callable[[int], float]]
 
 
 @dataclass
 class Counts:
-    """What a process has done so far, on this rank.
+    """Counts of a process on this rank.
 
-    ``steps`` gradient steps; ``communications`` that this rank began and that went through
-    (averagings, messages, rounds); ``received`` deltas or messages of others; ``skipped``
-    communications (the peer had too much uncollected, or was not there yet); ``non_finite``
-    updates that were left out; ``resyncs`` states of peers that it took since it had missed too
-    many rounds; ``exposed_s`` seconds that the training thread spent on anything
-    but its own update.
+    ``steps``: gradient steps. ``communications``: averagings, messages or rounds that this rank
+    began and completed. ``received``: deltas or messages of other ranks. ``skipped``:
+    communications that were not made, because the peer had too many uncollected contributions or no
+    model yet. ``non_finite``: updates that were left out. ``resyncs``: states of peers that this
+    rank took because it had missed too many rounds. ``exposed_s``: seconds that the training thread
+    spent on anything but its own update.
 
-    Of those with a ``rate``: ``asked`` communications that the steps so far have called for on
-    this rank, which begins half of the averagings that `rate` counts; ``achieved``, how many of
-    these were made; ``backlog``, how many are still to come; ``given_up``, how many were dropped,
-    since the backlog was full or the models were averaged exactly.
-    """
+    For processes with a ``rate``: ``asked``: communications that the steps have asked for on this
+    rank, which begins half of the averagings that `rate` counts. ``achieved``: those that were
+    made. ``backlog``: those that are waiting. ``given_up``: those that were dropped, because the
+    backlog was full or the models were averaged exactly."""
 
     steps: int = 0
     communications: int = 0
@@ -294,14 +295,15 @@ class Counts:
 
 
 def is_finite(vector: Array) -> bool:
-    """One pass of products; a second one only where their sum alone overflows."""
+    """Return whether all elements are finite. One pass of products; a second pass only if their sum
+    overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         product = np.dot(vector, vector)
     return math.isfinite(product) or bool(np.isfinite(vector).all())
 
 
 def check_model(argument: str, given: Any) -> Array:
-    """A flat vector of float32 or float64."""
+    """Return the argument if it is a flat vector of float32 or float64; raise otherwise."""
     x: Array = checks.instance(argument, given, np.ndarray, "a numpy array")
     if x.dtype not in (np.float32, np.float64):
         raise TypeError(f"{argument}: expected float32 or float64, got {x.dtype}")
@@ -321,14 +323,15 @@ class Process:
     Parameters
     ----------
     x : numpy array
-        The first model, float32 or float64, one dimension; copied. The same on all ranks, or
-        made so by `average_models`.
+        The first model: one dimension, float32 or float64. It is copied. Give the same model on all
+        ranks, or call `average_models` first.
     learning_rate : float or callable
-        What `step` multiplies gradients by, or a function of the number of steps so far.
+        The factor of gradients in `step`, or a function of the number of steps so far.
     total : GlobalSum or None
-        For what is collective: `averaged_model`, `average_models`, `consensus_distance`.
+        Needed for the collective methods: `averaged_model`, `average_models`,
+        `consensus_distance`.
 
-    In a with-statement the process is started, and freed at the end.
+    A with statement starts the process, and frees it at the end.
     """
 
     def __init__(
@@ -345,65 +348,64 @@ class Process:
 
     @property
     def model(self) -> Array:
-        """What the next gradient is to be taken at. Nobody changes it until the next step, and
-        you must not either, unless it was lent (`lend`)."""
+        """The model at which to compute the next gradient. It does not change until the next step.
+        Do not change it, unless it was lent (`lend`)."""
         return self._x
 
     def lend(self) -> Array:
-        """The model, always the same array, for somebody who changes it in place: an optimizer
-        that knows no update vectors. From now on every change of it is an update, and
+        """Return the model, always the same array, to be changed in place: for optimizers that do
+        not produce update vectors. From now on every change of it is an update, and
         `apply_in_place` is a step. Local; idempotent."""
         self._check_usable()
         return self.model
 
     @property
     def learning_rate(self) -> float:
-        """For the next step."""
+        """The learning rate of the next step."""
         if callable(self._learning_rate):
             return float(self._learning_rate(self._counts.steps))
         return float(self._learning_rate)
 
     def step(self, gradient: Array) -> None:
-        """One gradient step, with the `gradient` at `model`, a vector like it: `apply` of
-        -learning_rate·gradient. TypeError or ValueError if it is none."""
+        """Make one gradient step: `apply` -learning_rate·gradient. `gradient`: the gradient at
+        `model`, with its shape and dtype; otherwise TypeError or ValueError."""
         self._check_update("gradient", gradient)
         if self._scratch is None:
             self._scratch = np.empty_like(self._x)
         self.apply(np.multiply(gradient, -self.learning_rate, out=self._scratch))
 
     def apply(self, update: Array) -> None:
-        """One step with a finished `update`, a vector like `model`: what any optimizer wants to add
-        to it. TypeError or ValueError if it is none.
+        """Make one step: add `update`, which an optimizer has computed, to the model. `update` has
+        the shape and dtype of `model`; otherwise TypeError or ValueError.
 
-        The vector can be used again when it returns. With NaN or infinities in it nothing of it is
-        applied, so no other rank ever has them; the step counts, and ``stats.non_finite`` counts
-        them. Raises StateError if the communication thread has failed.
+        The vector can be used again when this returns. An update with NaN or infinities is not
+        applied, so that no other rank receives them; the step counts, and so does
+        ``stats.non_finite``. Raises StateError if the communication thread has failed.
         """
         drive(self.advancing(update))
 
     def apply_in_place(self) -> None:
-        """One step with whatever was added to `model` since the last one; see `lend`."""
+        """Make one step with the changes of a lent `model` since the last step; see `lend`."""
         drive(self.advancing_in_place())
 
     def hand_over_changes(self) -> None:
-        """As `apply_in_place`, but not a step: what was added to the lent model counts as an
-        update of this rank. Local."""
+        """Count the changes of the lent model as an update of this rank, without a step. Local."""
         self._check_usable()
 
     def complete(self) -> None:
-        """End what `begin` has started, without a step. Collective."""
+        """Complete what `begin` has started, without a step. Collective."""
         drive(self._completing())
 
     def _completing(self) -> Steps[None]:
         yield from ()
 
     def begin(self) -> None:
-        """The next gradient is about to be computed: what need not wait for it may start. Local;
-        for most processes there is nothing to do."""
+        """Start the communication that does not need the next gradient. Call it before computing
+        the gradient. Local; most processes do nothing here."""
 
     def advancing(self, update: Array) -> Steps[None]:
-        """`apply` as a generator that yields whatever it has to wait for; for those who go on
-        with something else meanwhile, as the simulator does. `update` must stay as it is."""
+        """`apply` as a generator that yields what it has to wait for, for callers that do something
+        else meanwhile, such as the simulator. Do not change `update` until its end."""
         self._check_update("update", update)
         if self._takes(update):
             self._x += update
@@ -415,11 +417,11 @@ class Process:
         yield from self._advancing()
 
     def _advancing(self) -> Steps[None]:
-        """What follows when x has its update."""
+        """Communicate after the update of x."""
         raise NotImplementedError
 
     def _takes(self, update: Array) -> bool:
-        """Is it finite? Else it is counted, and said once."""
+        """Return whether the update is finite. Otherwise count it, and warn once."""
         if is_finite(update):
             return True
         if not self._counts.non_finite:
@@ -457,16 +459,17 @@ class Process:
     # Communication
 
     def communicate(self) -> bool:
-        """One communication event, which waits for nobody; False if there was nothing to do.
+        """Run one communication event, which waits for no other rank. Return False if there was
+        nothing to do.
 
-        The communication thread calls it in a loop; without one (`start`) call it yourself.
-        Always False for processes that communicate within their steps.
+        The communication thread calls it in a loop. If you have not started that thread (`start`),
+        call it yourself. Processes that communicate within their steps always return False.
         """
         return False
 
     def next_event(self) -> float | None:
-        """Seconds until the next communication event that the steps so far have called for; None
-        if there is none. Others may have something for this rank before that."""
+        """Return the seconds until the next event that the steps have asked for; None if there is
+        none. Contributions of other ranks may arrive earlier."""
         return None
 
     def start(self) -> None:
@@ -477,25 +480,25 @@ class Process:
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:
-        """Within, this rank sends nothing of its own accord."""
+        """Context in which this rank begins no communication."""
         yield
 
     def _settle(self) -> None:
-        """Take in everything that has come here, and every update."""
+        """Apply all contributions that have arrived, and all updates."""
 
-    # Averages over all ranks' models: exact ones, with everything that is under way.
+    # Exact averages over all ranks' models, with all contributions that are in flight.
 
     def _mass(self) -> tuple[Array, float]:
-        """Vector and weight of this rank; the average is the sum of vectors over that of weights,
-        and no communication changes either."""
+        """Return the vector and the weight of this rank. The average is the sum of the vectors
+        divided by the sum of the weights; communication changes neither sum."""
         return self._settled(), 1.0
 
     def _settled(self) -> Array:
-        """This rank's model after `_settle`."""
+        """Return this rank's model after `_settle`."""
         return self._x
 
     def _reset(self, model: Array) -> None:
-        """From now on this is the model; nothing from before is to have an effect."""
+        """Replace the model; earlier contributions must have no effect on it."""
         np.copyto(self._x, model)
 
     def _collective(self) -> GlobalSum:
@@ -507,11 +510,12 @@ class Process:
         return self._total
 
     def _gathering(self, total: GlobalSum) -> Steps[None]:
-        """Wait for the other ranks, if they may need this one as long as they make steps."""
+        """Wait for the other ranks, if they may need this rank as long as they make steps."""
         yield from ()
 
     def _averaging(self, total: GlobalSum) -> Steps[Array]:
-        """At rest. The first meeting: everything that was sent has come."""
+        """Return the exact average. Communication is stopped. After the first meeting everything
+        that was sent has arrived."""
         yield from self._completing()
         yield from total.meeting()
         self._settle()
@@ -521,43 +525,45 @@ class Process:
         return model.astype(self._x.dtype)
 
     def averaged_model(self) -> Array:
-        """The average of all ranks' models, exactly: with all that is under way. Collective."""
+        """Return the exact average of all ranks' models, with all contributions in flight.
+        Collective."""
         total = self._collective()
         drive(self._gathering(total))
         with self._at_rest():
             return drive(self._averaging(total))
 
     def replacing(self, change: Callable[[Array], Array]) -> Steps[Array]:
-        """Generator: every rank's model becomes `change` of the exact average, a function that is
-        given that vector and returns one like it. Collective."""
+        """Generator: replace every rank's model by `change(average)`, where `average` is the exact
+        average and `change` returns a vector of the same shape and dtype. Collective."""
         total = self._collective()
         yield from self._gathering(total)
         with self._at_rest():
             model = change((yield from self._averaging(total)))
             self._reset(model)
-            yield from total.meeting()  # before that nobody may see another's old model
+            yield from total.meeting()  # no rank reads an old model after this
         return model
 
     def average_models(self) -> None:
-        """Every rank's model becomes the exact average. Collective. Once before the training
-        and once after it is what the gossip processes need."""
+        """Replace every rank's model by the exact average. Collective. Gossip processes need it
+        once before the training and once after it."""
         drive(self.replacing(lambda model: model))
 
     def begin_anew(self, model: Array) -> None:
-        """This rank's model becomes `model`, a vector like it, and nothing from before has an
-        effect. Collective: every rank gives one."""
+        """Replace this rank's model by `model`, of the same shape and dtype; earlier contributions
+        have no effect. Collective: every rank gives a model."""
         drive(self.replacing(lambda mean: model))
 
     def consensus_distance(self) -> float:
-        """The square root of ``mean_i |x_i - mean|^2`` over the ranks' models. Collective."""
+        """Return the square root of ``mean_i |x_i - mean|^2`` over the ranks' models.
+        Collective."""
         return drive(self.measuring())
 
     def measuring(self) -> Steps[float]:
-        """Generator of `consensus_distance`."""
+        """`consensus_distance` as a generator."""
         distance = yield from self._collective().measuring(self.model)
         return distance
 
-    # A state to go on from
+    # States for checkpoints
 
     @property
     def stats(self) -> Counts:
@@ -566,14 +572,14 @@ class Process:
 
     @property
     def exchange_stats(self) -> Any:
-        """Counts of the buffer that the process averages over, after its last event; None if it
-        has none. Any thread may ask."""
+        """Counts of the gossip buffer after the last event; None for a process without one. Any
+        thread may read them."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs to go on from here, as copies. Local.
+        """Return a state for `load_state_dict`, as copies. Local.
 
-        For a checkpoint of all ranks that belongs together, `average_models` before.
+        For a consistent checkpoint of all ranks call `average_models` before.
         """
         with self._at_rest():
             self._settle()
@@ -584,21 +590,22 @@ class Process:
             }
 
     def state_of_model(self) -> dict[str, Any]:
-        """As `state_dict`, of a process that begins anew with `model`: right after `average_models`
-        a state that belongs together, even if others have gone on since. Local."""
+        """Return the state of a process that starts with `model`. Right after `average_models` the
+        states of all ranks are consistent, even if other ranks have continued since. Local."""
         return {"model": self.model.copy(), "steps": self._counts.steps, **self._new_state()}
 
     def _new_state(self) -> dict[str, Any]:
-        """`_more_state` of one that begins with `model`."""
+        """Return `_more_state` of a process that starts with `model`."""
         return self._more_state()
 
     def begin_at(self, steps: int) -> None:
-        """Count `steps` from here, as another rank does: boundaries are where its are. Local."""
+        """Set the number of steps to `steps`, that of another rank, so that boundaries are at the
+        same steps. Local."""
         self._counts.steps = checks.count("steps", steps) if steps else 0
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`, which `state_dict` has returned. Local. KeyError, TypeError or
-        ValueError if it does not fit; the process is then as it was."""
+        """Continue from `state`, which `state_dict` has returned. Local. Raises KeyError, TypeError
+        or ValueError, and changes nothing, if it does not fit."""
         needed = {"model", "steps", *self._more_state()}
         if set(state) != needed:
             raise KeyError(f"state: expected {sorted(needed)}, got {sorted(state)}")
@@ -619,8 +626,9 @@ class Process:
         pass
 
     def Free(self) -> None:
-        """Stop, and free what the process has made itself: not the buffers and handles that it
-        was given. Idempotent."""
+        """Stop, and free what the process has created. Buffers and handles given by the caller
+        stay.
+        Idempotent."""
         self.stop()
         self._freed = True
 
@@ -813,7 +821,7 @@ class JoinHook:
         the exact average that follows waits for them."""
 
     def complete(self) -> None:
-        """End what `begin` has started, without a step. Collective."""
+        """Complete what `begin` has started, without a step. Collective."""
 
 
 class PeriodicJoin(JoinHook):

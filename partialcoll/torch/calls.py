@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of this rank under Horovod's names: which of them belong together, across the ranks.
+"""The calls of this rank under Horovod's names, and how they are matched with those of other ranks.
 
-Calls that are waited for at once, and calls without a name, are matched by their order, like MPI's:
-the n-th call of every rank belongs together, whatever it is. Asynchronous calls with a name are
-matched by it (`Names`). With a quorum ranks need not make each call together, so only the first of
-a name is compared.
+Synchronous calls, and calls without a name, are matched by their order, like MPI's collectives: the
+n-th call of a rank belongs to the n-th call of each other rank. Asynchronous calls with a name are
+matched by the name (`Names`). With a quorum, ranks need not make each call together, so only the
+first call of a name is compared.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ JOIN, END = 1, 2  # names of the library's own calls
 
 
 class Order:
-    """The order of the calls that are matched by their names: from what the ranks have told, in
-    which each rank's names may come in another order."""
+    """Computes the order of the calls that are matched by their names. Each rank may tell its names
+    in another order; all ranks compute the same order from what all have told."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = range(ranks)
@@ -155,12 +155,12 @@ class Names:
         return self.begin(Call("join"), JOIN) if before is None or before._over else before
 
     def drive(self, call: Call) -> None:
-        """Carry on a call that is waited for, once it has its place."""
+        """Advance a call that a thread waits for, once the call has its place in the order."""
         if call._queue is not self:
             call._queue.drive(call)
 
     def poll(self, call: Call) -> bool:
-        """Is it over?"""
+        """Return whether the call has ended. Never blocks."""
         return call._over if call._queue is self else bool(call._queue.poll(call))
 
     # The thread
@@ -200,7 +200,7 @@ class Names:
         return bool(news)
 
     def _enqueue(self, name: int, alike: bool) -> None:
-        """The next call of all ranks."""
+        """Append the call of this name, which is the next one on all ranks, to the queue."""
         if self.queue is None:
             self.queue = Queue(self._comm, "calls by name", self._window)
         with self._lock:
@@ -244,7 +244,7 @@ class Names:
         return f"{who} called it" if said else who
 
     def _name_missing(self, ranks: list[int]) -> str:
-        """The lowest rank that is not missing speaks for all."""
+        """Name the missing ranks, on the lowest rank that is not missing; nothing on the others."""
         present = [rank for rank in range(self._comm.size) if rank not in ranks]
         if not ranks or present[:1] != [self._comm.rank]:
             return ""
@@ -264,8 +264,8 @@ class Names:
             call._end(StateError(why) if error is None else error)
 
     def finish(self) -> None:
-        """Bring to its end what all ranks have called; the rest fails. Collective, by ranks that
-        are all together."""
+        """Complete the calls that all ranks have made; the others fail. Collective, by ranks that
+        are at the same call."""
         self.begin(Call("shutdown"), END).wait()
 
     def free(self) -> None:
@@ -286,7 +286,7 @@ WINDOW = 8  # calls that can be under way; more wait for their turn
 
 
 class Partial:
-    """Calls of one name with a quorum. Made collectively."""
+    """The calls of one name with a quorum. Created collectively."""
 
     def __init__(
         self, comm: MPI.Intracomm, name: str, quorum: Policy, call: Call, on_failure: str
@@ -312,10 +312,10 @@ class Partial:
 
 
 class Calls:
-    """All of this rank's calls on one communicator. Made collectively.
+    """All of this rank's calls on one communicator. Created collectively.
 
-    Where MPI allows no threads, who waits for a call carries it out, and names are compared only;
-    so they are with on_failure="continue", since a rank that gives them their order may die.
+    Where MPI allows no threads, the thread that waits for a call also processes it, and names do
+    not order calls: they are only compared. The same holds with on_failure="continue".
     """
 
     def __init__(self, comm: MPI.Intracomm, on_failure: str = "raise") -> None:
@@ -333,7 +333,8 @@ class Calls:
         self._in_order.run(Call(text))
 
     def gather(self, text: str, value: Any) -> list[Any]:
-        """The values of all ranks (that live), in their order; they are pickled. Collective."""
+        """Return the values of all live ranks in the order of the ranks. They are pickled.
+        Collective."""
         try:
             data = np.frombuffer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), np.uint8)
         except Exception as error:
@@ -343,18 +344,19 @@ class Calls:
         return [pickle.loads(one.data) for one in come]
 
     def allgather(self, value: Any) -> list[Any]:
-        """As a communicator's, for what compares with the others (`collectives.agreement`)."""
+        """Gather like a communicator, for the comparisons of `collectives.agreement`."""
         return self.gather("a comparison of arguments", value)
 
     def run(self, call: Call) -> Call:
-        """A synchronous call from its beginning to its end."""
+        """Make and complete a synchronous call."""
         return self._in_order.run(call)
 
     def make(
         self, prepare: Callable[[], Call], name: Any, later: bool, partial: bool = False
     ) -> Call:
-        """A call, which is over when this returns if it is not to be later. What prepare raises,
-        the others hear of, where they wait: if it is partial, in the order of calls."""
+        """Make the call that `prepare` returns; complete it unless `later`. An error that prepare
+        raises is reported to the other ranks where they wait for this call: for a partial call, in
+        the order of calls."""
         try:
             call = prepare()
         except Exception as error:
@@ -367,19 +369,19 @@ class Calls:
         return self.begin(call, name) if later else self.run(call)
 
     def begin(self, call: Call, name: str | None) -> Call:
-        """An asynchronous call."""
+        """Begin an asynchronous call."""
         if name is None or self._names is None:
             return self._in_order.begin(call, background=self._threads)
         return self._names.begin(call, name)
 
     def refuse(self, error: Exception, name: str | None = None) -> NoReturn:
-        """This rank's arguments are wrong: tell those who wait for it, and raise. name: of an
-        asynchronous call."""
+        """Raise an error about this rank's arguments, and report it to the ranks that wait for the
+        call. name: of an asynchronous call."""
         self.begin(Call(f"{type(error).__name__}: {error}", refused=True), name)
         raise error
 
     def _begin_partial(self, call: Call, name: str, quorum: Policy) -> Call:
-        """A call with a quorum. The first of a name waits for all ranks."""
+        """Begin a call with a quorum. The first call of a name waits for all ranks."""
         if name not in self._partial:
             self.agree(f"the first call of the name {name!r}: {call}")
             self._partial[name] = Partial(self.comm, name, quorum, call, self._on_failure)
@@ -387,12 +389,13 @@ class Calls:
         return call
 
     def join_partial(self) -> list[Callable[[], None]]:
-        """What joins the calls with a quorum, one for each name: at the same time as `join`."""
+        """Return functions that join the calls with a quorum, one for each name. Call them at the
+        same time as `join`."""
         return [one.join for one in self._partial.values()]
 
     def join(self, came: float) -> int:
-        """Take part in the others' sums, with nothing, until all have joined; the rank that came
-        last, by the times at which they came."""
+        """Contribute nothing to the sums of other ranks until all have joined. Return the rank that
+        joined last, by the times given as `came`."""
         by_name = None if self._names is None else self._names.join()
         while True:
             call, times = self._joining = self._joining or self._join_in_order(came)
@@ -408,7 +411,7 @@ class Calls:
         return int(np.argmax(times))
 
     def _join_in_order(self, came: float) -> tuple[Call, Array]:
-        """The next call; the times, once all have joined."""
+        """Return the next call, and the times at which the ranks came, once all have joined."""
         own, times = np.array([came]).view(np.uint8), np.empty(self.comm.size)
         sizes = [own.size] * self.comm.size
 
@@ -419,8 +422,9 @@ class Calls:
         return self._in_order.submit(call), times
 
     def free(self) -> None:
-        """Bring everything to its end. Collective; MismatchError, on all ranks, and nothing is
-        freed, if some do something else. If a rank has died, and it is "raise": local."""
+        """Complete all calls and free everything. Collective; local after a death with
+        on_failure="raise". Raises MismatchError on all ranks, and frees nothing, if some ranks make
+        another call."""
         names: list[Any] = [] if self._names is None else [self._names]
         queues = [*(one.queue for one in self._partial.values()), self._in_order]
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A collective call: what this rank is about to do, how its data moves, and how far it has come."""
+"""A collective call: its description for the other ranks, the steps of its data, and its state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .handles import Handles, Reduction
 from .side_stream import side_of
 from .work import Work
 
-Steps = Iterator[Any]  # handles and MPI's requests that are to be waited for, in turn
+Steps = Iterator[Any]  # yields the handles and MPI requests to wait for, one after the other
 Move = Union[Callable[[Handles], Steps], Steps, "list[Reduction]", None]
 
 
@@ -30,8 +30,9 @@ def _in_turn(reductions: list[Reduction], handles: Handles) -> Steps:
 
 
 def complete(step: Any, wait: bool, patient: Callable[[], Any]) -> Any:
-    """Wait for what a call's data waits for: the round of a handle, False of a request; or, not to
-    wait, None if it goes on. patient: called meanwhile; what it raises ends the wait."""
+    """Wait for a step: return the round of a handle, or False for a request. With wait=False return
+    None if the step is incomplete. patient: called while waiting; an exception of it ends the
+    wait."""
     if isinstance(step, AllreduceHandle):
         return step.Wait() if wait else step.Test()
     if wait:
@@ -42,34 +43,34 @@ def complete(step: Any, wait: bool, patient: Callable[[], Any]) -> Any:
 
 
 class Call(Work):
-    """A collective call that has begun; what the asynchronous functions return.
+    """A collective call in progress, which the asynchronous functions return.
 
     Pass it to `poll` and `synchronize`. After `synchronize`, `round` is the `partialcoll.Round`
-    that brought the result.
+    that delivered the result.
 
-    The library makes it, of these:
+    Only the library creates calls:
 
     Parameters
     ----------
     text : str
-        What all ranks agree on.
+        The description, which all ranks compare.
     move
-        How the data moves, once they do: the steps, which begin when they are asked for, or what
-        gives them on these handles; None: there is none.
+        The steps of the data, after the comparison: an iterator, a function that returns one for
+        given handles, or a list of reductions. None: there is no data.
     tensors : sequence of torch.Tensor
-        What it fills.
+        The tensors that the call fills.
     first : Reduction or None
-        One with which `move` begins.
+        The reduction with which `move` begins.
     apart : bool
-        It may still be under way when the next one begins.
+        Whether the next call may begin while this one is in progress.
     timeout : float
-        Seconds.
+        Limit in seconds.
     refused : bool
-        By this rank.
+        Whether this rank's arguments are wrong.
     read : sequence of torch.Tensor
-        What else may be on a device.
+        Further tensors that may be on a device.
     role : str
-        Of the intent; ranks that have joined may be missing from reductions.
+        The role of the intent: ranks that have joined may be missing from reductions.
     """
 
     def __init__(
@@ -89,7 +90,8 @@ class Call(Work):
         self.reductions: list[Reduction] = move if isinstance(move, list) else []
         self.side = side_of([*tensors, *read])
         if isinstance(move, list):
-            # Several need handles that may have to be made, in this call's turn: none begins early.
+            # Several reductions may need new handles, which are created only while this call is the
+            # first in the queue. So none of them begins early.
             first = move[0] if len(move) == 1 else None
             move = first.steps if first else partial(_in_turn, move)
         self._first, self._move = first, move
@@ -97,19 +99,19 @@ class Call(Work):
         self._began = time.monotonic()
         self._agreed_at: float | None = None
         self._timeout, self._deadline = timeout, self._began + timeout
-        self.compared = False  # by all ranks already: they make the same
-        self._queue: Any = None  # drives it
+        self.compared = False  # whether all ranks have compared it already
+        self._queue: Any = None  # the queue that processes it
         self._channel: Channel | None = None
         self._steps: Steps | None = None  # once all ranks agree
-        self._step: Any = None  # what its data waits for
+        self._step: Any = None  # the step that its data waits for
         self._moved = False
-        self.in_background = False  # a thread sees to it
-        self.without: bool = False  # ranks that have joined; so it waits for its turn
+        self.in_background = False  # the worker thread completes it
+        self.without: bool = False  # it continues without ranks that have joined
         self._outcome: BaseException | None = None
         self.round: Round | None = None
         self.quorum: Policy | None = None  # None: all ranks make it
-        self.lands: list[Callable[[], Any]] = []  # what who takes the result has to do for it
-        self.found: list[list[torch.Tensor]] = []  # what has come, where only the ranks know sizes
+        self.lands: list[Callable[[], Any]] = []  # called before the result is returned
+        self.found: list[list[torch.Tensor]] = []  # received tensors of sizes not known before
         self.shown: Callable[[list[torch.Tensor]], Any] = lambda tensors: tensors[0]  # the result
 
     @property
@@ -118,26 +120,26 @@ class Call(Work):
 
     @property
     def joined(self) -> bool:
-        """Is it what a rank says that has joined?"""
+        """Whether this is the call of a rank that has joined."""
         return self._intent.role == JOINED
 
     @property
     def begun(self) -> bool:
-        """Has its data left?"""
+        """Whether its data has been sent."""
         return self._first is not None and self._first.begun is not None
 
     @property
     def on_its_way(self) -> bool:
-        """Has its data left, where no other call's can be?"""
+        """Whether its data is in flight on a handle that no other call uses."""
         return self.begun and self._intent.apart and not self.without
 
     @property
     def key(self) -> Key | None:
-        """Of the handle that it needs first."""
+        """The key of the handle that it needs first."""
         return self._intent.key
 
     def poll(self) -> bool:
-        """Is it over, well or badly? Carries on what can be, never waits for another rank."""
+        """Advance without blocking; return whether the call has ended, with or without an error."""
         over: bool = self._queue.poll(self)
         return over
 
@@ -162,16 +164,16 @@ class Call(Work):
 
 
 class Channel:
-    """What calls take turns on. agreement: None: nothing is compared. own: handles for calls that
-    are apart. Made collectively."""
+    """A channel, which one call at a time uses. agreement: None: nothing is compared. own: private
+    handles. Created collectively."""
 
     def __init__(self, agreement: Agreement | None, own: Handles) -> None:
         self.agreement, self.own = agreement, own
-        self.call: Call | None = None  # that is on it
+        self.call: Call | None = None  # the call that uses it
 
 
 def result_of(call: Call) -> Any:
-    """Wait until it is over; its result, or its error."""
+    """Wait for the end of the call; return its result, or raise its error."""
     call.wait()
     while call.lands:
         call.lands.pop()()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The allreduce handles of a queue, and tensors that go through them.
 
-A handle serves all sizes that round up to its own, so there are few; the latest used are kept. A
-long tensor may go in chunks: then the memory has a bound, whatever the size. At each chunk all
-ranks meet, which costs most where they share cores with each other and with backward: so chunks are
-few, and larger than a core's own cache.
+A handle serves all sizes that round up to its size, so there are few handles; the ones used last
+are kept. A long tensor may be reduced in chunks, which bounds the memory. All ranks wait for each
+other at each chunk. This costs most where ranks share cores with each other and with backward, so
+chunks are few, and larger than the private cache of a core.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ...errors import StateError
 from ...policy import Policy
 from . import wire
 
-CHUNK = 1 << 21  # bytes of a message that is reduced at once
+CHUNK = 1 << 21  # bytes that are reduced at once
 _KEPT = 32  # handles
 _SMALLEST = 64  # elements of the smallest handle
 
-# The names that MPI's ops have in torch. "avg" is a sum that is divided.
+# MPI's ops by their names in torch. "avg" is a sum with a division.
 _OPS = {
     **{"sum": "SUM", "product": "PROD", "min": "MIN", "max": "MAX"},
     **{"band": "BAND", "bor": "BOR", "bxor": "BXOR"},
@@ -42,7 +42,7 @@ _OPS_OF_BOOL = {
 
 
 def rounded_up(count: int, most: int) -> int:
-    """To one of four sizes in each octave; beyond `most`, which is a size, none is saved."""
+    """Round up to one of four sizes in each octave. A count beyond `most` stays as it is."""
     if count > most:
         return count
     if count <= _SMALLEST:
@@ -52,12 +52,12 @@ def rounded_up(count: int, most: int) -> int:
 
 
 class NeedsAll(StateError):
-    """A collective that the ranks that live cannot make, on all of them."""
+    """Raised on all live ranks for a collective that they cannot make without the dead ones."""
 
 
 def whole(comm: MPI.Intracomm, go_on: bool) -> MPI.Intracomm:
-    """A communicator for MPI's own collectives. NeedsAll where the ranks go on when one dies: such
-    a collective would be over on some of them and not on others."""
+    """Return the communicator for MPI's own collectives. Raises NeedsAll if the ranks continue
+    after a death: such a collective could be complete on some of them and not on others."""
     if go_on:
         raise NeedsAll(
             "with on_failure='continue' there are reductions, broadcasts, all_gather of tensors of "
@@ -68,16 +68,16 @@ def whole(comm: MPI.Intracomm, go_on: bool) -> MPI.Intracomm:
 
 
 class Handle:
-    """One of them, and the memory of its deposits. device: tensors there are copied by the handle
-    itself, while this rank goes on; from others it waits for the copy."""
+    """A handle, and the memory of its deposits. device: the handle copies tensors of this device in
+    the background; for tensors elsewhere the caller waits for the copy."""
 
     def __init__(self, core: AllreduceHandle, device: torch.device) -> None:
         self.core, self.device = core, device
-        self._rooms: dict[int, torch.Tensor] = {}  # by address; there are few, which take turns
-        self._room: torch.Tensor | None = None  # that is being copied
+        self._rooms: dict[int, torch.Tensor] = {}  # views of the send slots, by address
+        self._room: torch.Tensor | None = None  # the tensor that is being copied
 
     def begin(self, part: torch.Tensor | None, factor: Any) -> None:
-        """Deposit this, with zeros or anything behind it. None: zeros."""
+        """Deposit a part; what is behind it in the slot does not matter. None: deposit zeros."""
         count = self.core._recv[0].size
         there = part is not None and part.device == self.device and self.device.type != "cpu"
         if there:
@@ -98,20 +98,20 @@ class Handle:
             self.core.Start()
 
     def end(self) -> None:
-        """The round is over, and so is the copy."""
+        """Release the tensor: the round is complete, and so is the copy."""
         self._room = None
 
     def room(self) -> torch.Tensor:
-        """For the next deposit."""
+        """Return a view of the slot for the next deposit."""
         place = self.core._send_place()
         if place not in self._rooms:
-            with torch.inference_mode(False):  # whatever the call that comes first is in
+            with torch.inference_mode(False):  # the first call may be in inference mode
                 self._rooms[place] = torch.from_numpy(self.core.send_buffer)
         return self._rooms[place]
 
 
 class Handles:
-    """Handles for data of different kinds, the latest used; the same on all ranks.
+    """Handles for data of different kinds, the ones used last. They are the same on all ranks.
 
     Parameters
     ----------
@@ -119,11 +119,12 @@ class Handles:
     name : str
         For messages.
     meanwhile : callable
-        Called while this rank waits; given who tells what is missing. What it raises ends the wait.
+        Called while this rank waits, with a function that names the missing ranks. An exception of
+        it ends the wait.
     quorum : policy or str
-        Of the handles.
+        The quorum of the handles.
     on_failure : str
-        Of the handles.
+        See `Allreduce_init`.
     """
 
     def __init__(
@@ -140,21 +141,21 @@ class Handles:
         if quorum == "full":
             self._options["history"] = 1
         self._of: dict[Key, Handle] = {}
-        self._owed: list[AllreduceHandle] = []  # started, for a call that failed
+        self._owed: list[AllreduceHandle] = []  # started for a call that failed
 
     @property
     def everybody(self) -> MPI.Intracomm:
-        """The communicator, for what MPI moves itself; or NeedsAll."""
+        """The communicator for MPI's own collectives; raises NeedsAll, see `whole`."""
         return whole(self.comm, self.go_on)
 
     def get(self, key: Key) -> Handle | None:
-        """The one for such data, if there is one; nothing of earlier calls is on it. Local."""
+        """Return the handle for such data, or None. Completes its earlier rounds first. Local."""
         self._collect()
         return self._of.get(key)
 
     def make(self, key: Key, device: torch.device) -> Handle:
-        """The one for such data, new, for tensors of this rank's there, if there is none.
-        Collective if so."""
+        """Return the handle for such data. If there is none, create it for tensors of this rank on
+        `device`; that is collective."""
         self._collect()
         handle = self._of.pop(key, None)
         if handle is None:
@@ -174,8 +175,8 @@ class Handles:
         return handle
 
     def level(self, keys: Iterable[Key], begun: Handle | None) -> None:
-        """Ranks have started different handles: start those that others have. begun: the one that
-        this rank has started."""
+        """Start the handles that other ranks have started, with zeros. begun: the handle that this
+        rank has started."""
         self._collect()
         for key in sorted(set(keys)):
             handle = self._of.get(key)
@@ -187,18 +188,18 @@ class Handles:
             self._owed.append(handle.core)
 
     def _collect(self) -> None:
-        """Rounds of calls that failed end before anything else begins."""
+        """Complete the rounds of calls that failed."""
         while self._owed:
             self._owed[-1].Wait()
             self._owed.pop()
 
     def join(self) -> None:
-        """Contribute nothing to any until all ranks have joined. Collective."""
+        """Contribute nothing to any handle until all ranks have joined. Collective."""
         for handle in self._of.values():
             handle.core.join()
 
     def free(self) -> None:
-        """Collective."""
+        """Free all handles. Collective."""
         self._owed.clear()
         for handle in self._of.values():
             handle.core.Free()
@@ -207,8 +208,8 @@ class Handles:
 
 @dataclass(frozen=True)
 class Form:
-    """What becomes of values: the reduction, by torch's name, and what they are multiplied and
-    divided by before and after it. Quotients of integers lose what is behind the point."""
+    """A reduction by torch's name, with a factor before it, and a divisor and a factor after it.
+    Quotients of integers are truncated."""
 
     op: str
     before: Any = None  # None: 1
@@ -217,7 +218,8 @@ class Form:
 
 
 def divide(values: Array, divisor: int) -> None:
-    """In place; integers lose what is behind the point. Of complex numbers each part is divided."""
+    """Divide in place. Quotients of integers are truncated; both parts of complex numbers are
+    divided."""
     kind = values.dtype.kind
     if kind in "iu":
         exact = np.uint64(divisor) if kind == "u" else np.int64(divisor)
@@ -232,7 +234,7 @@ def divide(values: Array, divisor: int) -> None:
 
 
 def scale(values: torch.Tensor, factor: Any) -> None:
-    """In place; integers in float64, and what is behind the point is dropped."""
+    """Multiply in place. Integers are multiplied in float64, and the product is truncated."""
     if values.is_floating_point() or values.is_complex():
         values.mul_(factor)
     else:
@@ -246,11 +248,11 @@ class Reduction:
     ----------
     form : Form
     source : torch.Tensor or None
-        What this rank puts in; None: nothing.
+        This rank's contribution; None: nothing.
     output : torch.Tensor
-        Where the result goes; it may be the source.
+        Receives the result; it may be the source.
     wanted : bool
-        Does this rank take the result?
+        Whether this rank takes the result.
     chunk : int or None
         Bytes that are reduced at once; None: all of them.
     """
@@ -269,22 +271,22 @@ class Reduction:
         self._wire, itemsize = wire.wire_dtype(output.dtype), wire.wide_dtype(output.dtype).itemsize
         self._count, self._room = output.numel(), CHUNK // itemsize
         self._most = max(1, self._count) if chunk is None else chunk // itemsize
-        self.begun: Handle | None = None  # that has the first chunk, if it was started early
+        self.begun: Handle | None = None  # the handle with the first chunk, if it began early
 
     def blank(self) -> tuple[Form, torch.dtype, int, int]:
-        """What another rank needs to take part with nothing: see `without_values`."""
+        """Return the arguments of `without_values`, for a rank that takes part with nothing."""
         return self.form, self.output.dtype, self._count, self._most
 
     @classmethod
     def without_values(cls, form: Form, dtype: torch.dtype, count: int, most: int) -> Reduction:
-        """The part of a rank that puts nothing in and takes nothing."""
+        """Return the reduction of a rank that contributes nothing and takes nothing."""
         found = cls(form, None, torch.empty(count, dtype=dtype, device="cpu"), wanted=False)
         found._most = most
         return found
 
     @property
     def key(self) -> Key | None:
-        """Of the handle for the first chunk; None: there is nothing to reduce."""
+        """The key of the handle for the first chunk; None: there is nothing to reduce."""
         return self._key(min(self._count, self._most)) if self._count else None
 
     def _key(self, count: int) -> Key:
@@ -294,17 +296,17 @@ class Reduction:
         return flat if self._count <= self._most else flat[first : first + self._most]
 
     def begin(self, handle: Handle, first: int = 0) -> None:
-        """Put a chunk in and start."""
+        """Deposit a chunk and start the handle."""
         part = None
         if self.source is not None:
-            if first == 0:  # not before: earlier calls may have changed it
+            if first == 0:  # not earlier: calls before this one may change it
                 self.source = _flat(self.source)
             part = self._chunk(self.source, first)
         handle.begin(part, self.form.before)
         self.begun = handle
 
     def steps(self, handles: Handles) -> Iterator[AllreduceHandle]:
-        """Yields each handle that is to be waited for."""
+        """Yield each handle for which the caller has to wait."""
         output, flat = self.output, _flat(self.output)
         direct = flat is output or flat.data_ptr() == output.data_ptr()
         if self._wanted and not direct:
@@ -324,8 +326,8 @@ class Reduction:
             output.copy_(flat.view(output.shape))
 
     def _take(self, result: Array, into: torch.Tensor, gone: int) -> None:
-        """Rounded once. The library's memory, which the result is in, is for reading only. gone:
-        ranks that had died, and do not count in an average."""
+        """Copy the result out, and round it once. The result is in memory of the library, which is
+        read-only. gone: number of dead ranks, which do not count in an average."""
         divisor = self.form.divisor - gone if self.form.divisor > 1 else 1
         dtype = wire.wide_dtype(into.dtype)
         same = into.dtype == dtype
@@ -350,7 +352,7 @@ class Reduction:
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """With one dimension; a view if that can be."""
+    """Return the tensor with one dimension; a view if possible."""
     if tensor.requires_grad:
         tensor = tensor.detach()
     if tensor.is_conj() or tensor.is_neg():

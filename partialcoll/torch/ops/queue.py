@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collective calls, one after the other, in the order in which they are made.
+"""Collective calls, one after the other, in the order in which the program makes them.
 
 A call has two halves. First it is *announced*: all ranks compare what they are about to do
-(`Agreement`), so ranks that differ all fail this call, by name, and the queue goes on; and while
-ranks wait for others, they sleep, and can tell who is missing. Then its *data* moves, which waits
-for nobody who is not on the way. So whatever this rank does on the queue, the others do as well,
-in the same order.
+(`Agreement`). If they differ, this call fails on all ranks, with the text of each rank, and the
+queue continues. While a rank waits for the announcements of others it sleeps, and can name the
+missing ranks. Then the *data* of the call moves, between ranks that have all announced it. So all
+ranks process the same calls in the same order.
 
-Calls take turns on a few channels, so that so many of them are announced ahead; their data moves in
-turn. Where a handle for the data is there already, and nothing else can be on it, the data leaves
-with the announcement; who waits for a later call does not wait for data that is on its way on a
-channel's own handle. Ranks that turn out to have announced different things have started different
-handles: each starts those of the others as well, with nothing in them, and the rounds are collected
-before the handles are used again. A new handle is made only after the ranks have agreed, and in the
-turn of its call, so all ranks have the same. Where some ranks have joined, the others' call goes on
-without them (`joined`).
+`window` channels are used in turn, so up to `window` calls are announced ahead; their data moves
+one call after the other. The data of a call starts together with its announcement if the handle for
+it exists and no earlier call can use that handle. Each channel has private handles for such calls;
+waiting for a later call does not wait for data in flight on another channel's private handle. Ranks
+whose announcements differ may have started different handles: each rank then starts the handles of
+the others as well, with zeros, and these rounds are completed before the handles are used again. A
+new handle is created only after the ranks have agreed, while its call is the first in the queue, so
+all ranks create the same handles. If some ranks have joined, the call continues without them
+(`joined`).
 
-Whoever waits for a call carries out what is before it and then it; for calls that nobody waits for
-yet there may be a thread. There is only one at a time (`_turn`).
+A thread that waits for a call processes the calls before it and then this one. A worker thread may
+process calls that no thread waits for yet. One thread at a time processes calls: it holds the lock
+`_turn`.
 """
 
 from __future__ import annotations
@@ -45,18 +47,18 @@ from .work import GroupTimeout
 
 
 def follow_up(broken: BaseException, text: str) -> Exception:
-    """Of what cannot be done after that."""
+    """Return the error for a call after the queue has failed."""
     if isinstance(broken, RankFailedError):
         return RankFailedError(broken.ranks, text)
     return StateError(text)
 
 
 class _Stopped(StateError):
-    """The queue ends while a call waits."""
+    """Raised in a call that waits while the queue ends."""
 
 
 class Queue:
-    """The calls of one communicator that are matched by their order. Made collectively.
+    """The calls of one communicator, matched by their order. Created collectively.
 
     Parameters
     ----------
@@ -120,7 +122,7 @@ class Queue:
     # By whoever makes a call
 
     def submit(self, call: Call, background: bool = False) -> Call:
-        """The next call of this queue. background: a thread may see to it."""
+        """Append a call. background: the worker thread may complete it."""
         with self._lock:
             self._check()
             call._queue = self
@@ -134,8 +136,8 @@ class Queue:
         self.wake()
 
     def begin(self, call: Call, background: bool = True) -> Call:
-        """The next call: its data has left when this returns, if that needs no waiting. background:
-        a thread sees to the rest, if any; else that is done here."""
+        """Append a call, and start its data if that needs no waiting. background: the worker
+        thread completes it; otherwise complete it here."""
         self.submit(call)
         if self._turn.acquire(blocking=False):
             try:
@@ -149,7 +151,7 @@ class Queue:
         return call
 
     def _make_room(self, call: Call) -> None:
-        """Complete what is before it until there is a channel."""
+        """Complete earlier calls until the call has a channel."""
         while call._channel is None and not call._over:
             before = self._channels[self._count % self._window].call
             if before is not None:
@@ -181,8 +183,8 @@ class Queue:
             raise StateError(f"{self._name} has been destroyed")
 
     def poll(self, call: Call) -> bool:
-        """Is it over, well or badly? Carries on what can be, never waits for another rank: what may
-        have to make a handle is left to the thread."""
+        """Advance without blocking; return whether the call has ended, with or without an error.
+        Calls that may have to create a handle are left to the worker thread."""
         while not (call._over or call.in_background) and self._turn.acquire(blocking=False):
             if not self._next(call, wait=False):
                 break
@@ -199,8 +201,8 @@ class Queue:
             self._next(until)
 
     def _next(self, until: Call | None = None, wait: bool = True) -> bool:
-        """Carry on what comes first, on the way to a call or to all; frees the turn. False if there
-        is nothing, or, not to wait, if it goes on."""
+        """Advance the first due call and release the turn. Return False if there is none or, with
+        wait=False, if it is incomplete."""
         ended: list[Call] = []
         try:
             self._announce()
@@ -219,7 +221,8 @@ class Queue:
         return True
 
     def _first_due(self, until: Call | None) -> Call | None:
-        """What is on its way by itself is waited for by who wants it, or its channel."""
+        """Return the next call to complete. Skips calls whose data is in flight on a private
+        handle: they end when a caller or their channel waits for them."""
         for call in self._announced:
             if call is until or not (call._agreed and call.on_its_way):
                 return call
@@ -227,7 +230,7 @@ class Queue:
         return self._announced[0] if self._announced and wanted else None
 
     def _announce(self) -> None:
-        """What is waiting, as far as there are channels."""
+        """Announce waiting calls while a channel is free."""
         while self._waiting:
             channel = self._channels[self._count % self._window]
             if channel.call is not None:
@@ -246,7 +249,8 @@ class Queue:
                 return
 
     def _start_early(self, call: Call) -> None:
-        """On handles that calls share nothing else may be, nor come: what ranks differ on may."""
+        """Start the data with the announcement if no earlier call can use the same handle: if the
+        handle is private to the channel, or the call is the next one to complete."""
         key, apart = call._intent.key, call._intent.apart
         if key is None or not (apart or self._first_due(call) is call):
             return
@@ -261,8 +265,8 @@ class Queue:
         return call._channel.own if call._intent.apart else self.handles
 
     def _carry_out(self, head: Call, until: Call | None, wait: bool) -> bool:
-        """False if it goes on. Its error is its outcome, and the queue's end, unless all ranks have
-        it, and are at the same point."""
+        """Advance the call; return False if it is incomplete. An error is stored as its outcome.
+        It ends the queue, unless all ranks have the same error at the same point."""
         try:
             with told_by(self._comm):
                 return self._move(head, until, wait)
@@ -275,8 +279,8 @@ class Queue:
         return True
 
     def _move(self, head: Call, until: Call | None, wait: bool) -> bool:
-        """Wait for the others, then move its data, unless that is on its way and another call is
-        wanted; False if it goes on. An interrupted wait can be taken up again."""
+        """Wait for the announcements of the others, then move the data, unless it is in flight and
+        `until` is another call. Return False if incomplete. An interrupted wait can be resumed."""
         if not head._agreed:
             if not self._settle(head, wait):
                 return False
@@ -292,8 +296,8 @@ class Queue:
         return True
 
     def _settle(self, head: Call, wait: bool) -> bool:
-        """True once all ranks have announced something; MismatchError, on all, if they differ in
-        more than that some have joined."""
+        """Return True once all ranks have announced a call. Raises MismatchError on all ranks if
+        they differ otherwise than that some have joined."""
         assert head._channel is not None
         agreement = head._channel.agreement
         if agreement is not None and not head.compared:
@@ -315,7 +319,8 @@ class Queue:
         return True
 
     def _level(self, head: Call, heard: dict[int, Intent]) -> None:
-        """What some ranks have begun, all begin."""
+        """Start every handle that another rank has started, with zeros, so that rounds stay
+        matched."""
         assert head._channel is not None
         begun = None if head._first is None else head._first.begun
         for handles, apart in ((self.handles, False), (head._channel.own, True)):
@@ -323,7 +328,7 @@ class Queue:
             handles.level(keys, begun if head._intent.apart == apart else None)
 
     def _advance(self, head: Call) -> None:
-        """To the next thing that its data waits for."""
+        """Run the call's steps up to the next one that has to wait."""
         assert head._steps is not None
         head._step = None
         try:
@@ -338,7 +343,7 @@ class Queue:
         head._moved = head._step is None
 
     def _after(self, head: Call) -> list[Call]:
-        """Those that are over: this one, and if the queue is broken, all."""
+        """Return the calls that have ended: this one, and all if the queue is broken."""
         self._announced.remove(head)
         assert head._channel is not None
         head._channel.call = None
@@ -358,14 +363,14 @@ class Queue:
         return rest
 
     def _report(self, missing: Callable[[], str], waited: float) -> None:
-        """The call under way has waited long."""
+        """Warn that the current call has waited long."""
         who = missing()
         if who:
             logger.warning("waiting for %.1f s in %s: %s: %s", waited, self._owner, self._head, who)
 
     def _patient(self, missing: Callable[[], str] = str) -> bool:
-        """Called while the call under way waits: raises when it has waited enough. missing: tells
-        for whom."""
+        """Called while the current call waits: raise when its timeout has passed. missing: names
+        the ranks that it waits for."""
         head = self._head
         if head is None:  # the queue is being freed
             return False
@@ -382,7 +387,7 @@ class Queue:
     # The thread
 
     def wake(self) -> None:
-        """Let the thread see to what is waiting."""
+        """Wake the worker thread."""
         self._worker.wake()
 
     def _work_off(self) -> None:
@@ -391,7 +396,7 @@ class Queue:
             self._next()
 
     def stop(self) -> None:
-        """End the thread; what is under way fails. Local, idempotent."""
+        """End the worker thread; calls in progress fail. Local, idempotent."""
         self._worker.stop()
 
     def _fail(self) -> None:
@@ -402,16 +407,17 @@ class Queue:
 
     @property
     def broken(self) -> bool:
-        """Has a call failed on this rank, so that the ranks are no longer together?"""
+        """Return whether a call has failed on this rank, so that the ranks may be at different
+        calls."""
         return self._broken is not None
 
     def complete(self) -> None:
-        """Bring what is under way to its end."""
+        """Complete all announced calls."""
         while self._announced:
             self._complete(self._announced[0])
 
     def free(self) -> None:
-        """Collective; by ranks that are all together, or know of one that has died."""
+        """Free everything. Collective, by ranks that are at the same call or know of a death."""
         self.complete()
         self.stop()
         self.handles.free()
