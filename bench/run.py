@@ -24,6 +24,7 @@ EXPERIMENTS = {
     "backend": "peers.backend",
     "busy_neighbors": "core.busy_neighbors",
     "calltrace": "core.calltrace",
+    "calltrace_python": "core.calltrace_python",
     "compare": "core.compare",
     "conserved": "paper.conserved",
     "ddp_hook": "peers.ddp:ddp_hook",

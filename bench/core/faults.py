@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 
 import click
 
-from partialcoll._core.settings import ALGORITHMS
 from partialcoll.tools import launcher, report
 from partialcoll.tools.bench.faults import killing, oracle
 from partialcoll.tools.bench.faults.oracle import Life
@@ -190,7 +189,7 @@ class LightJob(killing.KilledJob):
             deliver=kind.deliver,
             count=min(kind.count, 1000) if kind.deliver == "all" else kind.count,
             think_us=self.random.choice(THINK_US),
-            algorithm=self.random.choice(ALGORITHMS[1:-1]),
+            algorithm=self.random.choice(killing.ALGORITHMS[1:-1]),
         )
 
     def start(self) -> tuple[list[str], dict[str, str] | None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's DistributedDataParallel over gloo, and partialcoll: a step where nobody is late
+"""torch's DistributedDataParallel over gloo, and partialcoll: a step without a late rank
 (train_ddp), DDP with partialcoll's communication hook (ddp_hook), and the first step of a program
 (first_step). All train the same perceptron on the same samples with SGD. They need torch."""
 
@@ -121,10 +121,11 @@ class Hooked(DDP):
 def hooks(given: SimpleNamespace, comm: Any) -> Rows:
     """Measure DistributedDataParallel over gloo: its own allreduce, and partialcoll's hook.
 
-    All take turns in blocks of steps, in one job; first with nobody late, then with one rank, drawn
-    anew for each step, late by --late-ms. step_ms is the time of a block divided by its steps, of
-    the slowest rank; the median over blocks, and the fastest and slowest of them. active is how
-    many ranks' gradients a round had on average. Outside of a job the command starts one.
+    All take turns in blocks of steps, in one job; first without a late rank, then with one rank,
+    chosen at random for each step, late by --late-ms. step_ms is the time of a block divided by
+    its steps, of the slowest rank; the median over blocks, and the fastest and slowest of them.
+    active is how many ranks' gradients a round had on average. Outside of a job the command starts
+    one.
 
         python bench/run.py ddp_hook [-n 2] [--layers 4] [--width 512] [--batch 32] [--json F]
     """

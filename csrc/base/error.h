@@ -77,7 +77,7 @@ void text_add(struct text *text, const char *format, ...)
 
 /* Numbers with a decimal point, whichever locale the program has chosen. */
 
-/* As strtod. */
+/* Parse a number like strtod. */
 double decimal_parse(const char *text, char **end);
-/* As "%.*g". */
+/* Print a number like "%.*g". */
 void decimal_print(char *text, size_t capacity, int digits, double value);

@@ -203,7 +203,7 @@ void sleepers_wake(struct sleepers *s);
  * again under the mutex of the sleepers, and tries again. A thread that leaves at once was
  * counted for a moment without being inside. The writer sleeps until that thread wakes it.
  *
- * What the gate protects need not be atomic. The writer that reads inside == 0 acquires what
+ * The data that the gate protects need not be atomic. The writer that reads inside == 0 acquires what
  * every thread that left has released, because `inside` changes by additions only. A thread
  * that enters reads what O1 released.
  *

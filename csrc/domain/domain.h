@@ -39,7 +39,7 @@ struct domain_ops {
     int (*deposit)(struct domain *d, const void *const *buffers,
                    enum deposit_outcome *outcome);
     void *(*send_slot)(struct domain *d);
-    /* As pcoll_handle_pending. */
+    /* See pcoll_handle_pending. */
     int (*pending)(struct domain *d, void *const *buffers);
     /* For `inherit`: move what `pending` needs of rounds before `round` to a new domain. */
     void (*hand_over)(struct domain *d, uint64_t round, struct node_pending *to);

@@ -158,7 +158,7 @@ static char *node_own_payload(const struct node *n, int slot)
     return message_payload(n->base.shape, node_slot(n, n->who, slot));
 }
 
-/* What is pending: see node.h. */
+/* Pending deposits: see node.h. */
 
 static void node_keep(struct node *n, uint64_t round, const char *payload)
 {

@@ -202,7 +202,7 @@ struct node_view {
 };
 
 /*
- * What the application has deposited and not read yet (node_pending). A deposit stays in its
+ * Deposits of the application whose result it has not read yet (node_pending). A deposit stays in its
  * slot until the slot is written again: other slots are written first. When there is no other
  * one, which takes a rank that is two rounds or more behind, the deposit is copied. All of
  * this belongs to the application's thread, and no other thread changes a slot's payload. So

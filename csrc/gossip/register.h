@@ -64,7 +64,7 @@ int register_read(struct gossip_memory *memory, uint32_t peer, const void *key,
  * caller has to validate what was fetched before it uses it (register.h, queue.h).
  */
 
-/* Where the planes of a chunk are: blocks one after the other. */
+/* Pointers to the planes of a chunk, which hold its blocks one after the other. */
 struct gossip_planes {
     struct gossip_block_note *notes;
     void *low, *high; /* high: NULL if there is none */

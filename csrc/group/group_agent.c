@@ -272,8 +272,8 @@ static int group_matching_flush(struct group *g)
     return rc;
 }
 
-/* Has a rank for which the leader has waited sent nothing either? A rank that is only
- * late finds another group. */
+/* Return whether a rank for which the leader has waited has sent nothing either. A rank that is
+ * only late finds another group. */
 static bool group_matching_is_silent(const struct group *g, uint32_t rank)
 {
     int64_t last = g->wire.received_at[rank];

@@ -166,8 +166,8 @@ int group_round_refuse(struct group *g)
 
 /* Silence; see group_agent.h. */
 
-/* Is the member silent, or has it left without contributing? Such a member left while its
- * leader closed the list, and has never seen the list: otherwise it would finish the
+/* Return whether the member is silent, or has left without contributing. Such a member left
+ * while its leader closed the list, and has never seen the list: otherwise it would finish the
  * round first. */
 static bool group_round_is_lost(const struct group *g, uint32_t member)
 {

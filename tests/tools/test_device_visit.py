@@ -86,6 +86,6 @@ runpy.run_path({str(DEVICE / "train.py")!r}, run_name="__main__")
 """
     done = run(program, 2)
     assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "rows.json").read_text())
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert [row["strategy"] for row in rows] == ["allreduce", "eager"]
     assert all(row["images_per_s"] > 0 and row["loss_last"] > 0 for row in rows)

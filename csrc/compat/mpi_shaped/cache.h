@@ -86,7 +86,7 @@ bool signature_same(const struct signature *a, const struct signature *b);
 pcoll_buffer signature_buffer(const struct signature *s, uint64_t count);
 
 /*
- * What a program asks of the rounds of a communicator.
+ * The settings that a program has chosen for the rounds of a communicator.
  *
  * A quorum is the text of a policy (docs/semantics.md) with two more modifiers, each at most
  * once:

@@ -109,7 +109,7 @@ static int64_t match_later(int64_t time, int64_t by)
     return time > 0 && by > INT64_MAX - time ? INT64_MAX : time + by;
 }
 
-/* Is this rank looking or following? */
+/* Return whether this rank is looking or following. */
 static bool match_active(const struct match *m)
 {
     CHECK(m->state <= MATCH_BEHIND);
@@ -531,7 +531,7 @@ static void match_ask_next(struct match *m, int64_t now)
         match_ask_peer(m, now, peer);
 }
 
-/* Is no candidate left for this round? */
+/* Return whether no candidate is left for this round. */
 static bool match_nobody_left(const struct match *m)
 {
     for (uint32_t i = 0; i < m->candidate_count; i++)
@@ -946,7 +946,7 @@ static void match_drop_lost_follower(struct match *m, uint32_t peer)
     match_drop_follower(m, peer);
 }
 
-/* Are enough ranks in, or has the window ended? */
+/* Return whether enough ranks have asked, or the window has ended. */
 static bool match_may_close(const struct match *m)
 {
     CHECK(m->asking == MATCH_NOBODY && !m->unconfirmed);
