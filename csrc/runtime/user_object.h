@@ -113,9 +113,8 @@ bool user_object_forked(void);
 void user_object_note_forks(void);
 
 /*
- * What a process has once: the progress engine, the watch of hosts, the communicators and the
- * objects of users. It is an attribute of MPI_COMM_SELF, so that MPI_Finalize begins with ending
- * them.
+ * The state of the process: the progress engine, the watch of hosts, the communicators and the
+ * objects of users. It is an attribute of MPI_COMM_SELF, so that MPI_Finalize ends them first.
  *
  * Deferred reclamation. MPI_Comm_free waits for no other rank, so that ranks may free their
  * communicators in any order:

@@ -28,15 +28,15 @@ def alone(call: Callable[[], T], hold: bool = False) -> T:
         lib.pcoll_mpi_leave(hold)
 
 
-# MPI's own errors about ranks that have died, and who has. The library's core tells by itself;
-# this is for what is called on communicators from Python.
+# MPI's errors about dead ranks, for MPI calls from Python. The library's core reports deaths
+# itself.
 
 # Open MPI's classes since 5.0 (ULFM); mpi4py has them as MPI.ERR_PROC_FAILED and so on, or not.
 _NAMES = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
 
 
 def is_rank_failure(error: BaseException | None) -> bool:
-    """Is it MPI's, of a call that could not end because a rank has died?"""
+    """Return whether this is MPI's error of a call that failed because a rank has died."""
     if not isinstance(error, MPI.Exception):
         return False
     classes = {getattr(MPI, name, MPI.UNDEFINED) for name in _NAMES} - {MPI.UNDEFINED}
@@ -44,7 +44,7 @@ def is_rank_failure(error: BaseException | None) -> bool:
 
 
 def failed_ranks(comm: MPI.Intracomm) -> list[int]:
-    """Who has died, as far as MPI knows now, by their numbers in the communicator. Local."""
+    """Return the dead ranks that MPI knows of now, by their numbers in the communicator. Local."""
     try:
         failed = comm.Get_failed()
     except (MPI.Exception, AttributeError, NotImplementedError):
@@ -94,27 +94,27 @@ class told_by:
             raise told(error, self._comm) from error
 
 
-# What those make who are left when ranks have died, where MPI goes on.
+# Communicators of the live ranks, where MPI continues after a death.
 
 
 def goes_on() -> bool:
-    """Does this job go on when a rank dies?"""
+    """Return whether this job continues when a rank dies."""
     return bool(lib.pcoll_tells_of_failures())
 
 
 def living(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """A communicator of those who live, in their order. Collective over them, where the job goes
-    on."""
+    """Return a communicator of the live ranks, in their order. Collective over them. Only where the
+    job continues."""
     found = MPI.Intracomm()
-    all_say(comm, True)  # waits with naps, unlike what follows
+    all_say(comm, True)  # sleeps while it waits, unlike the next call
     check(lib.pcoll_shrink(address(comm), ffi.cast("void *", MPI._addressof(found))))
     found.Set_errhandler(MPI.ERRORS_RETURN)
     return found
 
 
 def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """A communicator of the same ranks. Collective; RankFailedError, on all, if one has died: MPI's
-    own duplicating may never come back then."""
+    """Return a communicator of the same ranks. Collective. Raises RankFailedError on all ranks if
+    one has died: MPI's own duplication may never return then."""
     if not goes_on():
         return comm.Dup()
     found = living(comm)
@@ -125,21 +125,22 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
 
 
 def all_say(comm: MPI.Intracomm, yes: bool) -> bool:
-    """Do all say yes, who live? The same on all of them. Collective, where the job goes on."""
+    """Return whether all live ranks say yes; the same on all of them. Collective. Only where the
+    job continues."""
     said = lib.PCOLL_OK if yes else lib.PCOLL_EFAILED
     return not lib.pcoll_all_have(address(comm), said)
 
 
 def all_have(comm: MPI.Intracomm, error: BaseException | None) -> None:
-    """Where the job goes on: RankFailedError, on all ranks that live, if one of them has got this
-    one. Collective."""
+    """Raise RankFailedError on all live ranks if one of them has got an error. Collective. Does
+    nothing where the job does not continue."""
     if goes_on() and not all_say(comm, error is None) and error is None:
         raise RankFailedError(failed_ranks(comm), "another rank has been told of a death")
 
 
 def among_the_living(comm: MPI.Intracomm, make: Callable[[MPI.Intracomm], T]) -> T:
-    """What is made on a duplicate of the communicator without those who have died; anew if one does
-    meanwhile. Collective over those who live."""
+    """Return make(duplicate), where the duplicate has the live ranks of the communicator; repeat it
+    if one dies meanwhile. Collective over the live ranks."""
     if not goes_on():
         return make(comm.Dup())
     while True:
@@ -149,7 +150,7 @@ def among_the_living(comm: MPI.Intracomm, make: Callable[[MPI.Intracomm], T]) ->
             with told_by(own):
                 made = make(own)
         except RankFailedError:
-            own.Revoke()  # who waits for this rank is told
+            own.Revoke()  # ranks that wait for this one get an error
         except Exception:
             lib.pcoll_all_have(address(own), lib.PCOLL_EINVAL)
             own.Free()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from .. import _command
 from ..errors import AbiError, StateError
 
-# What is loaded when it is first used.
+# Modules that are loaded at their first use.
 
 
 class Lazy:

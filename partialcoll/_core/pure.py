@@ -10,9 +10,7 @@ import importlib
 from .library import Library
 
 # The compiled simulator: the objects of the core over simulated ranks, and the core's arithmetic.
-# Has no MPI and loads none.
-#
-# The only module that touches it.
+# It neither contains nor loads MPI. No other module imports it.
 
 simulator = Library(lambda: importlib.import_module("partialcoll._simulator"))
 

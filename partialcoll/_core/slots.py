@@ -17,11 +17,11 @@ from .ffi import answer, check, ffi, lib
 from .mirror import Twins
 from .ops import identity, is_half, narrow
 
-# A round as the core describes it.
+# Descriptions of rounds by the core.
 
 
 class Record:
-    """Room for the description of a round of so many ranks: the struct, behind it three masks."""
+    """Memory for the description of a round of `ranks` ranks: the struct, then three masks."""
 
     def __init__(self, ranks: int) -> None:
         struct = ffi.sizeof("pcoll_round")

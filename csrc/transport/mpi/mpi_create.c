@@ -378,7 +378,7 @@ void mpi_free_transport(struct mpi_transport *m)
     free(m);
 }
 
-/* What is kept on communicators and on the process, as MPI attributes; which MPI this is. */
+/* MPI attributes of communicators and of the process; the name and version of the MPI. */
 
 bool mpi_is_running(void)
 {

@@ -60,7 +60,7 @@ void *mpi_process_state(void);
 int mpi_set_process_state(void *state, void (*gone)(void *));
 
 /*
- * What continuing without the dead takes from MPI (mpi_internal.h).
+ * MPI functions for continuing without dead ranks (mpi_internal.h).
  *
  * These functions are for one thread besides the driver, which must be kept away from the
  * transport meanwhile. Those that are collective are so over the living ranks of the transport,
@@ -118,8 +118,8 @@ int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes);
 /* Make a communicator of the ranks that are left, for the program: *comm is an MPI_Comm.
  * Collective. */
 int mpi_give_comm(struct transport *t, void *comm);
-/* Free a revoked transport that nobody uses. False: MPI may still write to the memory that it was
- * given, so the memory and the transport stay; try again. Local. */
+/* Free a revoked transport that is no longer used. Return false if MPI may still write to the
+ * memory that it was given: the memory and the transport stay, try again. Local. */
 bool mpi_abandon(struct transport *t);
 
 /*

@@ -110,8 +110,8 @@ struct sim_parcel *sim_windows_sent(struct sim_windows *all, uint32_t rank);
 uint32_t sim_windows_land(struct sim_windows *all, struct sim_parcel **parcel);
 
 /*
- * What is under way in a simulation: how long messages take, the events to come, and
- * the calls that all ranks make together. It knows no endpoints (sim_transport.h).
+ * The simulated network: transfer times of messages, future events, and collective
+ * calls. It does not know endpoints.
  *
  * Network: LogGP (Alexandrov, Ionescu, Schauser, Scheiman, SPAA 1995) with a latency
  * that may be random, and MPI's order: messages of one (sender, receiver, tag) never
