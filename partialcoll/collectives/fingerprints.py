@@ -68,7 +68,7 @@ class Fingerprints:
         self._width = _COLUMNS + self._room // 8
         self._hash, self._text = 0, np.zeros(self._room // 8, np.int64)
         self._due: Array | None = None  # a statement with a checksum of parameters
-        self._under_way = False  # is a statement of this rank in no round yet?
+        self.under_way = False  # is a statement of this rank in no round yet?
         self._remembered = _REMEMBERED
         # Of rounds: version -> hash and checksum -> ranks that said so, and the text.
         self._said: dict[int, dict[tuple[int, int], tuple[set[int], bytes]]] = {}
@@ -78,43 +78,31 @@ class Fingerprints:
         """What the buffer looks like."""
         return np.zeros((self._ranks - (-self._counted // self._width), self._width), np.int64)
 
-    def _counts(self, rows: Array) -> Array:
-        counts: Array = rows[self._ranks :].reshape(-1)[: self._counted]
-        return counts
-
-    def count(self, rows: Array, used: Sequence[bool]) -> None:
-        """Add to what `write` has written: of which parameters this deposit has a gradient."""
-        self._counts(rows)[:] = used
-
-    def used(self, rows: Array) -> list[bool]:
-        """Return for each parameter whether the round of these rows has a gradient of it. The same
-        on all ranks."""
-        return list(map(bool, self._counts(rows).tolist()))
-
     def remember(self, history: int) -> None:
         """Ranks lag so many rounds at most, and say something so much later."""
         self._remembered = _REMEMBERED + 2 * history
 
-    def write(self, buffer: Array, first: int, version: int, gradient: bool) -> None:
-        """This rank's row, zeros elsewhere. `gradient`: does it deposit one?"""
+    def write(
+        self, buffer: Array, first: int, version: int, gradient: bool, used: Sequence[bool] = ()
+    ) -> None:
+        """Write this rank's row, zeros elsewhere. `gradient`: does it deposit one? `used`: of which
+        parameters, where that is counted."""
         buffer[:] = 0
+        if gradient and used:
+            buffer[self._ranks :].reshape(-1)[: self._counted] = used
         row = buffer[self._rank]
         row[:2] = 1, gradient
         if version % self._every == 0:
             self._due = self._statement(first, version)
-        if not self._under_way:
+        if not self.under_way:
             row[2:] = self._statement(first, version) if self._due is None else self._due
-            self._due, self._under_way = None, True
+            self._due, self.under_way = None, True
 
     def arrived(self, rows: Array) -> int:
         """How many deposits of this rank are in the round of these rows."""
         count, _, said = rows[self._rank, :3].tolist()
-        self._under_way &= not said
+        self.under_way &= not said
         return int(count)
-
-    def all_arrived(self) -> None:
-        """All deposits of this rank are in some round."""
-        self._under_way = False
 
     def _statement(self, first: int, version: int) -> Array:
         """Return what this rank's row has after the first two columns."""
@@ -139,15 +127,16 @@ class Fingerprints:
 
     def joined(self) -> None:
         """No deposit is under way on any rank, and all may begin at another version now."""
+        self.under_way = False
         self._begun.clear()
 
-    def gradients(self, rows: Array) -> int:
-        """How many are in the round of these rows."""
-        return int(rows[: self._ranks, 1].sum())
+    def check(self, rows: Array, index: int, failed: Iterable[int] = ()) -> tuple[int, list[bool]]:
+        """Return the number of gradients in the round `index` of these rows, and for each parameter
+        that is counted whether there is one of it; the same on all ranks.
 
-    def check(self, rows: Array, index: int, failed: Iterable[int] = ()) -> None:
-        """The rows of round `index`, before which these ranks have died. Raises MismatchError, on
-        every rank that sees the round."""
+        `failed`: ranks that had died before. Raises MismatchError, on every rank that sees the
+        round.
+        """
         for rank in failed:
             self._begun.pop(rank, None)
         differing: list[int] = []  # versions
@@ -163,18 +152,17 @@ class Fingerprints:
             values[tuple(value)][0].add(rank)
         if differing:
             raise MismatchError(self._complaint(differing[0], index))
-        self._check_begun(index)
-        while len(self._said) > self._remembered:
-            del self._said[next(iter(self._said))]
-
-    def _check_begun(self, index: int) -> None:
-        begun = sides(sorted(self._begun.items()))
-        if len(begun) > 1:
+        if len(set(self._begun.values())) > 1:
+            begun = sides(sorted(self._begun.items()))
             texts = (f"{first + index} on {name_ranks(ranks)}" for first, ranks in begun.items())
             raise MismatchError(
                 f"the ranks take this round for different ones: {', '.join(texts)}; load "
                 "checkpoints of the same step on all of them, or broadcast_optimizer_state"
             )
+        while len(self._said) > self._remembered:
+            del self._said[next(iter(self._said))]
+        counts = rows[self._ranks :].reshape(-1)[: self._counted].tolist()
+        return int(rows[: self._ranks, 1].sum()), list(map(bool, counts))
 
     def _complaint(self, version: int, index: int) -> str:
         """Who says what of this version, and what to do about it."""

@@ -41,29 +41,28 @@ class Partitioned:
         recv: Sequence[Any] | None = None,
         **options: Any,
     ) -> None:
-        handles: list[AllreduceHandle] = []
-        try:
-            for i, one in enumerate(send):
-                if recv is None:
-                    handles.append(Allreduce_init(comm, None, None, like=one, **options))
-                else:
-                    handles.append(Allreduce_init(comm, one, recv[i], **options))
-        except BaseException:  # on all ranks
-            for handle in handles:
-                handle.Free()
-            raise
-        *self._parts, self._last = handles
+        self._parts: list[AllreduceHandle] = []  # and, in the end, the last handle
         # Of a join: the round of the last handle that is passing, and what the others had before.
         self._passing: tuple[Round, list[Round | None]] | None = None
         self.last_round: Round | None = None
+        try:
+            for i, one in enumerate(send):
+                if recv is None:
+                    self._parts.append(Allreduce_init(comm, None, None, like=one, **options))
+                else:
+                    self._parts.append(Allreduce_init(comm, one, recv[i], **options))
+        except BaseException:  # on all ranks
+            self.Free()
+            raise
+        self._last = self._parts[-1]
 
     @property
     def send_buffer(self) -> list[Array]:
         """Where to put the next deposit. A buffer's place changes when it goes."""
-        return [handle.send_buffer for handle in (*self._parts, self._last)]
+        return [part.send_buffer for part in self._parts]
 
     def _send_place(self) -> tuple[int, ...]:
-        return tuple(handle._send_place() for handle in (*self._parts, self._last))
+        return tuple(part._send_place() for part in self._parts)
 
     def send(self, buffer: int) -> None:
         """This buffer is filled, and goes. Local."""
@@ -74,25 +73,25 @@ class Partitioned:
         for part in self._parts:
             if not part._started:
                 part.Start()
-        self._last.Start()
 
     def Wait(self) -> Round:
         """Until all of the round is there."""
         for part in self._parts:
             if part._started:
                 part.Wait()
-        return self._whole(self._last.Wait())
+        assert self._last.last_round is not None
+        return self._whole(self._last.last_round)
 
     def _whole(self, rnd: Round) -> Round:
         """With the results of all buffers, which say themselves how long they are good."""
         (last,) = rnd.results
-        parts = [part.last_round for part in self._parts]
+        rounds = [part.last_round for part in self._parts[:-1]]
 
         def look(_: int) -> list[Array]:
             if rnd.joined:  # nobody has deposited anything
-                sums = [np.zeros_like(part._recv[0]) for part in self._parts]
+                sums = [np.zeros_like(part._recv[0]) for part in self._parts[:-1]]
             else:
-                sums = [part.results[0].buffers[0] for part in parts if part is not None]
+                sums = [one.results[0].buffers[0] for one in rounds if one is not None]
             return [*sums, *last.buffers]
 
         self.last_round = Round(last.with_buffers(look))
@@ -102,7 +101,7 @@ class Partitioned:
         """Contribute nothing until all ranks have joined. Collective."""
 
         def passed(rnd: Round) -> None:
-            self._passing = rnd, [part.last_round for part in self._parts]
+            self._passing = rnd, [part.last_round for part in self._parts[:-1]]
             self._pass(on_round)
 
         self._pass(on_round)
@@ -133,5 +132,5 @@ class Partitioned:
 
     def Free(self) -> None:
         """Collective; idempotent."""
-        for handle in (*self._parts, self._last):
-            handle.Free()
+        for part in self._parts:
+            part.Free()

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 import numpy as np
+import torch
 
 from .._core import timeline, waiting
 from .._core.settings import logger
@@ -22,13 +23,13 @@ from ..collectives.agreement import together
 from ..collectives.gossip import GossipStats
 from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
-from ..decentralized import LocalStrategy, MoshpitProcess, Setup
+from ..decentralized import LocalStrategy, MoshpitProcess
 from ..decentralized.decoupled import Threaded
 from ..decentralized.process import is_finite
 from ..errors import StateError
 from . import checkpoint
-from ._loop import Loop, clip
-from .flat import Gradients, Layout, ParameterVector, Slot
+from .flat import Gradients, Layout, ParameterVector, Views
+from .loop import Loop, clip
 from .metrics import LocalMetrics
 
 
@@ -38,24 +39,30 @@ class LocalLoop(Loop):
     strategy: LocalStrategy
 
     def _set_up(self) -> None:
-        self._clip_norm = self.settings.clip_norm
         self._last_rate = 1.0
-        self._updates = 0  # steps with a gradient
         self._together = True  # have all ranks joined since the last step?
-        self._metrics = LocalMetrics()
+        self._metrics = LocalMetrics()  # whose rounds are own steps with a gradient
         self._warned = False  # of a codec with too few bits
         self._warned_of_gradient = False
         self._layout = Layout([parameter for _, parameter in self.parameters])
         self._flat = ParameterVector(self.parameters)
         own = self._flat.vector()
-        built = self._build(own)
+        total = self._total()
+        try:
+            built = self.strategy.build(
+                own, self.comm, learning_rate=self._learning_rate, total=total
+            )
+        except BaseException:  # on all ranks, or on none
+            total.Free()
+            self.comm.Free()
+            raise
         self.process, self._join_hook, self._owned = built.process, built.join, built.owned
         self.groups = self.process if isinstance(self.process, MoshpitProcess) else None
         if isinstance(self.process, (MoshpitProcess, Threaded)):  # the others cannot fall behind
             states = StateExchange(self.comm)
             self._owned.append(states)
             self.process.share_state(states, Replica(self._capture, self._restore))
-            self._total().meanwhile(self.process.serve)
+            total.meanwhile(self.process.serve)
         self._model = self.process.lend()
         self._flat.move_to(self._model)
         self.process.average_models()
@@ -63,7 +70,7 @@ class LocalLoop(Loop):
         # For `broadcast_parameters` to come: what the ranks had before it became an average.
         first = self._flat.vector()
         self._before = None if np.array_equal(own, first) else (own, first)
-        self._slot = Slot(self._layout, self._layout.new())
+        self._slot = Views(self._layout, self._layout.new())
         self.gradients = Gradients(
             self.parameters,
             self.settings.passes,
@@ -71,17 +78,9 @@ class LocalLoop(Loop):
             self._metrics,
             sparse=[],
             refusal=self.settings.sparse_refusal(self.strategy),
+            unused_as_zeros=self.settings.unused_as_zeros,
         )
         self.process.start()
-
-    def _build(self, x: Any) -> Setup:
-        total = self._total()
-        try:
-            return self.strategy.build(x, self.comm, learning_rate=self._learning_rate, total=total)
-        except BaseException:  # on all ranks, or on none
-            total.Free()
-            self.comm.Free()
-            raise
 
     def _learning_rate(self, steps: int) -> float:
         """The first group's; where it is 0, what it was before: SlowMo divides by it."""
@@ -101,32 +100,42 @@ class LocalLoop(Loop):
         self._begin()
         finite = not overflown and self._scale(1.0 if scale is None else 1 / scale)
         if finite:
-            self._update()
+            if self.settings.clip_norm is not None:
+                clip(self.gradients.flats, self.settings.clip_norm)
+            self.gradients.hide(self.gradients.used)
+            self._inner_step()
+            self._flat.bring_back()  # it may have made new memory of them
+            self._metrics.rounds += 1
         else:
-            self._skip(overflown)
+            self._metrics.skipped += 1
+            if not overflown and not self._warned_of_gradient:  # once
+                logger.warning(
+                    "the gradient of this rank is not finite, and is left out; further ones are "
+                    "counted (metrics().skipped)"
+                )
+                self._warned_of_gradient = True
         self._flat.gather()
         self._check_model()
         self._metrics.steps += 1
         self._together, self._before = False, None
         begin = time.monotonic()
-        self._exchange()
+        self._join_hook.before(self.version + 1)
+        self.process.apply_in_place()
+        self._join_hook.after()
+        self._flat.scatter()
+        stats = self.process.exchange_stats
+        if not self._warned and stats is not None:
+            self._warned = warn_of_fallbacks(stats, self._flat.size)
         self._metrics.wait_s += time.monotonic() - begin
         if timeline.recorder is not None:
             self._record(("EXCHANGE", begin))
         self.gradients.restart(self._slot)
         if finite:
-            self._step_schedulers(self._updates)
-        self._raise_if_wanted(finite, overflown)
-
-    def _skip(self, overflown: bool) -> None:
-        """Nothing of the gradient is used; said once, unless a GradScaler found it."""
-        if not overflown and not self._warned_of_gradient:
-            logger.warning(
-                "the gradient of this rank is not finite, and is left out; further ones are "
-                "counted (metrics().skipped)"
-            )
-            self._warned_of_gradient = True
-        self._metrics.skipped += 1
+            for scheduler, every in self.schedulers:
+                if self.updates % every == 0:
+                    scheduler.step()
+        elif not overflown:
+            self._raise_if_wanted()
 
     def _check_model(self) -> None:
         """What the optimizer or the program has made of it; gradients are looked at before."""
@@ -144,24 +153,6 @@ class LocalLoop(Loop):
         self.process.begin()
         self._join_hook.begin()
 
-    def _update(self) -> None:
-        if self._clip_norm is not None:
-            clip(self.gradients.flats, self._clip_norm)
-        self._hide_unused(self.gradients.used)
-        self._inner_step()
-        self._flat.bring_back()  # it may have made new memory of them
-        self._updates += 1
-
-    def _exchange(self) -> None:
-        """The process's part of a step."""
-        self._join_hook.before(self.version + 1)
-        self.process.apply_in_place()
-        self._join_hook.after()
-        self._flat.scatter()
-        stats = self.process.exchange_stats
-        if not self._warned and stats is not None:
-            self._warned = warn_of_fallbacks(stats, self._flat.size)
-
     @property
     def version(self) -> int:
         """Own steps, and empty ones of a join."""
@@ -169,14 +160,12 @@ class LocalLoop(Loop):
 
     @property
     def updates(self) -> int:
-        """Own steps with a gradient."""
-        return self._updates
+        return self._metrics.rounds
 
     @property
     def metrics(self) -> LocalMetrics:
         """Counts of this rank so far."""
         found, counts = self._metrics, self.process.stats
-        found.rounds = self._updates
         found.included = found.steps - found.skipped
         found.communications, found.received = counts.communications, counts.received
         found.refused, found.resyncs = counts.skipped, counts.resyncs
@@ -198,7 +187,6 @@ class LocalLoop(Loop):
         self._begin()
 
     def _take_changes(self) -> None:
-        """What the program has done to the parameters since the last step."""
         self._flat.bring_back()
         self._flat.gather()
         self._check_model()
@@ -212,29 +200,24 @@ class LocalLoop(Loop):
         self._flat.scatter()
         self._together = True
 
-    def leave(self, groups: MoshpitProcess) -> None:
+    def leave(self) -> None:
         """Take no part from now on."""
+        assert self.groups is not None
         self._check_between("leave()")
         self._take_changes()
-        groups.leave()
+        self.groups.leave()
         self._flat.scatter()
 
-    def rejoin(self, groups: MoshpitProcess, timeout: float | None) -> None:
+    def rejoin(self, timeout: float | None) -> None:
         """Take part again, with the state of a peer that did meanwhile, if there is one."""
+        assert self.groups is not None
         self._check_between("rejoin()")
         self._flat.bring_back()
-        groups.rejoin(timeout)
+        self.groups.rejoin(timeout)
 
     # Averages over all ranks
 
-    def consensus_distance(self) -> float:
-        """See `Loop`. Of the parameters: between them, in the vector, a codec leaves its noise."""
-        self._check_open()
-        self._take_changes()
-        return super().consensus_distance()
-
     def _mean_vector(self) -> Any:
-        self._take_changes()
         mean = self.process.averaged_model()
         self._flat.scatter()
         return mean
@@ -257,17 +240,17 @@ class LocalLoop(Loop):
     def _capture(self) -> dict[str, Any]:
         """What belongs to the process's state: the parameters are its model."""
         state = checkpoint.capture([], self._inner, self._attached())
-        return {**state, "updates": self._updates}
+        return {**state, "updates": self.updates}
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._flat.scatter()
         checkpoint.restore(state, [], self._inner, self._attached())
-        self._updates = state["updates"]
+        self._metrics.rounds = state["updates"]
 
     def begin_at(self, position: dict[str, Any]) -> None:
         """Count as another rank does. Momentum of the strategy's own stays as it is."""
         self.process.begin_at(position["version"])
-        self._updates = position["updates"]
+        self._metrics.rounds = position["updates"]
         self._load_schedulers(position["schedulers"])
 
     def state_dict(self) -> dict[str, Any]:
@@ -290,7 +273,7 @@ class LocalLoop(Loop):
             "rank": self.comm.rank,
             "strategy": self.strategy.describe(self.comm.size),
             "layout": self._layout.digest(),
-            "process": checkpoint.to_tensors(state),
+            "process": checkpoint.map_tree(state, np.ndarray, torch.from_numpy),
             **self.position(),
         }
         return {**self._inner.state_dict(), checkpoint.KEY: entry}
@@ -317,11 +300,12 @@ class LocalLoop(Loop):
 
     def _load(self, own: dict[str, Any], saved: dict[str, Any]) -> None:
         self._flat.bring_back()
-        self.process.load_state_dict(checkpoint.from_tensors(saved["process"]))
+        state = checkpoint.map_tree(saved["process"], torch.Tensor, lambda one: one.cpu().numpy())
+        self.process.load_state_dict(state)
         self._flat.scatter()
         checkpoint.load_optimizer(self._inner, own)
         self._load_schedulers(saved["schedulers"])
-        self._updates, self._together, self._before = saved["updates"], True, None
+        self._metrics.rounds, self._together, self._before = saved["updates"], True, None
 
     def _check_loading(self, saved: Any) -> None:
         self._check_between("load_state_dict()")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a replica: for a peer that needs it, for checkpoints, and as hashes to compare.
+"""The state of a replica, for a peer that needs it and for checkpoints.
 
-For a peer: parameters, the optimizer's state and groups, the attached schedulers. Tensors become
-arrays over their own memory, so that `pickle` with out-of-band buffers takes them as they are (see
+For a peer: parameters, the optimizer's state and groups, the attached schedulers. Tensors are
+pickled as arrays over their own memory, which out-of-band buffers take as they are (see
 `partialcoll.StateExchange`); what numpy has no type for, bfloat16 above all, travels as its bits.
 Back: parameters are written in place, so gradients, views and references of users stay; the
 optimizer loads through its own `load_state_dict`. Bit for bit in both directions.
@@ -18,18 +18,13 @@ that `torch.load` takes it with ``weights_only=True``.
 from __future__ import annotations
 
 import copy
-import functools
-import hashlib
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from .._core.mpi import MPI
-from ..collectives.fingerprints import Groups
 from ..errors import StateError
 from .flat import Layout, Named, by_falling_stride
 from .ops import wire
@@ -54,57 +49,45 @@ def map_tree(value: Any, kind: type, by: Callable[[Any], Any]) -> Any:
 # For a peer
 
 
-class Bits(NamedTuple):
-    """A tensor: its elements in the order of memory, their dtype, and which dimension of the
-    tensor each dimension of the array is."""
+class Bits:
+    """A tensor, which becomes one again when it is unpickled. Pickled over its own memory: the
+    elements in the order of memory, their dtype, and which dimension of the tensor each dimension
+    of the array is."""
 
-    array: NDArray[Any]
-    dtype: str
-    order: tuple[int, ...]
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        tensor = self._tensor.detach().cpu()
+        order = by_falling_stride(tensor)  # channels_last and the like: pickle makes no copy
+        if not tensor.permute(order).is_contiguous():
+            tensor, order = tensor.contiguous(), tuple(range(tensor.dim()))
+        dense = tensor.permute(order)
+        try:
+            array = dense.numpy()
+        except TypeError:  # no such dtype there
+            array = dense.view(_BITS[dense.element_size()]).numpy()
+        return _tensor_of, (array, wire.name(dense.dtype), order)
+
+
+def _tensor_of(array: NDArray[Any], dtype: str, order: tuple[int, ...]) -> torch.Tensor:
+    """The tensor, over the array's memory where that can be written."""
+    dense = torch.from_numpy(array if array.flags.writeable else array.copy())
+    return dense.view(getattr(torch, dtype)).permute([order.index(i) for i in range(len(order))])
 
 
 def pack(value: Any) -> Any:
-    """The same tree with each tensor as `Bits`, over the tensor's memory. Whoever keeps it beyond
-    the next step copies it; pickling does."""
-    return map_tree(value, torch.Tensor, _pack_tensor)
-
-
-def _pack_tensor(tensor: torch.Tensor) -> Any:
-    if tensor.layout != torch.strided:
-        return tensor
-    tensor, order = _in_order_of_memory(tensor.detach().cpu())
-    try:
-        array = tensor.numpy()
-    except TypeError:  # no such dtype there
-        array = tensor.view(_BITS[tensor.element_size()]).numpy()
-    return Bits(array, wire.name(tensor.dtype), order)
-
-
-def _in_order_of_memory(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """Dimensions by falling stride (channels_last and the like): no copy is made for pickle."""
-    if not tensor.is_contiguous():
-        order = by_falling_stride(tensor)
-        dense = tensor.permute(order)
-        if dense.is_contiguous():
-            return dense, order
-    return tensor.contiguous(), tuple(range(tensor.dim()))
-
-
-def unpack(value: Any) -> Any:
-    """The tree with tensors again, over the arrays' memory where that can be written."""
-    return map_tree(value, Bits, _unpack_tensor)
-
-
-def _unpack_tensor(bits: Bits) -> torch.Tensor:
-    array = bits.array if bits.array.flags.writeable else bits.array.copy()
-    dense = torch.from_numpy(array).view(getattr(torch, bits.dtype))
-    return dense.permute(*np.argsort(bits.order).tolist()) if bits.order else dense
+    """The same tree with each dense tensor as `Bits`, over the tensor's memory. Whoever keeps it
+    beyond the next step copies it; pickling does."""
+    return map_tree(
+        value, torch.Tensor, lambda one: Bits(one) if one.layout == torch.strided else one
+    )
 
 
 def capture(
     parameters: Named, optimizer: torch.optim.Optimizer, schedulers: Sequence[Any]
 ) -> dict[str, Any]:
-    """What makes a replica; see `pack` for how long it is good."""
+    """What makes a replica, to be pickled; see `pack` for how long it is good."""
     return {
         "parameters": {name: pack(parameter) for name, parameter in parameters},
         "optimizer": pack(optimizer.state_dict()),
@@ -118,21 +101,21 @@ def restore(
     optimizer: torch.optim.Optimizer,
     schedulers: Sequence[Any],
 ) -> None:
-    """Make this replica what `capture` saw. Takes the arrays over: they are no longer the
-    caller's. StateError if it is the state of another model."""
-    _check_same("parameters", list(state["parameters"]), [name for name, _ in parameters])
-    _check_same("schedulers attached", len(state["schedulers"]), len(schedulers))
+    """Make this replica what `capture` saw, from the unpickled state, whose tensors are no longer
+    the caller's. StateError if it is the state of another model."""
+    names = [name for name, _ in parameters]
+    for what, theirs, own in (
+        ("parameters", list(state["parameters"]), names),
+        ("schedulers attached", len(state["schedulers"]), len(schedulers)),
+    ):
+        if theirs != own:
+            raise StateError(f"the state of a peer: expected {what} {own}, got {theirs}")
     with torch.no_grad():
         for name, parameter in parameters:
-            parameter.copy_(unpack(state["parameters"][name]))
-    load_optimizer(optimizer, unpack(state["optimizer"]))
+            parameter.copy_(state["parameters"][name])
+    load_optimizer(optimizer, state["optimizer"])
     for scheduler, of_scheduler in zip(schedulers, state["schedulers"]):
-        scheduler.load_state_dict(unpack(of_scheduler))
-
-
-def _check_same(what: str, theirs: Any, own: Any) -> None:
-    if theirs != own:
-        raise StateError(f"the state of a peer: expected {what} {own}, got {theirs}")
+        scheduler.load_state_dict(of_scheduler)
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -143,7 +126,11 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     its groups. Values keep their types, since that method makes tensors the parameters' dtype, and
     takes texts in a tuple apart.
     """
-    several = _optimizers(optimizer)
+    several = [optimizer]  # and those around which it is written: Lookahead, SAM and others
+    for one in several:
+        for value in vars(one).values():
+            if isinstance(value, torch.optim.Optimizer) and not any(value is o for o in several):
+                several.append(value)
     before = [list(one.param_groups) for one in several]
     optimizer.load_state_dict({key: value for key, value in state.items() if key != KEY})
     for one, members in zip(several, before):
@@ -153,31 +140,13 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
                 old.clear()
                 old.update(values)
         one.param_groups[:] = members
-    _keep_values(several, state.get("state"))
-
-
-def _optimizers(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """Return an optimizer and those that are attributes of it, or of these: Lookahead, SAM and
-    others are written around another one."""
-    found = [optimizer]
-    for one in found:
-        for value in vars(one).values():
-            if isinstance(value, torch.optim.Optimizer) and all(
-                value is not known for known in found
-            ):
-                found.append(value)
-    return found
-
-
-def _keep_values(several: Sequence[torch.optim.Optimizer], saved: Any) -> None:
-    """Give the loaded state the types of the saved one, in whichever optimizer it was loaded."""
-    parameters = [p for group in several[0].param_groups for p in group["params"]]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    saved = state.get("state")
     for index, entries in saved.items() if isinstance(saved, dict) else ():
         if not isinstance(index, int) or not isinstance(entries, dict):
             continue
-        for loaded in [
-            one.state[parameters[index]] for one in several if parameters[index] in one.state
-        ]:
+        p = parameters[index]
+        for loaded in [one.state[p] for one in several if p in one.state]:
             for key in entries.keys() & loaded.keys():
                 value = entries[key]
                 if not isinstance(value, torch.Tensor):
@@ -193,11 +162,6 @@ def entry(comm: MPI.Intracomm, strategy: str) -> dict[str, Any]:
     """That of a rank which has seen no round yet."""
     who = {"size": comm.size, "rank": comm.rank, "strategy": strategy}
     return {**who, "version": 0, "updates": 0, "pending": None, "layout": "", "schedulers": []}
-
-
-def by_dtype(flats: Sequence[torch.Tensor] | None) -> dict[str, torch.Tensor] | None:
-    """A deposit: one flat tensor for each dtype, by its name; copies."""
-    return None if flats is None else {wire.name(flat.dtype): flat.clone() for flat in flats}
 
 
 def pending(saved: dict[str, Any], layout: Layout) -> list[torch.Tensor] | None:
@@ -241,72 +205,3 @@ def check_pending(saved: dict[str, Any], layout: Layout) -> None:
             "state_dict: its pending gradient is of parameters of other shapes, dtypes or orders "
             "of memory than this model's"
         )
-
-
-def to_tensors(state: Any) -> Any:
-    """A process's state with tensors in place of its vectors, for `torch.save`."""
-    return map_tree(state, np.ndarray, torch.from_numpy)
-
-
-def from_tensors(state: Any) -> Any:
-    """And back."""
-    return map_tree(state, torch.Tensor, lambda tensor: tensor.cpu().numpy())
-
-
-_PIECE = 4096  # bytes
-
-
-# For comparison between ranks
-
-
-def hyperparameters(groups: Iterable[dict[str, Any]]) -> Groups:
-    """Everything in the groups that changes the update."""
-    return tuple(
-        tuple((name, _plain(value)) for name, value in group.items() if name != "params")
-        for group in groups
-    )
-
-
-def _plain(value: Any) -> Any:
-    """The same on ranks where it means the same: no address, and no order of a set."""
-    if isinstance(value, torch.Tensor):
-        return value.item() if value.numel() == 1 else hash_tensors([value])
-    if isinstance(value, Mapping):
-        return sorted(((repr(key), _plain(one)) for key, one in value.items()))
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted(repr(_plain(one)) for one in value)
-    if isinstance(value, functools.partial):
-        return "partial", _plain(value.func), _plain(value.args), _plain(value.keywords)
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    kind: Any = type(value)
-    shows_address = kind.__repr__ is object.__repr__
-    return f"a {kind.__module__}.{kind.__qualname__}" if shows_address else value
-
-
-def hash_tensors(tensors: Iterable[torch.Tensor]) -> bytes:
-    """Of their bits, in order."""
-    digest = hashlib.blake2b(digest_size=8)
-    for tensor in tensors:
-        digest.update(wire.bits(tensor).data)
-    return digest.digest()
-
-
-def checksum_tensors(tensors: Iterable[torch.Tensor]) -> int:
-    """Return a number that is not 0 and depends on the tensors' bits.
-
-    Each tensor is cut into pieces of 4 KiB, which are added up as words; the number is the CRC-32
-    of the sums. That takes as long as reading the memory once. It does not tell apart tensors that
-    have the same pieces in another order; other differences go unnoticed with a probability of
-    2^-32.
-    """
-    value = 0
-    for tensor in tensors:
-        raw = wire.bits(tensor)
-        whole = raw.size // _PIECE * _PIECE
-        pieces = raw[:whole].view(np.uint64).reshape(-1, _PIECE // 8)
-        value = zlib.crc32(np.add.reduce(pieces, axis=0).data, value)
-        value = zlib.crc32(raw[whole:].data, value)
-    return value + 1

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
-import warnings
 import weakref
 from typing import Any, Callable, NoReturn
 
@@ -31,29 +29,14 @@ from ..errors import StateError
 from ..round import Result, Round
 from . import checkpoint, world
 from ._checks import check_dense, check_model, check_one_device, check_parameter, describe
-from ._loop import average_statistics, average_tensors
 from .flat import Layout, Named, dense_strides, divide
+from .loop import average_statistics, average_tensors
 from .metrics import RoundMetrics
 from .ops.futures import new_future
-from .replicated import Replicated
+from .rounds import Replicated
 from .strategies import Eager
 
 DDP = torch.nn.parallel.DistributedDataParallel
-
-
-def warn_if_wrapped(parameters: Named) -> None:
-    """A DDP object with some of these does what their optimizer is to do."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return
-    mine = {id(parameter) for _, parameter in parameters}
-    models = [thing for thing in gc.get_objects() if issubclass(type(thing), DDP)]
-    if any(id(parameter) in mine for model in models for parameter in model.parameters()):
-        warnings.warn(
-            "DistributedOptimizer: its model is in a DistributedDataParallel, which averages the "
-            "gradients as well, and waits for all ranks in each backward pass; train with the "
-            "module inside, or with a plain optimizer and pct.PartialState",
-            stacklevel=4,
-        )
 
 
 def _check_strategy(strategy: Eager) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any, Callable, NamedTuple, Protocol
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import torch
@@ -156,15 +156,6 @@ class Layout:
         pairs = zip(self.counts, self.dtypes)
         return [torch.empty(n, dtype=d, device=self.device) for n, d in pairs]
 
-    def clear_gaps(self, flats: Sequence[torch.Tensor]) -> None:
-        """Zero what lies between the tensors and behind the last one."""
-        ends = [0] * len(self.counts)
-        for place in sorted(self.places, key=lambda place: (place.begin, place.end)):
-            flats[place.buffer][ends[place.buffer] : place.begin].zero_()
-            ends[place.buffer] = place.end
-        for flat, end in zip(flats, ends):
-            flat[end:].zero_()
-
     def tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
         """The buffers as tensors on the memory of these arrays."""
         return [as_tensor(array, dtype) for array, dtype in zip(arrays, self.dtypes)]
@@ -181,41 +172,31 @@ class Layout:
             part = torch.view_as_complex(part.view(-1, 2))
         return part.as_strided(self.places[i].shape, self.places[i].strides)
 
-    def views(self, flats: Sequence[torch.Tensor]) -> Views:
-        """Each tensor's part of the buffers."""
-        return Views(self, flats)
-
 
 class Views:
-    """A view of flat buffers for each tensor.
+    """Flat buffers of a layout, and a view in them for each tensor. rows: what goes along with
+    them, where they are a handle's send buffers.
 
     ``p.grad.data = ...``, which `model.to()` does as well, gives a view other memory; who looks
     only at whether `p.grad` is the view would not see it.
     """
 
-    def __init__(self, layout: Layout, flats: Sequence[torch.Tensor]) -> None:
-        self._layout, self._flats = layout, flats
+    def __init__(self, layout: Layout, flats: list[torch.Tensor], rows: Any = None) -> None:
+        self._layout, self.flats, self.rows = layout, flats, rows
         self.tensors = [layout.view(flats, i) for i in range(len(layout))]
-        self.addresses = self._where()
-
-    def _where(self) -> list[int]:
-        return [tensor.data_ptr() for tensor in self.tensors]
+        self.addresses = list(map(torch.Tensor.data_ptr, self.tensors))
 
     def strayed(self) -> Sequence[int]:
-        """Those to which somebody has given other memory."""
-        now = self._where()
+        """Return the indices of views whose memory was replaced."""
+        now = list(map(torch.Tensor.data_ptr, self.tensors))
         if now == self.addresses:
             return ()
         return [i for i, (a, b) in enumerate(zip(now, self.addresses)) if a != b]
 
-    def has_strayed(self, i: int) -> bool:
-        """Has somebody given this one other memory?"""
-        return self.tensors[i].data_ptr() != self.addresses[i]
-
     def sound(self) -> list[torch.Tensor]:
-        """All of them; made anew where they have strayed."""
+        """Return all of them, those whose memory was replaced made again."""
         for i in self.strayed():
-            self.tensors[i] = self._layout.view(self._flats, i)
+            self.tensors[i] = self._layout.view(self.flats, i)
         return self.tensors
 
 
@@ -257,7 +238,7 @@ class ParameterVector:
 
     def views(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Each parameter's part of a vector."""
-        return self._layout.views([vector]).tensors
+        return Views(self._layout, [vector]).tensors
 
     def _host(self) -> torch.Tensor:
         return torch.from_numpy(self._array)
@@ -265,7 +246,7 @@ class ParameterVector:
     def _place_views(self) -> None:
         if not self._elsewhere:
             self._vector = self._host()
-        self._views = self._layout.views([self._vector])
+        self._views = Views(self._layout, [self._vector])
 
     def move_to(self, array: Array) -> None:
         """From now on the parameters are what this vector says, and lie there."""
@@ -341,53 +322,37 @@ OF_ANOTHER = (
 )
 
 
-class Slot:
-    """Memory for the gradients of one step: buffers, and views in them for the parameters. `rows`
-    goes along with them, where they are a handle's."""
-
-    def __init__(self, layout: Layout, flats: list[torch.Tensor], rows: Any = None) -> None:
-        self.flats, self.rows = flats, rows
-        self.views = layout.views(flats)
-
-
-class Watch(Protocol):
-    """Who wants to know when a gradient is complete, and takes it away then."""
-
-    def filled(self, i: int) -> None:
-        """That of parameter i is."""
-
-    def check_waits(self, i: int) -> None:
-        """StateError if that of parameter i has been taken away."""
-
-
 class Gradients:
     """The gradients of a list of named parameters. Keeps no reference to the optimizer.
 
-    passes: backward passes that belong to a step. sparse: parameters whose gradients stay where
-    autograd puts them. refusal: why others may not have sparse gradients; None: they may, which
-    autograd then adds to the dense memory.
+    passes: backward passes that belong to a step. watch: `Early` or None; its method `filled` is
+    called when a gradient is complete, `check_waits` before one is replaced. sparse: parameters
+    whose gradients stay where autograd puts them. refusal: why others may not have sparse
+    gradients; None: they may, which autograd then adds to the dense memory.
     """
 
     def __init__(
         self,
         parameters: Named,
         passes: int,
-        slot: Slot,
+        slot: Views,
         metrics: Metrics,
-        watch: Watch | None = None,
+        watch: Any = None,
         *,
         sparse: Named,
         refusal: str | None,
+        unused_as_zeros: bool,
     ) -> None:
-        self._watch = watch
-        self._shown: Views = slot.views
+        self._watch, self._unused_as_zeros = watch, unused_as_zeros
+        self._shown = slot
         self._names = [name for name, _ in (*parameters, *sparse)]
         self._parameters = [parameter for _, parameter in parameters]
         self.sparse = [parameter for _, parameter in sparse]
         self.passes, self._metrics = passes, metrics
         self._passes = [0] * len(self._names)
-        self._any = False
-        self._averaged = self._spoilt = False
+        self.came = False  # has a gradient since the last round?
+        self.averaged = False  # is what is shown the average of `synchronize`? None may come then
+        self._spoilt = False  # one has come
         self.slot = slot
         self.used: list[bool] = []  # dense parameters that had a gradient when it was gathered last
         self._hooks: list[Any] = []
@@ -402,7 +367,7 @@ class Gradients:
         dense = i < len(self._parameters)
 
         def added(parameter: torch.Tensor) -> None:
-            self._any = True
+            self.came = True
             self._passes[i] += 1
             if self._passes[i] > self.passes:
                 raise StateError(
@@ -410,7 +375,7 @@ class Gradients:
                     f"step(), expected backward_passes_per_step={self.passes}; call step() after "
                     f"each backward pass, or set backward_passes_per_step; {OF_ANOTHER}"
                 )
-            if self._averaged:
+            if self.averaged:
                 self._spoilt = True
                 raise StateError(
                     "backward() between synchronize() and step(): its gradient would be added to "
@@ -418,10 +383,11 @@ class Gradients:
                 )
             if not dense:
                 return
-            if parameter.grad is not self.slot.views.tensors[i]:
+            if parameter.grad is not self.slot.tensors[i]:
                 self._move(i)
             if self._watch is not None and self._passes[i] == self.passes:
-                if self.slot.views.has_strayed(i):
+                views = self.slot
+                if views.tensors[i].data_ptr() != views.addresses[i]:
                     self._move(i)
                 self._watch.filled(i)
 
@@ -443,7 +409,7 @@ class Gradients:
         """A gradient in memory of the program's own goes to the send buffer."""
         if self._watch is not None:
             self._watch.check_waits(i)
-        parameter, view = self._parameters[i], self.slot.views.sound()[i]
+        parameter, view = self._parameters[i], self.slot.sound()[i]
         gradient = parameter.grad
         if gradient is None:
             view.zero_()
@@ -471,46 +437,39 @@ class Gradients:
 
     def set_passes(self, passes: int) -> None:
         """From the next step on. StateError between a backward pass and the step."""
-        if self._any:
+        if self.came:
             raise StateError(
                 "set_backward_passes_per_step() between backward() and step(); call step() first"
             )
         self.passes = passes
 
-    @property
-    def came(self) -> bool:
-        """Has a gradient come since the last round?"""
-        return self._any
-
-    def check_complete(self, fewer: bool) -> None:
-        """Raises StateError if a backward pass is missing; `fewer`: all of them."""
-        if not self._any and self._assigned():
-            return  # torch.func and the like: no backward pass that a hook could see
-        if not self._any:
-            raise StateError("step() without backward: no gradient has come since the last step")
-        most = max(self._passes)
-        if most < self.passes and not fewer:
-            raise StateError(
-                f"step() after {most} of {self.passes} backward passes (backward_passes_per_step)"
-            )
-
-    def _assigned(self) -> bool:
-        """Has the program made a tensor of its own some parameter's gradient?"""
-        known = zip(self._parameters, self.slot.views.tensors, self._shown.tensors)
-        return any(p.grad is not None and p.grad is not a and p.grad is not b for p, a, b in known)
-
-    def gather(self) -> None:
+    def gather(self, fewer: bool) -> None:
         """Take what the program has put in the place of a view, or taken away, since backward.
+        StateError if a backward pass is missing; `fewer`: all of them.
 
         A parameter is used if autograd or the program gave it a gradient. Where no hook was called,
         the program may have written to the view: then it is not zero.
         """
+        most = max(self._passes)
+        if not self.came:  # unless the program has made a tensor of its own some gradient, as with
+            # torch.func: then there is no backward pass that a hook could see
+            known = zip(self._parameters, self.slot.tensors, self._shown.tensors)
+            if not any(
+                p.grad is not None and p.grad is not a and p.grad is not b for p, a, b in known
+            ):
+                raise StateError(
+                    "step() without backward: no gradient has come since the last step"
+                )
+        elif most < self.passes and not fewer:
+            raise StateError(
+                f"step() after {most} of {self.passes} backward passes (backward_passes_per_step)"
+            )
         for parameter in self.sparse:
             if parameter.grad is not None:
                 parameter.grad = by_rows(parameter.grad)
-        strayed = self.slot.views.strayed()
+        strayed = self.slot.strayed()
         self.used = []
-        for i, (parameter, view) in enumerate(zip(self._parameters, self.slot.views.tensors)):
+        for i, (parameter, view) in enumerate(zip(self._parameters, self.slot.tensors)):
             given, elsewhere = parameter.grad, parameter.grad is not view or i in strayed
             came = bool(self._passes[i]) or elsewhere or bool(view.any())
             self.used.append(given is not None and came)
@@ -518,33 +477,31 @@ class Gradients:
                 self._move(i)
 
     def hide(self, used: Sequence[bool]) -> None:
-        """Make the gradients of the other dense parameters None, until they are shown again."""
-        for parameter, one in zip(self._parameters, used):
-            if not one:
-                parameter.grad = None
-
-    def hold_average(self) -> None:
-        """From now to `give_average` what is shown is the average: no gradient may come."""
-        self._averaged = True
+        """Let the optimizer pass over the other dense parameters: their gradients are None, until
+        they are shown again. Weight decay and momentum do not move them then."""
+        if not self._unused_as_zeros:
+            for parameter, one in zip(self._parameters, used):
+                if not one:
+                    parameter.grad = None
 
     def give_average(self) -> None:
-        """The update takes it. StateError if a gradient has come."""
+        """The update takes the average. StateError if a gradient has come."""
         if self._spoilt:
             raise StateError(
                 "step() after backward() since synchronize(): the average is spoilt on this rank; "
                 "begin anew from a checkpoint, on all ranks"
             )
-        self._averaged = False
+        self.averaged = False
 
     def forget(self) -> None:
         """What has come since the last round, and an average that no update has taken."""
-        self._averaged = self._spoilt = False
+        self.averaged = self._spoilt = False
         self.restart(self.slot)
         self.collect()
 
-    def restart(self, slot: Slot) -> None:
+    def restart(self, slot: Views) -> None:
         """The next round's backward passes begin, and end in this slot."""
-        self._any = False
+        self.came = False
         self._passes = [0] * len(self._passes)
         self.slot = slot
 
@@ -554,7 +511,7 @@ class Gradients:
             flat.zero_()
         for parameter in self.sparse:
             parameter.grad = None
-        self.show(self.slot.views)
+        self.show(self.slot)
 
     def show(self, views: Views) -> None:
         """Make these the parameters' gradients."""
@@ -562,22 +519,16 @@ class Gradients:
         for parameter, view in zip(self._parameters, views.sound()):
             parameter.grad = view
 
-    def drop(self) -> None:
-        """Leave the parameters alone. Gradients that lie elsewhere than here stay: another
-        optimizer may have the parameters by now."""
+    def close(self, own: bool = False) -> None:
+        """Leave the parameters alone. own: gradients that lie elsewhere than here stay, since
+        another optimizer may have the parameters by now."""
         for hook in self._hooks:
             hook.remove()
-        own = {id(view) for views in (self._shown, self.slot.views) for view in views.tensors}
-        for parameter in self._parameters:
-            if id(parameter.grad) in own:
-                parameter.grad = None
-
-    def close(self) -> None:
-        """Leave the parameters alone."""
-        for hook in self._hooks:
-            hook.remove()
+        views = (*self._shown.tensors, *self.slot.tensors)
+        here = {id(view) for view in views}
         for parameter in (*self._parameters, *self.sparse):
-            parameter.grad = None
+            if not own or id(parameter.grad) in here:
+                parameter.grad = None
 
 
 def by_rows(gradient: torch.Tensor) -> torch.Tensor:

@@ -240,7 +240,7 @@ def broadcast_optimizer_state(
 
     def load() -> None:
         if not own:
-            checkpoint.load_optimizer(inner, checkpoint.unpack(state["optimizer"]))
+            checkpoint.load_optimizer(inner, state["optimizer"])
             if loop is not None and state["rounds"] is not None:
                 loop.begin_at(state["rounds"])
 

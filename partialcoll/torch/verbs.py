@@ -20,7 +20,6 @@ import torch
 from .._core import checks, timeline
 from ..collectives.agreement import OPEN
 from ..policy import Policy
-from ._loop import Loop
 from .arguments import (
     Adasum,
     Average,
@@ -32,6 +31,7 @@ from .arguments import (
     check_root,
     named,
 )
+from .loop import Loop
 from .ops import transfer, wire
 from .ops.adasum import adasum_tensor
 from .ops.call import Call, Steps, result_of

@@ -23,7 +23,7 @@ PREPARE = (
     import torch
     import partialcoll.torch as pct
     from partialcoll import elastic
-    from partialcoll.torch import optimizer, replicated, world
+    from partialcoll.torch import loop, optimizer, rounds, world
     kills, fates, own_fates = map(json.loads, sys.argv[1:4])
     new = MPI.Comm.Get_parent() != MPI.COMM_NULL
 
@@ -49,8 +49,8 @@ PREPARE = (
         elif fate:
             where = {
                 "spawning": (elastic, "Spawned"), "merged": (elastic, "_merge"),
-                "forming": (world.Replacing, "formed"), "comparing": (optimizer, "check_alike"),
-                "making": (replicated, "Allreduce_init"), "made": (optimizer, "all_have"),
+                "forming": (world.Replacing, "formed"), "comparing": (loop, "check_alike"),
+                "making": (rounds, "Allreduce_init"), "made": (loop, "all_have"),
                 "syncing": (pct.elastic, "broadcast_optimizer_state"),
                 "saying": (pct.elastic.ObjectState, "sync"),
             }.get(fate)

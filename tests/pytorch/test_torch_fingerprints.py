@@ -13,7 +13,7 @@ import partialcoll as pc  # noqa: E402
 import partialcoll.torch as pct  # noqa: E402
 from partialcoll._core.attendance import name_ranks  # noqa: E402
 from partialcoll.collectives.fingerprints import Fingerprints  # noqa: E402
-from partialcoll.torch.checkpoint import checksum_tensors  # noqa: E402
+from partialcoll.torch.rounds import checksum_tensors  # noqa: E402
 
 pytestmark = [pytest.mark.mpi, pytest.mark.one_domain, pytest.mark.few_ranks, pytest.mark.one_mpi]
 

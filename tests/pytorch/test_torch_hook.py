@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import partialcoll as pc  # noqa: E402
 import partialcoll.torch as pct  # noqa: E402
-from partialcoll.torch.checkpoint import hash_tensors  # noqa: E402
+from partialcoll.torch.rounds import hash_tensors  # noqa: E402
 
 pytestmark = [
     pytest.mark.mpi,

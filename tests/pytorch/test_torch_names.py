@@ -233,8 +233,8 @@ def test_torch_is_not_imported_unasked(run):
 def test_what_means_the_same_is_the_same_in_each_process(run):
     """What optimizers are compared by: no addresses, no order of a set, nothing left out."""
     script = """
-        import functools, torch
-        from partialcoll.torch.checkpoint import hyperparameters
+        import functools, torch, types
+        from partialcoll.torch.rounds import hyperparameters
         class Schedule:
             def __call__(self, step): return step
         def norms_only(p): return p.ndim == 1
@@ -243,7 +243,7 @@ def test_what_means_the_same_is_the_same_in_each_process(run):
             schedule=Schedule(), bound=Schedule().__call__, names={"a", "b", "c", "d"},
             half=functools.partial(norms_only, p=1), nested={"f": [norms_only, {"x", "y"}]},
         )
-        say(hyperparameters([group]))
+        say(hyperparameters(types.SimpleNamespace(param_groups=[group])))
     """
     done = [run(script, env={"PYTHONHASHSEED": seed}) for seed in ("1", "2")]
     assert not any(one.returncode for one in done), done[0].stderr

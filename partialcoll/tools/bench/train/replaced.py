@@ -22,7 +22,7 @@ import torch
 
 from .... import torch as pct
 from ....torch import world
-from ....torch.checkpoint import hash_tensors
+from ....torch.rounds import hash_tensors
 from ... import report
 from . import strategies
 from .tasks import TASKS

@@ -26,7 +26,7 @@ import torch
 from .... import torch as pct
 from ...._core.mpi import MPI
 from ....round import Result
-from ....torch.checkpoint import hash_tensors
+from ....torch.rounds import hash_tensors
 from ... import report
 from ..turns import meet
 from . import plots, replaced, strategies
