@@ -28,11 +28,11 @@ from ..decentralized import GlobalSum
 from ..errors import StateError
 from ..round import Result, Round
 from . import checkpoint, world
-from ._checks import check_dense, check_model, check_one_device, check_parameter, describe
 from .flat import Layout, Named, dense_strides, divide
-from .loop import average_statistics, average_tensors
+from .loop import average_statistics, average_tensors, check_model, describe
 from .metrics import RoundMetrics
 from .ops.futures import new_future
+from .optimizer import check_dense, check_one_device, check_parameter
 from .rounds import Replicated
 from .strategies import Eager
 

@@ -14,14 +14,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import math
 import time
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, TypeVar, cast
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.nn.modules import batchnorm
 
 from .._core import checks, communicator, finalize, timeline
@@ -30,17 +34,169 @@ from .._core.mpi import MPI
 from ..collectives import side_by_side
 from ..collectives.agreement import check_agreement, together
 from ..decentralized import GlobalSum, Strategy
+from ..decentralized.strategy import check_clip_norm
 from ..errors import RankFailedError, StateError
 from . import world
-from ._checks import Settings, describe, wants_sparse, warn_if_wrapped
-from .flat import OF_ANOTHER, Gradients, Named, ParameterVector, by_falling_stride, by_rows
+from .arguments import Adasum, Average, Compression, Reduction, Sum, check_compression
+from .flat import (
+    OF_ANOTHER,
+    Gradients,
+    Named,
+    ParameterVector,
+    by_falling_stride,
+    by_rows,
+    dense_strides,
+)
 from .metrics import Metrics
+from .ops import wire
 from .ops.side_stream import in_stream
 from .strategies import Allreduce
 
 if TYPE_CHECKING:
     from ._local_loop import LocalLoop
     from .rounds import RoundLoop
+
+
+def check_model(model: Any) -> None:
+    """No layers of torch's that communicate on their own in every forward pass."""
+    if model is None:
+        return
+    checks.instance("model", model, torch.nn.Module, "a torch.nn.Module")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.SyncBatchNorm):
+            raise TypeError(
+                f"model: {name or 'it'} is a SyncBatchNorm, which waits for all ranks in every "
+                "forward pass; use BatchNorm (its buffers are averaged in join()), or "
+                "partialcoll.torch.SyncBatchNorm, which waits as well"
+            )
+
+
+def is_sparse(layer: torch.nn.Module) -> bool:
+    """Does autograd give its parameters sparse gradients? The word alone says nothing: attention
+    may be sparse as well."""
+    embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    return isinstance(layer, embeddings) and bool(layer.sparse)
+
+
+def wants_sparse(inner: torch.optim.Optimizer) -> bool:
+    """Does it take nothing else?"""
+    return isinstance(inner, torch.optim.SparseAdam)
+
+
+def describe(parameters: Named) -> list[tuple[str, str]]:
+    """What must be the same on all ranks of the parameters, as (name, text)."""
+    said = []
+    for name, parameter in parameters:
+        text = f"shape {tuple(parameter.shape)} of {wire.name(parameter.dtype)}"
+        if not parameter.is_contiguous():
+            text += f", strides {dense_strides(parameter)}"
+        said.append((name, text))
+    return said
+
+
+def warn_if_wrapped(parameters: Named) -> None:
+    """A DDP object with some of these does what their optimizer is to do."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    mine = {id(parameter) for _, parameter in parameters}
+    ddp = torch.nn.parallel.DistributedDataParallel
+    models = [thing for thing in gc.get_objects() if issubclass(type(thing), ddp)]
+    if any(id(parameter) in mine for model in models for parameter in model.parameters()):
+        warnings.warn(
+            "DistributedOptimizer: its model is in a DistributedDataParallel, which averages the "
+            "gradients as well, and waits for all ranks in each backward pass; train with the "
+            "module inside, or with a plain optimizer and pct.PartialState",
+            stacklevel=4,
+        )
+
+
+@dataclass
+class Settings:
+    """What does not depend on the strategy, see `DistributedOptimizer`. Raises TypeError or
+    ValueError for what is wrong with it."""
+
+    passes: int
+    op: Reduction
+    predivide: float
+    clip_norm: float | None
+    non_finite: str
+    check_every: int
+    on_round: Any  # a list of callables, whatever was given; the same for on_step
+    on_step: Any
+    model: torch.nn.Module | None
+    compression: Any
+    sparse_as_dense: bool
+    unused_as_zeros: bool
+
+    def __post_init__(self) -> None:
+        if self.op not in (Average, Sum, Adasum):
+            raise ValueError(f"op: expected Average, Sum or Adasum, got {self.op!r}")
+        checks.number("gradient_predivide_factor", self.predivide, above=0)
+        self.before = 1.0 / self.predivide  # what gradients are multiplied by before the sum
+        checks.one_of("non_finite", self.non_finite, ("propagate", "skip", "raise"))
+        check_clip_norm(self.clip_norm)
+        checks.count("backward_passes_per_step", self.passes)
+        checks.count("check_every", self.check_every)
+        self.on_round = _calls("on_round", self.on_round)
+        self.on_step = _calls("on_step", self.on_step)
+        check_model(self.model)
+        self.compression = check_compression(self.compression or Compression.none)
+        checks.flag("sparse_as_dense", self.sparse_as_dense)
+        checks.flag("unused_as_zeros", self.unused_as_zeros)
+
+    def describe(self) -> list[tuple[str, str]]:
+        """What must be the same on all ranks, as (name, text)."""
+        rounding = getattr(self.compression, "__name__", type(self.compression).__name__)
+        said = {
+            "backward_passes_per_step": self.passes,
+            "op": self.op.name,
+            "gradient_predivide_factor": float(self.predivide),
+            "clip_norm": self.clip_norm,
+            "check_every": self.check_every,
+            "sparse_as_dense": self.sparse_as_dense,
+            "unused_as_zeros": self.unused_as_zeros,
+            "compression": rounding.lstrip("_"),
+            "model": "none" if self.model is None else "given",
+        }
+        return [(name, str(value)) for name, value in said.items()]
+
+    def sparse_refusal(self, strategy: Strategy) -> str | None:
+        """Why a gradient may not be sparse: most strategies take dense ones."""
+        if self.sparse_as_dense or strategy.takes_sparse:
+            return None
+        return (
+            f"{type(strategy).__name__} takes dense ones: give sparse_as_dense=True to "
+            "DistributedOptimizer, or make its layer with sparse=False"
+        )
+
+    def divisor(self, ranks: int) -> float:
+        """Of a round's sum."""
+        return (ranks if self.op is Average else 1.0) / self.predivide
+
+    @property
+    def compresses(self) -> bool:
+        """Are gradients rounded?"""
+        return self.compression is not Compression.none
+
+    @torch.no_grad()
+    def before_sending(self, flat: torch.Tensor) -> None:
+        """What is done to gradients that go before the step."""
+        self.compress([flat])
+        if self.before != 1.0:
+            flat.mul_(self.before)
+
+    @torch.no_grad()
+    def compress(self, flats: Sequence[torch.Tensor]) -> None:
+        """Round gradients as they would be on their way. Sums travel as float32 at least."""
+        for flat in flats if self.compresses else ():
+            flat.copy_(self.compression.decompress(*self.compression.compress(flat)))
+
+
+def _calls(argument: str, given: Any) -> list[Callable[[Any], None]]:
+    calls = [] if given is None else [given] if callable(given) else list(given)
+    if not all(map(callable, calls)):
+        raise TypeError(f"{argument}: expected a callable or a list of them")
+    return calls
 
 
 @torch.no_grad()

@@ -12,12 +12,12 @@ from ..collectives import snapshot
 from ..collectives.agreement import first_difference, ranks_by_text, together
 from ..errors import MismatchError
 from . import checkpoint
-from ._checks import check_kind
 from .arguments import check_root, named
 from .calls import Calls
 from .ops import transfer, wire
 from .ops.call import Call, Steps
 from .ops.handles import Handles
+from .optimizer import check_kind
 from .world import OptionalSet, attended, calls_of, world
 
 Entries = list[tuple[str, Any]]

@@ -15,21 +15,125 @@ from ..collectives.agreement import together
 from ..decentralized import LocalStrategy, Strategy
 from ..round import Result
 from . import world
-from ._checks import (
-    Settings,
-    check_dense,
-    check_memory,
-    check_optimizer,
-    name_parameters,
-)
 from ._local_loop import LocalLoop
 from .adasum import AdasumStrategy
 from .arguments import Adasum, Average, Sum
-from .flat import Named
-from .loop import Distributed, Loop, check_alike, made
+from .flat import DTYPES, Named
+from .loop import Distributed, Loop, Settings, check_alike, is_sparse, made
+from .ops import wire
 from .rounds import RoundLoop
 from .strategies import Allreduce, Eager, RoundStrategy
 from .world import OptionalSet, ProcessSet, global_process_set
+
+
+def check_kind(optimizer: Any) -> None:
+    """A torch optimizer that computes one update from one gradient."""
+    checks.instance("optimizer", optimizer, torch.optim.Optimizer, "a torch.optim.Optimizer")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TypeError(
+            "optimizer: LBFGS calls its closure several times in a step, for gradients of this "
+            "rank alone, and is not supported; take one that steps once on a gradient"
+        )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """One that can be wrapped."""
+    check_kind(optimizer)
+    loop = optimizer.__dict__.get("_loop")
+    if loop is not None and not loop.closed:
+        raise TypeError(
+            "optimizer: it is in a DistributedOptimizer already, which is still open; use that "
+            "one, or close() it before"
+        )
+    if "step" in optimizer.__dict__:
+        raise TypeError(
+            "optimizer: a learning rate scheduler is attached already; make the "
+            "DistributedOptimizer first, and the scheduler with what it returns"
+        )
+
+
+def check_dense(model: Any, remedy: str) -> None:
+    """No layers with sparse gradients."""
+    for name, module in model.named_modules():
+        if is_sparse(module):
+            raise TypeError(
+                f"model: {name or 'it'} ({type(module).__name__}) has sparse gradients; {remedy}"
+            )
+
+
+def name_parameters(optimizer: torch.optim.Optimizer, named: Any, model: Any) -> Named:
+    """The optimizer's parameters that require a gradient, in its order, with their names.
+
+    Raises ValueError for names that come twice and for parameters without a name.
+    """
+    known: dict[torch.nn.Parameter, str] = {}
+    if named is None and model is not None:
+        named = model.named_parameters()
+    seen: set[str] = set()
+    for item in named.items() if isinstance(named, dict) else named or ():
+        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)):
+            raise TypeError(
+                "named_parameters: expected pairs of name and parameter, as "
+                f"model.named_parameters() gives them, got {type(item).__name__}"
+            )
+        if item[0] in seen:
+            raise ValueError(f"named_parameters: the name {item[0]!r} comes twice")
+        seen.add(item[0])
+        known.setdefault(item[1], item[0])
+    found = []
+    for i, group in enumerate(optimizer.param_groups):
+        for j, parameter in enumerate(group["params"]):
+            if not parameter.requires_grad:
+                continue
+            if named is not None and parameter not in known:
+                raise ValueError(
+                    f"named_parameters: parameter {j} of group {i} (shape "
+                    f"{tuple(parameter.shape)}) of the optimizer has no name there"
+                )
+            name = known.get(parameter, f"group{i}.{j}")
+            check_parameter(name, parameter)
+            found.append((name, parameter))
+    if not found:
+        raise ValueError("optimizer: expected parameters that require a gradient, got none")
+    check_one_device(found)
+    return found
+
+
+def check_one_device(parameters: Named) -> None:
+    """All of them, of this rank. Raises ValueError."""
+    for name, parameter in parameters:
+        first, one = parameters[0]
+        if parameter.device != one.device:
+            raise ValueError(
+                f"parameters {first!r} and {name!r}: expected all on one device, got {one.device} "
+                f"and {parameter.device}"
+            )
+
+
+def check_memory(parameters: Named) -> None:
+    """Raises ValueError if two of them share memory: each would get a place of its own."""
+    seen: dict[int, str] = {}
+    for name, parameter in parameters:
+        if not parameter.numel():
+            continue
+        other = seen.setdefault(parameter.data_ptr(), name)
+        if other != name:
+            raise ValueError(
+                f"parameters {other!r} and {name!r} share memory; make them one parameter, or "
+                "give each its own"
+            )
+
+
+def check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
+    """A dense one, of a dtype that can be added up."""
+    if parameter.is_meta:
+        raise TypeError(f"parameter {name!r}: expected one with memory, got one on meta")
+    if parameter.dtype not in DTYPES or parameter.layout != torch.strided:
+        expected = ", ".join(wire.name(dtype) for dtype in DTYPES)
+        raise TypeError(
+            f"parameter {name!r}: expected a dense one of {expected}, got "
+            f"{parameter.dtype}, {parameter.layout}"
+        )
 
 
 def _combine(strategy: Strategy, settings: Settings) -> None:

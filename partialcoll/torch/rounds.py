@@ -50,10 +50,9 @@ from ..collectives.resync import Replica, Resync, room_for_joins
 from ..errors import MismatchError, StateError
 from ..round import Result, Round
 from . import checkpoint
-from ._checks import is_sparse, wants_sparse
 from .calls import Calls
 from .flat import Gradients, Layout, Named, Views, divide
-from .loop import Loop, clip
+from .loop import Loop, clip, is_sparse, wants_sparse
 from .metrics import RoundMetrics
 from .ops import transfer, wire
 from .ops.call import Call
