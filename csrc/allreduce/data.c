@@ -66,6 +66,8 @@ struct message data_incoming(struct round_data *d, const struct op *op)
     if (op->header == HEADER_NONE)
         return (struct message){v.data, bytes};
     bool before = op->header == HEADER_BEFORE;
+    if (d->shape->described)
+        bytes = round_shape_capacity(d->shape); /* The sender may have another form. */
     return (struct message){before ? v.data - header : v.data, header + bytes};
 }
 
@@ -96,10 +98,13 @@ int data_received(struct round_data *d, const struct op *op, size_t bytes,
     struct data_view v = data_view_of(d, op->out, &op->slice);
     size_t data = v.end - v.begin, most = d->shape->header_bytes, header = 0;
     bool none = op->header == HEADER_NONE, before = op->header == HEADER_BEFORE;
+    bool described = d->shape->described;
     const char *message = before ? v.data - most : v.data;
-    if (!none && bytes >= ROUND_WIRE_BYTES && bytes <= most + data)
+    size_t room = most + (described ? round_shape_capacity(d->shape) : data);
+    if (!none && bytes >= ROUND_WIRE_BYTES && bytes <= room)
         header = data_header_length(d, op, message, bytes, data);
-    if ((bytes != header && bytes != header + data) || (!none && !header))
+    bool fits = described ? bytes >= header : bytes == header || bytes == header + data;
+    if (!fits || (!none && !header))
         return fail(PCOLL_EPROTOCOL,
                     "rank %d sent a message of %zu bytes where %zu bytes of data and a "
                     "header of %d or %zu were expected",
@@ -110,7 +115,10 @@ int data_received(struct round_data *d, const struct op *op, size_t bytes,
                   : round_header_decode(b->header, message + at, header,
                                         d->shape->ranks, round);
     size_t expected = header + (data_is_null(d, b->header) ? 0 : data);
-    if (rc == PCOLL_OK && bytes != expected)
+    bool other = described && /* Its first message has the sender's form. */
+                 round_intents_differ(b->header->intent |
+                                      d->buffers[BUFFER_CONTRIBUTION].header->intent);
+    if (rc == PCOLL_OK && bytes != expected && !other)
         return fail(PCOLL_EPROTOCOL,
                     "rank %d sent a message of %zu bytes with a header for %zu",
                     op->peer, bytes, expected);
@@ -127,6 +135,9 @@ int data_reduce(struct round_data *d, const struct op *op)
     bool no_a = data_is_null(d, a.header), no_b = data_is_null(d, b.header);
     size_t bytes = out.end - out.begin;
     int rc = PCOLL_OK;
+    if (round_intents_differ(a.header->intent | b.header->intent))
+        no_a = no_b =
+            true; /* They may have different forms, and no rank reads the result. */
     if (!no_a && !no_b)
         rc = payload_reduce_slice(&d->shape->payload, out.data, a.data, b.data,
                                   out.begin, out.end);
@@ -149,11 +160,13 @@ void data_copy(struct round_data *d, const struct op *op)
         payload_identity_block(&d->shape->payload, to.data);
 }
 
-/* Headers in a form that BOR merges: flags, the masks, and one more mask with the ranks that
- * started the round. */
+/* Headers in a form that BOR merges: flags, the intent, the masks, and one more mask with the
+ * ranks that started the round. */
+enum { NATIVE_FLAGS, NATIVE_INTENT, NATIVE_MASKS };
+
 static size_t data_native_words(const struct round_shape *shape)
 {
-    return 1 + (ROUND_MASKS + 1) * bitset_words(shape->ranks);
+    return NATIVE_MASKS + (ROUND_MASKS + 1) * bitset_words(shape->ranks);
 }
 
 static void data_or_words(void *out, const void *a, const void *b, size_t count)
@@ -169,10 +182,11 @@ static struct native_call data_native_header(struct round_data *d)
     const struct round_header *h = d->buffers[BUFFER_RESULT].header;
     size_t words = bitset_words(d->shape->ranks);
     memset(d->native, 0, data_native_words(d->shape) * sizeof *d->native);
-    d->native[0] = h->flags;
-    memcpy(d->native + 1, h->masks, ROUND_MASKS * words * sizeof *d->native);
+    d->native[NATIVE_FLAGS] = h->flags;
+    d->native[NATIVE_INTENT] = h->intent;
+    memcpy(d->native + NATIVE_MASKS, h->masks, ROUND_MASKS * words * sizeof *d->native);
     if (h->initiator != ROUND_NOBODY)
-        bitset_add(d->native + 1 + ROUND_MASKS * words, h->initiator);
+        bitset_add(d->native + NATIVE_MASKS + ROUND_MASKS * words, h->initiator);
     return (struct native_call){.data = d->native,
                                 .count = data_native_words(d->shape),
                                 .dtype = PCOLL_UINT64,
@@ -199,9 +213,10 @@ int data_native_over(struct round_data *d, const struct op *op)
     size_t words = bitset_words(d->shape->ranks);
     if (op->out != NATIVE_HEADER)
         return PCOLL_OK;
-    const uint64_t *starters = d->native + 1 + ROUND_MASKS * words;
-    h->flags = (uint32_t)d->native[0];
-    memcpy(h->masks, d->native + 1, ROUND_MASKS * words * sizeof *d->native);
+    const uint64_t *starters = d->native + NATIVE_MASKS + ROUND_MASKS * words;
+    h->flags = (uint32_t)d->native[NATIVE_FLAGS];
+    h->intent = d->native[NATIVE_INTENT];
+    memcpy(h->masks, d->native + NATIVE_MASKS, ROUND_MASKS * words * sizeof *d->native);
     h->initiator = ROUND_NOBODY;
     for (uint32_t r = d->shape->ranks; r-- > 0;)
         if (bitset_has(starters, r))
@@ -223,7 +238,7 @@ static size_t data_temp_bytes(const struct round_shape *shape,
                               const struct algorithm_plan *plan)
 {
     size_t data = plan->pieces ? payload_longest_slice(&shape->payload, plan->pieces)
-                               : shape->payload.bytes;
+                               : round_shape_capacity(shape);
     return (3 * shape->header_bytes + data + 4095) / 4096 * 4096;
 }
 

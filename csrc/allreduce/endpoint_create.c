@@ -70,6 +70,13 @@ int options_check(const pcoll_options *o)
         return fail(PCOLL_EINVAL,
                     "progress: linger and deadline need the agent, and manual progress "
                     "has none");
+    bool all_arrive = o->policy.kind == PCOLL_FULL && o->policy.deadline <= 0;
+    if (o->described && !(all_arrive && o->deliver == PCOLL_DELIVER_ONE && !o->device &&
+                          o->algorithm <= PCOLL_ALGORITHM_RECDBL))
+        return fail(
+            PCOLL_EINVAL,
+            "described: expected policy full without a deadline, deliver=\"one\", "
+            "algorithm recdbl and buffers of the host");
     return options_check_failure(o);
 }
 
@@ -102,6 +109,8 @@ static int endpoint_choose_algorithm(const struct endpoint_spec *spec,
             "algorithm: native takes no ops or datatypes of users (a round to which "
             "a rank does not contribute needs an identity), and at most 2^31 - 1 "
             "elements in a buffer; use another one");
+    if (spec->options->described) /* Whole payloads fit whatever form a peer has. */
+        *a = PCOLL_ALGORITHM_RECDBL;
     if (*a != PCOLL_ALGORITHM_AUTO)
         return PCOLL_OK;
     int rc = tuning_choose(placement, payload->bytes, spec->off_node, a);
@@ -125,6 +134,14 @@ int endpoint_lay_out(const struct endpoint_spec *spec,
     if (rc != PCOLL_OK)
         return rc;
     const struct payload *payload = &shape->payload;
+    bool plain = payload->parts == 1 && !payload->part[0].user;
+    if (spec->options->described && !plain) {
+        round_shape_destroy(shape);
+        return fail(PCOLL_EINVAL, "described: expected one buffer without an MPI op or "
+                                  "datatype");
+    }
+    if (spec->options->described)
+        round_shape_begin_described(shape);
     enum pcoll_algorithm algorithm = (enum pcoll_algorithm)spec->options->algorithm;
     rc = round_shape_bury(shape, spec->failed)
              ?: endpoint_choose_algorithm(spec, placement, payload, &algorithm);
@@ -253,6 +270,8 @@ int endpoint_inherit(struct endpoint *endpoint, struct endpoint *old,
         endpoint->engine.dropped += old->engine.dropped;
         endpoint->engine.early += old->engine.early;
     }
+    if (old)
+        round_shape_follow(&endpoint->shape, &old->shape);
     return endpoint->domain->ops->inherit(endpoint->domain, old ? old->domain : NULL,
                                           endpoint->engine.current, last);
 }

@@ -136,7 +136,7 @@ static void handle_end_filling(pcoll_handle *h)
     CHECK(from && from != h->endpoint);
     memcpy(h->endpoint->domain->ops->send_slot(h->endpoint->domain),
            from->domain->ops->send_slot(from->domain),
-           payload_data_bytes(&from->shape.payload));
+           round_shape_data_bytes(&from->shape));
     h->gate.filling = NULL;
     handle_retire_endpoint(h, from);
 }
@@ -336,6 +336,10 @@ static int handle_change(pcoll_handle *h, int (*step)(struct member *))
 {
     struct domain *d = h->endpoint->domain;
     int rc = handle_await_turn(h) ?: handle_check(h);
+    if (rc == PCOLL_OK && h->endpoint->shape.described)
+        rc = fail(PCOLL_ESTATE,
+                  "every rank takes part in every round of a handle that was "
+                  "made with options.described");
     if (rc == PCOLL_OK && !staging_arrived(h->endpoint->staging))
         rc = fail(PCOLL_ESTATE, "wait for the round of the last start first");
     if (rc != PCOLL_OK)
@@ -552,6 +556,9 @@ static int handle_deliver(pcoll_handle *h, uint64_t last, void *const *recv,
         rc = d->ops->deliver(d, last, horizon, recv, round, masks, &moved);
         handle_count_events(h);
     }
+    if (rc == PCOLL_OK && round->differ)
+        rc = fail(PCOLL_EMISMATCH, "the ranks differ in what they call in round %llu",
+                  (unsigned long long)round->index);
     if (rc == PCOLL_OK && log && handle_member(h).deliver == PCOLL_DELIVER_ALL)
         event_log_note(log, LOGGED_READ, handle_member(h).seen);
     if ((moved || log) && !h->gate.stopped)
@@ -578,9 +585,13 @@ int pcoll_handle_take(pcoll_handle *h, int64_t timeout_us, void *const *recv,
     int rc = fail_if_null(round) ?: handle_enter_waiting(h);
     if (rc != PCOLL_OK)
         return rc;
-    return handle_leave(h, handle_wait_for_call(h, timeout_us)
-                               ?: handle_deliver(h, UINT64_MAX, recv, round, masks)
-                               ?: handle_finish(h));
+    rc = handle_wait_for_call(h, timeout_us)
+             ?: handle_deliver(h, UINT64_MAX, recv, round, masks);
+    if (rc == PCOLL_OK)
+        rc = handle_finish(h);
+    else if (rc == PCOLL_EMISMATCH) /* The call is over; keep the message. */
+        handle_finish(h);
+    return handle_leave(h, rc);
 }
 
 int pcoll_handle_measure(pcoll_handle *h, const void *const *send, void *const *recv,
@@ -768,8 +779,8 @@ int pcoll_handle_missing(pcoll_handle *h, int64_t patience_us, char *text,
 }
 
 /*
- * Another op for a handle, between two rounds: for callers whose ops and datatypes come and go
- * with each call.
+ * Another op, form or intent for a handle, between two rounds: for callers whose ops, datatypes
+ * and sizes come and go with each call.
  *
  * No lock is needed. If every round waits for every rank, the driver reduces for a round only
  * after this rank's arrival at it and before the end of the round here. The domain orders both:
@@ -788,9 +799,26 @@ static int handle_check_between_rounds(pcoll_handle *h)
     struct member m = handle_member(h);
     if (m.started || m.left || m.frozen > m.complete ||
         m.contribution.pending != NO_SLOT)
-        return fail(PCOLL_ESTATE, "the op can be changed between two rounds only: wait "
-                                  "for the one that is under way");
+        return fail(PCOLL_ESTATE,
+                    "what a handle reduces can be changed between two rounds "
+                    "only: wait for the one that is under way");
     return PCOLL_OK;
+}
+
+int pcoll_handle_describe(pcoll_handle *h, const pcoll_buffer *form, uint64_t intent)
+{
+    int rc = handle_enter(h);
+    if (rc != PCOLL_OK)
+        return rc;
+    struct round_shape *shape = &h->endpoint->shape;
+    rc = handle_check_between_rounds(h);
+    if (rc == PCOLL_OK && form && !shape->described)
+        rc = fail(PCOLL_ESTATE, "form: the handle was made without options.described");
+    if (rc == PCOLL_OK && form)
+        rc = round_shape_describe(shape, form);
+    if (rc == PCOLL_OK)
+        shape->intent = round_intent(intent);
+    return handle_leave(h, rc);
 }
 
 int pcoll_handle_set_reduction(pcoll_handle *h, int32_t buffer, const void *mpi_type,

@@ -82,6 +82,7 @@ int agree_arguments(struct communicator *c, int local, const pcoll_buffer *buffe
         {{"history", NULL, false}, o->history},
         {{"seed", NULL, false}, o->seed},
         {{"name (its hash)", NULL, false}, o->name},
+        {{"described", handle_records, false}, o->described != 0},
     };
     enum { ARGUMENTS = sizeof arguments / sizeof *arguments };
     _Static_assert((int)ARGUMENTS <= (int)AGREE_FIELDS, "room for all of them");

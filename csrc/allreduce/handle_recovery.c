@@ -58,7 +58,7 @@ static int handle_fetch_last(struct handle_gate *g, struct communicator *c,
                              uint64_t own)
 {
     const struct round_shape *shape = &g->successor->shape;
-    size_t bytes = shape->header_bytes + payload_data_bytes(&shape->payload);
+    size_t bytes = shape->header_bytes + round_shape_data_bytes(shape);
     if (old && plan->complete - own > 1) /* No round is complete without this rank. */
         return fail(PCOLL_EPROTOCOL,
                     "the ranks that are left agreed on %llu complete rounds, and this "
@@ -310,7 +310,7 @@ static void handle_growth_leave_old(struct handle_growth *g)
         struct endpoint *filling = h->gate.filling ? h->gate.filling : old;
         struct domain *d = h->gate.successor->domain;
         memcpy(d->ops->send_slot(d), filling->domain->ops->send_slot(filling->domain),
-               payload_data_bytes(&old->shape.payload));
+               round_shape_data_bytes(&old->shape));
     }
     if (h->gate.filling)
         recovery_retire(from, handle_destroy_endpoint, h->gate.filling, false);

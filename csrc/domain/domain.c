@@ -20,12 +20,55 @@ int round_shape_init(struct round_shape *shape, uint32_t ranks,
     return rc;
 }
 
+void round_shape_begin_described(struct round_shape *shape)
+{
+    CHECK(shape->payload.parts == 1 && !shape->payload.part[0].user);
+    shape->described = true;
+}
+
+int round_shape_describe(struct round_shape *shape, const pcoll_buffer *form)
+{
+    struct payload payload;
+    CHECK(shape->described);
+    int rc = payload_init(&payload, form, 1, NULL);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (payload.bytes > round_shape_capacity(shape))
+        rc = fail(PCOLL_EINVAL, "form: expected at most %zu bytes, got %zu",
+                  round_shape_capacity(shape), payload.bytes);
+    else {
+        shape->payload.part[0] = payload.part[0];
+        shape->payload.bytes = payload.bytes;
+    }
+    payload_destroy(&payload);
+    return rc;
+}
+
+void round_shape_follow(struct round_shape *shape, const struct round_shape *old)
+{
+    CHECK(shape->described == old->described);
+    shape->intent = old->intent;
+    if (!shape->described)
+        return;
+    shape->payload.part[0] = old->payload.part[0];
+    shape->payload.bytes = old->payload.bytes;
+}
+
+size_t round_shape_data_bytes(const struct round_shape *shape)
+{
+    return shape->described ? round_shape_capacity(shape)
+                            : payload_data_bytes(&shape->payload);
+}
+
 int round_shape_share(struct round_shape *shape, const struct round_shape *old)
 {
     CHECK(old->payload.parts > 0);
-    *shape =
-        (struct round_shape){.ranks = old->ranks, .header_bytes = old->header_bytes};
-    int rc = payload_share(&shape->payload, &old->payload);
+    *shape = (struct round_shape){.ranks = old->ranks,
+                                  .header_bytes = old->header_bytes,
+                                  .described = old->described};
+    pcoll_buffer room = {.count = round_shape_capacity(old), .dtype = PCOLL_UINT8};
+    int rc = old->described ? payload_init(&shape->payload, &room, 1, NULL)
+                            : payload_share(&shape->payload, &old->payload);
     shape->message_bytes = shape->header_bytes + shape->payload.bytes;
     shape->slot_bytes = shape->message_bytes + shape->header_bytes;
     return rc;
@@ -77,6 +120,7 @@ void round_describe(const struct round_shape *shape, const struct round_header *
         .initiator = h->initiator == ROUND_NOBODY ? -1 : (int32_t)h->initiator,
         .below_quorum = h->flags & ROUND_BELOW_QUORUM,
         .failed = bitset_count(failed, words),
+        .differ = round_intents_differ(h->intent),
     };
     if (masks) {
         memcpy(masks, active, words * sizeof *masks);

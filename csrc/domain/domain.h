@@ -25,7 +25,23 @@ struct round_shape {
     size_t message_bytes; /* header and payload */
     size_t slot_bytes;    /* of a message in memory, with room for a header after it */
     uint64_t *failed;     /* ranks that have died; NULL: none */
+    uint64_t intent;      /* of this rank's next deposits (protocol/round.h) */
+    bool described;       /* the form changes from call to call: see below */
 };
+
+/*
+ * A described shape: its payload is one buffer, of another form in each call, for which there is
+ * room up to the capacity. Each rank sets its own shape, between two rounds; no other thread reads
+ * it then (allreduce/handle.c). Every round has a deposit of every rank. So while a round is under
+ * way the shape of each rank has the form of that rank's deposit, and if the intents do not differ
+ * these are all the same. If they differ, no payload is read. No address depends on the form.
+ */
+
+/* Return the bytes of payload that there is room for. */
+static inline size_t round_shape_capacity(const struct round_shape *shape)
+{
+    return shape->message_bytes - shape->header_bytes;
+}
 
 struct domain;
 struct node_pending;
@@ -150,8 +166,17 @@ static inline void *message_payload(const struct round_shape *shape,
 int round_shape_init(struct round_shape *shape, uint32_t ranks,
                      const pcoll_buffer *buffers, int nbuffers,
                      user_reduction_fn *make_user);
-/* Copy the form, without padding. PCOLL_ENOMEM. */
+/* Make the shape described. */
+void round_shape_begin_described(struct round_shape *shape);
+/* Give the next call of a described shape its form. PCOLL_EINVAL: there is no room for it, or it is
+ * none. */
+int round_shape_describe(struct round_shape *shape, const pcoll_buffer *form);
+/* Copy the form, without padding; of a described shape the capacity. PCOLL_ENOMEM. */
 int round_shape_share(struct round_shape *shape, const struct round_shape *old);
+/* Copy what this rank's last call has set: for the successor, when the application is away. */
+void round_shape_follow(struct round_shape *shape, const struct round_shape *old);
+/* Return the bytes of a payload that a successor copies. */
+size_t round_shape_data_bytes(const struct round_shape *shape);
 /* These ranks have died (a set of ranks; NULL: none). PCOLL_ENOMEM. */
 int round_shape_bury(struct round_shape *shape, const uint64_t *failed);
 /* Pad the payload, so that each of its `slices` slices is as long as a header. */

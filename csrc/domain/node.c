@@ -62,7 +62,8 @@ static struct node_layout node_lay_out(const struct round_shape *shape,
     l.lines = node_place(&at, members * sizeof(struct node_line));
     l.list = node_place(&at, members * sizeof(struct node_frozen));
     l.finished = node_place(
-        &at, fabric ? node_count_chunks(shape->payload.bytes) * sizeof(uint64_t) : 0);
+        &at,
+        fabric ? node_count_chunks(round_shape_capacity(shape)) * sizeof(uint64_t) : 0);
     l.slots = node_place(&at, members * slots * shape->slot_bytes);
     /* One member never adds up: the header of a round without its deposit is enough. */
     l.gathered = node_place(&at, !fabric        ? 0
@@ -132,7 +133,9 @@ static int node_map(struct node *n, const pcoll_options *options)
     char *base = n->hooks.memory;
     n->bytes = l.total;
     n->slots_each = contribution_slots(n->hooks.owned_sends);
-    n->chunks = node_count_chunks(n->base.shape->payload.bytes);
+    n->chunks = n->base.shape->described
+                    ? 1 /* A helper may read it while the form changes. */
+                    : node_count_chunks(n->base.shape->payload.bytes);
     n->shared = (struct node_shared *)base;
     n->descriptors = (_Atomic uint64_t *)(base + l.descriptors);
     n->asleep = (_Atomic uint64_t *)(base + l.asleep);
@@ -342,6 +345,8 @@ static int node_deposit(struct domain *d, const void *const *buffers,
         node_look(n);
         plan = contribution_plan(&n->member.contribution);
         node_reuse_slot(n, plan.target);
+        atomic_store_explicit(&node_own_line(n)->intent, n->base.shape->intent,
+                              memory_order_relaxed);
         rc = node_write_deposit(n, plan, buffers);
         if (rc != PCOLL_OK) {
             n->member.started = false;

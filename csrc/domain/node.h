@@ -40,7 +40,10 @@
  *   workers    Number of members that take chunks, by addition: the closer, and helpers
  *              while there are fewer workers than cores.
  *   lines      One per member. Its owner (protocol/member.h) writes `delivered`, `arrived_at`,
- *              `calling` and `retired`; the closer writes `taken_in`. Threads that reduce for
+ *              `calling`, `retired`, and `intent` before it swaps its descriptor to deposit:
+ *              the closer reads it after the swap that freezes the deposit. (Rounds with
+ *              intents wait for all ranks, so a rank's next deposit comes after their end.)
+ *              The closer writes `taken_in`. Threads that reduce for
  *              it write `working`, for diagnostics only: they may overwrite each other.
  *   asleep     A set of members. Each member writes its own bit.
  *   met        {round, time}. By swap; see node_round.c.
@@ -146,6 +149,7 @@ struct node_line {
     _Atomic uint64_t working; /* round of the chunk in hand, plus 1; 0: none */
     _Atomic uint32_t calling; /* a call is outstanding */
     _Atomic uint32_t retired; /* its handle is being freed: it waits for no round */
+    _Atomic uint64_t intent;  /* of the pending deposit; relaxed */
 };
 
 /* A frozen slot. The list of them is in the order of the ranks. */

@@ -8,7 +8,7 @@ void node_copy_results(struct domain *d, struct domain *old, uint64_t round,
                        const struct round_header *last, uint32_t kept)
 {
     const struct round_shape *shape = d->shape;
-    size_t bytes = shape->header_bytes + payload_data_bytes(&shape->payload);
+    size_t bytes = shape->header_bytes + round_shape_data_bytes(shape);
     uint64_t first = round - (round > 0), oldest = round > kept ? round - kept : 0;
     struct member m;
     if (old) {
@@ -62,7 +62,7 @@ static int node_move_deposit(struct node *n, struct domain *old,
     CHECK(parts > 0);
     if (parts == 2)
         return payload_reduce(&shape->payload, to, part[0], part[1]);
-    memcpy(to, part[0], payload_data_bytes(&shape->payload));
+    memcpy(to, part[0], round_shape_data_bytes(shape));
     return PCOLL_OK;
 }
 
@@ -89,6 +89,7 @@ int node_inherit(struct domain *d, struct domain *old, uint64_t round,
     STEP(atomic_store(&line->delivered, m.delivered));
     node_set_calling(n, m.started);
     STEP(atomic_store(&line->retired, m.retired));
+    atomic_store_explicit(&line->intent, n->base.shape->intent, memory_order_relaxed);
     node_note_arrival_time(n);
     /* Publish the descriptor last: other members act on it as soon as they see it. */
     STEP(atomic_store(node_own_descriptor(n), descriptor_of(&n->member)));

@@ -334,6 +334,8 @@ static int node_freeze_member(struct node *n, uint32_t j, struct round_header *h
     CHECK(descriptor_rounds(word) == h->round);
     CHECK(slot < n->slots_each);
     descriptor_announce(word, rank, h, n->base.shape->ranks);
+    if (slot != NO_SLOT)
+        h->intent |= atomic_load_explicit(&n->lines[j].intent, memory_order_relaxed);
     MOMENT("member frozen");
     if (n->hooks.frozen)
         n->hooks.frozen(n->hooks.arg, rank, h->round, h,
@@ -576,11 +578,13 @@ static bool node_close(struct node *n, uint64_t round, uint32_t initiator,
     MOMENT("closing a round");
     uint32_t parts = node_freeze_all(n, round, initiator);
     MOMENT("members frozen");
-    if (!parts && !n->fabric) {
-        payload_identity_block(&n->base.shape->payload,
-                               message_payload(n->base.shape, node_result(n, round)));
-        node_end_reduction(n, round, side);
-    } else if (n->fabric && parts <= 1) { /* a single deposit is sent from its slot */
+    bool null = round_is_null(node_target(n, round), n->base.shape->ranks);
+    if (null ||
+        (n->fabric && parts == 1)) { /* a single deposit is sent from its slot */
+        if (!parts && !n->fabric)
+            payload_identity_block(
+                &n->base.shape->payload,
+                message_payload(n->base.shape, node_result(n, round)));
         node_end_reduction(n, round, side);
     } else if (n->chunks == 1) {
         node_do_chunk(n, round, 0);
@@ -629,6 +633,8 @@ static void node_copy_out(struct node *n, const struct round_header *h,
 {
     const struct round_shape *shape = n->base.shape;
     INTERLEAVE();
+    if (round_intents_differ(h->intent))
+        buffers = NULL;
     if (buffers && round_is_null(h, shape->ranks))
         payload_identity(&shape->payload, buffers);
     else if (buffers)
@@ -775,7 +781,7 @@ void node_fabric_publish(struct domain *d, uint64_t round)
     struct node *n = node_of(d);
     const struct round_header *h = node_result(n, round);
     CHECK(node_control_phase(node_control(n)) == NODE_FABRIC && h->round == round);
-    if (round_is_null(h, d->shape->ranks))
+    if (round_is_null(h, d->shape->ranks) && !round_intents_differ(h->intent))
         payload_identity_block(&d->shape->payload, message_payload(d->shape, h));
     node_note_join(n, round, h);
     node_complete(n, round);

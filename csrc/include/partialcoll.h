@@ -60,7 +60,7 @@ enum pcoll_result {
     PCOLL_EEMPTY = -2,    /* nothing to deliver */
     PCOLL_EINVAL = -3,    /* bad argument */
     PCOLL_ESTATE = -4,    /* right call, wrong moment (freed, not started, in use …) */
-    PCOLL_EMISMATCH = -5, /* the ranks disagree about an argument */
+    PCOLL_EMISMATCH = -5, /* the ranks disagree about an argument, or what they call */
     PCOLL_ENOMEM = -6,
     PCOLL_EMPI = -7,      /* MPI failed: pcoll_last_mpi_error() has its code */
     PCOLL_EPROTOCOL = -8, /* a message that cannot be: a bug, or a corrupted message */
@@ -196,6 +196,7 @@ typedef struct pcoll_options {
     int32_t
         device; /* number + 1: buffers of this rank are on a device (owned_send); 0 */
     int32_t on_failure; /* enum pcoll_failure */
+    int32_t described;  /* 1: pcoll_handle_describe gives each call its form */
 } pcoll_options;
 
 /* Each its default: full, PCOLL_DELIVER_ONE, PCOLL_LATE_CARRY (which is for PCOLL_SUM
@@ -215,6 +216,7 @@ typedef struct pcoll_round {
     int32_t below_quorum;
     int32_t joined;  /* 1: with this round all ranks have joined */
     uint32_t failed; /* ranks that have died before it (PCOLL_FAILURE_CONTINUE) */
+    int32_t differ;  /* 1: the ranks differ in what they call, and there is no result */
 } pcoll_round;
 
 typedef struct pcoll_stats {
@@ -451,6 +453,23 @@ int pcoll_handle_comm(pcoll_handle *handle, void *comm);
  */
 int pcoll_handle_set_reduction(pcoll_handle *handle, int32_t buffer,
                                const void *mpi_type, const void *mpi_op);
+
+/*
+ * From the next start on, say what this rank calls: any number, such as the hash of a text;
+ * 0: nothing. Ranks whose numbers differ in a round all get PCOLL_EMISMATCH from the call that
+ * would have delivered it, and receive no data; the round counts as delivered, and the next call
+ * works. (The core compares 32 bits of the number's hash; a rank without a number agrees with all.)
+ *
+ * form, if it is not NULL: the count, dtype and op of the next calls of a handle that was made with
+ * options.described, whose one buffer has room for it. (float16 and bfloat16 take the room of
+ * float32.) Ranks that give different forms must give different numbers. Such a handle is full, has
+ * no deadline, delivers "one" and reduces by recursive doubling; no rank can join or leave it.
+ *
+ * PCOLL_ESTATE: a round is under way, or the handle's rounds do not wait for all ranks (full, no
+ * deadline). PCOLL_EINVAL: the form. May be NULL: form. Local.
+ */
+int pcoll_handle_describe(pcoll_handle *handle, const pcoll_buffer *form,
+                          uint64_t intent);
 
 /* Where a buffer of a handle with options.device lies: on that device, or on the host. */
 typedef struct pcoll_place {

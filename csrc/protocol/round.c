@@ -3,6 +3,7 @@
 #include "protocol/round.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/random.h"
 
 /* Bytes of the struct and its sets, before the wire form. */
 static size_t round_sets_bytes(uint32_t ranks)
@@ -26,6 +27,7 @@ void round_header_clear(struct round_header *h, uint32_t ranks, uint64_t round)
     h->round = round;
     h->initiator = ROUND_NOBODY;
     h->flags = 0;
+    h->intent = 0;
 }
 
 uint64_t *round_mask(struct round_header *h, uint32_t ranks, enum round_mask which)
@@ -79,8 +81,10 @@ size_t round_header_encode(struct round_header *h, uint32_t ranks)
     size_t bytes = round_header_bytes(ranks);
     if (ranks <= ROUND_PLAIN_RANKS)
         return bytes;
-    struct round_wire wire = {
-        .round = h->round, .initiator = h->initiator, .flags = (uint16_t)h->flags};
+    struct round_wire wire = {.round = h->round,
+                              .initiator = h->initiator,
+                              .flags = (uint16_t)h->flags,
+                              .intent = h->intent};
     uint32_t used = 0;
     bool fits = true;
     for (uint32_t m = 0; m < ROUND_MASKS && fits; m++) {
@@ -141,6 +145,7 @@ int round_header_decode(struct round_header *h, const void *encoded, size_t byte
     round_header_clear(h, ranks, wire.round);
     h->initiator = wire.initiator;
     h->flags = wire.flags;
+    h->intent = wire.intent;
     if (!round_decode_runs(h, &wire, ranks))
         return fail(PCOLL_EPROTOCOL,
                     "a header of round %llu came with sets of ranks that "
@@ -176,6 +181,7 @@ void round_header_merge(struct round_header *out, const struct round_header *a,
     out->round = a->round;
     out->initiator = a->initiator < b->initiator ? a->initiator : b->initiator;
     out->flags = a->flags | b->flags;
+    out->intent = a->intent | b->intent;
     for (size_t i = 0; i < ROUND_MASKS * bitset_words(ranks); i++)
         if (out->masks[i] != (a->masks[i] | b->masks[i])) /* See bitset_clear_sparse. */
             out->masks[i] = a->masks[i] | b->masks[i];
@@ -188,6 +194,7 @@ void round_header_copy(struct round_header *to, const struct round_header *from,
     to->round = from->round;
     to->initiator = from->initiator;
     to->flags = from->flags;
+    to->intent = from->intent;
     for (size_t i = 0; i < ROUND_MASKS * bitset_words(ranks); i++)
         if (to->masks[i] != from->masks[i]) /* See bitset_clear_sparse. */
             to->masks[i] = from->masks[i];
@@ -206,14 +213,26 @@ void round_header_add_failed(struct round_header *h, uint32_t ranks,
 bool round_header_is_blank(const struct round_header *h, uint32_t ranks)
 {
     CHECK(ranks > 0);
-    return !h->round && !h->initiator && !h->flags &&
+    return !h->round && !h->initiator && !h->flags && !h->intent &&
            bitset_empty(h->masks, ROUND_MASKS * bitset_words(ranks));
+}
+
+uint64_t round_intent(uint64_t number)
+{
+    uint32_t half = (uint32_t)splitmix_mix(number);
+    return number ? (uint64_t)~half << 32 | half : 0;
+}
+
+bool round_intents_differ(uint64_t word)
+{
+    return __builtin_popcountll(word) > 32;
 }
 
 bool round_is_null(const struct round_header *h, uint32_t ranks)
 {
     CHECK(ranks > 0);
-    return bitset_empty(round_mask_const(h, ranks, ROUND_ACTIVE), bitset_words(ranks));
+    return round_intents_differ(h->intent) ||
+           bitset_empty(round_mask_const(h, ranks, ROUND_ACTIVE), bitset_words(ranks));
 }
 
 /* The header may be written to meanwhile; the result is not used then (node.h). */

@@ -19,6 +19,12 @@
  *
  * Both are the last bytes of the header in memory, so a header is encoded in place. All
  * ranks of a job have the same byte order; messages are not kept beyond the job.
+ *
+ * Intents. A contribution may carry a word that says what its rank calls: a number of 32
+ * bits and its complement. Headers are merged by OR, so two different numbers leave a word
+ * with more than 32 ones, in whatever order they are merged: the ranks differ, and all of
+ * them find this in the header of the round. A word of zeros agrees with every other one.
+ * Any word that a message brings is legal: the ranks differ, or they do not.
  */
 #pragma once
 
@@ -47,6 +53,7 @@ struct round_header {
     uint64_t round;
     uint32_t initiator; /* The lowest rank that started it itself, or ROUND_NOBODY. */
     uint32_t flags;     /* enum round_flag */
+    uint64_t intent;    /* The intents of the ranks that contributed, merged. */
     uint64_t masks[];
 };
 
@@ -57,7 +64,7 @@ enum { ROUND_PLAIN_RANKS = PCOLL_TEST_PLAIN_RANKS };
 enum { ROUND_PLAIN_RANKS = 64 };
 #endif
 
-enum { ROUND_WIRE_BYTES = 64, ROUND_RUNS = 6 };
+enum { ROUND_WIRE_BYTES = 64, ROUND_RUNS = 5 };
 
 /* The last bytes of a header on the wire. */
 struct round_wire {
@@ -65,6 +72,7 @@ struct round_wire {
     uint32_t initiator;
     uint16_t flags;
     uint16_t form; /* The runs of each set, three bits for each; or ROUND_LONG. */
+    uint64_t intent;
     struct {
         uint32_t begin, end; /* Ranks begin to end - 1. */
     } run[ROUND_RUNS];       /* Set by set. */
@@ -112,7 +120,13 @@ void round_header_merge(struct round_header *out, const struct round_header *a,
 void round_header_add_failed(struct round_header *h, uint32_t ranks,
                              const uint64_t *failed);
 
-/* Return whether no rank contributed. Then no data goes with this header. */
+/* Return the word of an intent, which may be any number; 0 is none. */
+uint64_t round_intent(uint64_t number);
+/* Return whether this word is merged from different intents. */
+bool round_intents_differ(uint64_t word);
+
+/* Return whether no data goes with this header: no rank contributed, or the ranks differ
+ * in their intents. */
 bool round_is_null(const struct round_header *h, uint32_t ranks);
 
 /* Return whether all ranks have joined with this round, or left. */

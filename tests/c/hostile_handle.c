@@ -47,7 +47,24 @@ static pcoll_options draw_options(void)
     o.algorithm = algorithms[roll(5)];
     o.seed = w.hostile->seed;
     o.history = 1 + roll(2);
+    if (roll(3))
+        return o;
+    EXPECT_OK(pcoll_policy_parse("full", &o.policy));
+    o.algorithm = PCOLL_ALGORITHM_AUTO;
+    o.described = 1;
     return o;
+}
+
+/* Between two rounds: the ranks agree on the next call in most cases. */
+static void describe(uint32_t r)
+{
+    struct round_shape *shape = &w.endpoints[r]->shape;
+    uint64_t call = w.endpoints[r]->engine.current + (roll(4) ? 0 : roll(1000));
+    pcoll_buffer form = {.count = call * 7 % (2 * w.count + 1), .dtype = PCOLL_FLOAT32};
+    if (!shape->described)
+        return;
+    EXPECT_OK(round_shape_describe(shape, &form));
+    shape->intent = round_intent(call + 1);
 }
 
 static void create(void)
@@ -127,6 +144,7 @@ static void act(uint32_t r)
         return;
     }
     if (!w.waits[r]) {
+        describe(r);
         EXPECT_OK(d->ops->deposit(d, send, &outcome));
         endpoint_deposited(w.endpoints[r], outcome);
         w.waits[r] = true;

@@ -50,6 +50,11 @@ def reduction(tmp_path_factory):
     return compile_program("reduction", tmp_path_factory.mktemp("capi"))
 
 
+@pytest.fixture(scope="session")
+def describe(tmp_path_factory):
+    return compile_program("describe", tmp_path_factory.mktemp("capi"))
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_dropin(dropin, clean_environment, tmp_path, ranks):
     """Results, in place, two sums in a loop, errors and their handlers."""
@@ -157,6 +162,14 @@ def test_a_program_with_privileges_ignores_its_callers_environment(clean_environ
 def test_set_reduction(reduction, clean_environment, tmp_path, ranks):
     """Another op between two rounds: used, judged, and refused while a round is under way."""
     done = c_users.run([reduction], clean_environment, tmp_path, ranks)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+
+@pytest.mark.parametrize("domain", ["node", "rank"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_describe(describe, clean_environment, tmp_path, ranks, domain):
+    """Calls of many forms in one handle; ranks that differ all find it, and the next call works."""
+    done = c_users.run([describe, domain], clean_environment, tmp_path, ranks)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 
 

@@ -45,7 +45,7 @@ GROWTH = [
         "what was filled before is not there afterwards",
         "allreduce/handle_recovery.c",
         "memcpy(d->ops->send_slot(d), filling->domain->ops->send_slot(filling->domain),\n"
-        "               payload_data_bytes(&old->shape.payload));",
+        "               round_shape_data_bytes(&old->shape));",
         "(void)d, (void)filling;",
     ),
     Mutant(

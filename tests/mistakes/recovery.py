@@ -218,7 +218,7 @@ MUTANTS = [
     Mutant(
         "a deposit stays in the old domain",
         "domain/node_recovery.c",
-        "memcpy(to, part[0], payload_data_bytes(&shape->payload));",
+        "memcpy(to, part[0], round_shape_data_bytes(shape));",
         "",
     ),
     Mutant(

@@ -37,6 +37,20 @@ MUTANTS = [
         "__builtin_popcountll(members[i] & round->live[i] & ~(uint64_t)8);",
     ),
     Mutant(
+        "intents are not merged",
+        "protocol/round.c",
+        "out->intent = a->intent | b->intent;",
+        "out->intent = a->intent;",
+        program="protocol",
+    ),
+    Mutant(
+        "a message does not carry the intent",
+        "protocol/round.c",
+        "h->intent = wire.intent;",
+        "",
+        program="protocol",
+    ),
+    Mutant(
         "a mask bit is lost",
         "protocol/round.c",
         "out->masks[i] = a->masks[i] | b->masks[i];",
