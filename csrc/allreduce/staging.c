@@ -27,9 +27,9 @@ struct staging {
     int device;
     int64_t began_us;
     struct lane *to_host, *to_device;
-    struct lane_piece *pieces; /* One for each buffer. */
-    void *registered;          /* Registered memory of the domain. NULL: not yet. */
-    char *block;               /* A result converted to the application's form. */
+    pcoll_piece *pieces; /* One for each buffer. */
+    void *registered;    /* Registered memory of the domain. NULL: not yet. */
+    char *block;         /* A result converted to the application's form. */
 };
 
 static bool staging_has_another_form(const struct payload *p)
@@ -121,9 +121,9 @@ static int staging_copy(struct staging *s, enum lane_direction direction,
         const struct payload_part *part = &p->part[i];
         if (buffers[i].on_host)
             continue;
-        s->pieces[count++] = (struct lane_piece){.host = block + part->offset,
-                                                 .device = buffers[i].address,
-                                                 .bytes = staging_part_bytes(part)};
+        s->pieces[count++] = (pcoll_piece){.host = block + part->offset,
+                                           .device = buffers[i].address,
+                                           .bytes = staging_part_bytes(part)};
         rc = place_check(staging_address(&buffers[i]), staging_part_bytes(part),
                          s->device);
     }

@@ -18,7 +18,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "include/partialcoll.h"
 
 enum { STREAMS = 2, NON_BLOCKING = 1, NO_TIMING = 2, PORTABLE = 1 };
 
@@ -171,8 +170,8 @@ static int lane_record_and_wait(const struct lane *l, cuda_stream stream)
     return cuda_check(d, result, "waiting for a stream of the user's");
 }
 
-static cuda_result lane_copy(const struct lane *l, const struct lane_piece *p,
-                             size_t from, size_t bytes, cuda_stream stream)
+static cuda_result lane_copy(const struct lane *l, const pcoll_piece *p, size_t from,
+                             size_t bytes, cuda_stream stream)
 {
     char *host = (char *)p->host + from;
     return l->direction == LANE_TO_HOST
@@ -181,13 +180,12 @@ static cuda_result lane_copy(const struct lane *l, const struct lane_piece *p,
 }
 
 /* Distribute the chunks of all pieces over the streams in turn. */
-static int lane_begin_copies(const struct lane *l, const struct lane_piece *pieces,
-                             int count)
+static int lane_begin_copies(const struct lane *l, const pcoll_piece *pieces, int count)
 {
     cuda_result result = CUDA_SUCCESS;
     unsigned turn = 0;
     for (int i = 0; i < count; i++) {
-        const struct lane_piece *p = &pieces[i];
+        const pcoll_piece *p = &pieces[i];
         for (size_t from = 0; from < p->bytes && result == CUDA_SUCCESS; turn++) {
             size_t left = p->bytes - from;
             size_t now = left < chunk_bytes ? left : chunk_bytes;
@@ -206,8 +204,7 @@ static int lane_record_ends(const struct lane *l)
     return cuda_check(l->cuda, result, "noting the end of a copy");
 }
 
-int lane_begin(struct lane *l, const struct lane_piece *pieces, int count,
-               uint64_t stream)
+int lane_begin(struct lane *l, const pcoll_piece *pieces, int count, uint64_t stream)
 {
     CHECK(count >= 0);
     int rc = lane_poll(l);
@@ -331,32 +328,19 @@ static int mirror_poll_both(pcoll_mirror *m)
     return lane_poll(m->to_device) ?: lane_poll(m->to_host);
 }
 
-/* Check the pieces, and convert them for a lane. */
-static int mirror_check_pieces(const pcoll_mirror *m, const pcoll_piece *pieces,
-                               int count, struct lane_piece *checked)
-{
-    int rc = PCOLL_OK;
-    for (int i = 0; i < count && rc == PCOLL_OK; i++) {
-        const pcoll_piece *p = &pieces[i];
-        rc = place_check((const void *)(uintptr_t)p->device, /* NOLINT: an address */
-                         p->bytes, m->device);
-        checked[i] = (struct lane_piece){p->host, p->device, p->bytes};
-    }
-    return rc;
-}
-
 static int mirror_begin(pcoll_mirror *m, struct lane *lane, const pcoll_piece *pieces,
                         int count, uint64_t stream)
 {
     if (count < 1)
         return fail(PCOLL_EINVAL, "count: expected at least 1, got %d", count);
-    struct lane_piece checked[count];
     int rc = mirror_poll_both(m);
     if (rc == PCOLL_EAGAIN)
         return fail(PCOLL_ESTATE, "the mirror's last copies are not over");
-    return rc
-               ?: mirror_check_pieces(m, pieces, count, checked)
-               ?: lane_begin(lane, checked, count, stream);
+    for (int i = 0; i < count && rc == PCOLL_OK; i++)
+        rc =
+            place_check((const void *)(uintptr_t)pieces[i].device, /* NOLINT: address */
+                        pieces[i].bytes, m->device);
+    return rc ?: lane_begin(lane, pieces, count, stream);
 }
 
 int pcoll_mirror_pull(pcoll_mirror *m, const pcoll_piece *pieces, int32_t count,
@@ -412,42 +396,13 @@ static char refusal[400]; /* "": the table is filled */
 static pid_t owner;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-struct cuda_entry {
+#define CUDA_ENTRY(member, name, parameters) {offsetof(struct cuda, member), name},
+static const struct {
     size_t place;
     const char *name;
-};
+} entries[] = {CUDA_FUNCTIONS(CUDA_ENTRY)};
 
-#define ENTRY(member, name) {offsetof(struct cuda, member), name}
-static const struct cuda_entry entries[] = {
-    ENTRY(init, "cuInit"),
-    ENTRY(version, "cuDriverGetVersion"),
-    ENTRY(error_name, "cuGetErrorName"),
-    ENTRY(error_string, "cuGetErrorString"),
-    ENTRY(device_count, "cuDeviceGetCount"),
-    ENTRY(primary_retain, "cuDevicePrimaryCtxRetain"),
-    ENTRY(primary_release, "cuDevicePrimaryCtxRelease_v2"),
-    ENTRY(context_push, "cuCtxPushCurrent_v2"),
-    ENTRY(context_pop, "cuCtxPopCurrent_v2"),
-    ENTRY(pointer_attributes, "cuPointerGetAttributes"),
-    ENTRY(host_register, "cuMemHostRegister_v2"),
-    ENTRY(host_unregister, "cuMemHostUnregister"),
-    ENTRY(copy_to_host, "cuMemcpyDtoHAsync_v2"),
-    ENTRY(copy_to_device, "cuMemcpyHtoDAsync_v2"),
-    ENTRY(stream_create, "cuStreamCreate"),
-    ENTRY(stream_destroy, "cuStreamDestroy_v2"),
-    ENTRY(stream_wait, "cuStreamWaitEvent"),
-    ENTRY(stream_context, "cuStreamGetCtx"),
-    ENTRY(stream_capturing, "cuStreamIsCapturing"),
-    ENTRY(event_create, "cuEventCreate"),
-    ENTRY(event_destroy, "cuEventDestroy_v2"),
-    ENTRY(event_record, "cuEventRecord"),
-    ENTRY(event_query, "cuEventQuery"),
-};
-
-static void cuda_refuse(const char *format, const char *first, const char *second)
-{
-    snprintf(refusal, sizeof refusal, format, first, second);
-}
+#define cuda_refuse(...) ((void)snprintf(refusal, sizeof refusal, __VA_ARGS__))
 
 /* Look up all functions, or record which one is missing. */
 static bool cuda_find_functions(void *library, const char *file)
@@ -466,16 +421,13 @@ static bool cuda_find_functions(void *library, const char *file)
 
 static bool cuda_is_recent(const char *file)
 {
-    char number[16];
     int version = 0;
-    cuda_result result = table.version(&version);
-    snprintf(number, sizeof number, "%d.%d", version / 1000, version % 1000 / 10);
-    if (result == CUDA_SUCCESS && version < oldest)
-        cuda_refuse(
-            "the CUDA driver %s is too old: it is for CUDA %s, expected 11.0 or "
-            "newer",
-            file, number);
-    return result != CUDA_SUCCESS || version >= oldest;
+    if (table.version(&version) != CUDA_SUCCESS || version >= oldest)
+        return true;
+    cuda_refuse("the CUDA driver %s is too old: it is for CUDA %d.%d, expected 11.0 or "
+                "newer",
+                file, version / 1000, version % 1000 / 10);
+    return false;
 }
 
 static const char *cuda_file_of_driver(void)
@@ -511,23 +463,19 @@ bool cuda_is_loaded(void)
 
 static void cuda_open_library(void)
 {
-    const char *file = cuda_file_of_driver();
+    const char *file = cuda_file_of_driver(), *name = NULL;
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     owner = getpid();
-    if (!library) {
-        const char *why = dlerror();
-        cuda_refuse("there is no CUDA driver here, looked for %s: %s", file,
-                    why ? why : "it cannot be opened");
+    if (!library)
+        cuda_refuse("there is no CUDA driver here, looked for %s: %s", file, dlerror());
+    if (!library || !cuda_find_functions(library, file) || !cuda_is_recent(file))
         return;
-    }
-    if (!cuda_find_functions(library, file) || !cuda_is_recent(file))
-        return;
-    const char *name = "?";
     cuda_result result = table.init(0);
-    if (result != CUDA_SUCCESS && table.error_name(result, &name) != CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS)
+        return;
+    if (table.error_name(result, &name) != CUDA_SUCCESS)
         name = "an error without a name";
-    if (result != CUDA_SUCCESS)
-        cuda_refuse("the CUDA driver %s does not start: %s", file, name);
+    cuda_refuse("the CUDA driver %s does not start: %s", file, name);
 }
 
 int cuda_get(const struct cuda **cuda)
@@ -558,7 +506,8 @@ int cuda_check(const struct cuda *cuda, cuda_result result, const char *what)
                 "CUDA: %s failed with %s (%s)", what, name, text);
 }
 
-/* Places. */
+/* The place of an address: the host, or a device. The driver knows it. It is asked only in a
+ * process that has opened it, or that was given an array which says that it is on a device. */
 
 /* Attributes of a pointer, by their numbers in the driver's ABI. */
 enum {
@@ -568,7 +517,7 @@ enum {
     RANGE_START = 11,
     RANGE_SIZE = 12,
 };
-enum { TYPE_DEVICE = 2 };
+enum { TYPE_DEVICE = 2, PLACE_HOST = -1 };
 
 struct place_answer {
     unsigned type, managed;
@@ -578,7 +527,7 @@ struct place_answer {
 };
 
 /* Ask the driver. All answers are 0 for memory that it does not know. */
-static int place_ask(const void *address, struct place_answer *a)
+static int place_ask(cuda_address address, struct place_answer *a)
 {
     const struct cuda *d;
     int which[] = {MEMORY_TYPE, IS_MANAGED, DEVICE_ORDINAL, RANGE_START, RANGE_SIZE};
@@ -587,27 +536,16 @@ static int place_ask(const void *address, struct place_answer *a)
     return cuda_get(&d)
                ?: cuda_check(d,
                              d->pointer_attributes(sizeof which / sizeof *which, which,
-                                                   values, (uintptr_t)address),
+                                                   values, address),
                              "asking where an address lies");
-}
-
-int place_find(const void *address, struct place *place)
-{
-    struct place_answer a;
-    int rc = place_ask(address, &a);
-    if (rc == PCOLL_OK)
-        *place = (struct place){
-            .device = a.type == TYPE_DEVICE || a.managed ? a.device : PLACE_HOST};
-    return rc;
 }
 
 int pcoll_device_of(uint64_t address, int32_t *device)
 {
-    struct place place;
-    int rc = fail_if_null(device)
-                 ?: place_find((const void *)(uintptr_t)address, &place); /* NOLINT */
+    struct place_answer a;
+    int rc = fail_if_null(device) ?: place_ask(address, &a);
     if (rc == PCOLL_OK)
-        *device = place.device;
+        *device = a.type == TYPE_DEVICE || a.managed ? a.device : PLACE_HOST;
     return rc;
 }
 
@@ -629,9 +567,7 @@ int pcoll_device_in_use(void)
 int pcoll_device_allocation(uint64_t address, uint64_t *begin, uint64_t *bytes)
 {
     struct place_answer a;
-    int rc =
-        fail_if_null(begin, bytes)
-            ?: place_ask((const void *)(uintptr_t)address, &a); /* NOLINT: an address */
+    int rc = fail_if_null(begin, bytes) ?: place_ask(address, &a);
     if (rc != PCOLL_OK)
         return rc;
     if (!a.size)
@@ -646,7 +582,7 @@ int place_check(const void *address, size_t bytes, int device)
 {
     CHECK(device >= 0);
     struct place_answer a;
-    int rc = place_ask(address, &a);
+    int rc = place_ask((uintptr_t)address, &a);
     if (rc != PCOLL_OK || !bytes)
         return rc;
     if (a.type != TYPE_DEVICE && !a.managed)

@@ -17,26 +17,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "include/partialcoll.h"
+
 struct lane;
 
 enum lane_direction { LANE_TO_HOST, LANE_TO_DEVICE };
-
-struct lane_piece {
-    void *host; /* in memory that was registered by lane_register */
-    uint64_t device;
-    size_t bytes;
-};
 
 /* Create a lane. PCOLL_ESTATE (no driver), PCOLL_EINVAL (no such device), PCOLL_ENOMEM. */
 int lane_create(int device, enum lane_direction direction, struct lane **out);
 /* Wait for copies in progress, and destroy the lane. */
 void lane_destroy(struct lane **l);
 
-/* Begin to copy all pieces after the work that the user's `stream` has been given so far (a
- * CUstream; 0: the default one). PCOLL_EINVAL: the stream is of another device or records a
- * graph. PCOLL_ESTATE: the last copies are not complete. */
-int lane_begin(struct lane *l, const struct lane_piece *pieces, int count,
-               uint64_t stream);
+/* Begin to copy all pieces, whose host memory is registered, after the work that the user's
+ * `stream` has been given so far (a CUstream; 0: the default one). PCOLL_EINVAL: the stream is of
+ * another device or records a graph. PCOLL_ESTATE: the last copies are not complete. */
+int lane_begin(struct lane *l, const pcoll_piece *pieces, int count, uint64_t stream);
 /* Return PCOLL_OK (no copies are in progress), PCOLL_EAGAIN (copies are in progress) or their
  * error, after which the lane cannot be used. */
 int lane_poll(struct lane *l);
@@ -73,33 +68,41 @@ enum {
     CUDA_NOT_READY = 600,
 };
 
+/* The functions by their names in the table and in the library, with their parameters. */
+#define CUDA_FUNCTIONS(F)                                                              \
+    F(init, "cuInit", (unsigned flags))                                                \
+    F(version, "cuDriverGetVersion", (int *version))                                   \
+    F(error_name, "cuGetErrorName", (cuda_result error, const char **name))            \
+    F(error_string, "cuGetErrorString", (cuda_result error, const char **text))        \
+    F(device_count, "cuDeviceGetCount", (int *count))                                  \
+    F(primary_retain, "cuDevicePrimaryCtxRetain",                                      \
+      (cuda_context * context, int device))                                            \
+    F(primary_release, "cuDevicePrimaryCtxRelease_v2", (int device))                   \
+    F(context_push, "cuCtxPushCurrent_v2", (cuda_context context))                     \
+    F(context_pop, "cuCtxPopCurrent_v2", (cuda_context * context))                     \
+    F(pointer_attributes, "cuPointerGetAttributes",                                    \
+      (unsigned count, int *which, void **values, cuda_address address))               \
+    F(host_register, "cuMemHostRegister_v2",                                           \
+      (void *memory, size_t bytes, unsigned flags))                                    \
+    F(host_unregister, "cuMemHostUnregister", (void *memory))                          \
+    F(copy_to_host, "cuMemcpyDtoHAsync_v2",                                            \
+      (void *to, cuda_address from, size_t bytes, cuda_stream stream))                 \
+    F(copy_to_device, "cuMemcpyHtoDAsync_v2",                                          \
+      (cuda_address to, const void *from, size_t bytes, cuda_stream stream))           \
+    F(stream_create, "cuStreamCreate", (cuda_stream * stream, unsigned flags))         \
+    F(stream_destroy, "cuStreamDestroy_v2", (cuda_stream stream))                      \
+    F(stream_wait, "cuStreamWaitEvent",                                                \
+      (cuda_stream stream, cuda_event event, unsigned flags))                          \
+    F(stream_context, "cuStreamGetCtx", (cuda_stream stream, cuda_context * context))  \
+    F(stream_capturing, "cuStreamIsCapturing", (cuda_stream stream, int *capturing))   \
+    F(event_create, "cuEventCreate", (cuda_event * event, unsigned flags))             \
+    F(event_destroy, "cuEventDestroy_v2", (cuda_event event))                          \
+    F(event_record, "cuEventRecord", (cuda_event event, cuda_stream stream))           \
+    F(event_query, "cuEventQuery", (cuda_event event))
+
+#define CUDA_MEMBER(member, name, parameters) cuda_result(*member) parameters;
 struct cuda {
-    cuda_result (*init)(unsigned flags);
-    cuda_result (*version)(int *version);
-    cuda_result (*error_name)(cuda_result error, const char **name);
-    cuda_result (*error_string)(cuda_result error, const char **text);
-    cuda_result (*device_count)(int *count);
-    cuda_result (*primary_retain)(cuda_context *context, int device);
-    cuda_result (*primary_release)(int device);
-    cuda_result (*context_push)(cuda_context context);
-    cuda_result (*context_pop)(cuda_context *context);
-    cuda_result (*pointer_attributes)(unsigned count, int *which, void **values,
-                                      cuda_address address);
-    cuda_result (*host_register)(void *memory, size_t bytes, unsigned flags);
-    cuda_result (*host_unregister)(void *memory);
-    cuda_result (*copy_to_host)(void *to, cuda_address from, size_t bytes,
-                                cuda_stream stream);
-    cuda_result (*copy_to_device)(cuda_address to, const void *from, size_t bytes,
-                                  cuda_stream stream);
-    cuda_result (*stream_create)(cuda_stream *stream, unsigned flags);
-    cuda_result (*stream_destroy)(cuda_stream stream);
-    cuda_result (*stream_wait)(cuda_stream stream, cuda_event event, unsigned flags);
-    cuda_result (*stream_context)(cuda_stream stream, cuda_context *context);
-    cuda_result (*stream_capturing)(cuda_stream stream, int *capturing);
-    cuda_result (*event_create)(cuda_event *event, unsigned flags);
-    cuda_result (*event_destroy)(cuda_event event);
-    cuda_result (*event_record)(cuda_event event, cuda_stream stream);
-    cuda_result (*event_query)(cuda_event event);
+    CUDA_FUNCTIONS(CUDA_MEMBER)
 };
 
 /* Get the table. PCOLL_ESTATE: there is no driver, it is too old, or this process was forked from
@@ -112,20 +115,6 @@ bool cuda_is_loaded(void);
 
 /* Return PCOLL_OK or PCOLL_ESTATE: `what` has failed, with the driver's message. */
 int cuda_check(const struct cuda *cuda, cuda_result result, const char *what);
-
-/*
- * The place of an address: the host, or a device. The driver knows it. It is asked only in a
- * process that has opened it, or that was given an array which says that it is on a device.
- */
-
-enum { PLACE_HOST = -1 };
-
-struct place {
-    int device; /* number; PLACE_HOST: the driver does not know the address */
-};
-
-/* Find the place of an address. PCOLL_ESTATE: there is no driver. */
-int place_find(const void *address, struct place *place);
 
 /* Check that `bytes` bytes from this address are allocated on this device. PCOLL_EINVAL. */
 int place_check(const void *address, size_t bytes, int device);

@@ -81,8 +81,7 @@ static void wait_for(struct lane *l)
     INVARIANT("copies end", rc == PCOLL_OK, "%d: %s", rc, pcoll_last_error());
 }
 
-static void begin(struct lane *l, const struct lane_piece *pieces, int count,
-                  uint64_t stream)
+static void begin(struct lane *l, const pcoll_piece *pieces, int count, uint64_t stream)
 {
     int rc = lane_begin(l, pieces, count, stream);
     INVARIANT("copies begin", rc == PCOLL_OK, "%d: %s", rc, pcoll_last_error());
@@ -108,7 +107,7 @@ static void test_to_host(void)
     for (unsigned i = 0; i < 30; i++) {
         size_t from = i % 7 * 3, first = 1 + i * i * 97 % (MOST / 2);
         size_t second = i % 4 ? i * 1001 : 0;
-        struct lane_piece pieces[] = {
+        pcoll_piece pieces[] = {
             {u.host + from, u.memory + from, first},
             {u.host + MOST - second, u.memory + MOST - second, second}};
         fill(wanted, MOST, i);
@@ -143,7 +142,7 @@ static void test_to_device(void)
     EXPECT_OK(lane_create(0, LANE_TO_DEVICE, &l));
     for (unsigned i = 0; i < 30; i++) {
         size_t count = 1 + i * i * 101 % MOST;
-        struct lane_piece piece = {u.host, u.memory, count};
+        pcoll_piece piece = {u.host, u.memory, count};
         fill(given, MOST, 100 + i);
         memcpy(u.host, given, MOST);
         memset(found, 0, MOST);
@@ -177,7 +176,7 @@ static void test_one_slow_stream(void)
     EXPECT_OK(lane_create(0, LANE_TO_HOST, &to_host));
     EXPECT_OK(lane_create(0, LANE_TO_DEVICE, &to_device));
     slow_streams(0);
-    struct lane_piece piece = {u.host, u.memory, MOST};
+    pcoll_piece piece = {u.host, u.memory, MOST};
     for (unsigned i = 0; i < 2; i++) {
         fill(wanted, MOST, 7 + i);
         enter(&u);
@@ -219,7 +218,7 @@ static void test_several(void)
         fill(wanted[i], MOST, (unsigned)i);
     }
     for (int i = 0; i < LANES; i++) {
-        struct lane_piece piece = {u[i].host, u[i].memory, MOST};
+        pcoll_piece piece = {u[i].host, u[i].memory, MOST};
         enter(&u[i]);
         stream_hold(number(u[i].stream));
         late_write(number(u[i].stream), u[i].memory, wanted[i], MOST, 0);
@@ -254,7 +253,7 @@ static void test_bad_input(void)
     const struct cuda *d = fake_device_start();
     struct user u = make_user(d, 0), other = make_user(d, 1);
     struct lane *l;
-    struct lane_piece piece = {u.host, u.memory, 100};
+    pcoll_piece piece = {u.host, u.memory, 100};
     refused(lane_create(2, LANE_TO_HOST, &l), PCOLL_EINVAL, "expected 0 to 1, got 2");
     refused(lane_create(-1, LANE_TO_HOST, &l), PCOLL_EINVAL, "got -1");
     EXPECT_OK(lane_create(0, LANE_TO_HOST, &l));
@@ -293,15 +292,15 @@ static void test_registering(void)
 static void test_places(void)
 {
     struct user u = make_user(fake_device_start(), 1);
-    struct place p;
+    int32_t device;
     char here;
-    EXPECT_OK(place_find(&here, &p));
-    EXPECT(p.device == PLACE_HOST, "the stack is on device %d", p.device);
-    EXPECT_OK(place_find(u.host, &p));
-    EXPECT(p.device == PLACE_HOST, "registered memory is on device %d", p.device);
+    EXPECT_OK(pcoll_device_of((uintptr_t)&here, &device));
+    EXPECT(device == -1, "the stack is on device %d", device);
+    EXPECT_OK(pcoll_device_of((uintptr_t)u.host, &device));
+    EXPECT(device == -1, "registered memory is on device %d", device);
     const char *memory = (const char *)(uintptr_t)u.memory; /* NOLINT */
-    EXPECT_OK(place_find(memory + MOST - 1, &p));
-    EXPECT(p.device == 1, "it is on device %d", p.device);
+    EXPECT_OK(pcoll_device_of(u.memory + MOST - 1, &device));
+    EXPECT(device == 1, "it is on device %d", device);
     EXPECT_OK(place_check(memory + 10, MOST - 10, 1));
     EXPECT_OK(place_check(NULL, 0, 1));
     refused(place_check(memory + 10, MOST - 9, 1), PCOLL_EINVAL,
@@ -319,15 +318,15 @@ static void test_places(void)
 static void test_managed(void)
 {
     struct user u = make_user(fake_device_start(), 1);
-    struct place p;
+    int32_t device;
     uint64_t address;
     enter(&u);
     EXPECT(managed_take(&address, MOST, 1) == CUDA_SUCCESS, "no memory");
     leave(&u);
     const char *memory = (const char *)(uintptr_t)address; /* NOLINT */
     for (int i = 0; i < 20; i++) {
-        EXPECT_OK(place_find(memory, &p));
-        INVARIANT("memory is known", p.device == 1, "it is on device %d", p.device);
+        EXPECT_OK(pcoll_device_of(address, &device));
+        INVARIANT("memory is known", device == 1, "it is on device %d", device);
         INVARIANT("memory is known", place_check(memory, MOST, 1) == PCOLL_OK, "%s",
                   pcoll_last_error());
     }
@@ -343,7 +342,7 @@ static void test_freed_under_way(void)
 {
     struct user u = make_user(fake_device_start(), 0);
     struct lane *l;
-    struct lane_piece piece = {u.host, u.memory, MOST};
+    pcoll_piece piece = {u.host, u.memory, MOST};
     int rc;
     EXPECT_OK(lane_create(0, LANE_TO_HOST, &l));
     enter(&u);
