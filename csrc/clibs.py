@@ -53,10 +53,29 @@ def _link(file, exports):
     ]
 
 
+# Names of MPI's that are types. All other names in its style that the core has are functions.
+TYPES = set("Aint Comm Count Datatype Errhandler Group Op Request Status Win".split())
+
+
+def _own_names(sources):
+    """Arguments with which what these sources call goes to MPI (by its PMPI names), not back into
+    the interposer or to a profiler.
+
+    Two calls are replaced. The core dup's the communicators and datatypes it works on; a dup runs
+    the copy callbacks of the user's attributes, which an MPI_Allreduce must not do. A split does
+    not, nor does a datatype of one element."""
+    folders = {(HERE.parent / source).parent for source in sources}
+    text = "".join(path.read_text() for folder in folders for path in folder.glob("*.[ch]"))
+    names = set(re.findall(r"\bMPI_([A-Z][a-z]\w*)", text)) - TYPES
+    own = {name: f"PMPI_{name}" for name in sorted(names)}
+    own |= {"Comm_idup": "pmpi_private_idup", "Type_dup": "pmpi_private_type_dup"}
+    return [f"-DMPI_{name}={other}" for name, other in own.items()]
+
+
 def libraries(abi):
     """The library for C users and the interposer."""
     plain, preload = f"libpartialcoll_{abi}.so", f"libpartialcoll_preload_{abi}.so"
-    names = HERE / "compat" / "interposer" / "names.h"
+    anew = layers.sources("mpi", "c")
     interposer = layers.sources("interposer")
     if abi == "mpiabi":  # which has no Fortran
         interposer.remove("csrc/compat/interposer/fortran.c")
@@ -73,7 +92,7 @@ def libraries(abi):
             _link(preload, "compat/interposer/exports.map"),
             interposer,
             arguments=["-fvisibility=default"],  # MPI's names; the map says what leaves
-            anew=layers.sources("mpi", "c"),
-            anew_arguments=["-include", str(names)],
+            anew=anew,
+            anew_arguments=_own_names(anew),
         ),
     ]

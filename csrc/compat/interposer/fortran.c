@@ -40,20 +40,19 @@ static void *fortran_next(const char *name, const void *caller)
     return found;
 }
 
-typedef void reduce_fn(void *send, void *recv, void *count, void *type, void *op,
-                       void *comm, void *error);
+typedef void fortran_reduce_fn(void *send, void *recv, void *count, void *type,
+                               void *op, void *comm, void *error);
 
 /* Define a function that announces the site and calls that of MPI's Fortran library. Nothing calls
  * it if there is no Fortran library. */
 #define ANNOUNCED(name)                                                                \
-    void name(void *send, void *recv, void *count, void *type, void *op, void *comm,   \
-              void *error);                                                            \
+    fortran_reduce_fn name;                                                            \
     void name(void *send, void *recv, void *count, void *type, void *op, void *comm,   \
               void *error)                                                             \
     {                                                                                  \
-        static reduce_fn *next;                                                        \
+        static fortran_reduce_fn *next;                                                \
         if (!next)                                                                     \
-            next = (reduce_fn *)fortran_next(#name, CALL_SITE);                        \
+            next = (fortran_reduce_fn *)fortran_next(#name, CALL_SITE);                \
         const void *before = entries_announce(CALL_SITE);                              \
         next(send, recv, count, type, op, comm, error);                                \
         entries_announce(before);                                                      \
@@ -78,28 +77,24 @@ static void fortran_set_error(MPI_Fint *error, int rc)
         *error = (MPI_Fint)rc;
 }
 
-/* Define a Fortran name, which calls fortran_<function>. */
-#define NAME(name, function, parameters, ...)                                          \
-    void name parameters;                                                              \
-    void name parameters                                                               \
-    {                                                                                  \
-        fortran_##function(__VA_ARGS__);                                               \
-    }
+/* Give fortran_<function> another name, by which Fortran calls it. */
+#define NAME(name, function)                                                           \
+    extern __typeof__(fortran_##function) name                                         \
+        __attribute__((alias("fortran_" #function)));
 
 #ifdef OPEN_MPI
 
-#define NAMES(lower, upper, parameters, ...)                                           \
-    NAME(mpi_##lower, lower, parameters, __VA_ARGS__)                                  \
-    NAME(mpi_##lower##_, lower, parameters, __VA_ARGS__)                               \
-    NAME(mpi_##lower##__, lower, parameters, __VA_ARGS__)                              \
-    NAME(MPI_##upper, lower, parameters, __VA_ARGS__)                                  \
-    NAME(ompi_##lower##_f, lower, parameters, __VA_ARGS__)
+#define NAMES(lower, upper)                                                            \
+    NAME(mpi_##lower, lower)                                                           \
+    NAME(mpi_##lower##_, lower)                                                        \
+    NAME(mpi_##lower##__, lower)                                                       \
+    NAME(MPI_##upper, lower)                                                           \
+    NAME(ompi_##lower##_f, lower)
 
 #else
 
 /* MPICH's mpi_f08 calls PMPI where there is no buffer among the arguments. */
-#define NAMES(lower, upper, parameters, ...)                                           \
-    NAME(mpi_##lower##_f08_, lower, parameters, __VA_ARGS__)
+#define NAMES(lower, upper) NAME(mpi_##lower##_f08_, lower)
 
 #endif
 
@@ -147,11 +142,10 @@ static void *fortran_buffer(void *address, const void *caller)
     return fortran_is_one_of(address, bottom, caller) ? MPI_BOTTOM : address;
 }
 
-static void fortran_allreduce(const void *call_site, void *send, void *recv,
-                              MPI_Fint *count, MPI_Fint *type, MPI_Fint *op,
-                              MPI_Fint *comm, MPI_Fint *error)
+static void fortran_allreduce(void *send, void *recv, MPI_Fint *count, MPI_Fint *type,
+                              MPI_Fint *op, MPI_Fint *comm, MPI_Fint *error)
 {
-    const void *before = entries_announce(NULL);
+    const void *call_site = CALL_SITE, *before = entries_announce(NULL);
     entries_announce(before ? before : call_site); /* mpi_f08 may have announced it. */
     fortran_set_error(error, MPI_Allreduce(fortran_buffer(send, call_site),
                                            fortran_buffer(recv, call_site), (int)*count,
@@ -159,10 +153,7 @@ static void fortran_allreduce(const void *call_site, void *send, void *recv,
                                            PMPI_Comm_f2c(*comm)));
     entries_announce(before);
 }
-NAMES(allreduce, ALLREDUCE,
-      (void *send, void *recv, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op,
-       MPI_Fint *comm, MPI_Fint *error),
-      CALL_SITE, send, recv, count, type, op, comm, error)
+NAMES(allreduce, ALLREDUCE)
 
 #endif
 
@@ -170,7 +161,7 @@ static void fortran_init(MPI_Fint *error)
 {
     fortran_set_error(error, MPI_Init(NULL, NULL));
 }
-NAMES(init, INIT, (MPI_Fint * error), error)
+NAMES(init, INIT)
 
 static void fortran_init_thread(MPI_Fint *required, MPI_Fint *provided, MPI_Fint *error)
 {
@@ -178,15 +169,13 @@ static void fortran_init_thread(MPI_Fint *required, MPI_Fint *provided, MPI_Fint
     fortran_set_error(error, MPI_Init_thread(NULL, NULL, (int)*required, &level));
     *provided = (MPI_Fint)level;
 }
-NAMES(init_thread, INIT_THREAD,
-      (MPI_Fint * required, MPI_Fint *provided, MPI_Fint *error), required, provided,
-      error)
+NAMES(init_thread, INIT_THREAD)
 
 static void fortran_finalize(MPI_Fint *error)
 {
     fortran_set_error(error, MPI_Finalize());
 }
-NAMES(finalize, FINALIZE, (MPI_Fint * error), error)
+NAMES(finalize, FINALIZE)
 
 static void fortran_comm_free(MPI_Fint *comm, MPI_Fint *error)
 {
@@ -196,15 +185,14 @@ static void fortran_comm_free(MPI_Fint *comm, MPI_Fint *error)
         *comm = PMPI_Comm_c2f(c);
     fortran_set_error(error, rc);
 }
-NAMES(comm_free, COMM_FREE, (MPI_Fint * comm, MPI_Fint *error), comm, error)
+NAMES(comm_free, COMM_FREE)
 
 static void fortran_comm_set_info(MPI_Fint *comm, MPI_Fint *info, MPI_Fint *error)
 {
     fortran_set_error(error,
                       MPI_Comm_set_info(PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info)));
 }
-NAMES(comm_set_info, COMM_SET_INFO, (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *error),
-      comm, info, error)
+NAMES(comm_set_info, COMM_SET_INFO)
 
 static void fortran_comm_dup_with_info(MPI_Fint *comm, MPI_Fint *info,
                                        MPI_Fint *newcomm, MPI_Fint *error)
@@ -215,9 +203,7 @@ static void fortran_comm_dup_with_info(MPI_Fint *comm, MPI_Fint *info,
         *newcomm = PMPI_Comm_c2f(made);
     fortran_set_error(error, rc);
 }
-NAMES(comm_dup_with_info, COMM_DUP_WITH_INFO,
-      (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *newcomm, MPI_Fint *error), comm, info,
-      newcomm, error)
+NAMES(comm_dup_with_info, COMM_DUP_WITH_INFO)
 
 static void fortran_comm_split_type(MPI_Fint *comm, MPI_Fint *split_type, MPI_Fint *key,
                                     MPI_Fint *info, MPI_Fint *newcomm, MPI_Fint *error)
@@ -229,20 +215,16 @@ static void fortran_comm_split_type(MPI_Fint *comm, MPI_Fint *split_type, MPI_Fi
         *newcomm = PMPI_Comm_c2f(made);
     fortran_set_error(error, rc);
 }
-NAMES(comm_split_type, COMM_SPLIT_TYPE,
-      (MPI_Fint * comm, MPI_Fint *split_type, MPI_Fint *key, MPI_Fint *info,
-       MPI_Fint *newcomm, MPI_Fint *error),
-      comm, split_type, key, info, newcomm, error)
+NAMES(comm_split_type, COMM_SPLIT_TYPE)
 
 #ifdef OPEN_MPI
 
-static void fortran_allreduce_init(const void *call_site, void *send, void *recv,
-                                   MPI_Fint *count, MPI_Fint *type, MPI_Fint *op,
-                                   MPI_Fint *comm, MPI_Fint *info, MPI_Fint *request,
-                                   MPI_Fint *error)
+static void fortran_allreduce_init(void *send, void *recv, MPI_Fint *count,
+                                   MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm,
+                                   MPI_Fint *info, MPI_Fint *request, MPI_Fint *error)
 {
     MPI_Request made = MPI_REQUEST_NULL;
-    const void *before = entries_announce(call_site);
+    const void *call_site = CALL_SITE, *before = entries_announce(call_site);
     int rc = MPI_Allreduce_init(fortran_buffer(send, call_site),
                                 fortran_buffer(recv, call_site), (int)*count,
                                 PMPI_Type_f2c(*type), PMPI_Op_f2c(*op),
@@ -252,10 +234,7 @@ static void fortran_allreduce_init(const void *call_site, void *send, void *recv
         *request = PMPI_Request_c2f(made);
     fortran_set_error(error, rc);
 }
-NAMES(allreduce_init, ALLREDUCE_INIT,
-      (void *send, void *recv, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op,
-       MPI_Fint *comm, MPI_Fint *info, MPI_Fint *request, MPI_Fint *error),
-      CALL_SITE, send, recv, count, type, op, comm, info, request, error)
+NAMES(allreduce_init, ALLREDUCE_INIT)
 
 #endif
 
@@ -269,14 +248,13 @@ static void fortran_startall(MPI_Fint *count, MPI_Fint *requests, MPI_Fint *erro
     }
     fortran_set_error(error, rc);
 }
-NAMES(startall, STARTALL, (MPI_Fint * count, MPI_Fint *requests, MPI_Fint *error),
-      count, requests, error)
+NAMES(startall, STARTALL)
 
 static void fortran_start(MPI_Fint *request, MPI_Fint *error)
 {
     fortran_startall(&(MPI_Fint){1}, request, error);
 }
-NAMES(start, START, (MPI_Fint * request, MPI_Fint *error), request, error)
+NAMES(start, START)
 
 static void fortran_request_free(MPI_Fint *request, MPI_Fint *error)
 {
@@ -286,4 +264,4 @@ static void fortran_request_free(MPI_Fint *request, MPI_Fint *error)
         *request = PMPI_Request_c2f(MPI_REQUEST_NULL);
     fortran_set_error(error, rc);
 }
-NAMES(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *error), request, error)
+NAMES(request_free, REQUEST_FREE)

@@ -123,7 +123,7 @@ int MPI_Request_free(MPI_Request *request)
     return PMPI_Request_free(request);
 }
 
-/* These two replace functions of MPI inside the library: see names.h. */
+/* These two replace functions of MPI inside the library: see clibs.py. */
 
 int pmpi_private_idup(MPI_Comm comm, MPI_Comm *copy, MPI_Request *request)
 {
