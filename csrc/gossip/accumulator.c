@@ -3,6 +3,7 @@
 #include "gossip/accumulator.h"
 
 #include "base/check.h"
+#include "kernels/reduce.h"
 
 static int accumulator_count_up(struct gossip_memory *memory, uint32_t peer,
                                 enum gossip_word word, int64_t by)
@@ -23,7 +24,6 @@ int accumulator_reserve(struct gossip_memory *memory, uint32_t peer, uint32_t ca
     if (rc == PCOLL_OK)
         rc = window_read_word(window, peer, gossip_word_at(WORD_COLLECTED), &collected);
     if (rc == PCOLL_OK) /* not ordered: the peer may collect between the two reads */
-
         rc = gossip_decode_lead(peer, before, collected, false, uncollected);
     if (rc != PCOLL_OK)
         return rc;
@@ -138,27 +138,17 @@ static int accumulator_move_counts(struct gossip_memory *memory, uint32_t dead)
     return rc;
 }
 
-static void accumulator_negate(const struct gossip_layout *layout, void *sums,
-                               size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (layout->held == PCOLL_FLOAT64)
-            ((double *)sums)[i] = -((double *)sums)[i];
-        else
-            ((float *)sums)[i] = -((float *)sums)[i];
-}
-
 /* Take the chunk away from the dead rank first, so that it is never counted twice. */
 static int accumulator_move_chunk(struct gossip_memory *memory, uint32_t dead,
                                   size_t first)
 {
-    const struct gossip_layout *layout = &memory->layout;
-    int rc = accumulator_query(memory, dead, first);
-    accumulator_negate(layout, memory->change, gossip_chunk_length(layout, first));
+    int held = memory->layout.held, rc = accumulator_query(memory, dead, first);
+    size_t count = gossip_chunk_length(&memory->layout, first);
+    model_scale(held, memory->change, -1, count);
     if (rc == PCOLL_OK)
         rc = accumulator_give(memory, dead, first);
     MOMENT("chunk adopted");
-    accumulator_negate(layout, memory->change, gossip_chunk_length(layout, first));
+    model_scale(held, memory->change, -1, count);
     return rc ?: accumulator_give(memory, memory->window->rank, first);
 }
 

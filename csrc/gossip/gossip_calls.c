@@ -10,18 +10,6 @@
 #include "gossip/queue.h"
 #include "gossip/register.h"
 
-/* A gossip buffer receives no messages, so possibly no thread polls: its calls poll
- * every 20 ms whether MPI has news of ranks that have died. */
-static void gossip_poll_failures(pcoll_gossip *gossip)
-{
-    enum { EVERY_NS = 20000000 };
-    int64_t now = clock_ns();
-    if (now < gossip->poll_at)
-        return;
-    gossip->poll_at = now + EVERY_NS;
-    progress_poll(gossip->base.communicator->progress);
-}
-
 /* A simulated buffer has no communicator. */
 static struct outage *gossip_outage(const pcoll_gossip *gossip)
 {
@@ -51,11 +39,16 @@ static int gossip_enter(pcoll_gossip *gossip)
 
 static int gossip_enter_open(pcoll_gossip *gossip)
 {
+    enum { EVERY_NS = 20000000 };
     int rc = fail_if_null_as("gossip", gossip) ?: user_object_enter_open(&gossip->base);
     if (rc != PCOLL_OK)
         return rc;
-    if (gossip->poll_at)
-        gossip_poll_failures(gossip);
+    /* A gossip buffer receives no messages, so possibly no thread polls: its calls poll every 20 ms
+     * whether MPI has news of ranks that have died. */
+    if (gossip->poll_at && clock_ns() >= gossip->poll_at) {
+        gossip->poll_at = clock_ns() + EVERY_NS;
+        progress_poll(gossip->base.communicator->progress);
+    }
     outage_enter(gossip_outage(gossip));
     if (gossip->base.communicator)
         rc = communicator_check(gossip->base.communicator);
@@ -89,22 +82,18 @@ static int gossip_enter_peer(pcoll_gossip *gossip, uint32_t peer)
 
 int pcoll_gossip_publish(pcoll_gossip *gossip, const void *x, uint64_t *version)
 {
-    int rc = fail_if_null(x, version) ?: gossip_enter_open(gossip);
-    return rc == PCOLL_OK
-               ? gossip_leave(gossip, register_publish(gossip->memory, x, version))
-               : rc;
+    return fail_if_null(x, version)
+               ?: gossip_enter_open(gossip)
+               ?: gossip_leave(gossip, register_publish(gossip->memory, x, version));
 }
 
 int pcoll_gossip_read(pcoll_gossip *gossip, uint32_t peer, const void *key, void *out,
                       uint64_t *version)
 {
-    int rc = fail_if_null(out, version) ?: gossip_enter_peer(gossip, peer);
-    if (rc != PCOLL_OK)
-        return rc;
-    rc = register_read(gossip->memory, peer, key, out, version);
-    gossip->memory->stats.reads +=
-        rc == PCOLL_OK && peer != gossip->memory->window->rank;
-    return gossip_leave(gossip, rc);
+    return fail_if_null(out, version)
+               ?: gossip_enter_peer(gossip, peer)
+               ?: gossip_leave(gossip, register_read(gossip->memory, peer, key, out,
+                                                     version));
 }
 
 int pcoll_gossip_set_taken(pcoll_gossip *gossip, double part)
@@ -112,11 +101,11 @@ int pcoll_gossip_set_taken(pcoll_gossip *gossip, double part)
     int rc = gossip_enter_open(gossip);
     if (rc != PCOLL_OK)
         return rc;
-    if (part >= 0 && part <= 1)
-        gossip->memory->taken = part;
-    else
-        rc = fail(PCOLL_EINVAL, "part: expected 0 to 1, got %g", part);
-    return gossip_leave(gossip, rc);
+    if (!(part >= 0 && part <= 1))
+        return gossip_leave(gossip,
+                            fail(PCOLL_EINVAL, "part: expected 0 to 1, got %g", part));
+    gossip->memory->taken = part;
+    return gossip_leave(gossip, PCOLL_OK);
 }
 
 int pcoll_gossip_average(pcoll_gossip *gossip, uint32_t peer, void *x, double weight,
@@ -140,10 +129,9 @@ int pcoll_gossip_collect(pcoll_gossip *gossip, void *x, void *momentum, double r
                          uint64_t *deltas)
 {
     struct gossip_model own = {.x = x, .momentum = momentum, .ratio = ratio};
-    int rc = fail_if_null(x, deltas) ?: gossip_enter_open(gossip);
-    return rc == PCOLL_OK
-               ? gossip_leave(gossip, exchange_collect(gossip->memory, &own, deltas))
-               : rc;
+    return fail_if_null(x, deltas)
+               ?: gossip_enter_open(gossip)
+               ?: gossip_leave(gossip, exchange_collect(gossip->memory, &own, deltas));
 }
 
 int pcoll_gossip_pending(pcoll_gossip *gossip, void *out)
@@ -182,7 +170,6 @@ int pcoll_gossip_drain(pcoll_gossip *gossip, const void *key, void *out,
         return rc;
     rc = queue_take(gossip->memory, key, out, source, &done);
     *taken = done;
-    gossip->memory->stats.drained += done;
     return gossip_leave(gossip, rc);
 }
 
@@ -209,51 +196,47 @@ int pcoll_gossip_board_read(pcoll_gossip *gossip, int64_t *numbers)
     int rc = fail_if_null(numbers) ?: gossip_enter_open(gossip);
     if (rc != PCOLL_OK)
         return rc;
-    struct window *window = gossip->memory->window;
-    rc = window->ops->get_sums(window, 0, gossip_board_at(gossip->memory, 0), numbers,
-                               PCOLL_INT64, gossip->memory->layout.ranks);
-    return gossip_leave(gossip, rc == PCOLL_OK ? window->ops->complete(window, 0) : rc);
+    const struct gossip_memory *memory = gossip->memory;
+    rc = memory->window->ops->get_sums(memory->window, 0, gossip_board_at(memory, 0),
+                                       numbers, PCOLL_INT64, memory->layout.ranks);
+    return gossip_leave(gossip, rc ?: memory->window->ops->complete(memory->window, 0));
 }
 
 int pcoll_gossip_board_swap(pcoll_gossip *gossip, uint32_t rank, int64_t expected,
                             int64_t desired, int64_t *before)
 {
-    int rc = fail_if_null(before) ?: gossip_enter_rank(gossip, rank);
-    if (rc != PCOLL_OK)
-        return rc;
-    struct window *window = gossip->memory->window;
-    return gossip_leave(gossip, window->ops->compare_swap(
-                                    window, 0, gossip_board_at(gossip->memory, rank),
-                                    expected, desired, before));
+    return fail_if_null(before)
+               ?: gossip_enter_rank(gossip, rank)
+               ?: gossip_leave(gossip,
+                               gossip->memory->window->ops->compare_swap(
+                                   gossip->memory->window, 0,
+                                   gossip_board_at(gossip->memory, rank), expected,
+                                   desired, before));
 }
 
 int pcoll_gossip_board_count(pcoll_gossip *gossip, int64_t delta, int64_t *before)
 {
-    int rc = fail_if_null(before) ?: gossip_enter_open(gossip);
-    if (rc != PCOLL_OK)
-        return rc;
-    struct window *window = gossip->memory->window;
-    return gossip_leave(gossip,
-                        window->ops->fetch_add(window, 0, gossip_word_at(WORD_ARRIVALS),
-                                               delta, before));
+    return fail_if_null(before)
+               ?: gossip_enter_open(gossip)
+               ?: gossip_leave(gossip, gossip->memory->window->ops->fetch_add(
+                                           gossip->memory->window, 0,
+                                           gossip_word_at(WORD_ARRIVALS), delta,
+                                           before));
 }
 
 int pcoll_gossip_get_stats(pcoll_gossip *gossip, pcoll_gossip_stats *stats)
 {
-    int rc = fail_if_null(stats) ?: gossip_enter(gossip);
-    if (rc != PCOLL_OK)
-        return rc;
-    *stats = gossip->memory->stats;
-    return gossip_leave(gossip, PCOLL_OK);
+    return fail_if_null(stats)
+               ?: gossip_enter(gossip)
+               ?: (*stats = gossip->memory->stats, gossip_leave(gossip, PCOLL_OK));
 }
 
 int pcoll_gossip_bytes(pcoll_gossip *gossip, uint64_t *bytes)
 {
-    int rc = fail_if_null(bytes) ?: gossip_enter(gossip);
-    if (rc != PCOLL_OK)
-        return rc;
-    *bytes = gossip->memory->layout.bytes;
-    return gossip_leave(gossip, PCOLL_OK);
+    return fail_if_null(bytes)
+               ?: gossip_enter(gossip)
+               ?: (*bytes = gossip->memory->layout.bytes,
+                   gossip_leave(gossip, PCOLL_OK));
 }
 
 /* Any thread may call this, also while another thread is in a call. */

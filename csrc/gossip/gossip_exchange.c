@@ -58,50 +58,27 @@ static void exchange_average_part(struct gossip_memory *memory, struct gossip_mo
                                   double weight, size_t count)
 {
     const struct gossip_layout *layout = &memory->layout;
-    if (layout->dtype != layout->held) {
+    bool narrow = layout->dtype != layout->held;
+    if (narrow)
         gossip_widen(layout, memory->ours, p.x, count);
-        average_float32(memory->ours, memory->theirs, NULL, memory->change, weight,
-                        p.ratio, count);
+    model_average(layout->held, narrow ? memory->ours : p.x, memory->theirs,
+                  narrow ? NULL : p.momentum, memory->change, weight, p.ratio, count);
+    if (narrow)
         exchange_round_narrow(memory, p, count);
-    } else if (layout->held == PCOLL_FLOAT64)
-        average_float64(p.x, memory->theirs, p.momentum, memory->change, weight,
-                        p.ratio, count);
-    else
-        average_float32(p.x, memory->theirs, p.momentum, memory->change, weight,
-                        p.ratio, count);
 }
 
-/* Add memory->change to p, in the held dtype; it becomes the negated gain of p. */
-static void exchange_collect_held(struct gossip_memory *memory, struct gossip_model p,
-                                  size_t count)
-{
-    if (memory->layout.held == PCOLL_FLOAT64)
-        collect_float64(p.x, p.momentum, memory->change, p.ratio, count);
-    else
-        collect_float32(p.x, p.momentum, memory->change, p.ratio, count);
-}
-
-/* The same in the application's dtype. */
+/* Add memory->change to p; it becomes the negated gain of p. */
 static void exchange_collect_part(struct gossip_memory *memory, struct gossip_model p,
                                   size_t count)
 {
-    if (memory->layout.dtype == memory->layout.held) {
-        exchange_collect_held(memory, p, count);
-        return;
-    }
-    gossip_widen(&memory->layout, memory->ours, p.x, count);
-    collect_float32(memory->ours, NULL, memory->change, p.ratio, count);
-    exchange_round_narrow(memory, p, count);
-}
-
-static void exchange_scale(const struct gossip_layout *layout, void *elements,
-                           double factor, size_t count)
-{
-    for (size_t i = 0; factor != 1 && i < count; i++)
-        if (layout->held == PCOLL_FLOAT64)
-            ((double *)elements)[i] *= factor;
-        else
-            ((float *)elements)[i] *= (float)factor;
+    const struct gossip_layout *layout = &memory->layout;
+    bool narrow = layout->dtype != layout->held;
+    if (narrow)
+        gossip_widen(layout, memory->ours, p.x, count);
+    model_collect(layout->held, narrow ? memory->ours : p.x, narrow ? NULL : p.momentum,
+                  memory->change, p.ratio, count);
+    if (narrow)
+        exchange_round_narrow(memory, p, count);
 }
 
 /* Add what is uncollected at the peer, or the part of it that its model will take, to
@@ -110,14 +87,15 @@ static void exchange_scale(const struct gossip_layout *layout, void *elements,
 static int exchange_add_uncollected(struct gossip_memory *memory, uint32_t peer,
                                     size_t first)
 {
-    size_t count = gossip_chunk_length(&memory->layout, first);
+    const struct gossip_layout *layout = &memory->layout;
+    size_t count = gossip_chunk_length(layout, first);
     int rc = accumulator_query(memory, peer, first);
     if (rc != PCOLL_OK)
         return rc;
-    memory->stats.bytes_read += count * memory->layout.sum;
-    exchange_scale(&memory->layout, memory->change, memory->taken, count);
-    exchange_collect_held(
-        memory, (struct gossip_model){.x = memory->theirs, .ratio = 1}, count);
+    memory->stats.bytes_read += count * layout->sum;
+    if (memory->taken != 1)
+        model_scale(layout->held, memory->change, memory->taken, count);
+    model_collect(layout->held, memory->theirs, NULL, memory->change, 1, count);
     return PCOLL_OK;
 }
 

@@ -242,6 +242,7 @@ int queue_take(struct gossip_memory *memory, const void *key, void *out,
                                oldest.state - SLOT_FULL + SLOT_STATES, &before);
         *source = oldest.header.source;
         *taken = rc == PCOLL_OK && whole;
+        memory->stats.drained += *taken;
         memory->stats.decode_failures += !whole;
         if (rc != PCOLL_OK || *taken)
             return rc;

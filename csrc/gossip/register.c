@@ -169,8 +169,10 @@ int register_read(struct gossip_memory *memory, uint32_t peer, const void *key,
     for (int i = 0; i < MAX_TRIES && rc == PCOLL_OK; i++) {
         uint64_t now;
         rc = register_read_version(memory, peer, key, out, *version, &now);
-        bool whole = rc == PCOLL_OK && now - *version <= 1;
-        if (whole && key && memory->layout.bits && peer != memory->window->rank)
+        bool whole = rc == PCOLL_OK && now - *version <= 1,
+             other = peer != memory->window->rank;
+        memory->stats.reads += whole && other;
+        if (whole && other && key && memory->layout.bits)
             register_observe(memory, key, out);
         if (rc != PCOLL_OK || whole)
             return rc;
@@ -188,36 +190,12 @@ int register_read(struct gossip_memory *memory, uint32_t peer, const void *key,
 /* Each observation keeps this part of an earlier, larger distance. */
 static const float distance_decay = 0.9f;
 
-static void slot_to_float(const struct gossip_layout *layout, float *out,
-                          const void *elements, size_t count)
-{
-    if (layout->dtype != PCOLL_FLOAT64) {
-        gossip_widen(layout, out, elements, count);
-        return;
-    }
-    const double *in = elements;
-    for (size_t i = 0; i < count; i++)
-        out[i] = (float)in[i];
-}
-
-static void slot_from_float(const struct gossip_layout *layout, void *held,
-                            const float *in, size_t count)
-{
-    double *out = held;
-    if (layout->held == PCOLL_FLOAT64)
-        for (size_t i = 0; i < count; i++)
-            out[i] = in[i];
-    else
-        memcpy(held, in, count * sizeof *in);
-}
-
-/* Bring a block into the form that is encoded: float32, rotated if that is asked
- * for. */
-static void slot_load_block(const struct gossip_memory *memory,
-                            const struct gossip_layout *layout, float *out,
+/* Bring a block of elements of this dtype into the form that is encoded: float32, rotated if that
+ * is asked for. */
+static void slot_load_block(const struct gossip_memory *memory, int dtype, float *out,
                             const void *elements, size_t count, uint64_t seed)
 {
-    slot_to_float(layout, out, elements, count);
+    lattice_form_of(dtype).widen(out, elements, count);
     if (memory->rotate)
         lattice_rotate(out, out, count, seed);
 }
@@ -247,10 +225,10 @@ void slot_encode(struct gossip_memory *memory, const void *x, const void *key,
         size_t at = first + i * LATTICE_BLOCK, length = gossip_block_length(layout, at);
         uint64_t block_seed = lattice_block_seed(seed, at / LATTICE_BLOCK);
         struct gossip_block_note *note = &to->notes[i];
-        slot_load_block(memory, layout, memory->block, gossip_element_at(layout, x, at),
-                        length, block_seed);
+        slot_load_block(memory, layout->dtype, memory->block,
+                        gossip_element_at(layout, x, at), length, block_seed);
         if (key)
-            slot_load_block(memory, layout, memory->key,
+            slot_load_block(memory, layout->dtype, memory->key,
                             gossip_element_at(layout, key, at), length, block_seed);
         float step = slot_step(memory, at / LATTICE_BLOCK, length,
                                key ? memory->key : NULL, exact);
@@ -273,7 +251,7 @@ bool slot_decode(struct gossip_memory *memory, size_t block, size_t length,
     if (!gossip_note_fits(note))
         return false;
     if (key)
-        slot_load_block(memory, layout, memory->key, key, length, block_seed);
+        slot_load_block(memory, layout->dtype, memory->key, key, length, block_seed);
     else
         memset(memory->key, 0, length * sizeof *memory->key);
     if (!lattice_decode(memory->key, memory->key, length, note->step, block_seed,
@@ -281,7 +259,7 @@ bool slot_decode(struct gossip_memory *memory, size_t block, size_t length,
         return false;
     if (memory->rotate)
         lattice_rotate_back(memory->key, length, block_seed);
-    slot_from_float(layout, out, memory->key, length);
+    lattice_form_of(layout->held).narrow(out, memory->key, length);
     return true;
 }
 
@@ -289,15 +267,12 @@ void slot_observe(struct gossip_memory *memory, const void *x, const void *their
                   size_t first, size_t length)
 {
     const struct gossip_layout *layout = &memory->layout;
-    struct gossip_layout held = *layout;
-    held.dtype = layout->held;
-    held.element = layout->sum;
     for (size_t i = 0; i < length; i += LATTICE_BLOCK) {
         size_t n = gossip_block_length(layout, first + i);
         float distance, magnitude;
-        slot_load_block(memory, layout, memory->key, gossip_element_at(layout, x, i), n,
-                        memory->seed);
-        slot_load_block(memory, &held, memory->block,
+        slot_load_block(memory, layout->dtype, memory->key,
+                        gossip_element_at(layout, x, i), n, memory->seed);
+        slot_load_block(memory, layout->held, memory->block,
                         (const char *)theirs + i * layout->sum, n, memory->seed);
         lattice_distance(memory->key, memory->block, n, &distance, &magnitude);
         float *seen = &memory->distances[(first + i) / LATTICE_BLOCK];
@@ -335,89 +310,61 @@ static int slot_fetch_raw(struct gossip_memory *memory, uint32_t peer, size_t sl
     return rc;
 }
 
-/* A block of the chunk that is being fetched. */
-struct slot_block {
-    size_t block, length;
-    const struct gossip_block_note *note;
-    const char *low;
-    const void *key;
-    char *out;
-};
-
-/* Fetch more of a block whose low plane was not enough. */
-static int slot_fetch_fallback(struct gossip_memory *memory, uint32_t peer,
-                               size_t slot_at, const struct slot_header *header,
-                               const struct slot_block *p,
-                               struct gossip_fetched *fetched)
+/* Decode block number i of the chunk that was fetched, which begins at element `first` of the
+ * model. Fetch more of it if its low plane is not enough. */
+static int slot_fetch_block(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
+                            size_t first, size_t i, const struct slot_header *header,
+                            const void *key, void *out, struct gossip_fetched *fetched)
 {
     const struct gossip_layout *layout = &memory->layout;
+    const struct gossip_block_note *note = &memory->notes[i];
+    const char *low = memory->planes + i * layout->low;
+    size_t block = first / LATTICE_BLOCK, length = gossip_block_length(layout, first);
     char high[LATTICE_BLOCK * 2];
+    if (slot_decode(memory, block, length, header->seed, note, low, NULL, key, out))
+        return PCOLL_OK;
     fetched->fallbacks++;
-    if (p->note->coded == 1 && layout->high && (header->planes & PLANE_HIGH)) {
-        int rc = slot_get_now(memory, peer,
-                              slot_at + layout->high_at + p->block * layout->high, high,
-                              layout->high);
-        if (rc != PCOLL_OK || slot_decode(memory, p->block, p->length, header->seed,
-                                          p->note, p->low, high, p->key, p->out))
+    if (note->coded == 1 && layout->high && (header->planes & PLANE_HIGH)) {
+        int rc =
+            slot_get_now(memory, peer, slot_at + layout->high_at + block * layout->high,
+                         high, layout->high);
+        if (rc != PCOLL_OK ||
+            slot_decode(memory, block, length, header->seed, note, low, high, key, out))
             return rc;
     }
-    if (p->note->coded == 0 || (header->planes & PLANE_RAW))
-        return slot_fetch_raw(memory, peer, slot_at, p->block * LATTICE_BLOCK,
-                              p->length, p->out);
+    if (note->coded == 0 || (header->planes & PLANE_RAW))
+        return slot_fetch_raw(memory, peer, slot_at, first, length, out);
     fetched->failures++;
-    memset(p->out, 0, p->length * layout->sum);
+    memset(out, 0, length * layout->sum);
     return PCOLL_OK;
-}
-
-static int slot_fetch_coded(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
-                            size_t first, struct slot_header *header)
-{
-    const struct gossip_layout *layout = &memory->layout;
-    size_t block = first / LATTICE_BLOCK, blocks = gossip_chunk_blocks(layout, first);
-    return slot_get(memory, peer, slot_at, header, sizeof *header)
-               ?: slot_get(memory, peer,
-                           slot_at + layout->notes_at + block * sizeof *memory->notes,
-                           memory->notes, blocks * sizeof *memory->notes)
-               ?: slot_get_now(memory, peer,
-                               slot_at + layout->low_at + block * layout->low,
-                               memory->planes, blocks * layout->low);
-}
-
-static int slot_decode_blocks(struct gossip_memory *memory, uint32_t peer,
-                              size_t slot_at, size_t first,
-                              const struct slot_header *header, const void *key,
-                              void *out, struct gossip_fetched *fetched)
-{
-    const struct gossip_layout *layout = &memory->layout;
-    size_t end = gossip_chunk_length(layout, first);
-    int rc = PCOLL_OK;
-    for (size_t at = 0, i = 0; at < end && rc == PCOLL_OK; at += LATTICE_BLOCK, i++) {
-        struct slot_block p = {.block = first / LATTICE_BLOCK + i,
-                               .length = gossip_block_length(layout, first + at),
-                               .note = &memory->notes[i],
-                               .low = memory->planes + i * layout->low,
-                               .key = key ? gossip_element_at(layout, key, at) : NULL,
-                               .out = (char *)out + at * layout->sum};
-        if (!slot_decode(memory, p.block, p.length, header->seed, p.note, p.low, NULL,
-                         p.key, p.out))
-            rc = slot_fetch_fallback(memory, peer, slot_at, header, &p, fetched);
-    }
-    return rc;
 }
 
 int slot_fetch_chunk(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
                      size_t first, const void *key, void *out,
                      struct gossip_fetched *fetched)
 {
+    const struct gossip_layout *layout = &memory->layout;
     struct slot_header header;
     CHECK(peer < memory->layout.ranks && first < memory->layout.count);
     *fetched = (struct gossip_fetched){0};
-    if (!memory->layout.bits)
+    if (!layout->bits)
         return slot_fetch_raw(memory, peer, slot_at, first,
-                              gossip_chunk_length(&memory->layout, first), out);
-    return slot_fetch_coded(memory, peer, slot_at, first, &header)
-               ?: slot_decode_blocks(memory, peer, slot_at, first, &header, key, out,
-                                     fetched);
+                              gossip_chunk_length(layout, first), out);
+    size_t block = first / LATTICE_BLOCK, blocks = gossip_chunk_blocks(layout, first);
+    int rc = slot_get(memory, peer, slot_at, &header, sizeof header)
+                 ?: slot_get(memory, peer,
+                             slot_at + layout->notes_at + block * sizeof *memory->notes,
+                             memory->notes, blocks * sizeof *memory->notes)
+                 ?: slot_get_now(memory, peer,
+                                 slot_at + layout->low_at + block * layout->low,
+                                 memory->planes, blocks * layout->low);
+    for (size_t i = 0; i < blocks && rc == PCOLL_OK; i++) {
+        size_t at = i * LATTICE_BLOCK;
+        rc = slot_fetch_block(memory, peer, slot_at, first + at, i, &header,
+                              key ? gossip_element_at(layout, key, at) : NULL,
+                              (char *)out + at * layout->sum, fetched);
+    }
+    return rc;
 }
 
 int slot_fetch_elements(struct gossip_memory *memory, uint32_t peer, size_t slot_at,

@@ -144,42 +144,57 @@ void reduce_buffer(int op, int dtype, void *out, const void *a, const void *b,
         }                                                                              \
     }
 
+#define SCALE(name, type)                                                              \
+    CLONES static void name(type *x, type factor, size_t count)                        \
+    {                                                                                  \
+        for (size_t i = 0; i < count; i++)                                             \
+            x[i] *= factor;                                                            \
+    }
+
 ADD_SCALED(add_scaled_float32, float)
 ADD_SCALED(add_scaled_float64, double)
 MOVE(move_float32, float)
 MOVE(move_float64, double)
 TAKE(take_float32, float)
 TAKE(take_float64, double)
+SCALE(scale_float32, float)
+SCALE(scale_float64, double)
 
-void average_float32(float *x, const float *theirs, float *momentum, float *given,
-                     double weight, double ratio, size_t count)
+static void model_add_scaled(int dtype, void *y, const void *x, double factor,
+                             size_t count)
 {
-    move_float32(x, theirs, given, (float)weight, count);
-    if (momentum)
-        add_scaled_float32(momentum, given, (float)-ratio, count);
+    if (y && dtype == PCOLL_FLOAT64)
+        add_scaled_float64(y, x, factor, count);
+    else if (y)
+        add_scaled_float32(y, x, (float)factor, count);
 }
 
-void average_float64(double *x, const double *theirs, double *momentum, double *given,
-                     double weight, double ratio, size_t count)
+void model_average(int dtype, void *x, const void *theirs, void *momentum, void *given,
+                   double weight, double ratio, size_t count)
 {
-    move_float64(x, theirs, given, weight, count);
-    if (momentum)
-        add_scaled_float64(momentum, given, -ratio, count);
+    if (dtype == PCOLL_FLOAT64)
+        move_float64(x, theirs, given, weight, count);
+    else
+        move_float32(x, theirs, given, (float)weight, count);
+    model_add_scaled(dtype, momentum, given, -ratio, count);
 }
 
-void collect_float32(float *x, float *momentum, float *sum, double ratio, size_t count)
+void model_collect(int dtype, void *x, void *momentum, void *sum, double ratio,
+                   size_t count)
 {
-    take_float32(x, sum, count);
-    if (momentum)
-        add_scaled_float32(momentum, sum, (float)-ratio, count);
+    if (dtype == PCOLL_FLOAT64)
+        take_float64(x, sum, count);
+    else
+        take_float32(x, sum, count);
+    model_add_scaled(dtype, momentum, sum, -ratio, count);
 }
 
-void collect_float64(double *x, double *momentum, double *sum, double ratio,
-                     size_t count)
+void model_scale(int dtype, void *x, double factor, size_t count)
 {
-    take_float64(x, sum, count);
-    if (momentum)
-        add_scaled_float64(momentum, sum, -ratio, count);
+    if (dtype == PCOLL_FLOAT64)
+        scale_float64(x, factor, count);
+    else
+        scale_float32(x, (float)factor, count);
 }
 
 /* A division, not a multiplication by the inverse: the result is rounded once. */

@@ -62,16 +62,14 @@ void dtype_list_ops(int dtype, char *text, size_t capacity);
 
 /* Set x to x - weight (x - theirs), rounded, and `given` to what x has lost; subtract ratio times
  * that from momentum. `given` may be `theirs`. */
-void average_float32(float *x, const float *theirs, float *momentum, float *given,
-                     double weight, double ratio, size_t count);
-void average_float64(double *x, const double *theirs, double *momentum, double *given,
-                     double weight, double ratio, size_t count);
-
+void model_average(int dtype, void *x, const void *theirs, void *momentum, void *given,
+                   double weight, double ratio, size_t count);
 /* Set x to x + sum, rounded, and `sum` to minus what x has gained; add ratio times the gain to
  * momentum. */
-void collect_float32(float *x, float *momentum, float *sum, double ratio, size_t count);
-void collect_float64(double *x, double *momentum, double *sum, double ratio,
-                     size_t count);
+void model_collect(int dtype, void *x, void *momentum, void *sum, double ratio,
+                   size_t count);
+/* Multiply x by factor. */
+void model_scale(int dtype, void *x, double factor, size_t count);
 
 /* Divide x by divisor. */
 void divide_float32(float *x, float divisor, size_t count);

@@ -172,8 +172,6 @@ static int lattice_open(const char *payload, uint64_t bytes, pcoll_lattice *l,
 
 /* Vectors. */
 
-/* Conversions between the elements of a vector and a block of float32. */
-
 CLONES static void lattice_from_float64(void *out, const void *in, size_t count)
 {
     float *restrict o = out;
@@ -195,12 +193,7 @@ static void lattice_copy_float32(void *out, const void *in, size_t count)
     memcpy(out, in, count * sizeof(float));
 }
 
-struct lattice_elements {
-    size_t size; /* bytes of an element */
-    convert_fn *widen, *narrow;
-};
-
-static struct lattice_elements lattice_form_of(int dtype)
+struct lattice_elements lattice_form_of(int dtype)
 {
     const struct dtype *d = dtype_find(dtype);
     if (dtype == PCOLL_FLOAT64)

@@ -38,12 +38,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/reduce.h"
+
 enum { LATTICE_BLOCK = 1024, LATTICE_LEAST_BITS = 2, LATTICE_MAX_BITS = 16 };
 
 /* Return the number of bytes of a block's planes; the high one has 0 with 16 bits. The count is
  * rounded up to a multiple of 16 elements. */
 size_t lattice_low_bytes(size_t count, int bits);
 size_t lattice_high_bytes(size_t count, int bits);
+
+/* Conversions between the elements of a dtype and a block of float32. */
+struct lattice_elements {
+    size_t size; /* bytes of an element */
+    convert_fn *widen, *narrow;
+};
+struct lattice_elements lattice_form_of(int dtype);
 
 /* Return the seed of a block of a message. Blocks have different seeds. */
 uint64_t lattice_block_seed(uint64_t seed, uint64_t block);
