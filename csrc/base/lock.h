@@ -28,7 +28,6 @@
 #define LOCK_RANKS(X)                                                                  \
     X(LOCK_PERSISTENT, "persistent requests")                                          \
     X(LOCK_INFO, "info keys")                                                          \
-    X(LOCK_CACHE_KEY, "cache key")                                                     \
     X(LOCK_STATES, "communicator states")                                              \
     X(LOCK_HANDLE, "handle")                                                           \
     X(LOCK_COMMUNICATOR, "communicator")                                               \

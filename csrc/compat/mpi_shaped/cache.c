@@ -13,12 +13,21 @@
 
 #include "allreduce/handle.h"
 #include "base/error.h"
-#include "base/lock.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "transport/mpi/mpi_transport.h"
 
 enum { SLICE_US = 1000000 }; /* Waits continue after that. */
+
+/* Repeat a call that stops waiting after a while. */
+#define CACHE_INSIST(call)                                                             \
+    ({                                                                                 \
+        int rc_;                                                                       \
+        do                                                                             \
+            rc_ = (call);                                                              \
+        while (rc_ == PCOLL_EAGAIN);                                                   \
+        rc_;                                                                           \
+    })
 
 static void mirror_buffer_end(struct mirror_buffer *b)
 {
@@ -48,11 +57,7 @@ static int mirror_buffer_make(struct mirror_buffer *b, int device, uint64_t byte
 
 static int mirror_buffer_await(const struct mirror_buffer *b)
 {
-    int rc;
-    do
-        rc = pcoll_mirror_wait(b->mirror, SLICE_US);
-    while (rc == PCOLL_EAGAIN);
-    return rc;
+    return CACHE_INSIST(pcoll_mirror_wait(b->mirror, SLICE_US));
 }
 
 /* Replace *address by host memory if it is on a device, and copy its bytes there if they are
@@ -122,15 +127,9 @@ struct savings {
     uint64_t seen[SEEN_WORDS]; /* A bit for each hash of a signature that was called. */
 };
 
-static struct lock making_key = LOCK_INIT(LOCK_CACHE_KEY);
-static _Atomic int record_key = MPI_KEYVAL_INVALID; /* Made once, under the mutex. */
-
-static int record_delete(MPI_Comm comm, int key, void *value, void *extra)
+static void record_end(void *record)
 {
-    (void)comm;
-    (void)key;
-    (void)extra;
-    struct record *r = value;
+    struct record *r = record;
     for (struct cache_entry *e = r->cache.entries, *next; e; e = next) {
         next = e->next;
         if (e->handle)
@@ -143,30 +142,11 @@ static int record_delete(MPI_Comm comm, int key, void *value, void *extra)
     mirror_buffers_free(&r->mirrors);
     free(r->savings);
     free(r);
-    return MPI_SUCCESS;
-}
-
-static int record_get_key(void)
-{
-    int key = atomic_load(&record_key);
-    if (key != MPI_KEYVAL_INVALID)
-        return key;
-    lock_take(&making_key);
-    key = atomic_load(&record_key);
-    if (key == MPI_KEYVAL_INVALID)
-        MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, record_delete, &key, NULL);
-    atomic_store(&record_key, key);
-    lock_release(&making_key);
-    return key;
 }
 
 struct record *record_find(MPI_Comm comm)
 {
-    struct record *record;
-    int found = 0, key = atomic_load(&record_key);
-    if (key != MPI_KEYVAL_INVALID)
-        MPI_Comm_get_attr(comm, key, &record, &found);
-    return found ? record : NULL;
+    return mpi_comm_state(&comm, MPI_STATE_OF_CALLS);
 }
 
 struct record *record_make(MPI_Comm comm)
@@ -175,7 +155,10 @@ struct record *record_make(MPI_Comm comm)
     if (record || !(record = calloc(1, sizeof *record)))
         return record;
     record->choice.quorum = QUORUM_FULL;
-    if (MPI_Comm_set_attr(comm, record_get_key(), record) == MPI_SUCCESS)
+    mpi_lock_states();
+    int rc = mpi_set_comm_state(&comm, MPI_STATE_OF_CALLS, record, record_end);
+    mpi_unlock_states();
+    if (rc == PCOLL_OK)
         return record;
     free(record);
     return NULL;
@@ -183,11 +166,8 @@ struct record *record_make(MPI_Comm comm)
 
 void record_part(MPI_Comm comm)
 {
-    if (comm == MPI_COMM_NULL || !mpi_is_running())
-        return;
-    if (record_find(comm))
-        MPI_Comm_delete_attr(comm, record_get_key());
-    mpi_comm_part(&comm);
+    if (comm != MPI_COMM_NULL && mpi_is_running())
+        mpi_comm_part(&comm);
 }
 
 /* An allreduce of ORs tells whether a number and its complement are complements on all ranks. */
@@ -265,8 +245,7 @@ bool record_is_first(struct record *r, const struct cache_key *key)
 
 void cache_free_handle(pcoll_handle *handle)
 {
-    while (handle && pcoll_handle_free(&handle, SLICE_US) == PCOLL_EAGAIN)
-        ;
+    (void)CACHE_INSIST(pcoll_handle_free(&handle, SLICE_US));
 }
 
 /* Return a number of the call site that is the same on all ranks: the name of the program or
@@ -367,32 +346,23 @@ int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **hand
     return pcoll_allreduce_create(&comm, &buffer, 1, &options, handle);
 }
 
-/* A failure is one of all ranks. If they differ in the call site alone, calls from new sites are
- * the same call from now on. */
-static int cache_create_anywhere(struct cache *cache, MPI_Comm comm,
-                                 struct cache_key *key, pcoll_handle **handle)
-{
-    int rc = cache_create(comm, key, handle);
-    if (rc == PCOLL_OK)
-        return rc;
-    struct cache_key anywhere = *key;
-    anywhere.call_site = NULL;
-    rc = cache_create(comm, &anywhere, handle);
-    if (rc == PCOLL_OK) {
-        cache->sites_differ = true;
-        *key = anywhere;
-    }
-    return rc;
-}
-
 int cache_make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
                struct cache_entry **entry)
 {
     struct cache_entry *e = *entry = calloc(1, sizeof *e);
     if (!e)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
-    int rc = cache_create_anywhere(cache, comm, key, &e->handle);
-    int size;
+    int size, rc = cache_create(comm, key, &e->handle);
+    if (rc != PCOLL_OK) {
+        /* A failure is one of all ranks. If they differ in the call site alone, calls from new
+         * sites are the same call from now on. */
+        struct cache_key anywhere = *key;
+        anywhere.call_site = NULL;
+        if ((rc = cache_create(comm, &anywhere, &e->handle)) == PCOLL_OK) {
+            cache->sites_differ = true;
+            *key = anywhere;
+        }
+    }
     MPI_Comm_size(comm, &size);
     e->key = *key;
     e->bytes = rc == PCOLL_OK ? cache_bytes(key, size) : 0;
@@ -433,11 +403,8 @@ bool cache_evict(struct cache *cache, uint64_t calls)
 
 int cache_start(pcoll_handle *handle, const void *send)
 {
-    int rc;
-    do /* EAGAIN: a replay waits for the turn of this rank. */
-        rc = pcoll_handle_start(handle, &send);
-    while (rc == PCOLL_EAGAIN);
-    return rc;
+    /* A replay waits for the turn of this rank. */
+    return CACHE_INSIST(pcoll_handle_start(handle, &send));
 }
 
 /* Warn once that rounds were overwritten before a call could return them. */
@@ -471,9 +438,7 @@ static int cache_take_all(pcoll_handle *handle, const struct cache_key *key,
     MPI_Type_size(type, &size);
     void *next = recv, *memory = NULL;
     while (rc == PCOLL_OK) {
-        do
-            rc = pcoll_handle_deliver(handle, last, &next, &round, NULL);
-        while (rc == PCOLL_EAGAIN);
+        rc = CACHE_INSIST(pcoll_handle_deliver(handle, last, &next, &round, NULL));
         if (rc != PCOLL_OK)
             break;
         lost += round.lost;
@@ -492,19 +457,11 @@ int cache_take(pcoll_handle *handle, const struct cache_key *key, MPI_Datatype t
                void *recv)
 {
     pcoll_round round;
-    int rc;
-    if (key->quorum.deliver == PCOLL_DELIVER_ONE) {
-        do
-            rc = pcoll_handle_take(handle, SLICE_US, &recv, &round, NULL);
-        while (rc == PCOLL_EAGAIN);
-        return rc;
-    }
-    do
-        rc = pcoll_handle_wait(handle, SLICE_US);
-    while (rc == PCOLL_EAGAIN);
-    if (rc == PCOLL_OK)
-        rc = cache_take_all(handle, key, type, recv);
-    return rc ?: pcoll_handle_finish(handle);
+    if (key->quorum.deliver == PCOLL_DELIVER_ONE)
+        return CACHE_INSIST(pcoll_handle_take(handle, SLICE_US, &recv, &round, NULL));
+    return CACHE_INSIST(pcoll_handle_wait(handle, SLICE_US))
+               ?: cache_take_all(handle, key, type, recv)
+               ?: pcoll_handle_finish(handle);
 }
 
 int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Datatype type,
@@ -514,9 +471,8 @@ int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Dataty
     int rc = mirror_buffers_pull(&entry->mirrors, type, key->count, &send, &recv);
     if (rc == PCOLL_OK && s->of_user)
         rc = pcoll_handle_set_reduction(entry->handle, 0, &s->mpi_type, &s->mpi_op);
-    if (rc == PCOLL_OK)
-        rc = cache_start(entry->handle, send);
-    if (rc == PCOLL_OK)
-        rc = cache_take(entry->handle, key, type, recv);
-    return rc ?: mirror_buffers_push(&entry->mirrors);
+    return rc
+               ?: cache_start(entry->handle, send)
+               ?: cache_take(entry->handle, key, type, recv)
+               ?: mirror_buffers_push(&entry->mirrors);
 }

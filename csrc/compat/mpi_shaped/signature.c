@@ -5,8 +5,7 @@
  * assumptions. Where the core has no dtype of that kind and size, MPI reduces. MPI, or some
  * MPI, does not define what is not listed here.
  *
- * A new dtype of the core is a row of `dtypes`, a new op one of `ops`. `allowed` has the ops that
- * MPI allows for a kind.
+ * A new dtype of the core is a row of `dtypes`. `allowed` has the ops that MPI allows for a kind.
  */
 #include "compat/mpi_shaped/cache.h"
 
@@ -117,26 +116,13 @@ static const struct {
     {LOGICAL, 1, PCOLL_BOOL},      {BYTES, 1, PCOLL_UINT8},
 };
 
-/* The core does not have MAXLOC and MINLOC. The ops for windows reduce nothing. */
-enum { MAXLOC = PCOLL_MPI_OP, MINLOC, FOR_WINDOWS };
-static const struct {
-    MPI_Op op;
-    int code;
-} ops[] = {
-    {MPI_SUM, PCOLL_SUM},     {MPI_PROD, PCOLL_PROD},     {MPI_MIN, PCOLL_MIN},
-    {MPI_MAX, PCOLL_MAX},     {MPI_LAND, PCOLL_LAND},     {MPI_LOR, PCOLL_LOR},
-    {MPI_LXOR, PCOLL_LXOR},   {MPI_BAND, PCOLL_BAND},     {MPI_BOR, PCOLL_BOR},
-    {MPI_BXOR, PCOLL_BXOR},   {MPI_MAXLOC, MAXLOC},       {MPI_MINLOC, MINLOC},
-    {MPI_NO_OP, FOR_WINDOWS}, {MPI_REPLACE, FOR_WINDOWS},
-};
-
 /* Bit c: MPI allows op c for this kind (MPI-4.1, sections 6.9.2 and 6.9.4). */
 enum {
     SUMS = 1 << PCOLL_SUM | 1 << PCOLL_PROD,
     ORDER = 1 << PCOLL_MIN | 1 << PCOLL_MAX,
     LOGIC = 1 << PCOLL_LAND | 1 << PCOLL_LOR | 1 << PCOLL_LXOR,
     BITS = 1 << PCOLL_BAND | 1 << PCOLL_BOR | 1 << PCOLL_BXOR,
-    PLACES = 1 << MAXLOC | 1 << MINLOC
+    PLACES = 1 << PCOLL_MPI_OP /* MAXLOC and MINLOC, which the core does not have */
 };
 static const unsigned allowed[KINDS] = {
     [SIGNED] = SUMS | ORDER | LOGIC | BITS,
@@ -154,12 +140,13 @@ static const unsigned allowed[KINDS] = {
 /* Find the core's dtype and op, and MPI's where MPI reduces. */
 static enum found signature_look_up(MPI_Datatype type, MPI_Op op, struct signature *s)
 {
-    int o = 0, t = 0, size;
-    while (o < LENGTH(ops) && ops[o].op != op)
-        o++;
-    if (o == LENGTH(ops))
+    int code = 0, t = 0, size;
+    while (code < PCOLL_MPI_OP && mpi_op_of(code) != op)
+        code++;
+    if (op == MPI_NO_OP || op == MPI_REPLACE) /* They are for windows. */
+        return FOUND_UNDEFINED;
+    if (code == PCOLL_MPI_OP && op != MPI_MAXLOC && op != MPI_MINLOC)
         return FOUND_UNKNOWN;
-    int code = ops[o].code;
     while (t < LENGTH(types) && types[t].type != type)
         t++;
     if (t == LENGTH(types) || !(allowed[types[t].kind] & 1u << code))
@@ -174,10 +161,8 @@ static enum found signature_look_up(MPI_Datatype type, MPI_Op op, struct signatu
         }
     if (size < 1) /* MPI has only the name of this datatype. */
         return FOUND_UNDEFINED;
-    *s = (struct signature){.dtype = PCOLL_MPI_TYPE,
-                            .op = code < PCOLL_MPI_OP ? code : PCOLL_MPI_OP,
-                            .mpi_type = type,
-                            .mpi_op = op};
+    *s = (struct signature){
+        .dtype = PCOLL_MPI_TYPE, .op = code, .mpi_type = type, .mpi_op = op};
     return FOUND;
 }
 

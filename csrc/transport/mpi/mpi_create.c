@@ -7,6 +7,7 @@
  */
 #include <arpa/inet.h>
 #include <mpi.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -448,8 +449,9 @@ void mpi_unlock_states(void)
     lock_release(&states);
 }
 
-static int comm_keys[] = {MPI_KEYVAL_INVALID, MPI_KEYVAL_INVALID};
-static int process_key = MPI_KEYVAL_INVALID;
+/* The keys of MPI's attributes, made once, under the lock: those of communicators and, last, that
+ * of the process. */
+static _Atomic int mpi_keys[MPI_STATES + 1] = {[0 ... MPI_STATES] = MPI_KEYVAL_INVALID};
 
 static int mpi_delete_state(MPI_Comm comm, int key, void *value, void *extra)
 {
@@ -462,57 +464,58 @@ static int mpi_delete_state(MPI_Comm comm, int key, void *value, void *extra)
     return MPI_SUCCESS;
 }
 
-static void *mpi_get_state(MPI_Comm comm, int key)
+static void *mpi_get_state(MPI_Comm comm, int which)
 {
     struct state *state;
-    int found = 0;
+    int found = 0, key = atomic_load(&mpi_keys[which]);
     if (key != MPI_KEYVAL_INVALID)
         MPI_Comm_get_attr(comm, key, &state, &found);
     return found ? state->value : NULL;
 }
 
-static int mpi_set_state(MPI_Comm comm, int *key, void *value, void (*gone)(void *))
+static int mpi_set_state(MPI_Comm comm, int which, void *value, void (*gone)(void *))
 {
-    if (*key == MPI_KEYVAL_INVALID) {
-        int rc = mpi_check(
-            MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, mpi_delete_state, key, NULL),
+    int rc = PCOLL_OK, key = atomic_load(&mpi_keys[which]);
+    if (key == MPI_KEYVAL_INVALID)
+        rc = mpi_check(
+            MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, mpi_delete_state, &key, NULL),
             "MPI_Comm_create_keyval");
-        if (rc != PCOLL_OK)
-            return rc;
-    }
+    if (rc != PCOLL_OK)
+        return rc;
+    atomic_store(&mpi_keys[which], key);
     struct state *state = malloc(sizeof *state);
     if (!state)
         return fail(PCOLL_ENOMEM, "no memory for an attribute");
     *state = (struct state){.value = value, .gone = gone};
-    return mpi_check(MPI_Comm_set_attr(comm, *key, state), "MPI_Comm_set_attr");
+    return mpi_check(MPI_Comm_set_attr(comm, key, state), "MPI_Comm_set_attr");
 }
 
 void *mpi_comm_state(const void *comm, int which)
 {
-    return mpi_get_state(*(const MPI_Comm *)comm, comm_keys[which]);
+    return mpi_get_state(*(const MPI_Comm *)comm, which);
 }
 
 int mpi_set_comm_state(const void *comm, int which, void *state, void (*gone)(void *))
 {
-    return mpi_set_state(*(const MPI_Comm *)comm, &comm_keys[which], state, gone);
+    return mpi_set_state(*(const MPI_Comm *)comm, which, state, gone);
 }
 
 void mpi_comm_part(const void *comm)
 {
     MPI_Comm c = *(const MPI_Comm *)comm;
-    for (size_t i = 0; i < sizeof comm_keys / sizeof *comm_keys; i++)
-        if (mpi_get_state(c, comm_keys[i]))
-            MPI_Comm_delete_attr(c, comm_keys[i]);
+    for (int i = MPI_STATES; i-- > 0;)
+        if (mpi_get_state(c, i))
+            MPI_Comm_delete_attr(c, mpi_keys[i]);
 }
 
 void *mpi_process_state(void)
 {
-    return mpi_get_state(MPI_COMM_SELF, process_key);
+    return mpi_get_state(MPI_COMM_SELF, MPI_STATES);
 }
 
 int mpi_set_process_state(void *state, void (*gone)(void *))
 {
-    return mpi_set_state(MPI_COMM_SELF, &process_key, state, gone);
+    return mpi_set_state(MPI_COMM_SELF, MPI_STATES, state, gone);
 }
 
 #if defined(MPI_ABI_VERSION)

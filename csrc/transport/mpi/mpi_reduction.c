@@ -25,7 +25,7 @@ struct mpi_reduction {
 
 MPI_Datatype mpi_type_of(int dtype)
 {
-    const MPI_Datatype types[] = {
+    static const MPI_Datatype types[] = {
         [PCOLL_FLOAT32] = MPI_FLOAT,
         [PCOLL_FLOAT64] = MPI_DOUBLE,
         [PCOLL_INT32] = MPI_INT32_T,
@@ -48,7 +48,7 @@ MPI_Datatype mpi_type_of(int dtype)
 
 MPI_Op mpi_op_of(int op)
 {
-    const MPI_Op ops[] = {
+    static const MPI_Op ops[] = {
         [PCOLL_SUM] = MPI_SUM,   [PCOLL_PROD] = MPI_PROD, [PCOLL_MIN] = MPI_MIN,
         [PCOLL_MAX] = MPI_MAX,   [PCOLL_LAND] = MPI_LAND, [PCOLL_LOR] = MPI_LOR,
         [PCOLL_LXOR] = MPI_LXOR, [PCOLL_BAND] = MPI_BAND, [PCOLL_BOR] = MPI_BOR,

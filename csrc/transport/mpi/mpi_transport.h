@@ -48,11 +48,13 @@ int mpi_reduction_set(struct user_reduction *user, const void *mpi_type,
 void mpi_lock_states(void);
 void mpi_unlock_states(void);
 
-/* Two states are kept on a communicator, 0 and 1. gone() is called with a state when the
- * communicator is freed. */
+/* What is kept on a communicator: the objects of each kind of on_failure (enum pcoll_failure), and
+ * what the drop-ins know about its calls. gone() is called with a state when the communicator is
+ * freed. */
+enum { MPI_STATE_OF_CALLS = PCOLL_FAILURE_CONTINUE + 1, MPI_STATES };
 void *mpi_comm_state(const void *comm, int which);
 int mpi_set_comm_state(const void *comm, int which, void *state, void (*gone)(void *));
-/* End the states now, instead of with the communicator. */
+/* End the states now, the calls' first, instead of with the communicator. */
 void mpi_comm_part(const void *comm);
 
 /* The state of this process. gone() is called at the beginning of MPI_Finalize. */
