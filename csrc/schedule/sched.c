@@ -30,24 +30,16 @@ void sched_free(struct sched **s)
     *s = NULL;
 }
 
-/* Make room for one more item in an array. False, with s->failed set, without
- * memory. */
-static bool sched_grow(struct sched *s, void **items, uint32_t count,
-                       uint32_t *capacity, size_t size)
+bool sched_make_room(void *array, uint32_t count, uint32_t *capacity, size_t each)
 {
-    if (s->committed)
-        s->failed = true;
-    if (s->failed)
-        return false;
+    void *items;
     if (count < *capacity)
         return true;
     uint32_t wanted = *capacity ? 2 * *capacity : 32;
-    void *bigger = realloc(*items, wanted * size);
-    if (!bigger) {
-        s->failed = true;
+    memcpy(&items, array, sizeof items);
+    if (!(items = realloc(items, wanted * each)))
         return false;
-    }
-    *items = bigger;
+    memcpy(array, &items, sizeof items);
     *capacity = wanted;
     return true;
 }
@@ -55,61 +47,46 @@ static bool sched_grow(struct sched *s, void **items, uint32_t count,
 static int sched_add(struct sched *s, struct op op)
 {
     CHECK(op.label);
-    void *ops = s->ops;
-    if (!sched_grow(s, &ops, s->count, &s->capacity, sizeof *s->ops))
+    s->failed = s->failed || s->committed ||
+                !sched_make_room(&s->ops, s->count, &s->capacity, sizeof *s->ops);
+    if (s->failed)
         return -1;
-    s->ops = ops;
     s->ops[s->count] = op;
     return (int)s->count++;
 }
 
-int sched_send(struct sched *s, const char *label, int peer, int edge, int from)
+static int sched_add_message(struct sched *s, enum op_kind kind, enum op_class class,
+                             const char *label, int peer, int edge, int buffer)
 {
-    CHECK(peer >= 0 && edge >= 0);
-    return sched_add(s, (struct op){.kind = OP_SEND,
+    CHECK(peer >= 0 && (edge >= 0 || (kind == OP_RECV && class == OP_PLAIN)));
+    return sched_add(s, (struct op){.kind = kind,
+                                    .class = class,
                                     .label = label,
                                     .peer = peer,
                                     .edge = edge,
-                                    .out = -1,
-                                    .a = from,
+                                    .out = kind == OP_RECV ? buffer : -1,
+                                    .a = kind == OP_SEND ? buffer : -1,
                                     .b = -1});
+}
+
+int sched_send(struct sched *s, const char *label, int peer, int edge, int from)
+{
+    return sched_add_message(s, OP_SEND, OP_PLAIN, label, peer, edge, from);
 }
 
 int sched_recv(struct sched *s, const char *label, int peer, int edge, int into)
 {
-    CHECK(peer >= 0);
-    return sched_add(s, (struct op){.kind = OP_RECV,
-                                    .label = label,
-                                    .peer = peer,
-                                    .edge = edge,
-                                    .out = into,
-                                    .a = -1,
-                                    .b = -1});
-}
-
-static int sched_add_control(struct sched *s, enum op_kind kind, const char *label,
-                             int peer, int edge)
-{
-    return sched_add(s, (struct op){.kind = kind,
-                                    .class = OP_CONTROL,
-                                    .label = label,
-                                    .peer = peer,
-                                    .edge = edge,
-                                    .out = -1,
-                                    .a = -1,
-                                    .b = -1});
+    return sched_add_message(s, OP_RECV, OP_PLAIN, label, peer, edge, into);
 }
 
 int sched_control_send(struct sched *s, const char *label, int peer, int edge)
 {
-    CHECK(peer >= 0 && edge >= 0);
-    return sched_add_control(s, OP_SEND, label, peer, edge);
+    return sched_add_message(s, OP_SEND, OP_CONTROL, label, peer, edge, -1);
 }
 
 int sched_control_recv(struct sched *s, const char *label, int peer, int edge)
 {
-    CHECK(peer >= 0 && edge >= 0);
-    return sched_add_control(s, OP_RECV, label, peer, edge);
+    return sched_add_message(s, OP_RECV, OP_CONTROL, label, peer, edge, -1);
 }
 
 static int sched_add_local(struct sched *s, enum op_kind kind, enum op_class class,
@@ -161,57 +138,56 @@ static bool sched_knows(const struct sched *s, int op)
     return op >= 0 && (uint32_t)op < s->count;
 }
 
+/* Return an operation that is to be changed. If that cannot be, the commit reports it. */
+static struct op *sched_change(struct sched *s, int op)
+{
+    CHECK(!s->committed);
+    s->failed = s->failed || s->committed || !sched_knows(s, op);
+    return s->failed ? NULL : &s->ops[op];
+}
+
 void sched_from(struct sched *s, int op, int peer)
 {
+    struct op *changed = sched_change(s, op);
     CHECK(peer >= 0);
-    if (sched_knows(s, op) && !s->committed)
-        s->ops[op].peer = peer;
-    else
-        s->failed = true;
+    if (changed)
+        changed->peer = peer;
 }
 
 void sched_slice(struct sched *s, int op, struct slice slice)
 {
+    struct op *changed = sched_change(s, op);
     CHECK(slice.begin <= slice.end);
-    if (sched_knows(s, op) && !s->committed)
-        s->ops[op].slice = slice;
-    else
-        s->failed = true;
+    if (changed)
+        changed->slice = slice;
 }
 
 void sched_header(struct sched *s, int op, enum header_place place)
 {
+    struct op *changed = sched_change(s, op);
     CHECK(place <= HEADER_NONE);
-    if (sched_knows(s, op) && !s->committed)
-        s->ops[op].header = place;
-    else
-        s->failed = true;
+    if (changed)
+        changed->header = place;
 }
 
 void sched_after(struct sched *s, int op, int predecessor)
 {
-    CHECK(!s->committed);
-    if (!sched_knows(s, op) || !sched_knows(s, predecessor)) {
-        s->failed = true;
+    struct op *changed = sched_change(s, op);
+    s->failed =
+        s->failed || !sched_knows(s, predecessor) ||
+        !sched_make_room(&s->edges, s->edge_count, &s->edge_capacity, sizeof *s->edges);
+    if (s->failed)
         return;
-    }
-    void *edges = s->edges;
-    if (!sched_grow(s, &edges, s->edge_count, &s->edge_capacity, sizeof *s->edges))
-        return;
-    s->edges = edges;
     s->edges[s->edge_count].from = (uint32_t)predecessor;
-    s->edges[s->edge_count].to = (uint32_t)op;
-    s->edge_count++;
-    s->ops[op].preds++;
+    s->edges[s->edge_count++].to = (uint32_t)op;
+    changed->preds++;
 }
 
 void sched_need(struct sched *s, int op, uint32_t k)
 {
-    CHECK(!s->committed);
-    if (sched_knows(s, op) && !s->committed)
-        s->ops[op].need = k;
-    else
-        s->failed = true;
+    struct op *changed = sched_change(s, op);
+    if (changed)
+        changed->need = k;
 }
 
 void sched_end(struct sched *s, int op)
@@ -367,10 +343,13 @@ const char *op_kind_name(enum op_kind kind)
     return names[kind];
 }
 
-static void sched_describe(FILE *out, const struct op *op)
+/* `quoted`: for a quoted string of DOT. */
+static void sched_describe(FILE *out, const struct op *op, bool quoted)
 {
-    fprintf(out, "%s%s %s", op->class == OP_CONTROL ? "control " : "",
-            op_kind_name(op->kind), op->label);
+    fprintf(out, "%s%s ", op->class == OP_CONTROL ? "control " : "",
+            op_kind_name(op->kind));
+    for (const char *c = op->label; *c; c++)
+        fprintf(out, "%s%c", quoted && strchr("\"\\", *c) ? "\\" : "", *c);
     if (op->kind == OP_SEND)
         fprintf(out, " to %d edge %d", op->peer, op->edge);
     if (op->kind == OP_RECV)
@@ -400,33 +379,10 @@ static void sched_write_text(FILE *out, const struct sched *s)
 {
     for (uint32_t i = 0; i < s->count; i++) {
         fprintf(out, "%3u  ", i);
-        sched_describe(out, &s->ops[i]);
+        sched_describe(out, &s->ops[i], false);
         sched_print_predecessors(out, s, i);
         fprintf(out, "%s\n", (int)i == s->end ? "  [ends the round]" : "");
     }
-}
-
-/* Escape text for a quoted string of DOT. */
-static void sched_write_quoted(FILE *out, const char *text)
-{
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\')
-            fputc('\\', out);
-        fputc(*text, out);
-    }
-}
-
-static void sched_describe_quoted(FILE *out, const struct op *op)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *plain = open_memstream(&text, &size);
-    if (!plain)
-        return;
-    sched_describe(plain, op);
-    fclose(plain);
-    sched_write_quoted(out, text);
-    free(text);
 }
 
 static void sched_write_dot(FILE *out, const struct sched *s)
@@ -435,7 +391,7 @@ static void sched_write_dot(FILE *out, const struct sched *s)
     for (uint32_t i = 0; i < s->count; i++) {
         const struct op *op = &s->ops[i];
         fprintf(out, "  o%u [label=\"", i);
-        sched_describe_quoted(out, op);
+        sched_describe(out, op, true);
         if (op->preds > 1)
             fprintf(out, "\\n%u of %u", op->need, op->preds);
         fprintf(out, "\"%s%s];\n", op->kind == OP_NOP ? ", shape=ellipse" : "",
@@ -481,33 +437,6 @@ char *sched_dot(const struct sched *s)
  * (events) take no time.
  */
 
-/* A message has at least one byte: simulators charge for the bytes after the first. */
-static uint64_t sched_goal_bytes(const struct goal_cost *cost)
-{
-    return cost->bytes ? cost->bytes : 1;
-}
-
-static void sched_write_goal(FILE *out, uint32_t id, const struct op *op,
-                             const struct goal_cost *cost)
-{
-    switch (op->kind) {
-    case OP_SEND:
-        fprintf(out, "l%u: send %" PRIu64 "b to %d tag %u\n", id + 1,
-                sched_goal_bytes(cost), op->peer, cost->tag);
-        return;
-    case OP_RECV:
-        fprintf(out, "l%u: recv %" PRIu64 "b from %d tag %u\n", id + 1,
-                sched_goal_bytes(cost), op->peer, cost->tag);
-        return;
-    case OP_REDUCE:
-    case OP_COPY:
-    case OP_NOP:
-    case OP_TIMER:
-    case OP_NATIVE:
-        fprintf(out, "l%u: calc %" PRIu64 "\n", id + 1, cost->time);
-    }
-}
-
 char *sched_goal(const struct sched *s, uint32_t rank,
                  struct goal_cost (*cost)(const void *arg, int op), const void *arg)
 {
@@ -524,7 +453,13 @@ char *sched_goal(const struct sched *s, uint32_t rank,
         if (op->need < op->preds)
             fprintf(out, "// l%u needs %u of %u here; GOAL cannot say that: all\n",
                     i + 1, op->need, op->preds);
-        sched_write_goal(out, i, op, &c);
+        if (op->kind == OP_SEND || op->kind == OP_RECV)
+            /* At least one byte: simulators charge for the bytes after the first. */
+            fprintf(out, "l%u: %s %" PRIu64 "b %s %d tag %u\n", i + 1,
+                    op->kind == OP_SEND ? "send" : "recv", c.bytes ? c.bytes : 1,
+                    op->kind == OP_SEND ? "to" : "from", op->peer, c.tag);
+        else
+            fprintf(out, "l%u: calc %" PRIu64 "\n", i + 1, c.time);
     }
     for (uint32_t i = 0; i < s->edge_count; i++)
         fprintf(out, "l%u requires l%u\n", s->edges[i].to + 1, s->edges[i].from + 1);

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum op_kind { OP_SEND, OP_RECV, OP_REDUCE, OP_COPY, OP_NOP, OP_TIMER, OP_NATIVE };
@@ -63,6 +64,10 @@ struct sched {
 
 struct sched *sched_create(void);
 void sched_free(struct sched **s);
+
+/* Make room for one more item in an array, of which this is the address. Return false without
+ * memory. */
+bool sched_make_room(void *array, uint32_t count, uint32_t *capacity, size_t each);
 
 /* Add an operation and return its id. Adding cannot fail: the commit reports errors. */
 int sched_send(struct sched *s, const char *label, int peer, int edge, int from);

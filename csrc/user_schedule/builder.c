@@ -23,30 +23,19 @@ static char *builder_copy_label(const char *text)
     return label;
 }
 
-static int builder_grow(void **items, uint32_t count, uint32_t *capacity, size_t size)
+static int builder_no_memory(const struct builder *builder)
 {
-    if (count < *capacity)
-        return PCOLL_OK;
-    uint32_t wanted = *capacity ? 2 * *capacity : 16;
-    void *bigger = realloc(*items, wanted * size);
-    if (!bigger)
-        return fail(PCOLL_ENOMEM, "no memory for a schedule of %u operations", wanted);
-    *items = bigger;
-    *capacity = wanted;
-    return PCOLL_OK;
+    return fail(PCOLL_ENOMEM, "no memory for a schedule of %u operations",
+                builder->count);
 }
 
 static int builder_add(struct builder *builder, struct builder_op op, const char *label,
                        int *id)
 {
-    void *ops = builder->ops;
-    int rc =
-        builder_grow(&ops, builder->count, &builder->capacity, sizeof *builder->ops);
-    builder->ops = ops;
-    if (rc != PCOLL_OK)
-        return rc;
-    if (!(op.label = builder_copy_label(label)))
-        return fail(PCOLL_ENOMEM, "no memory for a label");
+    if (!sched_make_room(&builder->ops, builder->count, &builder->capacity,
+                         sizeof *builder->ops) ||
+        !(op.label = builder_copy_label(label)))
+        return builder_no_memory(builder);
     op.partner = -1;
     *id = (int)builder->count;
     builder->ops[builder->count++] = op;
@@ -184,12 +173,9 @@ int builder_after(struct builder *builder, int op, const int32_t *predecessors,
                         i < 0 ? "op" : "predecessors", (int)builder->count - 1, id);
     }
     for (int i = 0; i < count; i++) {
-        void *edges = builder->edges;
-        int rc = builder_grow(&edges, builder->edge_count, &builder->edge_capacity,
-                              sizeof *builder->edges);
-        builder->edges = edges;
-        if (rc != PCOLL_OK)
-            return rc;
+        if (!sched_make_room(&builder->edges, builder->edge_count,
+                             &builder->edge_capacity, sizeof *builder->edges))
+            return builder_no_memory(builder);
         builder->edges[builder->edge_count++] = (struct builder_edge){
             .from = (uint32_t)predecessors[i], .to = (uint32_t)op};
     }
@@ -634,12 +620,6 @@ struct sched *builder_build(struct builder *builder)
     if (sched->failed)
         sched_free(&sched);
     return sched;
-}
-
-static int builder_no_memory(const struct builder *builder)
-{
-    return fail(PCOLL_ENOMEM, "no memory for a schedule of %u operations",
-                builder->count);
 }
 
 /* A receive from this rank itself follows its send: a cycle through both would wait
