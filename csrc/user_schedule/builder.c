@@ -13,16 +13,6 @@
 /* Half of the largest message. */
 static const size_t most_bytes = (size_t)1 << 36;
 
-/* Copy a label, without control characters: it gets part of lines of text. */
-static char *builder_copy_label(const char *text)
-{
-    char *label = strdup(text);
-    for (char *c = label; label && *c; c++)
-        if ((unsigned char)*c < ' ')
-            *c = ' ';
-    return label;
-}
-
 static int builder_no_memory(const struct builder *builder)
 {
     return fail(PCOLL_ENOMEM, "no memory for a schedule of %u operations",
@@ -34,8 +24,11 @@ static int builder_add(struct builder *builder, struct builder_op op, const char
 {
     if (!sched_make_room(&builder->ops, builder->count, &builder->capacity,
                          sizeof *builder->ops) ||
-        !(op.label = builder_copy_label(label)))
+        !(op.label = strdup(label)))
         return builder_no_memory(builder);
+    for (char *c = op.label; *c; c++) /* It gets part of lines of text. */
+        if ((unsigned char)*c < ' ')
+            *c = ' ';
     op.partner = -1;
     *id = (int)builder->count;
     builder->ops[builder->count++] = op;
@@ -96,15 +89,11 @@ int builder_recv(struct builder *builder, void *into, const pcoll_buffer *shape,
         shape, label, op);
 }
 
-/* Kernels and copies need memory that is identical or disjoint. */
-static int builder_check_overlap(const struct builder_op *op)
+static bool builder_overlap(const void *a, size_t a_bytes, const void *b,
+                            size_t b_bytes)
 {
-    const char *a = op->from, *b = op->into;
-    if (a == b || !op->bytes || a + op->bytes <= b || b + op->bytes <= a)
-        return PCOLL_OK;
-    return fail(PCOLL_EINVAL,
-                "into: expected the memory of buf or memory apart from it, got some "
-                "that overlaps it");
+    const char *p = a, *q = b;
+    return p && q && a_bytes && b_bytes && p < q + b_bytes && q < p + a_bytes;
 }
 
 static int builder_add_local(struct builder *builder, struct builder_op op,
@@ -112,7 +101,13 @@ static int builder_add_local(struct builder *builder, struct builder_op op,
 {
     bool reduces = op.kind == OP_REDUCE;
     char text[64];
-    int rc = builder_set_shape(&op, shape) ?: builder_check_overlap(&op);
+    int rc = builder_set_shape(&op, shape);
+    /* Kernels and copies need memory that is identical or disjoint. */
+    if (rc == PCOLL_OK && op.from != op.into &&
+        builder_overlap(op.from, op.bytes, op.into, op.bytes))
+        rc = fail(PCOLL_EINVAL,
+                  "into: expected the memory of buf or memory apart from it, got some "
+                  "that overlaps it");
     if (rc == PCOLL_OK && reduces)
         rc = pcoll_op_check(op.op, op.dtype);
     if (rc != PCOLL_OK)
@@ -156,11 +151,6 @@ int builder_timer(struct builder *builder, double seconds, const char *label, in
         label ? label : text, op);
 }
 
-static bool builder_knows(const struct builder *builder, int op)
-{
-    return op >= 0 && (uint32_t)op < builder->count;
-}
-
 int builder_after(struct builder *builder, int op, const int32_t *predecessors,
                   int count, uint32_t k)
 {
@@ -168,7 +158,7 @@ int builder_after(struct builder *builder, int op, const int32_t *predecessors,
         return fail_null("predecessors", 0);
     for (int i = -1; i < count; i++) {
         int id = i < 0 ? op : predecessors[i];
-        if (!builder_knows(builder, id))
+        if (id < 0 || (uint32_t)id >= builder->count)
             return fail(PCOLL_EINVAL, "%s: expected an operation from 0 to %d, got %d",
                         i < 0 ? "op" : "predecessors", (int)builder->count - 1, id);
     }
@@ -200,30 +190,18 @@ static bool builder_is_message(const struct builder_op *op)
     return op->kind == OP_SEND || op->kind == OP_RECV;
 }
 
-static int builder_order(int64_t a, int64_t b)
-{
-    return (a > b) - (a < b);
-}
-
 /* A message, for sorting. */
 struct builder_entry {
     const struct builder_op *op;
     uint32_t id;
 };
 
-static bool builder_same_pair(const struct builder_entry *a,
-                              const struct builder_entry *b)
-{
-    return a->op->kind == b->op->kind && a->op->peer == b->op->peer;
-}
-
 static int builder_compare_pairs(const void *a, const void *b)
 {
     const struct builder_entry *x = a, *y = b;
-    int order = builder_order(x->op->kind, y->op->kind);
-    order = order ? order : builder_order(x->op->peer, y->op->peer);
-    order = order ? order : builder_order(x->op->tag, y->op->tag);
-    return order ? order : builder_order(x->id, y->id);
+    int kinds = (int)x->op->kind - (int)y->op->kind;
+    return kinds ?: x->op->peer - y->op->peer
+                        ?: x->op->tag - y->op->tag ?: (int)x->id - (int)y->id;
 }
 
 /* Pair the sends of this rank to itself with their receives. Both are sorted by
@@ -254,10 +232,11 @@ static void builder_number_edges(struct builder *builder,
     builder->tags = 0;
     for (uint32_t i = 0; i < count; i++) {
         struct builder_op *op = &builder->ops[list[i].id];
-        bool follows = i && builder_same_pair(&list[i - 1], &list[i]);
-        bool repeats = follows && list[i - 1].op->tag == op->tag;
-        op->edge = follows ? list[i - 1].op->edge + 1 : 0;
-        op->ordinal = repeats ? list[i - 1].op->ordinal + 1 : 0;
+        const struct builder_op *last = i ? list[i - 1].op : NULL;
+        bool follows = last && last->kind == op->kind && last->peer == op->peer;
+        bool repeats = follows && last->tag == op->tag;
+        op->edge = follows ? last->edge + 1 : 0;
+        op->ordinal = repeats ? last->ordinal + 1 : 0;
         if ((uint32_t)op->edge >= builder->tags)
             builder->tags = (uint32_t)op->edge + 1;
     }
@@ -360,11 +339,6 @@ static int builder_compare_names(const void *a, const void *b)
     return (int)(x[KIND] & 1) - (int)(y[KIND] & 1);
 }
 
-static bool builder_same_message(const uint64_t *a, const uint64_t *b)
-{
-    return a[PAIR] == b[PAIR] && a[NAME] == b[NAME];
-}
-
 static const char *builder_dtype_name(uint64_t kind)
 {
     const struct dtype *dtype = dtype_find((int)(kind >> 1));
@@ -410,7 +384,7 @@ int builder_compare_messages(uint64_t *words, uint64_t count)
         qsort(words, count, MESSAGE_WORDS * sizeof *words, builder_compare_names);
     for (uint64_t i = 0; i < count; i += 2) {
         const uint64_t *send = &words[i * MESSAGE_WORDS], *recv = send + MESSAGE_WORDS;
-        if (i + 1 == count || !builder_same_message(send, recv))
+        if (i + 1 == count || send[PAIR] != recv[PAIR] || send[NAME] != recv[NAME])
             return builder_report_missing(words, count, send);
         if (send[COUNT] != recv[COUNT] || send[KIND] >> 1 != recv[KIND] >> 1)
             return builder_report_different(send, recv);
@@ -440,30 +414,14 @@ struct race_search {
     uint32_t *queue;
 };
 
-static bool builder_overlap(const void *a, size_t a_bytes, const void *b,
-                            size_t b_bytes)
-{
-    const char *p = a, *q = b;
-    return p && q && a_bytes && b_bytes && p < q + b_bytes && q < p + a_bytes;
-}
-
-static bool builder_accumulate(const struct builder_op *a, const struct builder_op *b)
-{
-    return a->kind == OP_REDUCE && b->kind == OP_REDUCE && a->into == b->into &&
-           a->bytes == b->bytes && a->dtype == b->dtype && a->op == b->op;
-}
-
 static bool builder_conflict(const struct builder_op *a, const struct builder_op *b)
 {
+    bool accumulate = a->kind == OP_REDUCE && b->kind == OP_REDUCE &&
+                      a->into == b->into && a->bytes == b->bytes &&
+                      a->dtype == b->dtype && a->op == b->op;
     return builder_overlap(a->into, a->bytes, b->from, b->bytes) ||
            builder_overlap(a->from, a->bytes, b->into, b->bytes) ||
-           (builder_overlap(a->into, a->bytes, b->into, b->bytes) &&
-            !builder_accumulate(a, b));
-}
-
-static bool builder_uses_memory(const struct builder_op *op)
-{
-    return (op->from || op->into) && op->bytes;
+           (builder_overlap(a->into, a->bytes, b->into, b->bytes) && !accumulate);
 }
 
 /* Set counts[x] to 0 for every operation x that a precedes. */
@@ -529,8 +487,7 @@ static int builder_check_races(const struct builder *builder, const struct sched
     int rc = PCOLL_OK;
     sched_order(sched, r.order, r.counts);
     for (uint32_t i = 0; i < sched->count && rc == PCOLL_OK; i++)
-        if (r.order[i] < builder->count &&
-            builder_uses_memory(&builder->ops[r.order[i]]))
+        if (r.order[i] < builder->count && builder->ops[r.order[i]].bytes)
             rc = builder_check_race(&r, i);
     free(memory);
     return rc;

@@ -27,12 +27,6 @@ static bool schedule_run_is_empty(const struct schedule_run *run)
     return run->engine.current >= atomic_load(&run->started);
 }
 
-static uint32_t schedule_run_tag(const struct schedule_run *run,
-                                 const struct builder_op *op)
-{
-    return run->base.slot * DATA_EDGES + (uint32_t)op->edge;
-}
-
 /* Allocate memory for a message in place of the user's. */
 static int schedule_run_stand_in(struct schedule_run *run, int id)
 {
@@ -42,17 +36,6 @@ static int schedule_run_stand_in(struct schedule_run *run, int id)
     return run->ops[id].stand_in
                ? PCOLL_OK
                : fail(PCOLL_ENOMEM, "no memory for a message of %zu bytes", bytes);
-}
-
-/* Send a message of this rank to itself: keep a copy for the receive, so that the send
- * completes before the receive begins, like a short message to another rank. */
-static int schedule_run_copy_own(struct schedule_run *run, int id)
-{
-    const struct builder_op *op = &run->builder.ops[id];
-    int rc = schedule_run_stand_in(run, op->partner);
-    if (rc == PCOLL_OK && op->bytes && !schedule_run_is_empty(run))
-        memcpy(run->ops[op->partner].stand_in, op->from, op->bytes);
-    return rc;
 }
 
 static void schedule_run_take_own(struct schedule_run *run, int id)
@@ -65,24 +48,22 @@ static void schedule_run_take_own(struct schedule_run *run, int id)
     run->ops[id].stand_in = NULL;
 }
 
+/* Send a message of this rank to itself: keep a copy for the receive, so that the send
+ * completes before the receive begins, like a short message to another rank. */
 static int schedule_run_send_own(struct schedule_run *run, int id, bool *finished)
 {
-    int receive = run->builder.ops[id].partner;
-    int rc = schedule_run_copy_own(run, id);
+    const struct builder_op *op = &run->builder.ops[id];
+    int rc = schedule_run_stand_in(run, op->partner);
     *finished = rc == PCOLL_OK;
-    if (rc != PCOLL_OK ||
-        engine_state(&run->engine, run->engine.current, receive) != OP_RUNNING)
+    if (rc != PCOLL_OK)
         return rc;
-    schedule_run_take_own(run, receive);
-    engine_complete(&run->engine, run->engine.current, receive);
+    if (op->bytes && !schedule_run_is_empty(run))
+        memcpy(run->ops[op->partner].stand_in, op->from, op->bytes);
+    if (engine_state(&run->engine, run->engine.current, op->partner) == OP_RUNNING) {
+        schedule_run_take_own(run, op->partner);
+        engine_complete(&run->engine, run->engine.current, op->partner);
+    }
     return PCOLL_OK;
-}
-
-static void schedule_run_receive_own(struct schedule_run *run, int id, bool *finished)
-{
-    *finished = run->ops[id].stand_in != NULL;
-    if (*finished)
-        schedule_run_take_own(run, id);
 }
 
 /* Begin a message from or to another rank. */
@@ -93,23 +74,14 @@ static int schedule_run_begin_message(struct schedule_run *run, int id)
     int rc = schedule_run_is_empty(run) ? schedule_run_stand_in(run, id) : PCOLL_OK;
     if (rc != PCOLL_OK)
         return rc;
-    uint32_t peer = (uint32_t)op->peer, tag = schedule_run_tag(run, op);
+    uint32_t peer = (uint32_t)op->peer,
+             tag = run->base.slot * DATA_EDGES + (uint32_t)op->edge;
     void *memory = run->ops[id].stand_in;
     uint64_t cookie = object_cookie(&run->base, id);
     return op->kind == OP_SEND ? t->ops->send(t, peer, tag, memory ? memory : op->from,
                                               op->bytes, cookie)
                                : t->ops->recv(t, peer, tag, memory ? memory : op->into,
                                               op->bytes, cookie);
-}
-
-static bool schedule_run_start_timer(struct schedule_run *run, int id)
-{
-    int64_t delay = run->builder.ops[id].delay;
-    if (schedule_run_is_empty(run) || !delay)
-        return true;
-    run->ops[id].due = communicator_now(run->communicator) + delay;
-    communicator_alarm(run->communicator, &run->base, run->ops[id].due);
-    return false;
 }
 
 /* Execute or begin an operation. *finished: it is complete and needs no event. */
@@ -125,7 +97,8 @@ static int schedule_run_issue(struct schedule_run *run, int id, bool *finished)
             return schedule_run_begin_message(run, id);
         if (op->kind == OP_SEND)
             return schedule_run_send_own(run, id, finished);
-        schedule_run_receive_own(run, id, finished);
+        if ((*finished = run->ops[id].stand_in != NULL))
+            schedule_run_take_own(run, id);
         return PCOLL_OK;
     case OP_REDUCE:
         if (!schedule_run_is_empty(run))
@@ -136,7 +109,10 @@ static int schedule_run_issue(struct schedule_run *run, int id, bool *finished)
             memcpy(op->into, op->from, op->bytes);
         return PCOLL_OK;
     case OP_TIMER:
-        *finished = schedule_run_start_timer(run, id);
+        if ((*finished = schedule_run_is_empty(run) || !op->delay))
+            return PCOLL_OK;
+        run->ops[id].due = communicator_now(run->communicator) + op->delay;
+        communicator_alarm(run->communicator, &run->base, run->ops[id].due);
         return PCOLL_OK;
     case OP_NOP:
     case OP_NATIVE:
@@ -175,43 +151,28 @@ static void schedule_run_end_timers(struct schedule_run *run)
     }
 }
 
-static void schedule_run_begin(struct schedule_run *run)
-{
-    CHECK(!run->engine.released);
-    engine_release(&run->engine);
-    if (run->communicator->progress)
-        progress_round(run->communicator->progress, 1);
-}
-
-static void schedule_run_finish(struct schedule_run *run)
-{
-    CHECK(engine_over(&run->engine));
-    engine_advance(&run->engine);
-    atomic_store(&run->finished, run->engine.current);
-    if (run->communicator->progress) {
-        progress_round(run->communicator->progress, -1);
-        progress_wake_waiters(run->communicator->progress);
-    }
-}
-
-/* Return the number of runs that have to be completed, as far as is known. */
-static uint64_t schedule_run_wanted(const struct schedule_run *run)
-{
-    uint64_t started = atomic_load(&run->started);
-    bool drains = atomic_load(&run->closing) == RUN_DRAINING;
-    return drains && run->closing_runs > started ? run->closing_runs : started;
-}
-
+/* Complete the runs that this rank has started or, while it drains, that all ranks have. */
 static int schedule_run_advance(struct schedule_run *run)
 {
-    while (run->engine.current < schedule_run_wanted(run)) {
-        if (!run->engine.released)
-            schedule_run_begin(run);
+    struct progress *progress = run->communicator->progress;
+    while (run->engine.current < atomic_load(&run->started) ||
+           (atomic_load(&run->closing) == RUN_DRAINING &&
+            run->engine.current < run->closing_runs)) {
+        if (!run->engine.released) {
+            engine_release(&run->engine);
+            if (progress)
+                progress_round(progress, 1);
+        }
         schedule_run_end_timers(run);
         int rc = schedule_run_issue_ready(run);
         if (rc != PCOLL_OK || !engine_over(&run->engine))
             return rc;
-        schedule_run_finish(run);
+        engine_advance(&run->engine);
+        atomic_store(&run->finished, run->engine.current);
+        if (progress) {
+            progress_round(progress, -1);
+            progress_wake_waiters(progress);
+        }
     }
     return PCOLL_OK;
 }
@@ -351,18 +312,6 @@ void schedule_run_destroy(struct schedule_run **at)
 
 enum { MAX_NAMED = 8 };
 
-static void schedule_run_describe(struct text *t, uint32_t id,
-                                  const struct builder_op *op)
-{
-    text_add(t, "operation %u (%s %s) ", id, op_kind_name(op->kind), op->label);
-    if (op->kind == OP_RECV)
-        text_add(t, "waits for rank %d", op->peer);
-    else if (op->kind == OP_SEND)
-        text_add(t, "waits for rank %d to receive", op->peer);
-    else
-        text_add(t, "has not run out");
-}
-
 void schedule_run_pending(const struct schedule_run *run, char *text, size_t capacity)
 {
     const struct engine *e = &run->engine;
@@ -376,8 +325,14 @@ void schedule_run_pending(const struct schedule_run *run, char *text, size_t cap
             more++;
             continue;
         }
-        text_add(&t, "%s", t.items++ ? "; " : "");
-        schedule_run_describe(&t, i, &run->builder.ops[i]);
+        const struct builder_op *op = &run->builder.ops[i];
+        text_add(&t, "%soperation %u (%s %s) ", t.items++ ? "; " : "", i,
+                 op_kind_name(op->kind), op->label);
+        if (op->kind == OP_TIMER)
+            text_add(&t, "has not run out");
+        else
+            text_add(&t, "waits for rank %d%s", op->peer,
+                     op->kind == OP_SEND ? " to receive" : "");
     }
     if (more)
         text_add(&t, "; and %u more", more);

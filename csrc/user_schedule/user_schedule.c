@@ -157,13 +157,6 @@ int pcoll_schedule_after(pcoll_schedule *schedule, int32_t op,
 
 /* Commit. */
 
-static int schedule_check_progress(struct communicator *c, int progress)
-{
-    if (progress < PCOLL_PROGRESS_AGENT || progress > PCOLL_PROGRESS_SPIN)
-        return fail(PCOLL_EINVAL, "progress: unknown value %d", progress);
-    return process_start_agent(c, progress, true);
-}
-
 /* valid: false to tell the other ranks that this rank gives up. */
 static int schedule_commit(pcoll_schedule *schedule, int progress, bool valid)
 {
@@ -172,8 +165,13 @@ static int schedule_commit(pcoll_schedule *schedule, int progress, bool valid)
                  ?: process_context(schedule->comm, PCOLL_FAILURE_RAISE, &c);
     if (rc != PCOLL_OK)
         return rc;
-    int local = valid ? schedule_check_progress(c, progress)
-                      : fail(PCOLL_EINVAL, "not a valid schedule");
+    int local;
+    if (!valid)
+        local = fail(PCOLL_EINVAL, "not a valid schedule");
+    else if (progress < PCOLL_PROGRESS_AGENT || progress > PCOLL_PROGRESS_SPIN)
+        local = fail(PCOLL_EINVAL, "progress: unknown value %d", progress);
+    else
+        local = process_start_agent(c, progress, true);
     rc = schedule_run_commit(c, local, &schedule->builder, &schedule->run);
     if (rc != PCOLL_OK)
         return rc;
@@ -293,26 +291,24 @@ static struct goal_cost schedule_cost(const void *arg, int id)
                                                            : (uint64_t)time};
 }
 
-/* Get the schedule to print: the committed one, or one that is built for this
- * (*made). */
-static int schedule_to_print(pcoll_schedule *schedule, struct sched **sched, bool *made)
+/* Return the schedule to print: the committed one, or one that is built for this; NULL without
+ * memory. */
+static struct sched *schedule_to_print(pcoll_schedule *schedule)
 {
-    *made = !schedule->run;
-    *sched = schedule->run ? schedule->run->sched : builder_build(&schedule->builder);
-    return *sched ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a schedule");
+    return schedule->run ? schedule->run->sched : builder_build(&schedule->builder);
 }
 
-static int schedule_finish_text(struct sched *sched, bool made, const char *text)
+static int schedule_finish_text(pcoll_schedule *schedule, struct sched *sched,
+                                const char *text)
 {
-    if (made)
+    if (!schedule->run)
         sched_free(&sched);
-    return text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text");
+    return schedule_leave(schedule,
+                          text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text"));
 }
 
 int pcoll_schedule_text(pcoll_schedule *schedule, const char *format, char **text)
 {
-    struct sched *sched;
-    bool made;
     int rc = fail_if_null(format, text) ?: schedule_enter(schedule);
     if (rc != PCOLL_OK)
         return rc;
@@ -322,16 +318,13 @@ int pcoll_schedule_text(pcoll_schedule *schedule, const char *format, char **tex
             schedule,
             fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",
                  format));
-    if ((rc = schedule_to_print(schedule, &sched, &made)) != PCOLL_OK)
-        return schedule_leave(schedule, rc);
-    *text = dot ? sched_dot(sched) : sched_text(sched);
-    return schedule_leave(schedule, schedule_finish_text(sched, made, *text));
+    struct sched *sched = schedule_to_print(schedule);
+    *text = sched ? (dot ? sched_dot : sched_text)(sched) : NULL;
+    return schedule_finish_text(schedule, sched, *text);
 }
 
 int pcoll_schedule_goal(pcoll_schedule *schedule, double ns_per_byte, char **text)
 {
-    struct sched *sched;
-    bool made;
     int rc = fail_if_null(text) ?: schedule_enter(schedule);
     if (rc != PCOLL_OK)
         return rc;
@@ -339,13 +332,13 @@ int pcoll_schedule_goal(pcoll_schedule *schedule, double ns_per_byte, char **tex
         return schedule_leave(schedule, fail(PCOLL_EINVAL,
                                              "ns_per_byte: expected 0 to %g, got %g",
                                              PCOLL_LONGEST_TIME, ns_per_byte));
-    if ((rc = schedule_to_print(schedule, &sched, &made)) != PCOLL_OK)
-        return schedule_leave(schedule, rc);
+    struct sched *sched = schedule_to_print(schedule);
     struct schedule_pricing pricing = {
         .builder = schedule->run ? &schedule->run->builder : &schedule->builder,
         .ns_per_byte = ns_per_byte};
-    *text = sched_goal(sched, pricing.builder->rank, schedule_cost, &pricing);
-    return schedule_leave(schedule, schedule_finish_text(sched, made, *text));
+    *text = sched ? sched_goal(sched, pricing.builder->rank, schedule_cost, &pricing)
+                  : NULL;
+    return schedule_finish_text(schedule, sched, *text);
 }
 
 int pcoll_schedule_free_begin(pcoll_schedule *schedule)
