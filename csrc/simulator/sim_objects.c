@@ -68,31 +68,26 @@ int pcoll_sim_gossip_rank(pcoll_sim_gossip *simulation, uint32_t rank,
                           pcoll_gossip **gossip)
 {
     int rc = fail_if_null_as("sim, gossip", simulation, gossip);
-    if (rc != PCOLL_OK)
-        return rc;
-    CHECK(rank < simulation->ranks);
-    *gossip = &simulation->buffers[rank];
-    return PCOLL_OK;
+    if (rc == PCOLL_OK)
+        *gossip = &simulation->buffers[rank];
+    return rc;
 }
 
 int pcoll_sim_gossip_sent(pcoll_sim_gossip *simulation, uint32_t rank, void **parcel)
 {
     int rc = fail_if_null_as("sim, parcel", simulation, parcel);
-    if (rc != PCOLL_OK)
-        return rc;
-    CHECK(rank < simulation->ranks);
-    *parcel = sim_windows_sent(simulation->windows, rank);
-    return PCOLL_OK;
+    if (rc == PCOLL_OK)
+        *parcel = sim_windows_sent(simulation->windows, rank);
+    return rc;
 }
 
 int pcoll_sim_gossip_land(pcoll_sim_gossip *simulation, void *parcel, uint32_t *rank)
 {
     struct sim_parcel *p = parcel;
     int rc = fail_if_null_as("sim, parcel, rank", simulation, parcel, rank);
-    if (rc != PCOLL_OK)
-        return rc;
-    *rank = sim_windows_land(simulation->windows, &p);
-    return PCOLL_OK;
+    if (rc == PCOLL_OK)
+        *rank = sim_windows_land(simulation->windows, &p);
+    return rc;
 }
 
 int pcoll_sim_gossip_free(pcoll_sim_gossip **at)
@@ -174,11 +169,9 @@ int pcoll_sim_group_rank(pcoll_sim_group *simulation, uint32_t rank,
                          pcoll_group **group)
 {
     int rc = fail_if_null_as("sim, group", simulation, group);
-    if (rc != PCOLL_OK)
-        return rc;
-    CHECK(rank < simulation->ranks);
-    *group = &simulation->groups[rank];
-    return PCOLL_OK;
+    if (rc == PCOLL_OK)
+        *group = &simulation->groups[rank];
+    return rc;
 }
 
 int pcoll_sim_group_wake(pcoll_sim_group *simulation, uint32_t rank, int32_t stands)
@@ -186,21 +179,9 @@ int pcoll_sim_group_wake(pcoll_sim_group *simulation, uint32_t rank, int32_t sta
     int rc = fail_if_null_as("sim", simulation);
     if (rc != PCOLL_OK)
         return rc;
-    CHECK(rank < simulation->ranks);
     simulation->stands[rank] = stands;
     sim_wake(simulation->sim, rank, 0, 0);
     return PCOLL_OK;
-}
-
-/* Poll a rank. *over: the round that its application waits for is complete. */
-static int sim_group_poll(struct pcoll_group *p, bool *over)
-{
-    struct group_shared *shared = &p->group.shared;
-    while (communicator_poll(p->base.communicator) > 0)
-        ;
-    *over =
-        p->waiting && atomic_load(&shared->finished) >= atomic_load(&shared->started);
-    return communicator_check(p->base.communicator);
 }
 
 int pcoll_sim_group_run(pcoll_sim_group *simulation, int64_t until, uint32_t *rank,
@@ -211,9 +192,17 @@ int pcoll_sim_group_run(pcoll_sim_group *simulation, int64_t until, uint32_t *ra
     int rc = fail_if_null_as("sim, rank, time", simulation, rank, time);
     if (rc != PCOLL_OK)
         return rc;
-    while (rc == PCOLL_OK && !over && sim_step_until(simulation->sim, until, &stop))
-        if (!simulation->stands[stop.rank])
-            rc = sim_group_poll(&simulation->groups[stop.rank], &over);
+    while (rc == PCOLL_OK && !over && sim_step_until(simulation->sim, until, &stop)) {
+        struct pcoll_group *p = &simulation->groups[stop.rank];
+        struct group_shared *shared = &p->group.shared;
+        if (simulation->stands[stop.rank])
+            continue;
+        while (communicator_poll(p->base.communicator) > 0)
+            ;
+        over = p->waiting && /* The round that its application waits for is complete. */
+               atomic_load(&shared->finished) >= atomic_load(&shared->started);
+        rc = communicator_check(p->base.communicator);
+    }
     *rank = over ? stop.rank : simulation->ranks;
     *time = sim_now(simulation->sim);
     return rc;

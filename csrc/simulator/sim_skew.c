@@ -207,23 +207,17 @@ static int skew_finish(struct pcoll_skew_run *run, uint32_t i)
     return domain->ops->change(domain, member_finish);
 }
 
-/* Note when a rank has entered the round. */
-static void skew_note_activation(struct pcoll_skew_run *run, struct skew_rank *rank)
-{
-    if (rank->active ||
-        (rank->endpoint->engine.current <= run->round && !rank->endpoint->frozen))
-        return;
-    rank->active = true;
-    run->last_active = sim_now(run->sim);
-}
-
 static int skew_run_rank(struct pcoll_skew_run *run, uint32_t i)
 {
     struct skew_rank *rank = &run->ranks[i];
     struct domain *domain = rank->endpoint->domain;
     while (communicator_poll(rank->communicator) > 0)
         ;
-    skew_note_activation(run, rank);
+    if (!rank->active &&
+        (rank->endpoint->engine.current > run->round || rank->endpoint->frozen)) {
+        rank->active = true;
+        run->last_active = sim_now(run->sim);
+    }
     int rc = communicator_check(rank->communicator);
     if (rc == PCOLL_OK && rank->waiting && domain->ops->ready(domain))
         rc = skew_finish(run, i);

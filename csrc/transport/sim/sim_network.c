@@ -130,26 +130,22 @@ static struct sim_lane *sim_network_find_lane(struct sim_lane *lanes, size_t cap
     return &lanes[i];
 }
 
-static void sim_network_grow_lanes(struct sim_network *network)
-{
-    size_t capacity = 2 * network->lane_capacity;
-    struct sim_lane *lanes = sim_must(calloc(capacity, sizeof *lanes));
-    for (size_t i = 0; i < network->lane_capacity; i++)
-        if (network->lanes[i].key)
-            *sim_network_find_lane(lanes, capacity, network->lanes[i].key) =
-                network->lanes[i];
-    free(network->lanes);
-    network->lanes = lanes;
-    network->lane_capacity = capacity;
-}
-
 static struct sim_lane *sim_network_lane(struct sim_network *network, uint32_t from,
                                          uint32_t to, uint32_t tag)
 {
     uint64_t pair = splitmix_mix(((uint64_t)from << 32 | to) + 1);
     uint64_t key = (pair ^ splitmix_mix(tag)) | 1;
-    if (2 * (network->lane_count + 1) > network->lane_capacity)
-        sim_network_grow_lanes(network);
+    if (2 * (network->lane_count + 1) > network->lane_capacity) {
+        size_t capacity = 2 * network->lane_capacity;
+        struct sim_lane *lanes = sim_must(calloc(capacity, sizeof *lanes));
+        for (size_t i = 0; i < network->lane_capacity; i++)
+            if (network->lanes[i].key)
+                *sim_network_find_lane(lanes, capacity, network->lanes[i].key) =
+                    network->lanes[i];
+        free(network->lanes);
+        network->lanes = lanes;
+        network->lane_capacity = capacity;
+    }
     struct sim_lane *lane =
         sim_network_find_lane(network->lanes, network->lane_capacity, key);
     network->lane_count += !lane->key;
@@ -183,9 +179,9 @@ int64_t sim_network_free_at(const struct sim_network *network)
     int64_t free_at = 0;
     for (uint32_t i = 0; i < network->size; i++) {
         const struct sim_host *h = &network->hosts[i];
-        free_at = sim_network_later(
-            free_at, sim_network_later(h->processor,
-                                       sim_network_later(h->outgoing, h->incoming)));
+        free_at = sim_network_later(free_at, h->processor);
+        free_at = sim_network_later(free_at, h->outgoing);
+        free_at = sim_network_later(free_at, h->incoming);
     }
     return free_at;
 }
@@ -247,12 +243,13 @@ static struct sim_gathering *sim_gathering_find(struct sim_gathering **list,
                                                 const struct native_call *call,
                                                 size_t bytes)
 {
-    for (struct sim_gathering *gathering = *list; gathering;
-         gathering = gathering->next)
-        if (gathering->channel == channel->number &&
-            gathering->number == channel->calls)
-            return gathering;
-    struct sim_gathering *gathering = sim_must(calloc(1, sizeof *gathering));
+    struct sim_gathering *gathering = *list;
+    while (gathering && (gathering->channel != channel->number ||
+                         gathering->number != channel->calls))
+        gathering = gathering->next;
+    if (gathering)
+        return gathering;
+    gathering = sim_must(calloc(1, sizeof *gathering));
     *gathering = (struct sim_gathering){
         .channel = channel->number,
         .number = channel->calls,

@@ -288,17 +288,6 @@ static int sim_native(struct transport *transport, struct channel *channel,
                       NATIVE_OVER);
 }
 
-/* No caller may rely on the order of events within one poll. */
-static void sim_shuffle(struct sim *sim, struct transport_event *events, int count)
-{
-    for (int i = count - 1; i > 0; i--) {
-        int j = (int)sim_random(sim, (uint32_t)i + 1);
-        struct transport_event event = events[i];
-        events[i] = events[j];
-        events[j] = event;
-    }
-}
-
 static int sim_poll(struct transport *transport, const struct transport_event **events)
 {
     struct sim_endpoint *endpoint = sim_endpoint_of(transport);
@@ -309,8 +298,14 @@ static int sim_poll(struct transport *transport, const struct transport_event **
     endpoint->polled = fresh;
     endpoint->polled_capacity = capacity;
     endpoint->count = 0;
-    if (endpoint->sim->options.hostile && !endpoint->sim->options.in_order)
-        sim_shuffle(endpoint->sim, fresh, count);
+    /* No caller may rely on the order of events within one poll. */
+    bool shuffled = endpoint->sim->options.hostile && !endpoint->sim->options.in_order;
+    for (int i = count - 1; i > 0 && shuffled; i--) {
+        int j = (int)sim_random(endpoint->sim, (uint32_t)i + 1);
+        struct transport_event event = fresh[i];
+        fresh[i] = fresh[j];
+        fresh[j] = event;
+    }
     *events = fresh;
     return count;
 }
@@ -378,19 +373,6 @@ static void sim_deliver(struct sim_message *message)
     *end = message;
 }
 
-/* A message arrives at the receiver's link. Return whether it still has to be received;
- * otherwise it is delivered. */
-static bool sim_arrive(struct sim *sim, struct sim_event *event)
-{
-    event->time = sim_network_receive(sim->network, event->rank, sim->now);
-    event->kind = DELIVERY;
-    if (event->time > sim->now)
-        sim_heap_push(&sim->queue, *event);
-    else
-        sim_deliver(event->message);
-    return event->time > sim->now;
-}
-
 void sim_wake(struct sim *sim, uint32_t rank, int64_t delay, uint64_t token)
 {
     sim_heap_push(&sim->queue, (struct sim_event){.time = sim->now + delay,
@@ -424,52 +406,45 @@ static bool sim_is_lost(const struct sim *sim, const struct sim_event *event)
             sim->now >= sim->lost_after[from * sim->options.size + event->rank]);
 }
 
-/* Drop an event that is lost. */
-static bool sim_lose(struct sim_event *event)
-{
-    if (event->kind == SEND_OVER)
-        sim_end_send(event->message);
-    else if (event->kind == ARRIVAL || event->kind == DELIVERY)
-        free(event->message);
-    return false;
-}
-
 /* Execute an event. Return whether its rank has to poll. */
 static bool sim_execute(struct sim *sim, struct sim_event *event)
 {
-    if (sim_is_lost(sim, event))
-        return sim_lose(event);
+    if (sim_is_lost(sim, event)) {
+        if (event->kind == SEND_OVER)
+            sim_end_send(event->message);
+        else if (event->kind == ARRIVAL || event->kind == DELIVERY)
+            free(event->message);
+        return false;
+    }
     switch (event->kind) {
     case SEND_OVER:
         sim_end_send(event->message);
         break;
-    case ARRIVAL:
-        if (sim_arrive(sim, event))
+    case ARRIVAL: /* At the receiver's link, which may still have to receive it. */
+        event->time = sim_network_receive(sim->network, event->rank, sim->now);
+        event->kind = DELIVERY;
+        if (event->time > sim->now) {
+            sim_heap_push(&sim->queue, *event);
             return false;
+        }
+        sim_deliver(event->message);
         break;
     case DELIVERY:
         sim_deliver(event->message);
         break;
     case AGREEMENT_OVER:
-        sim_add_event(
-            event->endpoint,
-            (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = event->token});
-        break;
     case NATIVE_OVER:
-        event->endpoint->pending_sends--;
-        sim_add_event(
-            event->endpoint,
-            (struct transport_event){.kind = TRANSPORT_DONE, .cookie = event->token});
+        event->endpoint->pending_sends -= event->kind == NATIVE_OVER;
+        sim_add_event(event->endpoint,
+                      (struct transport_event){.kind = event->kind == NATIVE_OVER
+                                                           ? TRANSPORT_DONE
+                                                           : TRANSPORT_AGREED,
+                                               .cookie = event->token});
         break;
     case WAKE:
         return true;
     }
     return sim_agent_polls(sim, event->rank);
-}
-
-bool sim_step(struct sim *sim, struct sim_stop *stop)
-{
-    return sim_step_until(sim, INT64_MAX, stop);
 }
 
 bool sim_step_until(struct sim *sim, int64_t until, struct sim_stop *stop)
@@ -560,28 +535,23 @@ void sim_shrink(struct sim *sim)
     sim_begin_epoch(sim);
 }
 
-static void sim_free_endpoint(struct sim_endpoint *endpoint)
-{
-    while (endpoint->posted) {
-        struct sim_receive *receive = endpoint->posted;
-        endpoint->posted = receive->next;
-        free(receive);
-    }
-    while (endpoint->unexpected) {
-        struct sim_message *message = endpoint->unexpected;
-        endpoint->unexpected = message->next;
-        free(message);
-    }
-    free(endpoint->events);
-    free(endpoint->polled);
-}
-
 static void sim_end_epoch(struct sim *sim)
 {
     struct sim_epoch *last = sim->epoch;
     sim->epoch = last->older;
-    for (uint32_t i = 0; i < sim->options.size; i++)
-        sim_free_endpoint(&last->endpoints[i]);
+    for (uint32_t i = 0; i < sim->options.size; i++) {
+        struct sim_endpoint *endpoint = &last->endpoints[i];
+        for (struct sim_receive *r = endpoint->posted, *next; r; r = next) {
+            next = r->next;
+            free(r);
+        }
+        for (struct sim_message *m = endpoint->unexpected, *next; m; m = next) {
+            next = m->next;
+            free(m);
+        }
+        free(endpoint->events);
+        free(endpoint->polled);
+    }
     while (last->gatherings)
         sim_gathering_end(&last->gatherings, last->gatherings, sim->options.size);
     free(last->endpoints);
@@ -592,11 +562,11 @@ static void sim_end_epoch(struct sim *sim)
 void sim_free(struct sim **at)
 {
     struct sim *sim = *at;
-    for (size_t i = 0; i < sim->queue.count;
-         i++) /* each message under way has one event */
-        if (sim->queue.events[i].kind == ARRIVAL ||
-            sim->queue.events[i].kind == DELIVERY)
-            free(sim->queue.events[i].message);
+    for (size_t i = 0; i < sim->queue.count; i++) { /* each message has one event */
+        const struct sim_event *event = &sim->queue.events[i];
+        if (event->kind == ARRIVAL || event->kind == DELIVERY)
+            free(event->message);
+    }
     while (sim->epoch)
         sim_end_epoch(sim);
     free(sim->dead);

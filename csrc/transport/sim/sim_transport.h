@@ -71,10 +71,13 @@ struct sim_stop {
     uint64_t token;
 };
 
-/* Advance to the next event that a rank has to look at. False: no event is left. */
-bool sim_step(struct sim *sim, struct sim_stop *stop);
-/* The same, up to a time, which it is afterwards if this returns false. */
+/* Advance to the next event, up to a time, that a rank has to look at. False: no event is left
+ * until then. The time is `until` afterwards, unless that is INT64_MAX. */
 bool sim_step_until(struct sim *sim, int64_t until, struct sim_stop *stop);
+static inline bool sim_step(struct sim *sim, struct sim_stop *stop)
+{
+    return sim_step_until(sim, INT64_MAX, stop);
+}
 
 int64_t sim_now(const struct sim *sim);
 /* Return the time from which all processors and links are free. */
