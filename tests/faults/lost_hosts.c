@@ -65,11 +65,25 @@ uint64_t *mpi_find_failed(MPI_Comm comm)
     return set;
 }
 
-void mpi_make_progress(void)
+bool completion_enter(void)
 {
+    return false;
+}
+
+int completion_leave(bool alone, int rc)
+{
+    (void)alone;
+    return rc;
+}
+
+/* MPI makes progress. */
+int MPI_Iprobe(int source, int tag, MPI_Comm comm, int *flag, MPI_Status *status)
+{
+    (void)source, (void)tag, (void)comm, (void)flag, (void)status;
     chances++;
     for (int i = RANKS - LOST; chances > 2 && i < RANKS; i++)
         bitset_add(known, (uint32_t)i);
+    return MPI_SUCCESS;
 }
 
 void mpi_back_off(long *us, long most)

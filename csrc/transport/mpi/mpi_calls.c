@@ -188,6 +188,15 @@ void mpi_name_ranks(const uint64_t *set, uint32_t size, struct failed_ranks *who
             who->rank[who->count++] = (int32_t)i;
 }
 
+void mpi_name_failed(MPI_Comm comm, struct failed_ranks *who)
+{
+    uint64_t *failed = mpi_find_failed(comm);
+    int size;
+    MPI_Comm_size(comm, &size);
+    mpi_name_ranks(failed, (uint32_t)size, who);
+    free(failed);
+}
+
 /* Ask MPI who has died, whatever the error: a call on a communicator that MPI has duplicated can
  * return an internal code. */
 int mpi_check_on(MPI_Comm comm, int mpi_error, const char *what)
@@ -196,11 +205,8 @@ int mpi_check_on(MPI_Comm comm, int mpi_error, const char *what)
     if (mpi_error == MPI_SUCCESS)
         return PCOLL_OK;
     struct failed_ranks who = {.mpi_error = mpi_error};
-    uint64_t *failed = pcoll_tells_of_failures() ? mpi_find_failed(comm) : NULL;
-    int size;
-    MPI_Comm_size(comm, &size);
-    mpi_name_ranks(failed, (uint32_t)size, &who);
-    free(failed);
+    if (pcoll_tells_of_failures())
+        mpi_name_failed(comm, &who);
     return who.count || ulfm_is_rank_failure(mpi_error) ? fail_ranks(&who)
                                                         : mpi_check(mpi_error, what);
 }
@@ -235,8 +241,7 @@ static void completion_look_up(void)
         yield_switch(true);
 }
 
-/* Return what completion_leave needs. */
-static bool completion_enter(void)
+bool completion_enter(void)
 {
     bool alone = exclusion_begin(false);
     pthread_once(&looked_up, completion_look_up);
@@ -245,53 +250,12 @@ static bool completion_enter(void)
     return alone;
 }
 
-static int completion_leave(bool alone, int rc)
+int completion_leave(bool alone, int rc)
 {
     if (yield_switch)
         yield_switch(true);
     exclusion_end(alone);
     return rc;
-}
-
-int mpi_test_one(MPI_Request *request, int *done, MPI_Status *status)
-{
-    bool alone = completion_enter();
-    return completion_leave(alone, MPI_Test(request, done, status));
-}
-
-int mpi_test(MPI_Request *request, int *done)
-{
-    return mpi_test_one(request, done, MPI_STATUS_IGNORE);
-}
-
-int mpi_test_all(int count, MPI_Request *requests, int *done)
-{
-    bool alone = completion_enter();
-    return completion_leave(alone,
-                            MPI_Testall(count, requests, done, MPI_STATUSES_IGNORE));
-}
-
-int mpi_test_some(int count, MPI_Request *requests, int *finished, int *done,
-                  MPI_Status *statuses)
-{
-    bool alone = completion_enter();
-    return completion_leave(alone,
-                            MPI_Testsome(count, requests, finished, done, statuses));
-}
-
-int mpi_get_status(MPI_Request request, int *done)
-{
-    bool alone = completion_enter();
-    return completion_leave(alone,
-                            MPI_Request_get_status(request, done, MPI_STATUS_IGNORE));
-}
-
-void mpi_make_progress(void)
-{
-    int there;
-    bool alone = completion_enter();
-    completion_leave(
-        alone, MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_SELF, &there, MPI_STATUS_IGNORE));
 }
 
 void mpi_back_off(long *us, long most)

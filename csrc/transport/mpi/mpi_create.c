@@ -99,44 +99,16 @@ int mpi_check_hosts(const struct mpi_transport *m)
     return rc;
 }
 
-int mpi_check_new_hosts(struct mpi_transport *m)
-{
-    uint32_t lost = watch_lost(m->watch);
-    if (lost == m->lost)
-        return PCOLL_OK;
-    m->lost = lost;
-    return mpi_check_hosts(m);
-}
-
 static bool host_watch_is_near(const struct mpi_transport *m, uint32_t rank)
 {
     return m->neighborhoods[rank] == m->neighborhoods[m->base.rank];
 }
 
-enum { HOST_WATCH_MOST_MET = 512 };
-
-/* At the first message to a rank, Open MPI asks the rank's host how to reach it and waits for the
- * answer inside of that call: for ever, if the host has vanished. So each rank exchanges a message
- * with all ranks of other hosts now. In a very large job that would take too long. */
-static int host_watch_meet(struct mpi_transport *m)
-{
-    uint32_t living = m->base.living, own = (uint32_t)mpi_number_of(m, m->base.rank);
-    int rc = PCOLL_OK;
-    for (uint32_t k = 1; k < living && living <= HOST_WATCH_MOST_MET && rc == PCOLL_OK;
-         k++) {
-        int to = (int)((own + k) % living), from = (int)((own + living - k) % living);
-        bool sends = !host_watch_is_near(m, mpi_rank_of(m, to));
-        bool receives = !host_watch_is_near(m, mpi_rank_of(m, from));
-        rc = tree_meet(m, sends ? to : -1, receives ? from : -1);
-    }
-    return rc;
-}
-
 /* Let the ranks of several hosts watch each other's hosts. Collective. */
 static int host_watch_begin(struct mpi_transport *m)
 {
-    enum { WORDS = sizeof(struct watch_card) / sizeof(uint64_t) };
-    uint32_t i = 0, size = m->base.size;
+    enum { WORDS = sizeof(struct watch_card) / sizeof(uint64_t), MOST_MET = 512 };
+    uint32_t i = 0, size = m->base.size, living = m->base.living;
     CHECK(m->neighborhoods && !m->group.size);
     while (i < size && (!transport_lives(&m->base, i) || host_watch_is_near(m, i)))
         i++;
@@ -157,7 +129,18 @@ static int host_watch_begin(struct mpi_transport *m)
     if (rc != PCOLL_OK)
         return rc;
     watch_join(m->watch, &m->group, m->cards);
-    return host_watch_meet(m);
+    /* At the first message to a rank, Open MPI asks the rank's host how to reach it and waits for
+     * the answer inside of that call: for ever, if the host has vanished. So each rank exchanges a
+     * message with all ranks of other hosts now. In a very large job that would take too long. */
+    uint32_t number = (uint32_t)mpi_number_of(m, m->base.rank);
+    for (uint32_t k = 1; k < living && living <= MOST_MET && rc == PCOLL_OK; k++) {
+        int to = (int)((number + k) % living),
+            from = (int)((number + living - k) % living);
+        bool sends = !host_watch_is_near(m, mpi_rank_of(m, to));
+        bool receives = !host_watch_is_near(m, mpi_rank_of(m, from));
+        rc = tree_meet(m, sends ? to : -1, receives ? from : -1);
+    }
+    return rc;
 }
 
 static int mpi_post_control_receives(struct mpi_transport *m)
@@ -273,25 +256,23 @@ void mpi_describe(MPI_Comm comm, struct transport *t)
     t->threads = level == MPI_THREAD_MULTIPLE;
 }
 
-/* Duplicate m->comm into m->made. MPI may have no communicator left (MPICH: 2,046): that must not
- * end the program. */
-static int mpi_copy_comm(struct mpi_transport *m)
+static int mpi_duplicate_comm(MPI_Comm comm, struct mpi_transport *m)
 {
     MPI_Request request;
     MPI_Errhandler handler;
-    MPI_Comm_get_errhandler(m->comm, &handler);
-    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    int rc =
-        mpi_check_in(m, MPI_Comm_idup(m->comm, &m->made, &request), "MPI_Comm_idup");
-    MPI_Comm_set_errhandler(m->comm, handler);
-    MPI_Errhandler_free(&handler);
-    return rc ?: mpi_patient_wait(m, &request, "MPI_Comm_idup");
-}
-
-static int mpi_duplicate_comm(MPI_Comm comm, struct mpi_transport *m)
-{
+    int rc;
     m->comm = comm; /* until the duplicate is made */
-    int rc = pcoll_tells_of_failures() ? mpi_copy_whole(m) : mpi_copy_comm(m);
+    if (pcoll_tells_of_failures())
+        rc = mpi_copy_whole(m);
+    else {
+        /* MPI may have no communicator left (MPICH: 2,046): that must not end the program. */
+        MPI_Comm_get_errhandler(comm, &handler);
+        MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+        rc = mpi_check_in(m, MPI_Comm_idup(comm, &m->made, &request), "MPI_Comm_idup");
+        MPI_Comm_set_errhandler(comm, handler);
+        MPI_Errhandler_free(&handler);
+        rc = rc ?: mpi_patient_wait(m, &request, "MPI_Comm_idup");
+    }
     if (rc != PCOLL_OK)
         return rc;
     m->comm = m->made;

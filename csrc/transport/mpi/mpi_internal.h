@@ -76,6 +76,11 @@ struct mpi_transport {
     bool survives; /* MPI continues when a rank dies. */
 };
 
+static inline struct mpi_transport *mpi_transport_of(const struct transport *t)
+{
+    return (struct mpi_transport *)t;
+}
+
 static inline int mpi_number_of(const struct mpi_transport *m, uint32_t rank)
 {
     return m->numbers ? m->numbers[rank] : (int)rank;
@@ -126,8 +131,6 @@ void mpi_describe(MPI_Comm comm, struct transport *t);
 void mpi_free_transport(struct mpi_transport *m);
 /* PCOLL_EFAILED and the ranks there, if a host of m's ranks is lost. */
 int mpi_check_hosts(const struct mpi_transport *m);
-/* The same, once for each lost host. */
-int mpi_check_new_hosts(struct mpi_transport *m);
 /* The same, with the set of all ranks there by MPI's numbers, or NULL. The caller frees it. */
 int mpi_find_lost(const struct mpi_transport *m, uint64_t **numbers);
 
@@ -221,6 +224,8 @@ uint64_t *mpi_find_failed(MPI_Comm comm);
 /* Fill in who->rank and who->count: the lowest of `size` ranks that are in the set, or none (NULL).
  */
 void mpi_name_ranks(const uint64_t *set, uint32_t size, struct failed_ranks *who);
+/* The same for the set of mpi_find_failed. */
+void mpi_name_failed(MPI_Comm comm, struct failed_ranks *who);
 
 /* Like mpi_check (mpi_transport.h), for a call on this communicator: PCOLL_EFAILED, and which
  * ranks, if it failed because ranks have died. */
@@ -243,14 +248,22 @@ int mpi_check_on(MPI_Comm comm, int mpi_error, const char *what);
  * costs a yield. Another copy of this file in the process that looks the flag up during a
  * test never writes it.
  */
-int mpi_test(MPI_Request *request, int *done);
-int mpi_test_one(MPI_Request *request, int *done, MPI_Status *status);
-int mpi_test_all(int count, MPI_Request *requests, int *done);
-int mpi_test_some(int count, MPI_Request *requests, int *finished, int *done,
-                  MPI_Status *statuses);
-int mpi_get_status(MPI_Request request, int *done);
-/* Let MPI make progress. */
-void mpi_make_progress(void);
+#define TESTED(test)                                                                   \
+    ({                                                                                 \
+        bool alone_ = completion_enter();                                              \
+        completion_leave(alone_, (test));                                              \
+    })
+bool completion_enter(void);
+int completion_leave(bool alone, int rc);
+
+static inline int mpi_test(MPI_Request *request, int *done)
+{
+    return TESTED(MPI_Test(request, done, MPI_STATUS_IGNORE));
+}
+static inline int mpi_get_status(MPI_Request request, int *done)
+{
+    return TESTED(MPI_Request_get_status(request, done, MPI_STATUS_IGNORE));
+}
 /* Sleep for *us microseconds, and twice as long the next time, but not longer than `most`. */
 void mpi_back_off(long *us, long most);
 

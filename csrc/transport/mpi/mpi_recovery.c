@@ -14,11 +14,6 @@
 #include "include/partialcoll.h"
 #include "transport/mpi/mpi_internal.h"
 
-static struct mpi_transport *mpi_recovery_of(struct transport *t)
-{
-    return (struct mpi_transport *)t;
-}
-
 /* The dead ranks. */
 
 int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what)
@@ -41,29 +36,26 @@ static int mpi_fail_somebody(void)
 int mpi_check_damage(const struct mpi_transport *m)
 {
     struct failed_ranks who = {.mpi_error = ulfm_rank_failure()};
-    int size, rc = mpi_check_hosts(m);
+    int rc = mpi_check_hosts(m);
     if (rc != PCOLL_OK)
         return rc;
-    uint64_t *failed = mpi_find_failed(m->comm);
-    MPI_Comm_size(m->comm, &size);
-    mpi_name_ranks(failed, (uint32_t)size, &who);
-    free(failed);
+    mpi_name_failed(m->comm, &who);
     return who.count || ulfm_is_revoked(m->comm) ? fail_ranks(&who) : PCOLL_OK;
 }
 
 bool mpi_is_damaged(struct transport *t)
 {
-    return mpi_check_damage(mpi_recovery_of(t)) != PCOLL_OK;
+    return mpi_check_damage(mpi_transport_of(t)) != PCOLL_OK;
 }
 
 bool mpi_has_lost_hosts(struct transport *t)
 {
-    return mpi_check_hosts(mpi_recovery_of(t)) != PCOLL_OK;
+    return mpi_check_hosts(mpi_transport_of(t)) != PCOLL_OK;
 }
 
 int mpi_count_lost(const struct transport *t, uint32_t *count, uint32_t *first)
 {
-    const struct mpi_transport *m = (const struct mpi_transport *)t;
+    const struct mpi_transport *m = mpi_transport_of(t);
     uint64_t *lost;
     int size, rc = mpi_find_lost(m, &lost);
     *count = 0;
@@ -100,7 +92,7 @@ static bool mpi_knows_all(const struct mpi_transport *m, const uint64_t *lost)
 int mpi_await_deaths(const struct transport *t)
 {
     enum { CHANCES = 3000 };
-    const struct mpi_transport *m = (const struct mpi_transport *)t;
+    const struct mpi_transport *m = mpi_transport_of(t);
     uint64_t *lost;
     int rc = mpi_find_lost(m, &lost);
     if (!lost)
@@ -108,7 +100,8 @@ int mpi_await_deaths(const struct transport *t)
     bool known = mpi_knows_all(m, lost);
     for (int i = 0; !known && i < CHANCES; i++) {
         long us = 1000;
-        mpi_make_progress();
+        int there; /* MPI makes progress. */
+        TESTED(MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_SELF, &there, MPI_STATUS_IGNORE));
         mpi_back_off(&us, us);
         known = mpi_knows_all(m, lost);
     }
@@ -118,8 +111,8 @@ int mpi_await_deaths(const struct transport *t)
 
 void mpi_revoke(struct transport *t)
 {
-    CHECK(mpi_recovery_of(t)->comm != MPI_COMM_NULL);
-    ulfm_revoke(mpi_recovery_of(t)->comm);
+    CHECK(mpi_transport_of(t)->comm != MPI_COMM_NULL);
+    ulfm_revoke(mpi_transport_of(t)->comm);
 }
 
 void mpi_revoke_comm(void *comm)
@@ -182,7 +175,7 @@ static int mpi_agree_once(const struct mpi_transport *m, int *bits, bool *heard)
  * death meanwhile: PCOLL_EFAILED, and `bits` as they were. */
 int mpi_agree_bits(const struct transport *t, int *bits)
 {
-    const struct mpi_transport *m = (const struct mpi_transport *)t;
+    const struct mpi_transport *m = mpi_transport_of(t);
     int first = *bits | LIVED;
     bool heard, again;
     CHECK(!(*bits & ~CALLERS));
@@ -309,7 +302,7 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
                struct transport **out)
 {
     *out = NULL;
-    struct mpi_transport *from = mpi_recovery_of(old),
+    struct mpi_transport *from = mpi_transport_of(old),
                          *m = mpi_allocate_transport(old, from->watch);
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
@@ -401,13 +394,13 @@ int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
 int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes)
 {
     CHECK(bytes % BLOCK == 0 && bytes / BLOCK <= INT_MAX);
-    return tree_broadcast(mpi_recovery_of(t), mpi_number_of(mpi_recovery_of(t), root),
+    return tree_broadcast(mpi_transport_of(t), mpi_number_of(mpi_transport_of(t), root),
                           data, bytes);
 }
 
 int mpi_give_comm(struct transport *t, void *comm)
 {
-    struct mpi_transport *m = mpi_recovery_of(t);
+    struct mpi_transport *m = mpi_transport_of(t);
     int rc = mpi_check_in(m, ulfm_shrink(m->comm, &m->made), "MPIX_Comm_shrink");
     if (rc == PCOLL_OK)
         *(MPI_Comm *)comm = m->made;
@@ -418,7 +411,7 @@ int mpi_give_comm(struct transport *t, void *comm)
  * freed, nor the memory that they send. */
 bool mpi_abandon(struct transport *t)
 {
-    struct mpi_transport *m = mpi_recovery_of(t);
+    struct mpi_transport *m = mpi_transport_of(t);
     for (int i = 0; i < m->count; i++) {
         int over = m->requests[i] == MPI_REQUEST_NULL;
         if (m->info[i].held != MPI_REQUEST_NULL)

@@ -57,28 +57,6 @@ MPI_Op mpi_op_of(int op)
     return op >= 0 && op < PCOLL_MPI_OP ? ops[op] : MPI_OP_NULL;
 }
 
-static MPI_Datatype mpi_reduction_type_of(const pcoll_buffer *b)
-{
-    if (b->dtype == PCOLL_MPI_TYPE)
-        return b->mpi_type ? *(const MPI_Datatype *)b->mpi_type : MPI_DATATYPE_NULL;
-    return mpi_type_of(b->dtype);
-}
-
-static MPI_Op mpi_reduction_op_of(const pcoll_buffer *b)
-{
-    if (b->op == PCOLL_MPI_OP)
-        return b->mpi_op ? *(const MPI_Op *)b->mpi_op : MPI_OP_NULL;
-    return mpi_op_of(b->op);
-}
-
-static bool mpi_reduction_op_is_predefined(MPI_Op op)
-{
-    bool found = op == MPI_MAXLOC || op == MPI_MINLOC;
-    for (int i = 0; i < PCOLL_MPI_OP; i++)
-        found |= op == mpi_op_of(i);
-    return found;
-}
-
 static int mpi_reduction_check_op(MPI_Op op, int index)
 {
     int commutes = 0;
@@ -132,10 +110,13 @@ int mpi_layout_of(MPI_Datatype type, struct mpi_layout *layout)
 /* Ops of users run one at a time: several threads may drive handles. */
 static struct lock op_of_user = LOCK_INIT(LOCK_USER_OP);
 
-static int mpi_reduction_reduce_all(const struct mpi_reduction *r, void *inout,
-                                    const void *left, size_t count)
+static int mpi_reduction_combine(struct user_reduction *user, void *inout,
+                                 const void *left, size_t count)
 {
+    const struct mpi_reduction *r = (const struct mpi_reduction *)user;
     int rc = PCOLL_OK;
+    if (!r->predefined)
+        lock_take(&op_of_user);
     for (size_t done = 0; done < count && rc == PCOLL_OK; done += most_elements) {
         size_t now = count - done < most_elements ? count - done : most_elements;
         size_t at = done * r->base.element;
@@ -143,18 +124,8 @@ static int mpi_reduction_reduce_all(const struct mpi_reduction *r, void *inout,
                                         (int)now, r->type, r->op),
                        "MPI_Reduce_local");
     }
-    return rc;
-}
-
-static int mpi_reduction_combine(struct user_reduction *user, void *inout,
-                                 const void *left, size_t count)
-{
-    const struct mpi_reduction *r = (const struct mpi_reduction *)user;
-    if (r->predefined)
-        return mpi_reduction_reduce_all(r, inout, left, count);
-    lock_take(&op_of_user);
-    int rc = mpi_reduction_reduce_all(r, inout, left, count);
-    lock_release(&op_of_user);
+    if (!r->predefined)
+        lock_release(&op_of_user);
     return rc;
 }
 
@@ -210,7 +181,9 @@ static int mpi_reduction_judge(struct mpi_reduction *r, MPI_Datatype type, MPI_O
     *derived = layout.derived;
     r->base.element = (size_t)layout.extent;
     r->op = op;
-    r->predefined = mpi_reduction_op_is_predefined(op);
+    r->predefined = op == MPI_MAXLOC || op == MPI_MINLOC;
+    for (int i = 0; i < PCOLL_MPI_OP; i++)
+        r->predefined |= op == mpi_op_of(i);
     r->type = type;
     if (*derived && r->predefined)
         return fail(PCOLL_EINVAL,
@@ -218,15 +191,6 @@ static int mpi_reduction_judge(struct mpi_reduction *r, MPI_Datatype type, MPI_O
                     "got a predefined one, which MPI does not define for it",
                     index);
     return r->predefined ? mpi_reduction_try_once(r, index) : PCOLL_OK;
-}
-
-/* Keep a duplicate of a derived datatype, which its user may free. Predefined ones are used
- * directly: an op of a user may check which one it gets. */
-static int mpi_reduction_keep_type(struct mpi_reduction *r)
-{
-    int rc = mpi_check(MPI_Type_dup(r->type, &r->type), "MPI_Type_dup");
-    r->owns_type = rc == PCOLL_OK;
-    return rc ?: mpi_check(MPI_Type_commit(&r->type), "MPI_Type_commit");
 }
 
 int mpi_reduction_create(const pcoll_buffer *buffer, int index,
@@ -238,10 +202,20 @@ int mpi_reduction_create(const pcoll_buffer *buffer, int index,
         return fail(PCOLL_ENOMEM, "no memory for a reduction");
     r->base = (struct user_reduction){.combine = mpi_reduction_combine,
                                       .free = mpi_reduction_destroy};
-    int rc = mpi_reduction_judge(r, mpi_reduction_type_of(buffer),
-                                 mpi_reduction_op_of(buffer), index, &derived);
-    if (rc == PCOLL_OK && derived)
-        rc = mpi_reduction_keep_type(r);
+    MPI_Datatype type = mpi_type_of(buffer->dtype);
+    MPI_Op op = mpi_op_of(buffer->op);
+    if (buffer->dtype == PCOLL_MPI_TYPE && buffer->mpi_type)
+        type = *(const MPI_Datatype *)buffer->mpi_type;
+    if (buffer->op == PCOLL_MPI_OP && buffer->mpi_op)
+        op = *(const MPI_Op *)buffer->mpi_op;
+    int rc = mpi_reduction_judge(r, type, op, index, &derived);
+    /* Keep a duplicate of a derived datatype, which its user may free. Predefined ones are used
+     * directly: an op of a user may check which one it gets. */
+    if (rc == PCOLL_OK && derived) {
+        rc = mpi_check(MPI_Type_dup(r->type, &r->type), "MPI_Type_dup");
+        r->owns_type = rc == PCOLL_OK;
+        rc = rc ?: mpi_check(MPI_Type_commit(&r->type), "MPI_Type_commit");
+    }
     if (rc != PCOLL_OK) {
         mpi_reduction_destroy(&r->base);
         return rc;

@@ -19,11 +19,6 @@
 #include "base/error.h"
 #include "transport/mpi/mpi_internal.h"
 
-static struct mpi_transport *mpi_transport_of(struct transport *t)
-{
-    return (struct mpi_transport *)t;
-}
-
 int mpi_check(int mpi_error, const char *what)
 {
     if (mpi_error == MPI_SUCCESS)
@@ -111,18 +106,6 @@ void mpi_begin_send(struct mpi_transport *m, uint32_t peer)
     mpi_ring(m, peer);
 }
 
-/* Ask which of the held requests are complete. */
-static void mpi_query_held(struct mpi_transport *m)
-{
-    for (int i = CONTROL_RECEIVES; i < m->count; i++) {
-        int over = 0;
-        if (m->info[i].held == MPI_REQUEST_NULL)
-            continue;
-        mpi_get_status(m->info[i].held, &over);
-        m->info[i].went = over;
-    }
-}
-
 /*
  * MPI's own allreduce, as one operation of a schedule. Each handle that uses it has its own
  * communicator: ranks may activate two handles in different orders, but not the rounds of one.
@@ -193,19 +176,18 @@ static int mpi_native_call(struct transport *t, struct channel *c,
 struct extent {
     int count;
     MPI_Datatype type;
-    bool made; /* The type is for this message. */
+    bool
+        made; /* The type is for this message. MPI keeps it as long as the message uses it. */
 };
 
 static int mpi_extent_of(struct mpi_transport *m, size_t bytes, struct extent *e)
 {
-    *e = (struct extent){.count = (int)(bytes / BLOCK), .type = m->block};
-    if (bytes % BLOCK == 0)
-        return PCOLL_OK;
     int rest = (int)(bytes % BLOCK);
-    if (bytes <= INT_MAX) {
+    *e = (struct extent){.count = (int)(bytes / BLOCK), .type = m->block};
+    if (rest && bytes <= INT_MAX)
         *e = (struct extent){.count = (int)bytes, .type = MPI_BYTE};
+    if (!rest || bytes <= INT_MAX)
         return PCOLL_OK;
-    }
     *e = (struct extent){.count = 1, .made = true};
     int rc = mpi_check(
         MPI_Type_create_struct(2, (int[]){(int)(bytes / BLOCK), rest},
@@ -213,13 +195,6 @@ static int mpi_extent_of(struct mpi_transport *m, size_t bytes, struct extent *e
                                (MPI_Datatype[]){m->block, MPI_BYTE}, &e->type),
         "MPI_Type_create_struct");
     return rc ?: mpi_check(MPI_Type_commit(&e->type), "MPI_Type_commit");
-}
-
-/* MPI keeps a type for as long as a message uses it. */
-static void mpi_extent_end(struct extent *e)
-{
-    if (e->made)
-        MPI_Type_free(&e->type);
 }
 
 static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
@@ -239,7 +214,8 @@ static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void
                       mpi_isend(m, data, e.count, e.type, mpi_number_of(m, peer),
                                 FIRST_DATA_TAG + (int)tag, request),
                       "MPI_Isend");
-    mpi_extent_end(&e);
+    if (e.made)
+        MPI_Type_free(&e.type);
     if (rc != PCOLL_OK)
         return rc;
     mpi_begin_send(m, peer);
@@ -266,7 +242,8 @@ static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data
                       MPI_Irecv(data, e.count, e.type, mpi_number_of(m, peer),
                                 FIRST_DATA_TAG + (int)tag, m->comm, request),
                       "MPI_Irecv");
-    mpi_extent_end(&e);
+    if (e.made)
+        MPI_Type_free(&e.type);
     if (rc != PCOLL_OK)
         return rc;
     if (large && m->survives)
@@ -346,16 +323,6 @@ static void mpi_end_send(struct mpi_transport *m, const struct request_info *inf
         mpi_ring(m, info->peer);
 }
 
-/* Check that a control message is whole. The objects check its content. */
-static int mpi_check_control(const MPI_Status *status)
-{
-    int bytes = 0;
-    MPI_Get_count(status, MPI_BYTE, &bytes);
-    return bytes == (int)sizeof(struct control)
-               ? PCOLL_OK
-               : fail(PCOLL_EPROTOCOL, "a control message of %d bytes came", bytes);
-}
-
 /* Make the event of a finished request, if it has one. */
 static int mpi_to_event(struct mpi_transport *m, int i, const MPI_Status *status,
                         struct transport_event *event, bool *makes)
@@ -368,7 +335,12 @@ static int mpi_to_event(struct mpi_transport *m, int i, const MPI_Status *status
         m->arrived[i] = true;
         m->sources[i] = mpi_rank_of(m, status->MPI_SOURCE);
         *makes = false;
-        return mpi_check_control(status);
+        MPI_Get_elements_x(status, MPI_BYTE, &bytes);
+        return bytes == (MPI_Count)sizeof(
+                            struct control) /* The objects check its content. */
+                   ? PCOLL_OK
+                   : fail(PCOLL_EPROTOCOL, "a control message of %d bytes came",
+                          (int)bytes);
     case CONTROL_SEND:
         free(info.control);
         mpi_end_send(m, &info);
@@ -452,8 +424,8 @@ static int mpi_free_held(struct mpi_transport *m, int known, int *freed, int *ma
             continue;
         m->info[i].went = false;
         ++*freed;
-        rc =
-            mpi_check_in(m, mpi_test_one(&m->info[i].held, &over, &status), "MPI_Test");
+        rc = mpi_check_in(m, TESTED(MPI_Test(&m->info[i].held, &over, &status)),
+                          "MPI_Test");
         if (rc != PCOLL_OK || (rc = mpi_take(m, i, &status, made)) != PCOLL_OK)
             return rc;
     }
@@ -463,7 +435,12 @@ static int mpi_free_held(struct mpi_transport *m, int known, int *freed, int *ma
 static int mpi_poll(struct transport *t, const struct transport_event **events)
 {
     struct mpi_transport *m = mpi_transport_of(t);
-    int finished, freed = 0, made = 0, known = m->count, rc = mpi_check_new_hosts(m);
+    int finished, freed = 0, made = 0, known = m->count, rc = PCOLL_OK;
+    uint32_t lost = watch_lost(m->watch);
+    if (lost != m->lost) {
+        m->lost = lost;
+        rc = mpi_check_hosts(m);
+    }
     if (rc == PCOLL_OK && m->capacity > m->events_capacity) {
         if (!mpi_enlarge(&m->events, m->capacity, sizeof *m->events))
             rc = fail(PCOLL_ENOMEM, "no memory for %d events", m->capacity);
@@ -471,9 +448,13 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
     }
     if (rc != PCOLL_OK)
         return rc;
-    if (m->survives)
-        mpi_query_held(m);
-    rc = mpi_test_some(m->count, m->requests, &finished, m->done, m->statuses);
+    for (int i = CONTROL_RECEIVES; m->survives && i < m->count; i++) {
+        int over = 0;
+        if (m->info[i].held != MPI_REQUEST_NULL)
+            mpi_get_status(m->info[i].held, &over);
+        m->info[i].went = over;
+    }
+    rc = TESTED(MPI_Testsome(m->count, m->requests, &finished, m->done, m->statuses));
     if (rc != MPI_SUCCESS)
         return mpi_fail_poll(m, rc, finished);
     finished = finished == MPI_UNDEFINED ? 0 : finished;
@@ -494,7 +475,7 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
 
 static int mpi_pending_sends(const struct transport *t)
 {
-    return ((const struct mpi_transport *)t)->pending_sends;
+    return mpi_transport_of(t)->pending_sends;
 }
 
 static void mpi_destroy(struct transport *t)

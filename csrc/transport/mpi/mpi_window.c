@@ -31,16 +31,6 @@ static struct window_mpi *window_mpi_of(struct window *w)
     return (struct window_mpi *)w;
 }
 
-/* Return whether this error says that the peer has died. */
-static bool window_mpi_has_died(int error, uint32_t peer)
-{
-    const struct failed_ranks *who = fail_last_ranks();
-    for (int i = 0; error == PCOLL_EFAILED && i < who->count; i++)
-        if (who->rank[i] == (int32_t)peer)
-            return true;
-    return false;
-}
-
 /*
  * After an error: wait until MPI no longer uses the buffers of this rank's accesses to
  * this peer, and return the error. A request is tested by itself until it completes, or
@@ -49,7 +39,10 @@ static bool window_mpi_has_died(int error, uint32_t peer)
  */
 static int window_mpi_abandon(struct window_mpi *m, uint32_t peer, int error)
 {
-    bool dead = window_mpi_has_died(error, peer);
+    const struct failed_ranks *who = fail_last_ranks();
+    bool dead = false;
+    for (int i = 0; error == PCOLL_EFAILED && i < who->count; i++)
+        dead = dead || who->rank[i] == (int32_t)peer;
     for (long us = 10; m->under_way;) {
         int done = 0, last = m->under_way - 1;
         if (mpi_test(&m->requests[last], &done) != MPI_SUCCESS || done || dead)
@@ -67,8 +60,10 @@ static int window_mpi_wait_patiently(struct window_mpi *m, uint32_t peer)
 {
     long us = 10;
     for (int done = 0; m->under_way;) {
-        int rc = mpi_check_on(m->comm, mpi_test_all(m->under_way, m->requests, &done),
-                              "MPI_Testall");
+        int rc = mpi_check_on(
+            m->comm,
+            TESTED(MPI_Testall(m->under_way, m->requests, &done, MPI_STATUSES_IGNORE)),
+            "MPI_Testall");
         if (rc != PCOLL_OK)
             return window_mpi_abandon(m, peer, rc);
         if (done)
@@ -189,20 +184,6 @@ static int window_mpi_complete(struct window *w, uint32_t peer)
                      "MPI_Win_flush_local");
 }
 
-/* MPI's requests are numbers or pointers. */
-static MPI_Request window_mpi_request_of(const struct window_get *get)
-{
-    MPI_Request request;
-    memcpy(&request, &get->request, sizeof request);
-    return request;
-}
-
-static void window_mpi_keep_request(struct window_get *get, MPI_Request request)
-{
-    get->request = 0;
-    memcpy(&get->request, &request, sizeof request);
-}
-
 static int window_mpi_begin_get(struct window *w, uint32_t peer, size_t offset,
                                 void *into, size_t bytes, struct window_get *g)
 {
@@ -217,29 +198,28 @@ static int window_mpi_begin_get(struct window *w, uint32_t peer, size_t offset,
                           "MPI_Rget");
     else if ((rc = window_mpi_get(w, peer, offset, into, bytes)) == PCOLL_OK)
         rc = window_mpi_complete(w, peer);
-    window_mpi_keep_request(g, request);
+    memcpy(&g->request, &request, sizeof request); /* a number or a pointer */
     return rc;
 }
 
 static int window_mpi_is_over(struct window *w, struct window_get *g, bool *over)
 {
-    MPI_Request request = window_mpi_request_of(g);
+    MPI_Request request;
     int done = 0;
+    memcpy(&request, &g->request, sizeof request);
     int rc =
         mpi_check_on(window_mpi_of(w)->comm, mpi_test(&request, &done), "MPI_Test");
-    window_mpi_keep_request(g, request);
+    memcpy(&g->request, &request, sizeof request);
     *over = done;
     return rc;
 }
 
 static int window_mpi_flush(struct window *w, uint32_t peer)
 {
-    int rc = window_mpi_wait_patiently(window_mpi_of(w), peer);
-    return rc == PCOLL_OK
-               ? mpi_check_on(window_mpi_of(w)->comm,
-                              MPI_Win_flush((int)peer, window_mpi_of(w)->win),
-                              "MPI_Win_flush")
-               : rc;
+    struct window_mpi *m = window_mpi_of(w);
+    return window_mpi_wait_patiently(m, peer)
+               ?: mpi_check_on(m->comm, MPI_Win_flush((int)peer, m->win),
+                               "MPI_Win_flush");
 }
 
 static int window_mpi_fetch_add(struct window *w, uint32_t peer, size_t offset,
@@ -399,14 +379,11 @@ int window_mpi_create(const void *comm, size_t bytes, struct window **out)
     mpi_comm_shape(comm, &m->base.rank, &m->base.size);
     int rc =
         mpi_check_on(*(const MPI_Comm *)comm,
-                     MPI_Comm_dup(*(const MPI_Comm *)comm, &m->comm), "MPI_Comm_dup");
-    if (rc == PCOLL_OK)
-        rc = mpi_check(MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN),
-                       "MPI_Comm_set_errhandler");
-    if (rc == PCOLL_OK)
-        rc = window_mpi_find_far(m);
-    if (rc == PCOLL_OK)
-        rc = window_mpi_allocate(m, bytes);
+                     MPI_Comm_dup(*(const MPI_Comm *)comm, &m->comm), "MPI_Comm_dup")
+            ?: mpi_check(MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN),
+                         "MPI_Comm_set_errhandler")
+            ?: window_mpi_find_far(m)
+            ?: window_mpi_allocate(m, bytes);
     if (rc != PCOLL_OK) {
         free(m->far);
         free(m); /* MPI's objects stay: other ranks may not be able to free theirs. */
