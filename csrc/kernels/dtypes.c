@@ -44,20 +44,6 @@ static const struct dtype dtype_float64 = FLOAT_DTYPE(float64, double);
  * (quiet), infinity stays infinity, and a number beyond the largest one becomes infinity.
  */
 
-static inline float half_as_float(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline uint32_t half_as_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 /* Masks instead of ?: because gcc makes a branch of a ?: that guards a float operation (which
  * might trap), and then does not vectorize. */
 static inline uint32_t half_choose(int condition, uint32_t yes, uint32_t no)
@@ -75,17 +61,17 @@ static inline float float16_to_float(uint16_t half)
     uint32_t rest = (uint32_t)(half & 0x7fff) << 13;
     uint32_t exponent = half & 0x7c00;
     /* Subnormal: 2^-14 (1 + m / 1024) - 2^-14, exact and without subnormals. */
-    uint32_t small = half_as_bits(half_as_float((113u << 23) + rest) - 0x1p-14f);
+    uint32_t small = bits_of_float(float_of_bits((113u << 23) + rest) - 0x1p-14f);
     uint32_t large = rest + rebias + half_choose(exponent == 0x7c00, rebias, 0);
-    return half_as_float(sign | half_choose(exponent != 0, large, small));
+    return float_of_bits(sign | half_choose(exponent != 0, large, small));
 }
 
 static inline uint16_t float_to_float16(float value)
 {
-    uint32_t bits = half_as_bits(value);
+    uint32_t bits = bits_of_float(value);
     uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
     /* Below 2^-14: the last place of 0.5 + size is that of a subnormal float16. */
-    uint32_t small = half_as_bits(half_as_float(size) + 0.5f) - half_as_bits(0.5f);
+    uint32_t small = bits_of_float(float_of_bits(size) + 0.5f) - bits_of_float(0.5f);
     uint32_t rounded = size - rebias + 0xfff + (size >> 13 & 1);
     uint32_t large = half_choose(size >= 0x47800000, 0x7c00, rounded >> 13);
     uint32_t nan = 0x7e00 | (size >> 13 & 0x3ff);
@@ -95,12 +81,12 @@ static inline uint16_t float_to_float16(float value)
 
 static inline float bfloat16_to_float(uint16_t half)
 {
-    return half_as_float((uint32_t)half << 16);
+    return float_of_bits((uint32_t)half << 16);
 }
 
 static inline uint16_t float_to_bfloat16(float value)
 {
-    uint32_t bits = half_as_bits(value);
+    uint32_t bits = bits_of_float(value);
     uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     uint32_t nan = bits >> 16 | 0x40;
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded);

@@ -8,6 +8,9 @@
  */
 #pragma once
 
+#include <stdint.h>
+#include <string.h>
+
 #include "kernels/reduce.h"
 
 #if defined(__has_feature)
@@ -41,6 +44,20 @@
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
+
+static inline float float_of_bits(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t bits_of_float(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
 
 #define KERNEL(name, type, expression)                                                 \
     CLONES static void name(void *out, const void *a, const void *b, size_t count)     \

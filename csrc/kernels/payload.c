@@ -44,26 +44,19 @@ static int payload_use_kernels(struct payload_part *part, int i,
     return PCOLL_OK;
 }
 
-static int payload_use_user(struct payload_part *part, int i,
-                            const pcoll_buffer *buffer, user_reduction_fn *make_user)
-{
-    if (!make_user)
-        return fail(PCOLL_EINVAL, "buffer %d: an MPI op or datatype needs MPI", i);
-    int rc = make_user(buffer, i, &part->user);
-    if (rc == PCOLL_OK)
-        part->element = part->user->element;
-    return rc;
-}
-
 static int payload_lay_out(struct payload *p, int i, const pcoll_buffer *buffer,
                            user_reduction_fn *make_user)
 {
     struct payload_part *part = &p->part[i];
     bool user = buffer->dtype == PCOLL_MPI_TYPE || buffer->op == PCOLL_MPI_OP;
-    int rc = user ? payload_use_user(part, i, buffer, make_user)
-                  : payload_use_kernels(part, i, buffer);
+    if (user && !make_user)
+        return fail(PCOLL_EINVAL, "buffer %d: an MPI op or datatype needs MPI", i);
+    int rc =
+        user ? make_user(buffer, i, &part->user) : payload_use_kernels(part, i, buffer);
     if (rc != PCOLL_OK)
         return rc;
+    if (user)
+        part->element = part->user->element;
     if (buffer->count > most_bytes / part->element)
         return fail(PCOLL_EINVAL, "buffer %d: %llu elements are more than can be held",
                     i, (unsigned long long)buffer->count);
@@ -211,33 +204,21 @@ static int payload_reduce_elements(const struct payload_part *part, void *out,
     return PCOLL_OK;
 }
 
-int payload_reduce(const struct payload *p, void *out, const void *a, const void *b)
-{
-    return payload_reduce_slice(p, out, a, b, 0, p->bytes);
-}
-
 /* Reduce with a right operand in the application's form, which is widened piece by piece. */
-static void payload_reduce_narrow(const struct payload_part *part, char *out,
-                                  const char *a, const char *narrow)
-{
-    enum { PIECE = 1024 };
-    alignas(64) float wide[PIECE];
-    size_t step = 0;
-    for (size_t done = 0; done < part->count; done += step) {
-        step = part->count - done < PIECE ? part->count - done : PIECE;
-        part->widen(wide, narrow + done * 2, step);
-        part->reduce(out + done * sizeof *wide, a + done * sizeof *wide, wide, step);
-    }
-}
-
 static int payload_reduce_application(const struct payload_part *part, void *out,
                                       const void *a, const void *b)
 {
+    enum { PIECE = 1024 };
+    alignas(64) float wide[PIECE];
     char *to = (char *)out + part->offset;
-    const char *left = (const char *)a + part->offset;
+    const char *left = (const char *)a + part->offset, *narrow = b;
     if (!part->widen)
         return payload_reduce_elements(part, to, left, b, part->count);
-    payload_reduce_narrow(part, to, left, b);
+    for (size_t done = 0, step; done < part->count; done += step) {
+        step = part->count - done < PIECE ? part->count - done : PIECE;
+        part->widen(wide, narrow + done * 2, step);
+        part->reduce(to + done * sizeof *wide, left + done * sizeof *wide, wide, step);
+    }
     return PCOLL_OK;
 }
 
@@ -275,20 +256,17 @@ bool payload_evenly_cut(const struct payload *p)
     return true;
 }
 
-/* Return the last place up to `at` that is a multiple of 64 and between two elements. */
-static size_t payload_round_within(const struct payload_part *part, size_t at)
-{
-    size_t step = align / payload_common_divisor(align, part->element) * part->element;
-    return part->offset + (at - part->offset) / step * step;
-}
-
 size_t payload_cut(const struct payload *p, uint32_t i, uint32_t of)
 {
     size_t at = p->bytes / align * i / of * align;
     for (int k = 0; k < p->parts; k++) {
         const struct payload_part *part = &p->part[k];
-        if (at > part->offset && at < part->offset + part->bytes)
-            return payload_round_within(part, at);
+        if (at <= part->offset || at >= part->offset + part->bytes)
+            continue;
+        /* The last place up to `at` that is a multiple of 64 and between two elements. */
+        size_t step =
+            align / payload_common_divisor(align, part->element) * part->element;
+        return part->offset + (at - part->offset) / step * step;
     }
     return at;
 }
@@ -303,27 +281,26 @@ size_t payload_longest_slice(const struct payload *p, uint32_t of)
     return longest;
 }
 
-/* Reduce the elements of a part that are in [begin, end). */
-static int payload_reduce_part(const struct payload_part *part, char *out,
-                               const char *a, const char *b, size_t begin, size_t end)
-{
-    size_t first = part->offset > begin ? part->offset : begin;
-    size_t last = part->offset + part->bytes;
-    last = last < end ? last : end;
-    if (first >= last)
-        return PCOLL_OK;
-    size_t at = first - begin;
-    return payload_reduce_elements(part, out + at, a + at, b + at,
-                                   (last - first) / part->element);
-}
-
 int payload_reduce_slice(const struct payload *p, void *out, const void *a,
                          const void *b, size_t begin, size_t end)
 {
     int rc = PCOLL_OK;
-    for (int i = 0; i < p->parts && rc == PCOLL_OK; i++)
-        rc = payload_reduce_part(&p->part[i], out, a, b, begin, end);
+    for (int i = 0; i < p->parts && rc == PCOLL_OK; i++) {
+        const struct payload_part *part = &p->part[i];
+        size_t first = part->offset > begin ? part->offset : begin;
+        size_t last = part->offset + part->bytes;
+        last = last < end ? last : end;
+        if (first < last)
+            rc = payload_reduce_elements(
+                part, (char *)out + (first - begin), (const char *)a + (first - begin),
+                (const char *)b + (first - begin), (last - first) / part->element);
+    }
     return rc;
+}
+
+int payload_reduce(const struct payload *p, void *out, const void *a, const void *b)
+{
+    return payload_reduce_slice(p, out, a, b, 0, p->bytes);
 }
 
 /*

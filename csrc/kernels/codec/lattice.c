@@ -62,12 +62,6 @@ static int lattice_check_options(const pcoll_lattice *l)
     return PCOLL_OK;
 }
 
-static size_t lattice_block_count(const pcoll_lattice *l, uint64_t block)
-{
-    uint64_t left = l->count - block * LATTICE_BLOCK;
-    return left < LATTICE_BLOCK ? (size_t)left : LATTICE_BLOCK;
-}
-
 static int lattice_layout(const pcoll_lattice *l, struct lattice_layout *at)
 {
     int rc = lattice_check_options(l);
@@ -123,34 +117,25 @@ static void lattice_seal(const pcoll_lattice *l, const struct lattice_layout *at
     memcpy(payload + CHECKSUM, &sum, sizeof sum);
 }
 
-static int lattice_read_header(const char *payload, uint64_t bytes,
-                               struct lattice_header *head)
-{
-    if (bytes < TABLE)
-        return fail(PCOLL_EPROTOCOL,
-                    "payload: expected a header of %d bytes, got %llu bytes", TABLE,
-                    (unsigned long long)bytes);
-    memcpy(head, payload, sizeof *head);
-    if (head->magic == __builtin_bswap32(magic))
-        return fail(PCOLL_EPROTOCOL,
-                    "payload: was encoded on a machine of the other byte order");
-    if (head->magic != magic)
-        return fail(PCOLL_EPROTOCOL,
-                    "payload: does not begin as one of Lattice.encode does");
-    if (head->version != VERSION)
-        return fail(PCOLL_EPROTOCOL, "payload: expected version %d, got %d", VERSION,
-                    head->version);
-    return PCOLL_OK;
-}
-
 static int lattice_open(const char *payload, uint64_t bytes, pcoll_lattice *l,
                         struct lattice_layout *at)
 {
     struct lattice_header head;
     uint64_t sum;
-    int rc = lattice_read_header(payload, bytes, &head);
-    if (rc)
-        return rc;
+    if (bytes < TABLE)
+        return fail(PCOLL_EPROTOCOL,
+                    "payload: expected a header of %d bytes, got %llu bytes", TABLE,
+                    (unsigned long long)bytes);
+    memcpy(&head, payload, sizeof head);
+    if (head.magic == __builtin_bswap32(magic))
+        return fail(PCOLL_EPROTOCOL,
+                    "payload: was encoded on a machine of the other byte order");
+    if (head.magic != magic)
+        return fail(PCOLL_EPROTOCOL,
+                    "payload: does not begin as one of Lattice.encode does");
+    if (head.version != VERSION)
+        return fail(PCOLL_EPROTOCOL, "payload: expected version %d, got %d", VERSION,
+                    head.version);
     *l = (pcoll_lattice){.count = head.count,
                          .seed = head.seed,
                          .dtype = head.dtype,
@@ -214,18 +199,13 @@ struct lattice_block {
 
 static struct lattice_block lattice_block_of(const pcoll_lattice *l, uint64_t index)
 {
+    uint64_t left = l->count - index * LATTICE_BLOCK;
     return (struct lattice_block){
         .index = index,
-        .count = lattice_block_count(l, index),
+        .count = left < LATTICE_BLOCK ? (size_t)left : LATTICE_BLOCK,
         .offset = (size_t)index * LATTICE_BLOCK * lattice_form_of(l->dtype).size,
         .seed = lattice_block_seed(l->seed, index),
     };
-}
-
-/* Has the vector the form in which blocks are encoded? */
-static bool lattice_lies_as_float(const pcoll_lattice *l)
-{
-    return l->dtype == PCOLL_FLOAT32 && !l->rotate;
 }
 
 /* Return a block of a vector (NULL: 0) in the form in which it is encoded: in `room`, or in place
@@ -318,35 +298,10 @@ static int lattice_explain_no_step(const pcoll_lattice *l,
                 l->rotate ? 117 : 125, (unsigned long long)b->index);
 }
 
-/* Return the step of a block, or NaN if it cannot be encoded. */
-static float lattice_step_for(const pcoll_lattice *l, const struct lattice_block *b,
-                              const float *x, const void *key, const float *distances,
-                              double margin)
-{
-    float room[LATTICE_BLOCK], distance, magnitude;
-    const float *theirs = distances ? NULL : lattice_load(l, b, key, room);
-    lattice_distance(x, theirs, b->count, &distance, &magnitude);
-    if (distances)
-        distance = distances[b->index];
-    return lattice_step((float)(margin * (double)distance), magnitude, l->bits,
-                        l->rotate);
-}
-
-static void lattice_encode_block(const pcoll_lattice *l,
-                                 const struct lattice_layout *at,
-                                 const struct lattice_block *b, const float *x,
-                                 float step, char *payload)
-{
-    char *low = payload + at->low + b->index * at->low_each;
-    char *high = l->high ? payload + at->high + b->index * at->high_each : NULL;
-    uint64_t hash = lattice_encode(x, b->count, step, b->seed, l->bits, low, high);
-    memcpy(payload + at->hashes + b->index * sizeof hash, &hash, sizeof hash);
-    memcpy(payload + at->steps + b->index * sizeof step, &step, sizeof step);
-}
-
 int pcoll_lattice_encode(const pcoll_lattice *l, const void *x, const void *key,
                          const float *distances, double margin, void *payload)
 {
+    char *to = payload;
     struct lattice_layout at;
     int rc = fail_if_null_as("lattice, payload", l, payload) ?: lattice_layout(l, &at);
     if (!rc)
@@ -357,13 +312,22 @@ int pcoll_lattice_encode(const pcoll_lattice *l, const void *x, const void *key,
         return fail(PCOLL_EINVAL, "margin: expected a number of at least 1, got %g",
                     margin);
     for (uint64_t i = 0; i < at.blocks; i++) {
-        float room[LATTICE_BLOCK];
+        float room[LATTICE_BLOCK], more[LATTICE_BLOCK], distance, magnitude;
         struct lattice_block b = lattice_block_of(l, i);
         const float *ours = lattice_load(l, &b, x, room);
-        float step = lattice_step_for(l, &b, ours, key, distances, margin);
+        lattice_distance(ours, distances ? NULL : lattice_load(l, &b, key, more),
+                         b.count, &distance, &magnitude);
+        if (distances)
+            distance = distances[i];
+        float step = lattice_step((float)(margin * (double)distance), magnitude,
+                                  l->bits, l->rotate);
         if (isnan(step))
             return lattice_explain_no_step(l, &b, x, distances ? NULL : key);
-        lattice_encode_block(l, &at, &b, ours, step, payload);
+        uint64_t hash = lattice_encode(
+            ours, b.count, step, b.seed, l->bits, to + at.low + i * at.low_each,
+            l->high ? to + at.high + i * at.high_each : NULL);
+        memcpy(to + at.hashes + i * sizeof hash, &hash, sizeof hash);
+        memcpy(to + at.steps + i * sizeof step, &step, sizeof step);
     }
     lattice_seal(l, &at, payload);
     return PCOLL_OK;
@@ -434,7 +398,8 @@ static bool lattice_store(const struct lattice_reader *r, const struct lattice_b
 {
     float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
     char *at = (char *)vector + b->offset;
-    bool direct = lattice_lies_as_float(&r->l) && !(r->l.high && key == vector);
+    bool direct =
+        r->l.dtype == PCOLL_FLOAT32 && !r->l.rotate && !(r->l.high && key == vector);
     float *into = direct ? (float *)(void *)at : decoded;
     (void)weight;
     if (!lattice_decode_block(r, b, lattice_load(&r->l, b, key, room), into))
@@ -456,19 +421,15 @@ int pcoll_lattice_decode(const void *payload, uint64_t bytes, const void *key,
 
 /* Average. */
 
-CLONES static void lattice_approach_float32(float *restrict x, const float *restrict y,
-                                            size_t count, float weight)
-{
-    for (size_t i = 0; i < count; i++)
-        x[i] -= weight * (x[i] - y[i]);
-}
-
-CLONES static void lattice_approach_float64(double *restrict x, const float *restrict y,
-                                            size_t count, double weight)
-{
-    for (size_t i = 0; i < count; i++)
-        x[i] -= weight * (x[i] - (double)y[i]);
-}
+#define APPROACH(name, type)                                                           \
+    CLONES static void name(type *restrict x, const float *restrict y, size_t count,   \
+                            type weight)                                               \
+    {                                                                                  \
+        for (size_t i = 0; i < count; i++)                                             \
+            x[i] -= weight * (x[i] - (type)y[i]);                                      \
+    }
+APPROACH(lattice_approach_float32, float)
+APPROACH(lattice_approach_float64, double)
 
 /* Move x towards y, in float64 if x has that dtype, otherwise in float32. */
 static void lattice_approach(int dtype, void *x, const float *y, size_t count,

@@ -155,20 +155,6 @@ void plane_unpack(uint16_t *words, const void *plane, size_t lanes, int shift,
 
 /* The lattice. */
 
-static inline float lattice_as_float(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline uint32_t lattice_as_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 /*
  * Random numbers from (seed, index): two halves of 32-bit multiplications and shifts, as in
  * murmur3's finalizer, with a key before each half. The first half keys the hash; both halves
@@ -202,7 +188,7 @@ static inline uint32_t lattice_first_half(uint32_t counter)
  * [0, 1). */
 static inline float lattice_dither_of(uint32_t half, struct lattice_keys k)
 {
-    return lattice_as_float(0x3f800000u | ((half ^ k.second) * 0x846ca68bu) >> 9);
+    return float_of_bits(0x3f800000u | ((half ^ k.second) * 0x846ca68bu) >> 9);
 }
 
 /* Round to the nearest integer, ties to even, mod 2^32, if |value| < 2^22; otherwise return any
@@ -210,7 +196,7 @@ static inline float lattice_dither_of(uint32_t half, struct lattice_keys k)
 static inline uint32_t lattice_round(float value)
 {
     const float unit = 0x1.8p23f; /* here floats are one apart */
-    return lattice_as_bits(value + unit) - lattice_as_bits(unit);
+    return bits_of_float(value + unit) - bits_of_float(unit);
 }
 
 /* Sizes. */
@@ -237,7 +223,7 @@ CLONES_V4 static uint32_t lattice_largest(const float *x, size_t count)
 {
     uint32_t most = 0;
     for (size_t i = 0; i < count; i++) {
-        uint32_t size = lattice_as_bits(x[i]) & 0x7fffffff;
+        uint32_t size = bits_of_float(x[i]) & 0x7fffffff;
         most = size > most ? size : most;
     }
     return most;
@@ -248,8 +234,8 @@ CLONES_V4 static uint32_t lattice_furthest(const float *x, const float *key,
 {
     uint32_t most = 0, far = 0;
     for (size_t i = 0; i < count; i++) {
-        uint32_t size = lattice_as_bits(x[i]) & 0x7fffffff;
-        uint32_t away = lattice_as_bits(x[i] - key[i]) & 0x7fffffff;
+        uint32_t size = bits_of_float(x[i]) & 0x7fffffff;
+        uint32_t away = bits_of_float(x[i] - key[i]) & 0x7fffffff;
         most = size > most ? size : most;
         far = away > far ? away : far;
     }
@@ -266,8 +252,8 @@ void lattice_distance(const float *x, const float *key, size_t count, float *dis
         far = lattice_furthest(x, key, count, &most);
     else
         far = most = lattice_largest(x, count);
-    *distance = lattice_as_float(far);
-    *magnitude = lattice_as_float(most);
+    *distance = float_of_bits(far);
+    *magnitude = float_of_bits(most);
 }
 
 /*
@@ -294,8 +280,7 @@ float lattice_step(float distance, float magnitude, int bits, bool rotated)
 
 static uint64_t lattice_begin_hash(size_t count, float step, uint64_t seed, int bits)
 {
-    uint64_t shape =
-        (uint64_t)count << 40 | (uint64_t)bits << 32 | lattice_as_bits(step);
+    uint64_t shape = (uint64_t)count << 40 | (uint64_t)bits << 32 | bits_of_float(step);
     return splitmix_at(seed ^ shape, 2);
 }
 
@@ -394,14 +379,6 @@ uint64_t lattice_encode(const float *x, size_t count, float step, uint64_t seed,
            lattice_hash_pairs(keyed, (uint32_t)count);
 }
 
-static bool lattice_all_zero(const uint16_t *words, size_t count)
-{
-    uint16_t any = 0;
-    for (size_t i = 0; i < count; i++)
-        any |= words[i];
-    return !any;
-}
-
 bool lattice_decode(float *out, const float *key, size_t count, float step,
                     uint64_t seed, int bits, const void *low, const void *high,
                     uint64_t hash)
@@ -421,8 +398,10 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
     uint64_t sum = lattice_hash_pairs(keyed, (uint32_t)count);
     if (step == 0)
         memset(out, 0, count * sizeof *out); /* no -0 */
-    return lattice_begin_hash(count, step, seed, bits) + sum == hash &&
-           lattice_all_zero(words + count, lanes * PLANE_ROWS - count);
+    uint16_t padding = 0;
+    for (size_t i = count; i < lanes * PLANE_ROWS; i++)
+        padding |= words[i];
+    return lattice_begin_hash(count, step, seed, bits) + sum == hash && !padding;
 }
 
 /*
@@ -497,15 +476,6 @@ static inline void rotate_neighbors(float *restrict out, const float *restrict i
     }
 }
 
-/* Return 1 / sqrt(count) for a power of two, correctly rounded. */
-static float rotate_norm(size_t count)
-{
-    float factor = 1;
-    for (; count >= 4; count /= 4)
-        factor /= 2;
-    return count == 2 ? factor * 0x1.6a09e6p-1f : factor;
-}
-
 /* Transform a block whose size is a power of two. */
 CLONES_V4 static void rotate_part(float *x, size_t count)
 {
@@ -523,7 +493,12 @@ CLONES_V4 static void rotate_part(float *x, size_t count)
         rotate_two_stages(x, count, stride);
     if (stride < count)
         rotate_stage(x, count, stride);
-    float norm = rotate_norm(count);
+    float norm = 1; /* becomes 1 / sqrt(count), correctly rounded */
+    size_t rest = count;
+    for (; rest >= 4; rest /= 4)
+        norm /= 2;
+    if (rest == 2)
+        norm *= 0x1.6a09e6p-1f;
     for (size_t i = 0; i < count; i++)
         x[i] *= norm;
 }
