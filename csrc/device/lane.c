@@ -88,21 +88,17 @@ static void lane_end_streams(struct lane *l)
         d->event_destroy(l->given);
 }
 
-static int lane_check_device(const struct cuda *d, int device)
-{
-    int count = 0;
-    int rc = cuda_check(d, d->device_count(&count), "counting the devices");
-    if (rc != PCOLL_OK || (device >= 0 && device < count))
-        return rc;
-    return fail(PCOLL_EINVAL, "device: expected 0 to %d, got %d", count - 1, device);
-}
-
 int lane_create(int device, enum lane_direction direction, struct lane **out)
 {
     const struct cuda *d;
-    int rc = cuda_get(&d) ?: lane_check_device(d, device);
+    int count = 0;
+    int rc =
+        cuda_get(&d) ?: cuda_check(d, d->device_count(&count), "counting the devices");
     if (rc != PCOLL_OK)
         return rc;
+    if (device < 0 || device >= count)
+        return fail(PCOLL_EINVAL, "device: expected 0 to %d, got %d", count - 1,
+                    device);
     struct lane *l = calloc(1, sizeof *l);
     if (!l)
         return fail(PCOLL_ENOMEM, "no memory for a lane");
@@ -170,15 +166,6 @@ static int lane_record_and_wait(const struct lane *l, cuda_stream stream)
     return cuda_check(d, result, "waiting for a stream of the user's");
 }
 
-static cuda_result lane_copy(const struct lane *l, const pcoll_piece *p, size_t from,
-                             size_t bytes, cuda_stream stream)
-{
-    char *host = (char *)p->host + from;
-    return l->direction == LANE_TO_HOST
-               ? l->cuda->copy_to_host(host, p->device + from, bytes, stream)
-               : l->cuda->copy_to_device(p->device + from, host, bytes, stream);
-}
-
 /* Distribute the chunks of all pieces over the streams in turn. */
 static int lane_begin_copies(const struct lane *l, const pcoll_piece *pieces, int count)
 {
@@ -188,20 +175,17 @@ static int lane_begin_copies(const struct lane *l, const pcoll_piece *pieces, in
         const pcoll_piece *p = &pieces[i];
         for (size_t from = 0; from < p->bytes && result == CUDA_SUCCESS; turn++) {
             size_t left = p->bytes - from;
-            size_t now = left < chunk_bytes ? left : chunk_bytes;
-            result = lane_copy(l, p, from, now, l->stream[turn % STREAMS]);
-            from += now;
+            size_t bytes = left < chunk_bytes ? left : chunk_bytes;
+            char *host = (char *)p->host + from;
+            cuda_stream stream = l->stream[turn % STREAMS];
+            result =
+                l->direction == LANE_TO_HOST
+                    ? l->cuda->copy_to_host(host, p->device + from, bytes, stream)
+                    : l->cuda->copy_to_device(p->device + from, host, bytes, stream);
+            from += bytes;
         }
     }
     return cuda_check(l->cuda, result, "beginning a copy");
-}
-
-static int lane_record_ends(const struct lane *l)
-{
-    cuda_result result = CUDA_SUCCESS;
-    for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++)
-        result = l->cuda->event_record(l->over[i], l->stream[i]);
-    return cuda_check(l->cuda, result, "noting the end of a copy");
 }
 
 int lane_begin(struct lane *l, const pcoll_piece *pieces, int count, uint64_t stream)
@@ -216,7 +200,10 @@ int lane_begin(struct lane *l, const pcoll_piece *pieces, int count, uint64_t st
              ?: lane_record_and_wait(l, lane_stream_of(stream));
     if (rc == PCOLL_OK) {
         rc = lane_begin_copies(l, pieces, count);
-        int ends = lane_record_ends(l); /* even if only some copies were begun */
+        cuda_result result = CUDA_SUCCESS; /* Even if only some copies were begun: */
+        for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++)
+            result = l->cuda->event_record(l->over[i], l->stream[i]);
+        int ends = cuda_check(l->cuda, result, "noting the end of a copy");
         l->under_way = ends == PCOLL_OK;
         l->failure = rc = rc ?: ends;
     }

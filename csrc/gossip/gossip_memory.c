@@ -21,22 +21,6 @@ static size_t gossip_lines(size_t bytes)
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-static int gossip_check_dtype(int dtype)
-{
-    switch (dtype) {
-    case PCOLL_FLOAT32:
-    case PCOLL_FLOAT64:
-    case PCOLL_FLOAT16:
-    case PCOLL_BFLOAT16:
-        return PCOLL_OK;
-    default:
-        return fail(PCOLL_EINVAL,
-                    "like: expected float16, bfloat16, float32 or float64, got %s",
-                    dtype >= 0 && dtype < PCOLL_MPI_TYPE ? dtype_names[dtype]
-                                                         : "an unknown dtype");
-    }
-}
-
 void pcoll_gossip_options_init(pcoll_gossip_options *options)
 {
     if (!options)
@@ -62,25 +46,12 @@ static int gossip_check_options(const pcoll_gossip_options *o)
                     o->queue_slots);
     if (o->max_uncollected < 1)
         return fail(PCOLL_EINVAL, "max_uncollected: expected at least 1, got 0");
-    return gossip_check_dtype(o->dtype);
-}
-
-static void gossip_lay_out_slot(struct gossip_layout *layout)
-{
-    layout->notes_at = LINE;
-    layout->low_at =
-        layout->notes_at +
-        (layout->bits ? gossip_lines(layout->blocks * sizeof(struct gossip_block_note))
-                      : 0);
-    layout->high_at = layout->low_at + gossip_lines(layout->blocks * layout->low);
-    layout->raw_at = layout->high_at + gossip_lines(layout->blocks * layout->high);
-    layout->slot_bytes = layout->raw_at + gossip_lines(layout->count * layout->element);
-}
-
-/* Return how many blocks a chunk has. */
-static size_t gossip_blocks_at_a_time(size_t blocks)
-{
-    return blocks < CHUNK_BLOCKS ? (blocks ? blocks : 1) : CHUNK_BLOCKS;
+    if (o->dtype != PCOLL_FLOAT32 && o->dtype != PCOLL_FLOAT64 &&
+        o->dtype != PCOLL_FLOAT16 && o->dtype != PCOLL_BFLOAT16)
+        return fail(PCOLL_EINVAL,
+                    "like: expected float16, bfloat16, float32 or float64, got %s",
+                    dtype_find(o->dtype) ? dtype_names[o->dtype] : "an unknown dtype");
+    return PCOLL_OK;
 }
 
 int gossip_layout_init(struct gossip_layout *layout, uint32_t ranks,
@@ -104,33 +75,21 @@ int gossip_layout_init(struct gossip_layout *layout, uint32_t ranks,
         layout->low = lattice_low_bytes(LATTICE_BLOCK, layout->bits);
         layout->high = lattice_high_bytes(LATTICE_BLOCK, layout->bits);
     }
-    layout->chunk = gossip_blocks_at_a_time(layout->blocks) * LATTICE_BLOCK;
-    gossip_lay_out_slot(layout);
+    size_t blocks = layout->blocks < CHUNK_BLOCKS ? layout->blocks : CHUNK_BLOCKS;
+    layout->chunk = (blocks ? blocks : 1) * LATTICE_BLOCK;
+    layout->notes_at = LINE;
+    layout->low_at =
+        layout->notes_at +
+        (layout->bits ? gossip_lines(layout->blocks * sizeof(struct gossip_block_note))
+                      : 0);
+    layout->high_at = layout->low_at + gossip_lines(layout->blocks * layout->low);
+    layout->raw_at = layout->high_at + gossip_lines(layout->blocks * layout->high);
+    layout->slot_bytes = layout->raw_at + gossip_lines(layout->count * layout->element);
     layout->board_at = gossip_queue_word_at(layout->queue_slots);
     layout->slots_at = layout->board_at + gossip_lines(ranks * sizeof(int64_t));
     layout->sums_at = layout->slots_at + REGISTER_SLOTS * layout->slot_bytes;
     layout->queue_at = layout->sums_at + gossip_lines(layout->count * layout->sum);
     layout->bytes = layout->queue_at + layout->queue_slots * layout->slot_bytes;
-    return PCOLL_OK;
-}
-
-static int gossip_memory_make_codec(struct gossip_memory *memory)
-{
-    const struct gossip_layout *layout = &memory->layout;
-    if (!layout->bits)
-        return PCOLL_OK;
-    memory->distances =
-        malloc((layout->blocks ? layout->blocks : 1) * sizeof *memory->distances);
-    memory->notes = malloc(layout->chunk / LATTICE_BLOCK * sizeof *memory->notes);
-    memory->planes =
-        malloc(layout->chunk / LATTICE_BLOCK * (layout->low + layout->high));
-    memory->key = malloc(LATTICE_BLOCK * sizeof *memory->key);
-    memory->block = malloc(LATTICE_BLOCK * sizeof *memory->block);
-    if (!memory->distances || !memory->notes || !memory->planes || !memory->key ||
-        !memory->block)
-        return fail(PCOLL_ENOMEM, "no memory for the codec");
-    for (size_t b = 0; b < layout->blocks; b++)
-        memory->distances[b] = -1;
     return PCOLL_OK;
 }
 
@@ -146,7 +105,21 @@ int gossip_memory_init(struct gossip_memory *memory)
     memory->change = malloc(bytes);
     if (!memory->fetched || !memory->theirs || !memory->ours || !memory->change)
         return fail(PCOLL_ENOMEM, "no memory for a chunk");
-    return gossip_memory_make_codec(memory);
+    if (!layout->bits)
+        return PCOLL_OK;
+    memory->distances =
+        malloc((layout->blocks ? layout->blocks : 1) * sizeof *memory->distances);
+    memory->notes = malloc(layout->chunk / LATTICE_BLOCK * sizeof *memory->notes);
+    memory->planes =
+        malloc(layout->chunk / LATTICE_BLOCK * (layout->low + layout->high));
+    memory->key = malloc(LATTICE_BLOCK * sizeof *memory->key);
+    memory->block = malloc(LATTICE_BLOCK * sizeof *memory->block);
+    if (!memory->distances || !memory->notes || !memory->planes || !memory->key ||
+        !memory->block)
+        return fail(PCOLL_ENOMEM, "no memory for the codec");
+    for (size_t b = 0; b < layout->blocks; b++)
+        memory->distances[b] = -1;
+    return PCOLL_OK;
 }
 
 enum { FAR_CHUNKS = 8 }; /* times as large: a message between nodes takes longer */

@@ -52,8 +52,11 @@ static const struct agree_field fields[FIELDS] = {
     [FIELD_TOPOLOGY] = {"topology (its hash)", NULL},
 };
 
-static int gossip_compare(struct communicator *communicator, int local,
-                          const pcoll_gossip_options *o)
+/* Collective. If some ranks could not make their part of a window of MPI, the others do
+ * not free theirs: freeing it needs all ranks. */
+static int gossip_join(struct communicator *communicator, const void *comm, int local,
+                       const pcoll_gossip_options *o, struct gossip_memory *memory,
+                       struct object *p)
 {
     uint64_t own[FIELDS] = {[FIELD_COUNT] = o->count,
                             [FIELD_DTYPE] = (uint64_t)o->dtype,
@@ -63,7 +66,14 @@ static int gossip_compare(struct communicator *communicator, int local,
                             [FIELD_QUEUE_SLOTS] = o->queue_slots,
                             [FIELD_MAX_UNCOLLECTED] = o->max_uncollected,
                             [FIELD_TOPOLOGY] = o->topology};
-    return agree_same(communicator, local, fields, own, FIELDS);
+    agree_settle(communicator);
+    int rc = agree_same(communicator, local, fields, own, FIELDS);
+    if (rc != PCOLL_OK)
+        return rc;
+    communicator_free_windows(communicator);
+    return shared_window_open(communicator, comm, memory->layout.bytes, &memory->window)
+               ?: agree_outcome(communicator, gossip_memory_clear(memory))
+               ?: agree_enter(communicator, p);
 }
 
 static int gossip_prepare(struct communicator *communicator,
@@ -76,27 +86,6 @@ static int gossip_prepare(struct communicator *communicator,
     return rc == PCOLL_OK && agent
                ? process_start_agent(communicator, o->progress, true)
                : rc;
-}
-
-/* Collective. If some ranks could not make their part of a window of MPI, the others do
- * not free theirs: freeing it needs all ranks. */
-static int gossip_open_window(struct communicator *communicator, const void *comm,
-                              struct gossip_memory *memory)
-{
-    communicator_free_windows(communicator);
-    int rc =
-        shared_window_open(communicator, comm, memory->layout.bytes, &memory->window);
-    return rc ?: agree_outcome(communicator, gossip_memory_clear(memory));
-}
-
-static int gossip_join(struct communicator *communicator, const void *comm, int local,
-                       const pcoll_gossip_options *options,
-                       struct gossip_memory *memory, struct object *p)
-{
-    agree_settle(communicator);
-    return gossip_compare(communicator, local, options)
-               ?: gossip_open_window(communicator, comm, memory)
-               ?: agree_enter(communicator, p);
 }
 
 static int gossip_create(struct communicator *communicator, const void *comm,
@@ -156,15 +145,6 @@ static uint64_t gossip_complete(struct user_object *o)
     return 0; /* a gossip buffer has no rounds */
 }
 
-static int gossip_adopt_dead(struct gossip_memory *memory, const struct transport *t)
-{
-    int rc = PCOLL_OK;
-    for (uint32_t r = 0; r < t->size && rc == PCOLL_OK; r++)
-        if (!transport_lives(t, r))
-            rc = accumulator_adopt(memory, r);
-    return rc;
-}
-
 static int gossip_rebuild(struct user_object *o, struct communicator *communicator,
                           const struct recovery_plan *plan)
 {
@@ -174,9 +154,11 @@ static int gossip_rebuild(struct user_object *o, struct communicator *communicat
     if (!gossip->spent) /* closed on this rank */
         return PCOLL_OK;
     int rc = accumulator_settle(gossip->memory) ?: queue_settle(gossip->memory);
-    return rc == PCOLL_OK && transport_lowest(t) == t->rank
-               ? gossip_adopt_dead(gossip->memory, t)
-               : rc;
+    bool lowest = transport_lowest(t) == t->rank;
+    for (uint32_t r = 0; lowest && r < t->size && rc == PCOLL_OK; r++)
+        if (!transport_lives(t, r))
+            rc = accumulator_adopt(gossip->memory, r);
+    return rc;
 }
 
 static int gossip_inherit(struct user_object *o, struct object **object)
@@ -209,11 +191,6 @@ const struct recoverable gossip_recoverable = {
 
 /* The end. */
 
-static pcoll_gossip *gossip_of(struct object *p)
-{
-    return (pcoll_gossip *)((char *)p - offsetof(pcoll_gossip, object));
-}
-
 static int gossip_run(struct object *p)
 {
     (void)p;
@@ -235,7 +212,7 @@ static int gossip_control(struct object *p, uint32_t source,
 
 static int gossip_begin_close(struct object *p)
 {
-    pcoll_gossip *gossip = gossip_of(p);
+    pcoll_gossip *gossip = (pcoll_gossip *)((char *)p - offsetof(pcoll_gossip, object));
     if (gossip->spent) /* NULL: closed before a rank died */
         communicator_spend_window(gossip->base.communicator, gossip->memory->window,
                                   &gossip->spent);

@@ -62,19 +62,6 @@ static int queue_put_raw(struct gossip_memory *memory, uint32_t peer, size_t slo
                      gossip_element_at(layout, x, first), length * layout->element);
 }
 
-/* Send the raw elements of the blocks of a chunk that have no code. */
-static int queue_put_uncoded(struct gossip_memory *memory, uint32_t peer,
-                             size_t slot_at, const void *x, size_t first)
-{
-    size_t end = first + gossip_chunk_length(&memory->layout, first);
-    int rc = PCOLL_OK;
-    for (size_t i = 0, at = first; at < end && rc == PCOLL_OK; i++, at += LATTICE_BLOCK)
-        if (!memory->notes[i].coded)
-            rc = queue_put_raw(memory, peer, slot_at, x, at,
-                               gossip_block_length(&memory->layout, at));
-    return rc;
-}
-
 static int queue_put_coded(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
                            const void *x, const void *key, size_t first, uint64_t seed)
 {
@@ -82,13 +69,19 @@ static int queue_put_coded(struct gossip_memory *memory, uint32_t peer, size_t s
     size_t block = first / LATTICE_BLOCK, blocks = gossip_chunk_blocks(layout, first);
     struct gossip_planes to = {.notes = memory->notes, .low = memory->planes};
     slot_encode(memory, x, key, first, seed, true, &to);
-    return queue_put(memory, peer,
-                     slot_at + layout->notes_at + block * sizeof *memory->notes,
-                     memory->notes, blocks * sizeof *memory->notes)
-               ?: queue_put(memory, peer,
-                            slot_at + layout->low_at + block * layout->low,
-                            memory->planes, blocks * layout->low)
-               ?: queue_put_uncoded(memory, peer, slot_at, x, first);
+    int rc =
+        queue_put(memory, peer,
+                  slot_at + layout->notes_at + block * sizeof *memory->notes,
+                  memory->notes, blocks * sizeof *memory->notes)
+            ?: queue_put(memory, peer, slot_at + layout->low_at + block * layout->low,
+                         memory->planes, blocks * layout->low);
+    for (size_t i = 0; i < blocks && rc == PCOLL_OK; i++) {
+        size_t at = first + i * LATTICE_BLOCK;
+        if (!memory->notes[i].coded)
+            rc = queue_put_raw(memory, peer, slot_at, x, at,
+                               gossip_block_length(layout, at));
+    }
+    return rc;
 }
 
 /* Compute what the receiver decodes from the chunk that has just been encoded. */

@@ -9,32 +9,21 @@
 #include "base/memory.h"
 #include "kernels/codec/quantize.h"
 
-static uint32_t register_planes(const struct gossip_layout *layout)
-{
-    return PLANE_RAW | (layout->bits ? PLANE_LOW : 0) | (layout->high ? PLANE_HIGH : 0);
-}
-
-static void register_write_coded(struct gossip_memory *memory, char *slot,
-                                 const void *x, size_t first, uint64_t seed)
-{
-    const struct gossip_layout *layout = &memory->layout;
-    size_t block = first / LATTICE_BLOCK;
-    struct gossip_planes to = {
-        .notes = (struct gossip_block_note *)(slot + layout->notes_at) + block,
-        .low = slot + layout->low_at + block * layout->low,
-        .high = layout->high ? slot + layout->high_at + block * layout->high : NULL};
-    slot_encode(memory, x, NULL, first, seed, false, &to);
-}
-
 static void register_write_slot(struct gossip_memory *memory, char *slot, const void *x,
                                 const struct slot_header *header)
 {
     const struct gossip_layout *layout = &memory->layout;
     memcpy(slot, header, sizeof *header);
     for (size_t first = 0; first < layout->count; first += layout->chunk) {
+        size_t block = first / LATTICE_BLOCK;
+        struct gossip_planes to = {
+            .notes = (struct gossip_block_note *)(slot + layout->notes_at) + block,
+            .low = slot + layout->low_at + block * layout->low,
+            .high =
+                layout->high ? slot + layout->high_at + block * layout->high : NULL};
         INTERLEAVE();
         if (layout->bits)
-            register_write_coded(memory, slot, x, first, header->seed);
+            slot_encode(memory, x, NULL, first, header->seed, false, &to);
         memory_copy_past_cache(slot + layout->raw_at + first * layout->element,
                                gossip_element_at(layout, x, first),
                                gossip_chunk_length(layout, first) * layout->element);
@@ -43,6 +32,7 @@ static void register_write_slot(struct gossip_memory *memory, char *slot, const 
 
 int register_publish(struct gossip_memory *memory, const void *x, uint64_t *version)
 {
+    const struct gossip_layout *layout = &memory->layout;
     struct window *window = memory->window;
     int64_t word;
     uint64_t last;
@@ -52,9 +42,9 @@ int register_publish(struct gossip_memory *memory, const void *x, uint64_t *vers
     struct slot_header header = {.number = last + 1,
                                  .seed = gossip_next_seed(memory),
                                  .source = window->rank,
-                                 .planes = register_planes(&memory->layout)};
-    char *slot =
-        window->memory + gossip_register_slot_at(&memory->layout, header.number);
+                                 .planes = PLANE_RAW | (layout->bits ? PLANE_LOW : 0) |
+                                           (layout->high ? PLANE_HIGH : 0)};
+    char *slot = window->memory + gossip_register_slot_at(layout, header.number);
     register_write_slot(memory, slot, x, &header);
     MOMENT("version written");
     rc = window->ops->sync(window)
@@ -200,20 +190,6 @@ static void slot_load_block(const struct gossip_memory *memory, int dtype, float
         lattice_rotate(out, out, count, seed);
 }
 
-/* Return the step for the block in memory->block, NAN if none is known. */
-static float slot_step(const struct gossip_memory *memory, size_t block, size_t length,
-                       const float *key, bool exact)
-{
-    float distance, magnitude;
-    lattice_distance(memory->block, key, length, &distance, &magnitude);
-    if (!exact) {
-        distance = (float)memory->margin * memory->distances[block];
-        if (!(memory->distances[block] >= 0))
-            return NAN;
-    }
-    return lattice_step(distance, magnitude, memory->layout.bits, memory->rotate);
-}
-
 void slot_encode(struct gossip_memory *memory, const void *x, const void *key,
                  size_t first, uint64_t seed, bool exact,
                  const struct gossip_planes *to)
@@ -230,8 +206,14 @@ void slot_encode(struct gossip_memory *memory, const void *x, const void *key,
         if (key)
             slot_load_block(memory, layout->dtype, memory->key,
                             gossip_element_at(layout, key, at), length, block_seed);
-        float step = slot_step(memory, at / LATTICE_BLOCK, length,
-                               key ? memory->key : NULL, exact);
+        float distance, magnitude, seen = memory->distances[at / LATTICE_BLOCK];
+        lattice_distance(memory->block, key ? memory->key : NULL, length, &distance,
+                         &magnitude);
+        if (!exact)
+            distance = (float)memory->margin * seen;
+        float step = exact || seen >= 0 ? lattice_step(distance, magnitude,
+                                                       layout->bits, memory->rotate)
+                                        : NAN;
         *note = (struct gossip_block_note){.step = step, .coded = !isnan(step)};
         if (note->coded)
             note->hash =

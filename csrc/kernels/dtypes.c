@@ -22,7 +22,6 @@ FLOAT_KERNELS(float64, double)
 
 #define FLOAT_DTYPE(suffix, type)                                                      \
     {                                                                                  \
-        .name = #suffix,                                                               \
         .size = sizeof(type),                                                          \
         .reduce = {[PCOLL_SUM] = sum_##suffix,                                         \
                    [PCOLL_PROD] = prod_##suffix,                                       \
@@ -103,7 +102,6 @@ static inline uint16_t float_to_bfloat16(float value)
 
 #define HALF_DTYPE(suffix)                                                             \
     {                                                                                  \
-        .name = #suffix,                                                               \
         .size = 2,                                                                     \
         .held = &dtype_float32,                                                        \
         .widen = widen_##suffix,                                                       \
@@ -192,7 +190,6 @@ IDENTITY(sum_identity_complex128, struct pair_of_doubles, (struct pair_of_double
 
 #define COMPLEX_DTYPE(suffix, bytes)                                                   \
     {                                                                                  \
-        .name = #suffix,                                                               \
         .size = bytes,                                                                 \
         .reduce = {[PCOLL_SUM] = sum_##suffix, [PCOLL_PROD] = prod_##suffix},          \
         .identity = {[PCOLL_SUM] = sum_identity_##suffix,                              \
@@ -242,7 +239,6 @@ SIGN_KERNELS(uint64, uint64_t, 0, UINT64_MAX)
 
 #define INTEGER_DTYPE(suffix, bits)                                                    \
     {                                                                                  \
-        .name = #suffix,                                                               \
         .size = bits / 8,                                                              \
         .reduce = {[PCOLL_SUM] = sum_##bits,                                           \
                    [PCOLL_PROD] = prod_##bits,                                         \
@@ -284,7 +280,6 @@ IDENTITY(no, uint8_t, 0)
 IDENTITY(yes, uint8_t, 1)
 
 static const struct dtype dtype_bool = {
-    .name = "bool",
     .size = 1,
     .reduce = {[PCOLL_LAND] = land, [PCOLL_LOR] = lor, [PCOLL_LXOR] = lxor},
     .identity = {[PCOLL_LAND] = yes, [PCOLL_LOR] = no, [PCOLL_LXOR] = no},

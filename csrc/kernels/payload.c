@@ -24,7 +24,7 @@ static int payload_check_op(const pcoll_buffer *buffer, int i)
                     buffer->dtype, buffer->op);
     dtype_list_ops(buffer->dtype, ops, sizeof ops);
     return fail(PCOLL_EINVAL, "buffer %d: expected op %s for %s, got %s", i, ops,
-                dtype->name, op_names[buffer->op]);
+                dtype_names[buffer->dtype], op_names[buffer->op]);
 }
 
 static int payload_use_kernels(struct payload_part *part, int i,

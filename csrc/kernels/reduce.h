@@ -29,7 +29,6 @@ typedef void identity_fn(void *out, size_t count);
 typedef void convert_fn(void *out, const void *in, size_t count);
 
 struct dtype {
-    const char *name;
     size_t size;                       /* bytes of one element in a user's buffer */
     const struct dtype *held;          /* dtype in a block; NULL: the same */
     convert_fn *widen, *narrow;        /* to the held dtype and back; NULL: the same */

@@ -341,8 +341,7 @@ static int builder_compare_names(const void *a, const void *b)
 
 static const char *builder_dtype_name(uint64_t kind)
 {
-    const struct dtype *dtype = dtype_find((int)(kind >> 1));
-    return dtype ? dtype->name : "?";
+    return dtype_find((int)(kind >> 1)) ? dtype_names[kind >> 1] : "?";
 }
 
 /* One side is missing: report how many messages with this tag each side has. */

@@ -24,11 +24,6 @@ const void *entries_announce(const void *call_site)
     return before;
 }
 
-static const void *entries_call_site(const void *return_address)
-{
-    return announced ? announced : return_address;
-}
-
 static bool entries_count(enum outcome outcome)
 {
     report_count(outcome);
@@ -49,7 +44,7 @@ static int entries_refuse(MPI_Comm comm, int code)
                     .type = datatype,                                                  \
                     .op = op,                                                          \
                     .comm = comm,                                                      \
-                    .call_site = entries_call_site(__builtin_return_address(0))})
+                    .call_site = announced ?: __builtin_return_address(0)})
 
 int MPI_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype datatype,
                   MPI_Op op, MPI_Comm comm)

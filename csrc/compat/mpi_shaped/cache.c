@@ -407,30 +407,11 @@ int cache_start(pcoll_handle *handle, const void *send)
     return CACHE_INSIST(pcoll_handle_start(handle, &send));
 }
 
-/* Warn once that rounds were overwritten before a call could return them. */
-static void cache_warn_lost(uint64_t rounds)
-{
-    static atomic_bool warned;
-    if (rounds && !atomic_exchange(&warned, true))
-        fprintf(stderr,
-                "partialcoll: a call with deliver=all lost %llu rounds that were older "
-                "than history=: what they added up to is in no result of this rank\n",
-                (unsigned long long)rounds);
-}
-
-static void cache_add(const char *x, char *sum, uint64_t count, MPI_Datatype type,
-                      size_t size)
-{
-    for (uint64_t at = 0, n; at < count; at += n) {
-        n = count - at < INT_MAX ? count - at : INT_MAX;
-        MPI_Reduce_local(x + at * size, sum + at * size, (int)n, type, MPI_SUM);
-    }
-}
-
 /* Deliver the rounds that are complete after a wait, oldest first: their sum, or the newest. */
 static int cache_take_all(pcoll_handle *handle, const struct cache_key *key,
                           MPI_Datatype type, void *recv)
 {
+    static atomic_bool warned;
     bool adds = key->signature.op == PCOLL_SUM;
     pcoll_round round;
     uint64_t complete, delivered, last = UINT64_MAX, lost = 0;
@@ -442,13 +423,21 @@ static int cache_take_all(pcoll_handle *handle, const struct cache_key *key,
         if (rc != PCOLL_OK)
             break;
         lost += round.lost;
-        if (next != recv)
-            cache_add(next, recv, key->count, type, (size_t)size);
+        size_t step = (size_t)size;
+        for (uint64_t at = 0, n; next != recv && at < key->count; at += n) {
+            n = key->count - at < INT_MAX ? key->count - at : INT_MAX;
+            MPI_Reduce_local((char *)next + at * step, (char *)recv + at * step, (int)n,
+                             type, MPI_SUM);
+        }
         last = complete - 1;
         if (adds && !memory && !(next = memory = malloc(key->count * (size_t)size)))
             rc = fail(PCOLL_ENOMEM, "no memory for the rounds of a call");
     }
-    cache_warn_lost(lost);
+    if (lost && !atomic_exchange(&warned, true))
+        fprintf(stderr,
+                "partialcoll: a call with deliver=all lost %llu rounds that were older "
+                "than history=: what they added up to is in no result of this rank\n",
+                (unsigned long long)lost);
     free(memory);
     return rc == PCOLL_EEMPTY ? PCOLL_OK : rc;
 }

@@ -25,17 +25,6 @@ static int quorum_parse_history(const char *value, uint32_t *history)
     return PCOLL_OK;
 }
 
-static int quorum_parse_deliver(const char *value, int32_t *deliver)
-{
-    bool all = !strcmp(value, "all");
-    if (!all && strcmp(value, "one"))
-        return fail(PCOLL_EINVAL,
-                    "quorum: expected deliver=one or deliver=all, got \"%.100s\"",
-                    value);
-    *deliver = all ? PCOLL_DELIVER_ALL : PCOLL_DELIVER_ONE;
-    return PCOLL_OK;
-}
-
 /* Take the two modifiers out of the text. The rest is a policy. */
 int quorum_parse(const char *text, struct quorum *quorum)
 {
@@ -51,9 +40,14 @@ int quorum_parse(const char *text, struct quorum *quorum)
          word = strtok_r(NULL, ",", &rest)) {
         if (*policy && !strncmp(word, "history=", 8) && !histories++)
             rc = quorum_parse_history(word + 8, &parsed.history);
-        else if (*policy && !strncmp(word, "deliver=", 8) && !delivers++)
-            rc = quorum_parse_deliver(word + 8, &parsed.deliver);
-        else
+        else if (*policy && !strncmp(word, "deliver=", 8) && !delivers++) {
+            if (!strcmp(word + 8, "all"))
+                parsed.deliver = PCOLL_DELIVER_ALL;
+            else if (strcmp(word + 8, "one"))
+                rc = fail(PCOLL_EINVAL,
+                          "quorum: expected deliver=one or deliver=all, got \"%.100s\"",
+                          word + 8);
+        } else
             sprintf(policy + strlen(policy), "%s%s", *policy ? "," : "", word);
     }
     if (rc == PCOLL_OK)
