@@ -166,28 +166,14 @@ void comm_policy_agree(MPI_Comm comm, const char *text)
     comm_policy_settle(r, comm);
 }
 
-/* Return whether MPI would accept the arguments, as far as that shows without asking MPI. */
-static bool intercept_is_plausible(const struct call *c)
-{
-    return c->comm != MPI_COMM_NULL && c->count > 0 && c->recv && c->send &&
-           c->recv != MPI_IN_PLACE && c->send != c->recv &&
-           c->type != MPI_DATATYPE_NULL && c->op != MPI_OP_NULL;
-}
-
 static enum outcome intercept_find_signature(const struct call *c, struct signature *s)
 {
-    switch (signature_find(c->type, c->op, s)) {
-    case FOUND:
-        return s->of_user && !startup_type_works(c->type) ? PASSED_ARGUMENTS : TAKEN;
-    case FOUND_ORDERED:
-        return PASSED_ORDERED;
-    case FOUND_GAPS:
-        return PASSED_GAPS;
-    case FOUND_UNKNOWN:
-    case FOUND_UNDEFINED:
-        break;
-    }
-    return PASSED_ARGUMENTS;
+    enum found found = signature_find(c->type, c->op, s);
+    if (found == FOUND && (!s->of_user || startup_type_works(c->type)))
+        return TAKEN;
+    return found == FOUND_ORDERED ? PASSED_ORDERED
+           : found == FOUND_GAPS  ? PASSED_GAPS
+                                  : PASSED_ARGUMENTS;
 }
 
 static uint64_t intercept_payload(const struct call *c)
@@ -209,13 +195,16 @@ enum outcome intercept_plan(const struct call *c, struct record **record,
                             struct cache_key *key)
 {
     *key = (struct cache_key){.count = (uint64_t)c->count};
-    if (core_is_inside())
+    if (core_inside)
         return PASSED_NESTED;
     if (!startup_is_running())
         return PASSED_OUTSIDE;
     if (c->count == 0)
         return PASSED_NO_ELEMENTS;
-    if (!intercept_is_plausible(c))
+    /* Would MPI accept the arguments, as far as that shows without asking MPI? */
+    if (c->comm == MPI_COMM_NULL || c->count < 0 || !c->recv || !c->send ||
+        c->recv == MPI_IN_PLACE || c->send == c->recv || c->type == MPI_DATATYPE_NULL ||
+        c->op == MPI_OP_NULL)
         return PASSED_ARGUMENTS;
     if (!atomic_load_explicit(&full_reasons, memory_order_relaxed) &&
         intercept_is_short(c))
@@ -312,13 +301,13 @@ enum outcome intercept_run(const struct call *c, int *error)
     enum outcome outcome = intercept_plan(c, &record, &key);
     if (outcome != TAKEN)
         return outcome;
-    bool before = core_enter();
     int rc = PCOLL_OK;
+    core_inside = true;
     outcome = intercept_find_handle(c, record, &key, &entry);
     if (outcome == TAKEN)
         rc = cache_run(entry, &key, c->type,
                        c->send == MPI_IN_PLACE ? c->recv : c->send, c->recv);
-    core_leave(before);
+    core_inside = false;
     *error = rc == PCOLL_OK ? MPI_SUCCESS : core_raise(c->comm, rc);
     return outcome;
 }

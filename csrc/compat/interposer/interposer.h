@@ -54,11 +54,8 @@ void *startup_next(const char *name);
 /* Return whether MPI communicates elements of this datatype: not if it is uncommitted. */
 bool startup_type_works(MPI_Datatype type);
 
-/* Mark this thread as being in the core: calls of the program's callbacks are not taken over
- * meanwhile. Return the mark for core_leave. */
-bool core_enter(void);
-void core_leave(bool before);
-bool core_is_inside(void);
+/* This thread is in the core: calls of the program's callbacks are not taken over meanwhile. */
+extern _Thread_local bool core_inside;
 /* Call the error handler for a failure of the core, and return MPI's error code for it. */
 int core_raise(MPI_Comm comm, int rc);
 

@@ -247,9 +247,10 @@ int MPI_Comm_free(MPI_Comm *comm)
         next = (int (*)(MPI_Comm *))startup_next("MPI_Comm_free");
     if (comm) {
         free(info_take_pending(*comm));
-        bool before = core_enter();
+        bool before = core_inside;
+        core_inside = true;
         record_part(*comm);
-        core_leave(before);
+        core_inside = before;
     }
     return next ? next(comm) : PMPI_Comm_free(comm);
 }

@@ -116,7 +116,7 @@ static bool persistent_collect(void)
 static void *persistent_main(void *unused)
 {
     (void)unused;
-    core_enter();
+    core_inside = true;
     while (persistent_collect()) {
         progress_wait(persistent.mine->handle->base.communicator->progress,
                       persistent_has_work, NULL, 1000000);
@@ -374,9 +374,9 @@ enum outcome persistent_init(const struct call *c, MPI_Request *request, int *er
     if (key.signature.of_user) /* It may be freed before the request is started. */
         return PASSED_OP_OF_USER;
     key.progress = PCOLL_PROGRESS_AGENT;
-    bool before = core_enter();
+    core_inside = true;
     outcome = persistent_make_token(c, record, &key, &t);
-    core_leave(before);
+    core_inside = false;
     if (outcome != TAKEN)
         return outcome;
     t->send = c->send;

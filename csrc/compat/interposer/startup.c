@@ -131,24 +131,7 @@ static void report_print(void)
                     "sums: set PARTIALCOLL_ALL=1 or the info key partialcoll_quorum");
 }
 
-static _Thread_local bool inside;
-
-bool core_enter(void)
-{
-    bool before = inside;
-    inside = true;
-    return before;
-}
-
-void core_leave(bool before)
-{
-    inside = before;
-}
-
-bool core_is_inside(void)
-{
-    return inside;
-}
+_Thread_local bool core_inside;
 
 int core_raise(MPI_Comm comm, int rc)
 {
@@ -320,16 +303,12 @@ static void startup_begin(void)
         report_warn("rank 0: %s", settings()->complaint);
 }
 
-static bool startup_wants_threads(void)
-{
-    return quorum_is_partial(&settings()->choice.quorum);
-}
-
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
-    int level = startup_wants_threads() ? MPI_THREAD_MULTIPLE : required;
+    if (quorum_is_partial(&settings()->choice.quorum))
+        required = MPI_THREAD_MULTIPLE;
     startup_refuse_other_mpi();
-    int rc = PMPI_Init_thread(argc, argv, level, provided);
+    int rc = PMPI_Init_thread(argc, argv, required, provided);
     if (rc == MPI_SUCCESS)
         startup_begin();
     return rc;
@@ -338,7 +317,7 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 int MPI_Init(int *argc, char ***argv)
 {
     int provided;
-    if (startup_wants_threads())
+    if (quorum_is_partial(&settings()->choice.quorum))
         return MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
     startup_refuse_other_mpi();
     int rc = PMPI_Init(argc, argv);
