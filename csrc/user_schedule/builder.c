@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/random.h"
 
@@ -19,25 +18,35 @@ static int builder_no_memory(const struct builder *builder)
                 builder->count);
 }
 
-static int builder_add(struct builder *builder, struct builder_op op, const char *label,
-                       int *id)
+static bool builder_overlap(const void *a, size_t a_bytes, const void *b,
+                            size_t b_bytes)
 {
-    if (!sched_make_room(&builder->ops, builder->count, &builder->capacity,
-                         sizeof *builder->ops) ||
-        !(op.label = strdup(label)))
-        return builder_no_memory(builder);
-    for (char *c = op.label; *c; c++) /* It gets part of lines of text. */
-        if ((unsigned char)*c < ' ')
-            *c = ' ';
-    op.partner = -1;
-    *id = (int)builder->count;
-    builder->ops[builder->count++] = op;
-    return PCOLL_OK;
+    const char *p = a, *q = b;
+    return p && q && a_bytes && b_bytes && p < q + b_bytes && q < p + a_bytes;
 }
 
-/* Check and set the shape of the memory, which is read only when the schedule runs. */
-static int builder_set_shape(struct builder_op *op, const pcoll_buffer *shape)
+static bool builder_is_message(const struct builder_op *op)
 {
+    return op->kind == OP_SEND || op->kind == OP_RECV;
+}
+
+/* Check an operation, and set the shape of its memory, which is read only when the schedule
+ * runs. */
+static int builder_check(const struct builder *builder, struct builder_op *op,
+                         const pcoll_buffer *shape)
+{
+    if (op->kind == OP_TIMER &&
+        !(op->seconds >= 0 && op->seconds <= PCOLL_LONGEST_TIME))
+        return fail(PCOLL_EINVAL, "seconds: expected 0 to %g, got %g",
+                    PCOLL_LONGEST_TIME, op->seconds);
+    if (builder_is_message(op) && (op->peer < 0 || (uint32_t)op->peer >= builder->size))
+        return fail(PCOLL_EINVAL, "%s: expected a rank from 0 to %u, got %d",
+                    op->kind == OP_SEND ? "dest" : "source", builder->size - 1,
+                    op->peer);
+    if (op->tag < 0)
+        return fail(PCOLL_EINVAL, "tag: expected 0 or more, got %d", op->tag);
+    if (!shape)
+        return PCOLL_OK;
     const struct dtype *dtype = dtype_find(shape->dtype);
     if (!dtype)
         return fail(PCOLL_EINVAL, "dtype: unknown value %d", shape->dtype);
@@ -46,109 +55,48 @@ static int builder_set_shape(struct builder_op *op, const pcoll_buffer *shape)
                     (unsigned long long)shape->count);
     op->count = shape->count;
     op->dtype = shape->dtype;
+    op->op = shape->op;
     op->bytes = shape->count * dtype->size;
     bool reads = op->kind != OP_RECV, writes = op->kind != OP_SEND;
     if (op->bytes && ((reads && !op->from) || (writes && !op->into)))
         return fail_null(reads && !op->from ? "from" : "into", 0);
-    return PCOLL_OK;
-}
-
-static int builder_add_message(struct builder *builder, struct builder_op op,
-                               const pcoll_buffer *shape, const char *label, int *id)
-{
-    const char *argument = op.kind == OP_SEND ? "dest" : "source";
-    char text[64];
-    if (op.peer < 0 || (uint32_t)op.peer >= builder->size)
-        return fail(PCOLL_EINVAL, "%s: expected a rank from 0 to %u, got %d", argument,
-                    builder->size - 1, op.peer);
-    if (op.tag < 0)
-        return fail(PCOLL_EINVAL, "tag: expected 0 or more, got %d", op.tag);
-    int rc = builder_set_shape(&op, shape);
-    if (rc != PCOLL_OK)
-        return rc;
-    snprintf(text, sizeof text, "%llu %s tag %d", (unsigned long long)op.count,
-             dtype_names[op.dtype], op.tag);
-    return builder_add(builder, op, label ? label : text, id);
-}
-
-int builder_send(struct builder *builder, const void *from, const pcoll_buffer *shape,
-                 int dest, int tag, const char *label, int *op)
-{
-    return builder_add_message(
-        builder,
-        (struct builder_op){.kind = OP_SEND, .from = from, .peer = dest, .tag = tag},
-        shape, label, op);
-}
-
-int builder_recv(struct builder *builder, void *into, const pcoll_buffer *shape,
-                 int source, int tag, const char *label, int *op)
-{
-    return builder_add_message(
-        builder,
-        (struct builder_op){.kind = OP_RECV, .into = into, .peer = source, .tag = tag},
-        shape, label, op);
-}
-
-static bool builder_overlap(const void *a, size_t a_bytes, const void *b,
-                            size_t b_bytes)
-{
-    const char *p = a, *q = b;
-    return p && q && a_bytes && b_bytes && p < q + b_bytes && q < p + a_bytes;
-}
-
-static int builder_add_local(struct builder *builder, struct builder_op op,
-                             const pcoll_buffer *shape, const char *label, int *id)
-{
-    bool reduces = op.kind == OP_REDUCE;
-    char text[64];
-    int rc = builder_set_shape(&op, shape);
     /* Kernels and copies need memory that is identical or disjoint. */
-    if (rc == PCOLL_OK && op.from != op.into &&
-        builder_overlap(op.from, op.bytes, op.into, op.bytes))
-        rc = fail(PCOLL_EINVAL,
-                  "into: expected the memory of buf or memory apart from it, got some "
-                  "that overlaps it");
-    if (rc == PCOLL_OK && reduces)
-        rc = pcoll_op_check(op.op, op.dtype);
+    if (op->from != op->into &&
+        builder_overlap(op->from, op->bytes, op->into, op->bytes))
+        return fail(PCOLL_EINVAL,
+                    "into: expected the memory of buf or memory apart from it, got "
+                    "some that overlaps it");
+    return op->kind == OP_REDUCE ? pcoll_op_check(op->op, op->dtype) : PCOLL_OK;
+}
+
+int builder_add(struct builder *builder, struct builder_op op,
+                const pcoll_buffer *shape, const char *label, int *id)
+{
+    char text[64] = "";
+    int rc = builder_check(builder, &op, shape);
     if (rc != PCOLL_OK)
         return rc;
-    snprintf(text, sizeof text, "%s%s%llu %s", reduces ? op_names[op.op] : "",
-             reduces ? " " : "", (unsigned long long)op.count, dtype_names[op.dtype]);
-    return builder_add(builder, op, label ? label : text, id);
-}
-
-int builder_reduce(struct builder *builder, const void *from, void *into,
-                   const pcoll_buffer *shape, const char *label, int *op)
-{
-    struct builder_op reduce = {
-        .kind = OP_REDUCE, .from = from, .into = into, .op = shape->op};
-    return builder_add_local(builder, reduce, shape, label, op);
-}
-
-int builder_copy(struct builder *builder, const void *from, void *into,
-                 const pcoll_buffer *shape, const char *label, int *op)
-{
-    struct builder_op copy = {.kind = OP_COPY, .from = from, .into = into};
-    return builder_add_local(builder, copy, shape, label, op);
-}
-
-int builder_nop(struct builder *builder, const char *label, int *op)
-{
-    return builder_add(builder, (struct builder_op){.kind = OP_NOP}, label ? label : "",
-                       op);
-}
-
-int builder_timer(struct builder *builder, double seconds, const char *label, int *op)
-{
-    char text[64];
-    if (!(seconds >= 0 && seconds <= PCOLL_LONGEST_TIME))
-        return fail(PCOLL_EINVAL, "seconds: expected 0 to %g, got %g",
-                    PCOLL_LONGEST_TIME, seconds);
-    snprintf(text, sizeof text, "%g s", seconds);
-    return builder_add(
-        builder,
-        (struct builder_op){.kind = OP_TIMER, .delay = clock_from_seconds(seconds)},
-        label ? label : text, op);
+    if (op.kind == OP_TIMER)
+        snprintf(text, sizeof text, "%g s", op.seconds);
+    else if (shape) {
+        bool reduces = op.kind == OP_REDUCE;
+        int used = snprintf(text, sizeof text, "%s%s%llu %s",
+                            reduces ? op_names[op.op] : "", reduces ? " " : "",
+                            (unsigned long long)op.count, dtype_names[op.dtype]);
+        if (builder_is_message(&op))
+            snprintf(text + used, sizeof text - (size_t)used, " tag %d", op.tag);
+    }
+    if (!sched_make_room(&builder->ops, builder->count, &builder->capacity,
+                         sizeof *builder->ops) ||
+        !(op.label = strdup(label ? label : text)))
+        return builder_no_memory(builder);
+    for (char *c = op.label; *c; c++) /* It gets part of lines of text. */
+        if ((unsigned char)*c < ' ')
+            *c = ' ';
+    op.partner = -1;
+    *id = (int)builder->count;
+    builder->ops[builder->count++] = op;
+    return PCOLL_OK;
 }
 
 int builder_after(struct builder *builder, int op, const int32_t *predecessors,
@@ -184,11 +132,6 @@ void builder_destroy(struct builder *builder)
 }
 
 /* Numbering and comparing messages; see builder.h. */
-
-static bool builder_is_message(const struct builder_op *op)
-{
-    return op->kind == OP_SEND || op->kind == OP_RECV;
-}
 
 /* A message, for sorting. */
 struct builder_entry {

@@ -31,7 +31,7 @@ struct builder_op {
     uint32_t ordinal; /* n: number among messages of the same peer, direction and tag */
     int edge;         /* number among messages of the same peer and direction */
     int partner;      /* message of this rank to itself: the other end; else -1 */
-    int64_t delay;    /* TIMER: nanoseconds */
+    double seconds;   /* TIMER */
     uint32_t need;    /* k of its gate: predecessors that open it; 0: all */
 };
 
@@ -46,18 +46,11 @@ struct builder {
     uint32_t tags; /* most edges of a pair that this rank is part of */
 };
 
-/* Add an operation and return its number in *op. PCOLL_EINVAL names the argument;
- * nothing is added then. The label is copied; NULL: a default. */
-int builder_send(struct builder *builder, const void *from, const pcoll_buffer *shape,
-                 int dest, int tag, const char *label, int *op);
-int builder_recv(struct builder *builder, void *into, const pcoll_buffer *shape,
-                 int source, int tag, const char *label, int *op);
-int builder_reduce(struct builder *builder, const void *from, void *into,
-                   const pcoll_buffer *shape, const char *label, int *op);
-int builder_copy(struct builder *builder, const void *from, void *into,
-                 const pcoll_buffer *shape, const char *label, int *op);
-int builder_nop(struct builder *builder, const char *label, int *op);
-int builder_timer(struct builder *builder, double seconds, const char *label, int *op);
+/* Add an operation, of which what its kind needs is set, and return its number in *id.
+ * PCOLL_EINVAL names the argument; nothing is added then. shape: of its memory, or NULL. The label
+ * is copied; NULL: a default. */
+int builder_add(struct builder *builder, struct builder_op op,
+                const pcoll_buffer *shape, const char *label, int *id);
 /* Add predecessors. k: how many of all predecessors open the gate; 0: unchanged. */
 int builder_after(struct builder *builder, int op, const int32_t *predecessors,
                   int count, uint32_t k);

@@ -9,6 +9,7 @@
 
 #include "algorithms/algorithms.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "runtime/agreement.h"
 #include "runtime/communicator.h"
@@ -109,9 +110,10 @@ static int schedule_run_issue(struct schedule_run *run, int id, bool *finished)
             memcpy(op->into, op->from, op->bytes);
         return PCOLL_OK;
     case OP_TIMER:
-        if ((*finished = schedule_run_is_empty(run) || !op->delay))
+        if ((*finished = schedule_run_is_empty(run) || op->seconds == 0))
             return PCOLL_OK;
-        run->ops[id].due = communicator_now(run->communicator) + op->delay;
+        run->ops[id].due =
+            communicator_now(run->communicator) + clock_from_seconds(op->seconds);
         communicator_alarm(run->communicator, &run->base, run->ops[id].due);
         return PCOLL_OK;
     case OP_NOP:

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "runtime/user_object.h"
 #include "transport/mpi/mpi_transport.h"
@@ -84,67 +85,63 @@ int pcoll_schedule_create(const void *comm, pcoll_schedule **out)
     return PCOLL_OK;
 }
 
+static int schedule_add(pcoll_schedule *schedule, struct builder_op op,
+                        const pcoll_buffer *shape, const char *label, int32_t *id)
+{
+    bool sends = op.kind == OP_SEND;
+    int rc = schedule_enter_builder(schedule);
+    if (rc != PCOLL_OK)
+        return rc;
+    if ((sends || op.kind == OP_RECV) && mpi_is_proc_null(op.peer)) {
+        op = (struct builder_op){.kind = OP_NOP};
+        label = label ? label : sends ? "send to nobody" : "recv from nobody";
+        shape = NULL;
+    }
+    return schedule_leave(schedule,
+                          builder_add(&schedule->builder, op, shape, label, id));
+}
+
 int pcoll_schedule_send(pcoll_schedule *schedule, const void *from,
                         const pcoll_buffer *shape, int32_t dest, int32_t tag,
                         const char *label, int32_t *op)
 {
-    int rc = fail_if_null(shape, op) ?: schedule_enter_builder(schedule);
-    if (rc != PCOLL_OK)
-        return rc;
-    struct builder *builder = &schedule->builder;
-    rc = mpi_is_proc_null(dest)
-             ? builder_nop(builder, label ? label : "send to nobody", op)
-             : builder_send(builder, from, shape, dest, tag, label, op);
-    return schedule_leave(schedule, rc);
+    struct builder_op send = {.kind = OP_SEND, .from = from, .peer = dest, .tag = tag};
+    return fail_if_null(shape, op) ?: schedule_add(schedule, send, shape, label, op);
 }
 
 int pcoll_schedule_recv(pcoll_schedule *schedule, void *into, const pcoll_buffer *shape,
                         int32_t source, int32_t tag, const char *label, int32_t *op)
 {
-    int rc = fail_if_null(shape, op) ?: schedule_enter_builder(schedule);
-    if (rc != PCOLL_OK)
-        return rc;
-    struct builder *builder = &schedule->builder;
-    rc = mpi_is_proc_null(source)
-             ? builder_nop(builder, label ? label : "recv from nobody", op)
-             : builder_recv(builder, into, shape, source, tag, label, op);
-    return schedule_leave(schedule, rc);
+    struct builder_op recv = {
+        .kind = OP_RECV, .into = into, .peer = source, .tag = tag};
+    return fail_if_null(shape, op) ?: schedule_add(schedule, recv, shape, label, op);
 }
 
 int pcoll_schedule_reduce(pcoll_schedule *schedule, const void *from, void *into,
                           const pcoll_buffer *shape, const char *label, int32_t *op)
 {
-    return fail_if_null(shape, op)
-               ?: schedule_enter_builder(schedule)
-               ?: schedule_leave(schedule,
-                                 builder_reduce(&schedule->builder, from, into, shape,
-                                                label, op));
+    struct builder_op reduce = {.kind = OP_REDUCE, .from = from, .into = into};
+    return fail_if_null(shape, op) ?: schedule_add(schedule, reduce, shape, label, op);
 }
 
 int pcoll_schedule_copy(pcoll_schedule *schedule, const void *from, void *into,
                         const pcoll_buffer *shape, const char *label, int32_t *op)
 {
-    return fail_if_null(shape, op)
-               ?: schedule_enter_builder(schedule)
-               ?: schedule_leave(schedule,
-                                 builder_copy(&schedule->builder, from, into, shape,
-                                              label, op));
+    struct builder_op copy = {.kind = OP_COPY, .from = from, .into = into};
+    return fail_if_null(shape, op) ?: schedule_add(schedule, copy, shape, label, op);
 }
 
 int pcoll_schedule_nop(pcoll_schedule *schedule, const char *label, int32_t *op)
 {
-    return fail_if_null(op)
-               ?: schedule_enter_builder(schedule)
-               ?: schedule_leave(schedule, builder_nop(&schedule->builder, label, op));
+    struct builder_op nop = {.kind = OP_NOP};
+    return fail_if_null(op) ?: schedule_add(schedule, nop, NULL, label, op);
 }
 
 int pcoll_schedule_timer(pcoll_schedule *schedule, double seconds, const char *label,
                          int32_t *op)
 {
-    return fail_if_null(op)
-               ?: schedule_enter_builder(schedule)
-               ?: schedule_leave(schedule,
-                                 builder_timer(&schedule->builder, seconds, label, op));
+    struct builder_op timer = {.kind = OP_TIMER, .seconds = seconds};
+    return fail_if_null(op) ?: schedule_add(schedule, timer, NULL, label, op);
 }
 
 int pcoll_schedule_after(pcoll_schedule *schedule, int32_t op,
@@ -287,8 +284,9 @@ static struct goal_cost schedule_cost(const void *arg, int id)
     double time = (double)op->bytes * pricing->ns_per_byte;
     return (struct goal_cost){.bytes = op->bytes,
                               .tag = (uint32_t)op->edge,
-                              .time = op->kind == OP_TIMER ? (uint64_t)op->delay
-                                                           : (uint64_t)time};
+                              .time = op->kind == OP_TIMER
+                                          ? (uint64_t)clock_from_seconds(op->seconds)
+                                          : (uint64_t)time};
 }
 
 /* Return the schedule to print: the committed one, or one that is built for this; NULL without

@@ -2,8 +2,8 @@
 /* Hostile control and data messages to schedules of users on simulated ranks. */
 #include <string.h>
 
-#include "user_schedule/builder.h"
 #include "user_schedule/schedule_run.h"
+#include "adding.h"
 #include "check.h"
 #include "hostile.h"
 #include "transport/sim/sim_transport.h"

@@ -15,9 +15,9 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "user_schedule/builder.h"
 #include "user_schedule/schedule_run.h"
 #include "transport/sim/sim_transport.h"
+#include "adding.h"
 #include "check.h"
 
 enum { RANKS = 6, BUFFERS = 4, ELEMENTS = 20, STEPS = 40, MAX_OPS = 4 * STEPS };

@@ -13,6 +13,7 @@
 
 #include "base/random.h"
 #include "user_schedule/schedule_run.h"
+#include "adding.h"
 #include "check.h"
 #include "inproc.h"
 
