@@ -273,16 +273,10 @@ static const struct dtype dtype_uint64 = INTEGER_DTYPE(uint64, 64);
 
 /* bool, one byte, 0 or 1: LAND, LOR, LXOR. Any other byte counts as true. */
 
-KERNEL(land, uint8_t, (uint8_t)((x != 0) & (y != 0)))
-KERNEL(lor, uint8_t, (uint8_t)((x | y) != 0))
-KERNEL(lxor, uint8_t, (uint8_t)((x != 0) ^ (y != 0)))
-IDENTITY(no, uint8_t, 0)
-IDENTITY(yes, uint8_t, 1)
-
 static const struct dtype dtype_bool = {
     .size = 1,
-    .reduce = {[PCOLL_LAND] = land, [PCOLL_LOR] = lor, [PCOLL_LXOR] = lxor},
-    .identity = {[PCOLL_LAND] = yes, [PCOLL_LOR] = no, [PCOLL_LXOR] = no},
+    .reduce = {[PCOLL_LAND] = land_8, [PCOLL_LOR] = lor_8, [PCOLL_LXOR] = lxor_8},
+    .identity = {[PCOLL_LAND] = one_8, [PCOLL_LOR] = zero_8, [PCOLL_LXOR] = zero_8},
 };
 
 /* The table of dtypes. */

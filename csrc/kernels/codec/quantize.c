@@ -25,38 +25,19 @@ static struct plane_place plane_place_of(int row, int width)
     return (struct plane_place){(size_t)(row * width) / 16, row * width % 16};
 }
 
-CLONES_V4 static void plane_put_row(uint16_t *restrict packed,
-                                    const uint16_t *restrict words, size_t lanes,
-                                    int shift, int bit, uint16_t mask)
-{
-    for (size_t i = 0; i < lanes; i++)
-        packed[i] |= (uint16_t)((words[i] >> shift & mask) << bit);
-}
-
-/* Put the bits that did not fit into the word before. */
-CLONES_V4 static void plane_put_rest(uint16_t *restrict packed,
-                                     const uint16_t *restrict words, size_t lanes,
-                                     int shift, int done, uint16_t mask)
-{
-    for (size_t i = 0; i < lanes; i++)
-        packed[i] |= (uint16_t)((words[i] >> shift & mask) >> done);
-}
-
-CLONES_V4 static void plane_take_row(uint16_t *restrict words,
-                                     const uint16_t *restrict packed, size_t lanes,
-                                     int shift, int bit, uint16_t mask)
-{
-    for (size_t i = 0; i < lanes; i++)
-        words[i] |= (uint16_t)((packed[i] >> bit & mask) << shift);
-}
-
-CLONES_V4 static void plane_take_rest(uint16_t *restrict words,
-                                      const uint16_t *restrict packed, size_t lanes,
-                                      int shift, int done, uint16_t mask)
-{
-    for (size_t i = 0; i < lanes; i++)
-        words[i] |= (uint16_t)((packed[i] << done & mask) << shift);
-}
+/* Move the bits of a row to or from the word in which it begins (_row), or those that did not fit
+ * to or from the next one (_rest). */
+#define PLANE_MOVE(name, moved)                                                        \
+    CLONES_V4 static void name(uint16_t *restrict to, const uint16_t *restrict from,   \
+                               size_t lanes, int shift, int bit, uint16_t mask)        \
+    {                                                                                  \
+        for (size_t i = 0; i < lanes; i++)                                             \
+            to[i] |= (uint16_t)(moved);                                                \
+    }
+PLANE_MOVE(plane_put_row, (from[i] >> shift & mask) << bit)
+PLANE_MOVE(plane_put_rest, (from[i] >> shift & mask) >> bit)
+PLANE_MOVE(plane_take_row, (from[i] >> bit & mask) << shift)
+PLANE_MOVE(plane_take_rest, (from[i] << bit & mask) << shift)
 
 /*
  * The usual planes have 4, 8 or 16 bits: 16 / width rows of words make one row of the plane, and

@@ -82,46 +82,33 @@ static MPI_Datatype window_mpi_type_of(int dtype)
 }
 
 enum window_mpi_kind { WINDOW_GET, WINDOW_PUT, WINDOW_ADD, WINDOW_FETCH };
-static const char *const window_mpi_names[2][4] = {
-    {"MPI_Get", "MPI_Put", "MPI_Accumulate", "MPI_Get_accumulate"},
-    {"MPI_Rget", "MPI_Rput", "MPI_Raccumulate", "MPI_Rget_accumulate"}};
+static const char *const window_mpi_names[] = {"MPI_Get", "MPI_Put", "MPI_Accumulate",
+                                               "MPI_Get_accumulate"};
 
-/* Access a near peer: MPI keeps the request. */
-static int window_mpi_begin_near(enum window_mpi_kind kind, MPI_Win win, int peer,
-                                 MPI_Aint at, const void *from, void *into,
-                                 MPI_Datatype type, int n)
+/* Access a near peer (request NULL: MPI keeps it) or a far one. */
+static int window_mpi_call(enum window_mpi_kind kind, MPI_Win win, int peer,
+                           MPI_Aint at, const void *from, void *into, MPI_Datatype type,
+                           int n, MPI_Request *request)
 {
+    MPI_Op op = from ? MPI_SUM : MPI_NO_OP;
     switch (kind) {
     case WINDOW_GET:
-        return MPI_Get(into, n, type, peer, at, n, type, win);
+        return request ? MPI_Rget(into, n, type, peer, at, n, type, win, request)
+                       : MPI_Get(into, n, type, peer, at, n, type, win);
     case WINDOW_PUT:
-        return MPI_Put(from, n, type, peer, at, n, type, win);
+        return request ? MPI_Rput(from, n, type, peer, at, n, type, win, request)
+                       : MPI_Put(from, n, type, peer, at, n, type, win);
     case WINDOW_ADD:
-        return MPI_Accumulate(from, n, type, peer, at, n, type, MPI_SUM, win);
+        return request
+                   ? MPI_Raccumulate(from, n, type, peer, at, n, type, op, win, request)
+                   : MPI_Accumulate(from, n, type, peer, at, n, type, op, win);
     case WINDOW_FETCH:
         break;
     }
-    return MPI_Get_accumulate(from, from ? n : 0, type, into, n, type, peer, at, n,
-                              type, from ? MPI_SUM : MPI_NO_OP, win);
-}
-
-/* Access a far peer, with a request. */
-static int window_mpi_begin_far(enum window_mpi_kind kind, MPI_Win win, int peer,
-                                MPI_Aint at, const void *from, void *into,
-                                MPI_Datatype type, int n, MPI_Request *request)
-{
-    switch (kind) {
-    case WINDOW_GET:
-        return MPI_Rget(into, n, type, peer, at, n, type, win, request);
-    case WINDOW_PUT:
-        return MPI_Rput(from, n, type, peer, at, n, type, win, request);
-    case WINDOW_ADD:
-        return MPI_Raccumulate(from, n, type, peer, at, n, type, MPI_SUM, win, request);
-    case WINDOW_FETCH:
-        break;
-    }
-    return MPI_Rget_accumulate(from, from ? n : 0, type, into, n, type, peer, at, n,
-                               type, from ? MPI_SUM : MPI_NO_OP, win, request);
+    return request ? MPI_Rget_accumulate(from, from ? n : 0, type, into, n, type, peer,
+                                         at, n, type, op, win, request)
+                   : MPI_Get_accumulate(from, from ? n : 0, type, into, n, type, peer,
+                                        at, n, type, op, win);
 }
 
 /* Begin an access. WINDOW_FETCH: `into` gets what was there before `from`, if not NULL, is added.
@@ -131,23 +118,22 @@ static int window_mpi_begin(struct window *w, enum window_mpi_kind kind, uint32_
                             MPI_Datatype type, size_t count)
 {
     struct window_mpi *m = window_mpi_of(w);
-    MPI_Aint at = (MPI_Aint)offset;
-    int rc, n = (int)count, target = (int)peer;
-    if (!window_is_far(w, peer)) {
-        rc = mpi_check(
-            window_mpi_begin_near(kind, m->win, target, at, from, into, type, n),
-            window_mpi_names[0][kind]);
-        return rc == PCOLL_OK ? rc : window_mpi_abandon(m, peer, rc);
+    MPI_Request *request = NULL;
+    int rc;
+    if (window_is_far(w, peer)) {
+        if (m->under_way == MAX_REQUESTS &&
+            (rc = window_mpi_wait_patiently(m, peer)) != PCOLL_OK)
+            return rc;
+        request = &m->requests[m->under_way];
     }
-    if (m->under_way == MAX_REQUESTS &&
-        (rc = window_mpi_wait_patiently(m, peer)) != PCOLL_OK)
-        return rc;
     rc = mpi_check_on(m->comm,
-                      window_mpi_begin_far(kind, m->win, target, at, from, into, type,
-                                           n, &m->requests[m->under_way]),
-                      window_mpi_names[1][kind]);
-    m->under_way += rc == PCOLL_OK;
-    return rc == PCOLL_OK ? rc : window_mpi_abandon(m, peer, rc);
+                      window_mpi_call(kind, m->win, (int)peer, (MPI_Aint)offset, from,
+                                      into, type, (int)count, request),
+                      window_mpi_names[kind]);
+    if (rc != PCOLL_OK)
+        return window_mpi_abandon(m, peer, rc);
+    m->under_way += request != NULL;
+    return PCOLL_OK;
 }
 
 static int window_mpi_get(struct window *w, uint32_t peer, size_t offset, void *into,
@@ -192,9 +178,9 @@ static int window_mpi_begin_get(struct window *w, uint32_t peer, size_t offset,
     int rc;
     if (window_is_far(w, peer))
         rc = mpi_check_on(m->comm,
-                          window_mpi_begin_far(WINDOW_GET, m->win, (int)peer,
-                                               (MPI_Aint)offset, NULL, into, MPI_BYTE,
-                                               (int)bytes, &request),
+                          window_mpi_call(WINDOW_GET, m->win, (int)peer,
+                                          (MPI_Aint)offset, NULL, into, MPI_BYTE,
+                                          (int)bytes, &request),
                           "MPI_Rget");
     else if ((rc = window_mpi_get(w, peer, offset, into, bytes)) == PCOLL_OK)
         rc = window_mpi_complete(w, peer);
