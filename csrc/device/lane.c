@@ -44,6 +44,20 @@ struct lane {
     int failure;
 };
 
+/* Return PCOLL_OK or PCOLL_ESTATE: `what` has failed, with the driver's message. */
+static int cuda_check(const struct cuda *cuda, cuda_result result, const char *what)
+{
+    const char *name = NULL, *text = NULL;
+    if (result == CUDA_SUCCESS)
+        return PCOLL_OK;
+    if (cuda->error_name(result, &name) != CUDA_SUCCESS || !name)
+        name = "an unknown error";
+    if (cuda->error_string(result, &text) != CUDA_SUCCESS || !text)
+        text = "";
+    return fail(result == CUDA_OUT_OF_MEMORY ? PCOLL_ENOMEM : PCOLL_ESTATE,
+                "CUDA: %s failed with %s (%s)", what, name, text);
+}
+
 static cuda_stream lane_stream_of(uint64_t number)
 {
     return (cuda_stream)(uintptr_t)number; /* NOLINT: a handle of the driver */
@@ -430,7 +444,9 @@ static int cuda_count_loaded(struct dl_phdr_info *info, size_t size, void *count
     return 1; /* stop: it is the same for each library */
 }
 
-bool cuda_is_loaded(void)
+/* Return whether the process has loaded the library. Checks again after it has loaded another
+ * library. */
+static bool cuda_is_loaded(void)
 {
     static _Atomic bool loaded;
     static _Atomic unsigned long long then; /* libraries loaded at the last check */
@@ -478,19 +494,6 @@ int cuda_get(const struct cuda **cuda)
     CHECK(table.event_query);
     *cuda = &table;
     return PCOLL_OK;
-}
-
-int cuda_check(const struct cuda *cuda, cuda_result result, const char *what)
-{
-    const char *name = NULL, *text = NULL;
-    if (result == CUDA_SUCCESS)
-        return PCOLL_OK;
-    if (cuda->error_name(result, &name) != CUDA_SUCCESS || !name)
-        name = "an unknown error";
-    if (cuda->error_string(result, &text) != CUDA_SUCCESS || !text)
-        text = "";
-    return fail(result == CUDA_OUT_OF_MEMORY ? PCOLL_ENOMEM : PCOLL_ESTATE,
-                "CUDA: %s failed with %s (%s)", what, name, text);
 }
 
 /* The place of an address: the host, or a device. The driver knows it. It is asked only in a

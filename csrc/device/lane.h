@@ -109,12 +109,5 @@ struct cuda {
  * one that has used CUDA; the message says which. */
 int cuda_get(const struct cuda **cuda);
 
-/* Return whether the process has loaded the library. Checks again after it has loaded another
- * library. */
-bool cuda_is_loaded(void);
-
-/* Return PCOLL_OK or PCOLL_ESTATE: `what` has failed, with the driver's message. */
-int cuda_check(const struct cuda *cuda, cuda_result result, const char *what);
-
 /* Check that `bytes` bytes from this address are allocated on this device. PCOLL_EINVAL. */
 int place_check(const void *address, size_t bytes, int device);

@@ -210,6 +210,14 @@ bool record_is_faster(const struct record *r, uint64_t bytes)
     return r->choice.asked || bytes >= pcoll_full_from(&r->facts, (uint32_t)r->size);
 }
 
+/* Return a number for what MPI requires to be the same on all ranks: count, datatype, op. */
+static uint64_t cache_hash(const struct cache_key *key)
+{
+    const struct signature *s = &key->signature;
+    uint64_t hash = splitmix_mix((uint64_t)s->dtype << 32 | (uint64_t)s->op);
+    return splitmix_mix(splitmix_mix(hash ^ s->element) ^ key->count);
+}
+
 enum record_verdict record_judge(struct record *r, MPI_Comm compare,
                                  const struct cache_key *key, uint64_t bytes)
 {
@@ -302,13 +310,6 @@ bool cache_same_key(const struct cache_key *a, const struct cache_key *b)
            a->call_site == b->call_site && a->progress == b->progress &&
            a->algorithm == b->algorithm && a->domain == b->domain &&
            a->domain_ranks == b->domain_ranks && quorum_same(&a->quorum, &b->quorum);
-}
-
-uint64_t cache_hash(const struct cache_key *key)
-{
-    const struct signature *s = &key->signature;
-    uint64_t hash = splitmix_mix((uint64_t)s->dtype << 32 | (uint64_t)s->op);
-    return splitmix_mix(splitmix_mix(hash ^ s->element) ^ key->count);
 }
 
 static struct cache_entry *cache_find_entry(struct cache *cache,

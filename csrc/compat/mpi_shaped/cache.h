@@ -230,8 +230,6 @@ enum record_verdict record_judge(struct record *r, MPI_Comm compare,
  * count as one. Local. */
 bool record_is_first(struct record *r, const struct cache_key *key);
 
-/* Return a number for what MPI requires to be the same on all ranks: count, datatype, op. */
-uint64_t cache_hash(const struct cache_key *key);
 bool cache_same_key(const struct cache_key *a, const struct cache_key *b);
 /* Make a handle for this key. Collective. */
 int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **handle);

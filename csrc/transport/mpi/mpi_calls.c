@@ -111,7 +111,7 @@ int ulfm_rank_failure(void)
     return pcoll_tells_of_failures() ? PROC_FAILED : MPI_ERR_OTHER;
 }
 
-bool ulfm_is_rank_failure(int mpi_error)
+static bool ulfm_is_rank_failure(int mpi_error)
 {
     int class = mpi_error;
     if (!get_failed)

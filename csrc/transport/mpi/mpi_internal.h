@@ -138,8 +138,6 @@ int mpi_find_lost(const struct mpi_transport *m, uint64_t **numbers);
 
 /* mpi_check for a call on m's communicator: PCOLL_EFAILED, with ranks as numbered here. */
 int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what);
-/* PCOLL_EFAILED if a member has died, or the communicator was revoked. */
-int mpi_check_damage(const struct mpi_transport *m);
 /* Make m->made, a communicator of the same ranks, where ranks may die. PCOLL_EFAILED, on all, if
  * one has died. Collective. */
 int mpi_copy_whole(struct mpi_transport *m);
@@ -182,8 +180,6 @@ int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
 int tree_meet(struct mpi_transport *m, int to, int from);
 /* Compute the maximum. */
 int tree_max(struct mpi_transport *m, uint64_t *values, int count);
-/* Send the bytes of number `root`, a multiple of 64, to all. */
-int tree_broadcast(struct mpi_transport *m, int root, void *data, size_t bytes);
 
 /*
  * Calls of MPI that need care.
@@ -212,7 +208,6 @@ struct failed_ranks;
 
 /* Return the error of a call that failed because a rank has died; MPI_ERR_OTHER without ULFM. */
 int ulfm_rank_failure(void);
-bool ulfm_is_rank_failure(int mpi_error);
 bool ulfm_is_revoked(MPI_Comm comm);
 int ulfm_revoke(MPI_Comm comm);
 int ulfm_shrink(MPI_Comm comm, MPI_Comm *out);

@@ -33,7 +33,8 @@ static int mpi_fail_somebody(void)
     return fail_ranks(&(struct failed_ranks){.mpi_error = ulfm_rank_failure()});
 }
 
-int mpi_check_damage(const struct mpi_transport *m)
+/* PCOLL_EFAILED if a member has died, or the communicator was revoked. */
+static int mpi_check_damage(const struct mpi_transport *m)
 {
     struct failed_ranks who = {.mpi_error = ulfm_rank_failure()};
     int rc = mpi_check_hosts(m);
@@ -391,13 +392,6 @@ int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
     return mpi_settle(m, own);
 }
 
-int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes)
-{
-    CHECK(bytes % BLOCK == 0 && bytes / BLOCK <= INT_MAX);
-    return tree_broadcast(mpi_transport_of(t), mpi_number_of(mpi_transport_of(t), root),
-                          data, bytes);
-}
-
 int mpi_give_comm(struct transport *t, void *comm)
 {
     struct mpi_transport *m = mpi_transport_of(t);
@@ -686,13 +680,15 @@ int tree_max(struct mpi_transport *m, uint64_t *values, int count)
     return PCOLL_OK;
 }
 
-int tree_broadcast(struct mpi_transport *m, int root, void *data, size_t bytes)
+int mpi_share(struct transport *t, uint32_t rank, void *data, size_t bytes)
 {
+    struct mpi_transport *m = mpi_transport_of(t);
     MPI_Request r;
-    int size = (int)m->base.living, blocks = (int)(bytes / BLOCK), rc = PCOLL_OK;
+    int size = (int)m->base.living, blocks = (int)(bytes / BLOCK), rc = PCOLL_OK,
+        root = mpi_number_of(m, rank);
     struct tree_place p =
         tree_place_of((mpi_number_of(m, m->base.rank) - root + size) % size, size);
-    CHECK(bytes % BLOCK == 0);
+    CHECK(bytes % BLOCK == 0 && bytes / BLOCK <= INT_MAX);
     if (p.parent >= 0)
         rc = tree_wait_held(m,
                             MPI_Irecv(data, blocks, m->block, (p.parent + root) % size,

@@ -115,8 +115,8 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
 int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
                 const struct doorbell *own, struct watch *watch,
                 struct transport **out);
-/* Send the bytes of rank `root` to all. Collective. */
-int mpi_share(struct transport *t, uint32_t root, void *data, size_t bytes);
+/* Send the bytes of a rank, a multiple of 64, to all. Collective. */
+int mpi_share(struct transport *t, uint32_t rank, void *data, size_t bytes);
 /* Make a communicator of the ranks that are left, for the program: *comm is an MPI_Comm.
  * Collective. */
 int mpi_give_comm(struct transport *t, void *comm);
