@@ -8,7 +8,7 @@
 
 #include "group/group_agent.h"
 #include "runtime/recovery.h"
-#include "user_schedule/builder.h"
+#include "adding.h"
 #include "check.h"
 #include "hostile.h"
 
