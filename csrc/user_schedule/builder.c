@@ -284,7 +284,8 @@ static int builder_compare_names(const void *a, const void *b)
 
 static const char *builder_dtype_name(uint64_t kind)
 {
-    return dtype_find((int)(kind >> 1)) ? dtype_names[kind >> 1] : "?";
+    int dtype = (int)(kind >> 1);
+    return dtype_find(dtype) ? dtype_names[dtype] : "?";
 }
 
 /* One side is missing: report how many messages with this tag each side has. */
