@@ -39,7 +39,7 @@ from .._core import checks
 from .._core.settings import logger
 from .decoupled import Decoupled, StepTime
 from .momentum import LEAST_RATIO, BoundedMomentum, PaperMomentum
-from .process import Array, Exchange, GlobalSum, LearningRate, PeerSource
+from .process import Array, Exchange, PeerSource
 from .strategy import GossipStrategy
 
 _LATE = 0.05  # of a step: a quarter of the latency at which it becomes unstable on a ring
@@ -122,13 +122,9 @@ class A2CiD2(GossipStrategy):
         if self.unit is not None:
             checks.number("unit", self.unit, above=0, what="a time")
 
-    def process(
-        self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any
-    ) -> A2CiD2Process:
+    def process(self, *over: Any, **common: Any) -> A2CiD2Process:
         """Over this buffer."""
-        for name in ("accelerated", "variant", "momentum", "rate", "poisson", "unit", "seed"):
-            common[name] = getattr(self, name)
-        return A2CiD2Process(x, exchange, peers, **common)
+        return A2CiD2Process(*over, **common, **vars(self))
 
 
 class A2CiD2Process(Decoupled):
@@ -136,19 +132,22 @@ class A2CiD2Process(Decoupled):
 
     Parameters
     ----------
-    x, exchange, peers, learning_rate, total
+    x, exchange, peers
         See `Decoupled`.
     parameters : object with `eta`, `alpha` and `alpha_tilde`, or None
         Those of proposition 3.6, with eta per gradient step at this `rate`. None: those of the
         exchange's topology.
-    clock : callable
-        Returns the time in seconds, or in the unit that `unit` is given in.
-    accelerated, variant, momentum, rate, poisson, seed, unit
-        See `A2CiD2`.
+    clock : callable or None
+        Returns the time in seconds, or in the unit that `unit` is given in. None: the exchange's,
+        if it has one, else ``time.perf_counter``.
+    common
+        ``learning_rate`` and ``total``, see `Process`, and the options of `A2CiD2`.
 
     Invariant: the sum over all ranks of (x + x~)/2 and of what lies uncollected changes by updates
     only. `averaged_model` is that by the ranks.
     """
+
+    options_type = A2CiD2
 
     def __init__(
         self,
@@ -156,47 +155,37 @@ class A2CiD2Process(Decoupled):
         exchange: Exchange,
         peers: PeerSource,
         *,
-        accelerated: bool = A2CiD2.accelerated,
-        variant: str = A2CiD2.variant,
-        momentum: str = A2CiD2.momentum,
         parameters: Any = None,
-        learning_rate: LearningRate = 0.1,
-        rate: float = A2CiD2.rate,
-        poisson: bool = A2CiD2.poisson,
-        seed: int = A2CiD2.seed,
-        clock: Callable[[], float] = time.perf_counter,
-        unit: float | None = A2CiD2.unit,
-        total: GlobalSum | None = None,
+        clock: Callable[[], float] | None = None,
+        **common: Any,
     ) -> None:
-        A2CiD2(rate=rate, unit=unit, variant=variant, momentum=momentum).check_values()
-        common: Any = {"learning_rate": learning_rate, "total": total}
-        super().__init__(x, exchange, peers, rate=rate, poisson=poisson, seed=seed, **common)
+        super().__init__(x, exchange, peers, **common)
+        own = self._options
         if parameters is None:
             # Without averagings there is nothing to relax towards either.
-            accelerated = accelerated and rate > 0
-            parameters = exchange.topology.a2cid2(rate or 1.0, accelerated=accelerated)
+            accelerated = own.accelerated and own.rate > 0
+            parameters = exchange.topology.a2cid2(own.rate or 1.0, accelerated=accelerated)
         self._eta = checks.number("parameters.eta", parameters.eta, 0)
         self._alpha = checks.number("parameters.alpha", parameters.alpha, 0, 1)
         self._ratio = checks.number("parameters.alpha_tilde", parameters.alpha_tilde, 0)
         self._ratio /= self._alpha
-        if variant == "paper":
+        if own.variant == "paper":
             self._rule = PaperMomentum(self._eta, self._ratio)
         else:
-            eta = self._eta / rate if rate else 0.0
-            self._rule = BoundedMomentum(eta, self._ratio, force=momentum == "force")
+            eta, force = self._eta / own.rate if own.rate else 0.0, own.momentum == "force"
+            self._rule = BoundedMomentum(eta, self._ratio, force=force)
         if not self._rule.any:
             if self._eta and exchange.rank == 0:
                 graph = exchange.topology
                 _warn_off(graph.text, graph.n, self._ratio**2)
             self._eta, self._ratio = 0.0, 1.0
-        self._unit = unit
         self._momentum = self._x.copy()  # x~
         self._landed = np.zeros_like(self._x)  # zero but within an event
         self._moved = np.empty_like(self._x)  # work space
-        self._clock = clock
-        self._mixed_at = clock()
+        self._clock = clock or getattr(exchange, "clock", time.perf_counter)
+        self._mixed_at = self._clock()
         self._step_time = StepTime()
-        self._random = np.random.default_rng((seed, exchange.rank, 1))
+        self._random = np.random.default_rng((own.seed, exchange.rank, 1))
         exchange.publish(self._x)
 
     @property
@@ -224,7 +213,7 @@ class A2CiD2Process(Decoupled):
 
     def _longest_nap(self) -> float:
         """With momentum, averages that come late feed on themselves: see for them in time."""
-        longest, step = super()._longest_nap(), self._unit or self._step_time.mean
+        longest, step = super()._longest_nap(), self._options.unit or self._step_time.mean
         return min(longest, _LATE * step) if self._eta and step else longest
 
     def _event(self) -> bool:
@@ -305,7 +294,7 @@ class A2CiD2Process(Decoupled):
     def _steps_since_mixing(self) -> float:
         """Return the time since the last call in gradient steps; 0 while their length is unknown,
         when x and x~ are still the same."""
-        now, unit = self._clock(), self._unit or self._step_time.mean
+        now, unit = self._clock(), self._options.unit or self._step_time.mean
         passed, self._mixed_at = now - self._mixed_at, now
         return passed / unit if unit else 0.0
 

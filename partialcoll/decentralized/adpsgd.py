@@ -14,7 +14,7 @@ from typing import Any
 
 from .._core import checks
 from .decoupled import Decoupled
-from .process import Array, Exchange, GlobalSum, LearningRate, PeerSource
+from .process import Array, Exchange, PeerSource
 from .strategy import GossipStrategy
 
 
@@ -62,32 +62,22 @@ class ADPSGD(GossipStrategy):
         if self.rate is not None:
             checks.number("rate", self.rate, 0)
 
-    def process(
-        self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any
-    ) -> ADPSGDProcess:
+    def process(self, *over: Any, **common: Any) -> ADPSGDProcess:
         """Over this buffer."""
-        return ADPSGDProcess(x, exchange, peers, rate=self.rate, **common)
+        return ADPSGDProcess(*over, **common, **vars(self))
 
 
 class ADPSGDProcess(Decoupled):
-    """One rank of AD-PSGD; the parameters are those of `Decoupled` and `ADPSGD`.
+    """One rank of AD-PSGD. Parameters: see `Decoupled`; `common` has options of `ADPSGD`.
 
     Invariant: the sum over all ranks of x, of what lies uncollected and of updates not yet in x
     changes by updates only.
     """
 
-    def __init__(
-        self,
-        x: Array,
-        exchange: Exchange,
-        peers: PeerSource,
-        *,
-        learning_rate: LearningRate = 0.1,
-        rate: float | None = ADPSGD.rate,
-        total: GlobalSum | None = None,
-    ) -> None:
-        ADPSGD(rate=rate).check_values()
-        super().__init__(x, exchange, peers, rate=rate, learning_rate=learning_rate, total=total)
+    options_type = ADPSGD
+
+    def __init__(self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any) -> None:
+        super().__init__(x, exchange, peers, **common)
         exchange.publish(self._x)
 
     def _event(self) -> bool:

@@ -23,7 +23,7 @@ from .._core.settings import logger
 from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
 from ..errors import RankFailedError, StateError
-from .process import Array, Counts, Exchange, GlobalSum, LearningRate, PeerSource, Process, Steps
+from .process import Array, Counts, Exchange, GlobalSum, PeerSource, Process, Steps
 
 # The duration of a gradient step of this rank.
 
@@ -511,10 +511,8 @@ class Threaded(Process):
 
     _beside_x = 0  # further elements that are exchanged together with x
 
-    def __init__(
-        self, x: Array, exchange: Exchange, *, learning_rate: LearningRate, total: GlobalSum | None
-    ) -> None:
-        super().__init__(x, learning_rate=learning_rate, total=total)
+    def __init__(self, x: Array, exchange: Exchange, **common: Any) -> None:
+        super().__init__(x, **common)
         self._check_exchange(exchange)
         self._exchange = exchange
         self._communicating = threading.Lock()
@@ -664,36 +662,29 @@ class Decoupled(Threaded):
 
     Parameters
     ----------
-    x, learning_rate, total
+    x
         See `Process`.
     exchange : Exchange
         A `partialcoll.GossipBuffer` of the same shape and dtype.
     peers : PeerSource
         Chooses the peers: an object with ``next_peer() -> int | None``.
-    rate, poisson, seed
-        See `Pace`. A rate of None: one event after the other without pause.
+    common
+        ``learning_rate`` and ``total``, see `Process`, and the options: ``rate``, if wanted
+        ``poisson`` and ``seed``, see `Pace`. A rate of None: one event after the other without
+        pause.
 
     The backlog is the events that were asked for and not made yet. It is bounded by the number of
     events for `Pace.LATEST` steps; the oldest events are given up.
     """
 
-    def __init__(
-        self,
-        x: Array,
-        exchange: Exchange,
-        peers: PeerSource,
-        *,
-        rate: float | None,
-        poisson: bool = False,
-        seed: int = 0,
-        learning_rate: LearningRate,
-        total: GlobalSum | None,
-    ) -> None:
-        super().__init__(x, exchange, learning_rate=learning_rate, total=total)
+    def __init__(self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any) -> None:
+        super().__init__(x, exchange, **common)
         self._partners = Partners(peers, exchange.size)
         self._pace: Pace | None = None
-        if rate is not None:
-            self._pace = Pace(rate * self._begun(), poisson, (seed, exchange.rank))
+        own = self._options
+        if own.rate is not None:
+            seed = getattr(own, "seed", 0), exchange.rank
+            self._pace = Pace(own.rate * self._begun(), getattr(own, "poisson", False), seed)
         self._shortfall = Shortfall()
         self._shared = SharedModel(self._x)
         self._due: list[float] = []  # a heap: the times at which waiting events are due
@@ -712,15 +703,21 @@ class Decoupled(Threaded):
         self._shared.lend()
         return self.model
 
-    def advancing(self, update: Array) -> Steps[None]:
-        """The steps of `apply`, which waits for no other rank."""
-        self._check_update("update", update)
-        yield from self._stepping(lambda: self._add(update))
-
-    def advancing_in_place(self) -> Steps[None]:
-        """The steps of `apply_in_place`, which waits for no other rank."""
-        self._check_usable()
-        yield from self._stepping(self._shared.add_what_changed)
+    def advancing(self, update: Array | None = None) -> Steps[None]:
+        """See `Process.advancing`: waits for no other rank."""
+        self._check_step(update)
+        self._thread.check()
+        with self._exposed():
+            if not self._catch_up():  # otherwise the step belongs to a model that was replaced
+                if update is None:
+                    self._shared.add_what_changed()
+                elif self._takes(update):
+                    self._shared.add(update)
+            self._stepped()
+            self._standstill.stepped()
+            self.serve()
+        self._thread.wake()
+        yield from ()
 
     def hand_over_changes(self) -> None:
         """See `Process.hand_over_changes`."""
@@ -728,21 +725,6 @@ class Decoupled(Threaded):
         if self._shared.has_changed():
             self._shared.add_what_changed()
             self._thread.wake()
-
-    def _add(self, update: Array) -> None:
-        if self._takes(update):
-            self._shared.add(update)
-
-    def _stepping(self, add: Callable[[], None]) -> Steps[None]:
-        self._thread.check()
-        with self._exposed():
-            if not self._catch_up():  # otherwise the step belongs to a model that was replaced
-                add()
-            self._stepped()
-            self._standstill.stepped()
-            self.serve()
-        self._thread.wake()
-        yield from ()
 
     def _stepped(self) -> None:
         self._counts.steps += 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Union
 
 import numpy as np
 
@@ -19,17 +19,20 @@ from .._core import checks
 from .._core.mpi import MPI
 from ..errors import StateError
 from ..topology import Topology
-from .process import Array, GlobalSum, LearningRate, NeighborExchange, NeighborJoin, Process, Steps
-from .strategy import LocalStrategy, Setup, alone, connected
+from .process import Alone, Array, NeighborExchange, NeighborJoin, Process, Steps, check_like
+from .strategy import LocalStrategy, Setup, connected, over
+
+Neighbors = Union[Sequence[Sequence[int]], Mapping[int, Sequence[int]]]
 
 
-def metropolis(neighbors: Sequence[Sequence[int]], rank: int) -> dict[int, float]:
+def metropolis(neighbors: Neighbors, rank: int) -> dict[int, float]:
     """Row `rank` of a symmetric, doubly stochastic W for any graph: 1/(1 + the larger degree of
-    the two) for each neighbor, the rest for the rank itself. `neighbors` are those of all ranks.
+    the two) for each neighbor, the rest for the rank itself. `neighbors`: those of all ranks, or of
+    this one and its neighbors.
 
     Source: Xiao, Boyd, Lall, IPSN 2005.
     """
-    degree = [len(set(some)) for some in neighbors]
+    degree = {j: len(set(neighbors[j])) for j in (rank, *neighbors[rank])}
     weights = {j: 1 / (1 + max(degree[rank], degree[j])) for j in sorted(set(neighbors[rank]))}
     weights[rank] = 1 - math.fsum(weights.values())
     return weights
@@ -64,18 +67,14 @@ class DPSGD(LocalStrategy):
                 f"topology: expected an undirected one, always the same, got {graph!r}"
             )
 
-    def build(
-        self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
-    ) -> Setup:
-        """Collective."""
+    def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
+        """One rank steps alone, to the bit. Collective."""
         if comm.size == 1:
-            return alone(x, learning_rate=learning_rate, total=total)
+            return Setup(Alone(x, **common))
         graph, rank = Topology.make(self.topology, comm.size), comm.rank
-        around = [graph.neighbors(rank) for rank in range(comm.size)]
-        models = NeighborExchange(comm, x, around[rank])
-        flags = NeighborExchange(comm, np.zeros(1), around[rank])
-        weights = metropolis(around, rank)
-        process = DPSGDProcess(x, models, weights, rank, learning_rate=learning_rate, total=total)
+        around = {j: graph.neighbors(j) for j in (rank, *graph.neighbors(rank))}
+        models, flags = (over(comm).neighbors(like, around[rank]) for like in (x, np.zeros(1)))
+        process = DPSGDProcess(x, models, metropolis(around, rank), rank, **common)
         return Setup(process, NeighborJoin(flags, comm.size), [models, flags])
 
 
@@ -88,7 +87,7 @@ class DPSGDProcess(Process):
 
     Parameters
     ----------
-    x, learning_rate, total
+    x, common
         See `Process`.
     exchange : NeighborExchange
         With vectors like x.
@@ -106,16 +105,10 @@ class DPSGDProcess(Process):
         exchange: NeighborExchange,
         weights: Mapping[int, float],
         rank: int,
-        *,
-        learning_rate: LearningRate = 0.1,
-        total: GlobalSum | None = None,
+        **common: Any,
     ) -> None:
-        super().__init__(x, learning_rate=learning_rate, total=total)
-        if exchange.send_buffer.shape != self._x.shape:
-            raise ValueError(
-                f"exchange: expected vectors of shape {self._x.shape} as the model's, got "
-                f"{exchange.send_buffer.shape}"
-            )
+        super().__init__(x, **common)
+        check_like("exchange: expected vectors", exchange.send_buffer, self._x)
         others = {j: checks.number(f"weights[{j}]", w, 0, 1) for j, w in weights.items()}
         own = others.pop(rank, None)
         if set(others) != set(exchange.received):
@@ -150,23 +143,15 @@ class DPSGDProcess(Process):
             raise StateError("the model was sent to the neighbors by begin: finish the step first")
         super()._reset(model)
 
-    def advancing(self, update: Array) -> Steps[None]:
-        """`apply` as a generator: waits for the neighbors' models."""
-        self._check_update("update", update)
-        with self._exposed():
-            self.begin()
-            if self._takes(update):
-                self._x += update
-            yield from self._advancing()
-
-    def advancing_in_place(self) -> Steps[None]:
-        """`apply_in_place` as a generator: waits for the neighbors' models. StateError if the
-        model was not sent before it was changed."""
-        self._check_usable()
-        if not self._begun:
+    def advancing(self, update: Array | None = None) -> Steps[None]:
+        """See `Process.advancing`: waits for the neighbors' models. StateError if a model that was
+        changed in place was not sent before."""
+        self._check_step(update)
+        if update is None and not self._begun:
             raise StateError("apply_in_place: the model has been changed before begin()")
         with self._exposed():
-            yield from self._advancing()
+            self.begin()
+            yield from super().advancing(update)
 
     def _advancing(self) -> Steps[None]:
         """x has the update; what was sent is x without it, and moves by W - I."""

@@ -11,28 +11,13 @@ import numpy as np
 from .._core import checks
 from .._core.mpi import MPI
 from ..errors import StateError
-from .process import Array, GlobalSum, LearningRate, PeriodicJoin, Process, Reduction, Steps, finish
-from .strategy import LocalStrategy, Setup
+from .process import Array, PeriodicJoin, Process, Reduction, Steps, check_like, finish
+from .strategy import LocalStrategy, Setup, over
 
 # Allreduce-SGD: all ranks take the same step, the mean of theirs. The yardstick.
 #
 # Source: what the papers on decentralized training compare with; for instance Lian et al., ICML
 # 2018, section 5, AllReduce-SGD.
-
-
-def check_reduction(handle: Reduction, x: Array) -> Reduction:
-    """Does it sum vectors like x?"""
-    buffer = handle.send_buffer
-    if not isinstance(buffer, np.ndarray) or buffer.shape != x.shape or buffer.dtype != x.dtype:
-        kind = (
-            f"shape {buffer.shape} of {buffer.dtype}"
-            if isinstance(buffer, np.ndarray)
-            else f"{len(buffer)} buffers"
-        )
-        raise ValueError(
-            f"handle: expected a buffer of shape {x.shape} of {x.dtype} as the model's, got {kind}"
-        )
-    return handle
 
 
 def averaging(handle: Any, vector: Array, mean: Array) -> Steps[None]:
@@ -49,7 +34,7 @@ class AllreduceSGD(Process):
 
     Parameters
     ----------
-    x, learning_rate, total
+    x, common
         See `Process`; x is the same on all ranks.
     handle : Reduction
         ``Allreduce_init(comm, None, None, like=x, quorum="full")``.
@@ -57,17 +42,10 @@ class AllreduceSGD(Process):
     Models stay identical to the bit. Each step waits for all ranks.
     """
 
-    def __init__(
-        self,
-        x: Array,
-        handle: Reduction,
-        *,
-        learning_rate: LearningRate = 0.1,
-        total: GlobalSum | None = None,
-    ) -> None:
-        super().__init__(x, learning_rate=learning_rate, total=total)
-        self._handle = check_reduction(handle, self._x)
-        self._mean = np.empty_like(self._x)
+    def __init__(self, x: Array, handle: Reduction, **common: Any) -> None:
+        super().__init__(x, **common)
+        check_like("handle: expected a buffer", handle.send_buffer, self._x)
+        self._handle, self._mean = handle, np.empty_like(self._x)
         self._before: Array | None = None  # the model at the last step, once it has been lent
 
     def lend(self) -> Array:
@@ -76,17 +54,13 @@ class AllreduceSGD(Process):
             self._before = super().lend().copy()
         return self._x
 
-    def advancing_in_place(self) -> Steps[None]:
-        """`apply_in_place` as a generator: waits for all ranks' updates."""
-        self._check_usable()
-        if self._before is None:
-            raise StateError("apply_in_place: the model has not been lent")
-        update, self._x[:] = self._x - self._before, self._before
-        yield from self.advancing(update)
-
-    def advancing(self, update: Array) -> Steps[None]:
-        """`apply` as a generator: waits for all ranks' updates."""
-        self._check_update("update", update)
+    def advancing(self, update: Array | None = None) -> Steps[None]:
+        """See `Process.advancing`: waits for all ranks' updates."""
+        self._check_step(update)
+        if update is None:
+            if self._before is None:
+                raise StateError("apply_in_place: the model has not been lent")
+            update, self._x[:] = self._x - self._before, self._before
         with self._exposed():
             if not self._takes(update):
                 update = np.zeros_like(update)
@@ -128,18 +102,12 @@ class LocalSGD(LocalStrategy):
         """Of the algorithm."""
         checks.count("local_steps", self.local_steps)
 
-    def build(
-        self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
-    ) -> Setup:
+    def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
         """Collective."""
-        from ..collectives.allreduce import Allreduce_init  # loads MPI
-
-        handle = Allreduce_init(comm, None, None, like=x, quorum="full", history=1)
-        steps = self.local_steps
-        process = LocalSGDProcess(
-            x, handle, local_steps=steps, learning_rate=learning_rate, total=total
-        )
-        return Setup(process, PeriodicJoin(total, steps, comm.size), [handle])
+        handle = over(comm).reduction(x)
+        process = LocalSGDProcess(x, handle, **common, **vars(self))
+        join = PeriodicJoin(common["total"], self.local_steps, comm.size)
+        return Setup(process, join, [handle])
 
 
 class LocalSGDProcess(Process):
@@ -147,32 +115,25 @@ class LocalSGDProcess(Process):
 
     Parameters
     ----------
-    x, learning_rate, total
+    x
         See `Process`.
     handle : Reduction
         ``Allreduce_init(comm, None, None, like=x, quorum="full")``.
-    local_steps
-        See `LocalSGD`.
+    common
+        ``learning_rate`` and ``total``, see `Process`, and the options of `LocalSGD`.
     """
 
-    def __init__(
-        self,
-        x: Array,
-        handle: Reduction,
-        *,
-        local_steps: int = LocalSGD.local_steps,
-        learning_rate: LearningRate = 0.1,
-        total: GlobalSum | None = None,
-    ) -> None:
-        super().__init__(x, learning_rate=learning_rate, total=total)
-        LocalSGD(local_steps).check_values()
-        self._handle = check_reduction(handle, self._x)
-        self._local_steps = int(local_steps)
+    options_type = LocalSGD
+
+    def __init__(self, x: Array, handle: Reduction, **common: Any) -> None:
+        super().__init__(x, **common)
+        check_like("handle: expected a buffer", handle.send_buffer, self._x)
+        self._handle = handle
 
     def _advancing(self) -> Steps[None]:
         """Waits for all ranks' models if this is such a step."""
         self._counts.steps += 1
-        if self._counts.steps % self._local_steps:
+        if self._counts.steps % self._options.local_steps:
             return
         with self._exposed():
             yield from averaging(self._handle, self._x, self._x)

@@ -31,28 +31,14 @@ import numpy as np
 from .._core import checks
 from .._core.mpi import MPI
 from .._core.settings import logger
-from ..collectives.group import GroupAllreduce_init
 from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
 from ..errors import StateError
 from .decoupled import PeerState
-from .process import Array, GlobalSum, GroupReduction, JoinHook, LearningRate, Process, Steps, drive
-from .strategy import LocalStrategy, Setup
+from .process import Array, GlobalSum, GroupReduction, JoinHook, Process, Steps, check_like, drive
+from .strategy import LocalStrategy, Setup, over
 
 _CATCH_UP, _NAP = 0.1, 1e-3  # seconds that an agent gets to hear where the others are
-
-
-def _check_buffers(handle: GroupReduction, x: Array) -> None:
-    """One vector like x each, and not the same one."""
-    for name in ("send_buffer", "recv_buffer"):
-        buffer = getattr(handle, name)
-        if buffer.shape != x.shape or buffer.dtype != x.dtype:
-            raise ValueError(
-                f"handle: expected a {name} of shape {x.shape} of {x.dtype} as the model's, got "
-                f"shape {buffer.shape} of {buffer.dtype}"
-            )
-    if np.shares_memory(handle.send_buffer, handle.recv_buffer):
-        raise ValueError("handle: expected two buffers, got one (MPI.IN_PLACE)")
 
 
 @dataclass(frozen=True)
@@ -132,23 +118,12 @@ class Moshpit(LocalStrategy):
                 f"them, got {self.average!r}"
             )
 
-    def build(
-        self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
-    ) -> Setup:
+    def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
         """Collective."""
-        groups = GroupAllreduce_init(
-            comm,
-            np.empty_like(x),
-            np.empty_like(x),
-            grid=self.grid,
-            bandwidth=self.bandwidth,
-            timeout=self.timeout,
-            on_failure=self.on_failure,
-        )
-        names = ["local_steps", "average", "outer_learning_rate", "outer_momentum", "rounds"]
-        how: Any = {name: getattr(self, name) for name in [*names, "overlap", "stale_after"]}
-        process = MoshpitProcess(x, groups, **how, learning_rate=learning_rate, total=total)
-        return Setup(process, GroupJoin(total, process), [groups])
+        names = ("grid", "bandwidth", "timeout", "on_failure")
+        groups = over(comm).groups(x, **{name: getattr(self, name) for name in names})
+        process = MoshpitProcess(x, groups, **common, **vars(self))
+        return Setup(process, GroupJoin(common["total"], process), [groups])
 
 
 class MoshpitProcess(Process):
@@ -156,15 +131,15 @@ class MoshpitProcess(Process):
 
     Parameters
     ----------
-    x, learning_rate, total
+    x
         See `Process`.
     handle : GroupReduction
         ``GroupAllreduce_init(comm, np.empty_like(x), np.empty_like(x), grid=...)``.
     exchange : StateExchange or None
         Serves this rank's state at every step, and gets that of a peer in `rejoin` and `resync`,
         and when `stale_after` says so.
-    local_steps, average, outer_learning_rate, outer_momentum, rounds, overlap, stale_after
-        See `Moshpit`.
+    common
+        ``learning_rate`` and ``total``, see `Process`, and the options of `Moshpit`.
 
     ``stats``: `communications` are rounds that were not void, `skipped` void ones, `received`
     models of others that are in the averages, `resyncs` states of peers that this rank took since
@@ -172,40 +147,25 @@ class MoshpitProcess(Process):
     with momentum.
     """
 
+    options_type = Moshpit
+
     def __init__(
-        self,
-        x: Array,
-        handle: GroupReduction,
-        *,
-        local_steps: int = Moshpit.local_steps,
-        average: str = Moshpit.average,
-        outer_learning_rate: float = Moshpit.outer_learning_rate,
-        outer_momentum: float = Moshpit.outer_momentum,
-        rounds: int = Moshpit.rounds,
-        overlap: bool = Moshpit.overlap,
-        stale_after: int | None = Moshpit.stale_after,
-        exchange: StateExchange | None = None,
-        learning_rate: LearningRate = 0.1,
-        total: GlobalSum | None = None,
+        self, x: Array, handle: GroupReduction, exchange: StateExchange | None = None, **common: Any
     ) -> None:
-        super().__init__(x, learning_rate=learning_rate, total=total)
-        _check_buffers(handle, self._x)
-        outer = (outer_learning_rate, outer_momentum)
-        Moshpit(
-            "auto", local_steps, average, *outer, rounds, overlap, stale_after=stale_after
-        ).check_values()
-        self._handle = handle
+        super().__init__(x, **common)
+        check_like("handle: expected a send_buffer", handle.send_buffer, self._x)
+        check_like("handle: expected a recv_buffer", handle.recv_buffer, self._x)
+        if np.shares_memory(handle.send_buffer, handle.recv_buffer):
+            raise ValueError("handle: expected two buffers, got one (MPI.IN_PLACE)")
+        self._handle, own = handle, self._options
         self._states = None if exchange is None else PeerState(exchange)
-        self._local_steps, self._rounds = int(local_steps), int(rounds)
-        self._overlap = bool(overlap)
-        self._alpha, self._beta = map(float, outer)
         self._anchor: Array | None = None  # where the last averaging ended
         self._slow: Array | None = None  # u
-        if average == "pseudo-gradients":
+        if own.average == "pseudo-gradients":
             self._anchor = self._x.copy()
-            self._slow = np.zeros_like(self._x) if self._beta else None
+            self._slow = np.zeros_like(self._x) if own.outer_momentum else None
         self._under_way = False  # has a round been started and not been taken in?
-        self._stale_after = stale_after
+        self._stale_after: int | None = own.stale_after
         self._seen: int | None = None  # rounds up to the last one of this rank; None: up to date
         self._boundary_at = time.monotonic()  # the last one
 
@@ -218,19 +178,19 @@ class MoshpitProcess(Process):
         if self._handle.away:
             return
         with self._exposed():
-            if self._counts.steps % self._local_steps == 0:
+            if self._counts.steps % self._options.local_steps == 0:
                 yield from self._boundary()
             self.serve()
 
     def _boundary(self) -> Steps[None]:
-        if self._overlap:
+        if self._options.overlap:
             yield from self._finishing()
             self.catch_up()
             self._begin()
             return
         self.catch_up()
         averaged = False
-        for _ in range(self._rounds):
+        for _ in range(self._options.rounds):
             self._begin()
             averaged |= yield from self._waiting()
             np.copyto(self._x, self._handle.recv_buffer)
@@ -266,10 +226,10 @@ class MoshpitProcess(Process):
             return mean
         step = self._anchor - mean
         if self._slow is not None:
-            self._slow *= self._beta
+            self._slow *= self._options.outer_momentum
             self._slow += step
             np.copyto(step, self._slow)
-        step *= self._alpha
+        step *= self._options.outer_learning_rate
         self._anchor -= step
         return self._anchor
 

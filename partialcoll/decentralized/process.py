@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
-from typing import Any, Callable, Protocol, TypeVar, Union
+from typing import Any, Callable, ClassVar, Protocol, TypeVar, Union
 
 import numpy as np
 
@@ -314,7 +314,23 @@ def check_model(argument: str, given: Any) -> Array:
     return x
 
 
+def check_like(expected: str, buffer: Any, x: Array) -> None:
+    """Raise ValueError unless `buffer` is one vector like the model x. `expected`: the begin of the
+    message."""
+    one = isinstance(buffer, np.ndarray)
+    if not one or buffer.shape != x.shape or buffer.dtype != x.dtype:
+        kind = f"shape {buffer.shape} of {buffer.dtype}" if one else f"{len(buffer)} buffers"
+        raise ValueError(f"{expected} of shape {x.shape} of {x.dtype} as the model's, got {kind}")
+
+
 P = TypeVar("P", bound="Process")
+
+
+class NoOptions:
+    """The options of a process that has none."""
+
+    def check_values(self) -> None:
+        """Find nothing wrong."""
 
 
 class Process:
@@ -330,13 +346,25 @@ class Process:
     total : GlobalSum or None
         Needed for the collective methods: `averaged_model`, `average_models`,
         `consensus_distance`.
+    options
+        The options of its strategy, by keyword (`options_type`).
 
     A with statement starts the process, and frees it at the end.
     """
 
+    options_type: ClassVar[Any] = NoOptions
+    """The strategy whose options it takes."""
+
     def __init__(
-        self, x: Array, *, learning_rate: LearningRate = 0.1, total: GlobalSum | None = None
+        self,
+        x: Array,
+        *,
+        learning_rate: LearningRate = 0.1,
+        total: GlobalSum | None = None,
+        **options: Any,
     ) -> None:
+        self._options = self.options_type(**options)
+        self._options.check_values()
         self._x = check_model("x", x).copy()
         if not callable(learning_rate):
             checks.number("learning_rate", learning_rate, 0)
@@ -382,11 +410,12 @@ class Process:
         applied, so that no other rank receives them; the step counts, and so does
         ``stats.non_finite``. Raises StateError if the communication thread has failed.
         """
+        self._check_update("update", update)
         drive(self.advancing(update))
 
     def apply_in_place(self) -> None:
         """Make one step with the changes of a lent `model` since the last step; see `lend`."""
-        drive(self.advancing_in_place())
+        drive(self.advancing())
 
     def hand_over_changes(self) -> None:
         """Count the changes of the lent model as an update of this rank, without a step. Local."""
@@ -403,17 +432,13 @@ class Process:
         """Start the communication that does not need the next gradient. Call it before computing
         the gradient. Local; most processes do nothing here."""
 
-    def advancing(self, update: Array) -> Steps[None]:
+    def advancing(self, update: Array | None = None) -> Steps[None]:
         """`apply` as a generator that yields what it has to wait for, for callers that do something
-        else meanwhile, such as the simulator. Do not change `update` until its end."""
-        self._check_update("update", update)
-        if self._takes(update):
+        else meanwhile, such as the simulator. Do not change `update` until its end. None:
+        `apply_in_place`."""
+        self._check_step(update)
+        if update is not None and self._takes(update):
             self._x += update
-        yield from self._advancing()
-
-    def advancing_in_place(self) -> Steps[None]:
-        """`apply_in_place` as a generator."""
-        self._check_usable()
         yield from self._advancing()
 
     def _advancing(self) -> Steps[None]:
@@ -435,6 +460,12 @@ class Process:
     def _check_usable(self) -> None:
         if self._freed:
             raise StateError("the process has been freed")
+
+    def _check_step(self, update: Array | None) -> None:
+        if update is None:
+            self._check_usable()
+        else:
+            self._check_update("update", update)
 
     def _check_update(self, argument: str, update: Any) -> None:
         self._check_usable()

@@ -5,31 +5,24 @@ Source: Assran, Loizou, Ballas, Rabbat, "Stochastic Gradient Push for Distribute
 ICML 2019, Algorithm 1, and section 3 for the time-varying directed exponential graph. Push-sum:
 Kempe, Dobra, Gehrke, FOCS 2003.
 
-Each rank keeps x and a weight w, at first 1. It pushes half of both to the next out-neighbor and
-keeps the other half, adds what comes in, and computes gradients at z = x/w. Nobody waits: what
-comes late is added late, and where a queue is full the share is kept. The sums of x and of w are
-conserved, with everything in the queues, and z finds the average whatever the delays.
+Each rank keeps x and a weight w, initially 1. It pushes half of both to the next out-neighbor and
+keeps the other half, adds what arrives, and computes gradients at z = x/w. No rank waits: late
+shares are added late, and a share that finds the queue full is kept. The sums of x and of w, with
+the queues, are conserved, and z converges to the average whatever the delays.
 
-Updates are added to x as they are, as in Algorithm 1: the sum of x over all ranks, which is P times
-the average, moves by all of them and by nothing else, whatever the weights are at that moment. So z
-moves by update/w. In lock-step w is 1 at every update. Where nobody waits it is not: with steps at
-evenly spread times it is 4/3, since what is on its way comes in right before an update, and it is
-less on a rank that gets little for what it gives. Below 1/2 such a rank keeps what it has, and its
-updates aside (they are in what training sees, as they are), until it gets something. So steps in z
-are twice an update at the most; when they were up to 16 times as large, fast ranks diverged.
+Updates are added to x as they are, as in Algorithm 1, so z moves by update/w. In lock-step w is 1
+at every update. Without lock-step it is 4/3 with steps at evenly spread times, and less on a rank
+that receives little. A rank with w below 1/2 keeps its weight, and holds its updates back (training
+sees them), until it receives a share. So a step in z is at most twice an update; when it was up to
+16 times an update, fast ranks diverged.
 
-The weight would end with ranks that are slow or that wait for the others, and the steps in z of
-those who go on would be the larger ones. So these pass on, without a step, what they have above 1:
-those that wait (in a sum over all ranks, `GlobalSum.waiting`) if it is more than 1/(2P) of P ranks;
-the slow ones, that is those that got two shares for each push of a step since their last update, if
-it is more than 1/2. It comes to rest: if weight were passed on for ever, everybody would pass some
-on for ever, since the next one is another each time; but who has done so has 1 or more from then
-on, as pushes of steps are none any more, and the weights together are P. (As long as there is room
-in the queues, and from every rank one comes to every other.) When R ranks of P make steps and the
-others wait, these keep less than P - R + 1/2; but what is passed on sleeps at each rank on its way,
-so with many that wait and short steps much of the rest is on its way. Where ranks are alike two
-shares with so much weight are rare: none with steps at evenly spread times, 6 % more messages at
-random ones.
+Weight would accumulate at ranks that are slow or wait for others, and the steps of the other ranks
+would grow. Such ranks pass on, without a step, what they have above 1: ranks that wait in a sum
+over all ranks (`GlobalSum.waiting`) if it is more than 1/(2P) of P ranks, and slow ranks, which
+received two shares for each push of a step since their last update, if it is more than 1/2. This
+comes to rest: a rank that has passed weight on keeps 1, and the weights together are P, as long as
+the queues have room and every rank reaches every other. If R of P ranks make steps and the others
+wait, these keep less than P - R + 1/2.
 """
 
 from __future__ import annotations
@@ -43,12 +36,11 @@ import numpy as np
 
 from .._core import checks
 from .._core.mpi import MPI
-from ..collectives.gossip import GossipBuffer
 from ..topology import Topology
 from ..topology.pairing import Hops
 from .decoupled import Decoupled
-from .process import Array, Exchange, GlobalSum, LearningRate, PeerSource, check_model
-from .strategy import LocalStrategy, Setup, alone, check_progress
+from .process import Alone, Array, Exchange, PeerSource, check_model
+from .strategy import LocalStrategy, Setup, check_progress, over
 
 _LEAST_WEIGHT = 1 / 2  # of a rank that pushes, or adds updates
 _SLOW_SHARES, _SLOW_WEIGHT = 2, 1.5
@@ -87,21 +79,15 @@ class SGP(LocalStrategy):
         checks.number("rate", self.rate, 0)
         check_progress(self.progress)
 
-    def build(
-        self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
-    ) -> Setup:
-        """Collective."""
+    def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
+        """One rank steps alone, to the bit. Collective."""
         if comm.size == 1:
-            return alone(x, learning_rate=learning_rate, total=total)
-        buffer = GossipBuffer(
-            comm,
-            like=SGPProcess.message(x),
-            topology="exponential",  # the same edges in both directions
-            queue_slots=SGPProcess.queue_slots(comm.size),
-            progress=self.progress,
-        )
-        process = SGPProcess(x, buffer, rate=self.rate, learning_rate=learning_rate, total=total)
-        return Setup(process, owned=[buffer])
+            return Setup(Alone(x, **common))
+        ranks, slots = over(comm), SGPProcess.queue_slots(comm.size)
+        how = {"topology": "exponential", "queue_slots": slots, "progress": self.progress}
+        buffer = ranks.gossip(SGPProcess.message(x), **how)  # has edges in both directions
+        peers = ranks.peers("hops", buffer)
+        return Setup(SGPProcess(x, buffer, peers, **common, **vars(self)), owned=[buffer])
 
 
 class SGPProcess(Decoupled):
@@ -109,7 +95,7 @@ class SGPProcess(Decoupled):
 
     Parameters
     ----------
-    x, learning_rate, total
+    x
         See `Process`.
     exchange : Exchange
         A `partialcoll.GossipBuffer` made ``like=SGP.message(x)``: one element more than x, for
@@ -118,13 +104,14 @@ class SGPProcess(Decoupled):
     peers : PeerSource or None
         Whom to push to, in turn; one must come from every rank to every other. None:
         `ExponentialPeers`.
-    rate
-        See `SGP`.
+    common
+        ``learning_rate`` and ``total``, see `Process`, and the options of `SGP`.
 
     Invariant: the sums over all ranks of x, which changes by updates only, and of w, which is the
     number of ranks, with all messages in the queues.
     """
 
+    options_type = SGP
     _beside_x = 1  # the weight
 
     def __init__(
@@ -132,23 +119,19 @@ class SGPProcess(Decoupled):
         x: Array,
         exchange: Exchange,
         peers: PeerSource | None = None,
-        *,
-        learning_rate: LearningRate = 0.1,
-        rate: float = SGP.rate,
-        total: GlobalSum | None = None,
+        **common: Any,
     ) -> None:
         if hasattr(peers, "poll"):
             raise TypeError(f"peers: a push takes no partner's consent, got {type(peers).__name__}")
-        SGP(rate=rate).check_values()
         if peers is None:
             peers = ExponentialPeers(exchange.rank, exchange.size)
-        super().__init__(x, exchange, peers, rate=rate, learning_rate=learning_rate, total=total)
+        super().__init__(x, exchange, peers, **common)
         self._xw = self.message(self._x)  # x and w in one vector, as they travel
         self._x = self._xw[:-1]
         self._moved = np.empty_like(self._xw)
         self._sent = np.empty_like(self._xw)
         self._idle_shares = 0  # that came since this rank's last update
-        self._slow_shares = _SLOW_SHARES * max(1.0, rate)
+        self._slow_shares = _SLOW_SHARES * max(1.0, self._options.rate)
 
     @staticmethod
     def message(x: Array) -> Array:

@@ -17,7 +17,7 @@ import numpy as np
 
 from .._core import checks
 from .._core.mpi import MPI
-from .process import Array, GlobalSum, LearningRate, PeriodicJoin, Process, Steps
+from .process import Array, PeriodicJoin, Process, Steps
 from .strategy import LocalStrategy, Setup
 
 
@@ -90,13 +90,11 @@ class SlowMo(LocalStrategy):
         """Of the algorithm."""
         _checked(self.tau, self.beta, self.alpha)
 
-    def build(
-        self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
-    ) -> Setup:
+    def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
         """Collective."""
-        setup = self.inner.build(x, comm, learning_rate=learning_rate, total=total)
+        setup = self.inner.build(x, comm, **common)
         process = SlowMoProcess(setup.process, tau=self.tau, beta=self.beta, alpha=self.alpha)
-        return Setup(process, PeriodicJoin(total, self.tau, comm.size), setup.owned)
+        return Setup(process, PeriodicJoin(common["total"], self.tau, comm.size), setup.owned)
 
 
 def _of_inner(name: str) -> Callable[[Any], Any]:
@@ -165,17 +163,10 @@ class SlowMoProcess(Process):
     start, stop = _method_of_inner("start"), _method_of_inner("stop")
     averaged_model = _method_of_inner("averaged_model")
 
-    def advancing(self, update: Array) -> Steps[None]:
-        """`apply` as a generator: waits where the inner process does, and every tau steps."""
-        yield from self._around(self._inner.advancing(update))
-
-    def advancing_in_place(self) -> Steps[None]:
-        """`apply_in_place` as a generator."""
-        yield from self._around(self._inner.advancing_in_place())
-
-    def _around(self, inner_step: Steps[None]) -> Steps[None]:
+    def advancing(self, update: Array | None = None) -> Steps[None]:
+        """See `Process.advancing`: waits where the inner process does, and every tau steps."""
         gamma = self._inner.learning_rate
-        yield from inner_step
+        yield from self._inner.advancing(update)
         self._counts.steps += 1
         if self._counts.steps % self._tau == 0:
             # Ranks may have come to different learning rates, by steps that they have left out;

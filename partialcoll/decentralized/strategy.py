@@ -7,17 +7,31 @@ docs/decentralized.md shows how to write one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
+
+import numpy as np
 
 from .._core import checks, communicator
 from .._core.mpi import MPI
 from ..collectives.gossip import GossipBuffer
+from ..collectives.group import GroupAllreduce_init
 from ..errors import StateError
 from ..topology import Topology
 from ..topology import pairing as pairings
 from .decoupled import Threaded
-from .process import Alone, Array, GlobalSum, JoinHook, LearningRate, Process
+from .process import (
+    Alone,
+    Array,
+    GlobalSum,
+    GroupReduction,
+    JoinHook,
+    LearningRate,
+    NeighborExchange,
+    Process,
+    Reduction,
+)
 
 
 @dataclass
@@ -89,8 +103,9 @@ class LocalStrategy(Strategy):
     def build(
         self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
     ) -> Setup:
-        """The process that begins with `x`, over the ranks of `comm`, and what belongs to it.
-        `learning_rate` and `total` as of `Process`. Collective, after `check`."""
+        """Return the process that starts with `x`, on the ranks of `comm` (`Ranks`, or simulated
+        ones), and what belongs to it. The ``common`` options `learning_rate` and `total`: see
+        `Process`. Collective, after `check`."""
         raise NotImplementedError
 
     def describe(self, ranks: int) -> str:
@@ -111,9 +126,41 @@ def check_clip_norm(clip_norm: Any) -> None:
         raise ValueError(f"clip_norm: expected a norm above 0, got {clip_norm}")
 
 
-def alone(x: Array, *, learning_rate: LearningRate, total: GlobalSum) -> Setup:
-    """One rank has nobody to average with: its own steps, to the bit."""
-    return Setup(Alone(x, learning_rate=learning_rate, total=total))
+class Ranks:
+    """What processes communicate over on the ranks of a communicator; the simulator has the same
+    methods for ranks in virtual time."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.comm = comm
+
+    def gossip(self, like: Array, **options: Any) -> GossipBuffer:
+        """Create a `GossipBuffer`. Collective, as all of these."""
+        return GossipBuffer(self.comm, like=like, **options)
+
+    def peers(self, name: str, buffer: GossipBuffer, seed: int = 0) -> pairings.Pairing:
+        """Return the pairing of this name for the ranks of a buffer. Local."""
+        graph, rank = buffer.topology, buffer.rank
+        return pairings.make(name, graph, rank, seed=seed, board=buffer.board)
+
+    def neighbors(self, like: Array, ranks: Iterable[int]) -> NeighborExchange:
+        """Create an exchange with these neighbors."""
+        return NeighborExchange(self.comm, like, ranks)
+
+    def reduction(self, like: Array) -> Reduction:
+        """Create a full allreduce."""
+        from ..collectives.allreduce import Allreduce_init  # loads MPI
+
+        return Allreduce_init(self.comm, None, None, like=like, quorum="full", history=1)
+
+    def groups(self, like: Array, **options: Any) -> GroupReduction:
+        """Create a grouped allreduce."""
+        buffers = np.empty_like(like), np.empty_like(like)
+        return GroupAllreduce_init(self.comm, *buffers, **options)
+
+
+def over(comm: Any) -> Any:
+    """Return the `Ranks` of a communicator; simulated ranks as they are."""
+    return Ranks(comm) if isinstance(comm, MPI.Comm) else comm
 
 
 def connected(topology: Any, ranks: int) -> Topology:
@@ -157,31 +204,19 @@ class GossipStrategy(LocalStrategy):
         checks.count("max_uncollected", self.max_uncollected)
         check_progress(self.progress)
 
-    def build(
-        self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
-    ) -> Setup:
-        """Collective."""
+    def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
+        """One rank steps alone, to the bit. Collective."""
         if comm.size == 1:
-            return alone(x, learning_rate=learning_rate, total=total)
-        buffer = GossipBuffer(
-            comm,
-            like=x,
-            topology=self.topology,
-            codec=self.codec,
-            max_uncollected=self.max_uncollected,
-            progress=self.progress,
-            on_failure=self.on_failure,
-            on_disconnect=self.on_disconnect,
-        )
-        peers = pairings.make(
-            self.pairing, buffer.topology, buffer.rank, seed=self.seed, board=buffer.board
-        )
-        process = self.process(x, buffer, peers, learning_rate=learning_rate, total=total)
-        return Setup(process, owned=[buffer])
+            return Setup(Alone(x, **common))
+        ranks, names = over(comm), ("max_uncollected", "progress", "on_failure", "on_disconnect")
+        options = {name: getattr(self, name) for name in names}
+        buffer = ranks.gossip(x, topology=self.topology, codec=self.codec, **options)
+        peers = ranks.peers(self.pairing, buffer, self.seed)
+        return Setup(self.process(x, buffer, peers, **common), owned=[buffer])
 
     def process(
         self, x: Array, exchange: GossipBuffer, peers: pairings.Pairing, **common: Any
     ) -> Threaded:
-        """The process that begins with `x`, over the buffer `exchange` with these `peers`; `common`
-        are ``learning_rate`` and ``total``. All as of `Decoupled`."""
+        """Return the process that starts with `x`, over the buffer `exchange` with these `peers`;
+        `common` are ``learning_rate`` and ``total``. See `Decoupled`."""
         raise NotImplementedError

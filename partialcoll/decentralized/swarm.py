@@ -27,7 +27,7 @@ from .._core import checks
 from ..codec import Lattice
 from ..errors import RankFailedError, StateError
 from .decoupled import Threaded, bury
-from .process import Array, Exchange, GlobalSum, LearningRate, PeerSource, Steps
+from .process import Array, Exchange, PeerSource, Steps
 from .strategy import GossipStrategy
 
 
@@ -81,17 +81,13 @@ class Swarm(GossipStrategy):
         if self.codec is not None:
             checks.instance("codec", self.codec, Lattice, "a Lattice or None")
 
-    def process(
-        self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any
-    ) -> SwarmProcess:
+    def process(self, *over: Any, **common: Any) -> SwarmProcess:
         """Over this buffer."""
-        for name in ("local_steps", "geometric", "variant", "seed"):
-            common[name] = getattr(self, name)
-        return SwarmProcess(x, exchange, peers, **common)
+        return SwarmProcess(*over, **common, **vars(self))
 
 
 class SwarmProcess(Threaded):
-    """One rank of SwarmSGD; the parameters are those of `Decoupled` and `Swarm`.
+    """One rank of SwarmSGD. Parameters: see `Decoupled`; `common` has options of `Swarm`.
 
     `peers` choose for themselves, as `pairing.Random`: an interaction needs nobody who is free.
     With a codec of the exchange models and differences are quantized; this rank's model is the
@@ -101,26 +97,14 @@ class SwarmProcess(Threaded):
     and of the messages in the queues changes by updates only.
     """
 
-    def __init__(
-        self,
-        x: Array,
-        exchange: Exchange,
-        peers: PeerSource,
-        *,
-        local_steps: int = Swarm.local_steps,
-        geometric: bool = Swarm.geometric,
-        variant: str = Swarm.variant,
-        learning_rate: LearningRate = 0.1,
-        seed: int = Swarm.seed,
-        total: GlobalSum | None = None,
-    ) -> None:
-        Swarm(local_steps=local_steps, variant=variant).check_values()
-        super().__init__(x, exchange, learning_rate=learning_rate, total=total)
+    options_type = Swarm
+
+    def __init__(self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any) -> None:
+        super().__init__(x, exchange, **common)
+        variant, seed = self._options.variant, self._options.seed
         self._interact = self._queue if variant == "queue" else self._registers
         self._take_in = self._add_messages if variant == "queue" else self._wait_for_activation
         self._peers = peers
-        self._local_steps = int(local_steps)
-        self._geometric = geometric
         self._random = np.random.default_rng((seed, exchange.rank))
         self._until_activation = self._draw()
         # The training thread's: self._x, the model. Between the threads, pointers only, under
@@ -163,9 +147,8 @@ class SwarmProcess(Threaded):
         self._thread.wake()
 
     def _draw(self) -> int:
-        if not self._geometric:
-            return self._local_steps
-        return int(self._random.geometric(1 / self._local_steps))
+        steps: int = self._options.local_steps
+        return int(self._random.geometric(1 / steps)) if self._options.geometric else steps
 
     def _take_change(self) -> None:
         with self._lock:

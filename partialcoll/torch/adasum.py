@@ -8,16 +8,15 @@ Source: Maleki et al., MLSys 2021, section 4.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from .._core.buffers import Array
 from .._core.mpi import MPI
 from ..collectives.adasum import Bounds, adasum
-from ..decentralized import GlobalSum, LocalStrategy, Process, Setup, Strategy
-from ..decentralized.process import LearningRate, PeriodicJoin, Steps
-from ..decentralized.strategy import alone
+from ..decentralized import Alone, LocalStrategy, PeriodicJoin, Process, Setup, Strategy
+from ..decentralized.process import Steps
 from .flat import Named, ParameterVector
 from .strategies import Allreduce
 
@@ -25,16 +24,8 @@ from .strategies import Allreduce
 class AdasumProcess(Process):
     """One rank: a model that all ranks have, to the bit, and its own change of it in a step."""
 
-    def __init__(
-        self,
-        x: Array,
-        comm: MPI.Intracomm,
-        bounds: Bounds,
-        *,
-        learning_rate: LearningRate,
-        total: GlobalSum,
-    ) -> None:
-        super().__init__(x, learning_rate=learning_rate, total=total)
+    def __init__(self, x: Array, comm: MPI.Intracomm, bounds: Bounds, **common: Any) -> None:
+        super().__init__(x, **common)
         self._comm, self._bounds, self._before = comm, bounds, self._x.copy()
 
     def _advancing(self) -> Steps[None]:
@@ -70,11 +61,9 @@ class AdasumStrategy(LocalStrategy):
             raise ValueError(f"op: Adasum is a strategy of its own, expected none, got {name}")
         return cls(ParameterVector(parameters).bounds, given.clip_norm)
 
-    def build(
-        self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
-    ) -> Setup:
+    def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
         """Collective. In each step all ranks meet, who has joined with no change."""
         if comm.size == 1:
-            return alone(x, learning_rate=learning_rate, total=total)
-        process = AdasumProcess(x, comm, self.bounds, learning_rate=learning_rate, total=total)
-        return Setup(process, PeriodicJoin(total, 1, comm.size))
+            return Setup(Alone(x, **common))
+        process = AdasumProcess(x, comm, self.bounds, **common)
+        return Setup(process, PeriodicJoin(common["total"], 1, comm.size))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import Any, Callable
 
@@ -18,19 +18,14 @@ import numpy as np
 
 from ...codec import Lattice
 from ...decentralized import (
-    A2CiD2Process,
-    ADPSGDProcess,
     AllreduceSGD,
-    DPSGDProcess,
     GlobalSum,
-    LocalSGDProcess,
-    MoshpitProcess,
+    GossipStrategy,
+    LocalStrategy,
     Process,
-    SGPProcess,
-    SlowMoProcess,
-    SwarmProcess,
-    metropolis,
+    SlowMo,
 )
+from ...decentralized.strategies import NAMED
 from ...topology import Topology, pairing
 from .. import plots, report
 from ..bench.train.strategies import SIMULATED
@@ -86,21 +81,8 @@ class SimulatedWorld:
     events: Events
     latency: Callable[[], float]
 
-    def buffers(self, like: Any, **how: Any) -> list[SimulatedBuffer]:
-        """Return a buffer for each rank."""
-        return buffers(like, self.topology, self.events, self.latency, **how)
-
-    def peers(self) -> list[Any]:
-        """Return a peer source for each rank."""
-        board = pairing.LocalBoard(self.topology.n)
-        found = [
-            pairing.make(self.options.pairing, self.topology, rank, seed=self.seed, board=board)
-            for rank in range(self.topology.n)
-        ]
-        if min(self.options.achieved) == 1:
-            return found
-        draws = [np.random.default_rng((self.seed, 6, peers.rank)) for peers in found]
-        return [Scarce(peers, self.achieved, random) for peers, random in zip(found, draws)]
+    def __post_init__(self) -> None:
+        self.board = pairing.LocalBoard(self.topology.n)
 
     def achieved(self) -> float:
         """Return which part of the averagings that are asked for happens now."""
@@ -122,113 +104,91 @@ class SimulatedWorld:
         return Lattice(bits=self.options.codec_bits, **how)
 
 
-def _averaging(world: SimulatedWorld, make: Callable[..., Process], **how: Any) -> list[Process]:
-    """Return processes that average pair by pair."""
-    exchanges = world.buffers(world.task.first[0], codec=world.codec())
-    return [
-        make(x, exchange, peers, learning_rate=world.options.learning_rate, **how)
-        for x, exchange, peers in zip(world.task.first, exchanges, world.peers())
-    ]
+class SimulatedRanks:
+    """What the process of one rank communicates over, with the methods of
+    `decentralized.strategy.Ranks`. The first rank that asks for something creates it for all."""
+
+    def __init__(self, world: SimulatedWorld, rank: int, created: list[Any]) -> None:
+        self.rank, self.size = rank, world.topology.n
+        self._world, self._created, self._asked = world, created, 0
+
+    def _own(self, create: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        if len(self._created) == self._asked:
+            self._created.append(create(*arguments, **named))
+        self._asked += 1
+        return self._created[self._asked - 1][self.rank]
+
+    def gossip(self, like: Any, *, queue_slots: int = 4, **options: Any) -> SimulatedBuffer:
+        """Return a buffer on the topology that was asked for, with the codec if ranks average."""
+        world = self._world
+        codec = world.codec() if "codec" in options else None
+        where = (like, world.topology, world.events, world.latency)
+        buffer: SimulatedBuffer = self._own(buffers, *where, codec=codec, queue_slots=queue_slots)
+        return buffer
+
+    def peers(self, name: str, buffer: SimulatedBuffer, seed: int | None = None) -> Any:
+        """Return the peers; drawn ones for pushes on a topology that is not exponential."""
+        world, graph = self._world, self._world.topology
+        if seed is None:
+            try:
+                return pairing.Hops(graph, self.rank)
+            except ValueError:
+                return pairing.Random(graph, self.rank, seed=world.seed)
+        peers = pairing.make(name, graph, self.rank, seed=seed, board=world.board)
+        if min(world.options.achieved) == 1:
+            return peers
+        return Scarce(peers, world.achieved, np.random.default_rng((seed, 6, self.rank)))
+
+    def neighbors(self, like: Any, ranks: Any) -> Any:
+        """Return an exchange with the neighbors."""
+        world = self._world
+        return self._own(neighbor_exchanges, world.topology, like, world.events, world.latency)
+
+    def reduction(self, like: Any) -> Any:
+        """Return a full allreduce."""
+        return self._own(self._world.reductions, like.size)
+
+    def groups(self, like: Any, *, grid: Any, **options: Any) -> Any:
+        """Return a grouped allreduce."""
+        world, given = self._world, self._world.options
+        how = (world.events, given.latency, given.window, world.seed)
+        return self._own(group_reductions, self.size, grid, like, *how)
 
 
-def _a2cid2(world: SimulatedWorld, accelerated: bool, variant: str = "bounded") -> list[Process]:
-    return _averaging(
-        world,
-        A2CiD2Process,
-        accelerated=accelerated,
-        variant=variant,
-        parameters=world.topology.a2cid2(world.rate, accelerated=accelerated),
-        rate=world.rate,
-        seed=world.seed,
-        clock=lambda: world.events.now,
-        unit=1.0,
-    )
+def _strategy(world: SimulatedWorld, method: str) -> LocalStrategy:
+    """Return the strategy of this name, with the options that it has of these."""
+    options, make = world.options, NAMED[SIMULATED[method]]
+    # Steps between two interactions that a rank begins, at this rate of all that it takes part in.
+    steps = options.local_steps or max(1, round(2 / world.rate))
+    given = {
+        "topology": world.topology,
+        "rate": world.rate,
+        "pairing": options.pairing,
+        "seed": world.seed,
+        "unit": 1.0,
+        "grid": options.grid,
+        "local_steps": steps,
+    }
+    known = {field.name for field in fields(getattr(make(), "inner", make()))}  # type: ignore[arg-type]
+    strategy = make(**{name: value for name, value in given.items() if name in known})
+    return replace(strategy, tau=4 * steps) if isinstance(strategy, SlowMo) else strategy
 
 
-def _local_steps(world: SimulatedWorld) -> int:
-    """Return the steps between two interactions that a rank begins, at this rate of all that it
-    takes part in."""
-    given: int | None = world.options.local_steps
-    return given or max(1, round(2 / world.rate))
-
-
-def _swarm(world: SimulatedWorld, variant: str) -> list[Process]:
-    steps = _local_steps(world)
-    return _averaging(world, SwarmProcess, local_steps=steps, variant=variant, seed=world.seed)
-
-
-def _sgp(world: SimulatedWorld) -> list[Process]:
-    slots = SGPProcess.queue_slots(world.topology.n)
-    exchanges: list[Any] = world.buffers(SGPProcess.message(world.task.first[0]), queue_slots=slots)
-    rate = world.options.learning_rate
-    made: list[Process] = []
-    for x, exchange in zip(world.task.first, exchanges):
-        try:
-            peers: pairing.Pairing = pairing.Hops(world.topology, exchange.rank)
-        except ValueError:  # not exponential
-            peers = pairing.Random(world.topology, exchange.rank, seed=world.seed)
-        made.append(SGPProcess(x, exchange, peers, learning_rate=rate, rate=world.rate))
+def _processes(world: SimulatedWorld, strategy: LocalStrategy | None) -> list[Process]:
+    """Return the process of each rank; None: synchronous SGD."""
+    first, rate = world.task.first, world.options.learning_rate
+    if strategy is None:
+        handles = world.reductions(first.shape[1])
+        return [AllreduceSGD(x, handle, learning_rate=rate) for x, handle in zip(first, handles)]
+    totals: Any = [None] * len(first)
+    if isinstance(strategy, SlowMo):
+        totals = [GlobalSum(handle) for handle in world.reductions(first.shape[1] + 1)]
+    created: list[Any] = []
+    made = []
+    for rank, x in enumerate(first):
+        ranks: Any = SimulatedRanks(world, rank, created)
+        made.append(strategy.build(x, ranks, learning_rate=rate, total=totals[rank]).process)
     return made
-
-
-def _dpsgd(world: SimulatedWorld) -> list[Process]:
-    first, rate = world.task.first, world.options.learning_rate
-    exchanges: list[Any] = neighbor_exchanges(world.topology, first[0], world.events, world.latency)
-    around = [world.topology.neighbors(rank) for rank in range(world.topology.n)]
-    return [
-        DPSGDProcess(x, exchange, metropolis(around, rank), rank, learning_rate=rate)
-        for rank, (x, exchange) in enumerate(zip(first, exchanges))
-    ]
-
-
-def _allreduce(world: SimulatedWorld) -> list[Process]:
-    first, rate = world.task.first, world.options.learning_rate
-    handles = world.reductions(first.shape[1])
-    return [AllreduceSGD(x, handle, learning_rate=rate) for x, handle in zip(first, handles)]
-
-
-def _localsgd(world: SimulatedWorld) -> list[Process]:
-    first, rate = world.task.first, world.options.learning_rate
-    handles, totals = world.reductions(first.shape[1]), world.reductions(first.shape[1] + 1)
-    return [
-        LocalSGDProcess(
-            x, handle, local_steps=_local_steps(world), learning_rate=rate, total=GlobalSum(total)
-        )
-        for x, handle, total in zip(first, handles, totals)
-    ]
-
-
-def _slowmo(world: SimulatedWorld) -> list[Process]:
-    tau = 4 * _local_steps(world)
-    return [SlowMoProcess(inner, tau=tau, beta=0.7) for inner in _localsgd(world)]
-
-
-def _moshpit(world: SimulatedWorld) -> list[Process]:
-    first, options = world.task.first, world.options
-    how = (world.events, options.latency, options.window, world.seed)
-    handles: list[Any] = group_reductions(world.topology.n, options.grid, first[0], *how)
-    return [
-        MoshpitProcess(
-            x, handle, local_steps=_local_steps(world), learning_rate=options.learning_rate
-        )
-        for x, handle in zip(first, handles)
-    ]
-
-
-METHODS: dict[str, Callable[[SimulatedWorld], list[Process]]] = {
-    "a2cid2": lambda world: _a2cid2(world, True),
-    "a2cid2-paper": lambda world: _a2cid2(world, True, "paper"),
-    "baseline": lambda world: _a2cid2(world, False),
-    "adpsgd": lambda world: _averaging(world, ADPSGDProcess, rate=world.rate),
-    "swarm": lambda world: _swarm(world, "queue"),
-    "swarm-registers": lambda world: _swarm(world, "registers"),
-    "sgp": _sgp,
-    "dpsgd": _dpsgd,
-    "allreduce": _allreduce,
-    "localsgd": _localsgd,
-    "slowmo": _slowmo,
-    "moshpit": _moshpit,
-}
 
 
 class GossipRun:
@@ -250,10 +210,11 @@ class GossipRun:
         self._options, self._method = options, method
         self._topology, self._rate, self._seed = topology, rate, seed
         self._buffers: list[SimulatedBuffer] = []
-        self._weight = SIMULATED[method].both  # ranks that a communication counts for
-        self.processes = METHODS[method](
-            SimulatedWorld(options, topology, rate, seed, self.task, self.events, latency)
-        )
+        world = SimulatedWorld(options, topology, rate, seed, self.task, self.events, latency)
+        strategy = None if method == "allreduce" else _strategy(world, method)
+        # Ranks that a communication counts for.
+        self._weight = 2 if isinstance(strategy, GossipStrategy) else 1
+        self.processes = _processes(world, strategy)
         self.ranks = [
             self._rank(i, process, name, latency) for i, process in enumerate(self.processes)
         ]

@@ -128,6 +128,10 @@ class SimulatedBuffer(GossipBuffer):
         self._unpublished: deque[tuple[int, Array]] = deque()
         self.on_arrival: Callable[[], Any] = lambda: None
 
+    def clock(self) -> float:
+        """Return the virtual time."""
+        return self._ranks.events.now
+
     def enter(self) -> None:
         """Take this rank's part of the simulator's object."""
         simulator.call(_lib.pcoll_sim_gossip_rank, self._ranks.core, self._rank, self._pointer)

@@ -195,7 +195,7 @@ class Meetings:
 
 
 def neighbors(of: Sequence[Sequence[int]]) -> Meetings:
-    """Return the meetings of D-PSGD: in every step the neighbors' models of the step before."""
+    """Return meetings in every step, where the neighbors' models of the step before are needed."""
     mask = np.zeros((len(of), len(of)), bool)
     for rank, others in enumerate(of):
         mask[rank, list(others)] = True
