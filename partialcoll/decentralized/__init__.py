@@ -5,65 +5,39 @@ They know gradients and updates, no framework, and no MPI: simulated ranks run t
 docs/decentralized.md says which is for what.
 """
 
-from . import strategies
-from .a2cid2 import A2CiD2Process
-from .adpsgd import ADPSGDProcess
-from .decoupled import Decoupled, Threaded
-from .dpsgd import DPSGDProcess, metropolis
-from .localsgd import AllreduceSGD, LocalSGDProcess
-from .moshpit import GroupJoin, MoshpitProcess
-from .process import (
-    Alone,
-    Counts,
-    Exchange,
-    GlobalSum,
-    GroupReduction,
-    JoinHook,
-    NeighborExchange,
-    NeighborJoin,
-    OnDevice,
-    PeerSource,
-    PeriodicJoin,
-    Process,
-    Reduction,
-)
-from .sgp import ExponentialPeers, SGPProcess
-from .slowmo import SlowMoProcess
-from .strategies import *  # noqa: F403
-from .strategy import GossipStrategy, LocalStrategy, Setup, Strategy
-from .swarm import SwarmProcess
+from inspect import ismodule as _ismodule
 
-__all__ = [
-    *strategies.__all__,
-    "A2CiD2Process",
-    "ADPSGDProcess",
-    "AllreduceSGD",
-    "Alone",
-    "Counts",
-    "DPSGDProcess",
-    "Decoupled",
-    "Exchange",
-    "ExponentialPeers",
-    "GlobalSum",
-    "GossipStrategy",
-    "GroupJoin",
-    "GroupReduction",
-    "JoinHook",
-    "LocalSGDProcess",
-    "LocalStrategy",
-    "MoshpitProcess",
-    "NeighborExchange",
-    "NeighborJoin",
-    "OnDevice",
-    "PeerSource",
-    "PeriodicJoin",
-    "Process",
-    "Reduction",
-    "SGPProcess",
-    "Setup",
-    "SlowMoProcess",
-    "Strategy",
-    "SwarmProcess",
-    "Threaded",
-    "metropolis",
-]
+from . import strategies as strategies
+from .a2cid2 import A2CiD2Process as A2CiD2Process
+from .adpsgd import ADPSGDProcess as ADPSGDProcess
+from .decoupled import Decoupled as Decoupled, Threaded as Threaded
+from .dpsgd import DPSGDProcess as DPSGDProcess, metropolis as metropolis
+from .localsgd import AllreduceSGD as AllreduceSGD, LocalSGDProcess as LocalSGDProcess
+from .moshpit import GroupJoin as GroupJoin, MoshpitProcess as MoshpitProcess
+from .process import (
+    Alone as Alone,
+    Counts as Counts,
+    Exchange as Exchange,
+    GlobalSum as GlobalSum,
+    GroupReduction as GroupReduction,
+    JoinHook as JoinHook,
+    NeighborExchange as NeighborExchange,
+    NeighborJoin as NeighborJoin,
+    OnDevice as OnDevice,
+    PeerSource as PeerSource,
+    PeriodicJoin as PeriodicJoin,
+    Process as Process,
+    Reduction as Reduction,
+)
+from .sgp import ExponentialPeers as ExponentialPeers, SGPProcess as SGPProcess
+from .slowmo import SlowMoProcess as SlowMoProcess
+from .strategies import *  # noqa: F403
+from .strategy import (
+    GossipStrategy as GossipStrategy,
+    LocalStrategy as LocalStrategy,
+    Setup as Setup,
+    Strategy as Strategy,
+)
+from .swarm import SwarmProcess as SwarmProcess
+
+__all__ = [name for name, one in globals().items() if name[0] != "_" and not _ismodule(one)]

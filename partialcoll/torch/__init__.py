@@ -6,175 +6,106 @@
 >>> pct.rank(), pct.size()
 """
 
+from inspect import ismodule as _ismodule
+
 # First, since torch takes seconds to load: where MPI has begun, those who have started this process
 # in place of one that has died are told that it has come.
 from .. import elastic as _greeting  # noqa: F401
-from ..decentralized import LocalStrategy, Strategy
-from ..decentralized import strategies as local_strategies
+from ..decentralized import LocalStrategy as LocalStrategy, Strategy as Strategy
 from ..decentralized.strategies import *  # noqa: F403
-from ..errors import CollectiveError as HorovodInternalError
-from . import backend, elastic
-from .arguments import Adasum, Average, Compression, Compressor, Max, Min, Product, Sum
-from .backend import GroupOptions
-from .ddp import PartialState, partial_allreduce_hook
-from .elastic import HostsUpdatedInterrupt
-from .metrics import Metrics, show_in_tqdm, write_to_tensorboard
-from .objects import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
+from ..errors import CollectiveError as _CollectiveError
+from . import backend, elastic as elastic
+from .arguments import (
+    Adasum as Adasum,
+    Average as Average,
+    Compression as Compression,
+    Compressor as Compressor,
+    Max as Max,
+    Min as Min,
+    Product as Product,
+    Sum as Sum,
 )
-from .ops.call import Call
-from .optimizer import DistributedOptimizer
-from .strategies import Allreduce, Eager, RoundStrategy
-from .sync_batchnorm import SyncBatchNorm
+from .backend import GroupOptions as GroupOptions
+from .ddp import PartialState as PartialState, partial_allreduce_hook as partial_allreduce_hook
+from .elastic import HostsUpdatedInterrupt as HostsUpdatedInterrupt
+from .metrics import (
+    Metrics as Metrics,
+    show_in_tqdm as show_in_tqdm,
+    write_to_tensorboard as write_to_tensorboard,
+)
+from .objects import (
+    allgather_object as allgather_object,
+    broadcast_object as broadcast_object,
+    broadcast_optimizer_state as broadcast_optimizer_state,
+    broadcast_parameters as broadcast_parameters,
+)
+from .ops.call import Call as Call
+from .optimizer import DistributedOptimizer as DistributedOptimizer
+from .strategies import Allreduce as Allreduce, Eager as Eager, RoundStrategy as RoundStrategy
+from .sync_batchnorm import SyncBatchNorm as SyncBatchNorm
 from .verbs import (
-    allgather,
-    allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    alltoall,
-    alltoall_async,
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    join,
-    poll,
-    reducescatter,
-    reducescatter_async,
-    sparse_allreduce_async,
-    start_timeline,
-    stop_timeline,
-    synchronize,
+    allgather as allgather,
+    allgather_async as allgather_async,
+    allreduce as allreduce,
+    allreduce_ as allreduce_,
+    allreduce_async as allreduce_async,
+    allreduce_async_ as allreduce_async_,
+    alltoall as alltoall,
+    alltoall_async as alltoall_async,
+    barrier as barrier,
+    broadcast as broadcast,
+    broadcast_ as broadcast_,
+    broadcast_async as broadcast_async,
+    broadcast_async_ as broadcast_async_,
+    grouped_allgather as grouped_allgather,
+    grouped_allgather_async as grouped_allgather_async,
+    grouped_allreduce as grouped_allreduce,
+    grouped_allreduce_ as grouped_allreduce_,
+    grouped_allreduce_async as grouped_allreduce_async,
+    grouped_allreduce_async_ as grouped_allreduce_async_,
+    grouped_reducescatter as grouped_reducescatter,
+    grouped_reducescatter_async as grouped_reducescatter_async,
+    join as join,
+    poll as poll,
+    reducescatter as reducescatter,
+    reducescatter_async as reducescatter_async,
+    sparse_allreduce_async as sparse_allreduce_async,
+    start_timeline as start_timeline,
+    stop_timeline as stop_timeline,
+    synchronize as synchronize,
 )
 from .world import (
-    ProcessSet,
-    add_process_set,
-    ccl_built,
-    check_extension,
-    comm,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    global_process_set,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    remove_process_set,
-    rocm_built,
-    shutdown,
-    size,
+    ProcessSet as ProcessSet,
+    add_process_set as add_process_set,
+    ccl_built as ccl_built,
+    check_extension as check_extension,
+    comm as comm,
+    cross_rank as cross_rank,
+    cross_size as cross_size,
+    cuda_built as cuda_built,
+    ddl_built as ddl_built,
+    global_process_set as global_process_set,
+    gloo_built as gloo_built,
+    gloo_enabled as gloo_enabled,
+    init as init,
+    is_homogeneous as is_homogeneous,
+    is_initialized as is_initialized,
+    local_rank as local_rank,
+    local_size as local_size,
+    mpi_built as mpi_built,
+    mpi_enabled as mpi_enabled,
+    mpi_threads_supported as mpi_threads_supported,
+    nccl_built as nccl_built,
+    rank as rank,
+    remove_process_set as remove_process_set,
+    rocm_built as rocm_built,
+    shutdown as shutdown,
+    size as size,
 )
+
+HorovodInternalError = _CollectiveError
 
 backend.register()
 
-__all__ = [
-    *local_strategies.__all__,
-    "Adasum",
-    "Allreduce",
-    "Average",
-    "Call",
-    "Compression",
-    "Compressor",
-    "DistributedOptimizer",
-    "Eager",
-    "GroupOptions",
-    "HorovodInternalError",
-    "HostsUpdatedInterrupt",
-    "LocalStrategy",
-    "Max",
-    "Metrics",
-    "Min",
-    "PartialState",
-    "ProcessSet",
-    "Product",
-    "RoundStrategy",
-    "Strategy",
-    "Sum",
-    "SyncBatchNorm",
-    "add_process_set",
-    "allgather",
-    "allgather_async",
-    "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "broadcast_object",
-    "broadcast_optimizer_state",
-    "broadcast_parameters",
-    "ccl_built",
-    "check_extension",
-    "comm",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "partial_allreduce_hook",
-    "poll",
-    "rank",
-    "reducescatter",
-    "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
-    "show_in_tqdm",
-    "shutdown",
-    "size",
-    "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
-    "synchronize",
-    "write_to_tensorboard",
-]
+__all__ = [name for name, one in globals().items() if name[0] != "_" and not _ismodule(one)]
+__all__.append("elastic")
