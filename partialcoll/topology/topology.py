@@ -361,7 +361,9 @@ class Topology:
         part in `rate` averagings, on average over the ranks; rate / d per edge of a d-regular
         graph. Time-varying topologies: the mean over a period.
         """
-        return edges.edge_rates(self._graphs, checks.number("rate", rate, above=0))
+        half = checks.number("rate", rate, above=0) / 2
+        total: Floats = half * np.mean([edges.choices(graph) for graph in self._graphs], axis=0)
+        return total + total.T
 
     def laplacian(self, rate: float = 1.0) -> Floats:
         """Lambda = sum over edges of lambda_ij (e_i - e_j)(e_i - e_j)^T, as an (n, n) matrix.
@@ -369,7 +371,9 @@ class Topology:
         lambda_ij is `edge_rates` at `rate`, which is above 0: averagings per unit of time, in which
         a rank takes one gradient step. Source: Nabli et al., NeurIPS 2023, definition 3.1, (1).
         """
-        return edges.laplacian(self._graphs, checks.number("rate", rate, above=0))
+        rates = self.edge_rates(rate)
+        matrix: Floats = np.diag(rates.sum(axis=1)) - rates
+        return matrix
 
     def chi1(self, rate: float = 1.0) -> float:
         """1 / chi1 is the smallest eigenvalue of the Laplacian that is not zero.
@@ -408,7 +412,11 @@ class Topology:
         """
         if self.directed:
             raise ValueError("mixing_matrix: expected an undirected topology, got a directed one")
-        return edges.mixing_matrix(self._static("mixing_matrix"))
+        matrix = edges.weights(self._static("mixing_matrix"))
+        sums = matrix.sum(axis=1)
+        matrix /= 1 + np.maximum(sums[:, None], sums[None, :])
+        np.fill_diagonal(matrix, 1 - matrix.sum(axis=1))
+        return matrix
 
     def push_matrix(self) -> Floats:
         """The (n, n) column-stochastic matrix of push-sum: x becomes P x, and so does w.
@@ -416,7 +424,9 @@ class Topology:
         P_ji = w_ij / (1 + s_i) is the share that i sends to j, and 1 / (1 + s_i) the one that it
         keeps. Static topologies only. Source: Assran et al., ICML 2019, algorithm 1.
         """
-        return edges.push_matrix(self._static("push_matrix"))
+        matrix = edges.weights(self._static("push_matrix")).T + np.eye(self.n)
+        shares: Floats = matrix / matrix.sum(axis=0, keepdims=True)
+        return shares
 
     def spectral_gap(self) -> float:
         """1 - the second largest modulus of an eigenvalue of the mixing matrix, in [0, 1].
@@ -426,7 +436,16 @@ class Topology:
         """
         if self._dead:
             return self._living.spectral_gap()
-        return edges.spectral_gap(self._static("spectral_gap"))
+        graph = self._static("spectral_gap")
+        if self.n == 1:
+            return 1.0
+        if isinstance(graph, Offsets):
+            moduli = edges.moduli(graph)
+        elif self.directed:
+            moduli = np.abs(np.linalg.eigvals(self.push_matrix()))
+        else:
+            moduli = np.abs(np.linalg.eigvalsh(self.mixing_matrix()))
+        return max(0.0, float(1 - np.sort(moduli)[-2]))
 
     @cached_property
     def fingerprint(self) -> int:
@@ -461,7 +480,14 @@ class Topology:
     def _chi(self) -> tuple[float, float]:
         if not self.is_connected:
             raise ValueError(f"topology: expected a connected one, got {self!r}")
-        return self._living._chi if self._dead else edges.chi(self._graphs)
+        if self._dead:
+            return self._living._chi
+        if self.n == 1:
+            return 0.0, 0.0
+        alike = [graph for graph in self._graphs if isinstance(graph, Offsets)]
+        if len(alike) == self.period and len({graph.shape for graph in alike}) == 1:
+            return edges.chi_fourier(alike)
+        return edges.chi_dense(self.laplacian())
 
     @cached_property
     def _living(self) -> Topology:
