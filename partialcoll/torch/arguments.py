@@ -141,7 +141,8 @@ class Options(NamedTuple):
     postscale_factor: Any = 1.0
     compression: Any = Compression.none
     quorum: Any = "full"
-    place: Any = None  # the root of a broadcast, the splits of an alltoall
+    root_rank: Any = None
+    splits: Any = None
     several: bool = False  # a grouped call
     in_place: bool = False
     later: bool = False  # asynchronous

@@ -169,14 +169,14 @@ class _Buckets:
     def _seen(self) -> set[int]:
         return {key for bucket in self.here for key in bucket.ids}
 
-    def are_all(self, bucket: Any, parameters: Callable[[], list[torch.Tensor]]) -> bool:
+    def are_all(self, bucket: Any, parameters: Callable[[], Named]) -> bool:
         """Was this the last? The bucket says so, but for the first step of a static graph: there
         all of them are number 0 and none is the last (torch 2.13). `parameters` of all of them."""
         if bucket.is_last():
             return True
         if bucket.index() != 0 or len(self.here) == 1:
             return False
-        return self._seen().issuperset(map(id, parameters()))
+        return self._seen().issuperset(id(parameter) for _, parameter in parameters())
 
     def complete(self) -> None:
         """All futures, with what is in their buckets now."""
@@ -266,7 +266,7 @@ class PartialState:
         _check_ddp(ddp, self._comm)
         self._ddp = weakref.ref(ddp)  # DDP's reducer holds this state, invisibly to the collector
         self._module: Any = None
-        self._rounds: Replicated | None = None  # made in the first step
+        self._rounds: Any = None  # a Replicated, made in the first step
         self._total: GlobalSum | None = None
         self._named: Named = []
         self._places: dict[int, int] = {}  # id of a parameter -> its place in the layout
@@ -302,16 +302,13 @@ class PartialState:
                 self._deposit(self._rounds, here)
         last = True  # whatever fails
         with self._failure:
-            last = self._buckets.are_all(bucket, self._all_parameters)
+            last = self._buckets.are_all(bucket, lambda: _parameters_of(self._the_ddp(), None))
             if last:
                 self._exchange()
         if last:
             self._buckets.complete()
             self._failure.raise_after_backward()
         return here.future
-
-    def _all_parameters(self) -> list[torch.Tensor]:
-        return [parameter for _, parameter in _parameters_of(self._the_ddp(), None)]
 
     def _deposit(self, rounds: Replicated, bucket: _Bucket) -> None:
         """The gradients of a bucket to their places in the send buffer."""
@@ -333,8 +330,8 @@ class PartialState:
         if self._rounds is None:
             self._set_up([p for bucket in self._buckets.here for p in bucket.parameters])
             for bucket in self._buckets.here:
-                self._deposit(self._the_rounds, bucket)
-        rounds = self._the_rounds
+                self._deposit(self._rounds, bucket)
+        rounds: Replicated = self._rounds
         if self._every and self._due(rounds):
             self._failure.note(
                 StateError(
@@ -353,7 +350,7 @@ class PartialState:
 
     def _give(self, sums: list[Array]) -> None:
         """The round's average to the buckets, and that of a step that was interrupted."""
-        rounds = self._the_rounds
+        rounds = self._rounds
         for bucket in self._buckets.here:
             for place, gradient in zip(bucket.places, bucket.gradients):
                 divide(rounds.layout.part(sums, place), rounds.divisor, gradient)
@@ -402,11 +399,6 @@ class PartialState:
         self._named, self._rounds, self._own = named, rounds, own
         self._places = {id(parameter): i for i, (_, parameter) in enumerate(named)}
 
-    @property
-    def _the_rounds(self) -> Replicated:
-        assert self._rounds is not None
-        return self._rounds
-
     def _check_heard(self) -> None:
         """For a call between steps: nothing is to be raised."""
         self._failure.raise_now()
@@ -417,8 +409,9 @@ class PartialState:
         self._check_heard()
         if self._rounds is None:
             self._set_up(None)
-        self._extra = self._the_rounds.catch_up(self._extra)
-        return self._the_rounds
+        self._extra = self._rounds.catch_up(self._extra)
+        rounds: Replicated = self._rounds
+        return rounds
 
     # What users ask
 
@@ -516,18 +509,17 @@ class PartialState:
 
     def _average_if_due(self) -> None:
         """Others call `average_parameters` after this round: take part."""
-        rounds = self._the_rounds
-        if self._every and self._due(rounds):
-            self._average_all(rounds)
+        if self._every and self._due(self._rounds):
+            self._average_all(self._rounds)
 
     def _update(self, _: Result) -> None:
         """A round's average is in `applied`: in `join` this rank steps with it."""
         if self._joining is not None:
-            self._apply(self._the_rounds.applied, self._joining)
+            self._apply(self._rounds.applied, self._joining)
 
     def _apply(self, flats: list[torch.Tensor], step: Callable[[], Any]) -> None:
         for place, (_, parameter) in enumerate(self._named):
-            flat = self._the_rounds.layout.part(flats, place)
+            flat = self._rounds.layout.part(flats, place)
             if dense_strides(parameter) == parameter.stride():
                 parameter.grad = flat.as_strided(parameter.shape, parameter.stride())
             else:  # DDP has it in the order of its dimensions

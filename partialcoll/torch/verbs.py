@@ -70,12 +70,15 @@ class _Verb(NamedTuple):
 
 
 def _begin(
-    verb: _Verb, tensors: Any, name: Any, process_set: OptionalSet, options: Options
-) -> tuple[Call, Tensors]:
-    """Begin a call; return it and its tensors. A synchronous call is complete when this returns.
-    The other ranks are notified of every error in this rank's arguments."""
+    verb: _Verb, arguments: dict[str, Any], **how: bool
+) -> tuple[Call, Tensors, Options, OptionalSet]:
+    """Begin a call with the arguments of a verb, by name; return it, its tensors, options and set.
+    A synchronous call is complete when this returns. The other ranks are notified of every error in
+    this rank's arguments."""
+    name, process_set = arguments.pop("name", None), arguments.pop("process_set", None)
+    tensors = arguments.pop("tensors" if "tensors" in arguments else "tensor")
+    options, given = Options(**arguments, **how), (tensors,)
     calls = calls_of(process_set, name if options.later and not options.partial else None)
-    given: Tensors = (tensors,)
 
     def prepare() -> Call:
         nonlocal given
@@ -110,7 +113,7 @@ def _begin(
         call.shown = partial(_shown, found, options.several)
         return call
 
-    return calls.make(prepare, name, options.later, options.partial), given
+    return calls.make(prepare, name, options.later, options.partial), given, options, process_set
 
 
 def _shown(found: list[Found], several: bool, _: Any) -> Any:
@@ -130,12 +133,10 @@ class _Differentiable(torch.autograd.Function):
         return (None, None, *ctx.back(gradients))
 
 
-def _now(
-    verb: _Verb, tensors: Any, name: Any, process_set: OptionalSet, options: Options
-) -> list[Found]:
+def _now(verb: _Verb, arguments: dict[str, Any], **how: bool) -> list[Found]:
     """Make a synchronous call; return what each of its tensors has found. The results have
     gradients if the tensors have."""
-    call, given = _begin(verb, tensors, name, process_set, options)
+    call, given, options, process_set = _begin(verb, arguments, **how)
     result_of(call)
     found: list[Found] = call.found
     if options.in_place or not torch.is_grad_enabled():
@@ -150,6 +151,12 @@ def _now(
 
 def _firsts(found: list[Found]) -> list[torch.Tensor]:
     return [one[0] for one in found]
+
+
+def _again(verb: _Verb, tensors: Any, options: Options, process_set: Any) -> Tensors:
+    """Make a grouped call for gradients."""
+    given = {"tensors": tensors, "process_set": process_set, **options._asdict()}
+    return _firsts(_now(verb, given))
 
 
 def _back(verb: _Verb, found: Any, options: Options, process_set: Any, gradients: Any) -> Tensors:
@@ -208,7 +215,7 @@ def _reduced(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
 
 def _reduced_back(gradients: Any, _: Any, options: Options, process_set: Any) -> Tensors:
     _check_linear("allreduce", options)
-    return _firsts(_now(_REDUCE, gradients, None, process_set, options))
+    return _again(_REDUCE, gradients, options, process_set)
 
 
 _REDUCE = _Verb("allreduce", _reduced, _reduced_back)
@@ -262,9 +269,7 @@ def allreduce(
     StateError
         Before `init`.
     """
-    factors = (prescale_factor, postscale_factor)
-    options = Options(average, op, *factors, compression, quorum)
-    return _now(_REDUCE, tensor, name, process_set, options)[0][0]
+    return _now(_REDUCE, locals())[0][0]
 
 
 def allreduce_(
@@ -279,9 +284,7 @@ def allreduce_(
     quorum: Policy | str = "full",
 ) -> torch.Tensor:
     """`allreduce` in place; return `tensor`. Collective."""
-    factors = (prescale_factor, postscale_factor)
-    options = Options(average, op, *factors, quorum=quorum, in_place=True)
-    return _now(_REDUCE, tensor, name, process_set, options)[0][0]
+    return _now(_REDUCE, locals(), in_place=True)[0][0]
 
 
 def allreduce_async(
@@ -304,9 +307,7 @@ def allreduce_async(
     is a ValueError. All ranks make a call asynchronous, or none does. With a quorum the first call
     of a name waits for all ranks, and one that finds the one before it under way waits for that.
     """
-    factors = (prescale_factor, postscale_factor)
-    options = Options(average, op, *factors, compression, quorum, later=True)
-    return _begin(_REDUCE, tensor, name, process_set, options)[0]
+    return _begin(_REDUCE, locals(), later=True)[0]
 
 
 def allreduce_async_(
@@ -322,9 +323,7 @@ def allreduce_async_(
 ) -> Call:
     """Start an `allreduce` in place, in the background: leave `tensor` alone until `synchronize`.
     Collective."""
-    factors = (prescale_factor, postscale_factor)
-    options = Options(average, op, *factors, quorum=quorum, in_place=True, later=True)
-    return _begin(_REDUCE, tensor, name, process_set, options)[0]
+    return _begin(_REDUCE, locals(), in_place=True, later=True)[0]
 
 
 def grouped_allreduce(
@@ -338,9 +337,7 @@ def grouped_allreduce(
     process_set: OptionalSet = None,
 ) -> list[torch.Tensor]:
     """`allreduce` of several `tensors`, as one call. Collective."""
-    factors = (prescale_factor, postscale_factor)
-    options = Options(average, op, *factors, compression, several=True)
-    return _firsts(_now(_REDUCE, tensors, name, process_set, options))
+    return _firsts(_now(_REDUCE, locals(), several=True))
 
 
 def grouped_allreduce_(
@@ -353,9 +350,7 @@ def grouped_allreduce_(
     process_set: OptionalSet = None,
 ) -> list[torch.Tensor]:
     """`allreduce` of several `tensors`, as one call, in place; return them. Collective."""
-    factors = (prescale_factor, postscale_factor)
-    options = Options(average, op, *factors, several=True, in_place=True)
-    return _firsts(_now(_REDUCE, tensors, name, process_set, options))
+    return _firsts(_now(_REDUCE, locals(), several=True, in_place=True))
 
 
 def grouped_allreduce_async(
@@ -369,9 +364,7 @@ def grouped_allreduce_async(
 ) -> Call:
     """Start an `allreduce` of several `tensors`, as one call, in the background; see
     `allreduce_async`. Collective."""
-    factors = (prescale_factor, postscale_factor)
-    options = Options(average, op, *factors, several=True, later=True)
-    return _begin(_REDUCE, tensors, name, process_set, options)[0]
+    return _begin(_REDUCE, locals(), several=True, later=True)[0]
 
 
 def grouped_allreduce_async_(
@@ -385,16 +378,14 @@ def grouped_allreduce_async_(
 ) -> Call:
     """Start an `allreduce` of several `tensors`, as one call, in place and in the background: leave
     them alone until `synchronize`. Collective."""
-    factors = (prescale_factor, postscale_factor)
-    options = Options(average, op, *factors, several=True, in_place=True, later=True)
-    return _begin(_REDUCE, tensors, name, process_set, options)[0]
+    return _begin(_REDUCE, locals(), several=True, in_place=True, later=True)[0]
 
 
 # Broadcast
 
 
 def _sent_by_root(tensor: Any, options: Options, process_set: OptionalSet, _: int) -> _Part:
-    root = check_root(options.place, process_set)
+    root = check_root(options.root_rank, process_set)
     wire.check_tensor(tensor, written=options.in_place, reduced=False)
     output = tensor if options.in_place else tensor.detach().clone()
     text = f"{wire.describe(tensor)} from rank {root}"
@@ -403,7 +394,7 @@ def _sent_by_root(tensor: Any, options: Options, process_set: OptionalSet, _: in
 
 def _sent_back(gradients: Any, _: Any, options: Options, process_set: Any) -> Tensors:
     mean = allreduce(gradients[0], process_set=process_set)
-    return [mean if rank() == options.place else torch.zeros_like(mean)]
+    return [mean if rank() == options.root_rank else torch.zeros_like(mean)]
 
 
 _BROADCAST = _Verb("broadcast", _sent_by_root, _sent_back)
@@ -427,7 +418,7 @@ def broadcast(
     name, process_set
         See `allreduce`.
     """
-    return _now(_BROADCAST, tensor, name, process_set, Options(place=root_rank))[0][0]
+    return _now(_BROADCAST, locals())[0][0]
 
 
 def broadcast_(
@@ -437,8 +428,7 @@ def broadcast_(
     process_set: OptionalSet = None,
 ) -> torch.Tensor:
     """`broadcast` in place; return `tensor`. Collective."""
-    options = Options(place=root_rank, in_place=True)
-    return _now(_BROADCAST, tensor, name, process_set, options)[0][0]
+    return _now(_BROADCAST, locals(), in_place=True)[0][0]
 
 
 def broadcast_async(
@@ -448,8 +438,7 @@ def broadcast_async(
     process_set: OptionalSet = None,
 ) -> Call:
     """Start a `broadcast` of `tensor` in the background; see `allreduce_async`. Collective."""
-    options = Options(place=root_rank, later=True)
-    return _begin(_BROADCAST, tensor, name, process_set, options)[0]
+    return _begin(_BROADCAST, locals(), later=True)[0]
 
 
 def broadcast_async_(
@@ -460,8 +449,7 @@ def broadcast_async_(
 ) -> Call:
     """Start a `broadcast` in place, in the background: leave `tensor` alone until `synchronize`.
     Collective."""
-    options = Options(place=root_rank, in_place=True, later=True)
-    return _begin(_BROADCAST, tensor, name, process_set, options)[0]
+    return _begin(_BROADCAST, locals(), in_place=True, later=True)[0]
 
 
 # Collectives that divide tensors along their first dimension. They are carried out in the order in
@@ -516,7 +504,7 @@ def allgather(
     name, process_set
         See `allreduce`.
     """
-    return _now(_GATHER, tensor, name, process_set, Options())[0][0]
+    return _now(_GATHER, locals())[0][0]
 
 
 def allgather_async(
@@ -524,14 +512,14 @@ def allgather_async(
 ) -> Call:
     """Start an `allgather` in the background: leave `tensor` alone until `synchronize`.
     Collective."""
-    return _begin(_GATHER, tensor, name, process_set, Options(later=True))[0]
+    return _begin(_GATHER, locals(), later=True)[0]
 
 
 def grouped_allgather(
     tensors: Tensors, name: str | None = None, process_set: OptionalSet = None
 ) -> list[torch.Tensor]:
     """`allgather` of several `tensors`, as one call. Collective."""
-    return _firsts(_now(_GATHER, tensors, name, process_set, Options(several=True)))
+    return _firsts(_now(_GATHER, locals(), several=True))
 
 
 def grouped_allgather_async(
@@ -539,7 +527,7 @@ def grouped_allgather_async(
 ) -> Call:
     """Start an `allgather` of several `tensors`, as one call, in the background; see
     `allgather_async`. Collective."""
-    return _begin(_GATHER, tensors, name, process_set, Options(several=True, later=True))[0]
+    return _begin(_GATHER, locals(), several=True, later=True)[0]
 
 
 def _splits(tensor: torch.Tensor, splits: Any, ranks: int) -> list[int]:
@@ -563,7 +551,7 @@ def _splits(tensor: torch.Tensor, splits: Any, ranks: int) -> list[int]:
 
 def _exchanged(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
     sent, _finish = _rows_of(tensor, options)
-    splits = options.place
+    splits = options.splits
     rows = _splits(sent, splits, ranks)
 
     def move(to: Handles, *room: Any) -> Steps:
@@ -606,7 +594,7 @@ def alltoall(
     ValueError if the length is not the sum of the splits, or not divisible by the number of ranks
     (the others get MismatchError).
     """
-    output, rows = _now(_EXCHANGE, tensor, name, process_set, Options(place=splits))[0]
+    output, rows = _now(_EXCHANGE, locals())[0]
     return output if splits is None else (output, rows)
 
 
@@ -618,8 +606,7 @@ def alltoall_async(
 ) -> Call:
     """Start an `alltoall` of `tensor` in the background; `synchronize` returns both tensors.
     Collective."""
-    options = Options(place=splits, later=True)
-    call, _ = _begin(_EXCHANGE, tensor, name, process_set, options)
+    call = _begin(_EXCHANGE, locals(), later=True)[0]
     call.shown = lambda _: tuple(call.found[0])
     return call
 
@@ -641,8 +628,7 @@ def _scattered_back(gradients: Any, _: Any, options: Options, process_set: Any) 
     factor = options.prescale_factor * options.postscale_factor
     if options.op is Sum:
         factor *= calls_of(process_set).comm.size
-    scaled = [one * factor for one in gradients]
-    return _firsts(_now(_GATHER, scaled, None, process_set, options))
+    return _again(_GATHER, [one * factor for one in gradients], options, process_set)
 
 
 _SCATTER = _Verb("reducescatter", _scattered, _scattered_back)
@@ -670,8 +656,7 @@ def reducescatter(
     op : Average, Sum, Min, Max or Product
         See `allreduce`; NotImplementedError for Adasum.
     """
-    options = Options(None, op, prescale_factor, postscale_factor, compression)
-    return _now(_SCATTER, tensor, name, process_set, options)[0][0]
+    return _now(_SCATTER, locals())[0][0]
 
 
 def reducescatter_async(
@@ -684,8 +669,7 @@ def reducescatter_async(
 ) -> Call:
     """Start a `reducescatter` in the background: leave `tensor` alone until `synchronize`.
     Collective."""
-    options = Options(None, op, prescale_factor, postscale_factor, later=True)
-    return _begin(_SCATTER, tensor, name, process_set, options)[0]
+    return _begin(_SCATTER, locals(), later=True)[0]
 
 
 def grouped_reducescatter(
@@ -698,8 +682,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """`reducescatter` of several `tensors`, as one call. Collective."""
-    options = Options(None, op, prescale_factor, postscale_factor, compression, several=True)
-    return _firsts(_now(_SCATTER, tensors, name, process_set, options))
+    return _firsts(_now(_SCATTER, locals(), several=True))
 
 
 def grouped_reducescatter_async(
@@ -712,8 +695,7 @@ def grouped_reducescatter_async(
 ) -> Call:
     """Start a `reducescatter` of several `tensors`, as one call, in the background; see
     `reducescatter_async`. Collective."""
-    options = Options(None, op, prescale_factor, postscale_factor, several=True, later=True)
-    return _begin(_SCATTER, tensors, name, process_set, options)[0]
+    return _begin(_SCATTER, locals(), several=True, later=True)[0]
 
 
 # Sparse tensors
@@ -762,10 +744,7 @@ def sparse_allreduce_async(
     name, process_set
         See `allreduce`.
     """
-    verb = _Verb("sparse allreduce", _added_up, _reduced_back)
-    return partial(
-        result_of, _begin(verb, tensor, name, process_set, Options(op=op, later=True))[0]
-    )
+    return partial(result_of, _begin(_SPARSE, locals(), later=True)[0])
 
 
 # Calls under way, barriers, the end of an epoch, the timeline

@@ -89,19 +89,8 @@ class ProcessSet:
     def attach(
         self, number: int, own: int, comm: MPI.Intracomm | None, calls: Calls | None
     ) -> None:
-        """Make it usable; `add_process_set` does it. Local.
-
-        Parameters
-        ----------
-        number : int
-            Its `process_set_id`.
-        own : int
-            This rank's number in the world.
-        comm : mpi4py.MPI.Intracomm or None
-            Of its ranks; None: this rank is not in it.
-        calls : Calls or None
-            Who makes its calls; None: this rank is not in it.
-        """
+        """Make it usable, as set `number`; `add_process_set` does it. `own`: this rank's number in
+        the world; `comm` and `calls`: those of its ranks, None on other ranks. Local."""
         self.process_set_id, self._own, self._comm, self._calls = number, own, comm, calls
 
     def invalidate(self) -> tuple[Calls | None, MPI.Intracomm | None]:
@@ -237,10 +226,6 @@ class Replacing:
             self.spawned.dismiss()
         self.spawned = None
 
-    def told(self) -> Told:
-        """What others are told of it."""
-        return self.lived, self.ranks, self.tries
-
 
 def _check_respawn(comm: Any, process_sets: Any, on_failure: str) -> None:
     """What `init` cannot have beside it."""
@@ -336,14 +321,11 @@ class _NotInitialized(StateError, ValueError):
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _progress() -> str:
-    choices = list(communicator.PROGRESS)
-    return settings.choice("progress", None, "PARTIALCOLL_PROGRESS", "agent", choices)
-
-
 def _check_threads(comm: MPI.Intracomm) -> None:
     """What is made on the communicator later would refuse it as well; say so now, on all ranks."""
-    short = _progress() != "manual" and MPI.Query_thread() < MPI.THREAD_MULTIPLE
+    choices = list(communicator.PROGRESS)
+    progress = settings.choice("progress", None, "PARTIALCOLL_PROGRESS", "agent", choices)
+    short = progress != "manual" and MPI.Query_thread() < MPI.THREAD_MULTIPLE
     everybody = [short] * comm.size if goes_on() else comm.allgather(short)
     ranks = [rank for rank, lacks in enumerate(everybody) if lacks]
     if ranks:
@@ -467,19 +449,17 @@ def _make(own: MPI.Intracomm, on_failure: str, replacing: Replacing | None) -> W
     ever."""
     _check_threads(own)
     calls = Calls(own, on_failure)
-    told = None if replacing is None else replacing.told()
-    known = calls.gather(
-        f"init(respawn={_kind(replacing)!r})", (own.rank, MPI.Get_processor_name(), told)
-    )
+    respawn: bool | str = replacing is not None
+    told: Any = None
+    if replacing is not None:
+        respawn = "overlap" if replacing.overlap else True
+        told = replacing.lived, replacing.ranks, replacing.tries
+    said = (own.rank, MPI.Get_processor_name(), told)
+    known = calls.gather(f"init(respawn={respawn!r})", said)
     if replacing is not None:
         replacing = replacing.formed(own.size, [row for _, _, row in known])
     place = _place(own.rank, {rank: name for rank, name, _ in known})
     return World(own, *place, calls, Departures(own), on_failure, replacing)
-
-
-def _kind(replacing: Replacing | None) -> bool | str:
-    """The argument of `init`."""
-    return "overlap" if replacing is not None and replacing.overlap else replacing is not None
 
 
 def form_anew(replace: bool = False, died: bool = False) -> None:
@@ -664,16 +644,13 @@ def calls_of(process_set: ProcessSet | None, name: Any = None) -> Calls:
     here = world()
     if process_set is None:
         return here.calls
-    if not isinstance(process_set, ProcessSet):
-        kind = type(process_set).__name__
-        error: Exception = TypeError(f"process_set: expected a ProcessSet or None, got {kind}")
+    try:
+        checks.instance("process_set", process_set, ProcessSet, "a ProcessSet or None")
+        return process_set.calls
+    except (TypeError, ValueError) as error:
+        if getattr(process_set, "process_set_id", None) is not None:
+            raise  # this rank is not in it, and nobody waits for it
         here.calls.refuse(error, name if isinstance(name, str) else None)
-    if process_set.process_set_id is None:
-        try:
-            return process_set.calls
-        except ValueError as error:
-            here.calls.refuse(error, name if isinstance(name, str) else None)
-    return process_set.calls
 
 
 def comm() -> MPI.Intracomm:
@@ -720,9 +697,7 @@ def mpi_built() -> bool:
     return True
 
 
-def mpi_enabled() -> bool:
-    """True. Local."""
-    return True
+mpi_enabled = mpi_built
 
 
 def mpi_threads_supported() -> bool:

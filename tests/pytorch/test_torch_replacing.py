@@ -44,7 +44,7 @@ def test_tries_come_to_an_end(caplog):
     state = Replacing(4)
     for _ in range(MOST_TRIES):
         assert state.wants(3) and not caplog.messages
-        state = state.formed(3, [state.told()])
+        state = state.formed(3, [(state.lived, state.ranks, state.tries)])
     assert not state.wants(3)
     assert caplog.messages == [
         "3 of 4 ranks are there after 3 tries to replace those that have died: training goes on "
