@@ -481,17 +481,12 @@ class CommunicationThread:
             self.stop()
             raise StateError(f"the communication thread has ended: {error}") from error
 
-    def _until(self, nap: float) -> float:
-        """Return the sleep until the next event, at most `nap`."""
-        known = self._next_event()
-        return nap if not known else min(nap, known)
-
     def _run(self) -> None:
         nap = _SHORTEST
         try:
             while not self._stopping:
                 self._work.clear()
-                busy = self._event() or self._work.wait(self._until(nap))
+                busy = self._event() or self._work.wait(min(nap, self._next_event() or nap))
                 nap = _SHORTEST if busy else max(_SHORTEST, min(2 * nap, self._longest_nap()))
         except BaseException as error:
             self._error = error
@@ -513,7 +508,13 @@ class Threaded(Process):
 
     def __init__(self, x: Array, exchange: Exchange, **common: Any) -> None:
         super().__init__(x, **common)
-        self._check_exchange(exchange)
+        shape, dtype = (self._x.size + self._beside_x,), self._x.dtype
+        if (exchange.shape, exchange.dtype) != (shape, dtype):
+            more = f" and {self._beside_x} more" if self._beside_x else ""
+            raise ValueError(
+                f"exchange: expected shape {shape} ({self._x.size} parameters{more}) and {dtype}, "
+                f"got {exchange.shape} and {exchange.dtype}"
+            )
         self._exchange = exchange
         self._communicating = threading.Lock()
         self._rest_wanted = False
@@ -523,15 +524,6 @@ class Threaded(Process):
         self._thread = CommunicationThread(
             self.communicate, self.next_event, lambda: self._longest_nap()
         )
-
-    def _check_exchange(self, exchange: Exchange) -> None:
-        shape, dtype = (self._x.size + self._beside_x,), self._x.dtype
-        if (exchange.shape, exchange.dtype) != (shape, dtype):
-            more = f" and {self._beside_x} more" if self._beside_x else ""
-            raise ValueError(
-                f"exchange: expected shape {shape} ({self._x.size} parameters{more}) and {dtype}, "
-                f"got {exchange.shape} and {exchange.dtype}"
-            )
 
     def communicate(self) -> bool:
         """Run one communication event, which waits for no other rank. Return False if there was
@@ -818,8 +810,6 @@ class Decoupled(Threaded):
 
     def _count(self, went_through: bool) -> None:
         """Count an averaging that was asked for."""
-        if went_through:
-            self._counts.communications += 1
-            self._counts.achieved += 1
-        else:
-            self._counts.skipped += 1
+        self._counts.communications += went_through
+        self._counts.achieved += went_through
+        self._counts.skipped += not went_through

@@ -183,12 +183,11 @@ class MoshpitProcess(Process):
             self.serve()
 
     def _boundary(self) -> Steps[None]:
+        yield from self._finishing()
+        self.catch_up()
         if self._options.overlap:
-            yield from self._finishing()
-            self.catch_up()
             self._begin()
             return
-        self.catch_up()
         averaged = False
         for _ in range(self._options.rounds):
             self._begin()

@@ -143,7 +143,19 @@ class GlobalSum:
     def pieces(self, vectors: Iterable[Any]) -> Iterator[list[Any]]:
         """Yield lists of parts of flat `vectors` (arrays or tensors), in their order; a list has
         the parts that are reduced together."""
-        return _pieces(vectors, self._reduction.send_buffer.size - _OURS)
+        size = self._reduction.send_buffer.size - _OURS
+        parts: list[Any] = []
+        room = size
+        for vector in vectors:
+            while len(vector):
+                parts.append(vector[:room])
+                vector = vector[room:]
+                room -= len(parts[-1])
+                if not room:
+                    yield parts
+                    parts, room = [], size
+        if parts:
+            yield parts
 
     def summing(self, vector: Array) -> Steps[Array]:
         """Return the float64 sum of the ranks' vectors. Collective: every rank gives a flat
@@ -243,21 +255,6 @@ def _beside(parts: list[Array], row: Array) -> Iterator[tuple[Array, Array]]:
     for part in parts:
         yield part, row[begin : begin + part.size]
         begin += part.size
-
-
-def _pieces(vectors: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    parts: list[Any] = []
-    room = size
-    for vector in vectors:
-        while len(vector):
-            parts.append(vector[:room])
-            vector = vector[room:]
-            room -= len(parts[-1])
-            if not room:
-                yield parts
-                parts, room = [], size
-    if parts:
-        yield parts
 
 
 # The model of one rank: gradient steps, and the communication between them.

@@ -202,22 +202,10 @@ def grid(n: int, sides: Sequence[int]) -> Offsets:
     return Offsets(sides, weights, False)
 
 
-def squarest(n: int) -> tuple[int, int]:
-    """Two sides of product n, as equal as possible."""
-    short = max(side for side in range(1, math.isqrt(n) + 1) if n % side == 0)
-    return short, n // short
-
-
 def undirected(n: int, ends: Ints, others: Ints, weights: Floats) -> Rows:
     """A graph whose edges are given once."""
     arcs = (np.concatenate([ends, others]), np.concatenate([others, ends]), np.tile(weights, 2))
     return Rows(n, arcs, False)
-
-
-def star(n: int) -> Rows:
-    """Rank 0 joined with all others."""
-    leaves = np.arange(1, n)
-    return undirected(n, np.zeros_like(leaves), leaves, np.ones(n - 1))
 
 
 def random_regular(n: int, degree: int, seed: int) -> Graph:
@@ -327,31 +315,9 @@ def moduli(graph: Offsets) -> Floats:
     return found
 
 
-# What is left of a topology when ranks have died: their edges go, and where the graph falls apart
-# without them, those who were next to them may be joined across the gap.
-
-if TYPE_CHECKING:
-    import networkx
-
-
-def without(
-    graphs: Sequence[networkx.Graph], dead: Collection[int], *, bridged: bool
-) -> list[networkx.Graph]:
-    """The graph of each round without the edges of the dead, who stay as nodes; `bridged`: with
-    a path through the neighbors of each gap."""
-    left = [graph.copy() for graph in graphs]
-    for graph in left:
-        graph.remove_nodes_from(dead)
-        graph.add_nodes_from(dead)
-        for a, b in _bridges(graphs, dead) if bridged else ():
-            graph.add_edge(a, b, weight=1.0)
-            graph.add_edge(b, a, weight=1.0)
-    return left
-
-
-def _bridges(graphs: Sequence[networkx.Graph], dead: Collection[int]) -> Iterator[tuple[int, int]]:
-    """Pairs of living ranks: a path, ascending, through those who were next to each of the gaps;
-    dead ranks that were neighbors are one gap."""
+def bridges(graphs: Sequence[networkx.Graph], dead: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of living ranks that are joined where ranks have died: a path, ascending,
+    through the neighbors of each gap; dead ranks that were neighbors are one gap."""
     import networkx
 
     everything = networkx.compose_all([graph.to_undirected() for graph in graphs])

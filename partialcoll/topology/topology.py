@@ -168,7 +168,8 @@ class Topology:
         """
         n = _ranks(n)
         if shape is None:
-            return cls(n, "torus", (edges.grid(n, edges.squarest(n)),))
+            short = max(side for side in range(1, math.isqrt(n) + 1) if n % side == 0)
+            return cls(n, "torus", (edges.grid(n, (short, n // short)),))
         sides = [checks.integer("shape", side) for side in shape]
         return cls(n, "torus:" + "x".join(map(str, sides)), (edges.grid(n, sides),))
 
@@ -184,7 +185,9 @@ class Topology:
     @classmethod
     def star(cls, n: int) -> Topology:
         """`n` ranks, of which 0 is everybody's only neighbor."""
-        return cls(_ranks(n), "star", (edges.star(n),))
+        leaves = np.arange(1, _ranks(n))
+        graph = edges.undirected(n, np.zeros_like(leaves), leaves, np.ones(n - 1))
+        return cls(n, "star", (graph,))
 
     @classmethod
     def random_regular(cls, n: int, degree: int, *, seed: int = 0) -> Topology:
@@ -269,7 +272,13 @@ class Topology:
         names = ", ".join(map(str, sorted(dead)))
         rounds = [whole.at(t).to_networkx() for t in range(self.period)]
         for bridged in (False, True)[: 1 + (on_disconnect == "bridge")]:
-            graphs = edges.without(rounds, dead, bridged=bridged)
+            graphs = [graph.copy() for graph in rounds]
+            for graph in graphs:
+                graph.remove_nodes_from(dead)
+                graph.add_nodes_from(dead)
+                for a, b in edges.bridges(rounds, dead) if bridged else ():
+                    graph.add_edge(a, b, weight=1.0)
+                    graph.add_edge(b, a, weight=1.0)
             text = f"{whole.text} without {names}"
             left = Topology(self.n, text, tuple(edges.imported(g) for g in graphs), dead, whole)
             if left.is_connected:

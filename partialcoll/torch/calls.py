@@ -129,7 +129,8 @@ class Names:
 
     def begin(self, call: Call, name: str | int) -> Call:
         """Raise ValueError if a call of this name is under way on this rank."""
-        key = name if isinstance(name, int) else _hashed(name.encode()) | 4
+        hashed = hashlib.blake2b(str(name).encode(), digest_size=8).digest()
+        key = name if isinstance(name, int) else int.from_bytes(hashed, "big") | 4
         before = self._latest.get(key)
         if before is not None and not before.poll():
             raise ValueError(
@@ -278,10 +279,6 @@ class Names:
         self._comm.Free()
 
 
-def _hashed(said: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "big")
-
-
 WINDOW = 8  # calls that can be under way; more wait for their turn
 
 
@@ -351,22 +348,14 @@ class Calls:
         """Make and complete a synchronous call."""
         return self._in_order.run(call)
 
-    def make(
-        self, prepare: Callable[[], Call], name: Any, later: bool, partial: bool = False
-    ) -> Call:
-        """Make the call that `prepare` returns; complete it unless `later`. An error that prepare
-        raises is reported to the other ranks where they wait for this call: for a partial call, in
-        the order of calls."""
-        try:
-            call = prepare()
-        except Exception as error:
-            if isinstance(name, str) and name in self._partial:
-                raise  # nobody waits for it
-            by_name = later and not partial and isinstance(name, str)
-            self.refuse(error, name if by_name else None)
+    def start(self, call: Call, name: Any, later: bool) -> None:
+        """Begin a call, and complete it unless `later`."""
         if call.quorum is not None:
-            return self._begin_partial(call, name, call.quorum)
-        return self.begin(call, name) if later else self.run(call)
+            self._begin_partial(call, name, call.quorum)
+        elif later:
+            self.begin(call, name)
+        else:
+            self.run(call)
 
     def begin(self, call: Call, name: str | None) -> Call:
         """Begin an asynchronous call."""
@@ -374,19 +363,22 @@ class Calls:
             return self._in_order.begin(call, background=self._threads)
         return self._names.begin(call, name)
 
-    def refuse(self, error: Exception, name: str | None = None) -> NoReturn:
+    def refuse(self, error: Exception, name: Any = None, by_name: bool = False) -> NoReturn:
         """Raise an error about this rank's arguments, and report it to the ranks that wait for the
-        call. name: of an asynchronous call."""
-        self.begin(Call(f"{type(error).__name__}: {error}", refused=True), name)
+        call: under its `name`, or in the order of calls. After the first call of a name with a
+        quorum none waits."""
+        known = name if isinstance(name, str) else None
+        if known not in self._partial:
+            text = f"{type(error).__name__}: {error}"
+            self.begin(Call(text, refused=True), known if by_name else None)
         raise error
 
-    def _begin_partial(self, call: Call, name: str, quorum: Policy) -> Call:
+    def _begin_partial(self, call: Call, name: str, quorum: Policy) -> None:
         """Begin a call with a quorum. The first call of a name waits for all ranks."""
         if name not in self._partial:
             self.agree(f"the first call of the name {name!r}: {call}")
             self._partial[name] = Partial(self.comm, name, quorum, call, self._on_failure)
         self._partial[name].begin(call)
-        return call
 
     def join_partial(self) -> list[Callable[[], None]]:
         """Return functions that join the calls with a quorum, one for each name. Call them at the

@@ -78,10 +78,9 @@ def _begin(
     name, process_set = arguments.pop("name", None), arguments.pop("process_set", None)
     tensors = arguments.pop("tensors" if "tensors" in arguments else "tensor")
     options, given = Options(**arguments, **how), (tensors,)
-    calls = calls_of(process_set, name if options.later and not options.partial else None)
-
-    def prepare() -> Call:
-        nonlocal given
+    by_name = options.later and not options.partial
+    calls = calls_of(process_set, name if by_name else None)
+    try:
         policy, what = options.policy(name), verb.what
         if options.several:
             given, what = tuple(tensors), f"grouped {what}"
@@ -108,12 +107,13 @@ def _begin(
             if policy is None and options.reduction() in (Average, Sum):
                 role = OPEN
         call = Call(text, move, outputs, apart=apart, role=role, read=read)
-        call.quorum, call.found = policy, found
-        call.lands = [partial(one.finish, one.found) for one in parts if one.finish is not None]
-        call.shown = partial(_shown, found, options.several)
-        return call
-
-    return calls.make(prepare, name, options.later, options.partial), given, options, process_set
+    except Exception as error:
+        calls.refuse(error, name, by_name)
+    call.quorum, call.found = policy, found
+    call.lands = [partial(one.finish, one.found) for one in parts if one.finish is not None]
+    call.shown = partial(_shown, found, options.several)
+    calls.start(call, name, options.later)
+    return call, given, options, process_set
 
 
 def _shown(found: list[Found], several: bool, _: Any) -> Any:

@@ -650,7 +650,7 @@ def calls_of(process_set: ProcessSet | None, name: Any = None) -> Calls:
     except (TypeError, ValueError) as error:
         if getattr(process_set, "process_set_id", None) is not None:
             raise  # this rank is not in it, and nobody waits for it
-        here.calls.refuse(error, name if isinstance(name, str) else None)
+        here.calls.refuse(error, name, by_name=True)
 
 
 def comm() -> MPI.Intracomm:

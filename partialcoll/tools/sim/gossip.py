@@ -17,14 +17,7 @@ from typing import Any, Callable
 import numpy as np
 
 from ...codec import Lattice
-from ...decentralized import (
-    AllreduceSGD,
-    GlobalSum,
-    GossipStrategy,
-    LocalStrategy,
-    Process,
-    SlowMo,
-)
+from ...decentralized import AllreduceSGD, GlobalSum, GossipStrategy, LocalStrategy, Process, SlowMo
 from ...decentralized.strategies import NAMED
 from ...topology import Topology, pairing
 from .. import plots, report
