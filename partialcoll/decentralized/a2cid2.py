@@ -122,9 +122,9 @@ class A2CiD2(GossipStrategy):
         if self.unit is not None:
             checks.number("unit", self.unit, above=0, what="a time")
 
-    def process(self, *over: Any, **common: Any) -> A2CiD2Process:
+    def process(self, x: Any, exchange: Any, peers: Any, **common: Any) -> A2CiD2Process:
         """Over this buffer."""
-        return A2CiD2Process(*over, **common, **vars(self))
+        return A2CiD2Process(x, exchange, peers, **common, **vars(self))
 
 
 class A2CiD2Process(Decoupled):
@@ -182,7 +182,8 @@ class A2CiD2Process(Decoupled):
         self._momentum = self._x.copy()  # x~
         self._landed = np.zeros_like(self._x)  # zero but within an event
         self._moved = np.empty_like(self._x)  # work space
-        self._clock = clock or getattr(exchange, "clock", time.perf_counter)
+        default: Callable[[], float] = getattr(exchange, "clock", time.perf_counter)
+        self._clock = clock or default
         self._mixed_at = self._clock()
         self._step_time = StepTime()
         self._random = np.random.default_rng((own.seed, exchange.rank, 1))

@@ -62,9 +62,9 @@ class ADPSGD(GossipStrategy):
         if self.rate is not None:
             checks.number("rate", self.rate, 0)
 
-    def process(self, *over: Any, **common: Any) -> ADPSGDProcess:
+    def process(self, x: Any, exchange: Any, peers: Any, **common: Any) -> ADPSGDProcess:
         """Over this buffer."""
-        return ADPSGDProcess(*over, **common, **vars(self))
+        return ADPSGDProcess(x, exchange, peers, **common, **vars(self))
 
 
 class ADPSGDProcess(Decoupled):

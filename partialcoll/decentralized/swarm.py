@@ -81,9 +81,9 @@ class Swarm(GossipStrategy):
         if self.codec is not None:
             checks.instance("codec", self.codec, Lattice, "a Lattice or None")
 
-    def process(self, *over: Any, **common: Any) -> SwarmProcess:
+    def process(self, x: Any, exchange: Any, peers: Any, **common: Any) -> SwarmProcess:
         """Over this buffer."""
-        return SwarmProcess(*over, **common, **vars(self))
+        return SwarmProcess(x, exchange, peers, **common, **vars(self))
 
 
 class SwarmProcess(Threaded):

@@ -327,7 +327,7 @@ class PartialState:
     def _exchange(self) -> None:
         """All buckets are there: the round of this step."""
         self._check_open()
-        if self._rounds is None:
+        if not self._rounds:
             self._set_up([p for bucket in self._buckets.here for p in bucket.parameters])
             for bucket in self._buckets.here:
                 self._deposit(self._rounds, bucket)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any, Callable, cast
 
 import numpy as np
 
@@ -63,125 +63,94 @@ class Scarce:
 
 
 @dataclass
-class SimulatedWorld:
-    """What the processes of one run are made from."""
+class SimulatedRanks:
+    """What the process of one rank is built over, with the methods of
+    `decentralized.strategy.Ranks`. The first rank that asks for something creates it for all."""
 
     options: SimpleNamespace
     topology: Topology
     rate: float
     seed: int
-    task: SimulatedTask
     events: Events
     latency: Callable[[], float]
+    board: pairing.LocalBoard
+    rank: int = 0
+    created: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.board = pairing.LocalBoard(self.topology.n)
+        self.size, self._asked = self.topology.n, 0
 
-    def achieved(self) -> float:
+    def _own(self, create: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        if len(self.created) == self._asked:
+            self.created.append(create(*arguments, **named))
+        self._asked += 1
+        return self.created[self._asked - 1][self.rank]
+
+    def gossip(self, like: Any, *, queue_slots: int = 4, **options: Any) -> Any:
+        """Return a buffer on the topology of the run, with its codec if ranks average."""
+        where, codec, bits = (
+            (self.topology, self.events, self.latency),
+            None,
+            self.options.codec_bits,
+        )
+        if bits is not None and "codec" in options:
+            margin = self.options.codec_margin
+            codec = Lattice(bits=bits) if margin is None else Lattice(bits=bits, margin=margin)
+        return self._own(buffers, like, *where, codec=codec, queue_slots=queue_slots)
+
+    def peers(self, name: str, buffer: SimulatedBuffer, seed: int | None = None) -> Any:
+        """Return the peers; drawn ones for pushes on a topology that is not exponential."""
+        if seed is None:
+            try:
+                return pairing.Hops(self.topology, self.rank)
+            except ValueError:
+                return pairing.Random(self.topology, self.rank, seed=self.seed)
+        peers = pairing.make(name, self.topology, self.rank, seed=seed, board=self.board)
+        if min(self.options.achieved) == 1:
+            return peers
+        return Scarce(peers, self._achieved, np.random.default_rng((seed, 6, self.rank)))
+
+    def _achieved(self) -> float:
         """Return which part of the averagings that are asked for happens now."""
         parts = self.options.achieved
         passed = self.events.now / max(self.options.time, 1e-300)
         return float(parts[min(len(parts) - 1, int(passed * len(parts)))])
 
-    def reductions(self, size: int) -> Any:
-        """Return a reduction of `size` elements for each rank."""
-        how = (self.events, self.options.latency, self.seed)
-        return reductions(self.topology.n, np.zeros(size), *how)
-
-    def codec(self) -> Any:
-        """Return the codec that was asked for, or None."""
-        if self.options.codec_bits is None:
-            return None
-        margin = self.options.codec_margin
-        how = {} if margin is None else {"margin": margin}
-        return Lattice(bits=self.options.codec_bits, **how)
-
-
-class SimulatedRanks:
-    """What the process of one rank communicates over, with the methods of
-    `decentralized.strategy.Ranks`. The first rank that asks for something creates it for all."""
-
-    def __init__(self, world: SimulatedWorld, rank: int, created: list[Any]) -> None:
-        self.rank, self.size = rank, world.topology.n
-        self._world, self._created, self._asked = world, created, 0
-
-    def _own(self, create: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        if len(self._created) == self._asked:
-            self._created.append(create(*arguments, **named))
-        self._asked += 1
-        return self._created[self._asked - 1][self.rank]
-
-    def gossip(self, like: Any, *, queue_slots: int = 4, **options: Any) -> SimulatedBuffer:
-        """Return a buffer on the topology that was asked for, with the codec if ranks average."""
-        world = self._world
-        codec = world.codec() if "codec" in options else None
-        where = (like, world.topology, world.events, world.latency)
-        buffer: SimulatedBuffer = self._own(buffers, *where, codec=codec, queue_slots=queue_slots)
-        return buffer
-
-    def peers(self, name: str, buffer: SimulatedBuffer, seed: int | None = None) -> Any:
-        """Return the peers; drawn ones for pushes on a topology that is not exponential."""
-        world, graph = self._world, self._world.topology
-        if seed is None:
-            try:
-                return pairing.Hops(graph, self.rank)
-            except ValueError:
-                return pairing.Random(graph, self.rank, seed=world.seed)
-        peers = pairing.make(name, graph, self.rank, seed=seed, board=world.board)
-        if min(world.options.achieved) == 1:
-            return peers
-        return Scarce(peers, world.achieved, np.random.default_rng((seed, 6, self.rank)))
-
     def neighbors(self, like: Any, ranks: Any) -> Any:
         """Return an exchange with the neighbors."""
-        world = self._world
-        return self._own(neighbor_exchanges, world.topology, like, world.events, world.latency)
+        return self._own(neighbor_exchanges, self.topology, like, self.events, self.latency)
 
     def reduction(self, like: Any) -> Any:
         """Return a full allreduce."""
-        return self._own(self._world.reductions, like.size)
+        return self._own(reductions, self.size, like, self.events, self.options.latency, self.seed)
 
     def groups(self, like: Any, *, grid: Any, **options: Any) -> Any:
         """Return a grouped allreduce."""
-        world, given = self._world, self._world.options
-        how = (world.events, given.latency, given.window, world.seed)
+        how = (self.events, self.options.latency, self.options.window, self.seed)
         return self._own(group_reductions, self.size, grid, like, *how)
 
+    def strategy(self, method: str) -> LocalStrategy:
+        """Return the strategy of this name, with the options that it has of these."""
+        options, make = self.options, NAMED[SIMULATED[method]]
+        # Steps between two interactions that a rank begins, at this rate of all that it takes part
+        # in.
+        steps = options.local_steps or max(1, round(2 / self.rate))
+        given = {"topology": self.topology, "rate": self.rate, "seed": self.seed, "unit": 1.0}
+        given.update(pairing=options.pairing, grid=options.grid, local_steps=steps)
+        default: Any = make()
+        known = {field.name for field in fields(getattr(default, "inner", default))}
+        strategy = make(**{name: value for name, value in given.items() if name in known})
+        return replace(strategy, tau=4 * steps) if isinstance(strategy, SlowMo) else strategy
 
-def _strategy(world: SimulatedWorld, method: str) -> LocalStrategy:
-    """Return the strategy of this name, with the options that it has of these."""
-    options, make = world.options, NAMED[SIMULATED[method]]
-    # Steps between two interactions that a rank begins, at this rate of all that it takes part in.
-    steps = options.local_steps or max(1, round(2 / world.rate))
-    given = {
-        "topology": world.topology,
-        "rate": world.rate,
-        "pairing": options.pairing,
-        "seed": world.seed,
-        "unit": 1.0,
-        "grid": options.grid,
-        "local_steps": steps,
-    }
-    known = {field.name for field in fields(getattr(make(), "inner", make()))}  # type: ignore[arg-type]
-    strategy = make(**{name: value for name, value in given.items() if name in known})
-    return replace(strategy, tau=4 * steps) if isinstance(strategy, SlowMo) else strategy
-
-
-def _processes(world: SimulatedWorld, strategy: LocalStrategy | None) -> list[Process]:
-    """Return the process of each rank; None: synchronous SGD."""
-    first, rate = world.task.first, world.options.learning_rate
-    if strategy is None:
-        handles = world.reductions(first.shape[1])
-        return [AllreduceSGD(x, handle, learning_rate=rate) for x, handle in zip(first, handles)]
-    totals: Any = [None] * len(first)
-    if isinstance(strategy, SlowMo):
-        totals = [GlobalSum(handle) for handle in world.reductions(first.shape[1] + 1)]
-    created: list[Any] = []
-    made = []
-    for rank, x in enumerate(first):
-        ranks: Any = SimulatedRanks(world, rank, created)
-        made.append(strategy.build(x, ranks, learning_rate=rate, total=totals[rank]).process)
-    return made
+    def build(self, strategy: LocalStrategy | None, x: Any) -> Process:
+        """Return the process that begins with `x`; without a strategy synchronous SGD."""
+        rate, ranks = self.options.learning_rate, cast("Any", self)
+        if strategy is None:
+            return AllreduceSGD(x, self.reduction(x), learning_rate=rate)
+        total: Any = None
+        if isinstance(strategy, SlowMo):
+            total = GlobalSum(self.reduction(np.zeros(x.size + 1)))
+        return strategy.build(x, ranks, learning_rate=rate, total=total).process
 
 
 class GossipRun:
@@ -203,11 +172,14 @@ class GossipRun:
         self._options, self._method = options, method
         self._topology, self._rate, self._seed = topology, rate, seed
         self._buffers: list[SimulatedBuffer] = []
-        world = SimulatedWorld(options, topology, rate, seed, self.task, self.events, latency)
-        strategy = None if method == "allreduce" else _strategy(world, method)
+        board = pairing.LocalBoard(ranks)
+        world = SimulatedRanks(options, topology, rate, seed, self.events, latency, board)
+        strategy = None if method == "allreduce" else world.strategy(method)
         # Ranks that a communication counts for.
         self._weight = 2 if isinstance(strategy, GossipStrategy) else 1
-        self.processes = _processes(world, strategy)
+        self.processes = [
+            replace(world, rank=rank).build(strategy, x) for rank, x in enumerate(self.task.first)
+        ]
         self.ranks = [
             self._rank(i, process, name, latency) for i, process in enumerate(self.processes)
         ]

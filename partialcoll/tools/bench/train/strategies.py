@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any
 
+from ....decentralized import GossipStrategy
 from ....decentralized.strategies import NAMED
 from ....grid import Grid
 from ....topology import Topology
@@ -40,6 +41,8 @@ class Choice:
         Of the command line, in the strategy's own words.
     survives : bool
         The others go on when a rank dies.
+    both : int
+        Ranks that have a part in a communication which one of them has begun.
     """
 
     make: Callable[..., Any]
@@ -47,6 +50,7 @@ class Choice:
     replicas: bool = True
     options: tuple[str, ...] = ()
     survives: bool = True
+    both: int = 1
 
 
 def _rounds(name: str, waits: Waits, survives: bool = True, **more: Any) -> Choice:
@@ -75,7 +79,7 @@ def _own_models(make: Callable[..., Any]) -> Choice:
     known = {field.name for field in fields(getattr(strategy, "inner", strategy))}
     options = tuple(name for name in _OPTIONS if name in known)
     waits = Waits.NOBODY if strategy.threaded else _meetings
-    return Choice(make, waits, replicas=False, options=options, survives=False)
+    return Choice(make, waits, False, options, False, 1 + isinstance(strategy, GossipStrategy))
 
 
 STRATEGIES: dict[str, Choice] = {
