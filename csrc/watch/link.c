@@ -59,11 +59,6 @@ void link_init(struct link *l, const struct watch_card *own,
                        .fd = -1};
 }
 
-bool link_draw_challenge(struct link_challenge *challenge)
-{
-    return card_draw(challenge->nonce, sizeof challenge->nonce);
-}
-
 static struct siphash_tag link_tag(const struct link *l, enum link_label label,
                                    const struct link_handshake *handshake)
 {
@@ -146,7 +141,6 @@ static void link_begin_session(struct link *l, double timeout)
     l->told = 0;
     l->mute = false;
     l->got = 0;
-    l->error = 0;
     l->state = LINK_PROVEN;
 }
 
@@ -234,11 +228,10 @@ static void link_connect_next(struct link *l, const struct watch_card *own)
 {
     link_close(l);
     if (!link_next_address(l, own)) {
-        int64_t pause = (int64_t)1000000 << (l->rounds < 5 ? l->rounds++ : 5);
         l->attempt = 0;
         l->state = LINK_PAUSED;
         l->due = clock_us() +
-                 (pause < link_longest_pause_us ? pause : link_longest_pause_us);
+                 (l->rounds < 5 ? 1000000 << l->rounds++ : link_longest_pause_us);
         return;
     }
     struct sockaddr_in to = {.sin_family = AF_INET,
@@ -271,31 +264,30 @@ static bool link_say_hello(struct link *l, const struct watch_card *own)
 static bool link_shake_hands(struct link *l, const struct watch_card *own,
                              double timeout)
 {
-    int got = 1;
-    struct siphash_tag proof;
-    if (l->state == LINK_CONNECTING)
-        got = poll(&(struct pollfd){.fd = l->fd, .events = POLLOUT}, 1, 0) > 0;
-    else if (l->state == LINK_CHALLENGED)
-        got = link_read(l->fd, &l->incoming.challenge, sizeof l->incoming.challenge,
-                        &l->got);
-    else
-        got = link_read(l->fd, &l->incoming.answer, sizeof l->incoming.answer, &l->got);
-    if (got <= 0)
-        return !got;
+    struct link_challenge *challenge = &l->handshake.challenge;
+    struct siphash_tag proof, *answer = &l->incoming.answer;
+    int got;
     switch (l->state) {
     case LINK_CONNECTING:
+        if (poll(&(struct pollfd){.fd = l->fd, .events = POLLOUT}, 1, 0) <= 0)
+            return true;
         if (!link_say_hello(l, own))
             return false;
         link_begin_step(l, LINK_CHALLENGED);
         return true;
     case LINK_CHALLENGED:
-        l->handshake.challenge = l->incoming.challenge;
+        got = link_read(l->fd, challenge, sizeof *challenge, &l->got);
+        if (got <= 0)
+            return !got;
         proof = link_proof(l, &l->handshake);
         if (!link_send(l->fd, &proof, sizeof proof))
             return false;
         link_begin_step(l, LINK_ANSWERED);
         return true;
     default:
+        got = link_read(l->fd, answer, sizeof *answer, &l->got);
+        if (got <= 0)
+            return !got;
         if (!siphash_equal(l->incoming.answer, link_tag(l, LINK_ANSWER, &l->handshake)))
             return false;
         link_begin_session(l, timeout);
@@ -314,16 +306,6 @@ enum link_event link_step(struct link *l, const struct watch_card *own, double t
         (l->state != LINK_PAUSED && !link_shake_hands(l, own, timeout)))
         link_connect_next(l, own);
     return LINK_QUIET;
-}
-
-short link_wants(const struct link *l)
-{
-    return l->state == LINK_CONNECTING ? POLLOUT : POLLIN;
-}
-
-bool link_is_timed(const struct link *l)
-{
-    return l->state >= LINK_PAUSED && l->state <= LINK_ANSWERED;
 }
 
 /* The listener. */
@@ -449,7 +431,8 @@ static enum listener_verdict listener_continue(struct incoming *i, struct link *
     i->state = INCOMING_PENDING;
     if (!link)
         return LISTENER_KEEP;
-    if (link->state != LINK_AWAITED || !link_draw_challenge(&i->handshake.challenge) ||
+    if (link->state != LINK_AWAITED ||
+        !card_draw(&i->handshake.challenge, sizeof i->handshake.challenge) ||
         !link_send(i->fd, &i->handshake.challenge, sizeof i->handshake.challenge))
         return LISTENER_CLOSE;
     i->state = INCOMING_PROOF;

@@ -43,9 +43,9 @@
 #include "watch/watch.h"
 
 enum link_state {
-    LINK_AWAITED,    /* The peer connects to this process. */
-    LINK_PAUSED,     /* Connect again when `due` comes. */
-    LINK_CONNECTING, /* Until `due`, as the next two. */
+    LINK_AWAITED, /* The peer connects to this process. */
+    LINK_PAUSED,  /* Until `due`, as the next three. Then connect again. */
+    LINK_CONNECTING,
     LINK_CHALLENGED, /* The hello is sent, the challenge is missing. */
     LINK_ANSWERED,   /* The proof is sent, the answer is missing. */
     LINK_PROVEN,
@@ -95,7 +95,6 @@ struct link {
     bool mute;     /* The kernel did not take a message whole: none can follow it. */
     unsigned got;  /* Bytes of the message that is being received. */
     union {
-        struct link_challenge challenge;
         struct siphash_tag answer;
         struct link_news news;
     } incoming;
@@ -111,15 +110,10 @@ enum link_event link_step(struct link *l, const struct watch_card *own, double t
 /* Take over a connection whose other end has proven that it is the peer. */
 void link_accept(struct link *l, int fd, const struct link_handshake *handshake,
                  double timeout);
-/* Return the events to poll the connection for. */
-short link_wants(const struct link *l);
-/* Return whether the state ends at `due`. */
-bool link_is_timed(const struct link *l);
 void link_tell(struct link *l, const struct watch_card *own, uint64_t host);
 /* Close the connection for good. */
 void link_end(struct link *l);
 
-bool link_draw_challenge(struct link_challenge *challenge);
 struct siphash_tag link_proof(const struct link *l,
                               const struct link_handshake *handshake);
 bool link_send(int fd, const void *data, size_t bytes);

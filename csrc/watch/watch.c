@@ -80,7 +80,7 @@ void watch_group_each_peer(const struct watch_group *g,
 
 enum { WATCH_MESSAGES = 64 }; /* Messages of one sender in one step. */
 
-static const int64_t watch_first_retry_us = 10000, watch_last_retry_us = 10000000;
+static const int64_t watch_retry_us = 100000;
 
 /* Another process of the own host. */
 struct watch_peer {
@@ -108,7 +108,6 @@ struct watch {
     uint32_t host_count, host_capacity;
     _Atomic uint32_t lost; /* Number of lost hosts. */
     int64_t retry_at;      /* When to tell local peers again whose queue was full. */
-    int64_t retry_pause;
     struct pollfd *polled;
     int polled_count;
     int64_t due;         /* When poll() ends at the latest; INT64_MAX: never. */
@@ -180,34 +179,17 @@ static bool watch_shares(const struct watch *w, uint64_t id, uint64_t host)
     return false;
 }
 
-/* Tell a local peer what it has not been told yet; false: its queue is full. */
-static bool watch_tell_peer(struct watch *w, struct watch_peer *peer)
-{
-    for (; peer->told < atomic_load(&w->lost); peer->told++)
-        if (watch_shares(w, peer->card.id, w->hosts[peer->told]) &&
-            !local_tell(&w->local, &peer->card, w->hosts[peer->told]))
-            return false;
-    return true;
-}
-
-/* Tell all local peers. Where a queue is full try again, each time after a longer pause, unless
- * some news has got through since. */
+/* Tell all local peers what they have not been told yet, and those whose queue is full later. */
 static void watch_tell_peers(struct watch *w)
 {
-    bool full = false, progress = false, again = clock_us() >= w->retry_at;
-    for (struct watch_peer *peer = w->peers; peer; peer = peer->next) {
-        uint32_t before = peer->told;
-        full = !watch_tell_peer(w, peer) || full;
-        progress = progress || peer->told != before;
-    }
-    if (!full || progress)
-        w->retry_pause = watch_first_retry_us;
-    else if (again && w->retry_pause < watch_last_retry_us)
-        w->retry_pause *= 2;
-    if (!full)
-        w->retry_at = INT64_MAX;
-    else if (again || w->retry_at == INT64_MAX)
-        w->retry_at = clock_us() + w->retry_pause;
+    w->retry_at = INT64_MAX;
+    for (struct watch_peer *peer = w->peers; peer; peer = peer->next)
+        for (; peer->told < atomic_load(&w->lost); peer->told++)
+            if (watch_shares(w, peer->card.id, w->hosts[peer->told]) &&
+                !local_tell(&w->local, &peer->card, w->hosts[peer->told])) {
+                w->retry_at = clock_us() + watch_retry_us;
+                break;
+            }
 }
 
 /* Tell the other end of a connection what it has not been told yet. */
@@ -291,8 +273,8 @@ static bool watch_collect(struct watch *w)
     }
     for (struct link *l = w->links; l; l = l->next) {
         if (l->fd >= 0)
-            watch_poll(w, l->fd, link_wants(l));
-        if (link_is_timed(l))
+            watch_poll(w, l->fd, l->state == LINK_CONNECTING ? POLLOUT : POLLIN);
+        if (l->state >= LINK_PAUSED && l->state <= LINK_ANSWERED)
             watch_poll_until(w, l->due);
     }
     return true;
@@ -410,7 +392,6 @@ int watch_create(double timeout, struct doorbell_page *doorbell, bool cuts,
     w->cuts = cuts;
     w->wake = w->listener.fd = w->local.fd = -1;
     w->retry_at = INT64_MAX;
-    w->retry_pause = watch_first_retry_us;
     lock_init(&w->mutex, LOCK_WATCH);
     *out = w;
     return PCOLL_OK;

@@ -196,7 +196,8 @@ static void outgoing_stream(void)
     EXPECT(recv(ends.theirs, &theirs.handshake.hello, sizeof theirs.handshake.hello,
                 0) == sizeof theirs.handshake.hello,
            "no hello");
-    EXPECT(link_draw_challenge(&theirs.handshake.challenge), "no random numbers");
+    EXPECT(card_draw(&theirs.handshake.challenge, sizeof theirs.handshake.challenge),
+           "no random numbers");
     challenge = theirs.handshake.challenge;
     genuine = !mutate(&challenge, sizeof challenge);
     write_pieces(ends.theirs, &challenge, sizeof challenge, step_link, &ours);

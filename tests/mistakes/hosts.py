@@ -44,7 +44,7 @@ MUTANTS = [
     Mutant(
         "a process whose queue is full is not told later",
         "watch/watch.c",
-        "w->retry_at = clock_us() + w->retry_pause;",
+        "w->retry_at = clock_us() + watch_retry_us;",
         "w->retry_at = INT64_MAX;",
     ),
     Mutant(
