@@ -15,20 +15,27 @@ enum { FIRST_PAUSE_NS = 200000, LAST_PAUSE_NS = 20000000 };
 
 /* The inquiry. */
 
-/* A stage has its answer. */
-static void group_matching_answered(struct group_inquiry *i,
-                                    enum group_inquiry_stage next)
-{
-    i->waits = false;
-    i->stage = next;
-}
-
-/* The query has its answer. Do not wait for ranks that have declared themselves and then
- * left. */
-static void group_matching_found_all(struct group *g)
+/* The directory has answered. Drop an answer to an earlier round, or one that nothing waits for.
+ * After a query, do not wait for ranks that have declared themselves and then left. */
+static void group_matching_on_answer(struct group *g, const struct group_message *m,
+                                     const struct match_entry *entries)
 {
     struct group_inquiry *i = &g->inquiry;
+    enum group_inquiry_stage stage = m->kind - WIRE_DECLARED;
     int64_t now = g->clock.time;
+    if (g->phase != PHASE_MATCHING || m->round != g->round || !i->waits ||
+        i->stage != stage)
+        return;
+    if (stage == INQUIRY_COUNT)
+        i->counted = m->count;
+    for (uint32_t k = 0; k < m->entries && i->found < g->membership.ranks; k++)
+        i->entries[i->found++] = entries[k];
+    if (stage == INQUIRY_QUERY && i->found < m->count)
+        return;
+    i->waits = false;
+    i->stage = stage == INQUIRY_COUNT ? INQUIRY_QUERY : INQUIRY_COUNT;
+    if (stage != INQUIRY_QUERY)
+        return;
     uint32_t kept = 0;
     for (uint32_t k = 0; k < i->found; k++) {
         struct match_entry entry = i->entries[k];
@@ -36,104 +43,54 @@ static void group_matching_found_all(struct group *g)
             membership_takes_part(&g->membership, entry.peer, g->round))
             i->entries[kept++] = entry;
     }
-    i->found = kept;
-    CHECK(i->found <= g->membership.ranks && i->stage == INQUIRY_QUERY);
-    match_candidates(&g->match, now, i->entries, i->found);
+    match_candidates(&g->match, now, i->entries, kept);
     if (i->counted >= membership_count(&g->membership, g->round))
-        match_expect(&g->match, now, i->found);
-    group_matching_answered(i, INQUIRY_COUNT);
+        match_expect(&g->match, now, kept);
     i->at = now + i->pause;
     i->pause = 2 * i->pause < LAST_PAUSE_NS ? 2 * i->pause : LAST_PAUSE_NS;
 }
 
-/* Begin the next stage, and go on with its answer if the directory is near. */
-static int group_matching_inquire_next(struct group *g)
+/* Ask the directory, and go on with the answer if it is near. */
+static int group_matching_ask(struct group *g, enum group_inquiry_stage stage,
+                              uint64_t key, int64_t time)
 {
-    struct group_key key = {g->round, group_agent_line(g)};
-    struct group_inquiry *i = &g->inquiry;
-    int32_t more = i->counted_self ? 0 : 1;
-    bool answered = false;
-    int rc = PCOLL_OK;
-    i->waits = true;
-    switch (i->stage) {
-    case INQUIRY_DECLARE:
-        rc = group_window_request_declare(g, &key, i->time, &answered);
-        if (rc == PCOLL_OK && answered)
-            group_matching_answered(i, INQUIRY_COUNT);
-        break;
-    case INQUIRY_COUNT:
-        i->counted_self = true;
-        rc = group_window_request_count(g, g->round, more, &i->counted, &answered);
-        if (rc == PCOLL_OK && answered)
-            group_matching_answered(i, INQUIRY_QUERY);
-        break;
-    case INQUIRY_QUERY:
-        i->found = 0;
-        rc = group_window_request_query(g, &key, i->entries, &i->found, &answered);
-        if (rc == PCOLL_OK && answered)
-            group_matching_found_all(g);
-        break;
-    }
+    bool answered;
+    struct group_message answer, m = {.kind = WIRE_DECLARE + stage,
+                                      .source = g->window->rank,
+                                      .round = g->round,
+                                      .key = key,
+                                      .time = time};
+    int rc = group_window_request(g, &m, &answered, &answer);
+    if (rc == PCOLL_OK && answered)
+        group_matching_on_answer(g, &answer, g->remote.found);
     return rc;
 }
 
 static int group_matching_inquire(struct group *g)
 {
+    struct group_inquiry *i = &g->inquiry;
     int rc = PCOLL_OK;
     CHECK(g->phase == PHASE_MATCHING);
-    while (rc == PCOLL_OK && !g->inquiry.waits && g->clock.time >= g->inquiry.at &&
-           g->match.state != MATCH_FORMED)
-        rc = group_matching_inquire_next(g);
+    while (rc == PCOLL_OK && !i->waits && g->clock.time >= i->at &&
+           g->match.state != MATCH_FORMED) {
+        int64_t more = !i->counted_self;
+        i->waits = true;
+        i->found = 0;
+        i->counted_self |= i->stage == INQUIRY_COUNT;
+        rc = i->stage == INQUIRY_COUNT
+                 ? group_matching_ask(g, i->stage, group_window_all_keys, more)
+                 : group_matching_ask(g, i->stage, group_agent_line(g), i->time);
+    }
     return rc;
 }
 
 static int group_matching_withdraw(struct group *g)
 {
-    uint32_t all;
-    bool answered;
     CHECK(g->phase == PHASE_MATCHING);
-    if (!g->inquiry.counted_self)
-        return PCOLL_OK;
-    g->inquiry.counted_self = false;
-    return group_window_request_count(g, g->round, -1, &all, &answered);
-}
-
-static int64_t group_matching_inquiry_alarm(const struct group *g)
-{
-    CHECK(!g->inquiry.waits || g->dynamic);
-    return g->inquiry.waits ? INT64_MAX : g->inquiry.at;
-}
-
-/* The inquiry: answers from another node. An answer to an earlier round, or one that
- * nothing waits for, is dropped. */
-
-static bool group_matching_is_awaited(const struct group *g,
-                                      const struct group_message *m,
-                                      enum group_inquiry_stage stage)
-{
-    return g->phase == PHASE_MATCHING && m->round == g->round && g->inquiry.waits &&
-           g->inquiry.stage == stage;
-}
-
-/* Answers of a directory on another node. */
-static void group_matching_on_counted(struct group *g, const struct group_message *m)
-{
-    enum group_inquiry_stage stage = m->counts ? INQUIRY_COUNT : INQUIRY_DECLARE;
-    if (!group_matching_is_awaited(g, m, stage))
-        return;
-    g->inquiry.counted = m->count; /* 0 after DECLARE. */
-    group_matching_answered(&g->inquiry, stage + 1);
-}
-
-static void group_matching_on_found(struct group *g, const struct group_message *m)
-{
-    struct group_inquiry *i = &g->inquiry;
-    if (!group_matching_is_awaited(g, m, INQUIRY_QUERY))
-        return;
-    for (uint32_t k = 0; k < m->entries && i->found < g->membership.ranks; k++)
-        i->entries[i->found++] = m->entry[k];
-    if (i->found >= m->count)
-        group_matching_found_all(g);
+    bool counted = g->inquiry.counted_self;
+    g->inquiry.counted_self = g->inquiry.waits = false;
+    return counted ? group_matching_ask(g, INQUIRY_COUNT, group_window_all_keys, -1)
+                   : PCOLL_OK;
 }
 
 /* Candidates. */
@@ -182,13 +139,10 @@ static int group_matching_begin(struct group *g)
         .key = group_agent_line(g),
         .time = g->dynamic ? group_matching_wall_clock(g) : 0,
         .max_members = g->grid.side[grid_axis(&g->grid, g->round)],
-        .expected =
-            g->dynamic && membership_count(&g->membership, g->round) > 1 ? 0 : 1,
+        .expected = g->dynamic && membership_count(&g->membership, g->round) == 1,
         .window = g->options.window_us * 1000,
         .self = {g->window->rank, g->bandwidth.told, g->chain},
     };
-    if (!g->dynamic)
-        goal.expected = group_matching_live_on_line(g);
     m->nudge_at = m->stay_until = 0;
     m->began = g->clock.time;
     m->members_changed = false;
@@ -246,40 +200,30 @@ static int group_matching_nudge(struct group *g)
 
 /* The list. */
 
-/* Open the decision of an own group before any member is sent its list. */
-static int group_matching_open_decision(struct group *g)
-{
-    const struct match_list *list = match_formed(&g->match);
-    if (g->match.state != MATCH_FORMED || list->leader != g->window->rank ||
-        list->seq == g->matching.opened)
-        return PCOLL_OK;
-    CHECK(list->seq > g->matching.opened);
-    g->matching.opened = list->seq;
-    int rc = group_window_open_decision(g->window, g->place.decisions_at, list->seq);
-    MOMENT("group closed");
-    return rc;
-}
-
-/* Send the messages of matchmaking. The decision of an own group is opened first. */
+/* Send the messages of matchmaking. Open the decision of an own group before any member is sent
+ * its list. */
 static int group_matching_flush(struct group *g)
 {
+    const struct match_list *list = match_formed(&g->match);
     struct match_message m;
-    int rc = group_matching_open_decision(g);
+    int rc = PCOLL_OK;
     CHECK(!g->match.out.lost);
+    if (list && list->leader == g->window->rank && list->seq != g->matching.opened) {
+        enum decision decision;
+        CHECK(list->seq > g->matching.opened);
+        g->matching.opened = list->seq;
+        rc = group_window_vote(g->window, list->leader, g->place.decisions_at,
+                               list->seq, UINT32_MAX, VOTE_OPEN, &decision);
+        MOMENT("group closed");
+    }
     while (rc == PCOLL_OK && match_next(&g->match, &m))
         rc = group_wire_send(g, m.peer, (enum group_wire_kind)m.kind, m.part, m.round,
                              m.value);
     return rc;
 }
 
-/* Return whether a rank for which the leader has waited has sent nothing either. A rank that is
- * only late finds another group. */
-static bool group_matching_is_silent(const struct group *g, uint32_t rank)
-{
-    int64_t last = g->wire.received_at[rank];
-    return g->clock.time - last > group_agent_timeout_ns(g) || last < g->matching.began;
-}
-
+/* Suspect the ranks for which this leader has waited, and which have sent nothing either. A rank
+ * that is only late finds another group. */
 static int group_matching_suspect_absent(struct group *g)
 {
     const struct match_list *list = match_formed(&g->match);
@@ -289,8 +233,11 @@ static int group_matching_suspect_absent(struct group *g)
     for (uint32_t i = 0; i < count && rc == PCOLL_OK; i++) {
         while (at < list->count && list->members[at].rank < line[i])
             at++;
-        bool absent = at == list->count || list->members[at].rank != line[i];
-        if (absent && group_matching_is_silent(g, line[i]))
+        if (at < list->count && list->members[at].rank == line[i])
+            continue;
+        int64_t last = g->wire.received_at[line[i]];
+        if (g->clock.time - last > group_agent_timeout_ns(g) ||
+            last < g->matching.began)
             rc = group_wire_suspect(g, line[i]);
     }
     return rc;
@@ -354,9 +301,10 @@ static int64_t group_matching_alarm(const struct group *g)
 {
     const struct group_matching *m = &g->matching;
     CHECK(g->phase == PHASE_MATCHING);
+    CHECK(!g->inquiry.waits || g->dynamic);
     int64_t at = match_alarm(&g->match);
-    if (group_matching_inquiry_alarm(g) < at)
-        at = group_matching_inquiry_alarm(g);
+    if (!g->inquiry.waits && g->inquiry.at < at)
+        at = g->inquiry.at;
     if (m->nudge_at && m->nudge_at < at)
         at = m->nudge_at;
     if (m->stay_until && m->stay_until < at)
@@ -365,11 +313,6 @@ static int64_t group_matching_alarm(const struct group *g)
 }
 
 /* The phases. */
-
-static struct group *group_agent_of(struct object *p)
-{
-    return (struct group *)p;
-}
 
 /* Announce that this rank has left. */
 static int group_agent_leave(struct group *g)
@@ -448,7 +391,7 @@ static int group_agent_sum_counts(struct group *g)
 
 static int group_agent_begin_close(struct object *p)
 {
-    struct group *g = group_agent_of(p);
+    struct group *g = (struct group *)p;
     CHECK(g->queued && g->phase == PHASE_AWAY);
     g->drain.before[0] = UINT64_MAX;
     return group_agent_sum_counts(g);
@@ -532,16 +475,6 @@ static int group_agent_continue(struct group *g, bool *more)
     return rc ?: group_matching_flush(g);
 }
 
-static int64_t group_agent_alarm(struct group *g)
-{
-    if (g->phase == PHASE_ROUND || g->now.data.abandoned)
-        return group_round_alarm(g);
-    if (g->phase == PHASE_ASKING)
-        return g->rejoin.wait_until;
-    return g->phase == PHASE_MATCHING ? group_matching_alarm(g)
-                                      : match_alarm(&g->match);
-}
-
 /* Ask for the turn to close once the rank is away and no fetch is under way. */
 static int group_agent_settle(struct group *g)
 {
@@ -568,7 +501,12 @@ int group_agent_drive(struct group *g)
     while (rc == PCOLL_OK && more);
     rc = rc ?: group_agent_settle(g);
     atomic_store(&g->shared.shown_round, g->round);
-    g->clock.due = rc == PCOLL_OK ? group_agent_alarm(g) : INT64_MAX;
+    g->clock.due = rc != PCOLL_OK ? INT64_MAX
+                   : g->phase == PHASE_ROUND || g->now.data.abandoned
+                       ? group_round_alarm(g)
+                   : g->phase == PHASE_ASKING   ? g->rejoin.wait_until
+                   : g->phase == PHASE_MATCHING ? group_matching_alarm(g)
+                                                : match_alarm(&g->match);
     if (g->clock.due != INT64_MAX)
         communicator_alarm(g->communicator, &g->base, g->clock.due + g->clock.behind);
     return rc;
@@ -576,19 +514,14 @@ int group_agent_drive(struct group *g)
 
 /* Messages. */
 
-static int group_agent_on_notice(struct group *g, const struct group_message *m)
-{
-    return group_round_on_notice(g, m->source, m->name, m->bits, m->rate);
-}
-
 /* A leader tells the members that a round is aborted. The sender may have refused the
  * list, and then does not know the members. */
-static int group_agent_on_decision(struct group *g, const struct group_message *m)
+static int group_agent_on_notice(struct group *g, const struct group_message *m)
 {
     int rc = PCOLL_OK;
-    if (m->bits & NOTICE_ABORT && m->name.leader == g->window->rank)
+    if (m->bits == NOTICE_ABORT && m->name.leader == g->window->rank)
         rc = group_round_on_abort(g, m->name);
-    return rc ?: group_agent_on_notice(g, m);
+    return rc ?: group_round_on_notice(g, m);
 }
 
 static int group_agent_on_membership(struct group *g, const struct group_message *m)
@@ -615,19 +548,14 @@ static int group_agent_dispatch(struct group *g, const struct group_message *m)
     case WIRE_MATCH:
     case WIRE_NUDGED:
         return PCOLL_OK;
-    case WIRE_INPUT:
-    case WIRE_PART:
-    case WIRE_PASS:
-    case WIRE_HEARTBEAT:
+    case WIRE_NOTICE:
         return group_agent_on_notice(g, m);
     case WIRE_NUDGE:
         return m->application ? group_round_on_nudge(g, m->round)
                               : group_wire_send(g, m->source, WIRE_NUDGED, 0, g->round,
                                                 (uint64_t[4]){0});
-    case WIRE_DECISION:
-        return group_agent_on_decision(g, m);
     case WIRE_VOTE:
-        return group_round_on_vote(g, m->source, m->name, m->vote, m->members);
+        return group_round_on_vote(g, m);
     case WIRE_MEMBERSHIP:
         return group_agent_on_membership(g, m);
     case WIRE_ROUND:
@@ -641,11 +569,10 @@ static int group_agent_dispatch(struct group *g, const struct group_message *m)
     case WIRE_COUNT:
     case WIRE_QUERY:
         return group_window_serve(g, m);
+    case WIRE_DECLARED:
     case WIRE_COUNTED:
-        group_matching_on_counted(g, m);
-        return PCOLL_OK;
     case WIRE_FOUND:
-        group_matching_on_found(g, m);
+        group_matching_on_answer(g, m, m->entry);
         return PCOLL_OK;
     }
     return PCOLL_OK;
@@ -654,20 +581,22 @@ static int group_agent_dispatch(struct group *g, const struct group_message *m)
 static int group_agent_on_message(struct object *p, uint32_t source,
                                   const struct control *message)
 {
-    struct group *g = group_agent_of(p);
+    struct group *g = (struct group *)p;
     struct group_message m;
     struct match_message match = {.peer = source,
                                   .kind = message->kind,
                                   .part = message->edge,
                                   .round = message->round};
-    bool matches = message->kind < WIRE_INPUT;
+    CHECK(source < g->membership.ranks && source != g->window->rank);
+    bool matches = message->kind < WIRE_NOTICE;
     int rc = matches ? PCOLL_OK
                      : group_wire_decode(g->window->rank, g->membership.ranks, source,
                                          message, &m);
     if (rc != PCOLL_OK)
         return rc;
     group_wire_update_clock(g);
-    group_wire_count_received(g, source);
+    g->wire.received++;
+    g->wire.received_at[source] = g->clock.time;
     memcpy(match.value, message->value, sizeof match.value);
     rc = matches ? match_on_message(&g->match, g->clock.time, &match)
                  : group_agent_dispatch(g, &m);
@@ -676,17 +605,10 @@ static int group_agent_on_message(struct object *p, uint32_t source,
 
 static int group_agent_run(struct object *p)
 {
-    return group_agent_drive(group_agent_of(p));
-}
-
-static int group_agent_no_message(struct object *p, int op, size_t bytes)
-{
-    (void)p, (void)bytes;
-    return fail(PCOLL_EPROTOCOL, "a message (%d) for a grouped allreduce", op);
+    return group_agent_drive((struct group *)p);
 }
 
 const struct object_ops group_agent_ops = {.run = group_agent_run,
-                                           .done = group_agent_no_message,
                                            .control = group_agent_on_message,
                                            .begin_close = group_agent_begin_close};
 
@@ -732,17 +654,6 @@ static int group_agent_end_round(struct group *g, const uint64_t *words)
     return rc ?: group_round_finish(g);
 }
 
-static void group_agent_take_membership(struct group *g, const uint64_t *words,
-                                        uint64_t round)
-{
-    for (uint32_t r = 0; r < g->membership.ranks; r++) {
-        enum member_status status = words[r] & WORD_AWAY ? MEMBER_AWAY : MEMBER_LIVE;
-        membership_agreed(&g->membership, r, words[r] ? status : MEMBER_DEAD,
-                          (uint32_t)(words[r] / WORD_RETURNS), round);
-        g->wire.received_at[r] = g->clock.time;
-    }
-}
-
 int group_agent_check_words(const struct group *g, const uint64_t *words,
                             uint64_t round)
 {
@@ -766,7 +677,12 @@ int group_agent_restart(struct group *g, const uint64_t *words, uint64_t round)
     rc = g->phase == PHASE_ROUND ? group_agent_end_round(g, words) : PCOLL_OK;
     group_wire_update_clock(g);
     match_restart(&g->match, round);
-    group_agent_take_membership(g, words, round);
+    for (uint32_t r = 0; r < g->membership.ranks; r++) {
+        enum member_status status = words[r] & WORD_AWAY ? MEMBER_AWAY : MEMBER_LIVE;
+        membership_agreed(&g->membership, r, words[r] ? status : MEMBER_DEAD,
+                          (uint32_t)(words[r] / WORD_RETURNS), round);
+        g->wire.received_at[r] = g->clock.time;
+    }
     bool away = words[g->window->rank] & WORD_AWAY;
     g->phase = away ? PHASE_AWAY : PHASE_IDLE;
     g->round = round;

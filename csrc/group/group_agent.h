@@ -68,7 +68,8 @@ enum group_phase { PHASE_IDLE, PHASE_ASKING, PHASE_MATCHING, PHASE_ROUND, PHASE_
  * the round, no other rank can appear.
  */
 
-/* The next step of the inquiry: declare, count, query, count, query, … */
+/* The next step of the inquiry: declare, count, query, count, query, … in the order of the kinds
+ * of messages. */
 enum group_inquiry_stage { INQUIRY_DECLARE, INQUIRY_COUNT, INQUIRY_QUERY };
 
 struct group_inquiry {
@@ -124,7 +125,7 @@ enum group_contribution { CONTRIBUTION_OPEN, CONTRIBUTION_OWN, CONTRIBUTION_NULL
 struct group_notice {
     struct group_name name;
     uint32_t bits; /* enum group_notice_bit */
-    uint32_t rate; /* With PART: how fast the rank fetched this rank's input, KiB/s. */
+    uint32_t rate;
 };
 
 /* The current round. Times are those of the rank's own clock. */
@@ -158,13 +159,11 @@ int group_round_finish(struct group *g);
 
 /* A notice has arrived. PCOLL_EPROTOCOL: it says that a round counts in which this rank
  * has not voted. */
-int group_round_on_notice(struct group *g, uint32_t source, struct group_name name,
-                          uint32_t bits, uint32_t rate);
+int group_round_on_notice(struct group *g, const struct group_message *m);
 /* A rank waits in `round`: do not wait for the application in an earlier round. */
 int group_round_on_nudge(struct group *g, uint64_t round);
 /* A far member votes in the window of this rank, which leads the group. */
-int group_round_on_vote(struct group *g, uint32_t source, struct group_name name,
-                        enum decision_vote vote, uint32_t members);
+int group_round_on_vote(struct group *g, const struct group_message *m);
 /* A group that this rank leads is aborted. The sender may not know its members. */
 int group_round_on_abort(struct group *g, struct group_name name);
 /* Send a notice to a member; `arg` is a struct group. */

@@ -13,11 +13,6 @@
 
 enum { LARGEST_GET = 1 << 24 };
 
-static size_t group_data_least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Return the first element of a piece of this rank's part, and the piece's length. */
 static size_t group_data_piece_begin(const struct group_data *r, uint32_t piece)
 {
@@ -26,8 +21,9 @@ static size_t group_data_piece_begin(const struct group_data *r, uint32_t piece)
 
 static size_t group_data_piece_length(const struct group_data *r, uint32_t piece)
 {
-    size_t end = r->group.bound[r->group.position + 1];
-    return group_data_least(r->piece, end - group_data_piece_begin(r, piece));
+    size_t left =
+        r->group.bound[r->group.position + 1] - group_data_piece_begin(r, piece);
+    return left < r->piece ? left : r->piece;
 }
 
 static bool group_data_is_far(const struct group_data *r, uint32_t member)
@@ -94,7 +90,7 @@ static int group_data_begin_get(struct group_data *r, int op, uint32_t member,
     int rc = PCOLL_OK;
     r->bytes_fetched += bytes;
     for (size_t done = 0; done < bytes && rc == PCOLL_OK;) {
-        size_t n = group_data_least(bytes - done, LARGEST_GET);
+        size_t n = bytes - done < LARGEST_GET ? bytes - done : LARGEST_GET;
         CHECK(offset + bytes <= r->place.bytes && r->under_way < r->max_fetches);
         struct group_fetch *f = &r->fetches[r->under_way];
         f->op = op;
@@ -206,43 +202,34 @@ static int group_data_fetch_part(struct group_data *r, int id, const struct op *
                                 r->landing + first, bytes);
 }
 
-/* Find a member's elements of a piece, in the application's dtype. */
-static int group_data_elements_of(struct group_data *r, uint32_t member, uint32_t piece,
-                                  const char **elements)
-{
-    size_t begin = group_data_piece_begin(r, piece), element = r->place.element;
-    *elements = member == r->group.position
-                    ? group_data_in_window(r, r->place.input_at, begin)
-                    : group_data_room_of(r, member, piece);
-    if (member == r->group.position || group_data_is_far(r, member))
-        return PCOLL_OK;
-    r->bytes_fetched += group_data_piece_length(r, piece) * element;
-    struct window_get get;
-    return r->window->ops->begin_get(r->window, r->group.rank[member],
-                                     r->place.input_at + begin * element,
-                                     group_data_room_of(r, member, piece),
-                                     group_data_piece_length(r, piece) * element, &get);
-}
-
-/* Add a member's piece to the sum. The first member that contributes starts the sum. */
+/* Add a member's piece to the sum. The first member that contributes starts the sum. Fetch the
+ * piece of a near member now. */
 static int group_data_reduce(struct group_data *r, const struct op *op)
 {
     uint32_t member = (uint32_t)op->peer, piece = op->slice.begin;
-    const char *elements;
     if (!r->contributes[member])
         return PCOLL_OK;
-    int rc = group_data_elements_of(r, member, piece, &elements);
-    if (rc != PCOLL_OK)
-        return rc;
-    size_t n = group_data_piece_length(r, piece);
-    bool first = true;
+    bool own = member == r->group.position, first = true;
+    size_t begin = group_data_piece_begin(r, piece),
+           n = group_data_piece_length(r, piece), bytes = n * r->place.element;
+    char *elements = own ? group_data_in_window(r, r->place.input_at, begin)
+                         : group_data_room_of(r, member, piece);
+    if (!own && !group_data_is_far(r, member)) {
+        struct window_get get;
+        size_t offset = r->place.input_at + begin * r->place.element;
+        int rc = r->window->ops->begin_get(r->window, r->group.rank[member], offset,
+                                           elements, bytes, &get);
+        if (rc != PCOLL_OK)
+            return rc;
+        r->bytes_fetched += bytes;
+    }
     for (uint32_t j = 0; j < member; j++)
         first &= !r->contributes[j];
     char *sum = r->sums[piece % 2], *into = first ? sum : r->widened;
     if (r->dtype->held)
         r->dtype->widen(into, elements, n);
     else if (first)
-        memcpy(sum, elements, n * r->place.element);
+        memcpy(sum, elements, bytes);
     if (!first)
         r->add(sum, sum, r->dtype->held ? into : elements, n);
     return PCOLL_OK;
@@ -317,12 +304,6 @@ int group_data_start(struct group_data *r, bool own)
     return r->window->ops->sync(r->window);
 }
 
-static void group_data_complete_event(struct group_data *r, int op)
-{
-    if (op >= 0)
-        engine_complete(&r->engine, r->engine.current, op);
-}
-
 void group_data_input(struct group_data *r, uint32_t member, bool contributes)
 {
     CHECK(member < r->group.members);
@@ -331,13 +312,15 @@ void group_data_input(struct group_data *r, uint32_t member, bool contributes)
     r->known[member] = true;
     r->contributes[member] = contributes;
     r->active += contributes;
-    group_data_complete_event(r, r->input_there[member]);
+    if (r->input_there[member] >= 0)
+        engine_complete(&r->engine, r->engine.current, r->input_there[member]);
 }
 
 void group_data_part(struct group_data *r, uint32_t member)
 {
     CHECK(member < r->group.members);
-    group_data_complete_event(r, r->part_done[member]);
+    if (r->part_done[member] >= 0)
+        engine_complete(&r->engine, r->engine.current, r->part_done[member]);
 }
 
 bool group_data_waits_for_input(const struct group_data *r, uint32_t member)
@@ -373,16 +356,12 @@ static size_t group_data_fetched_bytes(const struct group_data *r)
     return slots * r->piece * r->place.element;
 }
 
-static size_t group_data_vector_bytes(const struct group_data *r)
-{
-    return r->place.count * r->place.element;
-}
-
 /* Allocate the memory that gets write to, where it is missing. */
 static int group_data_make_landing(struct group_data *r)
 {
+    size_t vector = r->place.count * r->place.element;
     if (!r->landing)
-        r->landing = malloc(group_data_vector_bytes(r) + 1);
+        r->landing = malloc(vector + 1);
     r->fetched = malloc(group_data_fetched_bytes(r));
     /* Two pieces of each member's input, or its part, which may take several gets. */
     r->max_fetches = 3 * (size_t)r->max_members + (r->place.bytes >> LARGEST_SHIFT) + 1;
@@ -391,13 +370,13 @@ static int group_data_make_landing(struct group_data *r)
     return r->landing && r->fetched && r->fetches
                ? PCOLL_OK
                : fail(PCOLL_ENOMEM, "no memory for a group's round of %zu bytes",
-                      group_data_vector_bytes(r));
+                      vector);
 }
 
 size_t group_data_bytes(const struct group_data *r)
 {
     CHECK(r->piece && r->held);
-    return group_data_vector_bytes(r) + group_data_fetched_bytes(r) +
+    return r->place.count * r->place.element + group_data_fetched_bytes(r) +
            3 * r->piece * r->held;
 }
 
@@ -450,20 +429,6 @@ void group_data_destroy(struct group_data *r)
     *r = (struct group_data){.window = NULL};
 }
 
-/* Find the operations that the members' notices complete. */
-static void group_data_find_events(struct group_data *r)
-{
-    for (uint32_t j = 0; j < r->group.members; j++)
-        r->input_there[j] = r->part_done[j] = -1;
-    for (uint32_t id = 0; id < r->sched->count; id++) {
-        const struct op *op = &r->sched->ops[id];
-        if (op->kind != OP_RECV || op->class != OP_CONTROL)
-            continue;
-        int *events = op->edge == BUTTERFLY_INPUT ? r->input_there : r->part_done;
-        events[op->peer] = (int)id;
-    }
-}
-
 int group_data_prepare(struct group_data *r)
 {
     struct group_members *c = &r->group;
@@ -473,12 +438,11 @@ int group_data_prepare(struct group_data *r)
     for (uint32_t j = 0; j < c->members; j++) {
         r->empty[j] = c->bound[j] == c->bound[j + 1];
         r->contributes[j] = r->known[j] = false;
+        r->input_there[j] = r->part_done[j] = -1;
         r->meter.begun[j] = 0;
         r->meter.rate[j] = 0;
     }
-    r->meter.began = 0;
-    r->meter.bytes = 0;
-    r->meter.download = 0;
+    r->meter = (struct group_meter){.begun = r->meter.begun, .rate = r->meter.rate};
     r->active = 0;
     size_t own = c->bound[c->position + 1] - c->bound[c->position];
     struct butterfly_plan plan = {.members = c->members,
@@ -493,7 +457,12 @@ int group_data_prepare(struct group_data *r)
     int rc = sched_commit(r->sched) ?: engine_init(&r->engine, r->sched);
     if (rc != PCOLL_OK)
         return rc;
-    group_data_find_events(r);
+    for (uint32_t id = 0; id < r->sched->count; id++) {
+        const struct op *op = &r->sched->ops[id];
+        if (op->kind == OP_RECV && op->class == OP_CONTROL) /* A notice completes it. */
+            (op->edge == BUTTERFLY_INPUT ? r->input_there : r->part_done)[op->peer] =
+                (int)id;
+    }
     engine_release(&r->engine);
     return PCOLL_OK;
 }

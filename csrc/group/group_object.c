@@ -80,27 +80,20 @@ static int group_object_lay_out(struct group *g, uint32_t ranks)
     return PCOLL_OK;
 }
 
-/* Return the size of the largest group: no group is larger than the longest side, or
- * than all ranks. */
-static uint32_t group_object_max_members(const struct group *g, uint32_t ranks)
-{
-    uint32_t most = 1;
-    for (uint32_t i = 0; i < g->grid.axes; i++)
-        if (g->grid.side[i] > most)
-            most = g->grid.side[i];
-    return most < ranks ? most : ranks;
-}
-
 static int group_object_allocate(struct group *g, uint32_t ranks)
 {
-    uint32_t most = group_object_max_members(g, ranks);
+    uint32_t most =
+        1; /* No group is larger than the longest side, or than all ranks. */
+    for (uint32_t i = 0; i < g->grid.axes; i++)
+        most = g->grid.side[i] > most ? g->grid.side[i] : most;
+    most = most < ranks ? most : ranks;
     g->now.data.max_members = most;
     return GROUP_ALLOCATE(g->matching.line, ranks) &&
                    GROUP_ALLOCATE(g->now.notices, ranks) &&
                    GROUP_ALLOCATE(g->wire.received_at, ranks) &&
                    GROUP_ALLOCATE(g->inquiry.entries, ranks) &&
                    GROUP_ALLOCATE(g->matching.candidates, ranks) &&
-                   GROUP_ALLOCATE(g->remote.served, ranks) &&
+                   GROUP_ALLOCATE(g->remote.found, ranks) &&
                    GROUP_ALLOCATE(g->remote.words, (size_t)ranks * ENTRY_WORDS) &&
                    GROUP_ALLOCATE(g->now.bandwidths, most) &&
                    GROUP_ALLOCATE(g->shared.outcome_ranks, most) &&
@@ -111,13 +104,6 @@ static int group_object_allocate(struct group *g, uint32_t ranks)
                : fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
 }
 
-static int64_t group_object_answer_timeout(const pcoll_group_options *o)
-{
-    int64_t by_timeout = o->timeout_us * 1000 / ANSWER_TIMEOUT_PARTS;
-    int64_t by_window = o->window_us * 1000 / ANSWER_TIMEOUTS_IN_WINDOW;
-    return by_timeout < by_window ? by_timeout : by_window;
-}
-
 int group_object_prepare(struct group *g, uint32_t rank, uint32_t ranks)
 {
     CHECK(rank < ranks && g->communicator);
@@ -125,12 +111,15 @@ int group_object_prepare(struct group *g, uint32_t rank, uint32_t ranks)
     g->drain.again_at = g->clock.due = INT64_MAX;
     g->clock.time = communicator_now(g->communicator);
     lock_init(&g->shared.mutex, LOCK_GROUP);
-    int rc = group_object_check_options(&g->options)
-                 ?: group_object_lay_out(g, ranks)
-                 ?: group_object_allocate(g, ranks)
-                 ?: membership_init(&g->membership, ranks)
-                 ?: match_init(&g->match, rank, ranks,
-                               group_object_answer_timeout(&g->options));
+    int rc = group_object_check_options(&g->options) ?: group_object_lay_out(g, ranks);
+    if (rc != PCOLL_OK)
+        return rc;
+    int64_t by_timeout = g->options.timeout_us * 1000 / ANSWER_TIMEOUT_PARTS;
+    int64_t by_window = g->options.window_us * 1000 / ANSWER_TIMEOUTS_IN_WINDOW;
+    rc = group_object_allocate(g, ranks)
+             ?: membership_init(&g->membership, ranks)
+             ?: match_init(&g->match, rank, ranks,
+                           by_timeout < by_window ? by_timeout : by_window);
     if (rc != PCOLL_OK)
         return rc;
     /* All windows are equal, and a follower that was disbanded looks for another 2P. */
@@ -167,7 +156,7 @@ void group_object_dispose(struct group *g)
                          g->now.notices,
                          g->wire.received_at,
                          g->inquiry.entries,
-                         g->remote.served,
+                         g->remote.found,
                          g->remote.words,
                          g->now.bandwidths,
                          g->shared.outcome_ranks,

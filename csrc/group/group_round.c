@@ -24,30 +24,21 @@ void group_round_set_bandwidth(struct group *g, double bandwidth)
     lock_release(&g->shared.mutex);
 }
 
-/* Return what all other members together have fetched from this rank, bytes per
- * second. */
-static double group_round_upload_rate(const struct group *g)
+/* The link can receive what the rank has received, and send what all other members together have
+ * fetched from it. The smaller of the two counts (appendix G). */
+static void group_round_measure_bandwidth(struct group *g)
 {
     const struct group_members *group = &g->now.data.group;
-    double rate = 0;
+    struct group_bandwidth *b = &g->bandwidth;
+    CHECK(g->phase == PHASE_ROUND && b->measured >= 0);
+    double rate = g->now.data.meter.download, upload = 0;
+    if (!g->options.measure)
+        return;
     for (uint32_t i = 0; i < group->members; i++) {
         const struct group_notice *n = &g->now.notices[group->rank[i]];
         if (i != group->position && group_wire_same_name(n->name, g->now.name))
-            rate += (double)n->rate * KIB;
+            upload += (double)n->rate * KIB;
     }
-    return rate;
-}
-
-/* The link can receive what the rank has received, and send what the others have
- * fetched together. The smaller of the two counts (appendix G). */
-static void group_round_measure_bandwidth(struct group *g)
-{
-    struct group_bandwidth *b = &g->bandwidth;
-    CHECK(g->phase == PHASE_ROUND && b->measured >= 0);
-    double rate = g->now.data.meter.download;
-    if (!g->options.measure)
-        return;
-    double upload = group_round_upload_rate(g);
     if (upload > 0 && (rate == 0 || upload < rate))
         rate = upload;
     if (rate > 0)
@@ -69,15 +60,15 @@ static int group_round_check_decision(const struct group *g, enum decision decis
                : PCOLL_OK;
 }
 
-/* Send all other members a message about the group, or those whose input is missing. */
-static int group_round_send(struct group *g, enum group_wire_kind kind, uint64_t value,
+/* Send all other members a notice about the group, or those whose input is missing. */
+static int group_round_send(struct group *g, enum group_notice_bit bit,
                             bool only_missing)
 {
     const struct group_members *group = &g->now.data.group;
     int rc = PCOLL_OK;
     for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
         if (i != group->position && !(only_missing && g->now.data.known[i]))
-            rc = group_wire_send_about(g, group->rank[i], kind, g->now.name, value);
+            rc = group_wire_send_notice(g, group->rank[i], g->now.name, bit, 0);
     return rc;
 }
 
@@ -92,9 +83,8 @@ static int group_round_learn(struct group *g, enum decision decision)
         return rc;
     now->decision = decision;
     MOMENT("decided");
-    return group_round_send(g, WIRE_DECISION,
-                            decision == DECISION_COMMIT ? NOTICE_COMMIT : NOTICE_ABORT,
-                            false);
+    return group_round_send(
+        g, decision == DECISION_COMMIT ? NOTICE_COMMIT : NOTICE_ABORT, false);
 }
 
 int group_round_on_abort(struct group *g, struct group_name name)
@@ -131,20 +121,19 @@ static int group_round_abort(struct group *g)
     return rc == PCOLL_OK && !g->now.marked ? group_round_learn(g, DECISION_ABORT) : rc;
 }
 
-int group_round_on_vote(struct group *g, uint32_t source, struct group_name name,
-                        enum decision_vote vote, uint32_t members)
+int group_round_on_vote(struct group *g, const struct group_message *m)
 {
-    CHECK(name.leader == g->window->rank && vote != VOTE_OPEN);
+    CHECK(m->name.leader == g->window->rank && m->vote != VOTE_OPEN);
     enum decision decision;
     int rc = group_window_vote(g->window, g->window->rank, g->place.decisions_at,
-                               name.seq, members, vote, &decision);
+                               m->name.seq, m->members, m->vote, &decision);
     if (rc != PCOLL_OK || decision == DECISION_PENDING)
         return rc;
-    if (g->phase == PHASE_ROUND && group_wire_same_name(g->now.name, name))
+    if (g->phase == PHASE_ROUND && group_wire_same_name(g->now.name, m->name))
         return group_round_learn(g, decision);
     if (decision == DECISION_EXPIRED)
         return rc; /* The leader has sent it; it is no longer known here. */
-    return group_wire_send_decision(g, source, name, decision);
+    return group_wire_send_decision(g, m->source, m->name, decision);
 }
 
 int group_round_refuse(struct group *g)
@@ -166,35 +155,30 @@ int group_round_refuse(struct group *g)
 
 /* Silence; see group_agent.h. */
 
-/* Return whether the member is silent, or has left without contributing. Such a member left
- * while its leader closed the list, and has never seen the list: otherwise it would finish the
- * round first. */
-static bool group_round_is_lost(const struct group *g, uint32_t member)
-{
-    const struct group_round *now = &g->now;
-    int64_t last = now->received_at[member], time = g->clock.time;
-    int64_t since = last > now->began ? last : now->began;
-    uint32_t rank = now->data.group.rank[member];
-    return (member != now->data.group.position &&
-            time - since > group_agent_timeout_ns(g)) ||
-           (g->membership.entries[rank].status == MEMBER_AWAY &&
-            !now->data.known[member]);
-}
-
+/* Suspect the members that are silent, and those that have left without contributing. Such a
+ * member left while its leader closed the list, and has never seen the list: otherwise it would
+ * finish the round first. */
 static int group_round_abort_on_silence(struct group *g)
 {
-    const struct group_members *group = &g->now.data.group;
+    const struct group_round *now = &g->now;
+    const struct group_members *group = &now->data.group;
+    int64_t time = g->clock.time, timeout = group_agent_timeout_ns(g);
     bool lost = false;
     int rc = PCOLL_OK;
-    for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
-        if (group_round_is_lost(g, i)) {
-            lost = true;
-            rc = group_wire_suspect(g, group->rank[i]);
-        }
-    if (rc != PCOLL_OK || !lost || g->clock.time < g->now.abort_after)
+    for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++) {
+        int64_t last = now->received_at[i];
+        bool left = g->membership.entries[group->rank[i]].status == MEMBER_AWAY &&
+                    !now->data.known[i];
+        if (i == group->position ||
+            (time - (last > now->began ? last : now->began) <= timeout && !left))
+            continue;
+        lost = true;
+        rc = group_wire_suspect(g, group->rank[i]);
+    }
+    if (rc != PCOLL_OK || !lost || time < now->abort_after)
         return rc;
-    /* Vote again if the leader does not answer. */
-    g->now.abort_after = g->clock.time + group_agent_timeout_ns(g) / 4;
+    g->now.abort_after =
+        time + timeout / 4; /* Vote again if the leader does not answer. */
     return group_round_abort(g);
 }
 
@@ -209,7 +193,7 @@ int group_round_heartbeat(void *arg)
     if (now - g->now.heartbeat < group_agent_timeout_ns(g) / 4)
         return PCOLL_OK;
     g->now.heartbeat = now;
-    return group_round_send(g, WIRE_HEARTBEAT, 0, false);
+    return group_round_send(g, NOTICE_ALIVE, false);
 }
 
 /* Pass over late applications, read the decision, and suspect silent members. */
@@ -223,7 +207,7 @@ static int group_round_watch_members(struct group *g)
         return rc;
     if (!now->passed_over && time - now->began >= 2 * quarter) {
         now->passed_over = true;
-        rc = group_round_send(g, WIRE_PASS, 0, true);
+        rc = group_round_send(g, NOTICE_PASS, true);
     }
     if (rc == PCOLL_OK && now->marked && time - now->voted >= quarter)
         rc = group_round_vote(g, VOTE_NOTHING);
@@ -233,16 +217,6 @@ static int group_round_watch_members(struct group *g)
 }
 
 /* The outcome, for the application and for the next rounds. */
-
-/* Was the group full, and did all its members contribute? On a full grid, such rounds
- * along all axes in a row make the average of all ranks: each multiplies the number of
- * ranks behind a value by a side, and no rank is counted twice. */
-static bool group_round_was_complete(const struct group *g)
-{
-    const struct group_data *r = &g->now.data;
-    return r->group.members == g->grid.side[grid_axis(&g->grid, g->round)] &&
-           r->active == r->group.members;
-}
 
 static void group_round_publish_outcome(struct group *g, bool counts)
 {
@@ -271,40 +245,35 @@ static void group_round_publish_outcome(struct group *g, bool counts)
         progress_wake_waiters(g->communicator->progress);
 }
 
-static void group_round_count(struct group *g, bool counts)
+int group_round_finish(struct group *g)
 {
+    const struct group_data *r = &g->now.data;
+    bool counts = g->now.decision == DECISION_COMMIT;
     bool own = g->now.contribution == CONTRIBUTION_OWN;
+    uint32_t axis = grid_axis(&g->grid, g->round);
+    CHECK(g->now.decision != DECISION_PENDING);
+    CHECK(!counts || g->now.marked);
+    group_round_measure_bandwidth(g);
+    /* Was the group full, and did all its members contribute? On a full grid, such rounds
+     * along all axes in a row make the average of all ranks: each multiplies the number of
+     * ranks behind a value by a side, and no rank is counted twice. */
+    bool complete =
+        r->group.members == g->grid.side[axis] && r->active == r->group.members;
+    g->chain = counts && complete ? g->now.chain + 1 : 0;
     lock_take(&g->shared.mutex);
     g->shared.stats.rounds += own && counts;
     g->shared.stats.void_rounds += own && !counts;
     g->shared.stats.null_rounds += g->now.contribution == CONTRIBUTION_NULL;
     g->shared.stats.matched_ahead += own && g->now.early;
-    g->shared.stats.bytes_fetched = g->now.data.bytes_fetched;
+    g->shared.stats.bytes_fetched = r->bytes_fetched;
     lock_release(&g->shared.mutex);
-}
-
-static void group_round_move_cell(struct group *g)
-{
-    const struct group_members *group = &g->now.data.group;
-    uint32_t axis = grid_axis(&g->grid, g->round);
-    uint32_t chunk =
-        grid_chunk(&g->grid, g->membership.ranks, g->round,
-                   grid_line(&g->grid, g->cell, axis), group->position, group->members);
-    g->cell = grid_move(&g->grid, g->cell, axis, chunk);
-}
-
-int group_round_finish(struct group *g)
-{
-    bool counts = g->now.decision == DECISION_COMMIT;
-    CHECK(g->now.decision != DECISION_PENDING);
-    CHECK(!counts || g->now.marked);
-    group_round_measure_bandwidth(g);
-    g->chain = counts && group_round_was_complete(g) ? g->now.chain + 1 : 0;
-    group_round_count(g, counts);
-    if (g->now.contribution == CONTRIBUTION_OWN)
+    if (own)
         group_round_publish_outcome(g, counts);
     if (counts && g->dynamic)
-        group_round_move_cell(g);
+        g->cell = grid_move(&g->grid, g->cell, axis,
+                            grid_chunk(&g->grid, g->membership.ranks, g->round,
+                                       grid_line(&g->grid, g->cell, axis),
+                                       r->group.position, r->group.members));
     match_end(&g->match);
     g->round++;
     return group_data_end(&g->now.data);
@@ -312,57 +281,15 @@ int group_round_finish(struct group *g)
 
 enum { FIRST_BACKOFF_NS = 20000, LAST_BACKOFF_NS = 500000, GRAIN_BYTES = 64 };
 
-/* From the list to the group. */
-
-static int group_round_share_out(struct group *g, const struct match_list *list)
-{
-    struct group_members *group = &g->now.data.group;
-    double *bandwidth = g->now.bandwidths;
-    bool known = true;
-    for (uint32_t i = 0; i < list->count; i++)
-        known = known && list->members[i].bandwidth > 0;
-    for (uint32_t i = 0; i < list->count; i++)
-        bandwidth[i] = known ? (double)list->members[i].bandwidth : 1.0;
-    int rc = grid_shares(bandwidth, list->count, group->share);
-    if (rc == PCOLL_OK)
-        grid_bounds(group->share, list->count, g->place.count,
-                    GRAIN_BYTES / g->place.element, group->bound);
-    return rc;
-}
-
-static void group_round_fill_members(struct group *g, const struct match_list *list)
-{
-    struct group_members *group = &g->now.data.group;
-    CHECK(list->count <= g->now.data.max_members);
-    group->members = list->count;
-    g->now.chain = UINT32_MAX;
-    for (uint32_t i = 0; i < list->count; i++) {
-        group->rank[i] = list->members[i].rank;
-        if (group->rank[i] == g->window->rank)
-            group->position = i;
-        if (list->members[i].chain < g->now.chain)
-            g->now.chain = list->members[i].chain;
-    }
-    CHECK(group->position < list->count &&
-          group->rank[group->position] == g->window->rank);
-}
-
-static uint32_t group_round_member_of(const struct group *g, uint32_t rank)
-{
-    const struct group_members *group = &g->now.data.group;
-    uint32_t i = 0;
-    while (i < group->members && group->rank[i] != rank)
-        i++;
-    return i;
-}
-
 static int group_round_apply_notice(struct group *g, uint32_t rank)
 {
     const struct group_notice *n = &g->now.notices[rank];
     struct group_round *now = &g->now;
     if (g->phase != PHASE_ROUND || !group_wire_same_name(n->name, now->name))
         return PCOLL_OK;
-    uint32_t member = group_round_member_of(g, rank);
+    uint32_t member = 0;
+    while (member < now->data.group.members && now->data.group.rank[member] != rank)
+        member++;
     if (member < now->data.group.members) {
         now->received_at[member] = g->clock.time;
         if (n->bits & (NOTICE_INPUT | NOTICE_NULL))
@@ -382,13 +309,32 @@ static int group_round_apply_notice(struct group *g, uint32_t rank)
     return rc;
 }
 
+/* Make the group of the list. */
 int group_round_begin(struct group *g)
 {
     const struct match_list *list = match_formed(&g->match);
     struct group_round *now = &g->now;
+    struct group_members *group = &now->data.group;
     CHECK(g->phase == PHASE_ROUND && list->round == g->round);
+    CHECK(list->count <= now->data.max_members);
     int64_t time = g->clock.time;
-    group_round_fill_members(g, list);
+    bool known = true; /* All bandwidths. */
+    group->members = list->count;
+    now->chain = UINT32_MAX;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct match_member *member = &list->members[i];
+        group->rank[i] = member->rank;
+        if (member->rank == g->window->rank)
+            group->position = i;
+        if (member->chain < now->chain)
+            now->chain = member->chain;
+        known = known && member->bandwidth > 0;
+        now->bandwidths[i] = (double)member->bandwidth;
+        now->received_at[i] = time;
+    }
+    CHECK(group->rank[group->position] == g->window->rank);
+    for (uint32_t i = 0; i < list->count && !known; i++)
+        now->bandwidths[i] = 1;
     now->name = (struct group_name){list->leader, list->seq};
     now->contribution = CONTRIBUTION_OPEN;
     now->decision = DECISION_PENDING;
@@ -398,37 +344,39 @@ int group_round_begin(struct group *g)
     now->abort_after = 0;
     now->backoff = FIRST_BACKOFF_NS;
     now->early = !group_agent_was_started(g);
-    int rc = group_round_share_out(g, list) ?: group_data_prepare(&now->data);
-    for (uint32_t i = 0; i < list->count && rc == PCOLL_OK; i++) {
-        now->received_at[i] = time;
-        rc = group_round_apply_notice(g, now->data.group.rank[i]);
-    }
+    int rc = grid_shares(now->bandwidths, list->count, group->share);
+    if (rc != PCOLL_OK)
+        return rc;
+    grid_bounds(group->share, list->count, g->place.count,
+                GRAIN_BYTES / g->place.element, group->bound);
+    rc = group_data_prepare(&now->data);
+    for (uint32_t i = 0; i < list->count && rc == PCOLL_OK; i++)
+        rc = group_round_apply_notice(g, group->rank[i]);
     return rc;
 }
 
-int group_round_on_notice(struct group *g, uint32_t source, struct group_name name,
-                          uint32_t bits, uint32_t rate)
+int group_round_on_notice(struct group *g, const struct group_message *m)
 {
-    CHECK(source < g->membership.ranks);
-    struct group_notice *n = &g->now.notices[source];
-    if (!group_wire_same_name(n->name, name))
-        *n = (struct group_notice){.name = name};
-    n->bits |= bits;
-    n->rate += rate;
-    return group_round_apply_notice(g, source);
+    struct group_notice *n = &g->now.notices[m->source];
+    if (!group_wire_same_name(n->name, m->name))
+        *n = (struct group_notice){.name = m->name};
+    n->bits |= m->bits;
+    n->rate += m->rate;
+    return group_round_apply_notice(g, m->source);
 }
 
 int group_round_notify(void *arg, uint32_t member, int edge)
 {
     struct group *g = arg;
-    CHECK(member < g->now.data.group.members && member != g->now.data.group.position);
-    uint32_t rank = g->now.data.group.rank[member];
-    double rate = fmin(g->now.data.meter.rate[member] / KIB, UINT32_MAX);
-    if (edge == BUTTERFLY_RESULT)
-        return group_wire_send_about(g, rank, WIRE_PART, g->now.name, (uint64_t)rate);
-    return group_wire_send_about(g, rank, WIRE_INPUT, g->now.name,
-                                 group_data_contributes(&g->now.data) ? NOTICE_INPUT
-                                                                      : NOTICE_NULL);
+    const struct group_data *r = &g->now.data;
+    CHECK(member < r->group.members && member != r->group.position);
+    double rate = fmin(r->meter.rate[member] / KIB, UINT32_MAX);
+    bool result = edge == BUTTERFLY_RESULT;
+    enum group_notice_bit bit = result                      ? NOTICE_PART
+                                : group_data_contributes(r) ? NOTICE_INPUT
+                                                            : NOTICE_NULL;
+    return group_wire_send_notice(g, r->group.rank[member], g->now.name, bit,
+                                  result ? (uint64_t)rate : 0);
 }
 
 /* The contribution of this rank. */

@@ -44,28 +44,26 @@ int group_wire_send(struct group *g, uint32_t to, enum group_wire_kind kind,
     return t->ops->control(t, to, &message);
 }
 
-int group_wire_send_about(struct group *g, uint32_t to, enum group_wire_kind kind,
-                          struct group_name name, uint64_t value)
+int group_wire_send_notice(struct group *g, uint32_t to, struct group_name name,
+                           enum group_notice_bit bit, uint64_t rate)
 {
     CHECK(name.leader < g->membership.ranks && name.seq);
-    return group_wire_send(g, to, kind, 0, g->round,
-                           (uint64_t[4]){group_wire_name_word(name), value});
+    return group_wire_send(g, to, WIRE_NOTICE, 0, g->round,
+                           (uint64_t[4]){group_wire_name_word(name), bit, rate});
 }
 
 int group_wire_send_decision(struct group *g, uint32_t to, struct group_name name,
                              enum decision decision)
 {
     CHECK(decision != DECISION_PENDING);
-    return group_wire_send_about(g, to, WIRE_DECISION, name,
-                                 decision == DECISION_COMMIT ? NOTICE_COMMIT
-                                                             : NOTICE_ABORT);
+    return group_wire_send_notice(
+        g, to, name, decision == DECISION_COMMIT ? NOTICE_COMMIT : NOTICE_ABORT, 0);
 }
 
 static int group_wire_send_to_all(struct group *g, enum group_wire_kind kind,
                                   uint64_t round, const uint64_t value[4])
 {
     int rc = PCOLL_OK;
-    CHECK(kind > WIRE_INPUT);
     for (uint32_t r = 0; r < g->membership.ranks && rc == PCOLL_OK; r++)
         if (r != g->window->rank)
             rc = group_wire_send(g, r, kind, 0, round, value);
@@ -86,13 +84,6 @@ int group_wire_announce_join(struct group *g)
     CHECK(g->membership.entries[rank].status == MEMBER_LIVE);
     return group_wire_send_to_all(g, WIRE_JOIN, g->round,
                                   (uint64_t[4]){g->membership.entries[rank].returns});
-}
-
-void group_wire_count_received(struct group *g, uint32_t source)
-{
-    CHECK(source < g->membership.ranks && source != g->window->rank);
-    g->wire.received++;
-    g->wire.received_at[source] = g->clock.time;
 }
 
 /* Changes of the membership. */
@@ -129,15 +120,16 @@ static const char *group_wire_decode_name(const struct control *c, uint32_t rank
     return m->name.leader < ranks && m->name.seq ? NULL : "the name of its group";
 }
 
-/* Decode one of two bits in the second word. */
-static const char *group_wire_decode_bit(const struct control *c, uint32_t ranks,
-                                         uint64_t a, uint64_t b,
-                                         struct group_message *m)
+static const char *group_wire_decode_notice(const struct control *c, uint32_t ranks,
+                                            struct group_message *m)
 {
-    uint64_t bits = c->value[1];
-    if (bits != a && bits != b)
+    uint64_t bits = c->value[1], rate = c->value[2];
+    if (bits > NOTICE_COMMIT || (bits & (bits - 1)))
         return "what it says of its group";
+    if (rate > UINT32_MAX || (rate && bits != NOTICE_PART))
+        return "its rate";
     m->bits = (uint32_t)bits;
+    m->rate = (uint32_t)rate;
     return group_wire_decode_name(c, ranks, m);
 }
 
@@ -200,27 +192,16 @@ static const char *group_wire_decode_kind(uint32_t self, uint32_t ranks,
     switch (m->kind) {
     case WIRE_MATCH:
         break;
-    case WIRE_INPUT:
-        return group_wire_decode_bit(c, ranks, NOTICE_INPUT, NOTICE_NULL, m);
-    case WIRE_PART:
-        m->bits = NOTICE_PART;
-        m->rate = (uint32_t)c->value[1];
-        return c->value[1] > UINT32_MAX ? "its rate"
-                                        : group_wire_decode_name(c, ranks, m);
-    case WIRE_PASS:
-        m->bits = NOTICE_PASS;
-        return group_wire_decode_name(c, ranks, m);
-    case WIRE_HEARTBEAT:
-        return group_wire_decode_name(c, ranks, m);
+    case WIRE_NOTICE:
+        return group_wire_decode_notice(c, ranks, m);
     case WIRE_NUDGE:
         m->application = first == 1;
         return first > 1 ? "a flag" : NULL;
     case WIRE_NUDGED:
+    case WIRE_DECLARED:
         return NULL;
     case WIRE_VOTE:
         return group_wire_decode_vote(c, self, ranks, m);
-    case WIRE_DECISION:
-        return group_wire_decode_bit(c, ranks, NOTICE_ABORT, NOTICE_COMMIT, m);
     case WIRE_MEMBERSHIP:
         return group_wire_decode_membership(c, ranks, m);
     case WIRE_ROUND:
@@ -228,17 +209,15 @@ static const char *group_wire_decode_kind(uint32_t self, uint32_t ranks,
         m->returns = (uint32_t)first;
         return first > UINT32_MAX ? "the number of returns" : NULL;
     case WIRE_DECLARE:
+    case WIRE_COUNT:
     case WIRE_QUERY:
         m->key = first;
         m->time = (int64_t)c->value[1];
-        return NULL;
-    case WIRE_COUNT:
-        m->more = (int32_t)first;
-        return first + 1 > 2 ? "how many more" : NULL;
+        return m->kind == WIRE_COUNT && (m->time < -1 || m->time > 1) ? "how many more"
+                                                                      : NULL;
     case WIRE_COUNTED:
-        m->counts = c->edge == 1;
         m->count = (uint32_t)first;
-        return c->edge > 1 || first > ranks ? "how many ranks" : NULL;
+        return first > ranks ? "how many ranks" : NULL;
     case WIRE_FOUND:
         return group_wire_decode_found(c, ranks, m);
     }
@@ -327,33 +306,12 @@ int group_window_vote(struct window *w, uint32_t leader, size_t words_at, uint32
     return rc;
 }
 
-int group_window_open_decision(struct window *w, size_t words_at, uint32_t seq)
-{
-    enum decision decision;
-    CHECK(seq); /* 0 is the name in a word that was never written. */
-    return group_window_vote(w, w->rank, words_at, seq, UINT32_MAX, VOTE_OPEN,
-                             &decision);
-}
-
 /* The directory. */
 
-static uint64_t group_window_tag(const struct group_key *key)
+/* A word that was never written is 0, which is no tag. */
+static uint64_t group_window_tag(const struct group_message *m)
 {
-    return splitmix_at(key->key, key->round) |
-           1; /* A word that was never written is 0. */
-}
-
-/* Return the rank that keeps the entries under a key, or the count of a round. */
-static uint32_t group_window_directory_host(const struct group_key *key, uint32_t ranks)
-{
-    CHECK(ranks >= 1);
-    return splitmix_below(key->key, key->round, ranks);
-}
-
-static uint32_t group_window_directory_counter(uint64_t round, uint32_t ranks)
-{
-    CHECK(ranks >= 1);
-    return splitmix_below(~(uint64_t)0, round, ranks);
+    return splitmix_at(m->key, m->round) | 1;
 }
 
 static size_t group_window_entry_at(size_t at, uint32_t rank)
@@ -361,16 +319,16 @@ static size_t group_window_entry_at(size_t at, uint32_t rank)
     return at + (COUNTS + (size_t)ENTRY_WORDS * rank) * sizeof(int64_t);
 }
 
-/* Write the entry of `rank` at the host. */
+/* Write the entry of the rank that sends m. */
 static int group_window_declare(struct window *w, size_t at, uint32_t host,
-                                uint32_t rank, const struct group_key *key,
-                                int64_t time)
+                                const struct group_message *m)
 {
-    CHECK(host < w->size && rank < w->size);
-    uint64_t tag = group_window_tag(key);
+    uint64_t tag = group_window_tag(m);
+    int64_t time = m->time;
     int64_t words[ENTRY_WORDS] = {(int64_t)tag, time,
                                   (int64_t)(tag ^ splitmix_mix((uint64_t)time))};
-    return w->ops->put(w, host, group_window_entry_at(at, rank), words, sizeof words)
+    return w->ops->put(w, host, group_window_entry_at(at, m->source), words,
+                       sizeof words)
                ?: w->ops->flush(w, host);
 }
 
@@ -396,7 +354,6 @@ static int64_t group_window_count_after(int64_t word, uint64_t round, int32_t mo
 static int group_window_count(struct window *w, size_t at, uint32_t counter,
                               uint64_t round, int32_t more, uint32_t *counted)
 {
-    CHECK(counter < w->size && more >= -1 && more <= 1);
     size_t place = at + round % COUNTS * sizeof(int64_t);
     int64_t word, seen;
     int rc = window_read_swapped(w, counter, place, &word);
@@ -417,23 +374,22 @@ static int group_window_count(struct window *w, size_t at, uint32_t counter,
     return rc;
 }
 
-/* Read the entries under a key. `words` has room for all entries of the host, `found`
- * for all ranks; *count is the number of entries found. */
+/* Read the entries under a key to r->found; *count is their number. */
 static int group_window_query(struct window *w, size_t at, uint32_t host,
-                              const struct group_key *key, int64_t *words,
-                              struct match_entry *found, uint32_t *count)
+                              const struct group_message *m, struct group_remote *r,
+                              uint32_t *count)
 {
-    CHECK(host < w->size);
-    uint64_t tag = group_window_tag(key);
+    uint64_t tag = group_window_tag(m);
+    int64_t *words = r->words;
     size_t bytes = (size_t)w->size * ENTRY_WORDS * sizeof *words;
     int rc = w->ops->get(w, host, group_window_entry_at(at, 0), words, bytes)
                  ?: w->ops->complete(w, host);
     *count = 0;
-    for (uint32_t r = 0; r < w->size && rc == PCOLL_OK; r++) {
-        const int64_t *entry = words + (size_t)r * ENTRY_WORDS;
+    for (uint32_t rank = 0; rank < w->size && rc == PCOLL_OK; rank++) {
+        const int64_t *entry = words + (size_t)rank * ENTRY_WORDS;
         uint64_t check = (uint64_t)entry[0] ^ splitmix_mix((uint64_t)entry[1]);
         if ((uint64_t)entry[0] == tag && (uint64_t)entry[2] == check)
-            found[(*count)++] = (struct match_entry){r, entry[1]};
+            r->found[(*count)++] = (struct match_entry){rank, entry[1]};
     }
     return rc;
 }
@@ -454,80 +410,52 @@ int group_window_request_vote(struct group *g, struct group_name name,
                              members, vote, decision);
 }
 
-int group_window_request_declare(struct group *g, const struct group_key *key,
-                                 int64_t time, bool *answered)
+/* Do the access that the message asks for in the directory of `host`. */
+static int group_window_access(struct group *g, uint32_t host,
+                               const struct group_message *m,
+                               struct group_message *answer)
 {
-    CHECK(key->round == g->round);
-    uint32_t host = group_window_directory_host(key, g->membership.ranks);
-    *answered = !window_is_far(g->window, host);
-    if (!*answered)
-        return group_wire_send(g, host, WIRE_DECLARE, 0, key->round,
-                               (uint64_t[4]){key->key, (uint64_t)time});
-    return group_window_declare(g->window, g->place.directory_at, host, g->window->rank,
-                                key, time);
-}
-
-int group_window_request_count(struct group *g, uint64_t round, int32_t more,
-                               uint32_t *counted, bool *answered)
-{
-    CHECK(round == g->round && more >= -1 && more <= 1);
-    uint32_t counter = group_window_directory_counter(round, g->membership.ranks);
-    *answered = !window_is_far(g->window, counter);
-    if (!*answered)
-        return group_wire_send(g, counter, WIRE_COUNT, 0, round,
-                               (uint64_t[4]){(uint64_t)more});
-    return group_window_count(g->window, g->place.directory_at, counter, round, more,
-                              counted);
-}
-
-int group_window_request_query(struct group *g, const struct group_key *key,
-                               struct match_entry *entries, uint32_t *found,
-                               bool *answered)
-{
-    CHECK(key->round == g->round);
-    uint32_t host = group_window_directory_host(key, g->membership.ranks);
-    *answered = !window_is_far(g->window, host);
-    if (!*answered)
-        return group_wire_send(g, host, WIRE_QUERY, 0, key->round,
-                               (uint64_t[4]){key->key});
-    return group_window_query(g->window, g->place.directory_at, host, key,
-                              g->remote.words, entries, found);
-}
-
-/* Requests of ranks on other nodes. */
-
-/* Send the entries, two in each message; without entries, send one empty message. */
-static int group_window_serve_query(struct group *g, const struct group_message *m)
-{
-    struct group_key key = {m->round, m->key};
-    struct match_entry *found = g->remote.served;
-    uint32_t count;
-    int rc = group_window_query(g->window, g->place.directory_at, g->window->rank, &key,
-                                g->remote.words, found, &count);
-    for (uint32_t i = 0; rc == PCOLL_OK && (i < count || i == 0); i += 2) {
-        struct match_entry a = i < count ? found[i] : (struct match_entry){0};
-        struct match_entry b = i + 1 < count ? found[i + 1] : (struct match_entry){0};
-        rc = group_wire_send(g, m->source, WIRE_FOUND,
-                             (uint16_t)(count > i + 1 ? 2 : count - i), m->round,
-                             (uint64_t[4]){count, (uint64_t)a.peer << 32 | b.peer,
-                                           (uint64_t)a.time, (uint64_t)b.time});
-    }
+    struct window *w = g->window;
+    size_t at = g->place.directory_at;
+    *answer = (struct group_message){.kind = m->kind - WIRE_DECLARE + WIRE_DECLARED,
+                                     .source = host,
+                                     .round = m->round};
+    if (m->kind == WIRE_DECLARE)
+        return group_window_declare(w, at, host, m);
+    if (m->kind == WIRE_COUNT)
+        return group_window_count(w, at, host, m->round, (int32_t)m->time,
+                                  &answer->count);
+    CHECK(m->kind == WIRE_QUERY);
+    int rc = group_window_query(w, at, host, m, &g->remote, &answer->count);
+    answer->entries = answer->count;
     return rc;
 }
 
+int group_window_request(struct group *g, const struct group_message *m, bool *answered,
+                         struct group_message *answer)
+{
+    uint32_t host = splitmix_below(m->key, m->round, g->membership.ranks);
+    CHECK(m->round == g->round && m->source == g->window->rank);
+    *answered = !window_is_far(g->window, host);
+    return *answered ? group_window_access(g, host, m, answer)
+                     : group_wire_send(g, host, m->kind, 0, m->round,
+                                       (uint64_t[4]){m->key, (uint64_t)m->time});
+}
+
+/* Send the entries, two in each message; without entries, send one empty message. */
 int group_window_serve(struct group *g, const struct group_message *m)
 {
-    uint32_t self = g->window->rank, counted = 0;
-    CHECK(m->kind == WIRE_DECLARE || m->kind == WIRE_COUNT || m->kind == WIRE_QUERY);
-    if (m->kind == WIRE_QUERY)
-        return group_window_serve_query(g, m);
-    struct group_key key = {m->round, m->key};
-    int rc = m->kind == WIRE_DECLARE
-                 ? group_window_declare(g->window, g->place.directory_at, self,
-                                        m->source, &key, m->time)
-                 : group_window_count(g->window, g->place.directory_at, self, m->round,
-                                      m->more, &counted);
-    return rc
-               ?: group_wire_send(g, m->source, WIRE_COUNTED, m->kind == WIRE_COUNT,
-                                  m->round, (uint64_t[4]){counted});
+    struct group_message answer;
+    const struct match_entry *found = g->remote.found;
+    int rc = group_window_access(g, g->window->rank, m, &answer);
+    for (uint32_t i = 0; rc == PCOLL_OK && (i < answer.entries || i == 0); i += 2) {
+        uint32_t left = answer.entries - i;
+        struct match_entry a = left > 0 ? found[i] : (struct match_entry){0};
+        struct match_entry b = left > 1 ? found[i + 1] : (struct match_entry){0};
+        rc = group_wire_send(
+            g, m->source, answer.kind, (uint16_t)(left < 2 ? left : 2), m->round,
+            (uint64_t[4]){answer.count, (uint64_t)a.peer << 32 | b.peer,
+                          (uint64_t)a.time, (uint64_t)b.time});
+    }
+    return rc;
 }

@@ -6,7 +6,7 @@
  *
  * Control messages are always received. group_agent.c says what each of them does.
  * Messages about a group carry its name. Messages of matchmaking have kinds below
- * WIRE_INPUT and pass through to their own decoder (matchmaking.c).
+ * WIRE_NOTICE and pass through to their own decoder (matchmaking.c).
  *
  * Bad messages. The two decoders are the only code that reads the words of a message. A
  * decoder refuses a message that no correct sender makes: a rank, kind, count, flag,
@@ -106,10 +106,6 @@ struct group_name {
     uint32_t leader, seq;
 };
 
-struct group_key {
-    uint64_t round, key;
-};
-
 struct group_layout {
     size_t element, count; /* Bytes of an element; elements. */
     size_t decisions_at, directory_at, input_at, part_at; /* Offsets in bytes. */
@@ -118,8 +114,8 @@ struct group_layout {
 
 /* Memory for a query of the directory. */
 struct group_remote {
-    struct match_entry *served; /* Entries found for a rank on another node. */
-    int64_t *words;             /* Entries as they are in the window. */
+    struct match_entry *found; /* Entries found by the last query. */
+    int64_t *words;            /* Entries as they are in the window. */
 };
 
 struct group_layout group_window_layout(uint32_t ranks, size_t element, size_t count);
@@ -127,24 +123,19 @@ struct group_layout group_window_layout(uint32_t ranks, size_t element, size_t c
 /* Return the word after a vote; *decision is what it says then. Pure. */
 int64_t group_window_after_vote(int64_t word, uint32_t seq, uint32_t members,
                                 enum decision_vote vote, enum decision *decision);
-/* Open the word of a group that this rank leads. */
-int group_window_open_decision(struct window *w, size_t words_at, uint32_t seq);
 /* Vote in the window of the leader. */
 int group_window_vote(struct window *w, uint32_t leader, size_t words_at, uint32_t seq,
                       uint32_t members, enum decision_vote vote,
                       enum decision *decision);
 
-/* Do the above in the window of a near rank, or ask a far rank for it. */
+/* Do this in the window of a near leader, or ask a far one for it. */
 int group_window_request_vote(struct group *g, struct group_name name,
                               enum decision_vote vote, uint32_t members,
                               enum decision *decision);
-int group_window_request_declare(struct group *g, const struct group_key *key,
-                                 int64_t time, bool *answered);
-int group_window_request_count(struct group *g, uint64_t round, int32_t more,
-                               uint32_t *counted, bool *answered);
-int group_window_request_query(struct group *g, const struct group_key *key,
-                               struct match_entry *entries, uint32_t *found,
-                               bool *answered);
+/* Send a WIRE_DECLARE, WIRE_COUNT or WIRE_QUERY to the rank that keeps its key. *answered: that
+ * rank is near, and the answer is in *answer, with all entries in remote.found. */
+int group_window_request(struct group *g, const struct group_message *m, bool *answered,
+                         struct group_message *answer);
 /* Serve a WIRE_DECLARE, WIRE_COUNT or WIRE_QUERY of a rank on another node. */
 int group_window_serve(struct group *g, const struct group_message *m);
 
@@ -157,32 +148,31 @@ struct group_clock {
 };
 
 enum group_wire_kind {
-    WIRE_MATCH = 0, /* Values up to WIRE_INPUT are kinds of matchmaking.h. */
-    WIRE_INPUT = 64,
-    WIRE_PART,
-    WIRE_PASS,   /* Go on without your application. */
+    WIRE_MATCH = 0,   /* Values up to WIRE_NOTICE are kinds of matchmaking.h. */
+    WIRE_NOTICE = 64, /* To the members of a group: enum group_notice_bit. */
     WIRE_NUDGE,  /* The sender waits for you in this round. With the flag: do not wait
                         for your application in an earlier one. Without: only answer. */
     WIRE_NUDGED, /* The answer to WIRE_NUDGE. */
-    WIRE_HEARTBEAT,  /* To the members of a group: the sender is alive. */
-    WIRE_VOTE,       /* To a leader on another node. */
-    WIRE_DECISION,   /* To all members. */
+    WIRE_VOTE,   /* To a leader on another node. */
     WIRE_MEMBERSHIP, /* To all ranks: the status of a rank. */
     WIRE_ROUND,      /* To a rank that has returned: the round that it may join. */
     WIRE_JOIN,       /* To all ranks: the round that the sender joins. */
-    WIRE_DECLARE,    /* Requests to the directory on another node, and its answers. */
+    WIRE_DECLARE,    /* Requests to the directory on another node, … */
     WIRE_COUNT,
-    WIRE_COUNTED,
     WIRE_QUERY,
+    WIRE_DECLARED, /* … and its answers, in the same order. */
+    WIRE_COUNTED,
     WIRE_FOUND
 };
 
-/* What a member has told the others about a group, one bit for each message. */
+/* What a member has told the others about a group, one bit for each message. A message without
+ * a bit is a heartbeat. */
 enum group_notice_bit {
+    NOTICE_ALIVE = 0,
     NOTICE_INPUT = 1,
     NOTICE_NULL = 2, /* The member contributes nothing. */
-    NOTICE_PART = 4,
-    NOTICE_PASS = 8,
+    NOTICE_PART = 4, /* The member's part is reduced. */
+    NOTICE_PASS = 8, /* Go on without your application. */
     NOTICE_ABORT = 16,
     NOTICE_COMMIT = 32
 };
@@ -194,26 +184,27 @@ struct group_traffic {
 
 enum { FOUND_ENTRIES = 2 }; /* Most entries in one WIRE_FOUND. */
 
-/* A decoded message of a kind from WIRE_INPUT on. The comment of a field lists the
+/* The key under which the ranks of all keys count themselves. */
+static const uint64_t group_window_all_keys = UINT64_MAX;
+
+/* A decoded message of a kind from WIRE_NOTICE on. The comment of a field lists the
  * kinds that have it. */
 struct group_message {
     enum group_wire_kind kind;
     uint32_t source;
     uint64_t round;
-    struct group_name name;  /* INPUT, PART, PASS, HEARTBEAT, VOTE, DECISION */
-    uint32_t bits;           /* The same without VOTE: enum group_notice_bit. */
-    uint32_t rate;           /* PART: KiB/s */
+    struct group_name name;  /* NOTICE, VOTE */
+    uint32_t bits;           /* NOTICE: enum group_notice_bit */
+    uint32_t rate;           /* NOTICE_PART: how fast the sender fetched; KiB/s */
     enum decision_vote vote; /* VOTE: on a group that this rank leads. */
     uint32_t members;        /* VOTE: size of the group; UINT32_MAX: not known. */
     bool application;        /* NUDGE: the flag. */
     uint32_t rank;           /* MEMBERSHIP: the rank whose status this is. */
     enum member_status status;
-    uint32_t returns;                        /* MEMBERSHIP, ROUND, JOIN */
-    uint64_t key;                            /* DECLARE, QUERY */
-    int64_t time;                            /* DECLARE */
-    int32_t more;                            /* COUNT: -1, 0 or 1 */
-    bool counts;                             /* COUNTED: answers COUNT, not DECLARE. */
-    uint32_t count;                          /* COUNTED: ranks; FOUND: all entries. */
+    uint32_t returns; /* MEMBERSHIP, ROUND, JOIN */
+    uint64_t key;     /* DECLARE, QUERY; COUNT: group_window_all_keys */
+    int64_t time;   /* DECLARE: the priority. COUNT: how many ranks more: -1, 0 or 1. */
+    uint32_t count; /* COUNTED: ranks; FOUND: all entries. */
     uint32_t entries;                        /* FOUND: entries in this message. */
     struct match_entry entry[FOUND_ENTRIES]; /* FOUND */
 };
@@ -225,8 +216,8 @@ int group_wire_decode(uint32_t self, uint32_t ranks, uint32_t source,
 /* Send a control message. A message to a dead rank is dropped. */
 int group_wire_send(struct group *g, uint32_t to, enum group_wire_kind kind,
                     uint16_t part, uint64_t round, const uint64_t value[4]);
-int group_wire_send_about(struct group *g, uint32_t to, enum group_wire_kind kind,
-                          struct group_name name, uint64_t value);
+int group_wire_send_notice(struct group *g, uint32_t to, struct group_name name,
+                           enum group_notice_bit bit, uint64_t rate);
 int group_wire_send_decision(struct group *g, uint32_t to, struct group_name name,
                              enum decision decision);
 /* Tell all ranks the status of a rank. */
@@ -234,8 +225,6 @@ int group_wire_announce(struct group *g, uint32_t rank, enum member_status statu
                         uint32_t returns);
 /* Tell all ranks that this rank takes part from its current round on. */
 int group_wire_announce_join(struct group *g);
-/* Count a message that has arrived. */
-void group_wire_count_received(struct group *g, uint32_t source);
 
 /* Update the clock. Call this first whenever the rank is driven. */
 void group_wire_update_clock(struct group *g);

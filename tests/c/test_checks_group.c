@@ -213,54 +213,6 @@ static void dismissal_of_itself(void)
     match_dismiss(&match, 0, 0);
 }
 
-static void candidate_that_is_no_rank(void)
-{
-    make_match();
-    match_add_candidate(&match, RANKS, 0);
-}
-
-static void ask_taken_for_an_accept(void)
-{
-    make_match();
-    match_on_accept(&match, 0, &(struct match_message){.peer = 1, .kind = MATCH_ASK},
-                    &(struct match_note){.attempt = 1});
-}
-
-static void ask_taken_for_a_reject(void)
-{
-    make_match();
-    match_on_reject(&match, &(struct match_message){.peer = 1, .kind = MATCH_ASK},
-                    &(struct match_note){.attempt = 1});
-}
-
-static void ask_taken_for_a_disband(void)
-{
-    make_match();
-    match_on_disband(&match, 0, &(struct match_message){.peer = 1, .kind = MATCH_ASK},
-                     &(struct match_note){.attempt = 1});
-}
-
-static void leave_taken_for_an_ask(void)
-{
-    make_match();
-    match_on_ask(&match, 0, &(struct match_message){.peer = 1, .kind = MATCH_LEAVE},
-                 &(struct match_note){.attempt = 1});
-}
-
-static void ask_taken_for_a_leave(void)
-{
-    make_match();
-    match_on_leave(&match, &(struct match_message){.peer = 1, .kind = MATCH_ASK},
-                   &(struct match_note){.attempt = 1});
-}
-
-static void ask_taken_for_a_list(void)
-{
-    make_match();
-    match_on_list(&match, &(struct match_message){.peer = 1, .kind = MATCH_ASK},
-                  &(struct match_part){.count = 2});
-}
-
 static void closed_while_asking(void)
 {
     make_match();
@@ -299,7 +251,7 @@ static void more_unconfirmed_than_followers(void)
 {
     make_match();
     match.unconfirmed = 1;
-    match_expire_unconfirmed(&match, 0);
+    match_expect(&match, 1, 2);
 }
 
 static void follows_nobody(void)
@@ -328,13 +280,13 @@ static void no_machine(void)
 static void sent_to_itself(void)
 {
     make_group(PHASE_ROUND);
-    group_wire_send(&group, 0, WIRE_PASS, 0, 0, (uint64_t[4]){0});
+    group_wire_send(&group, 0, WIRE_NUDGE, 0, 0, (uint64_t[4]){0});
 }
 
 static void sent_about_no_group(void)
 {
     make_group(PHASE_ROUND);
-    group_wire_send_about(&group, 1, WIRE_PASS, (struct group_name){1, 0}, 0);
+    group_wire_send_notice(&group, 1, (struct group_name){1, 0}, NOTICE_PASS, 0);
 }
 
 static void told_that_nothing_is_decided(void)
@@ -359,7 +311,7 @@ static void joined_while_away(void)
 static void received_from_itself(void)
 {
     make_group(PHASE_ROUND);
-    group_wire_count_received(&group, 0);
+    group_agent_on_message(&group.base, 0, &(struct control){.kind = WIRE_NUDGE});
 }
 
 static void far_vote_that_opens(void)
@@ -370,34 +322,20 @@ static void far_vote_that_opens(void)
                               &decision);
 }
 
-static void declared_for_another_round(void)
+static void request_for_another_round(void)
 {
     bool answered;
+    struct group_message answer;
     make_group(PHASE_MATCHING);
-    group_window_request_declare(&group, &(struct group_key){1, 0}, 0, &answered);
-}
-
-static void counted_twice(void)
-{
-    uint32_t counted;
-    bool answered;
-    make_group(PHASE_MATCHING);
-    group_window_request_count(&group, 0, 2, &counted, &answered);
-}
-
-static void query_for_another_round(void)
-{
-    bool answered;
-    uint32_t found;
-    make_group(PHASE_MATCHING);
-    group_window_request_query(&group, &(struct group_key){1, 0}, NULL, &found,
-                               &answered);
+    group_window_request(&group,
+                         &(struct group_message){.kind = WIRE_QUERY, .round = 1},
+                         &answered, &answer);
 }
 
 static void served_what_nobody_asked_for(void)
 {
     make_group(PHASE_MATCHING);
-    group_window_serve(&group, &(struct group_message){.kind = WIRE_PASS});
+    group_window_serve(&group, &(struct group_message){.kind = WIRE_NUDGE});
 }
 
 static void suspects_itself(void)
@@ -422,7 +360,7 @@ static void inquiry_waits_with_static_keys(void)
 {
     make_group(PHASE_MATCHING);
     group.inquiry.waits = true;
-    group_matching_inquiry_alarm(&group);
+    group_matching_alarm(&group);
 }
 
 static void matching_in_a_round(void)
@@ -490,12 +428,6 @@ static void round_outside_a_round(void)
     group_round_continue(&group, &next);
 }
 
-static void notice_of_no_rank(void)
-{
-    make_group(PHASE_ROUND);
-    group_round_on_notice(&group, RANKS, (struct group_name){1, 1}, 0, 0);
-}
-
 static void notice_to_no_member(void)
 {
     make_group(PHASE_ROUND);
@@ -518,7 +450,9 @@ static void abort_of_what_is_decided(void)
 static void vote_for_another_leader(void)
 {
     make_group(PHASE_ROUND);
-    group_round_on_vote(&group, 1, (struct group_name){1, 1}, VOTE_DONE, 2);
+    group_round_on_vote(
+        &group, &(struct group_message){
+                    .source = 1, .name = {1, 1}, .vote = VOTE_DONE, .members = 2});
 }
 
 static void abort_of_another_leader(void)
@@ -587,39 +521,6 @@ static void voted_at_no_rank(void)
 {
     enum decision decision;
     group_window_vote(&window, RANKS, 0, 1, 2, VOTE_DONE, &decision);
-}
-
-static void opened_without_a_number(void)
-{
-    group_window_open_decision(&window, 0, 0);
-}
-
-static void declared_at_no_rank(void)
-{
-    group_window_declare(&window, 0, RANKS, 0, &(struct group_key){0, 0}, 0);
-}
-
-static void counted_at_no_rank(void)
-{
-    uint32_t counted;
-    group_window_count(&window, 0, RANKS, 0, 1, &counted);
-}
-
-static void queried_at_no_rank(void)
-{
-    uint32_t count;
-    group_window_query(&window, 0, RANKS, &(struct group_key){0, 0}, NULL, NULL,
-                       &count);
-}
-
-static void host_of_nobody(void)
-{
-    group_window_directory_host(&(struct group_key){0, 0}, 0);
-}
-
-static void counter_of_nobody(void)
-{
-    group_window_directory_counter(0, 0);
 }
 
 static struct group_data round_of_two = {.group = {.members = 2}, .max_members = 2};
@@ -784,13 +685,6 @@ static const struct {
     CASE("protocol/group/matchmaking.c", behind_without_looking),
     CASE("protocol/group/matchmaking.c", withdraw_from_nothing),
     CASE("protocol/group/matchmaking.c", dismissal_of_itself),
-    CASE("protocol/group/matchmaking.c", candidate_that_is_no_rank),
-    CASE("protocol/group/matchmaking.c", ask_taken_for_an_accept),
-    CASE("protocol/group/matchmaking.c", ask_taken_for_a_reject),
-    CASE("protocol/group/matchmaking.c", ask_taken_for_a_disband),
-    CASE("protocol/group/matchmaking.c", leave_taken_for_an_ask),
-    CASE("protocol/group/matchmaking.c", ask_taken_for_a_leave),
-    CASE("protocol/group/matchmaking.c", ask_taken_for_a_list),
     CASE("protocol/group/matchmaking.c", closed_while_asking),
     CASE("protocol/group/matchmaking.c", asked_whether_to_close_while_asking),
     CASE("protocol/group/matchmaking.c", offer_while_following),
@@ -805,11 +699,9 @@ static const struct {
     CASE("group/group_wire.c", told_that_nothing_is_decided),
     CASE("group/group_wire.c", announced_what_is_not_so),
     CASE("group/group_wire.c", joined_while_away),
-    CASE("group/group_wire.c", received_from_itself),
+    CASE("group/group_agent.c", received_from_itself),
     CASE("group/group_wire.c", far_vote_that_opens),
-    CASE("group/group_wire.c", declared_for_another_round),
-    CASE("group/group_wire.c", counted_twice),
-    CASE("group/group_wire.c", query_for_another_round),
+    CASE("group/group_wire.c", request_for_another_round),
     CASE("group/group_wire.c", served_what_nobody_asked_for),
     CASE("group/group_wire.c", suspects_itself),
     CASE("group/group_wire.c", own_membership_changed_by_others),
@@ -825,7 +717,6 @@ static const struct {
     CASE("group/group_round.c", bandwidth_below_0),
     CASE("group/group_round.c", measured_outside_a_round),
     CASE("group/group_round.c", round_outside_a_round),
-    CASE("group/group_round.c", notice_of_no_rank),
     CASE("group/group_round.c", notice_to_no_member),
     CASE("group/group_round.c", votes_done_before_it_is),
     CASE("group/group_round.c", abort_of_what_is_decided),
@@ -841,12 +732,6 @@ static const struct {
     CASE("group/group_object.c", disposed_while_driven),
     CASE("group/group_object.c", attached_to_a_smaller_window),
     CASE("group/group_wire.c", voted_at_no_rank),
-    CASE("group/group_wire.c", opened_without_a_number),
-    CASE("group/group_wire.c", declared_at_no_rank),
-    CASE("group/group_wire.c", counted_at_no_rank),
-    CASE("group/group_wire.c", queried_at_no_rank),
-    CASE("group/group_wire.c", host_of_nobody),
-    CASE("group/group_wire.c", counter_of_nobody),
     CASE("group/group_data.c", input_of_no_member),
     CASE("group/group_data.c", part_of_no_member),
     CASE("group/group_data.c", waits_for_input_of_no_member),

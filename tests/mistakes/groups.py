@@ -14,8 +14,8 @@ MUTANTS = [
     Mutant(
         "a list is taken by one that follows nobody any more",
         "protocol/group/matchmaking.c",
-        "attempt == (uint16_t)m->peers[m->leader].attempt",
-        "attempt >= (uint16_t)m->peers[m->leader].attempt",
+        "list.attempt == (uint16_t)m->peers[m->leader].attempt",
+        "list.attempt >= (uint16_t)m->peers[m->leader].attempt",
     ),
     Mutant(
         "a list of which a part has come is not refused",
@@ -26,8 +26,8 @@ MUTANTS = [
     Mutant(
         "a list for one that has gone elsewhere is ignored",
         "protocol/group/matchmaking.c",
-        "        if (!part->first)\n            match_refuse(",
-        "        if (part->first)\n            match_refuse(",
+        "    if (!awaited && match_part_first(message))\n        return;\n",
+        "    if (!awaited)\n        return;\n",
     ),
     Mutant(
         "who accepts does not compare priorities",
@@ -81,8 +81,8 @@ MUTANTS = [
     Mutant(
         "who is accepted by a lower one does not tell its followers",
         "protocol/group/matchmaking.c",
-        "if (match_on_accept(m, now, message, note))",
-        "if (match_on_accept(m, now, message, note) && !m->follower_count)",
+        "if (match_on_accept(m, now, message))",
+        "if (match_on_accept(m, now, message) && !m->follower_count)",
     ),
     Mutant(
         "a late answer is taken by one that is bound to another",
@@ -111,8 +111,8 @@ MUTANTS = [
     Mutant(
         "a follower waits for its leader for ever",
         "protocol/group/matchmaking.c",
-        "    if (m->state == MATCH_FOLLOWING && now >= m->follow_by)\n",
-        "    if (0)\n",
+        "        if (m->state == MATCH_FOLLOWING && now >= m->follow_by)\n",
+        "        if (0)\n",
     ),
     Mutant(
         "the last member is sent no list",
@@ -123,32 +123,32 @@ MUTANTS = [
     Mutant(
         "two groups have one name",
         "protocol/group/matchmaking.c",
-        ".seq = ++m->seq,",
-        ".seq = m->seq,",
+        "match_name_list(m, m->rank, ++m->seq, count);",
+        "match_name_list(m, m->rank, m->seq, count);",
     ),
     Mutant(
-        "the followers are not sorted",
+        "the members are not sorted",
         "protocol/group/matchmaking.c",
-        "for (; at && m->followers[at - 1] > peer; at--)",
-        "for (; at && m->followers[at - 1] > peer + 1; at--)",
+        "qsort(m->members, count, sizeof *m->members, match_compare_ranks);",
+        "qsort(m->members, count - 1, sizeof *m->members, match_compare_ranks);",
     ),
     Mutant(
         "a member is told with another one's bandwidth",
         "protocol/group/matchmaking.c",
-        "value[i] = member->rank | bandwidth << 32;",
-        "value[i] = member->rank | (bandwidth ^ i) << 32;",
+        "p->each[i].bandwidth = member->bandwidth;",
+        "p->each[i].bandwidth = member->bandwidth + (float)i;",
     ),
     Mutant(
         "members that are not alike are told as if they were",
         "protocol/group/matchmaking.c",
-        "if (m->rank > UINT16_MAX || m->chain != first->chain ||",
-        "if (m->rank > UINT16_MAX ||",
+        "return a->chain == b->chain &&",
+        "return",
     ),
     Mutant(
         "large ranks are told in 16 bits",
         "protocol/group/matchmaking.c",
-        "if (m->rank > UINT16_MAX || m->chain",
-        "if (m->chain",
+        "if (m->rank > UINT16_MAX || !match_same_values(",
+        "if (!match_same_values(",
     ),
     Mutant(
         "a round counts before the last one is done",
@@ -198,13 +198,13 @@ MUTANTS = [
     Mutant(
         "notices of groups not known yet are forgotten",
         "group/group_round.c",
-        "    n->bits |= bits;\n",
-        "    if (g->phase == PHASE_ROUND)\n        n->bits |= bits;\n",
+        "    n->bits |= m->bits;\n",
+        "    if (g->phase == PHASE_ROUND)\n        n->bits |= m->bits;\n",
     ),
     Mutant(
         "nobody is passed over",
         "group/group_round.c",
-        "rc = group_round_send(g, WIRE_PASS, 0, true);",
+        "rc = group_round_send(g, NOTICE_PASS, true);",
         "rc = PCOLL_OK;",
     ),
     Mutant(
@@ -216,7 +216,7 @@ MUTANTS = [
     Mutant(
         "members send no heartbeats",
         "group/group_round.c",
-        "return group_round_send(g, WIRE_HEARTBEAT, 0, false);",
+        "return group_round_send(g, NOTICE_ALIVE, false);",
         "return PCOLL_OK;",
     ),
     Mutant(

@@ -4,25 +4,13 @@
  * queue of messages to be sent; asking, following, leading and receiving lists; the events
  * that come in, and what is due after each of them.
  *
- * The four values of a message:
+ * The parts of a list are made when they are fetched, because a large group has thousands
+ * of them.
  *
- *   ASK       key, time, bandwidth | chain << 32, attempt
- *   ACCEPT    -, remaining, confirm, attempt
- *   REJECT    reason | hint << 32, time of the hint, current round, attempt
- *   DISBAND   - | hint << 32, time of the hint, -, attempt
- *   CONFIRM, LEAVE   -, -, -, attempt
- *   LIST      members, members, members, count | attempt << 16 | seq << 32
- *
- * A part of a list has two members: rank | bandwidth << 32 of each, and chain | chain
- * << 32. If all members differ only in their ranks and the ranks fit in 16 bits, a part
- * has eight (`part` has the flag): bandwidth | chain << 32, and 16 bits for each rank.
- * The parts are made when they are fetched, because a large group has thousands of
- * them.
- *
- * Bad messages. match_decode and match_decode_part are the only code that reads the
- * values. They refuse a message that no correct sender makes (a rank, reason, length,
- * time or round outside its bounds) with PCOLL_EPROTOCOL; match_on_message returns that
- * and changes nothing. A message that is possible, but does not fit the state (an old
+ * Bad messages. match_find_wrong checks the values of a message before anything reads
+ * them. A message that no correct sender makes (a rank, reason, length, time or round
+ * outside its bounds) is refused: match_on_message returns PCOLL_EPROTOCOL and changes
+ * nothing. A message that is possible, but does not fit the state (an old
  * attempt, an unexpected part), is dropped. A list that does not fit is refused.
  */
 #include "protocol/group/matchmaking.h"
@@ -41,19 +29,6 @@ enum match_reason {
     REJECT_FOLLOWS,
     REJECT_FULL,
     REJECT_LOWER
-};
-
-/* The decoded values of a message. Each kind uses some of them. */
-struct match_note {
-    uint64_t key;
-    int64_t time; /* Priority of the asker, or of the hint. */
-    struct match_member member;
-    int64_t remaining;
-    bool confirm;
-    enum match_reason reason;
-    uint32_t hint; /* Rank to ask instead, or MATCH_NOBODY. */
-    uint64_t at;
-    uint32_t attempt;
 };
 
 enum candidate_state {
@@ -92,17 +67,6 @@ struct match_peer {
     struct match_refusal refusal;
 };
 
-/* A decoded and checked part of a list. */
-enum { PART_MEMBERS = 8 };
-struct match_part {
-    uint32_t attempt; /* The lowest 16 bits of the attempt that it answers. */
-    uint32_t seq;     /* Of the group. */
-    uint32_t count;   /* Members of the list, at least 2 and at most all ranks. */
-    uint32_t first;   /* Position of the first member in this part. */
-    uint32_t holds;   /* Members in this part, at least one. */
-    struct match_member member[PART_MEMBERS]; /* Sorted by rank. */
-};
-
 /* Add to a time without overflow. */
 static int64_t match_later(int64_t time, int64_t by)
 {
@@ -112,7 +76,6 @@ static int64_t match_later(int64_t time, int64_t by)
 /* Return whether this rank is looking or following. */
 static bool match_active(const struct match *m)
 {
-    CHECK(m->state <= MATCH_BEHIND);
     return m->state == MATCH_LOOKING || m->state == MATCH_FOLLOWING;
 }
 
@@ -126,53 +89,7 @@ static bool match_before(int64_t time, uint32_t peer, int64_t than_time,
 /* Does it come before the priority of this rank? */
 static bool match_below(const struct match *m, int64_t time, uint32_t peer)
 {
-    CHECK(peer < m->size);
     return match_before(time, peer, m->goal.time, m->rank);
-}
-
-static uint32_t match_float_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static float match_float_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static uint64_t match_pair(uint32_t low, uint32_t high)
-{
-    return low | (uint64_t)high << 32;
-}
-
-static int match_outbox_init(struct match_outbox *o, uint32_t size)
-{
-    CHECK(size >= 1);
-    o->capacity = 4 * size + 16; /* One event causes at most 2 * size + 4. */
-    o->ring = calloc(o->capacity, sizeof *o->ring);
-    o->members = calloc(size, sizeof *o->members);
-    o->attempts = calloc(size, sizeof *o->attempts);
-    return o->ring && o->members && o->attempts ? PCOLL_OK : PCOLL_ENOMEM;
-}
-
-static void match_outbox_destroy(struct match_outbox *o)
-{
-    CHECK(o->ring || o->head == o->tail);
-    free(o->ring);
-    free(o->members);
-    free(o->attempts);
-}
-
-/* Drop all queued messages. */
-static void match_outbox_clear(struct match_outbox *o)
-{
-    CHECK(o->tail - o->head <= o->capacity);
-    o->head = o->tail = o->list_after = o->lost = 0;
-    o->list.count = o->to = o->part = 0;
 }
 
 /* Queue a message of any kind but LIST. */
@@ -182,52 +99,12 @@ static void match_send(struct match *m, enum match_kind kind, uint32_t peer,
     struct match_outbox *o = &m->out;
     CHECK(peer < m->size && peer != m->rank);
     CHECK(kind >= MATCH_ASK && kind < MATCH_LIST);
-    struct match_message message = {.peer = peer, .kind = kind, .round = round};
-    uint64_t *value = message.value;
-    value[3] = note->attempt;
-    switch (kind) {
-    case MATCH_ASK:
-        value[0] = note->key;
-        value[1] = (uint64_t)note->time;
-        value[2] =
-            match_pair(match_float_bits(note->member.bandwidth), note->member.chain);
-        break;
-    case MATCH_ACCEPT:
-        value[1] = (uint64_t)note->remaining;
-        value[2] = note->confirm;
-        break;
-    case MATCH_REJECT:
-    case MATCH_DISBAND:
-        value[0] = match_pair(note->reason, note->hint);
-        value[1] = (uint64_t)note->time;
-        value[2] = note->at;
-        break;
-    default:
-        break;
-    }
     if (o->tail - o->head == o->capacity)
         o->lost++;
     else
-        o->ring[o->tail++ % o->capacity] = message;
+        o->ring[o->tail++ % o->capacity] = (struct match_message){
+            .peer = peer, .kind = kind, .round = round, .note = *note};
     CHECK(o->head <= o->tail && o->tail - o->head <= o->capacity);
-}
-
-static int match_invalid(const struct match_message *message, const char *why)
-{
-    return fail(PCOLL_EPROTOCOL,
-                "rank %u sent a matchmaking message of kind %u that cannot be: %s",
-                message->peer, message->kind, why);
-}
-
-/* Check what all kinds have in common. */
-static int match_check_message(const struct match *m,
-                               const struct match_message *message)
-{
-    if (message->peer >= m->size || message->peer == m->rank)
-        return match_invalid(message, "its sender");
-    if (message->kind < MATCH_ASK || message->kind >= MATCH_KINDS)
-        return match_invalid(message, "its kind");
-    return message->round > ROUND_LAST ? match_invalid(message, "its round") : PCOLL_OK;
 }
 
 static bool match_is_bandwidth(float x)
@@ -235,135 +112,91 @@ static bool match_is_bandwidth(float x)
     return x >= 0 && x <= FLT_MAX;
 }
 
-static int match_decode_ask(const struct match_message *message,
-                            struct match_note *note)
-{
-    const uint64_t *value = message->value;
-    note->key = value[0];
-    note->time = (int64_t)value[1];
-    note->member =
-        (struct match_member){.rank = message->peer,
-                              .bandwidth = match_float_of((uint32_t)value[2]),
-                              .chain = (uint32_t)(value[2] >> 32)};
-    return match_is_bandwidth(note->member.bandwidth)
-               ? PCOLL_OK
-               : match_invalid(message, "its bandwidth");
-}
-
-static int match_decode_accept(const struct match *m,
-                               const struct match_message *message,
-                               struct match_note *note)
-{
-    const uint64_t *value = message->value;
-    if (value[1] > (uint64_t)m->longest_window || value[2] > 1)
-        return match_invalid(message, "the time until the list, or a flag");
-    note->remaining = (int64_t)value[1];
-    note->confirm = value[2] != 0;
-    return PCOLL_OK;
-}
-
-/* Decode the hint of REJECT and DISBAND. Only a REJECT has a reason. */
-static int match_decode_hint(const struct match *m, const struct match_message *message,
-                             struct match_note *note)
-{
-    const uint64_t *value = message->value;
-    uint32_t reason = (uint32_t)value[0];
-    bool rejects = message->kind == MATCH_REJECT;
-    note->hint = (uint32_t)(value[0] >> 32);
-    note->time = (int64_t)value[1];
-    note->at = value[2];
-    if (rejects ? reason < REJECT_KEY || reason > REJECT_LOWER : reason != 0)
-        return match_invalid(message, "its reason");
-    if (note->hint >= m->size &&
-        (note->hint != MATCH_NOBODY || reason == REJECT_FOLLOWS))
-        return match_invalid(message, "the rank to ask instead");
-    if (note->at > ROUND_LAST)
-        return match_invalid(message, "the round that its sender is at");
-    note->reason = (enum match_reason)reason;
-    return PCOLL_OK;
-}
-
-/* Decode and check a message. Afterwards every rank, reason, length and number is
- * within its bounds. PCOLL_EPROTOCOL: no correct sender makes the message. */
-static int match_decode(const struct match *m, const struct match_message *message,
-                        struct match_note *note)
-{
-    int rc = match_check_message(m, message);
-    *note = (struct match_note){.attempt = (uint32_t)message->value[3],
-                                .hint = MATCH_NOBODY};
-    if (rc != PCOLL_OK)
-        return rc;
-    if (message->value[3] > UINT32_MAX || message->part)
-        return match_invalid(message, "its attempt");
-    switch ((enum match_kind)message->kind) {
-    case MATCH_ASK:
-        return match_decode_ask(message, note);
-    case MATCH_ACCEPT:
-        return match_decode_accept(m, message, note);
-    case MATCH_REJECT:
-    case MATCH_DISBAND:
-        return match_decode_hint(m, message, note);
-    case MATCH_CONFIRM:
-    case MATCH_LEAVE:
-        return PCOLL_OK;
-    case MATCH_LIST:
-    case MATCH_KINDS:
-        break;
-    }
-    return match_invalid(message, "its kind");
-}
-
 static struct match_member match_member_at(const struct match_message *message,
                                            uint32_t i)
 {
-    const uint64_t *value = message->value;
+    const struct match_part *p = &message->list;
     if (message->part & PART_ALIKE)
-        return (struct match_member){.rank =
-                                         (uint16_t)(value[1 + i / 4] >> (16 * (i % 4))),
-                                     .bandwidth = match_float_of((uint32_t)value[0]),
-                                     .chain = (uint32_t)(value[0] >> 32)};
-    return (struct match_member){.rank = (uint32_t)value[i],
-                                 .bandwidth =
-                                     match_float_of((uint32_t)(value[i] >> 32)),
-                                 .chain = (uint32_t)(value[2] >> (32 * i))};
+        return (struct match_member){p->alike.rank[i], p->alike.bandwidth,
+                                     p->alike.chain};
+    return (struct match_member){p->each[i].rank, p->each[i].bandwidth, p->chain[i]};
 }
 
-static int match_decode_part(const struct match *m, const struct match_message *message,
-                             struct match_part *part)
+/* Return the number of members that the part has. */
+static uint32_t match_part_length(const struct match_message *message)
 {
-    int rc = match_check_message(m, message);
-    if (rc != PCOLL_OK)
-        return rc;
-    uint64_t word = message->value[3];
-    *part = (struct match_part){.attempt = (uint16_t)(word >> 16),
-                                .seq = (uint32_t)(word >> 32),
-                                .count = (uint16_t)word,
-                                .first = match_part_first(message),
-                                .holds = match_part_holds(message)};
-    if (part->count < 2 || part->count > m->size || part->first >= part->count)
-        return match_invalid(message, "its length");
-    if (!part->seq)
-        return match_invalid(message, "the name of its group");
-    if (part->holds > part->count - part->first)
-        part->holds = part->count - part->first;
-    for (uint32_t i = 0; i < part->holds; i++) {
-        struct match_member *member = &part->member[i];
-        *member = match_member_at(message, i);
-        if (member->rank >= m->size || (i && member->rank <= member[-1].rank))
-            return match_invalid(message, "the ranks of its members");
-        if (!match_is_bandwidth(member->bandwidth))
-            return match_invalid(message, "the bandwidth of a member");
-    }
-    return PCOLL_OK;
+    uint32_t holds = match_part_holds(message);
+    uint32_t left = message->list.count - match_part_first(message);
+    return holds < left ? holds : left;
 }
 
+static const char *match_find_wrong_member(const struct match *m,
+                                           const struct match_message *message)
+{
+    const struct match_part *part = &message->list;
+    int64_t before = -1;
+    if (part->count < 2 || part->count > m->size ||
+        match_part_first(message) >= part->count)
+        return "its length";
+    if (!part->seq)
+        return "the name of its group";
+    for (uint32_t i = 0; i < match_part_length(message); i++) {
+        struct match_member member = match_member_at(message, i);
+        if (member.rank >= m->size || member.rank <= before)
+            return "the ranks of its members";
+        if (!match_is_bandwidth(member.bandwidth))
+            return "the bandwidth of a member";
+        before = member.rank;
+    }
+    return NULL;
+}
+
+/* Return what is wrong with a message that no correct sender makes. NULL: nothing, and every
+ * rank, reason, length and number is within its bounds. */
+static const char *match_find_wrong(const struct match *m,
+                                    const struct match_message *message)
+{
+    const struct match_note *note = &message->note;
+    bool rejects = message->kind == MATCH_REJECT;
+    if (message->peer >= m->size || message->peer == m->rank)
+        return "its sender";
+    if (message->kind < MATCH_ASK || message->kind >= MATCH_KINDS)
+        return "its kind";
+    if (message->round > ROUND_LAST)
+        return "its round";
+    if (message->kind == MATCH_LIST)
+        return match_find_wrong_member(m, message);
+    if (note->attempt > UINT32_MAX || message->part)
+        return "its attempt";
+    if (message->kind == MATCH_ASK && !match_is_bandwidth(note->bandwidth))
+        return "its bandwidth";
+    if (message->kind == MATCH_ACCEPT &&
+        (note->time < 0 || note->time > m->longest_window || note->confirm > 1))
+        return "the time until the list, or a flag";
+    if (!rejects && message->kind != MATCH_DISBAND)
+        return NULL;
+    if (rejects ? note->reason < REJECT_KEY || note->reason > REJECT_LOWER
+                : note->reason != 0)
+        return "its reason";
+    if (note->hint >= m->size &&
+        (note->hint != MATCH_NOBODY || note->reason == REJECT_FOLLOWS))
+        return "the rank to ask instead";
+    return note->at > ROUND_LAST ? "the round that its sender is at" : NULL;
+}
+
+static bool match_same_values(const struct match_member *a,
+                              const struct match_member *b)
+{
+    return a->chain == b->chain &&
+           !memcmp(&a->bandwidth, &b->bandwidth, sizeof a->bandwidth);
+}
+
+/* Do the members differ only in their ranks? */
 static bool match_all_alike(const struct match_list *list)
 {
-    const struct match_member *first = &list->members[0];
     for (uint32_t i = 0; i < list->count; i++) {
         const struct match_member *m = &list->members[i];
-        if (m->rank > UINT16_MAX || m->chain != first->chain ||
-            match_float_bits(m->bandwidth) != match_float_bits(first->bandwidth))
+        if (m->rank > UINT16_MAX || !match_same_values(m, &list->members[0]))
             return false;
     }
     return true;
@@ -374,7 +207,6 @@ static void match_send_list(struct match *m)
 {
     struct match_outbox *o = &m->out;
     CHECK(m->state == MATCH_FORMED && m->list.leader == m->rank);
-    CHECK(m->list.count <= m->size);
     memcpy(o->members, m->list.members, m->list.count * sizeof *o->members);
     for (uint32_t i = 0; i < m->list.count; i++)
         o->attempts[i] = (uint16_t)m->peers[o->members[i].rank].ask.attempt;
@@ -399,14 +231,16 @@ uint32_t match_part_first(const struct match_message *message)
 void match_put_member(struct match_message *message, uint32_t i,
                       const struct match_member *member)
 {
-    uint64_t *value = message->value, bandwidth = match_float_bits(member->bandwidth);
+    struct match_part *p = &message->list;
     CHECK(i < match_part_holds(message));
     if (message->part & PART_ALIKE) {
-        value[0] = bandwidth | (uint64_t)member->chain << 32;
-        value[1 + i / 4] |= (uint64_t)member->rank << (16 * (i % 4));
+        p->alike.bandwidth = member->bandwidth;
+        p->alike.chain = member->chain;
+        p->alike.rank[i] = (uint16_t)member->rank;
     } else {
-        value[i] = member->rank | bandwidth << 32;
-        value[2] |= (uint64_t)member->chain << (32 * i);
+        p->each[i].rank = member->rank;
+        p->each[i].bandwidth = member->bandwidth;
+        p->chain[i] = member->chain;
     }
 }
 
@@ -419,18 +253,19 @@ static bool match_next_part(struct match *m, struct match_message *out)
         o->to++;
     if (o->to >= list->count)
         return false;
-    uint32_t attempt = o->attempts[o->to];
-    *out = (struct match_message){
-        .peer = o->members[o->to].rank,
-        .kind = MATCH_LIST,
-        .part = (uint16_t)(o->part | (o->alike ? PART_ALIKE : 0)),
-        .round = list->round,
-        .value = {[3] = match_pair(list->count | attempt << 16, list->seq)}};
-    uint32_t holds = match_part_holds(out), first = match_part_first(out);
+    *out = (struct match_message){.peer = o->members[o->to].rank,
+                                  .kind = MATCH_LIST,
+                                  .part =
+                                      (uint16_t)(o->part | (o->alike ? PART_ALIKE : 0)),
+                                  .round = list->round,
+                                  .list = {.count = (uint16_t)list->count,
+                                           .attempt = o->attempts[o->to],
+                                           .seq = list->seq}};
+    uint32_t holds = match_part_length(out), first = match_part_first(out);
     CHECK(first < list->count);
-    for (uint32_t i = 0; i < holds && first + i < list->count; i++)
+    for (uint32_t i = 0; i < holds; i++)
         match_put_member(out, i, &o->members[first + i]);
-    bool last = first + holds >= list->count;
+    bool last = first + holds == list->count;
     o->part = last ? 0 : o->part + 1;
     o->to += last;
     return true;
@@ -480,7 +315,6 @@ static void match_enlist(struct match *m, uint32_t peer)
 
 static void match_add_candidate(struct match *m, uint32_t peer, int64_t time)
 {
-    CHECK(peer < m->size);
     if (peer == m->rank)
         return;
     match_enlist(m, peer);
@@ -503,10 +337,14 @@ static uint32_t match_lowest_untried(const struct match *m)
     return best;
 }
 
-static void match_ask_peer(struct match *m, int64_t now, uint32_t peer)
+/* Ask the lowest candidate, unless it is too late. */
+static void match_ask_next(struct match *m, int64_t now)
 {
+    CHECK(m->state == MATCH_LOOKING && m->asking == MATCH_NOBODY);
+    uint32_t peer = match_lowest_untried(m);
+    if (peer == MATCH_NOBODY || now > match_later(m->window_end, 2 * m->answer_timeout))
+        return;
     struct match_peer *p = &m->peers[peer];
-    CHECK(peer != m->rank && p->tries < MATCH_TRIES);
     m->attempt += 1 + (m->attempt == UINT32_MAX);
     p->attempt = m->attempt;
     p->candidate = CANDIDATE_ASKED;
@@ -516,19 +354,9 @@ static void match_ask_peer(struct match *m, int64_t now, uint32_t peer)
     match_send(m, MATCH_ASK, peer, m->goal.round,
                &(struct match_note){.key = m->goal.key,
                                     .time = m->goal.time,
-                                    .member = m->goal.self,
+                                    .bandwidth = m->goal.self.bandwidth,
+                                    .chain = m->goal.self.chain,
                                     .attempt = p->attempt});
-}
-
-/* Ask the lowest candidate, unless it is too late. */
-static void match_ask_next(struct match *m, int64_t now)
-{
-    CHECK(m->state == MATCH_LOOKING && m->asking == MATCH_NOBODY);
-    if (now > match_later(m->window_end, 2 * m->answer_timeout))
-        return;
-    uint32_t peer = match_lowest_untried(m);
-    if (peer != MATCH_NOBODY)
-        match_ask_peer(m, now, peer);
 }
 
 /* Return whether no candidate is left for this round. */
@@ -550,13 +378,6 @@ static bool match_is_behind(const struct match *m)
            (m->told || m->window_over || match_nobody_left(m));
 }
 
-/* Tell a rank that this one has asked or followed not to count on it. */
-static void match_send_leave(struct match *m, uint32_t peer, uint32_t attempt)
-{
-    match_send(m, MATCH_LEAVE, peer, m->goal.round,
-               &(struct match_note){.attempt = attempt});
-}
-
 /* Tell the leader, or the rank that was asked, that this rank leaves. */
 static void match_withdraw(struct match *m)
 {
@@ -564,7 +385,8 @@ static void match_withdraw(struct match *m)
     uint32_t peer = m->state == MATCH_FOLLOWING ? m->leader : m->asking;
     if (peer == MATCH_NOBODY)
         return;
-    match_send_leave(m, peer, m->peers[peer].attempt);
+    match_send(m, MATCH_LEAVE, peer, m->goal.round,
+               &(struct match_note){.attempt = m->peers[peer].attempt});
     m->peers[peer].attempt = 0;
 }
 
@@ -614,51 +436,31 @@ static void match_note_gone(struct match *m, int64_t now, uint32_t peer, uint64_
         match_dismiss(m, now, peer);
 }
 
-/* Give up a leader that has sent no list, and an ask that was not answered. */
-static void match_expire_seeking(struct match *m, int64_t now)
-{
-    CHECK(match_active(m));
-    if (m->state == MATCH_FOLLOWING && now >= m->follow_by)
-        match_dismiss(m, now, m->leader);
-    if (m->asking != MATCH_NOBODY && now >= m->ask_by) {
-        m->peers[m->asking].candidate = CANDIDATE_WAITING;
-        m->asking = MATCH_NOBODY;
-    }
-}
-
-static void match_follow(struct match *m, int64_t now, uint32_t peer,
-                         const struct match_note *note)
-{
-    m->state = MATCH_FOLLOWING;
-    m->asking = MATCH_NOBODY;
-    m->leader = peer;
-    m->listed = 0;
-    m->follow_by =
-        match_later(match_later(now, 4 * m->answer_timeout), note->remaining);
-    m->peers[peer].candidate = CANDIDATE_WAITING;
-    if (note->confirm)
-        match_send(m, MATCH_CONFIRM, peer, m->goal.round,
-                   &(struct match_note){.attempt = note->attempt});
-}
-
 /* True: this rank follows now, and leads no rank any more. */
 static bool match_on_accept(struct match *m, int64_t now,
-                            const struct match_message *message,
-                            const struct match_note *note)
+                            const struct match_message *message)
 {
-    CHECK(message->kind == MATCH_ACCEPT);
     uint32_t peer = message->peer;
     struct match_peer *p = &m->peers[peer];
+    struct match_note answer = {.attempt = message->note.attempt};
     bool current = m->state != MATCH_IDLE && message->round == m->goal.round &&
-                   p->attempt && p->attempt == note->attempt;
+                   p->attempt && p->attempt == answer.attempt;
     bool free = m->asking == MATCH_NOBODY || m->asking == peer;
     if (current && m->state == MATCH_LOOKING && free) {
-        match_follow(m, now, peer, note);
+        m->state = MATCH_FOLLOWING;
+        m->asking = MATCH_NOBODY;
+        m->leader = peer;
+        m->listed = 0;
+        m->follow_by =
+            match_later(match_later(now, 4 * m->answer_timeout), message->note.time);
+        p->candidate = CANDIDATE_WAITING;
+        if (message->note.confirm)
+            match_send(m, MATCH_CONFIRM, peer, m->goal.round, &answer);
         return true;
     }
     if (current && m->state == MATCH_FOLLOWING && m->leader == peer)
         return false; /* It has accepted twice. */
-    match_send(m, MATCH_LEAVE, peer, message->round, note);
+    match_send(m, MATCH_LEAVE, peer, message->round, &answer);
     if (!current)
         return false;
     p->attempt = 0;
@@ -675,10 +477,9 @@ static void match_take_hint(struct match *m, uint32_t hint, int64_t time)
         match_add_candidate(m, hint, time);
 }
 
-static void match_on_reject(struct match *m, const struct match_message *message,
-                            const struct match_note *note)
+static void match_on_reject(struct match *m, const struct match_message *message)
 {
-    CHECK(message->kind == MATCH_REJECT);
+    const struct match_note *note = &message->note;
     uint32_t peer = message->peer;
     struct match_peer *p = &m->peers[peer];
     if (!match_active(m) || message->round != m->goal.round || !p->attempt ||
@@ -701,10 +502,9 @@ static void match_on_reject(struct match *m, const struct match_message *message
 }
 
 static void match_on_disband(struct match *m, int64_t now,
-                             const struct match_message *message,
-                             const struct match_note *note)
+                             const struct match_message *message)
 {
-    CHECK(message->kind == MATCH_DISBAND);
+    const struct match_note *note = &message->note;
     uint32_t peer = message->peer;
     struct match_peer *p = &m->peers[peer];
     if (m->state != MATCH_FOLLOWING || m->leader != peer ||
@@ -722,19 +522,14 @@ static void match_on_disband(struct match *m, int64_t now,
  * while it waits for a round to begin, while its sender follows this rank, and while it
  * was rejected for a reason that may go away. */
 
-static uint64_t match_reported_round(const struct match *m, uint64_t round)
-{
-    if (m->has_left && m->left == round)
-        return round;
-    return m->state == MATCH_BEHIND ? m->ahead : m->at;
-}
-
 static void match_reject(struct match *m, uint32_t peer, enum match_reason reason)
 {
     const struct match_ask *ask = &m->peers[peer].ask;
     struct match_note note = {.reason = reason,
                               .hint = MATCH_NOBODY,
-                              .at = match_reported_round(m, ask->round),
+                              .at = m->has_left && m->left == ask->round ? m->left
+                                    : m->state == MATCH_BEHIND           ? m->ahead
+                                                                         : m->floor,
                               .attempt = ask->attempt};
     if (reason == REJECT_FOLLOWS) {
         note.hint = m->leader;
@@ -755,15 +550,6 @@ static bool match_has_room(const struct match *m)
     return m->follower_count + 1 < m->goal.max_members;
 }
 
-static void match_add_follower(struct match *m, uint32_t peer)
-{
-    CHECK(peer != m->rank && m->follower_count + 1 < m->size);
-    uint32_t at = m->follower_count++;
-    for (; at && m->followers[at - 1] > peer; at--)
-        m->followers[at] = m->followers[at - 1];
-    m->followers[at] = peer;
-}
-
 static void match_drop_follower(struct match *m, uint32_t peer)
 {
     struct match_peer *p = &m->peers[peer];
@@ -775,9 +561,7 @@ static void match_drop_follower(struct match *m, uint32_t peer)
     while (at < m->follower_count && m->followers[at] != peer)
         at++;
     CHECK(at < m->follower_count);
-    m->follower_count--;
-    memmove(&m->followers[at], &m->followers[at + 1],
-            (m->follower_count - at) * sizeof *m->followers);
+    m->followers[at] = m->followers[--m->follower_count];
     m->offer = true; /* There is room for a filed ask. */
 }
 
@@ -787,16 +571,15 @@ static void match_accept(struct match *m, int64_t now, uint32_t peer, bool confi
     CHECK(m->state == MATCH_LOOKING && p->ask.there);
     int64_t remaining = m->window_end > now ? m->window_end - now : 0;
     if (p->follower == FOLLOWER_NOT)
-        match_add_follower(m, peer);
+        m->followers[m->follower_count++] = peer;
     m->unconfirmed -= p->follower == FOLLOWER_UNCONFIRMED;
     m->unconfirmed += confirm;
     p->follower = confirm ? FOLLOWER_UNCONFIRMED : FOLLOWER_IN;
     CHECK(m->follower_count < m->goal.max_members);
     p->confirm_by = match_later(now, m->answer_timeout);
     match_send(m, MATCH_ACCEPT, peer, m->goal.round,
-               &(struct match_note){.remaining = remaining,
-                                    .confirm = confirm,
-                                    .attempt = p->ask.attempt});
+               &(struct match_note){
+                   .time = remaining, .confirm = confirm, .attempt = p->ask.attempt});
 }
 
 /* Answer a filed ask for the current round. */
@@ -821,10 +604,9 @@ static void match_answer(struct match *m, int64_t now, uint32_t peer)
 }
 
 static void match_on_ask(struct match *m, int64_t now,
-                         const struct match_message *message,
-                         const struct match_note *note)
+                         const struct match_message *message)
 {
-    CHECK(message->kind == MATCH_ASK && message->peer != m->rank);
+    const struct match_note *note = &message->note;
     uint32_t peer = message->peer;
     struct match_peer *p = &m->peers[peer];
     bool this_round = p->ask.there && p->ask.round == message->round;
@@ -837,34 +619,31 @@ static void match_on_ask(struct match *m, int64_t now,
                                 .key = note->key,
                                 .time = note->time,
                                 .since = now,
-                                .member = note->member,
-                                .attempt = note->attempt};
+                                .member = {peer, note->bandwidth, note->chain},
+                                .attempt = (uint32_t)note->attempt};
     if (message->round < m->floor)
         match_reject_finally(m, peer, REJECT_GONE);
     else if (m->state != MATCH_IDLE && message->round == m->goal.round)
         match_answer(m, now, peer);
 }
 
-static void match_on_confirm(struct match *m, const struct match_message *message,
-                             const struct match_note *note)
+static void match_on_confirm(struct match *m, const struct match_message *message)
 {
     struct match_peer *p = &m->peers[message->peer];
     if (p->follower != FOLLOWER_UNCONFIRMED || message->round != m->goal.round ||
-        note->attempt != p->ask.attempt)
+        message->note.attempt != p->ask.attempt)
         return; /* This rank has told it already that its ask has ended. */
     CHECK(m->unconfirmed >= 1);
     p->follower = FOLLOWER_IN;
     m->unconfirmed--;
 }
 
-static void match_on_leave(struct match *m, const struct match_message *message,
-                           const struct match_note *note)
+static void match_on_leave(struct match *m, const struct match_message *message)
 {
-    CHECK(message->kind == MATCH_LEAVE);
     uint32_t peer = message->peer;
     struct match_peer *p = &m->peers[peer];
     if (!p->ask.there || p->ask.round != message->round ||
-        p->ask.attempt != note->attempt)
+        p->ask.attempt != message->note.attempt)
         return;
     p->ask.there = false;
     if (m->state == MATCH_FORMED && p->follower != FOLLOWER_NOT)
@@ -920,25 +699,9 @@ static void match_disband(struct match *m, uint32_t hint, int64_t time)
     m->follower_count = m->unconfirmed = 0;
 }
 
-/* Drop the followers that did not confirm. */
-static void match_expire_unconfirmed(struct match *m, int64_t now)
-{
-    CHECK(match_active(m) && m->unconfirmed <= m->follower_count);
-    for (uint32_t i = m->follower_count; i-- && m->unconfirmed;) {
-        uint32_t peer = m->followers[i];
-        struct match_peer *p = &m->peers[peer];
-        if (p->follower != FOLLOWER_UNCONFIRMED || now < p->confirm_by)
-            continue;
-        match_send_disband(m, peer, MATCH_NOBODY, 0);
-        p->ask.there = false;
-        match_drop_follower(m, peer);
-    }
-}
-
-/* A follower is lost. */
+/* A follower is lost, or has not confirmed in time. */
 static void match_drop_lost_follower(struct match *m, uint32_t peer)
 {
-    CHECK(match_active(m));
     if (m->peers[peer].follower == FOLLOWER_NOT)
         return;
     match_send_disband(m, peer, MATCH_NOBODY, 0);
@@ -956,21 +719,33 @@ static bool match_may_close(const struct match *m)
     return m->window_over || (enough && m->given);
 }
 
-static void match_close(struct match *m)
+static void match_name_list(struct match *m, uint32_t leader, uint32_t seq,
+                            uint32_t count)
 {
-    CHECK(m->state == MATCH_LOOKING && m->asking == MATCH_NOBODY && !m->unconfirmed);
-    uint32_t count = 0, i = 0;
-    for (; i < m->follower_count && m->followers[i] < m->rank; i++)
-        m->members[count++] = m->peers[m->followers[i]].ask.member;
-    m->members[count++] = m->goal.self;
-    for (; i < m->follower_count; i++)
-        m->members[count++] = m->peers[m->followers[i]].ask.member;
-    m->list = (struct match_list){.leader = m->rank,
-                                  .seq = ++m->seq,
+    m->list = (struct match_list){.leader = leader,
+                                  .seq = seq,
                                   .round = m->goal.round,
                                   .key = m->goal.key,
                                   .count = count,
                                   .members = m->members};
+}
+
+static int match_compare_ranks(const void *a, const void *b)
+{
+    uint32_t x = ((const struct match_member *)a)->rank;
+    uint32_t y = ((const struct match_member *)b)->rank;
+    return (x > y) - (x < y);
+}
+
+static void match_close(struct match *m)
+{
+    CHECK(m->state == MATCH_LOOKING && m->asking == MATCH_NOBODY && !m->unconfirmed);
+    uint32_t count = m->follower_count + 1;
+    m->members[0] = m->goal.self;
+    for (uint32_t i = 1; i < count; i++)
+        m->members[i] = m->peers[m->followers[i - 1]].ask.member;
+    qsort(m->members, count, sizeof *m->members, match_compare_ranks);
+    match_name_list(m, m->rank, ++m->seq, count);
     CHECK(count <= m->goal.max_members && m->seq);
     m->state = MATCH_FORMED;
     match_send_list(m);
@@ -980,41 +755,23 @@ static void match_close(struct match *m)
  * that was accepted, complete and valid. Any other list is refused, because its group
  * counts on this rank. */
 
-static bool match_begin_list(struct match *m, const struct match_part *part)
-{
-    if (part->count > m->goal.max_members)
-        return false;
-    m->list = (struct match_list){.leader = m->leader,
-                                  .seq = part->seq,
-                                  .round = m->goal.round,
-                                  .key = m->goal.key,
-                                  .count = part->count,
-                                  .members = m->members};
-    m->listed = 0;
-    return true;
-}
-
 /* Add a part. False: it does not fit the parts before it. */
-static bool match_add_part(struct match *m, const struct match_part *part)
+static bool match_add_part(struct match *m, const struct match_message *message)
 {
-    if (!part->first && !match_begin_list(m, part))
+    const struct match_part *part = &message->list;
+    uint32_t first = match_part_first(message);
+    if (!first) {
+        match_name_list(m, m->leader, part->seq, part->count);
+        m->listed = 0;
+    }
+    if (part->count > m->goal.max_members || part->count != m->list.count ||
+        part->seq != m->list.seq || first != m->listed ||
+        (first && match_member_at(message, 0).rank <= m->members[first - 1].rank))
         return false;
-    if (part->first != m->listed || part->count != m->list.count ||
-        part->seq != m->list.seq)
-        return false;
-    if (m->listed && part->member[0].rank <= m->members[m->listed - 1].rank)
-        return false;
-    CHECK(m->listed + part->holds <= m->list.count && m->list.count <= m->size);
-    memcpy(m->members + m->listed, part->member, part->holds * sizeof *part->member);
-    m->listed += part->holds;
+    for (uint32_t i = 0; i < match_part_length(message); i++)
+        m->members[m->listed++] = match_member_at(message, i);
+    CHECK(m->listed <= m->list.count && m->list.count <= m->size);
     return true;
-}
-
-static bool match_same_member(const struct match_member *a,
-                              const struct match_member *b)
-{
-    return a->rank == b->rank && a->chain == b->chain &&
-           !memcmp(&a->bandwidth, &b->bandwidth, sizeof a->bandwidth);
 }
 
 /* Does the list name this rank with its values, and the leader? */
@@ -1022,54 +779,46 @@ static bool match_list_is_valid(const struct match *m)
 {
     bool self = false, leader = false;
     for (uint32_t i = 0; i < m->list.count; i++) {
-        self = self || match_same_member(&m->members[i], &m->goal.self);
-        leader = leader || m->members[i].rank == m->leader;
+        const struct match_member *member = &m->members[i];
+        self = self ||
+               (member->rank == m->rank && match_same_values(member, &m->goal.self));
+        leader = leader || member->rank == m->leader;
     }
     return self && leader;
 }
 
-/* Forget earlier asks of the members of this group. */
-static void match_forget_asks(struct match *m)
-{
-    for (uint32_t i = 0; i < m->list.count; i++) {
-        struct match_peer *p = &m->peers[m->members[i].rank];
-        if (p->ask.round <= m->goal.round)
-            p->ask.there = false;
-    }
-}
-
 static bool match_awaits_part(const struct match *m,
-                              const struct match_message *message, uint32_t attempt)
+                              const struct match_message *message)
 {
     return m->state == MATCH_FOLLOWING && message->peer == m->leader &&
            message->round == m->goal.round &&
-           attempt == (uint16_t)m->peers[m->leader].attempt;
+           message->list.attempt == (uint16_t)m->peers[m->leader].attempt;
 }
 
-/* Lists. Take a part that has arrived. False: it does not fit the parts before it, and
- * its sender has to be dismissed. */
-static bool match_on_list(struct match *m, const struct match_message *message,
-                          const struct match_part *part)
+/* Take a part that has arrived. Dismiss its sender if it does not fit the parts before it. */
+static void match_on_list(struct match *m, int64_t now,
+                          const struct match_message *message)
 {
-    CHECK(message->kind == MATCH_LIST && message->peer != m->rank);
     uint32_t from = message->peer;
-    if (!match_awaits_part(m, message, part->attempt)) {
-        if (!part->first)
-            match_refuse(m, from, from, part->seq, message->round);
-        return true;
-    }
-    bool good = match_add_part(m, part);
+    bool awaited = match_awaits_part(m, message);
+    if (!awaited && match_part_first(message))
+        return;
+    bool good = awaited && match_add_part(m, message);
     if (good && m->listed < m->list.count)
-        return true;
+        return;
     if (good && match_list_is_valid(m)) {
-        CHECK(m->leader == from && m->listed == m->list.count);
         m->state = MATCH_FORMED;
-        match_forget_asks(m);
-        return true;
+        for (uint32_t i = 0; i < m->list.count; i++) {
+            struct match_ask *ask = &m->peers[m->members[i].rank].ask;
+            ask->there &= ask->round > m->goal.round; /* Forget earlier ones. */
+        }
+        return;
     }
-    match_refuse(m, from, from, part->seq, message->round);
+    match_refuse(m, from, from, message->list.seq, message->round);
+    if (!awaited)
+        return;
     m->listed = 0;
-    return false;
+    match_dismiss(m, now, from);
 }
 
 int match_init(struct match *m, uint32_t rank, uint32_t size, int64_t answer_timeout)
@@ -1088,12 +837,17 @@ int match_init(struct match *m, uint32_t rank, uint32_t size, int64_t answer_tim
             PCOLL_EINVAL,
             "matchmaking: expected an answer timeout of more than 0 ns, got %lld",
             (long long)answer_timeout);
+    struct match_outbox *o = &m->out;
+    o->capacity = 4 * size + 16; /* One event causes at most 2 * size + 4. */
+    o->ring = calloc(o->capacity, sizeof *o->ring);
+    o->members = calloc(size, sizeof *o->members);
+    o->attempts = calloc(size, sizeof *o->attempts);
     m->peers = calloc(size, sizeof *m->peers);
     m->candidates = calloc(size, sizeof *m->candidates);
     m->followers = calloc(size, sizeof *m->followers);
     m->members = calloc(size, sizeof *m->members);
-    int rc = match_outbox_init(&m->out, size);
-    if (rc == PCOLL_OK && m->peers && m->candidates && m->followers && m->members)
+    if (o->ring && o->members && o->attempts && m->peers && m->candidates &&
+        m->followers && m->members)
         return PCOLL_OK;
     match_destroy(m);
     return fail(PCOLL_ENOMEM, "no memory for the matchmaking of %u ranks", size);
@@ -1101,12 +855,13 @@ int match_init(struct match *m, uint32_t rank, uint32_t size, int64_t answer_tim
 
 void match_destroy(struct match *m)
 {
-    CHECK(m->candidate_count <= m->size && m->follower_count <= m->size);
     free(m->peers);
     free(m->candidates);
     free(m->followers);
     free(m->members);
-    match_outbox_destroy(&m->out);
+    free(m->out.ring);
+    free(m->out.members);
+    free(m->out.attempts);
     *m = (struct match){0};
 }
 
@@ -1123,7 +878,6 @@ static void match_check_state(const struct match *m)
     CHECK(m->state != MATCH_FORMED ||
           (m->list.count >= 1 && m->list.count <= m->goal.max_members));
     CHECK(m->state != MATCH_BEHIND || m->ahead > m->goal.round);
-    CHECK(m->at == m->floor);
     (void)m;
 }
 
@@ -1165,30 +919,23 @@ static void match_proceed(struct match *m, int64_t now)
         match_close(m);
 }
 
-static struct match_goal match_clip_goal(const struct match *m,
-                                         const struct match_goal *goal)
-{
-    struct match_goal g = *goal;
-    g.self.rank = m->rank;
-    g.window = g.window > 0 ? g.window : 0;
-    g.max_members = g.max_members ? g.max_members : 1;
-    g.max_members =
-        g.max_members < MATCH_MAX_MEMBERS ? g.max_members : MATCH_MAX_MEMBERS;
-    return g;
-}
-
 void match_begin(struct match *m, int64_t now, const struct match_goal *goal)
 {
+    struct match_goal *g = &m->goal;
     match_end(m);
-    m->goal = match_clip_goal(m, goal);
-    m->window_end = match_later(now, m->goal.window);
+    *g = *goal;
+    g->self.rank = m->rank;
+    g->window = g->window > 0 ? g->window : 0;
+    g->max_members = g->max_members ? g->max_members : 1;
+    if (g->max_members > MATCH_MAX_MEMBERS)
+        g->max_members = MATCH_MAX_MEMBERS;
+    m->window_end = match_later(now, g->window);
     m->ahead = m->floor;
-    if (goal->round < m->floor) {
+    if (g->round < m->floor) {
         m->state = MATCH_BEHIND;
         return;
     }
-    CHECK(goal->round >= m->floor);
-    m->floor = m->at = m->ahead = goal->round;
+    m->floor = m->ahead = g->round;
     m->state = MATCH_LOOKING;
     match_answer_filed(m, now);
     match_proceed(m, now);
@@ -1242,51 +989,40 @@ void match_back(struct match *m, int64_t now, uint32_t peer)
     match_check_state(m);
 }
 
-static void match_dispatch(struct match *m, int64_t now,
-                           const struct match_message *message,
-                           const struct match_note *note)
+int match_on_message(struct match *m, int64_t now, const struct match_message *message)
 {
+    const char *wrong = match_find_wrong(m, message);
+    if (wrong)
+        return fail(PCOLL_EPROTOCOL,
+                    "rank %u sent a matchmaking message of kind %u that cannot be: %s",
+                    message->peer, message->kind, wrong);
     switch ((enum match_kind)message->kind) {
     case MATCH_ASK:
-        match_on_ask(m, now, message, note);
+        match_on_ask(m, now, message);
         match_note_gone(m, now, message->peer, message->round);
         break;
     case MATCH_ACCEPT:
-        if (match_on_accept(m, now, message,
-                            note)) /* The followers ask the new leader. */
+        if (match_on_accept(m, now, message)) /* The followers ask the new leader. */
             match_disband(m, m->leader, m->peers[m->leader].time);
         break;
     case MATCH_CONFIRM:
-        match_on_confirm(m, message, note);
+        match_on_confirm(m, message);
         break;
     case MATCH_REJECT:
-        match_on_reject(m, message, note);
+        match_on_reject(m, message);
         break;
     case MATCH_LEAVE:
-        match_on_leave(m, message, note);
+        match_on_leave(m, message);
         break;
     case MATCH_DISBAND:
-        match_on_disband(m, now, message, note);
+        match_on_disband(m, now, message);
         break;
     case MATCH_LIST:
+        match_on_list(m, now, message);
+        break;
     case MATCH_KINDS:
         break;
     }
-}
-
-int match_on_message(struct match *m, int64_t now, const struct match_message *message)
-{
-    struct match_note note;
-    struct match_part part;
-    bool is_list = message->kind == MATCH_LIST;
-    int rc = is_list ? match_decode_part(m, message, &part)
-                     : match_decode(m, message, &note);
-    if (rc != PCOLL_OK)
-        return rc;
-    if (!is_list)
-        match_dispatch(m, now, message, &note);
-    else if (!match_on_list(m, message, &part))
-        match_dismiss(m, now, message->peer);
     match_proceed(m, now);
     match_check_state(m);
     return PCOLL_OK;
@@ -1295,23 +1031,21 @@ int match_on_message(struct match *m, int64_t now, const struct match_message *m
 void match_tick(struct match *m, int64_t now)
 {
     if (match_active(m)) {
-        match_expire_seeking(m, now);
-        match_expire_unconfirmed(m, now);
+        if (m->state == MATCH_FOLLOWING && now >= m->follow_by)
+            match_dismiss(m, now, m->leader);
+        if (m->asking != MATCH_NOBODY && now >= m->ask_by) {
+            m->peers[m->asking].candidate = CANDIDATE_WAITING;
+            m->asking = MATCH_NOBODY;
+        }
+        for (uint32_t i = m->follower_count; i-- && m->unconfirmed;) {
+            const struct match_peer *p = &m->peers[m->followers[i]];
+            if (p->follower == FOLLOWER_UNCONFIRMED && now >= p->confirm_by)
+                match_drop_lost_follower(m, m->followers[i]);
+        }
         m->window_over = now >= m->window_end;
     }
     match_proceed(m, now);
     match_check_state(m);
-}
-
-static int64_t match_confirm_alarm(const struct match *m)
-{
-    int64_t first = INT64_MAX;
-    for (uint32_t i = 0; i < m->follower_count; i++) {
-        const struct match_peer *p = &m->peers[m->followers[i]];
-        if (p->follower == FOLLOWER_UNCONFIRMED && p->confirm_by < first)
-            first = p->confirm_by;
-    }
-    return first;
 }
 
 int64_t match_alarm(const struct match *m)
@@ -1321,7 +1055,12 @@ int64_t match_alarm(const struct match *m)
         return m->follow_by;
     if (m->state != MATCH_LOOKING)
         return INT64_MAX;
-    int64_t first = m->unconfirmed ? match_confirm_alarm(m) : INT64_MAX;
+    int64_t first = INT64_MAX;
+    for (uint32_t i = 0; i < m->follower_count && m->unconfirmed; i++) {
+        const struct match_peer *p = &m->peers[m->followers[i]];
+        if (p->follower == FOLLOWER_UNCONFIRMED && p->confirm_by < first)
+            first = p->confirm_by;
+    }
     if (m->asking != MATCH_NOBODY)
         return m->ask_by < first ? m->ask_by : first;
     return m->unconfirmed ? first : m->window_end;
@@ -1338,7 +1077,7 @@ void match_end(struct match *m)
         match_disband(m, MATCH_NOBODY, 0);
     }
     if (m->goal.round >= m->floor) {
-        m->floor = m->at = m->goal.round + 1;
+        m->floor = m->goal.round + 1;
         m->has_left = left;
         m->left = m->goal.round;
     }
@@ -1352,10 +1091,12 @@ void match_restart(struct match *m, uint64_t first)
     match_forget_round(m);
     for (uint32_t i = 0; i < m->size; i++)
         m->peers[i] = (struct match_peer){0};
-    match_outbox_clear(&m->out);
+    struct match_outbox *o = &m->out; /* Drop all queued messages. */
+    o->head = o->tail = o->list_after = o->lost = 0;
+    o->list.count = o->to = o->part = 0;
     m->refusals = 0;
     m->has_left = false;
-    m->floor = m->at = m->ahead = first;
+    m->floor = m->ahead = first;
     match_check_state(m);
 }
 
@@ -1376,13 +1117,11 @@ bool match_refused(struct match *m, struct match_refusal *out)
 
 const struct match_list *match_formed(const struct match *m)
 {
-    CHECK(m->state != MATCH_FORMED || m->list.members == m->members);
     return m->state == MATCH_FORMED ? &m->list : NULL;
 }
 
 bool match_bound(const struct match *m)
 {
-    CHECK(m->asking == MATCH_NOBODY || m->asking < m->size);
     return m->state == MATCH_FOLLOWING ||
            (m->state == MATCH_LOOKING && m->asking != MATCH_NOBODY);
 }

@@ -144,14 +144,67 @@ enum match_kind {
     MATCH_KINDS
 };
 
+/* The values of a message of any kind but LIST. Each kind uses some of them; the others are
+ * zero. */
+struct match_note {
+    union {
+        uint64_t key; /* ASK */
+        struct {
+            uint32_t reason; /* REJECT: enum match_reason */
+            uint32_t hint;   /* REJECT, DISBAND: rank to ask instead, or MATCH_NOBODY */
+        };
+    };
+    int64_t
+        time; /* ASK, and of the hint: priority. ACCEPT: longest time until the list. */
+    union {
+        struct {
+            float bandwidth; /* ASK */
+            uint32_t chain;
+        };
+        uint64_t confirm; /* ACCEPT: a flag */
+        uint64_t at;      /* REJECT: the round that the sender is at */
+    };
+    uint64_t attempt;
+};
+
+/* The values of a LIST: members k, k + 1 … of the list. If all members differ only in their
+ * ranks, and the ranks fit in 16 bits, `part` has the flag PART_ALIKE. */
+enum { PART_ALIKE = 0x8000, PART_MEMBERS = 8 };
+struct match_part {
+    union {
+        struct {
+            struct {
+                uint32_t rank;
+                float bandwidth;
+            } each[2];
+            uint32_t chain[2];
+        };
+        struct {
+            float bandwidth;
+            uint32_t chain;
+            uint16_t rank[PART_MEMBERS];
+        } alike;
+    };
+    uint16_t count;   /* Members of the list. */
+    uint16_t attempt; /* The lowest bits of the attempt that it answers. */
+    uint32_t seq;     /* Of the group. */
+};
+
 /* `peer` is the receiver of a message to be sent, the sender of one that has
  * arrived. */
 struct match_message {
     uint32_t peer;
     uint16_t kind, part;
     uint64_t round;
-    uint64_t value[4];
+    union {
+        uint64_t value[4];
+        struct match_note note;
+        struct match_part list;
+    };
 };
+_Static_assert(sizeof(struct match_note) == 4 * sizeof(uint64_t) &&
+                   sizeof(struct match_part) == 4 * sizeof(uint64_t),
+               "both are the four values of a message");
 
 struct match_goal {
     uint64_t round, key;
@@ -210,8 +263,8 @@ struct match {
     enum match_state state;
     struct match_goal goal;
     struct match_peer *peers;
-    uint64_t floor; /* Rounds below this one have ended here, or were left. */
-    uint64_t at;    /* The round that this rank reports to others. */
+    uint64_t
+        floor; /* Rounds below this one have ended here, or were left. Others are told this one. */
     uint64_t ahead; /* The highest round of a candidate that is ahead. While BEHIND,
                        the round that the others are at. */
     bool told;      /* A rank that has ended this round has reported that. */
@@ -229,9 +282,9 @@ struct match {
     uint32_t attempt; /* Of the last ask; never 0. */
 
     /* Leading. */
-    uint32_t *followers, follower_count; /* Sorted by rank. */
-    uint32_t unconfirmed;                /* Followers that have not confirmed. */
-    bool offer;                          /* Filed asks may be accepted now. */
+    uint32_t *followers, follower_count;
+    uint32_t unconfirmed; /* Followers that have not confirmed. */
+    bool offer;           /* Filed asks may be accepted now. */
     uint32_t seq;
 
     /* Following. */
@@ -305,7 +358,6 @@ const struct match_list *match_formed(const struct match *m);
 
 /* Write a part of a list: the number of members that this LIST message has room for, and the
  * index of the first one. */
-enum { PART_ALIKE = 0x8000 }; /* A flag in `part`; see matchmaking.c. */
 uint32_t match_part_holds(const struct match_message *message);
 uint32_t match_part_first(const struct match_message *message);
 void match_put_member(struct match_message *message, uint32_t i,
