@@ -30,11 +30,6 @@ static const char *const handle_records[] = {"not set", "set", NULL};
 static const char *const handle_domains[] = {"node", "rank", "auto", NULL};
 static const char *const handle_lates[] = {"carry", "latest", "drop", NULL};
 
-struct handle_argument {
-    struct agree_field field;
-    uint64_t value;
-};
-
 /* Return the value itself for one buffer, and a hash over all buffers else: it only shows that
  * they differ. */
 static uint64_t handle_fold(uint64_t so_far, uint64_t value, int nbuffers)
@@ -60,39 +55,30 @@ int agree_arguments(struct communicator *c, int local, const pcoll_buffer *buffe
         element = handle_fold(element, payload->part[i].element, nbuffers);
     }
     const pcoll_policy *p = &o->policy;
-    const struct handle_argument arguments[] = {
-        {{"number of buffers", NULL, false}, (uint64_t)nbuffers},
-        {{"count", NULL, false}, count},
-        {{"dtype", dtype_names, false}, dtype},
-        {{"op", op_names, false}, op},
-        {{"datatype (bytes of an element)", NULL, false}, element},
-        {{"quorum", handle_policies, false}, (uint64_t)p->kind},
-        {{"quorum (number of ranks)", NULL, false}, p->count},
-        {{"quorum (fraction)", NULL, true}, handle_double_bits(p->fraction)},
-        {{"quorum (linger)", NULL, true}, handle_double_bits(p->linger)},
-        {{"quorum (deadline)", NULL, true}, handle_double_bits(p->deadline)},
-        {{"quorum (max_staleness)", NULL, false}, p->max_staleness},
-        {{"PARTIALCOLL_RECORD, PARTIALCOLL_REPLAY", handle_records, false},
-         event_log_wanted()},
-        {{"domain", handle_domains, false}, (uint64_t)o->domain},
-        {{"domain (most ranks)", NULL, false}, o->domain_ranks},
-        {{"algorithm", algorithm_names, false}, (uint64_t)o->algorithm},
-        {{"deliver", handle_delivers, false}, (uint64_t)o->deliver},
-        {{"late", handle_lates, false}, (uint64_t)o->late},
-        {{"history", NULL, false}, o->history},
-        {{"seed", NULL, false}, o->seed},
-        {{"name (its hash)", NULL, false}, o->name},
-        {{"described", handle_records, false}, o->described != 0},
+    const struct agree_field fields[] = {
+        {"number of buffers", NULL, (uint64_t)nbuffers},
+        {"count", NULL, count},
+        {"dtype", dtype_names, dtype},
+        {"op", op_names, op},
+        {"datatype (bytes of an element)", NULL, element},
+        {"quorum", handle_policies, (uint64_t)p->kind},
+        {"quorum (number of ranks)", NULL, p->count},
+        {"quorum (fraction)", agree_real, handle_double_bits(p->fraction)},
+        {"quorum (linger)", agree_real, handle_double_bits(p->linger)},
+        {"quorum (deadline)", agree_real, handle_double_bits(p->deadline)},
+        {"quorum (max_staleness)", NULL, p->max_staleness},
+        {"PARTIALCOLL_RECORD, PARTIALCOLL_REPLAY", handle_records, event_log_wanted()},
+        {"domain", handle_domains, (uint64_t)o->domain},
+        {"domain (most ranks)", NULL, o->domain_ranks},
+        {"algorithm", algorithm_names, (uint64_t)o->algorithm},
+        {"deliver", handle_delivers, (uint64_t)o->deliver},
+        {"late", handle_lates, (uint64_t)o->late},
+        {"history", NULL, o->history},
+        {"seed", NULL, o->seed},
+        {"name (its hash)", NULL, o->name},
+        {"described", handle_records, o->described != 0},
     };
-    enum { ARGUMENTS = sizeof arguments / sizeof *arguments };
-    _Static_assert((int)ARGUMENTS <= (int)AGREE_FIELDS, "room for all of them");
-    struct agree_field fields[ARGUMENTS];
-    uint64_t own[ARGUMENTS];
-    for (int i = 0; i < ARGUMENTS; i++) {
-        fields[i] = arguments[i].field;
-        own[i] = arguments[i].value;
-    }
-    return agree_same(c, local, fields, own, ARGUMENTS);
+    return agree_same(c, local, fields, sizeof fields / sizeof *fields);
 }
 
 /*

@@ -34,38 +34,28 @@ static struct moments *moments = &own;
 static int wished = SIGKILL;
 static _Thread_local struct thread_moment *here;
 
-static void moment_read_wish(void)
+static void moment_read_settings(void)
 {
     const char *wish = environment_get("PARTIALCOLL_DIE");
+    const char *folder = environment_get("PARTIALCOLL_MOMENTS");
     const char *colon = wish ? strchr(wish, ':') : NULL;
+    char path[4096];
+    int fd = -1;
+    if (folder) {
+        snprintf(path, sizeof path, "%s/moments-%ld", folder, (long)getpid());
+        fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    }
+    if (fd >= 0 && ftruncate(fd, sizeof own) == 0) {
+        void *page = mmap(NULL, sizeof own, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        moments = page == MAP_FAILED ? &own : page;
+    }
+    if (fd >= 0)
+        close(fd);
     if (!colon || (size_t)(colon - wish) >= sizeof own.wish)
         return;
     memcpy(moments->wish, wish, (size_t)(colon - wish));
     wished = strstr(colon, ":stop") ? SIGSTOP : SIGKILL;
     atomic_store(&moments->left, atoi(colon + 1));
-}
-
-static void moment_map_file(void)
-{
-    const char *folder = environment_get("PARTIALCOLL_MOMENTS");
-    char path[4096];
-    if (!folder)
-        return;
-    snprintf(path, sizeof path, "%s/moments-%ld", folder, (long)getpid());
-    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return;
-    void *page = MAP_FAILED;
-    if (ftruncate(fd, sizeof own) == 0)
-        page = mmap(NULL, sizeof own, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
-    moments = page == MAP_FAILED ? &own : page;
-}
-
-static void moment_read_settings(void)
-{
-    moment_map_file();
-    moment_read_wish();
 }
 
 static void moment_note(const char *name)

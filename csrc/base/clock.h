@@ -25,7 +25,7 @@ static inline int64_t clock_thread_ns(void)
     return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
 }
 
-/* Return the time `ns` from now (less than a second), for a condition with this clock. */
+/* Return the time `ns` from now, for a condition with this clock. */
 static inline struct timespec clock_until(int64_t ns)
 {
     struct timespec until;

@@ -10,26 +10,19 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/random.h"
 
 static const size_t page_bytes = 4096;
 
+/* Map the page of a memory file; -1: memory of this process. */
 static struct doorbell_page *doorbell_map(int fd)
 {
-    void *page = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    return page == MAP_FAILED ? NULL : page;
-}
-
-/* Without a memory file (too many open files, an old kernel) the doorbell cannot be rung by
- * other processes. That is better than a rank that drops out while the others wait for it. */
-static struct doorbell_page *doorbell_map_private(void)
-{
-    void *page = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int flags = MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0);
+    void *page = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
     return page == MAP_FAILED ? NULL : page;
 }
 
@@ -39,8 +32,10 @@ int doorbell_create(struct doorbell *b)
     b->fd = memfd_create("partialcoll-doorbell", MFD_CLOEXEC);
     if (b->fd >= 0 && ftruncate(b->fd, (off_t)page_bytes) == 0)
         b->page = doorbell_map(b->fd);
+    /* Without a memory file (too many open files, an old kernel) the doorbell cannot be rung by
+     * other processes. That is better than a rank that drops out while the others wait. */
     if (!b->page)
-        b->page = doorbell_map_private();
+        b->page = doorbell_map(-1);
     if (!b->page) {
         doorbell_destroy(b);
         return fail(PCOLL_ENOMEM, "no memory for the doorbell of this process");
@@ -119,11 +114,7 @@ void doorbell_sleep(struct doorbell_page *page, uint32_t seen,
     _Atomic uint32_t *flag =
         who == DOORBELL_WAITER ? &page->waiters_asleep : &page->agent_asleep;
     /* FUTEX_WAIT_BITSET takes an absolute time. */
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t ns = until.tv_nsec + (timeout_us % 1000000) * 1000;
-    until.tv_sec += (time_t)(timeout_us / 1000000 + ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
+    struct timespec until = clock_until(timeout_us * 1000);
     atomic_fetch_add(flag, 1);
     syscall(SYS_futex, &page->count, FUTEX_WAIT_BITSET, seen, &until, NULL, who);
     atomic_fetch_sub(flag, 1);

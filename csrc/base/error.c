@@ -76,6 +76,21 @@ const struct failed_ranks *fail_last_ranks(void)
     return &last_ranks;
 }
 
+struct failure fail_keep(int code)
+{
+    struct failure f = {.code = code, .mpi_error = last_mpi_error, .who = last_ranks};
+    memcpy(f.reason.text, last_message, sizeof last_message);
+    return f;
+}
+
+int fail_again(const struct failure *f)
+{
+    if (f->code == PCOLL_EFAILED)
+        return fail_ranks(&f->who);
+    last_mpi_error = f->mpi_error;
+    return f->code == PCOLL_OK ? PCOLL_OK : fail(f->code, "%s", f->reason.text);
+}
+
 int pcoll_failed_ranks(int32_t *ranks, int capacity)
 {
     for (int i = 0; ranks && i < last_ranks.count && i < capacity; i++)

@@ -61,6 +61,17 @@ int fail_ranks(const struct failed_ranks *who);
 /* Return the ranks of this thread's last PCOLL_EFAILED. */
 const struct failed_ranks *fail_last_ranks(void);
 
+/* A failure that is reported later, or by another thread. */
+struct failure {
+    int code, mpi_error;
+    struct reason reason;
+    struct failed_ranks who; /* If the code is PCOLL_EFAILED. */
+};
+/* Return this thread's last failure, which has this code. */
+struct failure fail_keep(int code);
+/* Report it. Return its code, which may be PCOLL_OK. */
+int fail_again(const struct failure *f);
+
 /*
  * Texts that are written piece by piece, and numbers as texts.
  */

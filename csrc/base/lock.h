@@ -178,7 +178,7 @@ void sleepers_wake(struct sleepers *s);
  * what the gate protects, and opens the gate again. Entering and leaving an open gate costs one
  * atomic addition each.
  *
- * A communicator has a gate (outage.h), and each handle that continues when ranks die has one
+ * A communicator has a gate (communicator.h), and each handle that continues when ranks die has one
  * (allreduce/handle.h). csrc/base/lock.h gives them their order.
  *
  * Protocol. Every operation below is sequentially consistent.

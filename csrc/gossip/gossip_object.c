@@ -27,30 +27,7 @@
 #include "runtime/shared_window.h"
 #include "transport/mpi/mpi_transport.h"
 
-enum gossip_field {
-    FIELD_COUNT,
-    FIELD_DTYPE,
-    FIELD_BITS,
-    FIELD_ROTATE,
-    FIELD_SHAPE,
-    FIELD_QUEUE_SLOTS,
-    FIELD_MAX_UNCOLLECTED,
-    FIELD_TOPOLOGY,
-    FIELDS
-};
-
 static const char *const rotate_names[] = {"no", "yes", NULL};
-
-static const struct agree_field fields[FIELDS] = {
-    [FIELD_COUNT] = {"like (number of elements)", NULL},
-    [FIELD_DTYPE] = {"like (dtype)", dtype_names},
-    [FIELD_BITS] = {"codec (bits, 0: none)", NULL},
-    [FIELD_ROTATE] = {"codec (rotate)", rotate_names},
-    [FIELD_SHAPE] = {"like (shape, its hash)", NULL},
-    [FIELD_QUEUE_SLOTS] = {"queue_slots", NULL},
-    [FIELD_MAX_UNCOLLECTED] = {"max_uncollected", NULL},
-    [FIELD_TOPOLOGY] = {"topology (its hash)", NULL},
-};
 
 /* Collective. If some ranks could not make their part of a window of MPI, the others do
  * not free theirs: freeing it needs all ranks. */
@@ -58,16 +35,18 @@ static int gossip_join(struct communicator *communicator, const void *comm, int 
                        const pcoll_gossip_options *o, struct gossip_memory *memory,
                        struct object *p)
 {
-    uint64_t own[FIELDS] = {[FIELD_COUNT] = o->count,
-                            [FIELD_DTYPE] = (uint64_t)o->dtype,
-                            [FIELD_BITS] = (uint64_t)o->bits,
-                            [FIELD_ROTATE] = o->rotate != 0,
-                            [FIELD_SHAPE] = o->shape,
-                            [FIELD_QUEUE_SLOTS] = o->queue_slots,
-                            [FIELD_MAX_UNCOLLECTED] = o->max_uncollected,
-                            [FIELD_TOPOLOGY] = o->topology};
+    const struct agree_field fields[] = {
+        {"like (number of elements)", NULL, o->count},
+        {"like (dtype)", dtype_names, (uint64_t)o->dtype},
+        {"codec (bits, 0: none)", NULL, (uint64_t)o->bits},
+        {"codec (rotate)", rotate_names, o->rotate != 0},
+        {"like (shape, its hash)", NULL, o->shape},
+        {"queue_slots", NULL, o->queue_slots},
+        {"max_uncollected", NULL, o->max_uncollected},
+        {"topology (its hash)", NULL, o->topology},
+    };
     agree_settle(communicator);
-    int rc = agree_same(communicator, local, fields, own, FIELDS);
+    int rc = agree_same(communicator, local, fields, sizeof fields / sizeof *fields);
     if (rc != PCOLL_OK)
         return rc;
     communicator_free_windows(communicator);
@@ -197,19 +176,6 @@ static int gossip_run(struct object *p)
     return PCOLL_OK;
 }
 
-static int gossip_done(struct object *p, int op, size_t bytes)
-{
-    (void)p, (void)bytes;
-    return fail(PCOLL_EPROTOCOL, "a message (%d) for a gossip buffer", op);
-}
-
-static int gossip_control(struct object *p, uint32_t source,
-                          const struct control *message)
-{
-    (void)p, (void)message;
-    return fail(PCOLL_EPROTOCOL, "a message of rank %u for a gossip buffer", source);
-}
-
 static int gossip_begin_close(struct object *p)
 {
     pcoll_gossip *gossip = (pcoll_gossip *)((char *)p - offsetof(pcoll_gossip, object));
@@ -220,8 +186,6 @@ static int gossip_begin_close(struct object *p)
 }
 
 const struct object_ops gossip_object = {.run = gossip_run,
-                                         .done = gossip_done,
-                                         .control = gossip_control,
                                          .begin_close = gossip_begin_close};
 
 static int gossip_close(struct user_object *o)

@@ -17,6 +17,7 @@
 #include "group/group_agent.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,58 +122,30 @@ int pcoll_group_free(pcoll_group **at, int64_t timeout_us)
     return rc;
 }
 
-enum field {
-    FIELD_COUNT,
-    FIELD_DTYPE,
-    FIELD_KEYS,
-    FIELD_AXES,
-    FIELD_BANDWIDTH,
-    FIELD_MEASURE,
-    FIELD_EVERY,
-    FIELD_TIMEOUT,
-    FIELD_WINDOW,
-    FIELD_SIDES, /* One field for each axis. */
-    FIELDS = FIELD_SIDES + GRID_MAX_AXES
-};
-
 static const char *const keys_names[] = {"auto", "static", "dynamic", NULL};
 static const char *const no_yes[] = {"no", "yes", NULL};
-
-#define SIDE(axis) [FIELD_SIDES + (axis)] = {"grid (side of axis " #axis ")", NULL}
-#define SIDES(a, b, c, d) SIDE(a), SIDE(b), SIDE(c), SIDE(d)
-static const struct agree_field fields[FIELDS] = {
-    [FIELD_COUNT] = {"sendbuf (number of elements)", NULL},
-    [FIELD_DTYPE] = {"sendbuf (dtype)", dtype_names},
-    [FIELD_KEYS] = {"keys", keys_names},
-    [FIELD_AXES] = {"grid (axes)", NULL},
-    [FIELD_BANDWIDTH] = {"bandwidth (given)", no_yes},
-    [FIELD_MEASURE] = {"bandwidth (measured)", no_yes},
-    [FIELD_EVERY] = {"measure_every", NULL},
-    [FIELD_TIMEOUT] = {"timeout (microseconds)", NULL},
-    [FIELD_WINDOW] = {"window (microseconds)", NULL},
-    SIDES(0, 1, 2, 3),
-    SIDES(4, 5, 6, 7),
-    SIDES(8, 9, 10, 11),
-    SIDES(12, 13, 14, 15),
-};
-_Static_assert(GRID_MAX_AXES == 16, "a field for the side of each axis");
-_Static_assert((int)FIELDS <= (int)AGREE_FIELDS, "room to compare them");
 
 static int group_create_compare(struct communicator *c, int local,
                                 const pcoll_group_options *o)
 {
-    uint64_t own[FIELDS] = {[FIELD_COUNT] = o->count,
-                            [FIELD_DTYPE] = (uint64_t)o->dtype,
-                            [FIELD_KEYS] = (uint64_t)o->keys,
-                            [FIELD_AXES] = o->axes,
-                            [FIELD_BANDWIDTH] = o->bandwidth > 0,
-                            [FIELD_MEASURE] = o->measure != 0,
-                            [FIELD_EVERY] = o->every,
-                            [FIELD_TIMEOUT] = (uint64_t)o->timeout_us,
-                            [FIELD_WINDOW] = (uint64_t)o->window_us};
-    for (uint32_t i = 0; i < o->axes && i < GRID_MAX_AXES; i++)
-        own[FIELD_SIDES + i] = o->side[i];
-    return agree_same(c, local, fields, own, FIELDS);
+    char names[GRID_MAX_AXES][32];
+    struct agree_field fields[9 + GRID_MAX_AXES] = {
+        {"sendbuf (number of elements)", NULL, o->count},
+        {"sendbuf (dtype)", dtype_names, (uint64_t)o->dtype},
+        {"keys", keys_names, (uint64_t)o->keys},
+        {"grid (axes)", NULL, o->axes},
+        {"bandwidth (given)", no_yes, o->bandwidth > 0},
+        {"bandwidth (measured)", no_yes, o->measure != 0},
+        {"measure_every", NULL, o->every},
+        {"timeout (microseconds)", NULL, (uint64_t)o->timeout_us},
+        {"window (microseconds)", NULL, (uint64_t)o->window_us},
+    };
+    for (uint32_t i = 0; i < GRID_MAX_AXES; i++) {
+        snprintf(names[i], sizeof names[i], "grid (side of axis %u)", i);
+        fields[9 + i] =
+            (struct agree_field){names[i], NULL, i < o->axes ? o->side[i] : 0};
+    }
+    return agree_same(c, local, fields, 9 + GRID_MAX_AXES);
 }
 
 static int group_create_compare_cells(const void *a, const void *b)
@@ -234,22 +207,7 @@ static int group_create_join(struct communicator *c, const void *comm, int local
                ?: agree_enter(c, &g->base);
 }
 
-/* Let the agent begin: the object is complete on all ranks. */
-static void group_create_start(struct communicator *c, pcoll_group *p)
-{
-    struct group *g = &p->group;
-    user_object_init(&p->base, &group_create_kind);
-    user_object_made(&p->base, c, &g->base, g->options.progress);
-    progress_lock(c->progress);
-    for (uint32_t r = 0; r < c->transport->size; r++)
-        if (!transport_lives(c->transport,
-                             r)) /* It died before this object was made. */
-            membership_agreed(&g->membership, r, MEMBER_DEAD, 0, 0);
-    g->driven = true;
-    progress_unlock(c->progress);
-    communicator_notify(c, &g->base);
-}
-
+/* Create the group, and let the agent begin when it is complete on all ranks. */
 static int group_create_on(struct communicator *c, const void *comm,
                            const pcoll_group_options *options, pcoll_group **group)
 {
@@ -266,7 +224,16 @@ static int group_create_on(struct communicator *c, const void *comm,
         local = fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
     int rc = group_create_join(c, comm, local, options, g);
     if (rc == PCOLL_OK) {
-        group_create_start(c, p);
+        user_object_init(&p->base, &group_create_kind);
+        user_object_made(&p->base, c, &g->base, g->options.progress);
+        progress_lock(c->progress);
+        for (uint32_t r = 0; r < c->transport->size; r++)
+            if (!transport_lives(c->transport,
+                                 r)) /* Dead before this object was made. */
+                membership_agreed(&g->membership, r, MEMBER_DEAD, 0, 0);
+        g->driven = true;
+        progress_unlock(c->progress);
+        communicator_notify(c, &g->base);
         *group = p;
     } else if (p) {
         if (g->window && g->window->local)

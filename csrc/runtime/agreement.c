@@ -202,16 +202,17 @@ int agree_enter(struct communicator *c, struct object *p)
 
 /* Comparing arguments. */
 
+const char *const agree_real[] = {NULL};
+
 static const char *agree_show(const struct agree_field *field, uint64_t value,
                               char *text, size_t capacity)
 {
-    const char *const *words = field->values;
-    for (uint64_t i = 0; words && words[i]; i++)
+    for (uint64_t i = 0; field->words && field->words[i]; i++)
         if (i == value)
-            return words[i];
+            return field->words[i];
     double real;
     memcpy(&real, &value, sizeof real);
-    if (field->real)
+    if (field->words == agree_real)
         snprintf(text, capacity, "%g", real);
     else
         snprintf(text, capacity, "%" PRIu64, value);
@@ -241,38 +242,35 @@ static void agree_list_values(const struct agree_field *field, const uint64_t *v
     free(listed);
 }
 
-static int agree_report(struct communicator *c, const struct agree_field *field,
-                        uint64_t own)
-{
-    uint64_t *values;
-    char text[300] = "";
-    int rc = agree_gather(c, own, &values);
-    if (rc == PCOLL_OK) {
-        agree_list_values(field, values, c->transport, text, sizeof text);
-        rc = fail(PCOLL_EMISMATCH, "the ranks disagree about %s: %s", field->argument,
-                  text);
-    }
-    free(values);
-    return rc;
-}
-
 int agree_same(struct communicator *c, int local, const struct agree_field *fields,
-               const uint64_t *own, int count)
+               int count)
 {
-    CHECK(count > 0 && count <= AGREE_FIELDS && fields && own);
+    CHECK(count > 0 && count <= AGREE_FIELDS);
     struct reason reason;
     fail_reason(&reason);
     bool valid = local == PCOLL_OK;
     uint64_t both[2 * (AGREE_FIELDS + 1)]; /* The first value is `valid`. */
     for (int i = 0; i <= count; i++) {
-        both[i] = i == 0 ? valid : valid ? own[i - 1] : 0;
+        both[i] = i == 0 ? valid : valid ? fields[i - 1].value : 0;
         both[count + 1 + i] = ~both[i];
     }
-    int rc = agree_max(c, both, 2 * (count + 1));
-    for (int i = 0; i <= count && rc == PCOLL_OK; i++)
-        if (both[i] != ~both[count + 1 + i])
-            rc = i == 0 ? agree_refusals(c, !valid, &reason, PCOLL_EMISMATCH,
-                                         "the arguments of rank", "are not valid")
-                        : agree_report(c, &fields[i - 1], valid ? own[i - 1] : 0);
+    int rc = agree_max(c, both, 2 * (count + 1)), wrong = 0;
+    while (rc == PCOLL_OK && wrong <= count && both[wrong] == ~both[count + 1 + wrong])
+        wrong++;
+    if (rc == PCOLL_OK && wrong == 0)
+        rc = agree_refusals(c, !valid, &reason, PCOLL_EMISMATCH,
+                            "the arguments of rank", "are not valid");
+    else if (rc == PCOLL_OK && wrong <= count) {
+        const struct agree_field *field = &fields[wrong - 1];
+        uint64_t *values;
+        char text[300] = "";
+        rc = agree_gather(c, valid ? field->value : 0, &values);
+        if (rc == PCOLL_OK) {
+            agree_list_values(field, values, c->transport, text, sizeof text);
+            rc = fail(PCOLL_EMISMATCH, "the ranks disagree about %s: %s",
+                      field->argument, text);
+        }
+        free(values);
+    }
     return valid ? rc : fail(local, "%s", reason.text);
 }

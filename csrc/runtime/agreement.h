@@ -35,15 +35,16 @@ int agree_refusals(struct communicator *c, bool refused, const struct reason *re
 /* An argument that has to be the same on all ranks, as a number. */
 struct agree_field {
     const char *argument;
-    const char *const *values; /* Words for the values 0, 1 …; NULL: it is a number. */
-    bool real;                 /* The number holds the bits of a double. */
+    const char *const *words; /* For the values 0, 1 …; NULL: it is a number. */
+    uint64_t value;
 };
+extern const char *const agree_real[]; /* As words: the value holds the bits of a double. */
 enum { AGREE_FIELDS = 32 }; /* At most. */
 
 /* Compare the arguments. `local` is this rank's own check of them: if that has failed, it is
  * returned here, and PCOLL_EMISMATCH on the others. */
 int agree_same(struct communicator *c, int local, const struct agree_field *fields,
-               const uint64_t *own, int count);
+               int count);
 
 /* The same for the arguments of an allreduce. `payload` is their layout, for the size of MPI's
  * datatypes. Two ops of users cannot be told apart. */

@@ -2,11 +2,12 @@
 /* See communicator.h. */
 #include "runtime/communicator.h"
 
-#include <stdio.h>
+#include <errno.h>
 #include <stdlib.h>
 
 #include "algorithms/algorithms.h"
 #include "base/check.h"
+#include "base/clock.h"
 
 static int communicator_poll_source(struct progress_source *source)
 {
@@ -58,7 +59,7 @@ void communicator_free_windows(struct communicator *c)
 /* Pending sends and agreements are not polled any more. */
 static void communicator_forget_unrung(struct communicator *c)
 {
-    for (; c->agreements; c->agreements--)
+    for (; c->agreements && c->progress; c->agreements--)
         progress_unrung(c->progress, -1);
     if (c->sends_pending)
         progress_unrung(c->progress, -1);
@@ -75,9 +76,7 @@ void communicator_end_transport(struct communicator *c)
         c->transport->ops->destroy(c->transport);
     }
     c->transport = NULL;
-    if (c->sends_pending)
-        progress_unrung(c->progress, -1);
-    c->sends_pending = false;
+    communicator_forget_unrung(c);
 }
 
 void communicator_destroy(struct communicator **at)
@@ -164,10 +163,7 @@ int communicator_fail(struct communicator *c, int code)
         outage_begin(c->outage, fail_last_ranks()))
         return code;
     if (atomic_load(&c->failure) == PCOLL_OK) {
-        snprintf(c->failure_text, sizeof c->failure_text, "%s", pcoll_last_error());
-        c->failure_of_mpi = pcoll_last_mpi_error();
-        if (code == PCOLL_EFAILED)
-            c->failed = *fail_last_ranks();
+        c->first_failure = fail_keep(code);
         atomic_store(&c->failure, code);
         if (c->progress)
             progress_wake_waiters(c->progress);
@@ -177,28 +173,17 @@ int communicator_fail(struct communicator *c, int code)
 
 int communicator_fail_undriven(struct communicator *c, int code)
 {
-    struct reason reason;
-    struct failed_ranks who = *fail_last_ranks();
-    int mpi_error = pcoll_last_mpi_error();
-    fail_reason(&reason);
+    struct failure own = fail_keep(code);
     progress_lock(c->progress);
     communicator_fail(c, code);
     progress_unlock(c->progress); /* Driving may change this thread's error. */
-    if (code == PCOLL_EFAILED)
-        return fail_ranks(&who);
-    fail_set_mpi_error(mpi_error);
-    return fail(code, "%s", reason.text);
+    return fail_again(&own);
 }
 
 int communicator_check(struct communicator *c)
 {
-    int code = atomic_load(&c->failure);
-    if (code == PCOLL_EFAILED)
-        return fail_ranks(&c->failed);
-    if (code == PCOLL_OK)
-        return code;
-    fail_set_mpi_error(c->failure_of_mpi);
-    return fail(code, "%s", c->failure_text);
+    return atomic_load(&c->failure) == PCOLL_OK ? PCOLL_OK
+                                                : fail_again(&c->first_failure);
 }
 
 /* Slots. */
@@ -491,37 +476,20 @@ static int communicator_dispatch(struct communicator *c,
             c, (struct agreement *)(uintptr_t)(e->cookie & ~agreement_bit));
     case TRANSPORT_DONE:
         p = communicator_object_at(c, (uint32_t)(e->cookie >> 32));
-        return p ? p->ops->done(p, (int)(e->cookie & UINT32_MAX), e->bytes)
-                 : fail(PCOLL_EPROTOCOL, "a message for a handle that does not exist");
+        return p && p->ops->done
+                   ? p->ops->done(p, (int)(e->cookie & UINT32_MAX), e->bytes)
+                   : fail(PCOLL_EPROTOCOL,
+                          "a message for a handle that does not exist");
     case TRANSPORT_CONTROL:
         p = communicator_object_at(c, e->control.handle);
+        if (p && !p->ops->control)
+            return fail(PCOLL_EPROTOCOL,
+                        "rank %u sent a control message of kind %u to slot %u, which "
+                        "takes none",
+                        e->source, e->control.kind, p->slot);
         return p ? p->ops->control(p, e->source, &e->control) : PCOLL_OK;
     }
     return PCOLL_OK;
-}
-
-/* While sends are pending, some thread has to poll without being rung. */
-static void communicator_watch_sends(struct communicator *c)
-{
-    bool pending = c->transport->ops->pending(c->transport) > 0;
-    if (pending == c->sends_pending || !c->progress)
-        return;
-    c->sends_pending = pending;
-    progress_unrung(c->progress, pending ? 1 : -1);
-}
-
-static int communicator_run_objects(struct communicator *c, int *happened)
-{
-    struct object *p;
-    int rc = PCOLL_OK;
-    for (; rc == PCOLL_OK && (p = communicator_next_notified(c)); ++*happened)
-        rc = p->ops->run(p);
-    for (p = c->watched; p && rc == PCOLL_OK; p = p->next_watched)
-        if (p->ops->attention(p)) {
-            rc = p->ops->run(p);
-            ++*happened;
-        }
-    return rc ?: communicator_run_alarms(c, happened);
 }
 
 int communicator_poll(struct communicator *c)
@@ -529,14 +497,197 @@ int communicator_poll(struct communicator *c)
     CHECK(!c->progress || progress_is_driven(c->progress));
     if (atomic_load(&c->failure) != PCOLL_OK || outage_now(c->outage))
         return 0;
+    struct object *p;
     const struct transport_event *events;
-    int happened = 0, rc = communicator_run_objects(c, &happened);
+    int happened = 0, rc = PCOLL_OK;
+    for (; rc == PCOLL_OK && (p = communicator_next_notified(c)); happened++)
+        rc = p->ops->run(p);
+    for (p = c->watched; p && rc == PCOLL_OK; p = p->next_watched)
+        if (p->ops->attention(p)) {
+            rc = p->ops->run(p);
+            happened++;
+        }
+    rc = rc ?: communicator_run_alarms(c, &happened);
     int n = rc ?: c->transport->ops->poll(c->transport, &events);
     rc = n < 0 ? n : PCOLL_OK;
     for (int i = 0; i < n && rc == PCOLL_OK; i++, happened++)
         rc = communicator_dispatch(c, &events[i]);
     if (rc != PCOLL_OK)
         communicator_fail(c, rc);
-    communicator_watch_sends(c);
+    /* While sends are pending, some thread has to poll without being rung. */
+    bool pending = c->transport->ops->pending(c->transport) > 0;
+    if (pending != c->sends_pending && c->progress) {
+        c->sends_pending = pending;
+        progress_unrung(c->progress, pending ? 1 : -1);
+    }
     return happened;
+}
+
+/* Outages. */
+
+enum { OUTAGE_PATIENCE_NS = 500000000 };
+
+static struct lock outage_mutex = LOCK_INIT(LOCK_FAILURE);
+static pthread_cond_t outage_changed; /* Its clock is the monotonic one. */
+static pthread_once_t outage_once = PTHREAD_ONCE_INIT;
+static struct outage *outage_begun; /* The outages that have begun and not ended. */
+static uint64_t outage_numbers;
+
+static void outage_make_condition(void)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&outage_changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+void outage_init(struct outage *o)
+{
+    pthread_once(&outage_once, outage_make_condition);
+    lock_take(&outage_mutex);
+    *o = (struct outage){.number = ++outage_numbers};
+    lock_release(&outage_mutex);
+    gate_init(&o->gate, LOCK_COMMUNICATOR);
+}
+
+void outage_destroy(struct outage *o)
+{
+    gate_destroy(&o->gate);
+}
+
+bool outage_begin(struct outage *o, const struct failed_ranks *who)
+{
+    lock_take(&outage_mutex);
+    bool recovers = !o->ceased;
+    if (recovers && !gate_is_closed(&o->gate)) {
+        o->who = *who;
+        o->began = clock_ns();
+        o->next = outage_begun;
+        outage_begun = o;
+        gate_close(&o->gate);
+        pthread_cond_broadcast(&outage_changed);
+    }
+    lock_release(&outage_mutex);
+    return recovers;
+}
+
+bool outage_now(struct outage *o)
+{
+    return o && gate_is_closed(&o->gate);
+}
+
+bool outage_since(struct outage *o, uint32_t epoch)
+{
+    CHECK(o || !epoch);
+    return o && (gate_is_closed(&o->gate) || atomic_load(&o->epoch) != epoch);
+}
+
+uint32_t outage_epoch(struct outage *o)
+{
+    return o ? atomic_load(&o->epoch) : 0;
+}
+
+void outage_enter(struct outage *o)
+{
+    if (o)
+        gate_enter(&o->gate);
+}
+
+bool outage_try_enter(struct outage *o)
+{
+    return !o || gate_try_enter(&o->gate);
+}
+
+void outage_leave(struct outage *o)
+{
+    if (o)
+        gate_leave(&o->gate);
+}
+
+int outage_error(struct outage *o)
+{
+    lock_take(&outage_mutex);
+    struct failed_ranks who = o->who;
+    lock_release(&outage_mutex);
+    return fail_ranks(&who);
+}
+
+uint32_t outage_times(struct outage *o, int64_t *began, int64_t *ended)
+{
+    lock_take(&outage_mutex);
+    uint32_t epoch = atomic_load(&o->epoch);
+    *began = o->began;
+    *ended = o->ended;
+    lock_release(&outage_mutex);
+    return epoch;
+}
+
+bool outage_await(struct outage *o)
+{
+    lock_take(&outage_mutex);
+    while (!gate_is_closed(&o->gate) && !o->ceased)
+        lock_sleep(&outage_mutex, &outage_changed);
+    bool begun = gate_is_closed(&o->gate);
+    lock_release(&outage_mutex);
+    return begun;
+}
+
+void outage_await_calls(struct outage *o)
+{
+    CHECK(outage_now(o));
+    gate_await_empty(&o->gate);
+}
+
+static bool outage_is_next(const struct outage *o)
+{
+    for (const struct outage *other = outage_begun; other; other = other->next)
+        if (other != o && (other->has_turn || other->number < o->number))
+            return false;
+    return true;
+}
+
+void outage_take_turn(struct outage *o)
+{
+    CHECK(outage_now(o) && !o->has_turn);
+    struct timespec until = clock_until(OUTAGE_PATIENCE_NS);
+    lock_take(&outage_mutex);
+    for (int rc = 0; rc != ETIMEDOUT && !outage_is_next(o);)
+        rc = pthread_cond_timedwait(&outage_changed, &outage_mutex.mutex, &until);
+    o->has_turn = true;
+    lock_release(&outage_mutex);
+}
+
+void outage_end(struct outage *o)
+{
+    CHECK(outage_now(o));
+    lock_take(&outage_mutex);
+    struct outage **at = &outage_begun;
+    while (*at != o)
+        at = &(*at)->next;
+    *at = o->next;
+    o->has_turn = false;
+    o->ended = clock_ns();
+    atomic_fetch_add(&o->epoch, 1);
+    gate_open(&o->gate);
+    pthread_cond_broadcast(&outage_changed);
+    lock_release(&outage_mutex);
+}
+
+void outage_cease(struct outage *o)
+{
+    lock_take(&outage_mutex);
+    while (gate_is_closed(&o->gate))
+        lock_sleep(&outage_mutex, &outage_changed);
+    o->ceased = true;
+    pthread_cond_broadcast(&outage_changed);
+    lock_release(&outage_mutex);
+}
+
+void outage_give_up(struct outage *o)
+{
+    CHECK(outage_now(o));
+    lock_take(&outage_mutex);
+    o->ceased = true;
+    lock_release(&outage_mutex);
 }

@@ -293,7 +293,7 @@ static int user_object_begin_close(struct user_object *o)
 }
 
 /* Return whether it has closed, or never will. A recovery replaces the object and frees it in
- * the next outage, so only a thread inside (outage.h) reads it. During an outage nothing has
+ * the next outage, so only a thread inside (communicator.h) reads it. During an outage nothing has
  * closed for good. */
 static bool user_object_is_closed(void *arg)
 {
@@ -313,16 +313,12 @@ static bool user_object_unregister(struct user_object *o)
 {
     CHECK(o->object);
     CHECK(atomic_load(&o->closing));
-    bool healthy = atomic_load(&o->communicator->failure) == PCOLL_OK;
-    communicator_unregister(o->communicator, o->slot);
+    struct communicator *c = o->communicator;
+    progress_spin(c->progress, user_object_remove(o));
+    communicator_unregister(c, o->slot);
     o->object = NULL;
     o->ended = true;
-    return healthy;
-}
-
-static void user_object_forget(struct user_object *o)
-{
-    progress_spin(o->communicator->progress, user_object_remove(o));
+    return atomic_load(&c->failure) == PCOLL_OK;
 }
 
 /* Free the inside if the object has closed, or never will. This thread is inside the outage, so
@@ -333,7 +329,6 @@ static bool user_object_dispose_closed(struct user_object *o)
     struct progress *p = o->communicator->progress;
     if (!user_object_is_closed(o))
         return false;
-    user_object_forget(o);
     progress_lock(p);
     bool healthy = user_object_unregister(o);
     progress_unlock(p);
@@ -416,7 +411,6 @@ static int process_reclaim(struct progress_source *source)
             continue;
         }
         *at = o->next_retired;
-        user_object_forget(o);
         o->kind->dispose(o, user_object_unregister(o));
         o->retired(o);
         process_retire_communicator(r, parent, false);

@@ -297,16 +297,6 @@ static int progress_drive_timed(struct progress *p, bool *moved)
     return happened;
 }
 
-/* Return the microseconds until some thread has to poll because of an alarm. */
-static int64_t progress_until_alarm(const struct progress *p)
-{
-    int64_t alarm = atomic_load(&p->alarm_us);
-    if (alarm == INT64_MAX)
-        return alarm;
-    int64_t left = alarm - clock_us();
-    return left > 0 ? left : 0;
-}
-
 /* Yield, or sleep for at most limit_us. */
 static void progress_take_rest(struct progress *p, struct rest *r, uint32_t seen,
                                enum doorbell_sleeper who, int polls,
@@ -326,8 +316,9 @@ static void progress_take_rest(struct progress *p, struct rest *r, uint32_t seen
         next = backoff->first;
     r->backoff = next < backoff->last ? next : backoff->last;
     r->moved = r->moved && r->backoff < backoff->last;
-    int64_t alarm = progress_until_alarm(p);
-    limit_us = alarm < limit_us ? alarm : limit_us;
+    int64_t alarm = atomic_load(&p->alarm_us); /* Some thread has to poll then. */
+    int64_t left = alarm == INT64_MAX ? alarm : alarm - clock_us();
+    limit_us = left < 0 ? 0 : left < limit_us ? left : limit_us;
     doorbell_sleep(p->doorbell.page, seen, who,
                    r->backoff < limit_us ? r->backoff : limit_us);
     r->polls = polls - AWOKEN_POLLS;

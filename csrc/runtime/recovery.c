@@ -151,8 +151,8 @@ static int recovery_vote(struct recovery *r)
     return rc;
 }
 
-/* A lost host may go on by itself. Therefore only the larger part of the ranks continues, or of
- * two halves the one with the lowest rank. */
+/* Return whether this many ranks are the larger part. A lost host may go on by itself. Therefore
+ * only the larger part of the ranks continues, or of two halves the one with the lowest rank. */
 static bool recovery_is_most(uint64_t left, uint64_t of, bool has_lowest)
 {
     return 2 * left > of || (2 * left == of && has_lowest);
@@ -392,24 +392,12 @@ const void *recovery_comm(const struct communicator *c)
 
 /* Growth; see recovery.h. */
 
-/* The failure of this thread, to be reported after calls that may fail differently. */
-struct growth_failure {
-    int rc;
-    struct reason reason;
-    struct failed_ranks who;
-};
-
-static struct growth_failure growth_note(int rc)
+/* Keep the failure of this thread, to be reported after calls that may fail differently. */
+static struct failure growth_note(int rc)
 {
-    struct growth_failure f = {.rc = rc, .who = *fail_last_ranks()};
+    struct failure f = fail_keep(rc);
     fail_reason(&f.reason);
     return f;
-}
-
-static int growth_fail(const struct growth_failure *f)
-{
-    return f->rc == PCOLL_EFAILED ? fail_ranks(&f->who)
-                                  : fail(f->rc, "%s", f->reason.text);
 }
 
 /* Do not wait for the end of an outage: ranks that have not met it would wait for this one. */
@@ -451,9 +439,9 @@ static int growth_make_communicator(struct growth *g, struct transport *t,
 enum { GROWTH_MADE = 1, GROWTH_NO_DEATH = 2 };
 
 static int growth_settle_on(struct transport *t, struct outage *o,
-                            const struct growth_failure *own)
+                            const struct failure *own)
 {
-    int rc = own->rc;
+    int rc = own->code;
     /* All ranks have found a mismatch together, and some may still have to be told. */
     bool found_by_all = rc == PCOLL_EMISMATCH || rc == PCOLL_EINVAL;
     if (rc != PCOLL_OK && !found_by_all)
@@ -463,7 +451,7 @@ static int growth_settle_on(struct transport *t, struct outage *o,
     int agreed = mpi_agree_bits(t, &bits);
     bool all_live = agreed == PCOLL_OK && (bits & GROWTH_NO_DEATH);
     if (rc == PCOLL_EFAILED || (rc != PCOLL_OK && (all_live || found_by_all)))
-        return growth_fail(own);
+        return fail_again(own);
     if (agreed != PCOLL_OK || (bits & GROWTH_MADE))
         return agreed;
     if (outage_now(o))
@@ -475,7 +463,7 @@ static int growth_settle_on(struct transport *t, struct outage *o,
 
 int growth_settle(struct growth *g, int rc)
 {
-    struct growth_failure own = growth_note(rc);
+    struct failure own = growth_note(rc);
     return growth_settle_on(g->to->transport, g->to->outage, &own);
 }
 
@@ -497,14 +485,14 @@ int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
     MOMENT("paused");
     if (rc != PCOLL_OK && !g->from)
         return rc;
-    struct growth_failure own = growth_note(rc);
+    struct failure own = growth_note(rc);
     rc = mpi_regroup(comm, numbers, ranks, progress_doorbell(p), process_watch(), &t);
     if (!t) {
         growth_resume(g);
         return rc;
     }
     MOMENT("regrouped");
-    if (own.rc == PCOLL_OK)
+    if (own.code == PCOLL_OK)
         own = growth_note(rc ?: growth_make_communicator(g, t, p));
     rc = growth_settle_on(t, g->to ? g->to->outage : NULL, &own);
     if (rc != PCOLL_OK)
@@ -530,23 +518,16 @@ void growth_cancel(struct growth *g)
     growth_resume(g);
 }
 
-/* End what was under way on the old communicator. */
-static void growth_leave(struct growth *g)
-{
-    struct communicator *from = g->from;
-    CHECK(g->paused);
-    g->paused = false;
-    if (!from->handles) {
-        growth_discard(from, g->to);
-        return;
-    }
-    outage_begin(from->outage, &(struct failed_ranks){0});
-    outage_leave(from->outage);
-}
-
 void growth_commit(struct growth *g)
 {
-    if (g->from)
-        growth_leave(g);
+    struct communicator *from = g->from;
+    CHECK(!from || g->paused);
+    g->paused = false;
+    if (from && !from->handles)
+        growth_discard(from, g->to);
+    else if (from) { /* End what was under way there. */
+        outage_begin(from->outage, &(struct failed_ranks){0});
+        outage_leave(from->outage);
+    }
     outage_leave(g->to->outage);
 }

@@ -4,7 +4,7 @@
  * serves all objects. A thread of its own in each process runs it, so that no recovery waits for
  * an application. Each object contributes its part (struct recoverable).
  *
- *   stop      The driver has met a failure (outage.h) and polls no more. Applications are kept
+ *   stop      The driver has met a failure (communicator.h) and polls no more. Applications are kept
  *             from what other ranks see. The communicator is revoked, which tells all ranks.
  *   vote      Are all ranks in MPI_Finalize? Then there is nothing to recover.
  *   shrink    A transport of the ranks that are left. Every rank that gets here has stopped, so
@@ -101,7 +101,7 @@ bool recovery_part(struct communicator *c);
 void recovery_detach(struct communicator *c);
 /* Stop the thread that recovers, and detach it, while no failure has been met. */
 void recovery_stop(struct communicator *c);
-/* End a communicator without objects on this rank alone, as a thread that is inside (outage.h).
+/* End a communicator without objects on this rank alone, as a thread that is inside (communicator.h).
  * `keeper` frees later what MPI may still write to; NULL: it is lost. */
 void recovery_discard(struct communicator *c, struct communicator *keeper);
 
@@ -131,7 +131,8 @@ int recovery_build(struct communicator *to, struct user_object *objects);
  */
 struct growth {
     struct communicator *from; /* NULL: a joining rank. */
-    struct communicator *to;   /* This thread is inside (outage.h) until the commit. */
+    struct communicator
+        *to; /* This thread is inside (communicator.h) until the commit. */
     bool paused;
 };
 

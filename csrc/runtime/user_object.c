@@ -65,7 +65,6 @@ int user_object_enter(struct user_object *o)
 
 int user_object_check(struct user_object *o)
 {
-    CHECK(atomic_load(&o->in_use));
     if (atomic_load(&o->closing))
         return fail(PCOLL_ESTATE, "%s is being freed", o->kind->name);
     /* A builder has no communicator yet. */
@@ -85,16 +84,7 @@ int user_object_enter_open(struct user_object *o)
 
 static struct lock user_object_mutex = LOCK_INIT(LOCK_ENTRIES);
 static struct user_object *user_object_head;
-
-static bool user_object_any_spins(void)
-{
-    bool spins = false;
-    for (const struct user_object *o = user_object_head; o; o = o->next) {
-        CHECK(!o->next || o->slot <= o->next->slot);
-        spins |= o->progress == PCOLL_PROGRESS_SPIN;
-    }
-    return spins;
-}
+static int user_object_spinning; /* Objects that want a spinning agent. */
 
 bool user_object_add(struct user_object *o)
 {
@@ -105,7 +95,8 @@ bool user_object_add(struct user_object *o)
         at = &(*at)->next;
     o->next = *at;
     *at = o;
-    bool spins = user_object_any_spins();
+    user_object_spinning += o->progress == PCOLL_PROGRESS_SPIN;
+    bool spins = user_object_spinning;
     lock_release(&user_object_mutex);
     return spins;
 }
@@ -116,9 +107,11 @@ bool user_object_remove(struct user_object *o)
     struct user_object **at = &user_object_head;
     while (*at && *at != o)
         at = &(*at)->next;
-    if (*at)
+    if (*at) {
         *at = o->next;
-    bool spins = user_object_any_spins();
+        user_object_spinning -= o->progress == PCOLL_PROGRESS_SPIN;
+    }
+    bool spins = user_object_spinning;
     lock_release(&user_object_mutex);
     return spins;
 }

@@ -127,25 +127,17 @@ void user_object_note_forks(void);
  *     the transport when the barrier is complete. All ranks know then that nothing is under way
  *     there.
  *
- * The driver takes these steps whenever it polls (process_reclaim, a progress source). Each
- * step is local, or an agreement that only this communicator waits for, so the order in which
- * ranks retire does not matter. The transport's MPI_Comm_free is collective in name only: MPI-4.1,
- * section 7.4.3, expects it to be local, and it is in MPICH and Open MPI.
+ * The driver takes these steps whenever it polls (process_reclaim, a progress source). Each is
+ * local, or an agreement that only this communicator waits for, so the order in which ranks retire
+ * does not matter. The transport's MPI_Comm_free is collective in name only (MPI-4.1, section
+ * 7.4.3). MPI_Finalize ends what is left: it begins everything before it waits for anything.
  *
- * A rank holds what it has retired until the slowest rank has retired it, too. MPI_Finalize
- * ends what is left, on all ranks: it begins everything before it waits for anything.
- *
- * The driver does not end communicators that recover (recovery.h), nor those on which gossip
- * buffers or groups have left windows. After the barrier their ranks agree once more, or free
- * windows, and these steps block until all ranks take them. Ranks that take them on several
- * communicators in different orders would wait for each other for ever. So the barrier also
- * decides when to take them: each rank says whether a thread of it waits, in the free of the last
- * object or of the MPI_Comm. If all ranks wait, each takes the steps at once, and that thread
- * waits for nothing else meanwhile. Otherwise some rank has left the communicator to MPI_Finalize,
- * and may wait there for other communicators: all ranks take the steps in MPI_Finalize, after
- * their last object has closed, on one communicator after the other, the youngest first. Threads
- * that wait return after the barrier. It completes, since each rank begins it when its
- * own last object has ended, also in MPI_Finalize.
+ * Communicators that recover (recovery.h), and those on which gossip buffers or groups have left
+ * windows, need a step after the barrier that blocks until all ranks take it. Ranks that took it on
+ * several communicators in different orders would wait for each other for ever. So the barrier also
+ * tells whether a thread of each rank waits, in the free of the last object or of the MPI_Comm. If
+ * so, each takes the step at once. Otherwise some rank has left the communicator to MPI_Finalize,
+ * and all ranks take the step there, on one communicator after the other, the youngest first.
  */
 
 /* Return how many handles this process has asked for before. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: threads (with the thread sanitizer). */
 /*
- * The gate (csrc/base/lock.h) and an outage (csrc/runtime/outage.h) with real threads and
+ * The gate (csrc/base/lock.h) and an outage (csrc/runtime/communicator.h) with real threads and
  * the real sleepers. What the gate protects is not atomic, so the thread sanitizer reports a
  * thread that is inside when it should not be. Applications enter and leave as fast as they
  * can. A recovery closes the gate, is alone for a moment, and opens the gate.
@@ -13,7 +13,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "runtime/outage.h"
+#include "runtime/communicator.h"
 #include "check.h"
 
 enum { APPLICATIONS = 4, CLOSINGS = 300, OUTAGES = 100, LIMIT_S = 120 };

@@ -20,7 +20,6 @@ DECODERS = {
 CARRIERS = {
     "allreduce/control.h",
     "allreduce/endpoint.c",
-    "gossip/gossip_object.c",
     "group/group_agent.c",
     "group/group_wire.h",
     "runtime/communicator.h",
