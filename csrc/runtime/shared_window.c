@@ -189,32 +189,28 @@ static bool shared_window_on_one_host(const struct transport *t)
     return one;
 }
 
-static uint64_t shared_window_cookie(const struct communicator *c, uint32_t rank)
-{
-    const struct transport *t = c->transport;
-    return rank == t->rank ? progress_doorbell(c->progress)->page->cookie
-                           : t->doorbells[rank]->cookie;
-}
-
 /* One rank makes the segment, the others open it through its file, which all may close when all
- * have the segment or a rank has failed. */
-static int shared_window_share(struct communicator *c, size_t bytes, struct segment *s)
+ * have the segment or a rank has failed. `made`: this rank can take part. */
+static int shared_window_share(struct communicator *c, size_t bytes, struct segment *s,
+                               int made)
 {
     const struct transport *t = c->transport;
     uint32_t maker = transport_lowest(t);
-    uint64_t *fds, cookie = shared_window_cookie(c, maker);
-    int made = PCOLL_OK;
+    bool makes = maker == t->rank;
+    uint64_t *fds, cookie = makes ? progress_doorbell(c->progress)->page->cookie
+                                  : t->doorbells[maker]->cookie;
     *s = (struct segment){.fd = -1};
-    if (maker == t->rank)
+    bool creates = makes && made == PCOLL_OK;
+    if (creates)
         made = segment_create(bytes, cookie, s);
-    if (made == PCOLL_ENOMEM)
+    if (creates && made == PCOLL_ENOMEM)
         made =
             fail(made,
                  "windows need %zu bytes of shared memory on this host, and they are "
                  "not there: take smaller buffers, or a shorter queue",
                  bytes);
     int rc = agree_gather(c, (uint64_t)(s->fd + 1), &fds);
-    if (rc == PCOLL_OK && maker != t->rank)
+    if (rc == PCOLL_OK && !makes && made == PCOLL_OK)
         made =
             fds[maker]
                 ? segment_open(t->pids[maker], fds[maker] - 1, bytes, cookie, s)
@@ -234,9 +230,8 @@ static int shared_window_create(struct communicator *c, size_t bytes,
     struct shared_window *w = calloc(1, sizeof *w);
     struct segment segment;
     bytes = (bytes + SHARED_WINDOW_PAGE - 1) / SHARED_WINDOW_PAGE * SHARED_WINDOW_PAGE;
-    int rc =
-        agree_outcome(c, w ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a window"));
-    rc = rc ?: shared_window_share(c, bytes * t->size, &segment);
+    int made = w ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a window");
+    int rc = shared_window_share(c, bytes * t->size, &segment, made);
     if (rc != PCOLL_OK) {
         free(w);
         return rc;
