@@ -54,7 +54,7 @@ def _link(file, exports):
 
 
 # Names of MPI's that are types. All other names in its style that the core has are functions.
-TYPES = set("Aint Comm Count Datatype Errhandler Group Op Request Status Win".split())
+TYPES = "Aint|Comm|Count|Datatype|Errhandler|Group|Op|Request|Status|Win"
 
 
 def _own_names(sources):
@@ -66,7 +66,7 @@ def _own_names(sources):
     not, nor does a datatype of one element."""
     folders = {(HERE.parent / source).parent for source in sources}
     text = "".join(path.read_text() for folder in folders for path in folder.glob("*.[ch]"))
-    names = set(re.findall(r"\bMPI_([A-Z][a-z]\w*)", text)) - TYPES
+    names = set(re.findall(rf"\bMPI_(?!(?:{TYPES})\b)([A-Z][a-z]\w*)", text))
     own = {name: f"PMPI_{name}" for name in sorted(names)}
     own |= {"Comm_idup": "pmpi_private_idup", "Type_dup": "pmpi_private_type_dup"}
     return [f"-DMPI_{name}={other}" for name, other in own.items()]
