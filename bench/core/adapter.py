@@ -72,8 +72,6 @@ class ByHand(Method):
 
 
 class Adapter(Ours):
-    """The wrapped optimizer."""
-
     sgd = PLAIN
 
     def backward(self, x: Any, y: Any) -> None:
@@ -86,7 +84,6 @@ def loss(parameters: list[Any], x: Any) -> Any:
 
 
 def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """Measure the methods alternately; return the rows. Collective."""
     import torch
 
     import partialcoll.torch as pct

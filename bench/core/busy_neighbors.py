@@ -28,7 +28,6 @@ CALLS = 10  # of a batch
 
 @contextlib.contextmanager
 def neighbors(count: int) -> Iterator[None]:
-    """Run processes that compute until the end."""
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -39,7 +38,6 @@ def neighbors(count: int) -> Iterator[None]:
 
 
 def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """Every number of neighbors and every size; rows on rank 0. Collective."""
     kinds = [BatchKind("mpi", ["auto"], "auto"), BatchKind("full", ["rank", "node"], "auto")]
     rows = []
     for busy in options.busy:

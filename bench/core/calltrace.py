@@ -37,7 +37,6 @@ BEFORE, TRACED = 0, 1  # parts of a run, as in calltrace.c
 
 
 def compile_program(folder: Path) -> Path:
-    """The program, with the core inside. Returns its path."""
     sys.path.insert(0, str(ROOT / "csrc"))
     import layers
 
@@ -68,7 +67,6 @@ class Thread:
 
 
 def read(path: Path) -> list[Thread]:
-    """The threads of a rank."""
     threads: list[Thread] = []
     for line in path.read_text().splitlines():
         kind, number, *words = line.split()
@@ -83,7 +81,6 @@ def read(path: Path) -> list[Thread]:
 
 
 def symbols(program: Path, addresses: Iterable[int]) -> dict[int, tuple[str, str]]:
-    """Address -> function, and its file relative to csrc."""
     wanted = sorted(set(addresses) - {0})
     command = ["addr2line", "-f", "-e", str(program), *(hex(a) for a in wanted)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -118,7 +115,6 @@ def show(what: str, functions: set[tuple[str, str]]) -> None:
 
 
 def show_files(functions: set[tuple[str, str]]) -> None:
-    """Each file with the functions in it."""
     for file in sorted({file for _, file in functions}):
         names = sorted(name for name, where in functions if where == file)
         click.echo(f"  {file}: {' '.join(names)}")

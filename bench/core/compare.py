@@ -46,7 +46,6 @@ def measured(command: str, words: tuple[str, ...]) -> list[Row]:
 
 
 def compared(before: str, after: str, words: tuple[str, ...], rounds: int) -> list[dict[str, Any]]:
-    """Return a row for each row of the commands, in order."""
     runs = [
         [measured(command, words) for command in (before, after, before)] for _ in range(rounds)
     ]

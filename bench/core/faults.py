@@ -104,12 +104,10 @@ class Moments:
 
     @property
     def died_ns(self) -> int:
-        """Return when the process died at its kill point; 0 if it has not."""
         return int(struct.unpack_from("=q", self._page, _DIED)[0])
 
     @property
     def aimed(self) -> str:
-        """Return the kill point at which the process must die."""
         return self._page[:_LEFT].rstrip(b"\0").decode()
 
     def last(self) -> list[str]:
@@ -155,8 +153,6 @@ _LIMIT_S = 100
 
 
 class JobKind(NamedTuple):
-    """Options that all jobs of a seed share."""
-
     quorum: str
     domain: str
     deliver: str
@@ -203,7 +199,6 @@ class LightJob(killing.KilledJob):
         return [*job, str(self._program), *words], env
 
     def kill(self, job: subprocess.Popen[bytes], living: list[Life]) -> None:
-        """Kill ranks one after the other, as the seed determines."""
         self.began = time.monotonic()
         self._left = list(living)
         for life in living:
@@ -330,7 +325,6 @@ class LightJob(killing.KilledJob):
 
 
 def compile_ranks(to: Path) -> Path:
-    """Compile the program of a rank with the mpicc of this MPI; return its path."""
     from partialcoll.tools import installed
 
     program = to / "faults_rank"
@@ -370,7 +364,6 @@ def _with_percentiles(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def total(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the row over all seeds."""
     row: dict[str, Any] = {"seed": "all", "quorum": "all", "domain": "all"}
     row["ranks"] = max(each["ranks"] for each in rows)
     row.update({name: sum(each.get(name, 0) for each in rows) for name in _SUMS})
@@ -384,7 +377,6 @@ def total(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def run_seed(program: Path, seed: int, ranks: int, kills: int) -> dict[str, Any]:
-    """Kill ranks in jobs of one kind; return the row."""
     kind = draw(seed)
     tally, aimed, struck = killing.Tally(), Counter[str](), Counter[str]()
     while tally.kills < kills:

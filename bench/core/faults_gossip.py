@@ -45,7 +45,6 @@ _SLOTS = 4  # of a queue: the default of GossipBuffer
 
 
 def strategies() -> dict[str, type[Any]]:
-    """Return the strategies that take on_failure, by name."""
     known = {name: getattr(decentralized, name) for name in decentralized.strategies.__all__}
     return {
         name: one
@@ -55,7 +54,6 @@ def strategies() -> dict[str, type[Any]]:
 
 
 def draw(name: str, r: random.Random) -> dict[str, Any]:
-    """Return options of the strategy, drawn at random."""
     known = {field.name for field in dataclasses.fields(strategies()[name])}
     drawn = {
         "topology": r.choice(("complete", "ring", "star")),
@@ -202,7 +200,6 @@ class GossipJob(LightJob):
 
 
 def run_strategy(name: str, ranks: int, kills: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield the row of the strategy after each job."""
     tally, aimed, exact = killing.Tally(), Counter[str](), 0
     kept = (*COLUMNS[2:], "ended_by_mpi", "rounds", "killed")
     while tally.kills < kills:

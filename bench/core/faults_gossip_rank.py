@@ -42,8 +42,6 @@ _LIMIT_S = 60.0  # for these communications
 
 
 class Rank:
-    """The rank that this process is."""
-
     def __init__(self, given: dict[str, Any]) -> None:
         comm = self.comm = MPI.COMM_WORLD
         self.folder, self.threaded = Path(given["folder"]), bool(given["threaded"])
@@ -68,7 +66,6 @@ class Rank:
         self.steps, self.told = 0, -1
 
     def note(self, **what: Any) -> None:
-        """Append a line."""
         os.write(self.notes, (json.dumps(what) + "\n").encode())
 
     def note_mass(self) -> None:
@@ -81,7 +78,6 @@ class Rank:
         self.note(out=self.steps, mass=float(model.sum()), most=float(abs(model).max()))
 
     def note_round(self) -> None:
-        """Note the last round of the group, once."""
         last = None
         # A gossip buffer has no rounds; a group may not have had one yet.
         with contextlib.suppress(AttributeError, StateError):
@@ -93,7 +89,6 @@ class Rank:
             self.note(round=last.index, group=[int(r) for r in last.group], digest=digest)
 
     def step(self) -> None:
-        """Make one step, with the communications that belong to it."""
         self.steps += 1
         self.log.state("in Wait")
         self.note(**{"in": self.steps})
@@ -156,7 +151,6 @@ class Rank:
 
 
 def main() -> None:
-    """Run the rank. The experiment passes what to do as JSON in the first argument."""
     given = json.loads(sys.argv[1])
     faulthandler.dump_traceback_later(given["limit"], exit=True)
     rank = Rank(given)

@@ -31,7 +31,6 @@ CC = os.environ.get("CC", "gcc")
 
 
 def flags() -> list[str]:
-    """Return the library's flags."""
     os.environ["PARTIALCOLL_NO_BUILD"] = "1"
     sys.path.insert(0, str(ROOT / "csrc"))
     import ffibuilder
@@ -77,7 +76,6 @@ def widths(source: Path, options: list[str], folder: Path) -> dict[str, int]:
 
 
 def table() -> dict[str, dict[str, int]]:
-    """Return the widths by function and target."""
     rows: dict[str, dict[str, int]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in FILES:

@@ -30,7 +30,6 @@ KINDS = ("raise", "continue")
 
 
 def by_turns(quorum: str, domain: str, given: SimpleNamespace, comm: Any) -> dict[str, Any]:
-    """A row. Collective."""
     from mpi4py import MPI
 
     import partialcoll as pc
@@ -67,7 +66,6 @@ def by_turns(quorum: str, domain: str, given: SimpleNamespace, comm: Any) -> dic
 
 
 def run(given: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """A row for each quorum and domain. Collective."""
     return [by_turns(q, d, given, comm) for q in given.quorum for d in given.domain]
 
 

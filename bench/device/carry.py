@@ -22,7 +22,6 @@ TEST = ("pytest", "pytest-mpi", "iniconfig", "packaging", "pluggy")
 
 
 def main() -> None:
-    """Download the wheels, and fail if there are too many bytes of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--mpi", choices=["mpich", "openmpi"], default="mpich")

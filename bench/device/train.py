@@ -76,7 +76,6 @@ def train(name: str, steps: int, late_s: float, device: torch.device) -> dict[st
 
 
 def main() -> None:
-    """Train with each strategy; rank 0 prints the rows, and writes them after each one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, help="default: 40, and 6 without a device")
     parser.add_argument("--late-ms", type=float, default=60)

@@ -141,7 +141,6 @@ def run_step(step: Step, limit_s: float, log: Path, environment: dict[str, str])
 def visit(
     todo: Iterable[Step], output: Path, seconds: float, environment: dict[str, str]
 ) -> dict[str, str]:
-    """Run the steps within so many seconds in all; return how each ended."""
     began, results = time.monotonic(), {}
     for step in todo:
         if step.instead_of and results.get(step.instead_of) == "ok":
@@ -163,7 +162,6 @@ def visit(
 
 
 def main() -> int:
-    """Return 0 if each step, or the one in its place, ended well."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--carried", type=Path, default=ROOT / "build" / "device")
     parser.add_argument("--output", type=Path, default=os.environ.get("OUT"))

@@ -37,7 +37,6 @@ _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def bits_per_second(rate: str) -> float:
-    """Return the rate as tc understands it."""
     found = re.fullmatch(r"([\d.]+)(kbit|mbit|gbit)", rate)
     if found is None or not float(found[1]) > 0:
         raise ValueError(f"expected rates such as 100mbit, got {rate!r}")
@@ -120,7 +119,6 @@ class Hosts:
         _ip("link", "set", f"pcv{self.tag}n{i}", "down")
 
     def addresses(self) -> list[str]:
-        """Return the addresses of the hosts, as the launcher takes them."""
         return [f"{self.net}.{i}" for i in range(1, self.count + 1)]
 
     def remote_shell(self, folder: Path) -> Path:
@@ -176,7 +174,6 @@ def started(
 
 
 def run(hosts: Hosts, per_host: int, command: list[str]) -> int:
-    """Run the command on all ranks; return its exit status."""
     with started(hosts, per_host, command) as job:
         return job.wait()
 

@@ -29,7 +29,6 @@ Rows = list[dict[str, Any]]
 
 
 def count(name: str, default: int, text: str) -> Any:
-    """Return an option that is a number above 0."""
     return options.option(name, values.POSITIVE_INT, default, text)
 
 
@@ -39,7 +38,6 @@ def words() -> list[str]:
 
 
 def new_job(given: SimpleNamespace) -> int:
-    """Run the same words on the ranks of a new job; return its exit status."""
     job, environment = launcher.mpiexec(given.n, getattr(given, "mpiexec_args", None))
     return subprocess.call([*job, *words()], env=environment)
 

@@ -29,7 +29,6 @@ FOLDER = Path(__file__).resolve().parents[1] / "results"
 
 
 def path(name: str, mpi: str) -> Path:
-    """Return where a result is kept, and make its folder."""
     folder = FOLDER / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{mpi}.json"
@@ -52,7 +51,6 @@ def merged(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the medians of one row, and their spread."""
     row, spread = {}, {}
     for name in rows[0]:
         values = [row.get(name) for row in rows]
@@ -72,7 +70,6 @@ def _row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def documents() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield experiment, MPI and document of all results."""
     for file in sorted(FOLDER.glob("*/*.json")):
         yield file.parent.name, file.stem, json.loads(file.read_text(encoding="utf-8"))
 

@@ -27,13 +27,11 @@ class Method:
         self.samples: list[float] = []
 
     def backward(self, x: Any, y: Any) -> None:
-        """Compute this rank's gradient."""
         import torch
 
         torch.nn.functional.mse_loss(self.model(x), y).backward()
 
     def step(self, x: Any, y: Any) -> None:
-        """Make a training step. Collective."""
         self.optimizer.zero_grad()
         self.backward(x, y)
         self.optimizer.step()
@@ -42,13 +40,11 @@ class Method:
         """Do what belongs to a block of steps, but not to their time. Collective."""
 
     def parameters(self) -> Any:
-        """Return all parameters as one vector."""
         import torch
 
         return torch.nn.utils.parameters_to_vector(self.model.parameters()).detach()
 
     def row(self, name: str) -> dict[str, Any]:
-        """Return the fields of a row that all experiments have."""
         return {
             "method": name,
             "ranks": self.comm.size,
@@ -63,8 +59,6 @@ class Method:
 
 
 class DDP(Method):
-    """torch's DistributedDataParallel."""
-
     def __init__(self, model: Any, comm: Any, **how: Any) -> None:
         import torch
 
@@ -113,7 +107,6 @@ def by_turns(methods: Sequence[Any], turns: int, warmup: int, draw: Callable[[],
 
 
 def network(layers: int, width: int) -> Any:
-    """Return a perceptron, the same on all ranks."""
     import torch
 
     torch.manual_seed(0)

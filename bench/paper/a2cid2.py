@@ -52,7 +52,6 @@ def ends(words: str) -> list[report.Row]:
 
 
 def of_method(rows: list[report.Row], method: str, field: str) -> list[float]:
-    """Return the field of each seed's run of a method."""
     return [row[field] for row in rows if row["method"] == method]
 
 

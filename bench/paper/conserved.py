@@ -34,7 +34,6 @@ def consensus(comm: MPI.Intracomm, x: np.ndarray) -> float:
 def measure(
     comm: MPI.Intracomm, dtype: str, averagings: int, size: int, topology: str
 ) -> dict[str, Any]:
-    """The row of a dtype. Collective."""
     rng = np.random.default_rng(comm.rank)
     x = rng.normal(size=size).astype(dtype)
     before, first = comm.allreduce(x.astype(np.float64)), consensus(comm, x)
@@ -70,7 +69,6 @@ def measure(
 
 
 def run(given: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """All dtypes. Collective."""
     how = given.averagings, given.count, given.topology[0]
     return [measure(comm, dtype, *how) for dtype in ("float64", "float32", "float16")]
 

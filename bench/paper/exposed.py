@@ -34,14 +34,10 @@ COLUMNS = report.columns(
 
 
 class PlainTorch(Method):
-    """torch's optimizer."""
-
     sgd = PLAIN
 
 
 class Wrapped(Ours):
-    """The wrapped optimizer."""
-
     sgd = PLAIN
 
 
@@ -65,7 +61,6 @@ def block(method: Method, given: SimpleNamespace) -> tuple[float, float]:
 
 
 def beside(name: str, options: SimpleNamespace, comm: Any) -> dict[str, Any]:
-    """Measure a strategy beside torch's optimizer alone; return the row. Collective."""
     import torch
     from mpi4py import MPI
 
@@ -100,7 +95,6 @@ def beside(name: str, options: SimpleNamespace, comm: Any) -> dict[str, Any]:
 
 
 def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """A row for each strategy. Collective."""
     import torch
 
     import partialcoll.torch as pct

@@ -205,12 +205,10 @@ SERIES = {
 
 
 def _emulates() -> bool:
-    """Return whether hosts can be emulated here."""
     return launcher.flavor() == "mpich" and os.geteuid() == 0 and Path("/sbin/tc").exists()
 
 
 def _argv(text: str) -> list[str]:
-    """Return the words of a command of ``partialcoll``, an experiment, or a script."""
     words = shlex.split(text)
     if words[0].endswith(".py"):
         return [sys.executable, str(RUN.parents[1] / words[0]), *words[1:]]

@@ -31,7 +31,6 @@ METHODS = ("adpsgd", "a2cid2", "swarm", "sgp", "allreduce")
 
 
 def make(method: str, comm: MPI.Intracomm, x: np.ndarray) -> tuple[Any, Any]:
-    """Return a process of the method, and what must be freed afterwards."""
     if method == "allreduce":
         handle = pc.Allreduce_init(comm, None, None, like=x, quorum="full")
         return decentralized.AllreduceSGD(x, handle, learning_rate=1e-3), handle
@@ -79,7 +78,6 @@ def measure(
 
 
 def run(given: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """All methods and factors. Collective."""
     rows: list[dict[str, Any]] = []
     for method in given.methods:
         own: list[dict[str, Any]] = []

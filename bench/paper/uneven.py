@@ -35,7 +35,6 @@ def predicted(shares: Sequence[float], rates: Sequence[float], nbytes: int) -> f
 
 
 def measure(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """All three by turns; rows on rank 0. Collective."""
     import numpy as np
 
     import partialcoll as pc

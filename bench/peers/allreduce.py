@@ -52,7 +52,6 @@ class RanksPlace(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Return the title of the panel."""
         return f"{self.hosts} hosts, {self.ranks} each" if self.hosts > 1 else f"{self.ranks} ranks"
 
 
@@ -118,14 +117,12 @@ def _measure(place: RanksPlace, given: SimpleNamespace, comm: Any, size: int) ->
 
 
 def run(given: SimpleNamespace, comm: Any) -> Rows:
-    """One place with one MPI, every size; rows on rank 0. Collective."""
     (place,) = given.places
     with gloo_group(comm, "lo" if place.hosts == 1 else "eth0"):
         return [row for size in given.sizes for row in _measure(place, given, comm, size)]
 
 
 def _job(given: SimpleNamespace) -> int:
-    """Run one place with the MPI of this interpreter."""
     (place,) = given.places
     if place.hosts == 1:
         return new_job(SimpleNamespace(n=place.ranks))
@@ -134,7 +131,6 @@ def _job(given: SimpleNamespace) -> int:
 
 
 def _turn(given: SimpleNamespace, file: Path) -> dict[str, Any]:
-    """Return a document of all places with all MPIs."""
     rows: Rows = []
     for place in given.places:
         for python in given.pythons:
@@ -149,7 +145,6 @@ def _turn(given: SimpleNamespace, file: Path) -> dict[str, Any]:
 
 
 def start(given: SimpleNamespace) -> int:
-    """Run all jobs, or the only one."""
     given.pythons = [os.path.abspath(python) for python in given.pythons.split(",")]
     for python in given.pythons:
         if not os.access(python, os.X_OK):

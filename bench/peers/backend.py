@@ -47,7 +47,6 @@ def compare(
     theirs: Callable[[], None],
     turns: int,
 ) -> dict[str, Any]:
-    """One row. Collective."""
     pairs = [(timed(comm, ours), timed(comm, theirs)) for _ in range(turns + 2)][2:]
     walls = [(a[0], b[0]) for a, b in pairs]
     return {
@@ -106,7 +105,6 @@ def ddp_step(
 
 
 def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """Everything; rows. Collective."""
     import torch
     import torch.distributed as dist
 

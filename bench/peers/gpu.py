@@ -19,7 +19,6 @@ from partialcoll.tools.cli import options
 
 
 def of_group(group: Any, device: Any) -> Callable[[Any, Any], Callable[[], None]]:
-    """Return a function that makes a call of torch's group."""
     import torch.distributed as dist
 
     def make(x: Any, y: Any) -> Callable[[], None]:
@@ -34,7 +33,6 @@ def of_group(group: Any, device: Any) -> Callable[[Any, Any], Callable[[], None]
 
 
 def run(given: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    """Every size; rows. Collective."""
     import torch
     import torch.distributed as dist
 

@@ -75,7 +75,6 @@ class HivemindPeers:
             raise
 
     def round(self) -> dict[str, Any]:
-        """Average once; return the seconds of the step and of the allreduce alone."""
         moment = time.time() + 0.2
         for process in self.peers:
             tell(process, repr(moment))
@@ -139,8 +138,6 @@ def rank(count: int) -> None:
 
 
 class Ranks:
-    """Our job."""
-
     def __init__(self, ranks: int, count: int) -> None:
         from partialcoll.tools import launcher
 
@@ -155,12 +152,10 @@ class Ranks:
         self.version = hear(self._job)["version"]
 
     def round(self) -> dict[str, Any]:
-        """Average once; return the seconds."""
         tell(self._job, repr(time.time() + 0.2))
         return hear(self._job)
 
     def end(self) -> None:
-        """End the job."""
         if self._job.stdin is not None:
             self._job.stdin.close()
         try:

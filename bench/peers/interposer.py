@@ -30,8 +30,6 @@ LIMIT_S = 120
 
 
 class CallProgram:
-    """The compiled program and how to start it on some ranks."""
-
     def __init__(self, folder: str, ranks: int) -> None:
         self.job, self.environment = launcher.mpiexec(ranks)
         self.path = Path(folder) / "interposer"
@@ -49,7 +47,6 @@ class CallProgram:
 
 
 def measure(program: CallProgram, calls: int, count: int, runs: int) -> dict[str, dict[str, float]]:
-    """Return medians over alternating runs."""
     rates: dict[str, dict[str, list[float]]] = {}
     for _ in range(runs):
         for who in ("mpi", "interposer"):

@@ -57,7 +57,6 @@ def network(options: SimpleNamespace) -> Any:
 
 
 def run(given: SimpleNamespace, comm: Any) -> Rows:
-    """Measure all methods alternately; return the rows. Collective."""
     import torch
 
     import partialcoll.torch as pct

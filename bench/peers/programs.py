@@ -108,7 +108,6 @@ PROGRAMS = [
 
 
 def build_interposer(mpicc: str, folder: Path) -> Path:
-    """Build the interposer for that MPI; return its path."""
     env = {**os.environ, "MPICC": mpicc}
     words = [
         "setup.py",
@@ -124,7 +123,6 @@ def build_interposer(mpicc: str, folder: Path) -> Path:
 
 
 def run(program: Program, job: list[str]) -> tuple[str, list[str], float]:
-    """Run a program; return what it printed, its results, and the seconds."""
     with tempfile.TemporaryDirectory() as folder:
         for name, source in program.inputs.items():
             text = Path(source).read_text() if source.startswith("/") else source
@@ -153,8 +151,6 @@ def _without_times(line: str) -> str:
 
 
 def compare(program: Program, job: list[str], preload: Path) -> dict[str, object]:
-    """Return the row of a program."""
-
     def loaded(*settings: str) -> list[str]:
         names = (f"LD_PRELOAD={preload}", *settings)
         return [*job, *(word for setting in names for word in ("-x", setting))]

@@ -42,7 +42,6 @@ READY = ""  # in place of a test: it can begin
 
 
 def folder(test: str) -> Path:
-    """Return the folder of a test, which exists."""
     return Path(os.environ[FOLDER], test)
 
 
@@ -87,7 +86,6 @@ def load(backend: str, ranks: int) -> Any:
 
 
 def names(module: Any) -> list[str]:
-    """Return the tests that gloo can run."""
     tests = module.DistributedTest._DistTestBase
     there = [name for name in dir(tests) if name.startswith("test_")]
     return [n for n in there if not getattr(getattr(tests, n), "__unittest_skip__", False)]
@@ -142,7 +140,6 @@ def attempt(module: Any, name: str, rank: int, ranks: int) -> Outcome:
 
 
 def take_part(backend: str, tests: Sequence[str]) -> None:
-    """Run all tests on this rank."""
     from mpi4py import MPI
 
     import partialcoll.torch  # noqa: F401
@@ -164,7 +161,6 @@ def _world_rank() -> int:
 
 
 def pytest_collection_finish() -> None:
-    """Tell that the tests can begin."""
     leave(READY, _world_rank(), Outcome("passed"))
 
 

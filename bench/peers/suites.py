@@ -152,7 +152,6 @@ class _Job:
         return Outcome("hangs" if self._job.poll() is None else "crashed")
 
     def _end(self) -> None:
-        """End the processes of the job, and wait for that."""
         self._job.terminate()  # the launcher ends its ranks in good order
         try:
             self._job.wait(timeout=10)
@@ -165,7 +164,6 @@ _RANK = Path(__file__).with_name("suite_rank.py")
 
 
 def torch_suite(ranks: int, scratch: Path) -> Suite:
-    """Return the suite of the installed torch. `scratch` is for what the ranks leave."""
     words = [sys.executable, str(_RANK), str(ranks)]
     known = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 

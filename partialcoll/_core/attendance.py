@@ -126,7 +126,6 @@ def _begin(stay: _Stay) -> None:
 
 
 def _end() -> None:
-    """MPI ends: nobody asks it anything from now on."""
     with _changed:
         _stays.clear()
         thread = _thread
@@ -150,7 +149,6 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _watch() -> None:
-    """The thread: notes when there is one to leave or to take back, warnings when they are due."""
     global _thread
     note = _Note()
     idle = time.monotonic()

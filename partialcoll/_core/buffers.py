@@ -49,7 +49,6 @@ class Buffer:
     owner: Any = None
 
     def like(self) -> Buffer:
-        """A new buffer of the same kind, filled with zeros."""
         array = np.zeros(self.array.shape, self.array.dtype)  # in C order, whatever this one's is
         return Buffer(array, self.dtype, self.count, self.datatype)
 
@@ -60,7 +59,6 @@ class Buffer:
 
     @property
     def begin(self) -> int:
-        """Its first byte's address."""
         return int(self.array.ctypes.data)
 
     @property
@@ -71,7 +69,6 @@ class Buffer:
 
     @property
     def name(self) -> str:
-        """Of its elements, for messages."""
         if self.datatype is not None:
             return self.datatype.Get_name() or f"a derived one of {self.datatype.size} bytes"
         return next(name for name, code in _DTYPES.items() if code == self.dtype)
@@ -141,7 +138,6 @@ def _to_array(argument: str, buffer: Any) -> Array:
 
 
 def dtype_code(argument: str, dtype: np.dtype[Any]) -> int:
-    """The core's number of a dtype in native byte order."""
     if not dtype.isnative and dtype.newbyteorder("=").name in _DTYPES:
         raise TypeError(
             f"{argument}: expected elements in this machine's byte order, got {dtype.str} "
@@ -207,7 +203,6 @@ def _with_datatype(argument: str, array: Array, datatype: MPI.Datatype) -> Buffe
 
 
 def _cut(argument: str, buffer: Buffer, count: int) -> Buffer:
-    """The first so many elements."""
     if not 0 <= count <= buffer.count:
         raise ValueError(f"{argument}: expected a count of 0 to {buffer.count}, got {count}")
     array = buffer.array
@@ -306,7 +301,6 @@ def as_buffer(argument: str, given: Any, writable: bool, used: bool = True) -> B
 
 
 def check_floats(argument: str, buffer: Buffer) -> Buffer:
-    """The buffer, of what can be averaged."""
     if buffer.dtype not in _FLOATS or buffer.datatype is not None:
         raise TypeError(
             f"{argument}: expected float16, bfloat16, float32 or float64, got {buffer.name}"
@@ -315,17 +309,14 @@ def check_floats(argument: str, buffer: Buffer) -> Buffer:
 
 
 def as_floats(argument: str, given: Any, writable: bool) -> Buffer:
-    """`as_buffer` for what is averaged."""
     return check_floats(argument, as_buffer(argument, given, writable))
 
 
 def is_list(buffers: Any) -> bool:
-    """Several buffers, not one?"""
     return isinstance(buffers, (list, tuple)) and not _is_spec(buffers)
 
 
 def as_buffers(argument: str, buffers: Any, writable: bool, used: bool = True) -> list[Buffer]:
-    """One buffer or a list of buffers."""
     if not is_list(buffers):
         return [as_buffer(argument, buffers, writable, used)]
     if not buffers:
@@ -341,7 +332,6 @@ def _same_datatype(a: MPI.Datatype | None, b: MPI.Datatype | None) -> bool:
 
 
 def check_match(send: list[Buffer], recv: list[Buffer]) -> None:
-    """The send and receive buffers must agree one by one and must not overlap."""
     if len(send) != len(recv):
         raise ValueError(f"recvbuf: expected {len(send)} buffers like sendbuf, got {len(recv)}")
     for i, (s, r) in enumerate(zip(send, recv)):

@@ -23,7 +23,6 @@ _LONGEST = 200  # characters of a value
 
 
 def shown(value: Any) -> str:
-    """A value in one line, shortened."""
     text = " ".join(repr(value).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
@@ -76,7 +75,6 @@ def integer(
 
 
 def count(name: str, value: Any, *, what: str | None = None) -> int:
-    """A whole number of at least 1."""
     return integer(name, value, 1, what=what)
 
 
@@ -107,7 +105,6 @@ def number(
 
 
 def seconds(name: str, value: Any, default: float | None = None) -> float:
-    """A time above 0, the default for None."""
     if value is None and default is not None:
         return default
     return number(name, value, above=0, what="seconds")
@@ -129,7 +126,6 @@ def rank(name: str, value: Any, ranks: int) -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False."""
     if not isinstance(value, _BOOLS):
         raise TypeError(f"{name}: expected True or False, got {shown(value)}")
     return bool(value)
@@ -145,7 +141,6 @@ def text(name: str, value: Any, *, what: str = "a text") -> str:
 
 
 def one_of(name: str, value: Any, allowed: Collection[Any]) -> Any:
-    """One of these."""
     try:
         known = value in allowed
     except (TypeError, ValueError):  # no hash; an array, which is compared by element
@@ -162,7 +157,6 @@ def code(name: str, value: Any, codes: Mapping[str, T]) -> T:
 
 
 def several(name: str, value: Any, *, what: str) -> list[Any]:
-    """What can be gone through, as a list."""
     try:
         return list(value)
     except TypeError:
@@ -170,7 +164,6 @@ def several(name: str, value: Any, *, what: str) -> list[Any]:
 
 
 def instance(name: str, value: Any, kind: type[T], what: str) -> T:
-    """An instance of a class."""
     if not isinstance(value, kind):
         raise TypeError(f"{name}: expected {what}, got {type(value).__name__}")
     return value

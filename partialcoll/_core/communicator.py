@@ -26,7 +26,6 @@ def check_running(what: str) -> None:
 
 
 def address(comm: Any) -> Any:
-    """The address of the MPI_Comm inside an mpi4py intra-communicator."""
     if not isinstance(comm, MPI.Comm):
         raise TypeError(f"comm: expected an mpi4py communicator, got {type(comm).__name__}")
     if comm == MPI.COMM_NULL:
@@ -52,5 +51,4 @@ def progress_code(progress: str | None) -> int:
 
 
 def failure_code(on_failure: str) -> int:
-    """The core's number of what the others do when a rank dies."""
     return int(checks.code("on_failure", on_failure, _ON_FAILURE))

@@ -70,7 +70,6 @@ class Departures:
         waiting.no_watch(self._look)
 
     def free(self) -> None:
-        """Nobody is waited for any more."""
         finalize.not_at_end(self._tell)
         self.ignore()
         self._comm.Free()

@@ -77,12 +77,10 @@ class DeviceBuffer(Buffer):
 
     @property
     def begin(self) -> int:
-        """Its first byte's address."""
         return self.address
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for buffers that one handle can serve."""
         return (*super().key, self.device)
 
 
@@ -132,7 +130,6 @@ def _facts(
 
 
 def as_device_buffer(argument: str, array: Any, writable: bool) -> DeviceBuffer:
-    """One that a handle can copy from or to."""
     if getattr(array, "requires_grad", False):
         raise TypeError(f"{argument}: expected a tensor that requires no grad; detach() it first")
     address, dtype, shape, strides, read_only, stream = _facts(argument, array)
@@ -182,7 +179,6 @@ def _current(device: int) -> int | None:
 
 
 def as_any_buffer(argument: str, given: Any, writable: bool) -> Buffer:
-    """On the host or on a device."""
     make = as_device_buffer if is_device(given) else as_buffer
     return make(argument, given, writable)
 
@@ -198,12 +194,10 @@ def as_any_buffers(argument: str, given: Any, writable: bool, used: bool = True)
 
 
 def on_device(buffers: list[Buffer]) -> list[DeviceBuffer]:
-    """Those that are."""
     return [buffer for buffer in buffers if isinstance(buffer, DeviceBuffer)]
 
 
 def refuse_stream(stream: Any) -> None:
-    """ValueError if one is given where nothing is on a device."""
     if stream is not None:
         raise ValueError(
             f"stream: expected None with buffers of the host, got {checks.shown(stream)}"

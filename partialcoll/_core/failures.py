@@ -98,7 +98,6 @@ class told_by:
 
 
 def goes_on() -> bool:
-    """Return whether this job continues when a rank dies."""
     return bool(lib.pcoll_tells_of_failures())
 
 

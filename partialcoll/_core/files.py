@@ -58,5 +58,4 @@ def create(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def create_text(path: str | os.PathLike[str]) -> IO[str]:
-    """`create`, for text."""
     return io.TextIOWrapper(create(path), encoding="utf-8")

@@ -22,7 +22,6 @@ def at_end(call: Call, last: bool = False) -> None:
 
 
 def not_at_end(call: Call) -> None:
-    """It need not be called any more. Idempotent."""
     _before_the_end[:] = [other for other in _before_the_end if other != call]
 
 

@@ -18,7 +18,6 @@ _VARIABLES = (
 
 
 def launched_size() -> tuple[int, str] | None:
-    """The number of processes that a launcher says it started, and which launcher."""
     of_torchrun = [("WORLD_SIZE", "torchrun")] if "TORCHELASTIC_RUN_ID" in os.environ else []
     sizes = [(size, launcher) for size, _, launcher in _VARIABLES]
     for variable, launcher in (*sizes, *of_torchrun):
@@ -39,7 +38,6 @@ def launched_rank() -> tuple[int, int] | None:
 
 
 def is_first() -> bool:
-    """Is this the first of the processes that a launcher has started, or the only one?"""
     return all(os.environ.get(rank, "0") == "0" for _, rank, _ in _VARIABLES)
 
 

@@ -32,12 +32,10 @@ class Library:
 
     @functools.cached_property
     def ffi(self) -> Any:
-        """cffi's part: memory and types."""
         return self._load().ffi
 
     @functools.cached_property
     def lib(self) -> Any:
-        """The functions and numbers of the header."""
         return self._load().lib
 
     @functools.cached_property
@@ -53,7 +51,6 @@ class Library:
         }
 
     def last_error(self) -> str:
-        """The message of the last failure on this thread."""
         return str(self.ffi.string(self.lib.pcoll_last_error()).decode(errors="replace"))
 
     def raise_error(self, code: int) -> NoReturn:
@@ -69,7 +66,6 @@ class Library:
         return list(ranks[0 : self.lib.pcoll_failed_ranks(ranks, len(ranks))])
 
     def check(self, code: int) -> None:
-        """Return if a function succeeded, raise otherwise."""
         if code != 0:
             self.raise_error(code)
 
@@ -91,7 +87,6 @@ class Library:
         *arguments: Any,
         check: Callable[[int], None] | None = None,
     ) -> Any:
-        """What a function leaves where its last argument points to."""
         found = self.ffi.new(f"{ctype} *")
         (check or self.check)(function(*map(self.plain, arguments), found))
         return found[0]

@@ -38,8 +38,6 @@ def reserve(nbytes: int) -> Array:
 
 
 class Mirror:
-    """For arrays of one device."""
-
     def __init__(self, device: int) -> None:
         self.device = device
         self._pointer = ffi.new("pcoll_mirror **")
@@ -55,7 +53,6 @@ class Mirror:
             check(lib.pcoll_mirror_pin(self._pointer[0], address, memory.size))
 
     def room(self, like: DeviceBuffer) -> Array:
-        """A pinned array of this shape and dtype."""
         memory = reserve(like.array.nbytes)
         self.pin(memory)
         array: Array = memory[: like.array.nbytes].view(like.array.dtype).reshape(like.array.shape)
@@ -120,7 +117,6 @@ class Twins:
         return self._arrays[key]
 
     def free(self) -> None:
-        """Copies end, and their memory goes."""
         for mirror in self._mirrors.values():
             mirror.free()
         for each in (self._mirrors, self._arrays, self._taken):
@@ -203,7 +199,6 @@ class Shadows:
         self._mirrors.clear()
 
     def push(self, stream: Any = None) -> None:
-        """What is written."""
         for device, mirror in self._mirrors.items():
             mirror.push(self._written.get(device, []), stream)
 

@@ -74,7 +74,6 @@ def _is_multiprocessing_child() -> bool:
 
 
 def check_rank(what: str) -> None:
-    """Raise StateError in a child process of a rank."""
     if is_child_of_rank():
         raise StateError(
             f"{what}: not in a child process of a rank (a DataLoader worker, a process pool): it "
@@ -105,7 +104,6 @@ def _load() -> Any:
 
 
 def loaded() -> list[Path]:
-    """The libraries of MPI that this process has loaded: one, if all is well."""
     maps = Path("/proc/self/maps").read_text(errors="replace")
     found = re.findall(r"(/.*/libmpi(?:ch|_abi)?\.so[.\d]*)$", maps, re.MULTILINE)
     ours = Path(__file__).resolve().parent.parent  # has another name for Debian's: make wheel

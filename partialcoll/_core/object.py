@@ -82,7 +82,6 @@ class CollectiveObject:
         self._after_free()
 
     def _name_of(self, method: str) -> str:
-        """What those who wait in it are told of."""
         return f"{type(self).__name__}.{method}"
 
     def _refuse_if_freed(self) -> None:
@@ -101,7 +100,6 @@ class CollectiveObject:
             self._leak()
 
     def _leak(self) -> None:
-        """Nobody can free it any more."""
         warnings.warn(
             f"a {self._noun} was not freed: Free() is collective, nothing else can do it",
             ResourceWarning,
@@ -154,7 +152,6 @@ class CoreObject(CollectiveObject):
         return pointer
 
     def _function(self, name: str) -> Any:
-        """Of the library, about objects of this kind."""
         return getattr(self._library.lib, f"pcoll_{self._kind}_{name}")
 
     def _call(self, name: str, *arguments: Any) -> None:
@@ -166,13 +163,11 @@ class CoreObject(CollectiveObject):
         return self._library.answer(ctype, self._function(name), self._core(), *arguments)
 
     def _set_of_ranks(self, name: str, ranks: int) -> npt.NDArray[np.bool_]:
-        """One that the library writes down: bool, shape (ranks,)."""
         words = self._library.ffi.new("uint64_t[]", (ranks + 63) // 64)
         self._call(name, words)
         return bits(self._library.ffi.buffer(words), ranks)
 
     def _counters(self, kind: type[Record]) -> Record:
-        """The library's counters of it, as this dataclass."""
         ctype, function = f"pcoll_{self._kind}_stats", self._function("get_stats")
         return self._library.answer_record(kind, ctype, function, self._core())
 

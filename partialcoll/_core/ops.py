@@ -34,7 +34,6 @@ _HALVES = (lib.PCOLL_FLOAT16, lib.PCOLL_BFLOAT16)
 
 
 def op_code(op: Any) -> int:
-    """The core's number of an MPI.Op."""
     if not isinstance(op, MPI.Op):
         raise TypeError(f"op: expected an MPI.Op, got {checks.shown(op)}")
     if op == MPI.OP_NULL:
@@ -102,7 +101,6 @@ def narrow(like: Array, values: Array) -> Array:
 
 
 def is_half(buffer: Buffer) -> bool:
-    """float16 or bfloat16, which the core holds as float32?"""
     return buffer.dtype in _HALVES
 
 

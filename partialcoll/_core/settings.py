@@ -24,7 +24,6 @@ def given(argument: str, value: str | None, variable: str, default: str) -> tupl
 def choice(
     argument: str, value: str | None, variable: str, default: str, allowed: Sequence[str]
 ) -> str:
-    """The argument if given, else the environment variable, else the default."""
     source, value = given(argument, value, variable, default)
     return str(checks.one_of(source, value, allowed))
 
@@ -41,13 +40,11 @@ def are_seconds(text: str) -> bool:
 
 
 def is_level(text: str) -> bool:
-    """Of logging?"""
     return text.upper() in LEVELS
 
 
 @functools.cache
 def _ignored(variable: str, text: str, expected: str, instead: str) -> None:
-    """Said once, whatever is asked again and again."""
     logger.warning("%s: expected %s, got %r; %s", variable, expected, text, instead)
 
 

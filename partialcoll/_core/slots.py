@@ -45,7 +45,6 @@ class SendSlots:
         self._views: dict[tuple[int, int], Array] = {}
 
     def place(self, buffer: int = 0) -> int:
-        """Where that of the next deposit is."""
         check(lib.pcoll_handle_send_slot(self._pointer[0], buffer, self._place))
         return int(ffi.cast("uintptr_t", self._place[0]))
 
@@ -60,7 +59,6 @@ class SendSlots:
         return view
 
     def let_go(self) -> None:
-        """The handle ends: its memory goes when nobody else has a view of it."""
         self._views.clear()
 
 
@@ -80,7 +78,6 @@ class Slots:
         self._index: int | None = None  # the round whose result is there for this rank
 
     def fill(self) -> None:
-        """The round that the core has just described is there."""
         self._index = self._record.round.index
 
     def empty(self) -> None:
@@ -88,7 +85,6 @@ class Slots:
         self._index = None
 
     def let_go(self) -> None:
-        """The handle ends: its memory goes when nobody else has a view of it."""
         self._views.clear()
 
     def last(self) -> list[Array]:
@@ -163,7 +159,6 @@ class HostSide:
         return partial(lib.pcoll_handle_start, core, pointers)
 
     def check_stream(self, stream: Any) -> None:
-        """ValueError if one is given where nothing is copied on it."""
         refuse_stream(stream)
 
     def settle(self) -> None:
@@ -214,12 +209,10 @@ class DeviceSide(HostSide):
         """All are good."""
 
     def settle(self) -> None:
-        """What was copied to the device last is there."""
         for name, buffer in self._there.items():
             self._twins.take(name, buffer, read=False)
 
     def fetch(self, core: Any, stream: Any) -> None:
-        """To the device."""
         self._twins.land(stream, **{name: buffer.owner for name, buffer in self._there.items()})
         if not self.fetches:
             return

@@ -88,7 +88,6 @@ class Recorder:
             self._file.close()
 
     def close(self) -> None:
-        """What ends later is not in it."""
         with self._lock:
             try:
                 self._file.close()
@@ -109,7 +108,6 @@ def start(path: Any, marks: bool) -> None:
 
 
 def stop() -> None:
-    """End it, if there is one."""
     global recorder
     ended, recorder = recorder, None
     if ended is not None:

@@ -28,7 +28,6 @@ def watch(look: Callable[[], None]) -> None:
 
 
 def no_watch(look: Callable[[], None]) -> None:
-    """No more. Idempotent."""
     _watches[:] = [other for other in _watches if other != look]
 
 
@@ -68,7 +67,6 @@ def missing(handle: Any) -> str:
 
 
 def report_missing(handle: Any, waited: float) -> None:
-    """Log who is missing. handle is the core's handle."""
     message = missing(handle)
     if message:
         settings.logger.warning("waiting for %.1f s in %s", waited, message)

@@ -92,7 +92,6 @@ class Worker:
         yield
 
     def stop(self) -> None:
-        """End the threads. Local, idempotent."""
         self.halt()
         self.join()
 
@@ -105,7 +104,6 @@ class Worker:
             fail()
 
     def join(self) -> None:
-        """Wait for the threads, which may be in callbacks."""
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()

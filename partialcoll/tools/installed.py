@@ -18,7 +18,6 @@ _FAILURES = {True: "the others are told", False: "the job ends (docs/faults.md)"
 
 
 def collect() -> dict[str, Any]:
-    """Return versions and facts as a dictionary. Initializes MPI."""
     import mpi4py
     import numpy
 
@@ -67,7 +66,6 @@ def _has_ulfm(mpi: Any) -> bool:
 
 
 def _devices() -> dict[str, Any]:
-    """Return the number of devices and the CUDA version of the driver, or why there are none."""
     from .._core.ffi import core, ffi, lib
 
     found = ffi.new("int32_t[2]")
@@ -77,7 +75,6 @@ def _devices() -> dict[str, Any]:
 
 
 def show(as_json: bool) -> None:
-    """Print the facts."""
     facts = collect()
     if as_json:
         print(json.dumps(facts, indent=2))
@@ -90,7 +87,6 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def _library(prefix: str) -> Path:
-    """Return the library for the MPI that mpi4py loads."""
     path = _PACKAGE / "lib" / f"{prefix}_{launcher.abi()}.so"
     if not path.exists():
         built = sorted(p.name for p in path.parent.glob(f"{prefix}_*.so"))
@@ -103,7 +99,6 @@ def _library(prefix: str) -> Path:
 
 
 def cflags() -> str:
-    """Return what the compiler needs to find partialcoll.h."""
     return f"-I{_PACKAGE / 'include'}"
 
 

@@ -68,7 +68,6 @@ def is_rank(process: Path) -> bool:
 
 
 def is_program(process: Path) -> bool:
-    """Return whether a process is a rank, not something that a rank has started."""
     return is_rank(process) and not is_rank(_parent(process))
 
 
@@ -80,7 +79,6 @@ def _parent(process: Path) -> Path:
 
 
 def send(process: Path, signum: int) -> None:
-    """Send a signal, unless the process has ended."""
     with suppress(ProcessLookupError):
         os.kill(int(process.name), signum)
 
@@ -112,7 +110,6 @@ def shared_files(process: Path) -> Iterator[Path]:
 
 
 def segments(process: Path) -> set[Path]:
-    """Return the segments of a process's MPI, which would have removed them at its end."""
     return {path for path in shared_files(process) if path.name.startswith(_SEGMENTS)}
 
 
@@ -163,7 +160,6 @@ class Ends:
             pass
 
     def _step(self, timeout: float) -> bool:
-        """Handle what has happened; return whether there may be more."""
         ready = [descriptor for descriptor, _ in self._poll.poll(timeout)]
         for descriptor in ready:
             if descriptor in self._ranks:
@@ -228,19 +224,16 @@ class Output:
         self._last, *self._more = os.pipe()  # ends with `finish`
 
     def open(self, folder: Path) -> None:
-        """Make FIFOs for the ranks."""
         for name, to in _OUTPUTS.items():
             os.mkfifo(folder / name)
             self.add(os.open(folder / name, os.O_RDWR), to)  # so it never ends: ranks come and go
 
     def add(self, source: int, to: int) -> None:
-        """Pass on all that comes from a descriptor."""
         self._tails[source] = b""
         self._threads.append(threading.Thread(target=self._pass_on, args=(source, to), daemon=True))
         self._threads[-1].start()
 
     def finish(self) -> None:
-        """Note that no process writes any more."""
         while self._more:
             os.close(self._more.pop())
 
@@ -250,11 +243,9 @@ class Output:
             thread.join()
 
     def done(self) -> bool:
-        """Return whether everything has been passed on."""
         return not any(thread.is_alive() for thread in self._threads)
 
     def tail(self) -> bytes:
-        """Return the end of what each source had."""
         return b"".join(self._tails.values())
 
     def _pass_on(self, source: int, to: int) -> None:
@@ -290,7 +281,6 @@ exec "$@"
 
 
 def with_streams(program: Iterable[str], folder: Path) -> list[str]:
-    """Return the words that a rank runs: the program, with the FIFOs that exist."""
     return ["/bin/sh", "-c", _SCRIPT, "sh", str(folder), *program]
 
 
@@ -392,7 +382,6 @@ class Job:
         return launcher
 
     def stop(self, signum: int) -> None:
-        """End the job by this signal."""
         self._over = True
         self._output.silenced |= not self._foreign
         # SIGHUP is taken by UCX, below MPI, which ends nothing.
@@ -477,7 +466,6 @@ class Job:
                 self._held = -1
 
     def _nobody_left(self) -> bool:
-        """Kill all processes; return whether there were none."""
         left = list(self._processes())
         for process in left:
             send(process, signal.SIGKILL)
@@ -516,13 +504,11 @@ def _wait(over: Callable[[], bool]) -> None:
 
 
 def _begin() -> None:
-    """Prepare the launcher's process."""
     signal.signal(signal.SIGTTIN, signal.SIG_DFL)
     end_with_parent()
 
 
 def _once(words: str) -> str:
-    """Return what several ranks have said alike only once, in the words of the first."""
     said: dict[str, str] = {}
     for line in words.splitlines(keepends=True):
         said.setdefault(_RANK_PREFIX.sub("", line), line)

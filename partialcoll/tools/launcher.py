@@ -73,7 +73,6 @@ def flavor() -> str:
 
 
 def abi() -> str:
-    """Return the name of the compiled core that fits this MPI, see `ffi.abi`."""
     return _mpi()[1]
 
 
@@ -93,8 +92,6 @@ _SIGNS = {
 
 
 def vendor_of(version: str) -> str:
-    """Return whose launcher prints this text as its version: "mpich" (also if nothing in the text
-    tells), "openmpi" or "slurm"."""
     text = version.lower()
     found = (name for name, signs in _SIGNS.items() if any(sign in text for sign in signs))
     return next(found, "mpich")
@@ -182,7 +179,6 @@ def list_hosts(text: str) -> str:
 
 
 def _without_options(hosts: str) -> str:
-    """Return the hosts, or raise ValueError if a host or its ``user@`` part begins with a dash."""
     for host in hosts.split(","):
         if any(part.strip().startswith("-") for part in host.split("@")):
             raise ValueError(
@@ -226,7 +222,6 @@ sys.exit(main())"""
 
 
 def own(*arguments: str) -> list[str]:
-    """Return the words that run ``partialcoll ARGUMENTS`` by this very package."""
     return [sys.executable, "-c", _COMMAND, str(_PACKAGE.parent), *arguments]
 
 
@@ -250,7 +245,6 @@ class Launch:
         self.words = words + shlex.split(extra or "")
 
     def as_text(self, program: Iterable[str], environment: Mapping[str, str]) -> str:
-        """Return the whole command as text for a shell that has this environment."""
         new = {k: v for k, v in self.environment.items() if environment.get(k) != v}
         return shlex.join(["env", *(f"{k}={v}" for k, v in new.items()), *self.words, *program])
 
@@ -268,6 +262,5 @@ class Launch:
 
 
 def relaunch(arguments: list[str], ranks: int, hosts: str | None, extra: str | None) -> int:
-    """Run ``partialcoll ARGUMENTS`` on the ranks of a new job; return its exit status."""
     bar = {"PARTIALCOLL_TTY": "1" if sys.stderr.isatty() else ""}
     return Launch(ranks, hosts, extra, bar).run(own(*arguments))

@@ -45,7 +45,6 @@ def picture(
 
 
 def legend_below(panels: Any, columns: int) -> None:
-    """Draw one legend for all panels, in which a label means the same line."""
     found: dict[str, Any] = {}
     for axes in panels.flat:
         for line, label in zip(*axes.get_legend_handles_labels()):

@@ -33,7 +33,6 @@ def has_bar() -> bool:
 
 
 def progress(items: Iterable[T], show: bool, what: str) -> Iterator[T]:
-    """Yield the items, with a progress bar on a terminal."""
     if not (show and has_bar()):
         yield from items
         return
@@ -52,7 +51,6 @@ def progress(items: Iterable[T], show: bool, what: str) -> Iterator[T]:
 
 
 def columns(names: str) -> tuple[str, ...]:
-    """Return the columns of a table, whose names are the words of a text."""
     return tuple(names.split())
 
 

@@ -102,7 +102,6 @@ def _times(ratio: float) -> str:
 
 
 def _latency_texts(rows: list[report.Row]) -> list[str]:
-    """Return the latency of each row as a text, with the speedup if there is one."""
     texts = []
     for row in rows:
         us, speedup = row["latency_us_avg"], row["speedup_vs_mpi"]
@@ -113,7 +112,6 @@ def _latency_texts(rows: list[report.Row]) -> list[str]:
 
 
 def plot(rows: list[report.Row], path: str, title: str) -> None:
-    """Draw latency (logarithmic) and active ranks of each collective, as bars."""
     names = [label(row, rows) for row in rows]
     colors = [plots.GRAY if row["collective"] == "mpi" else plots.BLUE for row in rows]
     least = min((row["latency_us_avg"] for row in rows if row["latency_us_avg"]), default=1.0)

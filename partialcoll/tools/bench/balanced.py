@@ -60,7 +60,6 @@ class BatchContender:
     wrong: int = 0
 
     def check(self, comm: MPI.Intracomm, step: int) -> None:
-        """Make one call and compare every element with the sum over the mask."""
         if self.received is not None:
             self.received.fill(-1)
         self.send().fill((comm.rank + step) % 7 + 1)
@@ -72,7 +71,6 @@ class BatchContender:
 
 
 def of_handle(name: str, handle: pc.AllreduceHandle, received: Array | None) -> BatchContender:
-    """Return the contender of a handle, with a receive buffer or without."""
     return BatchContender(
         name,
         handle.domain,
@@ -100,7 +98,6 @@ def _of_mpi(comm: MPI.Intracomm, send: Array, recv: Array) -> BatchContender:
 def of_kind(
     kind: BatchKind, zero_copy: bool, comm: MPI.Intracomm, send: Array, recv: Array
 ) -> list[BatchContender]:
-    """What is to be measured of a kind on these buffers, one for each domain. Collective."""
     if kind.name == "mpi":
         return [_of_mpi(comm, send, recv)]
 
@@ -169,7 +166,6 @@ def by_turns(
     calls = calls or max(1, min(_MOST_CALLS, _BATCH_BYTES // (4 * count)))
 
     def batch(call: Callable[[], Any]) -> float:
-        """Microseconds of a call."""
         gate.meet()
         return 1e6 * turns.per_call(call, calls)
 
@@ -211,7 +207,6 @@ def measure(
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    """Measure every size; the rows on rank 0, an empty list elsewhere. Collective."""
     kinds = [BatchKind(name, options.domain, options.algorithm) for name in options.collectives]
     rows = []
     for size in report.progress(options.sizes, comm.rank == 0, "balanced"):
@@ -221,7 +216,6 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
 
 
 def plot(rows: list[report.Row], path: str, title: str = "", by: str = "collective") -> None:
-    """Draw latency over the message size, both logarithmic, for each value of the field `by`."""
     title = title or f"{rows[0]['ranks']} ranks, no skew"
     ylabel = "time of a call, median (µs)"
 

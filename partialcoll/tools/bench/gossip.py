@@ -63,7 +63,6 @@ class _Pair:
         self.comm.Sendrecv(self.x, 1 - self.comm.rank, recvbuf=self.out, source=1 - self.comm.rank)
 
     def operations(self) -> dict[str, Callable[[], Any]]:
-        """Return what rank 0 does, by name."""
         g, x, out = self.buffer, self.x, self.out
         return {
             "memcpy": lambda: np.copyto(out, x),
@@ -92,7 +91,6 @@ class _Pair:
 
 
 def _sample(pair: _Pair, op: str, action: Callable[[], Any]) -> float:
-    """Return the seconds of one operation on rank 0. Collective."""
     pair.prepare(op)
     meet(pair.comm)
     begin = time.perf_counter()
@@ -127,7 +125,6 @@ def _measure(
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    """Measure all operations of a size by turns; return the rows on rank 0. Collective."""
     rows = []
     for bits in (0, *options.bits):
         for size in options.sizes:
@@ -136,7 +133,6 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
 
 
 def plot(rows: list[report.Row], path: str, title: str = "") -> None:
-    """Draw speed over size, a line for each operation without a codec."""
     some = [row for row in rows if not row["codec"]]
     ylabel = "GB/s (models that are moved)"
     plots.over_bytes(some, path, "gbs", ylabel, lambda row: str(row["op"]), title=title)

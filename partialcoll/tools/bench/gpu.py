@@ -60,19 +60,15 @@ class Device:
 
     @property
     def name(self) -> str:
-        """Return the maker's name of the device."""
         return str(getattr(self._module, "get_device_name", str)(self.place))
 
     def over(self) -> None:
-        """Wait until the device has done all its work."""
         self._module.current_stream(self.place).synchronize()
 
     def new(self, count: int) -> Any:
-        """Return `count` float32 on the device."""
         return self._torch.zeros(count, device=self.place)
 
     def beside(self, count: int) -> Any:
-        """Return `count` float32 in pinned memory of the host."""
         return self._torch.zeros(count, pin_memory=self._pinned)
 
     def work(self, us: float) -> Call | None:
@@ -105,7 +101,6 @@ def _of_mpi(comm: MPI.Intracomm, device: Device, x: Any, y: Any) -> Call:
 
 
 def _copies(device: Device, x: Any) -> Call:
-    """Return a call that copies to the host and back."""
     host = device.beside(x.numel())
 
     def call() -> None:
@@ -214,7 +209,6 @@ def _start_us(handle: pc.AllreduceHandle, device: Device) -> float:
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    """Measure every size; the rows on rank 0, an empty list elsewhere. Collective."""
     device, rows = Device(comm), []
     for size in report.progress(options.sizes, comm.rank == 0, "gpu"):
         rows += measure(comm, device, max(1, size // 4), options.iters, {})
@@ -222,7 +216,6 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
 
 
 def plot(rows: list[report.Row], path: str, title: str = "") -> None:
-    """Draw latency over the message size, both logarithmic."""
     title = title or f"{rows[0]['ranks']} ranks on {rows[0]['devices']} × {rows[0]['device']}"
     ylabel = "time of a call, median (µs)"
     plots.over_bytes(

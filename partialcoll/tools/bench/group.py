@@ -86,14 +86,12 @@ class AveragingMethod:
         return 2 * (self.comm.size - 1) / self.comm.size
 
     def counts(self) -> dict[str, Any]:
-        """Return the fields that only some methods have."""
         return {"matched_ahead": None, "void_rounds": None}
 
     def free(self) -> None:
         """Free what the method has. Collective."""
 
     def row(self, samples: Sequence[float]) -> report.Row:
-        """Return the row over all ranks. Collective."""
         comm = self.comm
         seconds = float(np.median(samples))
         nbytes = 4 * self.count
@@ -116,8 +114,6 @@ class AveragingMethod:
 
 
 class MPIAverage(AveragingMethod):
-    """MPI_Allreduce."""
-
     name = "mpi"
 
     def average(self) -> Sequence[int]:
@@ -127,8 +123,6 @@ class MPIAverage(AveragingMethod):
 
 
 class FullAverage(AveragingMethod):
-    """A full allreduce of this library."""
-
     name = "full"
 
     def __init__(self, comm: MPI.Intracomm, count: int) -> None:
@@ -193,7 +187,6 @@ class GroupAverage(AveragingMethod):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Return what part each member reduced in the last round."""
         return tuple(self._last.shares)
 
     def free(self) -> None:
@@ -237,7 +230,6 @@ def _of_size(options: SimpleNamespace, comm: MPI.Intracomm, size: int) -> list[r
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    """Measure every size; rows on rank 0. Collective."""
     rows = []
     for size in report.progress(options.sizes, comm.rank == 0, "group"):
         rows += _of_size(options, comm, size)
@@ -245,8 +237,6 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
 
 
 def plot(rows: list[report.Row], path: str, title: str = "") -> None:
-    """Draw time over the message size, a line for each method and grid."""
-
     def label(row: report.Row) -> str:
         return row["method"] + (f", {row['grid']}" if row["grid"] else "")
 

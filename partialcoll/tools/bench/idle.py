@@ -20,15 +20,12 @@ COLUMNS = ("state", "domain", "ranks", "cpu_percent_per_rank")
 
 
 def _cpu_percent(action: Callable[[], object]) -> float:
-    """Return CPU time over wall time of this process during the action, in percent of a core."""
     cpu, wall = time.process_time(), time.perf_counter()
     action()
     return 100 * (time.process_time() - cpu) / (time.perf_counter() - wall)
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    """Measure one domain after the other; return the rows on rank 0. Collective."""
-
     def make(domain: str) -> pc.AllreduceHandle:
         buffer, result = np.ones(1024, np.float32), np.empty(1024, np.float32)
         return pc.Allreduce_init(
@@ -68,7 +65,6 @@ def _measure(handle: pc.AllreduceHandle, seconds: float, comm: MPI.Intracomm) ->
 
 
 def plot(rows: list[report.Row], path: str, title: str = "") -> None:
-    """Draw bars of CPU use."""
     with plots.picture(path, title or f"{rows[0]['ranks']} ranks", size=(4.6, 3.2)) as panels:
         names = [skewed.label(row, rows, "state") for row in rows]
         percent = [row["cpu_percent_per_rank"] for row in rows]

@@ -37,7 +37,6 @@ def _from_c(handle: pc.AllreduceHandle, send: Any, recv: Any) -> Callable[[], fl
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    """Measure; rows on rank 0. Collective."""
     send, recv = np.ones(2, np.float32), np.empty(2, np.float32)
     handle = pc.Allreduce_init(comm, send, recv, quorum="full", name="bench overhead")
     measures = {
@@ -56,7 +55,6 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
 
 
 def plot(rows: list[report.Row], path: str, title: str = "") -> None:
-    """Draw bars of the calls' times."""
     with plots.picture(path, title or "a call with 8 bytes", size=(7.5, 3.2)) as panels:
         axes, us = panels[0, 0], [row["us"] for row in rows]
         names = [row["call"].replace(" ", "\n", 1) for row in rows]

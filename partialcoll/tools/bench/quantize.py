@@ -33,7 +33,6 @@ class _Work:
         self.failed = np.zeros(-(-count // pc.Lattice.BLOCK), np.uint8)
 
     def row(self, codec: str, bits: int, direction: str, error: float, ratio: float) -> report.Row:
-        """Return a row without the speed."""
         return {
             "codec": codec,
             "bits": bits,
@@ -63,7 +62,6 @@ class _Coded:
         return ffi.cast(kind, array.ctypes.data)
 
     def encode(self) -> None:
-        """Encode with known distances."""
         check(
             lib.pcoll_lattice_encode(
                 self.described,
@@ -83,7 +81,6 @@ class _Coded:
             raise pc.Error(f"bench quantize: {self.failures[0]} blocks do not decode")
 
     def decode(self) -> None:
-        """Decode into memory other than the key's."""
         work = self.work
         self._read(lib.pcoll_lattice_decode, self._at(work.key), self._at(work.out))
 
@@ -93,7 +90,6 @@ class _Coded:
         self._read(lib.pcoll_lattice_average, 0.5, self._at(self.work.out))
 
     def average_error(self) -> float:
-        """Return the largest error of an average that begins at the key."""
         work = self.work
         work.out[:] = work.key
         self.average()
@@ -101,12 +97,10 @@ class _Coded:
         return float(np.abs(work.out - expected).max())
 
     def decode_error(self) -> float:
-        """Return the largest error after decoding."""
         self.decode()
         return float(np.abs(self.work.out.astype(np.float64) - self.work.x).max())
 
     def ratio(self) -> float:
-        """Return the bytes of the payload for each byte of the vector."""
         return self.payload.nbytes / self.work.x.nbytes
 
 
@@ -122,7 +116,6 @@ Task = tuple[report.Row, Callable[[], None]]
 
 
 def _tasks(work: _Work, options: SimpleNamespace) -> list[Task]:
-    """Return what is timed, each with its row."""
     tasks: list[Task] = [
         (work.row("memcpy", 32, "copy", 0.0, 1.0), lambda: np.copyto(work.out, work.x))
     ]
@@ -141,8 +134,6 @@ def _tasks(work: _Work, options: SimpleNamespace) -> list[Task]:
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    """Measure all tasks of a size by turns; return the rows on rank 0, of the slowest rank.
-    Collective."""
     rows = []
     for size in options.sizes:
         work = _Work(size, comm.rank)
@@ -158,8 +149,6 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
 
 
 def plot(rows: list[report.Row], path: str, title: str = "") -> None:
-    """Draw speed over size, a line for each codec and direction."""
-
     def label(row: report.Row) -> str:
         if row["codec"] == "memcpy":
             return "memcpy"

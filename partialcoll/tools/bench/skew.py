@@ -34,8 +34,6 @@ Call = Callable[[], tuple[Any, float]]
 
 @dataclass
 class ArrivalContender:
-    """One collective under test, and what this rank measured of it."""
-
     name: str
     domain: str
     interface: str
@@ -47,8 +45,6 @@ class ArrivalContender:
 
 
 class StaggeredGate(turns.Gate):
-    """Release each rank at its own time."""
-
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
         self._one_clock = len(set(comm.allgather(MPI.Get_processor_name()))) == 1
@@ -187,7 +183,6 @@ def _row(c: ArrivalContender, comm: MPI.Intracomm, options: SimpleNamespace) -> 
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    """Measure; the rows on rank 0, an empty list elsewhere. Collective."""
     send = np.full(options.count, comm.rank + 1, dtype=np.float32)
     recv = np.empty_like(send)
     everybody = np.ones(comm.size, dtype=bool)
@@ -207,7 +202,6 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
 
 
 def title(options: SimpleNamespace, rows: list[report.Row]) -> str:
-    """Return what the picture shows."""
     size = 4 * options.count
     text = f"{size / 1024:.0f} KiB" if size >= 1024 else f"{size} B"
     return f"{rows[0]['ranks']} ranks arriving {options.skew_ms:g} ms apart, {text}"

@@ -27,7 +27,6 @@ _WORTH = 0.97  # of the time so far: a change that saves less is noise
 
 
 def _rank_counts(size: int) -> list[int]:
-    """Return 2, 4, 8 … and all ranks."""
     counts = [size]
     power = 2
     while power < size:
@@ -82,7 +81,6 @@ def thresholds(rows: list[report.Row]) -> list[tuple[int, int | str, str]]:
 
 
 def as_text(lines: Sequence[tuple[int, int | str, str]]) -> str:
-    """Return the table as the text of a file."""
     library = MPI.Get_library_version().splitlines()[0].rstrip("\x00").strip()
     head = (
         f"# partialcoll {__version__}, {library}, {os.cpu_count()} cores\n"
@@ -92,7 +90,6 @@ def as_text(lines: Sequence[tuple[int, int | str, str]]) -> str:
 
 
 def _measure_on(ranks: int, options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    """Measure on the first `ranks` ranks; return the rows on rank 0. Collective."""
     part = cast(MPI.Intracomm, comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED))
     rows: list[report.Row] = []
     kinds = [BatchKind("full", ["rank"], name) for name in ALGORITHMS[1:]]  # of the fabric
@@ -116,7 +113,6 @@ def _write(path: str, text: str) -> None:
 
 
 def main(options: SimpleNamespace) -> None:
-    """Run ``bench tune`` on the ranks of a job."""
     comm = MPI.COMM_WORLD
     path = options.output
     if comm.rank == 0 and path in (None, "none"):

@@ -88,7 +88,6 @@ class Gate:
 
     @property
     def domains(self) -> int:
-        """See `AllreduceHandle.domains`."""
         return self._handle.domains
 
     def meet(self) -> float:
@@ -99,7 +98,6 @@ class Gate:
         return float(self._latest[0])
 
     def free(self) -> None:
-        """Free the handle. Collective."""
         self._handle.Free()
 
 

@@ -111,7 +111,6 @@ def preload() -> None:
 
 
 def _one_line(text: str) -> str:
-    """Return a text as a terminal shows it literally, and cut if it is long."""
     plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]} ..."
 
@@ -158,7 +157,6 @@ def _unheard(error: OSError) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of the console script."""
     try:
         status = run(commands, "partialcoll", sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()

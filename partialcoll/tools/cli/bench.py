@@ -267,7 +267,6 @@ def _installed(given: SimpleNamespace) -> None:
 
 
 def fits(given: SimpleNamespace, ranks: int) -> None:
-    """Raise Error for what does not fit the ranks."""
     _installed(given)
     for text in given.topology or ():
         values.fit_topology(text, ranks)

@@ -21,12 +21,10 @@ def option(name: str, kind: Any, default: Any, text: str, **how: Any) -> Any:
 
 
 def flag(name: str, text: str) -> Any:
-    """Return an option without a value, off by default."""
     return click.option(name, is_flag=True, help=text)
 
 
 def together(*options: Any) -> Any:
-    """Return several options as one decorator, in the order of the help."""
     return lambda command: functools.reduce(lambda made, each: each(made), options[::-1], command)
 
 
@@ -59,40 +57,33 @@ outputs = together(
 
 
 def iters(default: int, text: str = "samples of each") -> Any:
-    """Return the option for the number of measurements of each thing."""
     return option("--iters", values.POSITIVE_INT, default, text)
 
 
 def sizes(default: str) -> Any:
-    """Return the option for the sizes of messages."""
     text = "bytes of float32: FROM:TO, doubling, or a list"
     return option("--sizes", values.SIZES, default, text)
 
 
 def collectives(*default: str) -> Any:
-    """Return the option for the collectives that are compared."""
     text = "mpi and policies; quorum:0.5, for instance"
     return option("--collectives", values.COLLECTIVES, ",".join(default), text)
 
 
 def algorithm(names: Sequence[str]) -> Any:
-    """Return the option for the algorithm; the first name is the default."""
     return option("--algorithm", click.Choice(names), names[0], "of the messages")
 
 
 def domain(allowed: Sequence[str] = DOMAINS) -> Any:
-    """Return the option for how ranks of a node reduce."""
     text = "ranks of a node in shared memory, messages only, or side by side"
     return option("--domain", values.some_of(allowed), ",".join(allowed), text)
 
 
 def seed(text: str) -> Any:
-    """Return the option for the seed of random numbers."""
     return option("--seed", values.SEED, 0, text)
 
 
 def topology(default: str | None, text: str) -> Any:
-    """Return the option for one graph or several."""
     return option("--topology", values.TOPOLOGIES, default, text, metavar="T[,T…]")
 
 

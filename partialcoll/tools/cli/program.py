@@ -25,7 +25,6 @@ def _outside_of_jobs(_: SimpleNamespace, __: int) -> None:
 
 
 def _find(program: str) -> None:
-    """Check that the program exists here and can be run."""
     if shutil.which(program):
         return
     file = os.path.isfile(program)

@@ -32,7 +32,6 @@ def checked(check: Check, options: SimpleNamespace, ranks: int, but: str = "") -
 
 
 def check_memory(ranks: int, hosts: str | None) -> None:
-    """Raise UsageError for more ranks than fit into the memory of this machine."""
     most = max(1, environment.available_memory() // _RANK_BYTES)
     if ranks > most and not hosts:
         here = "what the memory of this machine allows"
@@ -40,7 +39,6 @@ def check_memory(ranks: int, hosts: str | None) -> None:
 
 
 def _start(options: SimpleNamespace) -> int:
-    """Run the same words in a new job; return its exit status."""
     check_memory(options.n, options.hosts)
     words = click.get_current_context().find_root().obj
     return launcher.relaunch(words, options.n, options.hosts, options.mpiexec_args)
@@ -104,7 +102,6 @@ def on_ranks(
 
 
 def _measure(name: str, benchmark: Any, options: SimpleNamespace) -> None:
-    """Run a benchmark on the ranks of this job, and draw what rank 0 has of it."""
     rows = report.on_job(options, f"bench {name}", benchmark.COLUMNS, benchmark.run)
     if rows and options.plot:
         title = benchmark.title(options, rows) if hasattr(benchmark, "title") else ""

@@ -20,18 +20,6 @@ FOLDER = "partialcoll-tour"  # of the pictures
 
 @dataclass(frozen=True)
 class Stop:
-    """One stage of the tour.
-
-    Attributes
-    ----------
-    title, before, after : str
-        What is said.
-    words : str
-        Of the command ``partialcoll``.
-    needs : str or None
-        A package without which there is nothing to see.
-    """
-
     title: str
     before: str
     words: str
@@ -82,7 +70,6 @@ def _show(text: str) -> None:
 
 
 def _picture(name: str) -> list[str]:
-    """Return the words that ask for a picture, if it can be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
         return []
     try:
@@ -93,7 +80,6 @@ def _picture(name: str) -> list[str]:
 
 
 def _visit(name: str, stop: Stop) -> int:
-    """Run the command of a stop; return its exit status."""
     click.echo()
     click.secho(stop.title, bold=True)
     _show(stop.before)

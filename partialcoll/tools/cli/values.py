@@ -56,8 +56,6 @@ class Parsed(click.ParamType):
 
 
 class ListOf(click.ParamType):
-    """A comma-separated list."""
-
     name = "list"
 
     def __init__(
@@ -115,7 +113,6 @@ PICTURE = OutputFile((".png", ".pdf", ".svg"))
 
 
 def some_of(names: Sequence[str]) -> click.ParamType:
-    """Return the type of a list of some of the words."""
     return ListOf(click.Choice(list(names)))
 
 
@@ -123,7 +120,6 @@ _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def size(text: str) -> int:
-    """Return bytes from a text with a unit or without."""
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     if not number.isdigit() or unit not in _SIZE_UNITS or not 0 < int(number) < 1 << 40:
         raise ValueError(f"expected bytes such as 8, 4K or 64M, got {text!r}")
@@ -155,7 +151,6 @@ def _with_arguments(text: str) -> list[str]:
 
 
 def _collective(name: str) -> str:
-    """Return "mpi" or a policy."""
     if name != "mpi":
         from ...policy import parse
 
@@ -180,7 +175,6 @@ def _topology(name: str) -> str:
 
 
 def _grid(text: str) -> str:
-    """Return "auto" or sides such as 32x32."""
     if text != "auto":
         from ...grid import Grid
 
@@ -189,7 +183,6 @@ def _grid(text: str) -> str:
 
 
 def fit_grid(grid: str, ranks: int) -> None:
-    """Raise Error if a grid does not hold the ranks."""
     from ...grid import Grid
 
     try:
@@ -218,7 +211,6 @@ def _pattern(text: str) -> Any:
 
 
 def _launcher_words(text: str) -> str:
-    """Return a text that a shell could split."""
     import shlex
 
     try:

@@ -57,7 +57,6 @@ class Scarce:
         return float(getattr(self._peers, "active", 0.5))
 
     def next_peer(self) -> int | None:
-        """Return a rank, or None."""
         peer = self._peers.next_peer()
         return peer if self._random.random() < self._part() else None
 
@@ -154,8 +153,6 @@ class SimulatedRanks:
 
 
 class GossipRun:
-    """One method on one topology with one seed."""
-
     def __init__(
         self, options: SimpleNamespace, method: str, topology: Topology, rate: float, seed: int
     ) -> None:
@@ -208,7 +205,6 @@ class GossipRun:
         return rank
 
     def row(self) -> report.Row:
-        """Return the current state as a row."""
         models = np.array([process.model for process in self.processes])
         mean = models.mean(axis=0)
         counts = [process.stats for process in self.processes]
@@ -252,7 +248,6 @@ class GossipRun:
         return again / blocks
 
     def rows(self) -> list[report.Row]:
-        """Run to the end; return the rows."""
         rows = [self.row()]
         for until in np.linspace(0, self._options.time, self._options.samples + 1)[1:]:
             self.events.run(float(until))
@@ -261,7 +256,6 @@ class GossipRun:
 
 
 def run(options: SimpleNamespace) -> list[report.Row]:
-    """Run every method on every topology, with every rate and seed; return all rows."""
     if not 1 <= options.ranks <= MOST_RANKS:
         raise ValueError(f"--ranks: expected 1 to {MOST_RANKS}, got {options.ranks}")
     if options.pairing == "available" and min(options.achieved) < 1:
@@ -284,7 +278,6 @@ def run(options: SimpleNamespace) -> list[report.Row]:
 
 
 def last(rows: list[report.Row]) -> list[report.Row]:
-    """Return how each run ended."""
     ends = {(row["method"], row["topology"], row["rate"], row["seed"]): row for row in rows}
     return list(ends.values())
 
@@ -330,6 +323,5 @@ def plot(rows: list[report.Row], path: str, title: str) -> None:
 
 
 def title(options: SimpleNamespace, rows: list[report.Row]) -> str:
-    """Return what the picture shows."""
     slow = f", one {options.slow:g} times slower" if options.slow != 1 else ""
     return f"{options.ranks} ranks{slow}, {', '.join(options.topology)}: {options.task}"

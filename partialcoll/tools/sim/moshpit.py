@@ -41,7 +41,6 @@ class Averager:
         self.values = values
 
     def step(self, there: Mask, round: int) -> None:
-        """Make one round; `there` tells which peers do not fail."""
         raise NotImplementedError
 
     def mean(self) -> float:
@@ -254,8 +253,6 @@ TARGETS = {"rounds_to_1e-9": 1e-9, "rounds_to_1e-4": 1e-4}
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table."""
-
     grid: Grid
     p: float
     method: str
@@ -285,7 +282,6 @@ class Draws:
 
 
 def make(case: Case, compat: bool, draws: Draws) -> Averager:
-    """Return the method of a case, with new values."""
     peers = case.grid.peers
     values = draws.values.normal(0, 1, peers)
     if case.method == "moshpit":
@@ -306,8 +302,6 @@ def make(case: Case, compat: bool, draws: Draws) -> Averager:
 
 @dataclass
 class ErrorCourse:
-    """One restart: the error before the first round and after each."""
-
     errors: list[float] = field(default_factory=list)
     mean_error: float = 0.0
 
@@ -321,7 +315,6 @@ class ErrorCourse:
 
 
 def follow(case: Case, options: SimpleNamespace, restart: int) -> ErrorCourse:
-    """Run one restart, until its error is small enough or its rounds are used up."""
     compat = options.paper_compat
     draws = Draws(compat, options.seed, restart)
     averager = make(case, compat, draws)
@@ -362,7 +355,6 @@ def _rate(courses: list[ErrorCourse], errors: list[float]) -> float | None:
 def row(
     case: Case, options: SimpleNamespace, courses: list[ErrorCourse], seconds: float
 ) -> report.Row:
-    """Return the row of a case, from its restarts."""
     errors = _mean_errors(courses)
     found: report.Row = {
         "peers": case.grid.peers,
@@ -407,7 +399,6 @@ def _keys(options: SimpleNamespace) -> list[str]:
 
 
 def cases(options: SimpleNamespace) -> list[Case]:
-    """Return all lines of the table; raise ValueError if one is impossible."""
     largest = environment.largest_in_memory(lambda peers: BYTES_PER_PEER * peers, MOST_PEERS)
     found = []
     for peers in options.peers:
@@ -431,7 +422,6 @@ def cases(options: SimpleNamespace) -> list[Case]:
 
 
 def run(options: SimpleNamespace) -> list[report.Row]:
-    """Run every case with all its restarts; return the rows."""
     if not 0 < options.until <= 1e-9:
         raise ValueError(f"--until: expected above 0, at most 1e-9, got {options.until:g}")
     todo = cases(options)
@@ -480,7 +470,6 @@ def _label(row: report.Row, rows: list[report.Row]) -> str:
 
 
 def _panel(axes: Any, rows: list[report.Row], every: list[report.Row]) -> None:
-    """Draw the curves of one number of peers and one p."""
     several = len({row["grid"] for row in every}) > 1
     for row in rows:
         errors = np.maximum(row["errors"], 1e-16)
@@ -510,7 +499,6 @@ def plot(rows: list[report.Row], path: str, title: str) -> None:
 
 
 def title(options: SimpleNamespace, rows: list[report.Row]) -> str:
-    """Return what the picture shows."""
     grids = ", ".join(dict.fromkeys(_short(row["grid"]) for row in rows))
     times = "1 restart" if options.restarts == 1 else f"{options.restarts} restarts"
     return f"grid {grids}, {times}{', as the paper counts' if options.paper_compat else ''}"

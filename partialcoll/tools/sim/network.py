@@ -88,7 +88,6 @@ def parse_latency(text: str) -> Latency:
 
 
 def fill(struct: Any, loggp: LogGP, latency: Latency) -> None:
-    """Write the parameters into a C struct pcoll_network."""
     from ..._core.pure import simulator
 
     struct.L, struct.o, struct.g, struct.G = loggp.L, loggp.o, loggp.g, loggp.G

@@ -26,7 +26,6 @@ class SimulatedTask:
     least: float | None = None  # the mean of the f_i at the optimum
 
     def gradient(self, rank: int, x: Any, random: np.random.Generator) -> Floats:
-        """Return a stochastic gradient of f_rank."""
         return np.zeros(len(x))
 
     def loss(self, x: Any) -> float | None:
@@ -54,7 +53,6 @@ class Quadratic(SimulatedTask):
         self.least = self.loss(self.optimum)
 
     def gradient(self, rank: int, x: Any, random: np.random.Generator) -> Floats:
-        """Return the exact gradient plus noise."""
         exact: Floats = self._a[rank] * (x - self._b[rank])
         return exact + self._noise * random.standard_normal(len(x)) if self._noise else exact
 
@@ -88,7 +86,6 @@ class Logistic(SimulatedTask):
         return result
 
     def gradient(self, rank: int, x: Any, random: np.random.Generator) -> Floats:
-        """Return the gradient of a drawn batch of this rank's samples."""
         inputs, signs = self._inputs[rank], self._signs[rank]
         if not self._whole:
             batch = random.integers(self.SAMPLES, size=self.BATCH)
@@ -157,11 +154,9 @@ class SimulatedRank:
         self._still = (0.0, 0.0)
 
     def start(self, delay: float) -> None:
-        """Begin after `delay`."""
         self._events.after(delay, self._begin)
 
     def stand_still(self, begin: float, end: float) -> None:
-        """Suspend both threads during this time."""
         self._still = (begin, end)
 
     def _put_off(self, action: Callable[[], None]) -> bool:

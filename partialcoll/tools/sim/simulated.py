@@ -66,11 +66,9 @@ class Events:
         self.now = 0.0
 
     def after(self, delay: float, action: Callable[[], Any]) -> None:
-        """Run the action after `delay`."""
         heapq.heappush(self._heap, (self.now + delay, next(self._order), action))
 
     def step(self, until: float = math.inf) -> bool:
-        """Run the next event; return False if there is none up to that time."""
         due = min(until, self._heap[0][0] if self._heap else math.inf)
         for source in self.sources:
             happened = source.run(due) if due < math.inf or source.waits else None
@@ -85,7 +83,6 @@ class Events:
         return True
 
     def run(self, until: float) -> None:
-        """Run all events up to that time, and set the clock to it."""
         while self.step(until):
             pass
         self.now = until
@@ -133,11 +130,9 @@ class SimulatedBuffer(GossipBuffer):
         return self._ranks.events.now
 
     def enter(self) -> None:
-        """Take this rank's part of the simulator's object."""
         simulator.call(_lib.pcoll_sim_gossip_rank, self._ranks.core, self._rank, self._pointer)
 
     def publish(self, x: Array) -> int:
-        """Publish as the real buffer does, after a latency."""
         self._publications += 1
         self._moved = False
         number, delay = self._publications, self._ranks.latency()
@@ -155,14 +150,12 @@ class SimulatedBuffer(GossipBuffer):
         self._moved = moved  # since it was asked for
 
     def average(self, x: Any, peer: int, **how: Any) -> bool:
-        """Average as the real buffer does; what the peer gains arrives after a latency."""
         done = super().average(x, peer, **how)
         if done:
             self._send()
         return done
 
     def push(self, peer: int, x: Any, **how: Any) -> bool:
-        """Push as the real buffer does; the message arrives after a latency."""
         done = super().push(peer, x, **how)
         if done:
             self._send()
@@ -208,8 +201,6 @@ def buffers(
 
 
 class Later:
-    """Something that completes at some time."""
-
     def __init__(self) -> None:
         self._started = self._complete = False
         self._then: Callable[[], Any] | None = None
@@ -233,7 +224,6 @@ class Later:
             action()
 
     def Wait(self, timeout: float | None = None) -> Any:
-        """Raise StateError unless it is complete."""
         if not self._complete:
             raise StateError("nobody can wait in virtual time: use `then`")
 
@@ -292,12 +282,10 @@ class SimulatedReduction(Later):
         self.last_round = _Round(0)
 
     def Start(self) -> None:
-        """Hand in the send buffer."""
         self._begin()
         self._meeting.arrive(self)
 
     def deliver(self, total: Array) -> None:
-        """Complete the round on this rank."""
         self.result = total
         self.last_round = _Round(len(self._meeting.members))
         self._end()
@@ -336,11 +324,9 @@ class SimulatedNeighbors(Later):
 
     @property
     def received(self) -> Mapping[int, Array]:
-        """Return what came from each neighbor."""
         return self._received or {j: self.send_buffer for j in self._inbox}
 
     def Start(self) -> None:
-        """Send, and begin to receive."""
         self._begin()
         for j in self._inbox:
             self._everybody[j]._expect(self._rank, self.send_buffer.copy())
@@ -367,7 +353,6 @@ class SimulatedNeighbors(Later):
 def neighbor_exchanges(
     topology: Any, like: Array, events: Events, latency: Callable[[], float]
 ) -> list[SimulatedNeighbors]:
-    """Return the exchanges of all ranks of a topology."""
     everybody: list[SimulatedNeighbors] = []
     for rank in range(topology.n):
         neighbors = topology.neighbors(rank)
@@ -396,11 +381,9 @@ class _GroupRanks:
 
     @property
     def waits(self) -> bool:
-        """Return whether a rank is in a round."""
         return any(handle.waits for handle in self.handles)
 
     def run(self, until: float) -> tuple[float, Callable[[], None]] | None:
-        """See `Source`."""
         limit = int(min(until * _NANOSECONDS, _END_OF_TIME))
         simulator.check(_lib.pcoll_sim_group_run(self.core, limit, self._rank, self._time))
         if self._rank[0] == len(self.handles):
@@ -426,20 +409,17 @@ class SimulatedGroups(GroupAllreduce):
         self._still = False
 
     def Start(self, stream: Any = None) -> None:
-        """Start a round as the real handle does."""
         super().Start(stream)
         self.waits = True
         self._wake()
 
     def then(self, action: Callable[[], Any]) -> None:
-        """Run the action when the round is complete, or now if it is."""
         if self.waits:
             self._then = action
         else:
             action()
 
     def complete(self) -> None:
-        """Complete the round."""
         self.Test()
         self.waits = False
         action, self._then = self._then, None
@@ -447,18 +427,15 @@ class SimulatedGroups(GroupAllreduce):
             action()
 
     def Wait(self, timeout: float | None = None, stream: Any = None) -> GroupRound:
-        """Return the round; raise StateError unless it is complete."""
         if self.waits:
             raise StateError("nobody can wait in virtual time: use `then`")
         return self.last_round
 
     def leave(self) -> None:
-        """Leave as the real handle does."""
         super().leave()
         self._wake()
 
     def rejoin(self) -> None:
-        """Rejoin as the real handle does."""
         super().rejoin()
         self._wake()
 

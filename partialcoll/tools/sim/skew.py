@@ -76,8 +76,6 @@ def check_ranks(options: SimpleNamespace) -> None:
 
 
 class SkewRun:
-    """One collective on simulated ranks."""
-
     def __init__(self, options: SimpleNamespace, collective: str, ranks: int) -> None:
         self._run = ffi.new("pcoll_skew_run **")
         self._latency = np.zeros(ranks)
@@ -91,7 +89,6 @@ class SkewRun:
         return self._latency.copy(), result
 
     def free(self) -> None:
-        """Free the run. Idempotent."""
         lib.pcoll_skew_free(self._run)
 
 
@@ -126,7 +123,6 @@ def _simulate(options: SimpleNamespace, collective: str, ranks: int) -> report.R
 
 
 def run(options: SimpleNamespace) -> list[report.Row]:
-    """Simulate every collective with every number of ranks; return the rows."""
     check_ranks(options)
     rows = []
     for ranks in options.ranks:
@@ -156,6 +152,5 @@ def plot(rows: list[report.Row], path: str, title: str) -> None:
 
 
 def title(options: SimpleNamespace, rows: list[report.Row]) -> str:
-    """Return what the picture shows."""
     ranks = f"{options.ranks[0]} ranks, " if len(options.ranks) == 1 else ""
     return f"{ranks}simulated, {options.skew_ms:g} ms apart, LogGP {options.loggp}"

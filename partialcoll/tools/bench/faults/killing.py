@@ -39,7 +39,6 @@ _FRAME = re.compile(r"\[[^\]\n]*:(\d+)\] \[ *\d+\] [^\n]*\(ompi_comm_revoke_loca
 
 
 def ended_by_mpi(output: str) -> set[int]:
-    """Return the numbers of the processes that MPI has ended, by what a job has printed."""
     return {int(number) for number in _FRAME.findall(output)}
 
 
@@ -86,7 +85,6 @@ class Tally:
             print(f"  {text}", file=sys.stderr)
 
     def add(self, job: KilledJob, verdict: oracle.Verdict) -> None:
-        """Add a job that has ended."""
         self.jobs += 1
         self.kills += len(job.states)
         self.ended_by_mpi += job.ended_by_mpi
@@ -102,7 +100,6 @@ class Tally:
         self.states.update(job.states)
 
     def row(self, quorum: str, domain: str, ranks: int) -> report.Row:
-        """Return the row that the command prints."""
         row: report.Row = {
             "quorum": quorum,
             "domain": domain,
@@ -167,14 +164,12 @@ class KilledJob:
         }
 
     def start(self) -> tuple[list[str], dict[str, str] | None]:
-        """Return the words that start the job, and its environment if it differs from ours."""
         module = "partialcoll.tools.bench.faults.worker"
         worker = [sys.executable, "-m", module, json.dumps(self.given)]
         how = ["run", "-n", str(self.ranks), "--mpiexec-args=--with-ft ulfm", "--"]
         return launcher.own(*how, *worker), None
 
     def run(self) -> oracle.Verdict:
-        """Run the job until it ends or a limit of time passes; return the verdict."""
         words, environment = self.start()
         with open(self.folder / "output", "wb") as output:
             job = self._process = subprocess.Popen(
@@ -204,11 +199,9 @@ class KilledJob:
         return self.judge()
 
     def say_stop(self) -> None:
-        """Tell its ranks to come to their end."""
         (self.folder / "stop").touch()
 
     def judge(self) -> oracle.Verdict:
-        """Judge the job by what its ranks have written down."""
         return oracle.judge(self.folder, self.ranks, self.killed)
 
     def calm(self, verdict: oracle.Verdict) -> oracle.Verdict:
@@ -216,7 +209,6 @@ class KilledJob:
         return verdict
 
     def _count_crashes(self) -> None:
-        """Count ranks that MPI has ended as dead."""
         ended = ended_by_mpi((self.folder / "output").read_text(errors="replace"))
         for rank in range(self.ranks):
             for life in oracle.lives(self.folder, "pid", rank):
@@ -225,18 +217,15 @@ class KilledJob:
                     self.ended_by_mpi += 1
 
     def await_end(self, job: subprocess.Popen[bytes]) -> None:
-        """Wait for the end of the job, in which no more ranks are killed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             job.wait(_END_SECONDS)
 
     def stop(self, signum: int) -> None:
-        """End the job, since a signal ends the command."""
         self._process.terminate()
         self._process.wait()
         self.forget()
 
     def tell(self, signum: int) -> None:
-        """Forward a signal to the job."""
         self._process.send_signal(signum)
 
     def _await_deaths(self, living: list[Life]) -> None:
@@ -247,7 +236,6 @@ class KilledJob:
             left = [pid for pid in left if is_there(pid)]
 
     def pid(self, life: Life) -> int:
-        """Return the process number."""
         return int(life.path(self.folder, "pid").read_text())
 
     def _await_life(self, job: subprocess.Popen[bytes], life: Life) -> Life:
@@ -260,7 +248,6 @@ class KilledJob:
         return life
 
     def kill(self, job: subprocess.Popen[bytes], living: list[Life]) -> None:
-        """Kill ranks one after the other."""
         gap = self.random.choice(_GAP_SECONDS)
         for _ in range(self.kills):
             time.sleep(self.random.expovariate(1) * gap)
@@ -275,7 +262,6 @@ class KilledJob:
         time.sleep(self.random.random() * gap)
 
     def strike(self, victim: Life) -> None:
-        """Kill a rank now."""
         self.states.append(oracle.state_of(self.folder, victim))
         self.killed[victim] = time.monotonic_ns()
         with contextlib.suppress(ProcessLookupError):  # the oracle misses its end then
@@ -289,12 +275,10 @@ class KilledJob:
         return [life for life in left if [life] != first] if self.respawn else left
 
     def forget(self) -> None:
-        """Remove the logs of a job in which nothing was wrong."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def is_there(pid: int) -> bool:
-    """Return whether a process has not ended."""
     try:
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -302,12 +286,10 @@ def is_there(pid: int) -> bool:
 
 
 def kills_of_job(ranks: int, respawn: bool) -> int:
-    """Return the number of kills in a job: all ranks but one, or some if they are replaced."""
     return _RESPAWNS if respawn else ranks - 1
 
 
 def run(options: SimpleNamespace) -> list[report.Row]:
-    """Kill so many ranks for each policy and domain; return a row for each."""
     kinds = [(quorum, domain) for quorum in options.quorum for domain in options.domain]
     tallies = {kind: Tally() for kind in kinds}
     jobs = -(-options.kills // kills_of_job(options.n, options.respawn))
@@ -333,7 +315,6 @@ def check_launcher(command: str) -> None:
 
 
 def went_wrong(rows: Iterable[report.Row]) -> bool:
-    """Return whether a job hung, lost deposits or had ranks that diverged."""
     return any(row["hangs"] or row["lost"] or row["diverged"] for row in rows)
 
 
@@ -348,7 +329,6 @@ def _library() -> str:
 
 
 def document(command: str, ranks: int, rows: list[report.Row]) -> dict[str, Any]:
-    """Return the JSON document of jobs that this process has started."""
     doc = report.document(command, ranks, rows)
     doc["env"]["mpi"] = _library()
     return doc

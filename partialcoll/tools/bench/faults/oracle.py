@@ -35,12 +35,10 @@ class Life(NamedTuple):
         return f"rank {self.rank}" + (f", life {self.number}" if self.number else "")
 
     def path(self, folder: str | Path, kind: str) -> Path:
-        """Return the path of its file: log, state or pid."""
         return Path(folder) / f"{kind}-{self.rank}-{self.number}"
 
 
 def lives(folder: Path, kind: str, rank: int) -> list[Life]:
-    """Return the processes of a rank that have a file of this kind."""
     found: list[Life] = []
     while (life := Life(rank, len(found))).path(folder, kind).exists():
         found.append(life)
@@ -64,27 +62,22 @@ class LogRecord:
 
 
 class Log:
-    """The log of one process."""
-
     def __init__(self, folder: str, life: Life) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._file = os.open(life.path(folder, "log"), flags, 0o600)
         self._state = os.open(life.path(folder, "state"), os.O_WRONLY | os.O_CREAT, 0o600)
 
     def write(self, record: LogRecord) -> None:
-        """Append a record."""
         head = _HEAD.pack(
             record.kind, record.time, record.number, *record.words, len(record.values)
         )
         os.write(self._file, head + struct.pack(f"={len(record.values)}d", *record.values))
 
     def state(self, name: str) -> None:
-        """Note what the application does from now on."""
         os.pwrite(self._state, bytes([STATES.index(name)]), 0)
 
 
 def read(path: Path) -> Iterator[LogRecord]:
-    """Yield all records of a process; none if it has not begun."""
     data = path.read_bytes() if path.exists() else b""
     at = 0
     while at < len(data):
@@ -96,7 +89,6 @@ def read(path: Path) -> Iterator[LogRecord]:
 
 
 def state_of(folder: Path, life: Life) -> str:
-    """Return what the application of a process did last."""
     path = life.path(folder, "state")
     code = path.read_bytes() if path.exists() else b""
     return STATES[code[0]] if code else STATES[0]
@@ -122,7 +114,6 @@ class Verdict:
 
     @property
     def faults(self) -> list[str]:
-        """Return all faults."""
         return self.hangs + self.lost + self.diverged
 
 
@@ -230,7 +221,6 @@ def _times(logs: Logs, alive: set[Life], kills: list[int], verdict: Verdict) -> 
 
 
 def came_to_end(folder: Path, rank: int) -> bool:
-    """Return whether the rank has written down that nothing was left to do."""
     found = lives(folder, "log", rank)
     return bool(found) and any(r.kind == END for r in read(found[-1].path(folder, "log")))
 

@@ -59,11 +59,9 @@ class FaultWorker:
             self.note_grown(began)
 
     def note_growth(self, handle: Any, failed: list[int], joined: list[int]) -> None:
-        """Note which ranks have joined."""
         self.joined = joined
 
     def note_grown(self, began: int) -> None:
-        """Record that ranks have joined, and that the next round is with them."""
         last, now = self.handle.last_round, time.monotonic_ns()
         index = -1 if last is None else last.index
         who = sum(1 << rank for rank in self.joined)
@@ -73,7 +71,6 @@ class FaultWorker:
             self.saw(last)
 
     def grow(self) -> None:
-        """Start processes until no rank is missing."""
         began = time.monotonic_ns()
         self.log.state("growing")
         command = [sys.executable, "-m", __spec__.name, json.dumps(self.given)]
@@ -87,7 +84,6 @@ class FaultWorker:
         self.note_grown(began)
 
     def step(self) -> None:
-        """Make one call."""
         self.calls += 1
         self.send[self.ranks + self.rank] = self.calls
         self.log.write(LogRecord(DEPOSIT, time.monotonic_ns(), self.calls))
@@ -102,7 +98,6 @@ class FaultWorker:
         time.sleep(self.random.expovariate(1) * self.think)
 
     def saw(self, rnd: pc.Round) -> None:
-        """Check and record a delivered round."""
         n, recv = self.ranks, self.recv
         expected = float(np.dot(recv[:n], np.arange(1, n + 1)))
         if not (recv[2 * n :] == expected).all():
@@ -114,7 +109,6 @@ class FaultWorker:
         self.note_outage(now)
 
     def note_outage(self, now: int) -> None:
-        """Record a recovery that has completed since the last call."""
         count, times = ffi.new("uint32_t *"), ffi.new("int64_t[2]")
         check(lib.pcoll_handle_outages(self.handle._core(), count, times, times + 1))
         if count[0] > self.outages:
@@ -122,7 +116,6 @@ class FaultWorker:
             self.log.write(LogRecord(OUTAGE, now, self.outages, (times[0], times[1], 0)))
 
     def run(self) -> None:
-        """Make calls until the folder says stop, then end together with the other ranks."""
         self.log.state("computing")
         while not os.path.exists(f"{self.folder}/stop"):
             self.step()
@@ -138,7 +131,6 @@ def _set(mask: Any) -> int:
 
 
 def main() -> None:
-    """Run the rank. The command passes what to do as JSON in the first argument."""
     given = json.loads(sys.argv[1])
     faulthandler.dump_traceback_later(given["limit"], exit=True)
     joined = elastic.joined()

@@ -61,7 +61,6 @@ class Ending:
         self._begin = time.perf_counter()
 
     def begin(self) -> None:
-        """Start the clock. Local."""
         self._begin = time.perf_counter()
 
     def over(self, made: int) -> bool:
@@ -73,12 +72,10 @@ class Ending:
         return time.perf_counter() - self._begin >= last_moment(times, self._comm.size)
 
     def close(self) -> None:
-        """Tell the other ranks that this one has stopped. Local, except for `free`."""
         now = np.array([time.perf_counter() - self._begin])
         self._sent = [(now, self._comm.Isend(now, rank)) for rank in self._others]
 
     def free(self) -> None:
-        """After `close` on all ranks. Collective."""
         MPI.Request.Waitall([request for _, request in self._sent])
         MPI.Request.Waitall(list(self._open.values()))
         self._comm.Free()
@@ -103,19 +100,16 @@ class Copies:
         self.end: torch.Tensor | None = None
 
     def begin(self) -> None:
-        """Start the clock."""
         self._begin = time.perf_counter()
         self.look(0)
 
     def look(self, step: int) -> None:
-        """Note that `step` steps have been made."""
         if step % self._every == 0 and step not in self.steps[-1:]:
             self.steps.append(step)
             self.seconds.append(time.perf_counter() - self._begin)
             self.flats.append(self._flat())
 
     def finish(self) -> None:
-        """Note that training is complete on this rank."""
         self.end = self._flat()
 
     def _flat(self) -> torch.Tensor:
@@ -142,7 +136,6 @@ def distances(comm: MPI.Intracomm, own: Matrix) -> tuple[Matrix, Matrix]:
 
 
 def final_distance(comm: MPI.Intracomm, copies: Copies) -> float:
-    """Return the distance of the ranks from their mean when each of them had ended. Collective."""
     assert copies.end is not None
     return float(distances(comm, copies.end.double().numpy()[None])[1][0])
 
@@ -158,7 +151,6 @@ class Evaluation:
         self.accuracy: list[float | None] = []
 
     def add(self, flat: torch.Tensor) -> None:
-        """Evaluate the next point of the course."""
         self._task.model = self._model
         try:
             torch.nn.utils.vector_to_parameters(flat, self._model.parameters())

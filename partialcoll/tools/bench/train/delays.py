@@ -60,7 +60,6 @@ class Pattern:
 
     @staticmethod
     def parse(text: str) -> Pattern:
-        """Return the pattern that the text names; ValueError says what was expected."""
         name, colon, argument = text.partition(":")
         if name in ("none", "one-random", "all-shifted") and not colon:
             return Pattern(name)
@@ -79,7 +78,6 @@ class Pattern:
 
     @property
     def kills(self) -> bool:
-        """Return whether ranks die."""
         return self.name == "kill"
 
     def lifetimes(self, seed: int, ranks: int) -> Seconds:
@@ -120,7 +118,6 @@ class Pattern:
 
 
 def chosen(seed: int, step: int, ranks: int) -> int:
-    """Return the rank that one-random delays in this step."""
     return int(np.random.default_rng((seed, step, 0xDE1A)).integers(ranks))
 
 

@@ -41,7 +41,6 @@ def _named(runs: Runs) -> dict[str, Runs]:
 
 
 def title(doc: dict[str, Any]) -> str:
-    """Return what was trained, on how many ranks, and who was late."""
     said, ranks = doc["settings"], doc["env"]["ranks"]
     name, _, factor = said["pattern"].partition(":")
     who = {
@@ -98,7 +97,6 @@ def _waits(axes: Any, doc: dict[str, Any]) -> None:
 
 
 def plot(doc: dict[str, Any], path: str) -> None:
-    """Draw loss and waiting, from the JSON document of a benchmark."""
     names = [label(name, rows) for name, rows in _named(doc["rows"]).items()]
     below = len(names) > _INSIDE  # they would hide the curves
     columns = 3 if max(map(len, names)) < 45 else 2
@@ -145,7 +143,6 @@ def _draw(axes: Any, runs: Runs, field: str, topology: str | None) -> None:
 
 
 def _as_accuracy(axes: Any) -> None:
-    """Label the axis, which shows the error, with accuracies."""
     least = min(float(np.min(line.get_ydata())) for line in axes.get_lines())
     ticks = [tick for tick in _ERRORS if tick > 0.8 * least]
     axes.set_yticks(ticks, [f"{1 - tick:g}" for tick in ticks])
@@ -154,7 +151,6 @@ def _as_accuracy(axes: Any) -> None:
 
 
 def plot_consensus(doc: dict[str, Any], path: str) -> None:
-    """Draw consensus distance and quality, from the JSON document of a benchmark."""
     columns = _pictures(doc["runs"])
     quality = "loss" if doc["runs"][0]["course"]["accuracy"][0] is None else "accuracy"
     fields = {

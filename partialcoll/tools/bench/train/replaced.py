@@ -81,7 +81,6 @@ class RespawnCourse:
         self._paused, self._size = 0.0, pct.size()
 
     def step(self) -> None:
-        """Count a step."""
         self.with_fewer += self._size < self._ranks
 
     def goes_on(self) -> bool:
@@ -90,7 +89,6 @@ class RespawnCourse:
         return replacing is not None and replacing.spawned is not None
 
     def end(self) -> None:
-        """Stop killing ranks."""
         self.moments.append(time.monotonic())
         if self._death is not None:
             self._death.cancel()
@@ -155,7 +153,6 @@ def train(options: SimpleNamespace) -> report.Row:
 
 
 def main(options: SimpleNamespace) -> None:
-    """Run the training on the ranks of a job, and on those that join it."""
     torch.set_num_threads(1)
     row = train(options)
     if not pct.rank():

@@ -42,7 +42,6 @@ COLUMNS = report.columns(
 
 
 def fingerprint(model: torch.nn.Module) -> str:
-    """Return a hash of all parameters."""
     return hash_tensors(model.parameters()).hex()
 
 
@@ -167,7 +166,6 @@ class TrainingRun:
         return death
 
     def _turns(self) -> Iterator[int]:
-        """Yield once for each step."""
         for made in self._opt.until(self._task.steps):
             if self._ending is not None and self._ending.over(made):
                 return
@@ -193,7 +191,6 @@ class TrainingRun:
         return end
 
     def results(self) -> tuple[report.Row, dict[str, Any]]:
-        """Return the row, and what the picture needs. Collective."""
         comm, task, metrics = self._comm, self._task, self._opt.metrics()
         mine = (self.steps, self.seconds, metrics.included, metrics.wait_s, self._sent(metrics))
         steps, seconds, included, wait, sent = zip(*comm.allgather(mine))
@@ -233,7 +230,6 @@ class TrainingRun:
         return row, run
 
     def _sent(self, metrics: Any) -> float:
-        """Return the communications that this rank took part in."""
         if self._choice.replicas:
             return float(metrics.rounds)
         return float(self._choice.both * metrics.communications)
@@ -311,7 +307,6 @@ def summary(rows: list[report.Row]) -> list[report.Row]:
 
 
 def settings(options: SimpleNamespace, task: TrainingTask) -> dict[str, Any]:
-    """Return what was run, for the JSON document."""
     count = sum(parameter.numel() for parameter in task.model.parameters())
     return {
         "task": options.task,
@@ -332,7 +327,6 @@ def settings(options: SimpleNamespace, task: TrainingTask) -> dict[str, Any]:
 
 
 def main(options: SimpleNamespace) -> None:
-    """Run ``bench train`` on the ranks of a job."""
     if options.respawn:
         replaced.main(options)
     comm = MPI.COMM_WORLD

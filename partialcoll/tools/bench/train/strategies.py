@@ -97,7 +97,6 @@ SIMULATED["baseline"] = SIMULATED.pop("a2cid2-baseline")
 
 
 def with_option(word: str) -> str:
-    """Return the names of the strategies that have this option, as a text."""
     return ", ".join(name for name, choice in STRATEGIES.items() if word in choice.options)
 
 

@@ -63,7 +63,6 @@ class TrainingTask:
         self.model = self.make()
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """Return the ordinary optimizer, of one process."""
         return torch.optim.SGD(self.model.parameters(), lr=self.learning_rate)
 
     def rate(self, done: int) -> float:
@@ -72,7 +71,6 @@ class TrainingTask:
         return max(0.01, 1 - done / self.steps)
 
     def draw(self, step: int, among: int) -> npt.NDArray[np.int64]:
-        """Return which samples this rank takes in this step."""
         random = np.random.default_rng((self.seed, step, self.rank))
         return random.integers(among, size=self.per_rank)
 
@@ -302,7 +300,6 @@ class Sequences(Classification):
         return Recurrent(self.FEATURES, self.size, self.CLASSES)
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """Return Adam, as usual for recurrent networks."""
         return torch.optim.Adam(self.model.parameters(), lr=self.learning_rate)
 
     def _frames(self, number: int) -> npt.NDArray[np.float32]:
