@@ -3,20 +3,25 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import click
 
-from ..._core import settings
+from ..._core.settings import ALGORITHMS
 from ...errors import Error
 from .. import environment, launcher, report
 from ..bench.train.delays import PATTERNS
 from ..bench.train.strategies import STRATEGIES, with_option
 from . import options, start, values
-from .options import option
+from .options import flag, option
 from .start import on_ranks
+from .values import POSITIVE_INT
+
+TASKS = ("hyperplane", "digits", "sequences")
 
 
 @click.group(no_args_is_help=False)
@@ -24,101 +29,104 @@ def commands() -> None:
     """Benchmarks."""
 
 
-def _add(name: str, short: str, text: str, *own: Any, ranks: int = 8, **of_ranks: Any) -> None:
-    """Add a command; the module in tools/bench has its name."""
-    run = on_ranks(name, **of_ranks)
-    decorate = options.together(*own, options.outputs, options.launch(ranks))
-    commands.add_command(click.command(name, short_help=short, help=text)(decorate(run)))
+def _module(name: str) -> Any:
+    return importlib.import_module(f"partialcoll.tools.bench.{name}")
+
+
+def _add(name: str, about: str, *own: Any, ranks: int = 8, module: str = "", **how: Any) -> None:
+    """Add a command; the module in tools/bench has its name by default."""
+    run = on_ranks(name, partial(_module, module or name), **how)
+    every = (*own, options.outputs, options.launch(ranks))
+    commands.add_command(options.command(name, about, run, *every))
 
 
 _add(
     "skew",
-    "what skewed arrival costs, and what a quorum saves",
-    "Rank i arrives i times the skew late. Latency is from entering Start to leaving Wait, the "
-    "mean over ranks and rounds, each collective in turn in every iteration.",
+    """what skewed arrival costs, and what a quorum saves
+
+    Rank i arrives i times the skew late. Latency is from entering Start to leaving Wait, the mean
+    over ranks and rounds, each collective in turn in every iteration.
+
+    --warmup: iterations before that
+    --interface: calls of Python, timed there, or of C; or both
+    """,
     options.arrivals(30),
     options.domain(),
-    option("--warmup", values.WHOLE, 3, "iterations before that"),
-    option(
-        "--interface",
-        values.some_of(("python", "c")),
-        "python",
-        "calls of Python, timed there, or of C; or both",
-    ),
-    options.algorithm(settings.ALGORITHMS),
+    option("--warmup", values.WHOLE, 3),
+    option("--interface", values.some_of(("python", "c")), "python"),
+    options.algorithm(ALGORITHMS),
 )
 
 _add(
     "balanced",
-    "latency and bandwidth when all ranks are there",
-    "Calls back to back without skew, over the message size; the collectives take turns, and the "
-    "slowest rank of each batch counts. Every element is checked.",
+    """latency and bandwidth when all ranks are there
+
+    Calls back to back without skew, over the message size; the collectives take turns, and the
+    slowest rank of each batch counts. Every element is checked.
+
+    --zero-copy: no copies in or out: deposits and results stay in the library's memory (mpi has no
+        such way)
+    --link-gbps: what each host can send, gigabits per second: gives limit_us, for 2 S (H-1)/H bytes
+    """,
     options.sizes("8:64M"),
     options.collectives("mpi", "full"),
     options.domain(),
-    options.flag(
-        "--zero-copy",
-        "no copies in or out: deposits and results stay in the library's memory (mpi has no such "
-        "way)",
-    ),
-    options.algorithm(settings.ALGORITHMS),
-    option(
-        "--link-gbps",
-        values.NOT_NEGATIVE,
-        None,
-        "what each host can send, gigabits per second: gives limit_us, for 2 S (H-1)/H bytes",
-        metavar="G",
-    ),
+    flag("--zero-copy"),
+    options.algorithm(ALGORITHMS),
+    option("--link-gbps", values.NOT_NEGATIVE, None),
     options.iters(15, "batches of each"),
 )
 
 _add(
     "tune",
-    "which algorithm is best for how many bytes, here",
-    "Measures all algorithms, without skew, with 2, 4, 8 … ranks up to those of the job, and "
-    "writes the table that algorithm=auto reads.",
+    """which algorithm is best for how many bytes, here
+
+    Measures all algorithms, without skew, with 2, 4, 8 … ranks up to those of the job, and writes
+    the table that algorithm=auto reads.
+
+    --output: the table; - for standard output  [default: the file that auto reads,
+        $PARTIALCOLL_TUNE or partialcoll/tune.txt in your configuration]
+    """,
     options.sizes("1K:16M"),
     options.iters(9, "batches of each"),
-    click.option(
-        "--output",
-        type=values.TABLE,
-        default=environment.tuning_table,
-        metavar="F",
-        help="the table; - for standard output  [default: the file that auto reads, "
-        "$PARTIALCOLL_TUNE or partialcoll/tune.txt in your configuration]",
-    ),
+    click.option("--output", type=values.TABLE, default=environment.tuning_table),
     writes="PARTIALCOLL_TUNE",
 )
 
 _add(
     "idle",
-    "CPU used while nothing happens, and while somebody waits",
-    "CPU time of each process over wall time, with a handle that nobody uses, and with all ranks "
-    "but the last waiting for it.",
+    """CPU used while nothing happens, and while somebody waits
+
+    CPU time of each process over wall time, with a handle that nobody uses, and with all ranks but
+    the last waiting for it.
+    """,
     option("--seconds", values.DAY, 5.0, "of each state"),
     options.domain(),
 )
 
 _add(
     "overhead",
-    "what Python adds to a call",
-    "Microseconds of a call with 8 bytes, from Python and from C, by turns; the medians. One rank "
-    "is enough: what Python adds does not depend on the others.",
+    """what Python adds to a call
+
+    Microseconds of a call with 8 bytes, from Python and from C, by turns; the medians. One rank is
+    enough: what Python adds does not depend on the others.
+    """,
     options.iters(31, "batches of each"),
     ranks=1,
 )
 
 _add(
     "quantize",
-    "how fast the lattice codec is, beside memcpy, and what it loses",
-    "Encodes and decodes vectors of standard deviation 1 with keys within 0.01 of them. gbs counts "
-    "the bytes of float32 that went through one core. share is the part of memcpy's speed that is "
-    "reached, by bytes read and written. max_error is the largest of all elements, and ratio "
-    "compares the payload with the vector. All take turns, medians; with several ranks the slowest "
-    "counts.",
+    """how fast the lattice codec is, beside memcpy, and what it loses
+
+    Encodes and decodes vectors of standard deviation 1 with keys within 0.01 of them. gbs counts
+    the bytes of float32 that went through one core. share is the part of memcpy's speed that is
+    reached, by bytes read and written. max_error is the largest of all elements, and ratio compares
+    the payload with the vector. All take turns, medians; with several ranks the slowest counts.
+    """,
     options.sizes("64K,1M,16M,64M"),
-    option("--bits", values.BIT_WIDTHS, "4,8,16", "of an element, 2 to 16", metavar="B[,B…]"),
-    options.flag("--rotate", "with rotated blocks as well"),
+    option("--bits", values.BIT_WIDTHS, "4,8,16", "of an element, 2 to 16"),
+    flag("--rotate", "with rotated blocks as well"),
     options.iters(21),
     ranks=1,
 )
@@ -131,18 +139,16 @@ def _two_ranks(given: SimpleNamespace, ranks: int) -> None:
 
 _add(
     "gossip",
-    "what the operations of a gossip buffer cost, beside memcpy and MPI_Sendrecv",
-    "Rank 0 publishes, reads, averages, collects, pushes and drains, while the others sleep (only "
-    "sendrecv needs rank 1). gbs counts models that are moved: averaging reads one and writes one. "
-    "All take turns, medians. sum_error is the relative change of the sum over all ranks.",
+    """what the operations of a gossip buffer cost, beside memcpy and MPI_Sendrecv
+
+    Rank 0 publishes, reads, averages, collects, pushes and drains, while the others sleep (only
+    sendrecv needs rank 1). gbs counts models that are moved: averaging reads one and writes one.
+    All take turns, medians. sum_error is the relative change of the sum over all ranks.
+
+    --bits: with the lattice codec as well, so many bits of an element
+    """,
     options.sizes("4K,64K,1M,16M,100M"),
-    option(
-        "--bits",
-        values.BIT_WIDTHS,
-        (),
-        "with the lattice codec as well, so many bits of an element",
-        metavar="B[,B…]",
-    ),
+    option("--bits", values.BIT_WIDTHS, ()),
     options.iters(15),
     ranks=2,
     check=_two_ranks,
@@ -151,10 +157,12 @@ _add(
 
 _add(
     "gpu",
-    "buffers on a device, beside copies by hand around MPI_Allreduce",
-    "A call is over when the device has the result. start_us is how long Start takes; exposed_us "
-    "what is left of a call behind 10 ms of work on the device. All take turns, medians of what "
-    "the slowest rank takes; every element is checked. Needs PyTorch with CUDA.",
+    """buffers on a device, beside copies by hand around MPI_Allreduce
+
+    A call is over when the device has the result. start_us is how long Start takes; exposed_us what
+    is left of a call behind 10 ms of work on the device. All take turns, medians of what the
+    slowest rank takes; every element is checked. Needs PyTorch with CUDA.
+    """,
     options.sizes("1K,64K,1M,16M,64M,256M"),
     options.iters(15),
     ranks=2,
@@ -172,87 +180,69 @@ def _grids_fit(given: SimpleNamespace, ranks: int) -> None:
 
 _add(
     "group",
-    "averages in groups on a grid, beside the allreduce of all ranks at once",
-    "A turn of a grouped allreduce (one round for each axis: on a full grid the exact average over "
-    "all ranks), one round of it, MPI_Allreduce, and the full allreduce. All take turns, medians "
-    "of what the slowest rank takes; every element is checked. busbw_gbs counts what a link has "
-    "to carry.",
+    """averages in groups on a grid, beside the allreduce of all ranks at once
+
+    A turn of a grouped allreduce (one round for each axis: on a full grid the exact average over
+    all ranks), one round of it, MPI_Allreduce, and the full allreduce. All take turns, medians of
+    what the slowest rank takes; every element is checked. busbw_gbs counts what a link has to
+    carry.
+
+    --grid: auto, or sides that hold the ranks, as 2x4
+    --keys: whether cells of the grid stay: auto (they do if it is full), static, dynamic
+    --bandwidth: of the ranks' links: equal, measured, or a number for each rank, as 1,1,1,0.1; a
+        slow one reduces less
+    """,
     options.sizes("64K,1M,4M,16M"),
-    option(
-        "--grid",
-        values.GRIDS,
-        "auto",
-        "auto, or sides that hold the ranks, as 2x4",
-        metavar="G[,G…]",
-    ),
-    option(
-        "--keys",
-        click.Choice(("auto", "static", "dynamic")),
-        "auto",
-        "whether cells of the grid stay: auto (they do if it is full), static, dynamic",
-    ),
-    option(
-        "--bandwidth",
-        values.Bandwidth(),
-        "equal",
-        "of the ranks' links: equal, measured, or a number for each rank, as 1,1,1,0.1; a slow one "
-        "reduces less",
-        metavar="B",
-    ),
+    option("--grid", values.GRIDS, "auto"),
+    option("--keys", ("auto", "static", "dynamic"), "auto"),
+    option("--bandwidth", values.Bandwidth(), "equal"),
     options.iters(15),
     check=_grids_fit,
 )
 
 
-def _check_faults(given: SimpleNamespace) -> None:
-    from ..bench.faults.killing import check_launcher
-    from ..bench.faults.oracle import MOST_RANKS
+def _run_faults(**words: Any) -> int:
+    from ..bench.faults import killing, oracle
 
-    check_launcher("bench faults")
-    if not 2 <= given.n <= MOST_RANKS:
-        raise click.UsageError(f"-n: expected 2 to {MOST_RANKS} ranks, got {given.n}")
+    given = SimpleNamespace(**words)
+    killing.check_launcher("bench faults")
+    if not 2 <= given.n <= oracle.MOST_RANKS:
+        raise click.UsageError(f"-n: expected 2 to {oracle.MOST_RANKS} ranks, got {given.n}")
     if "mpi" in given.quorum:
         raise click.UsageError("--quorum: expected policies, got mpi, which does not go on")
     start.check_memory(given.n, None)
-
-
-def _run_faults(**words: Any) -> int:
-    given = SimpleNamespace(**words)
-    _check_faults(given)
-    from ..bench.faults import killing
-
     rows = killing.run(given)
     document = killing.document("bench faults", given.n, rows)
-    report.write(given.json, document, rows, killing.COLUMNS)
+    report.write(given.json, document, columns=killing.COLUMNS)
     return int(killing.went_wrong(rows))
 
 
-faults = commands.command(
-    "faults",
-    short_help="what becomes of allreduces when ranks are killed",
-    help="Starts jobs of allreduces that go on when a rank dies, and kills their ranks at random "
-    "moments, all but one of each job. Every rank writes down what it deposits and what it is "
-    "given; that is judged by the contract: survived counts jobs whose ranks came to their end, "
-    "hangs ranks that were silent for a second or for ever, lost deposits that are missing or "
-    "counted twice, diverged rounds that differ between ranks. detect_ms is from the kill to a "
-    "rank's knowing, recover_ms from there until its rounds go on (recover_one_ms if nobody else "
-    "died meanwhile or just before), rejoin_s (--respawn) from the "
-    "kill until rounds go on with another one. Exits with 1 if anything was "
-    "wrong. Needs Open MPI 5.",
-)(
-    options.together(
-        option("-n", values.RANKS, 8, "ranks of each job", metavar="RANKS"),
-        option("--kills", values.POSITIVE_INT, 100, "for each policy and domain"),
-        option("--quorum", values.COLLECTIVES, "solo,majority,full", "policies", metavar="Q[,Q…]"),
+commands.add_command(
+    options.command(
+        "faults",
+        """what becomes of allreduces when ranks are killed
+
+        Starts jobs of allreduces that go on when a rank dies, and kills their ranks at random
+        moments, all but one of each job. Every rank writes down what it deposits and what it is
+        given; that is judged by the contract: survived counts jobs whose ranks came to their end,
+        hangs ranks that were silent for a second or for ever, lost deposits that are missing or
+        counted twice, diverged rounds that differ between ranks. detect_ms is from the kill to a
+        rank's knowing, recover_ms from there until its rounds go on (recover_one_ms if nobody else
+        died meanwhile or just before), rejoin_s (--respawn) from the kill until rounds go on with
+        another one. Exits with 1 if anything was wrong. Needs Open MPI 5.
+
+        --respawn: start another process for each, which takes its number
+        """,
+        _run_faults,
+        option("-n", values.RANKS, 8, "ranks of each job"),
+        option("--kills", POSITIVE_INT, 100, "for each policy and domain"),
+        option("--quorum", values.COLLECTIVES, "solo,majority,full", "policies"),
         options.domain(),
-        options.flag("--respawn", "start another process for each, which takes its number"),
+        flag("--respawn"),
         options.seed("of the moments"),
         options.json,
-    )(_run_faults)
+    )
 )
-
-
-TASKS = ("hyperplane", "digits", "sequences")
 
 
 def _installed(given: SimpleNamespace) -> None:
@@ -295,158 +285,74 @@ def _fits_kills(given: SimpleNamespace, ranks: int) -> None:
     given.mpiexec_args = " ".join(filter(None, (given.mpiexec_args, "--with-ft ulfm")))
 
 
-_task = options.together(
-    option(
-        "--task",
-        click.Choice(TASKS),
-        TASKS[0],
-        "hyperplane: linear regression in 8192 dimensions; digits: scikit-learn's images, a "
-        "convolutional network; sequences: an LSTM on videos as long as UCF101's",
-    ),
-    option(
-        "--steps",
-        values.POSITIVE_INT,
-        None,
-        "rounds to train for; own steps of each rank where ranks have models of their own "
-        "(default: of the task, 128, 200, 200)",
-    ),
-    option(
-        "--batch",
-        values.POSITIVE_INT,
-        None,
-        "samples in a step of all ranks together (default: of the task, 2048, 256, 128)",
-    ),
-    option(
-        "--size",
-        values.POSITIVE_INT,
-        None,
-        "of the model: dimensions, channels, hidden units (default: of the task, 8192, 16, 32)",
-    ),
-    option(
-        "--learning-rate",
-        values.POSITIVE,
-        None,
-        "at first, of all strategies; it goes down to 1 % of that in a straight line (default: of "
-        "the task, 0.05, 0.4, 0.02)",
-        metavar="R",
-    ),
-    option(
-        "--data",
-        click.Choice(("shared", "sorted")),
-        "shared",
-        "digits: ranks draw from all images, or each from its own part of them, sorted by digit, "
-        "so that gradients differ between ranks for good",
-    ),
-    option(
-        "--length-scale",
-        values.POSITIVE,
-        0.1,
-        "sequences: so many times the frames of UCF101's videos, 29 to 1776",
-        metavar="F",
-    ),
-)
-
-_time = options.together(
-    option(
-        "--compute-ms",
-        values.HOUR,
-        300.0,
-        "a step computes for at least so long, the rest by sleeping, so that few cores can stand "
-        "for many; sequences: a batch of 29 frames, longer ones in proportion",
-    ),
-    option("--delay-ms", values.HOUR, 400.0, "the longest delay of one-random and all-shifted"),
-    option(
-        "--pattern",
-        values.PATTERN,
-        "none",
-        f"who is late: {PATTERNS}. one-random: one rank in each step, by the delay; all-shifted: "
-        "rank i in step t by (1 + (i+t) mod P)/P of it; one-slow: rank 0's steps take K times as "
-        "long; kill: one more rank is killed each S seconds, and the others go on",
-    ),
-    options.flag(
-        "--respawn",
-        "with kill, allreduce or one of eager: another process takes the place of each; trains "
-        "twice as long, at first without kills, for comparison",
-    ),
-)
-
-_strategies = options.together(
-    option(
-        "--strategies",
-        values.some_of(tuple(STRATEGIES)),
-        "allreduce,eager-solo,eager-majority",
-        f"some of {', '.join(STRATEGIES)}",
-    ),
-    options.topology(
-        None,
-        f"of {with_option('topology')}, which are run on each: ring, complete, exponential … "
-        "(default: the strategy's own)",
-    ),
-    option(
-        "--rate",
-        values.POSITIVE,
-        None,
-        "communications per gradient step that a rank has a part in, with sgp that it begins: "
-        f"{with_option('rate')} (default: the strategy's own)",
-        metavar="R",
-    ),
-    option(
-        "--local-steps",
-        values.POSITIVE_INT,
-        None,
-        f"from one communication to the next, of {with_option('local_steps')} (default: the "
-        "strategy's own)",
-        metavar="H",
-    ),
-    option(
-        "--grid",
-        values.GRID,
-        None,
-        "of moshpit: sides that hold the ranks, as 2x4 (default auto)",
-        metavar="AxB…",
-    ),
-    option(
-        "--history",
-        values.POSITIVE_INT,
-        16,
-        "rounds that a rank may lag behind with eager; fewer: more waiting where delays pile up, "
-        "but no gradient is that late",
-    ),
-)
-
-train = commands.command(
+_add(
     "train",
-    short_help="throughput and quality of training, strategies side by side",
-    help="Trains with every strategy on the same ranks, one after the other: with the same seed "
-    "from the same model, with the same samples and delays. steps_per_s counts a rank's own "
-    "gradient steps, the median over ranks; limit is what arithmetic allows of "
-    "speedup_vs_allreduce; final_loss and accuracy (0 to 1) are of held-out samples; wait_s is the "
-    "mean over ranks; consensus is the distance of the ranks' models from their mean, root mean "
-    "square, before the last average; communications are those that a rank had a part in. With "
-    "several seeds the last rows are means. The picture has the loss against time.",
-)(
-    options.together(
-        _task,
-        _time,
-        _strategies,
-        option(
-            "--check-every",
-            values.POSITIVE_INT,
-            1,
-            "rounds after which the parameters of all ranks are compared",
-            metavar="K",
-        ),
-        option("--seeds", values.POSITIVE_INT, 3, "how many"),
-        options.seed("the first"),
-        options.outputs,
-        option(
-            "--plot-consensus",
-            values.PICTURE,
-            None,
-            "draw consensus distance and accuracy against time into a picture, side by side for "
-            "each topology",
-            metavar="F.png",
-        ),
-        options.launch(),
-    )(on_ranks("train.run", fits))
+    f"""throughput and quality of training, strategies side by side
+
+    Trains with every strategy on the same ranks, one after the other: with the same seed from the
+    same model, with the same samples and delays. steps_per_s counts a rank's own gradient steps,
+    the median over ranks; limit is what arithmetic allows of speedup_vs_allreduce; final_loss and
+    accuracy (0 to 1) are of held-out samples; wait_s is the mean over ranks; consensus is the
+    distance of the ranks' models from their mean, root mean square, before the last average;
+    communications are those that a rank had a part in. With several seeds the last rows are means.
+    The picture has the loss against time.
+
+    --task: hyperplane: linear regression in 8192 dimensions; digits: scikit-learn's images, a
+        convolutional network; sequences: an LSTM on videos as long as UCF101's
+    --steps: rounds to train for; own steps of each rank where ranks have models of their own
+        (default: of the task, 128, 200, 200)
+    --batch: samples in a step of all ranks together (default: of the task, 2048, 256, 128)
+    --size: of the model: dimensions, channels, hidden units (default: of the task, 8192, 16, 32)
+    --learning-rate: at first, of all strategies; it goes down to 1 % of that in a straight line
+        (default: of the task, 0.05, 0.4, 0.02)
+    --data: digits: ranks draw from all images, or each from its own part of them, sorted by digit,
+        so that gradients differ between ranks for good
+    --length-scale: sequences: so many times the frames of UCF101's videos, 29 to 1776
+    --compute-ms: a step computes for at least so long, the rest by sleeping, so that few cores can
+        stand for many; sequences: a batch of 29 frames, longer ones in proportion
+    --delay-ms: the longest delay of one-random and all-shifted
+    --pattern: who is late: {PATTERNS}. one-random: one rank in each step, by the delay;
+        all-shifted: rank i in step t by (1 + (i+t) mod P)/P of it; one-slow: rank 0's steps take K
+        times as long; kill: one more rank is killed each S seconds, and the others go on
+    --respawn: with kill, allreduce or one of eager: another process takes the place of each; trains
+        twice as long, at first without kills, for comparison
+    --strategies: some of {", ".join(STRATEGIES)}
+    --topology: of {with_option("topology")}, which are run on each: ring, complete, exponential …
+        (default: the strategy's own)
+    --rate: communications per gradient step that a rank has a part in, with sgp that it begins:
+        {with_option("rate")} (default: the strategy's own)
+    --local-steps: from one communication to the next, of {with_option("local_steps")} (default: the
+        strategy's own)
+    --grid: of moshpit: sides that hold the ranks, as 2x4 (default auto)
+    --history: rounds that a rank may lag behind with eager; fewer: more waiting where delays pile
+        up, but no gradient is that late
+    --check-every: rounds after which the parameters of all ranks are compared
+    --plot-consensus: draw consensus distance and accuracy against time into a picture, side by side
+        for each topology
+    """,
+    option("--task", TASKS, TASKS[0]),
+    option("--steps", POSITIVE_INT, None),
+    option("--batch", POSITIVE_INT, None),
+    option("--size", POSITIVE_INT, None),
+    option("--learning-rate", values.POSITIVE, None),
+    option("--data", ("shared", "sorted"), "shared"),
+    option("--length-scale", values.POSITIVE, 0.1),
+    option("--compute-ms", values.HOUR, 300.0),
+    option("--delay-ms", values.HOUR, 400.0),
+    option("--pattern", values.PATTERN, "none"),
+    flag("--respawn"),
+    option(
+        "--strategies", values.some_of(tuple(STRATEGIES)), "allreduce,eager-solo,eager-majority"
+    ),
+    options.topology(None),
+    option("--rate", values.POSITIVE, None),
+    option("--local-steps", POSITIVE_INT, None),
+    option("--grid", values.GRID, None),
+    option("--history", POSITIVE_INT, 16),
+    option("--check-every", POSITIVE_INT, 1),
+    option("--seeds", POSITIVE_INT, 3, "how many"),
+    options.seed("the first"),
+    option("--plot-consensus", values.PICTURE, None),
+    module="train.run",
+    check=fits,
 )

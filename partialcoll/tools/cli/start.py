@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib
 import traceback
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable
 
@@ -77,35 +76,48 @@ def _all_fit(check: Check, options: SimpleNamespace, comm: Any, but: str) -> boo
 
 
 def on_ranks(
-    module: str, check: Check = lambda options, ranks: None, writes: str = ""
+    name: str,
+    find: Callable[[], Any],
+    check: Check = lambda options, ranks: None,
+    writes: str = "",
+    start: Callable[[SimpleNamespace], int] = _start,
+    **fixed: Any,
 ) -> Callable[..., int]:
-    """Return what runs the benchmark ``tools/bench/MODULE``: its `main`, or its `run` (options and
-    communicator to rows) with `COLUMNS`, `plot` and perhaps `title`. `check` raises Error for what
-    does not fit the number of ranks, in the process that starts the job, or on all ranks of one
-    that is joined. `writes` is the environment variable that names what the benchmark makes."""
+    """Return what runs the benchmark that `find` returns: its `main`, or its `run` (options and
+    communicator to rows on rank 0; collective), perhaps with `COLUMNS`, `plot` and `title`.
+
+    Outside of a job `start` starts one. `check` raises Error for what does not fit the number of
+    ranks, in the process that starts the job, or on all ranks of one that is joined. `writes` is
+    the environment variable that names what the benchmark makes. `fixed` are options that a user
+    cannot set.
+    """
 
     def callback(**given: Any) -> int:
-        options = SimpleNamespace(**given)
+        options = SimpleNamespace(**given, **fixed)
         if not launcher.in_job():
-            checked(check, options, options.n, writes)
-            return _start(options)
+            checked(check, options, given.get("n", 0), writes)
+            return start(options)
         from mpi4py import MPI
 
         first = MPI.Comm.Get_parent() == MPI.COMM_NULL  # else of those who have started this
         if first and not _all_fit(check, options, MPI.COMM_WORLD, writes):
             return 2
-        benchmark = importlib.import_module(f"..bench.{module}", __package__)
-        take_part(getattr(benchmark, "main", partial(_measure, module, benchmark)), options)
+        benchmark = find()
+
+        def measure(options: SimpleNamespace) -> None:
+            rows = benchmark.run(options, MPI.COMM_WORLD)
+            if MPI.COMM_WORLD.rank:
+                return
+            document = report.document(f"bench {name}", MPI.COMM_WORLD.size, rows)
+            report.write(options.json, document, columns=getattr(benchmark, "COLUMNS", None))
+            if given.get("plot"):
+                title = benchmark.title(options, rows) if hasattr(benchmark, "title") else ""
+                benchmark.plot(rows, options.plot, title)
+
+        take_part(getattr(benchmark, "main", measure), options)
         return 0
 
     return callback
-
-
-def _measure(name: str, benchmark: Any, options: SimpleNamespace) -> None:
-    rows = report.on_job(options, f"bench {name}", benchmark.COLUMNS, benchmark.run)
-    if rows and options.plot:
-        title = benchmark.title(options, rows) if hasattr(benchmark, "title") else ""
-        benchmark.plot(rows, options.plot, title)
 
 
 def _with_its_option(sentence: str) -> str:

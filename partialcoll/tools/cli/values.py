@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Callable
@@ -16,12 +17,19 @@ import click
 
 from ..._core import launch
 from ...errors import Error
+from ...grid import Grid
+from ...policy import parse
+from ...topology import Topology
+from ..bench.train.delays import Pattern
+from ..launcher import list_hosts
 
 _MOST = 10**15
 
 
 class Number(click.FloatRange):
     """A finite number in a range. click's own type accepts infinity and "nan"."""
+
+    name = "number"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         number = super().convert(value, param, ctx)
@@ -32,6 +40,8 @@ class Number(click.FloatRange):
 
 class Count(click.IntRange):
     """A whole number from `min` on, up to a limit that is beyond every machine."""
+
+    name = "count"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         number = super().convert(value, param, ctx)
@@ -56,12 +66,10 @@ class Parsed(click.ParamType):
 
 
 class ListOf(click.ParamType):
-    name = "list"
-
     def __init__(
         self, one: click.ParamType, split: Callable[[str], list[str]] = lambda text: text.split(",")
     ) -> None:
-        self._one, self._split = one, split
+        self.name, self._one, self._split = f"{one.name},…", one, split
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if not isinstance(value, str):
@@ -152,8 +160,6 @@ def _with_arguments(text: str) -> list[str]:
 
 def _collective(name: str) -> str:
     if name != "mpi":
-        from ...policy import parse
-
         try:
             parse(name)
         except ValueError as error:
@@ -164,8 +170,6 @@ def _collective(name: str) -> str:
 def _topology(name: str) -> str:
     """Return the name of a graph. Whether it fits the ranks is checked when their number is
     known."""
-    from ...topology import Topology
-
     try:
         Topology.make(name, 16)
     except ValueError as error:
@@ -176,15 +180,11 @@ def _topology(name: str) -> str:
 
 def _grid(text: str) -> str:
     if text != "auto":
-        from ...grid import Grid
-
         Grid(text)
     return text
 
 
 def fit_grid(grid: str, ranks: int) -> None:
-    from ...grid import Grid
-
     try:
         Grid(grid, ranks)
     except ValueError as error:
@@ -193,8 +193,6 @@ def fit_grid(grid: str, ranks: int) -> None:
 
 def fit_topology(text: str, ranks: int) -> None:
     """Raise Error unless this is a connected, undirected graph of so many ranks."""
-    from ...topology import Topology
-
     try:
         graph = Topology.make(text, ranks)
     except ValueError as error:
@@ -204,15 +202,7 @@ def fit_topology(text: str, ranks: int) -> None:
         raise Error(f"--topology: expected {what}, got {text!r} of {ranks} ranks")
 
 
-def _pattern(text: str) -> Any:
-    from ..bench.train.delays import Pattern
-
-    return Pattern.parse(text)
-
-
 def _launcher_words(text: str) -> str:
-    import shlex
-
     try:
         shlex.split(text)
     except ValueError as error:
@@ -221,8 +211,6 @@ def _launcher_words(text: str) -> str:
 
 
 def _hosts(text: str) -> str:
-    from ..launcher import list_hosts
-
     if not launch.is_first():  # the job is there, and a file of them need not be on this host
         return text
     try:
@@ -246,7 +234,7 @@ SIZE, SIZES = Parsed(size), Parsed(sizes)
 COLLECTIVES = ListOf(Parsed(_collective), _with_arguments)
 TOPOLOGIES = ListOf(Parsed(_topology), _with_arguments)
 GRID, GRIDS = Parsed(_grid), ListOf(Parsed(_grid))
-PATTERN = Parsed(_pattern)
+PATTERN = Parsed(Pattern.parse)
 LAUNCHER_WORDS = Parsed(_launcher_words)
 HOSTS, VARIABLE = Parsed(_hosts), Parsed(_variable)
 
