@@ -39,53 +39,28 @@ from partialcoll.tools.cli import options, values
 _PAGE, _HEAD, _THREAD, _NAME = 4096, 64, 64, 24
 _LEFT, _THREADS, _DIED = 48, 52, 56
 
+
+def _points(text: str) -> tuple[str, ...]:
+    return tuple(text.split(", "))
+
+
 # Kill points, by the part of the core: shared memory, messages, a recovery, the end.
-SHARED = (
-    "deposit written",
-    "deposit published",
-    "result read",
-    "closing a round",
-    "member frozen",
-    "members frozen",
-    "chunk taken",
-    "sum ready",
-    "publishing",
-    "published",
+SHARED = _points(
+    "deposit written, deposit published, result read, closing a round, member frozen, "
+    "members frozen, chunk taken, sum ready, publishing, published"
 )
-ALONE = ("deposit written", "deposit published", "result read", "publishing")
-MESSAGES = (
-    "frozen",
-    "activating",
-    "sending",
-    "reducing",
-    "reporting",
-    "round over",
-    "round published",
+ALONE = _points("deposit written, deposit published, result read, publishing")
+MESSAGES = _points("frozen, activating, sending, reducing, reporting, round over, round published")
+RECOVERY = _points(
+    "outage begun, revoked, last word, shrunk, census taken, rebuilt, all rebuilt, inherited, "
+    "all inherited, gone on"
 )
-RECOVERY = (
-    "outage begun",
-    "revoked",
-    "last word",
-    "shrunk",
-    "census taken",
-    "rebuilt",
-    "all rebuilt",
-    "inherited",
-    "all inherited",
-    "gone on",
+GOSSIP = _points(
+    "delta reserved, chunk given, delta given, chunk collected, all collected, slot claimed, "
+    "message written, version written"
 )
-GOSSIP = (
-    "delta reserved",
-    "chunk given",
-    "delta given",
-    "chunk collected",
-    "all collected",
-    "slot claimed",
-    "message written",
-    "version written",
-)
-GROUPS = ("contributed", "part reduced", "about to vote", "voted", "decided", "group closed")
-CLOSING = ("closing begun", "closing entered", "closing counted", "drained", "confirmed")
+GROUPS = _points("contributed, part reduced, about to vote, voted, decided, group closed")
+CLOSING = _points("closing begun, closing entered, closing counted, drained, confirmed")
 
 
 class Moments:
@@ -130,17 +105,9 @@ def of_domain(domain: str) -> tuple[str, ...]:
     return SHARED + MESSAGES if ":" in domain else (*SHARED, "frozen", "round over")
 
 
-QUORUMS = (
-    "solo",
-    "majority",
-    "full",
-    "quorum:2",
-    "quorum:0.75",
-    "first_of:2",
-    "last_of:3",
-    "solo,linger=200us",
-    "full,deadline=2ms",
-    "solo,max_staleness=4",
+QUORUMS = _points(
+    "solo, majority, full, quorum:2, quorum:0.75, first_of:2, last_of:3, solo,linger=200us, "
+    "full,deadline=2ms, solo,max_staleness=4"
 )
 DOMAINS = ("node", "rank", "node:2", "node:4")
 COUNTS = (1, 64, 1000, 8192, 32768)  # float64: 128 B (16 of them name ranks and calls) to 256 KiB
@@ -338,7 +305,8 @@ def compile_ranks(to: Path) -> Path:
 
 _STEP = 1.1  # of the buckets that times are kept in
 _SUMS = ("jobs", "kills", "survived", "hangs", "lost", "diverged", "ended_by_mpi", "rounds")
-_COUNTS = ("killed", "aimed", "struck", "detect_ms", "recover_ms", "recover_one_ms")
+_TIMES = ("detect_ms", "recover_ms", "recover_one_ms")
+_COUNTS = ("killed", "aimed", "struck", *_TIMES)
 
 
 def _buckets(values: Iterable[float]) -> dict[str, int]:
@@ -357,9 +325,9 @@ def _percentile(buckets: dict[str, int], percent: float) -> float | None:
 
 
 def _with_percentiles(row: dict[str, Any]) -> dict[str, Any]:
-    for name in ("detect", "recover", "recover_one"):
+    for name in _TIMES:
         for percent in (50, 99):
-            row[f"{name}_ms_p{percent}"] = _percentile(row[f"{name}_ms"], percent)
+            row[f"{name}_p{percent}"] = _percentile(row[name], percent)
     return row
 
 
@@ -381,15 +349,14 @@ def run_seed(program: Path, seed: int, ranks: int, kills: int) -> dict[str, Any]
     tally, aimed, struck = killing.Tally(), Counter[str](), Counter[str]()
     while tally.kills < kills:
         most = min(ranks - 1, kills - tally.kills)
-        job = LightJob(program, ranks, kind, f"{seed}-{tally.jobs}", most)
+        job = LightJob(program, ranks, kind, f"{seed}-{len(tally.verdicts)}", most)
         tally.run(job)
         aimed += job.aimed
         struck += job.struck
     row = {"seed": seed, **tally.row(kind.quorum, kind.domain, ranks)}
     del row["rejoin_s_p50"]
     row.update(deliver=kind.deliver, count=kind.count, aimed=dict(aimed), struck=dict(struck))
-    row.update(detect_ms=_buckets(tally.detect), recover_ms=_buckets(tally.recover))
-    row["recover_one_ms"] = _buckets(tally.recover_one)
+    row.update({name: _buckets(tally.all_of(name)) for name in _TIMES})
     return _with_percentiles(row)
 
 
@@ -422,8 +389,7 @@ def command(n: int, kills: int, seeds: range, json: str | None) -> int:
             if seed not in done:
                 rows.append(run_seed(program, seed, n, kills))
                 killing.keep(json, killing.document("bench faults", n, [total(rows), *rows]))
-    if not rows:
-        return 0
-    document = killing.document("bench faults", n, [total(rows), *rows])
-    report.write(json, document, [*rows, total(rows)], ("seed", *killing.COLUMNS[:-1]))
+    if rows:
+        document = killing.document("bench faults", n, [total(rows), *rows])
+        report.write(json, document, [*rows, total(rows)], ("seed", *killing.COLUMNS[:-1]))
     return int(killing.went_wrong(rows))

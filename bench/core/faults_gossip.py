@@ -204,7 +204,7 @@ def run_strategy(name: str, ranks: int, kills: int, seed: int) -> Iterator[dict[
     kept = (*COLUMNS[2:], "ended_by_mpi", "rounds", "killed")
     while tally.kills < kills:
         most = min(ranks - 1, kills - tally.kills)
-        job = GossipJob(ranks, name, f"{seed}-{name}-{tally.jobs}", most)
+        job = GossipJob(ranks, name, f"{seed}-{name}-{len(tally.verdicts)}", most)
         tally.run(job)
         aimed += job.aimed
         exact += job.between

@@ -57,20 +57,11 @@ _RESPAWNS = 10  # in one job
 
 @dataclass
 class Tally:
-    """Counts over all jobs of a policy and a domain."""
+    """All jobs of a policy and a domain."""
 
+    verdicts: list[oracle.Verdict] = field(default_factory=list)
     kills: int = 0
-    survived: int = 0  # jobs whose ranks came to their end, all that were left
-    jobs: int = 0
-    hangs: int = 0
-    lost: int = 0
-    diverged: int = 0
     ended_by_mpi: int = 0  # ranks
-    rounds: int = 0
-    detect: list[float] = field(default_factory=list)
-    recover: list[float] = field(default_factory=list)
-    recover_one: list[float] = field(default_factory=list)
-    rejoin: list[float] = field(default_factory=list)
     states: Counter[str] = field(default_factory=Counter)
 
     def run(self, job: KilledJob) -> None:
@@ -85,41 +76,35 @@ class Tally:
             print(f"  {text}", file=sys.stderr)
 
     def add(self, job: KilledJob, verdict: oracle.Verdict) -> None:
-        self.jobs += 1
+        self.verdicts.append(verdict)
         self.kills += len(job.states)
         self.ended_by_mpi += job.ended_by_mpi
-        self.survived += not verdict.hangs
-        self.hangs += len(verdict.hangs)
-        self.lost += len(verdict.lost)
-        self.diverged += len(verdict.diverged)
-        self.rounds += verdict.rounds
-        self.detect += verdict.detect_ms
-        self.recover += verdict.recover_ms
-        self.recover_one += verdict.recover_one_ms
-        self.rejoin += verdict.rejoin_s
         self.states.update(job.states)
+
+    def all_of(self, name: str) -> list[Any]:
+        """Return a list of the verdicts, over all jobs."""
+        return [each for verdict in self.verdicts for each in getattr(verdict, name)]
 
     def row(self, quorum: str, domain: str, ranks: int) -> report.Row:
         row: report.Row = {
             "quorum": quorum,
             "domain": domain,
             "ranks": ranks,
-            "jobs": self.jobs,
+            "jobs": len(self.verdicts),
             "kills": self.kills,
-            "survived": self.survived,
-            "hangs": self.hangs,
-            "lost": self.lost,
-            "diverged": self.diverged,
+            "survived": sum(not verdict.hangs for verdict in self.verdicts),
+            **{name: len(self.all_of(name)) for name in ("hangs", "lost", "diverged")},
             "ended_by_mpi": self.ended_by_mpi,
-            "rounds": self.rounds,
+            "rounds": sum(verdict.rounds for verdict in self.verdicts),
             "killed": dict(sorted(self.states.items())),
         }
-        times = {"detect": self.detect, "recover": self.recover, "recover_one": self.recover_one}
-        for name, values in times.items():
+        for name in ("detect_ms", "recover_ms", "recover_one_ms"):
+            values = self.all_of(name)
             for percent in (50, 99):
                 found = float(np.percentile(values, percent)) if values else None
-                row[f"{name}_ms_p{percent}"] = found
-        row["rejoin_s_p50"] = float(np.median(self.rejoin)) if self.rejoin else None
+                row[f"{name}_p{percent}"] = found
+        rejoin = self.all_of("rejoin_s")
+        row["rejoin_s_p50"] = float(np.median(rejoin)) if rejoin else None
         return row
 
 
