@@ -18,8 +18,6 @@ import numpy as np
 from lib.job import count, experiment
 from lib.training import PLAIN, Method, Ours, by_turns
 
-COLUMNS = ("method", "ranks", "parameters", "tensors", "step_ms", "added_us", "percent_of_10_ms")
-
 
 class ByHand(Method):
     """The loop that a user would write on a handle."""
@@ -128,7 +126,6 @@ def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
 
 command = experiment(
     "adapter",
-    COLUMNS,
     run,
     count("--parameters", 1_000_000, "of the model"),
     count("--tensors", 40, "they lie in"),

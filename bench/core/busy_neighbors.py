@@ -52,11 +52,11 @@ _LEFT_OUT = ("limit_us", "speedup_vs_limit", "bandwidth_gbs", "busbw_gbs", "acti
 
 command = experiment(
     "busy_neighbors",
-    ["busy", *(name for name in COLUMNS if name not in _LEFT_OUT)],
     run,
     options.option("--busy", values.ListOf(values.WHOLE), "0,6", "neighbors"),
     options.sizes("64"),
     count("--iters", 9, "batches"),
+    columns=["busy", *(name for name in COLUMNS if name not in _LEFT_OUT)],
     about=__doc__,
     ranks=8,
     torch=False,

@@ -27,7 +27,6 @@ from partialcoll.tools import report
 PACKAGE = str(Path(pc.__file__).parent)
 LAYERS, WIDTH = 31, 16  # 62 parameters
 WARM_UP = 60  # caches are full then
-COLUMNS = ("call", "calls", "functions", "files")
 
 
 def entered(call: Callable[[], Any]) -> list[CodeType]:
@@ -107,4 +106,4 @@ def command(listed: bool) -> None:
             for code in codes:
                 place = Path(code.co_filename).relative_to(PACKAGE)
                 print(f"    {place}:{code.co_firstlineno} {code.co_qualname}")
-    report.table(rows, COLUMNS)
+    report.table(rows)

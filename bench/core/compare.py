@@ -23,7 +23,6 @@ from partialcoll.tools import report
 from partialcoll.tools.cli import options, values
 
 MEASURES = ("latency_us_p50", "latency_us_avg", "latency_us", "latency_ms_avg", "step_ms", "us")
-COLUMNS = ("row", "before", "after", "again", "ratio", "spread", "slow")
 Row = tuple[str, float]
 
 
@@ -95,4 +94,4 @@ def command(
     for row in rows:
         row["slow"] = int(row["ratio"] > 1 + limit + row["spread"])
     document = {**report.document("bench compare", 0, rows), "words": " ".join(words)}
-    report.write(json, document, rows, COLUMNS)
+    report.write(json, document)

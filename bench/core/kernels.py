@@ -120,10 +120,10 @@ def command(json: str | None) -> None:
     document = report.document("bench kernels", 1, measured)
     version = subprocess.run([CC, "--version"], capture_output=True, text=True).stdout
     document["env"].update(compiler=version.splitlines()[0], flags=" ".join(flags()))
-    report.write(json, document, loops, ["loop", *TARGETS])
+    report.write(json, document, loops)
     for target in TARGETS:
         scalar = [row["loop"] for row in loops if not row[target]]
         not_these = f"; not: {', '.join(scalar)}" if scalar else ""
         click.echo(f"{target}: {len(loops) - len(scalar)} of {len(loops)}{not_these}", err=True)
     times = [row for row in measured if "bytes" in row]
-    report.table(times, times[0], sys.stderr if json == "-" else sys.stdout)
+    report.table(times, file=sys.stderr if json == "-" else sys.stdout)

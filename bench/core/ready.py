@@ -19,13 +19,8 @@ import click
 import numpy as np
 from lib.job import count, experiment
 
-from partialcoll.tools import report
 from partialcoll.tools.cli import options, values
 
-COLUMNS = report.columns(
-    "quorum domain ranks bytes rounds raise_us continue_us added_percent added_percent_low "
-    "added_percent_high"
-)
 KINDS = ("raise", "continue")
 
 
@@ -71,7 +66,6 @@ def run(given: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
 
 command = experiment(
     "ready",
-    COLUMNS,
     run,
     options.option("--quorum", values.ListOf(click.STRING), "full,solo", "policies"),
     options.domain(),

@@ -77,6 +77,6 @@ def command(schedules: int, ranks: int | None, first: int, crashes: bool, json: 
     document = report.document("bench soak", ranks or 0, rows)
     how = "CHECKs" if crashes else "address and undefined-behavior sanitizers"
     document["env"]["note"] = f"{how}, -O2; seeds from {first} on"
-    report.write(json, document, rows[-1:], rows[-1])
+    report.write(json, document, rows[-1:])
     if done.returncode:
         raise RuntimeError(f"the soak ended with status {done.returncode}")

@@ -18,9 +18,9 @@ from typing import Any, Callable
 
 import click
 
-from partialcoll.tools import launcher, report
+from partialcoll.tools import launcher
 from partialcoll.tools.cli import options, values
-from partialcoll.tools.cli.start import take_part
+from partialcoll.tools.cli.start import on_ranks
 
 TORCH = "torch==2.13.0"
 RUN = Path(__file__).resolve().parent.parent / "run.py"
@@ -44,42 +44,26 @@ def new_job(given: SimpleNamespace) -> int:
 
 def experiment(
     name: str,
-    columns: Sequence[str],
     run: Callable[[SimpleNamespace, Any], Rows],
     *own: Any,
+    columns: Sequence[str] | None = None,
     about: str | None = None,
     ranks: int | None = None,
     torch: bool = True,
     start: Callable[[SimpleNamespace], int] = new_job,
     **fixed: Any,
 ) -> click.Command:
-    """Return a command that measures with `run`, from options and communicator to rows.
-
-    Parameters
-    ----------
-    about : str
-        The help: a paragraph that says what the command does, and details. By default the
-        docstring of `run`.
-    ranks : int
-        Number of ranks to start by default. Without it `start` knows how many.
-    fixed : dict
-        Options that the user cannot set.
-    """
+    """Return a command that measures with `run`, from options and communicator to rows; `start` and
+    `fixed` as for `on_ranks`. `about` is the help, by default the docstring of `run`; `ranks` the
+    number of ranks to start by default, without which `start` knows how many."""
     about = about or inspect.getdoc(run) or ""
 
-    def callback(**given: Any) -> int:
-        all_of = SimpleNamespace(**given, **fixed)
+    def check(given: SimpleNamespace, ranks: int) -> None:
         if torch and importlib.util.find_spec("torch") is None:
             raise click.UsageError(f"torch is not installed: pip install {TORCH}")
-        if not launcher.in_job():
-            return start(all_of)
 
-        def measure(known: SimpleNamespace) -> None:
-            report.on_job(known, f"bench {name}", columns, run)
-
-        take_part(measure, all_of)
-        return 0
-
+    benchmark = SimpleNamespace(run=run, COLUMNS=columns)
+    callback = on_ranks(name, lambda: benchmark, check, start=start, **fixed)
     how_many = [] if ranks is None else [count("-n", ranks, "ranks")]
     decorate = options.together(*how_many, *own, options.json)
     short = about.split("\n")[0]

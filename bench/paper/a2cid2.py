@@ -19,7 +19,6 @@ from partialcoll.tools.cli.sim import commands
 from partialcoll.tools.sim import gossip
 
 METHODS = ("a2cid2", "a2cid2-paper", "baseline")
-SHORT = ("topology", "ranks", "case", "averagings", "part", *METHODS, "ratio")
 GRAPHS = ("ring", "exponential", "complete")
 RATE, AVERAGINGS = 4, 40  # the latter are asked for in all, and happen in the cases below
 
@@ -94,7 +93,7 @@ def shortfall(ranks: tuple[int, ...], seeds: int, json: str | None) -> None:
     """
     runs = [(topology, n, case) for topology in GRAPHS for n in ranks for case in CASES]
     rows: Rows = [_fallen_short(*each, seeds) for each in report.progress(runs, True, "shortfall")]
-    report.write(json, report.document("bench shortfall", max(ranks), rows), rows, SHORT)
+    report.write(json, report.document("bench shortfall", max(ranks), rows))
 
 
 TOPOLOGIES = ("ring", "torus", "exponential", "complete")

@@ -18,10 +18,7 @@ from lib.job import count, experiment
 from mpi4py import MPI
 
 import partialcoll as pc
-from partialcoll.tools import report
 from partialcoll.tools.cli import options
-
-COLUMNS = report.columns("dtype ranks averagings skipped sum_change consensus_first consensus_last")
 
 
 def consensus(comm: MPI.Intracomm, x: np.ndarray) -> float:
@@ -75,7 +72,6 @@ def run(given: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
 
 command = experiment(
     "conserved",
-    COLUMNS,
     run,
     count("--averagings", 100_000, "of all ranks together"),
     count("--count", 1000, "elements"),

@@ -22,15 +22,9 @@ from typing import Any
 from lib.job import count, experiment
 from lib.training import PLAIN, Method, Ours
 
-from partialcoll.tools import report
 from partialcoll.tools.bench.train.strategies import STRATEGIES, make
 from partialcoll.tools.bench.turns import meet
 from partialcoll.tools.cli import options, values
-
-COLUMNS = report.columns(
-    "strategy ranks parameters batch_ms torch_step_ms step_ms more_ms wait_ms exposed_percent "
-    "communications"
-)
 
 
 class PlainTorch(Method):
@@ -108,7 +102,6 @@ def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
 
 command = experiment(
     "exposed",
-    COLUMNS,
     run,
     options.option(
         "--strategies",

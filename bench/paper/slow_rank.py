@@ -21,12 +21,10 @@ from mpi4py import MPI
 
 import partialcoll as pc
 from partialcoll import decentralized
-from partialcoll.tools import report
 from partialcoll.tools.bench.turns import meet
 from partialcoll.tools.cli import options, values
 from partialcoll.topology import pairing
 
-COLUMNS = report.columns("method ranks count compute_ms factor steps_per_s of_undelayed exposed_ms")
 METHODS = ("adpsgd", "a2cid2", "swarm", "sgp", "allreduce")
 
 
@@ -101,7 +99,6 @@ def run(given: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
 
 command = experiment(
     "slow_rank",
-    COLUMNS,
     run,
     options.option("--factors", values.RATES, "1,10,100", "times as long for rank 0"),
     options.option("--methods", values.some_of(METHODS), ",".join(METHODS), "some of these"),

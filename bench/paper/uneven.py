@@ -77,7 +77,6 @@ def _start(given: SimpleNamespace) -> int:
 
 command = experiment(
     "uneven",
-    COLUMNS,
     measure,
     options.option(
         "--rates", values.ListOf(RATE), "1gbit,1gbit,1gbit,100mbit", "of the hosts' links"
@@ -85,6 +84,7 @@ command = experiment(
     options.option("--size", values.SIZE, "16M", "bytes"),
     count("--iters", 9, "of each"),
     count("--warmup", 4, "before"),
+    columns=COLUMNS,
     about=__doc__,
     torch=False,
     start=_start,

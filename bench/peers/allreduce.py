@@ -192,7 +192,6 @@ def plot(rows: Rows, path: str) -> None:
 
 command = experiment(
     "peers",
-    COLUMNS,
     run,
     options.option(
         "--places", values.ListOf(values.Parsed(_place)), "2,8,4x1,2x4", "ranks or HOSTSxRANKS"
@@ -202,6 +201,7 @@ command = experiment(
     options.option("--rate", hosts.RATE, "1gbit", "of the links between emulated hosts"),
     count("--iters", 3, "batches of each in a job"),
     count("--turns", 3, "jobs of each place and MPI, whose medians are shown"),
+    columns=COLUMNS,
     about=__doc__,
     start=start,
 )

@@ -23,8 +23,6 @@ from lib.training import DDP, network, resnet18
 
 from partialcoll.tools.cli import options
 
-COLUMNS = ("what", "ranks", "bytes", "partialcoll_ms", "gloo_ms", "ratio", "cpu_ratio")
-
 
 def timed(comm: Any, call: Callable[[], None]) -> tuple[float, float]:
     """Seconds of one call on the slowest rank, and of the processor on all of them. Collective."""
@@ -125,7 +123,6 @@ def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
 
 command = experiment(
     "backend",
-    COLUMNS,
     run,
     options.sizes("4K,64K,256K,1M,4M,16M,64M"),
     count("--iters", 15, "turns"),

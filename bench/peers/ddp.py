@@ -210,18 +210,12 @@ def first_steps_by_turns(given: SimpleNamespace) -> int:
         later = statistics.median(row["later_ms"] for row in rows)
         found = {"runs": len(rows), "first_ms": statistics.median(first), "later_ms": later}
         medians.append({**rows[0], **found, "fastest_ms": min(first), "slowest_ms": max(first)})
-    report.write(given.json, {**document, "rows": medians}, medians, FIRST_COLUMNS)
+    report.write(given.json, {**document, "rows": medians})
     return 0
 
 
-COMMON = ("method", "ranks", "parameters", "step_ms", "fastest_ms", "slowest_ms")
-FIRST_COLUMNS = report.columns(
-    "method ranks parameters runs first_ms fastest_ms slowest_ms later_ms"
-)
-
 command = experiment(
     "train_ddp",
-    (*COMMON, "vs_faster_of_the_others", "difference"),
     on_time,
     count("--layers", 4, "of the perceptron"),
     count("--width", 512, "of each layer"),
@@ -232,7 +226,6 @@ command = experiment(
 )
 ddp_hook = experiment(
     "ddp_hook",
-    (*COMMON[:3], "late_ms", *COMMON[3:], "speedup_vs_ddp", "active"),
     hooks,
     count("--layers", 4, "of the perceptron"),
     count("--width", 512, "of each layer"),
@@ -244,7 +237,6 @@ ddp_hook = experiment(
 )
 first_step = experiment(
     "first_step",
-    FIRST_COLUMNS,
     first_steps,
     count("--layers", 10, "of the perceptron"),
     count("--width", 1024, "of each layer"),

@@ -50,7 +50,6 @@ def run(given: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
 
 command = experiment(
     "gpu",
-    gpu.COLUMNS,
     run,
     options.sizes("1K,64K,1M,16M,256M,1G"),
     count("--iters", 15, "turns"),

@@ -38,9 +38,6 @@ from partialcoll.tools.cli import options, values
 from peers.hivemind_peer import PEER, begin_at, say
 
 SELF = os.path.abspath(__file__)
-COLUMNS = report.columns(
-    "method what ranks bytes seconds fastest slowest rounds exact_rounds times_ours"
-)
 
 
 class HivemindPeers:
@@ -248,7 +245,7 @@ def command(**given: Any) -> None:
     rows, versions = compare(SimpleNamespace(**given))
     document = report.document("bench hivemind", given["n"], rows)
     document["env"].update(hivemind=versions["hivemind"], times=PEER)
-    report.write(given["json"], document, rows, COLUMNS)
+    report.write(given["json"], document)
 
 
 if __name__ == "__main__":  # a rank of ours

@@ -23,8 +23,6 @@ from lib.job import count
 from partialcoll.tools import installed, launcher, report
 from partialcoll.tools.cli import options, values
 
-COLUMNS = ("bytes", "op", "mpi", "interposer", "mpi_best", "interposer_best")
-
 SOURCE = Path(__file__).resolve().with_suffix(".c")
 LIMIT_S = 120
 
@@ -77,4 +75,4 @@ def command(n: int, counts: list[int], runs: int, json: str | None) -> None:
                 rows.append({"bytes": 8 * doubles, "op": op, **both})
     document = report.document("bench interposer", n, rows)
     document["env"].update(runs=runs, load_before=load)
-    report.write(json, document, rows, COLUMNS)
+    report.write(json, document)

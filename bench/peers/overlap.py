@@ -22,12 +22,7 @@ from lib.hosts import RATE, bits_per_second, on_hosts
 from lib.job import Rows, count, experiment, gloo_group
 from lib.training import DDP, Method, Ours, by_turns
 
-from partialcoll.tools import report
 from partialcoll.tools.cli import options, values
-
-COLUMNS = report.columns(
-    "method ranks bytes backward_ms link_ms step_ms exposed_ms of_allreduce difference"
-)
 
 
 def network(options: SimpleNamespace) -> Any:
@@ -104,7 +99,6 @@ def run(given: SimpleNamespace, comm: Any) -> Rows:
 
 command = experiment(
     "overlap",
-    COLUMNS,
     run,
     count("--hosts", 4, "of one rank each"),
     options.option("--rate", RATE, "1gbit", "of links"),

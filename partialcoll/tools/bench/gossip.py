@@ -17,7 +17,6 @@ from ..._core.mpi import MPI
 from .. import plots, report
 from .turns import by_turns, meet
 
-COLUMNS = ("op", "codec", "peers", "bytes", "gbs", "latency_us", "sum_error")
 # Models that an operation moves: what is read and what is written, of other ranks' memory or of
 # the window. Averaging reads one model and gives one.
 _MOVED = {

@@ -16,8 +16,6 @@ from .. import plots, report, skewed
 from . import turns
 from .turns import start_and_wait
 
-COLUMNS = ("state", "domain", "ranks", "cpu_percent_per_rank")
-
 
 def _cpu_percent(action: Callable[[], object]) -> float:
     cpu, wall = time.process_time(), time.perf_counter()

@@ -16,7 +16,6 @@ from ..._core.mpi import MPI
 from .. import plots, report
 from .turns import by_turns, per_call, start_and_wait
 
-COLUMNS = ("call", "us")
 _CALLS = 1000
 
 

@@ -16,7 +16,6 @@ from ..._core.pure import check, ffi, lib
 from .. import plots, report
 from .turns import by_turns, per_call
 
-COLUMNS = ("codec", "bits", "direction", "bytes", "gbs", "share", "max_error", "ratio")
 _DISTANCE = 0.01  # of the keys; elements are of standard deviation 1
 _SAMPLE = 4 << 20  # bytes that one sample works through, in at most 100 calls
 

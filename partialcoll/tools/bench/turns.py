@@ -119,12 +119,8 @@ def handles(
     what: str,
 ) -> Iterator[pc.AllreduceHandle]:
     """Yield a handle for each domain that is asked for and available, made when its turn comes.
-    Collective.
-
-    Rows must carry `AllreduceHandle.domain`, the domain that the handle has, not the one that was
-    asked for. If the two differ, a message says so, and the handle is left out if the other domain
-    is asked for as well.
-    """
+    Collective. If a handle has another domain (`AllreduceHandle.domain`, which rows must carry), a
+    message says so, and it is left out if that domain is asked for as well."""
     for domain in domains:
         handle = make(domain)
         if handle.domain != domain:

@@ -41,10 +41,8 @@ MOST_RANKS = 1 << 16
 
 
 class Scarce:
-    """A peer source that finds a peer only in a part of the calls, which may change over time.
-
-    It has no `poll`: a rank that waits to be found is another case.
-    """
+    """A peer source that finds a peer only in a part of the calls, which may change over time. It
+    has no `poll`: a rank that waits to be found is another case."""
 
     def __init__(
         self, peers: pairing.Pairing, part: Callable[[], float], random: np.random.Generator

@@ -57,10 +57,8 @@ def _nanoseconds(text: str, name: str, largest: float) -> float:
 
 def parse_loggp(text: str) -> LogGP:
     """Return the parameters of four times ``L,o,g,G``: microseconds, or with a unit
-    (``2us,500ns,0.5us,0.1ns``).
-
-    G is the time per byte. Raise ValueError with the parameter and its range.
-    """
+    (``2us,500ns,0.5us,0.1ns``); G is the time per byte. Raise ValueError with the parameter and its
+    range."""
     parts = text.split(",")
     if len(parts) != 4:
         raise ValueError(f"expected four times L,o,g,G, got {text!r}")

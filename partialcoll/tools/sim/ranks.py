@@ -124,17 +124,9 @@ NAP = 0.01
 
 
 class SimulatedRank:
-    """One rank that takes gradient steps without end.
-
-    Parameters
-    ----------
-    process : Process
-        Not started: its communication events are called for here.
-    step_time : callable
-        Draws how long the next gradient takes.
-    transfer : callable
-        Draws how long a communication event takes.
-    """
+    """One rank that takes gradient steps without end. The process is not started: its communication
+    events are called for here. `step_time` draws how long the next gradient takes, `transfer` how
+    long a communication event takes."""
 
     def __init__(
         self,

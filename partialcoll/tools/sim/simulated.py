@@ -485,15 +485,8 @@ def group_reductions(
     window: float,
     seed: int = 0,
 ) -> list[SimulatedGroups]:
-    """Return the handles of all ranks.
-
-    Parameters
-    ----------
-    latency : float
-        The mean, in virtual time.
-    window : float
-        How long a group waits for a member that does not come.
-    """
+    """Return the handles of all ranks. `latency` is the mean, in virtual time; `window` is how long
+    a group waits for a member that does not come."""
     _check_memory(ranks, like.nbytes)
     options = _options(Grid(grid, ranks), like, max(window, _LATENCIES * latency))
     together = _GroupRanks(options, ranks, latency, seed)

@@ -38,20 +38,11 @@ def last_moment(times: list[float], ranks: int) -> float:
 
 
 class Ending:
-    """Tell the ranks of each other's ends, by messages that nobody waits for. Collective.
-
-    A rank announces that it has made its steps. Once half of the ranks have, the others have a
-    tenth of that time more, at least a second, and end with the step that they are in. So ranks
-    that differ by little make all of their steps, and a rank that is 100 times slower makes as
-    many as it can while the others train.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        Dup'ed.
-    steps : int
-        That each rank is to make.
-    """
+    """Tell the ranks of each other's ends, by messages that nobody waits for. Collective; `comm` is
+    dup'ed, `steps` are those that each rank is to make. Once half of the ranks have made them, the
+    others have a tenth of that time more, at least a second, and end with the step that they are
+    in. So ranks that differ by little make all of their steps, and a rank that is 100 times slower
+    makes as many as it can while the others train."""
 
     def __init__(self, comm: MPI.Intracomm, steps: int) -> None:
         self._comm, self._steps = comm.Dup(), steps

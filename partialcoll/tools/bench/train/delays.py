@@ -122,17 +122,9 @@ def chosen(seed: int, step: int, ranks: int) -> int:
 
 
 def durations(pattern: Pattern, ranks: int, compute: Seconds, delay: float) -> Seconds:
-    """Seconds that a step takes on each rank before it arrives, in equally likely cases.
-
-    Parameters
-    ----------
-    compute : array of shape (n, ranks)
-        Seconds of computation of all ranks in n equally likely steps, without the pattern.
-    delay : float
-        Seconds, of the pattern.
-
-    Returns an array of shape (cases, ranks): each case of the computation with each of the pattern.
-    """
+    """Return the seconds that a step takes on each rank before it arrives, in equally likely cases,
+    shape (cases, ranks): each case of the computation, `compute` of shape (n, ranks), with each of
+    the pattern, whose delay is `delay` seconds."""
     times = np.array([pattern.times(rank) for rank in range(ranks)])
     both = pattern.vectors(ranks, delay)[:, None, :] + (compute * times)[None, :, :]
     return np.asarray(both.reshape(-1, ranks), dtype=np.float64)
@@ -174,18 +166,11 @@ STEPS = 2000  # looked at
 
 @dataclass(frozen=True)
 class Meetings:
-    """Whom a rank waits for.
-
-    Parameters
-    ----------
-    whom : callable
-        Of the number of a step, from 0: a mask of shape (ranks, ranks), whether the one of the row
-        waits for the one of the column at the end of this step; None: nobody waits. Called with
-        0, 1, 2 ... in this order.
-    early : bool
-        What is waited for is there when the other one begins the same step, since it is what came
-        out of the step before; else when the other one ends it.
-    """
+    """Whom a rank waits for. `whom` maps the number of a step, called with 0, 1, 2 ... in this
+    order, to a mask of shape (ranks, ranks): whether the one of the row waits for the one of the
+    column at the end of this step; None: nobody waits. `early`: what is waited for is there when
+    the other one begins the same step, since it is what came out of the step before; else when the
+    other one ends it."""
 
     whom: Callable[[int], Mask | None]
     early: bool = False
@@ -233,15 +218,8 @@ def groups(grid: Grid, period: int) -> Meetings:
 
 
 def drawn(pattern: Pattern, ranks: int, compute: Seconds, delay: float, count: int) -> Seconds:
-    """Seconds that consecutive steps take on each rank, shape (count, ranks).
-
-    Parameters
-    ----------
-    compute : array of shape (n, ranks)
-        Seconds of computation of all ranks in n equally likely steps, without the pattern.
-    delay : float
-        Seconds, of the pattern.
-    """
+    """Return the seconds that consecutive steps take on each rank, shape (count, ranks); `compute`
+    and `delay` as for `durations`."""
     which = np.random.default_rng(0).integers(len(compute), size=count)
     times = np.array([pattern.times(rank) for rank in range(ranks)])
     late = np.array([pattern.delays(0, step, ranks, delay) for step in range(count)])

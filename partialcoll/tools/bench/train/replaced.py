@@ -28,10 +28,6 @@ from . import strategies
 from .tasks import TASKS
 
 COMMIT = 10  # steps from one commit to the next
-COLUMNS = report.columns(
-    "strategy pattern ranks steps_per_s steps_per_s_none part_of_none part_with_fewer kills "
-    "replaced pause_s replicas_identical final_loss"
-)
 
 
 class RespawnCourse:
@@ -159,6 +155,6 @@ def main(options: SimpleNamespace) -> None:
         doc = report.document("bench train", pct.size(), [row])
         settings = {name: getattr(options, name) for name in ("task", "compute_ms", "steps")}
         doc["settings"] = {**settings, "pattern": row["pattern"], "respawn": True}
-        report.write(options.json, doc, [row], COLUMNS)
+        report.write(options.json, doc)
     pct.allgather_object(None)
     sys.exit(0)

@@ -35,11 +35,6 @@ from .delays import STEPS, Waits, drawn, durations, limit, meeting_limit
 from .strategies import STRATEGIES
 from .tasks import TASKS, TrainingTask
 
-COLUMNS = report.columns(
-    "strategy topology steps_per_s speedup_vs_allreduce limit final_loss accuracy consensus "
-    "communications included_ratio wait_s replicas_identical seed"
-)
-
 
 def fingerprint(model: torch.nn.Module) -> str:
     return hash_tensors(model.parameters()).hex()
@@ -296,7 +291,7 @@ def summary(rows: list[report.Row]) -> list[report.Row]:
     found = []
     for same in together.values():
         mean: report.Row = dict(same[0], seed="mean")
-        for name in COLUMNS:
+        for name in same[0]:
             values = [row[name] for row in same]
             if isinstance(values[0], bool):
                 mean[name] = all(values)
@@ -345,7 +340,7 @@ def _write(
     doc = report.document("bench train", comm.size, rows)
     doc.update(settings=settings(options, task), runs=runs)
     shown = rows if options.seeds == 1 else [*rows, *summary(rows)]
-    report.write(options.json, doc, shown, COLUMNS)
+    report.write(options.json, doc, shown)
     if options.plot:
         plots.plot(doc, options.plot)
     if options.plot_consensus:

@@ -24,26 +24,13 @@ _OPTIONS = ("topology", "rate", "grid", "local_steps")  # of the command line
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy that can be asked for.
-
-    Parameters
-    ----------
-    make : callable
-        Makes the `partialcoll.torch.Strategy`, from the options of the command line that it has
-        (`options`), by keyword, where they were given.
-    waits : Waits or callable
-        For its limit by arithmetic: whom a rank waits for in every step; or, from the strategy
-        that was made and the number of ranks, when it meets whom.
-    replicas : bool
-        All ranks have the same parameters at equal rounds, and rounds are what they count; else
-        each has a model of its own and counts its own steps.
-    options : tuple of str
-        Of the command line, in the strategy's own words.
-    survives : bool
-        The others go on when a rank dies.
-    both : int
-        Ranks that have a part in a communication which one of them has begun.
-    """
+    """A strategy that can be asked for. `make` makes the `partialcoll.torch.Strategy` from the
+    options of the command line that it has (`options`, in its own words), where they were given.
+    `waits`, for its limit by arithmetic, says whom a rank waits for in every step, or, from the
+    strategy that was made and the number of ranks, when it meets whom. `replicas`: all ranks have
+    the same parameters at equal rounds, and rounds are what they count; else each has a model of
+    its own and counts its own steps. `both` ranks have a part in a communication which one of them
+    has begun. `survives`: the others go on when a rank dies."""
 
     make: Callable[..., Any]
     waits: Waits | Callable[[Any, int], Meetings]

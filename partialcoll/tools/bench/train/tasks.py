@@ -27,16 +27,9 @@ _DATA = 0x5EED  # of the data, which are the same with every seed
 
 
 class TrainingTask:
-    """A model and its samples, of which a rank draws some in each step.
-
-    Attributes
-    ----------
-    steps, batch, size : int
-        What to take where the user does not say: steps, samples of all ranks together, size of the
-        model (see `__init__` of each).
-    model : torch.nn.Module
-        Made by `start`.
-    """
+    """A model, made by `start`, and its samples, of which a rank draws some in each step. `steps`,
+    `batch` (samples of all ranks together) and `size` (of the model) are what to take where the
+    user does not say."""
 
     steps = 100
     batch = 256
