@@ -23,7 +23,7 @@ MOST_AUTO = 1 << 32
 Cells = npt.NDArray[np.int64]
 
 
-def _sides(sides: Sequence[int] | str) -> list[int]:
+def as_sides(sides: Sequence[int] | str) -> list[int]:
     """The sides of (4, 8) or "4x8"."""
     if isinstance(sides, str):
         words = sides.split("x")
@@ -71,7 +71,7 @@ class Grid:
             check(lib.pcoll_grid_auto(self._peers, room, axes))
             self._sides = tuple(int(side) for side in room[0 : axes[0]])
         else:
-            self._sides = tuple(_sides(sides))
+            self._sides = tuple(as_sides(sides))
             most = (1 << 63) - 1
             asked = 0 if peers is None else checks.integer("peers", peers, 1, most)
             check(lib.pcoll_grid_check(self._sides, len(self._sides), asked))

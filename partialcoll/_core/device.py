@@ -84,10 +84,6 @@ class DeviceBuffer(Buffer):
         return (*super().key, self.device)
 
 
-def _outline(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    return np.broadcast_to(np.zeros((), dtype), shape)
-
-
 def _contiguous(shape: tuple[int, ...], strides: Any, itemsize: int) -> bool:
     expected = itemsize
     for length, stride in zip(reversed(shape), reversed(strides or ())):
@@ -134,7 +130,7 @@ def as_device_buffer(argument: str, array: Any, writable: bool) -> DeviceBuffer:
         raise TypeError(f"{argument}: expected a tensor that requires no grad; detach() it first")
     address, dtype, shape, strides, read_only, stream = _facts(argument, array)
     code = lib.PCOLL_BFLOAT16 if dtype is None else dtype_code(argument, dtype)
-    outline = _outline(shape, bfloat16() if dtype is None else dtype)
+    outline = np.broadcast_to(np.zeros((), bfloat16() if dtype is None else dtype), shape)
     if not _contiguous(shape, strides, outline.itemsize):
         raise ValueError(
             f"{argument}: expected a C-contiguous array, got strides {tuple(strides)} for shape "

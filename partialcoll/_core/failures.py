@@ -63,10 +63,6 @@ def failed_ranks(comm: MPI.Intracomm) -> list[int]:
 _LIMIT_S = 3.0
 
 
-def _make_progress() -> None:
-    alone(MPI.COMM_SELF.Iprobe)
-
-
 def told(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
     """MPI's error about dead ranks of the communicator as the library's. Another rank may have been
     told before this one, and what that one has revoked is heard of first: so MPI is given some time
@@ -76,7 +72,7 @@ def told(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
     def known() -> bool:
         return bool(failed_ranks(comm)) or time.monotonic() > end
 
-    waiting.until(known, _make_progress)
+    waiting.until(known, lambda: alone(MPI.COMM_SELF.Iprobe))
     return RankFailedError(failed_ranks(comm), str(error))
 
 

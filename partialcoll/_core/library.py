@@ -14,15 +14,8 @@ T = TypeVar("T")
 
 
 class Library:
-    """The ``ffi`` and ``lib`` of a module that cffi has made of csrc/, and how they are used.
-
-    Parameters
-    ----------
-    load : callable
-        Gives the module, when something of it is first used.
-    raise_foreign : callable or None
-        Raises what code ``PCOLL_EMPI`` stands for.
-    """
+    """The ``ffi`` and ``lib`` of a module that cffi has made of csrc/, which `load` returns when
+    something of it is first used. `raise_foreign` raises what code ``PCOLL_EMPI`` stands for."""
 
     def __init__(
         self, load: Callable[[], Any], raise_foreign: Callable[[], None] | None = None
@@ -58,12 +51,10 @@ class Library:
         if code == self.lib.PCOLL_EMPI and self._raise_foreign is not None:
             self._raise_foreign()
         if code == self.lib.PCOLL_EFAILED:
-            raise RankFailedError(self._failed_ranks(), self.last_error())
+            ranks = self.ffi.new("int32_t[64]")
+            count = self.lib.pcoll_failed_ranks(ranks, len(ranks))
+            raise RankFailedError(list(ranks[0:count]), self.last_error())
         raise self._exceptions.get(code, Error)(self.last_error())
-
-    def _failed_ranks(self) -> list[int]:
-        ranks = self.ffi.new("int32_t[64]")
-        return list(ranks[0 : self.lib.pcoll_failed_ranks(ranks, len(ranks))])
 
     def check(self, code: int) -> None:
         if code != 0:

@@ -20,7 +20,7 @@ import numpy as np
 from . import settings, waiting
 from .buffers import Array, is_device
 from .device import DeviceBuffer, as_device_buffer, stream_number
-from .ffi import answer, check, ffi, lib
+from .ffi import check, ffi, lib
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
@@ -165,9 +165,9 @@ class Shadows:
         outline = buffer.array
         if not outline.nbytes:
             return np.empty(outline.shape, outline.dtype)
-        extent = ffi.new("uint64_t *")
-        begin = int(answer("uint64_t", _begin_of, buffer.address, extent))
-        key, offset = (buffer.device, begin), buffer.address - begin
+        begin, extent = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        check(lib.pcoll_device_allocation(buffer.address, begin, extent))
+        key, offset = (buffer.device, int(begin[0])), buffer.address - int(begin[0])
         if key not in self._areas:
             self._areas[key] = reserve(int(extent[0]))
             self._used[key] = []
@@ -201,10 +201,6 @@ class Shadows:
     def push(self, stream: Any = None) -> None:
         for device, mirror in self._mirrors.items():
             mirror.push(self._written.get(device, []), stream)
-
-
-def _begin_of(address: int, extent: Any, begin: Any) -> int:
-    return int(lib.pcoll_device_allocation(address, begin, extent))
 
 
 def _whole_pages(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -25,11 +25,8 @@ def _outermost() -> FrameType | None:
 
 
 class _Program:
-    """What is known of the program's end. Created while the program runs.
-
-    frame : the outermost frame of the main thread.
-    status : the argument of the last call of sys.exit.
-    """
+    """What is known of the program's end, created while the program runs: the outermost frame of
+    the main thread, and the argument (`status`) of the last call of sys.exit."""
 
     def __init__(self) -> None:
         self.frame = _outermost()

@@ -132,18 +132,9 @@ class Slots:
 
 
 class HostSide:
-    """Memory of the host, which the core copies itself.
-
-    Attributes
-    ----------
-    buffers : list of Buffer
-        What the core delivers to.
-    sent, received : list
-        Whence deposits come, and what results come to, as it was given. sent: None: the library's
-        memory.
-    fetches : bool
-        Are results copied by `fetch`, and not by the core as it delivers them?
-    """
+    """Memory of the host, which the core copies itself. The core delivers to `buffers`. Deposits
+    come from `sent` (None: the library's memory), and results go to `received`, as they were given.
+    With `fetches` results are copied by `fetch`, not by the core as it delivers them."""
 
     fetches = False
 

@@ -53,7 +53,9 @@ class Recorder:
 
         def event(phase: str, name: str, moment: float, **more: Any) -> None:
             common = {"name": name, "cat": "partialcoll", "id": number, "pid": 0, "tid": 0}
-            events.append({**common, "ph": phase, "ts": self._micros(moment), **more})
+            events.append(
+                {**common, "ph": phase, "ts": round((moment - self._begin) * 1e6, 1), **more}
+            )
 
         ends = [moment for _, moment in begins[1:]] + [end]
         event("b", track, begins[0][1], args={"call": text})
@@ -64,9 +66,6 @@ class Recorder:
         if self._marks:
             event("i", "CYCLE_START", begins[-1][1], s="g")
         self._write(events)
-
-    def _micros(self, moment: float) -> float:
-        return round((moment - self._begin) * 1e6, 1)
 
     def _write(self, events: list[dict[str, Any]]) -> None:
         said = "".join(f",\n{json.dumps(event)}" for event in events)

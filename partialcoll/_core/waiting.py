@@ -78,22 +78,11 @@ def wait(
     on_stall: Callable[[float], None] | None = None,
     meanwhile: Callable[[], bool] | None = None,
 ) -> bool:
-    """Call step(microseconds) until it no longer says "again".
-
-    Parameters
-    ----------
-    step : callable
-        Waits at most the given number of microseconds; returns a result code.
-    timeout : float or None
-        Seconds, at least 0; None waits without end.
-    on_stall : callable
-        Called with the seconds waited, each time the stall warning falls due.
-    meanwhile : callable
-        Called before each `step`, so that nobody waits in the core then. True: again soon, it
-        has something under way. What it raises ends the wait.
-
-    Returns False if the time ran out.
-    """
+    """Call `step` until it no longer returns PCOLL_EAGAIN; return False if `timeout` seconds (None:
+    no limit) have passed. `step` waits at most the given number of microseconds and returns a
+    result code. `on_stall` is called with the seconds waited, each time the stall warning falls
+    due. `meanwhile` is called before each step; True shortens the step, because it has work again
+    soon. What it raises ends the wait."""
     begin = time.monotonic()
     warn_every = settings.stall_warning()
     warn_at = warn_every

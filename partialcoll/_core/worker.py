@@ -14,20 +14,11 @@ from .settings import logger
 
 
 class Worker:
-    """A thread that begins when there is something to do, and sleeps when there is nothing.
-
-    There is one at work at a time. While it completes something whose callbacks may wait for what
-    is still to be done, it steps `aside`, and another one takes over, which is new if none is free.
-
-    Parameters
-    ----------
-    name : str
-        The threads'.
-    work : callable
-        Does what there is to do, and returns; at once when it is `stopping`.
-    fail : callable
-        Ends what is under way in error, when it is `stopping`.
-    """
+    """A thread that begins when there is something to do, and sleeps when there is nothing. One is
+    at work at a time. While it completes something whose callbacks may wait for what is still to be
+    done, it steps `aside`, and another one takes over, which is new if none is free. `work` does
+    what there is to do, and returns, at once when it is `stopping`; `fail` ends what is under way
+    in error then."""
 
     def __init__(self, name: str, work: Callable[[], None], fail: Callable[[], None]) -> None:
         self._name, self._do = name, work

@@ -88,8 +88,8 @@ class Arguments:
         for one, code, buffer in zip(self.ops, codes, self.recv):
             ops.check_op(one, code, buffer)
         self.device = one_device([*(self.send or []), *self.recv, *self.outlined])
-        if self.device is not None and not self.outlined:
-            self._check_on_device()
+        if self.device is not None and not self.outlined and self.send is None:
+            raise ValueError("sendbuf: expected an array, as recvbuf is on a device, got None")
         self.sums = [ops.can_add(code, buffer) for code, buffer in zip(codes, self.recv)]
         return codes
 
@@ -140,10 +140,6 @@ class Arguments:
             self.recv = self._unreceived()
         given = sendbuf if self.send is not None and not in_place else recvbuf
         self.single = not is_list(self.like if given is None else given)
-
-    def _check_on_device(self) -> None:
-        if self.send is None:
-            raise ValueError("sendbuf: expected an array, as recvbuf is on a device, got None")
 
     def _check_received(self, in_place: bool) -> None:
         if in_place:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from .._core.mpi import MPI
 from .._core.object import CoreObject
 from .._core.pure import ffi, lib
 from ..errors import StateError
+from ..grid import as_sides
 
 # What a grouped allreduce tells: its rounds, its counts.
 
@@ -85,7 +86,6 @@ _KEYS = {
     "static": lib.PCOLL_KEYS_STATIC,
     "dynamic": lib.PCOLL_KEYS_DYNAMIC,
 }
-_MOST_AXES = 16
 
 
 def _microseconds(name: str, seconds: Any) -> int:
@@ -93,20 +93,13 @@ def _microseconds(name: str, seconds: Any) -> int:
 
 
 def _set_grid(options: Any, grid: Any) -> None:
-    """grid: "auto" or the lengths of the sides."""
-    if isinstance(grid, str):
-        if grid != "auto":
-            raise ValueError(f'grid: expected a tuple of sides or "auto", got {checks.shown(grid)}')
-        return
+    """Write down the lengths of the sides, unless it is "auto"."""
     if isinstance(grid, (int, np.integer)) and not isinstance(grid, bool):
         grid = (int(grid),)
-    if not isinstance(grid, Sequence) or not grid:
-        raise TypeError(f'grid: expected a tuple of sides or "auto", got {checks.shown(grid)}')
-    if len(grid) > _MOST_AXES:
-        raise ValueError(f"grid: expected at most {_MOST_AXES} sides, got {len(grid)}")
-    options.axes = len(grid)
-    for i, side in enumerate(grid):
-        options.side[i] = checks.integer("grid: sides", side, 1, 2**32 - 1)
+    if not isinstance(grid, str) or grid != "auto":
+        sides = as_sides(grid)
+        options.axes = len(sides)
+        options.side[0 : len(sides)] = sides
 
 
 def _set_bandwidth(options: Any, bandwidth: Any) -> None:
@@ -200,7 +193,11 @@ class GroupAllreduce(CoreObject):
         """
         checks.time_limit("timeout", timeout)
         found = self._library.ffi.new("pcoll_group_round *")
-        if not waiting.wait(self._step(found, stream), timeout, self._say_what_is_missing):
+
+        def warn(waited: float) -> None:
+            settings.logger.warning("waiting for %.1f s in a group: %s", waited, self.pending())
+
+        if not waiting.wait(self._step(found, stream), timeout, warn):
             raise TimeoutError(f"the round was not over within {timeout} s: {self.pending()}")
         return self._take(found, stream)
 
@@ -245,9 +242,6 @@ class GroupAllreduce(CoreObject):
         text = ffi.new("char[]", 2048)
         self._call("pending", text, 2048)
         return str(ffi.string(text).decode(errors="replace"))
-
-    def _say_what_is_missing(self, waited: float) -> None:
-        settings.logger.warning("waiting for %.1f s in a group: %s", waited, self.pending())
 
     # Membership
 

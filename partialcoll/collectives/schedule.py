@@ -41,7 +41,8 @@ _orphans: list[list[Buffer]] = []
 
 @atexit.register
 def _keep_buffers() -> None:
-    for buffers in [*_orphans, *(s._buffers_used for s in _alive if s._needs_freeing())]:
+    unfreed = (s._buffers_used for s in _alive if s._committed and not s._is_freed())
+    for buffers in [*_orphans, *unfreed]:
         for buffer in buffers:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(buffer))
 
@@ -95,9 +96,6 @@ class Schedule(CoreObject):
         address = self._enter(comm)
         self._progress = communicator.progress_code(progress)
         check(lib.pcoll_schedule_create(address, self._pointer))
-
-    def _needs_freeing(self) -> bool:
-        return self._committed and not self._is_freed()
 
     # Writing it down
 

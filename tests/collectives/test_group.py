@@ -633,7 +633,7 @@ def test_progress(comm, progress):
         (dict(grid=(-2, 4)), ValueError, "grid: sides: expected 1 to 4294967295"),
         (dict(grid=(2**32,)), ValueError, "grid: sides: expected 1 to 4294967295"),
         (dict(grid=(2**31, 2**31, 2)), ValueError, "cells"),
-        (dict(grid=(2,) * 17), ValueError, "at most 16"),
+        (dict(grid=(2,) * 17), ValueError, "1 to 16 axes"),
         (dict(grid=(2.5, 2)), TypeError, "grid"),
         (dict(grid=(True, 8)), TypeError, "grid"),
         (dict(grid=3.5), TypeError, "grid"),
