@@ -9,8 +9,8 @@ of each number that differs between runs.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -87,17 +87,11 @@ def _draw(doc: Document, title: str, path: str) -> None:
         train.plot(doc, path)
         if "consensus" in doc["runs"][0]["course"]:
             train.plot_consensus(doc, path.replace(".png", "-consensus.png"))
-    elif (group, name) in PICTURES:
-        module = importlib.import_module(f"partialcoll.tools.{group}.{name}")
-        module.plot(doc["rows"], path, title)
-
-
-PICTURES = {
-    *itertools.product(
-        ["bench"], ("balanced", "gossip", "group", "idle", "overhead", "quantize", "skew")
-    ),
-    *itertools.product(["sim"], ("skew", "gossip", "moshpit")),
-}
+    else:
+        with contextlib.suppress(ImportError):
+            module = importlib.import_module(f"partialcoll.tools.{group}.{name}")
+            if hasattr(module, "plot"):
+                module.plot(doc["rows"], path, title)
 
 
 def _table(doc: Document, path: Path) -> None:

@@ -201,31 +201,35 @@ def buffers(
 
 
 class Later:
-    def __init__(self) -> None:
-        self._started = self._complete = False
-        self._then: Callable[[], Any] | None = None
+    """Something that completes at some time after its start. Free does nothing."""
+
+    waits = False  # has it been started, and is not complete?
+    _then: Callable[[], Any] | None = None
 
     def then(self, action: Callable[[], Any]) -> None:
-        """Run the action on completion, or now if it is complete."""
-        if self._complete:
-            action()
-        else:
+        """Run the action on completion, or now unless it waits for that."""
+        if self.waits:
             self._then = action
+        else:
+            action()
 
     def _begin(self) -> None:
-        if self._started and not self._complete:
+        if self.waits:
             raise StateError("the last start is not complete")
-        self._started, self._complete = True, False
+        self.waits = True
 
     def _end(self) -> None:
-        self._complete = True
+        self.waits = False
         action, self._then = self._then, None
         if action is not None:
             action()
 
-    def Wait(self, timeout: float | None = None) -> Any:
-        if not self._complete:
+    def Wait(self, timeout: float | None = None, stream: Any = None) -> Any:
+        if self.waits:
             raise StateError("nobody can wait in virtual time: use `then`")
+
+    def Free(self, timeout: float | None = None) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -275,7 +279,6 @@ class SimulatedReduction(Later):
     """One rank's handle of a full allreduce (SUM), made by `reductions`."""
 
     def __init__(self, meeting: _Meeting, like: Array) -> None:
-        super().__init__()
         self._meeting = meeting
         self.send_buffer = np.zeros_like(like)
         self.result = np.zeros_like(like)
@@ -289,9 +292,6 @@ class SimulatedReduction(Later):
         self.result = total
         self.last_round = _Round(len(self._meeting.members))
         self._end()
-
-    def Free(self) -> None:
-        """Do nothing."""
 
 
 def reductions(
@@ -314,7 +314,6 @@ class SimulatedNeighbors(Later):
         events: Events,
         latency: Callable[[], float],
     ) -> None:
-        super().__init__()
         self._rank, self._everybody = rank, everybody
         self._events, self._latency = events, latency
         self.send_buffer = np.zeros_like(like)
@@ -342,12 +341,9 @@ class SimulatedNeighbors(Later):
         self._look()
 
     def _look(self) -> None:
-        if self._started and not self._complete and all(self._inbox.values()):
+        if self.waits and all(self._inbox.values()):
             self._received = {j: models.popleft() for j, models in self._inbox.items()}
             self._end()
-
-    def Free(self) -> None:
-        """Do nothing."""
 
 
 def neighbor_exchanges(
@@ -391,9 +387,8 @@ class _GroupRanks:
         return self._time[0] / _NANOSECONDS, self.handles[self._rank[0]].complete
 
 
-class SimulatedGroups(GroupAllreduce):
-    """The handle of one rank, made by `group_reductions`. `then` says what to do when a round is
-    complete, and ``Wait`` raises unless it is. Free does nothing."""
+class SimulatedGroups(Later, GroupAllreduce):
+    """The handle of one rank, made by `group_reductions`."""
 
     _library = simulator
 
@@ -404,8 +399,6 @@ class SimulatedGroups(GroupAllreduce):
         self._send = arrays.as_floats("sendbuf", np.zeros_like(like), writable=False)
         self._recv = arrays.as_floats("recvbuf", np.zeros_like(like), writable=True)
         self._prepare()
-        self._then: Callable[[], Any] | None = None
-        self.waits = False  # for a round that it has started
         self._still = False
 
     def Start(self, stream: Any = None) -> None:
@@ -413,22 +406,12 @@ class SimulatedGroups(GroupAllreduce):
         self.waits = True
         self._wake()
 
-    def then(self, action: Callable[[], Any]) -> None:
-        if self.waits:
-            self._then = action
-        else:
-            action()
-
     def complete(self) -> None:
         self.Test()
-        self.waits = False
-        action, self._then = self._then, None
-        if action is not None:
-            action()
+        self._end()
 
     def Wait(self, timeout: float | None = None, stream: Any = None) -> GroupRound:
-        if self.waits:
-            raise StateError("nobody can wait in virtual time: use `then`")
+        super().Wait()
         return self.last_round
 
     def leave(self) -> None:
@@ -447,9 +430,6 @@ class SimulatedGroups(GroupAllreduce):
     def _wake(self) -> None:
         core, wake = self._ranks_together.core, _lib.pcoll_sim_group_wake
         simulator.call(wake, core, self._rank, self._still)
-
-    def Free(self, timeout: float | None = None) -> None:
-        """Do nothing."""
 
 
 def _options(grid: Grid, like: Array, wait: float) -> Any:

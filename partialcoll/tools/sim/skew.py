@@ -75,32 +75,15 @@ def check_ranks(options: SimpleNamespace) -> None:
             )
 
 
-class SkewRun:
-    def __init__(self, options: SimpleNamespace, collective: str, ranks: int) -> None:
-        self._run = ffi.new("pcoll_skew_run **")
-        self._latency = np.zeros(ranks)
-        check(lib.pcoll_skew_create(*_parameters(options, collective, ranks), self._run))
-
-    def iterate(self) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Any]:
-        """Return the latency of each rank in nanoseconds, and the C struct pcoll_skew_result."""
-        result = ffi.new("pcoll_skew_result *")
-        pointer = ffi.cast("double *", self._latency.ctypes.data)
-        check(lib.pcoll_skew_iterate(self._run[0], pointer, result))
-        return self._latency.copy(), result
-
-    def free(self) -> None:
-        lib.pcoll_skew_free(self._run)
-
-
 def _simulate(options: SimpleNamespace, collective: str, ranks: int) -> report.Row:
-    run = SkewRun(options, collective, ranks)
-    try:
-        steps = range(options.iters)
-        seen = [run.iterate() for _ in report.progress(steps, True, f"{collective} {ranks}")]
-    finally:
-        run.free()
-    latency = np.concatenate([each for each, _ in seen]) / 1e3
-    results = [result for _, result in seen]
+    given = _parameters(options, collective, ranks)
+    run = simulator.answer("pcoll_skew_run *", lib.pcoll_skew_create, *given)
+    run = ffi.gc(run, lambda run: lib.pcoll_skew_free(ffi.new("pcoll_skew_run **", run)))
+    latency, results = np.zeros((options.iters, ranks)), []
+    for nanoseconds in report.progress(latency, True, f"{collective} {ranks}"):
+        results.append(ffi.new("pcoll_skew_result *"))
+        simulator.call(lib.pcoll_skew_iterate, run, nanoseconds, results[-1])
+    latency = latency.ravel() / 1e3
     activates = _policy(collective) != "full"
     row = skewed.row(
         collective,
