@@ -20,7 +20,7 @@ DOMAINS = ("node", "rank")
 def command(name: str, about: str, run: Callable[..., Any], *own: Any) -> click.Command:
     """Return a command with these options. The first line of `about` is its short help. The rest is
     its help, up to what describes the options that have no text, as in "--seed: of the draws"."""
-    head, *texts = re.split(r"^(--[\w-]+): ", inspect.cleandoc(about), flags=re.MULTILINE)
+    head, *texts = re.split(r"^(--?[\w-]+): ", inspect.cleandoc(about), flags=re.MULTILINE)
     short, _, long = head.partition("\n")
     made = click.command(name, short_help=short, help=long.strip())(together(*own)(run))
     described = dict(zip(texts[::2], texts[1::2]))

@@ -14,6 +14,7 @@ import click
 
 from .. import launcher
 from . import options, start, values
+from .options import flag, option
 
 
 def _outside_of_jobs(_: SimpleNamespace, __: int) -> None:
@@ -49,37 +50,26 @@ def _run(program: tuple[str, ...], **given: Any) -> int:
     return launch.run(program, asked.timeout, foreign=True)
 
 
-commands = click.command(
+commands = options.command(
     "run",
-    short_help="any program on the ranks of a job",
-    help="Starts PROGRAM on the ranks of a job, as in: partialcoll run -n 4 python train.py. What "
-    "comes after PROGRAM is for it. The launcher is that of the MPI that mpi4py uses here, told "
-    "that there may be more ranks than cores, and that root may start them. A rank computes with "
-    "one thread unless OMP_NUM_THREADS is set. Rank 0 reads standard input. The job's exit status "
-    "is passed on, 128 + N of a rank that signal N has ended. A signal that ends the command goes "
-    "to the ranks; 5 seconds later, or after the next one, what is left of the job is ended.",
-    context_settings={"allow_interspersed_args": False},
-)(
-    options.together(
-        options.launch(None),
-        click.option(
-            "-x",
-            "--env",
-            "variables",
-            type=values.VARIABLE,
-            multiple=True,
-            metavar="NAME[=VALUE]",
-            help="a variable of the environment of all ranks; several times for several",
-        ),
-        options.option(
-            "--timeout",
-            values.POSITIVE,
-            None,
-            "seconds, after which the job is ended, with status 124",
-            metavar="S",
-        ),
-        options.flag("--verbose", "print the launcher's command before it is started"),
-        options.flag("--dry-run", "only print it"),
-        click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED),
-    )(_run)
+    """any program on the ranks of a job
+
+    Starts PROGRAM on the ranks of a job, as in: partialcoll run -n 4 python train.py. What comes
+    after PROGRAM is for it. The launcher is that of the MPI that mpi4py uses here, told that there
+    may be more ranks than cores, and that root may start them. A rank computes with one thread
+    unless OMP_NUM_THREADS is set. Rank 0 reads standard input. The job's exit status is passed on,
+    128 + N of a rank that signal N has ended. A signal that ends the command goes to the ranks; 5
+    seconds later, or after the next one, what is left of the job is ended.
+
+    -x: NAME=VALUE, or the NAME of one that is set: a variable of the environment of all ranks;
+        several times for several
+    """,
+    _run,
+    options.launch(None),
+    click.option("-x", "--env", "variables", type=values.VARIABLE, multiple=True),
+    option("--timeout", values.POSITIVE, None, "seconds until the job is ended, with status 124"),
+    flag("--verbose", "print the launcher's command before it is started"),
+    flag("--dry-run", "only print it"),
+    click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED),
 )
+commands.context_settings = {"allow_interspersed_args": False}
