@@ -197,12 +197,8 @@ class LastOf(_Drawn):
 
 
 _KINDS: dict[int, type[Policy]] = {
-    lib.PCOLL_SOLO: Solo,
-    lib.PCOLL_MAJORITY: Majority,
-    lib.PCOLL_FULL: Full,
-    lib.PCOLL_QUORUM: Quorum,
-    lib.PCOLL_FIRST_OF: FirstOf,
-    lib.PCOLL_LAST_OF: LastOf,
+    getattr(lib, f"PCOLL_{kind._name.upper()}"): kind
+    for kind in (Solo, Majority, Full, Quorum, FirstOf, LastOf)
 }
 
 

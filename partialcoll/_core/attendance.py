@@ -14,15 +14,15 @@ ranks that are there, the lowest one speaks for all.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import threading
 import time
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -78,40 +78,34 @@ _thread: threading.Thread | None = None
 _local = threading.local()
 
 
-class attending:
+@contextlib.contextmanager
+def attending(name: str, who: MPI.Intracomm | Members) -> Iterator[None]:
     """``with attending("GossipBuffer", comm):`` all ranks of `comm` make this call; if one does
     not, a warning says which. The outermost one of a thread counts. Costs some microseconds."""
-
-    def __init__(self, name: str, who: MPI.Intracomm | Members) -> None:
-        self._name, self._who = name, who
-        self._comm = None if isinstance(who, Members) else who
-        self._stay: _Stay | None = None
-
-    def __enter__(self) -> None:
+    try:
         if getattr(_local, "inside", False) or MPI.Is_finalized():
+            yield
             return
-        members = self._who if isinstance(self._who, Members) else Members.of(self._who)
+        members = who if isinstance(who, Members) else Members.of(who)
         if len(members.world) == 1:
+            yield
             return
-        _local.inside = True
         begin = time.monotonic()
-        self._stay = _Stay(self._name, members, begin, begin + settings.stall_warning())
-        _begin(self._stay)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._stay is not None:
+        stay = _Stay(name, members, begin, begin + settings.stall_warning())
+        _local.inside = True
+        _begin(stay)
+        try:
+            yield
+        finally:
             _local.inside = False
             with _changed:
-                if self._stay in _stays:  # MPI has not ended
-                    _stays.remove(self._stay)
+                if stay in _stays:  # MPI has not ended
+                    _stays.remove(stay)
                 _changed.notify()
-        if value is not None and self._comm is not None and is_rank_failure(value):
-            raise told(value, self._comm) from value
+    except Exception as error:
+        if isinstance(who, Members) or not is_rank_failure(error):
+            raise
+        raise told(error, who) from error
 
 
 def _begin(stay: _Stay) -> None:

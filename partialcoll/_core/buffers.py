@@ -13,23 +13,11 @@ from .ffi import core
 from .mpi import MPI
 from .pure import ffi, lib
 
-_DTYPES: dict[str, int] = {
-    "float16": lib.PCOLL_FLOAT16,
-    "bfloat16": lib.PCOLL_BFLOAT16,
-    "float32": lib.PCOLL_FLOAT32,
-    "float64": lib.PCOLL_FLOAT64,
-    "complex64": lib.PCOLL_COMPLEX64,
-    "complex128": lib.PCOLL_COMPLEX128,
-    "int8": lib.PCOLL_INT8,
-    "int16": lib.PCOLL_INT16,
-    "int32": lib.PCOLL_INT32,
-    "int64": lib.PCOLL_INT64,
-    "uint8": lib.PCOLL_UINT8,
-    "uint16": lib.PCOLL_UINT16,
-    "uint32": lib.PCOLL_UINT32,
-    "uint64": lib.PCOLL_UINT64,
-    "bool": lib.PCOLL_BOOL,
-}
+_NAMES = (
+    "float16 bfloat16 float32 float64 complex64 complex128 int8 int16 int32 int64 uint8 uint16 "
+    "uint32 uint64 bool"
+)
+_DTYPES: dict[str, int] = {n: getattr(lib, f"PCOLL_{n.upper()}") for n in _NAMES.split()}
 _FLOATS = {lib.PCOLL_FLOAT16, lib.PCOLL_BFLOAT16, lib.PCOLL_FLOAT32, lib.PCOLL_FLOAT64}
 Array = np.ndarray[Any, Any]
 

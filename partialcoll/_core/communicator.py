@@ -9,14 +9,10 @@ from ..errors import StateError
 from . import checks, launch, settings
 from .ffi import ffi
 from .mpi import MPI
-from .pure import lib
+from .pure import codes
 
-PROGRESS: dict[str, int] = {
-    "agent": lib.PCOLL_PROGRESS_AGENT,
-    "manual": lib.PCOLL_PROGRESS_MANUAL,
-    "spin": lib.PCOLL_PROGRESS_SPIN,
-}
-_ON_FAILURE = {"raise": lib.PCOLL_FAILURE_RAISE, "continue": lib.PCOLL_FAILURE_CONTINUE}
+PROGRESS = codes("PROGRESS", "agent", "manual", "spin")
+_ON_FAILURE = codes("FAILURE", "raise", "continue")
 
 
 def check_running(what: str) -> None:

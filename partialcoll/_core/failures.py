@@ -4,7 +4,9 @@ exchange messages, and the communicators of the ranks that are left."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Callable, TypeVar
 
 from ..errors import RankFailedError
@@ -76,18 +78,15 @@ def told(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
     return RankFailedError(failed_ranks(comm), str(error))
 
 
-class told_by:
+@contextlib.contextmanager
+def told_by(comm: MPI.Intracomm) -> Iterator[None]:
     """Within this MPI's errors about dead ranks of the communicator are RankFailedError."""
-
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self._comm = comm
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None and is_rank_failure(error):
-            raise told(error, self._comm) from error
+    try:
+        yield
+    except Exception as error:
+        if not is_rank_failure(error):
+            raise
+        raise told(error, comm) from error
 
 
 # Communicators of the live ranks, where MPI continues after a death.

@@ -13,21 +13,12 @@ from .buffers import Array, Buffer
 from .mpi import MPI
 from .pure import ffi, lib
 
+_NAMES = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR")
+
 
 @functools.cache
 def _ops() -> list[tuple[MPI.Op, int]]:
-    return [
-        (MPI.SUM, lib.PCOLL_SUM),
-        (MPI.PROD, lib.PCOLL_PROD),
-        (MPI.MIN, lib.PCOLL_MIN),
-        (MPI.MAX, lib.PCOLL_MAX),
-        (MPI.LAND, lib.PCOLL_LAND),
-        (MPI.LOR, lib.PCOLL_LOR),
-        (MPI.LXOR, lib.PCOLL_LXOR),
-        (MPI.BAND, lib.PCOLL_BAND),
-        (MPI.BOR, lib.PCOLL_BOR),
-        (MPI.BXOR, lib.PCOLL_BXOR),
-    ]
+    return [(getattr(MPI, name), getattr(lib, f"PCOLL_{name}")) for name in _NAMES]
 
 
 _HALVES = (lib.PCOLL_FLOAT16, lib.PCOLL_BFLOAT16)
@@ -104,16 +95,7 @@ def is_half(buffer: Buffer) -> bool:
     return buffer.dtype in _HALVES
 
 
-_IDENTITIES = {
-    lib.PCOLL_SUM: 0,
-    lib.PCOLL_PROD: 1,
-    lib.PCOLL_LAND: 1,
-    lib.PCOLL_LOR: 0,
-    lib.PCOLL_LXOR: 0,
-    lib.PCOLL_BAND: -1,
-    lib.PCOLL_BOR: 0,
-    lib.PCOLL_BXOR: 0,
-}
+_IDENTITIES = {lib.PCOLL_PROD: 1, lib.PCOLL_LAND: 1, lib.PCOLL_BAND: -1}  # else 0
 
 
 def _extreme(dtype: np.dtype[Any], largest: bool) -> Any:
@@ -132,7 +114,7 @@ def identity(op: Any, buffer: Buffer) -> Array:
     if code in (lib.PCOLL_MIN, lib.PCOLL_MAX):
         value = _extreme(dtype, code == lib.PCOLL_MIN)
     else:
-        value = _IDENTITIES[code]
+        value = _IDENTITIES.get(code, 0)
     values = np.full(like.shape, np.asarray(value).astype(dtype), dtype)
     return narrow(like, values) if is_half(buffer) else values
 

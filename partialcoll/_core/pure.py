@@ -9,9 +9,6 @@ import importlib
 
 from .library import Library
 
-# The compiled simulator: the objects of the core over simulated ranks, and the core's arithmetic.
-# It neither contains nor loads MPI. No other module imports it.
-
 simulator = Library(lambda: importlib.import_module("partialcoll._simulator"))
 
 
@@ -19,3 +16,8 @@ ffi, lib = simulator.ffi, simulator.lib
 check = simulator.check
 call = simulator.call
 answer = simulator.answer
+
+
+def codes(kind: str, *words: str) -> dict[str, int]:
+    """Return the numbers that the core has for these words, as "agent" of "PROGRESS"."""
+    return {word: getattr(lib, f"PCOLL_{kind}_{word.upper()}") for word in words}

@@ -128,9 +128,6 @@ class Slots:
         return narrow(buffer.array, view) if half else view
 
 
-# The buffers of a handle: where deposits come from, and where results go.
-
-
 class HostSide:
     """Memory of the host, which the core copies itself. The core delivers to `buffers`. Deposits
     come from `sent` (None: the library's memory), and results go to `received`, as they were given.

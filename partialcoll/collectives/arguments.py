@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from .._core import checks, ops, pure, settings
+from .._core import checks, ops, settings
 from .._core.buffers import (
     Buffer,
     check_apart,
@@ -19,14 +19,11 @@ from .._core.communicator import failure_code, progress_code
 from .._core.device import DeviceBuffer, as_any_buffers, on_device, one_device
 from .._core.ffi import answer, check, ffi, lib
 from .._core.mpi import MPI
+from .._core.pure import codes
 from ..policy import Policy, as_policy
 
-_DELIVER = {"one": pure.lib.PCOLL_DELIVER_ONE, "all": pure.lib.PCOLL_DELIVER_ALL}
-_LATE = {
-    "carry": pure.lib.PCOLL_LATE_CARRY,
-    "latest": pure.lib.PCOLL_LATE_LATEST,
-    "drop": pure.lib.PCOLL_LATE_DROP,
-}
+_DELIVER = codes("DELIVER", "one", "all")
+_LATE = codes("LATE", "carry", "latest", "drop")
 
 
 def _set_domain(options: Any, domain: str | None) -> None:

@@ -17,7 +17,7 @@ from .._core.ffi import core
 from .._core.mirror import Twins
 from .._core.mpi import MPI
 from .._core.object import CoreObject
-from .._core.pure import ffi, lib
+from .._core.pure import codes, ffi, lib
 from ..errors import StateError
 from ..grid import as_sides
 
@@ -81,11 +81,7 @@ class GroupStats:
     bandwidth: float
 
 
-_KEYS = {
-    "auto": lib.PCOLL_KEYS_AUTO,
-    "static": lib.PCOLL_KEYS_STATIC,
-    "dynamic": lib.PCOLL_KEYS_DYNAMIC,
-}
+_KEYS = codes("KEYS", "auto", "static", "dynamic")
 
 
 def _microseconds(name: str, seconds: Any) -> int:

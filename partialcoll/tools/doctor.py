@@ -29,8 +29,6 @@ from ..errors import Error
 from . import installed, job, launcher
 from .job import end_with_parent, shared_files
 
-# The checks of `partialcoll doctor`, and how a finding is shown.
-#
 # Checks of the installation (MPI, its launcher, PyTorch) take the facts of `partialcoll info`,
 # which hold only an "error" if MPI or the core cannot be loaded. Checks of the machine take
 # `local`, the number of ranks of this job on this host (1 if there is no job).
@@ -483,10 +481,6 @@ def check_launchers(remove: bool) -> Finding:
     why = "A launcher that gets the process number of one of them does not start."
     return _finding("stale launchers", paths, what, remove, why)
 
-
-# `partialcoll doctor`: finds the usual faults of installing and of launching, and says how to mend
-# each. Outside of a job MPI is tried in a process of its own, which may hang or die; in one, all
-# ranks look and one of them tells.
 
 _BEGIN_S = 60  # for MPI to begin
 

@@ -27,19 +27,14 @@ def collect() -> dict[str, Any]:
     from .._core.mpi import MPI, loaded
     from .._core.version import __version__
 
-    levels = {
-        MPI.THREAD_SINGLE: "SINGLE",
-        MPI.THREAD_FUNNELED: "FUNNELED",
-        MPI.THREAD_SERIALIZED: "SERIALIZED",
-        MPI.THREAD_MULTIPLE: "MULTIPLE",
-    }
+    levels = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
     return {
         "partialcoll": __version__,
         "core built with": ffi.string(lib.pcoll_built_with()).decode(),
         "mpi": ".".join(map(str, MPI.get_vendor()[1])),
         "mpi vendor": MPI.get_vendor()[0],
         "mpi library": MPI.Get_library_version().rstrip("\x00").splitlines()[0],
-        "mpi thread level": levels[MPI.Query_thread()],
+        "mpi thread level": {getattr(MPI, f"THREAD_{n}"): n for n in levels}[MPI.Query_thread()],
         "mpi files": [str(path) for path in loaded()],
         "ulfm": _has_ulfm(MPI),
         "abi match": True,

@@ -13,26 +13,11 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from .._command import in_job
+from .._command import in_job as in_job
 from .._core import ffi
 from .._core.mpi import MPI, loaded
 from ..errors import Error
 from .job import Job, end_with_parent, with_streams
-
-__all__ = [
-    "Launch",
-    "abi",
-    "command",
-    "environment",
-    "find",
-    "flavor",
-    "in_job",
-    "library",
-    "list_hosts",
-    "mpiexec",
-    "own",
-    "relaunch",
-]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 

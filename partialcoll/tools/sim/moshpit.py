@@ -109,15 +109,12 @@ class GridGroups(Averager):
         self._grid, self._keys, self._losses, self._random = grid, keys, losses, random
         self._lines: dict[int, Numbers] = {}
 
-    def _static_lines(self, axis: int) -> Numbers:
-        if axis not in self._lines:
-            self._lines[axis] = self._grid.line(self.cells, axis)
-        return self._lines[axis]
-
     def step(self, there: Mask, round: int) -> None:
         axis = self._grid.axis(round)
         if self._keys == "static":
-            groups = self._static_lines(axis)
+            if axis not in self._lines:
+                self._lines[axis] = self._grid.line(self.cells, axis)
+            groups = self._lines[axis]
             self.values = group_means(self.values, groups, there, self._losses)
             return
         members = np.arange(len(there)) if self._losses == "void" else np.nonzero(there)[0]
@@ -127,17 +124,13 @@ class GridGroups(Averager):
         self.values[members] = group_means(
             self.values[members], split.groups, present, self._losses
         )
-        moving = self._moving(split, present)
+        void = np.bincount(split.groups, weights=~present) > 0
+        moving = np.nonzero(~void[split.groups])[0]
         chunks = self._grid.chunks(
             round, lines[moving], split.positions[moving], split.sizes[moving]
         )
         who = members[moving]
         self.cells[who] = self._grid.move(self.cells[who], axis, chunks)
-
-    def _moving(self, split: Split, present: Mask) -> Numbers:
-        """Return the members of rounds that were not void."""
-        void = np.bincount(split.groups, weights=~present) > 0
-        return np.nonzero(~void[split.groups])[0]
 
 
 class RandomGroups(Averager):
