@@ -38,7 +38,6 @@ _come = threading.Event()
 
 
 def status(signum: int) -> int:
-    """Of a command that a signal has ended."""
     return 128 + signum
 
 

@@ -44,7 +44,6 @@ def _vector(argument: str, given: Any, writable: bool = False) -> Buffer:
 
 
 def _key_like(x: Buffer, key: Any) -> Array | None:
-    """A key for a vector of this count and dtype."""
     if key is None:
         return None
     buffer = _vector("key", key)
@@ -77,7 +76,6 @@ class _Payload:
         return int(self.lattice.count)
 
     def check_fits(self, argument: str, buffer: Buffer) -> None:
-        """A vector that is to be decoded into, or with."""
         if buffer.dtype != self.lattice.dtype:
             raise TypeError(
                 f"{argument}: expected dtype {_FLOATS[self.lattice.dtype]} as in the payload, "
@@ -89,7 +87,6 @@ class _Payload:
             )
 
     def run(self, function: Any, *arguments: Any) -> None:
-        """Decode or average. Raises DecodeError with the blocks that fail."""
         given = (self.address, self.memory.nbytes, *arguments, self.failed)
         if answer("uint64_t", function, *given, check=_check_payload):
             raise self._too_far()
@@ -158,7 +155,6 @@ class Lattice:
             object.__setattr__(self, name, value)
 
     def _describe(self, count: int, dtype: int, seed: int | None, high: bool) -> Any:
-        """The core's pcoll_lattice for one vector."""
         described = ffi.new("pcoll_lattice *")
         described.count, described.dtype = count, dtype
         described.seed = self.seed if seed is None else _seed(seed)
@@ -255,7 +251,6 @@ class Lattice:
 
     @staticmethod
     def _limits(distance: Any, blocks: int) -> Array:
-        """One distance for each block."""
         try:
             given = np.asarray(distance, np.float64)
         except (TypeError, ValueError):

@@ -182,15 +182,12 @@ def _ended(request: Any) -> bool:
 
 
 def _hear(between: MPI.Intercomm) -> list[bool]:
-    """What each on the other side tells, or False if it dies before."""
     words = _Words(between)
     waiting.until(words.over, waiting.look)
     return words.said()
 
 
 class _Words:
-    """What each on the other side tells next."""
-
     def __init__(self, between: MPI.Intercomm) -> None:
         self._words = np.zeros((between.remote_size, 1), np.intc)
         self._missing = []
@@ -200,7 +197,6 @@ class _Words:
         _kept.append((self._words, list(self._missing)))
 
     def over(self) -> bool:
-        """Has each told, or died?"""
         self._missing = [request for request in self._missing if not _ended(request)]
         return not self._missing
 

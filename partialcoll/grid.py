@@ -40,7 +40,6 @@ def as_sides(sides: Sequence[int] | str) -> list[int]:
 
 
 def _numbers(values: Any, name: str, dtype: Any, most: int) -> npt.NDArray[Any]:
-    """A contiguous array of whole numbers of 0 to `most`."""
     array = np.asarray(values)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected whole numbers, got {array.dtype}")

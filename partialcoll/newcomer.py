@@ -34,7 +34,6 @@ def command() -> list[str]:
 
 
 def main() -> None:
-    """Become the program."""
     from mpi4py import MPI  # noqa: F401
 
     from . import elastic  # noqa: F401  those who have started it hear of it

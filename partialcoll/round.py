@@ -82,14 +82,6 @@ class Result(_Described):
         The values, one array for each buffer.
     look : callable or None
         Without `buffers`: given the number of the round, returns them when first asked.
-
-    Attributes
-    ----------
-    buffers : list of numpy.ndarray
-        The reduced values. Where a call delivered one round only, these are the receive
-        buffers themselves, which the next call overwrites; without receive buffers
-        (``recvbuf=None``, ``deliver="one"``) read-only views of the library's memory, which
-        are good until the next `Start` (StateError if they are first asked for after it).
     """
 
     __slots__ = ("_buffers", "_fields", "_ranks", "_raw")
@@ -119,7 +111,10 @@ class Result(_Described):
 
     @property
     def buffers(self) -> list[Array]:
-        """The reduced values, one array for each buffer."""
+        """The reduced values, one array for each buffer. Where a call delivered one round only,
+        these are the receive buffers themselves, which the next call overwrites; without receive
+        buffers (``recvbuf=None``, ``deliver="one"``) read-only views of the library's memory, which
+        are good until the next `Start` (StateError if they are first asked for after it)."""
         if not isinstance(self._buffers, list):  # looked up when first asked for: few loops do
             self._buffers = self._buffers(self.index)
         found: list[Array] = self._buffers
@@ -141,21 +136,8 @@ class Result(_Described):
 
 class Round(_Described):
     """What `Wait` returns: the last round delivered, and what was delivered with it. The library
-    makes it: of the ``last`` result, and if there are more, all `results` and how many are `lost`.
-
-    Attributes
-    ----------
-    index, active, stored, initiator, mask, below_quorum
-        Of the last round delivered, see `Result`.
-    results : list of Result
-        The delivered rounds, oldest first; with ``deliver="one"`` exactly one.
-    included : bool
-        Was the deposit of this call in a delivered round?
-    lag : int
-        Rounds that are complete on this rank and have not been delivered yet.
-    lost : int
-        Rounds that this call skipped because they were older than ``history``.
-    """
+    makes it: of the ``last`` result, and if there are more, of all `results`, with the number that
+    is `lost`."""
 
     __slots__ = ("_last", "_lost", "_results")
 

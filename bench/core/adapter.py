@@ -22,14 +22,12 @@ from lib.training import PLAIN, Method, Ours, by_turns
 class ByHand(Method):
     """The loop that a user would write on a handle."""
 
-    sgd = PLAIN
-
     def __init__(self, model: Any, comm: Any) -> None:
         import torch
 
         import partialcoll as pc
 
-        super().__init__(model, comm)
+        super().__init__(model, comm, PLAIN)
         self.tensors = list(self.model)
         self.sizes = [p.numel() for p in self.tensors]
         self.mean = torch.zeros(sum(self.sizes))
@@ -70,8 +68,6 @@ class ByHand(Method):
 
 
 class Adapter(Ours):
-    sgd = PLAIN
-
     def backward(self, x: Any, y: Any) -> None:
         loss(list(self.model), x).backward()
 
@@ -92,8 +88,8 @@ def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
     model = torch.nn.ParameterList(torch.randn(options.parameters).chunk(options.tensors))
     some: dict[str, Any] = {
         "by hand": ByHand(model, comm),
-        "Allreduce": Adapter(model, comm, pct.Allreduce()),
-        "Eager full": Adapter(model, comm, pct.Eager("full")),
+        "Allreduce": Adapter(model, comm, pct.Allreduce(), PLAIN),
+        "Eager full": Adapter(model, comm, pct.Eager("full"), PLAIN),
     }
     by_turns(
         list(some.values()),

@@ -7,23 +7,22 @@ import copy
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, ClassVar
+from typing import Any, Callable
 
 from partialcoll.tools.bench.turns import meet
 
+SGD = {"lr": 0.05, "momentum": 0.9}
 PLAIN = {"lr": 1e-4}  # without momentum, which costs a step as much again
 
 
 class Method:
     """A way to train; `step` computes the gradient of some samples and applies everybody's."""
 
-    sgd: ClassVar[Mapping[str, float]] = {"lr": 0.05, "momentum": 0.9}
-
-    def __init__(self, model: Any, comm: Any) -> None:
+    def __init__(self, model: Any, comm: Any, sgd: Mapping[str, float] = SGD) -> None:
         import torch
 
         self.model, self.comm = copy.deepcopy(model), comm
-        self.optimizer: Any = torch.optim.SGD(self.model.parameters(), **self.sgd)
+        self.optimizer: Any = torch.optim.SGD(self.model.parameters(), **sgd)
         self.samples: list[float] = []
 
     def backward(self, x: Any, y: Any) -> None:
@@ -59,20 +58,22 @@ class Method:
 
 
 class DDP(Method):
-    def __init__(self, model: Any, comm: Any, **how: Any) -> None:
+    def __init__(self, model: Any, comm: Any, sgd: Mapping[str, float] = SGD, **how: Any) -> None:
         import torch
 
-        super().__init__(model, comm)
+        super().__init__(model, comm, sgd)
         self.model = torch.nn.parallel.DistributedDataParallel(self.model, **how)
 
 
 class Ours(Method):
     """partialcoll.torch, with a strategy or its default."""
 
-    def __init__(self, model: Any, comm: Any, strategy: Any = None) -> None:
+    def __init__(
+        self, model: Any, comm: Any, strategy: Any = None, sgd: Mapping[str, float] = SGD
+    ) -> None:
         import partialcoll.torch as pct
 
-        super().__init__(model, comm)
+        super().__init__(model, comm, sgd)
         self.optimizer = pct.DistributedOptimizer(
             self.optimizer, self.model.named_parameters(), strategy=strategy
         )

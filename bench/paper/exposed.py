@@ -27,14 +27,6 @@ from partialcoll.tools.bench.turns import meet
 from partialcoll.tools.cli import options, values
 
 
-class PlainTorch(Method):
-    sgd = PLAIN
-
-
-class Wrapped(Ours):
-    sgd = PLAIN
-
-
 def block(method: Method, given: SimpleNamespace) -> tuple[float, float]:
     """Return the mean seconds of step(), and of its waiting, over a block of steps."""
     import torch
@@ -60,7 +52,8 @@ def beside(name: str, options: SimpleNamespace, comm: Any) -> dict[str, Any]:
 
     torch.manual_seed(0)
     model = torch.nn.ParameterList(torch.randn(options.parameters).chunk(options.tensors))
-    methods = (PlainTorch(model, comm), Wrapped(model, comm, make(name, options, options.topology)))
+    strategy = make(name, options, options.topology)
+    methods = (Method(model, comm, PLAIN), Ours(model, comm, strategy, PLAIN))
     blocks = [[block(method, options) for method in methods] for _ in range(options.iters + 1)]
     meet(comm)
     # Without the first blocks, which touched the memory.

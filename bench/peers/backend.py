@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, Callable, ClassVar
+from typing import Any, Callable
 
 from lib.job import count, experiment
 from lib.training import DDP, network, resnet18
@@ -76,12 +76,6 @@ def all_reduce(comm: Any, group: Any, size: int, turns: int) -> dict[str, Any]:
     return row
 
 
-class SmallSteps(DDP):
-    """Steps that keep what the backends round differently small."""
-
-    sgd: ClassVar[Mapping[str, float]] = {"lr": 1e-3}
-
-
 def ddp_step(
     comm: Any, group: Any, what: str, model: Any, shapes: Sequence[tuple[int, ...]], turns: int
 ) -> dict[str, Any]:
@@ -90,7 +84,8 @@ def ddp_step(
     import torch
 
     draws = [torch.Generator().manual_seed(comm.rank) for _ in range(2)]
-    methods = [SmallSteps(model, comm, process_group=one) for one in (None, group)]
+    small = {"lr": 1e-3}  # steps that keep small what the backends round differently
+    methods = [DDP(model, comm, small, process_group=one) for one in (None, group)]
 
     def step(which: int) -> None:
         methods[which].step(*(torch.randn(shape, generator=draws[which]) for shape in shapes))

@@ -79,7 +79,6 @@ class Arguments:
         self.options.name = _hash(self.name)
 
     def _take_ops(self) -> list[int]:
-        """Their numbers in the core."""
         self.ops = _as_ops(self.op, len(self.recv))
         codes = [ops.op_code(one) for one in self.ops]
         for one, code, buffer in zip(self.ops, codes, self.recv):
@@ -91,7 +90,6 @@ class Arguments:
         return codes
 
     def _choose_rounds(self, sums: bool) -> None:
-        """Which rounds there are, and what is delivered of them."""
         checks.one_of("late", self.late, (None, *_LATE))
         late = self.late or ("carry" if sums else "latest")
         if late == "carry" and not sums:
@@ -108,7 +106,6 @@ class Arguments:
         )
 
     def _choose_ways(self) -> None:
-        """How the data moves."""
         algorithm = settings.choice(
             "algorithm", self.algorithm, "PARTIALCOLL_ALGORITHM", "auto", settings.ALGORITHMS
         )
@@ -146,7 +143,6 @@ class Arguments:
             check_match(self.send, self.recv)
 
     def _unreceived(self) -> list[Buffer]:
-        """No receive buffers are given: what results look like, and room for them if needed."""
         buffers = self.send
         if buffers is None:
             if self.like is None:
@@ -160,7 +156,6 @@ class Arguments:
 
     @property
     def for_core(self) -> tuple[Any, int, Any]:
-        """Buffers, how many, options."""
         return self.described, len(self.recv), self.options
 
     def memory(self, ranks: int) -> int:

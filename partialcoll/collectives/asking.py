@@ -58,7 +58,6 @@ class Question:
         self.next_at = now
 
     def comes(self, now: float) -> None:
-        """Something of a state has come."""
         self.progress = now
         self.next_at = now + self.patience
 

@@ -242,7 +242,6 @@ class GossipBuffer(CoreObject):
         )
 
     def _optional(self, argument: str, given: Any, writable: bool = False) -> Any:
-        """As `_memory`; NULL for None."""
         return ffi.NULL if given is None else self._memory(argument, given, writable)
 
     def _memory(self, argument: str, given: Any, writable: bool = False) -> Any:

@@ -161,7 +161,6 @@ class GroupAllreduce(CoreObject):
         return buffer.array
 
     def _prepare(self) -> None:
-        """It is made: room for what the core says of it."""
         self._last_round: GroupRound | None = None
         self._ranks = np.empty(self._size, np.uint32)
         self._parts = np.empty(self._size, np.float64)

@@ -68,7 +68,6 @@ class Membership:
         self.known = len(failed)
 
     def comm(self, handle: Any) -> MPI.Intracomm:
-        """Return the communicator of the live ranks."""
         comm = MPI.Intracomm()
         place = ffi.cast("void *", MPI._addressof(comm))
         code = lib.pcoll_handle_comm(handle._core(), place)
@@ -142,7 +141,6 @@ def _meet(comm: MPI.Intracomm, own: Own) -> Place:
 
 
 def _exchange(comm: MPI.Intracomm, row: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the rows of all ranks."""
     own, rows = np.array(row, np.int64), np.zeros((comm.size, len(row)), np.int64)
     request = comm.Iallgather(own, rows)
     waiting.until(lambda: alone(request.Test), waiting.look)

@@ -303,7 +303,6 @@ class Schedule(CoreObject):
         self._running = True
 
     def _land(self, stream: Any) -> None:
-        """The run is over."""
         if self._shadows is not None and self._running:
             self._shadows.push(stream)
         self._running = False

@@ -303,7 +303,6 @@ class StateExchange(CollectiveObject):
         return came
 
     def _forget_dead(self, question: Question | None) -> None:
-        """Drop what is under way with peers that have died."""
         self._forgotten = len(self._peers.dead)
         for peer in self._peers.dead:
             self._questions.pop(peer, None)

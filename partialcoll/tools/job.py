@@ -170,7 +170,6 @@ class Ends:
     def _accept(self) -> None:
         with suppress(OSError):  # such as one descriptor too many
             rank = self._listener.accept()[0]
-            rank.setblocking(False)
             self._ranks[rank.fileno()] = rank, b""
             self._poll.register(rank.fileno(), select.EPOLLIN)
 
@@ -178,8 +177,6 @@ class Ends:
         rank, said = self._ranks[descriptor]
         try:
             piece = rank.recv(4096)
-        except BlockingIOError:
-            return
         except ConnectionError:
             piece = b""
         if piece:
