@@ -72,11 +72,7 @@ class Library:
         self.check(function(*map(self.plain, arguments)))
 
     def answer(
-        self,
-        ctype: str,
-        function: Any,
-        *arguments: Any,
-        check: Callable[[int], None] | None = None,
+        self, ctype: str, function: Any, *arguments: Any, check: Callable[[int], None] | None = None
     ) -> Any:
         found = self.ffi.new(f"{ctype} *")
         (check or self.check)(function(*map(self.plain, arguments), found))

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._core import checks, ops, settings
-from .._core.buffers import (
-    Buffer,
-    check_apart,
-    check_match,
-    describe,
-    is_list,
-)
+from .._core.buffers import Buffer, check_apart, check_match, describe, is_list
 from .._core.communicator import failure_code, progress_code
 from .._core.device import DeviceBuffer, as_any_buffers, on_device, one_device
 from .._core.ffi import answer, check, ffi, lib

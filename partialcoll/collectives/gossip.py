@@ -322,10 +322,7 @@ class GossipBuffer(CoreObject):
         out = self._place(out)
         version = ffi.new("uint64_t *")
         code = self._function("read")(
-            self._core(),
-            self._peer_or_own(peer),
-            *self._key_and_out(key, out),
-            version,
+            self._core(), self._peer_or_own(peer), *self._key_and_out(key, out), version
         )
         if code == lib.PCOLL_EAGAIN:
             raise StateError(self._library.last_error())

@@ -111,11 +111,7 @@ class StateExchange(CollectiveObject):
     _barrier: MPI.Request | None = None  # which Free has entered where nobody dies
 
     def __init__(
-        self,
-        comm: MPI.Intracomm,
-        *,
-        timeout: float | None = None,
-        patience: float | None = None,
+        self, comm: MPI.Intracomm, *, timeout: float | None = None, patience: float | None = None
     ) -> None:
         self._enter(comm)
         error: Exception | None = None
