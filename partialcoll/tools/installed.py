@@ -79,6 +79,9 @@ def show(as_json: bool) -> None:
 
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+# Folders for PKG_CONFIG_PATH, with a file for each MPI that the package is built for, and for
+# partialcoll_DIR, where the CMake package chooses the library by the MPI that CMake finds.
+PKG_CONFIG, CMAKE = _PACKAGE / "lib" / "pkgconfig", _PACKAGE / "cmake"
 
 
 def _library(prefix: str) -> Path:
@@ -103,18 +106,6 @@ def libs() -> str:
     library = _library("libpartialcoll")
     name = library.stem[len("lib") :]
     return f"-L{library.parent} -Wl,-rpath,{library.parent} -l{name}"
-
-
-def pkg_config_folder() -> str:
-    """Return the folder for PKG_CONFIG_PATH, with a file for each MPI that the package is built
-    for."""
-    return str(_PACKAGE / "lib" / "pkgconfig")
-
-
-def cmake_folder() -> str:
-    """Return the folder for partialcoll_DIR. The CMake package chooses the library by the MPI that
-    CMake finds."""
-    return str(_PACKAGE / "cmake")
 
 
 def preload() -> str:

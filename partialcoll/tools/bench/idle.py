@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from types import SimpleNamespace
-from typing import Callable
 
 import numpy as np
 
@@ -15,12 +14,6 @@ from ..._core.mpi import MPI
 from .. import plots, report, skewed
 from . import turns
 from .turns import start_and_wait
-
-
-def _cpu_percent(action: Callable[[], object]) -> float:
-    cpu, wall = time.process_time(), time.perf_counter()
-    action()
-    return 100 * (time.process_time() - cpu) / (time.perf_counter() - wall)
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
@@ -48,7 +41,10 @@ def _measure(handle: pc.AllreduceHandle, seconds: float, comm: MPI.Intracomm) ->
     rows = []
     for state, action in (("idle", lambda: time.sleep(seconds)), ("waiting", wait_for_last)):
         meet()
-        percent = comm.gather(_cpu_percent(action))
+        cpu, wall = time.process_time(), time.perf_counter()
+        action()
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        percent = comm.gather(100 * cpu / wall)
         if percent is not None:
             rows.append(
                 {

@@ -12,7 +12,7 @@ import numpy as np
 import partialcoll as pc
 
 from ..._core.mpi import MPI
-from ..._core.pure import check, ffi, lib
+from ..._core.pure import answer, call, lib
 from .. import plots, report
 from .turns import by_turns, per_call
 
@@ -54,53 +54,32 @@ class _Coded:
         self.described = codec._describe(work.x.size, lib.PCOLL_FLOAT32, None, False)
         self.payload = np.frombuffer(codec.encode(work.x, key=work.key), np.uint8).copy()
         self.distances = codec.distances(work.x, work.key)
-        self.failures = ffi.new("uint64_t *")
-
-    @staticmethod
-    def _at(array: Any, kind: str = "void *") -> Any:
-        return ffi.cast(kind, array.ctypes.data)
 
     def encode(self) -> None:
-        check(
-            lib.pcoll_lattice_encode(
-                self.described,
-                self._at(self.work.x),
-                ffi.NULL,
-                self._at(self.distances, "float *"),
-                1.0,
-                self._at(self.payload),
-            )
-        )
+        x, out = self.work.x, self.payload
+        call(lib.pcoll_lattice_encode, self.described, x, None, self.distances, 1.0, out)
 
     def _read(self, function: Any, *arguments: Any) -> None:
-        flags = self._at(self.work.failed, "uint8_t *")
-        size = self.payload.nbytes
-        check(function(self._at(self.payload), size, *arguments, flags, self.failures))
-        if self.failures[0]:
-            raise pc.Error(f"bench quantize: {self.failures[0]} blocks do not decode")
+        given = (self.payload, self.payload.nbytes, *arguments, self.work.failed)
+        if failures := answer("uint64_t", function, *given):
+            raise pc.Error(f"bench quantize: {failures} blocks do not decode")
 
     def decode(self) -> None:
-        work = self.work
-        self._read(lib.pcoll_lattice_decode, self._at(work.key), self._at(work.out))
+        self._read(lib.pcoll_lattice_decode, self.work.key, self.work.out)
 
     def average(self) -> None:
         """Average in place. The vector moves towards x from where the other operations have left
         it, which is always near enough for a key."""
-        self._read(lib.pcoll_lattice_average, 0.5, self._at(self.work.out))
+        self._read(lib.pcoll_lattice_average, 0.5, self.work.out)
 
-    def average_error(self) -> float:
-        work = self.work
-        work.out[:] = work.key
-        self.average()
-        expected = 0.5 * (work.key.astype(np.float64) + work.x)
-        return float(np.abs(work.out - expected).max())
-
-    def decode_error(self) -> float:
+    def errors(self) -> tuple[float, float]:
+        """Return the largest errors after decoding, and of an average that begins at the key."""
+        x, key, out = self.work.x.astype(np.float64), self.work.key, self.work.out
         self.decode()
-        return float(np.abs(self.work.out.astype(np.float64) - self.work.x).max())
-
-    def ratio(self) -> float:
-        return self.payload.nbytes / self.work.x.nbytes
+        decoded = float(np.abs(out - x).max())
+        out[:] = key
+        self.average()
+        return decoded, float(np.abs(out - 0.5 * (key + x)).max())
 
 
 def _moved(row: report.Row) -> float:
@@ -122,12 +101,11 @@ def _tasks(work: _Work, options: SimpleNamespace) -> list[Task]:
         name = "lattice, rotated" if rotate else "lattice"
         for bits in options.bits:
             coded = _Coded(work, bits, rotate)
-            error, ratio = coded.decode_error(), coded.ratio()
-            row = work.row(name, bits, "decode+average", coded.average_error(), ratio)
+            (error, of_average), ratio = coded.errors(), coded.payload.nbytes / work.x.nbytes
             tasks += [
                 (work.row(name, bits, "encode", error, ratio), coded.encode),
                 (work.row(name, bits, "decode", error, ratio), coded.decode),
-                (row, coded.average),
+                (work.row(name, bits, "decode+average", of_average, ratio), coded.average),
             ]
     return tasks
 
@@ -139,12 +117,12 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
         tasks = _tasks(work, options)
         repeats = min(100, max(1, _SAMPLE // size))
         work.out[:] = work.key
-        measures = [partial(per_call, call, repeats) for _, call in tasks]
+        measures = [partial(per_call, task, repeats) for _, task in tasks]
         for (row, _), times in zip(tasks, by_turns(measures, options.iters, comm=comm)):
             rows.append({**row, "gbs": work.x.nbytes / float(np.median(times)) / 1e9})
         for row in rows[-len(tasks) :]:
             row["share"] = row["gbs"] * _moved(row) / (2 * rows[-len(tasks)]["gbs"])
-    return rows if comm.rank == 0 else []
+    return rows
 
 
 def plot(rows: list[report.Row], path: str, title: str = "") -> None:

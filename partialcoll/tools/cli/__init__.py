@@ -87,13 +87,10 @@ def config(**wanted: bool) -> None:
     """
     from .. import installed
 
-    answers = {
-        "cflags": installed.cflags,
-        "libs": installed.libs,
-        "pkgconfigdir": installed.pkg_config_folder,
-        "cmakedir": installed.cmake_folder,
-    }
-    words = [answer() for name, answer in answers.items() if wanted[name]]
+    words = [installed.cflags()] if wanted["cflags"] else []
+    words += [installed.libs()] if wanted["libs"] else []
+    folders = {"pkgconfigdir": installed.PKG_CONFIG, "cmakedir": installed.CMAKE}
+    words += [str(folder) for name, folder in folders.items() if wanted[name]]
     if not words:
         raise click.UsageError("expected --cflags, --libs or a folder, got none of them")
     click.echo(" ".join(words))
