@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import partialcoll as pc
-from partialcoll.collectives.asking import Question, check_peers
+from partialcoll.collectives.state_exchange import Question, check_peers
 
 pytestmark = pytest.mark.one_domain
 

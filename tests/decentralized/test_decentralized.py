@@ -27,7 +27,7 @@ from partialcoll.decentralized import (
 from partialcoll.decentralized.a2cid2 import _warn_off
 from partialcoll.decentralized.decoupled import CommunicationThread, Pace, SharedModel
 from partialcoll.decentralized.momentum import BoundedMomentum
-from partialcoll.tools.sim.ranks import Logistic, Quadratic
+from partialcoll.tools.sim.gossip import Logistic, Quadratic
 from partialcoll.tools.sim.simulated import neighbor_exchanges
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]

@@ -358,7 +358,7 @@ def test_topologies_of_strategies():
 def test_last_moment():
     """Half of the ranks, rounded up, and a tenth of the time of the slowest of these, or a
     second."""
-    from partialcoll.tools.bench.train.course import last_moment
+    from partialcoll.tools.bench.train.run import last_moment
 
     assert last_moment([], 1) == last_moment([1.0], 4) == last_moment([1.0], 3) == float("inf")
     assert last_moment([20.0], 2) == pytest.approx(22)
@@ -372,7 +372,7 @@ def test_last_moment():
 def test_ending(comm):
     """The others' ends come without waiting. Who has made all steps is done; one that has made
     none goes on until half of the ranks have ended, and not for long then."""
-    from partialcoll.tools.bench.train.course import Ending
+    from partialcoll.tools.bench.train.run import Ending
 
     ending = Ending(comm, 3)
     ending.begin()
@@ -389,7 +389,7 @@ def test_ending(comm):
 def test_distances(comm):
     """Of rows, against numpy."""
     pytest.importorskip("torch")
-    from partialcoll.tools.bench.train.course import distances
+    from partialcoll.tools.bench.train.run import distances
 
     everybody = np.random.default_rng(3).normal(size=(comm.size, 4, 7))
     mean, found = distances(comm, everybody[comm.rank].copy())
@@ -401,7 +401,7 @@ def test_distances(comm):
 def test_copies(tasks):
     """After every so many steps; of a step that was never made, the newest of that moment."""
     torch = pytest.importorskip("torch")
-    from partialcoll.tools.bench.train.course import Copies
+    from partialcoll.tools.bench.train.run import Copies
 
     model = torch.nn.Linear(1, 1, bias=False)
     copies = Copies(model, 2)
@@ -423,7 +423,7 @@ def test_courses(comm, tasks):
     """Of copies that say who made them: the mean's loss, one rank's own, and distances; the model
     that is trained stays as it is. The slow rank 0 counts with what it had."""
     torch = pytest.importorskip("torch")
-    from partialcoll.tools.bench.train.course import Copies, own_models_course, replicas_course
+    from partialcoll.tools.bench.train.run import Copies, own_models_course, replicas_course
 
     task = tasks.Hyperplane(options(size=8, batch=64), comm.rank, comm.size)
     task.start(0)

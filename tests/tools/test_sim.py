@@ -9,7 +9,7 @@ import pytest
 from rows import ROW
 
 from partialcoll.tools.cli import main
-from partialcoll.tools.sim import network
+from partialcoll.tools.sim import skew
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
@@ -177,8 +177,8 @@ def test_inside_a_job(comm, capsys):
 
 
 def test_times():
-    parsed = network.parse_loggp("2us,500ns,0.001ms,0.1ns")
-    assert parsed == network.LogGP(2000, 500, 1000, 0.1)
-    assert network.parse_loggp("2,0.5,1,0.0001") == parsed
-    assert network.parse_loggp(str(parsed)) == parsed
-    assert str(network.parse_latency("uniform:0.25")) == "uniform:0.25"
+    parsed = skew.parse_loggp("2us,500ns,0.001ms,0.1ns")
+    assert parsed == skew.LogGP(2000, 500, 1000, 0.1)
+    assert skew.parse_loggp("2,0.5,1,0.0001") == parsed
+    assert skew.parse_loggp(str(parsed)) == parsed
+    assert str(skew.parse_latency("uniform:0.25")) == "uniform:0.25"

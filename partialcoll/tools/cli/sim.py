@@ -9,7 +9,7 @@ import click
 
 from ..._core.settings import ALGORITHMS
 from ..bench.train.strategies import SIMULATED
-from ..sim import network
+from ..sim.skew import DEFAULT_LOGGP, parse_latency, parse_loggp
 from . import options, values
 from .options import flag, option
 from .start import here
@@ -44,8 +44,8 @@ _add(
     option("--ranks", values.POSITIVE_INTS, "1024"),
     options.arrivals(10),
     options.domain(options.DOMAINS[1:]),
-    option("--loggp", values.Parsed(network.parse_loggp), network.DEFAULT_LOGGP),
-    option("--latency", values.Parsed(network.parse_latency), "constant"),
+    option("--loggp", values.Parsed(parse_loggp), DEFAULT_LOGGP),
+    option("--latency", values.Parsed(parse_latency), "constant"),
     options.algorithm(ALGORITHMS[1:]),
     options.seed("of latencies and draws"),
 )
