@@ -15,24 +15,16 @@ import signal
 import sys
 import threading
 import time
-from typing import Protocol
+from typing import Any
 
 _FOR_JOBS = (signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SAME_S = 0.5  # timeout(1) sends its signal twice, to the command and to its group
 
 
-class Listener(Protocol):
-    """A job, say. Its methods run in other threads than the main one."""
-
-    def stop(self, signum: int) -> None:
-        """A signal ends the command."""
-
-    def tell(self, signum: int) -> None:
-        """A signal that is for jobs, or SIGSTOP and SIGCONT."""
-
-
-jobs: list[Listener] = []  # that have been started and have not ended
+# Jobs that run. Their `stop` (a signal ends the command) and `tell` (a signal that is for jobs, or
+# SIGSTOP and SIGCONT) are called in other threads than the main one.
+jobs: list[Any] = []
 again = threading.Event()  # another one that ends has come: nobody wants to wait any longer
 _come = threading.Event()
 

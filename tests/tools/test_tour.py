@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from partialcoll.tools.cli.tour import STOPS
+from partialcoll.tour import STOPS
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi, pytest.mark.in_turns]
 

@@ -20,7 +20,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Protocol
+from typing import Any, Callable
 
 import numpy as np
 
@@ -42,25 +42,12 @@ def _owned(core: Any, kind: str, free: Callable[[Any], None]) -> Any:
     return _ffi.gc(core, lambda it: free(_ffi.new(kind, it)))
 
 
-class Source(Protocol):
-    """An object that has its own queue of events."""
-
-    @property
-    def waits(self) -> bool:
-        """Return whether a rank waits for an event of this source. If none does, the source may
-        have events forever."""
-
-    def run(self, until: float) -> tuple[float, Callable[[], Any]] | None:
-        """Advance to this time, or to an event that concerns others: return its time and what to do
-        then."""
-
-
 class Events:
     """Events in the order of their times; at one time, in the order in which they were asked
     for."""
 
     def __init__(self) -> None:
-        self.sources: list[Source] = []
+        self.sources: list[_GroupRanks] = []
         self._heap: list[tuple[float, int, Callable[[], Any]]] = []
         self._order = itertools.count()
         self.now = 0.0
@@ -377,9 +364,12 @@ class _GroupRanks:
 
     @property
     def waits(self) -> bool:
+        """Return whether a rank is in a round. If none is, there may be events forever."""
         return any(handle.waits for handle in self.handles)
 
     def run(self, until: float) -> tuple[float, Callable[[], None]] | None:
+        """Advance to this time, or to an event that concerns others: return its time and what to do
+        then."""
         limit = int(min(until * _NANOSECONDS, _END_OF_TIME))
         simulator.check(_lib.pcoll_sim_group_run(self.core, limit, self._rank, self._time))
         if self._rank[0] == len(self.handles):

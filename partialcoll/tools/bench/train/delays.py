@@ -17,14 +17,11 @@ import enum
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from ....grid import Grid
-
+from ....grid import Grid
 
 Seconds = npt.NDArray[np.float64]
 
