@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 
@@ -52,21 +51,7 @@ EXPERIMENTS = {
 }
 
 
-class Experiments(click.Group):
-    """Each is the `command` of its module, or what the colon names, loaded when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(EXPERIMENTS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in EXPERIMENTS:
-            return None
-        module, _, attribute = EXPERIMENTS[name].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute or "command")
-        return command
-
-
-@click.group(cls=Experiments, no_args_is_help=False)
+@click.group(cls=cli.Modules, modules=EXPERIMENTS, no_args_is_help=False)
 def experiments() -> None:
     """Experiments: this library beside others, what the papers measured, single parts."""
 

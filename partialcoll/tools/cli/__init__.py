@@ -14,8 +14,8 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ... import _command, _signals
 
@@ -30,23 +30,33 @@ from ...errors import Error
 _LONGEST = 1000  # characters of a sentence
 
 
-class _Commands(click.Group):
-    """A group some of whose commands are modules here, loaded when they are asked for."""
+class Modules(click.Group):
+    """A group some of whose commands are in modules, loaded when they are asked for: each is the
+    `command` of its module, or what a colon names."""
 
-    modules: ClassVar[dict[str, str]] = {"bench": "bench", "run": "program", "sim": "sim"}
+    def __init__(self, *words: Any, modules: Mapping[str, str], **how: Any) -> None:
+        super().__init__(*words, **how)
+        self.modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *self.modules})
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name in self.modules:
-            module = importlib.import_module(f".{self.modules[name]}", __package__)
-            command: click.Command = module.commands
-            return command
-        return super().get_command(ctx, name)
+        if name not in self.modules:
+            return super().get_command(ctx, name)
+        module, _, attribute = self.modules[name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute or "command")
+        return command
 
 
-@click.group(cls=_Commands, no_args_is_help=False)
+_MODULES = {
+    "bench": f"{__name__}.bench:commands",
+    "run": f"{__name__}.program",
+    "sim": f"{__name__}.sim:commands",
+}
+
+
+@click.group(cls=Modules, modules=_MODULES, no_args_is_help=False)
 @click.version_option(__version__, message="partialcoll %(version)s")
 def commands() -> None:
     """MPI collectives for ranks that do not arrive together."""

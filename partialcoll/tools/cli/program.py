@@ -50,7 +50,7 @@ def _run(program: tuple[str, ...], **given: Any) -> int:
     return launch.run(program, asked.timeout, foreign=True)
 
 
-commands = options.command(
+command = options.command(
     "run",
     """any program on the ranks of a job
 
@@ -72,4 +72,4 @@ commands = options.command(
     flag("--dry-run", "only print it"),
     click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED),
 )
-commands.context_settings = {"allow_interspersed_args": False}
+command.context_settings = {"allow_interspersed_args": False}
