@@ -4,8 +4,6 @@
 Both compute the same gradients into the handle's own memory, start, wait, divide, and let torch's
 SGD update; they take turns, in blocks. One rank is enough: what Python adds does not depend on the
 others. Outside of a job it starts one. Needs torch (exit status 2 without it).
-
-    python bench/run.py adapter [-n 1] [--parameters 1000000] [--tensors 40] [--json F]
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ As on a machine that others use as well, or where ranks have threads that comput
 waits take to have a core again? The ranks of `-n`, then the same ones beside as many processes as
 `--busy` says, which do nothing but arithmetic. The vendor's MPI_Allreduce, a full round between
 ranks and one in shared memory take turns, every element checked. Outside of a job it starts one.
-
-    python bench/run.py busy_neighbors [-n 8] [--busy 0,6] [--sizes 64] [--json F]
 """
 
 from __future__ import annotations

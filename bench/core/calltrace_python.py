@@ -3,8 +3,6 @@
 
 One rank, in this process, after the same call was made a few times. Counts what the calling thread
 enters of partialcoll, by ``sys.setprofile``; functions of torch, numpy and C are not counted.
-
-    python bench/run.py calltrace_python [--list]
 """
 
 from __future__ import annotations

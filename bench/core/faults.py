@@ -7,8 +7,6 @@ but one, at drawn kill points of the loop, of a recovery, of the end (csrc/base/
 with checks: PARTIALCOLL_CHECKS=1), or at random, two at once now and then. The judge is that of
 `bench faults`; a rank that is silent for longer than a second hangs, unless a job without kills has
 such pauses, too. Rows are added seed by seed, so an interrupted run continues where it was.
-
-    python bench/run.py faults [-n 8] [--kills 70] [--seeds 1-100] [--json F]
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ A job must end by itself, with status 0. Each surviving rank must go on communic
 death, and must reach its end. Members of a group must have the same result of a round, bit for bit,
 and all surviving ranks the same average. The sum over the ranks must be what docs/faults.md says.
 It must be exact if all ranks died between two steps.
-
-    python bench/run.py faults_gossip [-n 6] [--kills 250] [--strategies NAME,...] [--json F]
 """
 
 from __future__ import annotations

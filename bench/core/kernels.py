@@ -3,8 +3,6 @@
 
 Compiles csrc/kernels with the library's flags and asks gcc (-fopt-info-vec), once for each
 target that the library has clones for; then times the sum of float32 against memcpy.
-
-    python bench/run.py kernels [--json F]
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@
 Both, for the same 4 KB, take turns in one job, in short blocks that change their order, under the
 launcher's options that going on needs (Open MPI). What comes from the rest of the machine falls on
 neighbors alike, so pairs of blocks are compared. Outside of a job it starts one.
-
-    python bench/run.py ready [-n 2] [--quorum full,solo] [--domain node,rank] [--json F]
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated schedules of the protocol under sanitizers, by the million: how many, what was found.
-
-python bench/run.py soak [--schedules 1000000] [--ranks P] [--crashes] [--json F]
 """
 
 from __future__ import annotations

@@ -88,8 +88,6 @@ def shortfall(ranks: tuple[int, ...], seeds: int, json: str | None) -> None:
     (made), or each takes so long that a rank cannot begin more, and what it reads is out of date by
     then (busy). Then they change on the way, and one rank stands still for a while. ratio: of the
     bounded variant to the baseline.
-
-        python bench/run.py shortfall [--ranks 4,8,16] [--seeds 5] [--json F]
     """
     runs = [(topology, n, case) for topology in GRAPHS for n in ranks for case in CASES]
     rows: Rows = [_fallen_short(*each, seeds) for each in report.progress(runs, True, "shortfall")]
@@ -134,8 +132,6 @@ def command(ranks: tuple[int, ...], seeds: int, json: str | None) -> None:
     nothing but consensus to reach, and under gradients with noise and different data on all ranks
     (quadratic). Gradient steps and averagings are Poisson processes, as in the paper. Medians over
     the seeds, with the least and the greatest of them.
-
-        python bench/run.py a2cid2 [--ranks 8,16,32,64] [--seeds 5] [--json F]
     """
     runs = [(task, topology, n) for task in TASKS for topology in TOPOLOGIES for n in ranks]
     rows: Rows = [_compared(*each, seeds) for each in report.progress(runs, True, "a2cid2")]

@@ -4,8 +4,6 @@
 Every rank averages with random others without pause; rank 0 collects once in 50. For each dtype,
 the relative change of the sum (what lies uncollected included) and the consensus distance before
 and after.
-
-    python bench/run.py conserved [-n 4] [--averagings 100000] [--json F]
 """
 
 from __future__ import annotations

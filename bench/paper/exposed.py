@@ -8,8 +8,6 @@ steps spend on anything but the update (`metrics().wait_s`): means of a block, s
 averages over its local steps; the medians over blocks, of the slowest rank. exposed_percent is the
 larger of the two, in percent of the batch. Outside of a job it starts one. Needs torch (exit status
 2 without it).
-
-    python bench/run.py exposed [-n 2] [--strategies swarm] [--parameters 25000000] [--json F]
 """
 
 from __future__ import annotations

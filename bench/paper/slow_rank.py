@@ -5,8 +5,6 @@ Every step computes for --compute-ms (sleeps, so few cores can stand for many); 
 factor times as long. Rows have the steps per second of the other ranks, median, that rate beside
 the same method's with the first factor, and the time that a step exposes to training. --count sets
 the size of the model: 25 million float32 with --factors 1 --compute-ms 100 is SwarmSGD's bar.
-
-    python bench/run.py slow_rank [-n 4] [--factors 1,10,100] [--compute-ms 30] [--json F]
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ Emulated hosts of one rank each (see bench/lib/hosts.py: needs root, iproute2, M
 allreduce of all of them with equal shares, with shares by bandwidth as given, and as measured, by
 turns in one job. The prediction is that of the linear program (the paper's appendix G): of S bytes
 a rank with share w sends S (1-w + (M-1) w), at the speed of its link, and the slowest counts.
-
-    python bench/run.py uneven [--rates 1gbit,1gbit,1gbit,100mbit] [--size 16M] [--json F]
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ hosts the bound is the time in which a link carries 2S(H-1)/H bytes.
 
 Needs torch in each environment, which partialcoll does not (exit status 2 without it). Places of
 several hosts need root and iproute2.
-
-    python bench/run.py peers [--places 2,8,4x1,2x4] [--sizes 8,4K,64M] [--turns 3] [--json F]
 """
 
 from __future__ import annotations

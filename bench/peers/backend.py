@@ -6,8 +6,6 @@ Both are groups of the same ranks in one job and take turns, call by call; a rat
 the pairs of neighboring calls, so that what comes from the rest of the machine falls on both. Each
 call ends when its slowest rank has it. Outside of a job it starts one. Needs torch (exit status 2
 without it).
-
-    python bench/run.py backend [-n 4] [--sizes 4K,256K,4M,64M] [--iters 15] [--json F]
 """
 
 from __future__ import annotations

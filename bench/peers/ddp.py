@@ -53,8 +53,6 @@ def on_time(given: SimpleNamespace, comm: Any) -> Rows:
 
     The methods take turns, in blocks of a few steps; a step's time is that of the slowest rank.
     `difference` is that of the parameters in the end. Outside of a job the command starts one.
-
-        python bench/run.py train_ddp [-n 2] [--layers 4] [--width 512] [--batch 32] [--json F]
     """
     import torch
 
@@ -126,8 +124,6 @@ def hooks(given: SimpleNamespace, comm: Any) -> Rows:
     its steps, of the slowest rank; the median over blocks, and the fastest and slowest of them.
     active is how many ranks' gradients a round had on average. Outside of a job the command starts
     one.
-
-        python bench/run.py ddp_hook [-n 2] [--layers 4] [--width 512] [--batch 32] [--json F]
     """
     import torch
 
@@ -169,8 +165,6 @@ def first_steps(given: SimpleNamespace, comm: Any) -> Rows:
     turns. A step is zero_grad, forward, backward and the update; its time is that of the slowest
     rank. A row has the median of the runs, the fastest and the slowest one, and the median of a
     later step.
-
-        python bench/run.py first_step [-n 4] [--layers 10] [--width 1024] [--runs 5] [--json F]
     """
     import torch
 

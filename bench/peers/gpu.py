@@ -3,8 +3,6 @@
 
 What ``partialcoll bench gpu`` measures, with torch's own ways from tensor to tensor: gloo's, and
 NCCL's where each rank has a device of its own. All take turns in one job.
-
-    python bench/run.py gpu [-n 2] [--sizes 1K,64K,1M,16M,256M,1G] [--iters 15] [--json F]
 """
 
 from __future__ import annotations

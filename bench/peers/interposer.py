@@ -5,8 +5,6 @@ Calls of MPI_Allreduce a second, with it and without, in turn, for MPI_SUM and f
 user; medians of the runs, and the best of each. A rank that waits in MPI burns its core, so this
 means something only where nothing else runs: the load at the beginning is noted. The MPI is the
 one of this interpreter.
-
-    python bench/run.py interposer [-n 2] [--counts 1,1024] [--json F]
 """
 
 from __future__ import annotations

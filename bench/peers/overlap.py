@@ -7,9 +7,6 @@ then the layer's gradient is there. DistributedDataParallel over gloo, Allreduce
 Allreduce(overlap=True) take turns in one job, beside steps that move nothing. `exposed_ms` is what
 a step takes more than those; `link_ms` what its gradients need on a link by bandwidth alone,
 2 (P-1)/P times their size.
-
-    python bench/run.py overlap [--hosts 4] [--rate 1gbit] [--backward-ms 500] [--layers 10]
-                                [--width 1024] [--bucket 8M] [--iters 9] [--json F]
 """
 
 from __future__ import annotations

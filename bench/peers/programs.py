@@ -7,8 +7,6 @@ compiled anew. Rounds are full. Each program runs alone, with the interposer as 
 with PARTIALCOLL_ALGORITHM=auto, where the library does every complete round that it can. Compared
 are the lines in which a program says what it has computed or that its own checks have passed;
 times that it prints are not.
-
-    python bench/run.py programs [-n 4] [--mpicc …] [--mpiexec …] [--json F]
 """
 
 from __future__ import annotations
