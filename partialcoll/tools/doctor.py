@@ -412,7 +412,7 @@ def stale() -> list[Path]:
             mine.add(path)
     unused = mine - _used() if mine else mine
     jobs = {path for path in unused if path.name.startswith(_JOBS) and path.is_dir()}
-    return sorted(unused - set(filter(job.lives, jobs)))
+    return sorted(unused - {path for path in jobs if job.lives(path)})
 
 
 def _below(path: Path) -> Iterator[Path]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -39,7 +40,8 @@ def _measure(handle: pc.AllreduceHandle, seconds: float, comm: MPI.Intracomm) ->
         meet()
 
     rows = []
-    for state, action in (("idle", lambda: time.sleep(seconds)), ("waiting", wait_for_last)):
+    sleep = partial(time.sleep, seconds)
+    for state, action in (("idle", sleep), ("waiting", wait_for_last)):
         meet()
         cpu, wall = time.process_time(), time.perf_counter()
         action()

@@ -41,7 +41,7 @@ class Number(click.FloatRange):
 class Count(click.IntRange):
     """A whole number from `min` on, up to a limit that is beyond every machine."""
 
-    name = "count"
+    name = "integer"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         number = super().convert(value, param, ctx)
