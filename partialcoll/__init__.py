@@ -8,53 +8,17 @@
 """
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from . import _command
 from ._core.version import __version__ as __version__
 
-__all__ = [
-    "AbiError",
-    "Allreduce",
-    "AllreduceHandle",
-    "Allreduce_init",
-    "DecodeError",
-    "Error",
-    "ExchangeStats",
-    "FirstOf",
-    "Full",
-    "GossipBuffer",
-    "GossipStats",
-    "Grid",
-    "GroupAllreduce",
-    "GroupAllreduce_init",
-    "GroupRound",
-    "GroupStats",
-    "LastOf",
-    "Lattice",
-    "Majority",
-    "MismatchError",
-    "Operation",
-    "Policy",
-    "Quorum",
-    "RankFailedError",
-    "Result",
-    "Round",
-    "Schedule",
-    "ScheduleView",
-    "Solo",
-    "Startall",
-    "StateError",
-    "StateExchange",
-    "Stats",
-    "Topology",
-    "Waitall",
-    "Waitany",
-    "__version__",
-    "bandwidth_shares",
-    "memory_estimate",
-    "pairing",
-]
+if TYPE_CHECKING or not _command.only_starts():
+    from . import _public
+    from ._public import *  # noqa: F403
+
+    __all__ = sorted(["__version__", *(name for name in vars(_public) if name[0] != "_")])
 
 
 def __getattr__(name: str) -> Any:
@@ -63,10 +27,9 @@ def __getattr__(name: str) -> Any:
     The command loads no MPI until it needs the library, and without MPI there is nothing to load:
     a public name then raises NoMpiError, any other name AttributeError.
     """
-    if name in __all__:
-        return getattr(importlib.import_module("._public", __name__), name)
+    asked = name[0] != "_" and _command.only_starts()
+    if asked and importlib.util.find_spec(f"{__name__}.{name}") is None:  # not a module
+        public = importlib.import_module("._public", __name__)
+        if hasattr(public, name):
+            return getattr(public, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-if TYPE_CHECKING or not _command.only_starts():
-    from ._public import *  # noqa: F403
