@@ -121,7 +121,9 @@ def merge_with_parents(between: MPI.Intercomm) -> MPI.Intracomm:
     others are started then in place of all of them."""
     _greet()
     _tell(between, True)
-    if not any(_hear(between)):
+    words = _Words(between)
+    waiting.until(words.over, waiting.look)
+    if not any(words.said()):
         raise RankFailedError((), "those who have started this process go on without it")
     return _merge(between, high=True)
 
@@ -179,12 +181,6 @@ def _ended(request: Any) -> bool:
         return bool(alone(request.Test))
     except MPI.Exception:
         return True
-
-
-def _hear(between: MPI.Intercomm) -> list[bool]:
-    words = _Words(between)
-    waiting.until(words.over, waiting.look)
-    return words.said()
 
 
 class _Words:

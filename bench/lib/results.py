@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,12 +23,6 @@ from partialcoll.tools import report
 from partialcoll.tools.cli import options
 
 FOLDER = Path(__file__).resolve().parents[1] / "results"
-
-
-def path(name: str, mpi: str) -> Path:
-    folder = FOLDER / name
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{mpi}.json"
 
 
 def merged(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -64,11 +58,6 @@ def _row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         else:  # lists and their like: of the first run
             row[name] = values[0]
     return {**row, "spread": spread}
-
-
-def documents() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for file in sorted(FOLDER.glob("*/*.json")):
-        yield file.parent.name, file.stem, json.loads(file.read_text(encoding="utf-8"))
 
 
 Document = dict[str, Any]
@@ -116,11 +105,12 @@ def figures(to: str, experiments: tuple[str, ...]) -> None:
     folder = Path(to)
     folder.mkdir(parents=True, exist_ok=True)
     made = 0
-    for name, mpi, doc in documents():
+    for file in sorted(FOLDER.glob("*/*.json")):
+        name = file.parent.name
         if experiments and name not in experiments:
             continue
         made += 1
-        stem = f"{name}-{mpi}"
+        doc, stem = json.loads(file.read_text(encoding="utf-8")), f"{name}-{file.stem}"
         _table(doc, folder / f"{stem}.txt")
         _draw(doc, name, str(folder / f"{stem}.png"))
     click.echo(f"{made} results drawn into {folder}")

@@ -222,7 +222,9 @@ _WITHOUT_MPI = ("tests/", "soak", "shortfall", "a2cid2")
 def _kept(result: str, text: str) -> Path:
     """Return the file of a result: by its MPI, or "any" if no MPI takes part."""
     without = text.startswith((*_WITHOUT_MPI, "peers"))  # it runs both
-    return results.path(result, "any" if without else launcher.flavor())
+    folder = results.FOLDER / result
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{'any' if without else launcher.flavor()}.json"
 
 
 def _run(result: str, text: str, repeats: int) -> int:

@@ -133,13 +133,6 @@ def _from_c(handle: pc.AllreduceHandle) -> Call:
 _CALLS = {"python": _from_python, "c": _from_c}
 
 
-def _check(recv: Any, mask: Any) -> int:
-    """Return the number of elements that differ from the sum over the mask; rank r contributes r+1
-    everywhere."""
-    expected = float((np.flatnonzero(mask) + 1).sum())
-    return int(np.count_nonzero(recv != np.float32(expected)))
-
-
 def _measure(
     c: ArrivalContender,
     gate: StaggeredGate,
@@ -159,7 +152,8 @@ def _measure(
     included = everybody if mask is None else mask
     c.active.append(int(included.sum()))
     if mask is None or late == "drop":  # else carried deposits make other sums
-        c.wrong += _check(recv, included)
+        expected = np.float32((np.flatnonzero(included) + 1).sum())  # rank r contributes r+1
+        c.wrong += int(np.count_nonzero(recv != expected))
 
 
 def _row(c: ArrivalContender, comm: MPI.Intracomm, options: SimpleNamespace) -> report.Row | None:

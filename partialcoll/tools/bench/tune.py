@@ -26,15 +26,6 @@ _NAP_S = 0.02  # of ranks that wait for minutes while others are measured
 _WORTH = 0.97  # of the time so far: a change that saves less is noise
 
 
-def _rank_counts(size: int) -> list[int]:
-    counts = [size]
-    power = 2
-    while power < size:
-        counts.append(power)
-        power *= 2
-    return sorted(counts)
-
-
 def _lines_of(ranks: int, took: dict[int, dict[str, float]]) -> list[tuple[int, int, str]]:
     """Return the lines for one number of ranks, from the time of each algorithm at each size."""
     sizes = sorted(took)
@@ -118,7 +109,7 @@ def main(options: SimpleNamespace) -> None:
     if comm.rank == 0 and path in (None, "none"):
         raise pc.Error("bench tune: there is nowhere to write to; use --output")
     rows: list[report.Row] = []
-    for ranks in _rank_counts(comm.size):
+    for ranks in sorted({comm.size, *(1 << k for k in range(1, comm.size.bit_length()))}):
         if comm.rank == 0 and not report.has_bar():
             how_many = f"{ranks} of {comm.size} ranks, {len(options.sizes)} sizes"
             print(f"bench tune: {how_many}", file=sys.stderr, flush=True)
