@@ -305,7 +305,7 @@ def test_latencies():
         (["--pairing", "tinder"], "'tinder' is not one of 'random', "),
         (["--ranks", "0"], "not in the range 1<=x"),
         (["--seeds", "0"], "not in the range x>=1"),
-        (["--slow", "fast"], "'fast' is not a valid float"),
+        (["--slow", "fast"], "'fast' is not a valid number"),
         (["--slow", "0"], "not in the range 0.001<=x<=1000000"),
     ),
 )
