@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated schedules of the protocol under sanitizers, by the million: how many, what was found."""
+"""Simulated schedules of the protocol under sanitizers, by the million: how many, what failed."""
 
 from __future__ import annotations
 
