@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the calls of all ranks in a round of a few bytes, before data moves.
+"""Compare the calls of all ranks in the round that carries their data.
 
-Each rank deposits a row that describes its next call: a digest, and a text for messages. All ranks
-see all rows. So all know in the same round whether they agree, and if not, which rank calls what;
-no further message is needed, and no rank waits for one that makes another call.
+Each rank says what it calls: a text, of which the core compares a digest, and the form of its data
+(partialcoll.h: pcoll_handle_describe). Ranks that agree have the result in the same round. If ranks
+differ, all of them know it from this round, none has a result, and a second round tells each rank
+the texts of all. So no rank waits for one that makes another call.
 """
 
 from __future__ import annotations
@@ -16,21 +17,27 @@ from typing import Any, Callable, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from .._core import buffers, ops, waiting
 from .._core.attendance import name_ranks
 from .._core.buffers import Array
+from .._core.ffi import ffi, lib, raise_error
 from .._core.mpi import MPI
 from ..errors import MismatchError
-from .allreduce import Allreduce_init
+from ..round import Result
+from .arguments import Arguments
 from .handle import AllreduceHandle
 
 T = TypeVar("T")
-# The key of a handle: dtype, number of elements, reduction.
-Key = tuple[str, int, str]
+# The form of the data of a call: dtype by numpy's name, number of elements, MPI's op by its name.
+Form = tuple[str, int, str]
 
 JOINED, OPEN = "-", "+"  # roles
 
+CAPACITY = 1 << 16  # bytes that a round of a comparison can reduce
+
 _DIGEST = 8  # bytes
-_LEAST, _MOST, _ALL = 96, 256, 16384  # bytes of a row; of all rows together, about
+_LEAST, _MOST, _ALL = 96, 256, 16384  # bytes of a text; of all texts together, about
+_TEXTS = 1  # the number of a round that tells texts; other numbers are digests
 
 
 class Intent(NamedTuple):
@@ -39,11 +46,7 @@ class Intent(NamedTuple):
     Attributes
     ----------
     text : str
-        For messages; the same on all ranks that agree.
-    key : Key or None
-        The handle on which the rank may have started its data already; None: it has not.
-    apart : bool
-        Whether this handle is private to the channel, not shared by all channels.
+        For messages; the same on all ranks that agree, and different for data of another form.
     refused : bool
         Whether the rank's own arguments are wrong.
     role : str
@@ -52,8 +55,6 @@ class Intent(NamedTuple):
     """
 
     text: str
-    key: Key | None = None
-    apart: bool = False
     refused: bool = False
     role: str = ""
 
@@ -61,78 +62,131 @@ class Intent(NamedTuple):
         """Return a digest that is equal for equal intents. A rank that refuses agrees with no other
         rank."""
         who = rank if self.refused else None
-        said = repr((self.text, self.key, self.apart, self.role, who)).encode()
+        said = repr((self.text, self.role, who)).encode()
         return hashlib.blake2b(said, digest_size=_DIGEST).digest()
 
     def encode(self, rank: int, room: int) -> bytes:
-        """Return the row for the other ranks. A long text is cut; the digest distinguishes it from
-        other texts that begin alike."""
-        key = "" if self.key is None else ",".join(map(str, self.key))
-        facts = f"{'!' * self.refused}{'~' * self.apart}{self.role}{key}|".encode()
+        """Return the row for the other ranks. A long text is cut, and ends with a part of the
+        digest, which distinguishes it from other texts that begin alike."""
+        facts = f"{'!' * self.refused}{self.role}|".encode()
         text = self.text.encode()
-        digest = self.digest(rank)
-        left = room - _DIGEST - len(facts)
+        left = room - len(facts)
         if len(text) > left:
-            end = f"… ({digest.hex()[:8]})".encode()
+            end = f"… ({self.digest(rank).hex()[:8]})".encode()
             text = text[: left - len(end)].decode(errors="ignore").encode() + end
-        return digest + facts + text
+        return facts + text
 
     @staticmethod
     def decode(row: bytes) -> Intent:
         """Return the intent that a rank has encoded."""
-        facts, _, text = row[_DIGEST:].rstrip(b"\0").decode(errors="replace").partition("|")
-        key = facts.lstrip(f"!~{JOINED}{OPEN}").split(",")
-        known = (key[0], int(key[1]), key[2]) if len(key) == 3 else None
+        facts, _, text = row.rstrip(b"\0").decode(errors="replace").partition("|")
         role = next((one for one in (JOINED, OPEN) if one in facts), "")
-        return Intent(text, known, "~" in facts, facts.startswith("!"), role)
+        return Intent(text, facts.startswith("!"), role)
 
 
 @functools.lru_cache(maxsize=256)
-def _row(intent: Intent, rank: int, room: int) -> Array:
-    """Return the encoded row. Cached, because programs repeat their calls."""
-    row = np.zeros(room, np.uint8)
-    said = intent.encode(rank, room)
-    row[: len(said)] = np.frombuffer(said, np.uint8)
-    return row
+def _number(intent: Intent, rank: int) -> int:
+    """Return the number that the core compares. Cached, because programs repeat their calls."""
+    return int.from_bytes(intent.digest(rank), "little") | 2  # neither 0 nor _TEXTS
+
+
+@functools.lru_cache(maxsize=256)
+def _form(dtype: str, count: int, op: str) -> Any:
+    """Return a form as the core wants it."""
+    code = buffers.dtype_code("dtype", np.dtype(dtype))
+    described = {"count": count, "dtype": code, "op": ops.op_code(getattr(MPI, op))}
+    return ffi.new("pcoll_buffer *", described)
+
+
+_NOTHING: Form = ("uint8", 0, "BOR")
 
 
 class Agreement:
-    """A small full allreduce in which ranks compare their intents. Created collectively."""
+    """A full allreduce in which ranks compare their intents, with data of up to `capacity` bytes.
+    Created collectively. One call after the other: `start`, then `settle`; if it returns False,
+    `start_texts`, `settle` and `texts`."""
 
     def __init__(self, comm: MPI.Intracomm, name: str, on_failure: str = "raise") -> None:
-        self._rank = comm.rank
-        self.failed: list[int] = []  # with on_failure="continue": ranks dead before the last round
+        self._rank, self._ranks = comm.rank, comm.size
         self._room = min(_MOST, max(_LEAST, _ALL // comm.size))
-        self._handle: AllreduceHandle = Allreduce_init(
-            comm,
-            None,
-            None,
-            MPI.BOR,
-            like=np.zeros((comm.size, self._room), np.uint8),
-            quorum="full",
-            name=name,
-            on_failure=on_failure,
-        )
-        self._goes_on = on_failure == "continue"
-        self._rooms: dict[int, Array] = {}  # views of the send slots, by address
+        self.capacity = max(CAPACITY, self._room * comm.size)
+        self._options = {"name": name, "on_failure": on_failure}
+        self._handle = AllreduceHandle(comm, self._arguments)
+        self._pointer, self._record = self._handle._pointer, self._handle._record
+        self._place = ffi.new("void **")
+        self._result = ffi.new("void const **")
+        self._views: dict[tuple[Any, str], Array] = {}  # of slots and results
+        self._started = 0  # rounds
 
-    def announce(self, intent: Intent) -> None:
-        """Announce the next call of this rank; `settle` compares it with those of the others.
-        Local."""
-        rows = self._rooms.get(place := self._handle._send_place())
-        if rows is None:
-            rows = self._rooms[place] = self._handle.send_buffer
-        rows[:] = 0
-        rows[self._rank] = _row(intent, self._rank, self._room)
-        self._handle.Start()
+    def _arguments(self) -> Arguments:
+        like = np.zeros(self.capacity, np.uint8)
+        fixed: Any = {"quorum": "full", "deliver": "one", "history": 1, "late": None}
+        more: Any = {"missed": "sum", "progress": None, "algorithm": "recdbl", "domain": None}
+        given = {**fixed, **more, **self._options, "seed": 0, "like": like}
+        arguments = Arguments(None, None, MPI.BOR, **given)
+        arguments.options.described = 1
+        return arguments
 
-    def arrived(self) -> bool:
-        """Return whether all ranks have announced a call. Local, never blocks. Once it is True,
-        call `settle`."""
-        return self._handle.Test() is not None
+    def room(self, dtype: str) -> Array:
+        """Return the memory for the data of the next call."""
+        code = lib.pcoll_handle_send_slot(self._pointer[0], 0, self._place)
+        if code:
+            raise_error(code)
+        place = self._place[0]
+        view = self._views.get((place, dtype))
+        return self._view(place, dtype) if view is None else view
+
+    def result(self, dtype: str) -> Array:
+        """Return the memory with the result of the last call, until the next one starts."""
+        code = lib.pcoll_handle_result(self._pointer[0], 0, self._result)
+        if code:
+            raise_error(code)
+        place = self._result[0]
+        view = self._views.get((place, dtype))
+        return self._view(place, dtype) if view is None else view
+
+    def _view(self, place: Any, dtype: str) -> Array:
+        memory = np.frombuffer(ffi.buffer(place, self.capacity), np.uint8)
+        view = self._views[place, dtype] = memory.view(dtype)
+        return view
+
+    def start(self, intent: Intent | None, form: Form = _NOTHING) -> None:
+        """Start a call. form: of the data in `room`. intent: None: to tell texts. Local."""
+        core = self._pointer[0]
+        number = _TEXTS if intent is None else _number(intent, self._rank)
+        code = lib.pcoll_handle_describe(core, _form(*form), number)
+        code = code or lib.pcoll_handle_start(core, ffi.NULL)
+        if code == lib.PCOLL_EAGAIN:  # in a replay
+            self._handle._insist(lambda core: int(lib.pcoll_handle_start(core, ffi.NULL)))
+        elif code:
+            raise_error(code)
+        self._started += 1
+
+    def settle(self, wait: bool = True) -> bool | None:
+        """Complete a call; return whether all ranks agree. None: the call is not complete, and
+        wait=False. An interrupted wait can be resumed."""
+        us = waiting.SLICE_US if wait else 0
+        code = lib.pcoll_handle_take(self._pointer[0], us, ffi.NULL, *self._record.out)
+        if code and not self._is_complete(code):
+            if code != lib.PCOLL_EAGAIN:
+                raise_error(code)
+            if not wait:
+                return None
+            self._handle._wait_in_slices(self._step, None)
+        return not self._record.round.differ
+
+    def _is_complete(self, code: int) -> bool:
+        """Return whether the round is complete although the core returned an error: the ranks
+        differ in it, or an interrupted wait has taken it."""
+        taken = code == lib.PCOLL_ESTATE and self._handle._counts()[1] == self._started
+        return bool(taken or code == lib.PCOLL_EMISMATCH)
+
+    def _step(self, us: int) -> int:
+        code = lib.pcoll_handle_take(self._handle._core(), us, ffi.NULL, *self._record.out)
+        return 0 if self._is_complete(code) else int(code)
 
     def missing(self) -> str:
-        """Return a sentence that names the ranks without an announcement; empty if unknown."""
+        """Return a sentence that names the ranks without a call; empty if unknown."""
         number, _, who = self._handle._missing().partition(": ")
         return who or number
 
@@ -142,25 +196,32 @@ class Agreement:
         self._handle._while_waiting = check
         self._handle._report_stall = report  # type: ignore[assignment]
 
-    def settle(self, waited: bool = False) -> dict[int, Intent]:
-        """Wait until all ranks have announced a call. Return an empty dictionary if they are equal;
-        otherwise, on all ranks, the intent of each live rank. waited: `arrived` was True."""
-        if not waited:
-            self._handle.Wait()
-        rows: Array = self._handle.result
-        ranks = np.arange(len(rows))
-        last = self._handle.last_round
-        if self._goes_on and last is not None and last.failed.any():
-            self.failed = np.flatnonzero(last.failed).tolist()
-            ranks = np.flatnonzero(~last.failed)
-            rows = rows[ranks]
-        said = rows.tobytes()
-        if said == said[: self._room] * len(rows):
-            return {}
-        return {int(rank): Intent.decode(row.tobytes()) for rank, row in zip(ranks, rows)}
+    def describe(self) -> bytes:
+        """Return the round of the last call as the core describes it (`Result`)."""
+        described: bytes = self._record.view[:]
+        return described
+
+    def failed(self) -> int:
+        """Return the number of ranks that were dead in the last call."""
+        return int(self._record.round.failed)
+
+    def start_texts(self, intent: Intent) -> None:
+        """After a call in which the ranks differ: tell the others what this rank calls. Local."""
+        rows = self.room("uint8")[: self._ranks * self._room].reshape(self._ranks, self._room)
+        rows[:] = 0
+        said = intent.encode(self._rank, self._room)
+        rows[self._rank, : len(said)] = np.frombuffer(said, np.uint8)
+        self.start(None, ("uint8", rows.size, "BOR"))
+
+    def texts(self) -> dict[int, Intent]:
+        """Return the intent of each live rank, after `start_texts` and `settle`."""
+        rows = self.result("uint8")[: self._ranks * self._room].reshape(self._ranks, self._room)
+        live = np.flatnonzero(~Result(self.describe(), self._ranks, []).failed)
+        return {int(rank): Intent.decode(rows[rank].tobytes()) for rank in live}
 
     def free(self) -> None:
         """Free the handle. Collective."""
+        self._views.clear()
         self._handle.Free()
 
 
@@ -235,10 +296,15 @@ def check_agreement(comm: Any, said: Iterable[tuple[str, str]], on_failure: str 
     own = list(said)
     if on_failure == "continue":
         agreement = Agreement(comm, "check_agreement", on_failure)
-        agreement.announce(Intent("; ".join(f"{name!r}: {text}" for name, text in own)))
-        heard = agreement.settle()
+        intent = Intent("; ".join(f"{name!r}: {text}" for name, text in own))
+        agreement.start(intent)
+        heard = None
+        if not agreement.settle():
+            agreement.start_texts(intent)
+            agreement.settle()
+            heard = agreement.texts()
         agreement.free()
-        if heard:
+        if heard is not None:
             raise MismatchError(complaint(heard))
         return
     digest = hashlib.blake2b(repr(own).encode()).digest()

@@ -21,9 +21,9 @@ from .._core.mpi import MPI
 from .._core.worker import Worker
 from ..errors import Error, RankFailedError, StateError
 from .ops import pieces
+from .ops.call import GroupTimeout, Work
 from .ops.side_stream import side_of
 from .ops.transfer import Memory
-from .ops.work import GroupTimeout, Work
 
 _SHORTEST_NAP, _LONGEST_NAP = 20e-6, 5e-3  # seconds
 

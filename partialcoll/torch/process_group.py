@@ -14,22 +14,24 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from .._core import waiting
+from .._core.attendance import attending
 from .._core.departure import Departures
 from .._core.mpi import MPI
-from .depths import Depths
+from ..errors import StateError
 from .messages import Messages
-from .ops import wire
-from .ops.call import Call
-from .ops.untraced import untraced
-from .ops.work import Work
-from .plans import Plan, Plans, Tensors, one_of
+from .ops import futures, wire
+from .ops.call import Call, GroupTimeout, Work, untraced
+from .ops.queue import Queue
+from .plans import Plan, Plans, one_of
 
 NAME = "partialcoll"
 
@@ -37,6 +39,107 @@ NAME = "partialcoll"
 _Base: Any = dist.ProcessGroup
 
 retired: dict[str, ProcessGroup] = {}  # destroyed, and not freed yet
+
+
+WINDOW = 3  # operations of the program that are compared ahead
+
+
+class Depth(NamedTuple):
+    """One of them."""
+
+    comm: MPI.Intracomm
+    plans: Plans
+    queue: Queue
+
+
+class Depths:
+    """Those of one group. Made collectively.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Of the group's ranks, whose collectives are for this only.
+    name : str
+        Of the group, for messages.
+    on_failure : str
+        Of its queues.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, name: str, on_failure: str) -> None:
+        self._comm, self._name, self._on_failure = comm, name, on_failure
+        self._all: list[Depth] = []
+        self._lock = threading.Lock()  # of that list, for who makes one
+        self._broken: BaseException | None = None
+        self._stopping = False
+        self.lines = futures.Lines()
+        self._make(name, WINDOW)
+        self._make(f"{name}, in a callback", 1)
+
+    def _make(self, name: str, window: int) -> None:
+        comm, remedy = self._comm.Dup(), "destroy_process_group() and make it anew"
+        how: Any = {"owner": "torch.distributed", "remedy": remedy, "on_failure": self._on_failure}
+        plans = Plans(comm, self._on_failure == "continue")
+        self._all.append(Depth(comm, plans, Queue(comm, name, window, **how)))
+
+    def here(self, timeout: float) -> Depth:
+        """For a call of the calling thread. GroupTimeout if it has to be made and not all ranks
+        come to that."""
+        depth = futures.depth()
+        if depth >= len(self._all):
+            with self._lock:
+                while depth >= len(self._all):
+                    self._open(timeout)
+        return self._all[depth]
+
+    def _open(self, timeout: float) -> None:
+        name = f"{self._name}, {len(self._all)} callbacks deep"
+        if self._broken is not None:
+            raise StateError(f"{name} has ended with an error: {self._broken}")
+        try:
+            with attending(f"a call in {name}", self._comm):
+                self._gather(name, timeout)
+        except Exception as error:
+            self._broken = error
+            raise
+        self._make(name, 1)
+
+    def _gather(self, name: str, timeout: float) -> None:
+        """Until all ranks have come."""
+        deadline = time.monotonic() + timeout
+
+        def patient() -> None:
+            if self._stopping:
+                raise StateError(f"{name} was destroyed before its first call")
+            if time.monotonic() >= deadline:
+                raise GroupTimeout(
+                    f"the first call in {name} was not over after its timeout of {timeout:g} s: "
+                    "not all ranks have made one"
+                )
+
+        waiting.until(self._comm.Ibarrier().Test, patient)
+
+    def halt(self) -> None:
+        """What is under way fails, in callbacks as well."""
+        self._stopping = True
+        for depth in self._all:
+            depth.queue.halt()
+
+    def join(self) -> None:
+        """Wait for the threads, which may be in callbacks; after `halt` of all that they may wait
+        for."""
+        for depth in self._all:
+            depth.queue.join()
+
+    @property
+    def broken(self) -> bool:
+        """Has a call failed on this rank, so that the ranks are no longer together?"""
+        return self._broken is not None or any(depth.queue.broken for depth in self._all)
+
+    def free(self) -> None:
+        """Collective."""
+        for depth in self._all:
+            depth.queue.free()
+            depth.comm.Free()
 
 
 def _tensors_in(given: Any) -> Iterator[torch.Tensor]:
@@ -58,8 +161,7 @@ def _operation(plan: Callable[..., Plan], options: Callable[[], Any] | None = No
         opts = given[others] if len(given) > others else opts
         if opts is None and options is not None:
             opts = options()
-        read = list(_tensors_in(given[:others]))
-        return self._begin(opts, lambda plans: plan(plans, *given[:others], opts), read)
+        return self._begin(plan, given[:others], opts)
 
     return untraced(begin)
 
@@ -134,19 +236,16 @@ class ProcessGroup(_Base):
 
     # Beginning and ending operations
 
-    def _limit(self, options: Any) -> float:
-        asked: timedelta | None = getattr(options, "timeout", None)
-        if asked is None or asked <= timedelta(0):
-            return self._timeout
-        return asked.total_seconds()
-
-    def _begin(self, options: Any, plan: Callable[[Plans], Plan], read: Tensors) -> Work:
+    def _begin(self, plan: Callable[..., Plan], given: Sequence[Any], options: Any) -> Work:
         """The next operation of this group. If the arguments are wrong, the others hear of it."""
-        limit, background = self._limit(options), getattr(options, "asyncOp", True)
+        asked: timedelta | None = getattr(options, "timeout", None)
+        endless = asked is None or asked <= timedelta(0)
+        limit = self._timeout if asked is None or endless else asked.total_seconds()
+        background = getattr(options, "asyncOp", True)
         _, plans, queue = self._depths.here(limit)
         try:
-            text, move, filled = plan(plans)
-            call = Call(text, move, filled, timeout=limit, read=read)
+            text, move, filled = plan(plans, *given, options)
+            call = Call(text, move, filled, timeout=limit, read=list(_tensors_in(given)))
         except Exception as error:
             queue.refuse(error, limit, background=True)
         call.lines = self._depths.lines

@@ -41,7 +41,7 @@ from .._core.mpi import MPI, check_rank
 from ..collectives.agreement import ranks_by_text, sides
 from ..errors import Error, MismatchError, StateError
 from .environment import given, mpi_is_there, set_absent, set_environment
-from .ops.work import GroupTimeout
+from .ops.call import GroupTimeout
 
 _ASK, _TELL = 32741, 32742  # on COMM_WORLD, for the store's address alone
 _NAP, _PATIENCE = 20e-3, 10.0  # seconds

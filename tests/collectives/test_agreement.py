@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether all ranks do the same: what they hear of each other, on all of them alike."""
 
+import numpy as np
 import pytest
 
 import partialcoll as pc
@@ -18,14 +19,42 @@ pytestmark = [pytest.mark.mpi, pytest.mark.one_domain]
 
 def test_intents(comm):
     agreement = Agreement(comm, "a test")
-    for text in ("sum of 3", "barrier"):
-        agreement.announce(Intent(text))
-        assert agreement.settle() == {}
-    said = {rank: Intent(f"call {rank}", ("float32", 64, "sum")) for rank in range(comm.size)}
+    for text in ("barrier", "another barrier"):
+        agreement.start(Intent(text))
+        assert agreement.settle()
+    said = {rank: Intent(f"call {rank}" * 30 * rank) for rank in range(comm.size)}
     said[comm.size - 1] = Intent("wrong", refused=True)
-    agreement.announce(said[comm.rank])
-    assert agreement.settle() == (said if comm.size > 1 else {})  # alone it agrees with itself
-    assert complaint(said).endswith(f"rank {comm.size - 1}: wrong (refused)")
+    agreement.start(said[comm.rank])
+    assert agreement.settle() == (comm.size == 1)  # alone it agrees with itself
+    agreement.start_texts(said[comm.rank])
+    assert agreement.settle()
+    heard = agreement.texts()
+    assert heard[0] == said[0] and heard[comm.size - 1] == said[comm.size - 1]
+    assert len(heard) == comm.size
+    assert all(one.text[:30] == said[rank].text[:30] for rank, one in heard.items())
+    assert complaint(heard).endswith(f"rank {comm.size - 1}: wrong (refused)")
+    agreement.free()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "complex128"])
+def test_data(comm, dtype):
+    """Calls of several sizes in one handle; after ranks that differ, in their sizes too, the next
+    call works."""
+    agreement = Agreement(comm, "a test")
+    for count in (0, 1, 17, agreement.capacity // np.dtype(dtype).itemsize):
+        for mistaken in (False, True, False):
+            mine = count // 2 if mistaken and comm.rank == comm.size - 1 else count
+            agreement.room(dtype)[:mine] = comm.rank + 1
+            agreement.start(Intent(f"sum of {mine}"), (dtype, mine, "SUM"))
+            if agreement.settle():
+                assert mine == count or comm.size == 1
+                total = comm.size * (comm.size + 1) // 2
+                assert (agreement.result(dtype)[:mine] == total).all()
+            else:
+                assert mistaken
+                agreement.start_texts(Intent(f"sum of {mine}"))
+                agreement.settle()
+                assert len({one.text for one in agreement.texts().values()}) == 2
     agreement.free()
 
 

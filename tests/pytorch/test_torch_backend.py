@@ -23,7 +23,7 @@ import partialcoll as pc  # noqa: E402
 import partialcoll.torch as pct  # noqa: E402
 from partialcoll.torch import process_group  # noqa: E402
 from partialcoll.torch.ops import handles as ops_handles  # noqa: E402
-from partialcoll.torch.ops.work import GroupTimeout  # noqa: E402
+from partialcoll.torch.ops.call import GroupTimeout  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = [
@@ -145,12 +145,12 @@ def test_memory_has_a_bound(world, monkeypatch):
     monkeypatch.setattr(ops_handles, "_KEPT", 3)
     group = dist.new_group()
     for again in range(2):
-        for count in (5, 100, 200, 300, 100, 400):
+        for count in (20000, 30000, 40000, 50000, 30000, 70000):
             tensor = torch.full((count,), 1 + again, dtype=torch.int32)
             dist.all_reduce(tensor, group=group)
             assert (tensor == (1 + again) * world.size).all()
     kept = [count for _, count, _ in group._depths._all[0].queue.handles._of]
-    assert kept == [320, 112, 448]  # the latest
+    assert kept == [57344, 32768, 81920]  # the latest
     dist.destroy_process_group(group)
 
 

@@ -560,10 +560,12 @@ def test_places_of_names():
 
 
 @pytest.mark.mpi
-def test_handles_are_bounded(world):
+def test_handles_are_bounded(world, monkeypatch):
     """Data of ever new sizes, for which there is no handle: the oldest go, on all ranks alike."""
-    kept = ops_handles._KEPT
-    sizes = sorted({ops_handles.rounded_up(size, 1 << 17) for size in range(1, 1 << 17, 16)})
+    kept = 4
+    monkeypatch.setattr(ops_handles, "_KEPT", kept)
+    sizes = [ops_handles.rounded_up(9 * size, 1 << 20) for size in (1 << 14, 1 << 15, 1 << 16)]
+    sizes += [size + 1 for size in sizes]
     kinds = [(size, dtype) for dtype in (torch.int8, torch.bool) for size in sizes]
     assert len(kinds) > 2 * kept
     for size, dtype in [*kinds, kinds[0], kinds[1]]:

@@ -10,7 +10,7 @@ import torch
 from ..._core.mpi import MPI
 from ...collectives.adasum import adasum
 from .handles import Form, scale
-from .wire import wide_dtype
+from .wire import WIDE
 
 
 def adasum_tensor(
@@ -18,7 +18,7 @@ def adasum_tensor(
 ) -> Iterator[MPI.Request]:
     """The output becomes the combination of the ranks' sources. 16-bit floats are combined in
     float32 and rounded once."""
-    wide = torch.empty(source.shape, dtype=wide_dtype(source.dtype), device="cpu").copy_(source)
+    wide = torch.empty(source.shape, dtype=WIDE[source.dtype], device="cpu").copy_(source)
     if form.before is not None:
         scale(wide, form.before)
     yield from adasum(comm, wide.view(-1).numpy(), [(0, wide.numel())])

@@ -1,27 +1,161 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A collective call: its description for the other ranks, the steps of its data, and its state."""
+"""Work that has begun, for torch: waiting for it, its error, its future. A collective call: its
+description for the other ranks, the steps of its data, and its state."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any, Callable, Union
 
 import torch
+import torch.distributed as dist
+from torch.compiler import disable
 
 from ..._core import timeline, waiting
-from ...collectives.agreement import JOINED, Agreement, Intent, Key
+from ...collectives.agreement import JOINED, Agreement, Intent
 from ...collectives.handle import AllreduceHandle
 from ...policy import Policy
-from ...round import Round
-from .handles import Handles, Reduction
+from ...round import Result, Round
+from .futures import Future, Lines, new_future
+from .handles import Handles, Key, Reduction
 from .side_stream import side_of
-from .work import Work
 
 Steps = Iterator[Any]  # yields the handles and MPI requests to wait for, one after the other
 Move = Union[Callable[[Handles], Steps], Steps, "list[Reduction]", None]
+
+
+class untraced:
+    """Decorates a method. While a compiled program runs, torch looks into each function that is
+    called with tensors, those that C++ calls included, unless it is told not to. Telling it loads
+    its compiler, which takes a second: so it is told once somebody else has loaded that. This is no
+    function with tensors, so torch does not look into it."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.__doc__ = method.__doc__
+        self._method, self._left_alone = method, False
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if not self._left_alone and "torch._dynamo" in sys.modules:
+            self._method, self._left_alone = disable(self._method), True
+        return self._method if instance is None else self._method.__get__(instance, owner)
+
+
+_Error: Any = dist.DistBackendError
+_Work: Any = dist.Work
+_FOREVER = timedelta(0)  # torch's "no limit"
+_lock = threading.Lock()  # of what follows from the end of a work, for short
+
+
+class GroupTimeout(_Error, TimeoutError):
+    """An operation of a process group has taken too long; says who is missing."""
+
+
+class Work(_Work):
+    """What the collectives of torch.distributed return.
+
+    Parameters
+    ----------
+    tensors : list of torch.Tensor
+        What is filled; the value of its future.
+    """
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+        self._over = False
+        self._ended: threading.Event | None = None  # for who waits until another thread ends it
+        self._error: BaseException | None = None
+        self._future: Future | None = None
+        self.lines: Lines | None = None  # in which callbacks of its future stand
+
+    def _carry_out(self) -> None:
+        """What who waits for it can do for it."""
+
+    def _ensure(self) -> None:
+        """See to it that it goes on though nobody waits for it, or not in a way to drive it."""
+
+    @untraced
+    def wait(self, timeout: timedelta = _FOREVER) -> bool:
+        """Until it is over. GroupTimeout after `timeout`, and it can be waited for again."""
+        endless = timeout is _FOREVER or timeout <= _FOREVER
+        if endless:
+            self._carry_out()
+        if not self._over:
+            self._ensure()
+            if not self._wait_for_others(None if endless else timeout.total_seconds()):
+                seconds = timeout.total_seconds()
+                raise GroupTimeout(f"{self} was not over after {seconds} s; wait again")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _wait_for_others(self, seconds: float | None = None) -> bool:
+        """Until another thread has ended it."""
+        with _lock:
+            if self._over:
+                return True
+            if self._ended is None:
+                self._ended = threading.Event()
+        return self._ended.wait(seconds)
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        if not self._over:
+            self._ensure()
+        return self._over
+
+    def is_success(self) -> bool:
+        return self._over and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        return self._tensors
+
+    @untraced
+    def get_future(self) -> Future:
+        """Of the list of tensors."""
+        with _lock:
+            if self._future is None:
+                self._future = new_future(self._tensors, self.lines)
+                if self._over:
+                    self._resolve()
+        if not self._over:
+            self._ensure()
+        return self._future
+
+    def _aside(self) -> contextlib.AbstractContextManager[None]:
+        """Around what may wait for other works: those go on meanwhile."""
+        return contextlib.nullcontext()
+
+    def _resolve(self) -> None:
+        assert self._future is not None
+        with self._aside():
+            if self._error is None:
+                self._future.set_result(self._tensors)
+            else:
+                self._future.set_exception(self._error)
+
+    def _end(self, error: BaseException | None = None) -> None:
+        """It is over. What waits for the future runs here: never within a lock of the queue's."""
+        self._error = error
+        with _lock:
+            self._over = True
+            ended, known = self._ended, self._future is not None
+        if ended is not None:
+            ended.set()
+        if known:
+            self._resolve()
 
 
 def _in_turn(reductions: list[Reduction], handles: Handles) -> Steps:
@@ -30,11 +164,13 @@ def _in_turn(reductions: list[Reduction], handles: Handles) -> Steps:
 
 
 def complete(step: Any, wait: bool, patient: Callable[[], Any]) -> Any:
-    """Wait for a step: return the round of a handle, or False for a request. With wait=False return
-    None if the step is incomplete. patient: called while waiting; an exception of it ends the
-    wait."""
+    """Wait for a step: return the round of a handle, or False for another step. With wait=False
+    return None if the step is incomplete. patient: called while waiting; an exception of it ends
+    the wait."""
     if isinstance(step, AllreduceHandle):
         return step.Wait() if wait else step.Test()
+    if isinstance(step, Agreement):
+        return None if step.settle(wait) is None else False
     if wait:
         waiting.until(step.Test, patient)
     elif not step.Test():
@@ -59,10 +195,8 @@ class Call(Work):
         given handles, or a list of reductions. None: there is no data.
     tensors : sequence of torch.Tensor
         The tensors that the call fills.
-    first : Reduction or None
-        The reduction with which `move` begins.
     apart : bool
-        Whether the next call may begin while this one is in progress.
+        Whether the data may begin to move before earlier calls are complete.
     timeout : float
         Limit in seconds.
     refused : bool
@@ -79,7 +213,6 @@ class Call(Work):
         move: Move = None,
         tensors: Sequence[torch.Tensor] = (),
         *,
-        first: Reduction | None = None,
         apart: bool = False,
         timeout: float = math.inf,
         refused: bool = False,
@@ -89,34 +222,31 @@ class Call(Work):
         super().__init__(list(tensors))
         self.reductions: list[Reduction] = move if isinstance(move, list) else []
         self.side = side_of([*tensors, *read])
+        first: Reduction | None = None  # a single reduction, which may begin early
         if isinstance(move, list):
-            # Several reductions may need new handles, which are created only while this call is the
-            # first in the queue. So none of them begins early.
             first = move[0] if len(move) == 1 else None
             move = first.steps if first else partial(_in_turn, move)
         self._first, self._move = first, move
-        self._intent = Intent(text, None if first is None else first.key, apart, refused, role)
+        self._intent, self.apart = Intent(text, refused, role), apart
         self._began = time.monotonic()
         self._agreed_at: float | None = None
         self._timeout, self._deadline = timeout, self._began + timeout
         self.compared = False  # whether all ranks have compared it already
         self._queue: Any = None  # the queue that processes it
         self._channel: Channel | None = None
-        self._steps: Steps | None = None  # once all ranks agree
+        self.started = False  # its comparison, or its data if nothing is compared
+        self.agreement: Agreement | None = None  # that compares it
+        self._steps: Steps | None = None  # once all ranks have been compared
         self._step: Any = None  # the step that its data waits for
         self._moved = False
         self.in_background = False  # the worker thread completes it
         self.without: bool = False  # it continues without ranks that have joined
         self._outcome: BaseException | None = None
-        self.round: Round | None = None
+        self.described: bytes | Round | None = None  # the round that delivered the result
         self.quorum: Policy | None = None  # None: all ranks make it
         self.lands: list[Callable[[], Any]] = []  # called before the result is returned
         self.found: list[list[torch.Tensor]] = []  # received tensors of sizes not known before
         self.shown: Callable[[list[torch.Tensor]], Any] = lambda tensors: tensors[0]  # the result
-
-    @property
-    def _agreed(self) -> bool:
-        return self._steps is not None
 
     @property
     def joined(self) -> bool:
@@ -129,14 +259,16 @@ class Call(Work):
         return self._first is not None and self._first.begun is not None
 
     @property
-    def on_its_way(self) -> bool:
-        """Whether its data is in flight on a handle that no other call uses."""
-        return self.begun and self._intent.apart and not self.without
-
-    @property
     def key(self) -> Key | None:
         """The key of the handle that it needs first."""
-        return self._intent.key
+        return None if self._first is None else self._first.key
+
+    @property
+    def round(self) -> Round | None:
+        """The round that delivered the result, if there was one."""
+        if isinstance(self.described, bytes):
+            self.described = Round(Result(self.described, self._queue.ranks, []))
+        return self.described
 
     def poll(self) -> bool:
         """Advance without blocking; return whether the call has ended, with or without an error."""
@@ -164,11 +296,11 @@ class Call(Work):
 
 
 class Channel:
-    """A channel, which one call at a time uses. agreement: None: nothing is compared. own: private
-    handles. Created collectively."""
+    """A channel, which one call at a time uses. agreement: None: nothing is compared. Created
+    collectively."""
 
-    def __init__(self, agreement: Agreement | None, own: Handles) -> None:
-        self.agreement, self.own = agreement, own
+    def __init__(self, agreement: Agreement | None) -> None:
+        self.agreement = agreement
         self.call: Call | None = None  # the call that uses it
 
 

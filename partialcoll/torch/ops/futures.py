@@ -5,11 +5,11 @@ When a callback runs depends on the rank: on one the future is over when somethi
 it, on another a thread completes it later, between other calls of the program. So calls in
 callbacks must not stand in one line with those of the program. Each thread knows how *deep* it is:
 the program is at depth 0, a callback that was chained at depth d is at d + 1, and so are its calls.
-Calls of a depth have a queue and a communicator of their own (../depths.py). What is chained at a
-depth stands in one line, too (`Line`): callbacks are run in the order in which they were chained,
-one after the other, by whoever comes to it. By induction all ranks see the same calls and the same
-callbacks in the same order at each depth: the program is the same everywhere, and what is called
-and chained at depth d + 1 is what the callbacks chained at depth d do, in their order.
+Calls of a depth have a queue and a communicator of their own (../process_group.py). What is chained
+at a depth stands in one line, too (`Line`): callbacks are run in the order in which they were
+chained, one after the other, by whoever comes to it. By induction all ranks see the same calls and
+the same callbacks in the same order at each depth: the program is the same everywhere, and what is
+called and chained at depth d + 1 is what the callbacks chained at depth d do, in their order.
 
 A callback that waits for what a later one of its own line gives runs those before it where it
 waits: that place is the same on all ranks, too.

@@ -9,7 +9,7 @@ chunks are few, and larger than the private cache of a core.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -19,19 +19,22 @@ import torch
 from ..._core.buffers import Array, wrap
 from ..._core.device import as_device_buffer
 from ..._core.mpi import MPI
-from ...collectives.agreement import Key
+from ...collectives.agreement import Agreement, Intent
 from ...collectives.allreduce import Allreduce_init
 from ...collectives.handle import AllreduceHandle
 from ...errors import StateError
 from ...policy import Policy
 from . import wire
 
+# The key of a handle: dtype, number of elements, reduction.
+Key = tuple[str, int, str]
+
 CHUNK = 1 << 21  # bytes that are reduced at once
 _KEPT = 32  # handles
 _SMALLEST = 64  # elements of the smallest handle
 
 # MPI's ops by their names in torch. "avg" is a sum with a division.
-_OPS = {
+_OPS_OF_NUMBERS = {
     **{"sum": "SUM", "product": "PROD", "min": "MIN", "max": "MAX"},
     **{"band": "BAND", "bor": "BOR", "bxor": "BXOR"},
 }
@@ -39,6 +42,7 @@ _OPS_OF_BOOL = {
     **{"sum": "LOR", "product": "LAND", "min": "LAND", "max": "LOR"},
     **{"band": "LAND", "bor": "LOR", "bxor": "LXOR"},
 }
+_OPS = (_OPS_OF_NUMBERS, _OPS_OF_BOOL)
 
 
 def rounded_up(count: int, most: int) -> int:
@@ -141,7 +145,6 @@ class Handles:
         if quorum == "full":
             self._options["history"] = 1
         self._of: dict[Key, Handle] = {}
-        self._owed: list[AllreduceHandle] = []  # started for a call that failed
 
     @property
     def everybody(self) -> MPI.Intracomm:
@@ -149,17 +152,15 @@ class Handles:
         return whole(self.comm, self.go_on)
 
     def get(self, key: Key) -> Handle | None:
-        """Return the handle for such data, or None. Completes its earlier rounds first. Local."""
-        self._collect()
+        """Return the handle for such data, or None. Local."""
         return self._of.get(key)
 
     def make(self, key: Key, device: torch.device) -> Handle:
         """Return the handle for such data. If there is none, create it for tensors of this rank on
         `device`; that is collective."""
-        self._collect()
         handle = self._of.pop(key, None)
         if handle is None:
-            if len(self._of) >= _KEPT:
+            while len(self._of) >= _KEPT:
                 self._of.pop(next(iter(self._of))).core.Free()
             handle = Handle(self._new(device, *key), device)
         self._of[key] = handle
@@ -169,29 +170,10 @@ class Handles:
         like: Any = np.zeros(count, np.dtype(dtype))
         if device.type != "cpu":
             like = torch.empty(count, dtype=getattr(torch, dtype), device=device)
-        reduction = getattr(MPI, (_OPS_OF_BOOL if dtype == "bool" else _OPS)[op])
+        reduction = getattr(MPI, _OPS[dtype == "bool"][op])
         handle = Allreduce_init(self.comm, None, None, reduction, like=like, **self._options)
         handle._while_waiting = lambda: self._meanwhile(handle._missing)
         return handle
-
-    def level(self, keys: Iterable[Key], begun: Handle | None) -> None:
-        """Start the handles that other ranks have started, with zeros. begun: the handle that this
-        rank has started."""
-        self._collect()
-        for key in sorted(set(keys)):
-            handle = self._of.get(key)
-            if handle is None:
-                continue
-            if handle is not begun:
-                handle.room().zero_()
-                handle.core.Start()
-            self._owed.append(handle.core)
-
-    def _collect(self) -> None:
-        """Complete the rounds of calls that failed."""
-        while self._owed:
-            self._owed[-1].Wait()
-            self._owed.pop()
 
     def join(self) -> None:
         """Contribute nothing to any handle until all ranks have joined. Collective."""
@@ -200,7 +182,6 @@ class Handles:
 
     def free(self) -> None:
         """Free all handles. Collective."""
-        self._owed.clear()
         for handle in self._of.values():
             handle.core.Free()
         self._of.clear()
@@ -268,10 +249,11 @@ class Reduction:
     ) -> None:
         self.form, self._wanted = form, wanted
         self.source, self.output = source, output.detach()
-        self._wire, itemsize = wire.wire_dtype(output.dtype), wire.wide_dtype(output.dtype).itemsize
+        self._wire, itemsize = wire.WIRE[output.dtype], wire.WIDE[output.dtype].itemsize
         self._count, self._room = output.numel(), CHUNK // itemsize
+        self._bytes = self._count * itemsize
         self._most = max(1, self._count) if chunk is None else chunk // itemsize
-        self.begun: Handle | None = None  # the handle with the first chunk, if it began early
+        self.begun: Handle | Agreement | None = None  # with the first chunk, if it began early
 
     def blank(self) -> tuple[Form, torch.dtype, int, int]:
         """Return the arguments of `without_values`, for a rank that takes part with nothing."""
@@ -305,6 +287,37 @@ class Reduction:
         handle.begin(part, self.form.before)
         self.begun = handle
 
+    def fits(self, agreement: Agreement) -> bool:
+        """Return whether the data can go with the comparison of the call."""
+        source = self.source
+        if source is None or source.device.type != "cpu" or self.output.device.type != "cpu":
+            return False
+        return 0 < self._bytes <= agreement.capacity
+
+    def begin_with(self, agreement: Agreement, intent: Intent) -> None:
+        """Start the comparison of the call, with the data."""
+        assert self.source is not None
+        self.source = _flat(self.source)  # not earlier: calls before this one may change it
+        room = torch.from_numpy(agreement.room(self._wire))[: self._count]
+        room.copy_(self.source)
+        if self.form.before is not None:
+            scale(room, self.form.before)
+        op = _OPS[self._wire == "bool"][self.form.op]
+        agreement.start(intent, (self._wire, self._count, op))
+        self.begun = agreement
+
+    def land(self, agreement: Agreement, go_on: bool) -> Iterator[AllreduceHandle]:
+        """Take the result of data that went with the comparison: no step has to wait."""
+        output, flat = self.output, _flat(self.output)
+        direct = flat is output or flat.data_ptr() == output.data_ptr()
+        if self._wanted:
+            gone = agreement.failed() if go_on else 0
+            flat = flat if direct else torch.empty_like(flat)
+            self._take(agreement.result(self._wire)[: self._count], flat, gone)
+            if not direct:
+                output.copy_(flat.view(output.shape))
+        yield from ()
+
     def steps(self, handles: Handles) -> Iterator[AllreduceHandle]:
         """Yield each handle for which the caller has to wait."""
         output, flat = self.output, _flat(self.output)
@@ -329,7 +342,7 @@ class Reduction:
         """Copy the result out, and round it once. The result is in memory of the library, which is
         read-only. gone: number of dead ranks, which do not count in an average."""
         divisor = self.form.divisor - gone if self.form.divisor > 1 else 1
-        dtype = wire.wide_dtype(into.dtype)
+        dtype = wire.WIDE[into.dtype]
         same = into.dtype == dtype
         wide = into if same else torch.empty_like(into, dtype=dtype)
         if into.device.type == "cpu":

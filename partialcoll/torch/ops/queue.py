@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collective calls, one after the other, in the order in which the program makes them.
 
-A call has two halves. First it is *announced*: all ranks compare what they are about to do
-(`Agreement`). If they differ, this call fails on all ranks, with the text of each rank, and the
-queue continues. While a rank waits for the announcements of others it sleeps, and can name the
-missing ranks. Then the *data* of the call moves, between ranks that have all announced it. So all
-ranks process the same calls in the same order.
-
-`window` channels are used in turn, so up to `window` calls are announced ahead; their data moves
-one call after the other. The data of a call starts together with its announcement if the handle for
-it exists and no earlier call can use that handle. Each channel has private handles for such calls;
-waiting for a later call does not wait for data in flight on another channel's private handle. Ranks
-whose announcements differ may have started different handles: each rank then starts the handles of
-the others as well, with zeros, and these rounds are completed before the handles are used again. A
-new handle is created only after the ranks have agreed, while its call is the first in the queue, so
-all ranks create the same handles. If some ranks have joined, the call continues without them
+All ranks compare what each call is, in a round of the core (`Agreement`). If they differ, this call
+fails on all ranks, with the text of each rank, and the queue continues. While a rank waits for the
+calls of others it sleeps, and can name the missing ranks. The data of a small reduction goes with
+the comparison, so such a call is one round. Other data moves after it, between ranks that agree. A
+new handle for such data is created while its call is the first in the queue, so all ranks create
+the same handles in the same order. If some ranks have joined, the call continues without them
 (`joined`).
+
+`window` channels are used in turn, so up to `window` calls are compared ahead. Data goes with the
+comparison of a call that is not the first one only if the call says that it may (`Call.apart`): an
+earlier call could still change it. Calls end in their order.
 
 A thread that waits for a call processes the calls before it and then this one. A worker thread may
 process calls that no thread waits for yet. One thread at a time processes calls: it holds the lock
@@ -33,17 +29,16 @@ from typing import Any, Callable
 
 from ..._core import communicator
 from ..._core.departure import Departed
-from ..._core.failures import told_by
+from ..._core.failures import is_rank_failure, told
 from ..._core.mpi import MPI
 from ..._core.settings import logger
 from ..._core.worker import Worker
-from ...collectives.agreement import Agreement, Intent, complaint
+from ...collectives.agreement import Agreement, complaint
 from ...errors import MismatchError, RankFailedError, StateError
 from ...policy import Policy
 from . import joined
-from .call import Call, Channel, complete
+from .call import Call, Channel, GroupTimeout, Steps, complete
 from .handles import Handles, NeedsAll
-from .work import GroupTimeout
 
 
 def follow_up(broken: BaseException, text: str) -> Exception:
@@ -67,7 +62,7 @@ class Queue:
     name : str
         For messages.
     window : int
-        Calls that are announced ahead.
+        Calls that are compared ahead.
     owner, remedy : str
         Whose it is, and what helps after an error; for messages.
     quorum : policy or None
@@ -89,8 +84,10 @@ class Queue:
         on_failure: str = "raise",
     ) -> None:
         self._comm, self._name, self._window, self._owner = comm, name, window, owner
+        self.ranks: int = comm.size
         self._quorum, self._remedy, self._on_failure = quorum, remedy, on_failure
-        self.handles = self._handles()  # for calls that are not apart
+        title = f"{owner}: data of {name}"
+        self.handles = Handles(comm, title, self._patient, quorum or "full", on_failure)
         self._channels = [self._channel(number) for number in range(window)]
         self._lock = threading.Lock()  # of what is waiting, and of the thread
         self._waiting: collections.deque[Call] = collections.deque()
@@ -99,15 +96,10 @@ class Queue:
         goes_on = on_failure == "continue"
         self._alike = (MismatchError, RankFailedError, NeedsAll) if goes_on else (MismatchError,)
         self._turn = threading.Lock()  # of what is announced, and of all handles
-        self._head: Call | None = None  # that is being carried out
+        self._head: Call | None = None  # that is being processed
         self._broken: BaseException | None = None
         self._worker = Worker(f"partialcoll {name}", self._work_off, self._fail)
         self.aside, self.halt, self.join = self._worker.aside, self._worker.halt, self._worker.join
-
-    def _handles(self) -> Handles:
-        title = f"{self._owner}: data of {self._name}"
-        quorum = self._quorum or "full"
-        return Handles(self._comm, title, self._patient, quorum, self._on_failure)
 
     def _channel(self, number: int) -> Channel:
         agreement = None
@@ -117,14 +109,15 @@ class Queue:
             patient = functools.partial(self._patient, agreement.missing)
             report = functools.partial(self._report, agreement.missing)
             agreement.while_waiting(patient, report)
-        return Channel(agreement, self._handles())
+        return Channel(agreement)
 
     # By whoever makes a call
 
     def submit(self, call: Call, background: bool = False) -> Call:
         """Append a call. background: the worker thread may complete it."""
         with self._lock:
-            self._check()
+            if self._broken is not None or self._worker.stopping or MPI.Is_finalized():
+                self._check()
             call._queue = self
             self._waiting.append(call)
         if background:
@@ -137,7 +130,8 @@ class Queue:
 
     def begin(self, call: Call, background: bool = True) -> Call:
         """Append a call, and start its data if that needs no waiting. background: the worker
-        thread completes it; otherwise complete it here."""
+        thread completes it. Otherwise whoever waits for it does, if it is a reduction; other calls
+        are completed here."""
         self.submit(call)
         if self._turn.acquire(blocking=False):
             try:
@@ -146,8 +140,10 @@ class Queue:
                 self._turn.release()
         if not background:
             self._make_room(call)
-        if call._channel is None or not (call.begun or call._intent.refused):
-            self._leave_to_thread(call) if background else self._complete(call)
+        if background and not call.begun:
+            self._leave_to_thread(call)
+        elif not background and call._first is None:
+            self._complete(call)
         return call
 
     def _make_room(self, call: Call) -> None:
@@ -185,10 +181,14 @@ class Queue:
     def poll(self, call: Call) -> bool:
         """Advance without blocking; return whether the call has ended, with or without an error.
         Calls that may have to create a handle are left to the worker thread."""
-        while not (call._over or call.in_background) and self._turn.acquire(blocking=False):
-            if not self._next(call, wait=False):
+        while not (call._over or self._is_left_to_thread()) and self._turn.acquire(blocking=False):
+            if not self._next(wait=False):
                 break
         return call._over
+
+    def _is_left_to_thread(self) -> bool:
+        first = next(iter(self._announced), None)
+        return first is not None and first.in_background
 
     # By whoever's turn it is
 
@@ -198,21 +198,20 @@ class Queue:
             if not self._turn.acquire(blocking=False):
                 self.wake()  # whoever is at it may stop before this one
                 return
-            self._next(until)
+            self._next()
 
-    def _next(self, until: Call | None = None, wait: bool = True) -> bool:
-        """Advance the first due call and release the turn. Return False if there is none or, with
+    def _next(self, wait: bool = True) -> bool:
+        """Complete the first call and release the turn. Return False if there is none or, with
         wait=False, if it is incomplete."""
         ended: list[Call] = []
         try:
             self._announce()
-            head = self._head = self._first_due(until)
+            head = self._head = self._announced[0] if self._announced else None
             if head is None:
                 return False
-            if head._outcome is None and not self._carry_out(head, until, wait):
+            if head._outcome is None and not self._carry_out(head, wait):
                 return False
-            if head._outcome is not None or head._moved:
-                ended = self._after(head)
+            ended = self._after(head)
         finally:
             self._head = None
             self._turn.release()
@@ -220,17 +219,10 @@ class Queue:
                 call._end(call._outcome)
         return True
 
-    def _first_due(self, until: Call | None) -> Call | None:
-        """Return the next call to complete. Skips calls whose data is in flight on a private
-        handle: they end when a caller or their channel waits for them."""
-        for call in self._announced:
-            if call is until or not (call._agreed and call.on_its_way):
-                return call
-        wanted = until is None or until._channel is None
-        return self._announced[0] if self._announced and wanted else None
-
     def _announce(self) -> None:
-        """Announce waiting calls while a channel is free."""
+        """Give waiting calls their channels, while there are any, and start what can be started."""
+        if self._announced:
+            self._start(self._announced[0])
         while self._waiting:
             channel = self._channels[self._count % self._window]
             if channel.call is not None:
@@ -240,92 +232,92 @@ class Queue:
                 self._announced.append(call)
             call._channel, channel.call = channel, call
             self._count += 1
-            try:
-                if channel.agreement is not None and not call.compared:
-                    channel.agreement.announce(call._intent)
-                self._start_early(call)
-            except Exception as error:  # on this rank only: raise it where the call is waited for
-                call._outcome = self._broken = error
+            self._start(call)
+            if call._outcome is not None:
                 return
 
-    def _start_early(self, call: Call) -> None:
-        """Start the data with the announcement if no earlier call can use the same handle: if the
-        handle is private to the channel, or the call is the next one to complete."""
-        key, apart = call._intent.key, call._intent.apart
-        if key is None or not (apart or self._first_due(call) is call):
+    def _start(self, call: Call) -> None:
+        """Start the comparison of a call, with its data if that is small; where nothing is
+        compared, start the data. A call that is not apart may have to wait for earlier ones."""
+        if call.started:
             return
-        handle = self._handles_of(call).get(key)
-        if handle is not None:
-            assert call._first is not None
-            with call.side:
-                call._first.begin(handle)
-
-    def _handles_of(self, call: Call) -> Handles:
-        assert call._channel is not None
-        return call._channel.own if call._intent.apart else self.handles
-
-    def _carry_out(self, head: Call, until: Call | None, wait: bool) -> bool:
-        """Advance the call; return False if it is incomplete. An error is stored as its outcome.
-        It ends the queue, unless all ranks have the same error at the same point."""
+        channel, first = call._channel, call._first
+        assert channel is not None
+        agreement = channel.agreement
+        small = first is not None and agreement is not None and first.fits(agreement)
+        if small and not (call.apart or call is self._announced[0]):
+            return
+        call.started = True
+        if small or not call.compared:
+            call.agreement = agreement
         try:
-            with told_by(self._comm):
-                return self._move(head, until, wait)
+            if first is not None and small:
+                assert agreement is not None
+                with call.side:
+                    first.begin_with(agreement, call._intent)
+            elif call.agreement is not None:
+                call.agreement.start(call._intent)
+            elif first is not None and first.key is not None and agreement is None:
+                handle = self.handles.get(first.key)
+                if handle is not None:
+                    with call.side:
+                        first.begin(handle)
+        except Exception as error:  # on this rank only: raise it where the call is waited for
+            call._outcome = self._broken = error
+
+    def _carry_out(self, head: Call, wait: bool) -> bool:
+        """Advance the call: wait for the calls of the others, then move the data. Return False if
+        it is incomplete. An interrupted wait can be resumed. An error is stored as its outcome. It
+        ends the queue, unless all ranks have the same error at the same point."""
+        try:
+            if head._steps is None and not self._settle(head, wait):
+                return False
+            while not head._moved:
+                if head._step is not None:
+                    came = complete(head._step, wait, self._patient)
+                    if came is None:
+                        return False
+                    head.described = came or head.described
+                self._advance(head)
         except Exception as error:
-            head._outcome = error
-            if isinstance(error, Departed) or not isinstance(error, self._alike):
-                self._broken = error
-                if isinstance(error, RankFailedError):
+            outcome = told(error, self._comm) if is_rank_failure(error) else error
+            head._outcome = outcome
+            if isinstance(outcome, Departed) or not isinstance(outcome, self._alike):
+                self._broken = outcome
+                if isinstance(outcome, RankFailedError):
                     self._comm.Revoke()  # who waits for this rank is told
         return True
 
-    def _move(self, head: Call, until: Call | None, wait: bool) -> bool:
-        """Wait for the announcements of the others, then move the data, unless it is in flight and
-        `until` is another call. Return False if incomplete. An interrupted wait can be resumed."""
-        if not head._agreed:
-            if not self._settle(head, wait):
-                return False
-            if head.on_its_way and head is not until:
-                return True
-        while not head._moved:
-            if head._step is not None:
-                came = complete(head._step, wait, self._patient)
-                if came is None:
-                    return False
-                head.round = came or head.round
-            self._advance(head)
-        return True
-
     def _settle(self, head: Call, wait: bool) -> bool:
-        """Return True once all ranks have announced a call. Raises MismatchError on all ranks if
-        they differ otherwise than that some have joined."""
-        assert head._channel is not None
-        agreement = head._channel.agreement
-        if agreement is not None and not head.compared:
-            if not wait and not agreement.arrived():
+        """Wait until all ranks have made a call, and find out how this one continues. Return False
+        if incomplete."""
+        agreement = head.agreement
+        agree: bool | None = True
+        if agreement is not None:
+            agree = agreement.settle(wait)
+            if agree is None:
                 return False
-            heard = agreement.settle(waited=not wait)
-            if heard or head._intent.refused:
-                first = joined.first_of_the_rest(heard)
-                if first is None:
-                    self._level(head, heard)
-                    raise MismatchError(complaint(heard))
-                head.without, head._agreed_at = True, time.monotonic()
-                handles = head._channel.own if heard[first].apart else self.handles
-                head._steps = joined.steps(head, first, handles)
-                return True
-        move = head._move
-        head._agreed_at = time.monotonic()
-        head._steps = move(self._handles_of(head)) if callable(move) else iter(move or ())
+        head._agreed_at, first, move = time.monotonic(), head._first, head._move
+        if agreement is not None and (not agree or head._intent.refused):
+            head._steps = self._differ(head, agreement)
+        elif first is not None and agreement is not None and first.begun is agreement:
+            head._steps = first.land(agreement, self.handles.go_on)
+            head.described = agreement.describe()
+        else:
+            head._steps = move(self.handles) if callable(move) else iter(move or ())
         return True
 
-    def _level(self, head: Call, heard: dict[int, Intent]) -> None:
-        """Start every handle that another rank has started, with zeros, so that rounds stay
-        matched."""
-        assert head._channel is not None
-        begun = None if head._first is None else head._first.begun
-        for handles, apart in ((self.handles, False), (head._channel.own, True)):
-            keys = [one.key for one in heard.values() if one.key is not None and one.apart == apart]
-            handles.level(keys, begun if head._intent.apart == apart else None)
+    def _differ(self, head: Call, agreement: Agreement) -> Steps:
+        """Find out what all ranks call. Raises MismatchError on all of them, unless the only
+        difference is that some have joined."""
+        agreement.start_texts(head._intent)
+        yield agreement
+        heard = agreement.texts()
+        first = joined.first_of_the_rest(heard)
+        if first is None:
+            raise MismatchError(complaint(heard))
+        head.without = True
+        yield from joined.steps(head, first, self.handles)
 
     def _advance(self, head: Call) -> None:
         """Run the call's steps up to the next one that has to wait."""
@@ -422,6 +414,5 @@ class Queue:
         self.stop()
         self.handles.free()
         for channel in self._channels:
-            channel.own.free()
             if channel.agreement is not None:
                 channel.agreement.free()

@@ -97,5 +97,9 @@ class SideStream(Side):
 
 def side_of(tensors: Sequence[torch.Tensor]) -> Side:
     """For a call that reads or fills these."""
-    device = device_of(tensors)
-    return Side() if device is None else SideStream(device)
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            device = device_of(tensors)
+            assert device is not None
+            return SideStream(device)
+    return Side()

@@ -33,7 +33,7 @@ _COMBINE: dict[str, np.ufunc] = {  # numpy's: torch has none of these for unsign
 
 def reduce_pieces(comm: MPI.Intracomm, pieces: Tensors, form: Form, into: torch.Tensor) -> Steps:
     """Piece i of every rank goes to rank i, which reduces them in the order of the ranks."""
-    wide = wire.wide_dtype(into.dtype)
+    wide = wire.WIDE[into.dtype]
     if form.before is not None:  # scaled as what it is combined in, and so it travels
         pieces = [piece.detach().to(wide, copy=True) for piece in pieces]
         for piece in pieces:
@@ -247,7 +247,7 @@ def sum_sparse(
     all_values: Found = []
     yield from gather_rows(comm, places.t().contiguous().cpu(), room_for_rows, all_places)
     yield from gather_rows(comm, values.contiguous(), room_for_rows, all_values)
-    wide = all_values[0].to(wire.wide_dtype(values.dtype))
+    wide = all_values[0].to(wire.WIDE[values.dtype])
     there = all_places[0].t().to(wide.device)
     found.append(torch.sparse_coo_tensor(there, wide, shape, check_invariants=False).coalesce())
 
@@ -257,7 +257,7 @@ def reduce_sparse(comm: MPI.Intracomm, tensor: torch.Tensor, form: Form) -> Step
     own, found = tensor.detach().coalesce(), Found()
     values = own.values()
     if form.before is not None:
-        values = values.to(wire.wide_dtype(values.dtype), copy=True)
+        values = values.to(wire.WIDE[values.dtype], copy=True)
         scale(values, form.before)
     yield from sum_sparse(comm, own.indices(), values, tensor.shape, found)
     (total,) = found

@@ -12,8 +12,9 @@ import torch
 from ..._core import checks
 from ..._core.buffers import Array
 
-# What a dtype travels as: 16-bit floats in float32, so that results are rounded once.
-_WIRE = {
+# What a dtype travels as when it is reduced: 16-bit floats as float32, so that results are rounded
+# once. By numpy's name, and by torch's dtype.
+WIRE = {
     torch.float16: "float32",
     torch.bfloat16: "float32",
     **{
@@ -25,22 +26,24 @@ _WIRE = {
         if hasattr(torch, name)  # unsigned ones are young
     },
 }
-_WIDE = {dtype: getattr(torch, wire) for dtype, wire in _WIRE.items()}
+WIDE = {dtype: getattr(torch, wire) for dtype, wire in WIRE.items()}
 
 
 def check_tensor(tensor: Any, written: bool, reduced: bool = True) -> None:
     """A dense tensor; of a dtype that the library reduces, if it has to."""
-    checks.instance("tensor", tensor, torch.Tensor, "a torch.Tensor")
+    if not isinstance(tensor, torch.Tensor):
+        checks.instance("tensor", tensor, torch.Tensor, "a torch.Tensor")
     if tensor.layout != torch.strided:
         raise TypeError(f"tensor: expected a dense tensor, got {tensor.layout}; use to_dense()")
     if tensor.is_quantized:
         raise TypeError("tensor: expected plain numbers, got a quantized tensor; use dequantize()")
     if tensor.is_meta:
         raise TypeError("tensor: expected one with memory, got one on meta")
-    if reduced and tensor.dtype not in _WIRE:
-        expected = ", ".join(name(dtype) for dtype in _WIRE)
+    if reduced and tensor.dtype not in WIRE:
+        expected = ", ".join(name(dtype) for dtype in WIRE)
         raise TypeError(f"tensor: expected one of {expected}, got {name(tensor.dtype)}")
-    if written and any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape)):
+    expanded = 0 in tensor.stride() and tensor.numel() > 1
+    if written and expanded and any(not s and n > 1 for s, n in zip(tensor.stride(), tensor.shape)):
         raise ValueError(
             "tensor: expected memory for each element, got an expanded tensor (stride 0); use "
             "clone()"
@@ -50,16 +53,6 @@ def check_tensor(tensor: Any, written: bool, reduced: bool = True) -> None:
 @functools.cache
 def name(dtype: torch.dtype) -> str:
     return str(dtype).replace("torch.", "")
-
-
-def wire_dtype(dtype: torch.dtype) -> str:
-    """What it travels as when it is reduced, by numpy's name."""
-    return _WIRE[dtype]
-
-
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What it travels as when it is reduced."""
-    return _WIDE[dtype]
 
 
 def describe(tensor: torch.Tensor) -> str:
