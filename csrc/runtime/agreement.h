@@ -38,7 +38,8 @@ struct agree_field {
     const char *const *words; /* For the values 0, 1 …; NULL: it is a number. */
     uint64_t value;
 };
-extern const char *const agree_real[]; /* As words: the value holds the bits of a double. */
+extern const char *const
+    agree_real[];           /* As words: the value holds the bits of a double. */
 enum { AGREE_FIELDS = 32 }; /* At most. */
 
 /* Compare the arguments. `local` is this rank's own check of them: if that has failed, it is
