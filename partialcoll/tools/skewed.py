@@ -93,8 +93,8 @@ def compare(rows: list[report.Row], by: str = "latency_us_avg") -> None:
 def label(row: report.Row, rows: list[report.Row], by: str = "collective") -> str:
     """Return the label of a row in a picture, with its domain if that tells two rows apart."""
     name = str(row[by]).replace("mpi", "MPI_Allreduce")
-    several = len({other["domain"] for other in rows} - {"-"}) > 1
-    return f"{name}\n{row['domain']}" if several and row["domain"] != "-" else name
+    domain, domains = row.get("domain", "-"), {other.get("domain", "-") for other in rows}
+    return f"{name}\n{domain}" if len(domains - {"-"}) > 1 and domain != "-" else name
 
 
 def _times(ratio: float) -> str:
