@@ -27,9 +27,13 @@ def __getattr__(name: str) -> Any:
     The command loads no MPI until it needs the library, and without MPI there is nothing to load:
     a public name then raises NoMpiError, any other name AttributeError.
     """
-    asked = name[0] != "_" and _command.only_starts()
+    asked = name[0] != "_" or name == "__all__"  # which `import *` asks for
+    asked = asked and _command.only_starts()
     if asked and importlib.util.find_spec(f"{__name__}.{name}") is None:  # not a module
         public = importlib.import_module("._public", __name__)
-        if hasattr(public, name):
+        names = ["__version__", *(known for known in vars(public) if known[0] != "_")]
+        if name == "__all__":
+            return sorted(names)
+        if name in names:
             return getattr(public, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
