@@ -25,8 +25,8 @@ def _outermost() -> FrameType | None:
 
 
 class _Program:
-    """What is known of the program's end, created while the program runs: the outermost frame of
-    the main thread, and the argument (`status`) of the last call of sys.exit."""
+    """The outermost frame of the main thread, and the argument (`status`) of the last call of
+    sys.exit. Created while the program runs."""
 
     def __init__(self) -> None:
         self.frame = _outermost()

@@ -42,7 +42,8 @@ class Partitioned:
         **options: Any,
     ) -> None:
         self._parts: list[AllreduceHandle] = []  # and, in the end, the last handle
-        # Of a join: the round of the last handle that is passing, and what the others had before.
+        # While joining: the round of the last handle in which the other handles still have to take
+        # part, and the last round of each of them before.
         self._passing: tuple[Round, list[Round | None]] | None = None
         self.last_round: Round | None = None
         try:

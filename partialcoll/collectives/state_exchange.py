@@ -51,7 +51,7 @@ _AGAIN = 10e-3  # seconds until a peer that had nothing is asked again
 
 @dataclass
 class Question:
-    """Of this rank: whom to ask next, and who has not answered."""
+    """A question of this rank: the ranks it asks next, and those that have not answered."""
 
     number: int
     order: deque[int]
@@ -99,7 +99,7 @@ class Question:
         self.next_at = now + self.patience
 
     def complaint(self, rank: int, limit: float) -> str:
-        """What to say when patience is over."""
+        """Return the text of the error when nothing has come for `limit` seconds."""
         if not self.order:
             return f"rank {rank} asked for a state, and all ranks that it could ask have died"
         asked = ", ".join(map(str, self.asked))

@@ -248,7 +248,7 @@ class Partners:
         return None if peer is None else int(peer)
 
     def bury(self, exchange: Exchange, peer: int) -> None:
-        """See the function `bury`."""
+        """Call the function `bury` for the peers that this process chooses from."""
         bury(self._source, exchange, peer)
 
 
@@ -448,7 +448,7 @@ class CommunicationThread:
 
     @property
     def running(self) -> bool:
-        """Whether it has been started and not stopped."""
+        """Whether the thread has been started and not stopped."""
         return self._thread is not None
 
     def start(self) -> None:

@@ -205,7 +205,7 @@ class GlobalSum:
 
     @property
     def waiting(self) -> bool:
-        """Whether this rank is in a sum, where it waits for the others and makes no steps. Any
+        """Whether this rank waits for the others in a sum, during which it makes no steps. Any
         thread may read it; the value may be old."""
         return self._waiting
 

@@ -25,6 +25,7 @@ def _slowmo(**options: Any) -> SlowMo:
     return SlowMo(LocalSGD(**options))
 
 
+# The names of the command line. Each value creates the strategy from its options.
 NAMED: dict[str, Callable[..., LocalStrategy]] = {
     "adpsgd": ADPSGD,
     "dpsgd": DPSGD,
@@ -39,4 +40,3 @@ NAMED: dict[str, Callable[..., LocalStrategy]] = {
     "localsgd": LocalSGD,
     "slowmo": _slowmo,
 }
-"""What makes the strategy of a name of the command line, from its options by keyword."""

@@ -127,8 +127,8 @@ def check_clip_norm(clip_norm: Any) -> None:
 
 
 class Ranks:
-    """What processes communicate over on the ranks of a communicator; the simulator has the same
-    methods for ranks in virtual time."""
+    """The communication between processes on the ranks of a communicator. The simulator has a class
+    with the same methods for ranks in virtual time."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm

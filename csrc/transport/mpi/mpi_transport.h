@@ -48,9 +48,9 @@ int mpi_reduction_set(struct user_reduction *user, const void *mpi_type,
 void mpi_lock_states(void);
 void mpi_unlock_states(void);
 
-/* What is kept on a communicator: the objects of each kind of on_failure (enum pcoll_failure), and
- * what the drop-ins know about its calls. gone() is called with a state when the communicator is
- * freed. */
+/* A communicator of MPI has an array of states: the runtime's communicator of each kind of on_failure
+ * (enum pcoll_failure), and the drop-ins' record of its calls. gone() is called with a state when
+ * the communicator is freed. */
 enum { MPI_STATE_OF_CALLS = PCOLL_FAILURE_CONTINUE + 1, MPI_STATES };
 void *mpi_comm_state(const void *comm, int which);
 int mpi_set_comm_state(const void *comm, int which, void *state, void (*gone)(void *));

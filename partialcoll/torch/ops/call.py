@@ -32,10 +32,10 @@ Move = Union[Callable[[Handles], Steps], Steps, "list[Reduction]", None]
 
 
 class untraced:
-    """Decorates a method. While a compiled program runs, torch looks into each function that is
-    called with tensors, those that C++ calls included, unless it is told not to. Telling it loads
-    its compiler, which takes a second: so it is told once somebody else has loaded that. This is no
-    function with tensors, so torch does not look into it."""
+    """Decorator that keeps torch's compiler from tracing a method. While a compiled program runs,
+    torch traces each Python function that is called with tensors, also from C++, unless
+    torch.compiler.disable has wrapped it. Wrapping loads the compiler, which takes a second, so a
+    method is wrapped at its first use after the program has loaded the compiler."""
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self.__doc__ = method.__doc__
@@ -50,7 +50,7 @@ class untraced:
 _Error: Any = dist.DistBackendError
 _Work: Any = dist.Work
 _FOREVER = timedelta(0)  # torch's "no limit"
-_lock = threading.Lock()  # of what follows from the end of a work, for short
+_lock = threading.Lock()  # protects _over, _ended and _future; held briefly
 
 
 class GroupTimeout(_Error, TimeoutError):
@@ -76,10 +76,11 @@ class Work(_Work):
         self.lines: Lines | None = None  # in which callbacks of its future stand
 
     def _carry_out(self) -> None:
-        """What who waits for it can do for it."""
+        """Do the part of the work that a waiting thread can do."""
 
     def _ensure(self) -> None:
-        """See to it that it goes on though nobody waits for it, or not in a way to drive it."""
+        """Let another thread carry the work on: no thread waits for it, or the one that waits
+        cannot carry it on itself."""
 
     @untraced
     def wait(self, timeout: timedelta = _FOREVER) -> bool:

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pcoll_handle_describe: calls of other forms in one handle, ranks that differ in what they call,
  * and when it is refused. Argument: node or rank, the domain. */
-#include "../pmpi/say.h"
-#include <partialcoll.h>
+#include "handles.h"
 
 enum { COUNT = 1000, CALLS = 200 };
 
@@ -19,19 +18,6 @@ static pcoll_handle *make(int described, pcoll_policy policy, int domain, int rc
     options.progress = PCOLL_PROGRESS_MANUAL;
     CHECK(pcoll_allreduce_create(&world, &buffer, 1, &options, &handle) == rc);
     return handle;
-}
-
-static void end(pcoll_handle **handle)
-{
-    while (pcoll_handle_free(handle, 1000000) == PCOLL_EAGAIN)
-        ;
-}
-
-static void refuse(int rc, int expected, const char *text)
-{
-    if (rc != expected || !strstr(pcoll_last_error(), text))
-        fprintf(stderr, "%d: %s\n", rc, pcoll_last_error());
-    CHECK(rc == expected && strstr(pcoll_last_error(), text));
 }
 
 static int take(pcoll_handle *h, void *out)

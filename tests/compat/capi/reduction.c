@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pcoll_handle_set_reduction: another op between two rounds, and when it is refused. */
-#include "../pmpi/say.h"
-#include <partialcoll.h>
+#include "handles.h"
 
 enum { COUNT = 40 };
 
@@ -30,19 +29,6 @@ static pcoll_handle *make(int32_t dtype, int32_t op, const void *mpi_type,
         .policy = policy, .progress = PCOLL_PROGRESS_MANUAL, .history = 1};
     CHECK(pcoll_allreduce_create(&world, &buffer, 1, &options, &handle) == PCOLL_OK);
     return handle;
-}
-
-static void end(pcoll_handle **handle)
-{
-    while (pcoll_handle_free(handle, 1000000) == PCOLL_EAGAIN)
-        ;
-}
-
-static void refuse(int rc, int expected, const char *text)
-{
-    if (rc != expected || !strstr(pcoll_last_error(), text))
-        fprintf(stderr, "%d: %s\n", rc, pcoll_last_error());
-    CHECK(rc == expected && strstr(pcoll_last_error(), text));
 }
 
 /* One round of ones; the first element of its result. */

@@ -163,11 +163,12 @@ STEPS = 2000  # looked at
 
 @dataclass(frozen=True)
 class Meetings:
-    """Whom a rank waits for. `whom` maps the number of a step, called with 0, 1, 2 ... in this
-    order, to a mask of shape (ranks, ranks): whether the one of the row waits for the one of the
-    column at the end of this step; None: nobody waits. `early`: what is waited for is there when
-    the other one begins the same step, since it is what came out of the step before; else when the
-    other one ends it."""
+    """Whom a rank waits for.
+
+    `whom` is called with the numbers of steps 0, 1, 2 ... in this order. It returns a mask of shape
+    (ranks, ranks): at the end of this step the rank of a row waits for the rank of a column; or
+    None if no rank waits. `early`: a rank needs what another one had before this step, so it waits
+    until the other one begins the step. Otherwise it waits until the other one ends it."""
 
     whom: Callable[[int], Mask | None]
     early: bool = False
