@@ -32,9 +32,10 @@ struct round_shape {
 /*
  * A described shape: its payload is one buffer, of another form in each call, for which there is
  * room up to the capacity. Each rank sets its own shape, between two rounds; no other thread reads
- * it then (allreduce/handle.c). Every round has a deposit of every rank. So while a round is under
- * way the shape of each rank has the form of that rank's deposit, and if the intents do not differ
- * these are all the same. If they differ, no payload is read. No address depends on the form.
+ * it then (allreduce/handle.c). A live rank without a deposit is freeing its handle; it takes part in
+ * the round with an intent that differs from all others. So while a round is under way, the shape of
+ * each rank with a deposit has the form of that deposit, and if the intents do not differ all forms
+ * are the same. If they differ, no payload is read. No address depends on the form.
  */
 
 /* Return the bytes of payload that there is room for. */

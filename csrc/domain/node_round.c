@@ -336,6 +336,8 @@ static int node_freeze_member(struct node *n, uint32_t j, struct round_header *h
     descriptor_announce(word, rank, h, n->base.shape->ranks);
     if (slot != NO_SLOT)
         h->intent |= atomic_load_explicit(&n->lines[j].intent, memory_order_relaxed);
+    else if (n->base.shape->described) /* Its handle is being freed. */
+        h->intent |= ROUND_INTENT_ENDED;
     MOMENT("member frozen");
     if (n->hooks.frozen)
         n->hooks.frozen(n->hooks.arg, rank, h->round, h,

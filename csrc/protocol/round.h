@@ -120,6 +120,9 @@ void round_header_merge(struct round_header *out, const struct round_header *a,
 void round_header_add_failed(struct round_header *h, uint32_t ranks,
                              const uint64_t *failed);
 
+/* The word of a rank that makes no call any more; it differs from the word of every call. */
+#define ROUND_INTENT_ENDED UINT64_MAX
+
 /* Return the word of an intent, which may be any number; 0 is none. */
 uint64_t round_intent(uint64_t number);
 /* Return whether this word is merged from different intents. */

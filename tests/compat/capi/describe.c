@@ -104,6 +104,22 @@ static void numbers(int domain)
     make(1, (pcoll_policy){.kind = PCOLL_SOLO}, domain, PCOLL_EINVAL);
 }
 
+/* The last rank does not start a round that the others have started: all can free the handle. */
+static void ended(int domain, int before)
+{
+    pcoll_buffer form = {.count = 5, .dtype = PCOLL_INT32, .op = PCOLL_SUM};
+    pcoll_handle *h = make(1, (pcoll_policy){.kind = PCOLL_FULL}, domain, PCOLL_OK);
+    for (int t = 0; t < before; t++)
+        CHECK(call(h, t) == PCOLL_OK);
+    if (size > 1 && rank < size - 1) {
+        int32_t x[] = {1, 2, 3, 4, 5};
+        const void *send = x;
+        CHECK(pcoll_handle_describe(h, &form, 1) == PCOLL_OK);
+        CHECK(pcoll_handle_start(h, &send) == PCOLL_OK);
+    }
+    end(&h);
+}
+
 int main(int argc, char **argv)
 {
     int domain =
@@ -111,6 +127,8 @@ int main(int argc, char **argv)
     begin(&argc, &argv);
     forms(domain);
     numbers(domain);
+    ended(domain, 0);
+    ended(domain, 3);
     SAY("fine\n");
     MPI_Finalize();
     return 0;
