@@ -678,12 +678,15 @@ int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
 {
     struct node *n = node_of(d);
     struct member *m = &n->member;
-    uint64_t index, before = m->delivered;
+    uint64_t index = 0, before = m->delivered;
     bool joined = false;
-    for (bool whole = false; !whole;) {
+    for (bool whole = false, again = false; !whole; again = true) {
+        uint64_t overwritten = index;
         node_look(n);
         if (!member_read_begin(m, last, horizon, &index))
             return PCOLL_EEMPTY;
+        /* A result is overwritten after more rounds are complete than are kept. */
+        CHECK(!again || index > overwritten);
         const struct round_header *h = node_result(n, index);
         node_copy_out(n, h, buffers, round, masks);
         joined = node_ends_join(n, h);
