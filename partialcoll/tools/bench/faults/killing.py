@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -134,6 +135,8 @@ class KilledJob:
         self.killed: dict[Life, int] = {}
         self.states: list[str] = []
         self.ended_by_mpi = 0
+        self._starting = threading.Lock()  # protects the start of _process
+        self._process: subprocess.Popen[bytes] | None = None
         self.given = {
             "folder": str(self.folder),
             "ranks": ranks,
@@ -156,17 +159,18 @@ class KilledJob:
 
     def run(self) -> oracle.Verdict:
         words, environment = self.start()
-        with open(self.folder / "output", "wb") as output:
-            job = self._process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self.folder,
-                env=environment,
-            )
+        job = None
         _signals.jobs.append(self)
         try:
+            with self._starting, open(self.folder / "output", "wb") as output:
+                job = self._process = subprocess.Popen(
+                    words,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    cwd=self.folder,
+                    env=environment,
+                )
             living = [self._await_life(job, Life(rank)) for rank in range(self.ranks)]
             self.kill(job, living)
             self._await_deaths(living)
@@ -174,7 +178,7 @@ class KilledJob:
             self.await_end(job)
         finally:
             _signals.jobs.remove(self)
-            if job.poll() is None:
+            if job is not None and job.poll() is None:
                 job.terminate()
                 job.wait()
         for rank in self.die:
@@ -206,12 +210,16 @@ class KilledJob:
             job.wait(_END_SECONDS)
 
     def stop(self, signum: int) -> None:
-        self._process.terminate()
-        self._process.wait()
+        self._starting.acquire()  # for good: this process ends now, and must not start the job
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
         self.forget()
 
     def tell(self, signum: int) -> None:
-        self._process.send_signal(signum)
+        with self._starting:
+            if self._process is not None:
+                self._process.send_signal(signum)
 
     def _await_deaths(self, living: list[Life]) -> None:
         limit = time.monotonic() + (0.5 if self.after else _DIE_SECONDS)
