@@ -817,7 +817,7 @@ int pcoll_handle_describe(pcoll_handle *h, const pcoll_buffer *form, uint64_t in
     if (rc == PCOLL_OK && form)
         rc = round_shape_describe(shape, form);
     if (rc == PCOLL_OK)
-        shape->intent = round_intent(intent);
+        round_shape_call(shape, intent);
     return handle_leave(h, rc);
 }
 

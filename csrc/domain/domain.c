@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/random.h"
 
 int round_shape_init(struct round_shape *shape, uint32_t ranks,
                      const pcoll_buffer *buffers, int nbuffers,
@@ -24,6 +25,19 @@ void round_shape_begin_described(struct round_shape *shape)
 {
     CHECK(shape->payload.parts == 1 && !shape->payload.part[0].user);
     shape->described = true;
+    round_shape_call(shape, 0);
+}
+
+void round_shape_call(struct round_shape *shape, uint64_t number)
+{
+    if (shape->described) {
+        const struct payload_part *form = &shape->payload.part[0];
+        number = splitmix_mix(number + form->count);
+        number =
+            splitmix_mix(number ^ ((uint64_t)form->dtype << 32 | (uint32_t)form->op)) |
+            1;
+    }
+    shape->intent = round_intent(number);
 }
 
 int round_shape_describe(struct round_shape *shape, const pcoll_buffer *form)

@@ -462,8 +462,8 @@ int pcoll_handle_set_reduction(pcoll_handle *handle, int32_t buffer,
  *
  * form, if it is not NULL: the count, dtype and op of the next calls of a handle that was made with
  * options.described, whose one buffer has room for it. (float16 and bfloat16 take the room of
- * float32.) Ranks that give different forms must give different numbers. Such a handle is full, has
- * no deadline, delivers "one" and reduces by recursive doubling; no rank can join or leave it.
+ * float32.) The form is part of what is compared, also with number 0. Such a handle is full, has no
+ * deadline, delivers "one" and reduces by recursive doubling; no rank can join or leave it.
  *
  * PCOLL_ESTATE: a round is under way, or the handle's rounds do not wait for all ranks (full, no
  * deadline). PCOLL_EINVAL: the form. May be NULL: form. Local.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare the calls of all ranks in the round that carries their data.
 
-Each rank says what it calls: a text, of which the core compares a digest, and the form of its data
-(partialcoll.h: pcoll_handle_describe). Ranks that agree have the result in the same round. If ranks
+Each rank says what it calls: a text, of which the core compares a digest, and the form of its data,
+which it compares, too (partialcoll.h: pcoll_handle_describe). Ranks that agree have the result in the same round. If ranks
 differ, all of them know it from this round, none has a result, and a second round tells each rank
 the texts of all. So no rank waits for one that makes another call.
 """
@@ -46,7 +46,7 @@ class Intent(NamedTuple):
     Attributes
     ----------
     text : str
-        For messages; the same on all ranks that agree, and different for data of another form.
+        For messages; the same on all ranks that agree.
     refused : bool
         Whether the rank's own arguments are wrong.
     role : str

@@ -297,22 +297,31 @@ class Queue:
             agree = agreement.settle(wait)
             if agree is None:
                 return False
-        head._agreed_at, first, move = time.monotonic(), head._first, head._move
+        head._agreed_at, first = time.monotonic(), head._first
         if agreement is not None and (not agree or head._intent.refused):
             head._steps = self._differ(head, agreement)
         elif first is not None and agreement is not None and first.begun is agreement:
             head._steps = first.land(agreement, self.handles.go_on)
             head.described = agreement.describe()
         else:
-            head._steps = move(self.handles) if callable(move) else iter(move or ())
+            head._steps = self._data(head)
         return True
+
+    def _data(self, head: Call) -> Steps:
+        """Return the steps that move the data after the comparison."""
+        move = head._move
+        return move(self.handles) if callable(move) else iter(move or ())
 
     def _differ(self, head: Call, agreement: Agreement) -> Steps:
         """Find out what all ranks call. Raises MismatchError on all of them, unless the only
-        difference is that some have joined."""
+        difference is that some have joined, or that the data of some is on a device and could not
+        go with the comparison."""
         agreement.start_texts(head._intent)
         yield agreement
         heard = agreement.texts()
+        if len(set(heard.values())) == 1 and not head._intent.refused:
+            yield from self._data(head)
+            return
         first = joined.first_of_the_rest(heard)
         if first is None:
             raise MismatchError(complaint(heard))

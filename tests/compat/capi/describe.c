@@ -70,6 +70,18 @@ static void forms(int domain)
         int rc = call(h, mine ? t + CALLS + t % 11 : t);
         CHECK(rc == (mistaken ? PCOLL_EMISMATCH : PCOLL_OK));
     }
+    for (int t = 0; t < 20 && size > 1;
+         t++) { /* the same number, another form on one rank */
+        double x[COUNT] = {1};
+        const void *send = x;
+        int mine = t % size == rank;
+        pcoll_buffer form = {.count = mine && t % 2 ? 0 : COUNT,
+                             .dtype = mine && t % 4 == 2 ? PCOLL_INT64 : PCOLL_FLOAT64,
+                             .op = mine && t % 4 == 0 ? PCOLL_MAX : PCOLL_SUM};
+        CHECK(pcoll_handle_describe(h, &form, t % 3 ? 9 : 0) == PCOLL_OK);
+        CHECK(pcoll_handle_start(h, &send) == PCOLL_OK);
+        CHECK(take(h, x) == PCOLL_EMISMATCH);
+    }
     pcoll_buffer large = {.count = COUNT + 8, .dtype = PCOLL_FLOAT64};
     pcoll_buffer wrong = {.count = 1, .dtype = PCOLL_FLOAT32, .op = PCOLL_BOR};
     refuse(pcoll_handle_describe(h, &large, 1), PCOLL_EINVAL, "at most");
