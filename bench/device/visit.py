@@ -84,7 +84,7 @@ def steps(python: Path, carried: Path, output: Path, fake: bool) -> list[Step]:
         Step("info", 20, f"{own_command} info"),
         Step("cupy example", 40, f"{cupy}{run} {example}/cupy_persistent.py"),
         Step("torch example", 60, f"{run} {example}/torch_cuda.py"),
-        Step("tests", 150, f"{own} -m pytest -v --no-header {marked} {gpu}", folder=tests),
+        Step("tests", 180, f"{own} -m pytest -v --no-header {marked} {gpu}", folder=tests),
         Step("bench gpu, short", 60, f"{measure} 9 --sizes 1K,64K,1M --json {output}/gpu-1.json"),
         Step("training", 90, f"{run} {HERE}/train.py --json {output}/training.json"),
         Step("bench gpu, long", 60, f"{measure} 9 --sizes 16M,64M --json {output}/gpu-2.json"),
