@@ -2,8 +2,7 @@
 """Experiments that are no commands of ``partialcoll``: python bench/run.py EXPERIMENT [options]
 
 --help lists them, EXPERIMENT --help says what one does. An experiment starts its own job, as
-``partialcoll bench`` does; a series runs many and keeps their rows in bench/results, which
-``figures`` makes tables and pictures of.
+``partialcoll bench`` does; a series runs many and keeps their rows in bench/results.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # wherever this was st
 
 EXPERIMENTS = {
     "a2cid2": "paper.a2cid2",
-    "adapter": "core.adapter",
     "backend": "peers.backend",
     "busy_neighbors": "core.busy_neighbors",
     "calltrace": "core.calltrace",
@@ -30,8 +28,6 @@ EXPERIMENTS = {
     "exposed": "paper.exposed",
     "faults": "core.faults",
     "faults_gossip": "core.faults_gossip",
-    "figures": "lib.results:figures",
-    "first_step": "peers.ddp:first_step",
     "gpu": "peers.gpu",
     "hivemind": "peers.hivemind_average",
     "hosts": "lib.hosts",
@@ -44,7 +40,6 @@ EXPERIMENTS = {
     "series": "paper.series",
     "shortfall": "paper.a2cid2:shortfall",
     "soak": "core.soak",
-    "slow_rank": "paper.slow_rank",
     "suites": "peers.suites",
     "train_ddp": "peers.ddp",
     "uneven": "paper.uneven",

@@ -63,9 +63,6 @@ def gossip() -> Iterator[Run]:
     """Gossip buffers under MPI, and decentralized training in virtual time."""
     yield "gossip", "bench gossip --sizes 4K,64K,1M,16M,100M --bits 8"
     yield "conserved", "conserved"
-    yield "slow-rank", "slow_rank"
-    bar = "--methods swarm --factors 1 --compute-ms 100 --count 25000000"
-    yield "slow-rank-large", f"slow_rank -n 2 {bar}"
     three = "--methods a2cid2,a2cid2-paper,baseline"
     quadratic = f"sim gossip --ranks 64 {three} --task quadratic --time 200 --seeds 5 --samples 10"
     yield "sim-gossip-ring", f"{quadratic} --topology ring --rate 1,2,5"
@@ -135,7 +132,6 @@ def training() -> Iterator[Run]:
         yield f"train-ddp-{n}", f"train_ddp -n {n}"
     if _emulates():
         yield "overlap", "overlap"
-    yield "train-adapter", "adapter"
 
 
 def decentralized() -> Iterator[Run]:

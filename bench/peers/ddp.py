@@ -1,28 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's DistributedDataParallel over gloo, and partialcoll: a step without a late rank
-(train_ddp), DDP with partialcoll's communication hook (ddp_hook), and the first step of a program
-(first_step). All train the same perceptron on the same samples with SGD. They need torch."""
+(train_ddp), and DDP with partialcoll's communication hook (ddp_hook). All train the same perceptron
+on the same samples with SGD. They need torch."""
 
 from __future__ import annotations
 
-import json
 import random
-import statistics
-import subprocess
-import tempfile
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
-from lib.job import Rows, count, experiment, gloo_group, words
-from lib.training import DDP, Method, Ours, block, by_turns, network
+from lib.job import Rows, count, experiment, gloo_group
+from lib.training import DDP, Method, Ours, by_turns, network
 
-from partialcoll.tools import launcher, report
 from partialcoll.tools.cli import options, values
-
-LATER = 10  # steps after the first one
 
 
 class PlainAllreduce(Method):
@@ -154,60 +145,6 @@ def hooks(given: SimpleNamespace, comm: Any) -> Rows:
     return rows
 
 
-FIRST = {"ddp-gloo": DDP, "allreduce": Ours}
-
-
-def first_steps(given: SimpleNamespace, comm: Any) -> Rows:
-    """Measure the first training step of a program: partialcoll's optimizer beside torch's
-    DistributedDataParallel over gloo.
-
-    Each run is a job of its own, since a process has only one first step; the two methods take
-    turns. A step is zero_grad, forward, backward and the update; its time is that of the slowest
-    rank. A row has the median of the runs, the fastest and the slowest one, and the median of a
-    later step.
-    """
-    import torch
-
-    import partialcoll.torch as pct
-
-    with gloo_group(comm):
-        pct.init()
-        method = FIRST[given.method](network(given.layers, given.width), comm)
-        x = torch.randn(4, given.width)
-        first, *later = [block(method, [(x, x)]) * 1e3 for _ in range(1 + LATER)]
-        parameters = method.parameters().numel()
-        method.close()
-        pct.shutdown()
-    common = {"method": given.method, "ranks": comm.size, "parameters": parameters, "runs": 1}
-    times = dict.fromkeys(("first_ms", "fastest_ms", "slowest_ms"), first)
-    return [{**common, **times, "later_ms": statistics.median(later)}]
-
-
-def first_steps_by_turns(given: SimpleNamespace) -> int:
-    """Run jobs of both methods in turn; write the medians. Return the exit status."""
-    job, environment = launcher.mpiexec(given.n)
-    runs: dict[str, Rows] = {name: [] for name in FIRST}
-    with tempfile.TemporaryDirectory(prefix="partialcoll-first-step-") as folder:
-        file = Path(folder, "rows.json")
-        for _ in range(given.runs):
-            for name, rows in runs.items():
-                own = ["--method", name, "--json", str(file)]
-                argv = [*job, *words(), *own]
-                done = subprocess.run(argv, env=environment, stdout=subprocess.DEVNULL)
-                if done.returncode:
-                    return done.returncode
-                document = json.loads(file.read_text())
-                rows += document["rows"]
-    medians = []
-    for rows in runs.values():
-        first = [row["first_ms"] for row in rows]
-        later = statistics.median(row["later_ms"] for row in rows)
-        found = {"runs": len(rows), "first_ms": statistics.median(first), "later_ms": later}
-        medians.append({**rows[0], **found, "fastest_ms": min(first), "slowest_ms": max(first)})
-    report.write(given.json, {**document, "rows": medians})
-    return 0
-
-
 command = experiment(
     "train_ddp",
     on_time,
@@ -228,14 +165,4 @@ ddp_hook = experiment(
     count("--iters", 15, "blocks"),
     options.option("--late-ms", values.POSITIVE, 20.0, "of the rank that is late"),
     ranks=2,
-)
-first_step = experiment(
-    "first_step",
-    first_steps,
-    count("--layers", 10, "of the perceptron"),
-    count("--width", 1024, "of each layer"),
-    count("--runs", 5, "jobs of each method"),
-    options.option("--method", click.Choice(tuple(FIRST)), "allreduce", "of a run"),
-    ranks=4,
-    start=first_steps_by_turns,
 )

@@ -14,7 +14,7 @@ ROWS, COLUMNS = 24, 10
 HEAD = """# Benchmarks
 
 Every result that is kept, as it was measured: `bench/results/EXPERIMENT/MPI.json`, written by
-`partialcoll …` or `bench/run.py`, which also make pictures of them (`bench/run.py figures`).
+`partialcoll …` or `bench/run.py`.
 [The contract](semantics.md) and the pages of the parts say what the numbers mean; names end in
 their units. Measured on few cores: what many ranks do on two cores says something about waiting,
 little about bandwidth. Of long tables the first rows are shown, and columns that differ. They are

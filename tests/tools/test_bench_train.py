@@ -908,10 +908,6 @@ def test_torch_is_loaded_late(clean_environment):
 # Beside others
 
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
-SCRIPTS = {
-    "train_ddp": ["-n", "2", "--layers", "2", "--width", "16", "--batch", "4"],
-    "adapter": ["-n", "2", "--parameters", "999", "--tensors", "4"],
-}
 
 
 def script(name, environment, *words, before=""):
@@ -925,44 +921,27 @@ def script(name, environment, *words, before=""):
     )
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_beside_others(clean_environment, tmp_path, name):
+def test_beside_others(clean_environment, tmp_path):
     """All come to the same parameters."""
     pytest.importorskip("torch")
     path = tmp_path / "rows.json"
-    words = [*SCRIPTS[name], "--steps", "2", "--iters", "2", "--json", str(path)]
-    done = script(name, clean_environment, *words)
+    words = ["-n", "2", "--layers", "2", "--width", "16", "--batch", "4"]
+    words += ["--steps", "2", "--iters", "2", "--json", str(path)]
+    done = script("train_ddp", clean_environment, *words)
     assert done.returncode == 0, done.stderr
     rows = json.loads(path.read_text())["rows"]
     assert all(row["ranks"] == 2 and row["step_ms"] > 0 for row in rows)
-    if name == "adapter":
-        assert [row["method"] for row in rows] == ["by hand", "Allreduce", "Eager full"]
-        assert all(row["parameters"] == 999 and row["tensors"] == 4 for row in rows)
-    else:
-        methods = ["ddp-gloo", "Comm.Allreduce", "allreduce", "eager-full"]
-        assert [row["method"] for row in rows] == methods
-        assert all(row["difference"] < 1e-5 for row in rows)
-        best = min(row["step_ms"] for row in rows[:2])
-        ratios = [row["vs_faster_of_the_others"] for row in rows]
-        assert ratios == pytest.approx([row["step_ms"] / best for row in rows])
+    methods = ["ddp-gloo", "Comm.Allreduce", "allreduce", "eager-full"]
+    assert [row["method"] for row in rows] == methods
+    assert all(row["difference"] < 1e-5 for row in rows)
+    best = min(row["step_ms"] for row in rows[:2])
+    ratios = [row["vs_faster_of_the_others"] for row in rows]
+    assert ratios == pytest.approx([row["step_ms"] / best for row in rows])
 
 
-def test_the_first_step(clean_environment, tmp_path):
-    """A job for each method and run."""
-    pytest.importorskip("torch")
-    path = tmp_path / "rows.json"
-    words = ["-n", "2", "--layers", "2", "--width", "16", "--runs", "1", "--json", str(path)]
-    done = script("first_step", clean_environment, *words)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(path.read_text())["rows"]
-    assert [row["method"] for row in rows] == ["ddp-gloo", "allreduce"]
-    for row in rows:
-        assert row["ranks"] == 2 and row["runs"] == 1 and row["later_ms"] > 0
-        assert row["fastest_ms"] == row["first_ms"] == row["slowest_ms"] > 0
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_beside_others_without_torch(clean_environment, name):
+def test_beside_others_without_torch(clean_environment):
     """Says what is missing, and does not start a job."""
-    done = script(name, clean_environment, before="import sys; sys.modules['torch'] = None; ")
+    done = script(
+        "train_ddp", clean_environment, before="import sys; sys.modules['torch'] = None; "
+    )
     assert done.returncode == 2 and "pip install torch" in done.stderr, done.stderr

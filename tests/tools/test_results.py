@@ -69,7 +69,7 @@ def test_every_experiment_has_its_help():
     words = [sys.executable, str(BENCH / "run.py"), "--help"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    for name in ("peers", "hivemind", "series", "figures", "uneven", "soak"):
+    for name in ("peers", "hivemind", "series", "uneven", "soak"):
         assert re.search(rf"^  {name} ", done.stdout, re.MULTILINE), name
 
 
@@ -77,18 +77,6 @@ def test_no_such_experiment():
     words = [sys.executable, str(BENCH / "run.py"), "dance"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100)
     assert done.returncode == 2 and "dance" in done.stderr and "Traceback" not in done.stderr
-
-
-def test_figures(tmp_path):
-    """A table and a picture of each result that is asked for."""
-    words = [sys.executable, str(BENCH / "run.py"), "figures", "--to", str(tmp_path)]
-    done = subprocess.run(
-        [*words, "idle-8", "conserved"], capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
-    made = {path.name for path in tmp_path.iterdir()}
-    assert made >= {"idle-8-mpich.txt", "idle-8-mpich.png", "conserved-openmpi.txt"}
-    assert "cpu_percent_per_rank" in (tmp_path / "idle-8-mpich.txt").read_text()
 
 
 def test_series_can_be_listed():
