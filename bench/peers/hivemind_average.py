@@ -22,59 +22,48 @@ import os
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
+from lib.job import Rows, count, experiment
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where a rank is started as a script
-from lib.job import count
-
-from partialcoll.tools import report
 from partialcoll.tools.cli import options, values
-from peers.hivemind_peer import PEER, begin_at, say
-
-SELF = os.path.abspath(__file__)
+from peers.hivemind_peer import begin_at
 
 
 class HivemindPeers:
-    """The peers, each a process of this script in hivemind's interpreter."""
+    """The peers, each a process of hivemind_peer.py in hivemind's interpreter."""
 
     def __init__(self, python: str, ranks: int, count: int) -> None:
         self.peers: list[subprocess.Popen[str]] = []
-        self._start = lambda i, initial: subprocess.Popen(
-            [
-                python,
-                str(Path(SELF).with_name("hivemind_peer.py")),
-                str(i),
-                str(ranks),
-                str(count),
-                initial,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # with the daemons that it starts
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
         try:
-            self.peers.append(self._start(0, ""))
+            self._start(python, ranks, count, "")
             first = hear(self.peers[0])
             self.version = first["version"]
-            self.peers += [self._start(i, first["ready"][0]) for i in range(1, ranks)]
+            for _ in range(1, ranks):
+                self._start(python, ranks, count, first["ready"][0])
             for process in self.peers[1:]:
                 hear(process)
         except BaseException:
             self.end()
             raise
 
+    def _start(self, python: str, ranks: int, count: int, initial: str) -> None:
+        program = str(Path(__file__).with_name("hivemind_peer.py"))
+        words = [python, program, str(len(self.peers)), str(ranks), str(count), initial]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        # A session of its own has the daemons that it starts.
+        self.peers.append(subprocess.Popen(words, text=True, start_new_session=True, **pipes))
+
     def round(self) -> dict[str, Any]:
         moment = time.time() + 0.2
         for process in self.peers:
-            tell(process, repr(moment))
+            assert process.stdin is not None
+            process.stdin.write(f"{moment!r}\n")
+            process.stdin.flush()
         heard = [hear(process) for process in self.peers]
         spans = [h["span"] for h in heard]
         return {
@@ -96,78 +85,6 @@ class HivemindPeers:
             process.wait()
 
 
-# A rank of ours
-
-
-def rank(count: int) -> None:
-    """Run one rank: rank 0 obeys standard input and tells the others."""
-    import numpy as np
-    from mpi4py import MPI
-
-    import partialcoll as pc
-    from partialcoll.tools.bench.turns import meet
-
-    comm = MPI.COMM_WORLD
-    x, mean = np.zeros(count, np.float32), np.zeros(count, np.float32)
-
-    def told() -> str:
-        line = sys.stdin.readline() if comm.rank == 0 else ""
-        meet(comm, 1e-3)  # no core burnt while hivemind has its turn
-        return str(comm.bcast(line))
-
-    with pc.GroupAllreduce_init(comm, x, mean, grid=(comm.size,)) as t:
-        if comm.rank == 0:
-            say(ready=True, version=pc.__version__)
-        step = 0
-        while line := told():
-            x.fill(comm.rank + step)
-            begin = begin_at(line)
-            t.Start()
-            rnd = t.Wait()
-            seconds = time.time() - begin
-            expected = np.float32((comm.size - 1) / 2 + step)
-            exact = bool(rnd.exact and (mean == expected).all())
-            spent = comm.allreduce(seconds, MPI.MAX)
-            all_exact = comm.allreduce(exact, MPI.LAND)
-            if comm.rank == 0:
-                say(step=spent, exact=all_exact)
-            step += 1
-
-
-class Ranks:
-    def __init__(self, ranks: int, count: int) -> None:
-        from partialcoll.tools import launcher
-
-        words, environment = launcher.mpiexec(ranks)
-        self._job = subprocess.Popen(
-            [*words, sys.executable, SELF, str(count)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        self.version = hear(self._job)["version"]
-
-    def round(self) -> dict[str, Any]:
-        tell(self._job, repr(time.time() + 0.2))
-        return hear(self._job)
-
-    def end(self) -> None:
-        if self._job.stdin is not None:
-            self._job.stdin.close()
-        try:
-            self._job.wait(30)
-        except subprocess.TimeoutExpired:
-            self._job.terminate()
-            self._job.wait()
-
-
-def tell(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdin is not None
-    process.stdin.write(line + "\n")
-    process.stdin.flush()
-
-
 def hear(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Return the next message; other output is skipped."""
     assert process.stdout is not None
@@ -178,55 +95,66 @@ def hear(process: subprocess.Popen[str]) -> dict[str, Any]:
     raise RuntimeError(f"hivemind: a process has ended, status {process.wait()}")
 
 
+def run(given: SimpleNamespace, comm: Any) -> Rows:
+    """Measure both alternately, without the first round of each; rank 0 has hivemind's peers."""
+    import numpy as np
+    from mpi4py import MPI
+
+    import partialcoll as pc
+    from partialcoll.tools.bench.turns import meet
+
+    count = given.size // 4
+    x, mean = np.zeros(count, np.float32), np.zeros(count, np.float32)
+    rounds: dict[str, list[dict[str, Any]]] = {"hivemind": [], "partialcoll": []}
+    with contextlib.ExitStack() as stack:
+        group = stack.enter_context(pc.GroupAllreduce_init(comm, x, mean, grid=(comm.size,)))
+        if comm.rank == 0:
+            swarm = HivemindPeers(given.hivemind, comm.size, count)
+            stack.callback(swarm.end)
+        for step in range(given.rounds + 1):
+            if comm.rank == 0:
+                rounds["hivemind"].append(swarm.round())
+            meet(comm, 1e-3)  # no core burnt while hivemind has its turn
+            x.fill(comm.rank + step)
+            begin = begin_at(comm.bcast(time.time() + 0.2))
+            group.Start()
+            rnd = group.Wait()
+            seconds = comm.allreduce(time.time() - begin, MPI.MAX)
+            expected = np.float32((comm.size - 1) / 2 + step)
+            exact = comm.allreduce(bool(rnd.exact and (mean == expected).all()), MPI.LAND)
+            rounds["partialcoll"].append({"step": seconds, "exact": exact})
+    if comm.rank:
+        return []
+    versions = {"hivemind": swarm.version, "partialcoll": pc.__version__}
+    return rows_of({k: v[1:] for k, v in rounds.items()}, versions, comm.size, given.size)
+
+
 def rows_of(
-    samples: dict[tuple[str, str], list[float]], exact: dict[str, int], ranks: int, size: int
-) -> list[dict[str, Any]]:
+    rounds: dict[str, list[dict[str, Any]]], versions: dict[str, str], ranks: int, size: int
+) -> Rows:
     """Return the rows: medians, in how many rounds all had the average, and how many times as long
     as our step."""
-    ours = statistics.median(samples["partialcoll", "step"])
-    return [
-        {
-            "method": method,
-            "what": what,
-            "ranks": ranks,
-            "bytes": size,
-            "seconds": statistics.median(times),
-            "fastest": min(times),
-            "slowest": max(times),
-            "rounds": len(times),
-            "exact_rounds": exact[method],
-            "times_ours": statistics.median(times) / ours,
-        }
-        for (method, what), times in samples.items()
-    ]
-
-
-def compare(options: SimpleNamespace) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Measure both alternately, without the first round of each."""
-    count = options.size // 4
-    swarm = HivemindPeers(options.hivemind, options.n, count)
-    try:
-        ours = Ranks(options.n, count)
-        try:
-            samples: dict[tuple[str, str], list[float]] = {
-                ("hivemind", "step"): [],
-                ("hivemind", "allreduce"): [],
-                ("partialcoll", "step"): [],
-            }
-            exact = {"hivemind": 0, "partialcoll": 0}
-            for step in range(options.rounds + 1):
-                for method, side in (("hivemind", swarm), ("partialcoll", ours)):
-                    seen = side.round()  # type: ignore[attr-defined]
-                    exact[method] += bool(step and seen["exact"])
-                    for what in ("step", "allreduce"):
-                        if step and what in seen:
-                            samples[method, what].append(seen[what])
-            rows = rows_of(samples, exact, options.n, options.size)
-            return rows, {"hivemind": swarm.version, "partialcoll": ours.version}
-        finally:
-            ours.end()
-    finally:
-        swarm.end()
+    ours = statistics.median(each["step"] for each in rounds["partialcoll"])
+    rows = []
+    for method, some in rounds.items():
+        for what in (name for name in some[0] if name != "exact"):
+            times = [each[what] for each in some]
+            rows.append(
+                {
+                    "method": method,
+                    "version": versions[method],
+                    "what": what,
+                    "ranks": ranks,
+                    "bytes": size,
+                    "seconds": statistics.median(times),
+                    "fastest": min(times),
+                    "slowest": max(times),
+                    "rounds": len(times),
+                    "exact_rounds": sum(each["exact"] for each in some),
+                    "times_ours": statistics.median(times) / ours,
+                }
+            )
+    return rows
 
 
 def _interpreter(text: str) -> str:
@@ -235,18 +163,13 @@ def _interpreter(text: str) -> str:
     return text
 
 
-@click.command("hivemind", help=__doc__, short_help="averaging in one group of 8 beside hivemind")
-@click.option("--hivemind", type=values.Parsed(_interpreter), required=True, help="that has it")
-@count("-n", 8, "ranks")
-@options.option("--size", values.SIZE, "4M", "bytes")
-@count("--rounds", 7, "of each")
-@options.json
-def command(**given: Any) -> None:
-    rows, versions = compare(SimpleNamespace(**given))
-    document = report.document("bench hivemind", given["n"], rows)
-    document["env"].update(hivemind=versions["hivemind"], times=PEER)
-    report.write(given["json"], document)
-
-
-if __name__ == "__main__":  # a rank of ours
-    rank(int(sys.argv[1]))
+command = experiment(
+    "hivemind",
+    run,
+    click.option("--hivemind", type=values.Parsed(_interpreter), required=True, help="that has it"),
+    options.option("--size", values.SIZE, "4M", "bytes"),
+    count("--rounds", 7, "of each"),
+    about=__doc__,
+    ranks=8,
+    torch=False,
+)

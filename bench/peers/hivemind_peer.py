@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A peer of hivemind's swarm, in an interpreter that has hivemind: one process, which obeys
-standard input. Also how both sides talk to who started them."""
+standard input."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ def say(**what: Any) -> None:
     print("@" + json.dumps(what), flush=True)
 
 
-def begin_at(line: str) -> float:
+def begin_at(moment: float) -> float:
     """Sleep until the moment that all were told."""
-    moment = float(line)
     time.sleep(max(0.0, moment - time.time()))
     return moment
 
@@ -63,7 +62,7 @@ def peer(index: int, ranks: int, count: int, initial: str) -> None:
     for step, line in enumerate(sys.stdin):
         with averager.get_tensors() as tensors:
             tensors[0].fill_(float(index + step))
-        begin = begin_at(line)
+        begin = begin_at(float(line))
         averager.step(timeout=60)
         end = time.time()
         with averager.get_tensors() as tensors:
