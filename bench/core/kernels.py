@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which reduction loops does the compiler vectorize, and how fast is one of them?
+"""Which reduction loops does the compiler vectorize?
 
 Compiles csrc/kernels with the library's flags and asks gcc (-fopt-info-vec), once for each
-target that the library has clones for; then times the sum of float32 against memcpy.
+target that the library has clones for. A row has the bytes of the vectors that a loop uses with
+each target (0: element by element).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -64,64 +64,35 @@ def widths(source: Path, options: list[str], folder: Path) -> dict[str, int]:
     copy = folder / source.name
     copy.write_text(text)
     command = [CC, *options, "-w", "-fopt-info-vec-optimized", "-c", str(copy), "-o", os.devnull]
-    report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     found = dict.fromkeys((name for name in lines.values() if name), 0)
-    for line, width in re.findall(r":(\d+):\d+: optimized: loop vectorized using (\d+)", report):
+    for line, width in re.findall(r":(\d+):\d+: optimized: loop vectorized using (\d+)", said):
         name = lines[int(line)]
         if name:
             found[name] = max(found[name], int(width))
     return found
 
 
-def table() -> dict[str, dict[str, int]]:
-    rows: dict[str, dict[str, int]] = {}
+def table() -> list[report.Row]:
+    rows: dict[str, report.Row] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in FILES:
             for target, more in TARGETS.items():
                 found = widths(next(KERNELS.rglob(f"{name}.c")), [*flags(), *more], Path(folder))
                 for function, width in found.items():
-                    rows.setdefault(function, {})[target] = width
-    return rows
-
-
-def speed() -> list[tuple[int, int, int]]:
-    """Return bytes, ns of the sum and ns of memcpy, for each size."""
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "speed"
-        sources = [
-            *KERNELS.rglob("*.c"),
-            *(ROOT / "csrc/base").glob("*.c"),
-            ROOT / "bench/core/kernels_speed.c",
-        ]
-        command = [CC, *flags(), *map(str, sources), "-lm", "-lpthread", "-o", str(program)]
-        subprocess.run(command, check=True)
-        text = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
-    return [(int(a), int(b), int(c)) for a, b, c in (line.split() for line in text.splitlines())]
-
-
-def rows() -> list[dict[str, Any]]:
-    """Return the loops with the bytes of the vectors that each target uses (0: element by element),
-    then the sum of float32 in place beside memcpy, in turns, medians. GB/s count bytes read and
-    written: the sum moves 3 for each byte of a buffer, memcpy 2."""
-    found: list[dict[str, Any]] = [{"loop": name, **row} for name, row in sorted(table().items())]
-    for size, add, copy in speed():
-        gbs = {"sum_gbs": 3 * size / add, "memcpy_gbs": 2 * size / copy}
-        found.append({"bytes": size, "sum_us": add / 1e3, "memcpy_us": copy / 1e3, **gbs})
-    return found
+                    rows.setdefault(function, {"loop": function})[target] = width
+    return [row for _, row in sorted(rows.items())]
 
 
 @click.command("kernels", help=__doc__, short_help="which reduction loops are vectorized")
 @options.json
 def command(json: str | None) -> None:
-    measured = rows()
-    loops = [row for row in measured if "loop" in row]
-    document = report.document("bench kernels", 1, measured)
+    loops = table()
+    document = report.document("bench kernels", 1, loops)
     version = subprocess.run([CC, "--version"], capture_output=True, text=True).stdout
     document["env"].update(compiler=version.splitlines()[0], flags=" ".join(flags()))
-    report.write(json, document, loops)
+    report.write(json, document)
     for target in TARGETS:
         scalar = [row["loop"] for row in loops if not row[target]]
         not_these = f"; not: {', '.join(scalar)}" if scalar else ""
         click.echo(f"{target}: {len(loops) - len(scalar)} of {len(loops)}{not_these}", err=True)
-    times = [row for row in measured if "bytes" in row]
-    report.table(times, file=sys.stderr if json == "-" else sys.stdout)
