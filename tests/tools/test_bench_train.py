@@ -423,7 +423,7 @@ def test_courses(comm, tasks):
     """Of copies that say who made them: the mean's loss, one rank's own, and distances; the model
     that is trained stays as it is. The slow rank 0 counts with what it had."""
     torch = pytest.importorskip("torch")
-    from partialcoll.tools.bench.train.run import Copies, own_models_course, replicas_course
+    from partialcoll.tools.bench.train.run import Copies, course_of
 
     task = tasks.Hyperplane(options(size=8, batch=64), comm.rank, comm.size)
     task.start(0)
@@ -434,7 +434,7 @@ def test_courses(comm, tasks):
     if comm.rank == 0 and comm.size > 1:
         copies.steps, copies.seconds, values = [0, 1], [0.0, 1.5], [0.0, 1.0]
     copies.flats = [torch.full((9,), value) for value in values]
-    course = own_models_course(comm, copies, task, observer)
+    course = course_of(comm, copies, task, observer, False)
 
     def loss(value):
         torch.nn.utils.vector_to_parameters(torch.full((9,), value), task.model.parameters())
@@ -452,7 +452,7 @@ def test_courses(comm, tasks):
     ):
         assert course["loss"][i] == loss(float(mean))
         assert course["own_loss"][i] == loss(float(mine))
-    course = replicas_course(comm, copies, task, observer)
+    course = course_of(comm, copies, task, observer, True)
     assert course["loss"] == course["own_loss"] and course["consensus"] == [0.0] * 3
     assert course["loss"][2] == loss(1.0)
 

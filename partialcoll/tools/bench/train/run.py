@@ -104,7 +104,7 @@ class Copies:
         self.steps: list[int] = []
         self.seconds: list[float] = []
         self.flats: list[torch.Tensor] = []
-        self.end: torch.Tensor | None = None
+        self.end = torch.empty(0)
 
     def begin(self) -> None:
         self._begin = time.perf_counter()
@@ -142,11 +142,6 @@ def distances(comm: MPI.Intracomm, own: Matrix) -> tuple[Matrix, Matrix]:
     return mean, np.sqrt(squares / comm.size)
 
 
-def final_distance(comm: MPI.Intracomm, copies: Copies) -> float:
-    assert copies.end is not None
-    return float(distances(comm, copies.end.double().numpy()[None])[1][0])
-
-
 class Evaluation:
     """Held-out loss and accuracy of parameters, in a model separate from the one that is
     trained."""
@@ -168,28 +163,20 @@ class Evaluation:
         self.accuracy.append(None if accuracy is None else round(accuracy, 6))
 
 
-def replicas_course(
-    comm: MPI.Intracomm, copies: Copies, task: TrainingTask, observer: int
+def course_of(
+    comm: MPI.Intracomm, copies: Copies, task: TrainingTask, observer: int, replicas: bool
 ) -> dict[str, Any]:
-    """Return the course where all ranks have the same parameters, from the observer's copies, on
-    all ranks. Collective."""
-    course: dict[str, Any] = {}
-    if comm.rank == observer:
-        seen = Evaluation(task)
-        for flat in copies.flats:
-            seen.add(flat)
-        course = _course(copies.steps, copies.seconds, [0.0] * len(seen.loss), seen, seen)
-    meet(comm)
-    found: dict[str, Any] = comm.bcast(course, observer)
-    return found
-
-
-def own_models_course(
-    comm: MPI.Intracomm, copies: Copies, task: TrainingTask, observer: int
-) -> dict[str, Any]:
-    """Return the course where each rank has a model of its own, on all ranks. Time, steps and the
-    model that stands for all are the observer's. Collective."""
+    """Return the course of a run, on all ranks. Time, steps and the model that stands for all are
+    the observer's; `replicas`: all ranks have the same parameters, and only the observer copies.
+    Collective."""
     steps, seconds = comm.bcast((copies.steps, copies.seconds), observer)
+    if replicas:
+        seen, none = Evaluation(task), [0.0] * len(steps)
+        for flat in copies.flats if comm.rank == observer else ():
+            seen.add(flat)
+        meet(comm)
+        found: dict[str, Any] = comm.bcast(_course(steps, seconds, none, seen, seen), observer)
+        return found
     flats = [copies.at(*point) for point in zip(steps, seconds)]
     other = (observer - 1) % comm.size  # evaluates the means, at the same time
     own, mean, consensus = Evaluation(task), Evaluation(task), []
@@ -204,7 +191,7 @@ def own_models_course(
             mean.add(torch.from_numpy(row).to(flats[0].dtype))
         meet(comm)
     mean.loss, mean.accuracy = comm.bcast((mean.loss, mean.accuracy), other)
-    found: dict[str, Any] = comm.bcast(_course(steps, seconds, consensus, mean, own), observer)
+    found = comm.bcast(_course(steps, seconds, consensus, mean, own), observer)
     return found
 
 
@@ -251,14 +238,13 @@ class TrainingRun:
         name: str,
         topology: str | None,
         seed: int,
-        bar: Any,
     ) -> None:
-        self._options, self._comm, self._task, self._bar = options, comm, task, bar
+        self._options, self._comm, self._task = options, comm, task
         self.name, self.seed = name, seed
         self._choice = STRATEGIES[name]
         self.strategy = strategies.make(name, options, topology)
         self._observer = comm.size - 1  # not rank 0, which may be slow
-        self.seconds, self._shown = 0.0, 0
+        self.seconds = 0.0
         self._prints: dict[int, str] = {}
         task.start(seed)
         torch.autograd.backward(task.loss(0))  # what torch does only once, before time counts
@@ -286,7 +272,7 @@ class TrainingRun:
             task.model.named_parameters(),
             strategy=self.strategy,
             on_round=self._on_round if replicas else None,
-            on_step=None if replicas else self._on_step,
+            on_step=None if replicas else lambda opt: self._copies.look(opt.round),
         )
         opt.attach(torch.optim.lr_scheduler.LambdaLR(opt, lambda done: task.rate(done)))
         return opt
@@ -296,21 +282,6 @@ class TrainingRun:
             self._prints[result.index] = fingerprint(self._task.model)
         if self._comm.rank == self._observer:  # it sees what all see
             self._copies.look(result.index + 1)
-        self._show()
-
-    def _on_step(self, opt: Any) -> None:
-        self._copies.look(opt.round)
-        self._show()
-
-    def _show(self) -> None:
-        self._shown += 1
-        next(self._bar, None)
-
-    def show_rest(self) -> None:
-        """Advance the bar by what it expected of this run and did not get, from a rank that was
-        slow."""
-        for _ in range(self._task.steps - self._shown):
-            next(self._bar, None)
 
     def train(self) -> None:
         """Train to the last round, or until this rank must stop. Collective."""
@@ -367,23 +338,19 @@ class TrainingRun:
         if left > 0:
             time.sleep(left)
 
-    def _end(self) -> tuple[float, float | None]:
-        """Return loss and accuracy of the final model of all ranks, on all. Collective."""
-        end = self._task.held_out() if self._comm.rank == self._observer else None
-        meet(self._comm)
-        end = self._comm.bcast(end, self._observer)
-        assert end is not None
-        return end
-
     def results(self) -> tuple[report.Row, dict[str, Any]]:
         comm, task, metrics = self._comm, self._task, self._opt.metrics()
-        mine = (self.steps, self.seconds, metrics.included, metrics.wait_s, self._sent(metrics))
-        steps, seconds, included, wait, sent = zip(*comm.allgather(mine))
+        replicas, both = self._choice.replicas, self._choice.both
+        sent = metrics.rounds if replicas else both * metrics.communications
+        mine = (self.steps, self.seconds, metrics.included, metrics.wait_s, sent)
+        steps, seconds, included, wait, sents = zip(*comm.allgather(mine))
         same = identical(comm.allgather((self._prints, fingerprint(task.model))))
-        course_of = replicas_course if self._choice.replicas else own_models_course
-        course = course_of(comm, self._copies, task, self._observer)
-        consensus = final_distance(comm, self._copies)
-        loss, accuracy = self._end()
+        course = course_of(comm, self._copies, task, self._observer, replicas)
+        consensus = float(distances(comm, self._copies.end.double().numpy()[None])[1][0])
+        # Loss and accuracy of the final model of all ranks.
+        end = task.held_out() if comm.rank == self._observer else None
+        meet(comm)
+        loss, accuracy = comm.bcast(end, self._observer)
         rates = [count / each for count, each in zip(steps, seconds)]
         row = {
             "strategy": self.name,
@@ -394,7 +361,7 @@ class TrainingRun:
             "final_loss": loss,
             "accuracy": accuracy,
             "consensus": consensus,
-            "communications": sum(sent) / comm.size,
+            "communications": sum(sents) / comm.size,
             "included_ratio": sum(included) / sum(steps),
             "wait_s": sum(wait) / len(wait),
             "replicas_identical": same,
@@ -408,16 +375,11 @@ class TrainingRun:
             "steps": steps,
             "seconds": seconds,
             "wait_s": wait,
-            "mean_active": metrics.mean_active if self._choice.replicas else None,
+            "mean_active": metrics.mean_active if replicas else None,
             "failed": list(metrics.failed),
         }
         self._opt.close()
         return row, run
-
-    def _sent(self, metrics: Any) -> float:
-        if self._choice.replicas:
-            return float(metrics.rounds)
-        return float(self._choice.both * metrics.communications)
 
 
 def compare(rows: list[report.Row]) -> None:
@@ -457,17 +419,13 @@ def run(
         for name in options.strategies
         for topology in strategies.topologies(name, options.topology)
     ]
-    total = range(len(todo) * task.steps)
-    bar = iter(report.progress(total, comm.rank == 0, f"train {options.task}"))
     rows, runs = [], []
-    for name, topology, seed in todo:
-        one = TrainingRun(options, comm, task, name, topology, seed, bar)
+    for each in report.progress(todo, comm.rank == 0, f"train {options.task}"):
+        one = TrainingRun(options, comm, task, *each)
         one.train()
-        one.show_rest()
         row, details = one.results()
         rows.append(row)
         runs.append(details)
-    list(bar)
     pct.shutdown()
     compare(rows)
     return rows, runs, task
@@ -516,17 +474,8 @@ def main(options: SimpleNamespace) -> None:
         replaced.main(options)
     comm = MPI.COMM_WORLD
     rows, runs, task = run(options, comm)
-    if not comm.rank:
-        _write(options, comm, rows, runs, task)
-
-
-def _write(
-    options: SimpleNamespace,
-    comm: MPI.Intracomm,
-    rows: list[report.Row],
-    runs: list[dict[str, Any]],
-    task: TrainingTask,
-) -> None:
+    if comm.rank:
+        return
     doc = report.document("bench train", comm.size, rows)
     doc.update(settings=settings(options, task), runs=runs)
     shown = rows if options.seeds == 1 else [*rows, *summary(rows)]
