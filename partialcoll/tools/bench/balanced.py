@@ -34,11 +34,13 @@ _CHECKED_CALLS = 3
 
 @dataclass(frozen=True)
 class BatchKind:
-    """A contender to be made: a policy or "mpi", the domains to measure it with, an algorithm."""
+    """A contender to be made: a policy or "mpi", the domains to measure it with, an algorithm, what
+    becomes of late deposits."""
 
     name: str
     domains: Sequence[str]
     algorithm: str
+    late: str = "drop"
 
 
 @dataclass
@@ -83,23 +85,17 @@ def of_handle(name: str, handle: pc.AllreduceHandle, received: Array | None) -> 
     )
 
 
-def _of_mpi(comm: MPI.Intracomm, send: Array, recv: Array) -> BatchContender:
-    return BatchContender(
-        "mpi",
-        "-",
-        "native",
-        lambda: comm.Allreduce(send, recv, MPI.SUM),
-        send=lambda: send,
-        result=lambda: recv,
-        received=recv,
-    )
-
-
 def of_kind(
-    kind: BatchKind, zero_copy: bool, comm: MPI.Intracomm, send: Array, recv: Array
+    kind: BatchKind,
+    zero_copy: bool,
+    comm: MPI.Intracomm,
+    send: Array,
+    recv: Array,
+    command: str = "bench balanced",
 ) -> list[BatchContender]:
     if kind.name == "mpi":
-        return [_of_mpi(comm, send, recv)]
+        call = partial(comm.Allreduce, send, recv, MPI.SUM)
+        return [BatchContender("mpi", "-", "native", call, lambda: send, lambda: recv, recv)]
 
     def make(domain: str) -> pc.AllreduceHandle:
         buffers = (None, None) if zero_copy else (send, recv)
@@ -107,23 +103,17 @@ def of_kind(
             comm,
             *buffers,
             quorum=kind.name,
-            late="drop",
+            late=kind.late,
             algorithm=kind.algorithm,
             domain=domain,
             like=send if zero_copy else None,
+            name=f"bench {kind.name}",
         )
 
     name = f"{kind.name} (zero copy)" if zero_copy else kind.name
     received = None if zero_copy else recv
-    made = turns.handles(comm, kind.domains, make, f"bench balanced, {kind.name}")
+    made = turns.handles(comm, kind.domains, make, f"{command}, {kind.name}")
     return [of_handle(name, handle, received) for handle in made]
-
-
-def _limit_us(nbytes: int, hosts: int, link_gbps: float | None) -> float | None:
-    """Return the time in which the link of a host carries what it must send, 2S(H-1)/H."""
-    if not link_gbps or hosts == 1:
-        return None
-    return 2 * nbytes * (hosts - 1) / hosts * 8 / link_gbps / 1e3
 
 
 def _row(
@@ -172,7 +162,9 @@ def by_turns(
             gate.meet()
     measures = [partial(batch, c.call) for c in contenders]
     samples = turns.by_turns(measures, iters, warmup=0, comm=comm)
-    limit = _limit_us(4 * count, gate.domains, link_gbps)
+    limit, hosts = None, gate.domains
+    if link_gbps and hosts > 1:  # what the link of a host must carry: 2S(H-1)/H
+        limit = 2 * 4 * count * (hosts - 1) / hosts * 8 / link_gbps / 1e3
     described = [_row(c, comm, count, us, limit) for c, us in zip(contenders, samples)]
     rows = [row for row in described if row is not None]
     for c in contenders:

@@ -7,7 +7,6 @@ Source: Li et al., PPoPP 2020, section 6.1 (the microbenchmark; 32 ranks, 1 ms).
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -20,7 +19,7 @@ import partialcoll as pc
 from ..._core.ffi import check, ffi, lib
 from ..._core.mpi import MPI
 from .. import report, skewed
-from . import turns
+from . import balanced, turns
 
 COLUMNS, plot = skewed.COLUMNS, skewed.plot
 # How long a rank computes before it arrives, in seconds; before that it sleeps, so that 32
@@ -34,11 +33,9 @@ Call = Callable[[], tuple[Any, float]]
 
 @dataclass
 class ArrivalContender:
-    name: str
-    domain: str
+    made: balanced.BatchContender
     interface: str
     call: Call
-    handle: Any = None
     latencies: list[float] = field(default_factory=list)
     active: list[int] = field(default_factory=list)
     wrong: int = 0
@@ -69,31 +66,17 @@ class StaggeredGate(turns.Gate):
 def _contenders(
     options: SimpleNamespace, comm: MPI.Intracomm, send: Any, recv: Any
 ) -> list[ArrivalContender]:
-    made = []
+    found = []
     for name in options.collectives:
-        if name == "mpi":
-            made.append(ArrivalContender("mpi", "-", "python", _allreduce(comm, send, recv)))
-            continue
-
-        def make(domain: str, name: str = name) -> pc.AllreduceHandle:
-            return pc.Allreduce_init(
-                comm,
-                send,
-                recv,
-                quorum=name,
-                late=options.late,
-                algorithm=options.algorithm,
-                domain=domain,
-                name=f"bench {name}",
-            )
-
-        for handle, interface in itertools.product(
-            turns.handles(comm, options.domain, make, f"bench skew, {name}"), options.interface
-        ):
-            made.append(
-                ArrivalContender(name, handle.domain, interface, _CALLS[interface](handle), handle)
-            )
-    return made
+        kind = balanced.BatchKind(name, options.domain, options.algorithm, options.late)
+        for made in balanced.of_kind(kind, False, comm, send, recv, "bench skew"):
+            if made.handle is None:
+                found.append(ArrivalContender(made, "python", _allreduce(comm, send, recv)))
+                continue
+            for interface in options.interface:
+                call = _CALLS[interface](made.handle)
+                found.append(ArrivalContender(made, interface, call))
+    return found
 
 
 def _allreduce(comm: MPI.Intracomm, send: Any, recv: Any) -> Call:
@@ -163,16 +146,17 @@ def _row(c: ArrivalContender, comm: MPI.Intracomm, options: SimpleNamespace) -> 
     if latencies is None or active is None:
         return None
     all_latencies = np.concatenate([np.asarray(x) for x in latencies])
+    name, handle = c.made.name, c.made.handle
     return skewed.row(
-        c.name if c.interface == "python" else f"{c.name} (C)",
+        name if c.interface == "python" else f"{name} (C)",
         comm.size,
         options.count,
         all_latencies,
         active,
-        domain=c.domain,
-        algorithm="native" if c.handle is None else c.handle.algorithm,
-        limit=skewed.limit_us(c.name, comm.size, options.skew_ms * 1e3),
-        wrong=wrong if c.handle is None or options.late == "drop" else None,
+        domain=c.made.domain,
+        algorithm=c.made.algorithm,
+        limit=skewed.limit_us(name, comm.size, options.skew_ms * 1e3),
+        wrong=wrong if handle is None or options.late == "drop" else None,
     )
 
 
@@ -188,7 +172,7 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
         for c in contenders:
             _measure(c, gate, delay, recv, everybody, options.late, keep=step >= 0)
     rows = [row for c in contenders if (row := _row(c, comm, options)) is not None]
-    for handle in {id(c.handle): c.handle for c in contenders if c.handle is not None}.values():
+    for handle in dict.fromkeys(c.made.handle for c in contenders if c.made.handle is not None):
         handle.Free()
     gate.free()
     skewed.compare(rows)

@@ -75,6 +75,16 @@ def _all_fit(check: Check, options: SimpleNamespace, comm: Any, but: str) -> boo
     return not any(refused)
 
 
+def _show(command: str, made: Any, options: SimpleNamespace, ranks: int, rows: Any) -> None:
+    """Write the rows that the module `made`, which may have `COLUMNS`, `last` (the rows to show),
+    `plot` and `title`."""
+    shown = made.last(rows) if hasattr(made, "last") else None
+    document = report.document(command, ranks, rows)
+    report.write(options.json, document, shown, getattr(made, "COLUMNS", None))
+    if getattr(options, "plot", None):
+        made.plot(rows, options.plot, made.title(options, rows) if hasattr(made, "title") else "")
+
+
 def on_ranks(
     name: str,
     find: Callable[[], Any],
@@ -106,13 +116,8 @@ def on_ranks(
 
         def measure(options: SimpleNamespace) -> None:
             rows = benchmark.run(options, MPI.COMM_WORLD)
-            if MPI.COMM_WORLD.rank:
-                return
-            document = report.document(f"bench {name}", MPI.COMM_WORLD.size, rows)
-            report.write(options.json, document, columns=getattr(benchmark, "COLUMNS", None))
-            if given.get("plot"):
-                title = benchmark.title(options, rows) if hasattr(benchmark, "title") else ""
-                benchmark.plot(rows, options.plot, title)
+            if not MPI.COMM_WORLD.rank:
+                _show(f"bench {name}", benchmark, options, MPI.COMM_WORLD.size, rows)
 
         take_part(getattr(benchmark, "main", measure), options)
         return 0
@@ -142,11 +147,7 @@ def here(module: str) -> Callable[..., None]:
             simulation = importlib.import_module(f"..sim.{module}", __package__)
             rows = simulation.run(options)
             ranks = max(row.get("ranks", row.get("peers")) for row in rows)
-            shown = simulation.last(rows) if hasattr(simulation, "last") else rows
-            document = report.document(f"sim {module}", ranks, rows)
-            report.write(options.json, document, shown, simulation.COLUMNS)
-            if options.plot:
-                simulation.plot(rows, options.plot, simulation.title(options, rows))
+            _show(f"sim {module}", simulation, options, ranks, rows)
         except (ValueError, OverflowError) as error:  # an impossible parameter
             raise click.UsageError(_with_its_option(str(error))) from None
 

@@ -162,17 +162,14 @@ class SimulatedRank:
         self._step_time, self._transfer, self._random = step_time, transfer, random
         self._looks = False  # the communication thread is going to look,
         self._look_at = 0.0  # then
-        self._still = (0.0, 0.0)
+        self.still = (0.0, 0.0)  # when it is suspended, from and until
 
     def start(self, delay: float) -> None:
         self._events.after(delay, self._begin)
 
-    def stand_still(self, begin: float, end: float) -> None:
-        self._still = (begin, end)
-
     def _put_off(self, action: Callable[[], None]) -> bool:
         """Return whether this rank is suspended; if so, run the action afterwards."""
-        begin, end = self._still
+        begin, end = self.still
         still = begin <= self._events.now < end
         if still:
             self._events.after(end - self._events.now, action)
@@ -368,7 +365,7 @@ class GossipRun:
         phases = np.random.default_rng((seed, 3)).random(ranks)
         for rank, phase in zip(self.ranks, phases):
             rank.start(float(phase))
-        self.ranks[0].stand_still(options.time / 3, options.time / 3 + options.stopped)
+        self.ranks[0].still = options.time / 3, options.time / 3 + options.stopped
 
     def _rank(
         self, i: int, process: Process, name: int, latency: Callable[[], float]
@@ -394,6 +391,10 @@ class GossipRun:
         mean = models.mean(axis=0)
         counts = [process.stats for process in self.processes]
         steps = [count.steps for count in counts]
+
+        def average(name: str) -> float:
+            return float(np.mean([getattr(count, name) for count in counts]))
+
         some = models[:: max(1, len(models) // 16)]
         losses = [self.task.loss(x) for x in some]
         loss = None if self.task.least is None else float(np.mean([x for x in losses if x]))
@@ -403,7 +404,7 @@ class GossipRun:
             "topology": self._topology.text,
             "ranks": self._topology.n,
             "rate": self._rate,
-            "communications": self._weight * float(np.mean([c.communications for c in counts])),
+            "communications": self._weight * average("communications"),
             "consensus": float(np.sqrt(np.mean(np.sum((models - mean) ** 2, axis=1)))),
             "loss": loss,
             "excess": None if loss is None or least is None else loss - least,
@@ -411,10 +412,8 @@ class GossipRun:
             "time": self.events.now,
             "steps": float(np.median(steps[1:] or steps)),
             "steps_slow": steps[0],
-            "skipped": float(np.mean([count.skipped for count in counts])),
-            "asked": self._weight * float(np.mean([count.asked for count in counts])),
-            "achieved": self._weight * float(np.mean([count.achieved for count in counts])),
-            "given_up": self._weight * float(np.mean([count.given_up for count in counts])),
+            "skipped": average("skipped"),
+            **{n: self._weight * average(n) for n in ("asked", "achieved", "given_up")},
             "task": self._options.task,
             "slow": self._options.slow,
             "codec_bits": self._options.codec_bits,

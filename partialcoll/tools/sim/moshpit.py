@@ -16,7 +16,8 @@ docs/groups.md for the differences.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,9 +30,9 @@ from .. import environment, plots, report
 Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
+Sources = list[tuple[Numbers, Numbers]]
 
 KEYS = ("static", "dynamic")
-LOSSES = ("void", "absent")
 
 
 class Averager:
@@ -198,42 +199,36 @@ class PushSum(Averager):
 
 class Means(Averager):
     """The paper's code: the mean of a peer and its sources, of those that are present. There are no
-    weights, so the mean of all may drift if peers fail."""
+    weights, so the mean of all may drift if peers fail. `sources` returns pairs of arrays from the
+    number of peers and the round: who takes, and from whom."""
 
-    def sources(self, round: int) -> list[tuple[Numbers, Numbers]]:
-        """Return pairs of arrays: who takes, and from whom."""
-        raise NotImplementedError
+    def __init__(self, values: Values, sources: Callable[[int, int], Sources]) -> None:
+        super().__init__(values)
+        self._sources = sources
 
     def step(self, there: Mask, round: int) -> None:
         held, peers = self.values * there, len(there)
         sums, counts = held.copy(), there.astype(float)
-        for to, source in self.sources(round):
+        for to, source in self._sources(peers, round):
             sums += np.bincount(to, held[source], peers)
             counts += np.bincount(to, there[source], peers)
         self.values = np.where(there, sums / np.maximum(counts, 1), self.values)
 
 
-class RingMeans(Means):
+def _ring(peers: int, round: int) -> Sources:
     """The paper's gossip: both neighbors on a ring."""
-
-    def sources(self, round: int) -> list[tuple[Numbers, Numbers]]:
-        peers = np.arange(len(self.values))
-        return [(peers, np.roll(peers, shift)) for shift in (-1, 1)]
+    return [(np.arange(peers), np.roll(np.arange(peers), shift)) for shift in (-1, 1)]
 
 
-class HopMeans(Means):
+def _hops(peers: int, round: int) -> Sources:
     """The paper's push-sum: the peers 2^k and 2^(k+1) ahead, k in turn. Its matrices are shifted as
     one long row of numbers, so an entry that passes the end of its row comes to the next row. With
     rows shifted one by one the results differ from the paper's figures."""
-
-    def sources(self, round: int) -> list[tuple[Numbers, Numbers]]:
-        peers = len(self.values)
-        hops = max(1, int(np.floor(np.log2(max(2, peers - 1)))))
-        found = []
-        for hop in (1 << round % hops, 2 << round % hops):
-            entries = (np.arange(peers) * (peers + 1) + hop) % peers**2
-            found.append((entries // peers, entries % peers))
-        return found
+    hops = max(1, int(np.floor(np.log2(max(2, peers - 1)))))
+    entries = (
+        np.arange(peers) * (peers + 1) + hop for hop in (1 << round % hops, 2 << round % hops)
+    )
+    return [divmod(each % peers**2, peers) for each in entries]
 
 
 COLUMNS = report.columns(
@@ -261,17 +256,11 @@ class Draws:
     """
 
     def __init__(self, compat: bool, seed: int, restart: int) -> None:
-        self.placement = np.random.default_rng((seed, 3, restart))
-        self.values: Any
-        self.failures: Any
-        self.method: Any
+        some: list[Any] = [np.random.default_rng((seed, k, restart)) for k in (1, 2, 3, 4)]
+        self.values, self.failures, self.placement, self.method = some
         if compat:
-            one = np.random.RandomState((seed + restart) % (1 << 32))
+            one: Any = np.random.RandomState((seed + restart) % (1 << 32))
             self.values = self.failures = self.method = one
-        else:
-            self.values = np.random.default_rng((seed, 1, restart))
-            self.failures = np.random.default_rng((seed, 2, restart))
-            self.method = np.random.default_rng((seed, 4, restart))
 
 
 def make(case: Case, compat: bool, draws: Draws) -> Averager:
@@ -289,22 +278,19 @@ def make(case: Case, compat: bool, draws: Draws) -> Averager:
     if case.method == "allreduce":
         return RestartedAllreduce(values)
     if case.method == "gossip":
-        return RingMeans(values) if compat else RingGossip(values)
-    return HopMeans(values) if compat else PushSum(values)
+        return Means(values, _ring) if compat else RingGossip(values)
+    return Means(values, _hops) if compat else PushSum(values)
 
 
 @dataclass
 class ErrorCourse:
-    errors: list[float] = field(default_factory=list)
+    errors: list[float]
     mean_error: float = 0.0
 
     def rounds_to(self, target: float, most: int) -> int:
         """Return the first round after which the error is below the target; `most` if there is
         none."""
-        for rounds, error in enumerate(self.errors):
-            if error < target:
-                return rounds
-        return most
+        return next((i for i, error in enumerate(self.errors) if error < target), most)
 
 
 def follow(case: Case, options: SimpleNamespace, restart: int) -> ErrorCourse:
@@ -328,27 +314,16 @@ def follow(case: Case, options: SimpleNamespace, restart: int) -> ErrorCourse:
     return course
 
 
-def _mean_errors(courses: list[ErrorCourse]) -> list[float]:
-    """Return the mean over the restarts after each round; restarts that have ended keep their last
-    error."""
-    most = max(len(course.errors) for course in courses)
-    padded = [c.errors + [c.errors[-1]] * (most - len(c.errors)) for c in courses]
-    return [float(error) for error in np.mean(padded, axis=0)]
-
-
-def _rate(courses: list[ErrorCourse], errors: list[float]) -> float | None:
-    """Return the factor by which the mean squared error shrinks in a round, before the first
-    restart is below 1e-9; None if one round is enough."""
-    rounds = min(c.rounds_to(1e-9, len(c.errors)) for c in courses) - 1
-    if rounds < 1 or errors[0] == 0:
-        return None
-    return float((errors[rounds] / errors[0]) ** (1 / rounds))
-
-
 def row(
     case: Case, options: SimpleNamespace, courses: list[ErrorCourse], seconds: float
 ) -> report.Row:
-    errors = _mean_errors(courses)
+    most = max(len(course.errors) for course in courses)
+    # Restarts that have ended keep their last error.
+    padded = [c.errors + [c.errors[-1]] * (most - len(c.errors)) for c in courses]
+    errors = np.mean(padded, axis=0).tolist()
+    # The factor of a round, before the first restart is below 1e-9; none if one round is enough.
+    rounds = min(c.rounds_to(1e-9, len(c.errors)) for c in courses) - 1
+    shrinks = rounds >= 1 and errors[0] > 0
     found: report.Row = {
         "peers": case.grid.peers,
         "p": case.p,
@@ -361,7 +336,7 @@ def row(
         found[name] = float(np.mean([c.rounds_to(target, options.rounds) for c in courses]))
     found |= {
         "finished": float(np.mean([c.errors[-1] < 1e-9 for c in courses])),
-        "rate": _rate(courses, errors),
+        "rate": (errors[rounds] / errors[0]) ** (1 / rounds) if shrinks else None,
         "mean_error": max(course.mean_error for course in courses),
         "errors": errors,
         "restarts": len(courses),
@@ -428,22 +403,14 @@ def run(options: SimpleNamespace) -> list[report.Row]:
     return [row(case, options, courses[id(case)], seconds[id(case)]) for case in todo]
 
 
+# In the order of their colors, which are the same in every picture of one grid.
 NAMES = {
-    "moshpit": "Moshpit",
-    "allreduce": "all-reduce with restarts",
-    "gossip": "gossip, ring",
-    "pushsum": "push-sum",
-    "random": "random groups",
-}
-
-# Of the curves, the same in every picture of one grid.
-COLORS = {
-    ("moshpit", "static"): "C0",
-    ("moshpit", "dynamic"): "C1",
-    ("allreduce", None): "C2",
-    ("gossip", None): "C3",
-    ("pushsum", None): "C4",
-    ("random", None): "C5",
+    ("moshpit", "static"): "Moshpit",
+    ("moshpit", "dynamic"): "Moshpit",
+    ("allreduce", None): "all-reduce with restarts",
+    ("gossip", None): "gossip, ring",
+    ("pushsum", None): "push-sum",
+    ("random", None): "random groups",
 }
 
 
@@ -454,7 +421,7 @@ def _short(grid: str) -> str:
 
 
 def _label(row: report.Row, rows: list[report.Row]) -> str:
-    label = NAMES[row["method"]]
+    label = NAMES[row["method"], row["keys"]]
     if len({other["keys"] for other in rows if other["keys"]}) > 1 and row["keys"]:
         label += f", {row['keys']} keys"
     if len({other["grid"] for other in rows}) > 1:
@@ -468,7 +435,8 @@ def _panel(axes: Any, rows: list[report.Row], every: list[report.Row]) -> None:
         errors = np.maximum(row["errors"], 1e-16)
         how: dict[str, Any] = {"marker": ".", "markersize": 4, "label": _label(row, every)}
         how["linestyle"] = "-" if row["method"] == "moshpit" else "--"
-        how["color"] = None if several else COLORS[row["method"], row["keys"]]
+        if not several:
+            how["color"] = f"C{list(NAMES).index((row['method'], row['keys']))}"
         plots.course(axes, [range(len(errors))], [errors], **how)
     axes.set_title(f"{rows[0]['peers']} peers, p = {rows[0]['p']:g}", fontsize=9)
     axes.label_outer()

@@ -19,7 +19,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Callable
 
 import numpy as np
@@ -90,11 +90,6 @@ class _BufferRanks:
         self.buffers: list[SimulatedBuffer] = []
         self.core: Any = None
 
-    def create(self, options: Any) -> None:
-        ranks, create = len(self.buffers), _lib.pcoll_sim_gossip_create
-        core = simulator.answer("pcoll_sim_gossip *", create, ranks, options)
-        self.core = _owned(core, "pcoll_sim_gossip **", _lib.pcoll_sim_gossip_free)
-
 
 class SimulatedBuffer(GossipBuffer):
     """The buffer of one rank, made by `buffers`. Free does nothing."""
@@ -115,9 +110,6 @@ class SimulatedBuffer(GossipBuffer):
     def clock(self) -> float:
         """Return the virtual time."""
         return self._ranks.events.now
-
-    def enter(self) -> None:
-        simulator.call(_lib.pcoll_sim_gossip_rank, self._ranks.core, self._rank, self._pointer)
 
     def publish(self, x: Array) -> int:
         self._publications += 1
@@ -180,10 +172,11 @@ def buffers(
     options = _ffi.new("pcoll_gossip_options *")
     everybody = [kind(rank, ranks, options, like, topology) for rank in range(topology.n)]
     everybody[0]._choose(options, codec, queue_slots, max_uncollected, "manual")
-    ranks.buffers = everybody
-    ranks.create(options)
-    for buffer in everybody:
-        buffer.enter()
+    ranks.buffers, create = everybody, _lib.pcoll_sim_gossip_create
+    core = simulator.answer("pcoll_sim_gossip *", create, len(everybody), options)
+    ranks.core = _owned(core, "pcoll_sim_gossip **", _lib.pcoll_sim_gossip_free)
+    for rank, buffer in enumerate(everybody):
+        simulator.call(_lib.pcoll_sim_gossip_rank, ranks.core, rank, buffer._pointer)
     return everybody
 
 
@@ -219,11 +212,6 @@ class Later:
         pass
 
 
-@dataclass(frozen=True)
-class _Round:
-    active: int
-
-
 class _Meeting:
     """The rounds of one allreduce, which all its ranks share. No part of a full round completes
     before the last rank has come, so the simulator plays the round then."""
@@ -245,11 +233,9 @@ class _Meeting:
 
     def arrive(self, member: SimulatedReduction) -> None:
         self._arrived.append((member, self._events.now))
-        if len(self._arrived) == len(self.members):
-            arrived, self._arrived = self._arrived, []
-            self._play(arrived)
-
-    def _play(self, arrived: list[tuple[SimulatedReduction, float]]) -> None:
+        if len(self._arrived) < len(self.members):
+            return
+        arrived, self._arrived = self._arrived, []
         first, now = arrived[0][1], self._events.now
         place = {id(member): i for i, member in enumerate(self.members)}
         starts, took = np.zeros(len(arrived)), np.zeros(len(arrived))
@@ -269,7 +255,7 @@ class SimulatedReduction(Later):
         self._meeting = meeting
         self.send_buffer = np.zeros_like(like)
         self.result = np.zeros_like(like)
-        self.last_round = _Round(0)
+        self.last_round = SimpleNamespace(active=0)
 
     def Start(self) -> None:
         self._begin()
@@ -277,7 +263,7 @@ class SimulatedReduction(Later):
 
     def deliver(self, total: Array) -> None:
         self.result = total
-        self.last_round = _Round(len(self._meeting.members))
+        self.last_round = SimpleNamespace(active=len(self._meeting.members))
         self._end()
 
 
@@ -319,13 +305,13 @@ class SimulatedNeighbors(Later):
         self._look()
 
     def _expect(self, source: int, model: Array) -> None:
+        def arrive() -> None:
+            self._inbox[source].append(model)
+            self._look()
+
         due = max(self._events.now + self._latency(), self._last_arrival[source])
         self._last_arrival[source] = due
-        self._events.after(due - self._events.now, lambda: self._arrive(source, model))
-
-    def _arrive(self, source: int, model: Array) -> None:
-        self._inbox[source].append(model)
-        self._look()
+        self._events.after(due - self._events.now, arrive)
 
     def _look(self) -> None:
         if self.waits and all(self._inbox.values()):
@@ -422,23 +408,9 @@ class SimulatedGroups(Later, GroupAllreduce):
         simulator.call(wake, core, self._rank, self._still)
 
 
-def _options(grid: Grid, like: Array, wait: float) -> Any:
-    """Return the options of the groups. `wait` is the time for a member whose application does not
-    come, half of the timeout."""
-    options = _ffi.new("pcoll_group_options *")
-    options.count, options.dtype = like.size, arrays.as_floats("like", like, False).dtype
-    options.axes = grid.axes
-    options.side[0 : grid.axes] = list(grid.sides)
-    options.timeout_us = max(1, int(2e6 * wait))
-    options.every = 1
-    return options
-
-
 def _check_memory(ranks: int, bytes_: int) -> None:
-    def needed(ranks: int) -> int:
-        return ranks * (_BYTES_PER_RANK + 4 * bytes_ + _BYTES_PER_PAIR * ranks)
-
-    largest = environment.largest_in_memory(needed, _MOST_RANKS)
+    each = _BYTES_PER_RANK + 4 * bytes_
+    largest = environment.largest_in_memory(lambda n: n * (each + _BYTES_PER_PAIR * n), _MOST_RANKS)
     if ranks > largest:
         raise ValueError(
             f"--ranks: expected 1 to {largest} with moshpit (what the memory of this machine "
@@ -458,7 +430,13 @@ def group_reductions(
     """Return the handles of all ranks. `latency` is the mean, in virtual time; `window` is how long
     a group waits for a member that does not come."""
     _check_memory(ranks, like.nbytes)
-    options = _options(Grid(grid, ranks), like, max(window, _LATENCIES * latency))
+    made, options = Grid(grid, ranks), _ffi.new("pcoll_group_options *")
+    options.count, options.dtype = like.size, arrays.as_floats("like", like, False).dtype
+    options.axes = made.axes
+    options.side[0 : made.axes] = list(made.sides)
+    # A member whose application does not come has half of the timeout.
+    options.timeout_us = max(1, int(2e6 * max(window, _LATENCIES * latency)))
+    options.every = 1
     together = _GroupRanks(options, ranks, latency, seed)
     together.handles = [SimulatedGroups(rank, together, like, ranks) for rank in range(ranks)]
     events.sources.append(together)

@@ -69,9 +69,7 @@ def _losses(axes: Any, doc: dict[str, Any]) -> None:
     styles = dict(zip(topologies, itertools.cycle(_STYLES)))
     for name, runs in _named(doc["runs"]).items():
         how: dict[str, Any] = {"color": color(name), "linestyle": styles[name.partition(", ")[2]]}
-        how |= (
-            {"alpha": 1, "linewidth": 1.6} if len(runs) == 1 else {"alpha": 0.7, "linewidth": 1.1}
-        )
+        how["alpha"], how["linewidth"] = (1, 1.6) if len(runs) == 1 else (0.7, 1.1)
         named = label(name, rows[name])
         for course in (run["course"] for run in runs):
             plots.course(axes, [course["seconds"]], [course["loss"]], label=named, **how)
@@ -79,8 +77,7 @@ def _losses(axes: Any, doc: dict[str, Any]) -> None:
     low, high = axes.get_ylim()
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}" if high < 12 * low else "")  # else they overlap
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("loss on held-out samples")
+    axes.set(xlabel="seconds", ylabel="loss on held-out samples")
     axes.set_xlim(left=0)
 
 
@@ -91,9 +88,7 @@ def _waits(axes: Any, doc: dict[str, Any]) -> None:
         waits = np.mean([run["wait_s"] for run in runs], axis=0)
         places = np.arange(len(waits)) + (i - (len(named) - 1) / 2) * width
         axes.bar(places, waits, width, color=color(name))
-    axes.set_xlabel("rank")
-    axes.set_ylabel("seconds waited")
-    axes.set_xticks(range(doc["env"]["ranks"]))
+    axes.set(xlabel="rank", ylabel="seconds waited", xticks=range(doc["env"]["ranks"]))
 
 
 def plot(doc: dict[str, Any], path: str) -> None:
@@ -123,14 +118,10 @@ def _pictures(runs: Runs) -> dict[str | None, Runs]:
     return {name: [r for r in runs if r["topology"] in (name, None)] for name in names}
 
 
-def _draw(axes: Any, runs: Runs, field: str, topology: str | None) -> None:
+def _draw(axes: Any, runs: Runs, field: str) -> None:
     """Draw a field of each strategy over all seeds; accuracies as errors, since differences near 1
     count. Distances of 0, right after an average over all ranks, are left out."""
-    own: dict[str, Runs] = {}
-    for run in runs:
-        alone = run.get("topology") is not None and topology is None
-        own.setdefault(run["strategy"] + (f", {run['topology']}" if alone else ""), []).append(run)
-    for name, some in own.items():
+    for name, some in _named(runs).items():
         courses = [run["course"] for run in some]
         seconds = [course["seconds"] for course in courses]
         values = [course[field] for course in courses]
@@ -163,7 +154,7 @@ def plot_consensus(doc: dict[str, Any], path: str) -> None:
     with plots.picture(path, title(doc), len(fields), len(columns), size, **how) as panels:
         for column, (topology, runs) in zip(panels.T, columns.items()):
             for axes, field in zip(column, fields):
-                _draw(axes, runs, field, topology)
+                _draw(axes, runs, field)
             column[0].set_title(topology or "", fontsize=10)
             column[-1].set_xlabel("seconds")
             column[-1].set_xlim(left=0)

@@ -183,12 +183,8 @@ class Digits(Classification):
 
     def __init__(self, options: SimpleNamespace, rank: int, ranks: int) -> None:
         super().__init__(options, rank, ranks)
-        try:
-            from sklearn.datasets import load_digits
-        except ImportError:
-            raise Error(
-                "bench train --task digits needs scikit-learn: pip install 'partialcoll[train]'"
-            ) from None
+        from sklearn.datasets import load_digits
+
         data: Any = load_digits()
         self.images = torch.tensor(data.images / 16 - 0.3, dtype=torch.float32)[:, None]
         self.labels = torch.tensor(data.target, dtype=torch.int64)
