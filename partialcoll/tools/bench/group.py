@@ -8,7 +8,7 @@ the moment that it has its result. Every element is checked, outside of the timi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -37,22 +37,26 @@ def values(rank: int, step: int, count: int) -> Array:
 
 
 class AveragingMethod:
-    """A method that averages `x`, float32, over ranks, and what this rank measured of it."""
+    """A method that averages `x`, float32, over ranks, and what this rank measured of it: by the
+    function `allreduce`, which sums `x` in place, unless a subclass has another way."""
 
-    name = ""
     keys: str | None = None
     grid: str | None = None
     rounds = 1
+    allreduce: Callable[[], Any]
 
-    def __init__(self, comm: MPI.Intracomm, count: int) -> None:
-        self.comm, self.count = comm, count
+    def __init__(self, name: str, comm: MPI.Intracomm, count: int) -> None:
+        self.name, self.comm, self.count = name, comm, count
         self.x = np.zeros(count, np.float32)
+        self.handle: pc.AllreduceHandle | pc.GroupAllreduce | None = None
         self.error, self.wrong, self.exact = 0.0, 0, True
         self._step = 0
 
     def average(self) -> Sequence[int]:
         """Replace `x` by the average; return the ranks whose values are in it. Collective."""
-        raise NotImplementedError
+        self.allreduce()
+        self.x /= np.float32(self.comm.size)
+        return range(self.comm.size)
 
     def is_exact(self) -> bool:
         """Return whether the last result was meant to be the average over all ranks."""
@@ -89,7 +93,9 @@ class AveragingMethod:
         return {"matched_ahead": None, "void_rounds": None}
 
     def free(self) -> None:
-        """Free what the method has. Collective."""
+        """Free the handle, if there is one. Collective."""
+        if self.handle is not None:
+            self.handle.Free()
 
     def row(self, samples: Sequence[float]) -> report.Row:
         comm = self.comm
@@ -113,30 +119,13 @@ class AveragingMethod:
         }
 
 
-class MPIAverage(AveragingMethod):
-    name = "mpi"
-
-    def average(self) -> Sequence[int]:
-        self.comm.Allreduce(MPI.IN_PLACE, self.x)
-        self.x /= np.float32(self.comm.size)
-        return range(self.comm.size)
-
-
-class FullAverage(AveragingMethod):
-    name = "full"
-
-    def __init__(self, comm: MPI.Intracomm, count: int) -> None:
-        super().__init__(comm, count)
-        self._handle = pc.Allreduce_init(comm, MPI.IN_PLACE, self.x, quorum="full", history=1)
-
-    def average(self) -> Sequence[int]:
-        self._handle.Start()
-        self._handle.Wait()
-        self.x /= np.float32(self.comm.size)
-        return range(self.comm.size)
-
-    def free(self) -> None:
-        self._handle.Free()
+def allreduces(comm: MPI.Intracomm, count: int) -> list[AveragingMethod]:
+    """Return MPI's allreduce and the full one of this library. Collective."""
+    mpi, full = (AveragingMethod(name, comm, count) for name in ("mpi", "full"))
+    mpi.allreduce = partial(comm.Allreduce, MPI.IN_PLACE, mpi.x)
+    full.handle = pc.Allreduce_init(comm, MPI.IN_PLACE, full.x, quorum="full", history=1)
+    full.allreduce = turns.start_and_wait(full.handle)
+    return [mpi, full]
 
 
 class GroupAverage(AveragingMethod):
@@ -145,10 +134,11 @@ class GroupAverage(AveragingMethod):
     def __init__(
         self, comm: MPI.Intracomm, count: int, grid: str, turn: bool = True, **how: Any
     ) -> None:
-        super().__init__(comm, count)
+        super().__init__("group" if turn else "group, one round", comm, count)
         sides: Any = grid if grid == "auto" else tuple(int(side) for side in grid.split("x"))
-        self._handle = pc.GroupAllreduce_init(comm, MPI.IN_PLACE, self.x, grid=sides, **how)
-        self.name = "group" if turn else "group, one round"
+        self.handle = self._handle = pc.GroupAllreduce_init(
+            comm, MPI.IN_PLACE, self.x, grid=sides, **how
+        )
         self.grid = "x".join(map(str, self._handle.grid))
         self.keys = self._handle.keys
         self.rounds = len(self._handle.grid) if turn else 1
@@ -189,9 +179,6 @@ class GroupAverage(AveragingMethod):
     def shares(self) -> tuple[float, ...]:
         return tuple(self._last.shares)
 
-    def free(self) -> None:
-        self._handle.Free()
-
 
 def by_turns(methods: Iterable[AveragingMethod], iters: int, warmup: int = 2) -> list[report.Row]:
     """Check and time the methods, each in turn, and free them; return the rows on all ranks.
@@ -219,7 +206,7 @@ def _of_size(options: SimpleNamespace, comm: MPI.Intracomm, size: int) -> list[r
         "bandwidth": bandwidth[comm.rank] if isinstance(bandwidth, list) else bandwidth,
         "measure_every": 4,
     }
-    methods: list[AveragingMethod] = [MPIAverage(comm, count), FullAverage(comm, count)]
+    methods = allreduces(comm, count)
     for grid in options.grid:
         turn = GroupAverage(comm, count, grid, **how)
         methods.append(turn)
