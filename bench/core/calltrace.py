@@ -114,21 +114,6 @@ def show(what: str, functions: set[tuple[str, str]]) -> None:
     )
 
 
-def show_files(functions: set[tuple[str, str]]) -> None:
-    for file in sorted({file for _, file in functions}):
-        names = sorted(name for name, where in functions if where == file)
-        click.echo(f"  {file}: {' '.join(names)}")
-
-
-def show_tree(thread: Thread, names: dict[int, tuple[str, str]]) -> None:
-    """The calls in their order; a call that repeats the last one is left out."""
-    before = None
-    for depth, address in thread.calls:
-        if (depth, address) != before:
-            click.echo("  " * depth + names[address][0])
-        before = (depth, address)
-
-
 @click.command("calltrace", help=__doc__, short_help="functions and files that a path passes")
 @click.argument("path", type=click.Choice(["contribution", "recovery"]))
 @click.option("-n", type=click.IntRange(2, 64), default=4, help="ranks")
@@ -157,6 +142,9 @@ def command(path: str, n: int, quorum: str, domain: str, tree: bool) -> None:
     for first, functions in by_thread.items():
         if functions:
             show(f"  threads that begin with {first}", functions)
-    show_files(total)
-    if tree:
-        show_tree(max(ranks.items())[1][0], names)
+    for file in sorted({file for _, file in total}):
+        click.echo(f"  {file}: {' '.join(sorted(n for n, where in total if where == file))}")
+    calls = max(ranks.items())[1][0].calls if tree else []
+    for call, before in zip(calls, [(0, 0), *calls]):
+        if call != before:  # a call that repeats the last one is left out
+            click.echo("  " * call[0] + names[call[1]][0])

@@ -96,13 +96,6 @@ class Moments:
         return found
 
 
-def of_domain(domain: str) -> tuple[str, ...]:
-    """Return the kill points that ranks pass in a loop."""
-    if domain == "rank":
-        return ALONE + MESSAGES
-    return SHARED + MESSAGES if ":" in domain else (*SHARED, "frozen", "round over")
-
-
 QUORUMS = _points(
     "solo, majority, full, quorum:2, quorum:0.75, first_of:2, last_of:3, solo,linger=200us, "
     "full,deadline=2ms, solo,max_staleness=4"
@@ -206,7 +199,10 @@ class LightJob(killing.KilledJob):
 
     def names(self) -> tuple[str, ...]:
         """Return the kill points that ranks pass in their loop."""
-        return of_domain(str(self.given["domain"]))
+        domain = str(self.given["domain"])
+        if domain == "rank":
+            return ALONE + MESSAGES
+        return SHARED + MESSAGES if ":" in domain else (*SHARED, "frozen", "round over")
 
     def _aim(self, victim: Life, names: tuple[str, ...], passes: int) -> None:
         if victim in self._moments:
@@ -279,14 +275,11 @@ class LightJob(killing.KilledJob):
         seed = str(self.given["seed"])
         kind = JobKind(*(self.given[name] for name in JobKind._fields))
         control = LightJob(self._program, self.ranks, kind, seed, 0)
-        control.lasts(max(2.0, self.ended - self.began))
+        seconds = max(2.0, self.ended - self.began)
+        control.kill = lambda job, living: time.sleep(seconds)  # type: ignore[method-assign]
         silent = control.run().silent_ns
         control.forget()
         return oracle.judge(self.folder, self.ranks, self.killed, oracle.PATIENCE_NS + silent)
-
-    def lasts(self, seconds: float) -> None:
-        """Run the loop for so long, without kills."""
-        self.kill = lambda job, living: time.sleep(seconds)  # type: ignore[method-assign]
 
 
 def compile_ranks(to: Path) -> Path:

@@ -133,22 +133,6 @@ class Hosts:
 _NOT_SHARED = "^han,sm,xhc,acoll,ucc,hcoll,adapt"
 
 
-def _openmpi(hosts: Hosts, per_host: int, shell: str) -> list[str]:
-    places = ",".join(f"{address}:{per_host}" for address in hosts.addresses())
-    return (
-        f"--prtemca plm_ssh_agent {shell} --prtemca prte_if_include {hosts.net}.0/24 --mca pml ob1 "
-        f"--mca btl tcp,self --mca btl_tcp_if_include eth0 --mca coll {_NOT_SHARED} "
-        f"--with-ft ulfm --bind-to none --host {places}"
-    ).split()
-
-
-def _mpich(hosts: Hosts, per_host: int, shell: str) -> list[str]:
-    return (
-        f"-launcher ssh -launcher-exec {shell} -hosts {','.join(hosts.addresses())} "
-        f"-localhost {hosts.net}.254 -ppn {per_host}"
-    ).split()
-
-
 @contextlib.contextmanager
 def started(
     hosts: Hosts, per_host: int, command: Sequence[str], **popen: Any
@@ -158,10 +142,21 @@ def started(
     env = {**os.environ, "OMP_NUM_THREADS": "1", **popen.pop("env", {})}
     env["UCX_TLS"] = "tcp,self"  # no shared memory between the hosts
     env.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
-    arguments = _openmpi if launcher.flavor() == "openmpi" else _mpich
     with tempfile.TemporaryDirectory() as folder:
-        words = [str(Path(sys.executable).parent / "mpiexec")]
-        words += arguments(hosts, per_host, str(hosts.remote_shell(Path(folder))))
+        shell, addresses = hosts.remote_shell(Path(folder)), hosts.addresses()
+        if launcher.flavor() == "openmpi":
+            places = ",".join(f"{address}:{per_host}" for address in addresses)
+            how = (
+                f"--prtemca plm_ssh_agent {shell} --prtemca prte_if_include {hosts.net}.0/24 "
+                f"--mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include eth0 "
+                f"--mca coll {_NOT_SHARED} --with-ft ulfm --bind-to none --host {places}"
+            )
+        else:
+            how = (
+                f"-launcher ssh -launcher-exec {shell} -hosts {','.join(addresses)} "
+                f"-localhost {hosts.net}.254 -ppn {per_host}"
+            )
+        words = [str(Path(sys.executable).parent / "mpiexec"), *how.split()]
         words += ["-n", str(per_host * hosts.count), *command]
         with subprocess.Popen(words, env=env, text=True, **popen) as job:
             yield job

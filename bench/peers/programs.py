@@ -96,16 +96,10 @@ PROGRAMS = [
 
 def build_interposer(mpicc: str, folder: Path) -> Path:
     env = {**os.environ, "MPICC": mpicc}
-    words = [
-        "setup.py",
-        "-q",
-        "build_ext",
-        "--build-lib",
-        folder,
-        "--build-temp",
-        folder / "objects",
-    ]
-    subprocess.run([sys.executable, *words], cwd=ROOT, env=env, check=True, capture_output=True)
+    build = ["-q", "build_ext", "--build-lib", folder, "--build-temp", folder / "objects"]
+    subprocess.run(
+        [sys.executable, "setup.py", *build], cwd=ROOT, env=env, check=True, capture_output=True
+    )
     return next(folder.glob("partialcoll/lib/libpartialcoll_preload_*.so"))
 
 
@@ -127,14 +121,11 @@ def run(program: Program, job: list[str]) -> tuple[str, list[str], float]:
         )
         seconds = time.monotonic() - begin
         text = (Path(folder) / program.output).read_text() if program.output else done.stdout
-    found = [_without_times(x) for x in text.splitlines() if re.search(program.results, x)]
+    found = []
+    for line in (line for line in text.splitlines() if re.search(program.results, line)):
+        timed = line.lstrip().startswith(("WALL", "CPU"))  # a row with times, then the result
+        found.append(" ".join((re.sub(r"\d+\.\d+", "…", line) if timed else line).split()))
     return done.stdout + done.stderr, found, seconds
-
-
-def _without_times(line: str) -> str:
-    """Remove times and rates from a tester's row, which ends in the result."""
-    is_timed = line.lstrip().startswith(("WALL", "CPU"))
-    return " ".join((re.sub(r"\d+\.\d+", "…", line) if is_timed else line).split())
 
 
 def compare(program: Program, job: list[str], preload: Path) -> dict[str, object]:

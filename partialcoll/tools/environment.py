@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 from .. import policy
 from .._core import settings
@@ -14,19 +14,16 @@ from .._core.pure import check, ffi, lib
 from ..errors import Error
 
 
-def _address_space() -> list[int]:
-    import resource
-
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return [] if limit == resource.RLIM_INFINITY else [limit]
-
-
 def available_memory() -> int:
     """Return the bytes that can be used without swapping, as far as the system, its control groups
     (a container, a batch job) and the limits of this process say."""
+    import resource
+
     from .._core.pure import simulator
 
-    return min(int(simulator.lib.pcoll_memory_left()), *_address_space(), 1 << 62)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limit = 1 << 62 if limit == resource.RLIM_INFINITY else limit
+    return min(int(simulator.lib.pcoll_memory_left()), limit)
 
 
 def largest_in_memory(needed: Callable[[int], int], upper: int) -> int:
@@ -41,17 +38,8 @@ def largest_in_memory(needed: Callable[[int], int], upper: int) -> int:
     return low
 
 
-def _one_of(*words: str) -> Callable[[str], bool]:
-    return lambda text: text in words
-
-
 def _is_domain(text: str) -> bool:
     check(lib.pcoll_domain_parse(text.encode(), ffi.new("int32_t *"), ffi.new("uint32_t *")))
-    return True
-
-
-def _is_policy(text: str) -> bool:
-    policy.parse(text)
     return True
 
 
@@ -61,15 +49,15 @@ def _can_be_folder(text: str) -> bool:
     return place.is_dir() and os.access(place, os.W_OK)
 
 
-# What is expected of each, and whether a text is that (False or ValueError: it is not).
-VARIABLES: dict[str, tuple[str, Callable[[str], bool]]] = {
-    "PARTIALCOLL_PROGRESS": ("agent, manual or spin", _one_of("agent", "manual", "spin")),
+# What is expected of each, and what says whether a text is that (false or ValueError: it is not).
+VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "PARTIALCOLL_PROGRESS": ("agent, manual or spin", ("agent", "manual", "spin").__contains__),
     "PARTIALCOLL_ALGORITHM": (
         f"{', '.join(settings.ALGORITHMS[:-1])} or {settings.ALGORITHMS[-1]}",
-        _one_of(*settings.ALGORITHMS),
+        settings.ALGORITHMS.__contains__,
     ),
     "PARTIALCOLL_DOMAIN": ("node, rank, auto, node:K or auto:K", _is_domain),
-    "PARTIALCOLL_QUORUM": ("a policy such as solo, quorum:0.5 or full", _is_policy),
+    "PARTIALCOLL_QUORUM": ("a policy such as solo, quorum:0.5 or full", policy.parse),
     "PARTIALCOLL_TIMEOUT": (settings.SECONDS, settings.are_seconds),
     "PARTIALCOLL_STALL_WARN": (settings.SECONDS, settings.are_seconds),
     "PARTIALCOLL_HOST_TIMEOUT": (

@@ -273,13 +273,13 @@ def with_streams(program: Iterable[str], folder: Path) -> list[str]:
 def feed(folder: Path) -> None:
     """Pass on standard input, until it ends or is no longer read."""
     os.mkfifo(folder / _INPUT)
-    threading.Thread(target=_feed, args=(folder / _INPUT,), daemon=True).start()
 
+    def pass_on() -> None:
+        with suppress(OSError), (folder / _INPUT).open("wb", buffering=0) as to:
+            while select.select([0], [], []) and (piece := os.read(0, _PIECE)):
+                write(to.fileno(), piece)
 
-def _feed(path: Path) -> None:
-    with suppress(OSError), path.open("wb", buffering=0) as to:
-        while select.select([0], [], []) and (piece := os.read(0, _PIECE)):
-            write(to.fileno(), piece)
+    threading.Thread(target=pass_on, daemon=True).start()
 
 
 FOLDER = "PARTIALCOLL_JOB"  # the variable that has it
@@ -392,18 +392,12 @@ class Job:
         told = _BY_SIGNAL.search(self._output.tail())
         by_signal = status < 0 or (told is not None and int(told[1]) == status)
         killed = by_signal and abs(status) == signal.SIGKILL  # perhaps by the launcher
-        if (status == 0 or killed) and self._say_who_ended():
-            status = status or 1
-        return _signals.status(abs(status)) if by_signal else status
-
-    def _say_who_ended(self) -> bool:
-        """Return whether a rank has ended without MPI_Finalize and without a message of the
-        launcher; name it."""
-        ended = self._ends.finish() if self._ends is not None and not self._over else []
-        if ended:
+        quiet = (status == 0 or killed) and not self._over  # it has not said which rank has ended
+        if quiet and self._ends is not None and (ended := self._ends.finish()):
             line = f"rank {ended[0]} has ended without MPI_Finalize, and the job with it"
             write(2, f"partialcoll: {line}\n".encode())
-        return bool(ended)
+            status = status or 1
+        return _signals.status(abs(status)) if by_signal else status
 
     def _unheard(self) -> None:
         """End the job in another thread: the one that calls this must read on, or the launcher
@@ -433,7 +427,11 @@ class Job:
             if self._launcher is not None and self._launcher.poll() is None:
                 self._end_launcher(self._launcher)
             # One that is stuck in the kernel stays: a second signal waits for it no longer.
-            while not self._nobody_left() and not _signals.again.is_set():
+            while left := list(self._processes()):
+                for process in left:
+                    send(process, signal.SIGKILL)
+                if _signals.again.is_set():
+                    break
                 time.sleep(0.01)
             self._output.finish()
             for path in self._segments:
@@ -442,12 +440,6 @@ class Job:
             if self._held >= 0:
                 os.close(self._held)
                 self._held = -1
-
-    def _nobody_left(self) -> bool:
-        left = list(self._processes())
-        for process in left:
-            send(process, signal.SIGKILL)
-        return not left
 
     def _processes(self) -> Iterator[Path]:
         return marked(FOLDER, str(self.folder))

@@ -166,9 +166,15 @@ def measure(
         turns.meet(comm)
         return 1e6 * turns.per_call(call, 1)
 
+    def start_us() -> float:
+        device.over()
+        took = turns.per_call(handle.Start, 1)
+        handle.Wait()
+        return 1e6 * took
+
     measures = [partial(timed, call) for call in (*calls.values(), _copies(device, x))]
     *samples, copies = turns.by_turns(measures, iters, comm=comm)
-    starts = turns.by_turns([partial(_start_us, handle, device)], iters, comm=comm)[0]
+    starts = turns.by_turns([start_us], iters, comm=comm)[0]
     work = device.work(work_us)
     exposed: list[float] = []
     if work is not None:
@@ -195,15 +201,6 @@ def measure(
     ]
     skewed.compare(rows, by="latency_us_p50")
     return rows if comm.rank == 0 else []
-
-
-def _start_us(handle: pc.AllreduceHandle, device: Device) -> float:
-    device.over()
-    begin = time.perf_counter()
-    handle.Start()
-    took = time.perf_counter() - begin
-    handle.Wait()
-    return 1e6 * took
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
