@@ -24,7 +24,7 @@ EXPERIMENTS = {
     "calltrace_python": "core.calltrace_python",
     "compare": "core.compare",
     "conserved": "paper.conserved",
-    "ddp_hook": "peers.ddp:ddp_hook",
+    "ddp_hook": "peers.ddp",
     "exposed": "paper.exposed",
     "faults": "core.faults",
     "faults_gossip": "core.faults_gossip",
@@ -41,7 +41,6 @@ EXPERIMENTS = {
     "shortfall": "paper.a2cid2:shortfall",
     "soak": "core.soak",
     "suites": "peers.suites",
-    "train_ddp": "peers.ddp",
     "uneven": "paper.uneven",
 }
 

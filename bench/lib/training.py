@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
 from partialcoll.tools.bench.turns import meet
@@ -25,14 +25,16 @@ class Method:
         self.optimizer: Any = torch.optim.SGD(self.model.parameters(), **sgd)
         self.samples: list[float] = []
 
-    def backward(self, x: Any, y: Any) -> None:
+    def backward(self, x: Any, y: Any, late_s: float = 0.0) -> None:
         import torch
 
-        torch.nn.functional.mse_loss(self.model(x), y).backward()
+        loss = torch.nn.functional.mse_loss(self.model(x), y)
+        time.sleep(late_s)
+        loss.backward()
 
-    def step(self, x: Any, y: Any) -> None:
+    def step(self, *sample: Any) -> None:
         self.optimizer.zero_grad()
-        self.backward(x, y)
+        self.backward(*sample)
         self.optimizer.step()
 
     def settle(self) -> None:
@@ -82,29 +84,23 @@ class Ours(Method):
         self.optimizer.close()
 
 
-def block(method: Any, data: Sequence[tuple[Any, ...]]) -> float:
-    """Return the seconds of a step, on the slowest rank, one step after the other. Collective."""
+def by_turns(methods: Iterable[Any], turns: int, warmup: int, draw: Callable[[], Any]) -> None:
+    """Run blocks of steps of all methods, one after the other; each keeps its `samples`, seconds of
+    a step on the slowest rank. `draw` returns the data of a turn. Collective."""
     from mpi4py import MPI
 
-    meet(method.comm)
-    begin = time.perf_counter()
-    for sample in data:
-        method.step(*sample)
-    mine = time.perf_counter() - begin
-    method.settle()
-    seconds: float = method.comm.allreduce(mine, MPI.MAX)
-    return seconds / len(data)
-
-
-def by_turns(methods: Sequence[Any], turns: int, warmup: int, draw: Callable[[], Any]) -> None:
-    """Run blocks of steps of all methods, one after the other; each keeps its `samples`. `draw`
-    returns the data of a turn. Collective."""
     for turn in range(-warmup, turns):
         data = draw()
         for method in methods:
-            seconds = block(method, data)
+            meet(method.comm)
+            begin = time.perf_counter()
+            for sample in data:
+                method.step(*sample)
+            mine = time.perf_counter() - begin
+            method.settle()
+            seconds = method.comm.allreduce(mine, MPI.MAX)
             if turn >= 0:
-                method.samples.append(seconds)
+                method.samples.append(seconds / len(data))
 
 
 def network(layers: int, width: int) -> Any:

@@ -109,7 +109,7 @@ SERIES = {
         "moshpit-million": MILLION,
         "moshpit-million-absent": f"{MILLION} --losses absent",
     },
-    # Figures 10 and 11 of the paper on partial collectives, one slow rank, and what a step costs.
+    # Figures 10 and 11 of the paper on partial collectives, and one slow rank.
     "training": {
         **{
             f"train-hyperplane-{delay}": f"{TRAIN} --task hyperplane --compute-ms 300 --pattern"
@@ -120,7 +120,6 @@ SERIES = {
         "train-sequences": f"{TRAIN} --task sequences --compute-ms 30 --history 8 {THREE}",
         "train-slow": f"{SLOW} --pattern one-slow:100",
         "train-slow-none": SLOW,
-        **{f"train-ddp-{n}": f"train_ddp -n {n}" for n in (2, 8)},
         "overlap": "overlap",
     },
     # A slow rank beside AD-PSGD's own table; accuracy at equal epochs, and for more of them; rings

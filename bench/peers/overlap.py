@@ -68,7 +68,7 @@ def run(given: SimpleNamespace, comm: Any) -> Rows:
             shape = (2, 4, given.width)
             return [tuple(torch.randn(shape, generator=draw)) for _ in range(given.steps)]
 
-        by_turns(list(methods.values()), given.iters, 1, data)
+        by_turns(methods.values(), given.iters, 1, data)
         ends = {name: method.parameters() for name, method in methods.items()}
         step_ms = {name: method.row(name)["step_ms"] for name, method in methods.items()}
         nbytes = 4 * ends["Allreduce()"].numel()
