@@ -47,6 +47,7 @@ def experiment(
     run: Callable[[SimpleNamespace, Any], Rows],
     *own: Any,
     columns: Sequence[str] | None = None,
+    plot: Callable[[Rows, str, str], None] | None = None,
     about: str | None = None,
     ranks: int | None = None,
     torch: bool = True,
@@ -62,10 +63,10 @@ def experiment(
         if torch and importlib.util.find_spec("torch") is None:
             raise click.UsageError(f"torch is not installed: pip install {TORCH}")
 
-    benchmark = SimpleNamespace(run=run, COLUMNS=columns)
+    benchmark = SimpleNamespace(run=run, COLUMNS=columns, plot=plot)
     callback = on_ranks(name, lambda: benchmark, check, start=start, **fixed)
     how_many = [] if ranks is None else [count("-n", ranks, "ranks")]
-    decorate = options.together(*how_many, *own, options.json)
+    decorate = options.together(*how_many, *own, options.outputs if plot else options.json)
     short = about.split("\n")[0]
     made: click.Command = click.command(name, short_help=short, help=about)(decorate(callback))
     return made

