@@ -212,26 +212,16 @@ def run_strategy(name: str, ranks: int, kills: int, seed: int) -> Iterator[dict[
         yield {**row, "aimed": dict(sorted(aimed.items()))}
 
 
-def _names(text: str) -> list[str]:
-    known = strategies()
-    if text == "all":
-        return list(known)
-    for name in text.split(","):
-        if name not in known:
-            raise click.BadParameter(f"expected some of {', '.join(known)}, got {name}")
-    return text.split(",")
-
-
 @click.command("faults_gossip", help=__doc__, short_help="gossip and groups whose ranks are killed")
 @options.option("-n", values.RANKS, 6, "ranks of each job", metavar="RANKS")
 @options.option("--kills", values.POSITIVE_INT, 250, "for each strategy")
 @options.option("--seed", values.POSITIVE_INT, 1, "of all that is drawn")
-@click.option("--strategies", "names", default="all", callback=lambda c, p, v: _names(v))
+@options.option("--strategies", values.some_of(tuple(strategies())), ",".join(strategies()))
 @options.json
-def command(n: int, kills: int, seed: int, names: list[str], json: str | None) -> int:
+def command(n: int, kills: int, seed: int, strategies: list[str], json: str | None) -> int:
     killing.check_launcher("bench faults_gossip")
     rows: dict[str, dict[str, Any]] = {}
-    for name in names:
+    for name in strategies:
         for row in run_strategy(name, n, kills, seed):
             rows[name] = row
             document = killing.document("bench faults_gossip", n, list(rows.values()))

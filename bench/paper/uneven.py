@@ -50,14 +50,10 @@ def measure(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
         GroupAverage(comm, elements, grid, bandwidth=bandwidth, measure_every=2, timeout=60.0)
         for bandwidth, _ in kinds.values()
     ]
-    shares: list[tuple[float, ...]] = []
-    for method in methods:  # while it is still there
-        free = method.free
-        method.free = lambda m=method, free=free: (shares.append(m.shares), free())  # type: ignore
     rows = by_turns(methods, options.iters, warmup=options.warmup)
-    for row, (name, (_, ideal)), used in zip(rows, kinds.items(), shares):
+    for row, (name, (_, ideal)) in zip(rows, kinds.items()):
+        row["share_of_each"] = " ".join(f"{share:.3f}" for share in row["shares"])
         row["shares"] = name
-        row["share_of_each"] = " ".join(f"{share:.3f}" for share in used)
         row["predicted_s"] = predicted(ideal, rates, options.size)
         row["over_prediction"] = row["seconds"] / row["predicted_s"]
         row["speedup"] = rows[0]["seconds"] / row["seconds"]

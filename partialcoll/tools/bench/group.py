@@ -90,7 +90,7 @@ class AveragingMethod:
         return 2 * (self.comm.size - 1) / self.comm.size
 
     def counts(self) -> dict[str, Any]:
-        return {"matched_ahead": None, "void_rounds": None}
+        return dict.fromkeys(("matched_ahead", "void_rounds", "shares"))
 
     def free(self) -> None:
         """Free the handle, if there is one. Collective."""
@@ -173,11 +173,8 @@ class GroupAverage(AveragingMethod):
         return {
             "matched_ahead": self.comm.allreduce(stats.matched_ahead) / rounds,
             "void_rounds": self.comm.allreduce(stats.void_rounds),
+            "shares": list(self._last.shares),
         }
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        return tuple(self._last.shares)
 
 
 def by_turns(methods: Iterable[AveragingMethod], iters: int, warmup: int = 2) -> list[report.Row]:

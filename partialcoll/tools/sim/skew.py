@@ -100,17 +100,7 @@ COLUMNS = report.columns(
 MOST_RANKS = 1 << 20
 
 
-def _policy(collective: str) -> str:
-    """Return the policy that is simulated. MPI_Allreduce is an allreduce of all ranks by recursive
-    doubling."""
-    return "full" if collective == "mpi" else collective
-
-
-def _algorithm(options: SimpleNamespace, collective: str) -> str:
-    return "recdbl" if collective == "mpi" else str(options.algorithm)
-
-
-def _parameters(options: SimpleNamespace, collective: str, ranks: int) -> tuple[Any, Any]:
+def _parameters(options: SimpleNamespace, policy: str, algorithm: str, ranks: int) -> Any:
     skew = ffi.new("pcoll_skew *")
     skew.ranks = ranks
     skew.count = options.count
@@ -121,9 +111,8 @@ def _parameters(options: SimpleNamespace, collective: str, ranks: int) -> tuple[
     network.latency = getattr(lib, f"PCOLL_LATENCY_{options.latency.name.upper()}")
     network.spread = options.latency.spread
     handle = ffi.new("pcoll_options *")
-    check(lib.pcoll_policy_parse(_policy(collective).encode(), ffi.addressof(handle, "policy")))
+    check(lib.pcoll_policy_parse(policy.encode(), ffi.addressof(handle, "policy")))
     handle.late = getattr(lib, f"PCOLL_LATE_{options.late.upper()}")
-    algorithm = _algorithm(options, collective)
     handle.algorithm = getattr(lib, f"PCOLL_ALGORITHM_{algorithm.upper()}")
     handle.history = 1
     handle.domain = lib.PCOLL_DOMAIN_RANK
@@ -137,7 +126,7 @@ def check_ranks(options: SimpleNamespace) -> None:
     bytes_ = ffi.new("uint64_t *")
 
     def needed(ranks: int) -> int:
-        skew, handle = _parameters(options, "full", ranks)
+        skew, handle = _parameters(options, "full", options.algorithm, ranks)
         check(lib.pcoll_skew_memory(skew, handle, bytes_))
         return int(bytes_[0])
 
@@ -155,7 +144,11 @@ def check_ranks(options: SimpleNamespace) -> None:
 
 
 def _simulate(options: SimpleNamespace, collective: str, ranks: int) -> report.Row:
-    given = _parameters(options, collective, ranks)
+    # MPI_Allreduce is an allreduce of all ranks by recursive doubling.
+    policy, algorithm = collective, options.algorithm
+    if collective == "mpi":
+        policy, algorithm = "full", "recdbl"
+    given = _parameters(options, policy, algorithm, ranks)
     run = simulator.answer("pcoll_skew_run *", lib.pcoll_skew_create, *given)
     run = ffi.gc(run, lambda run: lib.pcoll_skew_free(ffi.new("pcoll_skew_run **", run)))
     latency, results = np.zeros((options.iters, ranks)), []
@@ -163,7 +156,6 @@ def _simulate(options: SimpleNamespace, collective: str, ranks: int) -> report.R
         results.append(ffi.new("pcoll_skew_result *"))
         simulator.call(lib.pcoll_skew_iterate, run, nanoseconds, results[-1])
     latency = latency.ravel() / 1e3
-    activates = _policy(collective) != "full"
     row = skewed.row(
         collective,
         ranks,
@@ -171,14 +163,13 @@ def _simulate(options: SimpleNamespace, collective: str, ranks: int) -> report.R
         latency,
         [r.active for r in results],
         domain="rank",
-        algorithm=_algorithm(options, collective),
+        algorithm=algorithm,
         limit=skewed.limit_us(collective, ranks, options.skew_ms * 1e3),
         wrong=sum(int(r.wrong) for r in results) if options.late == "drop" else None,
     )
     row["latency_us_max"] = float(latency.max())
-    row["activation_us"] = (
-        float(np.mean([r.activation for r in results])) / 1e3 if activates else None
-    )
+    activation = float(np.mean([r.activation for r in results])) / 1e3
+    row["activation_us"] = activation if policy != "full" else None
     row["messages"] = float(np.mean([r.messages for r in results]))
     row["loggp"], row["latency"] = str(options.loggp), str(options.latency)
     return row
@@ -194,10 +185,6 @@ def run(options: SimpleNamespace) -> list[report.Row]:
     return rows
 
 
-def _name(row: report.Row) -> str:
-    return str(row["collective"]).replace("mpi", "MPI_Allreduce (simulated)")
-
-
 def plot(rows: list[report.Row], path: str, title: str) -> None:
     """Draw one number of ranks as `bench skew` does; of several the longest latency of each
     collective over the number of ranks."""
@@ -206,10 +193,13 @@ def plot(rows: list[report.Row], path: str, title: str) -> None:
         return
     with plots.picture(path, title) as panels:
         axes = panels[0, 0]
-        plots.lines(axes, rows, "ranks", "latency_us_max", _name)
+
+        def label(row: report.Row) -> str:
+            return str(row["collective"]).replace("mpi", "MPI_Allreduce (simulated)")
+
+        plots.lines(axes, rows, "ranks", "latency_us_max", label)
         axes.set_xscale("log", base=2)
-        axes.set_xlabel("ranks")
-        axes.set_ylabel("latency of the last rank (µs)")
+        axes.set(xlabel="ranks", ylabel="latency of the last rank (µs)")
         axes.set_ylim(0)
 
 

@@ -90,13 +90,9 @@ class Pattern:
         """Return how many times as long the computation of this rank takes."""
         return self.factor if self.name == "one-slow" and rank == 0 else 1.0
 
-    def delay(self, seed: int, step: int, rank: int, ranks: int, delay: float) -> float:
-        """Return the seconds by which this step of this rank is prolonged; `delay` is the
-        greatest."""
-        return float(self.delays(seed, step, ranks, delay)[rank])
-
     def delays(self, seed: int, step: int, ranks: int, delay: float) -> Seconds:
-        """Return `delay` of all ranks, shape (ranks,)."""
+        """Return the seconds by which this step of each rank is prolonged, shape (ranks,); `delay`
+        is the greatest."""
         late = np.zeros(ranks)
         if self.name == "one-random":
             late[chosen(seed, step, ranks)] = delay

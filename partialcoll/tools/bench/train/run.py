@@ -333,7 +333,7 @@ class TrainingRun:
         compute = self._task.compute(options.compute_ms / 1e3, self.seed, step, comm.rank)
         compute = max(compute, time.perf_counter() - begin) * options.pattern.times(comm.rank)
         delay = options.delay_ms / 1e3
-        compute += options.pattern.delay(self.seed, step, comm.rank, comm.size, delay)
+        compute += float(options.pattern.delays(self.seed, step, comm.size, delay)[comm.rank])
         left = begin + compute - time.perf_counter()
         if left > 0:
             time.sleep(left)
