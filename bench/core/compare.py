@@ -33,9 +33,8 @@ def measured(command: str, words: tuple[str, ...]) -> list[Row]:
     if out.returncode:
         last = (out.stderr.splitlines() or ["it said nothing"])[-1]
         raise click.UsageError(f"{shlex.join(argv)} failed: {last}")
-    rows = text.loads(out.stdout)["rows"]
     found = []
-    for row in rows:
+    for row in text.loads(out.stdout)["rows"]:
         measure = next((name for name in MEASURES if name in row), None)
         if measure is None:
             raise click.UsageError(f"no time among the columns {', '.join(row)}")
@@ -45,9 +44,8 @@ def measured(command: str, words: tuple[str, ...]) -> list[Row]:
 
 
 def compared(before: str, after: str, words: tuple[str, ...], rounds: int) -> list[dict[str, Any]]:
-    runs = [
-        [measured(command, words) for command in (before, after, before)] for _ in range(rounds)
-    ]
+    turn = (before, after, before)
+    runs = [[measured(command, words) for command in turn] for _ in range(rounds)]
     rows = []
     for lines in zip(*(run for turn in runs for run in turn)):
         if len({name for name, _ in lines[::3]}) > 1:
@@ -74,24 +72,15 @@ def compared(before: str, after: str, words: tuple[str, ...], rounds: int) -> li
     short_help="a benchmark of two installations by turns",
     context_settings={"ignore_unknown_options": True},
 )
-@options.option("--before", str, None, "what the words are put behind: the old command")
-@options.option("--after", str, None, "the new one")
+@options.option("--before", str, None, "the old command, for the words", required=True)
+@options.option("--after", str, None, "the new one", required=True)
 @options.option("--rounds", values.POSITIVE_INT, 5, "of before, after, before")
 @options.option("--limit", values.POSITIVE, 0.03, "so much slower is slow, a fraction")
 @options.json
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def command(
-    before: str | None,
-    after: str | None,
-    rounds: int,
-    limit: float,
-    json: str | None,
-    words: tuple[str, ...],
-) -> None:
-    if before is None or after is None:
-        raise click.UsageError("--before and --after: a command each")
-    rows = compared(before, after, words, rounds)
+def command(limit: float, json: str | None, **given: Any) -> None:
+    rows = compared(**given)
     for row in rows:
         row["slow"] = int(row["ratio"] > 1 + limit + row["spread"])
-    document = {**report.document("bench compare", 0, rows), "words": " ".join(words)}
+    document = {**report.document("bench compare", 0, rows), "words": " ".join(given["words"])}
     report.write(json, document)

@@ -134,7 +134,7 @@ class LightJob(killing.KilledJob):
         super().__init__(ranks, kind.quorum, kind.domain, seed, most)
         self._closing: Life | None = None
         self._program = program
-        self._left: list[Life] = []
+        self._living: list[Life] = []
         self._moments: dict[Life, Moments] = {}
         self.aimed: Counter[str] = Counter()  # where they died as they were told to
         self.struck: Counter[str] = Counter()  # what threads of those killed at random came to last
@@ -158,7 +158,7 @@ class LightJob(killing.KilledJob):
 
     def kill(self, job: subprocess.Popen[bytes], living: list[Life]) -> None:
         self.began = time.monotonic()
-        self._left = list(living)
+        self._living = living
         for life in living:
             with contextlib.suppress(FileNotFoundError):  # a core without checks
                 self._moments[life] = Moments(self.folder, self.pid(life))
@@ -177,9 +177,7 @@ class LightJob(killing.KilledJob):
             return
         twins = most > 1 and self.random.random() < _TWINS
         for _ in range(1 + twins):
-            victim = self._victim()
-            self.strike(victim)
-            self._forget(victim)
+            self.strike(self._victim())
         for victim in list(self.killed)[-1 - twins :]:
             self._note(victim)
 
@@ -189,13 +187,11 @@ class LightJob(killing.KilledJob):
         if most > 1 and self.random.random() < 0.6:
             second = self._victim()
             self._aim(second, RECOVERY, self.random.choice((1, 1, 1, 2)))
-            self._left.remove(second)
             aims.append(second)
-        first = min(self._left) if self.random.random() < 0.5 else self._victim()
+        first = min(self._left(*aims)) if self.random.random() < 0.5 else self._victim(*aims)
         self._aim(first, self.names(), self.random.randint(1, 12))
         for victim in (first, *aims):
             self._await(victim)
-            self._forget(victim)
 
     def names(self) -> tuple[str, ...]:
         """Return the kill points that ranks pass in their loop."""
@@ -237,12 +233,11 @@ class LightJob(killing.KilledJob):
         if victim in self._moments:
             self.struck.update(self._moments[victim].last())
 
-    def _victim(self) -> Life:
-        return self.random.choice(self._left)
+    def _left(self, *but: Life) -> list[Life]:
+        return [life for life in self._living if life not in self.killed and life not in but]
 
-    def _forget(self, victim: Life) -> None:
-        if victim in self._left:
-            self._left.remove(victim)
+    def _victim(self, *but: Life) -> Life:
+        return self.random.choice(self._left(*but))
 
     def await_end(self, job: subprocess.Popen[bytes]) -> None:
         """Wait for the end. A rank that must die while the handle closes dies now, or reaches its
@@ -258,7 +253,7 @@ class LightJob(killing.KilledJob):
 
     def _describe_hang(self) -> None:
         """Print what each thread of the surviving ranks waits for."""
-        for life in self._left:
+        for life in self._left():
             pid = self.pid(life)
             last = self._moments[life].last() if life in self._moments else []
             print(f"{life} ({oracle.state_of(self.folder, life)}): {last}", file=sys.stderr)

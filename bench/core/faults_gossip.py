@@ -113,7 +113,6 @@ class GossipJob(LightJob):
             raise Error(f"{victim} makes no steps any more; logs: {self.folder}")
         self.killed[victim] = time.monotonic_ns()
         self.states.append("between steps")
-        self._forget(victim)
 
     def say_stop(self) -> None:
         new = self.folder / "stop.new"

@@ -63,12 +63,13 @@ class Suite(NamedTuple):
     gloo: TestedSide | None = None
 
 
-def run(suite: Suite, mpi: str, ranks: int, only: str, seconds: int) -> list[dict[str, Any]]:
-    """Return the rows of the tests whose names contain `only`, with at most `seconds` for each."""
+def run(suite: Suite, ranks: int, only: str, timeout: float) -> list[dict[str, Any]]:
+    """Return the rows of the tests whose names contain `only`, with at most `timeout` seconds for
+    each."""
     tests = [test for test in suite.tests if only in test]
 
     def outcomes(side: TestedSide, name: str) -> dict[str, Outcome]:
-        there = _outcomes(side, tests, ranks, seconds)
+        there = _outcomes(side, tests, ranks, timeout)
         shown = report.progress(range(len(tests)), True, f"{suite.name}, {name}")
         return dict(next(there) for _ in shown)
 
@@ -76,7 +77,7 @@ def run(suite: Suite, mpi: str, ranks: int, only: str, seconds: int) -> list[dic
     ours = outcomes(suite.ours, "ours")
     rows = []
     for test in tests:
-        row = {"suite": suite.name, "mpi": mpi, "ranks": ranks, "test": test}
+        row = {"suite": suite.name, "mpi": launcher.flavor(), "ranks": ranks, "test": test}
         if theirs is not None:
             row["gloo"] = theirs[test].what
         rows.append({**row, "ours": ours[test].what, "said": ours[test].said})
@@ -230,12 +231,7 @@ def horovod_suite(folder: Path, scratch: Path) -> Suite:
 @count("--timeout", 60, "seconds of a test")
 @options.json
 def command(
-    horovod_tests: Path | None,
-    chosen: str | None,
-    n: int,
-    only: str,
-    timeout: int,
-    json: str | None,
+    horovod_tests: Path | None, chosen: str | None, n: int, json: str | None, **how: Any
 ) -> None:
     if chosen == "horovod" and horovod_tests is None:
         raise click.UsageError("--suite horovod: expected --horovod-tests as well")
@@ -248,7 +244,7 @@ def command(
         if horovod_tests is not None and chosen != "torch":
             suites.append(horovod_suite(horovod_tests, Path(scratch)))
         for one in suites:
-            rows += run(one, launcher.flavor(), n, only, timeout)
+            rows += run(one, n, **how)
             digests[one.name] = one.digest
     document = report.document("bench suites", n, rows)
     document["env"]["suites"] = digests

@@ -50,7 +50,7 @@ def test_outcomes(suite, tmp_path):
         made = suite.Suite("made", tests, "", side, side)
         return [
             (row["test"], row["gloo"], row["ours"], row["said"])
-            for row in suite.run(made, "any", 2, "_", seconds)
+            for row in suite.run(made, 2, "_", seconds)
         ]
 
     assert rows(120, "passed_all", "skipped_all", "failed_1", "skipped_1", "crashed_1") == [
