@@ -23,7 +23,6 @@ EXPERIMENTS = {
     "calltrace": "core.calltrace",
     "calltrace_python": "core.calltrace_python",
     "compare": "core.compare",
-    "conserved": "paper.conserved",
     "ddp_hook": "peers.ddp",
     "exposed": "paper.exposed",
     "faults": "core.faults",

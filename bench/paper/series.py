@@ -76,7 +76,6 @@ SERIES = {
     # Gossip buffers under MPI, and decentralized training in virtual time.
     "gossip": {
         "gossip": "bench gossip --sizes 4K,64K,1M,16M,100M --bits 8",
-        "conserved": "conserved",
         "sim-gossip-ring": f"{QUADRATIC} --topology ring --rate 1,2,5",
         "sim-gossip-complete": f"{QUADRATIC} --topology complete",
         "sim-gossip-consensus": f"{GOSSIP} --task consensus --time 400",

@@ -74,7 +74,7 @@ AFTER = {("run",): ["true"]}  # what a command needs behind its options
 DRIVER = """
     import json, os, resource, select, signal, sys, time
     from partialcoll.tools import cli, launcher
-    from partialcoll.tools.cli import bench, program, sim
+    from partialcoll.tools.cli import bench, sim, start
     from partialcoll.tools.bench.faults import killing
     from partialcoll.tools.sim import gossip, moshpit, skew
 

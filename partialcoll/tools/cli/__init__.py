@@ -51,7 +51,7 @@ class Modules(click.Group):
 
 _MODULES = {
     "bench": f"{__name__}.bench:commands",
-    "run": f"{__name__}.program",
+    "run": f"{__name__}.start",
     "sim": f"{__name__}.sim:commands",
 }
 
