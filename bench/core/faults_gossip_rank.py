@@ -35,7 +35,7 @@ from partialcoll.collectives.resync import Replica
 from partialcoll.collectives.state_exchange import StateExchange
 from partialcoll.decentralized import GlobalSum
 from partialcoll.errors import StateError
-from partialcoll.tools.bench.faults.oracle import Life, Log
+from partialcoll.tools.bench.faults.oracle import Life, Log, tell_pid
 
 _MORE = 10  # communications with those who live, which each rank makes after the last death
 _LIMIT_S = 60.0  # for these communications
@@ -154,9 +154,7 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     faulthandler.dump_traceback_later(given["limit"], exit=True)
     rank = Rank(given)
-    pid = Life(rank.comm.rank).path(rank.folder, "pid")
-    pid.with_suffix(".new").write_text(str(os.getpid()))
-    pid.with_suffix(".new").rename(pid)
+    tell_pid(rank.folder, Life(rank.comm.rank))
     rank.run()
     faulthandler.cancel_dump_traceback_later()
     faulthandler.dump_traceback_later(60, exit=True)  # MPI_Finalize

@@ -47,22 +47,14 @@ def limit_us(collective: str, ranks: int, skew_us: float) -> float | None:
 
 
 def row(
-    collective: str,
-    ranks: int,
-    count: int,
-    latency_us: Any,
-    active: Any,
-    *,
-    domain: str,
-    algorithm: str,
-    limit: float | None,
-    wrong: int | None,
+    collective: str, ranks: int, count: int, latency_us: Any, active: Any, **given: Any
 ) -> report.Row:
-    """Return the row of an allreduce, computed from its samples. `compare` adds the ratios."""
+    """Return the row of an allreduce, computed from its samples. `given`: its domain, algorithm,
+    limit_us and wrong. `compare` adds the ratios."""
     return {
         "collective": collective,
-        "domain": domain,
-        "algorithm": algorithm,
+        "domain": given["domain"],
+        "algorithm": given["algorithm"],
         "ranks": ranks,
         "count": count,
         "bytes": 4 * count,
@@ -71,11 +63,11 @@ def row(
         "latency_us_p99": float(np.percentile(latency_us, 99)),
         "active_mean": float(np.mean(active)),
         "speedup_vs_mpi": None,
-        "limit_us": limit,
+        "limit_us": given["limit_us"],
         "speedup_vs_limit": None,
         "bandwidth_gbs": None,
         "busbw_gbs": None,
-        "wrong": wrong,
+        "wrong": given["wrong"],
     }
 
 

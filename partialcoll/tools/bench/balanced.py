@@ -123,17 +123,8 @@ def _row(
     active = comm.gather(c.active)
     if active is None:
         return None
-    row = skewed.row(
-        c.name,
-        comm.size,
-        count,
-        us,
-        active,
-        domain=c.domain,
-        algorithm=c.algorithm,
-        limit=limit,
-        wrong=wrong,
-    )
+    how = {"domain": c.domain, "algorithm": c.algorithm, "limit_us": limit, "wrong": wrong}
+    row = skewed.row(c.name, comm.size, count, us, active, **how)
     row["bandwidth_gbs"] = row["bytes"] / row["latency_us_avg"] / 1e3
     row["busbw_gbs"] = row["bandwidth_gbs"] * 2 * (comm.size - 1) / comm.size
     return row

@@ -155,7 +155,7 @@ def _row(c: ArrivalContender, comm: MPI.Intracomm, options: SimpleNamespace) -> 
         active,
         domain=c.made.domain,
         algorithm=c.made.algorithm,
-        limit=skewed.limit_us(name, comm.size, options.skew_ms * 1e3),
+        limit_us=skewed.limit_us(name, comm.size, options.skew_ms * 1e3),
         wrong=wrong if handle is None or options.late == "drop" else None,
     )
 

@@ -164,7 +164,7 @@ def _simulate(options: SimpleNamespace, collective: str, ranks: int) -> report.R
         [r.active for r in results],
         domain="rank",
         algorithm=algorithm,
-        limit=skewed.limit_us(collective, ranks, options.skew_ms * 1e3),
+        limit_us=skewed.limit_us(collective, ranks, options.skew_ms * 1e3),
         wrong=sum(int(r.wrong) for r in results) if options.late == "drop" else None,
     )
     row["latency_us_max"] = float(latency.max())

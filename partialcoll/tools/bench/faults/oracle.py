@@ -38,6 +38,13 @@ class Life(NamedTuple):
         return Path(folder) / f"{kind}-{self.rank}-{self.number}"
 
 
+def tell_pid(folder: str | Path, life: Life) -> None:
+    """Say that this process can be killed from now on."""
+    new = life.path(folder, "new")
+    new.write_text(str(os.getpid()))
+    new.rename(life.path(folder, "pid"))
+
+
 def lives(folder: Path, kind: str, rank: int) -> list[Life]:
     found: list[Life] = []
     while (life := Life(rank, len(found))).path(folder, kind).exists():

@@ -21,7 +21,7 @@ from partialcoll import elastic
 from partialcoll._core.ffi import check, ffi, lib
 
 from ...._core.mpi import MPI
-from .oracle import DEPOSIT, END, GROWN, OUTAGE, ROUND, Life, Log, LogRecord, lives
+from .oracle import DEPOSIT, END, GROWN, OUTAGE, ROUND, Life, Log, LogRecord, lives, tell_pid
 
 
 class FaultWorker:
@@ -138,9 +138,7 @@ def main() -> None:
     if moment and joined is None:
         os.environ["PARTIALCOLL_DIE"] = moment
     worker = FaultWorker(joined or MPI.COMM_WORLD, given, joined is not None)
-    pid = worker.life.path(worker.folder, "pid")
-    pid.with_suffix(".new").write_text(str(os.getpid()))
-    pid.with_suffix(".new").rename(pid)
+    tell_pid(worker.folder, worker.life)
     worker.run()
 
 

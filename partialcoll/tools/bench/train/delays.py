@@ -40,17 +40,10 @@ class Waits(enum.Enum):
 
 @dataclass(frozen=True)
 class Pattern:
-    """How a step is prolonged.
-
-    Parameters
-    ----------
-    name : str
-        "none"; "one-random": one rank, drawn for each step, by the delay; "all-shifted": rank i in
-        step t by (1 + (i+t) mod P) / P of it; "one-slow": rank 0's step takes `factor` times as
-        long; "kill": nobody is late, but one more is killed each `factor` seconds.
-    factor : float
-        Of one-slow, at least 1; of kill, at least 0.01.
-    """
+    """How a step is prolonged. "one-random": one rank, drawn for each step, by the delay;
+    "all-shifted": rank i in step t by (1 + (i+t) mod P) / P of it; "one-slow": rank 0's step takes
+    `factor` (at least 1) times as long; "kill": nobody is late, but one more is killed each
+    `factor` seconds, at least 0.01."""
 
     name: str = "none"
     factor: float = 1.0

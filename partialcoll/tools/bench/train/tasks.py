@@ -31,10 +31,7 @@ class TrainingTask:
     `batch` (samples of all ranks together) and `size` (of the model) are what to take where the
     user does not say."""
 
-    steps = 100
-    batch = 256
-    size = 16
-    learning_rate = 0.1
+    steps, batch, size, learning_rate = 100, 256, 16, 0.1
 
     def __init__(self, options: SimpleNamespace, rank: int, ranks: int) -> None:
         self.steps = options.steps or self.steps
@@ -98,13 +95,8 @@ class Hyperplane(TrainingTask):
     loss below 0.25. Each rank holds an equal part of the points.
     """
 
-    steps = 128
-    batch = 2048
-    size = 8192
-    learning_rate = 0.05
-    POINTS = 32768
-    HELD_OUT = 1024
-    NOISE = 0.5
+    steps, batch, size, learning_rate = 128, 2048, 8192, 0.05
+    POINTS, HELD_OUT, NOISE = 32768, 1024, 0.5
 
     def __init__(self, options: SimpleNamespace, rank: int, ranks: int) -> None:
         super().__init__(options, rank, ranks)
@@ -176,10 +168,7 @@ class Digits(Classification):
     digits where there are many ranks.
     """
 
-    steps = 200
-    batch = 256
-    size = 16
-    learning_rate = 0.4
+    steps, batch, size, learning_rate = 200, 256, 16, 0.4
 
     def __init__(self, options: SimpleNamespace, rank: int, ranks: int) -> None:
         super().__init__(options, rank, ranks)
@@ -259,14 +248,8 @@ class Sequences(Classification):
     for each step and rank. A step takes as long as its batch is.
     """
 
-    steps = 200
-    batch = 128
-    size = 32
-    learning_rate = 0.02
-    VIDEOS = 2048
-    CLASSES = 8
-    FEATURES = 8
-    NOISE = 0.5
+    steps, batch, size, learning_rate = 200, 128, 32, 0.02
+    VIDEOS, CLASSES, FEATURES, NOISE = 2048, 8, 8, 0.5
 
     def __init__(self, options: SimpleNamespace, rank: int, ranks: int) -> None:
         super().__init__(options, rank, ranks)
