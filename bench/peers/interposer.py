@@ -25,38 +25,6 @@ SOURCE = Path(__file__).resolve().with_suffix(".c")
 LIMIT_S = 120
 
 
-class CallProgram:
-    def __init__(self, folder: str, ranks: int) -> None:
-        self.job, self.environment = launcher.mpiexec(ranks)
-        self.path = Path(folder) / "interposer"
-        mpicc = Path(self.job[0]).with_name("mpicc")
-        subprocess.run([mpicc, "-O2", "-Wall", SOURCE, "-o", self.path], check=True)
-
-    def run(self, calls: int, count: int, preload: bool) -> dict[str, float]:
-        """Return calls per second, by op."""
-        env = {**self.environment, **({"LD_PRELOAD": installed.preload()} if preload else {})}
-        words = [*self.job, str(self.path), str(calls), str(count)]
-        done = subprocess.run(
-            words, env=env, check=True, capture_output=True, text=True, timeout=LIMIT_S
-        )
-        return {op: float(rate) for op, rate in map(str.split, done.stdout.splitlines())}
-
-
-def measure(program: CallProgram, calls: int, count: int, runs: int) -> dict[str, dict[str, float]]:
-    rates: dict[str, dict[str, list[float]]] = {}
-    for _ in range(runs):
-        for who in ("mpi", "interposer"):
-            for op, rate in program.run(calls, count, who == "interposer").items():
-                rates.setdefault(op, {}).setdefault(who, []).append(rate)
-    return {
-        op: {
-            **{who: statistics.median(values) for who, values in both.items()},
-            **{f"{who}_best": max(values) for who, values in both.items()},
-        }
-        for op, both in rates.items()
-    }
-
-
 @click.command("interposer", help=__doc__, short_help="what the interposer costs a program")
 @count("-n", 2, "ranks")
 @options.option("--counts", values.POSITIVE_INTS, "1,1024", "doubles")
@@ -65,12 +33,27 @@ def measure(program: CallProgram, calls: int, count: int, runs: int) -> dict[str
 def command(n: int, counts: list[int], runs: int, json: str | None) -> None:
     rows: list[dict[str, object]] = []
     load = os.getloadavg()[0]
+    job, environment = launcher.mpiexec(n)
+    both = [
+        ("mpi", environment),
+        ("interposer", {**environment, "LD_PRELOAD": installed.preload()}),
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        program = CallProgram(folder, n)
+        program = str(Path(folder) / "interposer")
+        mpicc = Path(job[0]).with_name("mpicc")
+        subprocess.run([mpicc, "-O2", "-Wall", SOURCE, "-o", program], check=True)
         for doubles in counts:
             calls = max(200, 100_000 // (1 + doubles // 64))
-            for op, both in measure(program, calls, doubles, runs).items():
-                rows.append({"bytes": 8 * doubles, "op": op, **both})
+            words = [*job, program, str(calls), str(doubles)]
+            rates: dict[str, dict[str, list[float]]] = {}  # calls per second, by op
+            for who, env in both * runs:
+                said = subprocess.check_output(words, env=env, text=True, timeout=LIMIT_S)
+                for op, rate in map(str.split, said.splitlines()):
+                    rates.setdefault(op, {}).setdefault(who, []).append(float(rate))
+            for op, found in rates.items():
+                medians = {who: statistics.median(some) for who, some in found.items()}
+                best = {f"{who}_best": max(some) for who, some in found.items()}
+                rows.append({"bytes": 8 * doubles, "op": op, **medians, **best})
     document = report.document("bench interposer", n, rows)
     document["env"].update(runs=runs, load_before=load)
     report.write(json, document)

@@ -344,7 +344,7 @@ _add(
     option(
         "--strategies", values.some_of(tuple(STRATEGIES)), "allreduce,eager-solo,eager-majority"
     ),
-    options.topology(None),
+    option("--topology", values.TOPOLOGIES, None),
     option("--rate", values.POSITIVE, None),
     option("--local-steps", POSITIVE_INT, None),
     option("--grid", values.GRID, None),

@@ -89,10 +89,6 @@ def seed(text: str) -> Any:
     return option("--seed", values.SEED, 0, text)
 
 
-def topology(default: str | None, text: str | None = None) -> Any:
-    return option("--topology", values.TOPOLOGIES, default, text)
-
-
 def arrivals(iterations: int) -> Any:
     """Return the options that measured and simulated skew have in common."""
     late = (

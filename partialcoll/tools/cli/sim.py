@@ -78,7 +78,7 @@ _add(
     --step-times: how long a gradient step takes: constant, exponential
     """,
     option("--ranks", values.RANKS, 64, "simulated ranks"),
-    options.topology("ring"),
+    option("--topology", values.TOPOLOGIES, "ring"),
     option("--methods", values.some_of(METHODS), "a2cid2,baseline,allreduce"),
     option("--rate", values.RATES, "1"),
     option("--local-steps", POSITIVE_INT, None),
