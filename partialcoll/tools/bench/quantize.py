@@ -31,18 +31,6 @@ class _Work:
         self.out = np.zeros_like(self.x)
         self.failed = np.zeros(-(-count // pc.Lattice.BLOCK), np.uint8)
 
-    def row(self, codec: str, bits: int, direction: str, error: float, ratio: float) -> report.Row:
-        return {
-            "codec": codec,
-            "bits": bits,
-            "direction": direction,
-            "bytes": self.x.nbytes,
-            "gbs": None,
-            "share": None,
-            "max_error": error,
-            "ratio": ratio,
-        }
-
 
 class _Coded:
     """One codec on one vector. The timed functions call the core, as a program does that has its
@@ -82,46 +70,52 @@ class _Coded:
         return decoded, float(np.abs(out - 0.5 * (key + x)).max())
 
 
-def _moved(row: report.Row) -> float:
-    """Return the bytes read and written for each byte of the vector. The vector or the key is read;
-    only encode writes a payload; the other operations read it and write a vector."""
-    if row["direction"] == "copy":
-        return 2.0
-    return float(row["ratio"]) + (1.0 if row["direction"] == "encode" else 2.0)
-
-
-Task = tuple[report.Row, Callable[[], None]]
+# Codec, bits, direction, error, ratio of the payload, and the call.
+Task = tuple[str, int, str, float, float, Callable[[], None]]
 
 
 def _tasks(work: _Work, options: SimpleNamespace) -> list[Task]:
-    tasks: list[Task] = [
-        (work.row("memcpy", 32, "copy", 0.0, 1.0), lambda: np.copyto(work.out, work.x))
-    ]
+    tasks: list[Task] = [("memcpy", 32, "copy", 0.0, 1.0, lambda: np.copyto(work.out, work.x))]
     for rotate in (False, True) if options.rotate else (False,):
         name = "lattice, rotated" if rotate else "lattice"
         for bits in options.bits:
             coded = _Coded(work, bits, rotate)
             (error, of_average), ratio = coded.errors(), coded.payload.nbytes / work.x.nbytes
             tasks += [
-                (work.row(name, bits, "encode", error, ratio), coded.encode),
-                (work.row(name, bits, "decode", error, ratio), coded.decode),
-                (work.row(name, bits, "decode+average", of_average, ratio), coded.average),
+                (name, bits, "encode", error, ratio, coded.encode),
+                (name, bits, "decode", error, ratio, coded.decode),
+                (name, bits, "decode+average", of_average, ratio, coded.average),
             ]
     return tasks
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    rows = []
+    rows: list[report.Row] = []
     for size in options.sizes:
         work = _Work(size, comm.rank)
         tasks = _tasks(work, options)
         repeats = min(100, max(1, _SAMPLE // size))
         work.out[:] = work.key
-        measures = [partial(per_call, task, repeats) for _, task in tasks]
-        for (row, _), times in zip(tasks, by_turns(measures, options.iters, comm=comm)):
-            rows.append({**row, "gbs": work.x.nbytes / float(np.median(times)) / 1e9})
-        for row in rows[-len(tasks) :]:
-            row["share"] = row["gbs"] * _moved(row) / (2 * rows[-len(tasks)]["gbs"])
+        samples = by_turns(
+            [partial(per_call, task[-1], repeats) for task in tasks], options.iters, comm=comm
+        )
+        gbs = [work.x.nbytes / float(np.median(times)) / 1e9 for times in samples]
+        for (codec, bits, direction, error, ratio, _), each in zip(tasks, gbs):
+            # Bytes read and written for each byte of the vector. The vector or the key is read;
+            # only encode writes a payload; the other operations read it and write a vector.
+            moved = {"copy": 2.0, "encode": 1.0 + ratio}.get(direction, 2.0 + ratio)
+            rows.append(
+                {
+                    "codec": codec,
+                    "bits": bits,
+                    "direction": direction,
+                    "bytes": work.x.nbytes,
+                    "gbs": each,
+                    "share": each * moved / (2 * gbs[0]),
+                    "max_error": error,
+                    "ratio": ratio,
+                }
+            )
     return rows
 
 
