@@ -25,7 +25,7 @@ from .collectives.group import (
 )
 from .collectives.group import GroupRound as GroupRound, GroupStats as GroupStats
 from .collectives.handle import AllreduceHandle as AllreduceHandle
-from .collectives.handle_view import ScheduleView as ScheduleView, Stats as Stats
+from .collectives.handle import ScheduleView as ScheduleView, Stats as Stats
 from .collectives.schedule import Operation as Operation, Schedule as Schedule
 from .collectives.state_exchange import (
     ExchangeStats as ExchangeStats,

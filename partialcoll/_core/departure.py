@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 
 from ..errors import MismatchError
-from . import finalize, program_end, waiting
+from . import finalize, waiting
 from .failures import Peers, duplicate
 from .mpi import MPI
 
@@ -31,14 +31,14 @@ class Departures:
         self._peers = Peers(self._comm)
         self._said = ""  # of the rank that was heard first
         self._sent: list[MPI.Request | None] = []
-        program_end.watch()
+        finalize.watch_program()
         finalize.at_end(self._tell)
         waiting.watch(self._look)
 
     def _tell(self) -> None:
         """At the end: has an exception brought it about?"""
         waiting.no_watch(self._look)
-        failure = program_end.failure()
+        failure = finalize.program_failure()
         if failure is None or MPI.Is_finalized():
             return
         text = failure.encode(errors="replace")[:_LONGEST]

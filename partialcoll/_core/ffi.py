@@ -11,8 +11,8 @@ from typing import Any
 
 from ..errors import AbiError
 from . import finalize
-from .library import Library
 from .mpi import MPI, Lazy
+from .pure import Library
 
 _ABIS = ("mpich", "openmpi", "mpiabi")
 _OLDEST = (3, 0)  # version of MPI

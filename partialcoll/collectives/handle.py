@@ -1,31 +1,96 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The persistent allreduce."""
+"""The persistent allreduce: rounds, growth by new ranks, and what it tells of itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
-from .._core import checks, waiting
+from .._core import checks, pure, waiting
+from .._core.attendance import Members, attending
 from .._core.buffers import Array, Buffer, addresses
-from .._core.ffi import check, ffi, lib, raise_error
+from .._core.communicator import address
+from .._core.ffi import answer_record, answer_text, check, ffi, lib, raise_error
 from .._core.mpi import MPI
+from .._core.object import CoreObject
 from .._core.ops import add_up, has_identity
+from .._core.settings import ALGORITHMS
 from .._core.slots import DeviceSide, Record, SendSlots, Slots, side_of
 from ..errors import StateError
 from ..policy import Full
 from ..round import Result, Round
+from . import growth
 from .arguments import Arguments
-from .growing import GrowingHandle
-from .growth import Membership
 
 _ANY = 2**64 - 1
+_DOMAINS = {pure.lib.PCOLL_DOMAIN_NODE: "node", pure.lib.PCOLL_DOMAIN_RANK: "rank"}
 
 
-class AllreduceHandle(GrowingHandle):
+@dataclass(frozen=True)
+class Stats:
+    """Counts since the handle was made, of this rank.
+
+    ``calls`` deposits; ``rounds`` complete, ``delivered`` to the application, ``lost`` to it;
+    deposits that ``arrived`` at their round, were ``stored`` for the next one, were
+    ``dropped`` (late="drop"); rounds that ``included`` this rank's data;
+    ``activations_dropped`` (duplicates and late ones: harmless), ``activations_early`` (kept
+    for the next round); rounds ``redone`` since a rank had died in them.
+    """
+
+    calls: int
+    rounds: int
+    delivered: int
+    lost: int
+    arrived: int
+    stored: int
+    dropped: int
+    included: int
+    activations_dropped: int
+    activations_early: int
+    redone: int
+
+
+class ScheduleView:
+    """The DAG of operations that this rank executes in a round; for looking at. A handle makes it
+    (`AllreduceHandle.schedule`); `core` finds the handle's part in the core."""
+
+    def __init__(self, core: Callable[[], Any]) -> None:
+        self._core = core
+
+    def _render(self, form: str) -> str:
+        return answer_text(lib.pcoll_handle_schedule, self._core(), form.encode())
+
+    def to_dot(self) -> str:
+        """The schedule in Graphviz DOT."""
+        return self._render("dot")
+
+    def to_goal(self, *, ns_per_byte: float = 0.0) -> str:
+        """The schedule in GOAL, for simulators of LogGOPSim's family: the block of this rank.
+
+        Parameters
+        ----------
+        ns_per_byte : float
+            What a byte that is copied or reduced takes, in nanoseconds.
+
+        A whole file, where `comm` is the handle's communicator (collective)::
+
+            f"num_ranks {comm.size}\\n" + "".join(comm.allgather(h.schedule.to_goal()))
+
+        GOAL knows no gates of k of n predecessors: it describes a round that begins when all
+        ranks have arrived. Local.
+        """
+        return answer_text(lib.pcoll_handle_goal, self._core(), ns_per_byte)
+
+    def __str__(self) -> str:
+        return self._render("text")
+
+
+class AllreduceHandle(CoreObject):
     """A persistent partial allreduce. Created by `Allreduce_init`, which describes `comm` and
     `on_membership`. `check_arguments` validates the other arguments and may raise; then all ranks
     fail together.
@@ -34,8 +99,9 @@ class AllreduceHandle(GrowingHandle):
     in a ``with`` statement, whose end frees it (collective): rounds in progress are completed.
     """
 
-    _noun, _maker = "allreduce handle", "Allreduce_init"
+    _noun, _kind, _maker = "allreduce handle", "handle", "Allreduce_init"
     _begins_to_free = True
+    _membership: growth.Membership | None = None  # with on_failure="continue"
 
     def __init__(
         self,
@@ -67,7 +133,7 @@ class AllreduceHandle(GrowingHandle):
             self._create(comm, lib.pcoll_allreduce_create, arguments, refused)
         self._take_over(given, self._size)
         if given.options.on_failure == lib.PCOLL_FAILURE_CONTINUE:
-            self._membership = Membership(self, comm, on_membership, given)
+            self._membership = growth.Membership(self, comm, on_membership, given)
         if join:
             self._read_last()
 
@@ -172,10 +238,6 @@ class AllreduceHandle(GrowingHandle):
         if code in (lib.PCOLL_OK, lib.PCOLL_EAGAIN):
             self._begin = self._refuse_stale
         return code
-
-    def _after_growth(self) -> None:
-        if self._side.sent is None:
-            self._begin = self._refuse_stale
 
     def _refuse_stale(self) -> NoReturn:
         self._core()
@@ -438,6 +500,78 @@ class AllreduceHandle(GrowingHandle):
         """Drive communication once (for ``progress="manual"``). Local."""
         self._call("progress")
 
+    # New ranks take the numbers of dead ones
+
+    def grow(self, comm: MPI.Intracomm) -> None:
+        """Let new ranks take the numbers of dead ones. Collective, between two rounds.
+
+        Parameters
+        ----------
+        comm : mpi4py.MPI.Intracomm
+            All live ranks, and new ranks, which create the handle on it with the same arguments and
+            ``join=True``. `partialcoll.elastic.respawn` makes such a communicator. It is
+            duplicated, and becomes `comm`.
+
+        New ranks take the lowest numbers of dead ranks, in their order in `comm`; live ranks keep
+        theirs. No round and no deposit of a live rank is lost: a stored deposit stays stored, and
+        rounds continue to be counted. A new rank is at the same round, and its `last_round` and
+        `result` are those of the last round. `on_membership` is called with the new numbers. With
+        ``sendbuf=None`` read `send_buffer` again afterwards; its content is kept.
+
+        Only this handle grows. Others that were made on the same communicator stay there.
+
+        Raises
+        ------
+        StateError
+            It was made with ``on_failure="raise"``, or a call is in progress.
+        ValueError
+            On all ranks: a live rank is not in `comm`, or more ranks join than have died.
+        MismatchError
+            On all ranks: the arguments of a new rank differ; the message says which and where. The
+            live ranks continue as before.
+        RankFailedError
+            On all ranks: a rank has died meanwhile. No new rank is a member, the live ranks
+            continue without the dead one, and `comm` is revoked. Grow again with another
+            communicator.
+        """
+        place = address(comm)
+        refusal: Exception | None = None
+        try:
+            check(lib.pcoll_handle_can_grow(self._core()))
+        except Exception as error:
+            refusal = error
+        with attending("grow", comm):
+            me = growth.Own(self._rank, self._size, self, refusal)
+            found = growth.meet(comm, me)
+            membership = self._membership
+            assert membership is not None
+            numbers = ffi.new("uint32_t[]", found.numbers)
+            self._call("grow", place, numbers, *membership.arguments.for_core)
+        self._members = Members.of(comm)
+        if self._side.sent is None:
+            self._begin = self._refuse_stale
+        membership.grown(self, comm, found.joined)
+
+    def _join(self, comm: MPI.Intracomm, check_arguments: Callable[[], Arguments]) -> Arguments:
+        """Take the number of a rank that has died; the others `grow`."""
+        given: Arguments | None = None
+        refusal: Exception | None = None
+        try:
+            given = check_arguments()
+            if given.options.on_failure != lib.PCOLL_FAILURE_CONTINUE:
+                raise ValueError('join: expected on_failure="continue" with it')
+        except Exception as error:
+            refusal = error
+        place = self._enter(comm)
+        with attending("grow", self._members):
+            found = growth.meet(comm, growth.Own(refusal=refusal))
+            self._rank, self._size = found.numbers[comm.rank], found.ranks
+            numbers = ffi.new("uint32_t[]", found.numbers)
+            out = self._pointer
+            assert given is not None
+            check(lib.pcoll_allreduce_join(place, numbers, found.ranks, *given.for_core, out))
+        return given
+
     # The end
 
     def _begin_to_free(self) -> None:
@@ -530,3 +664,62 @@ class AllreduceHandle(GrowingHandle):
     def last_round(self) -> Round | None:
         """What the last `Wait`, `Test` or `join` returned."""
         return self._last_round
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the handle holds on this rank, as of `memory_estimate`."""
+        return self._memory
+
+    @property
+    def stats(self) -> Stats:
+        """Counts of this rank so far."""
+        return answer_record(Stats, "pcoll_stats", lib.pcoll_handle_stats, self._core())
+
+    @property
+    def algorithm(self) -> str:
+        """How the data is reduced: "recdbl", "rabenseifner", "ring" or "native"."""
+        return ALGORITHMS[self._answer("int32_t", "algorithm")]
+
+    def _placed(self) -> tuple[str, int]:
+        domain = ffi.new("int32_t *")
+        counts = ffi.new("uint32_t[2]")
+        self._call("domain", domain, counts, counts + 1)
+        return _DOMAINS[domain[0]], int(counts[0])
+
+    @property
+    def domain(self) -> str:
+        """ "node": ranks that share memory reduce there, and only one of them talks to others;
+        "rank": messages only, which is also what "node" comes to where no two ranks share a
+        node. The same on all ranks."""
+        return self._placed()[0]
+
+    @property
+    def domains(self) -> int:
+        """How many domains the ranks form: as many as there are ranks with "rank", with "node"
+        as many as there are nodes, or more if their size is limited."""
+        return self._placed()[1]
+
+    @property
+    def failed(self) -> npt.NDArray[np.bool_]:
+        """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,)."""
+        return self._set_of_ranks("failed", self._size)
+
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """A communicator of the ranks that live, in their order, for the program's own traffic:
+        the one that the handle was made on until somebody dies, then the library's (do not free
+        it), until the next death, which revokes it: take it anew. StateError without
+        ``on_failure="continue"``."""
+        if self._membership is None:
+            raise StateError('comm: the handle was made with on_failure="raise"')
+        return self._membership.comm(self)
+
+    @property
+    def schedule(self) -> ScheduleView:
+        """The schedule that this rank executes in each round."""
+        return ScheduleView(self._core)
+
+    def __repr__(self) -> str:
+        state = "freed" if self._is_freed() else f"{self._size} ranks"
+        deliver = "one" if self._one else "all"
+        return f"<partial allreduce, quorum={self.policy}, deliver={deliver!r}, {state}>"

@@ -23,7 +23,7 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-from .._core import finalize, program_end, waiting
+from .._core import finalize, waiting
 from .._core.mpi import MPI
 from .._core.settings import logger, stall_warning
 from ..round import Result
@@ -67,7 +67,7 @@ class Resync:
         self._version, self._replica = version, replica
         self._rank, self._size = comm.rank, comm.size
         self._ended = False
-        program_end.watch()
+        finalize.watch_program()
         finalize.at_end(self._end_with_the_program)
 
     def serve(self) -> bool:
@@ -145,5 +145,5 @@ class Resync:
     def _end_with_the_program(self) -> None:
         """Serve at the end of the program, because other ranks may need this rank's state; not
         after an exception, which ends the job."""
-        if not MPI.Is_finalized() and program_end.failure() is None:
+        if not MPI.Is_finalized() and finalize.program_failure() is None:
             self.end("the program's end")

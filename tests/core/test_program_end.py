@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ends a program: told by `program_end.failure()` at its end."""
+"""What ends a program: told by `finalize.program_failure()` at its end."""
 
 import subprocess
 import sys
@@ -10,9 +10,9 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 BEFORE = """
 import atexit, sys
-from partialcoll._core import program_end
-program_end.watch()
-atexit.register(lambda: print("failure:", program_end.failure()))
+from partialcoll._core import finalize
+finalize.watch_program()
+atexit.register(lambda: print("failure:", finalize.program_failure()))
 
 def handled():
     try:
