@@ -130,17 +130,17 @@ class CoreObject(CollectiveObject):
         comm: MPI.Intracomm,
         create: Any,
         arguments: Callable[[], tuple[Any, ...]],
-        refused: Callable[[], tuple[Any, ...]],
+        refused: tuple[Any, ...],
     ) -> None:
         """Make it. Collective: if this rank's arguments are wrong, which `arguments` finds out, the
-        others get what `refused` gives, else they would wait."""
+        others get `refused`, else they would wait."""
         address = self._enter(comm)
         with attending(self._maker, self._members):
             try:
                 given = arguments()
             except Exception as error:
                 core.lib.pcoll_refuse(str(error).encode(errors="replace"))
-                create(address, *refused(), self._pointer)
+                create(address, *refused, self._pointer)
                 raise
             core.check(create(address, *given, self._pointer))
 

@@ -121,28 +121,10 @@ def Allreduce_init(
 
     Source: Li et al., PPoPP 2020, section 4; the contract is in docs/semantics.md.
     """
-    return AllreduceHandle(
-        comm,
-        lambda: Arguments(
-            sendbuf,
-            recvbuf,
-            op,
-            quorum=quorum,
-            deliver=deliver,
-            history=history,
-            late=late,
-            missed=missed,
-            progress=progress,
-            algorithm=algorithm,
-            domain=domain,
-            seed=seed,
-            name=name,
-            like=like,
-            on_failure=on_failure,
-        ),
-        on_membership,
-        join,
-    )
+    given = locals().copy()
+    for other in ("comm", "on_membership", "join"):
+        del given[other]
+    return AllreduceHandle(comm, lambda: Arguments(**given), on_membership, join)
 
 
 def memory_estimate(
@@ -152,8 +134,7 @@ def memory_estimate(
     says what is wrong with them) will hold on this rank, as if all ranks were on one node. Where
     they are on several, those of ``domain="rank"`` come in addition, at most. Local."""
     address(comm)
-    given = {**(Allreduce_init.__kwdefaults__ or {}), **options}
-    given.pop("on_membership"), given.pop("join")
+    given = {k: v for k, v in options.items() if k not in ("on_membership", "join")}
     return Arguments(sendbuf, recvbuf, op, **given).memory(comm.size)
 
 

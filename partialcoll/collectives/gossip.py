@@ -154,9 +154,7 @@ class GossipBuffer(CoreObject):
             checks.one_of("on_disconnect", on_disconnect, ("raise", "bridge"))
             return (options,)
 
-        def refused() -> tuple[Any]:
-            return (core.ffi.new("pcoll_gossip_options *", {"dtype": -1}),)
-
+        refused = (core.ffi.new("pcoll_gossip_options *", {"dtype": -1}),)
         self._create(comm, core.lib.pcoll_gossip_create, arguments, refused)
         self._on_disconnect = on_disconnect if on_failure == "continue" else None
         self._whole = self._topology

@@ -134,9 +134,7 @@ class GroupAllreduce(CoreObject):
             choose(options)
             return (options,)
 
-        def refused() -> tuple[Any]:
-            return (core.ffi.new("pcoll_group_options *", {"dtype": -1}),)
-
+        refused = (core.ffi.new("pcoll_group_options *", {"dtype": -1}),)
         self._create(comm, core.lib.pcoll_group_create, arguments, refused)
         self._prepare()
 

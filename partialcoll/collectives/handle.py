@@ -62,12 +62,9 @@ class ScheduleView:
     def __init__(self, core: Callable[[], Any]) -> None:
         self._core = core
 
-    def _render(self, form: str) -> str:
-        return answer_text(lib.pcoll_handle_schedule, self._core(), form.encode())
-
     def to_dot(self) -> str:
         """The schedule in Graphviz DOT."""
-        return self._render("dot")
+        return answer_text(lib.pcoll_handle_schedule, self._core(), b"dot")
 
     def to_goal(self, *, ns_per_byte: float = 0.0) -> str:
         """The schedule in GOAL, for simulators of LogGOPSim's family: the block of this rank.
@@ -87,7 +84,7 @@ class ScheduleView:
         return answer_text(lib.pcoll_handle_goal, self._core(), ns_per_byte)
 
     def __str__(self) -> str:
-        return self._render("text")
+        return answer_text(lib.pcoll_handle_schedule, self._core(), b"text")
 
 
 class AllreduceHandle(CoreObject):
@@ -122,20 +119,19 @@ class AllreduceHandle(CoreObject):
         def arguments() -> tuple[Any, ...]:
             nonlocal given
             given = checked()
-            return given.described, len(given.recv), given.options
-
-        def refused() -> tuple[Any, ...]:
-            return ffi.new("pcoll_buffer[1]"), 1, ffi.new("pcoll_options *", {"invalid": 1})
+            return given.for_core
 
         if join:
             given = self._join(comm, checked)
         else:
+            refused = ffi.new("pcoll_buffer[1]"), 1, ffi.new("pcoll_options *", {"invalid": 1})
             self._create(comm, lib.pcoll_allreduce_create, arguments, refused)
         self._take_over(given, self._size)
         if given.options.on_failure == lib.PCOLL_FAILURE_CONTINUE:
             self._membership = growth.Membership(self, comm, on_membership, given)
-        if join:
-            self._read_last()
+        # Read the result of the round before this rank's first one.
+        if join and self._deliver_next(_ANY, self._recv, self._recv_pointers) is not None:
+            self._last_round = Round(self._describe())
 
     def _take_over(self, given: Arguments, ranks: int) -> None:
         # No more than 30 attributes: then instances share the keys of their dictionaries, and each
@@ -160,11 +156,6 @@ class AllreduceHandle(CoreObject):
         self._memory = given.memory(ranks)
         self._name = given.name
 
-    def _read_last(self) -> None:
-        """Read the result of the round before this rank's first one."""
-        if self._deliver_next(_ANY, self._recv, self._recv_pointers) is not None:
-            self._last_round = Round(self._describe())
-
     def _set_buffers(self, send: list[Buffer] | None, recv: list[Buffer]) -> None:
         self._owners = (send, recv)
         self._side = side_of(send, recv, several=not self._one)
@@ -172,11 +163,8 @@ class AllreduceHandle(CoreObject):
         self._received, self._fetches = self._side.received, self._side.fetches
         delivered = self._slots is None and not self._fetches
         self._recv_pointers = addresses(self._recv) if delivered else ffi.NULL
-        self._bind()
-
-    def _bind(self) -> None:
-        """What `Start` and `Wait` call in the core, with its arguments: a rank that arrives out
-        of a long computation pays for every line of Python that it has to fetch anew."""
+        # What `Start` and `Wait` call in the core, with its arguments: a rank that arrives out of a
+        # long computation pays for every line of Python that it has to fetch anew.
         core, us = self._pointer[0], waiting.SLICE_US
         self._deposit = self._side.starting(core)
         self._begin = self._deposit_slot if self._side.sent is None else self._deposit
@@ -210,17 +198,14 @@ class AllreduceHandle(CoreObject):
         begin = self._begin if stream is None else self._side.starting(self._core(), stream)
         code = begin()
         if code:
-            self._begin_later(begin, code)
+            if code != lib.PCOLL_EAGAIN:
+                raise_error(code)
+            self._insist(lambda core: begin())
         self._started = True
         if self._slots is not None:
             self._slots.empty()
         if self._filled:
             self._filled.clear()
-
-    def _begin_later(self, begin: Callable[[], int], code: int) -> None:
-        if code != lib.PCOLL_EAGAIN:
-            raise_error(code)
-        self._insist(lambda core: begin())
 
     def _start_from(self, send: list[Buffer]) -> None:
         """Start a handle that was made with ``like=`` on a device with these device buffers. The
@@ -297,15 +282,11 @@ class AllreduceHandle(CoreObject):
             checks.time_limit("timeout", timeout)
             code = self._step(0)
         if code:
-            self._wait_longer(code, timeout)
+            if code == lib.PCOLL_EAGAIN:
+                self._wait_in_slices(self._step, timeout)
+            elif not self._was_taken(code):
+                raise_error(code)
         return self._take(stream)
-
-    def _wait_longer(self, code: int, timeout: float | None) -> None:
-        if code != lib.PCOLL_EAGAIN:
-            if self._was_taken(code):
-                return
-            raise_error(code)
-        self._wait_in_slices(self._step, timeout)
 
     def _was_taken(self, code: int) -> bool:
         """Return whether an interrupted `Wait` (a signal handler raised) has already taken this
@@ -393,36 +374,25 @@ class AllreduceHandle(CoreObject):
         """deliver="all": every unseen round that is complete now, up to the history."""
         complete, delivered = self._counts()
         if complete - delivered == 1:
-            return [self._deliver_oldest(self._recv, self._recv_pointers)], self._record.round.lost
-        last = complete - 1
-        copies = self._new_buffers()
-        result: Result | None = self._deliver_oldest(copies, addresses(copies))
+            result = self._deliver_next(_ANY, self._recv, self._recv_pointers)
+            assert result is not None
+            return [result], self._record.round.lost
         results: list[Result] = []
-        lost = 0
-        while result is not None:
-            results.append(result)
-            lost += self._record.round.lost
-            copies = self._new_buffers()
+        lost, last = 0, _ANY  # the oldest unseen round may be a newer one than was counted
+        while True:
+            copies = [np.zeros(r.shape, r.dtype) for r in self._recv]
             result = self._deliver_next(last, copies, addresses(copies))
-        self._combine(results)
-        return results, lost
-
-    def _new_buffers(self) -> list[Array]:
-        return [np.zeros(r.shape, r.dtype) for r in self._recv]
-
-    def _deliver_oldest(self, recv: list[Array], pointers: Any) -> Result:
-        """Deliver the oldest unseen round. After a wait there is one, perhaps a newer one."""
-        result = self._deliver_next(_ANY, recv, pointers)
-        assert result is not None
-        return result
-
-    def _combine(self, results: list[Result]) -> None:
-        """The receive buffers: the sum of the delivered rounds, or the newest."""
+            if result is None:
+                break
+            results.append(result)
+            lost, last = lost + self._record.round.lost, complete - 1
+        # The receive buffers: the sum of the delivered rounds, or the newest.
         for i, (adds, has_value) in enumerate(self._several):
             if adds:
                 add_up(self._side.buffers[i], [result.buffers[i] for result in results])
             elif results[-1].active or has_value:
                 np.copyto(self._recv[i], results[-1].buffers[i])
+        return results, lost
 
     def until(self, rounds: int) -> Iterator[Round]:
         """Start and wait until this rank has seen `rounds` rounds; yields each `Round`.
@@ -541,8 +511,7 @@ class AllreduceHandle(CoreObject):
         except Exception as error:
             refusal = error
         with attending("grow", comm):
-            me = growth.Own(self._rank, self._size, self, refusal)
-            found = growth.meet(comm, me)
+            found = growth.meet(comm, growth.Own(self._rank, self._size, self, refusal))
             membership = self._membership
             assert membership is not None
             numbers = ffi.new("uint32_t[]", found.numbers)
@@ -566,10 +535,9 @@ class AllreduceHandle(CoreObject):
         with attending("grow", self._members):
             found = growth.meet(comm, growth.Own(refusal=refusal))
             self._rank, self._size = found.numbers[comm.rank], found.ranks
-            numbers = ffi.new("uint32_t[]", found.numbers)
-            out = self._pointer
             assert given is not None
-            check(lib.pcoll_allreduce_join(place, numbers, found.ranks, *given.for_core, out))
+            where = place, ffi.new("uint32_t[]", found.numbers), found.ranks
+            check(lib.pcoll_allreduce_join(*where, *given.for_core, self._pointer))
         return given
 
     # The end
@@ -681,8 +649,7 @@ class AllreduceHandle(CoreObject):
         return ALGORITHMS[self._answer("int32_t", "algorithm")]
 
     def _placed(self) -> tuple[str, int]:
-        domain = ffi.new("int32_t *")
-        counts = ffi.new("uint32_t[2]")
+        domain, counts = ffi.new("int32_t *"), ffi.new("uint32_t[2]")
         self._call("domain", domain, counts, counts + 1)
         return _DOMAINS[domain[0]], int(counts[0])
 
