@@ -31,6 +31,21 @@ _REMEMBERED = 16  # receive buffers of a place
 
 
 @dataclass
+class _Kept:
+    """A handle that a communicator keeps.
+
+    used : the number of its last call: the same on all ranks, which make the same calls in the
+        same order. The handle that was used least recently is freed first.
+    received : the receive buffers of calls that could be mixed, oldest first.
+    """
+
+    site: str
+    handle: AllreduceHandle
+    used: int = 0
+    received: deque[Any] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+
+@dataclass
 class _Repeat:
     """The last call from a place in the program. The same once more, which is what loops do,
     needs no look at its arguments: most of the time of a call goes there."""
@@ -39,27 +54,21 @@ class _Repeat:
     recv: Any
     arguments: tuple[Any, ...]
     state: tuple[Any, ...]
-    signature: tuple[Any, ...]
-    handle: AllreduceHandle
+    kept: _Kept
 
     def fits(self, send: Any, recv: Any, arguments: tuple[Any, ...]) -> bool:
         """Are these the same buffers, as they were, the same arguments, and has nobody else set
         the handle to other buffers?"""
-        return (
-            send is self.send
-            and recv is self.recv
-            and _are_equal(arguments, self.arguments)
-            and self.handle._serves(send, recv)
-            and self.state == _state(send, recv)
-        )
-
-
-def _are_equal(arguments: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
-    """What cannot be compared, an array in the place of an option, is looked at once more."""
-    try:
-        return arguments == others
-    except (TypeError, ValueError):
-        return False
+        try:
+            return (
+                send is self.send
+                and recv is self.recv
+                and arguments == self.arguments
+                and self.kept.handle._serves(send, recv)
+                and self.state == _state(send, recv)
+            )
+        except (TypeError, ValueError):  # what cannot be compared: an array in place of an option
+            return False
 
 
 def _look(array: Any, writable: bool) -> tuple[Any, ...]:
@@ -76,47 +85,18 @@ def _state(send: Any, recv: Any) -> tuple[Any, ...]:
     return own if send is MPI.IN_PLACE else own + _look(send, False)
 
 
-def _is_plain(send: Any, recv: Any, op: Any) -> bool:
-    arrays = type(recv) is np.ndarray and (send is MPI.IN_PLACE or type(send) is np.ndarray)
-    return arrays and isinstance(op, MPI.Op)
-
-
 @dataclass
 class _Cache:
-    """What a communicator keeps: handles by their signature, the last call of each place.
+    """What a communicator keeps: handles by their signature, the last call of each place."""
 
-    used : the number of the last call of each signature: the same on all ranks, which make the
-        same calls in the same order. The handle that was used least recently is freed first.
-    received : the receive buffers of each signature whose calls could be mixed, oldest first.
-    """
-
-    handles: dict[Any, AllreduceHandle] = field(default_factory=dict)
+    handles: dict[Any, _Kept] = field(default_factory=dict)
     repeats: dict[Any, _Repeat] = field(default_factory=dict)
-    sites: set[str] = field(default_factory=set)
     calls: int = 0
-    used: dict[Any, int] = field(default_factory=dict)
-    received: dict[Any, deque[Any]] = field(default_factory=dict)
-
-    def count(self, signature: tuple[Any, ...]) -> None:
-        """Note that this handle is used."""
-        self.calls += 1
-        self.used[signature] = self.calls
-
-    def take_oldest(self) -> AllreduceHandle:
-        """Return the handle that was used least recently, which is kept no longer."""
-        oldest = min(self.handles, key=lambda signature: self.used.get(signature, 0))
-        handle = self.handles.pop(oldest)
-        self.used.pop(oldest, None)
-        self.received.pop(oldest, None)
-        kept = self.repeats.items()
-        self.repeats = {place: one for place, one in kept if one.handle is not handle}
-        self.sites = {signature[0] for signature in self.handles}
-        return handle
 
 
 def _free_cached(comm: MPI.Comm, keyval: int, cache: _Cache) -> None:
-    for handle in cache.handles.values():
-        handle.Free()
+    for kept in cache.handles.values():
+        kept.handle.Free()
 
 
 _keyval: int | None = None  # made at the first call
@@ -158,19 +138,15 @@ def _place(depth: int, path: bool) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _call_site(depth: int) -> str:
-    """Return the place of a call, the same text on all ranks that run the same file."""
-    return _describe(sys._getframe(depth))
-
-
-def _call_path(depth: int) -> str:
-    """Return a digest of the places of the calls that lead to that place."""
-    digest = hashlib.blake2b(digest_size=8)
+def _site(depth: int, path: bool) -> tuple[str, str]:
+    """Return the place of a call, the same text on all ranks that run the same file; and, with
+    `path`, the same with a digest of the places of the calls that lead to it."""
     frame: Any = sys._getframe(depth)
-    while frame is not None:
+    shown, digest = _describe(frame), hashlib.blake2b(digest_size=8)
+    while path and frame is not None:
         digest.update(_describe(frame).encode())
         frame = frame.f_back
-    return digest.hexdigest()
+    return shown, f"{shown} {digest.hexdigest()}" if path else shown
 
 
 def _describe(frame: Any) -> str:
@@ -187,67 +163,61 @@ def _describe_place(module: str, code: Any, path: str, line: int, instruction: i
 
 
 def _find(
-    cache: _Cache, site: str, send: Any, recv: Any, op: Any, quorum: Any, options: dict[str, Any]
-) -> tuple[Any, AllreduceHandle | None]:
-    """Return the signature of a call and its handle, set to these buffers. None: there is no
-    handle yet; if the arguments are wrong, its making reports that to all ranks. Later the others
-    do not listen: raises."""
-    in_place, given = send is MPI.IN_PLACE, (send, recv)
-    try:
-        recv = as_any_buffers("recvbuf", recv, writable=True)
-        send = recv if in_place else as_any_buffers("sendbuf", send, writable=False)
-        if not in_place:
-            check_match(send, recv)
-        signature = _signature(site, recv, op, quorum, in_place, options)
-        handle = cache.handles.get(signature)
-    except (TypeError, ValueError):
-        if site in cache.sites:
-            memory_estimate(MPI.COMM_SELF, *given, op, quorum=quorum, **options)  # says it better
-            raise
-        return None, None
-    if handle is not None:
-        if handle._started:  # a call was interrupted while it waited
-            handle.Wait()
-        handle._set_buffers(send, recv)
-    return signature, handle
-
-
-def _signature(
-    site: str, recv: Any, op: Any, quorum: Any, in_place: bool, options: dict[str, Any]
-) -> tuple[Any, ...]:
-    shape = tuple(buffer.key for buffer in recv)
-    # Who is told of deaths is no part of it: a function may be another one each time.
-    more = tuple(sorted(one for one in options.items() if one[0] != "on_membership"))
-    return (site, shape, str(as_policy(quorum)), _op_key(op), in_place, more)
-
-
-def _make(
     comm: Any,
     cache: _Cache,
-    name: str,
-    site: str,
-    send: Any,
-    recv: Any,
+    site: tuple[str, str],
+    buffers: tuple[Any, Any],
     op: Any,
     quorum: Any,
-    options: Any,
-) -> tuple[Any, AllreduceHandle]:
-    communicator.address(comm)  # a TypeError, unless it is one
-    with attending("Allreduce", comm):
-        if len(cache.handles) >= _KEPT:
-            _free_oldest(cache)
-        handle = Allreduce_init(comm, send, recv, op=op, quorum=quorum, **options, name=name)
-    buffers = as_any_buffers("recvbuf", recv, writable=True)
-    signature = _signature(site, buffers, op, quorum, send is MPI.IN_PLACE, options)
-    cache.handles[signature] = handle
-    cache.sites.add(site)
-    return signature, handle
+    options: dict[str, Any],
+) -> _Kept:
+    """Return the handle of a call, set to these buffers. If there is none yet, make it; if the
+    arguments are wrong, its making reports that to all ranks. Later the others do not listen:
+    raises. Collective if it makes one."""
+    in_place = buffers[0] is MPI.IN_PLACE
+
+    def checked() -> tuple[Any, Any, Any]:
+        """Return the buffers, and the signature of the call."""
+        recv = as_any_buffers("recvbuf", buffers[1], writable=True)
+        send = recv if in_place else as_any_buffers("sendbuf", buffers[0], writable=False)
+        if not in_place:
+            check_match(send, recv)
+        shape = tuple(buffer.key for buffer in recv)
+        # Who is told of deaths is no part of it: a function may be another one each time.
+        more = tuple(sorted(one for one in options.items() if one[0] != "on_membership"))
+        signature = (site[1], shape, str(as_policy(quorum)), _op_key(op), in_place, more)
+        return send, recv, signature
+
+    try:
+        send, recv, signature = checked()
+        kept = cache.handles.get(signature)
+    except (TypeError, ValueError):
+        if any(one.site == site[1] for one in cache.handles.values()):
+            memory_estimate(MPI.COMM_SELF, *buffers, op, quorum=quorum, **options)  # says it better
+            raise
+        kept = None
+    if kept is None:
+        communicator.address(comm)  # a TypeError, unless it is one
+        with attending("Allreduce", comm):
+            if len(cache.handles) >= _KEPT:
+                _free_oldest(cache)
+            given = {**options, "quorum": quorum, "name": site[0]}
+            handle = Allreduce_init(comm, *buffers, op, **given)
+        kept = cache.handles[checked()[2]] = _Kept(site[1], handle)
+        return kept
+    if kept.handle._started:  # a call was interrupted while it waited
+        kept.handle.Wait()
+    kept.handle._set_buffers(send, recv)
+    return kept
 
 
 def _free_oldest(cache: _Cache) -> None:
     """Free the handle that was used least recently. Collective. What is late for it comes in a
     last round, which no call returns: a warning says so."""
-    handle, late = cache.take_oldest(), 0
+    kept = cache.handles.pop(min(cache.handles, key=lambda one: cache.handles[one].used))
+    repeats = cache.repeats.items()
+    cache.repeats = {place: one for place, one in repeats if one.kept is not kept}
+    handle, late = kept.handle, 0
 
     def count(rnd: Round) -> None:
         nonlocal late
@@ -266,7 +236,7 @@ def _free_oldest(cache: _Cache) -> None:
     handle.Free()
 
 
-def _check_buffer(cache: _Cache, signature: Any, recv: Any) -> None:
+def _check_buffer(kept: _Kept, recv: Any) -> None:
     """Raise ValueError if calls of one handle take turns with receive buffers: those are several
     sums, and what is late for one of them would be added to another one."""
     owner = recv
@@ -277,16 +247,15 @@ def _check_buffer(cache: _Cache, signature: Any, recv: Any) -> None:
     except TypeError:  # a list of buffers
         return
     place = recv.__array_interface__["data"][0] if isinstance(recv, np.ndarray) else 0
-    seen = cache.received.setdefault(signature, deque(maxlen=_REMEMBERED))
-    known = [one for one in seen if one[0]() is owner and one[1] == place]
-    if known and known[0] is not seen[-1]:
+    known = [one for one in kept.received if one[0]() is owner and one[1] == place]
+    if known and known[0] is not kept.received[-1]:
         raise ValueError(
             "recvbuf: calls from this place take turns with several buffers, and with this quorum "
             "what is late for one sum would be added to another one; give each sum a name=, or one "
             "name to all calls if the buffers are of one sum"
         )
     if not known:
-        seen.append((reference, place))
+        kept.received.append((reference, place))
 
 
 def Allreduce(
@@ -320,27 +289,20 @@ def Allreduce(
     place = name if name is not None else _place(2, mixes)
     arguments = (op, quorum, options)
     repeat = cache.repeats.get(place)
-    if repeat is None or not repeat.fits(sendbuf, recvbuf, arguments):
-        shown = site = name if name is not None else _call_site(2)
-        if mixes:
-            site = f"{shown} {_call_path(2)}"
-        signature, handle = _find(cache, site, sendbuf, recvbuf, op, quorum, options)
-        if handle is None:
-            call = (sendbuf, recvbuf, op, quorum, options)
-            signature, handle = _make(comm, cache, shown, site, *call)
-        if mixes:
-            _check_buffer(cache, signature, recvbuf)
-        cache.repeats.pop(place, None)
-        if _is_plain(sendbuf, recvbuf, op):
-            state = _state(sendbuf, recvbuf)
-            if not any(one is None for one in state):
-                cache.repeats[place] = _Repeat(
-                    sendbuf, recvbuf, arguments, state, signature, handle
-                )
+    if repeat is not None and repeat.fits(sendbuf, recvbuf, arguments):
+        kept = repeat.kept
+        if kept.handle._started:
+            kept.handle.Wait()
     else:
-        handle, signature = repeat.handle, repeat.signature
-        if handle._started:
-            handle.Wait()
-    cache.count(signature)
-    handle.Start()
-    return handle.Wait()
+        site = (name, name) if name is not None else _site(2, mixes)
+        kept = _find(comm, cache, site, (sendbuf, recvbuf), op, quorum, options)
+        if mixes:
+            _check_buffer(kept, recvbuf)
+        cache.repeats.pop(place, None)
+        arrays = all(one is MPI.IN_PLACE or type(one) is np.ndarray for one in (sendbuf, recvbuf))
+        state = _state(sendbuf, recvbuf) if arrays and isinstance(op, MPI.Op) else (None,)
+        if not any(one is None for one in state):
+            cache.repeats[place] = _Repeat(sendbuf, recvbuf, arguments, state, kept)
+    cache.calls = kept.used = cache.calls + 1
+    kept.handle.Start()
+    return kept.handle.Wait()
