@@ -125,7 +125,7 @@ class Twins:
     def land(self, stream: Any = None, **written: Any) -> None:
         """What became of these arguments, those that are on a device, goes there."""
         for name, given in written.items():
-            if is_device(given):
+            if name in self._taken and is_device(given):
                 buffer = self._taken[name]
                 array = self._arrays[name, buffer.device]
                 self._mirror(buffer.device).push([(array, buffer)], stream)

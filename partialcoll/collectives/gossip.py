@@ -131,7 +131,6 @@ class GossipBuffer(CoreObject):
     _taken = 1.0  # as the core has it
     _known: tuple[int, ...] = ()  # have died
     _on_disconnect: str | None = None  # None: they do not go on
-    _twins: Twins | None = None  # once there was an array on a device
 
     def __init__(
         self,
@@ -164,20 +163,18 @@ class GossipBuffer(CoreObject):
         self._shape: tuple[int, ...] = buffer.array.shape
         self._dtype: np.dtype[Any] = buffer.array.dtype
         self._element = buffer.dtype
+        self._twins = Twins()
         self._topology = Topology.make(topology, self._size)
-        self._neighbors: frozenset[int] = self._allowed()
-        options.count, options.dtype = buffer.count, buffer.dtype
-        options.shape = zlib.crc32(repr(self._shape).encode())
-        options.topology = self._topology.fingerprint
-
-    def _allowed(self) -> frozenset[int]:
-        """Those whom this rank may read, average with or send to."""
         if not self._topology.is_connected:
             raise ValueError(
                 f"topology: expected a connected graph, got {self._topology!r}: "
                 "what is not connected never agrees"
             )
-        return frozenset(self._topology.neighbors(self._rank))
+        # Those whom this rank may read, average with or send to.
+        self._neighbors = frozenset(self._topology.neighbors(self._rank))
+        options.count, options.dtype = buffer.count, buffer.dtype
+        options.shape = zlib.crc32(repr(self._shape).encode())
+        options.topology = self._topology.fingerprint
 
     def _choose(
         self,
@@ -187,12 +184,11 @@ class GossipBuffer(CoreObject):
         max_uncollected: int,
         progress: str | None,
     ) -> None:
-        if codec is not None:
-            checks.instance("codec", codec, Lattice, "a Lattice or None")
         options.queue_slots = checks.integer("queue_slots", queue_slots, 1, 1024)
         options.max_uncollected = checks.integer("max_uncollected", max_uncollected, 1, 2**31)
         options.progress = communicator.progress_code(progress)
         if codec is not None:
+            checks.instance("codec", codec, Lattice, "a Lattice or None")
             options.bits, options.rotate = codec.bits, codec.rotate
             options.margin, options.seed = codec.margin, codec.seed
 
@@ -228,23 +224,19 @@ class GossipBuffer(CoreObject):
         own = checks.rank("peer", peer, self._size) == self._rank
         return self._rank if own else self._peer(peer)
 
-    def _is_like_the_model(self, given: Any, writable: bool) -> bool:
-        """A numpy array of floats as C knows them, as it nearly always is."""
-        return (
+    def _optional(self, argument: str, given: Any, writable: bool = False) -> Any:
+        return ffi.NULL if given is None else self._memory(argument, given, writable)
+
+    def _memory(self, argument: str, given: Any, writable: bool = False) -> Any:
+        """Of an array like the model, which it keeps alive."""
+        if (  # a numpy array of floats as C knows them, as it nearly always is
             type(given) is np.ndarray
             and given.shape == self._shape
             and given.dtype == self._dtype
             and self._dtype.kind == "f"
             and given.flags.c_contiguous
             and (not writable or given.flags.writeable)
-        )
-
-    def _optional(self, argument: str, given: Any, writable: bool = False) -> Any:
-        return ffi.NULL if given is None else self._memory(argument, given, writable)
-
-    def _memory(self, argument: str, given: Any, writable: bool = False) -> Any:
-        """Of an array like the model, which it keeps alive."""
-        if self._is_like_the_model(given, writable):
+        ):
             return ffi.from_buffer(given)
         buffer = as_any_buffer(argument, given, writable)
         # A bfloat16 model of torch is an array of uint16 here, unless ml_dtypes is installed.
@@ -255,18 +247,11 @@ class GossipBuffer(CoreObject):
             raise ValueError(f"{argument}: expected shape {self._shape}, got {buffer.array.shape}")
         array = buffer.array
         if isinstance(buffer, DeviceBuffer):
-            self._twins = self._twins or Twins()
             array = self._twins.take(argument, buffer, read=argument not in ("out", "sent"))
         return ffi.from_buffer(array.reshape(-1).view(np.uint8))
 
     def _after_free(self) -> None:
-        if self._twins is not None:
-            self._twins.free()
-
-    def _copy_back(self, **written: Any) -> None:
-        """What a call has written, if that is on a device, goes there."""
-        if self._twins is not None:
-            self._twins.land(**written)
+        self._twins.free()
 
     def _moving(self, x: Any, momentum: Any, factors: dict[str, float]) -> tuple[Any, Any]:
         """What averaging and collecting write to, and what they multiply by."""
@@ -325,7 +310,7 @@ class GossipBuffer(CoreObject):
         if code == lib.PCOLL_EAGAIN:
             raise StateError(self._library.last_error())
         self._library.check(code)
-        self._copy_back(out=out)
+        self._twins.land(out=out)
         return out, int(version[0])
 
     def average(
@@ -362,7 +347,7 @@ class GossipBuffer(CoreObject):
             self._publish(own)
         self._moved = bool(self._answer("int32_t", "average", *given))
         if self._moved:
-            self._copy_back(x=x, momentum=momentum)
+            self._twins.land(x=x, momentum=momentum)
         return self._moved
 
     def collect(self, x: Any, *, momentum: Any = None, ratio: float = 1.0) -> int:
@@ -374,7 +359,7 @@ class GossipBuffer(CoreObject):
         own, other = self._moving(x, momentum, {"ratio": ratio})
         landed = int(self._answer("uint64_t", "collect", own, other, ratio))
         if landed:
-            self._copy_back(x=x, momentum=momentum)
+            self._twins.land(x=x, momentum=momentum)
         return landed
 
     def pending(self) -> Array:
@@ -391,15 +376,11 @@ class GossipBuffer(CoreObject):
         with the same key; `sent`, an array, becomes exactly what the peer will have. Returns
         False if the queue is full: then nothing was sent.
         """
-        given = (
-            self._peer(peer),
-            self._memory("x", x),
-            self._optional("key", key),
-            self._optional("sent", sent, writable=True),
-        )
-        pushed = bool(self._answer("int32_t", "push", *given))
+        given = self._peer(peer), self._memory("x", x), self._optional("key", key)
+        into = self._optional("sent", sent, writable=True)
+        pushed = bool(self._answer("int32_t", "push", *given, into))
         if pushed:
-            self._copy_back(sent=sent)
+            self._twins.land(sent=sent)
         return pushed
 
     def drain(self, *, key: Any = None) -> list[tuple[int, Array]]:
@@ -429,7 +410,7 @@ class GossipBuffer(CoreObject):
         self._call("peek", self._peer_or_own(peer), *memory, source, found)
         if not found[0]:
             return None
-        self._copy_back(out=out)
+        self._twins.land(out=out)
         return out, int(source[0])
 
     # What it is

@@ -88,29 +88,6 @@ def _microseconds(name: str, seconds: Any) -> int:
     return int(checks.number(name, seconds, 1e-6, 1e9, above=0, what="seconds") * 1e6)
 
 
-def _set_grid(options: Any, grid: Any) -> None:
-    """Write down the lengths of the sides, unless it is "auto"."""
-    if isinstance(grid, (int, np.integer)) and not isinstance(grid, bool):
-        grid = (int(grid),)
-    if not isinstance(grid, str) or grid != "auto":
-        sides = as_sides(grid)
-        options.axes = len(sides)
-        options.side[0 : len(sides)] = sides
-
-
-def _set_bandwidth(options: Any, bandwidth: Any) -> None:
-    if bandwidth is None:
-        return
-    if isinstance(bandwidth, str):
-        if bandwidth != "measured":
-            raise ValueError(
-                f'bandwidth: expected a number, "measured" or None, got {checks.shown(bandwidth)}'
-            )
-        options.measure = 1
-        return
-    options.bandwidth = checks.number("bandwidth", bandwidth, above=0)
-
-
 class GroupAllreduce(CoreObject):
     """A persistent averaging in groups; made by `GroupAllreduce_init`, which says what its
     arguments are, and gives its options as a function that fills them in (`choose`), so that all
@@ -212,9 +189,6 @@ class GroupAllreduce(CoreObject):
     def _take(self, found: Any, stream: Any) -> GroupRound:
         if isinstance(self._recv, DeviceBuffer):
             self._twins.land(stream, recvbuf=self._recv.owner)
-        return self._describe(found)
-
-    def _describe(self, found: Any) -> GroupRound:
         self._call("members", self._ranks, self._parts)
         members = int(found.members)
         self._last_round = GroupRound(
@@ -426,8 +400,21 @@ def GroupAllreduce_init(
     """
 
     def choose(options: Any) -> None:
-        _set_grid(options, grid)
-        _set_bandwidth(options, bandwidth)
+        sides = grid
+        if isinstance(sides, (int, np.integer)) and not isinstance(sides, bool):
+            sides = (int(sides),)
+        if not isinstance(sides, str) or sides != "auto":
+            sides = as_sides(sides)
+            options.axes = len(sides)
+            options.side[0 : len(sides)] = sides
+        if isinstance(bandwidth, str):
+            if bandwidth != "measured":
+                raise ValueError(
+                    f'bandwidth: expected a number, "measured" or None, got {bandwidth!r}'
+                )
+            options.measure = 1
+        elif bandwidth is not None:
+            options.bandwidth = checks.number("bandwidth", bandwidth, above=0)
         limit = settings.base_timeout() if timeout is None else timeout
         options.keys = checks.code("keys", keys, _KEYS)
         options.timeout_us = _microseconds("timeout", limit)
