@@ -120,10 +120,8 @@ class Agreement:
 
     def _arguments(self) -> Arguments:
         like = np.zeros(self.capacity, np.uint8)
-        fixed: Any = {"quorum": "full", "deliver": "one", "history": 1, "late": None}
-        more: Any = {"missed": "sum", "progress": None, "algorithm": "recdbl", "domain": None}
-        given = {**fixed, **more, **self._options, "seed": 0, "like": like}
-        arguments = Arguments(None, None, MPI.BOR, **given)
+        how: Any = {"history": 1, "algorithm": "recdbl", "like": like, **self._options}
+        arguments = Arguments(None, None, MPI.BOR, **how)
         arguments.options.described = 1
         return arguments
 
@@ -273,17 +271,14 @@ def together(comm: Gathers, check: Callable[[], T]) -> T:
         found = check()
     except Exception as caught:
         error = caught
-    bad = [(rank, text) for rank, text in enumerate(comm.allgather(_text(error))) if text]
+    said = f"{type(error).__name__}: {error}" if error is not None else ""
+    bad = [(rank, text) for rank, text in enumerate(comm.allgather(said)) if text]
     if error is not None:
         raise error
     if bad:
         raise MismatchError(f"rank {bad[0][0]} was refused: {bad[0][1]}")
     result: T = found
     return result
-
-
-def _text(error: Exception | None) -> str:
-    return f"{type(error).__name__}: {error}" if error is not None else ""
 
 
 def check_agreement(comm: Any, said: Iterable[tuple[str, str]], on_failure: str = "raise") -> None:
@@ -308,11 +303,10 @@ def check_agreement(comm: Any, said: Iterable[tuple[str, str]], on_failure: str 
             raise MismatchError(complaint(heard))
         return
     digest = hashlib.blake2b(repr(own).encode()).digest()
-    if len(set(comm.allgather(digest))) == 1:
-        return
-    differing = first_difference(comm.allgather(own), ("", ""))
-    words = [
-        (f"{name!r}: {text}" if name or text else "nothing more") + f" on {name_ranks(ranks)}"
-        for (name, text), ranks in differing.items()
-    ]
-    raise MismatchError(f"the ranks differ: {'; '.join(words)}")
+    if len(set(comm.allgather(digest))) > 1:
+        differing = first_difference(comm.allgather(own), ("", ""))
+        words = [
+            (f"{name!r}: {text}" if name or text else "nothing more") + f" on {name_ranks(ranks)}"
+            for (name, text), ranks in differing.items()
+        ]
+        raise MismatchError(f"the ranks differ: {'; '.join(words)}")

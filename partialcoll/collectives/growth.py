@@ -40,7 +40,8 @@ class Membership:
         # Number of ranks that had died before the last delivered round, and number of which the
         # program knows (`known`): callers compare the two after each round.
         self.dead = handle._record.failed
-        self._begin(handle, comm)
+        self._comm = comm
+        self._know(_failed(handle))
 
     def look(self, handle: Any) -> None:
         """Tell the program of dead ranks that it does not know yet. Call it when `handle` has
@@ -53,19 +54,14 @@ class Membership:
 
     def grown(self, handle: Any, comm: MPI.Intracomm, joined: list[int]) -> None:
         """Note that `handle` is on this communicator now, with these new ranks."""
-        new = sorted((_failed(handle) | set(joined)) - self._known)
-        self._begin(handle, comm)
+        failed, self._comm = _failed(handle), comm
+        new = sorted((failed | set(joined)) - self._known)
+        self._know(failed)
         if self._told is not None:
             self._told(handle, new, joined)
 
-    def _begin(self, handle: Any, comm: MPI.Intracomm) -> None:
-        """Note that the program knows the present members."""
-        self._comm = comm
-        self._know(_failed(handle))
-
     def _know(self, failed: set[int]) -> None:
-        self._known = failed
-        self.known = len(failed)
+        self._known, self.known = failed, len(failed)
 
     def comm(self, handle: Any) -> MPI.Intracomm:
         comm = MPI.Intracomm()
@@ -105,15 +101,15 @@ class Place(NamedTuple):
 def meet(comm: MPI.Intracomm, own: Own) -> Place:
     """Exchange the members of a growth. Collective. If it raises on one rank, all raise."""
     try:
-        found = _meet(comm, own)
+        return _meet(comm, own)
     except Exception as error:
-        if not is_rank_failure(error):
-            lib.pcoll_growth_refuse(address(comm))
-            raise
-        comm.Revoke()  # other ranks may wait for this one
+        died = is_rank_failure(error)
+        if died:
+            comm.Revoke()  # other ranks may wait for this one
         lib.pcoll_growth_refuse(address(comm))
-        raise told(error, comm) from error
-    return found
+        if died:
+            raise told(error, comm) from error
+        raise
 
 
 def _meet(comm: MPI.Intracomm, own: Own) -> Place:
@@ -122,11 +118,18 @@ def _meet(comm: MPI.Intracomm, own: Own) -> Place:
     rows = _exchange(comm, (kind, own.number, own.ranks, code))
     if own.refusal is not None:
         raise own.refusal
-    _check_refusals(rows)
+    refused = [rank for rank, row in enumerate(rows) if row[3] == _REFUSED]
+    if refused:
+        raise MismatchError(
+            f"{name_ranks(refused)} of comm cannot take part in this growth, and said there why"
+        )
     place = _place(rows)
     limit = time.monotonic() + _PATIENCE_S
     while True:
-        missing = _missing(own, place)
+        missing: set[int] = set()  # live ranks that are not in comm, as far as this rank knows
+        if own.handle is not None:
+            living = {int(rank) for rank in np.flatnonzero(~own.handle.failed)}
+            missing = living - (set(place.numbers) - set(place.joined))
         late = time.monotonic() > limit
         rows = _exchange(comm, (_LACKS if missing else _FINE, min(missing, default=-1), late, 0))
         lacking = [row for row in rows if row[0] == _LACKS]
@@ -147,14 +150,6 @@ def _exchange(comm: MPI.Intracomm, row: tuple[int, ...]) -> list[tuple[int, ...]
     return [tuple(map(int, each)) for each in rows]
 
 
-def _check_refusals(rows: Sequence[tuple[int, ...]]) -> None:
-    refused = [rank for rank, row in enumerate(rows) if row[3] == _REFUSED]
-    if refused:
-        raise MismatchError(
-            f"{name_ranks(refused)} of comm cannot take part in this growth, and said there why"
-        )
-
-
 def _place(rows: Sequence[tuple[int, ...]]) -> Place:
     survivors = [row for row in rows if row[0] == _SURVIVOR]
     if not survivors:
@@ -173,11 +168,3 @@ def _place(rows: Sequence[tuple[int, ...]]) -> Place:
         )
     joined = [number for number, row in zip(numbers, rows) if row[0] == _NEW]
     return Place(numbers, ranks, joined)
-
-
-def _missing(own: Own, place: Place) -> set[int]:
-    """Return the live ranks that are not in the communicator, as far as this rank knows."""
-    if own.handle is None:
-        return set()
-    living = {int(rank) for rank in np.flatnonzero(~own.handle.failed)}
-    return living - (set(place.numbers) - set(place.joined))

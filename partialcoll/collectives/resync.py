@@ -56,12 +56,7 @@ class Resync:
     replica : Replica
     """
 
-    def __init__(
-        self,
-        comm: MPI.Intracomm,
-        version: Callable[[], int],
-        replica: Replica,
-    ) -> None:
+    def __init__(self, comm: MPI.Intracomm, version: Callable[[], int], replica: Replica) -> None:
         self._comm = comm.Dup()
         self._exchange = StateExchange(comm)
         self._version, self._replica = version, replica
@@ -78,8 +73,13 @@ class Resync:
     def ask(self, least: int, results: Iterable[Result]) -> None:
         """Load the state of a peer, of version `least` or later. Waits until there is one, and logs
         that from time to time. `results`: the rounds just delivered; their ranks are asked
-        first."""
-        self._take(self._likely(results), least)
+        first: peers that arrived at the newest of them, then all."""
+        around = [(self._rank + i) % self._size for i in range(1, self._size)]
+        order: dict[int, None] = {}
+        for result in reversed(list(results)):
+            arrived = result.mask & ~result.stored_mask
+            order.update(dict.fromkeys(peer for peer in around if arrived[peer]))
+        self._take(list(dict.fromkeys([*order, *around])), least)
 
     def _take(self, peers: list[int], least: int) -> None:
         while True:
@@ -87,19 +87,9 @@ class Resync:
                 _, state = self._exchange.ask(peers, least_round=least, timeout=stall_warning())
                 break
             except TimeoutError as still:
-                logger.warning(
-                    "version %d, lost rounds before %d: %s", self._version(), least, still
-                )
+                lost = "version %d, lost rounds before %d: %s"
+                logger.warning(lost, self._version(), least, still)
         self._replica.restore(state)
-
-    def _likely(self, results: Iterable[Result]) -> list[int]:
-        """Return all peers, first those that arrived at the newest rounds."""
-        around = [(self._rank + i) % self._size for i in range(1, self._size)]
-        order: dict[int, None] = {}
-        for result in reversed(list(results)):
-            arrived = result.mask & ~result.stored_mask
-            order.update(dict.fromkeys(peer for peer in around if arrived[peer]))
-        return list(dict.fromkeys([*order, *around]))
 
     def settle(self, target: int) -> int:
         """After all ranks have joined at version `target`: ranks that are behind load the state of

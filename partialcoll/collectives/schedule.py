@@ -140,9 +140,6 @@ class Schedule(CoreObject):
             )
         return value
 
-    def _tag(self, tag: Any) -> int:
-        return checks.integer("tag", tag, 0, 2**31 - 1)
-
     def send(self, buf: Any, dest: int, *, tag: int = 0, label: str | None = None) -> Operation:
         """Send a buffer, `buf`, to a rank. Local.
 
@@ -152,7 +149,7 @@ class Schedule(CoreObject):
         nothing is sent. `tag`: 0 to 2^31 - 1. `label`: a name for messages and pictures, as of
         every operation. TypeError or ValueError of a buffer, rank or tag that will not do.
         """
-        peer, number = self._peer("dest", dest), self._tag(tag)
+        peer, number = self._peer("dest", dest), checks.integer("tag", tag, 0, 2**31 - 1)
         buffer, memory = self._take("buf", buf, writable=False, used=peer != MPI.PROC_NULL)
         return self._add("send", label, memory, self._shape(buffer), peer, number, keep=[buffer])
 
@@ -163,7 +160,7 @@ class Schedule(CoreObject):
         Which message it is, `tag` and `label`: see `send`. `MPI.PROC_NULL` as `source`: nothing
         comes, the buffer stays as it is.
         """
-        peer, number = self._peer("source", source), self._tag(tag)
+        peer, number = self._peer("source", source), checks.integer("tag", tag, 0, 2**31 - 1)
         used = peer != MPI.PROC_NULL
         buffer, memory = self._take("buf", buf, writable=True, read=False, used=used)
         return self._add("recv", label, memory, self._shape(buffer), peer, number, keep=[buffer])
@@ -387,12 +384,9 @@ class Schedule(CoreObject):
 
     # Looking at it
 
-    def _render(self, form: str) -> str:
-        return answer_text(lib.pcoll_schedule_text, self._core(), form.encode())
-
     def to_dot(self) -> str:
         """This rank's part in Graphviz DOT, before or after the commit. Local."""
-        return self._render("dot")
+        return answer_text(lib.pcoll_schedule_text, self._core(), b"dot")
 
     def to_goal(self, *, all_ranks: bool = False, ns_per_byte: float = 0.0) -> str:
         """The schedule in GOAL, for simulators of LogGOPSim's family.
@@ -414,10 +408,9 @@ class Schedule(CoreObject):
         return f"num_ranks {self._size}\n" + "".join(self._comm.allgather(block))
 
     def __str__(self) -> str:
-        return self._render("text")
+        return answer_text(lib.pcoll_schedule_text, self._core(), b"text")
 
     def __repr__(self) -> str:
         state = "committed" if self._committed else "not committed"
-        if self._is_freed():
-            state = "freed"
+        state = "freed" if self._is_freed() else state
         return f"<schedule of {self._operations} operations on {self._size} ranks, {state}>"

@@ -27,10 +27,9 @@ have sent it, or have died.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable
@@ -124,7 +123,7 @@ def check_peers(peers: Iterable[int] | None, rank: int, size: int) -> list[int]:
             )
     if not order:
         raise ValueError("peers: expected at least one rank, got none")
-    return [int(peer) for peer in order]
+    return order
 
 
 _ASK, _ANSWER = 1, 2  # tags
@@ -244,28 +243,25 @@ class StateExchange(CollectiveObject):
         self._advance()
         ready = [peer for peer, (_, least) in self._questions.items() if least <= round]
         if ready:
-            self._answer(ready, round, state)
+            try:
+                buffers = snapshot.take(state() if callable(state) else state)
+            except BaseException:
+                self._refuse(ready)
+                raise
+            sizes = [buffer.size for buffer in buffers]
+            for peer in ready:
+                number, _ = self._questions.pop(peer)
+                self._send_answer(peer, [_STATE, number, round, *sizes], buffers)
+                self._stats.answered += 1
+                self._stats.bytes_sent += sum(sizes)
         self._note()
         return self._busy
 
-    def _answer(self, peers: Sequence[int], round: int, state: Any) -> None:
-        try:
-            buffers = snapshot.take(state() if callable(state) else state)
-        except BaseException:
-            for peer in peers:
-                self._refuse(peer)
-            raise
-        sizes = [buffer.size for buffer in buffers]
-        for peer in peers:
+    def _refuse(self, peers: Iterable[int]) -> None:
+        for peer in tuple(peers):
             number, _ = self._questions.pop(peer)
-            self._send_answer(peer, [_STATE, number, round, *sizes], buffers)
-            self._stats.answered += 1
-            self._stats.bytes_sent += sum(sizes)
-
-    def _refuse(self, peer: int) -> None:
-        number, _ = self._questions.pop(peer)
-        self._send_answer(peer, [_NONE, number, 0])
-        self._stats.refused += 1
+            self._send_answer(peer, [_NONE, number, 0])
+            self._stats.refused += 1
 
     def _send_answer(
         self, peer: int, header: Sequence[int], buffers: Sequence[snapshot.Bytes] = ()
@@ -278,10 +274,6 @@ class StateExchange(CollectiveObject):
         sent = self._peers.call(begin, None)
         if sent is not None:
             self._outgoing.append(sent)
-
-    def _refuse_all(self) -> None:
-        for peer in tuple(self._questions):
-            self._refuse(peer)
 
     # The one who needs a state
 
@@ -317,7 +309,7 @@ class StateExchange(CollectiveObject):
         order.sort(key=lambda peer: self._owed[peer])  # who owes from before comes last
         question = Question(self._number, deque(order), self._patience, time.monotonic())
         seen = time.monotonic()
-        with self._withdrawing(question):
+        try:
             while True:
                 peer = question.next_peer(time.monotonic())
                 if peer is not None:
@@ -326,29 +318,23 @@ class StateExchange(CollectiveObject):
                     self._stats.asked += 1
                 if self._advance(question):
                     seen = time.monotonic()
-                self._refuse_all()
+                self._refuse(self._questions)
                 found = self._complete()
                 if found is not None:
                     return found
                 if not question.order or time.monotonic() - question.progress >= limit:
                     raise TimeoutError(question.complaint(self._rank, limit))
                 _nap(seen)
-
-    def _control(self, peer: int, kind: int, least: int = 0) -> None:
-        comm, words = self._own(), [kind, self._number, least]
-        self._send(lambda: snapshot.Outgoing.control(comm, peer, _ASK, words))
-
-    @contextlib.contextmanager
-    def _withdrawing(self, question: Question) -> Iterator[None]:
-        """Whatever ends it, nobody is left with a question that is no longer one."""
-        try:
-            yield
-        finally:
+        finally:  # nobody is left with a question that is no longer one
             for peer in question.open:
                 self._control(peer, _WITHDRAW)
             for _, _, incoming in self._incoming.values():
                 incoming.unwant()
             self._note()
+
+    def _control(self, peer: int, kind: int, least: int = 0) -> None:
+        comm, words = self._own(), [kind, self._number, least]
+        self._send(lambda: snapshot.Outgoing.control(comm, peer, _ASK, words))
 
     def _complete(self) -> tuple[int, Any] | None:
         """The state that is wanted and has come, if one has."""
@@ -375,17 +361,14 @@ class StateExchange(CollectiveObject):
                 self._end(peer)
                 self._stats.drained += 1
         if len(self._peers.dead) > self._forgotten:
-            self._forget_dead(question)
+            self._forgotten = len(self._peers.dead)
+            for peer in self._peers.dead:
+                self._questions.pop(peer, None)
+                self._owed.pop(peer, None)
+                self._incoming.pop(peer, None)
+                if question is not None:
+                    question.lost(peer, time.monotonic())
         return came
-
-    def _forget_dead(self, question: Question | None) -> None:
-        self._forgotten = len(self._peers.dead)
-        for peer in self._peers.dead:
-            self._questions.pop(peer, None)
-            self._owed.pop(peer, None)
-            self._incoming.pop(peer, None)
-            if question is not None:
-                question.lost(peer, time.monotonic())
 
     def _probe(self, source: int, tag: int, status: MPI.Status | None = None) -> bool:
         comm = self._own()
@@ -415,7 +398,7 @@ class StateExchange(CollectiveObject):
             elif kind == _LEAVES:
                 self._gone.add(peer)
             elif peer in self._questions:
-                self._refuse(peer)
+                self._refuse([peer])
 
     def _look_for_answers(self, question: Question | None) -> bool:
         status, came = MPI.Status(), False
@@ -480,29 +463,24 @@ class StateExchange(CollectiveObject):
     def _try_to_free(self, microseconds: int) -> int:
         if self._advance():
             self._seen = time.monotonic()
-        self._refuse_all()
+        self._refuse(self._questions)
         self._note()
         if not self._entered and not self._busy:
-            self._enter_barrier()
+            self._entered = True
+            if not goes_on():
+                self._barrier = self._own().Ibarrier()
+            else:
+                for peer in {*range(self._size)} - {self._rank}:
+                    self._control(peer, _LEAVES)
             self._note()
-        if self._entered and self._all_have_entered() and not self._busy:
+        if self._barrier is not None:
+            all_have = self._barrier.Test()
+        else:
+            all_have = len(self._gone | self._peers.dead | {self._rank}) == self._size
+        if self._entered and all_have and not self._busy:
             return 0
         _nap(self._seen)
         return int(lib.PCOLL_EAGAIN)
-
-    def _enter_barrier(self) -> None:
-        self._entered = True
-        if not goes_on():
-            self._barrier = self._own().Ibarrier()
-            return
-        for peer in range(self._size):
-            if peer != self._rank:
-                self._control(peer, _LEAVES)
-
-    def _all_have_entered(self) -> bool:
-        if self._barrier is not None:
-            return bool(self._barrier.Test())
-        return len(self._gone | self._peers.dead | {self._rank}) == self._size
 
     def _after_free(self) -> None:
         comm, self._comm = self._own(), None
