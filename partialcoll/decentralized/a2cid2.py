@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -310,11 +310,8 @@ class A2CiD2Process(Decoupled):
         self._mixed_at = self._clock()
         self._exchange.publish(self._x)
 
-    def _more_state(self) -> dict[str, Any]:
-        return {"momentum": self._momentum.copy()}
+    def _kept(self) -> dict[str, Array]:
+        return {"momentum": self._momentum}
 
     def _new_state(self) -> dict[str, Any]:
         return {"momentum": self.model.copy()}
-
-    def _load_more(self, state: Mapping[str, Any]) -> None:
-        np.copyto(self._momentum, state["momentum"])

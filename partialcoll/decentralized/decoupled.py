@@ -217,7 +217,7 @@ class Partners:
             raise TypeError(
                 f"peers: expected something with next_peer(), got {type(source).__name__}"
             )
-        self._source: Any = source
+        self.source: Any = source
         self._size = size
         self.meet = hasattr(source, "poll")
 
@@ -225,31 +225,27 @@ class Partners:
         """Return the fraction of its averagings for which this rank asks for a peer."""
         if self.meet:
             return 1.0
-        active = getattr(self._source, "active", None)
+        active = getattr(self.source, "active", None)
         return 0.5 if active is None else float(active)
 
     def next(self) -> tuple[bool, int | None]:
         """Return whether one averaging of this rank is settled, and the peer with which this rank
         has to begin it, or None."""
         if not self.meet:
-            return True, self._checked(self._source.next_peer())
-        outcome = self._source.poll()
+            return True, self._checked(self.source.next_peer())
+        outcome = self.source.poll()
         if isinstance(outcome, int):
             return True, self._checked(outcome)
         return outcome is not None, None
 
     def rest(self) -> bool:
         """Stop being free; return whether another rank had already chosen this one."""
-        return self.meet and self._source.leave() is not None
+        return self.meet and self.source.leave() is not None
 
     def _checked(self, peer: Any) -> int | None:
         if peer is not None and not 0 <= peer < self._size:
             raise ValueError(f"peers: expected a rank from 0 to {self._size - 1}, got {peer!r}")
         return None if peer is None else int(peer)
-
-    def bury(self, exchange: Exchange, peer: int) -> None:
-        """Call the function `bury` for the peers that this process chooses from."""
-        bury(self._source, exchange, peer)
 
 
 def bury(source: Any, exchange: Exchange, peer: int) -> None:
@@ -521,17 +517,10 @@ class Threaded(Process):
         self._exchange_stats = exchange.stats
         self._states: PeerState | None = None
         self._standstill = Standstill()
-        self._thread = CommunicationThread(
-            self.communicate, self.next_event, lambda: self._longest_nap()
-        )
+        self._thread = CommunicationThread(self.communicate, self.next_event, self._longest_nap)
 
     def communicate(self) -> bool:
-        """Run one communication event, which waits for no other rank. Return False if there was
-        nothing to do, or communication is stopped.
-
-        The communication thread calls it in a loop. If you have not started that thread (`start`),
-        call it yourself.
-        """
+        """See `Process.communicate`."""
         if self._states is not None and self._standstill.look():
             return False
         if self._rest_wanted or not self._communicating.acquire(blocking=False):
@@ -615,8 +604,7 @@ class Threaded(Process):
 
     def start(self) -> None:
         """Start the communication thread. Local; idempotent."""
-        if self._freed:
-            raise StateError("the process has been freed")
+        self._check_usable()
         if not self._thread.running:
             self._standstill.begin()
         self._thread.start()
@@ -684,9 +672,7 @@ class Decoupled(Threaded):
 
     @property
     def model(self) -> Array:
-        """The model at which to compute the next gradient: the newest snapshot of x, with all of
-        this rank's own updates. It does not change until the next step. Do not change it, unless
-        it was lent (`lend`)."""
+        """See `Process.model`: the newest snapshot of x, with all of this rank's own updates."""
         return self._shared.view
 
     def lend(self) -> Array:
@@ -803,7 +789,7 @@ class Decoupled(Threaded):
         except StateError:
             went_through = False
         except RankFailedError:
-            self._partners.bury(self._exchange, peer)
+            bury(self._partners.source, self._exchange, peer)
             went_through = False
         self._count(went_through)
         return went_through

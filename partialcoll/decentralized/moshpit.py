@@ -22,7 +22,6 @@ date (appendix F); here it does so by itself before it averages again, given a `
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -349,7 +348,7 @@ class MoshpitProcess(Process):
 
     def snapshot(self) -> dict[str, Any]:
         """As `state_dict`, without copies: who sends it makes one."""
-        return {"model": self._x, "steps": self._counts.steps, **self._parts()}
+        return {"model": self._x, "steps": self._counts.steps, **self._kept()}
 
     # Averages over all ranks, state
 
@@ -373,16 +372,9 @@ class MoshpitProcess(Process):
         if self._slow is not None:
             self._slow.fill(0)
 
-    def _parts(self) -> dict[str, Array]:
+    def _kept(self) -> dict[str, Array]:
         parts = {"anchor": self._anchor, "slow": self._slow}
         return {name: part for name, part in parts.items() if part is not None}
-
-    def _more_state(self) -> dict[str, Any]:
-        return {name: part.copy() for name, part in self._parts().items()}
-
-    def _load_more(self, state: Mapping[str, Any]) -> None:
-        for name, part in self._parts().items():
-            np.copyto(part, state[name])
 
     def Free(self) -> None:
         """Take in the round under way; nothing is freed that it was given. Idempotent."""

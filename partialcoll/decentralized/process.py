@@ -10,38 +10,25 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Callable, ClassVar, Protocol, TypeVar, Union
 
 import numpy as np
 
 from .._core import checks
-from .._core.buffers import Array
+from .._core.buffers import Array as Array
 from .._core.mpi import MPI
 from .._core.settings import logger
-from ..collectives.gossip import GossipBuffer as Exchange
-from ..collectives.group import GroupAllreduce as GroupReduction
-from ..collectives.handle import AllreduceHandle as Reduction
+from ..collectives.gossip import GossipBuffer
+from ..collectives.group import GroupAllreduce
+from ..collectives.handle import AllreduceHandle
 from ..errors import StateError
 
 # The processes communicate through objects with the methods of these classes; the simulator passes
 # its own. They know nothing else of communication, and do not use MPI themselves.
-
-__all__ = [
-    "Array",
-    "Counts",
-    "Exchange",
-    "GroupReduction",
-    "LearningRate",
-    "PeerSource",
-    "Process",
-    "Reduction",
-    "Steps",
-    "Waitable",
-    "check_model",
-    "drive",
-    "finish",
-]
+Exchange = GossipBuffer
+GroupReduction = GroupAllreduce
+Reduction = AllreduceHandle
 
 T = TypeVar("T")
 
@@ -250,11 +237,8 @@ def _on_host(vectors: list[Any], written: bool = False) -> AbstractContextManage
 
 
 def _beside(parts: list[Array], row: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield each part with the section of the row at its place."""
-    begin = 0
-    for part in parts:
-        yield part, row[begin : begin + part.size]
-        begin += part.size
+    """Return each part with the section of the row at its place."""
+    return zip(parts, np.split(row, np.cumsum([part.size for part in parts])[:-1]))
 
 
 # The model of one rank: gradient steps, and the communication between them.
@@ -454,15 +438,14 @@ class Process:
         self._counts.non_finite += 1
         return False
 
+    def _check_step(self, update: Array | None) -> None:
+        self._check_usable()
+        if update is not None:
+            self._check_update("update", update)
+
     def _check_usable(self) -> None:
         if self._freed:
             raise StateError("the process has been freed")
-
-    def _check_step(self, update: Array | None) -> None:
-        if update is None:
-            self._check_usable()
-        else:
-            self._check_update("update", update)
 
     def _check_update(self, argument: str, update: Any) -> None:
         self._check_usable()
@@ -488,7 +471,7 @@ class Process:
 
     def communicate(self) -> bool:
         """Run one communication event, which waits for no other rank. Return False if there was
-        nothing to do.
+        nothing to do, or communication is stopped.
 
         The communication thread calls it in a loop. If you have not started that thread (`start`),
         call it yourself. Processes that communicate within their steps always return False.
@@ -588,8 +571,7 @@ class Process:
 
     def measuring(self) -> Steps[float]:
         """`consensus_distance` as a generator."""
-        distance = yield from self._collective().measuring(self.model)
-        return distance
+        return self._collective().measuring(self.model)
 
     # States for checkpoints
 
@@ -647,16 +629,19 @@ class Process:
             self._counts.steps = int(state["steps"])
             self._load_more(state)
 
-    def _more_state(self) -> dict[str, Any]:
+    def _kept(self) -> dict[str, Array]:
+        """Return the vectors that are saved beside the model, by their names in a state."""
         return {}
 
+    def _more_state(self) -> dict[str, Any]:
+        return {name: vector.copy() for name, vector in self._kept().items()}
+
     def _load_more(self, state: Mapping[str, Any]) -> None:
-        pass
+        for name, vector in self._kept().items():
+            np.copyto(vector, state[name])
 
     def Free(self) -> None:
-        """Stop, and free what the process has created. Buffers and handles given by the caller
-        stay.
-        Idempotent."""
+        """Stop, and free what the process has created, not what it was given. Idempotent."""
         self.stop()
         self._freed = True
 
@@ -664,12 +649,7 @@ class Process:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
         try:
             self.Free()
         except StateError:

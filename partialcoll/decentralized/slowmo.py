@@ -97,22 +97,16 @@ class SlowMo(LocalStrategy):
         return Setup(process, PeriodicJoin(common["total"], self.tau, comm.size), setup.owned)
 
 
-def _of_inner(name: str) -> Callable[[Any], Any]:
-    """What the inner process has under this name."""
+def _of_inner(name: str) -> Any:
+    """Return the property or the method without arguments of the inner process."""
+    own = getattr(Process, name)
 
-    def get(process: SlowMoProcess) -> Any:
-        return getattr(process.inner, name)
+    def get(self: SlowMoProcess) -> Any:
+        found = getattr(self.inner, name)
+        return found() if callable(own) else found
 
-    get.__doc__ = getattr(Process, name).__doc__
-    return get
-
-
-def _method_of_inner(name: str) -> Any:
-    def method(self: SlowMoProcess) -> Any:
-        return getattr(self.inner, name)()
-
-    method.__name__, method.__doc__ = name, getattr(Process, name).__doc__
-    return method
+    get.__name__, get.__doc__ = name, own.__doc__
+    return get if callable(own) else property(get)
 
 
 class SlowMoProcess(Process):
@@ -153,15 +147,13 @@ class SlowMoProcess(Process):
         """The inner process."""
         return self._inner
 
-    model = property(_of_inner("model"))
-    learning_rate = property(_of_inner("learning_rate"))
-    stats = property(_of_inner("stats"))
-    exchange_stats = property(_of_inner("exchange_stats"))
-    lend, hand_over_changes = _method_of_inner("lend"), _method_of_inner("hand_over_changes")
-    complete, begin = _method_of_inner("complete"), _method_of_inner("begin")
-    communicate, next_event = _method_of_inner("communicate"), _method_of_inner("next_event")
-    start, stop = _method_of_inner("start"), _method_of_inner("stop")
-    averaged_model = _method_of_inner("averaged_model")
+    model, learning_rate = _of_inner("model"), _of_inner("learning_rate")
+    stats, exchange_stats = _of_inner("stats"), _of_inner("exchange_stats")
+    lend, hand_over_changes = _of_inner("lend"), _of_inner("hand_over_changes")
+    complete, begin = _of_inner("complete"), _of_inner("begin")
+    communicate, next_event = _of_inner("communicate"), _of_inner("next_event")
+    start, stop = _of_inner("start"), _of_inner("stop")
+    averaged_model = _of_inner("averaged_model")
 
     def advancing(self, update: Array | None = None) -> Steps[None]:
         """See `Process.advancing`: waits where the inner process does, and every tau steps."""
@@ -215,11 +207,8 @@ class SlowMoProcess(Process):
         super().load_state_dict({k: v for k, v in state.items() if k != "inner"})
         self._inner.load_state_dict(state["inner"])
 
-    def _more_state(self) -> dict[str, Any]:
-        return {"slow": self._slow.copy()}
-
-    def _load_more(self, state: Mapping[str, Any]) -> None:
-        np.copyto(self._slow, state["slow"])
+    def _kept(self) -> dict[str, Array]:
+        return {"slow": self._slow}
 
     def Free(self) -> None:
         """Free the inner process. Idempotent."""
