@@ -13,7 +13,6 @@ import random
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
@@ -55,10 +54,11 @@ class Offsets:
             rank, offset, stride = rank // side, offset // side, stride * side
         return end
 
-    def row(self, rank: int) -> tuple[Ints, Floats]:
-        """Whom `rank` reaches over one edge, ascending, and the weights."""
+    def row(self, rank: int, sign: int = 1) -> tuple[Ints, Floats]:
+        """Whom `rank` reaches over one edge (with -1: who reaches it), ascending, and the
+        weights."""
         start = np.array(np.unravel_index(rank, self.shape))[:, None]
-        there = start + np.array(np.unravel_index(self.offsets, self.shape))
+        there = start + sign * np.array(np.unravel_index(self.offsets, self.shape))
         ends = np.ravel_multi_index(tuple(there), self.shape, mode="wrap")
         order = np.argsort(ends)
         return np.asarray(ends, dtype=np.int64)[order], self.weights[order]
@@ -76,20 +76,9 @@ class Offsets:
 
     def arcs(self) -> Arcs:
         """All edges, once for each direction in which they lead."""
-        rows = [self.row(rank) for rank in range(self.n)]
-        degree = len(self.offsets)
-        empty = np.empty(0, dtype=np.int64)
-        return (
-            np.repeat(np.arange(self.n), degree),
-            np.concatenate([empty, *(peers for peers, _ in rows)]),
-            np.concatenate([np.empty(0), *(weights for _, weights in rows)]),
-        )
-
-    def transposed(self) -> Offsets:
-        """The same edges, turned round."""
-        pairs = zip(self.offsets, self.weights)
-        turned = {self.move(0, int(offset), -1): float(weight) for offset, weight in pairs}
-        return Offsets(self.shape, turned, self.directed)
+        peers, weights = zip(*(self.row(rank) for rank in range(self.n)))
+        sources = np.repeat(np.arange(self.n), len(self.offsets))
+        return sources, np.concatenate(peers), np.concatenate(weights)
 
 
 class Rows:
@@ -110,8 +99,12 @@ class Rows:
         rows = (self._begin, self._peers, self._weights)
         return *(array.tobytes() for array in rows), self.directed
 
-    def row(self, rank: int) -> tuple[Ints, Floats]:
-        """Whom `rank` reaches over one edge, ascending, and the weights."""
+    def row(self, rank: int, sign: int = 1) -> tuple[Ints, Floats]:
+        """Whom `rank` reaches over one edge (with -1: who reaches it), ascending, and the
+        weights."""
+        if sign < 0 and self.directed:
+            sources, targets, weights = self.arcs()
+            return sources[targets == rank], weights[targets == rank]
         here = slice(self._begin[rank], self._begin[rank + 1])
         return self._peers[here], self._weights[here]
 
@@ -134,15 +127,6 @@ class Rows:
         """All edges, once for each direction in which they lead."""
         return np.repeat(np.arange(self.n), np.diff(self._begin)), self._peers, self._weights
 
-    def transposed(self) -> Rows:
-        """The same edges, turned round."""
-        return self if not self.directed else self._turned
-
-    @cached_property
-    def _turned(self) -> Rows:
-        sources, targets, weights = self.arcs()
-        return Rows(self.n, (targets, sources, weights), True)
-
 
 Graph = Union[Offsets, Rows]
 
@@ -153,16 +137,14 @@ def merged(graphs: tuple[Graph, ...]) -> Graph:
     if len(graphs) == 1:
         return first
     directed = any(graph.directed for graph in graphs)
-    if isinstance(first, Offsets):
-        alike = [g for g in graphs if isinstance(g, Offsets) and g.shape == first.shape]
-        if len(alike) == len(graphs):
-            weights: dict[int, float] = {}
-            for graph in alike:
-                for offset, weight in zip(graph.offsets, graph.weights):
-                    weights[int(offset)] = weights.get(int(offset), 0.0) + float(weight)
-            return Offsets(first.shape, weights, directed)
-    parts = [graph.arcs() for graph in graphs]
-    arcs: Any = tuple(np.concatenate(column) for column in zip(*parts))
+    alike = [graph for graph in graphs if isinstance(graph, Offsets)]
+    if len(alike) == len(graphs) and len({graph.shape for graph in alike}) == 1:
+        weights: dict[int, float] = {}
+        for graph in alike:
+            for offset, weight in zip(graph.offsets.tolist(), graph.weights.tolist()):
+                weights[offset] = weights.get(offset, 0.0) + weight
+        return Offsets(alike[0].shape, weights, directed)
+    arcs: Any = tuple(map(np.concatenate, zip(*(graph.arcs() for graph in graphs))))
     return Rows(first.n, arcs, directed)
 
 
@@ -335,17 +317,8 @@ def bridges(graphs: Sequence[networkx.Graph], dead: Collection[int]) -> Iterator
 # Numbers are decimal, without sign. What the graph itself demands (a product of sides, an even
 # number of ranks) is checked where it is made.
 
-PLAIN = (
-    "ring",
-    "complete",
-    "exponential",
-    "star",
-    "hypercube",
-    "bipartite_ring",
-    "directed_exponential",
-    "one_peer_exponential",
-)
-NAMES = (*PLAIN, "torus", "random_regular")
+_PLAIN = "ring complete exponential star hypercube bipartite_ring directed_exponential "
+NAMES = (*_PLAIN.split(), "one_peer_exponential", "torus", "random_regular")
 _TORUS = re.compile(r"[0-9]{1,9}(x[0-9]{1,9})*")
 _REGULAR = re.compile(r"([0-9]{1,9})(,seed=([0-9]{1,18}))?")
 
@@ -355,9 +328,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     name, colon, argument = text.partition(":")
     if name not in NAMES:
         raise ValueError(f"topology: expected one of {', '.join(NAMES)}, got {text!r}")
-    if name == "torus" and not colon:
-        return name, {}
-    if name == "torus":
+    if name == "torus" and colon:
         if not _TORUS.fullmatch(argument):
             raise _wrong("torus or torus: and the sides, as in torus:4x8", text)
         return name, {"shape": [int(side) for side in argument.split("x")]}

@@ -74,6 +74,7 @@ class Pairing(ABC):
             self.seed = checks.integer("seed", seed, 0)
         except TypeError as error:
             raise ValueError(*error.args) from None
+        self._draws = np.random.default_rng([self.seed, self.rank])
         self._calls = 0
 
     @abstractmethod
@@ -89,10 +90,6 @@ class Random(Pairing):
     """
 
     name = "random"
-
-    def __init__(self, topology: Topology, rank: int, *, seed: int = 0) -> None:
-        super().__init__(topology, rank, seed=seed)
-        self._draws = np.random.default_rng([self.seed, self.rank])
 
     def next_peer(self) -> int | None:
         """A neighbor; None if there is none."""
@@ -142,7 +139,6 @@ class Hops(Pairing):
     def __init__(self, topology: Topology, rank: int, *, seed: int = 0) -> None:
         super().__init__(topology, rank, seed=seed)
         n = topology.n
-        self._draws = np.random.default_rng([self.seed, self.rank])
         self._peers = [(self.rank + (1 << k)) % n for k in range((n - 1).bit_length())]
         if not all(topology.has_edge(self.rank, peer) for peer in self._peers):
             raise ValueError(
@@ -177,7 +173,7 @@ class Board(Protocol):
         """Adds `delta` to the counter. Returns what it was."""
 
 
-class LocalBoard:
+class LocalBoard(Board):
     """A Board of `n` words in the memory of one process, for one thread: for simulated ranks."""
 
     def __init__(self, n: int) -> None:
@@ -185,18 +181,15 @@ class LocalBoard:
         self._counter = 0
 
     def read_all(self) -> npt.NDArray[Any]:
-        """A copy of the n words."""
         return self._words.copy()
 
     def compare_and_swap(self, index: int, expected: int, desired: int) -> int:
-        """Word `index` becomes `desired` if it is `expected`. Returns what it was."""
         old = int(self._words[index])
         if old == expected:
             self._words[index] = desired
         return old
 
     def fetch_add(self, delta: int) -> int:
-        """Adds `delta` to the counter. Returns what it was."""
         self._counter += delta
         return self._counter - delta
 

@@ -137,11 +137,8 @@ class Topology:
         Source: Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", ICML
         2019, appendix A.
         """
-        return cls(
-            _ranks(n),
-            "directed_exponential",
-            (edges.circulant(n, edges.powers(n), directed=True),),
-        )
+        graph = edges.circulant(n, edges.powers(_ranks(n)), directed=True)
+        return cls(n, "directed_exponential", (graph,))
 
     @classmethod
     def one_peer_exponential(cls, n: int) -> Topology:
@@ -299,7 +296,7 @@ class Topology:
 
     def in_neighbors(self, rank: int) -> tuple[int, ...]:
         """Who may choose `rank`, or sends to it, ascending."""
-        return tuple(self._all.transposed().row(self._rank(rank))[0].tolist())
+        return tuple(self._all.row(self._rank(rank), -1)[0].tolist())
 
     def neighbors(self, rank: int) -> tuple[int, ...]:
         """Who shares an edge with `rank`, in either direction, ascending."""
@@ -503,9 +500,9 @@ class Topology:
         """Of those who have not died, numbered anew."""
         import networkx
 
-        left = [rank for rank in range(self.n) if rank not in self._dead]
-        graphs = [self.at(t).to_networkx().subgraph(left) for t in range(self.period)]
+        left = sorted({*range(self.n)} - self._dead)
         numbers = {rank: i for i, rank in enumerate(left)}
+        graphs = (self.at(t).to_networkx().subgraph(left) for t in range(self.period))
         anew = tuple(edges.imported(networkx.relabel_nodes(g, numbers)) for g in graphs)
         return Topology(len(left), self.text, anew)
 
