@@ -156,7 +156,9 @@ def _watch() -> None:
                 if not _stays and now - idle >= _IDLE_S:
                     _thread = None
                     return
-                _changed.wait(_pause(now, noted))
+                times = [s.warn_at for s in _stays]
+                times += [s.begin + _note_after() for s in _stays if s not in noted]
+                _changed.wait(max(min(times, default=now + _IDLE_S) - now, 1e-3))
                 continue
         note.write(noted)
         for stay in due:
@@ -168,22 +170,13 @@ def _note_after() -> float:
     return min(1.0, settings.stall_warning() / 8)
 
 
-def _pause(now: float, noted: list[_Stay]) -> float:
-    times = [s.warn_at for s in _stays]
-    times += [s.begin + _note_after() for s in _stays if s not in noted]
-    return max(min(times, default=now + _IDLE_S) - now, 1e-3)
-
-
 def _warn(stay: _Stay, note: _Note) -> None:
     waited = time.monotonic() - stay.begin
-    if not note.can_be_read:
-        absent = f"not all {len(stay.members.world)} ranks have called it"
-    else:
-        found = _absent(stay)
-        if found is None:
-            return
-        absent = found
-    settings.logger.warning("waiting for %.1f s in %s: %s", waited, stay.name, absent)
+    absent: str | None = f"not all {len(stay.members.world)} ranks have called it"
+    if note.can_be_read:
+        absent = _absent(stay)
+    if absent is not None:
+        settings.logger.warning("waiting for %.1f s in %s: %s", waited, stay.name, absent)
 
 
 def _absent(stay: _Stay) -> str | None:
@@ -202,13 +195,12 @@ def _absent(stay: _Stay) -> str | None:
             elsewhere.setdefault(" and ".join(call.name for call in calls), []).append(rank)
         else:
             missing.append(rank)
-    said = [f"{_ranks(missing)} not called it"] if missing else []
-    said += [f"{_ranks(ranks, ('is', 'are'))} in {where}" for where, ranks in elsewhere.items()]
+    said = []
+    if missing:
+        said.append(f"{name_ranks(missing)} {'have' if missing[1:] else 'has'} not called it")
+    for where, ranks in elsewhere.items():
+        said.append(f"{name_ranks(ranks)} {'are' if ranks[1:] else 'is'} in {where}")
     return "; ".join(said) or "all ranks have called it, some of them on another communicator"
-
-
-def _ranks(ranks: list[int], verbs: tuple[str, str] = ("has", "have")) -> str:
-    return f"{name_ranks(ranks)} {verbs[len(ranks) > 1]}"
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

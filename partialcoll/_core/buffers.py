@@ -126,31 +126,20 @@ def _to_array(argument: str, buffer: Any) -> Array:
 
 
 def dtype_code(argument: str, dtype: np.dtype[Any]) -> int:
-    if not dtype.isnative and dtype.newbyteorder("=").name in _DTYPES:
+    if dtype.isnative and dtype.name in _DTYPES:
+        return _DTYPES[dtype.name]
+    if dtype.newbyteorder("=").name in _DTYPES:
         raise TypeError(
             f"{argument}: expected elements in this machine's byte order, got {dtype.str} "
             f'({dtype.name}); array.astype("{dtype.name}") has them so'
         )
-    if dtype.name not in _DTYPES or not dtype.isnative:
-        structured = (
-            "; a structured one needs a datatype and an op that take it, as in "
-            "[array, count, datatype]"
-            if dtype.names
-            else ""
-        )
-        raise TypeError(
-            f"{argument}: expected elements of {', '.join(_DTYPES)}, "
-            f"got {dtype.str} ({dtype.name}){structured}"
-        )
-    return _DTYPES[dtype.name]
-
-
-def _numpy_dtype(datatype: MPI.Datatype) -> np.dtype[Any] | None:
-    """What a predefined datatype is for numpy; None: a pair, or derived."""
-    try:
-        return np.dtype(datatype.tocode())
-    except (TypeError, ValueError):
-        return None
+    hint = (
+        "a structured one needs a datatype and an op that take it, as in [array, count, datatype]"
+    )
+    raise TypeError(
+        f"{argument}: expected elements of {', '.join(_DTYPES)}, "
+        f"got {dtype.str} ({dtype.name}){f'; {hint}' if dtype.names else ''}"
+    )
 
 
 def _from_array(argument: str, array: Array) -> Buffer:
@@ -164,7 +153,10 @@ def _from_array(argument: str, array: Array) -> Buffer:
 def _with_datatype(argument: str, array: Array, datatype: MPI.Datatype) -> Buffer:
     if datatype == MPI.DATATYPE_NULL:
         raise ValueError(f"{argument}: expected a datatype, got MPI.DATATYPE_NULL")
-    known = _numpy_dtype(datatype)
+    try:
+        known: np.dtype[Any] | None = np.dtype(datatype.tocode())
+    except (TypeError, ValueError):  # a pair, or derived
+        known = None
     if known is not None:
         if known != array.dtype:
             raise TypeError(
@@ -245,14 +237,6 @@ def is_device(array: Any) -> bool:
     )
 
 
-def _refuse_device(argument: str, owner: Any) -> None:
-    if is_device(owner):
-        raise TypeError(
-            f"{argument}: expected memory of the host here, got {type(owner).__name__} on a "
-            "device; docs/gpu.md says what takes those, as arrays without a count or datatype"
-        )
-
-
 def _has_memory(argument: str, given: Any) -> bool:
     """Is it more than something that arrays can be made of?"""
     if isinstance(given, np.ndarray) or hasattr(given, "data_ptr"):
@@ -266,14 +250,19 @@ def as_buffer(argument: str, given: Any, writable: bool, used: bool = True) -> B
     looked at for its shape, need not be contiguous."""
     spec = _is_spec(given)
     owner = given[0] if spec else given
-    _refuse_device(argument, owner)
+    if is_device(owner):
+        raise TypeError(
+            f"{argument}: expected memory of the host here, got {type(owner).__name__} on a "
+            "device; docs/gpu.md says what takes those, as arrays without a count or datatype"
+        )
     if writable and not _has_memory(argument, owner):
         raise TypeError(
             f"{argument}: expected an array whose memory can be written to, got "
             f"{type(owner).__name__}"
         )
-    buffer = _apply_spec(argument, given) if spec else None
-    if buffer is None:
+    if spec:
+        buffer = _apply_spec(argument, given)
+    else:
         buffer = _from_array(argument, _to_array(argument, given))
     array = buffer.array
     bits = array.dtype == np.uint16 and _is_bfloat16_tensor(owner)

@@ -11,14 +11,12 @@ import math
 import operator
 from collections.abc import Collection, Mapping
 from numbers import Real
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 T = TypeVar("T")
 _BOOLS = (bool, np.bool_)
-
-
 _LONGEST = 200  # characters of a value
 
 
@@ -33,23 +31,17 @@ def _shown(bound: float) -> str:
     return f"{bound:g}"
 
 
-def _refuse(name: str, value: Any, what: str | None, bounds: str) -> NoReturn:
-    expected = bounds
-    if what is not None:
-        expected = f"{what} {bounds}" if bounds.startswith("above") else f"{what} of {bounds}"
-    raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
-
-
 def _check_bounds(
-    name: str, value: Any, at_least: float | None, at_most: float | None, what: str | None
+    name: str, value: Any, low: float | None, high: float | None, what: str | None, whole: bool
 ) -> None:
-    low = at_least is not None and not value >= at_least
-    high = at_most is not None and not value <= at_most
-    if low or high:
-        bounds = [("at least", at_least), ("at most", at_most)]
-        _refuse(
-            name, value, what, " and ".join(f"{w} {_shown(b)}" for w, b in bounds if b is not None)
-        )
+    if (low is None or value >= low) and (high is None or value <= high):
+        return
+    named = [("at least", low), ("at most", high)]
+    bounds = " and ".join(f"{word} {_shown(b)}" for word, b in named if b is not None)
+    if whole and low is not None and high is not None:
+        bounds = f"{_shown(low)} to {_shown(high)}"
+    expected = bounds if what is None else f"{what} of {bounds}"
+    raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
 
 
 def integer(
@@ -68,9 +60,7 @@ def integer(
     except TypeError:
         expected = what or "a whole number"
         raise TypeError(f"{name}: expected {expected}, got {shown(value)}") from None
-    if at_least is not None and at_most is not None and not at_least <= found <= at_most:
-        _refuse(name, found, what, f"{_shown(at_least)} to {_shown(at_most)}")
-    _check_bounds(name, found, at_least, at_most, what)
+    _check_bounds(name, found, at_least, at_most, what, whole=True)
     return found
 
 
@@ -97,8 +87,9 @@ def number(
     """A finite number in a range; `above` leaves its lower bound out. bool is none."""
     real(name, value, what=what)
     if above is not None and not value > above:
-        _refuse(name, value, what or "a number", f"above {_shown(above)}")
-    _check_bounds(name, value, at_least, at_most, what)
+        expected = f"{what or 'a number'} above {_shown(above)}"
+        raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
+    _check_bounds(name, value, at_least, at_most, what, whole=False)
     if not math.isfinite(value):
         raise ValueError(f"{name}: expected {what or 'a finite number'}, got {shown(value)}")
     return float(value)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from . import checks
 from .buffers import Buffer, as_buffer, as_buffers, bfloat16, dtype_code, is_device, is_list
@@ -84,23 +85,6 @@ class DeviceBuffer(Buffer):
         return (*super().key, self.device)
 
 
-def _contiguous(shape: tuple[int, ...], strides: Any, itemsize: int) -> bool:
-    expected = itemsize
-    for length, stride in zip(reversed(shape), reversed(strides or ())):
-        if length > 1 and stride != expected:
-            return False
-        expected *= length
-    return True
-
-
-def _dtype_of_tensor(argument: str, tensor: Any) -> np.dtype[Any] | None:
-    name = str(tensor.dtype).replace("torch.", "")
-    try:
-        return None if name == "bfloat16" else np.dtype(name)
-    except TypeError as error:
-        raise TypeError(f"{argument}: expected a dtype of the library, got {name}") from error
-
-
 def _facts(
     argument: str, array: Any
 ) -> tuple[int, np.dtype[Any] | None, tuple[int, ...], Any, bool, int | None]:
@@ -112,7 +96,11 @@ def _facts(
                     f"{argument}: expected a tensor that is what its memory holds, got one whose "
                     f"{lazy} bit is set; resolve_{lazy}() it first"
                 )
-        dtype = _dtype_of_tensor(argument, array)
+        name = str(array.dtype).replace("torch.", "")
+        try:
+            dtype = None if name == "bfloat16" else np.dtype(name)
+        except TypeError as error:
+            raise TypeError(f"{argument}: expected a dtype of the library, got {name}") from error
         strides = tuple(array.element_size() * step for step in array.stride())
         return int(array.data_ptr()), dtype, tuple(array.shape), strides, False, None
     if not hasattr(array, "__cuda_array_interface__"):
@@ -131,7 +119,7 @@ def as_device_buffer(argument: str, array: Any, writable: bool) -> DeviceBuffer:
     address, dtype, shape, strides, read_only, stream = _facts(argument, array)
     code = lib.PCOLL_BFLOAT16 if dtype is None else dtype_code(argument, dtype)
     outline = np.broadcast_to(np.zeros((), bfloat16() if dtype is None else dtype), shape)
-    if not _contiguous(shape, strides, outline.itemsize):
+    if strides and not as_strided(outline, shape, strides).flags.c_contiguous:
         raise ValueError(
             f"{argument}: expected a C-contiguous array, got strides {tuple(strides)} for shape "
             f"{shape}; copy it first"

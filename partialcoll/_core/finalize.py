@@ -16,7 +16,6 @@ import functools
 import os
 import sys
 import threading
-from types import FrameType
 from typing import Any, Callable, NoReturn
 
 Call = Callable[[], Any]
@@ -74,20 +73,14 @@ def watch(MPI: Any, quiet: Call, at_exit: Call) -> None:
 # How the program ends
 
 
-def _outermost() -> FrameType | None:
-    """Return the frame of the main thread that all others are called from."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and frame.f_back is not None:
-        frame = frame.f_back
-    return frame
-
-
 class _Program:
-    """The outermost frame of the main thread, and the argument (`status`) of the last call of
-    sys.exit. Created while the program runs."""
+    """The outermost frame of the main thread, that all others are called from, and the argument
+    (`status`) of the last call of sys.exit. Created while the program runs."""
 
     def __init__(self) -> None:
-        self.frame = _outermost()
+        self.frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        while self.frame is not None and self.frame.f_back is not None:
+            self.frame = self.frame.f_back
         self.status: object = None
         leave = sys.exit
 
@@ -115,15 +108,14 @@ def program_failure() -> str | None:
 
     A program that raises SystemExit itself, without sys.exit, counts as one that ends well.
     """
-    if _program is None or _program.frame is None or _has_returned(_program.frame):
+    frame = None if _program is None else _program.frame
+    if _program is None or frame is None:
+        return None
+    last = dis.opname[frame.f_code.co_code[frame.f_lasti]]  # of a frame that has ended
+    if last.startswith("RETURN"):
         return None
     error: BaseException | None = getattr(sys, "last_value", None)
     trace = None if error is None else error.__traceback__
-    if trace is not None and trace.tb_frame is _program.frame:
+    if trace is not None and trace.tb_frame is frame:
         return f"{type(error).__name__}: {error}"
     return f"SystemExit: {_program.status}" if _program.status else None
-
-
-def _has_returned(frame: FrameType) -> bool:
-    """Return whether the last instruction of a frame that has ended was a return."""
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")

@@ -58,12 +58,15 @@ class Mirror:
         array: Array = memory[: like.array.nbytes].view(like.array.dtype).reshape(like.array.shape)
         return array
 
-    def _pieces(self, pairs: Sequence[tuple[Array, DeviceBuffer]]) -> Any:
-        pieces = ffi.new("pcoll_piece[]", len(pairs))
-        for piece, (array, buffer) in zip(pieces, pairs):
-            piece.host = ffi.cast("void *", array.ctypes.data)
-            piece.device, piece.bytes = buffer.address, array.nbytes
-        return pieces
+    def _begin(self, copy: Any, pairs: Sequence[tuple[Array, DeviceBuffer]], stream: Any) -> None:
+        self.settle()
+        if pairs:
+            pieces = ffi.new("pcoll_piece[]", len(pairs))
+            for piece, (array, buffer) in zip(pieces, pairs):
+                piece.host = ffi.cast("void *", array.ctypes.data)
+                piece.device, piece.bytes = buffer.address, array.nbytes
+            number = stream_number(stream, [buffer for _, buffer in pairs])
+            check(copy(self._pointer[0], pieces, len(pairs), number))
 
     def _stall(self, waited: float) -> None:
         settings.logger.warning(
@@ -77,20 +80,12 @@ class Mirror:
 
     def pull(self, pairs: Sequence[tuple[Array, DeviceBuffer]], stream: Any = None) -> None:
         """These arrays of the host become what those of the device are; waits for it."""
+        self._begin(lib.pcoll_mirror_pull, pairs, stream)
         self.settle()
-        if pairs:
-            number = stream_number(stream, [buffer for _, buffer in pairs])
-            pieces = self._pieces(pairs)
-            check(lib.pcoll_mirror_pull(self._pointer[0], pieces, len(pairs), number))
-            self.settle()
 
     def push(self, pairs: Sequence[tuple[Array, DeviceBuffer]], stream: Any = None) -> None:
         """Those of the device become what these are, for what the stream is given next."""
-        self.settle()
-        if pairs:
-            number = stream_number(stream, [buffer for _, buffer in pairs])
-            pieces = self._pieces(pairs)
-            check(lib.pcoll_mirror_push(self._pointer[0], pieces, len(pairs), number))
+        self._begin(lib.pcoll_mirror_push, pairs, stream)
 
 
 class Twins:

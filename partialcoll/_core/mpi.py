@@ -59,18 +59,14 @@ os.register_at_fork(after_in_child=_note_fork)
 def is_child_of_rank() -> bool:
     """Return whether this process has the identity of a rank that started it: a fork, or a child
     of multiprocessing (DataLoader workers, process pools). Local; loads no MPI."""
-    return _forked or (_is_multiprocessing_child() and (_command.in_job() or RECORD in os.environ))
-
-
-def _is_multiprocessing_child() -> bool:
-    """multiprocessing knows its children, by any start method. While a child that was not forked
-    imports the program, it has no parent yet, but is marked as inheriting. So is the server
-    of forkserver, which imports the program for its children."""
-    process = sys.modules.get("multiprocessing.process")
-    if process is None:
-        return False
+    # multiprocessing knows its children, by any start method. While a child that was not forked
+    # imports the program, it has no parent yet, but is marked as inheriting. So is the server of
+    # forkserver, which imports the program for its children.
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is None or not (_command.in_job() or RECORD in os.environ):
+        return _forked
     inheriting = getattr(process.current_process(), "_inheriting", False)
-    return inheriting or process.parent_process() is not None
+    return bool(_forked or inheriting or process.parent_process() is not None)
 
 
 def check_rank(what: str) -> None:

@@ -75,20 +75,13 @@ def _to_float32(array: Array) -> Array:
     return array.astype(np.float32)
 
 
-def _from_float32(out: Array, values: Array) -> None:
-    if out.dtype != np.uint16:
-        out[...] = values.astype(out.dtype)
-        return
-    bits = values.view(np.uint32)
-    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-    out[...] = np.where(np.isnan(values), bits >> 16 | 0x40, rounded).astype(np.uint16)
-
-
 def narrow(like: Array, values: Array) -> Array:
     """float32 values in the half type of another array."""
-    out = np.empty(like.shape, like.dtype)
-    _from_float32(out, values)
-    return out
+    if like.dtype != np.uint16:
+        return values.astype(like.dtype)
+    bits = values.view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(values), bits >> 16 | 0x40, rounded).astype(np.uint16)
 
 
 def is_half(buffer: Buffer) -> bool:
@@ -98,23 +91,18 @@ def is_half(buffer: Buffer) -> bool:
 _IDENTITIES = {lib.PCOLL_PROD: 1, lib.PCOLL_LAND: 1, lib.PCOLL_BAND: -1}  # else 0
 
 
-def _extreme(dtype: np.dtype[Any], largest: bool) -> Any:
-    if dtype.kind == "f":
-        return np.inf if largest else -np.inf
-    info = np.iinfo(dtype)
-    return info.max if largest else info.min
-
-
 def identity(op: Any, buffer: Buffer) -> Array:
     """What a round without contributions holds; zeros where the op has no such value."""
     like, code = buffer.array, op_code(op)
     if not has_identity(op, buffer):
         return np.zeros(like.shape, like.dtype)
     dtype = np.dtype(np.float32) if is_half(buffer) else like.dtype
+    value: Any = _IDENTITIES.get(code, 0)
     if code in (lib.PCOLL_MIN, lib.PCOLL_MAX):
-        value = _extreme(dtype, code == lib.PCOLL_MIN)
-    else:
-        value = _IDENTITIES.get(code, 0)
+        limits: Any = (-np.inf, np.inf)
+        if dtype.kind != "f":
+            limits = np.iinfo(dtype).min, np.iinfo(dtype).max
+        value = limits[code == lib.PCOLL_MIN]
     values = np.full(like.shape, np.asarray(value).astype(dtype), dtype)
     return narrow(like, values) if is_half(buffer) else values
 
@@ -130,4 +118,4 @@ def add_up(buffer: Buffer, results: list[Array]) -> None:
     total = _to_float32(results[0])
     for result in results[1:]:
         total = total + _to_float32(result)
-    _from_float32(out, np.asarray(total, np.float32))
+    out[...] = narrow(out, np.asarray(total, np.float32))
