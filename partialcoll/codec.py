@@ -18,7 +18,7 @@ import numpy as np
 
 from ._core import buffers, checks
 from ._core.buffers import Array, Buffer
-from ._core.pure import answer, call, check, ffi, lib
+from ._core.pure import answer, call, check, ffi, lib, simulator
 from .errors import DecodeError
 
 _FLOATS = {
@@ -88,14 +88,12 @@ class _Payload:
 
     def run(self, function: Any, *arguments: Any) -> None:
         given = (self.address, self.memory.nbytes, *arguments, self.failed)
-        if answer("uint64_t", function, *given, check=_check_payload):
-            raise self._too_far()
-
-    def _too_far(self) -> DecodeError:
-        blocks = [int(b) for b in np.flatnonzero(self.failed)]
+        if not answer("uint64_t", function, *given, check=_check_payload):
+            return
+        blocks = np.flatnonzero(self.failed).tolist()
         first = ", ".join(map(str, blocks[:8])) + (", …" if len(blocks) > 8 else "")
         plane = "" if self.lattice.high else " or high=True"
-        return DecodeError(
+        raise DecodeError(
             f"{len(blocks)} of {len(self.failed)} blocks of {Lattice.BLOCK} elements do not "
             f"decode: {first}. The key is further from what was encoded than was allowed for, or "
             f"these blocks are damaged. Encode with a larger distance or margin, with more "
@@ -106,7 +104,7 @@ class _Payload:
 
 def _check_payload(code: int) -> None:
     if code == lib.PCOLL_EPROTOCOL:
-        raise DecodeError(ffi.string(lib.pcoll_last_error()).decode(errors="replace"))
+        raise DecodeError(simulator.last_error())
     check(code)
 
 
@@ -293,10 +291,8 @@ class Lattice:
         opened = _Payload(payload)
         known = None if key is None else _vector("key", key)
         if known is None:
-            dtype = _FLOATS[opened.lattice.dtype]
-            out = np.empty(
-                opened.count, buffers.bfloat16() if dtype == "bfloat16" else np.dtype(dtype)
-            )
+            dtype: Any = _FLOATS[opened.lattice.dtype]
+            out = np.empty(opened.count, buffers.bfloat16() if dtype == "bfloat16" else dtype)
         else:
             opened.check_fits("key", known)
             out = np.empty_like(known.array)

@@ -79,7 +79,13 @@ class Spawned:
     Collective over those who start them."""
 
     def __init__(self, comm: MPI.Intracomm, command: Sequence[str], count: int) -> None:
-        _check_launched(comm)
+        # Open MPI's launcher forgets the job that it was started for when all of that have ended;
+        # what is to be spawned then never comes.
+        if goes_on() and all_say(comm, MPI.Comm.Get_parent() != MPI.COMM_NULL):
+            raise StateError(
+                "respawn: none of the processes that mpiexec has started lives, and it starts no "
+                "others then; keep one of them alive"
+            )
         self._size, self._ended = comm.size, False
         start = partial(comm.Spawn, command[0], list(command[1:]), maxprocs=count)
         self._between = alone(start, hold=True)
@@ -133,26 +139,24 @@ def _greet() -> None:
     not started one dies is told only to those who have received something from it."""
     if _greeted or not MPI.Is_initialized() or MPI.Is_finalized():
         return
-    between = MPI.Comm.Get_parent()
+    between, seconds = MPI.Comm.Get_parent(), _PATIENCE * base_timeout()
+
+    def give_up() -> None:  # this process would stay for ever, and its job with it
+        why = f"nothing is heard of those who have started it, for {seconds:g} s; they have died"
+        os.write(2, f"partialcoll: this process ends: {why}\n".encode())
+        os._exit(1)
+
     if between != MPI.COMM_NULL:
         _greeted.append(True)
         between.Set_errhandler(MPI.ERRORS_RETURN)
         # Open MPI's first message to a process that has died does not return, or does not end.
-        limit = threading.Timer(_PATIENCE * base_timeout(), _give_up)
+        limit = threading.Timer(seconds, give_up)
         limit.daemon = True
         limit.start()
         try:
             _await(_tell(between, True))
         finally:
             limit.cancel()
-
-
-def _give_up() -> None:
-    """This process would stay for ever, and its job with it."""
-    seconds = _PATIENCE * base_timeout()
-    why = f"nothing is heard of those who have started it, for {seconds:g} s; they have died"
-    os.write(2, f"partialcoll: this process ends: {why}\n".encode())
-    os._exit(1)
 
 
 def _tell(between: MPI.Intercomm, word: bool) -> list[Any]:
@@ -221,17 +225,6 @@ def joined() -> MPI.Intracomm | None:
         _check_alive(merged)
         _joined.append(merged)
     return _joined[0]
-
-
-def _check_launched(comm: MPI.Intracomm) -> None:
-    """Open MPI's launcher forgets the job that it was started for when all of that have ended; what
-    is to be spawned then never comes."""
-    spawned = MPI.Comm.Get_parent() != MPI.COMM_NULL
-    if goes_on() and all_say(comm, spawned):
-        raise StateError(
-            "respawn: none of the processes that mpiexec has started lives, and it starts no "
-            "others then; keep one of them alive"
-        )
 
 
 def _check_alive(comm: MPI.Intracomm) -> None:

@@ -71,8 +71,7 @@ class Grid:
             self._sides = tuple(int(side) for side in room[0 : axes[0]])
         else:
             self._sides = tuple(as_sides(sides))
-            most = (1 << 63) - 1
-            asked = 0 if peers is None else checks.integer("peers", peers, 1, most)
+            asked = 0 if peers is None else checks.integer("peers", peers, 1, (1 << 63) - 1)
             check(lib.pcoll_grid_check(self._sides, len(self._sides), asked))
             self._peers = self.cells if peers is None else asked
         self._c_sides = ffi.new("uint32_t[]", self._sides)

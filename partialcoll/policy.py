@@ -20,14 +20,7 @@ from typing import Any, ClassVar
 from ._core import checks
 from ._core.pure import check, ffi, lib
 
-
-def _canonical(text: str) -> str:
-    """The text in its shortest form. Raises ValueError for anything that is no policy."""
-    policy = ffi.new("pcoll_policy *")
-    buffer = ffi.new("char[]", 200)
-    check(lib.pcoll_policy_parse(text.encode(), policy))
-    check(lib.pcoll_policy_format(policy, buffer, 200))
-    return str(ffi.string(buffer).decode())
+_MODIFIERS = ("linger", "deadline", "max_staleness")
 
 
 class Policy:
@@ -55,41 +48,40 @@ class Policy:
     def __init__(
         self, *, linger: float = 0.0, deadline: float = 0.0, max_staleness: int = 0
     ) -> None:
-        self._complete("", linger, deadline, max_staleness)
+        self._complete([], linger, deadline, max_staleness)
 
-    def _complete(self, argument: str, linger: float, deadline: float, max_staleness: int) -> None:
-        """Keep the modifiers and the canonical text, which checks everything."""
+    def _complete(
+        self, arguments: list[str], linger: float, deadline: float, max_staleness: int
+    ) -> None:
+        """Keep the modifiers and the shortest text. Raises ValueError for what is no policy."""
         checks.number("linger", linger, 0, 1e6, what="seconds")
         checks.number("deadline", deadline, 0, 1e6, what="seconds")
         self.linger, self.deadline = float(linger), float(deadline)
         self.max_staleness = checks.integer(
             "max_staleness", max_staleness, 0, 2**31 - 1, what="a number of rounds"
         )
-        given = [f",{name}={value!r}" for name, value in self._modifiers().items() if value]
-        self._text = _canonical(self._name + argument + "".join(given))
-
-    def _modifiers(self) -> dict[str, Any]:
-        names = ("linger", "deadline", "max_staleness")
-        return {name: getattr(self, name) for name in names}
+        self._arguments = arguments
+        self._given = [f"{name}={vars(self)[name]!r}" for name in _MODIFIERS if vars(self)[name]]
+        policy, text = ffi.new("pcoll_policy *"), ffi.new("char[]", 200)
+        written = ":".join([self._name, *arguments])
+        check(lib.pcoll_policy_parse(",".join([written, *self._given]).encode(), policy))
+        check(lib.pcoll_policy_format(policy, text, 200))
+        self._text = str(ffi.string(text).decode())
 
     def __str__(self) -> str:
         """The policy in the text form that every option and variable takes."""
         return self._text
 
-    def _arguments(self) -> list[str]:
-        return []
-
     def replace(self, **modifiers: Any) -> Policy:
         """The same policy with some `modifiers` (of `Policy`) changed:
         ``Solo().replace(linger=1e-3)``."""
         other = copy.copy(self)
-        argument = "".join(f":{argument}" for argument in self._arguments())
-        other._complete(argument, **{**self._modifiers(), **modifiers})
+        given = {**{name: getattr(self, name) for name in _MODIFIERS}, **modifiers}
+        other._complete(self._arguments, **given)
         return other
 
     def __repr__(self) -> str:
-        given = [f"{name}={value!r}" for name, value in self._modifiers().items() if value]
-        return f"{type(self).__name__}({', '.join(self._arguments() + given)})"
+        return f"{type(self).__name__}({', '.join(self._arguments + self._given)})"
 
     def __eq__(self, other: object) -> bool:
         return self._text == other._text if isinstance(other, Policy) else NotImplemented
@@ -155,10 +147,7 @@ class Quorum(Policy):
     ) -> None:
         checks.real("quorum", ranks, what="a number of ranks or a fraction")
         self.ranks = int(ranks) if isinstance(ranks, numbers.Integral) else float(ranks)
-        self._complete(f":{self.ranks!r}", linger, deadline, max_staleness)
-
-    def _arguments(self) -> list[str]:
-        return [repr(self.ranks)]
+        self._complete([repr(self.ranks)], linger, deadline, max_staleness)
 
 
 class _Drawn(Policy):
@@ -168,10 +157,7 @@ class _Drawn(Policy):
         self, m: int, *, linger: float = 0.0, deadline: float = 0.0, max_staleness: int = 0
     ) -> None:
         self.m = checks.integer("quorum", m, what="a number of ranks")
-        self._complete(f":{self.m!r}", linger, deadline, max_staleness)
-
-    def _arguments(self) -> list[str]:
-        return [repr(self.m)]
+        self._complete([repr(self.m)], linger, deadline, max_staleness)
 
 
 class FirstOf(_Drawn):
@@ -202,21 +188,16 @@ _KINDS: dict[int, type[Policy]] = {
 }
 
 
-def _from_struct(policy: Any) -> Policy:
-    kind = _KINDS[policy.kind]
-    counts: list[Any] = []
-    if issubclass(kind, (Quorum, _Drawn)):
-        counts = [policy.count or policy.fraction]
-    names = ("linger", "deadline", "max_staleness")
-    return kind(*counts, **{name: getattr(policy, name) for name in names})
-
-
 def parse(text: str) -> Policy:
     """The policy that a text names. Raises ValueError for anything unknown."""
     policy = ffi.new("pcoll_policy *")
     checks.text("quorum", text, what="the text of a policy")
     check(lib.pcoll_policy_parse(text.encode(), policy))
-    return _from_struct(policy)
+    kind, modifiers = _KINDS[policy.kind], {name: getattr(policy, name) for name in _MODIFIERS}
+    counts: list[Any] = []
+    if issubclass(kind, (Quorum, _Drawn)):
+        counts = [policy.count or policy.fraction]
+    return kind(*counts, **modifiers)
 
 
 def as_policy(value: Policy | str) -> Policy:

@@ -18,15 +18,24 @@ _LAYOUT = struct.Struct("=3Q2I4iI4x")
 
 
 class _Described:
-    """A round as the core describes it; `Result` has the description, `Round` its last result."""
+    """A round of so many ranks as the core describes it."""
 
-    __slots__ = ()
+    __slots__ = ("_fields", "_ranks", "_raw")
+
+    _fields: tuple[int, ...] | None
+    _ranks: int
+    _raw: bytes
 
     def _field(self, which: int) -> int:
-        raise NotImplementedError
+        """Decoded when first asked for: most loops look at few of them."""
+        if self._fields is None:
+            self._fields = _LAYOUT.unpack_from(self._raw)
+        return self._fields[which]
 
     def _bits(self, which: int) -> npt.NDArray[np.bool_]:
-        raise NotImplementedError
+        third = (len(self._raw) - _LAYOUT.size) // 3
+        begin = _LAYOUT.size + which * third
+        return bits(self._raw[begin : begin + third], self._ranks)
 
     @property
     def index(self) -> int:
@@ -84,7 +93,7 @@ class Result(_Described):
         Without `buffers`: given the number of the round, returns them when first asked.
     """
 
-    __slots__ = ("_buffers", "_fields", "_ranks", "_raw")
+    __slots__ = ("_buffers",)
 
     def __init__(
         self,
@@ -93,21 +102,8 @@ class Result(_Described):
         buffers: list[Array] | None,
         look: Callable[[int], list[Array]] | None = None,
     ) -> None:
+        self._raw, self._ranks, self._fields = raw, ranks, None
         self._buffers: Any = look if buffers is None else buffers
-        self._raw = raw
-        self._ranks = ranks
-        self._fields: tuple[int, ...] | None = None
-
-    def _field(self, which: int) -> int:
-        """Decoded when first asked for: most loops look at few of them."""
-        if self._fields is None:
-            self._fields = _LAYOUT.unpack_from(self._raw)
-        return self._fields[which]
-
-    def _bits(self, which: int) -> npt.NDArray[np.bool_]:
-        third = (len(self._raw) - _LAYOUT.size) // 3
-        begin = _LAYOUT.size + which * third
-        return bits(self._raw[begin : begin + third], self._ranks)
 
     @property
     def buffers(self) -> list[Array]:
@@ -144,15 +140,8 @@ class Round(_Described):
     def __init__(
         self, last: Result, results: list[Result] | None = None, lost: int | None = None
     ) -> None:
-        self._last = last
-        self._results = results
-        self._lost = lost
-
-    def _field(self, which: int) -> int:
-        return self._last._field(which)
-
-    def _bits(self, which: int) -> npt.NDArray[np.bool_]:
-        return self._last._bits(which)
+        self._raw, self._ranks, self._fields = last._raw, last._ranks, None
+        self._last, self._results, self._lost = last, results, lost
 
     @property
     def results(self) -> list[Result]:

@@ -4,6 +4,7 @@ library's own commands, with what it is about to show and how to read it."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from dataclasses import dataclass
@@ -73,16 +74,6 @@ def _show(text: str) -> None:
     click.echo(click.wrap_text(text, 88))
 
 
-def _picture(name: str) -> list[str]:
-    if importlib.util.find_spec("matplotlib") is None:
-        return []
-    try:
-        Path(FOLDER).mkdir(mode=0o700, exist_ok=True)
-    except OSError:  # here nothing can be written
-        return []
-    return ["--plot", str(Path(FOLDER) / f"{name}.png")]
-
-
 def _visit(name: str, stop: Stop) -> int:
     click.echo()
     click.secho(stop.title, bold=True)
@@ -90,7 +81,11 @@ def _visit(name: str, stop: Stop) -> int:
     if stop.needs and importlib.util.find_spec(stop.needs) is None:
         _show(f"Left out: {stop.needs} is not installed.")
         return 0
-    words = [*stop.words.split(), *_picture(name)]
+    words = stop.words.split()
+    with contextlib.suppress(OSError):  # here nothing can be written
+        if importlib.util.find_spec("matplotlib") is not None:
+            Path(FOLDER).mkdir(mode=0o700, exist_ok=True)
+            words += ["--plot", str(Path(FOLDER) / f"{name}.png")]
     click.echo(f"\n$ partialcoll {' '.join(words)}\n")
     sys.stdout.flush()
     status = run(commands, "partialcoll", words)
