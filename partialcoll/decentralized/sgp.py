@@ -115,11 +115,7 @@ class SGPProcess(Decoupled):
     _beside_x = 1  # the weight
 
     def __init__(
-        self,
-        x: Array,
-        exchange: Exchange,
-        peers: PeerSource | None = None,
-        **common: Any,
+        self, x: Array, exchange: Exchange, peers: PeerSource | None = None, **common: Any
     ) -> None:
         if hasattr(peers, "poll"):
             raise TypeError(f"peers: a push takes no partner's consent, got {type(peers).__name__}")
