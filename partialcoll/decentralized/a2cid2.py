@@ -115,7 +115,6 @@ class A2CiD2(GossipStrategy):
     on_disconnect: str = field(default="raise", repr=False)
 
     def check_values(self) -> None:
-        """Of the algorithm."""
         checks.number("rate", self.rate, 0)
         checks.one_of("variant", self.variant, _VARIANTS)
         checks.one_of("momentum", self.momentum, _MOMENTUM)
@@ -123,7 +122,6 @@ class A2CiD2(GossipStrategy):
             checks.number("unit", self.unit, above=0, what="a time")
 
     def process(self, x: Any, exchange: Any, peers: Any, **common: Any) -> A2CiD2Process:
-        """Over this buffer."""
         return A2CiD2Process(x, exchange, peers, **common, **vars(self))
 
 

@@ -58,12 +58,10 @@ class ADPSGD(GossipStrategy):
     on_disconnect: str = field(default="raise", repr=False)
 
     def check_values(self) -> None:
-        """Of the algorithm."""
         if self.rate is not None:
             checks.number("rate", self.rate, 0)
 
     def process(self, x: Any, exchange: Any, peers: Any, **common: Any) -> ADPSGDProcess:
-        """Over this buffer."""
         return ADPSGDProcess(x, exchange, peers, **common, **vars(self))
 
 

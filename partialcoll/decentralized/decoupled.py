@@ -91,17 +91,13 @@ class Standstill:
         if self._steps > _WARM_UP:
             self._step_time.stepped(self._stepped)
 
-    def look(self) -> bool:
-        """Communication thread, before an event: return whether there was a suspension for which
-        the training thread has not yet taken another model."""
+    def look(self, busy: bool = False) -> bool:
+        """Communication thread, before and after an event (and, `busy`, where one begins): return
+        whether there was a suspension for which the training thread has not yet taken another
+        model."""
         self.check()
-        self._looked = time.monotonic()
+        self._busy, self._looked = busy, time.monotonic()
         return self.noticed
-
-    def event(self, begins: bool) -> None:
-        """Communication thread: note the begin or the end of an event."""
-        self.check()
-        self._busy, self._looked = begins, time.monotonic()
 
     def check(self) -> bool:
         """Either thread: return the same as `look`, for the time until now."""
@@ -520,19 +516,18 @@ class Threaded(Process):
         self._thread = CommunicationThread(self.communicate, self.next_event, self._longest_nap)
 
     def communicate(self) -> bool:
-        """See `Process.communicate`."""
         if self._states is not None and self._standstill.look():
             return False
         if self._rest_wanted or not self._communicating.acquire(blocking=False):
             return False
-        self._standstill.event(begins=True)
+        self._standstill.look(busy=True)
         try:
             busy = self._event()
             if busy:
                 self._exchange_stats = self._exchange.stats
             return busy
         finally:
-            self._standstill.event(begins=False)
+            self._standstill.look()
             self._communicating.release()
 
     # A peer's state
@@ -558,11 +553,8 @@ class Threaded(Process):
         if self._states is None or not self._standstill.check():
             return False
         try:
-            self._states.take(
-                None,
-                lambda state: self._take_over(state["model"]),
-                timeout=self._standstill.patience,
-            )
+            patience = self._standstill.patience
+            self._states.take(None, lambda state: self._take_over(state["model"]), timeout=patience)
             self._counts.resyncs += 1
             logger.warning(
                 "this rank has stood still: it goes on from the model of another rank, and what it "
@@ -592,7 +584,6 @@ class Threaded(Process):
 
     @property
     def exchange_stats(self) -> Any:
-        """The counts of the exchange after the last event. Any thread may read them."""
         return self._exchange_stats
 
     def _event(self) -> bool:
@@ -603,14 +594,12 @@ class Threaded(Process):
         return LONGEST_NAP
 
     def start(self) -> None:
-        """Start the communication thread. Local; idempotent."""
         self._check_usable()
         if not self._thread.running:
             self._standstill.begin()
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the communication thread after the current event. Local; idempotent."""
         self._thread.stop()
 
     def _gathering(self, total: GlobalSum) -> Steps[None]:
@@ -631,7 +620,6 @@ class Threaded(Process):
         self._thread.wake()
 
     def Free(self) -> None:
-        """Stop the thread. The buffers given by the caller are not freed. Idempotent."""
         super().Free()
         self._thread.check()
 
@@ -698,7 +686,6 @@ class Decoupled(Threaded):
         yield from ()
 
     def hand_over_changes(self) -> None:
-        """See `Process.hand_over_changes`."""
         self._check_usable()
         if self._shared.has_changed():
             self._shared.add_what_changed()
@@ -732,8 +719,6 @@ class Decoupled(Threaded):
         return self._partners.share()
 
     def next_event(self) -> float | None:
-        """Return the seconds until the next event that the steps have asked for; None if there is
-        none, or if events follow each other without pause."""
         with self._due_lock:
             return max(0.0, self._due[0] - self._now()) if self._due else None
 
@@ -791,11 +776,11 @@ class Decoupled(Threaded):
         except RankFailedError:
             bury(self._partners.source, self._exchange, peer)
             went_through = False
-        self._count(went_through)
-        return went_through
+        return self._count(went_through)
 
-    def _count(self, went_through: bool) -> None:
+    def _count(self, went_through: bool) -> bool:
         """Count an averaging that was asked for."""
         self._counts.communications += went_through
         self._counts.achieved += went_through
         self._counts.skipped += not went_through
+        return went_through

@@ -59,7 +59,6 @@ class DPSGD(LocalStrategy):
     threaded: ClassVar[bool] = False
 
     def check(self, comm: MPI.Intracomm) -> None:
-        """Raises what is wrong with the options on these ranks. Local."""
         super().check(comm)
         graph = connected(self.topology, comm.size)
         if graph.directed or graph.period > 1:
@@ -68,7 +67,6 @@ class DPSGD(LocalStrategy):
             )
 
     def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
-        """One rank steps alone, to the bit. Collective."""
         if comm.size == 1:
             return Setup(Alone(x, **common))
         graph, rank = Topology.make(self.topology, comm.size), comm.rank

@@ -99,11 +99,9 @@ class LocalSGD(LocalStrategy):
     threaded: ClassVar[bool] = False
 
     def check_values(self) -> None:
-        """Of the algorithm."""
         checks.count("local_steps", self.local_steps)
 
     def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
-        """Collective."""
         handle = over(comm).reduction(x)
         process = LocalSGDProcess(x, handle, **common, **vars(self))
         join = PeriodicJoin(common["total"], self.local_steps, comm.size)

@@ -100,7 +100,6 @@ class Moshpit(LocalStrategy):
         return not self.overlap
 
     def check_values(self) -> None:
-        """Raise ValueError for an option that is not possible."""
         checks.count("local_steps", self.local_steps)
         checks.count("rounds", self.rounds)
         if self.overlap and self.rounds > 1:
@@ -118,7 +117,6 @@ class Moshpit(LocalStrategy):
             )
 
     def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
-        """Collective."""
         names = ("grid", "bandwidth", "timeout", "on_failure")
         groups = over(comm).groups(x, **{name: getattr(self, name) for name in names})
         process = MoshpitProcess(x, groups, **common, **vars(self))

@@ -75,12 +75,10 @@ class SGP(LocalStrategy):
     clip_norm: float | None = None
 
     def check_values(self) -> None:
-        """Of the algorithm."""
         checks.number("rate", self.rate, 0)
         check_progress(self.progress)
 
     def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
-        """One rank steps alone, to the bit. Collective."""
         if comm.size == 1:
             return Setup(Alone(x, **common))
         ranks, slots = over(comm), SGPProcess.queue_slots(comm.size)

@@ -74,24 +74,19 @@ class SlowMo(LocalStrategy):
 
     @property
     def rests(self) -> bool:
-        """As the inner one."""
         return self.inner.rests
 
     def describe(self, ranks: int) -> str:
-        """With the inner one's."""
         return f"SlowMo({self.inner.describe(ranks)}, {self.tau}, {self.beta}, {self.alpha})"
 
     def check(self, comm: MPI.Intracomm) -> None:
-        """Raises what is wrong with the options on these ranks. Local."""
         self.inner.check(comm)
         super().check(comm)
 
     def check_values(self) -> None:
-        """Of the algorithm."""
         _checked(self.tau, self.beta, self.alpha)
 
     def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
-        """Collective."""
         setup = self.inner.build(x, comm, **common)
         process = SlowMoProcess(setup.process, tau=self.tau, beta=self.beta, alpha=self.alpha)
         return Setup(process, PeriodicJoin(common["total"], self.tau, comm.size), setup.owned)
@@ -196,12 +191,10 @@ class SlowMoProcess(Process):
         return {**super().state_dict(), "inner": self._inner.state_dict()}
 
     def state_of_model(self) -> dict[str, Any]:
-        """Of both. Local."""
         state = {"model": self._x.copy(), "steps": self._counts.steps, **self._more_state()}
         return {**state, "inner": self._inner.state_of_model()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As `Process.load_state_dict`, of both. Local."""
         if "inner" not in state:
             raise KeyError("state: expected an entry 'inner', got none")
         super().load_state_dict({k: v for k, v in state.items() if k != "inner"})

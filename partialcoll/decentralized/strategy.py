@@ -88,7 +88,6 @@ class LocalStrategy(Strategy):
         return not self.threaded
 
     def check(self, comm: MPI.Intracomm) -> None:
-        """Raises what is wrong with the options on the ranks of `comm`. Local."""
         check_clip_norm(self.clip_norm)
         if self.threaded and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise StateError(
@@ -109,7 +108,6 @@ class LocalStrategy(Strategy):
         raise NotImplementedError
 
     def describe(self, ranks: int) -> str:
-        """All options, in words that are the same on all of so many `ranks`."""
         topology = getattr(self, "topology", None)
         if topology is None:
             return repr(self)
@@ -193,7 +191,6 @@ class GossipStrategy(LocalStrategy):
     codec: Any = None
 
     def check(self, comm: MPI.Intracomm) -> None:
-        """Raises what is wrong with the options on these ranks. Local."""
         super().check(comm)
         graph = connected(self.topology, comm.size)
         if graph.directed:
@@ -205,7 +202,6 @@ class GossipStrategy(LocalStrategy):
         check_progress(self.progress)
 
     def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
-        """One rank steps alone, to the bit. Collective."""
         if comm.size == 1:
             return Setup(Alone(x, **common))
         ranks, names = over(comm), ("max_uncollected", "progress", "on_failure", "on_disconnect")

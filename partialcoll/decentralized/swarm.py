@@ -75,14 +75,12 @@ class Swarm(GossipStrategy):
         return "random"
 
     def check_values(self) -> None:
-        """Of the algorithm."""
         checks.count("local_steps", self.local_steps)
         checks.one_of("variant", self.variant, ("queue", "registers"))
         if self.codec is not None:
             checks.instance("codec", self.codec, Lattice, "a Lattice or None")
 
     def process(self, x: Any, exchange: Any, peers: Any, **common: Any) -> SwarmProcess:
-        """Over this buffer."""
         return SwarmProcess(x, exchange, peers, **common, **vars(self))
 
 
