@@ -67,14 +67,9 @@ class Outgoing:
 
     @classmethod
     def answer(
-        cls,
-        comm: MPI.Intracomm,
-        peer: int,
-        tag: int,
-        header: Sequence[int],
-        buffers: Sequence[Bytes] = (),
+        cls, comm: MPI.Intracomm, peer: int, tag: int, header: list[int], buffers: Any = ()
     ) -> Outgoing:
-        """A header of int64, and the buffers. Nothing is waited for."""
+        """A header of int64, and the buffers (`Bytes`). Nothing is waited for."""
         words = np.array(header, np.int64)
         requests = [comm.Isend(words, peer, tag)]
         for i, part in _cuts([buffer.size for buffer in buffers]):

@@ -79,11 +79,10 @@ class Question:
     def answered(self, peer: int, has_state: bool, now: float) -> None:
         """It has something: no reason to ask another. It has nothing: the next one at once."""
         self.open.discard(peer)
+        self.next_at = now
         if has_state:
             self.coming.add(peer)
             self.comes(now)
-        else:
-            self.next_at = now
 
     def lost(self, peer: int, now: float) -> None:
         """The peer has died: ask the next one at once."""
@@ -115,12 +114,12 @@ def check_peers(peers: Iterable[int] | None, rank: int, size: int) -> list[int]:
         peers = [(rank + i) % size for i in range(1, size)]
     given = checks.several("peers", peers, what="ranks or None")
     order = list(dict.fromkeys(checks.integer("peers", peer, what="ranks") for peer in given))
-    for peer in order:
-        if not 0 <= peer < size or peer == rank:
-            raise ValueError(
-                f"peers: expected ranks from 0 to {size - 1} other than {rank}, the own one, "
-                f"got {peer}"
-            )
+    wrong = [peer for peer in order if not 0 <= peer < size or peer == rank]
+    if wrong:
+        raise ValueError(
+            f"peers: expected ranks from 0 to {size - 1} other than {rank}, the own one, "
+            f"got {wrong[0]}"
+        )
     if not order:
         raise ValueError("peers: expected at least one rank, got none")
     return order
@@ -146,14 +145,6 @@ class ExchangeStats:
     drained: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
-
-
-def _refused(comm: MPI.Intracomm, here: bool) -> str:
-    """Return which rank has been refused, or nothing; `here`: this one has. Collective."""
-    if goes_on():
-        return "" if all_say(comm, not here) else "a rank"
-    bad = [rank for rank, is_bad in enumerate(comm.allgather(here)) if is_bad]
-    return f"rank {bad[0]}" if bad else ""
 
 
 def _nap(seen: float) -> None:
@@ -201,10 +192,14 @@ class StateExchange(CollectiveObject):
             error = caught
         with attending("StateExchange", self._members):
             own = duplicate(comm)
-            refused = _refused(own, error is not None)
-        if refused:
+            if goes_on():
+                who = "" if all_say(own, error is None) else "a rank"
+            else:
+                bad = [rank for rank, wrong in enumerate(own.allgather(error is not None)) if wrong]
+                who = f"rank {bad[0]}" if bad else ""
+        if who:
             own.Free()
-            raise error or MismatchError(f"timeout or patience: refused on {refused}")
+            raise error or MismatchError(f"timeout or patience: refused on {who}")
         self._comm = own
         self._number = 0
         self._stats = ExchangeStats()
@@ -251,7 +246,8 @@ class StateExchange(CollectiveObject):
             sizes = [buffer.size for buffer in buffers]
             for peer in ready:
                 number, _ = self._questions.pop(peer)
-                self._send_answer(peer, [_STATE, number, round, *sizes], buffers)
+                header = [_STATE, number, round, *sizes]
+                self._send(snapshot.Outgoing.answer, peer, _ANSWER, header, buffers)
                 self._stats.answered += 1
                 self._stats.bytes_sent += sum(sizes)
         self._note()
@@ -260,18 +256,12 @@ class StateExchange(CollectiveObject):
     def _refuse(self, peers: Iterable[int]) -> None:
         for peer in tuple(peers):
             number, _ = self._questions.pop(peer)
-            self._send_answer(peer, [_NONE, number, 0])
+            self._send(snapshot.Outgoing.answer, peer, _ANSWER, [_NONE, number, 0])
             self._stats.refused += 1
 
-    def _send_answer(
-        self, peer: int, header: Sequence[int], buffers: Sequence[snapshot.Bytes] = ()
-    ) -> None:
-        comm = self._own()
-        self._send(lambda: snapshot.Outgoing.answer(comm, peer, _ANSWER, header, buffers))
-
-    def _send(self, begin: Callable[[], snapshot.Outgoing]) -> None:
+    def _send(self, make: Callable[..., snapshot.Outgoing], *arguments: Any) -> None:
         """Begin to send, unless the peer has died."""
-        sent = self._peers.call(begin, None)
+        sent = self._peers.call(partial(make, self._own(), *arguments), None)
         if sent is not None:
             self._outgoing.append(sent)
 
@@ -333,8 +323,7 @@ class StateExchange(CollectiveObject):
             self._note()
 
     def _control(self, peer: int, kind: int, least: int = 0) -> None:
-        comm, words = self._own(), [kind, self._number, least]
-        self._send(lambda: snapshot.Outgoing.control(comm, peer, _ASK, words))
+        self._send(snapshot.Outgoing.control, peer, _ASK, [kind, self._number, least])
 
     def _complete(self) -> tuple[int, Any] | None:
         """The state that is wanted and has come, if one has."""
@@ -371,18 +360,13 @@ class StateExchange(CollectiveObject):
         return came
 
     def _probe(self, source: int, tag: int, status: MPI.Status | None = None) -> bool:
-        comm = self._own()
-        return self._peers.call(lambda: comm.Iprobe(source, tag, status), False)
+        return self._peers.call(partial(self._own().Iprobe, source, tag, status), False)
 
     def _receive(self, size: int, peer: int, tag: int) -> list[int]:
         """Return the words of a message that has come, or none if the peer has died."""
-        comm, words = self._own(), np.zeros(size, np.int64)
-
-        def receive() -> bool:
-            comm.Recv(words, peer, tag)
-            return True
-
-        return [int(word) for word in words] if self._peers.call(receive, False) else []
+        words = np.zeros(size, np.int64)
+        receive: Any = partial(self._own().Recv, words, peer, tag)
+        return words.tolist() if self._peers.call(receive, False) is None else []
 
     def _look(self) -> None:
         """What peers ask, in order; what is withdrawn before it was answered is answered now."""
@@ -419,8 +403,7 @@ class StateExchange(CollectiveObject):
         kind, number, round, *sizes = header
         wanted = question is not None and number == question.number
         if kind == _STATE:
-            comm = self._own()
-            begin = partial(snapshot.Incoming, comm, peer, _ANSWER, sizes, wanted)
+            begin = partial(snapshot.Incoming, self._own(), peer, _ANSWER, sizes, wanted)
             incoming = self._peers.call(begin, None)
             if incoming is None:
                 return
@@ -436,9 +419,8 @@ class StateExchange(CollectiveObject):
         self._stats.bytes_received += incoming.nbytes
 
     def _note(self) -> None:
-        self._busy = bool(
-            self._questions or self._outgoing or self._incoming or any(self._owed.values())
-        )
+        under_way = self._questions or self._outgoing or self._incoming
+        self._busy = bool(under_way or any(self._owed.values()))
 
     # The rest
 

@@ -25,11 +25,9 @@ from ..collectives.state_exchange import StateExchange
 from ..errors import RankFailedError, StateError
 from .process import Array, Counts, Exchange, GlobalSum, PeerSource, Process, Steps
 
-# The duration of a gradient step of this rank.
-
 
 class StepTime:
-    """Running mean of the seconds between steps."""
+    """Running mean of the seconds between the gradient steps of this rank."""
 
     def __init__(self) -> None:
         self.mean = 0.0  # 0: not measured yet
@@ -116,9 +114,6 @@ class Standstill:
     def over(self) -> None:
         """Training thread: forget the suspension, which has been handled."""
         self._looked, self.noticed = time.monotonic(), False
-
-
-# The number of communication events for each gradient step, and a warning if there are fewer.
 
 
 class Pace:
@@ -254,13 +249,9 @@ def bury(source: Any, exchange: Exchange, peer: int) -> None:
         source.topology = exchange.topology
 
 
-# The exchange of states: this rank's for peers that need it, and theirs for this rank. A state has
-# the process's data, and that of the optimizer that makes its steps.
-
-
 class PeerState:
-    """Serves and takes states over an exchange. `companion`: state that is saved and restored with
-    the model, such as an optimizer's."""
+    """Serves this rank's states to peers that need one, and takes theirs. `companion`: state that
+    is saved and restored with the model, such as that of the optimizer that makes the steps."""
 
     def __init__(self, exchange: StateExchange, companion: Replica | None = None) -> None:
         self._exchange, self._companion = exchange, companion
@@ -317,7 +308,7 @@ class SharedModel:
 
     def __init__(self, x: Array) -> None:
         self._lock = threading.Lock()
-        self._view = x.copy()
+        self.view = x.copy()  # at which the training thread computes gradients
         self._shown = x.copy()
         self._next = x.copy()  # only the communication thread uses it, until `show` swaps it in
         self._waiting = np.zeros_like(x)
@@ -325,32 +316,27 @@ class SharedModel:
         self._any_waiting = self._any_taken = self._is_new = False
         self._before: Array | None = None
 
-    @property
-    def view(self) -> Array:
-        """The model at which the training thread computes gradients."""
-        return self._view
-
     def lend(self) -> None:
         """Training thread: prepare for changes of the view in place."""
         if self._before is None:
-            self._before = self._view.copy()
+            self._before = self.view.copy()
 
     def add(self, update: Array) -> None:
         """Training thread: add an update. The view then has it, and the newest snapshot of x."""
         with self._lock:
             if not self._hand_over(update):
-                self._view += update
+                self.view += update
         self._note_view()
 
     def has_changed(self) -> bool:
         """Training thread: return whether a lent view was changed since the last addition."""
-        return self._before is not None and not np.array_equal(self._view, self._before)
+        return self._before is not None and not np.array_equal(self.view, self._before)
 
     def add_what_changed(self) -> None:
         """Training thread: add the change of a lent view since the last addition as an update."""
         if self._before is None:
             raise StateError("apply_in_place: the model has not been lent")
-        update = np.subtract(self._view, self._before, out=self._before)
+        update = np.subtract(self.view, self._before, out=self._before)
         with self._lock:
             self._hand_over(update)
         self._note_view()
@@ -363,14 +349,14 @@ class SharedModel:
         if not self._is_new:
             return False
         self._is_new = False
-        np.add(self._shown, self._waiting, out=self._view)
+        np.add(self._shown, self._waiting, out=self.view)
         if self._any_taken:
-            self._view += self._taken
+            self.view += self._taken
         return True
 
     def _note_view(self) -> None:
         if self._before is not None:
-            np.copyto(self._before, self._view)
+            np.copyto(self._before, self.view)
 
     def take(self) -> Array | None:
         """Communication thread: return the updates since the last call, or None. The caller adds
@@ -395,15 +381,13 @@ class SharedModel:
     def reset(self, x: Array) -> None:
         """Start again with x. Both threads must be stopped."""
         with self._lock:
-            for vector in (self._view, self._shown):
+            for vector in (self.view, self._shown):
                 np.copyto(vector, x)
             self._waiting.fill(0)
             self._taken.fill(0)
             self._any_waiting = self._any_taken = self._is_new = False
         self._note_view()
 
-
-# The communication thread runs one event after the other, and sleeps when there is none.
 
 # Seconds. The sleep doubles while there are no events: contributions of other ranks are found soon
 # after a busy time, and an idle process costs less than a hundredth of a core.
@@ -412,7 +396,7 @@ LONGEST_NAP = 40e-3
 
 
 class CommunicationThread:
-    """Calls `event` until it is stopped.
+    """Runs one event after the other until it is stopped, and sleeps when there is none.
 
     Parameters
     ----------
@@ -447,8 +431,7 @@ class CommunicationThread:
         """Start the thread. Idempotent."""
         self.check()
         if self._thread is None:
-            self._stopping = False
-            name = "partialcoll communication"
+            self._stopping, name = False, "partialcoll communication"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
             finalize.at_end(self.stop)  # it must not be inside MPI then
@@ -463,7 +446,7 @@ class CommunicationThread:
         if thread is not None:
             finalize.not_at_end(self.stop)
             self._stopping = True
-            self._work.set()
+            self.wake()
             thread.join()
 
     def check(self) -> None:

@@ -41,10 +41,9 @@ class PeerSource(Protocol):
 
 
 class Waitable(Protocol):
-    """An operation in progress."""
+    """An operation in progress, whose end can be waited for."""
 
-    def Wait(self, timeout: float | None = None) -> Any:
-        """Wait for the end. TimeoutError after `timeout` seconds; None: no limit."""
+    def Wait(self, timeout: float | None = None) -> Any: ...
 
 
 # A part of an algorithm, as a generator that yields each operation for which it has to wait. Under
@@ -71,11 +70,9 @@ def drive(steps: Steps[T]) -> T:
 
 
 # Sums and averages over all ranks for rare operations: exact averages of models, consensus
-# distances.
-#
-# They are computed in float64 whatever the model's dtype, rounded once, with the same bits on all
-# ranks. They go piece by piece, so that a large model does not need several times its size in
-# shared memory.
+# distances. They are computed in float64 whatever the model's dtype, rounded once, with the same
+# bits on all ranks. They go piece by piece, so that a large model does not need several times its
+# size in shared memory.
 
 _PIECE = 1 << 16  # elements
 _OURS = 2  # elements of a piece for the weight, and for whether vectors are wide
@@ -148,9 +145,8 @@ class GlobalSum:
         """Return the float64 sum of the ranks' vectors. Collective: every rank gives a flat
         `vector` of the same size."""
         result = np.array(vector, np.float64)
-        for parts in self.pieces([result]):
-            (part,) = parts
-            part[...], _ = yield from self._reducing(parts)
+        for (part,) in self.pieces([result]):
+            part[...], _ = yield from self._reducing([part])
         return result
 
     def averaging(
@@ -296,10 +292,10 @@ def check_model(argument: str, given: Any) -> Array:
 
 
 def check_like(expected: str, buffer: Any, x: Array) -> None:
-    """Raise ValueError unless `buffer` is one vector like the model x. `expected`: the begin of the
-    message."""
+    """Raise ValueError, whose message begins with `expected`, unless `buffer` is one vector like
+    the model x."""
     one = isinstance(buffer, np.ndarray)
-    if not one or buffer.shape != x.shape or buffer.dtype != x.dtype:
+    if not one or (buffer.shape, buffer.dtype) != (x.shape, x.dtype):
         kind = f"shape {buffer.shape} of {buffer.dtype}" if one else f"{len(buffer)} buffers"
         raise ValueError(f"{expected} of shape {x.shape} of {x.dtype} as the model's, got {kind}")
 
@@ -310,8 +306,7 @@ P = TypeVar("P", bound="Process")
 class NoOptions:
     """The options of a process that has none."""
 
-    def check_values(self) -> None:
-        """Find nothing wrong."""
+    def check_values(self) -> None: ...
 
 
 class Process:
@@ -371,9 +366,8 @@ class Process:
     @property
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
-        if callable(self._learning_rate):
-            return float(self._learning_rate(self._counts.steps))
-        return float(self._learning_rate)
+        rate = self._learning_rate
+        return float(rate(self._counts.steps) if callable(rate) else rate)
 
     def step(self, gradient: Array) -> None:
         """Make one gradient step: `apply` -learning_rate·gradient. `gradient`: the gradient at
@@ -593,11 +587,8 @@ class Process:
         """
         with self._at_rest():
             self._settle()
-            return {
-                "model": self._settled().copy(),
-                "steps": self._counts.steps,
-                **self._more_state(),
-            }
+            model = self._settled().copy()
+            return {"model": model, "steps": self._counts.steps, **self._more_state()}
 
     def state_of_model(self) -> dict[str, Any]:
         """Return the state of a process that starts with `model`. Right after `average_models` the
@@ -657,23 +648,18 @@ class Process:
                 raise
 
 
-# A rank without others: plain descent, what every process is on one rank.
-
-
 class Alone(Process):
-    """Steps by itself, and averages with nobody; the parameters are those of `Process`."""
+    """A rank without others, which steps by itself and averages with nobody: what every process is
+    on one rank. The parameters are those of `Process`."""
 
     def _advancing(self) -> Steps[None]:
         self._counts.steps += 1
         yield from ()
 
 
-# A process's model on a device. The process itself works on the host: gradients are copied there,
-# and what has become of the model is copied back.
-
-
 class OnDevice:
-    """Makes the steps of a process with gradients that are on a device.
+    """Makes the steps of a process with gradients that are on a device. The process itself works on
+    the host: gradients are copied there, and what has become of the model is copied back.
 
     Parameters
     ----------
@@ -731,9 +717,6 @@ class OnDevice:
     def free(self) -> None:
         """Wait for the copies, and give back the memory for them; the process goes on. Local."""
         self._twins.free()
-
-
-# Neighbor exchange over a schedule: what synchronous neighbor averaging runs on.
 
 
 class NeighborExchange:
@@ -862,9 +845,8 @@ class NeighborJoin(JoinHook):
     """Of `ranks` that meet their neighbors in each step; `flags` exchanges one number."""
 
     def __init__(self, flags: NeighborExchange, ranks: int) -> None:
-        self._flags, self._ranks = flags, ranks
-        self._joined, self._known = False, 0
-        self._begun = False
+        self._flags, self._ranks, self._known = flags, ranks, 0
+        self._joined = self._begun = False
 
     def begin(self) -> None:
         """Tell the neighbors what is known here: early, so that nobody waits for it."""
@@ -896,6 +878,5 @@ class NeighborJoin(JoinHook):
 
 
 def _empty_step(process: Process) -> None:
-    """One that changes nothing of this rank's own."""
     process.begin()
     process.apply_in_place()
