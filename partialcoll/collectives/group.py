@@ -137,8 +137,7 @@ class GroupAllreduce(CoreObject):
 
     def _prepare(self) -> None:
         self._last_round: GroupRound | None = None
-        self._ranks = np.empty(self._size, np.uint32)
-        self._parts = np.empty(self._size, np.float64)
+        self._ranks, self._parts = np.empty(self._size, np.uint32), np.empty(self._size)
         self._shape = self._library.ffi.new("pcoll_group_shape *")
         self._call("get_shape", self._shape)
 
@@ -257,8 +256,7 @@ class GroupAllreduce(CoreObject):
     @property
     def failed(self) -> npt.NDArray[np.bool_]:
         """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,)."""
-        dead: npt.NDArray[np.bool_] = self._look()[2] == 3
-        return dead
+        return np.equal(self._look()[2], 3)
 
     # What it is
 

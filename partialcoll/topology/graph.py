@@ -89,8 +89,7 @@ class Rows:
         self.directed = directed
         places, where = np.unique(arcs[0] * n + arcs[1], return_inverse=True)
         self._peers: Ints = places % n
-        sums = np.bincount(where, weights=arcs[2], minlength=len(places))
-        self._weights: Floats = sums.astype(np.float64)
+        self._weights: Floats = np.bincount(where, arcs[2], len(places)).astype(np.float64)
         self._begin: Ints = np.searchsorted(places, np.arange(n + 1) * n)
 
     @property
@@ -194,7 +193,7 @@ def random_regular(n: int, degree: int, seed: int) -> Graph:
     """A connected graph of this degree, uniform among them."""
     import networkx
 
-    low = 0 if n == 1 else 1 if n == 2 else 2
+    low = min(n - 1, 2)
     if not low <= degree < n or degree * n % 2:
         raise ValueError(
             f"topology: random_regular expected a degree from {low} to {n - 1} whose product "
@@ -221,22 +220,17 @@ def imported(graph: networkx.Graph) -> Rows:
             f"topology: expected a graph with the nodes 0 to {max(n - 1, 0)}, got others (see "
             "networkx.convert_node_labels_to_integers)"
         )
-    edges = [(a, b, _weight(a, b, w)) for a, b, w in graph.edges(data="weight")]
-    ends = np.array([a for a, _, _ in edges], dtype=np.int64)
-    others = np.array([b for _, b, _ in edges], dtype=np.int64)
-    weights = np.array([weight for _, _, weight in edges], dtype=np.float64)
+    edges = list(graph.edges(data="weight", default=1.0))
+    for a, b, weight in edges:
+        if a == b:
+            raise ValueError(f"topology: expected no loops, got one at rank {a}")
+        if not isinstance(weight, (int, float, np.number)) or not 0 < weight < math.inf:
+            raise ValueError(f"topology: expected weights above 0, got {weight!r} for {a} to {b}")
+    ends, others = np.array([edge[:2] for edge in edges], np.int64).reshape(-1, 2).T
+    weights = np.array([weight for _, _, weight in edges], np.float64)
     if graph.is_directed():
         return Rows(n, (ends, others, weights), True)
     return undirected(n, ends, others, weights)
-
-
-def _weight(a: int, b: int, weight: Any) -> float:
-    if a == b:
-        raise ValueError(f"topology: expected no loops, got one at rank {a}")
-    weight = 1.0 if weight is None else weight
-    if not isinstance(weight, (int, float, np.number)) or not 0 < weight < math.inf:
-        raise ValueError(f"topology: expected weights above 0, got {weight!r} for {a} to {b}")
-    return float(weight)
 
 
 # The matrices of a topology and what their eigenvalues say. `Offsets` are diagonal after a Fourier
@@ -277,8 +271,7 @@ def chi_fourier(graphs: list[Offsets]) -> tuple[float, float]:
     of the transform does the transposing."""
     row = sum(_row(graph) / graph.weights.sum() for graph in graphs) / len(graphs)
     values = (1.0 - np.fft.fftn(row).real).ravel()
-    inverse = np.zeros_like(values)
-    inverse[1:] = 1 / values[1:]
+    inverse = np.concatenate(([0.0], 1 / values[1:]))
     pseudo = np.fft.ifftn(inverse.reshape(row.shape)).real.ravel()
     resistance = 2 * (pseudo[0] - pseudo[np.flatnonzero(row)])
     return float(1 / values[1:].min()), float(0.5 * resistance.max())

@@ -221,10 +221,10 @@ class Topology:
         members = tuple(rounds)
         if not members or not all(isinstance(member, Topology) for member in members):
             raise TypeError("rounds: expected one topology or more, got something else")
-        if len({member.n for member in members}) > 1:
+        sizes = sorted({member.n for member in members})
+        if len(sizes) > 1:
             raise ValueError(
-                "rounds: expected topologies of the same number of ranks, got "
-                f"{sorted({member.n for member in members})}"
+                f"rounds: expected topologies of the same number of ranks, got {sizes}"
             )
         if len(members) == 1:
             return members[0]
@@ -378,8 +378,7 @@ class Topology:
         a rank takes one gradient step. Source: Nabli et al., NeurIPS 2023, definition 3.1, (1).
         """
         rates = self.edge_rates(rate)
-        matrix: Floats = np.diag(rates.sum(axis=1)) - rates
-        return matrix
+        return np.asarray(np.diag(rates.sum(axis=1)) - rates)
 
     def chi1(self, rate: float = 1.0) -> float:
         """1 / chi1 is the smallest eigenvalue of the Laplacian that is not zero.
@@ -431,8 +430,7 @@ class Topology:
         keeps. Static topologies only. Source: Assran et al., ICML 2019, algorithm 1.
         """
         matrix = edges.weights(self._static("push_matrix")).T + np.eye(self.n)
-        shares: Floats = matrix / matrix.sum(axis=0, keepdims=True)
-        return shares
+        return np.asarray(matrix / matrix.sum(axis=0, keepdims=True))
 
     def spectral_gap(self) -> float:
         """1 - the second largest modulus of an eigenvalue of the mixing matrix, in [0, 1].
@@ -474,8 +472,7 @@ class Topology:
 
     @property
     def _key(self) -> Any:
-        dead = tuple(sorted(self._dead))
-        return (self.n, tuple(graph.key for graph in self._graphs), *dead)
+        return (self.n, tuple(graph.key for graph in self._graphs), *sorted(self._dead))
 
     @cached_property
     def _all(self) -> Graph:
@@ -517,9 +514,8 @@ class Topology:
         except networkx.NetworkXError:
             return None
         sides = np.zeros(self.n, dtype=np.int64)
-        for part in networkx.connected_components(graph):
-            for rank in part:
-                sides[rank] = color[rank] ^ color[min(part)]
+        for part in map(list, networkx.connected_components(graph)):
+            sides[part] = [color[rank] ^ color[min(part)] for rank in part]
         return sides
 
     def _static(self, what: str) -> Graph:
