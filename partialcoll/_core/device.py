@@ -45,26 +45,20 @@ _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 
 
-def _dtype(argument: str, tensor: _Tensor) -> np.dtype[Any] | None:
-    if tensor.lanes == 1 and tensor.kind == _BFLOAT and tensor.bits == 16:
-        return None
-    if tensor.lanes == 1 and tensor.kind == _BOOL:
-        return np.dtype(bool)
-    if tensor.lanes != 1 or tensor.kind not in _KINDS:
-        raise TypeError(f"{argument}: expected a dtype of the library, got DLPack's {tensor.kind}")
-    return np.dtype(f"{_KINDS[tensor.kind]}{tensor.bits}")
-
-
 def dlpack_facts(
     argument: str, array: Any
 ) -> tuple[int, np.dtype[Any] | None, tuple[int, ...], tuple[int, ...] | None]:
     """Address, dtype (None: bfloat16), shape, strides in bytes (None: C-contiguous)."""
     capsule = array.__dlpack__(stream=-1)  # nothing is to be waited for
     tensor = ctypes.cast(_pointer_of(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents
-    dtype, shape = _dtype(argument, tensor), tuple(tensor.shape[: tensor.ndim])
-    strides = None
+    kind, bits, shape = tensor.kind, tensor.bits, tuple(tensor.shape[: tensor.ndim])
+    bfloat = kind == _BFLOAT and bits == 16
+    if tensor.lanes != 1 or not (bfloat or kind == _BOOL or kind in _KINDS):
+        raise TypeError(f"{argument}: expected a dtype of the library, got DLPack's {kind}")
+    name = "bool" if kind == _BOOL else f"{_KINDS.get(kind)}{bits}"
+    dtype, strides = None if bfloat else np.dtype(name), None
     if tensor.strides:
-        strides = tuple(tensor.bits // 8 * step for step in tensor.strides[: tensor.ndim])
+        strides = tuple(bits // 8 * step for step in tensor.strides[: tensor.ndim])
     return int(tensor.data or 0) + int(tensor.byte_offset), dtype, shape, strides
 
 

@@ -15,25 +15,21 @@ import stat
 from pathlib import Path
 from typing import IO
 
-_OURS = "a file of this user"
-
 
 def _refuse(path: Path, what: str) -> OSError:
-    return OSError(errno.EPERM, f"expected {_OURS}, got {what} of another user", str(path))
-
-
-def _check_links(path: Path) -> None:
-    """Raise OSError if the path is a link that is neither this user's nor root's."""
-    for _ in range(40):
-        if not path.is_symlink():
-            return
-        if path.lstat().st_uid not in (os.geteuid(), 0):
-            raise _refuse(path, "a link")
-        path = path.parent / path.readlink()
+    message = f"expected a file of this user, got {what} of another user"
+    return OSError(errno.EPERM, message, str(path))
 
 
 def _open(path: Path) -> int:
-    _check_links(path)
+    """Raises OSError if the path is a link that is neither this user's nor root's."""
+    link = path
+    for _ in range(40):
+        if not link.is_symlink():
+            break
+        if link.lstat().st_uid not in (os.geteuid(), 0):
+            raise _refuse(link, "a link")
+        link = link.parent / link.readlink()
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
     followed = path.resolve() if path.is_symlink() else path
     if str(followed).startswith("/proc/"):  # of /dev/stdout, say

@@ -174,16 +174,13 @@ class Shadows:
                 pairs.setdefault(buffer.device, []).append((array, buffer))
         return array
 
-    def _pin(self) -> None:
+    def pull(self, stream: Any = None) -> None:
+        """What is read. With the first one all that was asked for is pinned."""
         for key, ranges in self._used.items():
             mirror = self._mirrors.get(key[0]) or self._mirrors.setdefault(key[0], Mirror(key[0]))
             for begin, end in _whole_pages(ranges):
                 mirror.pin(self._areas[key][begin:end])
-        self._used = {key: [] for key in self._used}
-
-    def pull(self, stream: Any = None) -> None:
-        """What is read. With the first one all that was asked for is pinned."""
-        self._pin()
+            ranges.clear()
         for device, mirror in self._mirrors.items():
             mirror.pull(self._read.get(device, []), stream)
 

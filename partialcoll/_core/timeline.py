@@ -65,9 +65,6 @@ class Recorder:
         event("e", track, end)
         if self._marks:
             event("i", "CYCLE_START", begins[-1][1], s="g")
-        self._write(events)
-
-    def _write(self, events: list[dict[str, Any]]) -> None:
         said = "".join(f",\n{json.dumps(event)}" for event in events)
         with self._lock:
             if not self._file.closed:

@@ -106,25 +106,21 @@ class GroupAllreduce(CoreObject):
         choose: Callable[[Any], None],  # fills in the core's options
     ) -> None:
         def arguments() -> tuple[Any]:
-            options = core.ffi.new("pcoll_group_options *")
-            self._take_buffers(options, sendbuf, recvbuf)
+            found = as_any_buffer("recvbuf", recvbuf, writable=True)
+            self._recv = self._send = buffers.check_floats("recvbuf", found)
+            if sendbuf is not MPI.IN_PLACE:
+                self._send = as_any_buffer("sendbuf", sendbuf, writable=False)
+                buffers.check_match([self._send], [self._recv])
+                buffers.check_apart("recvbuf", [self._send, self._recv])
+            one_device([self._send, self._recv])
+            given = {"count": self._recv.count, "dtype": self._recv.dtype}
+            options = core.ffi.new("pcoll_group_options *", given)
             choose(options)
             return (options,)
 
         refused = (core.ffi.new("pcoll_group_options *", {"dtype": -1}),)
         self._create(comm, core.lib.pcoll_group_create, arguments, refused)
         self._prepare()
-
-    def _take_buffers(self, options: Any, sendbuf: Any, recvbuf: Any) -> None:
-        found = as_any_buffer("recvbuf", recvbuf, writable=True)
-        self._recv = self._send = buffers.check_floats("recvbuf", found)
-        if sendbuf is not MPI.IN_PLACE:
-            self._send = as_any_buffer("sendbuf", sendbuf, writable=False)
-            buffers.check_match([self._send], [self._recv])
-            buffers.check_apart("recvbuf", [self._send, self._recv])
-        one_device([self._send, self._recv])
-        options.count, options.dtype = self._recv.count, self._recv.dtype
-        self._twins = Twins()
 
     def _place(
         self, argument: str, buffer: Buffer, read: bool = False, stream: Any = None
@@ -136,6 +132,7 @@ class GroupAllreduce(CoreObject):
         return buffer.array
 
     def _prepare(self) -> None:
+        self._twins = Twins()
         self._last_round: GroupRound | None = None
         self._ranks, self._parts = np.empty(self._size, np.uint32), np.empty(self._size)
         self._shape = self._library.ffi.new("pcoll_group_shape *")

@@ -262,14 +262,11 @@ class A2CiD2Process(Decoupled):
         the peer is given half of both together."""
         ratio = self._rule.ratio()
         weight = self._alpha * (1 + ratio) / 2
-        lost = {
-            "momentum": self._momentum,
-            "ratio": 2 * ratio / (1 + ratio),
-            "taken": 2 / (1 + ratio),  # as `_get` does at the peer, if its ratio is the same
-        }
+        both = {"momentum": self._momentum, "ratio": 2 * ratio / (1 + ratio)}
+        taken = 2 / (1 + ratio)  # as `_get` does at the peer, if its ratio is the same
         if ratio != 1:
             np.copyto(self._moved, self._x)
-        went_through = self._average(peer, weight=weight, **lost)
+        went_through = self._average(peer, weight=weight, taken=taken, **both)
         self._rule.tried(went_through)
         if not went_through:
             return
@@ -281,21 +278,17 @@ class A2CiD2Process(Decoupled):
 
     def _mix(self) -> None:
         """Apply equation 4 between two events: (x, x~) times exp(eta dt [[-1, 1], [1, -1]]), for
-        the steps or, in the bounded variant, the averagings dt since the last time."""
-        part = self._rule.part(self._steps_since_mixing())
+        the steps or, in the bounded variant, the averagings dt since the last time. No steps while
+        their length is unknown, when x and x~ are still the same."""
+        now, unit = self._clock(), self._options.unit or self._step_time.mean
+        passed, self._mixed_at = now - self._mixed_at, now
+        part = self._rule.part(passed / unit if unit else 0.0)
         if part == 0:
             return
         np.subtract(self._momentum, self._x, out=self._moved)
         self._moved *= part
         self._x += self._moved
         self._momentum -= self._moved
-
-    def _steps_since_mixing(self) -> float:
-        """Return the time since the last call in gradient steps; 0 while their length is unknown,
-        when x and x~ are still the same."""
-        now, unit = self._clock(), self._options.unit or self._step_time.mean
-        passed, self._mixed_at = now - self._mixed_at, now
-        return passed / unit if unit else 0.0
 
     def _mass(self) -> tuple[Array, float]:
         return (self._x.astype(np.float64) + self._momentum) / 2, 1.0

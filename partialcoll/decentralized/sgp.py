@@ -122,8 +122,7 @@ class SGPProcess(Decoupled):
         super().__init__(x, exchange, peers, **common)
         self._xw = self.message(self._x)  # x and w in one vector, as they travel
         self._x = self._xw[:-1]
-        self._moved = np.empty_like(self._xw)
-        self._sent = np.empty_like(self._xw)
+        self._moved, self._sent = np.empty_like(self._xw), np.empty_like(self._xw)
         self._idle_shares = 0  # that came since this rank's last update
         self._slow_shares = _SLOW_SHARES * max(1.0, self._options.rate)
 
@@ -159,17 +158,13 @@ class SGPProcess(Decoupled):
 
     def _pass_on(self) -> bool:
         """Push without a step, if this rank has too much; if there is no room, that can wait."""
-        if self.weight <= self._most_weight():
+        most = _SLOW_WEIGHT if self._idle_shares >= self._slow_shares else math.inf
+        if self.weight <= (1 + 0.5 / self._exchange.size if self._waits() else most):
             return False
         _, peer = self._partners.next()
         pushed = peer is not None and self._push(peer, part=1 - 1 / self.weight)
         self._counts.communications += pushed
         return pushed
-
-    def _most_weight(self) -> float:
-        if self._waits():
-            return 1 + 0.5 / self._exchange.size
-        return _SLOW_WEIGHT if self._idle_shares >= self._slow_shares else math.inf
 
     def _waits(self) -> bool:
         return self._total is not None and self._total.waiting

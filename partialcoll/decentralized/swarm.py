@@ -101,7 +101,8 @@ class SwarmProcess(Threaded):
         super().__init__(x, exchange, **common)
         variant, seed = self._options.variant, self._options.seed
         self._interact = self._queue if variant == "queue" else self._registers
-        self._take_in = self._add_messages if variant == "queue" else self._wait_for_activation
+        # With registers the next interaction looks at what others write here.
+        self._take_in = self._add_messages if variant == "queue" else lambda: False
         self._peers = peers
         self._random = np.random.default_rng((seed, exchange.rank))
         self._until_activation = self._draw()
@@ -115,9 +116,7 @@ class SwarmProcess(Threaded):
         # The communication thread's:
         self._own = self._x.copy()  # the model at the last activation, with changes since
         self._base = self._x.copy()  # X^: what this rank has written to its registers
-        self._moved = np.zeros_like(self._x)
-        self._sent = np.zeros_like(self._x)
-        self._peer_model = np.zeros_like(self._x)
+        self._moved, self._sent, self._peer_model = (np.zeros_like(self._x) for _ in range(3))
         self._version = exchange.publish(self._own)
 
     # The training thread
@@ -134,15 +133,11 @@ class SwarmProcess(Threaded):
             if not self._activated:  # else the change belongs to the model that was handed over
                 self._take_change()
                 if self._until_activation <= 0:
-                    self._hand_over()
+                    # Nobody else looks at `_handed` while nothing is activated.
+                    np.copyto(self._handed, self._x)
+                    self._activated, self._until_activation = True, self._draw()
+                    self._thread.wake()
         yield from ()
-
-    def _hand_over(self) -> None:
-        """Nobody else looks at `_handed` while nothing is activated."""
-        np.copyto(self._handed, self._x)
-        self._activated = True
-        self._until_activation = self._draw()
-        self._thread.wake()
 
     def _draw(self) -> int:
         steps: int = self._options.local_steps
@@ -251,10 +246,6 @@ class SwarmProcess(Threaded):
         """Line 13: both registers say what the model is now; the current one by being empty."""
         np.copyto(self._base, self._own)
         self._version = self._exchange.publish(self._own)
-
-    def _wait_for_activation(self) -> bool:
-        """What others write here is looked at by the next interaction."""
-        return False
 
     # Averages over all ranks
 
