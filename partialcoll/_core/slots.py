@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from ..errors import StateError
 from . import waiting
-from .buffers import Array, Buffer, addresses, held, wrap
+from .buffers import Array, Buffer, addresses, held, identity, is_half, narrow, wrap
 from .device import DeviceBuffer, on_device, refuse_stream, stream_number
 from .ffi import answer, check, ffi, lib
 from .mirror import Twins
-from .ops import identity, is_half, narrow
 
 # Descriptions of rounds by the core.
 

@@ -17,7 +17,7 @@ from typing import Any, Callable, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from .._core import buffers, ops, waiting
+from .._core import buffers, waiting
 from .._core.attendance import name_ranks
 from .._core.buffers import Array
 from .._core.ffi import ffi, lib, raise_error
@@ -94,7 +94,7 @@ def _number(intent: Intent, rank: int) -> int:
 def _form(dtype: str, count: int, op: str) -> Any:
     """Return a form as the core wants it."""
     code = buffers.dtype_code("dtype", np.dtype(dtype))
-    described = {"count": count, "dtype": code, "op": ops.op_code(getattr(MPI, op))}
+    described = {"count": count, "dtype": code, "op": buffers.op_code(getattr(MPI, op))}
     return ffi.new("pcoll_buffer *", described)
 
 

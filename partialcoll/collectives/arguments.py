@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from .._core import checks, ops, settings
+from .._core import buffers, checks, settings
 from .._core.buffers import Buffer, check_apart, check_match, describe, is_list
 from .._core.communicator import failure_code, progress_code
 from .._core.device import DeviceBuffer, as_any_buffers, on_device, one_device
@@ -76,16 +76,16 @@ class Arguments:
         elif in_place:
             raise ValueError("recvbuf: expected a buffer with sendbuf=MPI.IN_PLACE, got None")
         else:
-            buffers = self.send
-            if buffers is None:
+            examples = self.send
+            if examples is None:
                 if self.like is None:
                     raise ValueError(
                         "recvbuf: expected a buffer, or one to go by in like=, got None with "
                         "sendbuf=None"
                     )
-                buffers = as_any_buffers("like", self.like, writable=False, used=False)
-                self.outlined = on_device(buffers)
-            self.recv = [one.like() if self.received else one.outline() for one in buffers]
+                examples = as_any_buffers("like", self.like, writable=False, used=False)
+                self.outlined = on_device(examples)
+            self.recv = [one.like() if self.received else one.outline() for one in examples]
         given = sendbuf if self.send is not None and not in_place else recvbuf
         self.single = not is_list(self.like if given is None else given)
 
@@ -98,13 +98,13 @@ class Arguments:
                 f"op: expected one, or one for each of the {count} buffers, got {len(op)}"
             )
         self.ops = list(op)
-        codes = [ops.op_code(one) for one in self.ops]
+        codes = [buffers.op_code(one) for one in self.ops]
         for one, code, buffer in zip(self.ops, codes, self.recv):
-            ops.check_op(one, code, buffer)
+            buffers.check_op(one, code, buffer)
         self.device = one_device([*(self.send or []), *self.recv, *self.outlined])
         if self.device is not None and not self.outlined and self.send is None:
             raise ValueError("sendbuf: expected an array, as recvbuf is on a device, got None")
-        self.sums = [ops.can_add(code, buffer) for code, buffer in zip(codes, self.recv)]
+        self.sums = [buffers.can_add(code, buffer) for code, buffer in zip(codes, self.recv)]
         return codes
 
     def _choose_rounds(self, sums: bool) -> None:

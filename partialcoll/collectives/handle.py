@@ -13,12 +13,11 @@ import numpy.typing as npt
 
 from .._core import checks, pure, waiting
 from .._core.attendance import Members, attending
-from .._core.buffers import Array, Buffer, addresses
+from .._core.buffers import Array, Buffer, add_up, addresses, has_identity
 from .._core.communicator import address
 from .._core.ffi import answer_record, answer_text, check, ffi, lib, raise_error
 from .._core.mpi import MPI
 from .._core.object import CoreObject
-from .._core.ops import add_up, has_identity
 from .._core.settings import ALGORITHMS
 from .._core.slots import DeviceSide, Record, SendSlots, Slots, side_of
 from ..errors import StateError

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._core import checks, communicator, ops, settings, waiting
+from .._core import buffers, checks, communicator, settings, waiting
 from .._core.attendance import attending
 from .._core.buffers import Buffer
 from .._core.device import DeviceBuffer, as_any_buffer, refuse_stream
@@ -42,8 +42,8 @@ _orphans: list[list[Buffer]] = []
 @atexit.register
 def _keep_buffers() -> None:
     unfreed = (s._buffers_used for s in _alive if s._committed and not s._is_freed())
-    for buffers in [*_orphans, *unfreed]:
-        for buffer in buffers:
+    for kept in [*_orphans, *unfreed]:
+        for buffer in kept:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(buffer))
 
 
@@ -185,11 +185,11 @@ class Schedule(CoreObject):
         rounded each time. `label`: see `send`.
         """
         op = MPI.SUM if op is None else op
-        code = ops.op_code(op)
+        code = buffers.op_code(op)
         source, target, a, b = self._two(buf, into)
         if code == lib.PCOLL_MPI_OP:
             raise TypeError(f"op: expected a predefined op such as MPI.SUM, got {checks.shown(op)}")
-        ops.check_op(op, code, source)
+        buffers.check_op(op, code, source)
         return self._add("reduce", label, a, b, self._shape(source, code), keep=[source, target])
 
     def copy(self, buf: Any, into: Any, *, label: str | None = None) -> Operation:

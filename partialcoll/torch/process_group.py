@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from .._core import waiting
 from .._core.attendance import attending
-from .._core.departure import Departures
+from .._core.failures import Departures
 from .._core.mpi import MPI
 from ..errors import StateError
 from .messages import Messages

@@ -19,8 +19,7 @@ import torch
 from .. import elastic, newcomer
 from .._core import checks, communicator, launch, settings
 from .._core.attendance import attending
-from .._core.departure import Departures
-from .._core.failures import all_say, among_the_living, goes_on, living
+from .._core.failures import Departures, all_say, among_the_living, goes_on, living
 from .._core.mpi import MPI, check_rank
 from .._core.settings import logger
 from ..errors import RankFailedError, StateError

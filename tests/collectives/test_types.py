@@ -186,7 +186,7 @@ def test_missed_rounds_of_halves(comm, name):
     large = 2048.0 if name == "float16" else 256.0
     h = pc.Allreduce_init(one, np.zeros(1, dtype), deliver="all", quorum="solo")
     buffer = h._side.buffers[0]
-    pc._core.ops.add_up(buffer, [np.array([v], dtype) for v in (large, 1.0, 1.0)])
+    pc._core.buffers.add_up(buffer, [np.array([v], dtype) for v in (large, 1.0, 1.0)])
     assert h.recv_buffer[0] == np.float32(large + 2).astype(dtype)
     h.Free()
 
@@ -246,7 +246,7 @@ def test_bfloat16_tensors(comm, package, monkeypatch):
         if not package:
             out = Tensor([0.0])
             buffer = pc._core.buffers.as_buffer("out", out, True)
-            pc._core.ops.add_up(buffer, results)
+            pc._core.buffers.add_up(buffer, results)
             assert out.numbers()[0] == 258
     for empty in (Tensor([]), Tensor([7.0], ())):
         with pc.Allreduce_init(comm, empty, quorum="full") as h:

@@ -24,9 +24,8 @@ from partialcoll.decentralized import (
     SwarmProcess,
     metropolis,
 )
-from partialcoll.decentralized.a2cid2 import _warn_off
+from partialcoll.decentralized.a2cid2 import BoundedMomentum, _warn_off
 from partialcoll.decentralized.decoupled import CommunicationThread, Pace, SharedModel
-from partialcoll.decentralized.momentum import BoundedMomentum
 from partialcoll.tools.sim.gossip import Logistic, Quadratic
 from partialcoll.tools.sim.simulated import neighbor_exchanges
 

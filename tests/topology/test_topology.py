@@ -14,8 +14,8 @@ import topology_table
 
 import partialcoll as pc
 from partialcoll.topology import A2CiD2Parameters
-from partialcoll.topology import graph as graphs
-from partialcoll.topology.graph import Rows
+from partialcoll.topology import topology as graphs
+from partialcoll.topology.topology import Rows
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
