@@ -176,18 +176,8 @@ class Lattice:
         """How far x is from a key, block by block: max|x - key|.
 
         With rotate the distance between the rotated blocks, which depends on the seed, because
-        that is the one that counts then.
-
-        Parameters
-        ----------
-        x, key : array
-            As in encode().
-        seed : int
-            That of the encode() it is for.
-
-        Returns
-        -------
-        array of float32, one for each block
+        that is the one that counts then. `x` and `key` as in encode(), `seed` that of the encode()
+        it is for. Returns an array of float32, one for each block.
         """
         ours = _vector("x", x)
         theirs = _key_like(ours, key)
@@ -224,16 +214,9 @@ class Lattice:
             Write the other 16 - bits bits as well, apart from the first: they are used for blocks
             that do not decode without them.
 
-        Returns
-        -------
-        bytes
-            Self-describing: dtype, count, bits, rotate and seed are in it. See nbytes().
-
-        Raises
-        ------
-        ValueError
-            Elements that are not finite, or beyond about 2^125 (rotated: 2^117, so that no sum of
-            them overflows); both key and distance.
+        Returns bytes that describe themselves: dtype, count, bits, rotate and seed are in them. See
+        nbytes(). ValueError for elements that are not finite, or beyond about 2^125 (rotated:
+        2^117, so that no sum of them overflows); and for both key and distance.
         """
         ours = _vector("x", x)
         if key is not None and distance is not None:
@@ -270,23 +253,11 @@ class Lattice:
     def decode(payload: Any, key: Any = None) -> Array:
         """Decode a payload of any codec.
 
-        Parameters
-        ----------
-        payload : bytes, or any contiguous buffer
-        key : array
-            Near what was encoded, with its dtype and count. Default: zeros.
-
-        Returns
-        -------
-        array
-            New, of the key's shape (flat without one). Each element is the one encoded to within
-            half its block's step and float rounding; with rotate, so is each element of the
-            rotated block.
-
-        Raises
-        ------
-        DecodeError
-            Truncated, damaged or foreign bytes; blocks for which the key is too far.
+        `payload`: bytes, or any contiguous buffer. `key`: an array near what was encoded, with its
+        dtype and count; default: zeros. Returns a new array of the key's shape (flat without one).
+        Each element is the one encoded to within half its block's step and float rounding; with
+        rotate, so is each element of the rotated block. DecodeError for truncated, damaged or
+        foreign bytes, and blocks for which the key is too far.
         """
         opened = _Payload(payload)
         known = None if key is None else _vector("key", key)
@@ -303,19 +274,9 @@ class Lattice:
     def average(x: Any, payload: Any, *, weight: float = 0.5) -> None:
         """Move x towards what a payload decodes to with x as key: x -= weight (x - y), in place.
 
-        Parameters
-        ----------
-        x : array
-            As in encode(); written to.
-        payload : bytes or numpy array
-            What encode() has returned.
-        weight : float
-            How far: 0.5 is the mean of the two.
-
-        Raises
-        ------
-        DecodeError
-            As decode(). Blocks that do not decode stay as they are; the others have moved.
+        `x`: as in encode(); written to. `payload`: what encode() has returned. `weight`: how far;
+        0.5 is the mean of the two. DecodeError as of decode(): blocks that do not decode stay as
+        they are; the others have moved.
         """
         weight = checks.number("weight", weight, what="a finite number")
         opened = _Payload(payload)

@@ -42,14 +42,9 @@ _PATIENCE = 6  # times the timeout: a process that has said nothing after it is 
 def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intracomm:
     """Spawn what is missing, so that there are `to` processes together. Collective.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        Of those that live: `AllreduceHandle.comm`, or what ``comm.Shrink()`` gives.
-    command : list of str
-        Program and arguments, the same on all ranks; rank 0's counts.
-    to : int
-        Processes, at least as many as there are.
+    `comm` (mpi4py.MPI.Intracomm) is of those that live: `AllreduceHandle.comm`, or what
+    ``comm.Shrink()`` gives. `command` (a list of str): program and arguments, the same on all
+    ranks; rank 0's counts. `to`: an int, at least as many processes as there are.
 
     Returns a communicator of all, those of `comm` first, in their order: the new ones get it from
     `joined`. It is the caller's, who may free it. If there are enough already, a duplicate.

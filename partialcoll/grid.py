@@ -167,15 +167,11 @@ class Grid:
 
     def chunks(self, round: int, lines: Any, positions: Any, sizes: Any) -> npt.NDArray[np.uint32]:
         """Where the members of groups go with dynamic keys: coordinates on the axis of a round,
-        which differ within a group and from round to round.
+        number `round` from 0, which differ within a group and from round to round.
 
-        Parameters
-        ----------
-        round : int
-            Its number, from 0.
-        lines, positions, sizes : arrays of int, of one shape
-            For each member the line of its group on that axis, its place in the group in the order
-            of ranks, and how many are in the group: at most the side.
+        `lines`, `positions`, `sizes`: arrays of int, of one shape: for each member the line of its
+        group on that axis, its place in the group in the order of ranks, and how many are in the
+        group, at most the side.
         """
         keys = _numbers(lines, "lines", np.int64, (1 << 63) - 1)
         places = _numbers(positions, "positions", np.uint32, MOST_SIDE)

@@ -27,20 +27,12 @@ class Policy:
     """Base of the policies. Compare, hash and print them freely; do not change them.
 
     All take these modifiers, which are attributes as well. TypeError or ValueError names the one
-    that is wrong.
-
-    Parameters
-    ----------
-    linger : float
-        Seconds to wait after the policy is met, or until all ranks have arrived; at most 1e6. 0:
-        none.
-    deadline : float
-        The round completes with whoever is there so many seconds after the first arrival, even if
-        the policy is not met; `Round.below_quorum` says so then. It wins over the other
-        modifiers. 0: none; at most 1e6.
-    max_staleness : int
-        No rank is absent from more than so many consecutive rounds: the next one waits for a
-        deposit of it. 0: no such limit.
+    that is wrong. `linger`: seconds to wait after the policy is met, or until all ranks have
+    arrived; at most 1e6, 0: none. `deadline`: the round completes with whoever is there so many
+    seconds after the first arrival, even if the policy is not met; `Round.below_quorum` says so
+    then. It wins over the other modifiers; at most 1e6, 0: none. `max_staleness`: no rank is absent
+    from more than so many consecutive rounds, the next one waits for a deposit of it; an int, 0: no
+    such limit.
     """
 
     _name: ClassVar[str] = ""
@@ -123,14 +115,9 @@ class Quorum(Policy):
     """The round completes when `ranks` ranks have arrived, exactly: never with fewer, unless fewer
     are live, ranks join or leave in it (which count), or at a deadline.
 
-    Parameters
-    ----------
-    ranks : int or float
-        An int is a number of ranks, from 1 to the size of the communicator; a float is a fraction
-        of them, above 0 and at most 1.0, rounded up. Where fewer ranks are live (see `join` and
-        `leave`), all of those are needed.
-    linger, deadline, max_staleness
-        See `Policy`.
+    An int is a number of ranks, from 1 to the size of the communicator; a float is a fraction of
+    them, above 0 and at most 1.0, rounded up. Where fewer ranks are live (see `join` and `leave`),
+    all of those are needed. Modifiers as of `Policy`.
 
     Deposits stored from before ride along but do not count.
     """

@@ -79,19 +79,10 @@ class _Described:
 
 
 class Result(_Described):
-    """One delivered round. The library makes it.
-
-    Parameters
-    ----------
-    raw : bytes
-        The round as the core describes it, ``struct pcoll_round`` and its masks.
-    ranks : int
-        Of the communicator: how long the masks are.
-    buffers : list of numpy.ndarray or None
-        The values, one array for each buffer.
-    look : callable or None
-        Without `buffers`: given the number of the round, returns them when first asked.
-    """
+    """One delivered round. The library makes it: of `raw`, the round as the core describes it
+    (``struct pcoll_round`` and its masks), the number of `ranks`, which is how long the masks are,
+    and the values, one array for each buffer: `buffers`, or without these what `look` returns, when
+    first asked, for the number of the round."""
 
     __slots__ = ("_buffers",)
 

@@ -169,13 +169,8 @@ def among_the_living(comm: MPI.Intracomm, make: Callable[[MPI.Intracomm], T]) ->
 
 
 class Peers:
-    """The ranks of `comm`, a communicator of the caller's own.
-
-    Attributes
-    ----------
-    dead : set of int
-        Ranks of `comm` whose death this process has acknowledged.
-    """
+    """The ranks of `comm`, a communicator of the caller's own. `dead`: those whose death this
+    process has acknowledged."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.dead: set[int] = set()

@@ -41,18 +41,9 @@ _TEXTS = 1  # the number of a round that tells texts; other numbers are digests
 
 
 class Intent(NamedTuple):
-    """The next call of a rank.
-
-    Attributes
-    ----------
-    text : str
-        For messages; the same on all ranks that agree.
-    refused : bool
-        Whether the rank's own arguments are wrong.
-    role : str
-        JOINED: the rank takes part in the calls of others and contributes nothing. OPEN: ranks that
-        have joined may be missing from this call.
-    """
+    """The next call of a rank. `text`: for messages; the same on all ranks that agree. `refused`:
+    whether the rank's own arguments are wrong. `role`: JOINED, the rank takes part in the calls of
+    others and contributes nothing; OPEN, ranks that have joined may be missing from this call."""
 
     text: str
     refused: bool = False

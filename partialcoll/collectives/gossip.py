@@ -118,12 +118,8 @@ class GossipBuffer(CoreObject):
     One thread at a time may use a buffer. In a ``with`` statement the end frees it. What lies here
     uncollected goes with it: to keep it, meet (a barrier) and collect before.
 
-    Raises
-    ------
-    MismatchError
-        Shape, dtype, topology or codec differ between ranks.
-    ValueError
-        The topology is disconnected or has another number of ranks.
+    Raises MismatchError if shape, dtype, topology or codec differ between ranks, ValueError if the
+    topology is disconnected or has another number of ranks.
     """
 
     _noun, _kind, _maker = "gossip buffer", "gossip", "GossipBuffer"

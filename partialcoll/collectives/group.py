@@ -385,13 +385,8 @@ def GroupAllreduce_init(
         void at once and they go on without it. What "continue" needs and promises is in
         docs/faults.md.
 
-    Raises
-    ------
-    MismatchError
-        Arguments differ between ranks.
-    ValueError
-        The grid cannot hold the ranks, two ranks have one cell, a bandwidth or a time is not
-        above 0.
+    Raises MismatchError if arguments differ between ranks, ValueError if the grid cannot hold the
+    ranks, two ranks have one cell, or a bandwidth or a time is not above 0.
     """
 
     def choose(options: Any) -> None:

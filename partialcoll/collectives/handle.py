@@ -66,12 +66,8 @@ class ScheduleView:
         return answer_text(lib.pcoll_handle_schedule, self._core(), b"dot")
 
     def to_goal(self, *, ns_per_byte: float = 0.0) -> str:
-        """The schedule in GOAL, for simulators of LogGOPSim's family: the block of this rank.
-
-        Parameters
-        ----------
-        ns_per_byte : float
-            What a byte that is copied or reduced takes, in nanoseconds.
+        """The schedule in GOAL, for simulators of LogGOPSim's family: the block of this rank. A
+        byte that is copied or reduced takes `ns_per_byte` nanoseconds.
 
         A whole file, where `comm` is the handle's communicator (collective)::
 
@@ -261,14 +257,10 @@ class AllreduceHandle(CoreObject):
     def Wait(self, timeout: float | None = None, stream: Any = None) -> Round:
         """Wait until the round is complete; the receive buffers, or `result`, then hold it.
 
-        Parameters
-        ----------
-        timeout : float or None
-            Seconds; TimeoutError after that, and the handle can be waited for again.
-
-        stream : stream of cupy or torch, int or None
-            With buffers on a device: the receive buffers hold the result for what this stream
-            (None: the current one) is given from now on; nobody waits on the host for the copy.
+        TimeoutError after `timeout` seconds (None: never); the handle can be waited for again. With
+        buffers on a device the receive buffers hold the result for what `stream` (of cupy or torch,
+        or the number of a CUstream; None: the current one) is given from now on; nobody waits on
+        the host for the copy.
 
         Waiting burns no core. After PARTIALCOLL_STALL_WARN seconds (10 by default) a warning
         of the logger "partialcoll" names the ranks that are missing.
@@ -418,13 +410,8 @@ class AllreduceHandle(CoreObject):
         without it. When it returns, all ranks are at the same round, nothing is pending, and
         the handle can be started again.
 
-        Parameters
-        ----------
-        on_round : callable
-            Called with each `Round` that completes meanwhile, its result in the receive buffers
-            or `result`. Update replicas here.
-
-        Returns the last of these rounds.
+        `on_round` is called with each `Round` that completes meanwhile, its result in the receive
+        buffers or `result`: update replicas there. Returns the last of these rounds.
         """
         self._insist(lib.pcoll_handle_join)
         while True:
@@ -474,12 +461,9 @@ class AllreduceHandle(CoreObject):
     def grow(self, comm: MPI.Intracomm) -> None:
         """Let new ranks take the numbers of dead ones. Collective, between two rounds.
 
-        Parameters
-        ----------
-        comm : mpi4py.MPI.Intracomm
-            All live ranks, and new ranks, which create the handle on it with the same arguments and
-            ``join=True``. `partialcoll.elastic.respawn` makes such a communicator. It is
-            duplicated, and becomes `comm`.
+        `comm` (mpi4py.MPI.Intracomm) has all live ranks, and new ranks, which create the handle on
+        it with the same arguments and ``join=True``. `partialcoll.elastic.respawn` makes such a
+        communicator. It is duplicated, and becomes `AllreduceHandle.comm`.
 
         New ranks take the lowest numbers of dead ranks, in their order in `comm`; live ranks keep
         theirs. No round and no deposit of a live rank is lost: a stored deposit stays stored, and

@@ -46,15 +46,8 @@ class Replica(NamedTuple):
 
 
 class Resync:
-    """Asks for states and serves them, for one optimizer. Creation and `end` are collective.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-    version : callable
-        Returns the number of rounds that this rank has seen.
-    replica : Replica
-    """
+    """Asks for states and serves them, for one optimizer: those of its `replica`. `version` returns
+    the number of rounds that this rank has seen. Creation and `end` are collective."""
 
     def __init__(self, comm: MPI.Intracomm, version: Callable[[], int], replica: Replica) -> None:
         self._comm = comm.Dup()

@@ -307,12 +307,8 @@ class Schedule(CoreObject):
     def Wait(self, timeout: float | None = None, stream: Any = None) -> None:
         """Wait until every operation of the run is done on this rank.
 
-        Parameters
-        ----------
-        timeout : float or None
-            Seconds; TimeoutError after that, and the run can be waited for again.
-        stream : stream of cupy or torch, int or None
-            What it is given from now on comes after the run's results are on the device.
+        TimeoutError after `timeout` seconds (None: never); the run can be waited for again. What
+        `stream` (as of `Start`) is given from now on comes after the results are on the device.
 
         Waiting burns no core. After PARTIALCOLL_STALL_WARN seconds (10 by default) a warning
         of the logger "partialcoll" says which operations wait for which ranks.
@@ -389,15 +385,10 @@ class Schedule(CoreObject):
         return answer_text(lib.pcoll_schedule_text, self._core(), b"dot")
 
     def to_goal(self, *, all_ranks: bool = False, ns_per_byte: float = 0.0) -> str:
-        """The schedule in GOAL, for simulators of LogGOPSim's family.
-
-        Parameters
-        ----------
-        all_ranks : bool
-            False: the block of this rank (local). True: the whole file, on every rank
-            (collective, on the communicator that the schedule was made with).
-        ns_per_byte : float
-            What a byte that is copied or reduced takes, in nanoseconds.
+        """The schedule in GOAL, for simulators of LogGOPSim's family: the block of this rank
+        (local), or with `all_ranks` the whole file, on every rank (collective, on the communicator
+        that the schedule was made with). A byte that is copied or reduced takes `ns_per_byte`
+        nanoseconds.
 
         A timer becomes a computation. GOAL has no gates of k of n: they wait for all there,
         and a comment says so. Source: Hoefler, Siebert, Lumsdaine, ICPP 2009.

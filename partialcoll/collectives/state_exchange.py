@@ -156,16 +156,10 @@ def _nap(seen: float) -> None:
 class StateExchange(CollectiveObject):
     """Hands the state of a rank to one that asks for it. Collective.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        Its ranks; dup'ed.
-    timeout : float or None
-        Seconds that `ask` goes on while nothing of a state comes. Default: PARTIALCOLL_TIMEOUT,
-        10 s.
-    patience : float or None
-        Seconds after which `ask` tries one more peer; more than a step takes. Default: a quarter
-        of the timeout.
+    It has the ranks of `comm` (mpi4py.MPI.Intracomm), which is dup'ed. `timeout`: seconds that
+    `ask` goes on while nothing of a state comes; default: PARTIALCOLL_TIMEOUT, 10 s. `patience`:
+    seconds after which `ask` tries one more peer, more than a step takes; default: a quarter of the
+    timeout.
 
     Those who take part call `serve` at every step boundary, and `ask` when they need a state
     themselves; nothing but making and freeing one is collective. One thread at a time. In a
@@ -217,16 +211,11 @@ class StateExchange(CollectiveObject):
     def serve(self, round: int, state: Any) -> bool:
         """At a step boundary: if somebody asks, send the state; never waits. Local.
 
-        Returns True while anything is under way, which the next calls bring on.
-
-        Parameters
-        ----------
-        round : int
-            What the state belongs to, at least 0; it travels along.
-        state : object or callable
-            What pickle takes; large numpy arrays, and whatever else hands pickle its memory,
-            travel as they are. A callable without arguments returns it, and is called only if
-            somebody asks. It is copied before this returns.
+        `round`, at least 0, is what the state belongs to; it travels along. `state` is what pickle
+        takes (large numpy arrays, and whatever else hands pickle its memory, travel as they are),
+        or a callable without arguments that returns it, and is called only if somebody asks. It is
+        copied before this returns. Returns True while anything is under way, which the next calls
+        bring on.
 
         The copy is kept until it has been sent: MPI sends while `serve` is called, or whatever
         else on this rank drives it, an agent for instance. Raises what pickle or the callable
@@ -276,15 +265,10 @@ class StateExchange(CollectiveObject):
     ) -> tuple[int, Any]:
         """The round and the state of one of the peers. Local: nobody else waits.
 
-        Parameters
-        ----------
-        peers : ranks or None
-            Whom to ask, in this order, one more whenever patience ends or one has nothing.
-            Default: all others, beginning with the next rank.
-        least_round : int
-            A peer answers at its first boundary of this round or a later one.
-        timeout : float or None
-            Seconds; default: that of the exchange.
+        `peers` are the ranks to ask, in this order, one more whenever patience ends or one has
+        nothing; default: all others, beginning with the next rank. A peer answers at its first
+        boundary of round `least_round` or a later one. `timeout`: seconds; default: that of the
+        exchange.
 
         Others may ask this rank meanwhile: it has nothing to give, and says so. Arrays in the
         state are this rank's own. Waiting naps. Raises TimeoutError, naming who was asked, if

@@ -85,15 +85,8 @@ def _part(eta_dt: float) -> float:
 
 
 class PaperMomentum:
-    """The paper's constants.
-
-    Parameters
-    ----------
-    eta : float
-        Relaxation of x and x~ per gradient step of an average rank.
-    ratio : float
-        alpha~/alpha.
-    """
+    """The paper's constants: `eta`, the relaxation of x and x~ per gradient step of an average
+    rank, and `ratio`, alpha~/alpha."""
 
     def __init__(self, eta: float, ratio: float) -> None:
         self.any = eta > 0
@@ -119,17 +112,9 @@ class PaperMomentum:
 
 
 class BoundedMomentum(PaperMomentum):
-    """Momentum that grows with the averagings made, and shrinks with those refused.
-
-    Parameters
-    ----------
-    eta : float
-        Relaxation of x and x~ per averaging that a rank takes part in; an upper limit.
-    ratio : float
-        alpha~/alpha; an upper limit.
-    force : bool
-        Keep the momentum on topologies that have little to gain.
-    """
+    """Momentum that grows with the averagings made, and shrinks with those refused. `eta`, per
+    averaging that a rank takes part in, and `ratio` are upper limits. `force`: keep the momentum on
+    topologies that have little to gain."""
 
     def __init__(self, eta: float, ratio: float, *, force: bool = False) -> None:
         super().__init__(eta, ratio)
@@ -257,18 +242,11 @@ class A2CiD2(GossipStrategy):
 class A2CiD2Process(Decoupled):
     """One rank of A²CiD², or of its baseline without acceleration.
 
-    Parameters
-    ----------
-    x, exchange, peers
-        See `Decoupled`.
-    parameters : object with `eta`, `alpha` and `alpha_tilde`, or None
-        Those of proposition 3.6, with eta per gradient step at this `rate`. None: those of the
-        exchange's topology.
-    clock : callable or None
-        Returns the time in seconds, or in the unit that `unit` is given in. None: the exchange's,
-        if it has one, else ``time.perf_counter``.
-    common
-        ``learning_rate`` and ``total``, see `Process`, and the options of `A2CiD2`.
+    `x`, `exchange`, `peers`: see `Decoupled`. `parameters`: an object with `eta` (per gradient step
+    at this rate), `alpha` and `alpha_tilde` of proposition 3.6; None: those of the exchange's
+    topology. `clock`: returns the time in seconds, or in the unit that `unit` is given in; None:
+    the exchange's, if it has one, else ``time.perf_counter``. `common`: ``learning_rate`` and
+    ``total``, see `Process`, and the options of `A2CiD2`.
 
     Invariant: the sum over all ranks of (x + x~)/2 and of what lies uncollected changes by updates
     only. `averaged_model` is that by the ranks.

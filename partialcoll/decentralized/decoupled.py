@@ -124,14 +124,8 @@ class Pace:
     already, and never ends if more events are asked for than can be made. So the events of the last
     `LATEST` steps may wait, and older ones are given up.
 
-    Parameters
-    ----------
-    rate : float
-        Events per gradient step, on average.
-    poisson : bool
-        Poisson numbers; otherwise the same number for every step, except for rounding.
-    seed : int or sequence of int
-        Seed of the draws.
+    `rate`: events per gradient step, on average. `poisson`: Poisson numbers; otherwise the same
+    number for every step, except for rounding. `seed`: of the draws, an int or several.
     """
 
     LATEST = 64
@@ -194,14 +188,8 @@ class Shortfall:
 
 
 class Partners:
-    """Uses a peer source for one rank of `size`.
-
-    Attributes
-    ----------
-    meet : bool
-        Whether free ranks find each other. Then an averaging that is settled without a peer was
-        begun by the other rank.
-    """
+    """Uses a peer source for one rank of `size`. `meet`: whether free ranks find each other. Then
+    an averaging that is settled without a peer was begun by the other rank."""
 
     def __init__(self, source: PeerSource, size: int) -> None:
         if not callable(getattr(source, "next_peer", None)):
@@ -396,17 +384,9 @@ LONGEST_NAP = 40e-3
 
 
 class CommunicationThread:
-    """Runs one event after the other until it is stopped, and sleeps when there is none.
-
-    Parameters
-    ----------
-    event : callable
-        Runs one communication event; returns False if there was nothing to do.
-    next_event : callable
-        Returns the seconds until the next event, or None.
-    longest_nap : callable
-        Returns the longest sleep in seconds, after which it looks for contributions of others.
-    """
+    """Runs one `event` after the other until it is stopped, and sleeps when that returns False, as
+    there was nothing to do: until the `next_event` in so many seconds, if there is one, and at most
+    the seconds of the `longest_nap`, after which it looks for contributions of others."""
 
     def __init__(
         self,
@@ -611,18 +591,10 @@ class Decoupled(Threaded):
     """A process whose updates go to x through a `SharedModel`, with a number of events for each
     step. Subclasses define an event (`_event`), and how x is updated (`_renew`).
 
-    Parameters
-    ----------
-    x
-        See `Process`.
-    exchange : Exchange
-        A `partialcoll.GossipBuffer` of the same shape and dtype.
-    peers : PeerSource
-        Chooses the peers: an object with ``next_peer() -> int | None``.
-    common
-        ``learning_rate`` and ``total``, see `Process`, and the options: ``rate``, if wanted
-        ``poisson`` and ``seed``, see `Pace`. A rate of None: one event after the other without
-        pause.
+    `x`: see `Process`. `exchange`: a `partialcoll.GossipBuffer` of the same shape and dtype.
+    `peers` chooses the peers: an object with ``next_peer() -> int | None``. `common`:
+    ``learning_rate`` and ``total``, see `Process`, and the options: ``rate``, if wanted ``poisson``
+    and ``seed``, see `Pace`. A rate of None: one event after the other without pause.
 
     The backlog is the events that were asked for and not made yet. It is bounded by the number of
     events for `Pace.LATEST` steps; the oldest events are given up.

@@ -42,12 +42,8 @@ def metropolis(neighbors: Neighbors, rank: int) -> dict[int, float]:
 class DPSGD(LocalStrategy):
     """D-PSGD: in lock-step with the neighbors, whose models go into a weighted mean each step.
 
-    Parameters
-    ----------
-    topology : str, networkx graph or Topology
-        Who is whose neighbor. Weights are Metropolis', for any graph.
-    clip_norm : float or None
-        As for `ADPSGD`.
+    `topology` (str, networkx graph or Topology) says who is whose neighbor. Weights are
+    Metropolis', for any graph. `clip_norm` as for `ADPSGD`.
 
     The models are sent before forward and backward. Source: Lian et al., NeurIPS 2017,
     Algorithm 1.
@@ -83,18 +79,10 @@ class DPSGDProcess(Process):
     before its gradient is known, so that the exchange goes on behind the computation. Who changes
     the model in place (`lend`) must `begin` before.
 
-    Parameters
-    ----------
-    x, common
-        See `Process`.
-    exchange : NeighborExchange
-        With vectors like x.
-    weights : mapping of rank to float
-        Row of W: a weight for each neighbor, the rest, at least 0, is the rank's own. Columns
-        must add up to 1 as well, over all ranks, else the average is not preserved: see
-        `metropolis`.
-    rank : int
-        This rank; `weights` may have an entry for it.
+    `x`, `common`: see `Process`. `exchange`: a `NeighborExchange` with vectors like x. `weights`
+    maps ranks to floats, a row of W: a weight for each neighbor; the rest, at least 0, is the
+    rank's own. Columns must add up to 1 as well, over all ranks, else the average is not preserved:
+    see `metropolis`. `rank` is this rank; `weights` may have an entry for it.
     """
 
     def __init__(

@@ -30,14 +30,8 @@ def averaging(handle: Any, vector: Array, mean: Array) -> Steps[None]:
 
 
 class AllreduceSGD(Process):
-    """One rank of synchronous SGD.
-
-    Parameters
-    ----------
-    x, common
-        See `Process`; x is the same on all ranks.
-    handle : Reduction
-        ``Allreduce_init(comm, None, None, like=x, quorum="full")``.
+    """One rank of synchronous SGD. `x` and `common`: see `Process`; x is the same on all ranks.
+    `handle`: ``Allreduce_init(comm, None, None, like=x, quorum="full")``.
 
     Models stay identical to the bit. Each step waits for all ranks.
     """
@@ -83,12 +77,8 @@ class AllreduceSGD(Process):
 class LocalSGD(LocalStrategy):
     """Local SGD: every rank by itself, and the mean of all models every H steps.
 
-    Parameters
-    ----------
-    local_steps : int
-        H. Step number H, 2 H, ... waits for all ranks; the others wait for nobody.
-    clip_norm : float or None
-        As for `ADPSGD`.
+    `local_steps` is H, an int from 1 on. Step number H, 2 H, ... waits for all ranks; the others
+    wait for nobody. `clip_norm` as for `ADPSGD`.
 
     Source: Stich, ICLR 2019, Algorithm 1.
     """
@@ -109,17 +99,8 @@ class LocalSGD(LocalStrategy):
 
 
 class LocalSGDProcess(Process):
-    """One rank of local SGD.
-
-    Parameters
-    ----------
-    x
-        See `Process`.
-    handle : Reduction
-        ``Allreduce_init(comm, None, None, like=x, quorum="full")``.
-    common
-        ``learning_rate`` and ``total``, see `Process`, and the options of `LocalSGD`.
-    """
+    """One rank of local SGD. `x`: see `Process`. `handle`: as for `AllreduceSGD`. `common`:
+    ``learning_rate`` and ``total``, see `Process`, and the options of `LocalSGD`."""
 
     options_type = LocalSGD
 

@@ -126,17 +126,10 @@ class Moshpit(LocalStrategy):
 class MoshpitProcess(Process):
     """One rank of Moshpit SGD.
 
-    Parameters
-    ----------
-    x
-        See `Process`.
-    handle : GroupReduction
-        ``GroupAllreduce_init(comm, np.empty_like(x), np.empty_like(x), grid=...)``.
-    exchange : StateExchange or None
-        Serves this rank's state at every step, and gets that of a peer in `rejoin` and `resync`,
-        and when `stale_after` says so.
-    common
-        ``learning_rate`` and ``total``, see `Process`, and the options of `Moshpit`.
+    `x`: see `Process`. `handle`: ``GroupAllreduce_init(comm, np.empty_like(x), np.empty_like(x),
+    grid=...)``. `exchange`, a `StateExchange` or None, serves this rank's state at every step, and
+    gets that of a peer in `rejoin` and `resync`, and when `stale_after` says so. `common`:
+    ``learning_rate`` and ``total``, see `Process`, and the options of `Moshpit`.
 
     ``stats``: `communications` are rounds that were not void, `skipped` void ones, `received`
     models of others that are in the averages, `resyncs` states of peers that this rank took since
@@ -280,16 +273,9 @@ class MoshpitProcess(Process):
         self._handle.leave()
 
     def rejoin(self, timeout: float | None = None) -> None:
-        """Take part again, with the state of a peer that did meanwhile. Local.
-
-        Parameters
-        ----------
-        timeout : float or None
-            Seconds for `StateExchange.ask`.
-
-        Without an `exchange`, or when nobody else is live, it goes on from its own model.
-        TimeoutError if nobody had a state; it is then still away.
-        """
+        """Take part again, with the state of a peer that did meanwhile. Local. `timeout`: seconds
+        for `StateExchange.ask`. Without an `exchange`, or when nobody else is live, it goes on from
+        its own model. TimeoutError if nobody had a state; it is then still away."""
         if self._states is not None and self.others():
             self.resync(timeout)
         self._seen = None

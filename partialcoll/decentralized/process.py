@@ -79,15 +79,9 @@ _OURS = 2  # elements of a piece for the weight, and for whether vectors are wid
 
 
 class GlobalSum:
-    """The sum of vectors over all ranks, and their average.
-
-    Parameters
-    ----------
-    reduction : Reduction
-        A full allreduce (SUM) of one float64 vector of three elements or more: a piece.
-
-    Methods whose names end in -ing are generators that yield what they have to wait for (`drive`).
-    """
+    """The sum of vectors over all ranks, and their average. `reduction`: a full allreduce (SUM) of
+    one float64 vector of three elements or more, a piece. Methods whose names end in -ing are
+    generators that yield what they have to wait for (`drive`)."""
 
     def __init__(self, reduction: Reduction) -> None:
         self._reduction: Any = reduction
@@ -661,13 +655,9 @@ class OnDevice:
     """Makes the steps of a process with gradients that are on a device. The process itself works on
     the host: gradients are copied there, and what has become of the model is copied back.
 
-    Parameters
-    ----------
-    process : Process
-        Made with the model as an array of the host.
-    x : array of cupy, numba or torch on a CUDA device
-        Of the model's shape and dtype; holds it from now on, for what the current stream is given
-        next. TypeError or ValueError if it does not fit.
+    The `process` was made with the model as an array of the host. `x`, an array of cupy, numba or
+    torch on a CUDA device, of the model's shape and dtype (else TypeError or ValueError), holds the
+    model from now on, for what the current stream is given next.
 
     Changes of `x` by somebody else are lost with the next step. docs/gpu.md says what is waited
     for.
@@ -722,14 +712,9 @@ class OnDevice:
 class NeighborExchange:
     """Sends one vector to all neighbors and receives theirs, again and again. Collective.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        Dup'ed, so nothing on it meets these messages.
-    like : numpy array
-        Shape and dtype of the vectors, the same on all ranks.
-    neighbors : ranks
-        Whom to send to and receive from; who is a neighbor of whom must agree.
+    `comm` (mpi4py.MPI.Intracomm) is dup'ed, so nothing on it meets these messages. The vectors have
+    the shape and dtype of `like`, a numpy array, the same on all ranks. `neighbors`: the ranks to
+    send to and receive from; who is a neighbor of whom must agree.
 
     Raises MismatchError on every rank if neighbors or sizes do not agree. It runs on a
     `partialcoll.Schedule`: in the background, without burning a core. Memory: one vector, and

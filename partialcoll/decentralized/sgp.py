@@ -59,12 +59,8 @@ class ExponentialPeers(Hops):
 class SGP(LocalStrategy):
     """Stochastic gradient push: push-sum over the time-varying directed exponential graph.
 
-    Parameters
-    ----------
-    rate : float
-        Pushes per own step; Algorithm 1 has one.
-    progress, clip_norm
-        As for `ADPSGD`.
+    `rate` (float): pushes per own step; Algorithm 1 has one. `progress`, `clip_norm`: as for
+    `ADPSGD`.
 
     Nobody waits: it is the paper's algorithm without lock-step. Source: Assran et al., ICML 2019,
     Algorithm 1.
@@ -91,19 +87,11 @@ class SGP(LocalStrategy):
 class SGPProcess(Decoupled):
     """One rank of stochastic gradient push.
 
-    Parameters
-    ----------
-    x
-        See `Process`.
-    exchange : Exchange
-        A `partialcoll.GossipBuffer` made ``like=SGP.message(x)``: one element more than x, for
-        the weight, and with ``queue_slots=SGP.queue_slots(ranks)``. Without a codec: it would
-        round the weight as if it were a parameter.
-    peers : PeerSource or None
-        Whom to push to, in turn; one must come from every rank to every other. None:
-        `ExponentialPeers`.
-    common
-        ``learning_rate`` and ``total``, see `Process`, and the options of `SGP`.
+    `x`: see `Process`. `exchange`: a `partialcoll.GossipBuffer` made ``like=SGP.message(x)``: one
+    element more than x, for the weight, and with ``queue_slots=SGP.queue_slots(ranks)``. Without a
+    codec: it would round the weight as if it were a parameter. `peers`: whom to push to, in turn;
+    one must come from every rank to every other; None: `ExponentialPeers`. `common`:
+    ``learning_rate`` and ``total``, see `Process`, and the options of `SGP`.
 
     Invariant: the sums over all ranks of x, which changes by updates only, and of w, which is the
     number of ranks, with all messages in the queues.

@@ -107,12 +107,8 @@ def _of_inner(name: str) -> Any:
 class SlowMoProcess(Process):
     """Slow momentum around a process.
 
-    Parameters
-    ----------
-    inner : Process
-        Any of the others, made with a `total`. It must not be stepped by itself any more.
-    tau, beta, alpha
-        See `SlowMo`.
+    `inner` is any of the others, made with a `total`. It must not be stepped by itself any more.
+    `tau`, `beta`, `alpha`: see `SlowMo`.
 
     All ranks must begin with the same model: `average_models` makes sure. gamma is the inner
     process's learning rate. Memory: two vectors besides the inner process.

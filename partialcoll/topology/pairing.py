@@ -55,14 +55,8 @@ from .topology import Topology
 class Pairing(ABC):
     """Whom this rank averages with next, one call after the other.
 
-    Parameters
-    ----------
-    topology : Topology
-        Whose edges may be used; call t uses those of round t if it is time-varying.
-    rank : int
-        The caller's.
-    seed : int
-        Two runs with the same seed make the same choices on every rank.
+    The edges of `topology` may be used; call t uses those of round t if it is time-varying. `rank`
+    is the caller's. Two runs with the same `seed` (an int) make the same choices on every rank.
     """
 
     name: ClassVar[str]
@@ -216,19 +210,9 @@ class Available(Pairing):
     Call `poll` when the rank is free and has averagings to make, again and again until it
     answers; `leave` when it has none left.
 
-    Parameters
-    ----------
-    topology, rank, seed
-        See `Pairing`; the seed makes no difference.
-    board : Board
-        Shared by all ranks.
-
-    Attributes
-    ----------
-    waiting : bool
-        Has it a ticket on the board, as far as it knows?
-    taken : int
-        How often somebody else took this rank.
+    `topology`, `rank`, `seed`: see `Pairing`; the seed makes no difference. `board`: a `Board` that
+    all ranks share. Attributes: `waiting`, whether it has a ticket on the board, as far as it
+    knows; `taken`, how often somebody else took this rank.
     """
 
     name = "available"

@@ -385,12 +385,7 @@ class Topology:
     Weights are relative: a rank that chooses takes a neighbor with a probability proportional
     to the weight of the edge. A directed edge leads from who chooses (or sends) to who is chosen.
 
-    Attributes
-    ----------
-    n : int
-        Ranks.
-    text : str
-        The name, as `make` takes it; of a graph of one's own "custom".
+    Attributes: `n`, the number of ranks; `text`, the name, as `make` takes it, or "custom".
     """
 
     n: int
@@ -472,16 +467,11 @@ class Topology:
 
     @classmethod
     def torus(cls, n: int, shape: Iterable[int] | None = None) -> Topology:
-        """A grid that closes up in every direction; ranks are numbered row by row.
+        """A grid of `n` ranks that closes up in every direction; ranks are numbered row by row.
 
-        Parameters
-        ----------
-        n : int
-            Ranks.
-        shape : sequence of int, optional
-            The sides, whose product is n; any number of them. Without it two sides, as equal as
-            possible (for a prime n one of them is 1, which makes a ring). A side of 2 has one
-            edge, not two.
+        `shape` has the sides, whose product is n; any number of them. Without it two sides, as
+        equal as possible (for a prime n one of them is 1, which makes a ring). A side of 2 has one
+        edge, not two.
         """
         n = _ranks(n)
         if shape is None:
@@ -572,14 +562,10 @@ class Topology:
         others, and weights that follow from a rank's edges (`mixing_matrix`, `push_matrix`) are
         those of the edges that it still has.
 
-        Parameters
-        ----------
-        dead : ranks
-            They add to those of an earlier call.
-        on_disconnect : "raise" or "bridge"
-            Where the others are not connected any more: ValueError, or new edges, of weight 1, a
-            path through the neighbors of each gap, by their numbers. Of a ring it makes a ring
-            again, of a star without its center a line.
+        The `dead` add to those of an earlier call. Where the others are not connected any more,
+        `on_disconnect` says what happens: "raise", ValueError; or "bridge", new edges, of weight 1,
+        a path through the neighbors of each gap, by their numbers. Of a ring it makes a ring again,
+        of a star without its center a line.
         """
         checks.one_of("on_disconnect", on_disconnect, ("raise", "bridge"))
         dead = self._dead.union(self._rank(rank) for rank in dead)
