@@ -65,59 +65,49 @@ class Grid:
         if isinstance(sides, str) and sides == "auto":
             if peers is None:
                 raise ValueError('peers: expected a number with grid="auto", got None')
-            self._peers = checks.integer("peers", peers, 1, MOST_AUTO)
+            self.peers = checks.integer("peers", peers, 1, MOST_AUTO)
             room, axes = ffi.new("uint32_t[]", MOST_AXES), ffi.new("uint32_t *")
-            check(lib.pcoll_grid_auto(self._peers, room, axes))
-            self._sides = tuple(int(side) for side in room[0 : axes[0]])
+            check(lib.pcoll_grid_auto(self.peers, room, axes))
+            self.sides = tuple(int(side) for side in room[0 : axes[0]])
         else:
-            self._sides = tuple(as_sides(sides))
+            self.sides = tuple(as_sides(sides))
             asked = 0 if peers is None else checks.integer("peers", peers, 1, (1 << 63) - 1)
-            check(lib.pcoll_grid_check(self._sides, len(self._sides), asked))
-            self._peers = self.cells if peers is None else asked
-        self._c_sides = ffi.new("uint32_t[]", self._sides)
-
-    @property
-    def sides(self) -> tuple[int, ...]:
-        """How long each axis is."""
-        return self._sides
-
-    @property
-    def peers(self) -> int:
-        """How many peers it is for."""
-        return self._peers
+            check(lib.pcoll_grid_check(self.sides, len(self.sides), asked))
+            self.peers = self.cells if peers is None else asked
+        self._c_sides = ffi.new("uint32_t[]", self.sides)
 
     @property
     def axes(self) -> int:
         """How many there are: after so many rounds everybody has met everybody, directly or
         through others."""
-        return len(self._sides)
+        return len(self.sides)
 
     @property
     def cells(self) -> int:
         """How many there are."""
-        return math.prod(self._sides)
+        return math.prod(self.sides)
 
     @property
     def full(self) -> bool:
         """Whether every cell has a peer: `axes` complete rounds then give the exact average."""
-        return self.cells == self._peers
+        return self.cells == self.peers
 
     def __repr__(self) -> str:
-        return f"Grid({self._sides}, peers={self._peers})"
+        return f"Grid({self.sides}, peers={self.peers})"
 
     def __str__(self) -> str:
-        return "x".join(str(side) for side in self._sides)
+        return "x".join(str(side) for side in self.sides)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Grid):
             return NotImplemented
-        return (self._sides, self._peers) == (other._sides, other._peers)
+        return (self.sides, self.peers) == (other.sides, other.peers)
 
     def __hash__(self) -> int:
-        return hash((self._sides, self._peers))
+        return hash((self.sides, self.peers))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Grid, (self._sides, self._peers)
+        return Grid, (self.sides, self.peers)
 
     def axis(self, round: int) -> int:
         """Along which axis round number `round` (from 0) averages: they take turns."""
@@ -158,7 +148,7 @@ class Grid:
         of groups go with dynamic keys, after a round that was not void."""
         axis = self._axis(axis)
         given = _numbers(cells, "cells", np.int64, self.cells - 1)
-        to = _numbers(chunks, "chunks", np.uint32, self._sides[axis] - 1)
+        to = _numbers(chunks, "chunks", np.uint32, self.sides[axis] - 1)
         if given.shape != to.shape:
             raise ValueError(f"chunks: expected the shape of cells, {given.shape}, got {to.shape}")
         out = np.empty_like(given)
@@ -182,7 +172,7 @@ class Grid:
                 f"{keys.shape}, {places.shape}, {of.shape}"
             )
         out = np.empty(keys.shape, np.uint32)
-        grid = (self._c_sides, self.axes, self._peers)
+        grid = (self._c_sides, self.axes, self.peers)
         index = checks.integer("round", round, 0, 2**64 - 1)
         call(lib.pcoll_grid_chunks, *grid, index, keys, places, of, keys.size, out)
         return out

@@ -90,7 +90,7 @@ class GossipBuffer(CoreObject):
     comm : mpi4py.MPI.Intracomm
         Its ranks; dup'ed.
     like : array
-        Shape and dtype of the model: float16, bfloat16, float32 or float64, the same on all
+        `shape` and `dtype` of the model: float16, bfloat16, float32 or float64, the same on all
         ranks. It is not kept.
     topology : str, networkx graph or Topology
         Who may talk to whom; see `Topology.make`. It has to be connected.
@@ -156,8 +156,8 @@ class GossipBuffer(CoreObject):
 
     def _describe(self, options: Any, like: Any, topology: Any) -> None:
         buffer = buffers.check_floats("like", as_any_buffer("like", like, writable=False))
-        self._shape: tuple[int, ...] = buffer.array.shape
-        self._dtype: np.dtype[Any] = buffer.array.dtype
+        self.shape: tuple[int, ...] = buffer.array.shape
+        self.dtype: np.dtype[Any] = buffer.array.dtype
         self._element = buffer.dtype
         self._twins = Twins()
         self._topology = Topology.make(topology, self._size)
@@ -169,7 +169,7 @@ class GossipBuffer(CoreObject):
         # Those whom this rank may read, average with or send to.
         self._neighbors = frozenset(self._topology.neighbors(self._rank))
         options.count, options.dtype = buffer.count, buffer.dtype
-        options.shape = zlib.crc32(repr(self._shape).encode())
+        options.shape = zlib.crc32(repr(self.shape).encode())
         options.topology = self._topology.fingerprint
 
     def _choose(
@@ -227,20 +227,20 @@ class GossipBuffer(CoreObject):
         """Of an array like the model, which it keeps alive."""
         if (  # a numpy array of floats as C knows them, as it nearly always is
             type(given) is np.ndarray
-            and given.shape == self._shape
-            and given.dtype == self._dtype
-            and self._dtype.kind == "f"
+            and given.shape == self.shape
+            and given.dtype == self.dtype
+            and self.dtype.kind == "f"
             and given.flags.c_contiguous
             and (not writable or given.flags.writeable)
         ):
             return ffi.from_buffer(given)
         buffer = as_any_buffer(argument, given, writable)
         # A bfloat16 model of torch is an array of uint16 here, unless ml_dtypes is installed.
-        bits = self._element == lib.PCOLL_BFLOAT16 and buffer.array.dtype == self._dtype
+        bits = self._element == lib.PCOLL_BFLOAT16 and buffer.array.dtype == self.dtype
         if buffer.dtype != self._element and not bits:
-            raise TypeError(f"{argument}: expected dtype {self._dtype}, got {buffer.name}")
-        if buffer.array.shape != self._shape:
-            raise ValueError(f"{argument}: expected shape {self._shape}, got {buffer.array.shape}")
+            raise TypeError(f"{argument}: expected dtype {self.dtype}, got {buffer.name}")
+        if buffer.array.shape != self.shape:
+            raise ValueError(f"{argument}: expected shape {self.shape}, got {buffer.array.shape}")
         array = buffer.array
         if isinstance(buffer, DeviceBuffer):
             array = self._twins.take(argument, buffer, read=argument not in ("out", "sent"))
@@ -268,7 +268,7 @@ class GossipBuffer(CoreObject):
         return self._optional("key", key), self._memory("out", out, writable=True)
 
     def _place(self, out: Any) -> Any:
-        return np.empty(self._shape, self._dtype) if out is None else out
+        return np.empty(self.shape, self.dtype) if out is None else out
 
     # What a rank does
 
@@ -361,7 +361,7 @@ class GossipBuffer(CoreObject):
     def pending(self) -> Array:
         """A copy of what lies here uncollected; float64 for float64, else float32. Local."""
         held = np.float64 if self._element == lib.PCOLL_FLOAT64 else np.float32
-        out = np.empty(self._shape, held)
+        out = np.empty(self.shape, held)
         self._call("pending", out)
         return out
 
@@ -412,16 +412,6 @@ class GossipBuffer(CoreObject):
     # What it is
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the model."""
-        return self._shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of its elements."""
-        return self._dtype
-
-    @property
     def topology(self) -> Topology:
         """Who may talk to whom; with ``on_failure="continue"`` among those who live."""
         self._look_around()
@@ -452,4 +442,4 @@ class GossipBuffer(CoreObject):
 
     def __repr__(self) -> str:
         state = "freed" if self._is_freed() else f"rank {self._rank} of {self._size}"
-        return f"GossipBuffer({state}, shape={self._shape}, dtype={self._dtype})"
+        return f"GossipBuffer({state}, shape={self.shape}, dtype={self.dtype})"

@@ -89,6 +89,9 @@ class AllreduceHandle(CoreObject):
 
     One thread at a time may use a handle; a second one gets StateError. A handle can be used
     in a ``with`` statement, whose end frees it (collective): rounds in progress are completed.
+
+    Attributes: `policy`; `last_round`, what the last `Wait`, `Test` or `join` returned, or None;
+    `memory`, the bytes that the handle holds on this rank, as of `memory_estimate`.
     """
 
     _noun, _kind, _maker = "allreduce handle", "handle", "Allreduce_init"
@@ -126,7 +129,7 @@ class AllreduceHandle(CoreObject):
             self._membership = growth.Membership(self, comm, on_membership, given)
         # Read the result of the round before this rank's first one.
         if join and self._deliver_next(_ANY, self._recv, self._recv_pointers) is not None:
-            self._last_round = Round(self._describe())
+            self.last_round = Round(self._describe())
 
     def _take_over(self, given: Arguments, ranks: int) -> None:
         # No more than 30 attributes: then instances share the keys of their dictionaries, and each
@@ -135,7 +138,7 @@ class AllreduceHandle(CoreObject):
         self._copies = bool(given.options.device)
         self._one = given.deliver == "one"
         self._record = Record(ranks)
-        self._last_round: Round | None = None
+        self.last_round: Round | None = None
         self._started = False
         self._filled: set[int] = set()  # buffers named by Pready for the call to come
         recv, ops = given.recv, given.ops
@@ -148,7 +151,7 @@ class AllreduceHandle(CoreObject):
         self._set_buffers(given.send, recv)
         self._sends = SendSlots(self._pointer, self._recv)
         self.policy = given.policy
-        self._memory = given.memory(ranks)
+        self.memory = given.memory(ranks)
         self._name = given.name
 
     def _set_buffers(self, send: list[Buffer] | None, recv: list[Buffer]) -> None:
@@ -284,7 +287,7 @@ class AllreduceHandle(CoreObject):
         round from the core. Its result is still there."""
         if code != lib.PCOLL_ESTATE or not (self._one and self._started):
             return False
-        seen = 0 if self._last_round is None else self._last_round.index + 1
+        seen = 0 if self.last_round is None else self.last_round.index + 1
         return self._counts()[1] > seen
 
     def _complete(self, timeout: float | None) -> None:
@@ -355,7 +358,7 @@ class AllreduceHandle(CoreObject):
             rnd = Round(results[-1], results, lost)
             check(lib.pcoll_handle_finish(self._core()))
         self._started = False
-        self._last_round = rnd
+        self.last_round = rnd
         members = self._membership
         if members is not None and members.dead[0] != members.known:
             members.look(self)
@@ -421,7 +424,7 @@ class AllreduceHandle(CoreObject):
                 self._await_copy()
                 if self._deliver_next(_ANY, self._recv, self._recv_pointers) is None:
                     break
-                rnd = self._last_round = Round(self._describe())
+                rnd = self.last_round = Round(self._describe())
                 self._side.fetch(self._core(), None)
                 if on_round is not None:
                     on_round(rnd)
@@ -610,16 +613,6 @@ class AllreduceHandle(CoreObject):
     def _missing(self) -> str:
         """Who the call under way waits for, in one sentence; nothing if that cannot be told."""
         return waiting.missing(self._core())
-
-    @property
-    def last_round(self) -> Round | None:
-        """What the last `Wait`, `Test` or `join` returned."""
-        return self._last_round
-
-    @property
-    def memory(self) -> int:
-        """Bytes that the handle holds on this rank, as of `memory_estimate`."""
-        return self._memory
 
     @property
     def stats(self) -> Stats:

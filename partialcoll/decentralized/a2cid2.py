@@ -248,6 +248,10 @@ class A2CiD2Process(Decoupled):
     the exchange's, if it has one, else ``time.perf_counter``. `common`: ``learning_rate`` and
     ``total``, see `Process`, and the options of `A2CiD2`.
 
+    Attributes: `eta`, how fast x and x~ relax, per gradient step; of the bounded variant the most,
+    where `rate` is met; 0 without momentum. `ratio`: alpha~/alpha, of the bounded variant the most;
+    1 without momentum.
+
     Invariant: the sum over all ranks of (x + x~)/2 and of what lies uncollected changes by updates
     only. `averaged_model` is that by the ranks.
     """
@@ -270,20 +274,20 @@ class A2CiD2Process(Decoupled):
             # Without averagings there is nothing to relax towards either.
             accelerated = own.accelerated and own.rate > 0
             parameters = exchange.topology.a2cid2(own.rate or 1.0, accelerated=accelerated)
-        self._eta = checks.number("parameters.eta", parameters.eta, 0)
+        self.eta = checks.number("parameters.eta", parameters.eta, 0)
         self._alpha = checks.number("parameters.alpha", parameters.alpha, 0, 1)
-        self._ratio = checks.number("parameters.alpha_tilde", parameters.alpha_tilde, 0)
-        self._ratio /= self._alpha
+        self.ratio = checks.number("parameters.alpha_tilde", parameters.alpha_tilde, 0)
+        self.ratio /= self._alpha
         if own.variant == "paper":
-            self._rule = PaperMomentum(self._eta, self._ratio)
+            self._rule = PaperMomentum(self.eta, self.ratio)
         else:
-            eta, force = self._eta / own.rate if own.rate else 0.0, own.momentum == "force"
-            self._rule = BoundedMomentum(eta, self._ratio, force=force)
+            eta, force = self.eta / own.rate if own.rate else 0.0, own.momentum == "force"
+            self._rule = BoundedMomentum(eta, self.ratio, force=force)
         if not self._rule.any:
-            if self._eta and exchange.rank == 0:
+            if self.eta and exchange.rank == 0:
                 graph = exchange.topology
-                _warn_off(graph.text, graph.n, self._ratio**2)
-            self._eta, self._ratio = 0.0, 1.0
+                _warn_off(graph.text, graph.n, self.ratio**2)
+            self.eta, self.ratio = 0.0, 1.0
         self._momentum = self._x.copy()  # x~
         self._landed = np.zeros_like(self._x)  # zero but within an event
         self._moved = np.empty_like(self._x)  # work space
@@ -293,17 +297,6 @@ class A2CiD2Process(Decoupled):
         self._step_time = StepTime()
         self._random = np.random.default_rng((own.seed, exchange.rank, 1))
         exchange.publish(self._x)
-
-    @property
-    def eta(self) -> float:
-        """How fast x and x~ relax, per gradient step; of the bounded variant the most, where `rate`
-        is met; 0 without momentum."""
-        return self._eta
-
-    @property
-    def ratio(self) -> float:
-        """alpha~/alpha, of the bounded variant the most; 1 without momentum."""
-        return self._ratio
 
     def _stepped(self) -> None:
         self._step_time.stepped(self._clock())
@@ -320,7 +313,7 @@ class A2CiD2Process(Decoupled):
     def _longest_nap(self) -> float:
         """With momentum, averages that come late feed on themselves: see for them in time."""
         longest, step = super()._longest_nap(), self._options.unit or self._step_time.mean
-        return min(longest, _LATE * step) if self._eta and step else longest
+        return min(longest, _LATE * step) if self.eta and step else longest
 
     def _event(self) -> bool:
         peer = self._next_peer()

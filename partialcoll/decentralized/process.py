@@ -85,7 +85,9 @@ class GlobalSum:
 
     def __init__(self, reduction: Reduction) -> None:
         self._reduction: Any = reduction
-        self._waiting = False
+        # Whether this rank waits for the others in a sum, during which it makes no steps. Any
+        # thread may read it; the value may be old.
+        self.waiting = False
 
     @classmethod
     def over(cls, comm: MPI.Intracomm, on_failure: str = "raise") -> GlobalSum:
@@ -109,12 +111,12 @@ class GlobalSum:
         np.concatenate(parts, out=buffer[:end], casting="unsafe")
         buffer[end:] = 0
         buffer[buffer.size - len(ours) :] = ours
-        self._waiting = True
+        self.waiting = True
         try:
             self._reduction.Start()
             yield self._reduction
         finally:
-            self._waiting = False
+            self.waiting = False
         found = self._reduction.result
         return found[:end], found[found.size - len(ours) :]
 
@@ -179,12 +181,6 @@ class GlobalSum:
     def meeting(self) -> Steps[None]:
         """Wait until all ranks have come. Collective."""
         yield from self.summing(np.zeros(1))
-
-    @property
-    def waiting(self) -> bool:
-        """Whether this rank waits for the others in a sum, during which it makes no steps. Any
-        thread may read it; the value may be old."""
-        return self._waiting
 
     # These also take arrays on a device, and copy each to the host.
 
@@ -714,7 +710,9 @@ class NeighborExchange:
 
     `comm` (mpi4py.MPI.Intracomm) is dup'ed, so nothing on it meets these messages. The vectors have
     the shape and dtype of `like`, a numpy array, the same on all ranks. `neighbors`: the ranks to
-    send to and receive from; who is a neighbor of whom must agree.
+    send to and receive from; who is a neighbor of whom must agree. All neighbors get the
+    `send_buffer`, which is to be left alone between `Start` and `Wait`. `received` has what came
+    from each, after `Wait` and until the next `Start`.
 
     Raises MismatchError on every rank if neighbors or sizes do not agree. It runs on a
     `partialcoll.Schedule`: in the background, without burning a core. Memory: one vector, and
@@ -724,25 +722,16 @@ class NeighborExchange:
     def __init__(self, comm: MPI.Intracomm, like: Array, neighbors: Iterable[int]) -> None:
         from ..collectives.schedule import Schedule  # loads MPI
 
-        self._send = np.zeros_like(like)
-        self._received = {int(j): np.zeros_like(like) for j in sorted(set(neighbors))}
-        if comm.rank in self._received:
+        self.send_buffer = np.zeros_like(like)
+        received = {int(j): np.zeros_like(like) for j in sorted(set(neighbors))}
+        self.received: Mapping[int, Array] = MappingProxyType(received)
+        if comm.rank in received:
             raise ValueError(f"neighbors: expected other ranks, got {comm.rank}, the own one")
         self._schedule = Schedule(comm)
-        for j, buffer in self._received.items():
+        for j, buffer in received.items():
             self._schedule.recv(buffer, j, label=f"of neighbor {j}")
-            self._schedule.send(self._send, j, label=f"to neighbor {j}")
+            self._schedule.send(self.send_buffer, j, label=f"to neighbor {j}")
         self._schedule.commit()
-
-    @property
-    def send_buffer(self) -> Array:
-        """What all neighbors get; to be left alone between `Start` and `Wait`."""
-        return self._send
-
-    @property
-    def received(self) -> Mapping[int, Array]:
-        """What came from each neighbor, after `Wait` and until the next `Start`."""
-        return MappingProxyType(self._received)
 
     def Start(self) -> None:
         """Send, and begin to receive. Local."""

@@ -128,15 +128,10 @@ class SlowMoProcess(Process):
                 "inner: expected a process made with total=GlobalSum.over(comm), got None"
             )
         super().__init__(inner.model, learning_rate=inner._learning_rate, total=inner._total)
-        self._inner = inner
+        self.inner = inner
         self._tau, self._beta, self._alpha = _checked(tau, beta, alpha)
         self._slow = np.zeros_like(self._x)  # u
         # self._x is x_0, where the outer step began.
-
-    @property
-    def inner(self) -> Process:
-        """The inner process."""
-        return self._inner
 
     model, learning_rate = _of_inner("model"), _of_inner("learning_rate")
     stats, exchange_stats = _of_inner("stats"), _of_inner("exchange_stats")
@@ -148,8 +143,8 @@ class SlowMoProcess(Process):
 
     def advancing(self, update: Array | None = None) -> Steps[None]:
         """See `Process.advancing`: waits where the inner process does, and every tau steps."""
-        gamma = self._inner.learning_rate
-        yield from self._inner.advancing(update)
+        gamma = self.inner.learning_rate
+        yield from self.inner.advancing(update)
         self._counts.steps += 1
         if self._counts.steps % self._tau == 0:
             # Ranks may have come to different learning rates, by steps that they have left out;
@@ -168,7 +163,7 @@ class SlowMoProcess(Process):
     def replacing(self, change: Callable[[Array], Array]) -> Steps[Array]:
         """Generator: every rank's model becomes `change` of the exact average, and that is where
         the outer step begins. Collective."""
-        model = yield from self._inner.replacing(change)
+        model = yield from self.inner.replacing(change)
         np.copyto(self._x, model)
         return model
 
@@ -180,26 +175,26 @@ class SlowMoProcess(Process):
     def begin_at(self, steps: int) -> None:
         """Both count steps from here. Local."""
         super().begin_at(steps)
-        self._inner.begin_at(steps)
+        self.inner.begin_at(steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Of both: what `load_state_dict` needs to go on from here, as copies. Local."""
-        return {**super().state_dict(), "inner": self._inner.state_dict()}
+        return {**super().state_dict(), "inner": self.inner.state_dict()}
 
     def state_of_model(self) -> dict[str, Any]:
         state = {"model": self._x.copy(), "steps": self._counts.steps, **self._more_state()}
-        return {**state, "inner": self._inner.state_of_model()}
+        return {**state, "inner": self.inner.state_of_model()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if "inner" not in state:
             raise KeyError("state: expected an entry 'inner', got none")
         super().load_state_dict({k: v for k, v in state.items() if k != "inner"})
-        self._inner.load_state_dict(state["inner"])
+        self.inner.load_state_dict(state["inner"])
 
     def _kept(self) -> dict[str, Array]:
         return {"slow": self._slow}
 
     def Free(self) -> None:
         """Free the inner process. Idempotent."""
-        self._inner.Free()
+        self.inner.Free()
         super().Free()
