@@ -108,23 +108,25 @@ def Allreduce_init(
         Take the number of a rank that has died, in the handle of others of `comm`: they call
         `AllreduceHandle.grow` meanwhile.
 
-    Raises
-    ------
-    MismatchError
-        On every rank, if the arguments differ between ranks; says which and where. But for
-        `on_failure`: ranks that differ in it wait for each other.
-    TypeError, ValueError
-        This rank's arguments are wrong (the other ranks get MismatchError).
-    StateError
-        progress="agent" with an MPI initialized below MPI_THREAD_MULTIPLE, where an agent is
-        needed: for messages, and for timers.
+    Raises MismatchError on every rank if the arguments differ between ranks; says which and where.
+    But for `on_failure`: ranks that differ in it wait for each other. TypeError or ValueError if
+    this rank's arguments are wrong (the other ranks get MismatchError). StateError for
+    progress="agent" with an MPI initialized below MPI_THREAD_MULTIPLE, where an agent is needed:
+    for messages, and for timers.
 
     Source: Li et al., PPoPP 2020, section 4; the contract is in docs/semantics.md.
     """
     given = locals().copy()
     for other in ("comm", "on_membership", "join"):
         del given[other]
-    return AllreduceHandle(comm, lambda: Arguments(**given), on_membership, join)
+
+    def arguments() -> Arguments:
+        if on_membership is not None and not callable(on_membership):
+            shown = checks.shown(on_membership)
+            raise TypeError(f"on_membership: expected a function, got {shown}")
+        return Arguments(**given)
+
+    return AllreduceHandle(comm, arguments, on_membership, join)
 
 
 def memory_estimate(

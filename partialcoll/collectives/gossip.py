@@ -286,14 +286,9 @@ class GossipBuffer(CoreObject):
     def read(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int]:
         """The model that `peer` has published last, and its version. One-sided.
 
-        Parameters
-        ----------
-        peer : int
-            A neighbor, or this rank: with a codec, what the others make of its own model.
-        key : array
-            With a codec: this rank's own model. The nearer it is, the fewer bits are read.
-        out : array
-            Where the model goes, not in the key; a new array by default.
+        The peer is a neighbor, or this rank: with a codec, what the others make of its own model.
+        `key`: with a codec, this rank's own model; the nearer it is, the fewer bits are read.
+        `out`: the array where the model goes, not in the key; a new one by default.
 
         Raises StateError if the peer has published nothing yet, or publishes faster than it can
         be read.

@@ -107,37 +107,22 @@ class AllreduceHandle(CoreObject):
     ) -> None:
         given: Any = None
 
-        def checked() -> Arguments:
-            if on_membership is not None and not callable(on_membership):
-                raise TypeError(
-                    f"on_membership: expected a function, got {checks.shown(on_membership)}"
-                )
-            return check_arguments()
-
         def arguments() -> tuple[Any, ...]:
             nonlocal given
-            given = checked()
+            given = check_arguments()
             return given.for_core
 
         if join:
-            given = self._join(comm, checked)
+            given = self._join(comm, check_arguments)
         else:
             refused = ffi.new("pcoll_buffer[1]"), 1, ffi.new("pcoll_options *", {"invalid": 1})
             self._create(comm, lib.pcoll_allreduce_create, arguments, refused)
-        self._take_over(given, self._size)
-        if given.options.on_failure == lib.PCOLL_FAILURE_CONTINUE:
-            self._membership = growth.Membership(self, comm, on_membership, given)
-        # Read the result of the round before this rank's first one.
-        if join and self._deliver_next(_ANY, self._recv, self._recv_pointers) is not None:
-            self.last_round = Round(self._describe())
-
-    def _take_over(self, given: Arguments, ranks: int) -> None:
         # No more than 30 attributes: then instances share the keys of their dictionaries, and each
         # call touches a fifth of the memory.
         self._single = given.single
         self._copies = bool(given.options.device)
         self._one = given.deliver == "one"
-        self._record = Record(ranks)
+        self._record = Record(self._size)
         self.last_round: Round | None = None
         self._started = False
         self._filled: set[int] = set()  # buffers named by Pready for the call to come
@@ -150,9 +135,13 @@ class AllreduceHandle(CoreObject):
         self._slots = None if given.received else Slots(self._pointer, self._record, recv, ops)
         self._set_buffers(given.send, recv)
         self._sends = SendSlots(self._pointer, self._recv)
-        self.policy = given.policy
-        self.memory = given.memory(ranks)
-        self._name = given.name
+        self.policy, self._name = given.policy, given.name
+        self.memory = given.memory(self._size)
+        if given.options.on_failure == lib.PCOLL_FAILURE_CONTINUE:
+            self._membership = growth.Membership(self, comm, on_membership, given)
+        # Read the result of the round before this rank's first one.
+        if join and self._deliver_next(_ANY, self._recv, self._recv_pointers) is not None:
+            self.last_round = Round(self._describe())
 
     def _set_buffers(self, send: list[Buffer] | None, recv: list[Buffer]) -> None:
         self._owners = (send, recv)
@@ -476,19 +465,12 @@ class AllreduceHandle(CoreObject):
 
         Only this handle grows. Others that were made on the same communicator stay there.
 
-        Raises
-        ------
-        StateError
-            It was made with ``on_failure="raise"``, or a call is in progress.
-        ValueError
-            On all ranks: a live rank is not in `comm`, or more ranks join than have died.
-        MismatchError
-            On all ranks: the arguments of a new rank differ; the message says which and where. The
-            live ranks continue as before.
-        RankFailedError
-            On all ranks: a rank has died meanwhile. No new rank is a member, the live ranks
-            continue without the dead one, and `comm` is revoked. Grow again with another
-            communicator.
+        StateError if it was made with ``on_failure="raise"``, or a call is in progress. On all
+        ranks: ValueError if a live rank is not in `comm`, or more ranks join than have died;
+        MismatchError if the arguments of a new rank differ (the message says which and where),
+        after which the live ranks continue as before; RankFailedError if a rank has died meanwhile.
+        Then no new rank is a member, the live ranks continue without the dead one, and `comm` is
+        revoked: grow again with another communicator.
         """
         place = address(comm)
         refusal: Exception | None = None

@@ -223,16 +223,10 @@ class Schedule(CoreObject):
     ) -> Operation:
         """Let an operation wait for others; returns it. Local.
 
-        Parameters
-        ----------
-        op : Operation
-            It begins when its gate opens, once in a run. Without predecessors it begins with
-            the run.
-        predecessors : Operation or several
-            They join those of earlier calls; naming one twice counts once.
-        k : int or None
-            The gate opens with the k-th of all its predecessors that is done. None: what an
-            earlier call said, else all of them. The last k given counts.
+        `op` begins when its gate opens, once in a run. Without predecessors it begins with the run.
+        `predecessors`, one operation or several, join those of earlier calls; naming one twice
+        counts once. The gate opens with the `k`-th of all its predecessors that is done; None: what
+        an earlier call said, else all of them. The last k given counts.
 
         The others of a k-of-n gate are still carried out: the run ends when all are done.
         """
@@ -256,18 +250,12 @@ class Schedule(CoreObject):
         """Check the schedule and compare it with those of the other ranks; returns it.
         Collective.
 
-        Raises
-        ------
-        ValueError
-            This rank's part is wrong: operations that wait for each other in a cycle, a k
-            larger than the number of predecessors, two operations that may use the same memory
-            at the same time. The other ranks get MismatchError.
-        MismatchError
-            On every rank: sends and receives do not match in number, size or dtype (both sides
-            are named), or another rank's part is wrong.
-        StateError
-            Committed already; progress="agent" with an MPI initialized below
-            MPI_THREAD_MULTIPLE.
+        ValueError if this rank's part is wrong: operations that wait for each other in a cycle, a k
+        larger than the number of predecessors, two operations that may use the same memory at the
+        same time; the other ranks get MismatchError. MismatchError on every rank if sends and
+        receives do not match in number, size or dtype (both sides are named), or another rank's
+        part is wrong. StateError if it is committed already, and for progress="agent" with an MPI
+        initialized below MPI_THREAD_MULTIPLE.
 
         After an error it can be mended and committed again.
         """

@@ -302,18 +302,11 @@ class NoOptions:
 class Process:
     """One rank of an optimization process on a flat vector. See the subclasses.
 
-    Parameters
-    ----------
-    x : numpy array
-        The first model: one dimension, float32 or float64. It is copied. Give the same model on all
-        ranks, or call `average_models` first.
-    learning_rate : float or callable
-        The factor of gradients in `step`, or a function of the number of steps so far.
-    total : GlobalSum or None
-        Needed for the collective methods: `averaged_model`, `average_models`,
-        `consensus_distance`.
-    options
-        The options of its strategy, by keyword (`options_type`).
+    `x`, a numpy array, is the first model: one dimension, float32 or float64. It is copied. Give
+    the same model on all ranks, or call `average_models` first. `learning_rate`: the factor of
+    gradients in `step`, or a function of the number of steps so far. `total`, a `GlobalSum` or
+    None, is needed for the collective methods: `averaged_model`, `average_models`,
+    `consensus_distance`. `options`: those of its strategy, by keyword (`options_type`).
 
     A with statement starts the process, and frees it at the end.
     """
