@@ -8,7 +8,6 @@ import contextlib
 import math
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Callable, ClassVar, Protocol, TypeVar, Union
@@ -17,11 +16,15 @@ import numpy as np
 
 from .._core import checks
 from .._core.buffers import Array as Array
+from .._core.device import as_device_buffer
+from .._core.mirror import Twins, on_host
 from .._core.mpi import MPI
 from .._core.settings import logger
+from ..collectives.allreduce import Allreduce_init
 from ..collectives.gossip import GossipBuffer
 from ..collectives.group import GroupAllreduce
 from ..collectives.handle import AllreduceHandle
+from ..collectives.schedule import Schedule
 from ..errors import StateError
 
 # The processes communicate through objects with the methods of these classes; the simulator passes
@@ -93,8 +96,6 @@ class GlobalSum:
     def over(cls, comm: MPI.Intracomm, on_failure: str = "raise") -> GlobalSum:
         """Create one over the ranks of `comm`, which is duplicated. `on_failure`: see
         `Allreduce_init`. Collective."""
-        from ..collectives.allreduce import Allreduce_init  # loads MPI
-
         like = np.empty(_PIECE)
         options: Any = {"quorum": "full", "history": 1, "on_failure": on_failure}
         return cls(Allreduce_init(comm, None, None, like=like, **options))
@@ -186,18 +187,18 @@ class GlobalSum:
 
     def sum(self, vector: Any) -> Array:
         """Return the float64 sum of the ranks' vectors; see `summing`. Collective."""
-        with _on_host([vector]) as (host,):
+        with on_host([vector], written=False) as (host,):
             return drive(self.summing(host))
 
     def average(self, vectors: Iterable[Any], *, wide: bool | None = None) -> None:
         """Replace `vectors` by their averages over the ranks; see `averaging`. Collective."""
-        with _on_host(list(vectors), written=True) as host:
+        with on_host(list(vectors), written=True) as host:
             drive(self.averaging(host, wide=wide))
 
     def distance(self, vector: Any) -> float:
         """Return the distance of the ranks' vectors from their mean; see `measuring`.
         Collective."""
-        with _on_host([vector]) as (host,):
+        with on_host([vector], written=False) as (host,):
             return drive(self.measuring(host))
 
     def meet(self) -> None:
@@ -212,14 +213,6 @@ class GlobalSum:
     def Free(self) -> None:
         """Free the allreduce below. Collective; idempotent."""
         self._reduction.Free()
-
-
-def _on_host(vectors: list[Any], written: bool = False) -> AbstractContextManager[list[Array]]:
-    if all(isinstance(vector, np.ndarray) for vector in vectors):
-        return nullcontext(vectors)
-    from .._core.mirror import on_host  # loads MPI
-
-    return on_host(vectors, written)
 
 
 def _beside(parts: list[Array], row: Array) -> Iterator[tuple[Array, Array]]:
@@ -653,16 +646,12 @@ class OnDevice:
     """
 
     def __init__(self, process: Process, x: Any) -> None:
-        from .._core.device import as_device_buffer  # these load MPI
-        from .._core.mirror import Twins
-
-        self.process, self.model = process, x
-        self._as_buffer, self._twins = as_device_buffer, Twins()
+        self.process, self.model, self._twins = process, x, Twins()
         self._fit("x", x, writable=True)
         self.refresh()
 
     def _fit(self, argument: str, array: Any, writable: bool = False) -> Any:
-        buffer = self._as_buffer(argument, array, writable)
+        buffer = as_device_buffer(argument, array, writable)
         own = self.process.model
         if buffer.array.shape != own.shape or buffer.array.dtype != own.dtype:
             raise ValueError(
@@ -713,8 +702,6 @@ class NeighborExchange:
     """
 
     def __init__(self, comm: MPI.Intracomm, like: Array, neighbors: Iterable[int]) -> None:
-        from ..collectives.schedule import Schedule  # loads MPI
-
         self.send_buffer = np.zeros_like(like)
         received = {int(j): np.zeros_like(like) for j in sorted(set(neighbors))}
         self.received: Mapping[int, Array] = MappingProxyType(received)

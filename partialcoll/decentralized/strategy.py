@@ -15,6 +15,7 @@ import numpy as np
 
 from .._core import checks, communicator
 from .._core.mpi import MPI
+from ..collectives.allreduce import Allreduce_init
 from ..collectives.gossip import GossipBuffer
 from ..collectives.group import GroupAllreduce_init
 from ..errors import StateError
@@ -146,8 +147,6 @@ class Ranks:
 
     def reduction(self, like: Array) -> Reduction:
         """Create a full allreduce."""
-        from ..collectives.allreduce import Allreduce_init  # loads MPI
-
         return Allreduce_init(self.comm, None, None, like=like, quorum="full", history=1)
 
     def groups(self, like: Array, **options: Any) -> GroupReduction:
