@@ -10,13 +10,13 @@ import sys as _sys
 from ._core.ffi import core as _core
 from .codec import Lattice as Lattice
 from .collectives.allreduce import (
+    Allreduce as Allreduce,
     Allreduce_init as Allreduce_init,
     Startall as Startall,
     Waitall as Waitall,
     Waitany as Waitany,
     memory_estimate as memory_estimate,
 )
-from .collectives.dropin import Allreduce as Allreduce
 from .collectives.gossip import GossipBuffer as GossipBuffer
 from .collectives.gossip import GossipStats as GossipStats
 from .collectives.group import (

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that see to what has begun, while the program goes on."""
+"""Threads that see to what has begun while the program goes on; calls in threads of their own."""
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import ctypes
+import queue
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Callable
 
 from . import finalize
-from .settings import logger
+from .mpi import MPI
+from .settings import base_timeout, logger
 
 
 class Worker:
@@ -114,3 +118,63 @@ def _end_all() -> None:
 
 
 finalize.at_end(_end_all)
+
+
+# Collective calls of several objects at the same time, each in a thread of its own.
+#
+# For calls that wait for other ranks which, in turn, wait for another one of these calls: made one
+# after the other, all of them would wait for ever.
+
+
+def side_by_side(calls: Sequence[Callable[[], None]]) -> None:
+    """Until all have returned.
+
+    If one of them raises, or Ctrl-C comes, the others are interrupted, as Ctrl-C would interrupt
+    them: they may be waiting for ranks that have failed as well. The first exception is raised
+    when they have ended, so that nothing goes on behind the program's back. Where MPI does not
+    allow threads, one call after the other.
+    """
+    if len(calls) <= 1 or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        for call in calls:
+            call()
+        return
+    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    over = threading.Event()
+
+    def carry_out(call: Callable[[], None]) -> None:
+        try:
+            if not over.is_set():  # interrupted while this thread was about to start
+                call()
+        except BaseException as error:
+            ended.put(error)
+        else:
+            ended.put(None)
+
+    threads = []
+    for call in calls:
+        work = contextvars.copy_context().run
+        threads.append(threading.Thread(target=work, args=(carry_out, call), daemon=True))
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in calls:
+            error = ended.get()
+            if error is not None:
+                raise error
+    except BaseException:
+        over.set()
+        _interrupt(threads)
+        raise
+
+
+def _interrupt(threads: Sequence[threading.Thread]) -> None:
+    """Raise KeyboardInterrupt in each, at its next line of Python: whoever waits in the core comes
+    back to Python all the time. One that stays in a call of MPI is left there after a while."""
+    for thread in threads:
+        if thread.is_alive():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
+            )
+    for thread in threads:
+        if thread.ident is not None:
+            thread.join(base_timeout())

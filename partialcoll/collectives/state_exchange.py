@@ -8,7 +8,7 @@ own. What is sent, and the rules that leave nothing behind:
 - asker to peer, tag ``_ASK``, three int64: ASK, WITHDRAW or LEAVES, the number of the question, the
   least round that will do. Sent synchronously: when the request is complete, the peer has taken it.
 - peer to asker, tag ``_ANSWER``: a header of int64, NONE or STATE, the number of the question, the
-  round, the size in bytes of each buffer; after STATE the buffers (see `_snapshot`), one after the
+  round, the size in bytes of each buffer; after STATE the buffers (see `pack`), one after the
   other, in pieces whose size follows from the total. All pieces are sent without waiting.
 
 Every ASK has exactly one answer: STATE at a boundary of at least that round, or NONE (the peer
@@ -27,14 +27,16 @@ have sent it, or have died.
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._core import checks, settings
 from .._core.attendance import attending
@@ -43,7 +45,139 @@ from .._core.ffi import lib
 from .._core.mpi import MPI
 from .._core.object import CollectiveObject
 from ..errors import MismatchError
-from . import snapshot
+
+# A state as memory that can be sent, and its way from one rank to another.
+#
+# Small parts are pickled, large arrays stay as they are: protocol 5 of pickle (PEP 574) takes them
+# out. The first buffer is the pickle, the others are the arrays in its order. They travel one after
+# the other in pieces, whose size both sides work out from the total; no piece is more than an int
+# can count.
+
+Bytes = NDArray[np.uint8]
+# Bytes. Less goes into the pickle: a message of its own would cost more than the copy.
+_LARGE = 4096
+_LEAST_PIECE, _MOST_PIECES = 4 << 20, 1024
+_POSTED = 8  # pieces that are received at a time
+
+
+def pack(state: Any) -> list[Bytes]:
+    """A copy of it, to be sent: the state may change at once. Raises what pickle raises."""
+    arrays: list[Bytes] = []
+
+    def is_small(buffer: pickle.PickleBuffer) -> bool:
+        memory = buffer.raw()
+        if memory.nbytes < _LARGE:
+            return True
+        arrays.append(np.frombuffer(memory, np.uint8).copy())
+        return False
+
+    pickled = pickle.dumps(state, protocol=5, buffer_callback=is_small)
+    return [np.frombuffer(pickled, np.uint8), *arrays]
+
+
+def unpack(buffers: Sequence[Bytes]) -> Any:
+    """The state. Its large arrays lie in these very buffers: nothing is copied."""
+    pickled, *arrays = buffers
+    return pickle.loads(pickled.data, buffers=arrays)
+
+
+def _piece(sizes: Sequence[int]) -> int:
+    return max(_LEAST_PIECE, -(-sum(sizes) // _MOST_PIECES))
+
+
+def _cuts(sizes: Sequence[int]) -> Iterator[tuple[int, slice]]:
+    """The pieces in order: of which buffer, and where."""
+    piece = _piece(sizes)
+    for i, size in enumerate(sizes):
+        for begin in range(0, size, piece):
+            yield i, slice(begin, min(begin + piece, size))
+
+
+class Outgoing:
+    """Sends under way; they keep the memory that they need."""
+
+    def __init__(self, requests: list[MPI.Request], memory: Any) -> None:
+        self._requests, self._memory = deque(requests), memory
+
+    @classmethod
+    def answer(
+        cls, comm: MPI.Intracomm, peer: int, tag: int, header: list[int], buffers: Any = ()
+    ) -> Outgoing:
+        """A header of int64, and the buffers (`Bytes`). Nothing is waited for."""
+        words = np.array(header, np.int64)
+        requests = [comm.Isend(words, peer, tag)]
+        for i, part in _cuts([buffer.size for buffer in buffers]):
+            requests.append(comm.Isend([buffers[i][part], MPI.BYTE], peer, tag))
+        return cls(requests, (words, buffers))
+
+    @classmethod
+    def control(cls, comm: MPI.Intracomm, peer: int, tag: int, words: Sequence[int]) -> Outgoing:
+        """One message, which is over when the peer has received it."""
+        memory = np.array(words, np.int64)
+        return cls([comm.Issend(memory, peer, tag)], memory)
+
+    def is_over(self) -> bool:
+        """Return whether MPI no longer needs the memory. Raises if the peer has died."""
+        while self._requests and self._requests[0].Test():
+            self._requests.popleft()
+        return not self._requests
+
+
+class Incoming:
+    """Buffers on their way here, behind a header that has told their sizes.
+
+    While wanted they are received into memory of their own, then thrown away.
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm, peer: int, tag: int, sizes: Sequence[int], wanted: bool
+    ) -> None:
+        self.peer, self.wanted = peer, wanted
+        self.nbytes = sum(sizes)
+        self.buffers = [np.empty(size, np.uint8) for size in sizes] if wanted else []
+        self._comm, self._tag = comm, tag
+        self._piece = _piece(sizes)
+        self._left = _cuts(sizes)
+        self._posted: deque[MPI.Request] = deque()
+        self._scratch: Bytes | None = None
+        self._post()
+
+    def unwant(self) -> None:
+        """Throw it away, what has come and what comes."""
+        self.wanted = False
+        self.buffers = []  # the requests keep what is being received into
+
+    def _memory(self, i: int, part: slice) -> Bytes:
+        if self.wanted:
+            return self.buffers[i][part]
+        if self._scratch is None:
+            self._scratch = np.empty(self._piece, np.uint8)
+        return self._scratch[: part.stop - part.start]
+
+    def _post(self) -> None:
+        """Unwanted ones all go to one place, so one at a time."""
+        while len(self._posted) < (_POSTED if self.wanted else 1):
+            cut = next(self._left, None)
+            if cut is None:
+                return
+            memory = self._memory(*cut)
+            self._posted.append(self._comm.Irecv([memory, MPI.BYTE], self.peer, self._tag))
+
+    def advance(self) -> bool:
+        """Has a piece come?"""
+        came = False
+        while self._posted and self._posted[0].Test():
+            self._posted.popleft()
+            self._post()
+            came = True
+        return came
+
+    def is_over(self) -> bool:
+        """Has all of it come?"""
+        return not self._posted
+
+
+# The exchange.
 
 _AGAIN = 10e-3  # seconds until a peer that had nothing is asked again
 
@@ -199,8 +333,8 @@ class StateExchange(CollectiveObject):
         self._stats = ExchangeStats()
         self._questions: dict[int, tuple[int, int]] = {}  # of peers: number, least round
         self._owed: Counter[int] = Counter()  # answers, by peer
-        self._incoming: dict[int, tuple[int, int, snapshot.Incoming]] = {}  # number, round, it
-        self._outgoing: list[snapshot.Outgoing] = []
+        self._incoming: dict[int, tuple[int, int, Incoming]] = {}  # number, round, it
+        self._outgoing: list[Outgoing] = []
         self._busy = False  # is there anything in these four?
         self._peers, self._forgotten = Peers(own), 0  # dead peers that were forgotten
         self._entered = False  # the barrier of Free
@@ -228,7 +362,7 @@ class StateExchange(CollectiveObject):
         ready = [peer for peer, (_, least) in self._questions.items() if least <= round]
         if ready:
             try:
-                buffers = snapshot.take(state() if callable(state) else state)
+                buffers = pack(state() if callable(state) else state)
             except BaseException:
                 self._refuse(ready)
                 raise
@@ -236,7 +370,7 @@ class StateExchange(CollectiveObject):
             for peer in ready:
                 number, _ = self._questions.pop(peer)
                 header = [_STATE, number, round, *sizes]
-                self._send(snapshot.Outgoing.answer, peer, _ANSWER, header, buffers)
+                self._send(Outgoing.answer, peer, _ANSWER, header, buffers)
                 self._stats.answered += 1
                 self._stats.bytes_sent += sum(sizes)
         self._note()
@@ -245,10 +379,10 @@ class StateExchange(CollectiveObject):
     def _refuse(self, peers: Iterable[int]) -> None:
         for peer in tuple(peers):
             number, _ = self._questions.pop(peer)
-            self._send(snapshot.Outgoing.answer, peer, _ANSWER, [_NONE, number, 0])
+            self._send(Outgoing.answer, peer, _ANSWER, [_NONE, number, 0])
             self._stats.refused += 1
 
-    def _send(self, make: Callable[..., snapshot.Outgoing], *arguments: Any) -> None:
+    def _send(self, make: Callable[..., Outgoing], *arguments: Any) -> None:
         """Begin to send, unless the peer has died."""
         sent = self._peers.call(partial(make, self._own(), *arguments), None)
         if sent is not None:
@@ -307,14 +441,14 @@ class StateExchange(CollectiveObject):
             self._note()
 
     def _control(self, peer: int, kind: int, least: int = 0) -> None:
-        self._send(snapshot.Outgoing.control, peer, _ASK, [kind, self._number, least])
+        self._send(Outgoing.control, peer, _ASK, [kind, self._number, least])
 
     def _complete(self) -> tuple[int, Any] | None:
         """The state that is wanted and has come, if one has."""
         for peer, (_, round, incoming) in self._incoming.items():
             if incoming.wanted and incoming.is_over():
                 self._end(peer)
-                return round, snapshot.restore(incoming.buffers)
+                return round, unpack(incoming.buffers)
         return None
 
     # Both: what has come
@@ -387,7 +521,7 @@ class StateExchange(CollectiveObject):
         kind, number, round, *sizes = header
         wanted = question is not None and number == question.number
         if kind == _STATE:
-            begin = partial(snapshot.Incoming, self._own(), peer, _ANSWER, sizes, wanted)
+            begin = partial(Incoming, self._own(), peer, _ANSWER, sizes, wanted)
             incoming = self._peers.call(begin, None)
             if incoming is None:
                 return

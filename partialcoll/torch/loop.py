@@ -31,7 +31,7 @@ from torch.nn.modules import batchnorm
 from .._core import checks, communicator, finalize, timeline
 from .._core.failures import all_have, duplicate
 from .._core.mpi import MPI
-from ..collectives import side_by_side
+from .._core.worker import side_by_side
 from ..collectives.agreement import check_agreement, together
 from ..decentralized import GlobalSum, Strategy
 from ..decentralized.strategy import check_clip_norm
@@ -402,7 +402,7 @@ class Loop:
             loop._check_between("join()")
         grad = torch.set_grad_enabled(torch.is_grad_enabled())  # which is each thread's own
         joins = [in_stream(loop.parameters[0][1].device, loop._join) for loop in loops]
-        side_by_side.run([*(grad(join) for join in joins), *others])
+        side_by_side([*(grad(join) for join in joins), *others])
         for loop in loops:  # in turn: they may have the same model
             if loop.settings.model is not None:
                 loop._average_statistics(loop.settings.model)

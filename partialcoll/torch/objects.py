@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..collectives import snapshot
+from ..collectives import state_exchange
 from ..collectives.agreement import first_difference, ranks_by_text, together
 from ..errors import MismatchError
 from . import checkpoint
@@ -46,16 +46,16 @@ def broadcast_object(
     """
     calls = calls_of(process_set)
     comm = calls.comm
-    buffers: list[snapshot.Bytes] = []
+    buffers: list[state_exchange.Bytes] = []
     try:
         root = check_root(root_rank, process_set)
         text = named(f"broadcast_object from rank {root}", name)
         if comm.rank == root:
-            buffers = snapshot.take(obj)
+            buffers = state_exchange.pack(obj)
     except Exception as error:
         calls.refuse(error)
     calls.run(Call(text, lambda to: transfer.spread_buffers(to, buffers, root)))
-    return obj if comm.rank == root else snapshot.restore(buffers)
+    return obj if comm.rank == root else state_exchange.unpack(buffers)
 
 
 @attended

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 
 import partialcoll as pc
-from partialcoll.collectives import dropin
+from partialcoll.collectives import allreduce
 
 pytestmark = pytest.mark.mpi
 
@@ -328,7 +328,7 @@ def test_one_place_for_two_sums_is_refused(comm):
 
 def test_handles_of_the_drop_in_are_bounded(comm, caplog):
     """The one that was used least recently goes first, on all ranks; what is lost is said."""
-    cache = dropin._cache_of(comm)
+    cache = allreduce._cache_of(comm)
     kept = np.zeros(1)
     first, out = np.ones(1), np.zeros(1)
     pc.Allreduce(comm, first, out, quorum="solo", name="first")
@@ -337,12 +337,12 @@ def test_handles_of_the_drop_in_are_bounded(comm, caplog):
     pc.Allreduce(comm, first, out, quorum="solo", name="first")
     if not comm.rank:
         comm.Barrier()  # its round is over, so the others' deposits are late
-    for size in range(1, dropin._KEPT + 20):
+    for size in range(1, allreduce._KEPT + 20):
         recv = np.zeros(size)
         pc.Allreduce(comm, np.ones(size), recv, quorum="full", name="many")
         assert (recv == comm.size).all()
         pc.Allreduce(comm, np.ones(1), kept, quorum="full", name="kept")
-        assert kept[0] == comm.size and len(cache.handles) <= dropin._KEPT
+        assert kept[0] == comm.size and len(cache.handles) <= allreduce._KEPT
     sites = {one.site for one in cache.handles.values()}
     assert "first" not in sites and "kept" in sites
     said = "contributions of" in caplog.text and "'first'" in caplog.text

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from partialcoll.collectives import side_by_side
+from partialcoll._core.worker import side_by_side
 
 pytestmark = [pytest.mark.mpi, pytest.mark.one_domain, pytest.mark.few_ranks, pytest.mark.one_mpi]
 
@@ -36,10 +36,10 @@ def test_side_by_side():
             left.append(threading.current_thread())
 
     left, waiting = [], threading.Semaphore(0)
-    side_by_side.run([forward, backward])
-    side_by_side.run([])
+    side_by_side([forward, backward])
+    side_by_side([])
     with pytest.raises(KeyError, match="on purpose"):
-        side_by_side.run([wait_for_ever, fail, wait_for_ever])
+        side_by_side([wait_for_ever, fail, wait_for_ever])
     assert len(left) == 2  # nothing goes on
 
 
@@ -57,7 +57,7 @@ def test_interrupted_while_a_thread_starts(monkeypatch):
     threads, go, called = [], threading.Event(), []
     monkeypatch.setattr(threading, "Thread", Late)
     with pytest.raises(KeyboardInterrupt):
-        side_by_side.run([lambda: called.append(1), lambda: called.append(2)])
+        side_by_side([lambda: called.append(1), lambda: called.append(2)])
     monkeypatch.undo()
     go.set()
     for thread in threads:

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import partialcoll as pc  # noqa: E402
 import partialcoll.torch as pct  # noqa: E402
-from partialcoll.collectives import snapshot  # noqa: E402
+from partialcoll.collectives import state_exchange  # noqa: E402
 from partialcoll.decentralized import GlobalSum  # noqa: E402
 from partialcoll.torch import checkpoint  # noqa: E402
 from partialcoll.torch.loop import average_statistics  # noqa: E402
@@ -99,7 +99,7 @@ def schedulers_of(scheduler):
 
 def send(state):
     """As the exchange sends it: taken, then put together from what has come."""
-    return snapshot.restore([buffer.copy() for buffer in snapshot.take(state)])
+    return state_exchange.unpack([buffer.copy() for buffer in state_exchange.pack(state)])
 
 
 # One process: a state as arrays, and back
@@ -144,7 +144,7 @@ def test_large_tensors_are_taken_as_they_are():
     for name in ("w", "bf16", "images"):
         _, (array, *_) = packed["parameters"][name].__reduce__()
         assert array.__array_interface__["data"][0] == getattr(model, name).data_ptr()
-    large = [b for b in snapshot.take(packed)[1:]]
+    large = [b for b in state_exchange.pack(packed)[1:]]
     assert sorted(b.size for b in large) == sorted(3 * [9600, 8000, 32768])
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...collectives import snapshot
+from ...collectives import state_exchange
 from ...collectives.agreement import JOINED, OPEN, Intent
 from .call import Call
 from .handles import Handles, Reduction
@@ -31,10 +31,10 @@ def first_of_the_rest(heard: dict[int, Intent]) -> int | None:
 def steps(call: Call, first: int, handles: Handles) -> Iterator[Any]:
     """How its data moves, on a rank that makes it and on one that has joined."""
     blanks = [one.blank() for one in call.reductions] if handles.comm.rank == first else None
-    told = snapshot.take(blanks) if blanks is not None else []
+    told = state_exchange.pack(blanks) if blanks is not None else []
     yield from spread_buffers(handles, told, first)
     if call.joined:
-        reductions = [Reduction.without_values(*one) for one in snapshot.restore(told)]
+        reductions = [Reduction.without_values(*one) for one in state_exchange.unpack(told)]
     else:
         reductions = call.reductions
     for one in reductions:
