@@ -151,7 +151,7 @@ def _watch() -> None:
             now = time.monotonic()
             noted = [s for s in _stays if now >= s.begin + _note_after()]
             due = [s for s in _stays if now >= s.warn_at]
-            if not due and note.says(noted):
+            if not due and note.stays == noted:
                 idle = now if _stays else idle
                 if not _stays and now - idle >= _IDLE_S:
                     _thread = None
@@ -160,23 +160,20 @@ def _watch() -> None:
                 times += [s.begin + _note_after() for s in _stays if s not in noted]
                 _changed.wait(max(min(times, default=now + _IDLE_S) - now, 1e-3))
                 continue
-        note.write(noted)
+        if note.stays != noted:
+            note.write(noted)
         for stay in due:
-            _warn(stay, note)
+            absent: str | None = f"not all {len(stay.members.world)} ranks have called it"
+            if note.can_be_read:
+                absent = _absent(stay)
+            waited = time.monotonic() - stay.begin
+            if absent is not None:
+                settings.logger.warning("waiting for %.1f s in %s: %s", waited, stay.name, absent)
             stay.warn_at = time.monotonic() + settings.stall_warning()
 
 
 def _note_after() -> float:
     return min(1.0, settings.stall_warning() / 8)
-
-
-def _warn(stay: _Stay, note: _Note) -> None:
-    waited = time.monotonic() - stay.begin
-    absent: str | None = f"not all {len(stay.members.world)} ranks have called it"
-    if note.can_be_read:
-        absent = _absent(stay)
-    if absent is not None:
-        settings.logger.warning("waiting for %.1f s in %s: %s", waited, stay.name, absent)
 
 
 def _absent(stay: _Stay) -> str | None:
@@ -222,18 +219,13 @@ class _Note:
     """What this process has left there."""
 
     def __init__(self) -> None:
-        self._stays: list[_Stay] = []
+        self.stays: list[_Stay] = []  # that it tells of
         self._text = ""
         self.can_be_read = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
-    def says(self, stays: list[_Stay]) -> bool:
-        return stays == self._stays
-
     def write(self, stays: list[_Stay]) -> None:
         """Nothing is left there if there are none."""
-        if self.says(stays):
-            return
-        self._stays = stays
+        self.stays = stays
         if not self.can_be_read or MPI.Is_finalized():
             return
         service, before = _service(MPI.COMM_WORLD.rank), self._text

@@ -184,7 +184,9 @@ def refuse_stream(stream: Any) -> None:
 
 def stream_number(stream: Any, buffers: list[DeviceBuffer]) -> int:
     """A CUstream as a number. None: the current one of torch or cupy, else the one that the array
-    names, else the default one."""
+    names, else the default one. 0 without buffers."""
+    if not buffers:
+        return 0
     if stream is None:
         current = _current(buffers[0].device)
         named = next((b.stream for b in buffers if b.stream is not None), 0)

@@ -16,8 +16,6 @@ from .communicator import address
 from .ffi import check, ffi, lib
 from .mpi import MPI
 
-# Calls of MPI while no thread of the library's core is in it.
-
 T = TypeVar("T")
 
 
@@ -33,7 +31,7 @@ def alone(call: Callable[[], T], hold: bool = False) -> T:
 
 # MPI's errors about dead ranks, for MPI calls from Python. The library's core reports deaths
 # itself.
-
+#
 # Open MPI's classes since 5.0 (ULFM); mpi4py has them as MPI.ERR_PROC_FAILED and so on, or not.
 _NAMES = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
 
@@ -52,11 +50,9 @@ def failed_ranks(comm: MPI.Intracomm) -> list[int]:
         failed = comm.Get_failed()
     except (MPI.Exception, AttributeError, NotImplementedError):
         return []
-    ranks: list[int] = []
-    if failed.size:
-        everybody = comm.Get_group()
-        ranks = sorted(map(int, failed.Translate_ranks(None, everybody)))
-        everybody.Free()
+    everybody = comm.Get_group()
+    ranks = sorted(map(int, failed.Translate_ranks(None, everybody))) if failed.size else []
+    everybody.Free()
     failed.Free()
     return ranks
 

@@ -189,7 +189,7 @@ class DeviceSide(HostSide):
         if not (self._sent or self.fetches):
             return super().starting(core)
         return lambda: int(
-            lib.pcoll_handle_start_device(core, self._from, _number(stream, self._sent))
+            lib.pcoll_handle_start_device(core, self._from, stream_number(stream, self._sent))
         )
 
     def check_stream(self, stream: Any) -> None:
@@ -203,7 +203,7 @@ class DeviceSide(HostSide):
         self._twins.land(stream, **{name: buffer.owner for name, buffer in self._there.items()})
         if not self.fetches:
             return
-        number = _number(stream, self._received)
+        number = stream_number(stream, self._received)
 
         def begins() -> bool:  # not while the last one is still being copied, in a join
             code = lib.pcoll_handle_fetch_device(core, self._to, number)
@@ -214,7 +214,6 @@ class DeviceSide(HostSide):
         waiting.until(begins, waiting.look)
 
     def free(self) -> None:
-        """Copies end."""
         self._twins.free()
 
 
@@ -227,10 +226,6 @@ def side_of(send: list[Buffer] | None, recv: list[Buffer], several: bool) -> Hos
 
 def _owner(buffer: Buffer) -> Any:
     return buffer.owner if isinstance(buffer, DeviceBuffer) else buffer.array
-
-
-def _number(stream: Any, buffers: list[DeviceBuffer]) -> int:
-    return stream_number(stream, buffers) if buffers else 0
 
 
 def _places(buffers: list[Buffer]) -> Any:

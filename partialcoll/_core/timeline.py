@@ -76,10 +76,8 @@ class Recorder:
                     self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        why = error.strerror or error
-        settings.logger.warning(
-            "timeline: %s: %s. It is incomplete; the run goes on", self._file.name, why
-        )
+        text = "timeline: %s: %s. It is incomplete; the run goes on"
+        settings.logger.warning(text, self._file.name, error.strerror or error)
         with contextlib.suppress(OSError):  # what is left in the buffer cannot be written either
             self._file.close()
 

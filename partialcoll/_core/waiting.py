@@ -18,7 +18,6 @@ SHORT_SLICE_US = 1_000
 # Seconds. Whoever has to wait for what others do in Python is not far behind, mostly.
 _SHORTEST_NAP, _LONGEST_NAP = 20e-6, 2e-3
 
-
 _watches: list[Callable[[], None]] = []
 
 
@@ -83,10 +82,8 @@ def wait(
     result code. `on_stall` is called with the seconds waited, each time the stall warning falls
     due. `meanwhile` is called before each step; True shortens the step, because it has work again
     soon. What it raises ends the wait."""
-    begin = time.monotonic()
-    warn_every = settings.stall_warning()
-    warn_at = warn_every
-    waited = 0.0
+    begin, waited = time.monotonic(), 0.0
+    warn_at = warn_every = settings.stall_warning()
     while True:
         look()
         most = SHORT_SLICE_US if meanwhile is not None and meanwhile() else SLICE_US
