@@ -197,22 +197,15 @@ class Lattice:
     ) -> bytes:
         """Encode a vector for readers with a key near it.
 
-        Parameters
-        ----------
-        x : array
-            float32, float64, float16 or bfloat16, any shape, C-contiguous, finite as float32.
-            float64 is kept to the precision of float32.
-        key : array like x
-            A key that readers have, or one as far from x as theirs. Each block's step follows from
-            its distance. Default: zeros, so that payloads decode without a key.
-        distance : float, or an array of one for each block
-            Instead of a key: how far theirs are from x, as distances() says; at least 0.
-        seed : int
-            Of this payload's random numbers, 0 to 2^64-1. Default: the codec's, the same for every
-            payload; give each its own where their errors are to be independent of each other.
-        high : bool
-            Write the other 16 - bits bits as well, apart from the first: they are used for blocks
-            that do not decode without them.
+        `x`: an array of float32, float64 (kept to the precision of float32), float16 or bfloat16,
+        any shape, C-contiguous, finite as float32. `key`: one like x, a key that readers have, or
+        one as far from x as theirs. Each block's step follows from its distance. Default: zeros, so
+        that payloads decode without a key. `distance`: instead of a key, how far theirs are from x,
+        as distances() says; a float of at least 0, or an array of one for each block. `seed`: of
+        this payload's random numbers, 0 to 2^64-1; default: the codec's, the same for every
+        payload. Give each its own where their errors are to be independent of each other. `high`:
+        write the other 16 - bits bits as well, apart from the first: they are used for blocks that
+        do not decode without them.
 
         Returns bytes that describe themselves: dtype, count, bits, rotate and seed are in them. See
         nbytes(). ValueError for elements that are not finite, or beyond about 2^125 (rotated:

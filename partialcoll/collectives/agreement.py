@@ -13,7 +13,7 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Callable, NamedTuple, Protocol, TypeVar
+from typing import Any, Callable, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -245,13 +245,9 @@ def complaint(heard: dict[int, Intent]) -> str:
 # All ranks together
 
 
-class Gathers(Protocol):
-    """A communicator, or an object that gathers in another way: if ranks may die, one whose calls
-    return after a death."""
-
-    @property
-    def allgather(self) -> Callable[[Any], list[Any]]:
-        """Return the values of all ranks on every rank. Collective."""
+# A communicator, or an object with an `allgather` of its own: if ranks may die, one whose calls
+# return after a death.
+Gathers = Any
 
 
 def together(comm: Gathers, check: Callable[[], T]) -> T:

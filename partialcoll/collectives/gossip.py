@@ -267,9 +267,6 @@ class GossipBuffer(CoreObject):
             raise ValueError("out: expected other memory than key's")
         return self._optional("key", key), self._memory("out", out, writable=True)
 
-    def _place(self, out: Any) -> Any:
-        return np.empty(self.shape, self.dtype) if out is None else out
-
     # What a rank does
 
     def publish(self, x: Any) -> int:
@@ -293,7 +290,7 @@ class GossipBuffer(CoreObject):
         Raises StateError if the peer has published nothing yet, or publishes faster than it can
         be read.
         """
-        out = self._place(out)
+        out = np.empty(self.shape, self.dtype) if out is None else out
         version = ffi.new("uint64_t *")
         code = self._function("read")(
             self._core(), self._peer_or_own(peer), *self._key_and_out(key, out), version
@@ -383,7 +380,7 @@ class GossipBuffer(CoreObject):
         messages = []
         source, taken = ffi.new("uint32_t *"), ffi.new("int32_t *")
         for _ in range(1024):  # others may be faster than this loop
-            out = self._place(None)
+            out = np.empty(self.shape, self.dtype)
             memory = self._optional("key", key), self._memory("out", out, writable=True)
             self._call("drain", *memory, source, taken)
             if not taken[0]:
@@ -395,7 +392,7 @@ class GossipBuffer(CoreObject):
         """The newest message in the queue of `peer`, which stays there, and who sent it; None if
         there is none that decodes with `key`. One-sided. `peer` may be this rank. `out` as for
         `read`."""
-        out = self._place(out)
+        out = np.empty(self.shape, self.dtype) if out is None else out
         source, found = ffi.new("uint32_t *"), ffi.new("int32_t *")
         memory = self._key_and_out(key, out)
         self._call("peek", self._peer_or_own(peer), *memory, source, found)

@@ -28,27 +28,14 @@ from ..grid import as_sides
 class GroupRound:
     """What came of a round of a `GroupAllreduce`.
 
-    Attributes
-    ----------
-    index : int
-        Number of the round.
-    axis : int
-        It was along this axis.
-    group : tuple of int
-        The ranks that averaged together, ascending; empty if the round is void.
-    position : int
-        This rank's place among them.
-    active : int
-        How many of them contributed. The others had left, or their applications were late.
-    exact : bool
-        As many rounds as there are axes, this the last, were complete: with the results fed
-        back, this is the average over all ranks.
-    void : bool
-        A member was lost in mid-round: everybody has its own input back.
-    missed : int
-        Rounds before this one that this rank took no part in, since the last that it did.
-    shares : tuple of float
-        The part of the data that each member has reduced; they sum to 1.
+    ``index``: number of the round, which was along the ``axis``. ``group``: the ranks that averaged
+    together, ascending; empty if the round is void. ``position``: this rank's place among them.
+    ``active``: how many of them contributed; the others had left, or their applications were late.
+    ``exact``: as many rounds as there are axes, this the last, were complete; with the results fed
+    back, this is the average over all ranks. ``void``: a member was lost in mid-round, and
+    everybody has its own input back. ``missed``: rounds before this one that this rank took no part
+    in, since the last that it did. ``shares``: the part of the data that each member has reduced;
+    they sum to 1.
     """
 
     index: int
@@ -187,16 +174,13 @@ class GroupAllreduce(CoreObject):
             self._twins.land(stream, recvbuf=self._recv.owner)
         self._call("members", self._ranks, self._parts)
         members = int(found.members)
+        names = ("index", "axis", "position", "active", "missed")
         self._last_round = GroupRound(
-            index=int(found.index),
-            axis=int(found.axis),
             group=tuple(self._ranks[:members].tolist()),
-            position=int(found.position),
-            active=int(found.active),
             exact=bool(found.exact),
             void=bool(found.is_void),
-            missed=int(found.missed),
             shares=tuple(self._parts[:members].tolist()),
+            **{name: int(getattr(found, name)) for name in names},
         )
         return self._last_round
 

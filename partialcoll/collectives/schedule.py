@@ -53,18 +53,11 @@ class Schedule(CoreObject):
     Every rank writes its own part down, then all `commit` (collective). A run begins with
     `Start` and is over, on this rank, when every operation is done.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        Dup'ed once, at the commit, so nothing on it meets the schedule's messages. It must
-        live until then.
-    progress : "agent", "manual" or "spin"
-        Who communicates while the application computes: a thread that sleeps, nobody, a
-        thread that polls. Default: PARTIALCOLL_PROGRESS or "agent".
-    on_failure : "raise"
-        What the others do when a rank dies: every run that waits, and every later call, raises
-        RankFailedError, and the schedule can only be freed. There is no "continue": what is to
-        come in the place of the dead rank's messages only you know.
+    `comm` (mpi4py.MPI.Intracomm) is dup'ed once, at the commit, so nothing on it meets the
+    schedule's messages. It must live until then. `progress`: as of `Allreduce_init`. `on_failure`:
+    "raise", so that when a rank dies every run that waits, and every later call, raises
+    RankFailedError, and the schedule can only be freed. There is no "continue": what is to come in
+    the place of the dead rank's messages only you know.
 
     Buffers are used in place, where they are: C-contiguous arrays of any dtype of the library.
     From `Start` to `Wait` they belong to the schedule. Those on a CUDA device are copied at both
