@@ -117,20 +117,14 @@ class Lattice:
     reader whose key is near enough knows the others. One that is not finds out and gets a
     DecodeError, never a wrong vector.
 
-    Parameters
-    ----------
-    bits : int
-        Of each element, 2 to 16. One bit more halves the step, and so the error.
-    rotate : bool
-        Rotate each block at random first (signs, then a Hadamard transform). Pays where a few
-        elements of a block are much further away than the others: their distance is spread over
-        the block, the step is that much smaller. Costs time on both sides.
-    seed : int
-        Of the random numbers, 0 to 2^64-1; encode() takes one for each vector.
-    margin : float
-        How many times the stated or measured distance keys may be away, at least 1. 1 for keys
-        whose distance is known; more for readers whose keys move on meanwhile. The step, and so
-        the error, grows as it does. docs/quantization.md has what was measured.
+    `bits` of each element, an int from 2 to 16: one bit more halves the step, and so the error.
+    `rotate`: rotate each block at random first (signs, then a Hadamard transform). Pays where a few
+    elements of a block are much further away than the others: their distance is spread over the
+    block, the step is that much smaller. Costs time on both sides. `seed`: of the random numbers, 0
+    to 2^64-1; encode() takes one for each vector. `margin`: how many times the stated or measured
+    distance keys may be away, a float of at least 1; 1 for keys whose distance is known, more for
+    readers whose keys move on meanwhile. The step, and so the error, grows as it does.
+    docs/quantization.md has what was measured.
     """
 
     bits: int

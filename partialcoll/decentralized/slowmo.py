@@ -34,17 +34,10 @@ class SlowMo(LocalStrategy):
     """Slow momentum around any of these: every tau steps the exact average of all ranks' models,
     and an outer step with momentum from where the last one ended.
 
-    Parameters
-    ----------
-    inner : LocalStrategy
-        `LocalSGD(...)`, `SGP()`, ...
-    tau : int
-        Steps between two outer ones, each of which waits for all ranks.
-    beta : float
-        Slow momentum, from 0 to 1. 0 with alpha = 1: the inner one with an exact average every
-        tau steps.
-    alpha : float
-        Slow learning rate; the paper's experiments have 1.
+    `inner` is a `LocalStrategy`: `LocalSGD(...)`, `SGP()`, ... `tau` (int): steps between two outer
+    ones, each of which waits for all ranks. `beta`: slow momentum, from 0 to 1; 0 with alpha = 1 is
+    the inner one with an exact average every tau steps. `alpha`: slow learning rate, at least 0;
+    the paper's experiments have 1.
 
     The learning rate in the algorithm is the inner one's; of an optimizer, its first group's.
     Source: Wang et al., ICLR 2020, Algorithm 1.
