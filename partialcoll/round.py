@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Callable
+from typing import Any, Callable, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -104,8 +104,7 @@ class Result(_Described):
         are good until the next `Start` (StateError if they are first asked for after it)."""
         if not isinstance(self._buffers, list):  # looked up when first asked for: few loops do
             self._buffers = self._buffers(self.index)
-        found: list[Array] = self._buffers
-        return found
+        return cast("list[Array]", self._buffers)
 
     def with_buffers(self, look: Callable[[int], list[Array]]) -> Result:
         """The same round, with other values: what `look` returns for its number, when first asked

@@ -74,8 +74,7 @@ def bfloat16() -> np.dtype[Any]:
         found: Any = importlib.import_module("ml_dtypes").bfloat16
     except ImportError:
         found = np.uint16
-    dtype: np.dtype[Any] = np.dtype(found)
-    return dtype
+    return np.dtype(found)
 
 
 # Arrays

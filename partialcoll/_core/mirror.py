@@ -55,8 +55,7 @@ class Mirror:
     def room(self, like: DeviceBuffer) -> Array:
         memory = reserve(like.array.nbytes)
         self.pin(memory)
-        array: Array = memory[: like.array.nbytes].view(like.array.dtype).reshape(like.array.shape)
-        return array
+        return memory[: like.array.nbytes].view(like.array.dtype).reshape(like.array.shape)
 
     def _begin(self, copy: Any, pairs: Sequence[tuple[Array, DeviceBuffer]], stream: Any) -> None:
         self.settle()

@@ -41,7 +41,7 @@ class SendSlots:
     def __init__(self, pointer: Any, like: list[Array]) -> None:
         self._pointer, self._like = pointer, like
         self._place = ffi.new("void **")
-        self._views: dict[tuple[int, int], Array] = {}
+        self.views: dict[tuple[int, int], Array] = {}
 
     def place(self, buffer: int = 0) -> int:
         check(lib.pcoll_handle_send_slot(self._pointer[0], buffer, self._place))
@@ -49,16 +49,12 @@ class SendSlots:
 
     def next(self) -> list[Array]:
         """For the next deposit, one array for each buffer; good beyond the handle's end."""
-        return [self._view((i, self.place(i)), like).view() for i, like in enumerate(self._like)]
-
-    def _view(self, key: tuple[int, int], like: Array) -> Array:
-        view = self._views.get(key)
-        if view is None:
-            view = self._views[key] = wrap(held(self._place[0]), like)
-        return view
-
-    def let_go(self) -> None:
-        self._views.clear()
+        keys = []
+        for i, like in enumerate(self._like):
+            keys.append((i, self.place(i)))
+            if keys[i] not in self.views:
+                self.views[keys[i]] = wrap(held(self._place[0]), like)
+        return [self.views[key].view() for key in keys]
 
 
 class Slots:
@@ -69,26 +65,14 @@ class Slots:
     """
 
     def __init__(self, pointer: Any, record: Record, buffers: list[Buffer], ops: list[Any]) -> None:
-        self._pointer = pointer
-        self._record = record
-        self._buffers = buffers
-        self._ops = ops
-        self._views: dict[tuple[int, int], Array] = {}
-        self._index: int | None = None  # the round whose result is there for this rank
-
-    def fill(self) -> None:
-        self._index = self._record.round.index
-
-    def empty(self) -> None:
-        """From now on the library may write there."""
-        self._index = None
-
-    def let_go(self) -> None:
-        self._views.clear()
+        self._pointer, self._record, self._buffers, self._ops = pointer, record, buffers, ops
+        self.views: dict[tuple[int, int], Array] = {}
+        # The round whose result is there for this rank; None: the library may write there.
+        self.index: int | None = None
 
     def last(self) -> list[Array]:
         """The result of the last round, one array for each buffer."""
-        if self._index is None:
+        if self.index is None:
             raise StateError(
                 "result: there is none before the first Wait, between Start and Wait, and after "
                 "leave"
@@ -97,7 +81,7 @@ class Slots:
 
     def of(self, index: int) -> list[Array]:
         """The result of a round, if that is the one that is there."""
-        if index != self._index:
+        if index != self.index:
             raise StateError(
                 f"the result of round {index} went back to the library at the next Start (or "
                 "leave): look at it before that, or make the handle with a recvbuf"
@@ -119,11 +103,11 @@ class Slots:
         address = answer("void const *", lib.pcoll_handle_result, self._pointer[0], i)
         half = is_half(buffer)
         key = (i, int(ffi.cast("uintptr_t", address)))
-        view = self._views.get(key)
+        view = self.views.get(key)
         if view is None:  # there are no more than results are kept
             dtype = np.float32 if half else None
             view = wrap(held(address), buffer.array, dtype=dtype, writable=False)
-            self._views[key] = view
+            self.views[key] = view
         return narrow(buffer.array, view) if half else view
 
 

@@ -13,7 +13,7 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Callable, NamedTuple, TypeVar
+from typing import Any, Callable, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -187,8 +187,7 @@ class Agreement:
 
     def describe(self) -> bytes:
         """Return the round of the last call as the core describes it (`Result`)."""
-        described: bytes = self._record.view[:]
-        return described
+        return bytes(self._record.view[:])
 
     def failed(self) -> int:
         """Return the number of ranks that were dead in the last call."""
@@ -264,8 +263,7 @@ def together(comm: Gathers, check: Callable[[], T]) -> T:
         raise error
     if bad:
         raise MismatchError(f"rank {bad[0][0]} was refused: {bad[0][1]}")
-    result: T = found
-    return result
+    return cast("T", found)
 
 
 def check_agreement(comm: Any, said: Iterable[tuple[str, str]], on_failure: str = "raise") -> None:

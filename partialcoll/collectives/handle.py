@@ -345,7 +345,7 @@ class AllreduceHandle(CoreObject):
             self._insist(lambda core: begin())
         self._started = True
         if self._slots is not None:
-            self._slots.empty()
+            self._slots.index = None
         if self._filled:
             self._filled.clear()
 
@@ -477,7 +477,7 @@ class AllreduceHandle(CoreObject):
         """The round that the core has just delivered, to the receive buffers if there are any."""
         if self._slots is None:
             return Result(self._record.view[:], self._size, self._received)
-        self._slots.fill()
+        self._slots.index = self._record.round.index
         return Result(self._record.view[:], self._size, None, self._slots.of)
 
     def _deliver_next(self, last: int, recv: list[Array], pointers: Any) -> Result | None:
@@ -587,7 +587,7 @@ class AllreduceHandle(CoreObject):
         self._await_copy()
         self._insist(lib.pcoll_handle_leave)
         if self._slots is not None:  # nobody waits for its reader any more
-            self._slots.empty()
+            self._slots.index = None
 
     def _await_copy(self) -> None:
         """Wait until no copy is in progress: then the deposit is made, and the last result may be
@@ -667,10 +667,10 @@ class AllreduceHandle(CoreObject):
 
     def _begin_to_free(self) -> None:
         self._begin = self._end = self._refuse_ending
-        self._sends.let_go()
+        self._sends.views.clear()
         self._await_copy()
         if self._slots is not None:
-            self._slots.let_go()
+            self._slots.views.clear()
         self._side.free()
         super()._begin_to_free()
 

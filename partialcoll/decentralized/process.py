@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Callable, ClassVar, Protocol, TypeVar, Union
+from typing import Any, Callable, ClassVar, Protocol, TypeVar, Union, cast
 
 import numpy as np
 
@@ -66,8 +66,7 @@ def drive(steps: Steps[T]) -> T:
         while True:
             next(steps).Wait()
     except StopIteration as end:
-        result: T = end.value
-        return result
+        return cast("T", end.value)
     finally:
         steps.close()
 

@@ -43,7 +43,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from typing import Any, ClassVar, Protocol, Union
+from typing import Any, ClassVar, Protocol, Union, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -245,8 +245,7 @@ class Available(Pairing):
                 result = getattr(self._board, method)(*arguments)
                 method, *arguments = steps.send(result)
         except StopIteration as end:
-            outcome: Outcome = end.value
-            return outcome
+            return cast("Outcome", end.value)
 
     def steps(self) -> Steps:
         """One poll as a generator: it yields operations and is sent their results."""

@@ -22,7 +22,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Union, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -406,8 +406,7 @@ class Topology:
         n = _ranks(n)
         if isinstance(topology, str):
             name, arguments = parse(topology)
-            made: Topology = getattr(cls, name)(n, **arguments)
-            return made
+            return cast("Topology", getattr(cls, name)(n, **arguments))
         if not isinstance(topology, Topology):
             topology = cls.from_networkx(topology)
         if topology.n != n:
