@@ -60,7 +60,10 @@ def _hear(reader: int) -> None:
     while True:
         signum = os.read(reader, 1)[0]
         if signum == signal.SIGTSTP:
-            _stand_still()
+            _tell(signal.SIGSTOP)
+            # By this thread, which does not come to its next line before the process is continued.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+            _tell(signal.SIGCONT)
         elif signum in _FOR_JOBS and jobs:
             _tell(signum)
         elif not _come.is_set():
@@ -74,13 +77,6 @@ def _hear(reader: int) -> None:
 def _tell(signum: int) -> None:
     for job in [*jobs]:
         job.tell(signum)
-
-
-def _stand_still() -> None:
-    _tell(signal.SIGSTOP)
-    # By this thread, which does not come to its next line before the process is continued.
-    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
-    _tell(signal.SIGCONT)
 
 
 def _end(signum: int) -> None:

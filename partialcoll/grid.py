@@ -113,9 +113,6 @@ class Grid:
         """Along which axis round number `round` (from 0) averages: they take turns."""
         return checks.integer("round", round, 0, 2**64 - 1) % self.axes
 
-    def _axis(self, axis: int) -> int:
-        return checks.integer("axis", axis, 0, self.axes - 1)
-
     @overload
     def line(self, cells: int, axis: int) -> int: ...
     @overload
@@ -135,8 +132,8 @@ class Grid:
 
     def _each(self, function: Any, cells: Any, axis: int, dtype: Any) -> Any:
         given = _numbers(cells, "cells", np.int64, self.cells - 1)
-        out = np.empty(given.shape, dtype)
-        call(function, self._c_sides, self.axes, self._axis(axis), given, given.size, out)
+        out, axis = np.empty(given.shape, dtype), checks.integer("axis", axis, 0, self.axes - 1)
+        call(function, self._c_sides, self.axes, axis, given, given.size, out)
         return out if np.ndim(cells) else out.item()
 
     @overload
@@ -146,7 +143,7 @@ class Grid:
     def move(self, cells: Any, axis: int, chunks: Any) -> Any:
         """The `cells` with their coordinates on the `axis` replaced by `chunks`: where the members
         of groups go with dynamic keys, after a round that was not void."""
-        axis = self._axis(axis)
+        axis = checks.integer("axis", axis, 0, self.axes - 1)
         given = _numbers(cells, "cells", np.int64, self.cells - 1)
         to = _numbers(chunks, "chunks", np.uint32, self.sides[axis] - 1)
         if given.shape != to.shape:

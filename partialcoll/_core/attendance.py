@@ -128,9 +128,6 @@ def _end() -> None:
         thread.join(_END_S)
 
 
-finalize.at_end(_end, last=True)  # others make such calls at the end, too
-
-
 def _forget() -> None:
     """In a forked child: the thread is the parent's."""
     global _thread, _changed
@@ -139,6 +136,7 @@ def _forget() -> None:
     _thread = None
 
 
+finalize.at_end(_end, last=True)  # others make such calls at the end, too
 os.register_at_fork(after_in_child=_forget)
 
 

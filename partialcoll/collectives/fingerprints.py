@@ -228,10 +228,7 @@ def _differences(said: dict[int, tuple[dict[str, str], bool]]) -> list[str]:
         ]
         by_value = sides(known)
         if len(by_value) > 1:
-            texts = (f"{_cut(value)} on {name_ranks(r)}" for value, r in by_value.items())
+            cut = {v: v if len(v) <= _LONGEST else f"{v[: _LONGEST - 1]}…" for v in by_value}
+            texts = (f"{cut[value]} on {name_ranks(ranks)}" for value, ranks in by_value.items())
             found.append(f"{name} is {' and '.join(texts)}")
     return found
-
-
-def _cut(value: str) -> str:
-    return value if len(value) <= _LONGEST else f"{value[: _LONGEST - 1]}…"
