@@ -23,7 +23,7 @@ from .._core.object import CoreObject
 from .._core.settings import ALGORITHMS
 from .._core.slots import DeviceSide, Record, SendSlots, Slots, side_of
 from ..errors import MismatchError, StateError
-from ..policy import Full
+from ..policy import Full, Policy
 from ..round import Result, Round
 from .arguments import Arguments
 
@@ -290,8 +290,9 @@ class AllreduceHandle(CoreObject):
         self._slots = None if given.received else Slots(self._pointer, self._record, recv, ops)
         self._set_buffers(given.send, recv)
         self._sends = SendSlots(self._pointer, self._recv)
-        self.policy, self._name = given.policy, given.name
-        self.memory = given.memory(self._size)
+        self.policy: Policy = given.policy
+        self.memory: int = given.memory(self._size)
+        self._name = given.name
         if given.options.on_failure == lib.PCOLL_FAILURE_CONTINUE:
             self._membership = Membership(self, comm, on_membership, given)
         # Read the result of the round before this rank's first one.
