@@ -24,8 +24,7 @@ from .._core.ffi import ffi, lib, raise_error
 from .._core.mpi import MPI
 from ..errors import MismatchError
 from ..round import Result
-from .arguments import Arguments
-from .handle import AllreduceHandle
+from .handle import AllreduceHandle, Arguments
 
 T = TypeVar("T")
 # The form of the data of a call: dtype by numpy's name, number of elements, MPI's op by its name.

@@ -42,10 +42,9 @@ from .._core import communicator, timeline, waiting
 from .._core.buffers import Array
 from .._core.mpi import MPI
 from .._core.settings import logger
-from ..collectives.allreduce import Allreduce_init
+from ..collectives.allreduce import Allreduce_init, Partitioned
 from ..collectives.fingerprints import Fingerprints, Groups
 from ..collectives.handle import AllreduceHandle
-from ..collectives.partitioned import Partitioned
 from ..collectives.resync import Replica, Resync, room_for_joins
 from ..errors import MismatchError, StateError
 from ..round import Result, Round

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import partialcoll as pc
 from partialcoll._core.ffi import ffi, lib
-from partialcoll.collectives.arguments import Arguments
+from partialcoll.collectives.handle import Arguments
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
