@@ -481,12 +481,10 @@ def identity(op: Any, buffer: Buffer) -> Array:
 def add_up(buffer: Buffer, results: list[Array]) -> None:
     """The sum of several results into the buffer; half types add up in float32."""
     out = buffer.array
-    if buffer.dtype not in _HALVES:
-        np.copyto(out, results[0])
-        for result in results[1:]:
-            np.add(out, result, out=out)
+    if buffer.dtype in _HALVES:
+        total = functools.reduce(np.add, map(_to_float32, results))
+        out[...] = narrow(out, np.asarray(total, np.float32))
         return
-    total = _to_float32(results[0])
+    np.copyto(out, results[0])
     for result in results[1:]:
-        total = total + _to_float32(result)
-    out[...] = narrow(out, np.asarray(total, np.float32))
+        np.add(out, result, out=out)
