@@ -625,7 +625,7 @@ def test_bfloat16_without_its_numpy_type(comm):
     torch = pytest.importorskip("torch")
     x = torch.full((8,), comm.rank + 1.5, dtype=torch.bfloat16)
     with pc.GossipBuffer(comm, like=x, topology="complete") as g:
-        g._dtype = np.dtype(np.uint16)  # as where ml_dtypes is not installed
+        g.dtype = np.dtype(np.uint16)  # as where ml_dtypes is not installed
         g.publish(x)
         comm.Barrier()
         peer = (comm.rank + 1) % comm.size
