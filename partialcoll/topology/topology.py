@@ -19,6 +19,7 @@ import math
 import random
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -178,15 +179,9 @@ def powers(n: int) -> list[int]:
     return [1 << k for k in range((n - 1).bit_length())]
 
 
-def circulant(
-    n: int, hops: Iterable[int], *, once: bool = False, directed: bool = False
-) -> Offsets:
-    """Neighbors at these hops on the ring; hops to the same rank count `once`, or add up."""
-    weights: dict[int, float] = {}
-    for hop in hops:
-        if hop % n:
-            weights[hop % n] = 1.0 if once else weights.get(hop % n, 0.0) + 1.0
-    return Offsets([n], weights, directed)
+def circulant(n: int, hops: Iterable[int], directed: bool = False) -> Offsets:
+    """Neighbors at these hops on the ring; the weights of hops to the same rank add up."""
+    return Offsets([n], Counter(hop % n for hop in hops if hop % n), directed)
 
 
 def grid(n: int, sides: Sequence[int]) -> Offsets:
@@ -416,7 +411,7 @@ class Topology:
     @classmethod
     def ring(cls, n: int) -> Topology:
         """`n` ranks, each with two neighbors, r - 1 and r + 1."""
-        return cls(_ranks(n), "ring", (circulant(n, [1, -1], once=True),))
+        return cls(_ranks(n), "ring", (circulant(n, {1, n - 1}),))
 
     @classmethod
     def bipartite_ring(cls, n: int) -> Topology:
@@ -427,12 +422,12 @@ class Topology:
         """
         if _ranks(n) % 2 and n > 1:
             raise ValueError(f"topology: bipartite_ring expected an even number of ranks, got {n}")
-        return cls(n, "bipartite_ring", (circulant(n, [1, -1], once=True),))
+        return cls(n, "bipartite_ring", (circulant(n, {1, n - 1}),))
 
     @classmethod
     def complete(cls, n: int) -> Topology:
         """`n` ranks, of which everybody is everybody's neighbor."""
-        return cls(_ranks(n), "complete", (circulant(n, range(1, n), once=True),))
+        return cls(_ranks(n), "complete", (circulant(n, range(1, n)),))
 
     @classmethod
     def exponential(cls, n: int) -> Topology:
