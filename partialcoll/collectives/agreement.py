@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare the calls of all ranks in the round that carries their data.
 
-Each rank says what it calls: a text, of which the core compares a digest, and the form of its data,
-which it compares, too (partialcoll.h: pcoll_handle_describe). Ranks that agree have the result in the same round. If ranks
-differ, all of them know it from this round, none has a result, and a second round tells each rank
-the texts of all. So no rank waits for one that makes another call.
+Each rank says what it calls: a text, of which the core compares a digest, and the form of its
+data, which it compares, too (partialcoll.h: pcoll_handle_describe). Ranks that agree have the
+result in the same round. If ranks differ, all of them know it from this round, none has a result,
+and a second round tells each rank the texts of all. So no rank waits for one that makes another
+call.
 """
 
 from __future__ import annotations
