@@ -28,8 +28,7 @@ import time
 from typing import Any, Callable
 
 from ..._core import communicator
-from ..._core.departure import Departed
-from ..._core.failures import is_rank_failure, told
+from ..._core.failures import Departed, is_rank_failure, told
 from ..._core.mpi import MPI
 from ..._core.settings import logger
 from ..._core.worker import Worker
