@@ -74,7 +74,8 @@ def bfloat16() -> np.dtype[Any]:
         found: Any = importlib.import_module("ml_dtypes").bfloat16
     except ImportError:
         found = np.uint16
-    return np.dtype(found)
+    dtype: np.dtype[Any] = np.dtype(found)
+    return dtype
 
 
 # Arrays

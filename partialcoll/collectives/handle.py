@@ -396,7 +396,7 @@ class AllreduceHandle(CoreObject):
     ) -> None:
         given: Any = None
 
-        def arguments() -> tuple[Any, ...]:
+        def arguments() -> Any:
             nonlocal given
             given = check_arguments()
             return given.for_core
