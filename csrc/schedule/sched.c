@@ -44,7 +44,7 @@ bool sched_make_room(void *array, uint32_t count, uint32_t *capacity, size_t eac
     return true;
 }
 
-static int sched_add(struct sched *s, struct op op)
+int sched_add(struct sched *s, struct op op)
 {
     CHECK(op.label);
     s->failed = s->failed || s->committed ||
@@ -121,11 +121,6 @@ int sched_native(struct sched *s, const char *label, int part)
 int sched_nop(struct sched *s, const char *label)
 {
     return sched_add_local(s, OP_NOP, OP_PLAIN, label, -1, -1, -1);
-}
-
-int sched_timer(struct sched *s, const char *label)
-{
-    return sched_add_local(s, OP_TIMER, OP_PLAIN, label, -1, -1, -1);
 }
 
 int sched_event(struct sched *s, const char *label)

@@ -52,7 +52,7 @@ struct op {
 struct sched {
     struct op *ops;
     uint32_t count, capacity;
-    struct {
+    struct sched_edge {
         uint32_t from, to;
     } *edges;
     uint32_t edge_count, edge_capacity;
@@ -69,7 +69,9 @@ void sched_free(struct sched **s);
  * memory. */
 bool sched_make_room(void *array, uint32_t count, uint32_t *capacity, size_t each);
 
-/* Add an operation and return its id. Adding cannot fail: the commit reports errors. */
+/* Add an operation, whose label stays the caller's, and return its id. Adding cannot fail: the
+ * commit reports errors. */
+int sched_add(struct sched *s, struct op op);
 int sched_send(struct sched *s, const char *label, int peer, int edge, int from);
 int sched_recv(struct sched *s, const char *label, int peer, int edge, int into);
 int sched_control_send(struct sched *s, const char *label, int peer, int edge);
@@ -77,7 +79,6 @@ int sched_control_recv(struct sched *s, const char *label, int peer, int edge);
 int sched_reduce(struct sched *s, const char *label, int out, int a, int b);
 int sched_copy(struct sched *s, const char *label, int into, int from);
 int sched_nop(struct sched *s, const char *label);
-int sched_timer(struct sched *s, const char *label);
 int sched_event(struct sched *s, const char *label);
 
 /* Note that a REDUCE adds data that came from this peer. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adding operations to a builder; see builder.h. */
-#include "user_schedule/builder.h"
+/* Adding operations, numbering and comparing messages, committing; see user_schedule.h. */
+#include "user_schedule/user_schedule.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,8 +114,8 @@ int builder_after(struct builder *builder, int op, const int32_t *predecessors,
         if (!sched_make_room(&builder->edges, builder->edge_count,
                              &builder->edge_capacity, sizeof *builder->edges))
             return builder_no_memory(builder);
-        builder->edges[builder->edge_count++] = (struct builder_edge){
-            .from = (uint32_t)predecessors[i], .to = (uint32_t)op};
+        builder->edges[builder->edge_count++] =
+            (struct sched_edge){.from = (uint32_t)predecessors[i], .to = (uint32_t)op};
     }
     if (k)
         builder->ops[op].need = k;
@@ -131,73 +131,51 @@ void builder_destroy(struct builder *builder)
     *builder = (struct builder){.rank = builder->rank, .size = builder->size};
 }
 
-/* Numbering and comparing messages; see builder.h. */
-
-/* A message, for sorting. */
-struct builder_entry {
-    const struct builder_op *op;
-    uint32_t id;
-};
-
 static int builder_compare_pairs(const void *a, const void *b)
 {
-    const struct builder_entry *x = a, *y = b;
-    int kinds = (int)x->op->kind - (int)y->op->kind;
-    return kinds ?: x->op->peer - y->op->peer
-                        ?: x->op->tag - y->op->tag ?: (int)x->id - (int)y->id;
+    const struct builder_op *x = *(struct builder_op *const *)a,
+                            *y = *(struct builder_op *const *)b;
+    int kinds = (int)x->kind - (int)y->kind;
+    return kinds ?: x->peer - y->peer ?: x->tag - y->tag ?: (x > y) - (x < y);
 }
 
-/* Pair the sends of this rank to itself with their receives. Both are sorted by
- * edge. */
-static void builder_pair_own(struct builder *builder, const struct builder_entry *list,
-                             uint32_t count)
+/* Number sorted messages, and pair the sends of this rank to itself with their receives. */
+static void builder_number_edges(struct builder *builder, struct builder_op **list,
+                                 uint32_t count)
 {
-    uint32_t send = 0, recv = 0;
-    for (;;) {
-        while (send < count && (list[send].op->kind != OP_SEND ||
-                                list[send].op->peer != (int)builder->rank))
-            send++;
-        while (recv < count && (list[recv].op->kind != OP_RECV ||
-                                list[recv].op->peer != (int)builder->rank))
-            recv++;
-        if (send >= count || recv >= count)
-            return;
-        builder->ops[list[send].id].partner = (int)list[recv].id;
-        builder->ops[list[recv].id].partner = (int)list[send].id;
-        send++;
-        recv++;
-    }
-}
-
-static void builder_number_edges(struct builder *builder,
-                                 const struct builder_entry *list, uint32_t count)
-{
+    struct builder_op **own[2] = {0}; /* The first message of this rank to itself, … */
+    uint32_t owns[2] = {0};           /* … and how many: sends, receives. */
     builder->tags = 0;
     for (uint32_t i = 0; i < count; i++) {
-        struct builder_op *op = &builder->ops[list[i].id];
-        const struct builder_op *last = i ? list[i - 1].op : NULL;
+        struct builder_op *op = list[i];
+        const struct builder_op *last = i ? list[i - 1] : NULL;
         bool follows = last && last->kind == op->kind && last->peer == op->peer;
         bool repeats = follows && last->tag == op->tag;
         op->edge = follows ? last->edge + 1 : 0;
         op->ordinal = repeats ? last->ordinal + 1 : 0;
         if ((uint32_t)op->edge >= builder->tags)
             builder->tags = (uint32_t)op->edge + 1;
+        if (op->peer == (int)builder->rank && !owns[op->kind == OP_RECV]++)
+            own[op->kind == OP_RECV] = &list[i];
+    }
+    for (uint32_t i = 0; i < owns[0] && i < owns[1]; i++) {
+        own[0][i]->partner = (int)(own[1][i] - builder->ops);
+        own[1][i]->partner = (int)(own[0][i] - builder->ops);
     }
 }
 
 int builder_number_messages(struct builder *builder)
 {
-    struct builder_entry *list = malloc((builder->count + 1) * sizeof *list);
+    struct builder_op **list = malloc((builder->count + 1) * sizeof *list);
     uint32_t count = 0;
     if (!list)
         return fail(PCOLL_ENOMEM, "no memory for %u messages", builder->count);
     for (uint32_t i = 0; i < builder->count; i++)
         if (builder_is_message(&builder->ops[i]))
-            list[count++] = (struct builder_entry){.op = &builder->ops[i], .id = i};
+            list[count++] = &builder->ops[i];
     if (count)
         qsort(list, count, sizeof *list, builder_compare_pairs);
     builder_number_edges(builder, list, count);
-    builder_pair_own(builder, list, count);
     free(list);
     return PCOLL_OK;
 }
@@ -226,14 +204,12 @@ void builder_digest_messages(const struct builder *builder,
         if (!builder_is_message(&builder->ops[i]))
             continue;
         builder_write_message(builder, &builder->ops[i], w);
-        bool sends = builder->ops[i].kind == OP_SEND;
+        w[KIND] >>= 1;
         for (uint64_t k = 0; k < DIGEST_WORDS; k++) {
             uint64_t h = splitmix_mix(k + 1);
-            h = splitmix_mix(h ^ w[PAIR]);
-            h = splitmix_mix(h ^ w[NAME]);
-            h = splitmix_mix(h ^ w[COUNT]);
-            h = splitmix_mix(h ^ w[KIND] >> 1);
-            digest[k] += sends ? h : -h;
+            for (int word = PAIR; word < MESSAGE_WORDS; word++)
+                h = splitmix_mix(h ^ w[word]);
+            digest[k] += builder->ops[i].kind == OP_SEND ? h : -h;
         }
     }
 }
@@ -334,8 +310,6 @@ int builder_compare_messages(uint64_t *words, uint64_t count)
     }
     return PCOLL_OK;
 }
-
-/* Building, checking and committing a schedule; see builder.h. */
 
 /*
  * Races: two operations use the same memory, at least one of them writes, and no order
@@ -438,10 +412,9 @@ static int builder_check_races(const struct builder *builder, const struct sched
 
 static int builder_compare_edges(const void *a, const void *b)
 {
-    const struct builder_edge *x = a, *y = b;
-    if (x->to != y->to)
-        return x->to < y->to ? -1 : 1;
-    return (x->from > y->from) - (x->from < y->from);
+    const struct sched_edge *x = a, *y = b;
+    int to = (x->to > y->to) - (x->to < y->to);
+    return to ?: (x->from > y->from) - (x->from < y->from);
 }
 
 /* Sort the edges and drop repeated ones: predecessors are a set. */
@@ -455,30 +428,6 @@ static void builder_sort_edges(struct builder *builder)
         if (!i || builder_compare_edges(&builder->edges[i], &builder->edges[kept - 1]))
             builder->edges[kept++] = builder->edges[i];
     builder->edge_count = kept;
-}
-
-static void builder_add_op(struct sched *sched, const struct builder_op *op, int id)
-{
-    switch (op->kind) {
-    case OP_SEND:
-        sched_send(sched, op->label, op->peer, op->edge, id);
-        return;
-    case OP_RECV:
-        sched_recv(sched, op->label, op->peer, op->edge, id);
-        return;
-    case OP_REDUCE:
-        sched_reduce(sched, op->label, id, id, id);
-        return;
-    case OP_COPY:
-        sched_copy(sched, op->label, id, id);
-        return;
-    case OP_TIMER:
-        sched_timer(sched, op->label);
-        return;
-    case OP_NOP:
-    case OP_NATIVE:
-        sched_nop(sched, op->label);
-    }
 }
 
 /* Add the end, which follows every operation without a successor. Operations that a
@@ -496,8 +445,6 @@ static void builder_add_end(struct sched *sched)
         if (!followed[i])
             sched_after(sched, end, (int)i);
     free(followed);
-    if (!sched->failed)
-        sched_need(sched, end, sched->ops[end].preds);
     sched_end(sched, end);
 }
 
@@ -509,14 +456,19 @@ struct sched *builder_build(struct builder *builder)
         return NULL;
     }
     builder_sort_edges(builder);
-    for (uint32_t i = 0; i < builder->count; i++)
-        builder_add_op(sched, &builder->ops[i], (int)i);
+    for (uint32_t i = 0; i < builder->count; i++) {
+        const struct builder_op *op = &builder->ops[i];
+        sched_add(sched, (struct op){.kind = op->kind,
+                                     .label = op->label,
+                                     .peer = op->peer,
+                                     .edge = op->edge,
+                                     .need = op->need});
+    }
     for (uint32_t i = 0; i < builder->edge_count; i++)
         sched_after(sched, (int)builder->edges[i].to, (int)builder->edges[i].from);
-    for (uint32_t i = 0; i < builder->count && !sched->failed; i++)
-        sched_need(sched, (int)i,
-                   builder->ops[i].need ? builder->ops[i].need : sched->ops[i].preds);
     builder_add_end(sched);
+    for (uint32_t i = 0; i < sched->count; i++) /* for texts */
+        sched->ops[i].need = sched->ops[i].need ?: sched->ops[i].preds;
     if (sched->failed)
         sched_free(&sched);
     return sched;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running, describing and committing a user's schedule; see schedule_run.h. */
-#include "user_schedule/schedule_run.h"
+/* Running, describing and committing a user's schedule; see user_schedule.h. */
+#include "user_schedule/user_schedule.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "runtime/agreement.h"
-#include "runtime/communicator.h"
 
 /* More runs than any job makes. */
 static const uint64_t LAST_RUN = (uint64_t)1 << 43;
@@ -32,7 +31,7 @@ static bool schedule_run_is_empty(const struct schedule_run *run)
 static int schedule_run_stand_in(struct schedule_run *run, int id)
 {
     CHECK(!run->ops[id].stand_in);
-    size_t bytes = run->builder.ops[id].bytes;
+    size_t bytes = run->builder->ops[id].bytes;
     run->ops[id].stand_in = calloc(1, bytes ? bytes : 1);
     return run->ops[id].stand_in
                ? PCOLL_OK
@@ -42,7 +41,7 @@ static int schedule_run_stand_in(struct schedule_run *run, int id)
 static void schedule_run_take_own(struct schedule_run *run, int id)
 {
     CHECK(run->ops[id].stand_in);
-    const struct builder_op *op = &run->builder.ops[id];
+    const struct builder_op *op = &run->builder->ops[id];
     if (op->bytes && !schedule_run_is_empty(run))
         memcpy(op->into, run->ops[id].stand_in, op->bytes);
     free(run->ops[id].stand_in);
@@ -53,7 +52,7 @@ static void schedule_run_take_own(struct schedule_run *run, int id)
  * completes before the receive begins, like a short message to another rank. */
 static int schedule_run_send_own(struct schedule_run *run, int id, bool *finished)
 {
-    const struct builder_op *op = &run->builder.ops[id];
+    const struct builder_op *op = &run->builder->ops[id];
     int rc = schedule_run_stand_in(run, op->partner);
     *finished = rc == PCOLL_OK;
     if (rc != PCOLL_OK)
@@ -70,7 +69,7 @@ static int schedule_run_send_own(struct schedule_run *run, int id, bool *finishe
 /* Begin a message from or to another rank. */
 static int schedule_run_begin_message(struct schedule_run *run, int id)
 {
-    const struct builder_op *op = &run->builder.ops[id];
+    const struct builder_op *op = &run->builder->ops[id];
     struct transport *t = run->communicator->transport;
     int rc = schedule_run_is_empty(run) ? schedule_run_stand_in(run, id) : PCOLL_OK;
     if (rc != PCOLL_OK)
@@ -88,7 +87,7 @@ static int schedule_run_begin_message(struct schedule_run *run, int id)
 /* Execute or begin an operation. *finished: it is complete and needs no event. */
 static int schedule_run_issue(struct schedule_run *run, int id, bool *finished)
 {
-    const struct builder_op *op = &run->builder.ops[id];
+    const struct builder_op *op = &run->builder->ops[id];
     *finished = true;
     switch (op->kind) {
     case OP_SEND:
@@ -204,7 +203,7 @@ static int schedule_run_run(struct object *base)
 static int schedule_run_done(struct object *base, int id, size_t bytes)
 {
     struct schedule_run *run = schedule_run_of(base);
-    const struct builder_op *op = &run->builder.ops[id];
+    const struct builder_op *op = &run->builder->ops[id];
     if (op->kind == OP_RECV && bytes != op->bytes)
         return fail(PCOLL_EPROTOCOL,
                     "rank %d sent %zu bytes to operation %d (%s), which takes %zu",
@@ -213,14 +212,6 @@ static int schedule_run_done(struct object *base, int id, size_t bytes)
     run->ops[id].stand_in = NULL;
     engine_complete(&run->engine, run->engine.current, id);
     return schedule_run_run(base);
-}
-
-static int schedule_run_control(struct object *base, uint32_t source,
-                                const struct control *message)
-{
-    return fail(PCOLL_EPROTOCOL,
-                "rank %u sent a control message of kind %u to the schedule in slot %u",
-                source, message->kind, base->slot);
 }
 
 static int schedule_run_begin_close(struct object *base)
@@ -237,7 +228,6 @@ static int schedule_run_begin_close(struct object *base)
 static const struct object_ops schedule_run_ops = {
     .run = schedule_run_run,
     .done = schedule_run_done,
-    .control = schedule_run_control,
     .begin_close = schedule_run_begin_close,
 };
 
@@ -274,26 +264,27 @@ static int schedule_run_allocate(struct schedule_run *run,
     return PCOLL_OK;
 }
 
-int schedule_run_create(struct communicator *communicator, struct builder *builder,
-                        struct sched *s, struct schedule_run **out)
+int schedule_run_create(struct communicator *communicator,
+                        const struct builder *builder, struct sched *s,
+                        struct schedule_run **out)
 {
     CHECK(s->committed);
-    struct schedule_run *run = calloc(1, sizeof *run);
-    if (!run)
+    struct schedule_run *run = *out = calloc(1, sizeof *run);
+    if (!run) {
+        sched_free(&s);
         return fail(PCOLL_ENOMEM, "no memory for a schedule");
-    run->base = object_init(&schedule_run_ops);
-    run->base.slots = builder->tags ? (builder->tags + DATA_EDGES - 1) / DATA_EDGES : 1;
-    run->communicator = communicator;
-    int rc = schedule_run_allocate(run, builder) ?: engine_init(&run->engine, s);
-    if (rc != PCOLL_OK) {
-        schedule_run_destroy(&run);
-        return rc;
     }
-    run->builder = *builder;
-    run->sched = s;
-    *builder = (struct builder){.rank = builder->rank, .size = builder->size};
-    *out = run;
-    return PCOLL_OK;
+    *run = (struct schedule_run){
+        .base = object_init(&schedule_run_ops),
+        .communicator = communicator,
+        .builder = builder,
+        .sched = s,
+    };
+    run->base.slots = builder->tags ? (builder->tags + DATA_EDGES - 1) / DATA_EDGES : 1;
+    int rc = schedule_run_allocate(run, builder) ?: engine_init(&run->engine, s);
+    if (rc != PCOLL_OK)
+        schedule_run_destroy(out);
+    return rc;
 }
 
 void schedule_run_destroy(struct schedule_run **at)
@@ -301,9 +292,8 @@ void schedule_run_destroy(struct schedule_run **at)
     struct schedule_run *run = *at;
     engine_destroy(&run->engine);
     sched_free(&run->sched);
-    for (uint32_t i = 0; run->ops && i < run->builder.count; i++)
+    for (uint32_t i = 0; run->ops && i < run->builder->count; i++)
         free(run->ops[i].stand_in);
-    builder_destroy(&run->builder);
     free(run->ops);
     free(run->timers);
     free(run);
@@ -320,14 +310,14 @@ void schedule_run_pending(const struct schedule_run *run, char *text, size_t cap
     uint32_t more = 0;
     struct text t = {.at = text, .left = capacity};
     text_add(&t, "run %llu of a schedule: ", (unsigned long long)e->current);
-    for (uint32_t i = 0; i < run->builder.count; i++) {
+    for (uint32_t i = 0; i < run->builder->count; i++) {
         if (engine_state(e, e->current, (int)i) != OP_RUNNING)
             continue;
         if (t.items == MAX_NAMED) {
             more++;
             continue;
         }
-        const struct builder_op *op = &run->builder.ops[i];
+        const struct builder_op *op = &run->builder->ops[i];
         text_add(&t, "%soperation %u (%s %s) ", t.items++ ? "; " : "", i,
                  op_kind_name(op->kind), op->label);
         if (op->kind == OP_TIMER)
@@ -404,7 +394,6 @@ int schedule_run_commit(struct communicator *communicator, int local,
                         struct builder *builder, struct schedule_run **out)
 {
     struct sched *s = NULL;
-    struct schedule_run *run = NULL;
     if (local == PCOLL_OK)
         local = builder_commit(builder, &s);
     agree_settle(communicator);
@@ -413,17 +402,9 @@ int schedule_run_commit(struct communicator *communicator, int local,
         sched_free(&s);
         return rc;
     }
-    struct builder taken = *builder;
-    local = schedule_run_create(communicator, &taken, s, &run);
-    if ((rc = agree_outcome(communicator, local)) == PCOLL_OK)
-        rc = agree_enter(communicator, &run->base);
-    if (rc == PCOLL_OK) {
-        *builder = taken;
-        *out = run;
-    } else if (run) {
-        run->builder = (struct builder){0}; /* the caller keeps it */
-        schedule_run_destroy(&run);
-    } else
-        sched_free(&s);
+    local = schedule_run_create(communicator, builder, s, out);
+    rc = agree_outcome(communicator, local) ?: agree_enter(communicator, &(*out)->base);
+    if (rc != PCOLL_OK && *out)
+        schedule_run_destroy(out);
     return rc;
 }

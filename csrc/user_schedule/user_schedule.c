@@ -12,15 +12,14 @@
 #include "base/error.h"
 #include "runtime/user_object.h"
 #include "transport/mpi/mpi_transport.h"
-#include "user_schedule/schedule_run.h"
+#include "user_schedule/user_schedule.h"
 
 struct pcoll_schedule {
-    struct user_object base;  /* first: a pointer to it is one to the schedule */
-    const void *comm;         /* MPI_Comm; used until the commit */
-    struct builder builder;   /* empty after the commit */
+    struct user_object base; /* first: a pointer to it is one to the schedule */
+    const void *comm;        /* MPI_Comm; used until the commit */
+    struct builder builder;
     struct schedule_run *run; /* NULL before the commit and after the end */
-    bool committed;
-    bool waiting; /* a run was started and not yet waited for */
+    bool waiting;             /* a run was started and not yet waited for */
 };
 
 /* Begin and end a call; see user_object.h. */
@@ -60,7 +59,7 @@ static const struct user_object_kind schedule_kind = {
 static int schedule_enter_builder(pcoll_schedule *schedule)
 {
     int rc = schedule_enter(schedule);
-    if (rc != PCOLL_OK || !schedule->committed)
+    if (rc != PCOLL_OK || !schedule->run)
         return rc;
     return schedule_leave(
         schedule,
@@ -170,31 +169,22 @@ static int schedule_commit(pcoll_schedule *schedule, int progress, bool valid)
     else
         local = process_start_agent(c, progress, true);
     rc = schedule_run_commit(c, local, &schedule->builder, &schedule->run);
-    if (rc != PCOLL_OK)
-        return rc;
-    schedule->committed = true;
-    user_object_made(&schedule->base, c, &schedule->run->base, progress);
-    return PCOLL_OK;
+    if (rc == PCOLL_OK)
+        user_object_made(&schedule->base, c, &schedule->run->base, progress);
+    return rc;
 }
 
 int pcoll_schedule_commit(pcoll_schedule *schedule, int32_t progress)
 {
-    int rc = schedule_enter(schedule);
-    if (rc != PCOLL_OK)
-        return rc;
-    if (schedule->committed)
-        return schedule_leave(schedule,
-                              fail(PCOLL_ESTATE, "the schedule is committed already"));
-    return schedule_leave(schedule, schedule_commit(schedule, progress, true));
+    return schedule_enter_builder(schedule)
+               ?: schedule_leave(schedule, schedule_commit(schedule, progress, true));
 }
 
 int pcoll_schedule_give_up(pcoll_schedule *schedule)
 {
-    int rc = schedule_enter_builder(schedule);
-    if (rc != PCOLL_OK)
-        return rc;
-    schedule_commit(schedule, PCOLL_PROGRESS_MANUAL, false);
-    return schedule_leave(schedule, PCOLL_OK);
+    return schedule_enter_builder(schedule)
+               ?: (schedule_commit(schedule, PCOLL_PROGRESS_MANUAL, false),
+                   schedule_leave(schedule, PCOLL_OK));
 }
 
 /* Runs. */
@@ -203,7 +193,7 @@ static int schedule_enter_committed(pcoll_schedule *schedule)
 {
     int rc = fail_if_null_as("schedule", schedule)
                  ?: user_object_enter_open(&schedule->base);
-    if (rc == PCOLL_OK && !schedule->committed)
+    if (rc == PCOLL_OK && !schedule->run)
         return schedule_leave(schedule,
                               fail(PCOLL_ESTATE, "the schedule is not committed"));
     return rc;
@@ -281,28 +271,29 @@ static struct goal_cost schedule_cost(const void *arg, int id)
     if ((uint32_t)id >= pricing->builder->count)
         return (struct goal_cost){0};
     const struct builder_op *op = &pricing->builder->ops[id];
-    double time = (double)op->bytes * pricing->ns_per_byte;
-    return (struct goal_cost){.bytes = op->bytes,
-                              .tag = (uint32_t)op->edge,
-                              .time = op->kind == OP_TIMER
-                                          ? (uint64_t)clock_from_seconds(op->seconds)
-                                          : (uint64_t)time};
+    double time = op->kind == OP_TIMER ? (double)clock_from_seconds(op->seconds)
+                                       : (double)op->bytes * pricing->ns_per_byte;
+    return (struct goal_cost){
+        .bytes = op->bytes, .tag = (uint32_t)op->edge, .time = (uint64_t)time};
 }
 
-/* Return the schedule to print: the committed one, or one that is built for this; NULL without
- * memory. */
-static struct sched *schedule_to_print(pcoll_schedule *schedule)
+/* Print as Graphviz, as text, or in GOAL (NULL), and leave. */
+static int schedule_print(pcoll_schedule *schedule, const char *format,
+                          double ns_per_byte, char **text)
 {
-    return schedule->run ? schedule->run->sched : builder_build(&schedule->builder);
-}
-
-static int schedule_finish_text(pcoll_schedule *schedule, struct sched *sched,
-                                const char *text)
-{
+    const struct schedule_pricing pricing = {&schedule->builder, ns_per_byte};
+    struct sched *sched =
+        schedule->run ? schedule->run->sched : builder_build(&schedule->builder);
+    if (format && sched)
+        *text = strcmp(format, "dot") ? sched_text(sched) : sched_dot(sched);
+    else
+        *text = sched
+                    ? sched_goal(sched, schedule->builder.rank, schedule_cost, &pricing)
+                    : NULL;
     if (!schedule->run)
         sched_free(&sched);
-    return schedule_leave(schedule,
-                          text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text"));
+    return schedule_leave(schedule, *text ? PCOLL_OK
+                                          : fail(PCOLL_ENOMEM, "no memory for a text"));
 }
 
 int pcoll_schedule_text(pcoll_schedule *schedule, const char *format, char **text)
@@ -310,15 +301,12 @@ int pcoll_schedule_text(pcoll_schedule *schedule, const char *format, char **tex
     int rc = fail_if_null(format, text) ?: schedule_enter(schedule);
     if (rc != PCOLL_OK)
         return rc;
-    bool dot = !strcmp(format, "dot");
-    if (!dot && strcmp(format, "text"))
+    if (strcmp(format, "dot") && strcmp(format, "text"))
         return schedule_leave(
             schedule,
             fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",
                  format));
-    struct sched *sched = schedule_to_print(schedule);
-    *text = sched ? (dot ? sched_dot : sched_text)(sched) : NULL;
-    return schedule_finish_text(schedule, sched, *text);
+    return schedule_print(schedule, format, 0, text);
 }
 
 int pcoll_schedule_goal(pcoll_schedule *schedule, double ns_per_byte, char **text)
@@ -330,13 +318,7 @@ int pcoll_schedule_goal(pcoll_schedule *schedule, double ns_per_byte, char **tex
         return schedule_leave(schedule, fail(PCOLL_EINVAL,
                                              "ns_per_byte: expected 0 to %g, got %g",
                                              PCOLL_LONGEST_TIME, ns_per_byte));
-    struct sched *sched = schedule_to_print(schedule);
-    struct schedule_pricing pricing = {
-        .builder = schedule->run ? &schedule->run->builder : &schedule->builder,
-        .ns_per_byte = ns_per_byte};
-    *text = sched ? sched_goal(sched, pricing.builder->rank, schedule_cost, &pricing)
-                  : NULL;
-    return schedule_finish_text(schedule, sched, *text);
+    return schedule_print(schedule, NULL, ns_per_byte, text);
 }
 
 int pcoll_schedule_free_begin(pcoll_schedule *schedule)

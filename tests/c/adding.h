@@ -2,7 +2,7 @@
 /* Adding the operations of a schedule, one macro for each kind. */
 #pragma once
 
-#include "user_schedule/builder.h"
+#include "user_schedule/user_schedule.h"
 
 #define builder_send(b, memory, shape, dest, number, label, id)                        \
     builder_add(b,                                                                     \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hostile control and data messages to schedules of users on simulated ranks. */
+/* Hostile data messages to schedules of users on simulated ranks. */
 #include <string.h>
 
-#include "user_schedule/schedule_run.h"
+#include "user_schedule/user_schedule.h"
 #include "adding.h"
 #include "check.h"
 #include "hostile.h"
@@ -15,6 +15,7 @@ static struct {
     uint32_t ranks;
     struct sim *sim;
     struct communicator *communicators[RANKS];
+    struct builder builders[RANKS];
     struct schedule_run *runs[RANKS];
     int64_t memory[RANKS][3][COUNT];
 } w;
@@ -28,20 +29,21 @@ static uint32_t roll(uint32_t bound)
 static void create_rank(uint32_t r)
 {
     pcoll_buffer shape = {.count = COUNT, .dtype = PCOLL_INT64, .op = PCOLL_MAX};
-    struct builder b = {.rank = r, .size = w.ranks};
+    struct builder *b = &w.builders[r];
     struct sched *s = NULL;
     int send, receive, add, timer;
+    *b = (struct builder){.rank = r, .size = w.ranks};
     int next = (int)((r + 1) % w.ranks), last = (int)((r + w.ranks - 1) % w.ranks);
-    EXPECT_OK(builder_send(&b, w.memory[r][0], &shape, next, 1, NULL, &send));
-    EXPECT_OK(builder_recv(&b, w.memory[r][1], &shape, last, 1, NULL, &receive));
-    EXPECT_OK(builder_reduce(&b, w.memory[r][1], w.memory[r][2], &shape, NULL, &add));
-    EXPECT_OK(builder_after(&b, add, &receive, 1, 0));
-    EXPECT_OK(builder_timer(&b, 1e-6, NULL, &timer));
-    EXPECT_OK(builder_after(&b, send, &timer, 1, 0));
-    EXPECT_OK(builder_commit(&b, &s));
+    EXPECT_OK(builder_send(b, w.memory[r][0], &shape, next, 1, NULL, &send));
+    EXPECT_OK(builder_recv(b, w.memory[r][1], &shape, last, 1, NULL, &receive));
+    EXPECT_OK(builder_reduce(b, w.memory[r][1], w.memory[r][2], &shape, NULL, &add));
+    EXPECT_OK(builder_after(b, add, &receive, 1, 0));
+    EXPECT_OK(builder_timer(b, 1e-6, NULL, &timer));
+    EXPECT_OK(builder_after(b, send, &timer, 1, 0));
+    EXPECT_OK(builder_commit(b, &s));
     EXPECT_OK(communicator_create(sim_endpoint(w.sim, r), NULL, &w.communicators[r]));
     hostile_tap(w.hostile, w.communicators[r]->transport);
-    EXPECT_OK(schedule_run_create(w.communicators[r], &b, s, &w.runs[r]));
+    EXPECT_OK(schedule_run_create(w.communicators[r], b, s, &w.runs[r]));
     EXPECT_OK(communicator_register(w.communicators[r], &w.runs[r]->base, 0));
     sim_wake(w.sim, r, roll(20000), 0);
 }
@@ -52,19 +54,10 @@ static void destroy(void)
         communicator_fail(w.communicators[r], PCOLL_EPROTOCOL); /* it may run */
         communicator_unregister(w.communicators[r], 0);
         schedule_run_destroy(&w.runs[r]);
+        builder_destroy(&w.builders[r]);
         communicator_destroy(&w.communicators[r]);
     }
     sim_free(&w.sim);
-}
-
-static void send_hostile(void)
-{
-    uint32_t to = roll(w.ranks), from = (to + 1 + roll(w.ranks - 1)) % w.ranks;
-    struct object *p = &w.runs[to]->base;
-    struct control message = hostile_message(w.hostile, 4);
-    int rc = p->ops->control(p, from, &message);
-    EXPECT(rc == PCOLL_EPROTOCOL, "a schedule took a control message: %d", rc);
-    hostile_note(w.hostile, rc);
 }
 
 static bool poll(uint32_t r)
@@ -98,8 +91,6 @@ void hostile_schedules(struct hostile *h, uint64_t most)
         if (stop.woken)
             sim_wake(w.sim, stop.rank, roll(20000), 0);
         sound = poll(stop.rank);
-        for (uint32_t n = roll(4) ? 0 : roll(8); n && sound; n--)
-            send_hostile();
     }
     for (uint32_t r = 0; r < w.ranks; r++)
         h->done += atomic_load(&w.runs[r]->finished);

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "user_schedule/schedule_run.h"
+#include "user_schedule/user_schedule.h"
 #include "transport/sim/sim_transport.h"
 #include "adding.h"
 #include "check.h"
@@ -253,6 +253,7 @@ static void destroy(void)
     for (uint32_t r = 0; r < w.ranks; r++) {
         communicator_unregister(w.communicator[r], w.run[r]->base.slot);
         schedule_run_destroy(&w.run[r]);
+        builder_destroy(&w.builder[r]);
         communicator_destroy(&w.communicator[r]);
     }
     sim_free(&w.sim);

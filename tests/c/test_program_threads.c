@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "base/random.h"
-#include "user_schedule/schedule_run.h"
+#include "user_schedule/user_schedule.h"
 #include "adding.h"
 #include "check.h"
 #include "inproc.h"
@@ -23,6 +23,7 @@ struct rank {
     uint32_t rank;
     struct progress *progress;
     struct communicator *communicator;
+    struct builder builder;
     struct schedule_run *run;
     double mine[COUNT], parts[RANKS][COUNT], total[COUNT];
 };
@@ -80,16 +81,15 @@ static void write_down(struct rank *r, struct builder *d)
 
 static void create(struct rank *r, struct inproc *net, uint32_t rank)
 {
-    struct builder d = {.rank = rank, .size = RANKS};
     struct sched *s;
-    *r = (struct rank){.rank = rank};
+    *r = (struct rank){.rank = rank, .builder = {.rank = rank, .size = RANKS}};
     EXPECT_OK(progress_create(&r->progress));
     struct transport *t =
         inproc_endpoint(net, rank, progress_doorbell(r->progress)->page);
     EXPECT_OK(communicator_create(t, r->progress, &r->communicator));
-    write_down(r, &d);
-    EXPECT_OK(builder_commit(&d, &s));
-    EXPECT_OK(schedule_run_create(r->communicator, &d, s, &r->run));
+    write_down(r, &r->builder);
+    EXPECT_OK(builder_commit(&r->builder, &s));
+    EXPECT_OK(schedule_run_create(r->communicator, &r->builder, s, &r->run));
     EXPECT_OK(communicator_register(r->communicator, &r->run->base, 0));
     progress_add(r->progress, &r->communicator->source);
 }
@@ -100,6 +100,7 @@ static void destroy(struct rank *r)
     progress_destroy(&r->progress);
     communicator_unregister(r->communicator, 0);
     schedule_run_destroy(&r->run);
+    builder_destroy(&r->builder);
     communicator_destroy(&r->communicator);
 }
 

@@ -259,7 +259,7 @@ static void test_goal(void)
     struct sched *s = sched_create();
     int first = sched_control_send(s, "out", 2, 1);
     int second = sched_recv(s, "in", 1, 1, 0);
-    int wait = sched_timer(s, "a \"timer\"");
+    int wait = sched_add(s, (struct op){.kind = OP_TIMER, .label = "a \"timer\""});
     sched_after(s, wait, first);
     sched_after(s, wait, second);
     sched_need(s, wait, 1);

@@ -23,7 +23,6 @@ CARRIERS = {
     "group/group_agent.c",
     "group/group_wire.h",
     "runtime/communicator.h",
-    "user_schedule/schedule_run.c",
 }
 # Who reads words of windows, and what it checks them with.
 WINDOW_READERS = {
