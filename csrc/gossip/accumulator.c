@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The accumulator; see accumulator.h. */
+/* The accumulator and pair averaging; see accumulator.h. */
 #include "gossip/accumulator.h"
 
+#include <math.h>
+
 #include "base/check.h"
+#include "gossip/register.h"
 #include "kernels/reduce.h"
 
 static int accumulator_count_up(struct gossip_memory *memory, uint32_t peer,
@@ -14,7 +17,7 @@ static int accumulator_count_up(struct gossip_memory *memory, uint32_t peer,
 }
 
 int accumulator_reserve(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
-                        int64_t *uncollected, bool *reserved)
+                        int64_t *uncollected, int32_t *reserved)
 {
     struct window *window = memory->window;
     CHECK(peer < memory->layout.ranks && peer != window->rank);
@@ -78,15 +81,6 @@ static int accumulator_lead(struct gossip_memory *memory, uint32_t peer,
                ?: gossip_decode_lead(peer, ahead, before, true, by);
 }
 
-int accumulator_deltas(struct gossip_memory *memory, uint64_t *deltas)
-{
-    int64_t by = 0;
-    int rc = accumulator_lead(memory, memory->window->rank, WORD_LANDED, WORD_COLLECTED,
-                              &by);
-    *deltas = rc == PCOLL_OK ? (uint64_t)by : 0;
-    return rc;
-}
-
 int accumulator_query(struct gossip_memory *memory, uint32_t peer, size_t first)
 {
     const struct gossip_layout *layout = &memory->layout;
@@ -96,19 +90,6 @@ int accumulator_query(struct gossip_memory *memory, uint32_t peer, size_t first)
                                  memory->change, layout->held,
                                  gossip_chunk_length(layout, first))
                ?: window->ops->complete(window, peer);
-}
-
-int accumulator_subtract(struct gossip_memory *memory, size_t first)
-{
-    return accumulator_add(memory, memory->window->rank, first);
-}
-
-int accumulator_collected(struct gossip_memory *memory, uint64_t deltas)
-{
-    CHECK(deltas);
-    return memory->window->ops->flush(memory->window, memory->window->rank)
-               ?: accumulator_count_up(memory, memory->window->rank, WORD_COLLECTED,
-                                       (int64_t)deltas);
 }
 
 int accumulator_settle(struct gossip_memory *memory)
@@ -161,4 +142,156 @@ int accumulator_adopt(struct gossip_memory *memory, uint32_t dead)
          first += layout->chunk)
         rc = accumulator_move_chunk(memory, dead, first);
     return rc ?: accumulator_move_counts(memory, dead);
+}
+
+/* Averaging. */
+
+/* Return the part of a model and of its momentum that begins at element `first`. */
+static struct gossip_model exchange_part(const struct gossip_layout *layout,
+                                         const struct gossip_model *own, size_t first)
+{
+    struct gossip_model part = *own;
+    part.x = gossip_place_at(layout, own->x, first);
+    if (own->momentum)
+        part.momentum = gossip_place_at(layout, own->momentum, first);
+    return part;
+}
+
+/*
+ * Store elements of 16 bits that were moved in float32 (memory->ours), rounded.
+ * memory->change becomes what they really lost: the difference between before and
+ * after.
+ */
+static void exchange_round_narrow(struct gossip_memory *memory, struct gossip_model p,
+                                  size_t count)
+{
+    const struct gossip_layout *layout = &memory->layout;
+    const float most = 65504;
+    float *before = memory->theirs, *after = memory->ours, *change = memory->change;
+    gossip_widen(layout, before, p.x, count);
+    /* Keep what exceeds float16 at its largest number; the rest stays in the sum. */
+    for (size_t i = 0; layout->dtype == PCOLL_FLOAT16 && i < count; i++)
+        if (fabsf(before[i]) <= most)
+            after[i] = fminf(fmaxf(after[i], -most), most);
+    gossip_narrow(layout, p.x, after, count);
+    gossip_widen(layout, after, p.x, count);
+    for (size_t i = 0; i < count; i++)
+        change[i] = before[i] - after[i];
+    if (!p.momentum)
+        return;
+    gossip_widen(layout, after, p.momentum, count);
+    for (size_t i = 0; i < count; i++)
+        after[i] -= (float)p.ratio * change[i];
+    gossip_narrow(layout, p.momentum, after, count);
+}
+
+/* Move p toward memory->theirs, or add memory->change to it (weight NULL). memory->change becomes
+ * what p loses. */
+static void exchange_move(struct gossip_memory *memory, struct gossip_model p,
+                          const double *weight, size_t count)
+{
+    const struct gossip_layout *layout = &memory->layout;
+    bool narrow = layout->dtype != layout->held;
+    void *x = narrow ? memory->ours : p.x, *momentum = narrow ? NULL : p.momentum;
+    if (narrow)
+        gossip_widen(layout, x, p.x, count);
+    if (weight)
+        model_average(layout->held, x, memory->theirs, momentum, memory->change,
+                      *weight, p.ratio, count);
+    else
+        model_collect(layout->held, x, momentum, memory->change, p.ratio, count);
+    if (narrow)
+        exchange_round_narrow(memory, p, count);
+}
+
+/* Add what is uncollected at the peer, or the part of it that its model will take, to
+ * memory->theirs. This is read after the register: what the peer collects and publishes
+ * in between is then not added twice. */
+static int exchange_add_uncollected(struct gossip_memory *memory, uint32_t peer,
+                                    size_t first)
+{
+    const struct gossip_layout *layout = &memory->layout;
+    size_t count = gossip_chunk_length(layout, first);
+    int rc = accumulator_query(memory, peer, first);
+    if (rc != PCOLL_OK)
+        return rc;
+    memory->stats.bytes_read += count * layout->sum;
+    if (memory->taken != 1)
+        model_scale(layout->held, memory->change, memory->taken, count);
+    model_collect(layout->held, memory->theirs, NULL, memory->change, 1, count);
+    return PCOLL_OK;
+}
+
+static int exchange_average_chunk(struct gossip_memory *memory, uint32_t peer,
+                                  size_t first, double weight,
+                                  const struct gossip_model *own, bool uncollected,
+                                  uint64_t *version)
+{
+    const struct gossip_layout *layout = &memory->layout;
+    struct gossip_model p = exchange_part(layout, own, first);
+    size_t count = gossip_chunk_length(layout, first);
+    bool whole;
+    int rc = register_read_chunk(memory, peer, first, p.x, version, &whole);
+    if (rc != PCOLL_OK || !whole)
+        return rc;
+    if (layout->bits)
+        slot_observe(memory, p.x, memory->theirs, layout->held, first, count);
+    if (uncollected && (rc = exchange_add_uncollected(memory, peer, first)) != PCOLL_OK)
+        return rc;
+    exchange_move(memory, p, &weight, count);
+    rc = accumulator_add_chunk(memory, peer, first);
+    MOMENT("chunk given");
+    return rc;
+}
+
+int exchange_average(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
+                     double weight, const struct gossip_model *own, int32_t *averaged)
+{
+    const struct gossip_layout *layout = &memory->layout;
+    uint64_t version;
+    int64_t uncollected;
+    *averaged = false;
+    int rc = register_version(memory, peer, &version);
+    if (rc == PCOLL_OK && !version)
+        rc = fail(PCOLL_EEMPTY, "rank %u has not published anything yet", peer);
+    if (rc == PCOLL_OK)
+        rc = accumulator_reserve(memory, peer, cap, &uncollected, averaged);
+    if (rc != PCOLL_OK || !*averaged) {
+        memory->stats.skipped += rc == PCOLL_OK;
+        return rc;
+    }
+    MOMENT("delta reserved");
+    for (size_t first = 0; first < layout->count && rc == PCOLL_OK;
+         first += layout->chunk)
+        rc = exchange_average_chunk(memory, peer, first, weight, own, uncollected > 0,
+                                    &version);
+    MOMENT("delta given");
+    memory->stats.averages++;
+    return rc ?: accumulator_landed(memory, peer);
+}
+
+int exchange_collect(struct gossip_memory *memory, const struct gossip_model *own,
+                     uint64_t *deltas)
+{
+    const struct gossip_layout *layout = &memory->layout;
+    uint32_t rank = memory->window->rank;
+    int64_t landed = 0;
+    int rc = accumulator_lead(memory, rank, WORD_LANDED, WORD_COLLECTED, &landed);
+    *deltas = rc == PCOLL_OK ? (uint64_t)landed : 0;
+    for (size_t first = 0; first < layout->count && rc == PCOLL_OK && *deltas;
+         first += layout->chunk) {
+        rc = accumulator_query(memory, rank, first);
+        if (rc != PCOLL_OK)
+            return rc;
+        exchange_move(memory, exchange_part(layout, own, first), NULL,
+                      gossip_chunk_length(layout, first));
+        MOMENT("chunk collected");
+        rc = accumulator_add(memory, rank, first);
+    }
+    MOMENT("all collected");
+    if (rc == PCOLL_OK && *deltas)
+        rc = memory->window->ops->flush(memory->window, rank)
+                 ?: accumulator_count_up(memory, rank, WORD_COLLECTED, landed);
+    memory->stats.collected += *deltas;
+    return rc;
 }

@@ -55,27 +55,19 @@
  */
 #pragma once
 
-#include <stdbool.h>
-
 #include "gossip/gossip_memory.h"
 
 /* Reserve a delta at the peer. *reserved: false if `cap` deltas are there uncollected;
  * otherwise accumulator_landed has to follow. *uncollected: deltas there before it. */
 int accumulator_reserve(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
-                        int64_t *uncollected, bool *reserved);
+                        int64_t *uncollected, int32_t *reserved);
 /* Add memory->change to the peer's sums of the chunk that begins at element `first`. */
 int accumulator_add_chunk(struct gossip_memory *memory, uint32_t peer, size_t first);
 /* Raise LANDED, after all chunks have arrived. */
 int accumulator_landed(struct gossip_memory *memory, uint32_t peer);
 
-/* Owner: get the number of deltas to collect. */
-int accumulator_deltas(struct gossip_memory *memory, uint64_t *deltas);
 /* Read the peer's sums of a chunk into memory->change. */
 int accumulator_query(struct gossip_memory *memory, uint32_t peer, size_t first);
-/* Owner: add memory->change, the negated part that the model took, to its sums. */
-int accumulator_subtract(struct gossip_memory *memory, size_t first);
-/* Owner: raise COLLECTED by this number of deltas. */
-int accumulator_collected(struct gossip_memory *memory, uint64_t deltas);
 
 /* Owner, after a death: count what was reserved as landed. */
 int accumulator_settle(struct gossip_memory *memory);
@@ -93,7 +85,7 @@ struct gossip_model {
  * chunk that could not be read whole stays as it is. PCOLL_EEMPTY: the peer has not
  * published. */
 int exchange_average(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
-                     double weight, const struct gossip_model *own, bool *averaged);
+                     double weight, const struct gossip_model *own, int32_t *averaged);
 
 /* Move what others have given from the sums to the model. *deltas: the number of deltas
  * that were complete; if there is none, nothing is moved. */

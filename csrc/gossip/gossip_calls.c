@@ -5,10 +5,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-
 #include "gossip/accumulator.h"
 #include "gossip/queue.h"
-#include "gossip/register.h"
 
 /* A simulated buffer has no communicator. */
 static struct outage *gossip_outage(const pcoll_gossip *gossip)
@@ -112,16 +110,15 @@ int pcoll_gossip_average(pcoll_gossip *gossip, uint32_t peer, void *x, double we
                          void *momentum, double ratio, int32_t *averaged)
 {
     struct gossip_model own = {.x = x, .momentum = momentum, .ratio = ratio};
-    bool done = false;
     int rc = fail_if_null(x, averaged) ?: gossip_enter_peer(gossip, peer);
     if (rc != PCOLL_OK)
         return rc;
+    *averaged = 0;
     rc =
         peer == gossip->memory->window->rank
             ? fail(PCOLL_EINVAL, "peer: expected another rank, got this one (%u)", peer)
             : exchange_average(gossip->memory, peer, gossip->max_uncollected, weight,
-                               &own, &done);
-    *averaged = done;
+                               &own, averaged);
     return gossip_leave(gossip, rc);
 }
 
@@ -152,37 +149,28 @@ int pcoll_gossip_pending(pcoll_gossip *gossip, void *out)
 int pcoll_gossip_push(pcoll_gossip *gossip, uint32_t peer, const void *x,
                       const void *key, void *sent, int32_t *pushed)
 {
-    bool done = false;
-    int rc = fail_if_null(x, pushed) ?: gossip_enter_peer(gossip, peer);
-    if (rc != PCOLL_OK)
-        return rc;
-    rc = queue_push(gossip->memory, peer, x, key, sent, &done);
-    *pushed = done;
-    return gossip_leave(gossip, rc);
+    return fail_if_null(x, pushed)
+               ?: gossip_enter_peer(gossip, peer)
+               ?: gossip_leave(gossip, queue_push(gossip->memory, peer, x, key, sent,
+                                                  pushed));
 }
 
 int pcoll_gossip_drain(pcoll_gossip *gossip, const void *key, void *out,
                        uint32_t *source, int32_t *taken)
 {
-    bool done = false;
-    int rc = fail_if_null(out, source, taken) ?: gossip_enter_open(gossip);
-    if (rc != PCOLL_OK)
-        return rc;
-    rc = queue_take(gossip->memory, key, out, source, &done);
-    *taken = done;
-    return gossip_leave(gossip, rc);
+    return fail_if_null(out, source, taken)
+               ?: gossip_enter_open(gossip)
+               ?: gossip_leave(gossip,
+                               queue_take(gossip->memory, key, out, source, taken));
 }
 
 int pcoll_gossip_peek(pcoll_gossip *gossip, uint32_t peer, const void *key, void *out,
                       uint32_t *source, int32_t *found)
 {
-    bool done = false;
-    int rc = fail_if_null(out, source, found) ?: gossip_enter_peer(gossip, peer);
-    if (rc != PCOLL_OK)
-        return rc;
-    rc = queue_peek(gossip->memory, peer, key, out, source, &done);
-    *found = done;
-    return gossip_leave(gossip, rc);
+    return fail_if_null(out, source, found)
+               ?: gossip_enter_peer(gossip, peer)
+               ?: gossip_leave(gossip, queue_peek(gossip->memory, peer, key, out, source,
+                                                  found));
 }
 
 /* Return where the number of a rank is on the board, which is at rank 0. */

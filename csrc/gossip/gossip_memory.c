@@ -5,9 +5,6 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/error.h"
-#include "kernels/codec/quantize.h"
-#include "kernels/reduce.h"
 
 #ifndef PCOLL_TEST_CHUNK_BLOCKS
 enum { CHUNK_BLOCKS = 64 }; /* 256 KiB of float32, which fit a core's cache */
@@ -98,25 +95,17 @@ int gossip_memory_init(struct gossip_memory *memory)
     const struct gossip_layout *layout = &memory->layout;
     CHECK(layout->chunk && layout->chunk % LATTICE_BLOCK == 0 &&
           layout->sum >= layout->element);
-    size_t bytes = layout->chunk * layout->sum;
+    size_t bytes = layout->chunk * layout->sum, blocks = layout->chunk / LATTICE_BLOCK;
     memory->fetched = malloc(layout->chunk * layout->element);
     memory->theirs = malloc(bytes);
     memory->ours = malloc(bytes);
     memory->change = malloc(bytes);
-    if (!memory->fetched || !memory->theirs || !memory->ours || !memory->change)
-        return fail(PCOLL_ENOMEM, "no memory for a chunk");
-    if (!layout->bits)
-        return PCOLL_OK;
-    memory->distances =
-        malloc((layout->blocks ? layout->blocks : 1) * sizeof *memory->distances);
-    memory->notes = malloc(layout->chunk / LATTICE_BLOCK * sizeof *memory->notes);
-    memory->planes =
-        malloc(layout->chunk / LATTICE_BLOCK * (layout->low + layout->high));
-    memory->key = malloc(LATTICE_BLOCK * sizeof *memory->key);
-    memory->block = malloc(LATTICE_BLOCK * sizeof *memory->block);
-    if (!memory->distances || !memory->notes || !memory->planes || !memory->key ||
-        !memory->block)
-        return fail(PCOLL_ENOMEM, "no memory for the codec");
+    memory->notes = malloc(blocks * sizeof *memory->notes);
+    memory->planes = malloc(blocks * (layout->low + layout->high) + 1);
+    memory->distances = malloc((layout->blocks + 1) * sizeof *memory->distances);
+    if (!memory->fetched || !memory->theirs || !memory->ours || !memory->change ||
+        !memory->notes || !memory->planes || !memory->distances)
+        return fail(PCOLL_ENOMEM, "no memory for a gossip buffer");
     for (size_t b = 0; b < layout->blocks; b++)
         memory->distances[b] = -1;
     return PCOLL_OK;
@@ -161,8 +150,6 @@ void gossip_memory_destroy(struct gossip_memory *memory)
     free(memory->theirs);
     free(memory->ours);
     free(memory->change);
-    free(memory->key);
-    free(memory->block);
     free(memory->distances);
 }
 
@@ -184,11 +171,4 @@ void gossip_narrow(const struct gossip_layout *layout, void *elements, const voi
         dtype->narrow(elements, held, count);
     else if (held != elements)
         memcpy(elements, held, count * layout->element);
-}
-
-void gossip_memory_free(struct gossip_memory **memory)
-{
-    gossip_memory_destroy(*memory);
-    free(*memory);
-    *memory = NULL;
 }

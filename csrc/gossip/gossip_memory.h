@@ -213,7 +213,7 @@ struct gossip_memory {
     char *fetched, *planes;
     struct gossip_block_note *notes;
     void *theirs, *ours, *change;
-    float *key, *block; /* one block as the codec sees it */
+    float key[LATTICE_BLOCK], block[LATTICE_BLOCK]; /* one block as the codec sees it */
 
     /* By block: how far the models of peers were from this rank's lately; negative:
      * not known. */
@@ -237,9 +237,8 @@ int gossip_memory_prepare(struct gossip_memory *memory, const pcoll_gossip_optio
 int gossip_memory_clear(struct gossip_memory *memory);
 /* Allocate the private memory for this layout. PCOLL_ENOMEM. */
 int gossip_memory_init(struct gossip_memory *memory);
+/* The window stays. */
 void gossip_memory_destroy(struct gossip_memory *memory);
-/* Destroy *memory, free it and set it to NULL. The window stays. */
-void gossip_memory_free(struct gossip_memory **memory);
 
 /* Return the seed of this rank's next message. */
 static inline uint64_t gossip_next_seed(struct gossip_memory *memory)

@@ -17,12 +17,9 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "base/error.h"
 #include "gossip/accumulator.h"
 #include "gossip/queue.h"
-#include "kernels/reduce.h"
 #include "runtime/agreement.h"
-#include "runtime/communicator.h"
 #include "runtime/recovery.h"
 #include "runtime/shared_window.h"
 #include "transport/mpi/mpi_transport.h"
@@ -94,7 +91,8 @@ fail:
     if (memory && memory->window && memory->window->local)
         memory->window->ops->destroy(memory->window);
     if (memory)
-        gossip_memory_free(&memory);
+        gossip_memory_destroy(memory);
+    free(memory);
     free(spent);
     free(gossip);
     return rc;
@@ -202,7 +200,8 @@ static void gossip_dispose(struct user_object *o, bool healthy)
     (void)healthy;
     if (gossip->spent && window->local)
         window->ops->destroy(window);
-    gossip_memory_free(&gossip->memory);
+    gossip_memory_destroy(gossip->memory);
+    free(gossip->memory);
     free(gossip->spent);
     gossip->spent = NULL;
 }

@@ -4,9 +4,6 @@
 
 #include <string.h>
 
-#include "kernels/codec/quantize.h"
-#include "gossip/register.h"
-
 #include "base/check.h"
 
 static int queue_swap(struct gossip_memory *memory, uint32_t peer, uint32_t slot,
@@ -140,7 +137,7 @@ static int queue_write(struct gossip_memory *memory, uint32_t peer, uint32_t slo
 }
 
 int queue_push(struct gossip_memory *memory, uint32_t peer, const void *x,
-               const void *key, void *sent, bool *pushed)
+               const void *key, void *sent, int32_t *pushed)
 {
     uint32_t slot;
     int64_t state, found;
@@ -172,7 +169,7 @@ struct gossip_message {
 
 /* Find the oldest or the newest message. *found: false if no slot is FULL. */
 static int queue_choose(struct gossip_memory *memory, uint32_t peer, bool newest,
-                        struct gossip_message *best, bool *found)
+                        struct gossip_message *best, int32_t *found)
 {
     struct window *window = memory->window;
     *found = false;
@@ -218,14 +215,15 @@ static int queue_read(struct gossip_memory *memory, uint32_t peer,
 }
 
 int queue_take(struct gossip_memory *memory, const void *key, void *out,
-               uint32_t *source, bool *taken)
+               uint32_t *source, int32_t *taken)
 {
     uint32_t own = memory->window->rank;
     *taken = false;
     for (uint32_t i = 0; i <= memory->layout.queue_slots;
          i++) { /* bounded: others keep sending */
         struct gossip_message oldest;
-        bool found, whole;
+        bool whole;
+        int32_t found;
         int64_t before;
         int rc = queue_choose(memory, own, false, &oldest, &found);
         if (rc != PCOLL_OK || !found)
@@ -244,7 +242,7 @@ int queue_take(struct gossip_memory *memory, const void *key, void *out,
 }
 
 int queue_peek(struct gossip_memory *memory, uint32_t peer, const void *key, void *out,
-               uint32_t *source, bool *found)
+               uint32_t *source, int32_t *found)
 {
     for (int i = 0; i < MAX_TRIES; i++) {
         struct gossip_message newest;

@@ -31,8 +31,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-
 #include "gossip/register.h"
 
 /*
@@ -41,17 +39,17 @@
  * sent, unless NULL, becomes what the receiver gets then.
  */
 int queue_push(struct gossip_memory *memory, uint32_t peer, const void *x,
-               const void *key, void *sent, bool *pushed);
+               const void *key, void *sent, int32_t *pushed);
 
 /* Owner: take the oldest message into out (application's dtype). *taken: false if there
  * is none. Messages that do not decode with this key are dropped and counted. */
 int queue_take(struct gossip_memory *memory, const void *key, void *out,
-               uint32_t *source, bool *taken);
+               uint32_t *source, int32_t *taken);
 
 /* Read the newest message in the queue of any rank, where it stays. *found: false if
  * there is none, if it does not decode with this key, or it was taken each time. */
 int queue_peek(struct gossip_memory *memory, uint32_t peer, const void *key, void *out,
-               uint32_t *source, bool *found);
+               uint32_t *source, int32_t *found);
 
 /* Owner, after a death (accumulator.h): free the slots whose writers have died. */
 int queue_settle(struct gossip_memory *memory);

@@ -132,24 +132,6 @@ static int register_read_version(struct gossip_memory *memory, uint32_t peer,
     return register_check_planes(peer, *now - version <= 1, failures);
 }
 
-/* Observe how far the model of a peer is from the key. This rank chooses its own steps
- * by it, since its model is as far from that of the peer. */
-static void register_observe(struct gossip_memory *memory, const void *key,
-                             const void *model)
-{
-    const struct gossip_layout *layout = &memory->layout;
-    for (size_t first = 0; first < layout->count; first += layout->chunk) {
-        size_t count = gossip_chunk_length(layout, first);
-        const void *theirs = gossip_element_at(layout, model, first);
-        if (layout->dtype != layout->held) {
-            gossip_widen(layout, memory->theirs, theirs, count);
-            theirs = memory->theirs;
-        }
-        slot_observe(memory, gossip_element_at(layout, key, first), theirs, first,
-                     count);
-    }
-}
-
 int register_read(struct gossip_memory *memory, uint32_t peer, const void *key,
                   void *out, uint64_t *version)
 {
@@ -163,7 +145,8 @@ int register_read(struct gossip_memory *memory, uint32_t peer, const void *key,
              other = peer != memory->window->rank;
         memory->stats.reads += whole && other;
         if (whole && other && key && memory->layout.bits)
-            register_observe(memory, key, out);
+            slot_observe(memory, key, out, memory->layout.dtype, 0,
+                         memory->layout.count);
         if (rc != PCOLL_OK || whole)
             return rc;
         memory->stats.retries++;
@@ -246,16 +229,17 @@ bool slot_decode(struct gossip_memory *memory, size_t block, size_t length,
 }
 
 void slot_observe(struct gossip_memory *memory, const void *x, const void *theirs,
-                  size_t first, size_t length)
+                  int dtype, size_t first, size_t length)
 {
     const struct gossip_layout *layout = &memory->layout;
+    size_t element = lattice_form_of(dtype).size;
     for (size_t i = 0; i < length; i += LATTICE_BLOCK) {
         size_t n = gossip_block_length(layout, first + i);
         float distance, magnitude;
         slot_load_block(memory, layout->dtype, memory->key,
                         gossip_element_at(layout, x, i), n, memory->seed);
-        slot_load_block(memory, layout->held, memory->block,
-                        (const char *)theirs + i * layout->sum, n, memory->seed);
+        slot_load_block(memory, dtype, memory->block,
+                        (const char *)theirs + i * element, n, memory->seed);
         lattice_distance(memory->key, memory->block, n, &distance, &magnitude);
         float *seen = &memory->distances[(first + i) / LATTICE_BLOCK];
         float kept = *seen * distance_decay;

@@ -90,9 +90,10 @@ bool slot_decode(struct gossip_memory *memory, size_t block, size_t length,
                  uint64_t seed, const struct gossip_block_note *note, const void *low,
                  const void *high, const void *key, void *out);
 
-/* Remember how far `theirs` (held dtype) is from x (application's dtype), by block. */
+/* Remember how far `theirs`, of this dtype, is from x (application's dtype), by block. This rank
+ * chooses its own steps by it, since its model is as far from that of the peer. */
 void slot_observe(struct gossip_memory *memory, const void *x, const void *theirs,
-                  size_t first, size_t length);
+                  int dtype, size_t first, size_t length);
 
 /* Numbers of blocks of a chunk. */
 struct gossip_fetched {

@@ -63,7 +63,7 @@ static int act(uint32_t r)
     uint32_t peer = (r + 1 + roll(w.ranks - 1)) % w.ranks, source = 0;
     struct gossip_model own = {.x = w.model, .momentum = roll(2) ? w.momentum : NULL};
     uint64_t n;
-    bool done = false;
+    int32_t done = false;
     int rc;
     switch (roll(9)) {
     case 0:

@@ -99,7 +99,7 @@ static void collect(uint32_t rank)
 static void average(uint32_t rank)
 {
     struct gossip_model own = {t.model[rank], NULL, 1};
-    bool averaged;
+    int32_t averaged;
     t.deed[rank] = MOVES;
     int rc =
         exchange_average(&t.memory[rank], other(rank), t.cap, 0.5, &own, &averaged);
@@ -116,7 +116,7 @@ static void publish(uint32_t rank)
 static void push(uint32_t rank)
 {
     static double x[MEMORY_RANKS][MAX_COUNT];
-    bool pushed;
+    int32_t pushed;
     double stamp = ++t.stamp;
     for (size_t i = 0; i < t.options.count; i++)
         x[rank][i] = stamp;
@@ -129,7 +129,7 @@ static bool drain(uint32_t rank)
 {
     static double out[MEMORY_RANKS][MAX_COUNT];
     uint32_t source;
-    bool taken;
+    int32_t taken;
     EXPECT_OK(queue_take(&t.memory[rank], NULL, out[rank], &source, &taken));
     for (size_t i = 1; taken && i < t.options.count; i++)
         INVARIANT("whole", out[rank][i] == out[rank][0], "element %zu is %g, not %g", i,

@@ -131,7 +131,7 @@ static void push_stamp(uint32_t rank)
     double stamp = ++t.next_stamp;
     int at = t.messages[peer]++;
     EXPECT(at < MAX_MESSAGES, "more messages than expected");
-    bool pushed;
+    int32_t pushed;
     t.pushed[peer][at] = stamp; /* it may be drained before push returns */
     static double x[MEMORY_RANKS][MAX_COUNT];
     fill(x[rank], stamp);
@@ -147,7 +147,7 @@ static bool drain_stamp(uint32_t rank)
 {
     static double out[MEMORY_RANKS][MAX_COUNT];
     uint32_t source;
-    bool taken;
+    int32_t taken;
     EXPECT_OK(queue_take(&t.memory[rank], NULL, out[rank], &source, &taken));
     if (!taken)
         return false;
@@ -167,7 +167,7 @@ static void peek_stamp(uint32_t rank)
 {
     static double out[MEMORY_RANKS][MAX_COUNT];
     uint32_t source;
-    bool found;
+    int32_t found;
     EXPECT_OK(
         queue_peek(&t.memory[rank], other(rank), NULL, out[rank], &source, &found));
     if (found)
@@ -209,7 +209,7 @@ static void collect(uint32_t rank)
 static void average(uint32_t rank)
 {
     struct gossip_model own = {t.model[rank], t.momentum[rank], 0.75};
-    bool averaged;
+    int32_t averaged;
     int rc =
         exchange_average(&t.memory[rank], other(rank), t.cap, 0.5, &own, &averaged);
     EXPECT(rc == PCOLL_OK || rc == PCOLL_EEMPTY, "%d: %s", rc, pcoll_last_error());
@@ -387,7 +387,7 @@ static void test_corrupted(void)
     const struct gossip_layout *l = &t.memory[0].layout;
     static double out[MAX_COUNT], sent[MAX_COUNT];
     for (uint64_t i = 0; i < 500; i++) {
-        bool done;
+        int32_t done;
         uint32_t source;
         EXPECT_OK(queue_push(&t.memory[0], 1, t.model[0], t.model[1], sent, &done));
         EXPECT(done, "no room");

@@ -125,7 +125,7 @@ static void give(struct rank *r, uint32_t peer)
 {
     const struct gossip_layout *l = &r->memory.layout;
     int64_t uncollected;
-    bool reserved;
+    int32_t reserved;
     EXPECT_OK(accumulator_reserve(&r->memory, peer, CAP, &uncollected, &reserved));
     for (size_t first = 0; reserved && first < COUNT; first += l->chunk) {
         size_t n = gossip_chunk_length(l, first);
@@ -141,7 +141,7 @@ static void give(struct rank *r, uint32_t peer)
 
 static void push(struct rank *r, uint32_t peer, double stamp)
 {
-    bool pushed;
+    int32_t pushed;
     for (size_t i = 0; i < COUNT; i++)
         r->message[i] = stamp;
     EXPECT_OK(queue_push(&r->memory, peer, r->message, NULL, NULL, &pushed));
@@ -150,7 +150,7 @@ static void push(struct rank *r, uint32_t peer, double stamp)
 
 static void drain(struct rank *r)
 {
-    bool taken;
+    int32_t taken;
     uint32_t source;
     EXPECT_OK(queue_take(&r->memory, NULL, r->message, &source, &taken));
     r->drained += taken;

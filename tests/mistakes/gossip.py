@@ -54,13 +54,13 @@ MUTANTS = [
     ),
     Mutant(
         "what has landed meanwhile counts as collected",
-        "gossip/gossip_exchange.c",
-        "    if (rc == PCOLL_OK && *deltas)\n        rc = accumulator_collected",
-        "    if (rc == PCOLL_OK && *deltas && (*deltas)++)\n        rc = accumulator_collected",
+        "gossip/accumulator.c",
+        "if (rc == PCOLL_OK && *deltas)\n        rc = memory->window",
+        "if (rc == PCOLL_OK && *deltas && landed++)\n        rc = memory->window",
     ),
     Mutant(
         "a chunk is given that was not taken from the model",
-        "gossip/gossip_exchange.c",
+        "gossip/accumulator.c",
         "    if (rc != PCOLL_OK || !whole)\n        return rc;",
         "    if (rc != PCOLL_OK)\n        return rc;\n"
         "    if (!whole)\n        return accumulator_add_chunk(memory, peer, first);",
@@ -68,8 +68,8 @@ MUTANTS = [
     Mutant(
         "what was collected is not taken off the sum",
         "gossip/accumulator.c",
-        "    return accumulator_add(memory, memory->window->rank, first);",
-        "    (void)first;\n    return PCOLL_OK;",
+        "rc = accumulator_add(memory, rank, first);",
+        "rc = PCOLL_OK;",
     ),
     Mutant(
         "who claims a slot does not look whether it was first",

@@ -7,7 +7,7 @@ MUTANTS = [
     # The simulator runs what stands in csrc/gossip and csrc/group: mistakes there are its own.
     Mutant(
         "simulated: an average goes to where its peer was before others gave to it",
-        "gossip/gossip_exchange.c",
+        "gossip/accumulator.c",
         "own, uncollected > 0, &version",
         "own, false, &version",
         program="simulator",
@@ -23,8 +23,8 @@ MUTANTS = [
     Mutant(
         "simulated: what was collected is not taken off the sum",
         "gossip/accumulator.c",
-        "    return accumulator_add(memory, memory->window->rank, first);",
-        "    (void)first;\n    return PCOLL_OK;",
+        "rc = accumulator_add(memory, rank, first);",
+        "rc = PCOLL_OK;",
         program="simulator",
     ),
     Mutant(
