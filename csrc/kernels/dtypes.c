@@ -7,7 +7,16 @@
 
 /* float32 and float64: SUM, PROD, MIN, MAX. NaN in MIN and MAX: see reduce.h. */
 
-#define FLOAT_KERNELS(suffix, type)                                                    \
+/* The functions of four ops; `kind` is empty for loops. */
+#define FOUR(kind, suffix)                                                             \
+    {                                                                                  \
+        [PCOLL_SUM] = sum_##kind##suffix,                                              \
+        [PCOLL_PROD] = prod_##kind##suffix,                                            \
+        [PCOLL_MIN] = min_##kind##suffix,                                              \
+        [PCOLL_MAX] = max_##kind##suffix,                                              \
+    }
+
+#define FLOAT(suffix, type)                                                            \
     KERNEL(sum_##suffix, type, x + y)                                                  \
     KERNEL(prod_##suffix, type, x *y)                                                  \
     KERNEL(min_##suffix, type, y < x ? y : x)                                          \
@@ -15,26 +24,13 @@
     IDENTITY(sum_identity_##suffix, type, 0)                                           \
     IDENTITY(prod_identity_##suffix, type, 1)                                          \
     IDENTITY(min_identity_##suffix, type, (type)INFINITY)                              \
-    IDENTITY(max_identity_##suffix, type, (type) - INFINITY)
+    IDENTITY(max_identity_##suffix, type, (type) - INFINITY)                           \
+    static const struct dtype dtype_##suffix = {.size = sizeof(type),                  \
+                                                .reduce = FOUR(, suffix),              \
+                                                .identity = FOUR(identity_, suffix)};
 
-FLOAT_KERNELS(float32, float)
-FLOAT_KERNELS(float64, double)
-
-#define FLOAT_DTYPE(suffix, type)                                                      \
-    {                                                                                  \
-        .size = sizeof(type),                                                          \
-        .reduce = {[PCOLL_SUM] = sum_##suffix,                                         \
-                   [PCOLL_PROD] = prod_##suffix,                                       \
-                   [PCOLL_MIN] = min_##suffix,                                         \
-                   [PCOLL_MAX] = max_##suffix},                                        \
-        .identity = {[PCOLL_SUM] = sum_identity_##suffix,                              \
-                     [PCOLL_PROD] = prod_identity_##suffix,                            \
-                     [PCOLL_MIN] = min_identity_##suffix,                              \
-                     [PCOLL_MAX] = max_identity_##suffix},                             \
-    }
-
-static const struct dtype dtype_float32 = FLOAT_DTYPE(float32, float);
-static const struct dtype dtype_float64 = FLOAT_DTYPE(float64, double);
+FLOAT(float32, float)
+FLOAT(float64, double)
 
 /*
  * float16 (IEEE 754 binary16) and bfloat16: conversions to and from float32, in which they are
@@ -100,33 +96,21 @@ static inline uint16_t float_to_bfloat16(float value)
             o[i] = convert(p[i]);                                                      \
     }
 
-#define HALF_DTYPE(suffix)                                                             \
-    {                                                                                  \
-        .size = 2,                                                                     \
-        .held = &dtype_float32,                                                        \
-        .widen = widen_##suffix,                                                       \
-        .narrow = narrow_##suffix,                                                     \
-        .identity = {[PCOLL_SUM] = sum_identity_##suffix,                              \
-                     [PCOLL_PROD] = prod_identity_##suffix,                            \
-                     [PCOLL_MIN] = min_identity_##suffix,                              \
-                     [PCOLL_MAX] = max_identity_##suffix},                             \
-    }
+#define HALF(suffix, one, infinity)                                                    \
+    CONVERSION(widen_##suffix, float, uint16_t, suffix##_to_float)                     \
+    CONVERSION(narrow_##suffix, uint16_t, float, float_to_##suffix)                    \
+    IDENTITY(sum_identity_##suffix, uint16_t, 0)                                       \
+    IDENTITY(prod_identity_##suffix, uint16_t, one)                                    \
+    IDENTITY(min_identity_##suffix, uint16_t, infinity)                                \
+    IDENTITY(max_identity_##suffix, uint16_t, 0x8000 | infinity)                       \
+    static const struct dtype dtype_##suffix = {.size = 2,                             \
+                                                .held = &dtype_float32,                \
+                                                .widen = widen_##suffix,               \
+                                                .narrow = narrow_##suffix,             \
+                                                .identity = FOUR(identity_, suffix)};
 
-CONVERSION(widen_float16, float, uint16_t, float16_to_float)
-CONVERSION(narrow_float16, uint16_t, float, float_to_float16)
-CONVERSION(widen_bfloat16, float, uint16_t, bfloat16_to_float)
-CONVERSION(narrow_bfloat16, uint16_t, float, float_to_bfloat16)
-IDENTITY(sum_identity_float16, uint16_t, 0)
-IDENTITY(prod_identity_float16, uint16_t, 0x3c00)
-IDENTITY(min_identity_float16, uint16_t, 0x7c00) /* infinity */
-IDENTITY(max_identity_float16, uint16_t, 0xfc00)
-IDENTITY(sum_identity_bfloat16, uint16_t, 0)
-IDENTITY(prod_identity_bfloat16, uint16_t, 0x3f80)
-IDENTITY(min_identity_bfloat16, uint16_t, 0x7f80)
-IDENTITY(max_identity_bfloat16, uint16_t, 0xff80)
-
-static const struct dtype dtype_float16 = HALF_DTYPE(float16);
-static const struct dtype dtype_bfloat16 = HALF_DTYPE(bfloat16);
+HALF(float16, 0x3c00, 0x7c00)
+HALF(bfloat16, 0x3f80, 0x7f80)
 
 /*
  * complex64 and complex128, stored as real and imaginary part: SUM, PROD. The product uses four
@@ -138,18 +122,18 @@ static const struct dtype dtype_bfloat16 = HALF_DTYPE(bfloat16);
  * -ffp-contract=off, and then ranks on different processors get different bits.
  */
 
-#define COMPLEX_SUM(name, type)                                                        \
-    CLONES static void name(void *out, const void *a, const void *b, size_t count)     \
+#define COMPLEX(suffix, type)                                                          \
+    CLONES static void sum_##suffix(void *out, const void *a, const void *b,           \
+                                    size_t count)                                      \
     {                                                                                  \
         type *o = out;                                                                 \
         const type *p = a, *q = b;                                                     \
         INDEPENDENT                                                                    \
         for (size_t i = 0; i < 2 * count; i++)                                         \
             o[i] = p[i] + q[i];                                                        \
-    }
-
-#define COMPLEX_PROD(name, type)                                                       \
-    CLONES static void name(void *out, const void *a, const void *b, size_t count)     \
+    }                                                                                  \
+    CLONES static void prod_##suffix(void *out, const void *a, const void *b,          \
+                                     size_t count)                                     \
     {                                                                                  \
         type *o = out;                                                                 \
         const type *p = a, *q = b;                                                     \
@@ -160,44 +144,17 @@ static const struct dtype dtype_bfloat16 = HALF_DTYPE(bfloat16);
             o[2 * i] = u * x + v * minus;                                              \
             o[2 * i + 1] = u * y + v * x;                                              \
         }                                                                              \
-    }
-
-#define COMPLEX_PROD_IDENTITY(name, type)                                              \
-    static void name(void *out, size_t count)                                          \
-    {                                                                                  \
-        type *o = out;                                                                 \
-        for (size_t i = 0; i < count; i++) {                                           \
-            o[2 * i] = 1;                                                              \
-            o[2 * i + 1] = 0;                                                          \
-        }                                                                              \
-    }
-
-COMPLEX_SUM(sum_complex64, float)
-COMPLEX_SUM(sum_complex128, double)
-COMPLEX_PROD(prod_complex64, float)
-COMPLEX_PROD(prod_complex128, double)
-COMPLEX_PROD_IDENTITY(prod_identity_complex64, float)
-COMPLEX_PROD_IDENTITY(prod_identity_complex128, double)
-
-struct pair_of_floats {
-    float re, im;
-};
-struct pair_of_doubles {
-    double re, im;
-};
-IDENTITY(sum_identity_complex64, struct pair_of_floats, (struct pair_of_floats){0})
-IDENTITY(sum_identity_complex128, struct pair_of_doubles, (struct pair_of_doubles){0})
-
-#define COMPLEX_DTYPE(suffix, bytes)                                                   \
-    {                                                                                  \
-        .size = bytes,                                                                 \
+    }                                                                                  \
+    IDENTITY(sum_identity_##suffix, type _Complex, 0)                                  \
+    IDENTITY(prod_identity_##suffix, type _Complex, 1)                                 \
+    static const struct dtype dtype_##suffix = {                                       \
+        .size = 2 * sizeof(type),                                                      \
         .reduce = {[PCOLL_SUM] = sum_##suffix, [PCOLL_PROD] = prod_##suffix},          \
         .identity = {[PCOLL_SUM] = sum_identity_##suffix,                              \
-                     [PCOLL_PROD] = prod_identity_##suffix},                           \
-    }
+                     [PCOLL_PROD] = prod_identity_##suffix}};
 
-static const struct dtype dtype_complex64 = COMPLEX_DTYPE(complex64, 8);
-static const struct dtype dtype_complex128 = COMPLEX_DTYPE(complex128, 16);
+COMPLEX(complex64, float)
+COMPLEX(complex128, double)
 
 /*
  * Integers of 8 to 64 bits: all ops. They wrap around, as in the implementations of MPI. Ops that
@@ -218,27 +175,17 @@ static const struct dtype dtype_complex128 = COMPLEX_DTYPE(complex128, 16);
     IDENTITY(one_##bits, type, 1)                                                      \
     IDENTITY(ones_##bits, type, (type) ~(type)0)
 
-#define SIGN_KERNELS(suffix, type, lowest, highest)                                    \
-    KERNEL(min_##suffix, type, y < x ? y : x)                                          \
-    KERNEL(max_##suffix, type, x < y ? y : x)                                          \
-    IDENTITY(min_identity_##suffix, type, highest)                                     \
-    IDENTITY(max_identity_##suffix, type, lowest)
-
 WIDTH_KERNELS(8, uint8_t)
 WIDTH_KERNELS(16, uint16_t)
 WIDTH_KERNELS(32, uint32_t)
 WIDTH_KERNELS(64, uint64_t)
-SIGN_KERNELS(int8, int8_t, INT8_MIN, INT8_MAX)
-SIGN_KERNELS(int16, int16_t, INT16_MIN, INT16_MAX)
-SIGN_KERNELS(int32, int32_t, INT32_MIN, INT32_MAX)
-SIGN_KERNELS(int64, int64_t, INT64_MIN, INT64_MAX)
-SIGN_KERNELS(uint8, uint8_t, 0, UINT8_MAX)
-SIGN_KERNELS(uint16, uint16_t, 0, UINT16_MAX)
-SIGN_KERNELS(uint32, uint32_t, 0, UINT32_MAX)
-SIGN_KERNELS(uint64, uint64_t, 0, UINT64_MAX)
 
-#define INTEGER_DTYPE(suffix, bits)                                                    \
-    {                                                                                  \
+#define INTEGER(suffix, bits, lowest, highest)                                         \
+    KERNEL(min_##suffix, suffix##_t, y < x ? y : x)                                    \
+    KERNEL(max_##suffix, suffix##_t, x < y ? y : x)                                    \
+    IDENTITY(min_identity_##suffix, suffix##_t, highest)                               \
+    IDENTITY(max_identity_##suffix, suffix##_t, lowest)                                \
+    static const struct dtype dtype_##suffix = {                                       \
         .size = bits / 8,                                                              \
         .reduce = {[PCOLL_SUM] = sum_##bits,                                           \
                    [PCOLL_PROD] = prod_##bits,                                         \
@@ -259,17 +206,16 @@ SIGN_KERNELS(uint64, uint64_t, 0, UINT64_MAX)
                      [PCOLL_LXOR] = zero_##bits,                                       \
                      [PCOLL_BAND] = ones_##bits,                                       \
                      [PCOLL_BOR] = zero_##bits,                                        \
-                     [PCOLL_BXOR] = zero_##bits},                                      \
-    }
+                     [PCOLL_BXOR] = zero_##bits}};
 
-static const struct dtype dtype_int8 = INTEGER_DTYPE(int8, 8);
-static const struct dtype dtype_int16 = INTEGER_DTYPE(int16, 16);
-static const struct dtype dtype_int32 = INTEGER_DTYPE(int32, 32);
-static const struct dtype dtype_int64 = INTEGER_DTYPE(int64, 64);
-static const struct dtype dtype_uint8 = INTEGER_DTYPE(uint8, 8);
-static const struct dtype dtype_uint16 = INTEGER_DTYPE(uint16, 16);
-static const struct dtype dtype_uint32 = INTEGER_DTYPE(uint32, 32);
-static const struct dtype dtype_uint64 = INTEGER_DTYPE(uint64, 64);
+INTEGER(int8, 8, INT8_MIN, INT8_MAX)
+INTEGER(int16, 16, INT16_MIN, INT16_MAX)
+INTEGER(int32, 32, INT32_MIN, INT32_MAX)
+INTEGER(int64, 64, INT64_MIN, INT64_MAX)
+INTEGER(uint8, 8, 0, UINT8_MAX)
+INTEGER(uint16, 16, 0, UINT16_MAX)
+INTEGER(uint32, 32, 0, UINT32_MAX)
+INTEGER(uint64, 64, 0, UINT64_MAX)
 
 /* bool, one byte, 0 or 1: LAND, LOR, LXOR. Any other byte counts as true. */
 

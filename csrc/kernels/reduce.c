@@ -113,52 +113,34 @@ void reduce_buffer(int op, int dtype, void *out, const void *a, const void *b,
 /* In floating point x - (x - d) differs from d, and these functions depend on
  * that: they are compiled without contraction and without -ffast-math. */
 
-/* y += a x */
-#define ADD_SCALED(name, type)                                                         \
-    CLONES static void name(type *restrict y, const type *restrict x, type a,          \
-                            size_t count)                                              \
-    {                                                                                  \
-        for (size_t i = 0; i < count; i++)                                             \
-            y[i] += a * x[i];                                                          \
-    }
-
-#define MOVE(name, type)                                                               \
-    CLONES static void name(type *restrict x, const type *theirs, type *given,         \
-                            type weight, size_t count)                                 \
+#define LOOP(declaration, ...)                                                         \
+    CLONES declaration                                                                 \
     {                                                                                  \
         INDEPENDENT                                                                    \
         for (size_t i = 0; i < count; i++) {                                           \
-            type before = x[i], after = before - weight * (before - theirs[i]);        \
-            x[i] = after;                                                              \
-            given[i] = before - after;                                                 \
+            __VA_ARGS__;                                                               \
         }                                                                              \
     }
 
-#define TAKE(name, type)                                                               \
-    CLONES static void name(type *restrict x, type *restrict sum, size_t count)        \
-    {                                                                                  \
-        for (size_t i = 0; i < count; i++) {                                           \
-            type before = x[i], after = before + sum[i];                               \
-            x[i] = after;                                                              \
-            sum[i] = before - after;                                                   \
-        }                                                                              \
-    }
+/* A division is no multiplication by the inverse: the result is rounded once. */
+#define MODEL_LOOPS(suffix, type)                                                      \
+    LOOP(static void add_scaled_##suffix(type *restrict y, const type *restrict x,     \
+                                         type a, size_t count),                        \
+         y[i] += a * x[i])                                                             \
+    LOOP(static void move_##suffix(type *restrict x, const type *theirs, type *given,  \
+                                   type weight, size_t count),                         \
+         type before = x[i], after = before - weight * (before - theirs[i]);           \
+         x[i] = after, given[i] = before - after)                                      \
+    LOOP(                                                                              \
+        static void take_##suffix(type *restrict x, type *restrict sum, size_t count), \
+        type before = x[i], after = before + sum[i];                                   \
+        x[i] = after, sum[i] = before - after)                                         \
+    LOOP(static void scale_##suffix(type *x, type factor, size_t count),               \
+         x[i] *= factor)                                                               \
+    LOOP(void divide_##suffix(type *x, type divisor, size_t count), x[i] /= divisor)
 
-#define SCALE(name, type)                                                              \
-    CLONES static void name(type *x, type factor, size_t count)                        \
-    {                                                                                  \
-        for (size_t i = 0; i < count; i++)                                             \
-            x[i] *= factor;                                                            \
-    }
-
-ADD_SCALED(add_scaled_float32, float)
-ADD_SCALED(add_scaled_float64, double)
-MOVE(move_float32, float)
-MOVE(move_float64, double)
-TAKE(take_float32, float)
-TAKE(take_float64, double)
-SCALE(scale_float32, float)
-SCALE(scale_float64, double)
+MODEL_LOOPS(float32, float)
+MODEL_LOOPS(float64, double)
 
 static void model_add_scaled(int dtype, void *y, const void *x, double factor,
                              size_t count)
@@ -196,14 +178,3 @@ void model_scale(int dtype, void *x, double factor, size_t count)
     else
         scale_float32(x, (float)factor, count);
 }
-
-/* A division, not a multiplication by the inverse: the result is rounded once. */
-#define DIVIDE(name, type)                                                             \
-    CLONES void name(type *x, type divisor, size_t count)                              \
-    {                                                                                  \
-        for (size_t i = 0; i < count; i++)                                             \
-            x[i] /= divisor;                                                           \
-    }
-
-DIVIDE(divide_float32, float)
-DIVIDE(divide_float64, double)
