@@ -69,8 +69,8 @@ int gossip_layout_init(struct gossip_layout *layout, uint32_t ranks,
         .bits = options->bits,
         .queue_slots = options->queue_slots};
     if (layout->bits) {
-        layout->low = lattice_low_bytes(LATTICE_BLOCK, layout->bits);
-        layout->high = lattice_high_bytes(LATTICE_BLOCK, layout->bits);
+        layout->low = plane_bytes(LATTICE_BLOCK, layout->bits);
+        layout->high = plane_bytes(LATTICE_BLOCK, LATTICE_MAX_BITS - layout->bits);
     }
     size_t blocks = layout->blocks < CHUNK_BLOCKS ? layout->blocks : CHUNK_BLOCKS;
     layout->chunk = (blocks ? blocks : 1) * LATTICE_BLOCK;

@@ -182,7 +182,7 @@ void slot_encode(struct gossip_memory *memory, const void *x, const void *key,
     size_t end = first + gossip_chunk_length(layout, first);
     for (size_t i = 0; first + i * LATTICE_BLOCK < end; i++) {
         size_t at = first + i * LATTICE_BLOCK, length = gossip_block_length(layout, at);
-        uint64_t block_seed = lattice_block_seed(seed, at / LATTICE_BLOCK);
+        uint64_t block_seed = splitmix_at(seed, at / LATTICE_BLOCK);
         struct gossip_block_note *note = &to->notes[i];
         slot_load_block(memory, layout->dtype, memory->block,
                         gossip_element_at(layout, x, at), length, block_seed);
@@ -212,7 +212,7 @@ bool slot_decode(struct gossip_memory *memory, size_t block, size_t length,
 {
     const struct gossip_layout *layout = &memory->layout;
     CHECK(block < layout->blocks && length <= LATTICE_BLOCK);
-    uint64_t block_seed = lattice_block_seed(seed, block);
+    uint64_t block_seed = splitmix_at(seed, block);
     if (!gossip_note_fits(note))
         return false;
     if (key)

@@ -87,15 +87,6 @@ static inline uint16_t float_to_bfloat16(float value)
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded);
 }
 
-#define CONVERSION(name, to, from, convert)                                            \
-    CLONES static void name(void *out, const void *in, size_t count)                   \
-    {                                                                                  \
-        to *restrict o = out;                                                          \
-        const from *restrict p = in;                                                   \
-        for (size_t i = 0; i < count; i++)                                             \
-            o[i] = convert(p[i]);                                                      \
-    }
-
 #define HALF(suffix, one, infinity)                                                    \
     CONVERSION(widen_##suffix, float, uint16_t, suffix##_to_float)                     \
     CONVERSION(narrow_##suffix, uint16_t, float, float_to_##suffix)                    \

@@ -71,6 +71,15 @@ static inline uint32_t bits_of_float(float value)
         }                                                                              \
     }
 
+#define CONVERSION(name, to, from, convert)                                            \
+    CLONES static void name(void *out, const void *in, size_t count)                   \
+    {                                                                                  \
+        to *restrict o = out;                                                          \
+        const from *restrict p = in;                                                   \
+        for (size_t i = 0; i < count; i++)                                             \
+            o[i] = convert(p[i]);                                                      \
+    }
+
 #define IDENTITY(name, type, value)                                                    \
     static void name(void *out, size_t count)                                          \
     {                                                                                  \

@@ -3,6 +3,7 @@
 #include "kernels/payload.h"
 
 #include <stdalign.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,26 +14,14 @@ static const size_t align = 64;
 /* Half the size of INT_MAX blocks of 64 bytes. */
 static const size_t most_bytes = (size_t)1 << 36;
 
-static int payload_check_op(const pcoll_buffer *buffer, int i)
-{
-    char ops[80];
-    const struct dtype *dtype = dtype_find(buffer->dtype);
-    if (dtype && reduce_kernel(buffer->op, buffer->dtype))
-        return PCOLL_OK;
-    if (!dtype || buffer->op < 0 || buffer->op >= REDUCE_OPS)
-        return fail(PCOLL_EINVAL, "buffer %d: unknown dtype %d or op %d", i,
-                    buffer->dtype, buffer->op);
-    dtype_list_ops(buffer->dtype, ops, sizeof ops);
-    return fail(PCOLL_EINVAL, "buffer %d: expected op %s for %s, got %s", i, ops,
-                dtype_names[buffer->dtype], op_names[buffer->op]);
-}
-
 static int payload_use_kernels(struct payload_part *part, int i,
                                const pcoll_buffer *buffer)
 {
-    int rc = payload_check_op(buffer, i);
-    if (rc != PCOLL_OK)
-        return rc;
+    char why[200];
+    if (pcoll_op_check(buffer->op, buffer->dtype) != PCOLL_OK) {
+        snprintf(why, sizeof why, "%s", pcoll_last_error());
+        return fail(PCOLL_EINVAL, "buffer %d: %s", i, why);
+    }
     const struct dtype *dtype = dtype_find(buffer->dtype);
     part->element = dtype->held ? dtype->held->size : dtype->size;
     part->dtype = dtype->held ? PCOLL_FLOAT32 : buffer->dtype;

@@ -49,35 +49,26 @@ identity_fn *identity_kernel(int op, int dtype)
     return d && op >= 0 && op < REDUCE_OPS ? d->identity[op] : NULL;
 }
 
-void dtype_list_ops(int dtype, char *text, size_t capacity)
-{
-    int left = 0;
-    struct text names = {.at = text, .left = capacity};
-    text[0] = '\0';
-    for (int op = 0; op < REDUCE_OPS; op++)
-        left += reduce_kernel(op, dtype) != NULL;
-    for (int op = 0; op < REDUCE_OPS; op++) {
-        if (!reduce_kernel(op, dtype))
-            continue;
-        left--;
-        text_add(&names, "%s%s", op_names[op],
-                 left > 1    ? ", "
-                 : left == 1 ? " or "
-                             : "");
-    }
-}
-
 int pcoll_op_check(int32_t op, int32_t dtype)
 {
-    char text[80];
+    char list[80] = "";
+    struct text names = {.at = list, .left = sizeof list};
+    int left = 0;
     if (!dtype_find(dtype))
         return fail(PCOLL_EINVAL, "dtype: unknown value %d", dtype);
     if (op < 0 || op >= REDUCE_OPS)
         return fail(PCOLL_EINVAL, "op: unknown value %d", op);
     if (reduce_kernel(op, dtype))
         return PCOLL_OK;
-    dtype_list_ops(dtype, text, sizeof text);
-    return fail(PCOLL_EINVAL, "op: expected %s for %s, got %s", text,
+    for (int i = 0; i < REDUCE_OPS; i++)
+        left += reduce_kernel(i, dtype) != NULL;
+    for (int i = 0; i < REDUCE_OPS; i++)
+        if (reduce_kernel(i, dtype))
+            text_add(&names, "%s%s", op_names[i],
+                     --left > 1  ? ", "
+                     : left == 1 ? " or "
+                                 : "");
+    return fail(PCOLL_EINVAL, "op: expected %s for %s, got %s", list,
                 dtype_names[dtype], op_names[op]);
 }
 

@@ -49,9 +49,6 @@ void reduce_buffer(int op, int dtype, void *out, const void *a, const void *b,
 /* Names in the order of the enums, MPI's last, then NULL. */
 extern const char *const dtype_names[], *const op_names[];
 
-/* Write the ops that are defined for a dtype: "SUM or PROD". */
-void dtype_list_ops(int dtype, char *text, size_t capacity);
-
 /*
  * Move a model towards another one, and add to a model what others have given it, without
  * losing anything to rounding: the amount given is what the model has really lost, and the

@@ -585,11 +585,13 @@ static void check_refused(pcoll_buffer buffer, user_reduction_fn *make,
 static void test_refused(void)
 {
     check_refused((pcoll_buffer){.count = 1, .dtype = PCOLL_BOOL, .op = PCOLL_SUM},
-                  make_fake, "expected op LAND, LOR or LXOR for bool, got SUM");
+                  make_fake,
+                  "buffer 1: op: expected LAND, LOR or LXOR for bool, got SUM");
     check_refused((pcoll_buffer){.count = 1, .dtype = PCOLL_FLOAT16, .op = PCOLL_BAND},
                   make_fake, "SUM, PROD, MIN or MAX for float16");
-    check_refused((pcoll_buffer){.count = 1, .dtype = 99}, NULL, "unknown dtype 99");
-    check_refused((pcoll_buffer){.count = 1, .op = -1}, NULL, "op -1");
+    check_refused((pcoll_buffer){.count = 1, .dtype = 99}, NULL,
+                  "dtype: unknown value 99");
+    check_refused((pcoll_buffer){.count = 1, .op = -1}, NULL, "op: unknown value -1");
     check_refused((pcoll_buffer){.count = 1, .op = PCOLL_MPI_OP}, NULL, "needs MPI");
     check_refused((pcoll_buffer){.dtype = PCOLL_MPI_TYPE, .mpi_type = &size_0},
                   make_fake, "no size");

@@ -57,7 +57,7 @@ static struct coded encode(const float *x, size_t count, float step, uint64_t se
                            int bits)
 {
     struct coded c = {.count = count, .step = step, .seed = seed, .bits = bits};
-    size_t low = lattice_low_bytes(count, bits), high = lattice_high_bytes(count, bits);
+    size_t low = plane_bytes(count, bits), high = plane_bytes(count, 16 - bits);
     c.memory = malloc(1 + low + high);
     c.low = c.memory + 1;
     c.high = c.low + low;
@@ -76,11 +76,11 @@ static bool decode(const struct coded *c, const float *key, bool high, float *ou
 static void test_sizes(void)
 {
     for (int bits = LATTICE_LEAST_BITS; bits <= LATTICE_MAX_BITS; bits++) {
-        EXPECT(lattice_low_bytes(1024, bits) == 128 * (size_t)bits &&
-                   lattice_high_bytes(1024, bits) == 128 * (size_t)(16 - bits),
+        EXPECT(plane_bytes(1024, bits) == 128 * (size_t)bits &&
+                   plane_bytes(1024, 16 - bits) == 128 * (size_t)(16 - bits),
                "%d bits", bits);
         for (size_t count = 0; count <= 1024; count++) {
-            size_t bytes = lattice_low_bytes(count, bits);
+            size_t bytes = plane_bytes(count, bits);
             EXPECT(8 * bytes >= count * (size_t)bits &&
                        8 * bytes < (count + 16) * (size_t)bits,
                    "%zu elements of %d bits in %zu bytes", count, bits, bytes);
@@ -322,13 +322,13 @@ static void check_flips(size_t count, int bits)
     struct draw d = {.stream = 6};
     draw_block(&d, x, count, 1);
     struct coded c = encode(x, count, 0.01f, 7, bits);
-    for (uint64_t bit = 0; bit < 8 * lattice_low_bytes(count, bits); bit++) {
+    for (uint64_t bit = 0; bit < 8 * plane_bytes(count, bits); bit++) {
         flip(c.low, bit);
         EXPECT(!decode(&c, x, false, y) && !decode(&c, x, true, y),
                "%zu elements, bit %d of the low plane", count, (int)bit);
         flip(c.low, bit);
     }
-    for (uint64_t bit = 0; bit < 8 * lattice_high_bytes(count, bits); bit++) {
+    for (uint64_t bit = 0; bit < 8 * plane_bytes(count, 16 - bits); bit++) {
         flip(c.high, bit);
         EXPECT(!decode(&c, x, true, y) && decode(&c, x, false, y),
                "%zu elements, bit %d of the high plane", count, (int)bit);
@@ -564,8 +564,8 @@ static uint64_t digest_block(struct draw *d, uint64_t sum, size_t count, int bit
     EXPECT(decode(&c, key, false, y), "%zu elements of %d bits", count, bits);
     lattice_rotate_back(y, count, 3);
     sum = digest(sum, numbers, sizeof numbers);
-    sum = digest(sum, c.low, lattice_low_bytes(count, bits));
-    sum = digest(sum, c.high, lattice_high_bytes(count, bits));
+    sum = digest(sum, c.low, plane_bytes(count, bits));
+    sum = digest(sum, c.high, plane_bytes(count, 16 - bits));
     sum = digest(digest(sum, &c.hash, sizeof c.hash), y, count * sizeof *y);
     free(c.memory);
     return sum;

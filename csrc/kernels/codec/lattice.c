@@ -69,15 +69,16 @@ static int lattice_layout(const pcoll_lattice *l, struct lattice_layout *at)
         return rc;
     uint64_t full = l->count / LATTICE_BLOCK;
     size_t rest = (size_t)(l->count % LATTICE_BLOCK);
-    at->low_each = lattice_low_bytes(LATTICE_BLOCK, l->bits);
-    at->high_each = l->high ? lattice_high_bytes(LATTICE_BLOCK, l->bits) : 0;
+    at->low_each = plane_bytes(LATTICE_BLOCK, l->bits);
+    at->high_each =
+        l->high ? plane_bytes(LATTICE_BLOCK, LATTICE_MAX_BITS - l->bits) : 0;
     at->blocks = full + (rest > 0);
     at->hashes = TABLE;
     at->steps = at->hashes + at->blocks * sizeof(uint64_t);
     at->low = at->steps + at->blocks * sizeof(float);
-    at->high = at->low + full * at->low_each + lattice_low_bytes(rest, l->bits);
+    at->high = at->low + full * at->low_each + plane_bytes(rest, l->bits);
     at->bytes = at->high + full * at->high_each +
-                (l->high ? lattice_high_bytes(rest, l->bits) : 0);
+                (l->high ? plane_bytes(rest, LATTICE_MAX_BITS - l->bits) : 0);
     return PCOLL_OK;
 }
 
@@ -157,21 +158,8 @@ static int lattice_open(const char *payload, uint64_t bytes, pcoll_lattice *l,
 
 /* Vectors. */
 
-CLONES static void lattice_from_float64(void *out, const void *in, size_t count)
-{
-    float *restrict o = out;
-    const double *restrict p = in;
-    for (size_t i = 0; i < count; i++)
-        o[i] = (float)p[i];
-}
-
-CLONES static void lattice_to_float64(void *out, const void *in, size_t count)
-{
-    double *restrict o = out;
-    const float *restrict p = in;
-    for (size_t i = 0; i < count; i++)
-        o[i] = (double)p[i];
-}
+CONVERSION(lattice_from_float64, float, double, (float))
+CONVERSION(lattice_to_float64, double, float, (double))
 
 static void lattice_copy_float32(void *out, const void *in, size_t count)
 {
@@ -204,7 +192,7 @@ static struct lattice_block lattice_block_of(const pcoll_lattice *l, uint64_t in
         .index = index,
         .count = left < LATTICE_BLOCK ? (size_t)left : LATTICE_BLOCK,
         .offset = (size_t)index * LATTICE_BLOCK * lattice_form_of(l->dtype).size,
-        .seed = lattice_block_seed(l->seed, index),
+        .seed = splitmix_at(l->seed, index),
     };
 }
 
@@ -368,59 +356,6 @@ static bool lattice_decode_block(const struct lattice_reader *r,
             lattice_decode(out, key, b->count, step, b->seed, bits, low, high, hash));
 }
 
-/* Decode a block and use it. Returns false if it does not decode. key may be NULL. */
-typedef bool lattice_use_fn(const struct lattice_reader *r,
-                            const struct lattice_block *b, const void *key,
-                            double weight, void *vector);
-
-static int lattice_for_each_block(const void *payload, uint64_t bytes, const void *key,
-                                  void *vector, lattice_use_fn *use, double weight,
-                                  uint8_t *failed, uint64_t *failures)
-{
-    struct lattice_reader r = {.payload = payload};
-    int rc =
-        fail_if_null_array(bytes, payload) ?: lattice_open(payload, bytes, &r.l, &r.at);
-    if (rc)
-        return rc;
-    *failures = 0;
-    for (uint64_t i = 0; i < r.at.blocks; i++) {
-        struct lattice_block b = lattice_block_of(&r.l, i);
-        failed[i] = !use(&r, &b, key, weight, vector);
-        *failures += failed[i];
-    }
-    return PCOLL_OK;
-}
-
-/* Decode in place if the vector has the form in which blocks are decoded, but not over a key that
- * the high plane may need. */
-static bool lattice_store(const struct lattice_reader *r, const struct lattice_block *b,
-                          const void *key, double weight, void *vector)
-{
-    float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
-    char *at = (char *)vector + b->offset;
-    bool direct =
-        r->l.dtype == PCOLL_FLOAT32 && !r->l.rotate && !(r->l.high && key == vector);
-    float *into = direct ? (float *)(void *)at : decoded;
-    (void)weight;
-    if (!lattice_decode_block(r, b, lattice_load(&r->l, b, key, room), into))
-        return false;
-    if (r->l.rotate)
-        lattice_rotate_back(into, b->count, b->seed);
-    if (!direct)
-        lattice_form_of(r->l.dtype).narrow(at, decoded, b->count);
-    return true;
-}
-
-int pcoll_lattice_decode(const void *payload, uint64_t bytes, const void *key,
-                         void *out, uint8_t *failed, uint64_t *failures)
-{
-    return fail_if_null(out, failed, failures)
-               ?: lattice_for_each_block(payload, bytes, key, out, lattice_store, 0,
-                                         failed, failures);
-}
-
-/* Average. */
-
 #define APPROACH(name, type)                                                           \
     CLONES static void name(type *restrict x, const float *restrict y, size_t count,   \
                             type weight)                                               \
@@ -448,23 +383,51 @@ static void lattice_approach(int dtype, void *x, const float *y, size_t count,
     }
 }
 
-static bool lattice_average(const struct lattice_reader *r,
-                            const struct lattice_block *b, const void *key,
-                            double weight, void *vector)
+/* Decode all blocks into a vector, or move the vector towards them (weight). key may be NULL. A
+ * block is decoded in place if the vector has the form in which blocks are decoded, but not over a
+ * key that the high plane may need. */
+static int lattice_decode_all(const void *payload, uint64_t bytes, const void *key,
+                              void *vector, const double *weight, uint8_t *failed,
+                              uint64_t *failures)
 {
-    float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
-    if (!lattice_decode_block(r, b, lattice_load(&r->l, b, key, room), decoded))
-        return false;
-    if (r->l.rotate)
-        lattice_rotate_back(decoded, b->count, b->seed);
-    lattice_approach(r->l.dtype, (char *)vector + b->offset, decoded, b->count, weight);
-    return true;
+    struct lattice_reader r = {.payload = payload};
+    const pcoll_lattice *l = &r.l;
+    int rc =
+        fail_if_null_array(bytes, payload) ?: lattice_open(payload, bytes, &r.l, &r.at);
+    if (rc)
+        return rc;
+    bool direct = !weight && l->dtype == PCOLL_FLOAT32 && !l->rotate &&
+                  !(l->high && key == vector);
+    *failures = 0;
+    for (uint64_t i = 0; i < r.at.blocks; i++) {
+        float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
+        struct lattice_block b = lattice_block_of(l, i);
+        char *at = (char *)vector + b.offset;
+        float *into = direct ? (float *)(void *)at : decoded;
+        failed[i] = !lattice_decode_block(&r, &b, lattice_load(l, &b, key, room), into);
+        *failures += failed[i];
+        if (failed[i])
+            continue;
+        if (l->rotate)
+            lattice_rotate_back(into, b.count, b.seed);
+        if (weight)
+            lattice_approach(l->dtype, at, decoded, b.count, *weight);
+        else if (!direct)
+            lattice_form_of(l->dtype).narrow(at, decoded, b.count);
+    }
+    return PCOLL_OK;
+}
+
+int pcoll_lattice_decode(const void *payload, uint64_t bytes, const void *key,
+                         void *out, uint8_t *failed, uint64_t *failures)
+{
+    return fail_if_null(out, failed, failures)
+               ?: lattice_decode_all(payload, bytes, key, out, NULL, failed, failures);
 }
 
 int pcoll_lattice_average(const void *payload, uint64_t bytes, double weight, void *x,
                           uint8_t *failed, uint64_t *failures)
 {
     return fail_if_null(x, failed, failures)
-               ?: lattice_for_each_block(payload, bytes, x, x, lattice_average, weight,
-                                         failed, failures);
+               ?: lattice_decode_all(payload, bytes, x, x, &weight, failed, failures);
 }

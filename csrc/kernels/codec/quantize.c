@@ -14,17 +14,6 @@
 
 /* Planes. The loops run over lanes; the row is constant in each loop. */
 
-/* The word of a lane, and the bit in it, at which a row begins. */
-struct plane_place {
-    size_t word;
-    int bit;
-};
-
-static struct plane_place plane_place_of(int row, int width)
-{
-    return (struct plane_place){(size_t)(row * width) / 16, row * width % 16};
-}
-
 /* Move the bits of a row to or from the word in which it begins (_row), or those that did not fit
  * to or from the next one (_rest). */
 #define PLANE_MOVE(name, moved)                                                        \
@@ -106,12 +95,12 @@ void plane_pack(void *plane, const uint16_t *words, size_t lanes, int shift, int
     }
     memset(packed, 0, bytes);
     for (int row = 0; row < PLANE_ROWS && width; row++) {
-        struct plane_place at = plane_place_of(row, width);
+        int at = row * width, bit = at % 16;
         const uint16_t *from = words + (size_t)row * lanes;
-        uint16_t *to = packed + at.word * lanes;
-        plane_put_row(to, from, lanes, shift, at.bit, mask);
-        if (at.bit + width > 16)
-            plane_put_rest(to + lanes, from, lanes, shift, 16 - at.bit, mask);
+        uint16_t *to = packed + (size_t)(at / 16) * lanes;
+        plane_put_row(to, from, lanes, shift, bit, mask);
+        if (bit + width > 16)
+            plane_put_rest(to + lanes, from, lanes, shift, 16 - bit, mask);
     }
     memcpy(plane, packed, bytes);
 }
@@ -125,12 +114,12 @@ void plane_unpack(uint16_t *words, const void *plane, size_t lanes, int shift,
     if (plane_take_usual(words, packed, lanes, shift, width))
         return;
     for (int row = 0; row < PLANE_ROWS && width; row++) {
-        struct plane_place at = plane_place_of(row, width);
-        const uint16_t *from = packed + at.word * lanes;
+        int at = row * width, bit = at % 16;
+        const uint16_t *from = packed + (size_t)(at / 16) * lanes;
         uint16_t *to = words + (size_t)row * lanes;
-        plane_take_row(to, from, lanes, shift, at.bit, mask);
-        if (at.bit + width > 16)
-            plane_take_rest(to, from + lanes, lanes, shift, 16 - at.bit, mask);
+        plane_take_row(to, from, lanes, shift, bit, mask);
+        if (bit + width > 16)
+            plane_take_rest(to, from + lanes, lanes, shift, 16 - bit, mask);
     }
 }
 
@@ -144,12 +133,6 @@ void plane_unpack(uint16_t *words, const void *plane, size_t lanes, int shift,
 struct lattice_keys {
     uint32_t first, second;
 };
-
-static struct lattice_keys lattice_keys_of(uint64_t seed)
-{
-    uint64_t a = splitmix_at(seed, 0);
-    return (struct lattice_keys){(uint32_t)a, (uint32_t)(a >> 32)};
-}
 
 /* Loops add `golden` to the counter of an index instead of multiplying. */
 static const uint32_t golden = 0x9e3779b9u;
@@ -178,23 +161,6 @@ static inline uint32_t lattice_round(float value)
 {
     const float unit = 0x1.8p23f; /* here floats are one apart */
     return bits_of_float(value + unit) - bits_of_float(unit);
-}
-
-/* Sizes. */
-
-size_t lattice_low_bytes(size_t count, int bits)
-{
-    return plane_bytes(count, bits);
-}
-
-size_t lattice_high_bytes(size_t count, int bits)
-{
-    return plane_bytes(count, LATTICE_MAX_BITS - bits);
-}
-
-uint64_t lattice_block_seed(uint64_t seed, uint64_t block)
-{
-    return splitmix_at(seed, block);
 }
 
 /* Distances. */
@@ -265,18 +231,23 @@ static uint64_t lattice_begin_hash(size_t count, float step, uint64_t seed, int 
     return splitmix_at(seed ^ shape, 2);
 }
 
-/* 1 / 0 would make NaNs. With 0 only the dither is encoded. */
-static float lattice_inverse_of(float step)
-{
-    return step > 0 ? 1 / step : 0;
-}
-
 /* Values that do not depend on the element. */
 struct lattice {
     float step, inverse;
     uint32_t q;
     struct lattice_keys k;
 };
+
+static struct lattice lattice_of(float step, int bits, uint64_t seed)
+{
+    uint64_t keys = splitmix_at(seed, 0);
+    return (struct lattice){
+        .step = step,
+        .inverse = step > 0 ? 1 / step : 0, /* 1 / 0 would make NaNs */
+        .q = 1u << bits,
+        .k = {(uint32_t)keys, (uint32_t)(keys >> 32)},
+    };
+}
 
 /*
  * Return the sum of products of the hash. Element i of the first half is multiplied by element i
@@ -349,8 +320,7 @@ uint64_t lattice_encode(const float *x, size_t count, float step, uint64_t seed,
     uint16_t words[LATTICE_BLOCK];
     uint32_t keyed[LATTICE_BLOCK + 1];
     size_t lanes = plane_lanes(count);
-    struct lattice l = {.inverse = lattice_inverse_of(step),
-                        .k = lattice_keys_of(seed)};
+    struct lattice l = lattice_of(step, bits, seed);
     lattice_quantize(words, keyed, x, (uint32_t)count, &l);
     memset(words + count, 0, (lanes * PLANE_ROWS - count) * sizeof *words);
     plane_pack(low, words, lanes, 0, bits);
@@ -370,10 +340,7 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
     plane_unpack(words, low, lanes, 0, bits);
     if (high)
         plane_unpack(words, high, lanes, bits, LATTICE_MAX_BITS - bits);
-    struct lattice l = {.step = step,
-                        .inverse = lattice_inverse_of(step),
-                        .q = 1u << (high ? LATTICE_MAX_BITS : bits),
-                        .k = lattice_keys_of(seed)};
+    struct lattice l = lattice_of(step, high ? LATTICE_MAX_BITS : bits, seed);
     uint32_t keyed[LATTICE_BLOCK + 1];
     lattice_reconstruct(out, keyed, key ? key : zeros, words, (uint32_t)count, &l);
     uint64_t sum = lattice_hash_pairs(keyed, (uint32_t)count);

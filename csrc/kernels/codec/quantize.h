@@ -42,20 +42,12 @@
 
 enum { LATTICE_BLOCK = 1024, LATTICE_LEAST_BITS = 2, LATTICE_MAX_BITS = 16 };
 
-/* Return the number of bytes of a block's planes; the high one has 0 with 16 bits. The count is
- * rounded up to a multiple of 16 elements. */
-size_t lattice_low_bytes(size_t count, int bits);
-size_t lattice_high_bytes(size_t count, int bits);
-
 /* Conversions between the elements of a dtype and a block of float32. */
 struct lattice_elements {
     size_t size; /* bytes of an element */
     convert_fn *widen, *narrow;
 };
 struct lattice_elements lattice_form_of(int dtype);
-
-/* Return the seed of a block of a message. Blocks have different seeds. */
-uint64_t lattice_block_seed(uint64_t seed, uint64_t block);
 
 /* Compute max|x - key| and max|x| in one pass; key NULL counts as 0. The result is NaN or
  * infinite if an element or a difference is, and 0 without elements. */
@@ -110,6 +102,7 @@ static inline size_t plane_lanes(size_t count)
     return (count + PLANE_ROWS - 1) / PLANE_ROWS;
 }
 
+/* The low plane of a block has `bits` bits, the high one LATTICE_MAX_BITS - bits. */
 static inline size_t plane_bytes(size_t count, int width)
 {
     return plane_lanes(count) * (size_t)width * sizeof(uint16_t);
