@@ -13,10 +13,10 @@
 
 /* OTHER_SIGNED: integers of Fortran and of all languages, which have no logical ops. */
 enum kind {
+    REAL,
     SIGNED,
     OTHER_SIGNED,
     UNSIGNED,
-    REAL,
     COMPLEX,
     LOGICAL,
     BYTES,
@@ -24,83 +24,41 @@ enum kind {
     KINDS
 };
 
-/* A type that an MPI was built without is MPI_DATATYPE_NULL. */
-static const struct {
-    MPI_Datatype type;
-    enum kind kind;
-} types[] = {
-    {MPI_DOUBLE, REAL},
-    {MPI_FLOAT, REAL},
-    {MPI_INT, SIGNED},
-    {MPI_LONG, SIGNED},
-    {MPI_LONG_LONG_INT, SIGNED},
-    {MPI_SHORT, SIGNED},
-    {MPI_SIGNED_CHAR, SIGNED},
-    {MPI_INT8_T, SIGNED},
-    {MPI_INT16_T, SIGNED},
-    {MPI_INT32_T, SIGNED},
-    {MPI_INT64_T, SIGNED},
-    {MPI_AINT, OTHER_SIGNED},
-    {MPI_OFFSET, OTHER_SIGNED},
-    {MPI_COUNT, OTHER_SIGNED},
-    {MPI_UNSIGNED, UNSIGNED},
-    {MPI_UNSIGNED_LONG, UNSIGNED},
-    {MPI_UNSIGNED_LONG_LONG, UNSIGNED},
-    {MPI_UNSIGNED_SHORT, UNSIGNED},
-    {MPI_UNSIGNED_CHAR, UNSIGNED},
-    {MPI_UINT8_T, UNSIGNED},
-    {MPI_UINT16_T, UNSIGNED},
-    {MPI_UINT32_T, UNSIGNED},
-    {MPI_UINT64_T, UNSIGNED},
-    {MPI_INTEGER, OTHER_SIGNED},
-    {MPI_INTEGER1, OTHER_SIGNED},
-    {MPI_INTEGER2, OTHER_SIGNED},
-    {MPI_INTEGER4, OTHER_SIGNED},
-    {MPI_INTEGER8, OTHER_SIGNED},
-    {MPI_REAL, REAL},
-    {MPI_REAL4, REAL},
-    {MPI_REAL8, REAL},
-    {MPI_DOUBLE_PRECISION, REAL},
-    {MPI_C_FLOAT_COMPLEX, COMPLEX},
-    {MPI_C_DOUBLE_COMPLEX, COMPLEX},
-    {MPI_CXX_FLOAT_COMPLEX, COMPLEX},
-    {MPI_CXX_DOUBLE_COMPLEX, COMPLEX},
-    {MPI_COMPLEX, COMPLEX},
-    {MPI_DOUBLE_COMPLEX, COMPLEX},
-    {MPI_COMPLEX8, COMPLEX},
-    {MPI_COMPLEX16, COMPLEX},
-    {MPI_C_BOOL, LOGICAL},
-    {MPI_CXX_BOOL, LOGICAL},
-    {MPI_BYTE, BYTES},
-    {MPI_LONG_DOUBLE, REAL},
-    {MPI_C_LONG_DOUBLE_COMPLEX, COMPLEX},
-    {MPI_CXX_LONG_DOUBLE_COMPLEX, COMPLEX},
-    {MPI_LOGICAL, LOGICAL},
-#ifdef MPI_REAL2
-    {MPI_REAL2, REAL},
+#ifndef MPI_REAL2
+#define MPI_REAL2 MPI_DATATYPE_NULL
 #endif
-#ifdef MPI_REAL16
-    {MPI_REAL16, REAL},
+#ifndef MPI_REAL16
+#define MPI_REAL16 MPI_DATATYPE_NULL
 #endif
-#ifdef MPI_COMPLEX4
-    {MPI_COMPLEX4, COMPLEX},
+#ifndef MPI_COMPLEX4
+#define MPI_COMPLEX4 MPI_DATATYPE_NULL
 #endif
-#ifdef MPI_COMPLEX32
-    {MPI_COMPLEX32, COMPLEX},
+#ifndef MPI_COMPLEX32
+#define MPI_COMPLEX32 MPI_DATATYPE_NULL
 #endif
-#ifdef MPI_INTEGER16
-    {MPI_INTEGER16, OTHER_SIGNED},
+#ifndef MPI_INTEGER16
+#define MPI_INTEGER16 MPI_DATATYPE_NULL
 #endif
-    {MPI_FLOAT_INT, PAIR},
-    {MPI_DOUBLE_INT, PAIR},
-    {MPI_LONG_INT, PAIR},
-    {MPI_2INT, PAIR},
-    {MPI_SHORT_INT, PAIR},
-    {MPI_LONG_DOUBLE_INT, PAIR},
-    {MPI_2REAL, PAIR},
-    {MPI_2DOUBLE_PRECISION, PAIR},
-    {MPI_2INTEGER, PAIR},
-};
+
+/* Each row ends with 0. A type that an MPI was built without is MPI_DATATYPE_NULL. */
+static const MPI_Datatype types[KINDS][16] = {
+    [REAL] = {MPI_DOUBLE, MPI_FLOAT, MPI_REAL, MPI_REAL4, MPI_REAL8,
+              MPI_DOUBLE_PRECISION, MPI_LONG_DOUBLE, MPI_REAL2, MPI_REAL16},
+    [SIGNED] = {MPI_INT, MPI_LONG, MPI_LONG_LONG_INT, MPI_SHORT, MPI_SIGNED_CHAR,
+                MPI_INT8_T, MPI_INT16_T, MPI_INT32_T, MPI_INT64_T},
+    [OTHER_SIGNED] = {MPI_AINT, MPI_OFFSET, MPI_COUNT, MPI_INTEGER, MPI_INTEGER1,
+                      MPI_INTEGER2, MPI_INTEGER4, MPI_INTEGER8, MPI_INTEGER16},
+    [UNSIGNED] = {MPI_UNSIGNED, MPI_UNSIGNED_LONG, MPI_UNSIGNED_LONG_LONG,
+                  MPI_UNSIGNED_SHORT, MPI_UNSIGNED_CHAR, MPI_UINT8_T, MPI_UINT16_T,
+                  MPI_UINT32_T, MPI_UINT64_T},
+    [COMPLEX] = {MPI_C_FLOAT_COMPLEX, MPI_C_DOUBLE_COMPLEX, MPI_CXX_FLOAT_COMPLEX,
+                 MPI_CXX_DOUBLE_COMPLEX, MPI_COMPLEX, MPI_DOUBLE_COMPLEX, MPI_COMPLEX8,
+                 MPI_COMPLEX16, MPI_C_LONG_DOUBLE_COMPLEX, MPI_CXX_LONG_DOUBLE_COMPLEX,
+                 MPI_COMPLEX4, MPI_COMPLEX32},
+    [LOGICAL] = {MPI_C_BOOL, MPI_CXX_BOOL, MPI_LOGICAL},
+    [BYTES] = {MPI_BYTE},
+    [PAIR] = {MPI_FLOAT_INT, MPI_DOUBLE_INT, MPI_LONG_INT, MPI_2INT, MPI_SHORT_INT,
+              MPI_LONG_DOUBLE_INT, MPI_2REAL, MPI_2DOUBLE_PRECISION, MPI_2INTEGER}};
 
 /* The core's dtype for a kind and a size in bytes. */
 static const struct {
@@ -135,26 +93,32 @@ static const unsigned allowed[KINDS] = {
     [PAIR] = PLACES,
 };
 
-#define LENGTH(array) (int)(sizeof(array) / sizeof *(array))
+static enum kind signature_kind_of(MPI_Datatype type)
+{
+    for (enum kind kind = 0; kind < KINDS; kind++)
+        for (const MPI_Datatype *t = types[kind]; *t; t++)
+            if (*t == type)
+                return kind;
+    return KINDS;
+}
 
 /* Find the core's dtype and op, and MPI's where MPI reduces. */
 static enum found signature_look_up(MPI_Datatype type, MPI_Op op, struct signature *s)
 {
-    int code = 0, t = 0, size;
+    int code = 0, size;
     while (code < PCOLL_MPI_OP && mpi_op_of(code) != op)
         code++;
     if (op == MPI_NO_OP || op == MPI_REPLACE) /* They are for windows. */
         return FOUND_UNDEFINED;
     if (code == PCOLL_MPI_OP && op != MPI_MAXLOC && op != MPI_MINLOC)
         return FOUND_UNKNOWN;
-    while (t < LENGTH(types) && types[t].type != type)
-        t++;
-    if (t == LENGTH(types) || !(allowed[types[t].kind] & 1u << code))
+    enum kind kind = signature_kind_of(type);
+    if (kind == KINDS || !(allowed[kind] & 1u << code))
         return FOUND_UNDEFINED;
     MPI_Type_size(type, &size);
-    enum kind kind = types[t].kind == OTHER_SIGNED ? SIGNED : types[t].kind;
+    kind = kind == OTHER_SIGNED ? SIGNED : kind;
     s->op = code;
-    for (int i = 0; i < LENGTH(dtypes); i++)
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (dtypes[i].kind == kind && dtypes[i].size == size) {
             s->dtype = dtypes[i].dtype;
             return FOUND;
