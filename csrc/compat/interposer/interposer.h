@@ -59,25 +59,28 @@ extern _Thread_local bool core_inside;
 /* Call the error handler for a failure of the core, and return MPI's error code for it. */
 int core_raise(MPI_Comm comm, int rc);
 
-/* The outcome of a call. TAKEN is what we want; the others say why MPI did it. */
+/* The outcome of a call: TAKEN is what we want; the others are why MPI did it. */
+#define OUTCOME_REASONS(X)                                                             \
+    X(TAKEN, "taken over")                                                             \
+    X(PASSED_FULL, "complete round, MPI is faster")                                    \
+    X(PASSED_FIRST, "first call of its kind, partial")                                 \
+    X(PASSED_OUTSIDE, "before MPI_Init or inside MPI_Finalize")                        \
+    X(PASSED_OTHER_WORLD, "processes of another MPI_COMM_WORLD")                       \
+    X(PASSED_NO_ELEMENTS, "no elements")                                               \
+    X(PASSED_ARGUMENTS, "arguments for MPI to judge")                                  \
+    X(PASSED_ORDERED, "operation that does not commute")                               \
+    X(PASSED_GAPS, "datatype with gaps")                                               \
+    X(PASSED_OP_OF_USER, "operation of the user, partial or persistent")               \
+    X(PASSED_INTERCOMM, "inter-communicator")                                          \
+    X(PASSED_THREADS, "needs MPI_THREAD_MULTIPLE")                                     \
+    X(PASSED_CACHE, "too many or too large signatures to keep")                        \
+    X(PASSED_LIMIT, "too many communicators")                                          \
+    X(PASSED_REFUSED, "no handle could be made")                                       \
+    X(PASSED_NESTED, "called from inside another one")
+
 enum outcome {
-    TAKEN,
-    PASSED_FULL,
-    PASSED_FIRST,
-    PASSED_OUTSIDE,
-    PASSED_OTHER_WORLD,
-    PASSED_NO_ELEMENTS,
-    PASSED_ARGUMENTS,
-    PASSED_ORDERED,
-    PASSED_GAPS,
-    PASSED_OP_OF_USER,
-    PASSED_INTERCOMM,
-    PASSED_THREADS,
-    PASSED_CACHE,
-    PASSED_LIMIT,
-    PASSED_REFUSED,
-    PASSED_NESTED,
-    OUTCOMES
+#define OUTCOME_NAME(outcome, reason) outcome,
+    OUTCOME_REASONS(OUTCOME_NAME) OUTCOMES
 };
 
 extern _Atomic uint64_t report_counts[OUTCOMES];

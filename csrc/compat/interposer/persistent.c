@@ -373,7 +373,7 @@ enum outcome persistent_init(const struct call *c, MPI_Request *request, int *er
         return PASSED_THREADS;
     if (key.signature.of_user) /* It may be freed before the request is started. */
         return PASSED_OP_OF_USER;
-    key.progress = PCOLL_PROGRESS_AGENT;
+    key.choice.progress = PCOLL_PROGRESS_AGENT;
     core_inside = true;
     outcome = persistent_make_token(c, record, &key, &t);
     core_inside = false;

@@ -73,23 +73,8 @@ void report_warn(const char *format, ...)
 }
 
 static const char *const reasons[OUTCOMES] = {
-    [TAKEN] = "taken over",
-    [PASSED_FULL] = "complete round, MPI is faster",
-    [PASSED_FIRST] = "first call of its kind, partial",
-    [PASSED_OUTSIDE] = "before MPI_Init or inside MPI_Finalize",
-    [PASSED_OTHER_WORLD] = "processes of another MPI_COMM_WORLD",
-    [PASSED_NO_ELEMENTS] = "no elements",
-    [PASSED_ARGUMENTS] = "arguments for MPI to judge",
-    [PASSED_ORDERED] = "operation that does not commute",
-    [PASSED_GAPS] = "datatype with gaps",
-    [PASSED_OP_OF_USER] = "operation of the user, partial or persistent",
-    [PASSED_INTERCOMM] = "inter-communicator",
-    [PASSED_THREADS] = "needs MPI_THREAD_MULTIPLE",
-    [PASSED_CACHE] = "too many or too large signatures to keep",
-    [PASSED_LIMIT] = "too many communicators",
-    [PASSED_REFUSED] = "no handle could be made",
-    [PASSED_NESTED] = "called from inside another one",
-};
+#define OUTCOME_REASON(outcome, reason) [outcome] = reason,
+    OUTCOME_REASONS(OUTCOME_REASON)};
 
 _Atomic uint64_t report_counts[OUTCOMES];
 bool report_wanted = true;

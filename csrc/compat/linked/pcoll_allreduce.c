@@ -166,7 +166,7 @@ static int linked_refuse(struct record *r, MPI_Comm comm, struct cache_key *key,
     struct cache_entry *entry;
     snprintf(why, sizeof why, "%s", pcoll_last_error());
     key->refusal = why;
-    key->quorum = QUORUM_FULL;
+    key->choice.quorum = QUORUM_FULL;
     linked_make(&r->cache, comm, key, &entry);
     return fail(rc, "%s", why);
 }

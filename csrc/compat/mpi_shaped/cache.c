@@ -197,11 +197,7 @@ int record_gather_facts(MPI_Comm comm, pcoll_full_facts *facts)
 void record_complete_key(const struct record *r, const void *call_site,
                          struct cache_key *key)
 {
-    key->quorum = r->choice.quorum;
-    key->progress = r->choice.progress;
-    key->algorithm = r->choice.algorithm;
-    key->domain = r->choice.domain;
-    key->domain_ranks = r->choice.domain_ranks;
+    key->choice = r->choice;
     key->call_site = r->partial ? call_site : NULL; /* else nothing is late */
 }
 
@@ -272,21 +268,21 @@ static uint64_t cache_call_site_hash(const void *return_address)
 
 static pcoll_options cache_options_of(const struct cache_key *key)
 {
-    bool partial = quorum_is_partial(&key->quorum);
-    uint32_t history = key->quorum.history ? key->quorum.history : 8;
+    const struct choice *choice = &key->choice;
+    bool partial = quorum_is_partial(&choice->quorum);
+    uint32_t history = choice->quorum.history ? choice->quorum.history : 8;
     /* Rabenseifner's algorithm cuts at multiples of 64 bytes, and must not cut an element. */
-    bool ring = key->algorithm == PCOLL_ALGORITHM_RABENSEIFNER &&
+    bool ring = choice->algorithm == PCOLL_ALGORITHM_RABENSEIFNER &&
                 key->signature.of_user && 64 % key->signature.element;
     return (pcoll_options){
-        .policy = key->quorum.policy,
-        .algorithm = ring ? PCOLL_ALGORITHM_RING : key->algorithm,
-        .domain = key->domain,
-        .domain_ranks = key->domain_ranks,
-        .deliver = partial ? key->quorum.deliver : PCOLL_DELIVER_ONE,
+        .policy = choice->quorum.policy,
+        .algorithm = ring ? PCOLL_ALGORITHM_RING : choice->algorithm,
+        .domain = choice->domain,
+        .domain_ranks = choice->domain_ranks,
+        .deliver = partial ? choice->quorum.deliver : PCOLL_DELIVER_ONE,
         .late = key->signature.op == PCOLL_SUM ? PCOLL_LATE_CARRY : PCOLL_LATE_LATEST,
-        .progress = key->progress,
-        .history =
-            partial ? history : 1, /* In full rounds no rank is a round behind. */
+        .progress = choice->progress,
+        .history = partial ? history : 1, /* In full rounds no rank is behind. */
         .name = key->call_site ? cache_call_site_hash(key->call_site) : 0,
     };
 }
@@ -306,10 +302,11 @@ uint64_t cache_bytes(const struct cache_key *key, int ranks)
 
 bool cache_same_key(const struct cache_key *a, const struct cache_key *b)
 {
+    const struct choice *c = &a->choice, *d = &b->choice;
     return a->count == b->count && signature_same(&a->signature, &b->signature) &&
-           a->call_site == b->call_site && a->progress == b->progress &&
-           a->algorithm == b->algorithm && a->domain == b->domain &&
-           a->domain_ranks == b->domain_ranks && quorum_same(&a->quorum, &b->quorum);
+           a->call_site == b->call_site && c->progress == d->progress &&
+           c->algorithm == d->algorithm && c->domain == d->domain &&
+           c->domain_ranks == d->domain_ranks && quorum_same(&c->quorum, &d->quorum);
 }
 
 static struct cache_entry *cache_find_entry(struct cache *cache,
@@ -447,7 +444,7 @@ int cache_take(pcoll_handle *handle, const struct cache_key *key, MPI_Datatype t
                void *recv)
 {
     pcoll_round round;
-    if (key->quorum.deliver == PCOLL_DELIVER_ONE)
+    if (key->choice.quorum.deliver == PCOLL_DELIVER_ONE)
         return CACHE_INSIST(pcoll_handle_take(handle, SLICE_US, &recv, &round, NULL));
     return CACHE_INSIST(pcoll_handle_wait(handle, SLICE_US))
                ?: cache_take_all(handle, key, type, recv)

@@ -140,15 +140,11 @@ int choice_read(struct choice *choice, enum choice_variable variable);
 uint64_t choice_hash(const struct choice *choice);
 
 struct cache_key {
-    struct quorum quorum;
+    struct choice choice; /* cache_options_of may replace Rabenseifner's by the ring. */
     uint64_t count;
     struct signature signature;
-    int32_t progress, domain;
-    uint32_t domain_ranks;
-    int32_t algorithm;     /* cache_options may replace Rabenseifner's by the ring. */
     const void *call_site; /* NULL: calls from all sites share a handle. */
-    const char
-        *refusal; /* Why this rank makes no handle, for the other ranks, or NULL. */
+    const char *refusal;   /* Why this rank makes no handle, for the others, or NULL. */
 };
 
 struct cache_entry {
