@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulator: the objects of partialcoll.h on simulated ranks, all in one process
- * and one thread, in virtual time; a library of its own, without MPI. Its objects are
- * used by the functions of those over MPI; making them, freeing them and what moves time
- * is here. Conventions are those of partialcoll.h; everything is local.
- *
- * The text between the two markers is also what the Python layer is generated from.
+ * The simulator: the objects of partialcoll.h on simulated ranks, in one process and one thread,
+ * in virtual time; a library of its own, without MPI. The functions of partialcoll.h use its
+ * objects; creating and freeing them and moving time is here. Conventions are those of
+ * partialcoll.h; everything is local.
  */
 #ifndef PARTIALCOLL_SIMULATOR_H
 #define PARTIALCOLL_SIMULATOR_H
@@ -31,11 +29,9 @@ typedef struct pcoll_network {
     double spread;
 } pcoll_network;
 
-/*
- * Skewed arrival in virtual time: rank i starts i times the skew late, in each
- * iteration, which begins when nothing is left to happen from the one before. The
- * schedule, the protocol and the reductions are those that run over MPI.
- */
+/* Skewed arrival in virtual time: rank i starts i times the skew late in each iteration, which
+ * begins when all events of the last one have happened. Schedule, protocol and reductions are
+ * those that run over MPI. */
 typedef struct pcoll_skew {
     uint32_t ranks;
     uint64_t count; /* elements, SUM */
@@ -55,18 +51,16 @@ typedef struct pcoll_skew_result {
 
 typedef struct pcoll_skew_run pcoll_skew_run;
 
-/* Bytes that can still be taken, as far as the machine and the control groups say that
- * this process is in. */
+/* Bytes that this process can still allocate, by the machine and its control groups. */
 uint64_t pcoll_memory_left(void);
 
 /* PCOLL_EINVAL names an impossible parameter and its range. */
 int pcoll_skew_create(const pcoll_skew *skew, const pcoll_options *options,
                       pcoll_skew_run **run);
-/* One iteration. latency[i]: of rank i, from its start until its round was complete
- * there, nanoseconds. */
+/* One iteration. latency[i]: from the start of rank i until its round was complete, nanoseconds. */
 int pcoll_skew_iterate(pcoll_skew_run *run, double *latency, pcoll_skew_result *result);
-/* The same for ranks that start so many nanoseconds late each: *data, a row for each,
- * becomes what each has received. */
+/* The same with the start of each rank, in nanoseconds; row i of *data becomes what rank i
+ * received. */
 int pcoll_skew_reduce(pcoll_skew_run *run, const double *starts, void *data,
                       double *latency);
 /* May be NULL: run. */
@@ -75,11 +69,8 @@ int pcoll_skew_free(pcoll_skew_run **run);
 int pcoll_skew_memory(const pcoll_skew *skew, const pcoll_options *options,
                       uint64_t *bytes);
 
-/*
- * Gossip buffers of simulated ranks. What a rank gives to another or sends is on its
- * way, as a parcel, until it is landed; all else takes no time. So what moves time is
- * the caller's.
- */
+/* Gossip buffers of simulated ranks. What a rank gives or sends to another is a parcel until the
+ * caller lands it; everything else takes no time. */
 typedef struct pcoll_sim_gossip pcoll_sim_gossip;
 
 /* PCOLL_EINVAL names an impossible option; PCOLL_ENOMEM. */
@@ -87,29 +78,26 @@ int pcoll_sim_gossip_create(uint32_t ranks, const pcoll_gossip_options *options,
                             pcoll_sim_gossip **sim);
 /* The buffer of a rank, for all functions but pcoll_gossip_free. */
 int pcoll_sim_gossip_rank(pcoll_sim_gossip *sim, uint32_t rank, pcoll_gossip **gossip);
-/* What the rank has sent since it was last asked; *parcel is NULL if that is nothing.
- * Each is landed once: it is there, at that rank. */
+/* What the rank has sent since the last call; *parcel is NULL if that is nothing. Land each parcel
+ * once, at *rank. */
 int pcoll_sim_gossip_sent(pcoll_sim_gossip *sim, uint32_t rank, void **parcel);
 int pcoll_sim_gossip_land(pcoll_sim_gossip *sim, void *parcel, uint32_t *rank);
 /* May be NULL: sim. */
 int pcoll_sim_gossip_free(pcoll_sim_gossip **sim);
 
-/*
- * Groups of simulated ranks, for all functions but pcoll_group_free. Messages take the
- * network's time; the rest takes none. Time in nanoseconds, from 0.
- */
+/* Groups of simulated ranks, for all functions but pcoll_group_free. Only messages take time, in
+ * nanoseconds from 0. */
 typedef struct pcoll_sim_group pcoll_sim_group;
 
-/* PCOLL_EINVAL names an impossible option. Of `options` cell and progress mean nothing;
- * the cell of a rank is its number. */
+/* PCOLL_EINVAL names an impossible option. The cell of a rank is its number. */
 int pcoll_sim_group_create(uint32_t ranks, uint64_t seed, const pcoll_network *network,
                            const pcoll_group_options *options, pcoll_sim_group **sim);
 int pcoll_sim_group_rank(pcoll_sim_group *sim, uint32_t rank, pcoll_group **group);
-/* Whoever has started, left or come back is to be woken: pcoll_sim_group_run looks after
- * it. One that stands still is not looked after until it is woken without. */
+/* Wake a rank that has started, left or rejoined, so that pcoll_sim_group_run runs it. A rank that
+ * `stands` still does not run until it is woken again. */
 int pcoll_sim_group_wake(pcoll_sim_group *sim, uint32_t rank, int32_t stands);
-/* Until that time, or until the round of a rank is over that has started: *rank, and
- * *time. pcoll_group_wait comes next. *rank is the number of ranks if there is none. */
+/* Run until that time, or until the round of a rank that has started is complete: *rank at *time,
+ * which calls pcoll_group_wait next. *rank is the number of ranks if there is none. */
 int pcoll_sim_group_run(pcoll_sim_group *sim, int64_t until, uint32_t *rank,
                         int64_t *time);
 /* May be NULL: sim. */
