@@ -55,8 +55,8 @@ int sched_add(struct sched *s, struct op op)
     return (int)s->count++;
 }
 
-static int sched_add_message(struct sched *s, enum op_kind kind, enum op_class class,
-                             const char *label, int peer, int edge, int buffer)
+int sched_add_message(struct sched *s, enum op_kind kind, enum op_class class,
+                      const char *label, int peer, int edge, int buffer)
 {
     CHECK(peer >= 0 && (edge >= 0 || (kind == OP_RECV && class == OP_PLAIN)));
     return sched_add(s, (struct op){.kind = kind,
@@ -69,28 +69,8 @@ static int sched_add_message(struct sched *s, enum op_kind kind, enum op_class c
                                     .b = -1});
 }
 
-int sched_send(struct sched *s, const char *label, int peer, int edge, int from)
-{
-    return sched_add_message(s, OP_SEND, OP_PLAIN, label, peer, edge, from);
-}
-
-int sched_recv(struct sched *s, const char *label, int peer, int edge, int into)
-{
-    return sched_add_message(s, OP_RECV, OP_PLAIN, label, peer, edge, into);
-}
-
-int sched_control_send(struct sched *s, const char *label, int peer, int edge)
-{
-    return sched_add_message(s, OP_SEND, OP_CONTROL, label, peer, edge, -1);
-}
-
-int sched_control_recv(struct sched *s, const char *label, int peer, int edge)
-{
-    return sched_add_message(s, OP_RECV, OP_CONTROL, label, peer, edge, -1);
-}
-
-static int sched_add_local(struct sched *s, enum op_kind kind, enum op_class class,
-                           const char *label, int out, int a, int b)
+int sched_add_local(struct sched *s, enum op_kind kind, enum op_class class,
+                    const char *label, int out, int a, int b)
 {
     return sched_add(s, (struct op){.kind = kind,
                                     .class = class,
@@ -100,32 +80,6 @@ static int sched_add_local(struct sched *s, enum op_kind kind, enum op_class cla
                                     .out = out,
                                     .a = a,
                                     .b = b});
-}
-
-int sched_reduce(struct sched *s, const char *label, int out, int a, int b)
-{
-    return sched_add_local(s, OP_REDUCE, OP_PLAIN, label, out, a, b);
-}
-
-int sched_copy(struct sched *s, const char *label, int into, int from)
-{
-    return sched_add_local(s, OP_COPY, OP_PLAIN, label, into, from, -1);
-}
-
-int sched_native(struct sched *s, const char *label, int part)
-{
-    CHECK(part >= -1);
-    return sched_add_local(s, OP_NATIVE, OP_PLAIN, label, part, -1, -1);
-}
-
-int sched_nop(struct sched *s, const char *label)
-{
-    return sched_add_local(s, OP_NOP, OP_PLAIN, label, -1, -1, -1);
-}
-
-int sched_event(struct sched *s, const char *label)
-{
-    return sched_add_local(s, OP_NOP, OP_EVENT, label, -1, -1, -1);
 }
 
 static bool sched_knows(const struct sched *s, int op)

@@ -72,14 +72,27 @@ bool sched_make_room(void *array, uint32_t count, uint32_t *capacity, size_t eac
 /* Add an operation, whose label stays the caller's, and return its id. Adding cannot fail: the
  * commit reports errors. */
 int sched_add(struct sched *s, struct op op);
-int sched_send(struct sched *s, const char *label, int peer, int edge, int from);
-int sched_recv(struct sched *s, const char *label, int peer, int edge, int into);
-int sched_control_send(struct sched *s, const char *label, int peer, int edge);
-int sched_control_recv(struct sched *s, const char *label, int peer, int edge);
-int sched_reduce(struct sched *s, const char *label, int out, int a, int b);
-int sched_copy(struct sched *s, const char *label, int into, int from);
-int sched_nop(struct sched *s, const char *label);
-int sched_event(struct sched *s, const char *label);
+int sched_add_message(struct sched *s, enum op_kind kind, enum op_class class,
+                      const char *label, int peer, int edge, int buffer);
+int sched_add_local(struct sched *s, enum op_kind kind, enum op_class class,
+                    const char *label, int out, int a, int b);
+#define sched_send(s, label, peer, edge, from)                                         \
+    sched_add_message(s, OP_SEND, OP_PLAIN, label, peer, edge, from)
+#define sched_recv(s, label, peer, edge, into)                                         \
+    sched_add_message(s, OP_RECV, OP_PLAIN, label, peer, edge, into)
+#define sched_control_send(s, label, peer, edge)                                       \
+    sched_add_message(s, OP_SEND, OP_CONTROL, label, peer, edge, -1)
+#define sched_control_recv(s, label, peer, edge)                                       \
+    sched_add_message(s, OP_RECV, OP_CONTROL, label, peer, edge, -1)
+#define sched_reduce(s, label, out, a, b)                                              \
+    sched_add_local(s, OP_REDUCE, OP_PLAIN, label, out, a, b)
+#define sched_copy(s, label, into, from)                                               \
+    sched_add_local(s, OP_COPY, OP_PLAIN, label, into, from, -1)
+#define sched_nop(s, label) sched_add_local(s, OP_NOP, OP_PLAIN, label, -1, -1, -1)
+#define sched_event(s, label) sched_add_local(s, OP_NOP, OP_EVENT, label, -1, -1, -1)
+/* A collective of the MPI library on part `part` of the data. */
+#define sched_native(s, label, part)                                                   \
+    sched_add_local(s, OP_NATIVE, OP_PLAIN, label, part, -1, -1)
 
 /* Note that a REDUCE adds data that came from this peer. */
 void sched_from(struct sched *s, int op, int peer);
@@ -87,9 +100,6 @@ void sched_from(struct sched *s, int op, int peer);
 void sched_slice(struct sched *s, int op, struct slice slice);
 /* SEND, RECV: change the place of the header; the default is HEADER_AFTER. */
 void sched_header(struct sched *s, int op, enum header_place place);
-
-/* Add a collective of the MPI library on part `part` of the data. */
-int sched_native(struct sched *s, const char *label, int part);
 
 /* Add a predecessor of op. The gate is n of n unless sched_need sets k. */
 void sched_after(struct sched *s, int op, int predecessor);
