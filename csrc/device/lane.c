@@ -26,11 +26,10 @@ static const struct timespec backoff = {.tv_nsec = 50000};
 
 /* A chunk is large enough to use the whole bandwidth of the bus. With two streams one chunk is set
  * up while another is copied. */
-#ifdef PCOLL_TEST_COPY_BYTES
-static size_t const chunk_bytes = PCOLL_TEST_COPY_BYTES;
-#else
-static size_t const chunk_bytes = 2 << 20;
+#ifndef PCOLL_TEST_COPY_BYTES
+#define PCOLL_TEST_COPY_BYTES (2 << 20)
 #endif
+static size_t const chunk_bytes = PCOLL_TEST_COPY_BYTES;
 
 struct lane {
     const struct cuda *cuda;

@@ -7,10 +7,9 @@
 #include "base/check.h"
 
 #ifndef PCOLL_TEST_CHUNK_BLOCKS
-enum { CHUNK_BLOCKS = 64 }; /* 256 KiB of float32, which fit a core's cache */
-#else
-enum { CHUNK_BLOCKS = PCOLL_TEST_CHUNK_BLOCKS };
+#define PCOLL_TEST_CHUNK_BLOCKS 64 /* 256 KiB of float32, which fit a core's cache */
 #endif
+enum { CHUNK_BLOCKS = PCOLL_TEST_CHUNK_BLOCKS };
 
 /* Round up to whole cache lines. */
 static size_t gossip_lines(size_t bytes)

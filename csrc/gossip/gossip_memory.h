@@ -14,6 +14,8 @@
  *   low, high   the bits of the lattice codec (kernels/codec/quantize.h), with one
  *               gossip_block_note for each block of LATTICE_BLOCK elements; the high
  *               plane exists only if bits < 16
+ * With the codec, slots of the register have all planes, those of the queue the low plane, and
+ * raw elements only of blocks without a code.
  *
  * Bad words. Other ranks write the words, the slot headers and the block notes, so each
  * is checked when it is read, by the gossip_decode_ and gossip_*_fits functions below
@@ -22,8 +24,7 @@
  * goes back. The call that finds one returns PCOLL_EPROTOCOL; this rank's model is then
  * unchanged, or whole chunks of it are averaged. A queued message with an impossible
  * header is dropped and counted like a message that does not decode (decode_failures).
- * A published model that lacks its raw plane is refused with PCOLL_EPROTOCOL after it
- * was read whole. The call does not wait; later calls work if they read valid words.
+ * The call does not wait; later calls work if they read valid words.
  *
  * Threads: one at a time may use a struct gossip_memory.
  */
@@ -54,14 +55,11 @@ enum gossip_word {
     GOSSIP_WORDS    /* the states of the queue's slots follow */
 };
 
-enum gossip_plane { PLANE_LOW = 1, PLANE_HIGH = 2, PLANE_RAW = 4 };
-
 /* First bytes of a slot. */
 struct slot_header {
     uint64_t number; /* register: version; queue: ticket */
     uint64_t seed;   /* of the codec: rotation and rounding */
-    uint32_t source;
-    uint32_t planes; /* set of enum gossip_plane; blocks without a code are raw */
+    uint32_t source, unused;
 };
 
 /* How a block was encoded. */
@@ -188,9 +186,7 @@ static inline int gossip_decode_lead(uint32_t rank, int64_t ahead, int64_t behin
 static inline bool gossip_header_fits(const struct gossip_layout *layout,
                                       const struct slot_header *h)
 {
-    return h->source < layout->ranks &&
-           !(h->planes & ~(uint32_t)(PLANE_LOW | PLANE_HIGH | PLANE_RAW)) &&
-           gossip_is_number((int64_t)h->number);
+    return h->source < layout->ranks && gossip_is_number((int64_t)h->number);
 }
 
 /* Return whether the block has a code that can be decoded. */
@@ -224,10 +220,9 @@ struct gossip_memory {
 
 /* Number of attempts to read what its owner overwrites meanwhile. */
 #ifndef PCOLL_TEST_TRIES
-enum { MAX_TRIES = 16 };
-#else
-enum { MAX_TRIES = PCOLL_TEST_TRIES };
+#define PCOLL_TEST_TRIES 16
 #endif
+enum { MAX_TRIES = PCOLL_TEST_TRIES };
 
 /* Initialize everything except the window. far: some peers are on other nodes. PCOLL_EINVAL
  * names an impossible option; PCOLL_ENOMEM. */

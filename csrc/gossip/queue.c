@@ -124,8 +124,7 @@ static int queue_write(struct gossip_memory *memory, uint32_t peer, uint32_t slo
         window->ops->fetch_add(window, peer, gossip_word_at(WORD_TICKETS), 1, &ticket);
     struct slot_header header = {.number = (uint64_t)ticket,
                                  .seed = gossip_next_seed(memory),
-                                 .source = window->rank,
-                                 .planes = layout->bits ? PLANE_LOW : PLANE_RAW};
+                                 .source = window->rank};
     if (rc == PCOLL_OK)
         rc = queue_put(memory, peer, gossip_queue_slot_at(layout, slot), &header,
                        sizeof header);

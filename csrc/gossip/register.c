@@ -39,11 +39,8 @@ int register_publish(struct gossip_memory *memory, const void *x, uint64_t *vers
     int rc = register_version(memory, window->rank, &last);
     if (rc != PCOLL_OK)
         return rc;
-    struct slot_header header = {.number = last + 1,
-                                 .seed = gossip_next_seed(memory),
-                                 .source = window->rank,
-                                 .planes = PLANE_RAW | (layout->bits ? PLANE_LOW : 0) |
-                                           (layout->high ? PLANE_HIGH : 0)};
+    struct slot_header header = {
+        .number = last + 1, .seed = gossip_next_seed(memory), .source = window->rank};
     char *slot = window->memory + gossip_register_slot_at(layout, header.number);
     register_write_slot(memory, slot, x, &header);
     MOMENT("version written");
@@ -72,16 +69,6 @@ int register_version(struct gossip_memory *memory, uint32_t peer, uint64_t *vers
     return register_renew_version(memory, peer, version);
 }
 
-/* Blocks that do not decode are in the raw plane: a whole model has no failures. */
-static int register_check_planes(uint32_t peer, bool whole, uint32_t failures)
-{
-    return whole && failures ? fail(PCOLL_EPROTOCOL,
-                                    "rank %u has published a model that cannot be: %u "
-                                    "blocks of it are not there",
-                                    peer, failures)
-                             : PCOLL_OK;
-}
-
 int register_read_chunk(struct gossip_memory *memory, uint32_t peer, size_t first,
                         const void *key, uint64_t *version, bool *whole)
 {
@@ -94,9 +81,7 @@ int register_read_chunk(struct gossip_memory *memory, uint32_t peer, size_t firs
         int rc = slot_fetch_chunk(memory, peer,
                                   gossip_register_slot_at(&memory->layout, before),
                                   first, key, memory->theirs, &fetched)
-                     ?: register_renew_version(memory, peer, version)
-                     ?: register_check_planes(peer, *version - before <= 1,
-                                              fetched.failures);
+                     ?: register_renew_version(memory, peer, version);
         if (rc != PCOLL_OK)
             return rc;
         *whole = *version - before <= 1;
@@ -114,7 +99,6 @@ static int register_read_version(struct gossip_memory *memory, uint32_t peer,
                                  uint64_t *now)
 {
     const struct gossip_layout *layout = &memory->layout;
-    uint32_t failures = 0;
     *now = version;
     for (size_t first = 0; first < layout->count && *now - version <= 1;
          first += layout->chunk) {
@@ -127,9 +111,8 @@ static int register_read_version(struct gossip_memory *memory, uint32_t peer,
         if (rc != PCOLL_OK)
             return rc;
         memory->stats.fallbacks += fetched.fallbacks;
-        failures += fetched.failures;
     }
-    return register_check_planes(peer, *now - version <= 1, failures);
+    return PCOLL_OK;
 }
 
 int register_read(struct gossip_memory *memory, uint32_t peer, const void *key,
@@ -279,26 +262,27 @@ static int slot_fetch_raw(struct gossip_memory *memory, uint32_t peer, size_t sl
 /* Decode block number i of the chunk that was fetched, which begins at element `first` of the
  * model. Fetch more of it if its low plane is not enough. */
 static int slot_fetch_block(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
-                            size_t first, size_t i, const struct slot_header *header,
-                            const void *key, void *out, struct gossip_fetched *fetched)
+                            size_t first, size_t i, uint64_t seed, const void *key,
+                            void *out, struct gossip_fetched *fetched)
 {
     const struct gossip_layout *layout = &memory->layout;
     const struct gossip_block_note *note = &memory->notes[i];
     const char *low = memory->planes + i * layout->low;
     size_t block = first / LATTICE_BLOCK, length = gossip_block_length(layout, first);
+    bool published = slot_at < layout->queue_at;
     char high[LATTICE_BLOCK * 2];
-    if (slot_decode(memory, block, length, header->seed, note, low, NULL, key, out))
+    if (slot_decode(memory, block, length, seed, note, low, NULL, key, out))
         return PCOLL_OK;
     fetched->fallbacks++;
-    if (note->coded == 1 && layout->high && (header->planes & PLANE_HIGH)) {
+    if (note->coded == 1 && layout->high && published) {
         int rc =
             slot_get_now(memory, peer, slot_at + layout->high_at + block * layout->high,
                          high, layout->high);
         if (rc != PCOLL_OK ||
-            slot_decode(memory, block, length, header->seed, note, low, high, key, out))
+            slot_decode(memory, block, length, seed, note, low, high, key, out))
             return rc;
     }
-    if (note->coded == 0 || (header->planes & PLANE_RAW))
+    if (note->coded == 0 || published)
         return slot_fetch_raw(memory, peer, slot_at, first, length, out);
     fetched->failures++;
     memset(out, 0, length * layout->sum);
@@ -326,7 +310,7 @@ int slot_fetch_chunk(struct gossip_memory *memory, uint32_t peer, size_t slot_at
                                  memory->planes, blocks * layout->low);
     for (size_t i = 0; i < blocks && rc == PCOLL_OK; i++) {
         size_t at = i * LATTICE_BLOCK;
-        rc = slot_fetch_block(memory, peer, slot_at, first + at, i, &header,
+        rc = slot_fetch_block(memory, peer, slot_at, first + at, i, header.seed,
                               key ? gossip_element_at(layout, key, at) : NULL,
                               (char *)out + at * layout->sum, fetched);
     }

@@ -29,19 +29,12 @@ PCOLL_API int MPI_Comm_free(MPI_Comm *comm);
  * process or thread has had MPI's own error. */
 static int linked_error_class(int rc)
 {
-    switch (rc) {
-    case PCOLL_OK:
-        return MPI_SUCCESS;
-    case PCOLL_EINVAL:
-        return MPI_ERR_ARG;
-    case PCOLL_ENOMEM:
-        return MPI_ERR_NO_MEM;
-    case PCOLL_EMPI:
-    case PCOLL_EFAILED:
-        return pcoll_last_mpi_error() ? pcoll_last_mpi_error() : MPI_ERR_OTHER;
-    default:
-        return MPI_ERR_OTHER;
-    }
+    bool of_mpi = rc == PCOLL_EMPI || rc == PCOLL_EFAILED;
+    return rc == PCOLL_OK                     ? MPI_SUCCESS
+           : rc == PCOLL_EINVAL               ? MPI_ERR_ARG
+           : rc == PCOLL_ENOMEM               ? MPI_ERR_NO_MEM
+           : of_mpi && pcoll_last_mpi_error() ? pcoll_last_mpi_error()
+                                              : MPI_ERR_OTHER;
 }
 
 /* Call the error handler, as MPI does, and return the code if it returns. A handler that ends

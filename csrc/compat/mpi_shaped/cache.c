@@ -117,16 +117,6 @@ void mirror_buffers_free(struct mirror_buffers *b)
     mirror_buffer_end(&b->recv);
 }
 
-enum { ROWS = 32, SEEN_WORDS = 64 };
-
-/* A signature's bit may stay for ever, but its row must go when another one needs the place. */
-struct savings {
-    struct savings_row {
-        uint64_t signature, ns; /* A signature of 0 is an empty row. */
-    } row[ROWS];
-    uint64_t seen[SEEN_WORDS]; /* A bit for each hash of a signature that was called. */
-};
-
 static void record_end(void *record)
 {
     struct record *r = record;
@@ -140,7 +130,6 @@ static void record_end(void *record)
     if (r->free_more)
         r->free_more(r->more);
     mirror_buffers_free(&r->mirrors);
-    free(r->savings);
     free(r);
 }
 
@@ -219,10 +208,8 @@ enum record_verdict record_judge(struct record *r, MPI_Comm compare,
 {
     if (r->choice.asked)
         return RECORD_OURS;
-    if (!r->savings && !(r->savings = calloc(1, sizeof *r->savings)))
-        return compare == MPI_COMM_NULL ? RECORD_MPIS : RECORD_DIFFERS;
     uint64_t hash = cache_hash(key), signature = hash | 1;
-    struct savings_row *row = &r->savings->row[hash >> 1 & (ROWS - 1)];
+    struct savings_row *row = &r->savings[hash >> 1 & (ROWS - 1)];
     if (row->signature != signature) {
         *row = (struct savings_row){.signature = 0};
         if (compare != MPI_COMM_NULL && !record_is_same(compare, hash))
@@ -238,10 +225,8 @@ enum record_verdict record_judge(struct record *r, MPI_Comm compare,
 
 bool record_is_first(struct record *r, const struct cache_key *key)
 {
-    if (!r->savings && !(r->savings = calloc(1, sizeof *r->savings)))
-        return true;
     uint64_t hash = cache_hash(key), bit = (uint64_t)1 << (hash & 63);
-    uint64_t *word = &r->savings->seen[(hash >> 6) % SEEN_WORDS];
+    uint64_t *word = &r->seen[(hash >> 6) % SEEN_WORDS];
     bool first = !(*word & bit);
     *word |= bit;
     return first;

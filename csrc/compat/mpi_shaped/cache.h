@@ -162,13 +162,18 @@ struct cache {
     bool sites_differ; /* Ranks make the same call from several sites. */
 };
 
-struct savings;
+enum { ROWS = 32, SEEN_WORDS = 64 };
 
 struct record {
     struct cache cache;
-    struct savings *savings; /* freed with the record */
-    struct choice choice;    /* What its calls ask for. */
-    pcoll_full_facts facts;  /* By these, complete rounds are ours or MPI's. */
+    /* What our rounds of a signature would have saved. Its row must go when another signature needs
+     * the place. */
+    struct savings_row {
+        uint64_t signature, ns; /* A signature of 0 is an empty row. */
+    } savings[ROWS];
+    uint64_t seen[SEEN_WORDS]; /* A bit for each hash of a signature that was called. */
+    struct choice choice;      /* What its calls ask for. */
+    pcoll_full_facts facts;    /* By these, complete rounds are ours or MPI's. */
     int size;
     bool has_quorum; /* The program has given one to this communicator. */
     bool settled;    /* The rest is known, until the program gives another quorum. */
