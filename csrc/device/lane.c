@@ -273,13 +273,7 @@ int lane_unregister(struct lane *l, void *memory)
                                            "letting memory go"));
 }
 
-/*
- * Mirrors: pinned host memory that mirrors device memory, for engines that work on the host only.
- * The owner pulls, works on the host memory, and pushes.
- *
- * One thread at a time. The owner must not access the host memory from a pull or a push until
- * pcoll_mirror_wait has succeeded: a copy to the device may read it late.
- */
+/* Mirrors: see the public header. */
 
 struct pcoll_mirror {
     int device;
@@ -404,9 +398,10 @@ static const struct {
 
 #define cuda_refuse(...) ((void)snprintf(refusal, sizeof refusal, __VA_ARGS__))
 
-/* Look up all functions, or record which one is missing. */
+/* Look up all functions and the version, or record what is missing. */
 static bool cuda_find_functions(void *library, const char *file)
 {
+    int version = 0;
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         void *function = dlsym(library, entries[i].name);
         if (!function) {
@@ -416,12 +411,6 @@ static bool cuda_find_functions(void *library, const char *file)
         }
         memcpy((char *)&table + entries[i].place, &function, sizeof function);
     }
-    return true;
-}
-
-static bool cuda_is_recent(const char *file)
-{
-    int version = 0;
     if (table.version(&version) != CUDA_SUCCESS || version >= oldest)
         return true;
     cuda_refuse("the CUDA driver %s is too old: it is for CUDA %d.%d, expected 11.0 or "
@@ -470,7 +459,7 @@ static void cuda_open_library(void)
     owner = getpid();
     if (!library)
         cuda_refuse("there is no CUDA driver here, looked for %s: %s", file, dlerror());
-    if (!library || !cuda_find_functions(library, file) || !cuda_is_recent(file))
+    if (!library || !cuda_find_functions(library, file))
         return;
     cuda_result result = table.init(0);
     if (result == CUDA_SUCCESS)
