@@ -68,12 +68,6 @@ void full_begin(void)
     full_watch(-1);
 }
 
-void full_end(void)
-{
-    full_watch(1);
-    PMPI_Group_free(&full_facts.all);
-}
-
 /* Return whether all processes of the communicator are in this MPI_COMM_WORLD. All of its ranks
  * find the same answer: if it mixes processes of two worlds, each of them has a foreign one. */
 static bool comm_policy_is_of_world(MPI_Comm comm, int size)

@@ -115,7 +115,6 @@ extern _Atomic int full_reasons;
 
 /* Collective over MPI_COMM_WORLD. */
 void full_begin(void);
-void full_end(void);
 /* Add a reason to examine each call (+1), or remove one (-1). Any thread. */
 void full_watch(int change);
 

@@ -47,11 +47,6 @@ struct token {
     struct token *next_live, *next_active;
 };
 
-/* The tokens of a communicator. */
-struct places {
-    struct token *token[PLACES];
-};
-
 static struct {
     struct lock mutex;
     pthread_cond_t changed;
@@ -289,9 +284,9 @@ static bool persistent_fits(const struct token *t, const struct cache_key *key)
  * and so do their handles, which end with MPI. */
 static void persistent_free_places(void *more)
 {
-    struct places *p = more;
+    struct token **places = more;
     for (int i = 0; i < PLACES; i++) {
-        struct token *t = p->token[i];
+        struct token *t = places[i];
         if (!t || !persistent_is_idle(t))
             continue;
         if (t->handle)
@@ -303,25 +298,25 @@ static void persistent_free_places(void *more)
         lock_release(&persistent.mutex);
         free(t);
     }
-    free(p);
+    free(places);
 }
 
 /* Return the place for a key among those that are idle on all ranks: one that has this key
  * already, else an empty one, else any; -1 if all are in use. Collective. */
-static int persistent_choose_place(const struct places *p, MPI_Comm comm,
+static int persistent_choose_place(struct token *const *places, MPI_Comm comm,
                                    const struct cache_key *key)
 {
     uint64_t idle = 0;
     int empty = -1, any = -1;
     for (int i = 0; i < PLACES; i++)
-        idle |= (uint64_t)persistent_is_idle(p->token[i]) << i;
+        idle |= (uint64_t)persistent_is_idle(places[i]) << i;
     PMPI_Allreduce(MPI_IN_PLACE, &idle, 1, MPI_UINT64_T, MPI_BAND, comm);
     for (int i = PLACES - 1; i >= 0; i--) {
         if (!(idle >> i & 1))
             continue;
-        if (persistent_fits(p->token[i], key))
+        if (persistent_fits(places[i], key))
             return i;
-        if (p->token[i])
+        if (places[i])
             any = i;
         else
             empty = i;
@@ -335,22 +330,22 @@ static enum outcome persistent_make_token(const struct call *c, struct record *r
                                           struct token **token)
 {
     if (!r->more) {
-        r->more = calloc(1, sizeof(struct places));
+        r->more = calloc(PLACES, sizeof(struct token *));
         r->free_more = persistent_free_places;
     }
-    struct places *p = r->more;
-    if (!p)
+    struct token **places = r->more;
+    if (!places)
         return PASSED_REFUSED;
     if (!intercept_admit(r, c->comm))
         return PASSED_LIMIT;
-    int at = persistent_choose_place(p, c->comm, key);
+    int at = persistent_choose_place(places, c->comm, key);
     if (at < 0)
         return PASSED_CACHE;
-    struct token *t = p->token[at];
+    struct token *t = places[at];
     *token = t;
     if (persistent_fits(t, key))
         return TAKEN;
-    if (!t && !(t = *token = p->token[at] = calloc(1, sizeof *t)))
+    if (!t && !(t = *token = places[at] = calloc(1, sizeof *t)))
         return PASSED_REFUSED;
     cache_free_handle(t->handle);
     t->handle = NULL;

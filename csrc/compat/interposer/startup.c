@@ -250,8 +250,10 @@ bool startup_type_works(MPI_Datatype type)
 /* Leave all calls to MPI from now on, also those of callbacks inside MPI_Finalize. */
 static void startup_leave(void)
 {
-    if (atomic_exchange(&begun, false))
-        full_end();
+    if (!atomic_exchange(&begun, false))
+        return;
+    full_watch(1);
+    PMPI_Group_free(&full_facts.all);
 }
 
 static int startup_end(MPI_Comm comm, int key, void *value, void *extra)
