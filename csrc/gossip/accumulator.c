@@ -151,9 +151,9 @@ static struct gossip_model exchange_part(const struct gossip_layout *layout,
                                          const struct gossip_model *own, size_t first)
 {
     struct gossip_model part = *own;
-    part.x = gossip_place_at(layout, own->x, first);
+    part.x = gossip_element_at(layout, own->x, first);
     if (own->momentum)
-        part.momentum = gossip_place_at(layout, own->momentum, first);
+        part.momentum = gossip_element_at(layout, own->momentum, first);
     return part;
 }
 
@@ -204,24 +204,6 @@ static void exchange_move(struct gossip_memory *memory, struct gossip_model p,
         exchange_round_narrow(memory, p, count);
 }
 
-/* Add what is uncollected at the peer, or the part of it that its model will take, to
- * memory->theirs. This is read after the register: what the peer collects and publishes
- * in between is then not added twice. */
-static int exchange_add_uncollected(struct gossip_memory *memory, uint32_t peer,
-                                    size_t first)
-{
-    const struct gossip_layout *layout = &memory->layout;
-    size_t count = gossip_chunk_length(layout, first);
-    int rc = accumulator_query(memory, peer, first);
-    if (rc != PCOLL_OK)
-        return rc;
-    memory->stats.bytes_read += count * layout->sum;
-    if (memory->taken != 1)
-        model_scale(layout->held, memory->change, memory->taken, count);
-    model_collect(layout->held, memory->theirs, NULL, memory->change, 1, count);
-    return PCOLL_OK;
-}
-
 static int exchange_average_chunk(struct gossip_memory *memory, uint32_t peer,
                                   size_t first, double weight,
                                   const struct gossip_model *own, bool uncollected,
@@ -236,8 +218,17 @@ static int exchange_average_chunk(struct gossip_memory *memory, uint32_t peer,
         return rc;
     if (layout->bits)
         slot_observe(memory, p.x, memory->theirs, layout->held, first, count);
-    if (uncollected && (rc = exchange_add_uncollected(memory, peer, first)) != PCOLL_OK)
-        return rc;
+    if (uncollected) {
+        /* Add what its model will take of the uncollected sum. This is read after the register: what
+         * the peer collects and publishes in between is then not added twice. */
+        rc = accumulator_query(memory, peer, first);
+        if (rc != PCOLL_OK)
+            return rc;
+        memory->stats.bytes_read += count * layout->sum;
+        if (memory->taken != 1)
+            model_scale(layout->held, memory->change, memory->taken, count);
+        model_collect(layout->held, memory->theirs, NULL, memory->change, 1, count);
+    }
     exchange_move(memory, p, &weight, count);
     rc = accumulator_add_chunk(memory, peer, first);
     MOMENT("chunk given");

@@ -248,15 +248,8 @@ void gossip_widen(const struct gossip_layout *layout, void *held, const void *el
 void gossip_narrow(const struct gossip_layout *layout, void *elements, const void *held,
                    size_t count);
 
-static inline const char *gossip_element_at(const struct gossip_layout *layout,
-                                            const void *x, size_t i)
-{
-    return (const char *)x + i * layout->element;
-}
-
-/* The same address, writable. */
-static inline char *gossip_place_at(const struct gossip_layout *layout, void *x,
-                                    size_t i)
+static inline char *gossip_element_at(const struct gossip_layout *layout, const void *x,
+                                      size_t i)
 {
     return (char *)x + i * layout->element;
 }

@@ -94,7 +94,8 @@ static void queue_decode_own(struct gossip_memory *memory, const void *x,
                          key ? gossip_element_at(layout, key, at) : NULL, memory->ours))
             gossip_widen(layout, memory->ours, gossip_element_at(layout, x, at),
                          length);
-        gossip_narrow(layout, gossip_place_at(layout, sent, at), memory->ours, length);
+        gossip_narrow(layout, gossip_element_at(layout, sent, at), memory->ours,
+                      length);
     }
 }
 
@@ -109,7 +110,7 @@ static int queue_put_chunk(struct gossip_memory *memory, uint32_t peer, size_t s
     if (sent && layout->bits)
         queue_decode_own(memory, x, key, first, seed, sent);
     else if (sent)
-        memmove(gossip_place_at(layout, sent, first),
+        memmove(gossip_element_at(layout, sent, first),
                 gossip_element_at(layout, x, first), length * layout->element);
     return rc ?: memory->window->ops->complete(memory->window, peer);
 }

@@ -322,7 +322,7 @@ int slot_fetch_elements(struct gossip_memory *memory, uint32_t peer, size_t slot
                         struct gossip_fetched *fetched)
 {
     const struct gossip_layout *layout = &memory->layout;
-    void *place = gossip_place_at(layout, model, first),
+    void *place = gossip_element_at(layout, model, first),
          *out = layout->dtype == layout->held ? place : memory->theirs;
     const void *own = key ? gossip_element_at(layout, key, first) : NULL;
     int rc = slot_fetch_chunk(memory, peer, slot_at, first, own, out, fetched);

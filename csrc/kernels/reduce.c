@@ -133,39 +133,27 @@ void reduce_buffer(int op, int dtype, void *out, const void *a, const void *b,
 MODEL_LOOPS(float32, float)
 MODEL_LOOPS(float64, double)
 
-static void model_add_scaled(int dtype, void *y, const void *x, double factor,
-                             size_t count)
-{
-    if (y && dtype == PCOLL_FLOAT64)
-        add_scaled_float64(y, x, factor, count);
-    else if (y)
-        add_scaled_float32(y, x, (float)factor, count);
-}
+#define MODEL(dtype, loop, ...)                                                        \
+    ((dtype) == PCOLL_FLOAT64 ? loop##_float64(__VA_ARGS__)                            \
+                              : loop##_float32(__VA_ARGS__))
 
 void model_average(int dtype, void *x, const void *theirs, void *momentum, void *given,
                    double weight, double ratio, size_t count)
 {
-    if (dtype == PCOLL_FLOAT64)
-        move_float64(x, theirs, given, weight, count);
-    else
-        move_float32(x, theirs, given, (float)weight, count);
-    model_add_scaled(dtype, momentum, given, -ratio, count);
+    MODEL(dtype, move, x, theirs, given, weight, count);
+    if (momentum)
+        MODEL(dtype, add_scaled, momentum, given, -ratio, count);
 }
 
 void model_collect(int dtype, void *x, void *momentum, void *sum, double ratio,
                    size_t count)
 {
-    if (dtype == PCOLL_FLOAT64)
-        take_float64(x, sum, count);
-    else
-        take_float32(x, sum, count);
-    model_add_scaled(dtype, momentum, sum, -ratio, count);
+    MODEL(dtype, take, x, sum, count);
+    if (momentum)
+        MODEL(dtype, add_scaled, momentum, sum, -ratio, count);
 }
 
 void model_scale(int dtype, void *x, double factor, size_t count)
 {
-    if (dtype == PCOLL_FLOAT64)
-        scale_float64(x, factor, count);
-    else
-        scale_float32(x, (float)factor, count);
+    MODEL(dtype, scale, x, factor, count);
 }

@@ -224,12 +224,15 @@ static int sched_check_acyclic(const struct sched *s)
     return rc;
 }
 
+static bool sched_completed_from_outside(const struct op *op)
+{
+    return op->class == OP_EVENT || (op->class == OP_CONTROL && op->kind == OP_RECV);
+}
+
 static int sched_check_op(const struct sched *s, uint32_t id)
 {
     const struct op *op = &s->ops[id];
-    bool never_issued =
-        op->class == OP_EVENT || (op->class == OP_CONTROL && op->kind == OP_RECV);
-    if (never_issued && op->preds)
+    if (sched_completed_from_outside(op) && op->preds)
         return fail(PCOLL_EINVAL,
                     "schedule: operation %u (%s) is completed from outside and cannot "
                     "have predecessors",
@@ -419,11 +422,6 @@ char *sched_goal(const struct sched *s, uint32_t rank,
 
 /* Readiness is counted by operation. */
 
-static bool engine_completed_from_outside(const struct op *op)
-{
-    return op->class == OP_EVENT || (op->class == OP_CONTROL && op->kind == OP_RECV);
-}
-
 static bool engine_has_op(const struct engine *e, int op)
 {
     return op >= 0 && (uint32_t)op < e->sched->count;
@@ -442,7 +440,7 @@ static void engine_arm(const struct sched *s, struct instance *in)
     for (uint32_t i = 0; i < s->count; i++)
         in->ops[i] = (struct op_progress){.state = OP_WAITING};
     for (uint32_t i = 0; i < s->count; i++)
-        if (!s->ops[i].preds && !engine_completed_from_outside(&s->ops[i]))
+        if (!s->ops[i].preds && !sched_completed_from_outside(&s->ops[i]))
             engine_push_ready(in, i);
 }
 
@@ -507,7 +505,7 @@ enum engine_outcome engine_complete(struct engine *e, uint64_t round, int op)
         return ENGINE_IMPOSSIBLE;
     struct instance *in = &e->instances[round % 2];
     enum op_state state = in->ops[op].state;
-    bool outside = engine_completed_from_outside(&e->sched->ops[op]);
+    bool outside = sched_completed_from_outside(&e->sched->ops[op]);
     if (state == OP_DONE || (!outside && state != OP_RUNNING)) {
         e->dropped++;
         return ENGINE_DROPPED;

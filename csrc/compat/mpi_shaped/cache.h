@@ -71,7 +71,6 @@ struct signature {
 
 enum found {
     FOUND,
-    FOUND_UNKNOWN, /* The op is not predefined. (signature_find does not return this.) */
     FOUND_UNDEFINED, /* MPI refuses this pair, or is to judge it. */
     FOUND_ORDERED,   /* The op does not commute. */
     FOUND_GAPS       /* Elements have gaps. */

@@ -102,16 +102,26 @@ static enum kind signature_kind_of(MPI_Datatype type)
     return KINDS;
 }
 
-/* Find the core's dtype and op, and MPI's where MPI reduces. */
-static enum found signature_look_up(MPI_Datatype type, MPI_Op op, struct signature *s)
+enum found signature_find(MPI_Datatype type, MPI_Op op, struct signature *s)
 {
-    int code = 0, size;
+    int code = 0, commutes = 0, size;
+    struct mpi_layout layout;
+    *s = (struct signature){
+        .dtype = PCOLL_MPI_TYPE, .op = PCOLL_MPI_OP, .mpi_type = type, .mpi_op = op};
     while (code < PCOLL_MPI_OP && mpi_op_of(code) != op)
         code++;
     if (op == MPI_NO_OP || op == MPI_REPLACE) /* They are for windows. */
         return FOUND_UNDEFINED;
-    if (code == PCOLL_MPI_OP && op != MPI_MAXLOC && op != MPI_MINLOC)
-        return FOUND_UNKNOWN;
+    if (code == PCOLL_MPI_OP && op != MPI_MAXLOC && op != MPI_MINLOC) {
+        MPI_Op_commutative(op, &commutes);
+        if (!commutes)
+            return FOUND_ORDERED;
+        if (mpi_layout_of(type, &layout) != PCOLL_OK || layout.size < 1 || layout.gaps)
+            return FOUND_GAPS;
+        s->of_user = true;
+        s->element = (uint64_t)layout.extent;
+        return FOUND;
+    }
     enum kind kind = signature_kind_of(type);
     if (kind == KINDS || !(allowed[kind] & 1u << code))
         return FOUND_UNDEFINED;
@@ -120,36 +130,14 @@ static enum found signature_look_up(MPI_Datatype type, MPI_Op op, struct signatu
     s->op = code;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (dtypes[i].kind == kind && dtypes[i].size == size) {
-            s->dtype = dtypes[i].dtype;
-            return FOUND;
+            *s = (struct signature){.dtype = dtypes[i].dtype,
+                                    .op = code,
+                                    .mpi_type = MPI_DATATYPE_NULL,
+                                    .mpi_op = MPI_OP_NULL};
+            break;
         }
-    if (size < 1) /* MPI has only the name of this datatype. */
-        return FOUND_UNDEFINED;
-    *s = (struct signature){
-        .dtype = PCOLL_MPI_TYPE, .op = code, .mpi_type = type, .mpi_op = op};
-    return FOUND;
-}
-
-enum found signature_find(MPI_Datatype type, MPI_Op op, struct signature *s)
-{
-    int commutes = 0;
-    struct mpi_layout layout;
-    *s = (struct signature){.mpi_type = MPI_DATATYPE_NULL, .mpi_op = MPI_OP_NULL};
-    enum found found = signature_look_up(type, op, s);
-    if (found != FOUND_UNKNOWN)
-        return found;
-    MPI_Op_commutative(op, &commutes);
-    if (!commutes)
-        return FOUND_ORDERED;
-    if (mpi_layout_of(type, &layout) != PCOLL_OK || layout.size < 1 || layout.gaps)
-        return FOUND_GAPS;
-    *s = (struct signature){.dtype = PCOLL_MPI_TYPE,
-                            .op = PCOLL_MPI_OP,
-                            .mpi_type = type,
-                            .mpi_op = op,
-                            .of_user = true,
-                            .element = (uint64_t)layout.extent};
-    return FOUND;
+    /* MPI has only the name of a datatype without a size. */
+    return size < 1 ? FOUND_UNDEFINED : FOUND;
 }
 
 bool signature_same(const struct signature *a, const struct signature *b)
