@@ -88,19 +88,6 @@ static int lane_make_streams(struct lane *l)
     return cuda_check(d, result, "making a stream");
 }
 
-static void lane_end_streams(struct lane *l)
-{
-    const struct cuda *d = l->cuda;
-    for (int i = 0; i < STREAMS; i++) {
-        if (l->over[i])
-            d->event_destroy(l->over[i]);
-        if (l->stream[i])
-            d->stream_destroy(l->stream[i]);
-    }
-    if (l->given)
-        d->event_destroy(l->given);
-}
-
 int lane_create(int device, enum lane_direction direction, struct lane **out)
 {
     const struct cuda *d;
@@ -139,11 +126,19 @@ void lane_destroy(struct lane **l)
 {
     struct lane *gone = *l;
     lane_settle(gone);
+    const struct cuda *d = gone->cuda;
     if (lane_enter(gone) == PCOLL_OK) {
-        lane_end_streams(gone);
+        for (int i = 0; i < STREAMS; i++) {
+            if (gone->over[i])
+                d->event_destroy(gone->over[i]);
+            if (gone->stream[i])
+                d->stream_destroy(gone->stream[i]);
+        }
+        if (gone->given)
+            d->event_destroy(gone->given);
         (void)lane_leave(gone, PCOLL_OK);
     }
-    gone->cuda->primary_release(gone->device);
+    d->primary_release(gone->device);
     free(gone);
     *l = NULL;
 }

@@ -146,16 +146,6 @@ int register_read(struct gossip_memory *memory, uint32_t peer, const void *key,
 /* Each observation keeps this part of an earlier, larger distance. */
 static const float distance_decay = 0.9f;
 
-/* Bring a block of elements of this dtype into the form that is encoded: float32, rotated if that
- * is asked for. */
-static void slot_load_block(const struct gossip_memory *memory, int dtype, float *out,
-                            const void *elements, size_t count, uint64_t seed)
-{
-    lattice_form_of(dtype).widen(out, elements, count);
-    if (memory->rotate)
-        lattice_rotate(out, out, count, seed);
-}
-
 void slot_encode(struct gossip_memory *memory, const void *x, const void *key,
                  size_t first, uint64_t seed, bool exact,
                  const struct gossip_planes *to)
@@ -167,14 +157,15 @@ void slot_encode(struct gossip_memory *memory, const void *x, const void *key,
         size_t at = first + i * LATTICE_BLOCK, length = gossip_block_length(layout, at);
         uint64_t block_seed = splitmix_at(seed, at / LATTICE_BLOCK);
         struct gossip_block_note *note = &to->notes[i];
-        slot_load_block(memory, layout->dtype, memory->block,
-                        gossip_element_at(layout, x, at), length, block_seed);
-        if (key)
-            slot_load_block(memory, layout->dtype, memory->key,
-                            gossip_element_at(layout, key, at), length, block_seed);
+        const float *ours = lattice_load(layout->dtype, memory->rotate,
+                                         gossip_element_at(layout, x, at), length,
+                                         block_seed, memory->block);
+        const float *theirs = key ? lattice_load(layout->dtype, memory->rotate,
+                                                 gossip_element_at(layout, key, at),
+                                                 length, block_seed, memory->key)
+                                  : NULL;
         float distance, magnitude, seen = memory->distances[at / LATTICE_BLOCK];
-        lattice_distance(memory->block, key ? memory->key : NULL, length, &distance,
-                         &magnitude);
+        lattice_distance(ours, theirs, length, &distance, &magnitude);
         if (!exact)
             distance = (float)memory->margin * seen;
         float step = exact || seen >= 0 ? lattice_step(distance, magnitude,
@@ -183,7 +174,7 @@ void slot_encode(struct gossip_memory *memory, const void *x, const void *key,
         *note = (struct gossip_block_note){.step = step, .coded = !isnan(step)};
         if (note->coded)
             note->hash =
-                lattice_encode(memory->block, length, step, block_seed, layout->bits,
+                lattice_encode(ours, length, step, block_seed, layout->bits,
                                (char *)to->low + i * layout->low,
                                to->high ? (char *)to->high + i * layout->high : NULL);
     }
@@ -198,16 +189,14 @@ bool slot_decode(struct gossip_memory *memory, size_t block, size_t length,
     uint64_t block_seed = splitmix_at(seed, block);
     if (!gossip_note_fits(note))
         return false;
-    if (key)
-        slot_load_block(memory, layout->dtype, memory->key, key, length, block_seed);
-    else
-        memset(memory->key, 0, length * sizeof *memory->key);
-    if (!lattice_decode(memory->key, memory->key, length, note->step, block_seed,
+    const float *theirs = lattice_load(layout->dtype, memory->rotate, key, length,
+                                       block_seed, memory->key);
+    if (!lattice_decode(memory->block, theirs, length, note->step, block_seed,
                         layout->bits, low, high, note->hash))
         return false;
     if (memory->rotate)
-        lattice_rotate_back(memory->key, length, block_seed);
-    lattice_form_of(layout->held).narrow(out, memory->key, length);
+        lattice_rotate_back(memory->block, length, block_seed);
+    lattice_form_of(layout->held).narrow(out, memory->block, length);
     return true;
 }
 
@@ -219,11 +208,12 @@ void slot_observe(struct gossip_memory *memory, const void *x, const void *their
     for (size_t i = 0; i < length; i += LATTICE_BLOCK) {
         size_t n = gossip_block_length(layout, first + i);
         float distance, magnitude;
-        slot_load_block(memory, layout->dtype, memory->key,
-                        gossip_element_at(layout, x, i), n, memory->seed);
-        slot_load_block(memory, dtype, memory->block,
-                        (const char *)theirs + i * element, n, memory->seed);
-        lattice_distance(memory->key, memory->block, n, &distance, &magnitude);
+        lattice_distance(
+            lattice_load(layout->dtype, memory->rotate, gossip_element_at(layout, x, i),
+                         n, memory->seed, memory->key),
+            lattice_load(dtype, memory->rotate, (const char *)theirs + i * element, n,
+                         memory->seed, memory->block),
+            n, &distance, &magnitude);
         float *seen = &memory->distances[(first + i) / LATTICE_BLOCK];
         float kept = *seen * distance_decay;
         *seen = isfinite(distance) && distance > kept ? distance : kept;

@@ -117,21 +117,9 @@ static void comm_policy_settle(struct record *r, MPI_Comm comm)
             "for it");
 }
 
-/* Return the policy that `text` names, or the environment's. */
-static struct quorum comm_policy_read(const char *text, int rank)
-{
-    static atomic_bool warned;
-    struct quorum quorum = full_facts.choice.quorum;
-    if (quorum_parse(text, &quorum) != PCOLL_OK && rank == 0 &&
-        !atomic_exchange(&warned, true))
-        report_warn("rank 0: the info key partialcoll_quorum is ignored: %s",
-                    pcoll_last_error());
-    return quorum;
-}
-
 void comm_policy_agree(MPI_Comm comm, const char *text)
 {
-    static atomic_bool warned;
+    static atomic_bool ignored, warned;
     if (!startup_is_running())
         return;
     struct record unkept = {.choice.quorum = QUORUM_FULL}, *r = record_find(comm);
@@ -145,7 +133,11 @@ void comm_policy_agree(MPI_Comm comm, const char *text)
     PMPI_Allreduce(MPI_IN_PLACE, &given, 1, MPI_INT, MPI_MAX, comm);
     if (!given)
         return;
-    struct quorum quorum = text ? comm_policy_read(text, rank) : r->choice.quorum;
+    struct quorum quorum = text ? full_facts.choice.quorum : r->choice.quorum;
+    if (text && quorum_parse(text, &quorum) != PCOLL_OK && rank == 0 &&
+        !atomic_exchange(&ignored, true))
+        report_warn("rank 0: the info key partialcoll_quorum is ignored: %s",
+                    pcoll_last_error());
     if (!record_is_same(comm, quorum_hash(&quorum))) {
         quorum = QUORUM_FULL;
         if (rank == 0 && !atomic_exchange(&warned, true))
@@ -158,16 +150,6 @@ void comm_policy_agree(MPI_Comm comm, const char *text)
     r->choice.quorum = quorum;
     r->has_quorum = true;
     comm_policy_settle(r, comm);
-}
-
-static enum outcome intercept_find_signature(const struct call *c, struct signature *s)
-{
-    enum found found = signature_find(c->type, c->op, s);
-    if (found == FOUND && (!s->of_user || startup_type_works(c->type)))
-        return TAKEN;
-    return found == FOUND_ORDERED ? PASSED_ORDERED
-           : found == FOUND_GAPS  ? PASSED_GAPS
-                                  : PASSED_ARGUMENTS;
 }
 
 static uint64_t intercept_payload(const struct call *c)
@@ -207,9 +189,13 @@ enum outcome intercept_plan(const struct call *c, struct record **record,
     struct record *r = *record = record_find(c->comm);
     if (!r && intercept_is_short(c))
         return PASSED_FULL;
-    enum outcome outcome = intercept_find_signature(c, &key->signature);
-    if (outcome != TAKEN)
-        return outcome;
+    enum found found = signature_find(c->type, c->op, &key->signature);
+    if (found != FOUND)
+        return found == FOUND_ORDERED ? PASSED_ORDERED
+               : found == FOUND_GAPS  ? PASSED_GAPS
+                                      : PASSED_ARGUMENTS;
+    if (key->signature.of_user && !startup_type_works(c->type))
+        return PASSED_ARGUMENTS;
     if (!r && !(r = *record = record_make(c->comm)))
         return PASSED_REFUSED;
     if (!r->settled)

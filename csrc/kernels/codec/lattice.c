@@ -196,25 +196,27 @@ static struct lattice_block lattice_block_of(const pcoll_lattice *l, uint64_t in
     };
 }
 
-/* Return a block of a vector (NULL: 0) in the form in which it is encoded: in `room`, or in place
- * if the vector has that form. */
-static const float *lattice_load(const pcoll_lattice *l, const struct lattice_block *b,
-                                 const void *vector, float *room)
+const float *lattice_load(int dtype, bool rotate, const void *elements, size_t count,
+                          uint64_t seed, float *room)
 {
-    if (!vector) {
-        memset(room, 0, b->count * sizeof *room);
-        return room;
-    }
-    const char *at = (const char *)vector + b->offset;
-    const float *elements = room;
-    if (l->dtype == PCOLL_FLOAT32)
-        elements = (const float *)(const void *)at;
-    else
-        lattice_form_of(l->dtype).widen(room, at, b->count);
-    if (!l->rotate)
-        return elements;
-    lattice_rotate(room, elements, b->count, b->seed);
+    const float *loaded = dtype == PCOLL_FLOAT32 ? elements : room;
+    if (!elements)
+        return memset(room, 0, count * sizeof *room);
+    if (dtype != PCOLL_FLOAT32)
+        lattice_form_of(dtype).widen(room, elements, count);
+    if (!rotate)
+        return loaded;
+    lattice_rotate(room, loaded, count, seed);
     return room;
+}
+
+static const float *lattice_load_of(const pcoll_lattice *l,
+                                    const struct lattice_block *b, const void *vector,
+                                    float *room)
+{
+    return lattice_load(l->dtype, l->rotate,
+                        vector ? (const char *)vector + b->offset : NULL, b->count,
+                        b->seed, room);
 }
 
 void pcoll_lattice_init(pcoll_lattice *lattice)
@@ -244,8 +246,9 @@ int pcoll_lattice_distances(const pcoll_lattice *l, const void *x, const void *k
     for (uint64_t i = 0; !rc && i < at.blocks; i++) {
         float room[LATTICE_BLOCK], more[LATTICE_BLOCK], magnitude;
         struct lattice_block b = lattice_block_of(l, i);
-        lattice_distance(lattice_load(l, &b, x, room), lattice_load(l, &b, key, more),
-                         b.count, distances + i, &magnitude);
+        lattice_distance(lattice_load_of(l, &b, x, room),
+                         lattice_load_of(l, &b, key, more), b.count, distances + i,
+                         &magnitude);
     }
     return rc;
 }
@@ -302,8 +305,8 @@ int pcoll_lattice_encode(const pcoll_lattice *l, const void *x, const void *key,
     for (uint64_t i = 0; i < at.blocks; i++) {
         float room[LATTICE_BLOCK], more[LATTICE_BLOCK], distance, magnitude;
         struct lattice_block b = lattice_block_of(l, i);
-        const float *ours = lattice_load(l, &b, x, room);
-        lattice_distance(ours, distances ? NULL : lattice_load(l, &b, key, more),
+        const float *ours = lattice_load_of(l, &b, x, room);
+        lattice_distance(ours, distances ? NULL : lattice_load_of(l, &b, key, more),
                          b.count, &distance, &magnitude);
         if (distances)
             distance = distances[i];
@@ -404,7 +407,8 @@ static int lattice_decode_all(const void *payload, uint64_t bytes, const void *k
         struct lattice_block b = lattice_block_of(l, i);
         char *at = (char *)vector + b.offset;
         float *into = direct ? (float *)(void *)at : decoded;
-        failed[i] = !lattice_decode_block(&r, &b, lattice_load(l, &b, key, room), into);
+        failed[i] =
+            !lattice_decode_block(&r, &b, lattice_load_of(l, &b, key, room), into);
         *failures += failed[i];
         if (failed[i])
             continue;

@@ -48,6 +48,10 @@ struct lattice_elements {
     convert_fn *widen, *narrow;
 };
 struct lattice_elements lattice_form_of(int dtype);
+/* Return the elements of a block (NULL: 0) in the form in which it is encoded, rotated or not: in
+ * `room`, or in place if they have that form. */
+const float *lattice_load(int dtype, bool rotate, const void *elements, size_t count,
+                          uint64_t seed, float *room);
 
 /* Compute max|x - key| and max|x| in one pass; key NULL counts as 0. The result is NaN or
  * infinite if an element or a difference is, and 0 without elements. */
