@@ -96,6 +96,7 @@ int builder_add(struct builder *builder, struct builder_op op,
     op.partner = -1;
     *id = (int)builder->count;
     builder->ops[builder->count++] = op;
+    builder->messages += builder_is_message(&op);
     return PCOLL_OK;
 }
 
@@ -214,22 +215,13 @@ void builder_digest_messages(const struct builder *builder,
     }
 }
 
-uint32_t builder_count_messages(const struct builder *builder)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < builder->count; i++)
-        count += builder_is_message(&builder->ops[i]);
-    return count;
-}
-
 int builder_place_messages(const struct builder *builder, const uint64_t *counts,
                            uint64_t *before, uint64_t *total)
 {
     *before = *total = 0;
     for (uint32_t i = 0; i < builder->size; i++) {
-        bool sound =
-            counts[i] <= UINT32_MAX &&
-            (i != builder->rank || counts[i] == builder_count_messages(builder));
+        bool sound = counts[i] <= UINT32_MAX &&
+                     (i != builder->rank || counts[i] == builder->messages);
         if (!sound)
             return fail(PCOLL_EPROTOCOL, "rank %u is said to have %llu messages", i,
                         (unsigned long long)counts[i]);

@@ -340,7 +340,7 @@ static int schedule_run_report_mismatch(struct communicator *communicator,
                                         const struct builder *builder)
 {
     uint64_t *counts, total, before;
-    int rc = agree_gather(communicator, builder_count_messages(builder), &counts)
+    int rc = agree_gather(communicator, builder->messages, &counts)
                  ?: builder_place_messages(builder, counts, &before, &total);
     free(counts);
     if (rc != PCOLL_OK)

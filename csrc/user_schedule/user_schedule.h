@@ -41,7 +41,7 @@ struct builder_op {
 struct builder {
     uint32_t rank, size;
     struct builder_op *ops;
-    uint32_t count, capacity;
+    uint32_t count, capacity, messages;
     struct sched_edge *edges;
     uint32_t edge_count, edge_capacity;
     uint32_t tags; /* most edges of a pair that this rank is part of */
@@ -79,7 +79,6 @@ void builder_digest_messages(const struct builder *builder,
 
 /* All messages as words, to find out which of them do not match. */
 enum { MESSAGE_WORDS = 4 };
-uint32_t builder_count_messages(const struct builder *builder);
 /* Compute the number of messages of lower ranks and of all ranks from the counts, which
  * other ranks have sent. PCOLL_EPROTOCOL if a count is impossible. */
 int builder_place_messages(const struct builder *builder, const uint64_t *counts,

@@ -186,18 +186,16 @@ static int persistent_list(struct token *t)
 {
     lock_take(&persistent.mutex);
     int rc = persistent_prepare(t);
-    lock_release(&persistent.mutex);
     if (rc == MPI_SUCCESS)
         rc = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, t->tag, persistent.self, &t->request);
-    if (rc != MPI_SUCCESS)
-        return rc;
-    lock_take(&persistent.mutex);
-    atomic_store(&t->live, true);
-    t->next_live = persistent.live;
-    persistent.live = t;
-    atomic_fetch_add(&persistent.count_live, 1);
+    if (rc == MPI_SUCCESS) {
+        atomic_store(&t->live, true);
+        t->next_live = persistent.live;
+        persistent.live = t;
+        atomic_fetch_add(&persistent.count_live, 1);
+    }
     lock_release(&persistent.mutex);
-    return MPI_SUCCESS;
+    return rc;
 }
 
 /* Return the place of a request in the list of live tokens: of NULL if it is not ours. Under the

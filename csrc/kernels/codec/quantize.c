@@ -128,19 +128,9 @@ void plane_unpack(uint16_t *words, const void *plane, size_t lanes, int shift,
 /*
  * Random numbers from (seed, index): two halves of 32-bit multiplications and shifts, as in
  * murmur3's finalizer, with a key before each half. The first half keys the hash; both halves
- * together give the dither.
+ * together give the dither. The counter of an index is the first key + index * golden.
  */
-struct lattice_keys {
-    uint32_t first, second;
-};
-
-/* Loops add `golden` to the counter of an index instead of multiplying. */
 static const uint32_t golden = 0x9e3779b9u;
-
-static inline uint32_t lattice_counter_of(uint32_t index, struct lattice_keys k)
-{
-    return index * golden + k.first;
-}
 
 static inline uint32_t lattice_first_half(uint32_t counter)
 {
@@ -150,9 +140,9 @@ static inline uint32_t lattice_first_half(uint32_t counter)
 
 /* Return a number that is uniform in [1, 2), a multiple of 2^-23. The interval works as well as
  * [0, 1). */
-static inline float lattice_dither_of(uint32_t half, struct lattice_keys k)
+static inline float lattice_dither_of(uint32_t half, uint32_t key)
 {
-    return float_of_bits(0x3f800000u | ((half ^ k.second) * 0x846ca68bu) >> 9);
+    return float_of_bits(0x3f800000u | ((half ^ key) * 0x846ca68bu) >> 9);
 }
 
 /* Round to the nearest integer, ties to even, mod 2^32, if |value| < 2^22; otherwise return any
@@ -235,7 +225,7 @@ static uint64_t lattice_begin_hash(size_t count, float step, uint64_t seed, int 
 struct lattice {
     float step, inverse;
     uint32_t q;
-    struct lattice_keys k;
+    uint32_t first, second; /* keys */
 };
 
 static struct lattice lattice_of(float step, int bits, uint64_t seed)
@@ -245,7 +235,8 @@ static struct lattice lattice_of(float step, int bits, uint64_t seed)
         .step = step,
         .inverse = step > 0 ? 1 / step : 0, /* 1 / 0 would make NaNs */
         .q = 1u << bits,
-        .k = {(uint32_t)keys, (uint32_t)(keys >> 32)},
+        .first = (uint32_t)keys,
+        .second = (uint32_t)(keys >> 32),
     };
 }
 
@@ -280,10 +271,11 @@ CLONES_V4 static void lattice_quantize(uint16_t *restrict words,
                                        const struct lattice *lattice)
 {
     const struct lattice l = *lattice;
-    uint32_t counter = lattice_counter_of(0, l.k);
+    uint32_t counter = l.first;
     for (uint32_t i = 0; i < count; i++, counter += golden) {
         uint32_t half = lattice_first_half(counter);
-        uint32_t z = lattice_round(x[i] * l.inverse + lattice_dither_of(half, l.k));
+        uint32_t z =
+            lattice_round(x[i] * l.inverse + lattice_dither_of(half, l.second));
         words[i] = (uint16_t)z;
         keyed[i] = z + half;
     }
@@ -300,11 +292,11 @@ CLONES_V4 static void lattice_reconstruct(float *out, uint32_t *restrict keyed,
                                           uint32_t count, const struct lattice *lattice)
 {
     const struct lattice l = *lattice;
-    uint32_t counter = lattice_counter_of(0, l.k);
+    uint32_t counter = l.first;
     INDEPENDENT
     for (uint32_t i = 0; i < count; i++) {
         uint32_t half = lattice_first_half(counter);
-        float u = lattice_dither_of(half, l.k);
+        float u = lattice_dither_of(half, l.second);
         uint32_t first = lattice_round(key[i] * l.inverse + (u - 0.5f)) + 1 - l.q / 2;
         uint32_t z = first + ((words[i] - first) & (l.q - 1));
         out[i] = ((float)(int32_t)z - u) * l.step;
