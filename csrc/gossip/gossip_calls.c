@@ -99,11 +99,11 @@ int pcoll_gossip_set_taken(pcoll_gossip *gossip, double part)
     int rc = gossip_enter_open(gossip);
     if (rc != PCOLL_OK)
         return rc;
-    if (!(part >= 0 && part <= 1))
-        return gossip_leave(gossip,
-                            fail(PCOLL_EINVAL, "part: expected 0 to 1, got %g", part));
-    gossip->memory->taken = part;
-    return gossip_leave(gossip, PCOLL_OK);
+    if (part >= 0 && part <= 1)
+        gossip->memory->taken = part;
+    else
+        rc = fail(PCOLL_EINVAL, "part: expected 0 to 1, got %g", part);
+    return gossip_leave(gossip, rc);
 }
 
 int pcoll_gossip_average(pcoll_gossip *gossip, uint32_t peer, void *x, double weight,

@@ -213,11 +213,11 @@ int pcoll_schedule_start(pcoll_schedule *schedule)
     if (rc != PCOLL_OK)
         return rc;
     if (schedule->waiting)
-        return schedule_leave(
-            schedule, fail(PCOLL_ESTATE, "started already: wait for the run first"));
+        rc = fail(PCOLL_ESTATE, "started already: wait for the run first");
+    else
+        schedule_run_start(schedule->run);
     schedule->waiting = true;
-    schedule_run_start(schedule->run);
-    return schedule_leave(schedule, PCOLL_OK);
+    return schedule_leave(schedule, rc);
 }
 
 int pcoll_schedule_wait(pcoll_schedule *schedule, int64_t timeout_us)
@@ -237,11 +237,10 @@ int pcoll_schedule_wait(pcoll_schedule *schedule, int64_t timeout_us)
 
 int pcoll_schedule_runs(pcoll_schedule *schedule, uint64_t *runs)
 {
-    int rc = fail_if_null(runs) ?: schedule_enter(schedule);
-    if (rc != PCOLL_OK)
-        return rc;
-    *runs = schedule->run ? atomic_load(&schedule->run->finished) : 0;
-    return schedule_leave(schedule, PCOLL_OK);
+    return fail_if_null(runs)
+               ?: schedule_enter(schedule)
+               ?: (*runs = schedule->run ? atomic_load(&schedule->run->finished) : 0,
+                   schedule_leave(schedule, PCOLL_OK));
 }
 
 int pcoll_schedule_pending(pcoll_schedule *schedule, char *text, uint64_t capacity)
@@ -249,13 +248,13 @@ int pcoll_schedule_pending(pcoll_schedule *schedule, char *text, uint64_t capaci
     int rc = fail_if_null(text) ?: schedule_enter(schedule);
     if (rc != PCOLL_OK)
         return rc;
-    if (!schedule->run || !capacity)
-        return schedule_leave(schedule,
-                              fail(PCOLL_ESTATE, "the schedule is not committed"));
-    progress_lock(schedule->base.communicator->progress);
-    schedule_run_pending(schedule->run, text, capacity);
-    progress_unlock(schedule->base.communicator->progress);
-    return schedule_leave(schedule, PCOLL_OK);
+    if (schedule->run && capacity) {
+        progress_lock(schedule->base.communicator->progress);
+        schedule_run_pending(schedule->run, text, capacity);
+        progress_unlock(schedule->base.communicator->progress);
+    } else
+        rc = fail(PCOLL_ESTATE, "the schedule is not committed");
+    return schedule_leave(schedule, rc);
 }
 
 /* Printing, before and after the commit. */
@@ -301,12 +300,11 @@ int pcoll_schedule_text(pcoll_schedule *schedule, const char *format, char **tex
     int rc = fail_if_null(format, text) ?: schedule_enter(schedule);
     if (rc != PCOLL_OK)
         return rc;
-    if (strcmp(format, "dot") && strcmp(format, "text"))
-        return schedule_leave(
-            schedule,
-            fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",
-                 format));
-    return schedule_print(schedule, format, 0, text);
+    if (!strcmp(format, "dot") || !strcmp(format, "text"))
+        return schedule_print(schedule, format, 0, text);
+    rc = fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",
+              format);
+    return schedule_leave(schedule, rc);
 }
 
 int pcoll_schedule_goal(pcoll_schedule *schedule, double ns_per_byte, char **text)
@@ -314,11 +312,11 @@ int pcoll_schedule_goal(pcoll_schedule *schedule, double ns_per_byte, char **tex
     int rc = fail_if_null(text) ?: schedule_enter(schedule);
     if (rc != PCOLL_OK)
         return rc;
-    if (!(ns_per_byte >= 0 && ns_per_byte <= PCOLL_LONGEST_TIME))
-        return schedule_leave(schedule, fail(PCOLL_EINVAL,
-                                             "ns_per_byte: expected 0 to %g, got %g",
-                                             PCOLL_LONGEST_TIME, ns_per_byte));
-    return schedule_print(schedule, NULL, ns_per_byte, text);
+    if (ns_per_byte >= 0 && ns_per_byte <= PCOLL_LONGEST_TIME)
+        return schedule_print(schedule, NULL, ns_per_byte, text);
+    rc = fail(PCOLL_EINVAL, "ns_per_byte: expected 0 to %g, got %g", PCOLL_LONGEST_TIME,
+              ns_per_byte);
+    return schedule_leave(schedule, rc);
 }
 
 int pcoll_schedule_free_begin(pcoll_schedule *schedule)
