@@ -8,23 +8,16 @@
  *   intercept.c    whether a call is taken over, and by which handle
  *   persistent.c   persistent allreduces
  *
- * The ranks of a call decide each by itself, so they must decide alike, without a message on the
- * way:
+ * The ranks of a call must decide alike, without a message (docs/interposer.md):
  *
- *   - MPI_Init compares what the ranks of MPI_COMM_WORLD know: their settings, their thread
- *     levels, the node they run on, the cores they may use, their table of `bench tune`. These
- *     facts never change after that. The call that gives a communicator info compares the info
- *     key, on that communicator.
- *   - Each call decides by these facts, by what MPI requires to be the same on all ranks
- *     (count, datatype, op, communicator), and by the calls before it on the same
- *     communicator. Arguments that MPI would refuse are left to MPI.
- *   - A communicator with processes of another MPI_COMM_WORLD has other facts on each side.
- *     Its calls are always MPI's.
- *
- * Complete rounds are MPI's own allreduce, unless ours are faster for the size, the number of
- * ranks and the placement (record_judge). PARTIALCOLL_ALGORITHM and PARTIALCOLL_DOMAIN ask for
- * rounds of ours: then all complete rounds are ours. The first call of a signature is MPI's
- * also where rounds are partial: the call that makes a handle waits for all ranks anyway.
+ *   - MPI_Init compares the settings, thread levels, nodes, cores and tables of `bench tune` of the
+ *     ranks of MPI_COMM_WORLD. These facts never change. The call that gives a communicator info
+ *     compares the info key, on that communicator.
+ *   - Each call decides by these facts, by what MPI requires to be the same on all ranks (count,
+ *     datatype, op, communicator), and by the calls before it on the same communicator. Arguments
+ *     that MPI would refuse are left to MPI.
+ *   - A communicator with processes of another MPI_COMM_WORLD has other facts on each side. Its
+ *     calls are always MPI's.
  */
 #pragma once
 

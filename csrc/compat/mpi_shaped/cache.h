@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the two drop-ins (PCOLL_Allreduce and the interposer) keep on a communicator: what its
- * calls ask for, and the handles of earlier calls. This record is an attribute. It ends with
- * the communicator, and waits for no other rank then (runtime/user_object.h).
+ * What the two drop-ins (PCOLL_Allreduce and the interposer) keep on a communicator, as an
+ * attribute: what its calls ask for, and the handles of earlier calls. The record ends with the
+ * communicator, and waits for no other rank then (runtime/user_object.h).
  *
- * What the cache holds is a function of the calls on that communicator, which are the
- * same on all its ranks in the same order. So all ranks find or miss together, and
- * handles, whose making and freeing is collective, are made and freed in step. The call
- * site, which MPI does not require to be the same, is part of the key in partial rounds:
- * two sums in one loop get two handles, whose late contributions do not mix. Ranks that call
- * from sites that are new to them find out that the sites differ when they make the handle.
- * A program must not, in one call, come from a new site on some ranks and from a known one on
- * others.
+ * The cache is a function of the calls on the communicator, which are the same on all its ranks in
+ * the same order. So all ranks find or miss together, and create and free handles in step. In
+ * partial rounds the key contains the call site, so late contributions of two sums in one loop do
+ * not mix. MPI does not require it to be the same: ranks that call from sites that are new to them
+ * notice that the sites differ when they create the handle. A program must not, in one call, come
+ * from a new site on some ranks and from a known one on others.
  *
- * One thread at a time uses a communicator for collectives (MPI says so), so a record
- * needs no lock.
+ * One thread at a time uses a communicator for collectives, so a record needs no lock.
  */
 #pragma once
 
@@ -23,11 +20,8 @@
 
 #include "include/partialcoll.h"
 
-/*
- * Buffers of a call may be on a device, as a CUDA-aware MPI takes them: the data there is
- * complete when the call is made, and when it returns. The core gets memory of the host
- * instead. Each rank does that by itself: the calls of other ranks do not change.
- */
+/* Buffers of a call may be on a device, as for a CUDA-aware MPI: the data is complete when the
+ * call is made, and when it returns. The core gets host memory instead, on each rank by itself. */
 struct mirror_buffer {
     pcoll_mirror *mirror; /* NULL: the buffer has never been on a device. */
     int32_t device;
@@ -42,24 +36,21 @@ struct mirror_buffers {
     uint64_t bytes;
 };
 
-/* Replace *send and *recv by host memory where they are on a device, and copy what is to be
- * sent. The same address twice means in place. */
+/* Replace *send and *recv by host memory where they are on a device, and copy what is to be sent.
+ * The same address twice means in place. */
 int mirror_buffers_pull(struct mirror_buffers *b, MPI_Datatype type, uint64_t count,
                         const void **send, void **recv);
 /* Copy the result to where the program wants it. */
 int mirror_buffers_push(struct mirror_buffers *b);
 void mirror_buffers_free(struct mirror_buffers *b);
 
-/* The part of a cache's key that a datatype and an op make. */
-
 /*
- * Three sorts:
- *   the core's      dtype and op say it all; the handles of MPI are null.
+ * The part of a key that a datatype and an op make. Three sorts:
+ *   the core's      dtype and op are known; the handles of MPI are null.
  *   MPI's own       predefined for MPI alone, so its handles never change.
- *   of a user       an op of a user. It and the datatype may be another one at the next call,
- *                   freed and made again with the same handle, and have different handles on
- *                   each rank. Only the size of an element is the same, so they share a handle
- *                   of ours, which gets the op with every call.
+ *   of a user       an op of a user. Op and datatype may change at each call, and have different
+ *                   handles on each rank. Only the size of an element is the same, so all share a
+ *                   handle of ours, which gets the op with every call.
  */
 struct signature {
     int32_t dtype, op;
@@ -84,18 +75,9 @@ bool signature_same(const struct signature *a, const struct signature *b);
 /* Describe `count` elements for the core. The result points into *s. */
 pcoll_buffer signature_buffer(const struct signature *s, uint64_t count);
 
-/*
- * The settings that a program has chosen for the rounds of a communicator.
- *
- * A quorum is the text of a policy (docs/semantics.md) with two more modifiers, each at most
- * once:
- *
- *   "history=" rounds      how many rounds a rank may lag before the others wait for it
- *   "deliver=" one | all   whether a call returns one round, or all rounds that this rank has
- *                          not seen: their sum (MPI_SUM), or the newest (other ops)
- *
- * A choice is a quorum and the other settings that the environment has for both drop-ins.
- */
+/* The settings of the rounds of a communicator. A quorum is the text of a policy
+ * (docs/semantics.md) with the modifiers history= and deliver= (docs/interposer.md), each at most
+ * once. A choice is a quorum and the other settings that the environment has for both drop-ins. */
 
 enum { QUORUM_TEXT = 200 }; /* Bytes of the longest text, with its end. */
 
@@ -106,12 +88,12 @@ struct quorum {
 };
 #define QUORUM_FULL ((struct quorum){.policy.kind = PCOLL_FULL})
 
-/* Parse a text. PCOLL_EINVAL says what is wrong, and leaves *quorum as it was. */
+/* Parse a text. PCOLL_EINVAL leaves *quorum unchanged. */
 int quorum_parse(const char *text, struct quorum *quorum);
 bool quorum_same(const struct quorum *a, const struct quorum *b);
 /* Return a number by which ranks compare their quorums. */
 uint64_t quorum_hash(const struct quorum *quorum);
-/* Return whether a round may complete without some ranks, or at a time. It then needs the agent. */
+/* Return whether a round may complete without some ranks, and needs the agent. */
 bool quorum_is_partial(const struct quorum *quorum);
 
 /* Zeros and QUORUM_FULL are the defaults. */
@@ -165,8 +147,7 @@ enum { ROWS = 32, SEEN_WORDS = 64 };
 
 struct record {
     struct cache cache;
-    /* What our rounds of a signature would have saved. Its row must go when another signature needs
-     * the place. */
+    /* What our rounds of a signature would have saved, until another one needs the row. */
     struct savings_row {
         uint64_t signature, ns; /* A signature of 0 is an empty row. */
     } savings[ROWS];
@@ -204,8 +185,8 @@ void record_part(MPI_Comm comm);
 
 /* Return whether all ranks have the same number. Collective. */
 bool record_is_same(MPI_Comm comm, uint64_t number);
-/* Compare hosts, cores and tables of `bench tune`: which complete rounds are ours?
- * PCOLL_EINVAL if this rank's table cannot be read, which then counts as none. Collective. */
+/* Compare hosts, cores and tables of `bench tune`: which complete rounds are ours? PCOLL_EINVAL if
+ * this rank's table cannot be read, which then counts as none. Collective. */
 int record_gather_facts(MPI_Comm comm, pcoll_full_facts *facts);
 
 /* Fill in what the record says of a call. */
@@ -213,21 +194,15 @@ void record_complete_key(const struct record *r, const void *call_site,
                          struct cache_key *key);
 /* Return whether our complete rounds of `bytes` bytes are faster than MPI's. Local. */
 bool record_is_faster(const struct record *r, uint64_t bytes);
-/*
- * Count one more complete round of this signature: is it ours? Calls are MPI's until our
- * rounds would have saved what a handle costs (pcoll_full_pays). A communicator keeps the
- * savings of a few signatures. Those that share a place push each other out, on all ranks
- * alike, so each of them needs longer to pay.
- *
- * With a communicator in `compare`, its ranks compare each signature that has no savings
- * yet: RECORD_DIFFERS. Without one (MPI_COMM_NULL) this is local.
- */
+/* Count one more complete round of this signature: is it ours? Calls are MPI's until our rounds
+ * would have saved what a handle costs (pcoll_full_pays). With a communicator in `compare`, its
+ * ranks compare each signature that has no savings yet: RECORD_DIFFERS. With MPI_COMM_NULL this is
+ * local. */
 enum record_verdict { RECORD_MPIS, RECORD_OURS, RECORD_DIFFERS };
 enum record_verdict record_judge(struct record *r, MPI_Comm compare,
                                  const struct cache_key *key, uint64_t bytes);
-/* Return whether this is the first call of this signature, for partial rounds: a handle for a
- * signature that comes only once would cost much and serve no round. Signatures that share a bit
- * count as one. Local. */
+/* Return whether this is the first call of this signature, for partial rounds. Signatures that
+ * share a bit count as one. Local. */
 bool record_is_first(struct record *r, const struct cache_key *key);
 
 bool cache_same_key(const struct cache_key *a, const struct cache_key *b);
@@ -247,8 +222,8 @@ int cache_make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
                struct cache_entry **entry);
 /* Take out the entry just made or found. Collective if it has a handle. */
 void cache_forget_newest(struct cache *cache);
-/* Take out the entry used least recently, if the last `calls` calls have not used it, and
- * return whether they have not. The cache is not empty. Collective. */
+/* Take out the entry used least recently, if the last `calls` calls have not used it, and return
+ * whether they have not. The cache is not empty. Collective. */
 bool cache_evict(struct cache *cache, uint64_t calls);
 
 /* Start a round. */
@@ -257,7 +232,7 @@ int cache_start(pcoll_handle *handle, const void *send);
  * complete by then and that this rank has not seen. */
 int cache_take(pcoll_handle *handle, const struct cache_key *key, MPI_Datatype type,
                void *recv);
-/* Start, wait and deliver. The key is the call's, with its own op. The same address twice means
- * in place. */
+/* Start, wait and deliver. The key is the call's, with its own op. The same address twice means in
+ * place. */
 int cache_run(struct cache_entry *entry, const struct cache_key *key, MPI_Datatype type,
               const void *send, void *recv);
