@@ -741,7 +741,7 @@ int pcoll_handle_schedule(pcoll_handle *h, const char *format, char **text)
     if (!dot && strcmp(format, "text") != 0)
         rc = fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",
                   format);
-    else if (!(*text = (dot ? sched_dot : sched_text)(h->endpoint->sched)))
+    else if (!(*text = sched_print(h->endpoint->sched, dot)))
         rc = fail(PCOLL_ENOMEM, "no memory for a text");
     return handle_leave(h, rc);
 }

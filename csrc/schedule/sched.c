@@ -327,56 +327,37 @@ static void sched_print_predecessors(FILE *out, const struct sched *s, uint32_t 
     fprintf(out, "}");
 }
 
-static void sched_write_text(FILE *out, const struct sched *s)
+char *sched_print(const struct sched *s, bool dot)
 {
-    for (uint32_t i = 0; i < s->count; i++) {
-        fprintf(out, "%3u  ", i);
-        sched_describe(out, &s->ops[i], false);
-        sched_print_predecessors(out, s, i);
-        fprintf(out, "%s\n", (int)i == s->end ? "  [ends the round]" : "");
-    }
-}
-
-static void sched_write_dot(FILE *out, const struct sched *s)
-{
-    fprintf(out, "digraph schedule {\n  node [shape=box];\n");
-    for (uint32_t i = 0; i < s->count; i++) {
-        const struct op *op = &s->ops[i];
-        fprintf(out, "  o%u [label=\"", i);
-        sched_describe(out, op, true);
-        if (op->preds > 1)
-            fprintf(out, "\\n%u of %u", op->need, op->preds);
-        fprintf(out, "\"%s%s];\n", op->kind == OP_NOP ? ", shape=ellipse" : "",
-                (int)i == s->end ? ", peripheries=2" : "");
-    }
-    for (uint32_t i = 0; i < s->edge_count; i++)
-        fprintf(out, "  o%u -> o%u;\n", s->edges[i].from, s->edges[i].to);
-    fprintf(out, "}\n");
-}
-
-static char *sched_render(const struct sched *s,
-                          void (*write)(FILE *, const struct sched *))
-{
+    CHECK(s->count <= s->capacity);
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
     if (!out)
         return NULL;
-    write(out, s);
+    if (dot)
+        fprintf(out, "digraph schedule {\n  node [shape=box];\n");
+    for (uint32_t i = 0; i < s->count; i++) {
+        const struct op *op = &s->ops[i];
+        bool ends = (int)i == s->end;
+        fprintf(out, dot ? "  o%u [label=\"" : "%3u  ", i);
+        sched_describe(out, op, dot);
+        if (!dot) {
+            sched_print_predecessors(out, s, i);
+            fprintf(out, "%s\n", ends ? "  [ends the round]" : "");
+            continue;
+        }
+        if (op->preds > 1)
+            fprintf(out, "\\n%u of %u", op->need, op->preds);
+        fprintf(out, "\"%s%s];\n", op->kind == OP_NOP ? ", shape=ellipse" : "",
+                ends ? ", peripheries=2" : "");
+    }
+    for (uint32_t i = 0; dot && i < s->edge_count; i++)
+        fprintf(out, "  o%u -> o%u;\n", s->edges[i].from, s->edges[i].to);
+    if (dot)
+        fprintf(out, "}\n");
     fclose(out);
     return text;
-}
-
-char *sched_text(const struct sched *s)
-{
-    CHECK(s->count <= s->capacity);
-    return sched_render(s, sched_write_text);
-}
-
-char *sched_dot(const struct sched *s)
-{
-    CHECK(s->count <= s->capacity);
-    return sched_render(s, sched_write_dot);
 }
 
 /*

@@ -123,8 +123,7 @@ int sched_commit(struct sched *s);
 uint32_t sched_order(const struct sched *s, uint32_t *order, uint32_t *missing);
 
 /* Print the schedule as text, one operation a line, or as Graphviz DOT; malloc'ed. */
-char *sched_text(const struct sched *s);
-char *sched_dot(const struct sched *s);
+char *sched_print(const struct sched *s, bool dot);
 
 /* What GOAL needs of an operation besides its dependencies. */
 struct goal_cost {

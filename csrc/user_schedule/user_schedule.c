@@ -284,7 +284,7 @@ static int schedule_print(pcoll_schedule *schedule, const char *format,
     struct sched *sched =
         schedule->run ? schedule->run->sched : builder_build(&schedule->builder);
     if (format && sched)
-        *text = strcmp(format, "dot") ? sched_text(sched) : sched_dot(sched);
+        *text = sched_print(sched, !strcmp(format, "dot"));
     else
         *text = sched
                     ? sched_goal(sched, schedule->builder.rank, schedule_cost, &pricing)

@@ -265,7 +265,7 @@ static void fuzz_schedule(struct dice *d, uint64_t *committed)
     int rc = sched_commit(s);
     EXPECT(rc == (valid(&plan) ? PCOLL_OK : PCOLL_EINVAL), "commit: %d: %s", rc,
            pcoll_last_error());
-    char *text = sched_text(s), *dot = sched_dot(s);
+    char *text = sched_print(s, false), *dot = sched_print(s, true);
     EXPECT(text && dot && strstr(dot, "digraph"), "it cannot be printed");
     free(text);
     free(dot);

@@ -237,7 +237,7 @@ static void test_print(void)
     algorithm_plan(PCOLL_ALGORITHM_RABENSEIFNER, 3, 1 << 20, &plan);
     sched_end(s, build_allreduce(s, 1, 3, a.active, &plan));
     EXPECT_OK(sched_commit(s));
-    char *text = sched_text(s), *dot = sched_dot(s);
+    char *text = sched_print(s, false), *dot = sched_print(s, true);
     EXPECT(strstr(text, "control SEND activate to 2 edge 0"), "%s", text);
     EXPECT(strstr(text, "[ends the round]"), "%s", text);
     EXPECT(strstr(text, "slices [0, 1) of 2"), "%s", text);
@@ -265,7 +265,7 @@ static void test_goal(void)
     sched_need(s, wait, 1);
     sched_end(s, wait);
     EXPECT_OK(sched_commit(s));
-    char *goal = sched_goal(s, 3, cost_of, NULL), *dot = sched_dot(s);
+    char *goal = sched_goal(s, 3, cost_of, NULL), *dot = sched_print(s, true);
     EXPECT(!strcmp(goal, "rank 3 {\nl1: send 1b to 2 tag 5\nl2: recv 8b from 1 tag 5\n"
                          "// l3 needs 1 of 2 here; GOAL cannot say that: all\n"
                          "l3: calc 3\nl3 requires l1\nl3 requires l2\n}\n"),

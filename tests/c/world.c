@@ -64,7 +64,7 @@ static void dump(FILE *out)
                 (!behind || v->engine.current < behind->engine.current))
                 behind = v;
         }
-        char *dot = behind ? sched_dot(behind->sched) : NULL;
+        char *dot = behind ? sched_print(behind->sched, true) : NULL;
         if (dot)
             fprintf(out, "schedule of rank %u:\n%s",
                     behind->communicator->transport->rank, dot);
