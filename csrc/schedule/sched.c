@@ -360,16 +360,8 @@ char *sched_print(const struct sched *s, bool dot)
     return text;
 }
 
-/*
- * A schedule in GOAL (Hoefler, Siebert, Lumsdaine, "Group Operation Assembly Language",
- * ICPP 2009), as LogGOPSim reads it: one block for a rank, operations first, then the
- * dependencies.
- *
- * GOAL knows AND only: `requires` waits for the end of another operation. A gate of k
- * of n becomes one of n of n, and a comment says so. Operations that others complete
- * (events) take no time.
- */
-
+/* GOAL (docs/schedules.md) knows AND only: a gate of k of n becomes one of n of n. Operations that
+ * others complete (events) take no time. */
 char *sched_goal(const struct sched *s, uint32_t rank,
                  struct goal_cost (*cost)(const void *arg, int op), const void *arg)
 {
@@ -418,11 +410,11 @@ static void engine_push_ready(struct instance *in, uint32_t op)
 static void engine_arm(const struct sched *s, struct instance *in)
 {
     in->head = in->tail = in->running = 0;
-    for (uint32_t i = 0; i < s->count; i++)
+    for (uint32_t i = 0; i < s->count; i++) {
         in->ops[i] = (struct op_progress){.state = OP_WAITING};
-    for (uint32_t i = 0; i < s->count; i++)
         if (!s->ops[i].preds && !sched_completed_from_outside(&s->ops[i]))
             engine_push_ready(in, i);
+    }
 }
 
 int engine_init(struct engine *e, const struct sched *s)

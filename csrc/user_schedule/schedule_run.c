@@ -16,11 +16,6 @@
 /* More runs than any job makes. */
 static const uint64_t LAST_RUN = (uint64_t)1 << 43;
 
-static struct schedule_run *schedule_run_of(struct object *run)
-{
-    return (struct schedule_run *)run;
-}
-
 /* Return whether this rank has not started this run: only other ranks need it. */
 static bool schedule_run_is_empty(const struct schedule_run *run)
 {
@@ -180,7 +175,7 @@ static int schedule_run_advance(struct schedule_run *run)
 
 static int schedule_run_run(struct object *base)
 {
-    struct schedule_run *run = schedule_run_of(base);
+    struct schedule_run *run = (struct schedule_run *)base;
     if (atomic_load(&run->closing) == RUN_AGREEING &&
         atomic_load(&run->agreement.done)) {
         if (run->closing_runs < atomic_load(&run->started) ||
@@ -202,7 +197,7 @@ static int schedule_run_run(struct object *base)
 
 static int schedule_run_done(struct object *base, int id, size_t bytes)
 {
-    struct schedule_run *run = schedule_run_of(base);
+    struct schedule_run *run = (struct schedule_run *)base;
     const struct builder_op *op = &run->builder->ops[id];
     if (op->kind == OP_RECV && bytes != op->bytes)
         return fail(PCOLL_EPROTOCOL,
@@ -217,7 +212,7 @@ static int schedule_run_done(struct object *base, int id, size_t bytes)
 static int schedule_run_begin_close(struct object *base)
 {
     CHECK(atomic_load(&((struct schedule_run *)base)->closing) == RUN_QUEUED);
-    struct schedule_run *run = schedule_run_of(base);
+    struct schedule_run *run = (struct schedule_run *)base;
     atomic_store(&run->closing, RUN_AGREEING);
     run->closing_runs = atomic_load(&run->started);
     run->agreement = (struct agreement){

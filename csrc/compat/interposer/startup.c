@@ -79,15 +79,6 @@ static const char *const reasons[OUTCOMES] = {
 _Atomic uint64_t report_counts[OUTCOMES];
 bool report_wanted = true;
 
-/* Return the number of calls on this rank. */
-static uint64_t report_calls(void)
-{
-    uint64_t sum = 0;
-    for (int i = 0; i < OUTCOMES; i++)
-        sum += atomic_load(&report_counts[i]);
-    return sum;
-}
-
 /* Add up the counts of all ranks; rank 0 prints them. Collective over MPI_COMM_WORLD. */
 static void report_print(void)
 {
@@ -326,13 +317,16 @@ int MPI_Finalize(void)
 static void __attribute__((destructor)) startup_unloaded(void)
 {
     int ran = 0;
+    uint64_t calls = 0;
     if (seen || !settings()->report)
         return;
+    for (int i = 0; i < OUTCOMES; i++)
+        calls += atomic_load(&report_counts[i]);
     PMPI_Initialized(&ran);
-    if (ran || report_calls())
+    if (ran || calls)
         report_warn(
             "MPI began without passing through this library, so all calls are MPI's "
             "(%llu of MPI_Allreduce came here): see \"Calls that do not come here\" in "
             "docs/interposer.md",
-            (unsigned long long)report_calls());
+            (unsigned long long)calls);
 }

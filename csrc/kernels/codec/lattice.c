@@ -14,21 +14,8 @@
 #include "kernels/loops.h"
 #include "kernels/reduce.h"
 
-/*
- * The form of a payload of pcoll_lattice_encode:
- *
- *   magic    4 bytes, a number in the writer's byte order
- *   version  1   dtype 1   bits 1   flags 1
- *   count    8   seed  8
- *   checksum 8   of everything before the planes, except itself
- *   hashes   8 for each block
- *   steps    4 for each block
- *   planes   the low ones of all blocks, then the high ones if there are any
- *
- * Low planes come first, so that a reader may fetch them alone.
- */
-
-/* Offsets in a payload. */
+/* Offsets in a payload; docs/quantization.md has its form. The checksum is of everything before the
+ * planes, except itself. Low planes come first, so that a reader may fetch them alone. */
 struct lattice_layout {
     uint64_t blocks, bytes;
     uint64_t hashes, steps, low, high; /* offsets */
