@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane: copies between the memory of one device and registered host memory, in one
- * direction, on two streams of its own. The user's streams wait for the lane's streams where
- * needed, but no call here waits for a user's stream, and none synchronizes a device.
+ * A lane: copies between the memory of one device and registered host memory, in one direction, on
+ * two streams of its own. The user's streams wait for the lane's where needed; no call here waits
+ * for a user's stream, and none synchronizes a device.
  *
- * A copy to the host contains what the user's stream has written before lane_begin. Work that
- * the user's stream is given after lane_order reads the result of a copy to the device. The
- * host may access the bytes only before lane_begin, and after lane_poll has returned PCOLL_OK.
+ * A copy to the host contains what the user's stream has written before lane_begin. Work that the
+ * user's stream is given after lane_order reads the result of a copy to the device. The host may
+ * access the bytes only before lane_begin, and after lane_poll has returned PCOLL_OK.
  *
- * One thread at a time. A lane keeps its device's primary context while it exists, and leaves
- * the calling thread's current context unchanged.
+ * One thread at a time. A lane keeps its device's primary context while it exists, and leaves the
+ * calling thread's current context unchanged.
  */
 #pragma once
 
@@ -28,9 +28,9 @@ int lane_create(int device, enum lane_direction direction, struct lane **out);
 /* Wait for copies in progress, and destroy the lane. */
 void lane_destroy(struct lane **l);
 
-/* Begin to copy all pieces, whose host memory is registered, after the work that the user's
- * `stream` has been given so far (a CUstream; 0: the default one). PCOLL_EINVAL: the stream is of
- * another device or records a graph. PCOLL_ESTATE: the last copies are not complete. */
+/* Begin to copy all pieces after the work that the user's `stream` has been given so far (a
+ * CUstream; 0: the default one). PCOLL_EINVAL: the stream is of another device or records a graph.
+ * PCOLL_ESTATE: the last copies are not complete. */
 int lane_begin(struct lane *l, const pcoll_piece *pieces, int count, uint64_t stream);
 /* Return PCOLL_OK (no copies are in progress), PCOLL_EAGAIN (copies are in progress) or their
  * error, after which the lane cannot be used. */
@@ -46,14 +46,9 @@ void lane_settle(struct lane *l);
 int lane_register(struct lane *l, void *memory, size_t bytes);
 int lane_unregister(struct lane *l, void *memory);
 
-/*
- * CUDA's driver: the functions of libcuda that the library uses, in one table. The library is
- * not linked but opened when the process first uses device memory (PARTIALCOLL_CUDA_LIBRARY
- * names another file than libcuda.so.1), so hosts without a driver are not affected. Only copy
- * engines are used: no kernels, and no function that waits for a whole device.
- *
- * The table is filled once per process and stays valid. Any thread may get it.
- */
+/* CUDA's driver: the functions of libcuda that are used, in one table, which is filled when the
+ * process first uses device memory (PARTIALCOLL_CUDA_LIBRARY names another file than libcuda.so.1).
+ * Only copy engines are used: no kernels, and no function that waits for a whole device. */
 
 /* Types of the driver's ABI. */
 typedef int cuda_result;

@@ -15,11 +15,7 @@
 #include "include/partialcoll.h"
 #include "kernels/reduce.h"
 
-/*
- * A reduction by MPI, which a part of a payload has in place of a kernel.
- * transport/mpi/mpi_reduction.c makes them from MPI's ops and datatypes.
- */
-
+/* A reduction by MPI, which a part of a payload has in place of a kernel (mpi_reduction.c). */
 struct user_reduction {
     size_t element;  /* bytes from one element to the next */
     uint32_t shared; /* payloads that use it, not counting the first */
@@ -79,11 +75,9 @@ void payload_unpack(const struct payload *p, void *const *buffers, const void *b
  * begins where it does in a block, but has the application's form. */
 void payload_pack_slot(const struct payload *p, void *slot);
 
-/* Fill the buffers with the result of a round without contributions. Buffers of user reductions,
- * which have no such value, stay unchanged. */
+/* Fill buffers, or a block, with the result of a round without contributions. Buffers of user
+ * reductions, which have no such value, stay unchanged. */
 void payload_identity(const struct payload *p, void *const *buffers);
-
-/* The same for a block. */
 void payload_identity_block(const struct payload *p, void *block);
 
 /* Set out to a (+) b, each part with its own op. out may be a or b. */
@@ -102,7 +96,7 @@ int payload_reduce_slot(const struct payload *p, void *out, const void *a,
 size_t payload_cut(const struct payload *p, uint32_t i, uint32_t of);
 /* Can MPI's own allreduce reduce all parts, including identities? */
 bool payload_is_native(const struct payload *p);
-/* Return the number of bytes of the longest of `of` slices; 0 if there are none. */
+/* Return the number of bytes of the longest of `of` slices. */
 size_t payload_longest_slice(const struct payload *p, uint32_t of);
 /* Do the sizes of all elements divide 64, so that every multiple of 64 is a cut? */
 bool payload_evenly_cut(const struct payload *p);
