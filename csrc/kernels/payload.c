@@ -27,7 +27,7 @@ static int payload_use_kernels(struct payload_part *part, int i,
     part->dtype = dtype->held ? PCOLL_FLOAT32 : buffer->dtype;
     part->op = buffer->op;
     part->reduce = reduce_kernel(buffer->op, buffer->dtype);
-    part->identity = identity_kernel(buffer->op, buffer->dtype);
+    part->identity = dtype->identity[buffer->op];
     part->widen = dtype->widen;
     part->narrow = dtype->narrow;
     return PCOLL_OK;

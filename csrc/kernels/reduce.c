@@ -43,12 +43,6 @@ reduce_fn *reduce_kernel(int op, int dtype)
     return d->held ? d->held->reduce[op] : d->reduce[op];
 }
 
-identity_fn *identity_kernel(int op, int dtype)
-{
-    const struct dtype *d = dtype_find(dtype);
-    return d && op >= 0 && op < REDUCE_OPS ? d->identity[op] : NULL;
-}
-
 int pcoll_op_check(int32_t op, int32_t dtype)
 {
     char list[80] = "";

@@ -40,8 +40,6 @@ struct dtype {
 const struct dtype *dtype_find(int dtype);
 /* Return the reduction of elements as a block holds them; NULL: the op is not defined. */
 reduce_fn *reduce_kernel(int op, int dtype);
-/* Return the identity for elements as a user's buffer holds them. */
-identity_fn *identity_kernel(int op, int dtype);
 /* Reduce elements as a user's buffer holds them; the op must be defined for the dtype. */
 void reduce_buffer(int op, int dtype, void *out, const void *a, const void *b,
                    size_t count);

@@ -211,16 +211,14 @@ uint32_t sched_order(const struct sched *s, uint32_t *order, uint32_t *missing)
 
 static int sched_check_acyclic(const struct sched *s)
 {
-    uint32_t *missing = malloc(s->count * sizeof *missing);
-    uint32_t *order = malloc(s->count * sizeof *order);
-    int rc = PCOLL_OK;
-    if (!missing || !order)
-        rc = fail(PCOLL_ENOMEM, "no memory to check a schedule of %u operations",
-                  s->count);
-    else if (sched_order(s, order, missing) < s->count)
-        rc = sched_report_cycle(s, missing, order);
+    uint32_t *missing = malloc(2 * (size_t)s->count * sizeof *missing);
+    if (!missing)
+        return fail(PCOLL_ENOMEM, "no memory to check a schedule of %u operations",
+                    s->count);
+    uint32_t *order = missing + s->count;
+    bool sound = sched_order(s, order, missing) == s->count;
+    int rc = sound ? PCOLL_OK : sched_report_cycle(s, missing, order);
     free(missing);
-    free(order);
     return rc;
 }
 
@@ -276,11 +274,9 @@ int sched_commit(struct sched *s)
         if ((rc = sched_check_op(s, i)) != PCOLL_OK)
             return rc;
     }
-    if ((rc = sched_index_successors(s)) != PCOLL_OK ||
-        (rc = sched_check_acyclic(s)) != PCOLL_OK)
-        return rc;
-    s->committed = true;
-    return PCOLL_OK;
+    rc = sched_index_successors(s) ?: sched_check_acyclic(s);
+    s->committed = rc == PCOLL_OK;
+    return rc;
 }
 
 /* Printing as text and as Graphviz DOT. */

@@ -236,7 +236,7 @@ static void test_ops(void)
         for (int dtype = 0; dtype < REDUCE_DTYPES; dtype++) {
             bool legal = is_legal(op, dtype);
             EXPECT(!reduce_kernel(op, dtype) == !legal &&
-                       !identity_kernel(op, dtype) == !legal &&
+                       !dtype_find(dtype)->identity[op] == !legal &&
                        (pcoll_op_check(op, dtype) == PCOLL_OK) == legal,
                    "%s of %s", op_names[op], dtype_names[dtype]);
             for (int i = 0; legal && i < 7 * ALIASES; i++)
