@@ -64,8 +64,7 @@ static int queue_put_coded(struct gossip_memory *memory, uint32_t peer, size_t s
 {
     const struct gossip_layout *layout = &memory->layout;
     size_t block = first / LATTICE_BLOCK, blocks = gossip_chunk_blocks(layout, first);
-    struct gossip_planes to = {.notes = memory->notes, .low = memory->planes};
-    slot_encode(memory, x, key, first, seed, true, &to);
+    slot_encode(memory, x, key, first, seed, true, memory->notes, memory->planes, NULL);
     int rc =
         queue_put(memory, peer,
                   slot_at + layout->notes_at + block * sizeof *memory->notes,

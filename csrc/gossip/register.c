@@ -16,14 +16,13 @@ static void register_write_slot(struct gossip_memory *memory, char *slot, const 
     memcpy(slot, header, sizeof *header);
     for (size_t first = 0; first < layout->count; first += layout->chunk) {
         size_t block = first / LATTICE_BLOCK;
-        struct gossip_planes to = {
-            .notes = (struct gossip_block_note *)(slot + layout->notes_at) + block,
-            .low = slot + layout->low_at + block * layout->low,
-            .high =
-                layout->high ? slot + layout->high_at + block * layout->high : NULL};
+        char *high = slot + layout->high_at + block * layout->high;
         INTERLEAVE();
         if (layout->bits)
-            slot_encode(memory, x, NULL, first, header->seed, false, &to);
+            slot_encode(memory, x, NULL, first, header->seed, false,
+                        (struct gossip_block_note *)(slot + layout->notes_at) + block,
+                        slot + layout->low_at + block * layout->low,
+                        layout->high ? high : NULL);
         memory_copy_past_cache(slot + layout->raw_at + first * layout->element,
                                gossip_element_at(layout, x, first),
                                gossip_chunk_length(layout, first) * layout->element);
@@ -148,7 +147,7 @@ static const float distance_decay = 0.9f;
 
 void slot_encode(struct gossip_memory *memory, const void *x, const void *key,
                  size_t first, uint64_t seed, bool exact,
-                 const struct gossip_planes *to)
+                 struct gossip_block_note *notes, char *low, char *high)
 {
     const struct gossip_layout *layout = &memory->layout;
     CHECK(layout->bits && first % LATTICE_BLOCK == 0);
@@ -156,7 +155,7 @@ void slot_encode(struct gossip_memory *memory, const void *x, const void *key,
     for (size_t i = 0; first + i * LATTICE_BLOCK < end; i++) {
         size_t at = first + i * LATTICE_BLOCK, length = gossip_block_length(layout, at);
         uint64_t block_seed = splitmix_at(seed, at / LATTICE_BLOCK);
-        struct gossip_block_note *note = &to->notes[i];
+        struct gossip_block_note *note = &notes[i];
         const float *ours = lattice_load(layout->dtype, memory->rotate,
                                          gossip_element_at(layout, x, at), length,
                                          block_seed, memory->block);
@@ -173,10 +172,9 @@ void slot_encode(struct gossip_memory *memory, const void *x, const void *key,
                                         : NAN;
         *note = (struct gossip_block_note){.step = step, .coded = !isnan(step)};
         if (note->coded)
-            note->hash =
-                lattice_encode(ours, length, step, block_seed, layout->bits,
-                               (char *)to->low + i * layout->low,
-                               to->high ? (char *)to->high + i * layout->high : NULL);
+            note->hash = lattice_encode(ours, length, step, block_seed, layout->bits,
+                                        low + i * layout->low,
+                                        high ? high + i * layout->high : NULL);
     }
 }
 

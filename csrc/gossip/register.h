@@ -64,21 +64,16 @@ int register_read(struct gossip_memory *memory, uint32_t peer, const void *key,
  * caller has to validate what was fetched before it uses it (register.h, queue.h).
  */
 
-/* Pointers to the planes of a chunk, which hold its blocks one after the other. */
-struct gossip_planes {
-    struct gossip_block_note *notes;
-    void *low, *high; /* high: NULL if there is none */
-};
-
 /*
  * Encode the chunk of x that begins at element `first`. exact: choose each block's step
  * for a key as far away as `key` is (NULL: zeros), so that the block is sure to decode
  * with this key. Otherwise choose it for keys as far away as peers were lately. A block
- * for which no step is known is noted as not coded.
+ * for which no step is known is noted as not coded. Notes and planes have the blocks of the
+ * chunk one after the other; high: NULL if there is none.
  */
 void slot_encode(struct gossip_memory *memory, const void *x, const void *key,
                  size_t first, uint64_t seed, bool exact,
-                 const struct gossip_planes *to);
+                 struct gossip_block_note *notes, char *low, char *high);
 
 /*
  * Decode block number `block` of the model, of `length` elements, into out (held
