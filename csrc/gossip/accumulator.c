@@ -101,8 +101,8 @@ int accumulator_settle(struct gossip_memory *memory)
     return halves ? accumulator_count_up(memory, own, WORD_LANDED, halves) : rc;
 }
 
-/* In this order: a death in between leaves deltas that are counted and have no sum,
- * which is safe. */
+/* In this order: a death in between leaves deltas that are counted and have no sum, which is
+ * safe. */
 static int accumulator_move_counts(struct gossip_memory *memory, uint32_t dead)
 {
     uint32_t own = memory->window->rank;
@@ -158,9 +158,8 @@ static struct gossip_model exchange_part(const struct gossip_layout *layout,
 }
 
 /*
- * Store elements of 16 bits that were moved in float32 (memory->ours), rounded.
- * memory->change becomes what they really lost: the difference between before and
- * after.
+ * Store elements of 16 bits that were moved in float32 (memory->ours), rounded. memory->change
+ * becomes what they really lost: the difference between before and after.
  */
 static void exchange_round_narrow(struct gossip_memory *memory, struct gossip_model p,
                                   size_t count)
@@ -219,8 +218,8 @@ static int exchange_average_chunk(struct gossip_memory *memory, uint32_t peer,
     if (layout->bits)
         slot_observe(memory, p.x, memory->theirs, layout->held, first, count);
     if (uncollected) {
-        /* Add what its model will take of the uncollected sum. This is read after the register: what
-         * the peer collects and publishes in between is then not added twice. */
+        /* Add what its model will take of the uncollected sum. This is read after the register:
+         * what the peer collects and publishes in between is then not added twice. */
         rc = accumulator_query(memory, peer, first);
         if (rc != PCOLL_OK)
             return rc;

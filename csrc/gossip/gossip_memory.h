@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all parts of a gossip buffer share: the layout of a rank's window, the checks of
- * what other ranks have written into a window, and this rank's private memory.
+ * What all parts of a gossip buffer share: the layout of a rank's window, the checks of what other
+ * ranks have written into a window, and this rank's private memory.
  *
- * Layout. A window holds, in this order: words of 8 bytes, each in a cache line of its
- * own, so that polling one word does not slow down another; the board (used at rank 0
- * only); the three slots of the register (register.h); the sums of the accumulator
- * (accumulator.h); the slots of the queue (queue.h). The layout follows from the
- * options and is the same on all ranks.
+ * Layout. A window holds, in this order: words of 8 bytes, each in a cache line of its own, so
+ * that polling one word does not slow down another; the board (used at rank 0 only); the three
+ * slots of the register (register.h); the sums of the accumulator (accumulator.h); the slots of
+ * the queue (queue.h). The layout follows from the options and is the same on all ranks.
  *
  * A slot holds a header and a model in one or more planes:
  *   raw         the elements in the application's dtype
@@ -17,14 +16,13 @@
  * With the codec, slots of the register have all planes, those of the queue the low plane, and
  * raw elements only of blocks without a code.
  *
- * Bad words. Other ranks write the words, the slot headers and the block notes, so each
- * is checked when it is read, by the gossip_decode_ and gossip_*_fits functions below
- * and nowhere else. Bad words are: a negative or absurdly large number, a state that
- * does not exist, a count that is ahead of the count that it follows, a version that
- * goes back. The call that finds one returns PCOLL_EPROTOCOL; this rank's model is then
- * unchanged, or whole chunks of it are averaged. A queued message with an impossible
- * header is dropped and counted like a message that does not decode (decode_failures).
- * The call does not wait; later calls work if they read valid words.
+ * Bad words. Other ranks write the words, the slot headers and the block notes, so each is checked
+ * when it is read, by the gossip_decode_ and gossip_*_fits functions below and nowhere else. Bad
+ * words are: a negative or absurdly large number, a state that does not exist, a count that is
+ * ahead of the count that it follows, a version that goes back. The call that finds one returns
+ * PCOLL_EPROTOCOL; this rank's model is then unchanged, or whole chunks of it are averaged. A
+ * queued message with an impossible header is dropped and counted like a message that does not
+ * decode (decode_failures). The call does not wait; later calls work if they read valid words.
  *
  * Threads: one at a time may use a struct gossip_memory.
  */
@@ -171,8 +169,8 @@ static inline int gossip_decode_version(uint32_t rank, int64_t word, uint64_t be
                : gossip_refuse(rank, "a version", word);
 }
 
-/* Compute by how much one count of the accumulator is ahead of another. `ordered`: the
- * counts were read in an order in which the lead cannot be negative. */
+/* Compute by how much one count of the accumulator is ahead of another. `ordered`: the counts were
+ * read in an order in which the lead cannot be negative. */
 static inline int gossip_decode_lead(uint32_t rank, int64_t ahead, int64_t behind,
                                      bool ordered, int64_t *lead)
 {
@@ -204,15 +202,14 @@ struct gossip_memory {
     uint64_t seed;     /* seeds of this rank's messages follow from it */
     uint64_t messages; /* seeds used so far */
 
-    /* One chunk: fetched raw elements and low planes; both models and the change of
-     * the own one, in the held dtype. */
+    /* One chunk: fetched raw elements and low planes; both models and the change of the own one,
+     * in the held dtype. */
     char *fetched, *planes;
     struct gossip_block_note *notes;
     void *theirs, *ours, *change;
     float key[LATTICE_BLOCK], block[LATTICE_BLOCK]; /* one block as the codec sees it */
 
-    /* By block: how far the models of peers were from this rank's lately; negative:
-     * not known. */
+    /* By block: how far the models of peers were from this rank's lately; negative: not known. */
     float *distances;
 
     pcoll_gossip_stats stats;
@@ -224,8 +221,8 @@ struct gossip_memory {
 #endif
 enum { MAX_TRIES = PCOLL_TEST_TRIES };
 
-/* Initialize everything except the window. far: some peers are on other nodes. PCOLL_EINVAL
- * names an impossible option; PCOLL_ENOMEM. */
+/* Initialize everything except the window. far: some peers are on other nodes. PCOLL_EINVAL names
+ * an impossible option; PCOLL_ENOMEM. */
 int gossip_memory_prepare(struct gossip_memory *memory, const pcoll_gossip_options *o,
                           uint32_t rank, uint32_t ranks, bool far);
 /* Clear the words and sums of this rank once it has its window. */
@@ -241,8 +238,8 @@ static inline uint64_t gossip_next_seed(struct gossip_memory *memory)
     return splitmix_at(memory->seed, memory->messages++);
 }
 
-/* Convert elements between the application's dtype and the held dtype (float32 for
- * dtypes of 16 bits, else the same). */
+/* Convert elements between the application's dtype and the held dtype (float32 for dtypes of 16
+ * bits, else the same). */
 void gossip_widen(const struct gossip_layout *layout, void *held, const void *elements,
                   size_t count);
 void gossip_narrow(const struct gossip_layout *layout, void *elements, const void *held,

@@ -91,8 +91,7 @@ int register_read_chunk(struct gossip_memory *memory, uint32_t peer, size_t firs
     return PCOLL_OK;
 }
 
-/* Read all chunks, as long as `version` is not overwritten. *now: the newest
- * version. */
+/* Read all chunks, as long as `version` is not overwritten. *now: the newest version. */
 static int register_read_version(struct gossip_memory *memory, uint32_t peer,
                                  const void *key, void *out, uint64_t version,
                                  uint64_t *now)

@@ -167,9 +167,9 @@ static int sched_index_successors(struct sched *s)
     return PCOLL_OK;
 }
 
-/* Report a cycle. Operations that Kahn's algorithm leaves over are on a cycle or follow
- * one. Each of them has a predecessor that is left over as well, so going back `count`
- * times ends on a cycle. `before` is scratch memory. */
+/* Report a cycle. Operations that Kahn's algorithm leaves over are on a cycle or follow one. Each
+ * of them has a predecessor that is left over as well, so going back `count` times ends on a
+ * cycle. `before` is scratch memory. */
 static int sched_report_cycle(const struct sched *s, const uint32_t *missing,
                               uint32_t *before)
 {
@@ -447,8 +447,7 @@ void engine_destroy(struct engine *e)
     }
 }
 
-/* Complete an operation: count it at its successors, and make those ready whose gate
- * opens now. */
+/* Complete an operation: count it at its successors, and make those ready whose gate opens now. */
 static void engine_finish(const struct sched *s, struct instance *in, uint32_t id)
 {
     CHECK(in->ops[id].state != OP_DONE);

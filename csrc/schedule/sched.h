@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A schedule: the DAG of operations that one rank executes in one round of a collective
- * (Li et al., "Taming Unbalanced Training Workloads …", PPoPP 2020, section 4.1.1).
+ * A schedule: the DAG of operations that one rank executes in one round of a collective (Li et
+ * al., "Taming Unbalanced Training Workloads …", PPoPP 2020, section 4.1.1).
  *
- * A schedule is built once: add operations, give each a gate (how many of its
- * predecessors must be complete, k of n), name the operation that ends the round,
- * commit. The commit checks everything. Afterwards the schedule is read-only, and
- * running it allocates no memory.
+ * A schedule is built once: add operations, give each a gate (how many of its predecessors must be
+ * complete, k of n), name the operation that ends the round, commit. The commit checks everything.
+ * Afterwards the schedule is read-only, and running it allocates no memory.
  *
- * Operations name buffers by small integers; their meaning is defined by the executor.
- * No I/O and no MPI.
+ * Operations name buffers by small integers; their meaning is defined by the executor. No I/O and
+ * no MPI.
  */
 #pragma once
 
@@ -25,8 +24,8 @@ enum op_class {
     OP_EVENT    /* NOP that the owner completes, such as an arrival */
 };
 
-/* The part of the data that an operation uses: slices [begin, end) of `of` even slices;
- * of = 0: all data. */
+/* The part of the data that an operation uses: slices [begin, end) of `of` even slices; of = 0:
+ * all data. */
 struct slice {
     uint32_t begin, end, of;
 };
@@ -111,15 +110,15 @@ void sched_end(struct sched *s, int op);
 void sched_map_peers(struct sched *s, const uint32_t *map);
 
 /*
- * Check the schedule and make it read-only: ids are in range, 1 <= k <= n for
- * operations with predecessors, events and control receives have no predecessors, there
- * is no cycle, and there is an end. PCOLL_EINVAL names the fault.
+ * Check the schedule and make it read-only: ids are in range, 1 <= k <= n for operations with
+ * predecessors, events and control receives have no predecessors, there is no cycle, and there is
+ * an end. PCOLL_EINVAL names the fault.
  */
 int sched_commit(struct sched *s);
 
-/* Compute a topological order of the operations and return how many it contains: the
- * others are on a cycle, or follow one. missing[i]: number of predecessors of i that it
- * does not contain. Only after sched_commit has computed the successors. */
+/* Compute a topological order of the operations and return how many it contains: the others are on
+ * a cycle, or follow one. missing[i]: number of predecessors of i that it does not contain. Only
+ * after sched_commit has computed the successors. */
 uint32_t sched_order(const struct sched *s, uint32_t *order, uint32_t *missing);
 
 /* Print the schedule as text, one operation a line, or as Graphviz DOT; malloc'ed. */
@@ -131,25 +130,24 @@ struct goal_cost {
     uint32_t tag;   /* SEND, RECV: unique among the messages of a pair of ranks */
     uint64_t time;  /* other kinds, nanoseconds */
 };
-/* Print the schedule of a rank in GOAL, the format that LogGOPSim and related
- * simulators read (Hoefler, Schneider, Lumsdaine, HPDC 2010); malloc'ed. */
+/* Print the schedule of a rank in GOAL, the format that LogGOPSim and related simulators read
+ * (Hoefler, Schneider, Lumsdaine, HPDC 2010); malloc'ed. */
 char *sched_goal(const struct sched *s, uint32_t rank,
                  struct goal_cost (*cost)(const void *arg, int op), const void *arg);
 
 const char *op_kind_name(enum op_kind kind);
 
 /*
- * Runs a persistent schedule, round after round, without I/O: the owner reports events
- * to the engine and asks it for the next operation.
+ * Runs a persistent schedule, round after round, without I/O: the owner reports events to the
+ * engine and asks it for the next operation.
  *
- * The engine owns two instances of the schedule: one for the current round, one for the
- * next round, since messages of the next round may arrive early. Completions for the
- * next round are recorded and have no effect until the current round is over and the
- * next one is released. With this rule no rank gets two rounds ahead.
+ * The engine owns two instances of the schedule: one for the current round, one for the next
+ * round, since messages of the next round may arrive early. Completions for the next round are
+ * recorded and have no effect until the current round is over and the next one is released. With
+ * this rule no rank gets two rounds ahead.
  *
- * Every operation is consumable: it goes through waiting, ready, running and done once
- * per round. A completion of an operation that is done, or of a finished round, is
- * dropped.
+ * Every operation is consumable: it goes through waiting, ready, running and done once per round.
+ * A completion of an operation that is done, or of a finished round, is dropped.
  *
  * One thread at a time may use an engine; the owner ensures that.
  */
@@ -191,22 +189,22 @@ void engine_destroy(struct engine *e);
 /* Begin with this round instead of the first; only directly after engine_init. */
 void engine_begin_at(struct engine *e, uint64_t round);
 
-/* Report that an operation of a round is complete: a message arrived, a send completed,
- * or an event happened. */
+/* Report that an operation of a round is complete: a message arrived, a send completed, or an
+ * event happened. */
 enum engine_outcome engine_complete(struct engine *e, uint64_t round, int op);
 
 /* Let the current round run: nothing else holds it back. */
 void engine_release(struct engine *e);
 
-/* Return the next operation of the current round to issue, or -1. It is running from
- * then on and must be completed. NOPs are never returned. */
+/* Return the next operation of the current round to issue, or -1. It is running from then on and
+ * must be completed. NOPs are never returned. */
 int engine_next(struct engine *e);
 
 /* Return whether the end is done and no operation is ready or running. */
 bool engine_over(const struct engine *e);
 
-/* Leave the finished round: reset its instance and make the next round current. It is
- * not released yet. */
+/* Leave the finished round: reset its instance and make the next round current. It is not released
+ * yet. */
 void engine_advance(struct engine *e);
 
 enum op_state engine_state(const struct engine *e, uint64_t round, int op);

@@ -181,8 +181,8 @@ int builder_number_messages(struct builder *builder)
     return PCOLL_OK;
 }
 
-/* The words of a message. The lowest bit of the last word is the direction, the only
- * difference between the two sides of a message. */
+/* The words of a message. The lowest bit of the last word is the direction, the only difference
+ * between the two sides of a message. */
 enum builder_word { PAIR, NAME, COUNT, KIND };
 
 static void builder_write_message(const struct builder *builder,
@@ -304,13 +304,12 @@ int builder_compare_messages(uint64_t *words, uint64_t count)
 }
 
 /*
- * Races: two operations use the same memory, at least one of them writes, and no order
- * is defined between them. The result would then depend on timing.
+ * Races: two operations use the same memory, at least one of them writes, and no order is defined
+ * between them. The result would then depend on timing.
  *
- * A precedes B if B's gate cannot open without A: that is, if fewer than k of B's n
- * predecessors are left when A and all operations that A precedes are taken away.
- * Reductions with the same op into the same memory may run in any order, since a rank
- * executes one operation at a time.
+ * A precedes B if B's gate cannot open without A: that is, if fewer than k of B's n predecessors
+ * are left when A and all operations that A precedes are taken away. Reductions with the same op
+ * into the same memory may run in any order, since a rank executes one operation at a time.
  *
  * The check takes at most quadratic time in the number of operations.
  */
@@ -422,9 +421,9 @@ static void builder_sort_edges(struct builder *builder)
     builder->edge_count = kept;
 }
 
-/* Add the end, which follows every operation without a successor. Operations that a
- * k-of-n gate did not need may complete after it: a run is over when the end is
- * complete and nothing is running, so nothing can be left waiting either. */
+/* Add the end, which follows every operation without a successor. Operations that a k-of-n gate
+ * did not need may complete after it: a run is over when the end is complete and nothing is
+ * running, so nothing can be left waiting either. */
 static void builder_add_end(struct sched *sched)
 {
     uint32_t count = sched->count;
@@ -466,8 +465,8 @@ struct sched *builder_build(struct builder *builder)
     return sched;
 }
 
-/* A receive from this rank itself follows its send: a cycle through both would wait
- * forever. Check it on a separate schedule, since the extra edge changes the gate. */
+/* A receive from this rank itself follows its send: a cycle through both would wait forever. Check
+ * it on a separate schedule, since the extra edge changes the gate. */
 static int builder_check_own_messages(struct builder *builder)
 {
     struct sched *sched = builder_build(builder);

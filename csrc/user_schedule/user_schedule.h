@@ -6,14 +6,14 @@
  * predecessors. From it the module makes the schedule that the engine runs, and the list of
  * messages that the ranks compare. No I/O.
  *
- * Operation i of the builder is operation i of the schedule. The schedule has one more
- * operation after them, which ends the run when all others are complete.
+ * Operation i of the builder is operation i of the schedule. The schedule has one more operation
+ * after them, which ends the run when all others are complete.
  *
- * Matching. Messages from one rank to another with the same tag are matched in the
- * order in which they were added: the n-th send meets the n-th receive, in whatever
- * order they are executed. So every message between a pair of ranks has a number, its
- * edge: the position of (tag, n) among the messages of the pair. If both sides have the
- * same messages, they count the same edges. The ranks compare whether they do.
+ * Matching. Messages from one rank to another with the same tag are matched in the order in which
+ * they were added: the n-th send meets the n-th receive, in whatever order they are executed. So
+ * every message between a pair of ranks has a number, its edge: the position of (tag, n) among the
+ * messages of the pair. If both sides have the same messages, they count the same edges. The ranks
+ * compare whether they do.
  */
 #pragma once
 
@@ -56,11 +56,11 @@ int builder_add(struct builder *builder, struct builder_op op,
 int builder_after(struct builder *builder, int op, const int32_t *predecessors,
                   int count, uint32_t k);
 
-/* Build the schedule of what was added so far, uncommitted; NULL without memory. The
- * builder keeps ownership of the labels. */
+/* Build the schedule of what was added so far, uncommitted; NULL without memory. The builder keeps
+ * ownership of the labels. */
 struct sched *builder_build(struct builder *builder);
-/* Build and commit the schedule. Checks gates, cycles (including messages of a rank to
- * itself) and races (operations that use the same memory without an order). */
+/* Build and commit the schedule. Checks gates, cycles (including messages of a rank to itself) and
+ * races (operations that use the same memory without an order). */
 int builder_commit(struct builder *builder, struct sched **out);
 
 void builder_destroy(struct builder *builder);
@@ -69,9 +69,8 @@ void builder_destroy(struct builder *builder);
 int builder_number_messages(struct builder *builder);
 
 /*
- * Compute this rank's digest of its messages. The sum of the digests of all ranks is
- * zero if every send has a receive of the same size and dtype. Otherwise it is zero
- * with probability 2^-128.
+ * Compute this rank's digest of its messages. The sum of the digests of all ranks is zero if every
+ * send has a receive of the same size and dtype. Otherwise it is zero with probability 2^-128.
  */
 enum { DIGEST_WORDS = 2 };
 void builder_digest_messages(const struct builder *builder,
@@ -79,23 +78,23 @@ void builder_digest_messages(const struct builder *builder,
 
 /* All messages as words, to find out which of them do not match. */
 enum { MESSAGE_WORDS = 4 };
-/* Compute the number of messages of lower ranks and of all ranks from the counts, which
- * other ranks have sent. PCOLL_EPROTOCOL if a count is impossible. */
+/* Compute the number of messages of lower ranks and of all ranks from the counts, which other
+ * ranks have sent. PCOLL_EPROTOCOL if a count is impossible. */
 int builder_place_messages(const struct builder *builder, const uint64_t *counts,
                            uint64_t *before, uint64_t *total);
 void builder_write_messages(const struct builder *builder, uint64_t *words);
-/* Compare the messages of all ranks. PCOLL_EMISMATCH names both sides of the first one
- * that does not match. `words` gets sorted. */
+/* Compare the messages of all ranks. PCOLL_EMISMATCH names both sides of the first one that does
+ * not match. `words` gets sorted. */
 int builder_compare_messages(uint64_t *words, uint64_t count);
 
 /*
  * A run (schedule_run.c) is a committed schedule: its engine and the memory of its operations. One
- * thread at a time drives it. The application only calls schedule_run_start and reads the
- * counters `started` and `finished`.
+ * thread at a time drives it. The application only calls schedule_run_start and reads the counters
+ * `started` and `finished`.
  *
- * A run is over when all its operations are complete. The next run begins after that,
- * so messages need no run number. Another rank may already be in run t + 1: its
- * messages wait in the transport, in order, after those of run t.
+ * A run is over when all its operations are complete. The next run begins after that, so messages
+ * need no run number. Another rank may already be in run t + 1: its messages wait in the
+ * transport, in order, after those of run t.
  *
  * Closing is collective:
  *   QUEUED    another object of this communicator closes first. Runs continue.
@@ -148,8 +147,8 @@ void schedule_run_destroy(struct schedule_run **run);
 /* Application: start another run. */
 void schedule_run_start(struct schedule_run *run);
 
-/* Driver: close, after the objects of this communicator that close already, on all
- * ranks in the same order. Complete when `closing` is RUN_CLOSED. Idempotent. */
+/* Driver: close, after the objects of this communicator that close already, on all ranks in the
+ * same order. Complete when `closing` is RUN_CLOSED. Idempotent. */
 int schedule_run_close(struct schedule_run *run);
 
 /* Driver: describe what the current run waits for. */
