@@ -157,10 +157,8 @@ static struct gossip_model exchange_part(const struct gossip_layout *layout,
     return part;
 }
 
-/*
- * Store elements of 16 bits that were moved in float32 (memory->ours), rounded. memory->change
- * becomes what they really lost: the difference between before and after.
- */
+/* Store elements of 16 bits that were moved in float32 (memory->ours), rounded. memory->change
+ * becomes what they really lost: the difference between before and after. */
 static void exchange_round_narrow(struct gossip_memory *memory, struct gossip_model p,
                                   size_t count)
 {

@@ -33,11 +33,9 @@
 
 #include "gossip/register.h"
 
-/*
- * Send x to the peer. *pushed: false if its queue is full. With the codec, the message is sure to
+/* Send x to the peer. *pushed: false if its queue is full. With the codec, the message is sure to
  * decode if the receiver's key is `key` (application's dtype; NULL: zeros). sent, unless NULL,
- * becomes what the receiver gets then.
- */
+ * becomes what the receiver gets then. */
 int queue_push(struct gossip_memory *memory, uint32_t peer, const void *x,
                const void *key, void *sent, int32_t *pushed);
 

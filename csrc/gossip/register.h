@@ -38,12 +38,10 @@ int register_publish(struct gossip_memory *memory, const void *x, uint64_t *vers
 /* Get the number of versions that the peer has published. */
 int register_version(struct gossip_memory *memory, uint32_t peer, uint64_t *version);
 
-/*
- * Read the chunk that begins at element `first` into memory->theirs (held dtype). key: the
+/* Read the chunk that begins at element `first` into memory->theirs (held dtype). key: the
  * reader's elements of this chunk (application's dtype), for the codec. *version: in: a version
  * that the caller knows (from register_version or the previous chunk); out: the newest version
- * seen, at least as new. *whole: false if the owner overwrote the chunk at every try.
- */
+ * seen, at least as new. *whole: false if the owner overwrote the chunk at every try. */
 int register_read_chunk(struct gossip_memory *memory, uint32_t peer, size_t first,
                         const void *key, uint64_t *version, bool *whole);
 
@@ -63,22 +61,18 @@ int register_read(struct gossip_memory *memory, uint32_t peer, const void *key,
  * fetched before it uses it (register.h, queue.h).
  */
 
-/*
- * Encode the chunk of x that begins at element `first`. exact: choose each block's step for a key
+/* Encode the chunk of x that begins at element `first`. exact: choose each block's step for a key
  * as far away as `key` is (NULL: zeros), so that the block is sure to decode with this key.
  * Otherwise choose it for keys as far away as peers were lately. A block for which no step is
  * known is noted as not coded. Notes and planes have the blocks of the chunk one after the other;
- * high: NULL if there is none.
- */
+ * high: NULL if there is none. */
 void slot_encode(struct gossip_memory *memory, const void *x, const void *key,
                  size_t first, uint64_t seed, bool exact,
                  struct gossip_block_note *notes, char *low, char *high);
 
-/*
- * Decode block number `block` of the model, of `length` elements, into out (held dtype). key: the
+/* Decode block number `block` of the model, of `length` elements, into out (held dtype). key: the
  * same elements of the key (application's dtype; NULL: zeros). Return false if the block has no
- * code, if the key is too far away, or if the data are corrupted.
- */
+ * code, if the key is too far away, or if the data are corrupted. */
 bool slot_decode(struct gossip_memory *memory, size_t block, size_t length,
                  uint64_t seed, const struct gossip_block_note *note, const void *low,
                  const void *high, const void *key, void *out);

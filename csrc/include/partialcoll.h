@@ -321,15 +321,13 @@ int pcoll_allreduce_create(const void *comm, const pcoll_buffer *buffers,
                            int32_t nbuffers, const pcoll_options *options,
                            pcoll_handle **handle);
 
-/*
- * Replace dead ranks by new ones. Collective over *comm, an MPI_Comm of all living ranks of the
+/* Replace dead ranks by new ones. Collective over *comm, an MPI_Comm of all living ranks of the
  * handle and of the new ones: its rank i has the number numbers[i], the same on all. New ranks
  * join, with the same arguments and PCOLL_FAILURE_CONTINUE; the others grow, between two rounds.
  * The handle is then on a duplicate of that communicator; `ranks` stays. A new rank first gets the
  * last round. `can_grow` checks locally what would be refused; a rank that cannot take part calls
  * `refuse` instead. An error is one of all ranks, and leaves the handle unchanged; PCOLL_EFAILED:
- * a rank has died meanwhile, or has refused.
- */
+ * a rank has died meanwhile, or has refused. */
 int pcoll_growth_refuse(const void *comm);
 /* PCOLL_EFAILED, on all ranks of *comm, an MPI_Comm, if one of them has died. Collective. */
 int pcoll_growth_check(const void *comm);

@@ -109,11 +109,9 @@ void sched_end(struct sched *s, int op);
 /* Replace each peer, an index so far, by its entry in this map. */
 void sched_map_peers(struct sched *s, const uint32_t *map);
 
-/*
- * Check the schedule and make it read-only: ids are in range, 1 <= k <= n for operations with
+/* Check the schedule and make it read-only: ids are in range, 1 <= k <= n for operations with
  * predecessors, events and control receives have no predecessors, there is no cycle, and there is
- * an end. PCOLL_EINVAL names the fault.
- */
+ * an end. PCOLL_EINVAL names the fault. */
 int sched_commit(struct sched *s);
 
 /* Compute a topological order of the operations and return how many it contains: the others are on

@@ -68,10 +68,8 @@ void builder_destroy(struct builder *builder);
 /* Compute ordinal, edge and partner of the operations, and `tags`. PCOLL_ENOMEM. */
 int builder_number_messages(struct builder *builder);
 
-/*
- * Compute this rank's digest of its messages. The sum of the digests of all ranks is zero if every
- * send has a receive of the same size and dtype. Otherwise it is zero with probability 2^-128.
- */
+/* Compute this rank's digest of its messages. The sum of the digests of all ranks is zero if every
+ * send has a receive of the same size and dtype. Otherwise it is zero with probability 2^-128. */
 enum { DIGEST_WORDS = 2 };
 void builder_digest_messages(const struct builder *builder,
                              uint64_t digest[DIGEST_WORDS]);
@@ -154,10 +152,9 @@ int schedule_run_close(struct schedule_run *run);
 /* Driver: describe what the current run waits for. */
 void schedule_run_pending(const struct schedule_run *run, char *text, size_t capacity);
 
-/*
- * Commit a builder, which must outlive the run. Collective: every rank checks its own builder,
+/* Commit a builder, which must outlive the run. Collective: every rank checks its own builder,
  * then all ranks compare their messages, agree on slots, and register the run. A rank that has
- * failed so far passes its error as `local` and takes part, so that the commit fails on every rank.
- */
+ * failed so far passes its error as `local` and takes part, so that the commit fails on every
+ * rank. */
 int schedule_run_commit(struct communicator *communicator, int local,
                         struct builder *builder, struct schedule_run **out);

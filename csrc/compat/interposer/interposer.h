@@ -161,12 +161,10 @@ void persistent_forget(MPI_Request request);
 /* End the thread that completes requests. No request may be active. */
 void persistent_stop(void);
 
-/*
- * Functions of MPI that are newer than MPI 3.0: weak, so NULL where the MPI that is loaded does
+/* Functions of MPI that are newer than MPI 3.0: weak, so NULL where the MPI that is loaded does
  * not have them. Our replacements are always there, and a program that looks for them (mpi4py
- * does) calls them: older functions do it then, as far as they can. The header may not declare
- * the replacements.
- */
+ * does) calls them: older functions do it then, as far as they can. The header may not declare the
+ * replacements. */
 #define NEWER __attribute__((weak))
 int PMPI_Allreduce_init(const void *sendbuf, void *recvbuf, int count,
                         MPI_Datatype datatype, MPI_Op op, MPI_Comm comm, MPI_Info info,

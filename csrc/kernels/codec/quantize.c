@@ -28,10 +28,8 @@ PLANE_MOVE(plane_put_rest, (from[i] >> shift & mask) >> bit)
 PLANE_MOVE(plane_take_row, (from[i] >> bit & mask) << shift)
 PLANE_MOVE(plane_take_rest, (from[i] << bit & mask) << shift)
 
-/*
- * The usual planes have 4, 8 or 16 bits: 16 / width rows of words make one row of the plane, and
- * no word is divided. Shifts are by constants, so that gcc uses 16-bit lanes.
- */
+/* The usual planes have 4, 8 or 16 bits: 16 / width rows of words make one row of the plane, and
+ * no word is divided. Shifts are by constants, so that gcc uses 16-bit lanes. */
 static inline void plane_put_whole(uint16_t *restrict plane,
                                    const uint16_t *restrict words, size_t lanes,
                                    const int shift, const int width)
@@ -125,11 +123,9 @@ void plane_unpack(uint16_t *words, const void *plane, size_t lanes, int shift,
 
 /* The lattice. */
 
-/*
- * Random numbers from (seed, index): two halves of 32-bit multiplications and shifts, as in
+/* Random numbers from (seed, index): two halves of 32-bit multiplications and shifts, as in
  * murmur3's finalizer, with a key before each half. The first half keys the hash; both halves
- * together give the dither. The counter of an index is the first key + index * golden.
- */
+ * together give the dither. The counter of an index is the first key + index * golden. */
 static const uint32_t golden = 0x9e3779b9u;
 
 static inline uint32_t lattice_first_half(uint32_t counter)
@@ -193,13 +189,10 @@ void lattice_distance(const float *x, const float *key, size_t count, float *dis
     *magnitude = float_of_bits(most);
 }
 
-/*
- * Let D = |x - key| / s. Decoding is right if D + (error of the two quotients) < (q - 1) / 2. A
- * quotient plus dither has an error of 3 roundings, 2^-24 each, of x / s (or key / s); the sum
- * of the two quotients is below 2 magnitude / s + D. The term with 2^-21 covers
- * 6 x 2^-24 magnitude / s. The rest, and the rounding of distance and step, is below 2^-20 of
- * the whole.
- */
+/* Let D = |x - key| / s. Decoding is right if D + (error of the two quotients) < (q - 1) / 2. A
+ * quotient plus dither has an error of 3 roundings, 2^-24 each, of x / s (or key / s); the sum of
+ * the two quotients is below 2 magnitude / s + D. The term with 2^-21 covers 6 x 2^-24 magnitude /
+ * s. The rest, and the rounding of distance and step, is below 2^-20 of the whole. */
 float lattice_step(float distance, float magnitude, int bits, bool rotated)
 {
     if (distance == 0 && magnitude == 0)
@@ -240,12 +233,10 @@ static struct lattice lattice_of(float step, int bits, uint64_t seed)
     };
 }
 
-/*
- * Return the sum of products of the hash. Element i of the first half is multiplied by element i
+/* Return the sum of products of the hash. Element i of the first half is multiplied by element i
  * of the second half. Two neighbors are loaded as one 64-bit number, so that their halves are
- * multiplied without moving them; their order does not matter. The last element of an odd count
- * is multiplied by the next number of the generator, with z = 0.
- */
+ * multiplied without moving them; their order does not matter. The last element of an odd count is
+ * multiplied by the next number of the generator, with z = 0. */
 CLONES_V4 static uint64_t lattice_hash_pairs(const uint32_t *keyed, uint32_t count)
 {
     uint32_t pairs = count / 2, twos = pairs / 2;
@@ -282,10 +273,8 @@ CLONES_V4 static void lattice_quantize(uint16_t *restrict words,
     keyed[count] = lattice_first_half(counter);
 }
 
-/*
- * The candidate z is in [first, first + q), which is centered on key / s + u, so z is within
- * q / 2 of it. Rounding key / s + u - 1/2 is floor(key / s + u) except for ties.
- */
+/* The candidate z is in [first, first + q), which is centered on key / s + u, so z is within q / 2
+ * of it. Rounding key / s + u - 1/2 is floor(key / s + u) except for ties. */
 CLONES_V4 static void lattice_reconstruct(float *out, uint32_t *restrict keyed,
                                           const float *key,
                                           const uint16_t *restrict words,

@@ -58,15 +58,13 @@ const float *lattice_load(int dtype, bool rotate, const void *elements, size_t c
 void lattice_distance(const float *x, const float *key, size_t count, float *distance,
                       float *magnitude);
 
-/*
- * Return the least step with which every key up to `distance` away (max norm) decodes, for
- * elements up to `magnitude`. The step is at least magnitude / 2^20 (eight spacings of floats
- * or more), so that |z| stays below 2^22, and at least 2^-100. 0 if both arguments are 0: the
- * block is 0 everywhere and decodes to 0 with every key. NaN if the block cannot be encoded and
- * has to be sent raw: an argument is not finite, or is so large (about 2^126, or
- * LATTICE_ROTATED_MAX if rotated) that the arithmetic would leave the range of float. The
- * inverse rotation adds up all elements of a block before it scales.
- */
+/* Return the least step with which every key up to `distance` away (max norm) decodes, for
+ * elements up to `magnitude`. The step is at least magnitude / 2^20 (eight spacings of floats or
+ * more), so that |z| stays below 2^22, and at least 2^-100. 0 if both arguments are 0: the block
+ * is 0 everywhere and decodes to 0 with every key. NaN if the block cannot be encoded and has to
+ * be sent raw: an argument is not finite, or is so large (about 2^126, or LATTICE_ROTATED_MAX if
+ * rotated) that the arithmetic would leave the range of float. The inverse rotation adds up all
+ * elements of a block before it scales. */
 #define LATTICE_ROTATED_MAX (0x1p127 / LATTICE_BLOCK)
 float lattice_step(float distance, float magnitude, int bits, bool rotated);
 
@@ -82,12 +80,10 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
                     uint64_t seed, int bits, const void *low, const void *high,
                     uint64_t hash);
 
-/*
- * Rotate a block: signs from the seed, then an orthonormal Hadamard transform, which spreads an
- * outlier over the block. If count is not a power of two, its binary parts (1000: 512, 256,
- * 128, 64, 32, 8) are rotated one by one. out may be in. The inverse works in place and is
- * exact up to rounding.
- */
+/* Rotate a block: signs from the seed, then an orthonormal Hadamard transform, which spreads an
+ * outlier over the block. If count is not a power of two, its binary parts (1000: 512, 256, 128,
+ * 64, 32, 8) are rotated one by one. out may be in. The inverse works in place and is exact up to
+ * rounding. */
 void lattice_rotate(float *out, const float *in, size_t count, uint64_t seed);
 void lattice_rotate_back(float *x, size_t count, uint64_t seed);
 
