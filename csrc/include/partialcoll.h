@@ -427,9 +427,9 @@ typedef struct pcoll_place {
 } pcoll_place;
 
 /* With options.device, in place of pcoll_handle_start. Buffers on the device are copied after the
- * work that `stream` (a CUstream; 0: the default one) has been given so far. The call returns at
- * once; this rank arrives when the copy is complete. PCOLL_EINVAL: memory or a stream of another
- * device, or a stream that records a graph; PCOLL_ESTATE. Local. */
+ * work that `stream` (a CUstream; 0: the default one) has been given so far, and must not change
+ * before the copy is complete; this rank arrives then. The call returns at once. PCOLL_EINVAL:
+ * memory or a stream of another device, or a stream that records a graph; PCOLL_ESTATE. Local. */
 int pcoll_handle_start_device(pcoll_handle *handle, const pcoll_place *send,
                               uint64_t stream);
 /* After pcoll_handle_take with recv NULL: copy the result to these buffers, between what `stream`
@@ -731,7 +731,7 @@ int pcoll_lattice_average(const void *payload, uint64_t bytes, double weight, vo
 
 /* Grids and shares of grouped averaging (docs/groups.md). A grid has 1 to 16 sides; cells are
  * numbered row by row, the last axis first. All of this is local, and MPI need not be initialized.
- * After an error, which is PCOLL_EINVAL and names the argument, outputs are undefined. */
+ * After PCOLL_EINVAL, which names the argument, and PCOLL_ENOMEM outputs are undefined. */
 
 /* Check that the sides are 1 or more, with fewer than 2^63 cells, and cells for all peers. */
 int pcoll_grid_check(const uint32_t *sides, uint32_t axes, uint64_t peers);
