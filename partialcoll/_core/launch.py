@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from ..errors import Error
 from .ffi import built
-from .mpi import MPI, has_begun
+from .mpi import MPI
 
 # Set by the launcher for each process it starts: number of processes, this one's, and whose it is.
 _VARIABLES = (
@@ -51,13 +52,34 @@ def foreign(family: str) -> str:
 
 
 def check_before_mpi() -> None:
-    """Raise Error if MPI_Init would end this process: Open MPI's mpiexec has started it, and this
-    package is built for MPICH's family. Only a program that has not begun MPI can be told so."""
-    if has_begun() or built() != ["mpich"] or "PMI_RANK" in os.environ:
+    """Raise Error if MPI_Init would end this process: Open MPI's mpiexec has started it, and mpi4py
+    loads an MPI of MPICH's family. Only a program that has not begun MPI can be told so."""
+    launched, known = launched_size(), built()
+    if "mpi4py.MPI" in sys.modules or "PMI_RANK" in os.environ or known == ["openmpi"]:
         return
-    launched = launched_size()
-    if launched is not None and foreign("mpich"):
-        raise apart(*launched, vendor="MPICH or a relative of it")
+    if launched is None or not foreign("mpich"):
+        return
+    vendor = "MPICH or a relative of it" if known == ["mpich"] else _load_and_ask()
+    if vendor != "Open MPI":
+        raise apart(*launched, vendor=vendor)
+
+
+def _load_and_ask() -> str:
+    """Load the MPI of mpi4py, and return its vendor. If that is Open MPI, begin it, as mpi4py does
+    by itself when it is imported."""
+    import mpi4py
+
+    options = mpi4py.rc
+    begins, ends = options.initialize, options.finalize
+    options.initialize, options.finalize = False, begins if ends is None else ends
+    try:
+        vendor = MPI.get_vendor()[0]
+    finally:
+        options.initialize, options.finalize = begins, ends
+    if begins and vendor == "Open MPI":
+        level = options.thread_level if options.threads else "single"
+        MPI.Init_thread(getattr(MPI, f"THREAD_{level.upper()}"))
+    return vendor
 
 
 def check_launcher() -> None:

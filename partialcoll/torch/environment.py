@@ -41,8 +41,10 @@ def set_absent(values: dict[str, str]) -> None:
 def mpi_is_there() -> bool:
     """Return whether MPI has begun and has not ended. Begins it, unless this process is a child of
     a rank, or mpi4py was told not to. Local."""
+    if is_child_of_rank():
+        return False
     launch.check_before_mpi()
-    return not is_child_of_rank() and MPI.Is_initialized() and not MPI.Is_finalized()
+    return MPI.Is_initialized() and not MPI.Is_finalized()
 
 
 def set_environment() -> None:

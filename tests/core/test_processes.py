@@ -440,25 +440,42 @@ def test_processes_of_a_launcher_that_does_not_fit(run):
     assert "4 processes were started" in done.stdout, done.stdout + done.stderr
 
 
-def test_a_launcher_that_mpich_would_not_survive(clean_environment):
+SEVERAL = ["mpich", "openmpi", "mpiabi"]  # cores, as the wheel has them
+
+
+@pytest.mark.parametrize("cores", (["mpich"], SEVERAL), ids=("one core", "several"))
+def test_a_launcher_that_mpich_would_not_survive(clean_environment, cores):
     """Said before MPI begins, where the program has not begun it."""
-    code = """if True:
+    code = f"""if True:
         import sys
-        from partialcoll._core import launch
+        from partialcoll._core import launch, mpi
         from partialcoll import Error
-        launch.built = lambda: ["mpich"]
+        launch.built = lambda: {cores}
         try:
             launch.check_before_mpi()
         except Error as error:
+            assert not mpi.has_begun()
             print(error)
-        assert "mpi4py.MPI" not in sys.modules
     """
-    for more, said in (({}, False), ({"OMPI_COMM_WORLD_SIZE": "2"}, True)):
+    fits = cores == SEVERAL and launcher.flavor() == "openmpi"
+    for more, said in (({}, False), ({"OMPI_COMM_WORLD_SIZE": "2"}, not fits)):
         env = {**clean_environment, **more}
         words = [sys.executable, "-c", code]
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert ("2 processes were started by Open MPI's mpiexec" in done.stdout) == said
+
+
+def test_a_launcher_that_fits_one_of_several_cores(run):
+    """MPI begins as mpi4py begins it, and ends with the program."""
+    done = run(
+        "say(comm.size, MPI.Query_thread() == MPI.THREAD_MULTIPLE)",
+        ranks=2,
+        before="from partialcoll._core import launch\n"
+        f"launch.built = lambda: {SEVERAL}\n"
+        "launch.check_before_mpi()",
+    )
+    assert done.returncode == 0 and done.stdout.split() == ["2", "True"] * 2, done.stderr
 
 
 def test_processes_of_torchrun(run):
