@@ -35,10 +35,22 @@ static int file_keep_own(int fd, const char **why)
     return -1;
 }
 
+/* Another user could have the link lead into any folder of this user. */
+static bool file_is_link_of_another(const char *path)
+{
+    struct statx s;
+    return file_look_up(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, &s) &&
+           S_ISLNK(s.stx_mode) && s.stx_uid != geteuid() && s.stx_uid != 0;
+}
+
 int file_open_folder(const char *path, bool make, const char **why)
 {
     if (make)
         mkdir(path, 0700); /* if it exists, its owner decides */
+    if (file_is_link_of_another(path)) {
+        *why = "it is a link of another user";
+        return -1;
+    }
     return file_keep_own(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), why);
 }
 

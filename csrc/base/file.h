@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-/* Open a folder of this user. If `make` is set and it does not exist, make it, readable by this
- * user alone. Return a descriptor, or -1. */
+/* Open a folder of this user; the path may be a link of this user's or root's. If `make` is set
+ * and it does not exist, make it, readable by this user alone. Return a descriptor, or -1. */
 int file_open_folder(const char *path, bool make, const char **why);
 
 /* Create a file for appending. A file of this name that belongs to this user is replaced. Return

@@ -223,3 +223,19 @@ def test_a_folder_of_another_user(run, tmp_path):
     done = run(MAKE, env={"PARTIALCOLL_RECORD": str(tmp_path / "arrivals")})
     assert done.returncode == 1 and "arrivals: it belongs to another user" in done.stderr
     assert not list((tmp_path / "arrivals").iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
+def test_a_link_of_another_user_to_a_folder(run, tmp_path):
+    """The link could lead into any folder of this user. The user's own links are followed."""
+    (tmp_path / "arrivals").mkdir()
+    link, env = tmp_path / "link", {"PARTIALCOLL_RECORD": str(tmp_path / "link")}
+    link.symlink_to("arrivals")
+    assert run(MAKE, env=env).returncode == 0
+    names = {path.name for path in (tmp_path / "arrivals").iterdir()}
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    (tmp_path / "arrivals/handle-0-rank-0.txt").write_text("precious")
+    done = run(MAKE, env=env)
+    assert done.returncode == 1 and "link: it is a link of another user" in done.stderr
+    assert names == {"handle-0-rank-0.txt"}
+    assert (tmp_path / "arrivals/handle-0-rank-0.txt").read_text() == "precious"
