@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from .... import _signals
+from ...._core import files
 from ...._core.settings import ALGORITHMS
 from ....errors import Error
 from ... import launcher, report
@@ -331,5 +332,6 @@ def keep(path: str | None, doc: dict[str, Any]) -> None:
     """Write the rows so far, so that an interrupted run keeps them."""
     if path not in (None, "-"):
         fresh = Path(f"{path}.new")
-        fresh.write_text(json.dumps(doc, indent=1) + "\n")
+        with files.create_text(fresh) as file:
+            file.write(json.dumps(doc, indent=1) + "\n")
         fresh.replace(str(path))
