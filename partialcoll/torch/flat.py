@@ -156,6 +156,13 @@ class Layout:
         pairs = zip(self.counts, self.dtypes)
         return [torch.empty(n, dtype=d, device=self.device) for n, d in pairs]
 
+    def clear_gaps(self, flats: Sequence[torch.Tensor]) -> None:
+        """Zero what lies between the tensors, and after the last one."""
+        for place in self.places:
+            flat = flats[place.buffer]
+            grain = _ALIGNMENT // flat.element_size()
+            flat[place.end : -(-place.end // grain) * grain].zero_()
+
     def tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
         """The buffers as tensors on the memory of these arrays."""
         return [as_tensor(array, dtype) for array, dtype in zip(arrays, self.dtypes)]

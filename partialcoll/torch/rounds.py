@@ -162,8 +162,7 @@ class Replicated:
             if place not in self._slots:  # there are only a few, which take turns
                 *arrays, rows = self.handle.send_buffer
                 flats = self.layout.tensors(arrays)
-                for flat in flats:  # backward writes only to the parameters' parts
-                    flat.zero_()
+                self.layout.clear_gaps(flats)  # backward writes only to the parameters' parts
                 self._slots[place] = Views(self.layout, flats, rows)
             self._slot = self._slots[place]
             if self.early is not None:

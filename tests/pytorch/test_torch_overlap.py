@@ -437,9 +437,17 @@ def test_layout_of_buckets():
     assert layout.counts == [32, 112, 16, 64]
     assert layout.dtypes == [torch.float32, torch.float32, torch.float64, torch.float32]
     flats = layout.new()
+    for flat in flats:
+        flat.fill_(-1.0)
     for i, (tensor, view) in enumerate(zip(tensors, Views(layout, flats).tensors)):
         assert view.shape == tensor.shape and view.dtype == tensor.dtype
         view.fill_(float(i + 1))
     for i, tensor in enumerate(tensors):
         part = layout.part(flats, i)
         assert part.numel() == tensor.numel() and (part == i + 1).all()
+    layout.clear_gaps(flats)
+    for i in range(len(tensors)):
+        assert (layout.part(flats, i) == i + 1).all()
+    for i in range(len(tensors)):
+        layout.part(flats, i).zero_()
+    assert not any(flat.any() for flat in flats)
