@@ -75,6 +75,11 @@ class SlowMo(LocalStrategy):
     def check(self, comm: MPI.Intracomm) -> None:
         self.inner.check(comm)
         super().check(comm)
+        if self.inner.on_failure != "raise":
+            raise ValueError(
+                "inner: expected on_failure='raise' within SlowMo, whose outer steps need all "
+                f"ranks, got {self.inner.on_failure!r}"
+            )
 
     def check_values(self) -> None:
         _checked(self.tau, self.beta, self.alpha)

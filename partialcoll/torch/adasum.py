@@ -59,6 +59,10 @@ class AdasumStrategy(LocalStrategy):
         if not isinstance(given, Allreduce):
             name = type(given).__name__
             raise ValueError(f"op: Adasum is a strategy of its own, expected none, got {name}")
+        if given.on_failure != "raise":
+            raise ValueError(
+                f"op: Adasum needs all ranks, expected on_failure='raise', got {given.on_failure!r}"
+            )
         return cls(ParameterVector(parameters).bounds, given.clip_norm)
 
     def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:

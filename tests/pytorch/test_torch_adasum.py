@@ -93,6 +93,9 @@ def test_what_has_no_adasum(comm):
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match="Adasum is a strategy of its own, expected none, got Ea"):
         pct.DistributedOptimizer(inner, op=pct.Adasum, strategy=pct.Eager())
+    with pytest.raises(ValueError, match="Adasum needs all ranks, expected on_failure='raise'"):
+        goes_on = pct.Allreduce(on_failure="continue")
+        pct.DistributedOptimizer(inner, op=pct.Adasum, strategy=goes_on)
     with pytest.raises(ValueError, match="compression: AdasumStrategy sends no gradients"):
         pct.DistributedOptimizer(inner, op=pct.Adasum, compression=pct.Compression.fp16)
 

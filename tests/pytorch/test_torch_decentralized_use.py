@@ -619,6 +619,7 @@ def test_what_goes_by_sums_of_gradients(comm, name):
         (lambda: pct.SlowMo(3), "inner"),
         (lambda: pct.SlowMo(pct.Allreduce()), "inner"),
         (lambda: pct.SlowMo(pct.SlowMo(pct.LocalSGD())), "inner"),
+        (lambda: pct.SlowMo(pct.ADPSGD(on_failure="continue")), "inner: expected on_failure"),
         (lambda: pct.SlowMo(pct.LocalSGD(), tau=0), "tau"),
         (lambda: pct.SlowMo(pct.LocalSGD(), beta=1.5), "beta"),
         (lambda: pct.SlowMo(pct.LocalSGD(), alpha=-1.0), "alpha"),
