@@ -108,17 +108,6 @@ uint32_t group_matching_live_on_line(struct group *g)
     return count;
 }
 
-/* Return the time of day, which orders the ranks of different hosts. Simulated ranks
- * share a clock. */
-static int64_t group_matching_wall_clock(const struct group *g)
-{
-    struct timespec t;
-    if (!g->communicator->progress)
-        return g->clock.time;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
 static void group_matching_offer_line(struct group *g)
 {
     struct group_matching *m = &g->matching;
@@ -134,10 +123,16 @@ static int group_matching_begin(struct group *g)
     struct group_matching *m = &g->matching;
     CHECK(g->phase == PHASE_MATCHING &&
           g->membership.entries[g->window->rank].status == MEMBER_LIVE);
+    /* The time of day orders the ranks of different hosts. Simulated ranks share a clock. */
+    struct timespec day;
+    clock_gettime(CLOCK_REALTIME, &day);
+    int64_t now = g->communicator->progress
+                      ? day.tv_sec * INT64_C(1000000000) + day.tv_nsec
+                      : g->clock.time;
     struct match_goal goal = {
         .round = g->round,
         .key = group_agent_line(g),
-        .time = g->dynamic ? group_matching_wall_clock(g) : 0,
+        .time = g->dynamic ? now : 0,
         .max_members = g->grid.side[grid_axis(&g->grid, g->round)],
         .expected = g->dynamic && membership_count(&g->membership, g->round) == 1,
         .window = g->options.window_us * 1000,

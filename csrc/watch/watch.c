@@ -21,59 +21,67 @@
 
 enum { GROUP_PAIRS = 2 };
 
-static bool watch_group_has_watch(const struct watch_group *g, uint32_t rank)
+/* A member, under its host and then under the first member of its host. */
+struct watch_member {
+    uint64_t key;
+    uint32_t rank;
+};
+
+static int watch_compare_members(const void *a, const void *b)
 {
-    return g->cards[rank].port != 0;
+    const struct watch_member *x = a, *y = b;
+    return x->key != y->key ? (x->key > y->key) - (x->key < y->key)
+                            : (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-static uint32_t watch_group_members(const struct watch_group *g, uint64_t host)
+/* Return the number of members of the host whose first member is m[0], of `count` in all. */
+static uint32_t watch_count_members(const struct watch_member *m, uint32_t count)
 {
-    uint32_t count = 0;
-    for (uint32_t r = 0; r < g->size; r++)
-        count += watch_group_has_watch(g, r) && g->hosts[r] == host;
-    return count;
+    uint32_t i = 1;
+    while (i < count && m[i].key == m[0].key)
+        i++;
+    return i;
 }
 
-static uint32_t watch_group_member(const struct watch_group *g, uint64_t host,
-                                   uint32_t which)
-{
-    for (uint32_t r = 0; r < g->size; r++)
-        if (watch_group_has_watch(g, r) && g->hosts[r] == host && !which--)
-            return r;
-    CHECK(false);
-    return 0;
-}
-
-/* Return whether the rank is the first member of its host. */
-static bool watch_group_is_first(const struct watch_group *g, uint32_t rank)
-{
-    return watch_group_has_watch(g, rank) &&
-           watch_group_member(g, g->hosts[rank], 0) == rank;
-}
-
+/* Without memory for the members this rank holds no connection. */
 void watch_group_each_peer(const struct watch_group *g,
                            void (*each)(void *arg, const struct watch_card *peer,
                                         uint64_t host),
                            void *arg)
 {
-    if (!watch_group_has_watch(g, g->rank))
+    struct watch_member *m = malloc(g->size * sizeof *m), *own = NULL;
+    uint32_t count = 0, a = 0, here = 0;
+    for (uint32_t r = 0; m && r < g->size; r++)
+        if (g->cards[r].port != 0)
+            m[count++] = (struct watch_member){.key = g->hosts[r], .rank = r};
+    if (!count) {
+        free(m);
         return;
-    uint64_t own = g->hosts[g->rank];
-    uint32_t here = watch_group_members(g, own), a = 0;
-    for (uint32_t r = 0; r < watch_group_member(g, own, 0); r++)
-        a += watch_group_is_first(g, r);
-    for (uint32_t r = 0, b = 0; r < g->size; r++) {
-        uint64_t host = g->hosts[r];
-        if (!watch_group_is_first(g, r))
-            continue;
-        uint32_t there = watch_group_members(g, host);
-        uint32_t pairs = here > there ? here : there;
-        for (uint32_t k = 0; host != own && k < GROUP_PAIRS && k < pairs; k++)
-            if (watch_group_member(g, own, (b + k) % here) == g->rank)
-                each(arg, &g->cards[watch_group_member(g, host, (a + k) % there)],
-                     host);
-        b++;
     }
+    qsort(m, count, sizeof *m, watch_compare_members);
+    for (uint32_t i = 0; i < count;) {
+        uint32_t first = m[i].rank, end = i + watch_count_members(&m[i], count - i);
+        while (i < end)
+            m[i++].key = first;
+    }
+    qsort(m, count, sizeof *m, watch_compare_members);
+    for (uint32_t i = 0, b = 0; i < count && !own; b++) {
+        here = watch_count_members(&m[i], count - i);
+        a = b;
+        own = g->hosts[m[i].rank] == g->hosts[g->rank] ? &m[i] : NULL;
+        i += here;
+    }
+    for (uint32_t i = 0, b = 0; own && i < count; b++) {
+        uint32_t there = watch_count_members(&m[i], count - i);
+        uint32_t pairs = here > there ? here : there;
+        for (uint32_t k = 0; b != a && k < GROUP_PAIRS && k < pairs; k++)
+            if (own[(b + k) % here].rank == g->rank) {
+                uint32_t peer = m[i + (a + k) % there].rank;
+                each(arg, &g->cards[peer], g->hosts[peer]);
+            }
+        i += there;
+    }
+    free(m);
 }
 
 /* The watch. */

@@ -175,7 +175,7 @@ static void outbox_overrun(void)
 static void refusal_by_nobody(void)
 {
     make_match();
-    match_refuse(&match, RANKS, 1, 1, 5);
+    match_refuse(&match, RANKS, 1, 1);
 }
 
 static void refusals_that_are_not_there(void)

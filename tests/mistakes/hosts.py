@@ -8,14 +8,14 @@ MUTANTS = [
     Mutant(
         "hosts are numbered with ranks that have died",
         "watch/watch.c",
-        "r < watch_group_member(g, own, 0)",
-        "g->hosts[r] != own",
+        "if (g->cards[r].port != 0)\n            m[count++]",
+        "if (r != g->rank + 1)\n            m[count++]",
     ),
     Mutant(
         "all connections of a host are of its first rank",
         "watch/watch.c",
-        "if (watch_group_member(g, own, (b + k) % here) == g->rank)",
-        "if (watch_group_member(g, own, 0) == g->rank)",
+        "if (own[(b + k) % here].rank == g->rank) {",
+        "if (own[0].rank == g->rank) {",
     ),
     Mutant(
         "a process that ends is a lost host",

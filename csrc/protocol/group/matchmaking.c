@@ -63,8 +63,7 @@ struct match_peer {
     enum follower_state follower;
     int64_t confirm_by;
 
-    bool refused;
-    struct match_refusal refusal;
+    struct match_refusal refusal; /* seq is 0: none. */
 };
 
 /* Add to a time without overflow. */
@@ -285,20 +284,19 @@ bool match_next(struct match *m, struct match_message *out)
 
 /* A list counts on a member that does not keep it. */
 static void match_refuse(struct match *m, uint32_t member, uint32_t leader,
-                         uint32_t seq, uint64_t round)
+                         uint32_t seq)
 {
     CHECK(member < m->size && member != m->rank);
     struct match_peer *p = &m->peers[member];
-    m->refusals += !p->refused;
-    p->refused = true;
-    p->refusal = (struct match_refusal){.leader = leader, .seq = seq, .round = round};
+    m->refusals += !p->refusal.seq;
+    p->refusal = (struct match_refusal){.leader = leader, .seq = seq};
 }
 
 /* Refuse the list that is arriving, if any. */
 static void match_refuse_coming(struct match *m)
 {
     if (m->state == MATCH_FOLLOWING && m->listed)
-        match_refuse(m, m->leader, m->leader, m->list.seq, m->list.round);
+        match_refuse(m, m->leader, m->leader, m->list.seq);
     CHECK(m->state != MATCH_FOLLOWING || m->leader < m->size);
     m->listed = 0;
 }
@@ -647,7 +645,7 @@ static void match_on_leave(struct match *m, const struct match_message *message)
         return;
     p->ask.there = false;
     if (m->state == MATCH_FORMED && p->follower != FOLLOWER_NOT)
-        match_refuse(m, peer, m->rank, m->list.seq, m->list.round);
+        match_refuse(m, peer, m->rank, m->list.seq);
     match_drop_follower(m, peer);
 }
 
@@ -814,7 +812,7 @@ static void match_on_list(struct match *m, int64_t now,
         }
         return;
     }
-    match_refuse(m, from, from, message->list.seq, message->round);
+    match_refuse(m, from, from, message->list.seq);
     if (!awaited)
         return;
     m->listed = 0;
@@ -1104,10 +1102,10 @@ bool match_refused(struct match *m, struct match_refusal *out)
 {
     for (uint32_t i = 0; m->refusals && i < m->size; i++) {
         struct match_peer *p = &m->peers[i];
-        if (!p->refused)
+        if (!p->refusal.seq)
             continue;
         *out = p->refusal;
-        p->refused = false;
+        p->refusal.seq = 0;
         m->refusals--;
         return true;
     }

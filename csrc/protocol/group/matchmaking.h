@@ -235,7 +235,6 @@ struct match_list {
  * after this rank had closed its list. */
 struct match_refusal {
     uint32_t leader, seq;
-    uint64_t round;
 };
 
 struct match_peer; /* Defined in matchmaking.c. */
