@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The sockets of the watch: connections between processes of two hosts, by which their kernels
- * know of each other (link); the listener for those that come in; and messages between the
- * processes of one host (local). No call here blocks.
+ * know of each other (link), and the listener for those that come in. No call here blocks.
  *
  * Of two processes on different hosts the one with the lower id connects, the other one listens.
  *
@@ -29,12 +28,6 @@
  * more closes the oldest. Each has five seconds in all. When the process has no descriptor left,
  * the listener pauses for a second: a connection waits in the kernel then. A proven connection
  * becomes that of its link, if the link has none: it never replaces one.
- *
- * Local messages. Each process has a datagram socket in the kernel, which accepts a message even
- * while its process is stopped. The socket has a name in the abstract namespace, which every user
- * of the host can read and send to. So a message counts only if the kernel says that it comes from
- * this user, and if it carries a tag made with the secret of its receiver. A replayed message
- * repeats what was true for good: it changes nothing.
  */
 #pragma once
 
@@ -159,29 +152,3 @@ const char *listener_step(struct listener *l, struct link *links,
                           const struct watch_card *own, double timeout);
 /* Take a connection in; false: the oldest was closed for it. */
 bool listener_add(struct listener *l, int fd);
-
-/* Local messages. */
-
-struct local_message {
-    uint32_t magic, version;
-    uint64_t host;
-    struct siphash_tag tag;
-};
-
-struct local {
-    int fd; /* -1: none. */
-};
-
-enum local_event {
-    LOCAL_NOTHING, /* No message is left. */
-    LOCAL_NEWS,
-    LOCAL_REFUSED /* A message that no local peer has sent. */
-};
-
-bool local_open(struct local *l, const struct watch_card *own);
-void local_close(struct local *l);
-/* Return false if the receiver's queue is full; the message is not sent. */
-bool local_tell(const struct local *l, const struct watch_card *to, uint64_t host);
-/* Take the next message. */
-enum local_event local_receive(const struct local *l, const struct watch_card *own,
-                               uint64_t *host);

@@ -2,12 +2,13 @@
 /* Groups, and the thread that holds the connections; see watch.h. */
 #include "watch/watch.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -88,15 +89,6 @@ void watch_group_each_peer(const struct watch_group *g,
 
 enum { WATCH_MESSAGES = 64 }; /* Messages of one sender in one step. */
 
-static const int64_t watch_retry_us = 100000;
-
-/* Another process of the own host. */
-struct watch_peer {
-    struct watch_card card;
-    uint32_t told; /* Number of losses that it has been told. */
-    struct watch_peer *next;
-};
-
 struct watch {
     double timeout; /* Seconds. */
     struct doorbell_page *doorbell;
@@ -104,18 +96,14 @@ struct watch {
     struct lock mutex;
     pthread_t thread;
     bool runs, stops;
-    int wake; /* An eventfd. */
+    int wake[2]; /* A pipe for the numbers of lost hosts; 0: only wake. */
     struct watch_card own;
     struct listener listener;
-    struct local local;
-    struct watch_peer *peers;
     struct link *links;
     struct watch_group *groups;
-    uint64_t *
-        hosts; /* Hosts of all groups so far. The lost ones come first, in their order. */
+    uint64_t *hosts; /* Of all groups so far: first the lost ones, in their order. */
     uint32_t host_count, host_capacity;
     _Atomic uint32_t lost; /* Number of lost hosts. */
-    int64_t retry_at;      /* When to tell local peers again whose queue was full. */
     struct pollfd *polled;
     int polled_count;
     int64_t due;         /* When poll() ends at the latest; INT64_MAX: never. */
@@ -137,6 +125,13 @@ int watch_timeout(double *seconds)
                 "PARTIALCOLL_HOST_TIMEOUT: expected at least 2 seconds, or 0 for none, "
                 "got '%s'",
                 text);
+}
+
+static void watch_wake_thread(const struct watch *w)
+{
+    uint64_t nothing = 0;
+    if (write(w->wake[1], &nothing, sizeof nothing) < 0)
+        return; /* The thread is awake. */
 }
 
 uint32_t watch_lost(const struct watch *w)
@@ -187,17 +182,15 @@ static bool watch_shares(const struct watch *w, uint64_t id, uint64_t host)
     return false;
 }
 
-/* Tell all local peers what they have not been told yet, and those whose queue is full later. */
-static void watch_tell_peers(struct watch *w)
+/* Tell the processes of this host that are in the group, if it has the lost host. */
+static void watch_tell_group(const struct watch_group *g, uint64_t host)
 {
-    w->retry_at = INT64_MAX;
-    for (struct watch_peer *peer = w->peers; peer; peer = peer->next)
-        for (; peer->told < atomic_load(&w->lost); peer->told++)
-            if (watch_shares(w, peer->card.id, w->hosts[peer->told]) &&
-                !local_tell(&w->local, &peer->card, w->hosts[peer->told])) {
-                w->retry_at = clock_us() + watch_retry_us;
-                break;
-            }
+    bool has_host = false;
+    for (uint32_t r = 0; g->cards && r < g->size; r++)
+        has_host |= g->hosts[r] == host;
+    for (uint32_t r = 0; has_host && r < g->size; r++)
+        if (r != g->rank && g->cards[r].port && g->hosts[r] == g->hosts[g->rank])
+            card_tell(&g->cards[r], host);
 }
 
 /* Tell the other end of a connection what it has not been told yet. */
@@ -229,7 +222,8 @@ static void watch_note_lost(struct watch *w, uint64_t host)
     w->hosts[i] = w->hosts[lost];
     w->hosts[lost] = host;
     atomic_store(&w->lost, lost + 1);
-    watch_tell_peers(w);
+    for (const struct watch_group *g = w->groups; g; g = g->next)
+        watch_tell_group(g, host);
     for (struct link *l = w->links; l; l = l->next)
         if (l->host == host)
             link_end(l);
@@ -245,7 +239,6 @@ static void watch_note_lost(struct watch *w, uint64_t host)
 
 static void watch_poll(struct watch *w, int fd, short events)
 {
-    CHECK(fd >= 0);
     w->polled[w->polled_count++] = (struct pollfd){.fd = fd, .events = events};
 }
 
@@ -257,7 +250,7 @@ static void watch_poll_until(struct watch *w, int64_t due)
 /* Collect what to poll, and until when; false: no memory. */
 static bool watch_collect(struct watch *w)
 {
-    size_t most = 3 + (size_t)w->listener.count;
+    size_t most = 2 + (size_t)w->listener.count;
     for (const struct link *l = w->links; l; l = l->next)
         most++;
     struct pollfd *polled = realloc(w->polled, most * sizeof *polled);
@@ -265,9 +258,8 @@ static bool watch_collect(struct watch *w)
         return false;
     w->polled = polled;
     w->polled_count = 0;
-    w->due = w->retry_at;
-    watch_poll(w, w->wake, POLLIN);
-    watch_poll(w, w->local.fd, POLLIN);
+    w->due = INT64_MAX;
+    watch_poll(w, w->wake[0], POLLIN);
     if (clock_us() < w->listener.paused_to)
         watch_poll_until(w, w->listener.paused_to);
     else
@@ -275,13 +267,11 @@ static bool watch_collect(struct watch *w)
     for (int i = 0; i < w->listener.count; i++) {
         const struct incoming *in = &w->listener.incoming[i];
         /* The watch reads a pending one later, so its bytes must not end poll(). */
-        if (in->state != INCOMING_PENDING)
-            watch_poll(w, in->fd, POLLIN);
+        watch_poll(w, in->state == INCOMING_PENDING ? -1 : in->fd, POLLIN);
         watch_poll_until(w, in->due);
     }
     for (struct link *l = w->links; l; l = l->next) {
-        if (l->fd >= 0)
-            watch_poll(w, l->fd, l->state == LINK_CONNECTING ? POLLOUT : POLLIN);
+        watch_poll(w, l->fd, l->state == LINK_CONNECTING ? POLLOUT : POLLIN);
         if (l->state >= LINK_PAUSED && l->state <= LINK_ANSWERED)
             watch_poll_until(w, l->due);
     }
@@ -317,25 +307,14 @@ static void watch_step_link(struct watch *w, struct link *l)
         watch_drop(w, "a connection to a peer that broke the protocol");
 }
 
-static void watch_step_local(struct watch *w)
-{
-    uint64_t host;
-    enum local_event event;
-    for (int i = 0; i < WATCH_MESSAGES; i++) {
-        event = local_receive(&w->local, &w->own, &host);
-        if (event == LOCAL_NOTHING)
-            return;
-        if (event == LOCAL_NEWS && watch_find_host(w, host) < w->host_count)
-            watch_note_lost(w, host);
-        else
-            watch_drop(w, "a local message that does not belong to this job");
-    }
-}
-
 /* Handshakes that are under way continue before others are accepted, which may close them. */
 static void watch_step(struct watch *w)
 {
-    watch_step_local(w);
+    uint64_t host;
+    for (int i = 0;
+         i < WATCH_MESSAGES && read(w->wake[0], &host, sizeof host) == sizeof host; i++)
+        if (watch_find_host(w, host) < w->host_count)
+            watch_note_lost(w, host);
     for (struct link *l = w->links; l; l = l->next)
         watch_step_link(w, l);
     watch_drop(w, listener_step(&w->listener, w->links, &w->own, w->timeout));
@@ -343,8 +322,6 @@ static void watch_step(struct watch *w)
     watch_drop(w, listener_step(&w->listener, w->links, &w->own, w->timeout));
     for (struct link *l = w->links; l; l = l->next)
         watch_tell_link(w, l); /* The link may have been proven just now. */
-    if (clock_us() >= w->retry_at)
-        watch_tell_peers(w);
 }
 
 /* Report the first thing that was dropped, without the mutex: standard error may block. */
@@ -364,26 +341,16 @@ static void watch_report(struct watch *w)
 static void *watch_main(void *arg)
 {
     struct watch *w = arg;
-    uint64_t count;
     lock_take(&w->mutex);
     while (!w->stops && watch_collect(w)) {
         lock_release(&w->mutex);
         watch_sleep(w);
         lock_take(&w->mutex);
-        if (read(w->wake, &count, sizeof count) < 0)
-            count = 0;
         watch_step(w);
         watch_report(w);
     }
     lock_release(&w->mutex);
     return NULL;
-}
-
-static void watch_wake_thread(const struct watch *w)
-{
-    uint64_t one = 1;
-    if (write(w->wake, &one, sizeof one) < 0)
-        return; /* The thread is awake. */
 }
 
 /* Beginning and end. */
@@ -398,8 +365,7 @@ int watch_create(double timeout, struct doorbell_page *doorbell, bool cuts,
     w->timeout = timeout;
     w->doorbell = doorbell;
     w->cuts = cuts;
-    w->wake = w->listener.fd = w->local.fd = -1;
-    w->retry_at = INT64_MAX;
+    w->wake[0] = w->wake[1] = w->listener.fd = -1;
     lock_init(&w->mutex, LOCK_WATCH);
     *out = w;
     return PCOLL_OK;
@@ -408,10 +374,23 @@ int watch_create(double timeout, struct doorbell_page *doorbell, bool cuts,
 static void watch_close(struct watch *w)
 {
     listener_close(&w->listener);
-    local_close(&w->local);
-    if (w->wake >= 0)
-        close(w->wake);
-    w->wake = -1;
+    for (int i = 0; i < 2; i++) {
+        if (w->wake[i] >= 0)
+            close(w->wake[i]);
+        w->wake[i] = -1;
+    }
+}
+
+static bool watch_open_pipe(struct watch *w)
+{
+    struct statx s;
+    if (pipe2(w->wake, O_NONBLOCK | O_CLOEXEC) != 0 ||
+        statx(w->wake[0], "", AT_EMPTY_PATH, STATX_INO, &s) != 0)
+        return false;
+    w->own.pid = (uint64_t)getpid();
+    w->own.wake = (uint64_t)w->wake[0];
+    w->own.pipe = s.stx_ino;
+    return true;
 }
 
 /* After a failure close what was opened: the next communicator tries again. */
@@ -419,10 +398,8 @@ struct watch_card watch_own_card(struct watch *w)
 {
     lock_take(&w->mutex);
     if (!w->runs && w->timeout > 0) {
-        w->runs = card_fill(&w->own) &&
-                  (w->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) >= 0 &&
+        w->runs = card_fill(&w->own) && watch_open_pipe(w) &&
                   listener_open(&w->listener, &w->own) &&
-                  local_open(&w->local, &w->own) &&
                   thread_start(&w->thread, watch_main, w) == 0;
         if (!w->runs)
             watch_close(w);
@@ -446,10 +423,6 @@ void watch_destroy(struct watch **at)
         w->links = l->next;
         link_end(l);
         free(l);
-    }
-    for (struct watch_peer *peer; (peer = w->peers);) {
-        w->peers = peer->next;
-        free(peer);
     }
     watch_close(w);
     lock_destroy(&w->mutex);
@@ -507,28 +480,14 @@ static void watch_add_link(void *arg, const struct watch_card *peer, uint64_t ho
     w->links = l;
 }
 
-/* Without memory for it other processes of this host may tell it. */
-static void watch_add_peer(struct watch *w, const struct watch_card *card)
-{
-    for (const struct watch_peer *peer = w->peers; peer; peer = peer->next)
-        if (peer->card.id == card->id)
-            return;
-    struct watch_peer *peer = malloc(sizeof *peer);
-    if (!peer)
-        return;
-    *peer = (struct watch_peer){.card = *card, .next = w->peers};
-    w->peers = peer;
-}
-
 void watch_join(struct watch *w, struct watch_group *g, const struct watch_card *cards)
 {
     CHECK(cards && !g->cards);
     lock_take(&w->mutex);
     g->cards = cards;
     if (w->runs) {
-        for (uint32_t r = 0; r < g->size; r++)
-            if (r != g->rank && cards[r].port && g->hosts[r] == g->hosts[g->rank])
-                watch_add_peer(w, &cards[r]);
+        for (uint32_t i = 0; i < atomic_load(&w->lost); i++)
+            watch_tell_group(g, w->hosts[i]);
         watch_group_each_peer(g, watch_add_link, w);
         watch_wake_thread(w);
     }

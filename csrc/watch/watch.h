@@ -9,15 +9,16 @@
  * busy. A process that ends closes its connection, which says nothing about its host. A host from
  * which no answer has come within the timeout, be it down, suspended or cut off, is lost for good.
  *
- * News. A process that finds out tells its local peers, the other processes of its host, and the
- * other ends of its connections. Each of them does the same, so all members of a group know within
- * a moment. News counts only about hosts of the groups of this process. A peer sends news about a
- * host of a group only after all members have announced it: watch_announce comes before the
- * exchange of cards, which no rank completes before all have begun it.
+ * News. A process that finds out tells the other processes of its host, by their pipes, and the other
+ * ends of its connections. Each of them does the same, so all members of a group know within a
+ * moment. News counts only about hosts of the groups of this process. A peer sends news about a host
+ * of a group only after all members have announced it: watch_announce comes before the exchange of
+ * cards, which no rank completes before all have begun it.
  *
- * Trust. Everything that arrives is checked with a secret that only ranks of the job have. A
- * stranger can make the watch drop things, which costs a bounded amount of work and of
- * descriptors, but cannot make a host lost. What is dropped is reported once, on standard error.
+ * Trust. Everything that arrives by a connection is checked with a secret that only ranks of the job
+ * have. Only processes of the same user can open the pipe of a process. A stranger can make the watch
+ * drop things, which costs a bounded amount of work and of descriptors, but cannot make a host lost.
+ * What is dropped is reported once, on standard error.
  *
  * Threads. One thread does all this. It sleeps in poll(): only connecting and losing wake it. It
  * calls no MPI. `lost` is written by it alone, under the mutex, and read without the mutex by
@@ -40,13 +41,12 @@ enum { CARD_ADDRESSES = 8 };
  * by which they prove that they belong to the job. Ranks exchange their cards by MPI messages,
  * word by word, so a card has the same size and byte order everywhere.
  *
- * Only `id` and `local_name` are public: the first is sent in clear, every user of the host can
- * read the second in /proc/net/unix. They are drawn independently of `secret`.
+ * Only `id` is public: it is sent in clear. It is drawn independently of `secret`.
  */
 struct watch_card {
     uint64_t id;               /* Random, names the process. */
     struct siphash_key secret; /* Random, known to the ranks that share a group. */
-    uint64_t local_name[2];    /* Random, the name of the datagram socket (link.h). */
+    uint64_t pid, wake, pipe;  /* Descriptor and inode of its pipe (card_tell). */
     uint32_t port;             /* TCP port of the listener; 0: no watch runs there. */
     uint32_t reserved;
     uint32_t address[CARD_ADDRESSES]; /* IPv4, as in sockaddr_in; 0: none. */
@@ -63,6 +63,9 @@ bool card_fill(struct watch_card *card);
 /* Fill this memory with random bytes; false: the kernel has none. */
 bool card_draw(void *into, size_t bytes);
 bool card_has(const struct watch_card *card, uint32_t address);
+/* Tell a process of this host and user that this host is lost. Nothing is sent if the process has
+ * ended, or has not read thousands of them. */
+void card_tell(const struct watch_card *to, uint64_t host);
 /* Shut down all connections of this process to the host of that card, except connections within
  * the own host. */
 void card_cut(const struct watch_card *theirs, const struct watch_card *own);

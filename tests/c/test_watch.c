@@ -3,6 +3,7 @@
  * peers cannot do. A host that is lost because it does not answer needs hosts:
  * tests/faults/test_hosts.py. Hostile bytes in large numbers: test_watch_fuzz.c. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -10,7 +11,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -90,6 +91,43 @@ static void check_pairs(const struct watch_group *g, const uint32_t *members)
         }
 }
 
+/* Return the number of a rank's host, in the order of first living ranks, its place there, and
+ * how many living ranks the host has: as watch.h says, by a pass over all ranks. */
+static uint32_t host_of(const struct watch_group *g, uint32_t rank, uint32_t *place,
+                        uint32_t *members)
+{
+    uint32_t first = g->size, number = 0;
+    *place = *members = 0;
+    for (uint32_t r = 0; r < g->size; r++) {
+        bool member = g->cards[r].port && g->hosts[r] == g->hosts[rank];
+        first = member && r < first ? r : first;
+        *place += member && r < rank;
+        *members += member;
+    }
+    for (uint32_t r = 0; r < first; r++) {
+        bool is_first = g->cards[r].port;
+        for (uint32_t before = 0; before < r; before++)
+            is_first &= !g->cards[before].port || g->hosts[before] != g->hosts[r];
+        number += is_first;
+    }
+    return number;
+}
+
+/* The k-th connection is between member b + k of host a and member a + k of host b. */
+static void check_numbers(const struct watch_group *g)
+{
+    for (uint32_t i = 0; i < g->size; i++)
+        for (uint32_t j = 0; j < g->size; j++) {
+            uint32_t at_a, at_b, of_a, of_b, expected = 0;
+            uint32_t a = host_of(g, i, &at_a, &of_a), b = host_of(g, j, &at_b, &of_b);
+            for (uint32_t k = 0; k < 2 && (k < of_a || k < of_b) && a != b; k++)
+                expected += g->cards[i].port && g->cards[j].port &&
+                            at_a == (b + k) % of_a && at_b == (a + k) % of_b;
+            INVARIANT("hosts", seen[i][j] == expected, "ranks %u and %u: %u, not %u", i,
+                      j, seen[i][j], expected);
+        }
+}
+
 /* Ranks anywhere on some hosts, some of them dead. */
 static void pairs_of(uint64_t seed)
 {
@@ -109,6 +147,8 @@ static void pairs_of(uint64_t seed)
     for (g.rank = 0; g.rank < size; g.rank++)
         watch_group_each_peer(&g, note_pair, &g);
     check_pairs(&g, members);
+    if (seed % 10 == 0)
+        check_numbers(&g);
 }
 
 /* Evaluate the condition until it holds; false: it does not within 20 s. */
@@ -142,7 +182,6 @@ struct job {
     struct watch_group group[WATCHES];
     struct watch_card cards[RANKS];
     uint64_t hosts[RANKS];
-    struct local voice; /* sends as a local peer of A */
 };
 
 static void job_begin(struct job *j)
@@ -162,7 +201,6 @@ static void job_begin(struct job *j)
     EXPECT(card_fill(&j->cards[FAKE]), "no card");
     j->cards[FAKE].id = 1; /* so that it connects */
     j->cards[FAKE].port = 1;
-    EXPECT(local_open(&j->voice, &j->cards[FAKE]), "no socket");
     for (uint32_t i = 0; i < WATCHES; i++) {
         j->group[i] = (struct watch_group){.rank = i, .size = RANKS, .hosts = j->hosts};
         EXPECT_OK(watch_announce(j->watch[i], &j->group[i]));
@@ -180,13 +218,12 @@ static void job_end(struct job *j)
         }
         doorbell_destroy(&j->doorbell[i]);
     }
-    local_close(&j->voice);
 }
 
-/* Tell A as a local peer of its own; the queue may be full for a moment. */
+/* Tell A as another process of its host does. */
 static void job_tell(struct job *j, uint64_t host)
 {
-    EXPECT(COMES_TRUE(local_tell(&j->voice, &j->cards[A], host)), "no socket of A");
+    card_tell(&j->cards[A], host);
 }
 
 static void expect_lost(struct job *j, int who, uint32_t lost)
@@ -278,109 +315,86 @@ static void announced_hosts_count(void)
     job_end(&j);
 }
 
-/* A local peer that is stopped while more hosts are lost than its queue has room for: it is told of
- * each of them once it reads again. */
-static void a_full_queue(void)
+/* Read from the pipe of a process: each host of `most` but the first two, once. */
+static void expect_all_told(int pipe, uint64_t most)
 {
-    enum { HOSTS = 64 };
-    struct doorbell doorbell;
-    struct watch *watch;
-    struct watch_card cards[HOSTS] = {0};
-    uint64_t hosts[HOSTS] = {1, 1}, host;
-    struct local local;
-    struct watch_group g = {.size = HOSTS, .hosts = hosts};
-    bool told[HOSTS] = {false};
-    int count = 0;
-    for (uint32_t i = 2; i < HOSTS; i++)
-        hosts[i] = i;
-    EXPECT_OK(doorbell_create(&doorbell));
-    EXPECT_OK(watch_create(10, doorbell.page, false, &watch));
-    cards[0] = watch_own_card(watch);
-    EXPECT(card_fill(&cards[1]) && local_open(&local, &cards[1]), "no socket");
-    cards[1].port = 1;
-    EXPECT_OK(watch_announce(watch, &g));
-    watch_join(watch, &g, cards);
-    for (uint32_t i = 2; i < HOSTS; i++)
-        EXPECT(COMES_TRUE(local_tell(&local, &cards[0], i)), "no socket");
-    EXPECT(COMES_TRUE(watch_lost(watch) == HOSTS - 2), "%u lost", watch_lost(watch));
-    for (int tries = 0; count < HOSTS - 2 && tries < 20000; tries++)
-        if (local_receive(&local, &cards[1], &host) == LOCAL_NEWS) {
-            INVARIANT("hosts", host < HOSTS && !told[host], "host %d twice", (int)host);
-            told[host] = true;
-            count++;
-        } else
-            poll(NULL, 0, 1);
-    INVARIANT("hosts", count == HOSTS - 2, "told of %d hosts", count);
-    watch_leave(watch, &g);
-    watch_destroy(&watch);
-    doorbell_destroy(&doorbell);
-    local_close(&local);
+    bool told[256] = {false};
+    uint64_t host, count = 0;
+    while (count < most - 2) {
+        EXPECT(poll(&(struct pollfd){.fd = pipe, .events = POLLIN}, 1, 20000) == 1,
+               "told of %d hosts", (int)count);
+        EXPECT(read(pipe, &host, sizeof host) == sizeof host, "a part of a number");
+        INVARIANT("hosts", host >= 2 && host < most && !told[host], "host %d twice",
+                  (int)host);
+        told[host] = true;
+        count++;
+    }
+    INVARIANT("hosts", read(pipe, &host, sizeof host) < 0, "host %d twice", (int)host);
 }
 
 /* Run it in a process of another user, if this one may. */
-static void as_another_user(struct job *j, void (*act)(struct job *j))
+static void as_another_user(const struct watch_card *card,
+                            void (*act)(const struct watch_card *card))
 {
     int status;
     pid_t pid = geteuid() ? 0 : fork();
     if (!pid && !geteuid()) {
         if (setuid(65534) == 0)
-            act(j);
+            act(card);
         _exit(0);
     }
     if (pid)
         EXPECT(waitpid(pid, &status, 0) == pid && status == 0, "status %d", status);
 }
 
-static void tell_a_known_host(struct job *j)
+static void tell_host_2(const struct watch_card *card)
 {
-    struct local voice;
-    struct watch_card card;
-    if (card_fill(&card) && local_open(&voice, &card))
-        local_tell(&voice, &j->cards[A], FIRST + 7);
+    card_tell(card, 2);
 }
 
-/* Who has no secret, and who is another user. */
-static void local_strangers_are_not_heard(void)
+/* A process that is stopped while many hosts are lost is told of each of them once it reads, and
+ * one that joins later of all that were lost before. Another user cannot tell it, nor does news for
+ * a process that has ended go to another one. */
+static void a_process_that_does_not_read(void)
 {
-    struct job j;
-    struct watch_card wrong;
-    job_begin(&j);
-    as_another_user(&j, tell_a_known_host);
-    wrong = j.cards[A];
-    wrong.secret.word[1] ^= 1;
-    EXPECT(local_tell(&j.voice, &wrong, FIRST + 7), "not sent");
-    job_tell(&j, FIRST); /* after both */
-    expect_lost(&j, A, 1);
-    job_end(&j);
-}
-
-/* They are not installed in the receiver. */
-static void local_strangers_attach_descriptors(void)
-{
-    struct watch_card card;
-    struct local local;
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    socklen_t length = sizeof to;
-    uint64_t host;
-    union {
-        struct cmsghdr header;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {.header = {.cmsg_len = CMSG_LEN(sizeof(int)),
-                            .cmsg_level = SOL_SOCKET,
-                            .cmsg_type = SCM_RIGHTS}};
-    EXPECT(card_fill(&card) && local_open(&local, &card), "no socket");
-    EXPECT(getsockname(local.fd, (struct sockaddr *)&to, &length) == 0, "no name");
-    struct msghdr message = {.msg_name = &to,
-                             .msg_namelen = length,
-                             .msg_control = &control,
-                             .msg_controllen = sizeof control};
-    memcpy(CMSG_DATA(&control.header), &local.fd, sizeof(int));
-    int before = open_descriptors();
-    EXPECT(sendmsg(local.fd, &message, 0) >= 0, "not sent");
-    INVARIANT("hosts", local_receive(&local, &card, &host) == LOCAL_REFUSED,
-              "accepted");
-    INVARIANT("hosts", open_descriptors() == before, "a descriptor was installed");
-    local_close(&local);
+    enum { HOSTS = 64 };
+    struct doorbell doorbell;
+    struct watch *watch;
+    struct watch_card cards[HOSTS] = {0};
+    uint64_t hosts[HOSTS] = {1, 1};
+    struct watch_group g = {.size = HOSTS, .hosts = hosts}, later = g;
+    struct stat s;
+    int ends[2];
+    for (uint32_t i = 2; i < HOSTS; i++)
+        hosts[i] = i;
+    EXPECT_OK(doorbell_create(&doorbell));
+    EXPECT_OK(watch_create(10, doorbell.page, false, &watch));
+    cards[0] = watch_own_card(watch);
+    EXPECT(pipe2(ends, O_NONBLOCK) == 0 && fstat(ends[0], &s) == 0, "no pipe");
+    cards[1] = (struct watch_card){.id = 1,
+                                   .port = 1,
+                                   .pid = (uint64_t)getpid(),
+                                   .wake = (uint64_t)ends[0],
+                                   .pipe = s.st_ino};
+    as_another_user(&cards[1], tell_host_2);
+    cards[1].pipe++;
+    card_tell(&cards[1], 2);
+    cards[1].pipe--;
+    EXPECT_OK(watch_announce(watch, &g));
+    watch_join(watch, &g, cards);
+    for (uint32_t i = 2; i < HOSTS; i++)
+        card_tell(&cards[0], i);
+    EXPECT(COMES_TRUE(watch_lost(watch) == HOSTS - 2), "%u lost", watch_lost(watch));
+    expect_all_told(ends[0], HOSTS);
+    EXPECT_OK(watch_announce(watch, &later));
+    watch_join(watch, &later, cards);
+    expect_all_told(ends[0], HOSTS);
+    watch_leave(watch, &g);
+    watch_leave(watch, &later);
+    watch_destroy(&watch);
+    doorbell_destroy(&doorbell);
+    close(ends[0]);
+    close(ends[1]);
 }
 
 /* Connect to this process. */
@@ -732,9 +746,7 @@ int main(void)
     news_travels();
     unknown_hosts_do_not_count();
     announced_hosts_count();
-    a_full_queue();
-    local_strangers_are_not_heard();
-    local_strangers_attach_descriptors();
+    a_process_that_does_not_read();
     strangers_are_refused();
     a_recorded_handshake_is_refused();
     a_proven_connection_is_not_replaced();

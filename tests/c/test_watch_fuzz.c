@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hostile bytes for the watch of hosts, in every place that reads from a socket: incoming
- * connections, answers to our own connections, news over proven connections, local messages.
+ * connections, answers to our own connections, news over proven connections.
  * Nothing is proven and nothing is news but what the genuine peer has sent, in its order.
  *
  *   PARTIALCOLL_SCHEDULES=n  n streams or messages (100,000)
@@ -18,7 +18,6 @@ enum { HOST = 2, MOST_BYTES = 256 };
 static const double timeout = 10;
 
 static struct watch_card here, there; /* `there` connects */
-static struct local own, voice;
 static uint64_t stream, drawn;
 
 static uint32_t below(uint32_t bound)
@@ -286,43 +285,10 @@ static void news_stream(void)
     close(written.theirs);
 }
 
-/* A local message that is changed, cut off, too long, or for another process. */
-static void local_message(void)
-{
-    struct {
-        struct local_message message;
-        char more[16];
-    } m;
-    struct watch_card to = here;
-    struct sockaddr_storage at;
-    socklen_t length = sizeof at;
-    uint64_t host, told = below(1000);
-    size_t bytes = below(4) ? sizeof m.message : below(sizeof m);
-    bool genuine = bytes == sizeof m.message;
-    memset(&m, 0, sizeof m);
-    if (!below(4))
-        genuine = !mutate(&to.secret, sizeof to.secret) && genuine;
-    /* To another socket, to read what local_tell sends. */
-    memcpy(to.local_name, there.local_name, sizeof to.local_name);
-    EXPECT(local_tell(&own, &to, told), "not sent");
-    EXPECT(recv(voice.fd, &m.message, sizeof m.message, 0) == sizeof m.message, "none");
-    genuine = !mutate(&m.message, sizeof m.message) && genuine;
-    EXPECT(getsockname(own.fd, (struct sockaddr *)&at, &length) == 0, "no name");
-    EXPECT(sendto(voice.fd, &m, bytes, 0, (struct sockaddr *)&at, length) ==
-               (ssize_t)bytes,
-           "not sent");
-    enum local_event event = local_receive(&own, &here, &host);
-    INVARIANT("hosts", event == (genuine ? LOCAL_NEWS : LOCAL_REFUSED),
-              "event %d of a message that is %sgenuine", (int)event,
-              genuine ? "" : "not ");
-    INVARIANT("hosts", !genuine || host == told, "news of another host");
-    EXPECT(local_receive(&own, &here, &host) == LOCAL_NOTHING, "a second message");
-}
-
 static void one(uint64_t seed)
 {
     static void (*const kinds[])(void) = {incoming_stream, incoming_noise,
-                                          outgoing_stream, news_stream, local_message};
+                                          outgoing_stream, news_stream};
     snprintf(check_context, sizeof check_context, "PARTIALCOLL_SEED=%llu",
              (unsigned long long)seed);
     stream = seed;
@@ -339,13 +305,10 @@ int main(void)
     EXPECT(card_fill(&here) && card_fill(&there), "no cards");
     here.id = 2;
     there.id = 1;
-    EXPECT(local_open(&own, &here) && local_open(&voice, &there), "no sockets");
     if (seed)
         one(strtoull(seed, NULL, 10));
     for (uint64_t i = 0; !seed && i < count; i++)
         one(i);
-    local_close(&own);
-    local_close(&voice);
     printf("%llu hostile streams and messages: nothing but the genuine ones counts\n",
            (unsigned long long)count);
     return 0;

@@ -104,21 +104,6 @@ except pc.RankFailedError as error:
     + END
 )
 
-# Another user, and this one without the secret, send to each socket of the watch on their host that
-# each host of the job is lost. The number of a host is no secret (doorbell_neighborhood).
-FORGES = """
-import os, re, socket, struct, sys
-names = set(re.findall(r"@(partialcoll-watch-\\w+)", open("/proc/net/unix").read()))
-assert len(names) == int(sys.argv[1]), names
-numbers = [int(word) for word in sys.argv[2:]]
-for user in (0, 65534):
-    os.setuid(user)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as forger:
-        for name in names:
-            for number in numbers:
-                forger.sendto(struct.pack("=IIQ16x", 0x70634C4E, 1, number), "\\0" + name)
-"""
-
 MANY = 100_000  # doubles: TCP carries them in parts
 
 IS_KILLED = (
@@ -227,40 +212,6 @@ def test_all_ranks_of_a_host_are_told_by_those_who_watch_another(job_on_hosts):
             gone = (3, 4, 5) if rank < 3 else (0, 1, 2)
             for line in job.said(rank, "told"):
                 assert line.startswith(f"told {' '.join(map(str, gone))}: "), line
-
-
-def mix(number):
-    """As in csrc/base/random.h."""
-    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    number = (number ^ number >> 27) * 0x94D049BB133111EB % 2**64
-    return number ^ number >> 31
-
-
-def number_of_host(pid):
-    """As doorbell_neighborhood() of that process."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    spaces = [os.readlink(f"/proc/{pid}/ns/{space}") for space in ("pid", "net")]
-    number = 1
-    for byte in "".join([boot, *spaces]).encode():
-        number = mix(number ^ byte)
-    return number
-
-
-def test_forged_news_is_dropped_and_genuine_news_is_not(job_on_hosts):
-    with job_on_hosts(RAISES, hosts=2, per_host=2) as job:
-        for rank in range(4):
-            job.wait_for(rank, "round", 10)
-        numbers = [str(number_of_host(job.pid(rank))) for rank in (0, 2)]
-        for host in (1, 2):
-            inside = ["ip", "netns", "exec", f"pc{job.hosts.tag}h{host}"]
-            subprocess.run([*inside, sys.executable, "-c", FORGES, "2", *numbers], check=True)
-        for rank in range(4):
-            job.wait_for(rank, "round", len(job.said(rank, "round")) + 20)
-            assert not job.said(rank, "told")
-        job.hosts.drop(2)
-        for rank in range(4):
-            job.wait_for(rank, "end")
-            assert job.said(rank, "told")
 
 
 @needs_ulfm
