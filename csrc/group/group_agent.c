@@ -15,22 +15,24 @@ enum { FIRST_PAUSE_NS = 200000, LAST_PAUSE_NS = 20000000 };
 
 /* The inquiry. */
 
-/* The directory has answered. Drop an answer to an earlier round, or one that nothing waits for.
- * After a query, do not wait for ranks that have declared themselves and then left. */
+/* The directory has answered, with these entries. Drop an answer to an earlier round, or one that
+ * nothing waits for. After a query, do not wait for ranks that have declared themselves and then
+ * left. */
 static void group_matching_on_answer(struct group *g, const struct group_message *m,
                                      const struct match_entry *entries)
 {
     struct group_inquiry *i = &g->inquiry;
+    const union group_values *v = &m->values;
     enum group_inquiry_stage stage = m->kind - WIRE_DECLARED;
     int64_t now = g->clock.time;
     if (g->phase != PHASE_MATCHING || m->round != g->round || !i->waits ||
         i->stage != stage)
         return;
     if (stage == INQUIRY_COUNT)
-        i->counted = m->count;
-    for (uint32_t k = 0; k < m->entries && i->found < g->membership.ranks; k++)
+        i->counted = v->count;
+    for (uint32_t k = 0; k < v->entries && i->found < g->membership.ranks; k++)
         i->entries[i->found++] = entries[k];
-    if (stage == INQUIRY_QUERY && i->found < m->count)
+    if (stage == INQUIRY_QUERY && i->found < v->count)
         return;
     i->waits = false;
     i->stage = stage == INQUIRY_COUNT ? INQUIRY_QUERY : INQUIRY_COUNT;
@@ -58,8 +60,7 @@ static int group_matching_ask(struct group *g, enum group_inquiry_stage stage,
     struct group_message answer, m = {.kind = WIRE_DECLARE + stage,
                                       .source = g->window->rank,
                                       .round = g->round,
-                                      .key = key,
-                                      .time = time};
+                                      .values = {.key = key, .time = time}};
     int rc = group_window_request(g, &m, &answered, &answer);
     if (rc == PCOLL_OK && answered)
         group_matching_on_answer(g, &answer, g->remote.found);
@@ -70,7 +71,6 @@ static int group_matching_inquire(struct group *g)
 {
     struct group_inquiry *i = &g->inquiry;
     int rc = PCOLL_OK;
-    CHECK(g->phase == PHASE_MATCHING);
     while (rc == PCOLL_OK && !i->waits && g->clock.time >= i->at &&
            g->match.state != MATCH_FORMED) {
         int64_t more = !i->counted_self;
@@ -86,7 +86,6 @@ static int group_matching_inquire(struct group *g)
 
 static int group_matching_withdraw(struct group *g)
 {
-    CHECK(g->phase == PHASE_MATCHING);
     bool counted = g->inquiry.counted_self;
     g->inquiry.counted_self = g->inquiry.waits = false;
     return counted ? group_matching_ask(g, INQUIRY_COUNT, group_window_all_keys, -1)
@@ -104,17 +103,16 @@ uint32_t group_matching_live_on_line(struct group *g)
             (membership_takes_part(&g->membership, r, g->round) &&
              grid_line(&g->grid, g->cells[r], axis) == line))
             g->matching.line[count++] = r;
-    CHECK(count >= 1 && count <= g->membership.ranks);
     return count;
 }
 
 static void group_matching_offer_line(struct group *g)
 {
-    struct group_matching *m = &g->matching;
+    struct match_entry *entries = g->inquiry.entries;
     uint32_t count = group_matching_live_on_line(g);
     for (uint32_t i = 0; i < count; i++)
-        m->candidates[i] = (struct match_entry){.peer = m->line[i]};
-    match_candidates(&g->match, g->clock.time, m->candidates, count);
+        entries[i] = (struct match_entry){.peer = g->matching.line[i]};
+    match_candidates(&g->match, g->clock.time, entries, count);
     match_expect(&g->match, g->clock.time, count);
 }
 
@@ -151,19 +149,6 @@ static int group_matching_begin(struct group *g)
     return PCOLL_OK;
 }
 
-/* Offer matchmaking the candidates again if the membership has changed. */
-static void group_matching_offer_changed(struct group *g)
-{
-    bool changed = g->matching.members_changed;
-    g->matching.members_changed = false;
-    if (!changed || g->match.state == MATCH_FORMED)
-        return;
-    if (!g->dynamic)
-        group_matching_offer_line(g);
-    else if (membership_count(&g->membership, g->round) == 1)
-        match_expect(&g->match, g->clock.time, 1);
-}
-
 /* Nudge the ranks that are missing. If the application waits, they go on without their
  * application. Otherwise they only answer, so that they do not count as silent when the
  * window ends. */
@@ -187,8 +172,8 @@ static int group_matching_nudge(struct group *g)
         uint32_t rank = g->dynamic ? i : m->line[i];
         if (rank != g->window->rank &&
             membership_takes_part(&g->membership, rank, g->round))
-            rc =
-                group_wire_send(g, rank, WIRE_NUDGE, 0, g->round, (uint64_t[4]){waits});
+            rc = group_wire_send(g, rank, WIRE_NUDGE, 0, g->round,
+                                 (union group_values){.application = waits});
     }
     return rc;
 }
@@ -201,19 +186,21 @@ static int group_matching_flush(struct group *g)
 {
     const struct match_list *list = match_formed(&g->match);
     struct match_message m;
+    union group_values values;
     int rc = PCOLL_OK;
     CHECK(!g->match.out.lost);
     if (list && list->leader == g->window->rank && list->seq != g->matching.opened) {
         enum decision decision;
         CHECK(list->seq > g->matching.opened);
         g->matching.opened = list->seq;
-        rc = group_window_vote(g->window, list->leader, g->place.decisions_at,
-                               list->seq, UINT32_MAX, VOTE_OPEN, &decision);
+        rc = group_window_vote(g, (struct group_name){list->leader, list->seq},
+                               VOTE_OPEN, UINT32_MAX, &decision);
         MOMENT("group closed");
     }
-    while (rc == PCOLL_OK && match_next(&g->match, &m))
-        rc = group_wire_send(g, m.peer, (enum group_wire_kind)m.kind, m.part, m.round,
-                             m.value);
+    while (rc == PCOLL_OK && match_next(&g->match, &m)) {
+        memcpy(values.word, m.value, sizeof values.word);
+        rc = group_wire_send(g, m.peer, m.kind, m.part, m.round, values);
+    }
     return rc;
 }
 
@@ -242,7 +229,6 @@ static int group_matching_suspect_absent(struct group *g)
 static int group_matching_catch_up(struct group *g)
 {
     uint64_t ahead = g->match.ahead;
-    CHECK(ahead > g->round);
     int rc = group_matching_withdraw(g);
     if (rc != PCOLL_OK)
         return rc;
@@ -276,9 +262,13 @@ static int group_matching_step(struct group *g, enum group_phase *next)
 static int group_matching_continue(struct group *g, enum group_phase *next)
 {
     int64_t *until = &g->matching.stay_until;
-    CHECK(g->phase == PHASE_MATCHING);
     bool goes = group_agent_leaves(g) || g->rejoin.suspected;
-    group_matching_offer_changed(g);
+    bool offers = g->matching.members_changed && g->match.state != MATCH_FORMED;
+    g->matching.members_changed = false;
+    if (offers && !g->dynamic) /* Offer the candidates again. */
+        group_matching_offer_line(g);
+    else if (offers && membership_count(&g->membership, g->round) == 1)
+        match_expect(&g->match, g->clock.time, 1);
     bool stays = goes && match_bound(&g->match) && (!*until || g->clock.time < *until);
     if (!stays)
         *until = 0;
@@ -295,7 +285,6 @@ static int group_matching_continue(struct group *g, enum group_phase *next)
 static int64_t group_matching_alarm(const struct group *g)
 {
     const struct group_matching *m = &g->matching;
-    CHECK(g->phase == PHASE_MATCHING);
     CHECK(!g->inquiry.waits || g->dynamic);
     int64_t at = match_alarm(&g->match);
     if (!g->inquiry.waits && g->inquiry.at < at)
@@ -360,8 +349,7 @@ static int group_agent_continue_rejoin(struct group *g, enum group_phase *next)
 static void group_agent_on_round(struct group *g, const struct group_message *m)
 {
     struct group_rejoin *r = &g->rejoin;
-    CHECK(m->source < g->membership.ranks && m->source != g->window->rank);
-    if (m->returns != g->membership.entries[g->window->rank].returns)
+    if (m->values.returns != g->membership.entries[g->window->rank].returns)
         return;
     r->answers += g->membership.entries[m->source].status != MEMBER_SUSPECT;
     if (m->round > r->highest)
@@ -396,7 +384,6 @@ static int group_agent_begin_close(struct object *p)
 static int group_agent_drain(struct group *g)
 {
     struct group_drain *d = &g->drain;
-    CHECK(g->queued);
     int rc = group_matching_flush(g);
     if (rc != PCOLL_OK || atomic_load(&g->base.closed))
         return rc;
@@ -509,46 +496,38 @@ int group_agent_drive(struct group *g)
 
 /* Messages. */
 
-/* A leader tells the members that a round is aborted. The sender may have refused the
- * list, and then does not know the members. */
-static int group_agent_on_notice(struct group *g, const struct group_message *m)
-{
-    int rc = PCOLL_OK;
-    if (m->bits == NOTICE_ABORT && m->name.leader == g->window->rank)
-        rc = group_round_on_abort(g, m->name);
-    return rc ?: group_round_on_notice(g, m);
-}
-
 static int group_agent_on_membership(struct group *g, const struct group_message *m)
 {
-    if (m->rank == g->window->rank) {
-        g->rejoin.suspected |= m->returns == g->membership.entries[m->rank].returns;
+    const union group_values *v = &m->values;
+    if (v->rank == g->window->rank) {
+        g->rejoin.suspected |= v->returns == g->membership.entries[v->rank].returns;
         return PCOLL_OK;
     }
-    bool news = membership_set(&g->membership, m->rank, m->status, m->returns);
-    if (m->status ==
-        MEMBER_LIVE) /* The rank does not take part before the round that it was at. */
-        news |= membership_join(&g->membership, m->rank, m->returns, m->round);
+    bool news = membership_set(&g->membership, v->rank, v->status, v->returns);
+    if (v->status == MEMBER_LIVE) /* It takes part from the round that it was at. */
+        news |= membership_join(&g->membership, v->rank, v->returns, m->round);
     if (news)
-        group_wire_membership_changed(g, m->rank);
-    if (m->status != MEMBER_LIVE)
+        group_wire_membership_changed(g, v->rank);
+    if (v->status != MEMBER_LIVE)
         return PCOLL_OK;
     return group_wire_send(g, m->source, WIRE_ROUND, 0, group_agent_round_to_join(g),
-                           (uint64_t[4]){m->returns});
+                           (union group_values){.returns = v->returns});
 }
 
 static int group_agent_dispatch(struct group *g, const struct group_message *m)
 {
+    struct match_entry found[FOUND_ENTRIES];
     switch (m->kind) {
     case WIRE_MATCH:
     case WIRE_NUDGED:
         return PCOLL_OK;
     case WIRE_NOTICE:
-        return group_agent_on_notice(g, m);
+        return group_round_on_notice(g, m);
     case WIRE_NUDGE:
-        return m->application ? group_round_on_nudge(g, m->round)
-                              : group_wire_send(g, m->source, WIRE_NUDGED, 0, g->round,
-                                                (uint64_t[4]){0});
+        return m->values.application
+                   ? group_round_on_nudge(g, m->round)
+                   : group_wire_send(g, m->source, WIRE_NUDGED, 0, g->round,
+                                     (union group_values){.word = {0}});
     case WIRE_VOTE:
         return group_round_on_vote(g, m);
     case WIRE_MEMBERSHIP:
@@ -557,7 +536,7 @@ static int group_agent_dispatch(struct group *g, const struct group_message *m)
         group_agent_on_round(g, m);
         return PCOLL_OK;
     case WIRE_JOIN:
-        if (membership_join(&g->membership, m->source, m->returns, m->round))
+        if (membership_join(&g->membership, m->source, m->values.returns, m->round))
             group_wire_membership_changed(g, m->source);
         return PCOLL_OK;
     case WIRE_DECLARE:
@@ -567,7 +546,9 @@ static int group_agent_dispatch(struct group *g, const struct group_message *m)
     case WIRE_DECLARED:
     case WIRE_COUNTED:
     case WIRE_FOUND:
-        group_matching_on_answer(g, m, m->entry);
+        for (uint32_t i = 0; i < m->values.entries; i++)
+            found[i] = (struct match_entry){m->values.peer[i], m->values.peer_time[i]};
+        group_matching_on_answer(g, m, found);
         return PCOLL_OK;
     }
     return PCOLL_OK;
@@ -619,29 +600,21 @@ uint64_t group_agent_state_word(const struct group *g)
            (uint64_t)own->returns * WORD_RETURNS;
 }
 
-static bool group_agent_lost_member(const struct group *g, const uint64_t *words)
-{
-    const struct group_members *group = &g->now.data.group;
-    for (uint32_t i = 0; i < group->members; i++)
-        if (!words[group->rank[i]])
-            return true;
-    return false;
-}
-
 /* Decide the round by its word, and end it. If the word was opened again, the round is
  * void: it has lasted for DECISIONS groups of its leader, which takes a process that was
  * suspended. */
 static int group_agent_end_round(struct group *g, const uint64_t *words)
 {
     struct group_round *now = &g->now;
+    const struct group_members *group = &now->data.group;
     enum decision decision = now->decision;
     int rc = PCOLL_OK;
     if (decision == DECISION_PENDING)
-        rc = group_window_vote(g->window, now->name.leader, g->place.decisions_at,
-                               now->name.seq, now->data.group.members, VOTE_ABORT,
-                               &decision);
+        rc = group_window_vote(g, now->name, VOTE_ABORT, group->members, &decision);
     now->decision = decision == DECISION_COMMIT ? decision : DECISION_ABORT;
-    bool again = now->decision == DECISION_ABORT && !group_agent_lost_member(g, words);
+    bool again = now->decision == DECISION_ABORT;
+    for (uint32_t i = 0; i < group->members; i++)
+        again &= words[group->rank[i]] != 0;
     if (again && now->contribution == CONTRIBUTION_OWN) {
         g->shared.consumed--;
         now->contribution = CONTRIBUTION_OPEN;

@@ -80,14 +80,12 @@ struct group_inquiry {
     bool counted_self; /* This rank is in the count of the round. */
     uint32_t counted;  /* Ranks that had declared themselves before the query. */
     uint32_t found;    /* Entries that the query has found. */
-    struct match_entry *entries;
+    struct match_entry *entries; /* With static keys: the ranks of the line. */
 };
 
 struct group_matching {
-    uint32_t *line; /* Ranks of this rank's line; room for all ranks. */
-    struct match_entry *candidates;
-    bool
-        members_changed; /* The membership has changed since candidates were offered. */
+    uint32_t *line;       /* Ranks of this rank's line; room for all ranks. */
+    bool members_changed; /* Since candidates were offered. */
     int64_t began;
     int64_t stay_until; /* The rank leaves, but waits for a list until then; 0: no. */
     int64_t nudge_at;   /* When to nudge the ranks that are missing; 0: not yet. */
@@ -164,8 +162,6 @@ int group_round_on_notice(struct group *g, const struct group_message *m);
 int group_round_on_nudge(struct group *g, uint64_t round);
 /* A far member votes in the window of this rank, which leads the group. */
 int group_round_on_vote(struct group *g, const struct group_message *m);
-/* A group that this rank leads is aborted. The sender may not know its members. */
-int group_round_on_abort(struct group *g, struct group_name name);
 /* Send a notice to a member; `arg` is a struct group. */
 group_data_notice_fn group_round_notify;
 /* Send the members a heartbeat if one is due; `arg` is a struct group. */

@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Creating and freeing a grouped allreduce, and its part in a recovery
- * (runtime/recovery.h).
- *
- * Recovery. A grouped allreduce is its own successor and keeps its window, which is
- * memory that the ranks share (runtime/shared_window.h). group_agent.h says what
- * happens to its rounds. The application may start and wait during a recovery: it
- * touches only its input and the counts, and everything else that it reads changes
- * under the progress lock. Other ranks may continue before this rank does. This rank
- * takes and answers their messages on the new communicator, but is not driven yet.
- *
- * Freeing. The user frees the object, or MPI_Finalize does (runtime/user_object.h). The
- * rank leaves. When nothing of the object is under way here, the object asks for its
- * turn to close.
+ * (runtime/recovery.h): it is its own successor and keeps its window, which is memory
+ * that the ranks share. group_agent.h says what happens to its rounds. The application
+ * may start and wait during a recovery: it touches only its input and the counts, and
+ * everything else that it reads changes under the progress lock. Other ranks may
+ * continue before this rank does. This rank takes and answers their messages on the new
+ * communicator, but is not driven yet.
  */
 #include "group/group_agent.h"
 
@@ -24,7 +18,6 @@
 #include "base/check.h"
 #include "runtime/agreement.h"
 #include "runtime/recovery.h"
-#include "runtime/shared_window.h"
 #include "transport/mpi/mpi_transport.h"
 
 static struct group *group_create_group_of(struct user_object *o)
@@ -156,12 +149,11 @@ static int group_create_compare_cells(const void *a, const void *b)
     return x->peer < y->peer ? -1 : 1;
 }
 
-/* Check that no two live ranks are in the same cell. The candidates of matchmaking,
- * which are not in use yet, hold pairs of rank and cell: nothing can fail on one rank
- * alone. */
+/* Check that no two live ranks are in the same cell. The entries of the inquiry, which are
+ * not in use yet, hold pairs of rank and cell: nothing can fail on one rank alone. */
 static int group_create_check_cells(const struct transport *t, struct group *g)
 {
-    struct match_entry *sorted = g->matching.candidates;
+    struct match_entry *sorted = g->inquiry.entries;
     uint32_t count = 0;
     for (uint32_t r = 0; r < t->size; r++)
         if (transport_lives(t, r))

@@ -71,7 +71,7 @@ static int group_object_lay_out(struct group *g, uint32_t ranks)
         grid_auto(&g->grid, ranks);
     if (rc != PCOLL_OK)
         return rc;
-    bool full = grid_full(&g->grid, ranks);
+    bool full = grid_cells(&g->grid) == ranks;
     g->dynamic = o->keys == PCOLL_KEYS_DYNAMIC || (o->keys == PCOLL_KEYS_AUTO && !full);
     if (!o->window_us)
         o->window_us = g->dynamic ? o->timeout_us / DYNAMIC_WINDOW_PARTS + 1
@@ -82,8 +82,7 @@ static int group_object_lay_out(struct group *g, uint32_t ranks)
 
 static int group_object_allocate(struct group *g, uint32_t ranks)
 {
-    uint32_t most =
-        1; /* No group is larger than the longest side, or than all ranks. */
+    uint32_t most = 1; /* No group exceeds the longest side, or all ranks. */
     for (uint32_t i = 0; i < g->grid.axes; i++)
         most = g->grid.side[i] > most ? g->grid.side[i] : most;
     most = most < ranks ? most : ranks;
@@ -92,7 +91,6 @@ static int group_object_allocate(struct group *g, uint32_t ranks)
                    GROUP_ALLOCATE(g->now.notices, ranks) &&
                    GROUP_ALLOCATE(g->wire.received_at, ranks) &&
                    GROUP_ALLOCATE(g->inquiry.entries, ranks) &&
-                   GROUP_ALLOCATE(g->matching.candidates, ranks) &&
                    GROUP_ALLOCATE(g->remote.found, ranks) &&
                    GROUP_ALLOCATE(g->remote.words, (size_t)ranks * ENTRY_WORDS) &&
                    GROUP_ALLOCATE(g->now.bandwidths, most) &&
@@ -152,7 +150,6 @@ void group_object_dispose(struct group *g)
     void *const all[] = {g->cells,
                          g->restart.words,
                          g->matching.line,
-                         g->matching.candidates,
                          g->now.notices,
                          g->wire.received_at,
                          g->inquiry.entries,

@@ -30,7 +30,6 @@ static void group_round_measure_bandwidth(struct group *g)
 {
     const struct group_members *group = &g->now.data.group;
     struct group_bandwidth *b = &g->bandwidth;
-    CHECK(g->phase == PHASE_ROUND && b->measured >= 0);
     double rate = g->now.data.meter.download, upload = 0;
     if (!g->options.measure)
         return;
@@ -49,17 +48,6 @@ static void group_round_measure_bandwidth(struct group *g)
 
 /* The decision. Far members vote by messages where this rank leads. */
 
-/* Check a decision: a round counts only after all members have voted. */
-static int group_round_check_decision(const struct group *g, enum decision decision)
-{
-    return decision == DECISION_COMMIT && !g->now.marked
-               ? fail(PCOLL_EPROTOCOL,
-                      "round %llu of a grouped allreduce is said to count, and this "
-                      "rank has not voted in it",
-                      (unsigned long long)g->round)
-               : PCOLL_OK;
-}
-
 /* Send all other members a notice about the group, or those whose input is missing. */
 static int group_round_send(struct group *g, enum group_notice_bit bit,
                             bool only_missing)
@@ -72,27 +60,30 @@ static int group_round_send(struct group *g, enum group_notice_bit bit,
     return rc;
 }
 
-static int group_round_learn(struct group *g, enum decision decision)
+/* The round is decided. Tell the other members, unless one of them has told this rank. */
+static int group_round_learn(struct group *g, enum decision decision, bool told)
 {
     struct group_round *now = &g->now;
     CHECK(decision != DECISION_PENDING);
     if (now->decision != DECISION_PENDING)
         return PCOLL_OK;
-    int rc = group_round_check_decision(g, decision);
-    if (rc != PCOLL_OK)
-        return rc;
+    if (decision == DECISION_COMMIT && !now->marked)
+        return fail(PCOLL_EPROTOCOL,
+                    "round %llu of a grouped allreduce is said to count, and this rank "
+                    "has not voted in it",
+                    (unsigned long long)g->round);
     now->decision = decision;
+    if (told)
+        return PCOLL_OK;
     MOMENT("decided");
     return group_round_send(
         g, decision == DECISION_COMMIT ? NOTICE_COMMIT : NOTICE_ABORT, false);
 }
 
-int group_round_on_abort(struct group *g, struct group_name name)
+/* Return whether this rank is in a round of this group. */
+static bool group_round_is(const struct group *g, struct group_name name)
 {
-    CHECK(name.leader == g->window->rank);
-    if (g->phase != PHASE_ROUND || !group_wire_same_name(g->now.name, name))
-        return PCOLL_OK;
-    return group_round_learn(g, DECISION_ABORT);
+    return g->phase == PHASE_ROUND && group_wire_same_name(g->now.name, name);
 }
 
 static int group_round_vote(struct group *g, enum decision_vote vote)
@@ -101,39 +92,30 @@ static int group_round_vote(struct group *g, enum decision_vote vote)
     enum decision decision;
     CHECK(g->phase == PHASE_ROUND && (vote != VOTE_DONE || now->marked));
     now->voted = g->clock.time;
-    int rc = group_window_request_vote(g, now->name, vote, now->data.group.members,
-                                       &decision);
+    int rc = group_window_vote(g, now->name, vote, now->data.group.members, &decision);
     MOMENT("voted");
     if (rc != PCOLL_OK || decision == DECISION_PENDING)
         return rc;
     if (decision == DECISION_EXPIRED && now->marked)
         return PCOLL_OK; /* The round may have counted. The leader's message says so. */
-    return group_round_learn(g,
-                             decision == DECISION_COMMIT ? decision : DECISION_ABORT);
-}
-
-/* Vote to abort. A member that has not marked itself done then leaves the round,
- * because the round cannot count without it. */
-static int group_round_abort(struct group *g)
-{
-    CHECK(g->now.decision == DECISION_PENDING);
-    int rc = group_round_vote(g, VOTE_ABORT);
-    return rc == PCOLL_OK && !g->now.marked ? group_round_learn(g, DECISION_ABORT) : rc;
+    return group_round_learn(g, decision == DECISION_COMMIT ? decision : DECISION_ABORT,
+                             false);
 }
 
 int group_round_on_vote(struct group *g, const struct group_message *m)
 {
-    CHECK(m->name.leader == g->window->rank && m->vote != VOTE_OPEN);
+    struct group_name name = m->values.name;
+    CHECK(name.leader == g->window->rank && m->values.vote != VOTE_OPEN);
     enum decision decision;
-    int rc = group_window_vote(g->window, g->window->rank, g->place.decisions_at,
-                               m->name.seq, m->members, m->vote, &decision);
+    int rc = group_window_vote(g, name, (enum decision_vote)m->values.vote,
+                               m->values.members, &decision);
     if (rc != PCOLL_OK || decision == DECISION_PENDING)
         return rc;
-    if (g->phase == PHASE_ROUND && group_wire_same_name(g->now.name, m->name))
-        return group_round_learn(g, decision);
+    if (group_round_is(g, name))
+        return group_round_learn(g, decision, false);
     if (decision == DECISION_EXPIRED)
         return rc; /* The leader has sent it; it is no longer known here. */
-    return group_wire_send_decision(g, m->source, m->name, decision);
+    return group_wire_send_decision(g, m->source, name, decision);
 }
 
 int group_round_refuse(struct group *g)
@@ -141,14 +123,15 @@ int group_round_refuse(struct group *g)
     struct match_refusal refused;
     enum decision decision;
     int rc = PCOLL_OK;
-    CHECK(g->match.refusals <= g->membership.ranks);
     while (rc == PCOLL_OK && match_refused(&g->match, &refused)) {
         struct group_name name = {refused.leader, refused.seq};
-        rc = group_window_request_vote(g, name, VOTE_ABORT, UINT32_MAX, &decision);
-        if (rc == PCOLL_OK && decision == DECISION_ABORT)
-            rc = name.leader == g->window->rank
-                     ? group_round_on_abort(g, name)
-                     : group_wire_send_decision(g, name.leader, name, decision);
+        rc = group_window_vote(g, name, VOTE_ABORT, UINT32_MAX, &decision);
+        if (rc != PCOLL_OK || decision != DECISION_ABORT)
+            continue;
+        if (name.leader != g->window->rank)
+            rc = group_wire_send_decision(g, name.leader, name, decision);
+        else if (group_round_is(g, name))
+            rc = group_round_learn(g, decision, false);
     }
     return rc;
 }
@@ -177,9 +160,11 @@ static int group_round_abort_on_silence(struct group *g)
     }
     if (rc != PCOLL_OK || !lost || time < now->abort_after)
         return rc;
-    g->now.abort_after =
-        time + timeout / 4; /* Vote again if the leader does not answer. */
-    return group_round_abort(g);
+    g->now.abort_after = time + timeout / 4; /* Vote again if there is no answer. */
+    rc = group_round_vote(g, VOTE_ABORT);
+    /* Without this member's mark the round cannot count, so it leaves. */
+    return rc == PCOLL_OK && !now->marked ? group_round_learn(g, DECISION_ABORT, false)
+                                          : rc;
 }
 
 /* Heartbeats follow the time of the process, because a process that was suspended has
@@ -200,7 +185,6 @@ int group_round_heartbeat(void *arg)
 static int group_round_watch_members(struct group *g)
 {
     struct group_round *now = &g->now;
-    CHECK(now->decision == DECISION_PENDING);
     int rc = group_round_heartbeat(g);
     int64_t time = g->clock.time, quarter = group_agent_timeout_ns(g) / 4;
     if (now->contribution == CONTRIBUTION_OPEN || rc != PCOLL_OK)
@@ -285,7 +269,7 @@ static int group_round_apply_notice(struct group *g, uint32_t rank)
 {
     const struct group_notice *n = &g->now.notices[rank];
     struct group_round *now = &g->now;
-    if (g->phase != PHASE_ROUND || !group_wire_same_name(n->name, now->name))
+    if (!group_round_is(g, n->name))
         return PCOLL_OK;
     uint32_t member = 0;
     while (member < now->data.group.members && now->data.group.rank[member] != rank)
@@ -299,14 +283,13 @@ static int group_round_apply_notice(struct group *g, uint32_t rank)
     }
     if (n->bits & NOTICE_PASS)
         now->passed = true;
-    if (now->decision != DECISION_PENDING ||
-        !(n->bits & (NOTICE_ABORT | NOTICE_COMMIT)))
-        return PCOLL_OK;
-    enum decision decision = n->bits & NOTICE_COMMIT ? DECISION_COMMIT : DECISION_ABORT;
-    int rc = group_round_check_decision(g, decision);
-    if (rc == PCOLL_OK)
-        now->decision = decision;
-    return rc;
+    if (n->bits & NOTICE_COMMIT)
+        return group_round_learn(g, DECISION_COMMIT, true);
+    /* A sender that has refused the list does not know the members. The leader tells them. */
+    return n->bits & NOTICE_ABORT
+               ? group_round_learn(g, DECISION_ABORT,
+                                   now->name.leader != g->window->rank)
+               : PCOLL_OK;
 }
 
 /* Make the group of the list. */
@@ -358,10 +341,10 @@ int group_round_begin(struct group *g)
 int group_round_on_notice(struct group *g, const struct group_message *m)
 {
     struct group_notice *n = &g->now.notices[m->source];
-    if (!group_wire_same_name(n->name, m->name))
-        *n = (struct group_notice){.name = m->name};
-    n->bits |= m->bits;
-    n->rate += m->rate;
+    if (!group_wire_same_name(n->name, m->values.name))
+        *n = (struct group_notice){.name = m->values.name};
+    n->bits |= m->values.bits;
+    n->rate += m->values.rate;
     return group_round_apply_notice(g, m->source);
 }
 
@@ -376,7 +359,7 @@ int group_round_notify(void *arg, uint32_t member, int edge)
                                 : group_data_contributes(r) ? NOTICE_INPUT
                                                             : NOTICE_NULL;
     return group_wire_send_notice(g, r->group.rank[member], g->now.name, bit,
-                                  result ? (uint64_t)rate : 0);
+                                  result ? (uint32_t)rate : 0);
 }
 
 /* The contribution of this rank. */
@@ -408,12 +391,11 @@ int group_round_on_nudge(struct group *g, uint64_t round)
     if (g->phase != PHASE_ROUND || g->round >= round || now->passed ||
         now->contribution != CONTRIBUTION_OPEN)
         return rc;
-    CHECK(!now->marked);
     now->passed = true;
     for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
         if (i != group->position)
             rc = group_wire_send(g, group->rank[i], WIRE_NUDGE, 0, round,
-                                 (uint64_t[4]){true});
+                                 (union group_values){.application = true});
     return rc;
 }
 
@@ -456,7 +438,6 @@ int64_t group_round_alarm(struct group *g)
                      : INT64_MAX;
     if (!now->data.under_way && !now->data.abandoned)
         return at;
-    CHECK(now->backoff > 0);
     int64_t soon = g->clock.time + now->backoff;
     now->backoff =
         2 * now->backoff < LAST_BACKOFF_NS ? 2 * now->backoff : LAST_BACKOFF_NS;

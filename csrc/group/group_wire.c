@@ -31,7 +31,7 @@ void group_wire_update_clock(struct group *g)
 /* Sending. */
 
 int group_wire_send(struct group *g, uint32_t to, enum group_wire_kind kind,
-                    uint16_t part, uint64_t round, const uint64_t value[4])
+                    uint16_t part, uint64_t round, union group_values values)
 {
     CHECK(to < g->membership.ranks && to != g->window->rank);
     if (g->membership.entries[to].status == MEMBER_DEAD)
@@ -39,17 +39,18 @@ int group_wire_send(struct group *g, uint32_t to, enum group_wire_kind kind,
     struct transport *t = g->communicator->transport;
     struct control message = {
         .handle = g->base.slot, .kind = (uint16_t)kind, .edge = part, .round = round};
-    memcpy(message.value, value, sizeof message.value);
+    memcpy(message.value, values.word, sizeof message.value);
     g->wire.sent++;
     return t->ops->control(t, to, &message);
 }
 
 int group_wire_send_notice(struct group *g, uint32_t to, struct group_name name,
-                           enum group_notice_bit bit, uint64_t rate)
+                           enum group_notice_bit bit, uint32_t rate)
 {
     CHECK(name.leader < g->membership.ranks && name.seq);
-    return group_wire_send(g, to, WIRE_NOTICE, 0, g->round,
-                           (uint64_t[4]){group_wire_name_word(name), bit, rate});
+    return group_wire_send(
+        g, to, WIRE_NOTICE, 0, g->round,
+        (union group_values){.name = name, .bits = bit, .rate = rate});
 }
 
 int group_wire_send_decision(struct group *g, uint32_t to, struct group_name name,
@@ -61,12 +62,12 @@ int group_wire_send_decision(struct group *g, uint32_t to, struct group_name nam
 }
 
 static int group_wire_send_to_all(struct group *g, enum group_wire_kind kind,
-                                  uint64_t round, const uint64_t value[4])
+                                  union group_values values)
 {
     int rc = PCOLL_OK;
     for (uint32_t r = 0; r < g->membership.ranks && rc == PCOLL_OK; r++)
         if (r != g->window->rank)
-            rc = group_wire_send(g, r, kind, 0, round, value);
+            rc = group_wire_send(g, r, kind, 0, g->round, values);
     return rc;
 }
 
@@ -74,16 +75,17 @@ int group_wire_announce(struct group *g, uint32_t rank, enum member_status statu
                         uint32_t returns)
 {
     CHECK(g->membership.entries[rank].status == status);
-    return group_wire_send_to_all(g, WIRE_MEMBERSHIP, g->round,
-                                  (uint64_t[4]){rank, (uint64_t)status, returns});
+    return group_wire_send_to_all(
+        g, WIRE_MEMBERSHIP,
+        (union group_values){.returns = returns, .rank = rank, .status = status});
 }
 
 int group_wire_announce_join(struct group *g)
 {
-    uint32_t rank = g->window->rank;
-    CHECK(g->membership.entries[rank].status == MEMBER_LIVE);
-    return group_wire_send_to_all(g, WIRE_JOIN, g->round,
-                                  (uint64_t[4]){g->membership.entries[rank].returns});
+    const struct membership_entry *own = &g->membership.entries[g->window->rank];
+    CHECK(own->status == MEMBER_LIVE);
+    return group_wire_send_to_all(g, WIRE_JOIN,
+                                  (union group_values){.returns = own->returns});
 }
 
 /* Changes of the membership. */
@@ -111,115 +113,56 @@ int group_wire_suspect(struct group *g, uint32_t rank)
     return group_wire_announce(g, rank, MEMBER_SUSPECT, returns);
 }
 
-/* Decoding. Each decoder returns NULL, or what is wrong with the message. */
-
-static const char *group_wire_decode_name(const struct control *c, uint32_t ranks,
-                                          struct group_message *m)
+/* Return what is wrong with a message that no correct sender makes, or NULL. */
+static const char *group_wire_find_wrong(uint32_t self, uint32_t ranks,
+                                         const struct group_message *m)
 {
-    m->name = (struct group_name){(uint32_t)(c->value[0] >> 32), (uint32_t)c->value[0]};
-    return m->name.leader < ranks && m->name.seq ? NULL : "the name of its group";
-}
-
-static const char *group_wire_decode_notice(const struct control *c, uint32_t ranks,
-                                            struct group_message *m)
-{
-    uint64_t bits = c->value[1], rate = c->value[2];
-    if (bits > NOTICE_COMMIT || (bits & (bits - 1)))
-        return "what it says of its group";
-    if (rate > UINT32_MAX || (rate && bits != NOTICE_PART))
-        return "its rate";
-    m->bits = (uint32_t)bits;
-    m->rate = (uint32_t)rate;
-    return group_wire_decode_name(c, ranks, m);
-}
-
-static const char *group_wire_decode_vote(const struct control *c, uint32_t self,
-                                          uint32_t ranks, struct group_message *m)
-{
-    uint64_t vote = c->value[1], members = c->value[2];
-    const char *wrong = group_wire_decode_name(c, ranks, m);
-    if (wrong)
-        return wrong;
-    if (m->name.leader != self || vote > VOTE_ABORT)
-        return "its vote";
-    if ((members < 1 || members > ranks) &&
-        (members != UINT32_MAX || vote != VOTE_ABORT))
-        return "the number of members";
-    m->vote = (enum decision_vote)vote;
-    m->members = (uint32_t)members;
-    return NULL;
-}
-
-/* Others say that a rank is silent. A rank says everything else itself. */
-static const char *group_wire_decode_membership(const struct control *c, uint32_t ranks,
-                                                struct group_message *m)
-{
-    uint64_t rank = c->value[0], status = c->value[1];
-    if (rank >= ranks || status > MEMBER_SUSPECT)
-        return "the rank or its status";
-    if ((rank == m->source) == (status == MEMBER_SUSPECT))
-        return "who says it";
-    m->rank = (uint32_t)rank;
-    m->status = (enum member_status)status;
-    m->returns = (uint32_t)c->value[2];
-    return c->value[2] > UINT32_MAX ? "the number of returns" : NULL;
-}
-
-static const char *group_wire_decode_found(const struct control *c, uint32_t ranks,
-                                           struct group_message *m)
-{
-    uint64_t all = c->value[0];
-    const uint32_t peer[FOUND_ENTRIES] = {(uint32_t)(c->value[1] >> 32),
-                                          (uint32_t)c->value[1]};
-    if (all > ranks || c->edge > FOUND_ENTRIES || c->edge > all || (all && !c->edge))
-        return "how many entries";
-    m->count = (uint32_t)all;
-    m->entries = c->edge;
-    for (uint32_t i = 0; i < m->entries; i++) {
-        if (peer[i] >= ranks)
-            return "the rank of an entry";
-        m->entry[i] =
-            (struct match_entry){.peer = peer[i], .time = (int64_t)c->value[2 + i]};
-    }
-    return NULL;
-}
-
-static const char *group_wire_decode_kind(uint32_t self, uint32_t ranks,
-                                          const struct control *c,
-                                          struct group_message *m)
-{
-    uint64_t first = c->value[0];
+    const union group_values *v = &m->values;
+    bool named = m->kind == WIRE_NOTICE || m->kind == WIRE_VOTE;
+    if (m->round > ROUND_LAST)
+        return "its round";
+    if (named && (v->name.leader >= ranks || !v->name.seq))
+        return "the name of its group";
     switch (m->kind) {
     case WIRE_MATCH:
         break;
     case WIRE_NOTICE:
-        return group_wire_decode_notice(c, ranks, m);
+        if (v->bits > NOTICE_COMMIT || (v->bits & (v->bits - 1)))
+            return "what it says of its group";
+        return v->rate && v->bits != NOTICE_PART ? "its rate" : NULL;
     case WIRE_NUDGE:
-        m->application = first == 1;
-        return first > 1 ? "a flag" : NULL;
-    case WIRE_NUDGED:
-    case WIRE_DECLARED:
-        return NULL;
+        return v->application > 1 ? "a flag" : NULL;
     case WIRE_VOTE:
-        return group_wire_decode_vote(c, self, ranks, m);
+        if (v->name.leader != self || v->vote > VOTE_ABORT)
+            return "its vote";
+        return (v->members < 1 || v->members > ranks) &&
+                       (v->members != UINT32_MAX || v->vote != VOTE_ABORT)
+                   ? "the number of members"
+                   : NULL;
     case WIRE_MEMBERSHIP:
-        return group_wire_decode_membership(c, ranks, m);
+        if (v->rank >= ranks || v->status > MEMBER_SUSPECT)
+            return "the rank or its status";
+        /* Others say that a rank is silent. A rank says everything else itself. */
+        return (v->rank == m->source) == (v->status == MEMBER_SUSPECT) ? "who says it"
+                                                                       : NULL;
+    case WIRE_COUNT:
+        return v->time < -1 || v->time > 1 ? "how many more" : NULL;
+    case WIRE_DECLARED:
+    case WIRE_COUNTED:
+    case WIRE_FOUND:
+        if (v->count > ranks || v->entries > FOUND_ENTRIES || v->entries > v->count ||
+            (m->kind == WIRE_FOUND ? v->count && !v->entries : v->entries > 0))
+            return "how many ranks or entries";
+        for (uint32_t i = 0; i < v->entries; i++)
+            if (v->peer[i] >= ranks)
+                return "the rank of an entry";
+        return NULL;
+    case WIRE_NUDGED:
     case WIRE_ROUND:
     case WIRE_JOIN:
-        m->returns = (uint32_t)first;
-        return first > UINT32_MAX ? "the number of returns" : NULL;
     case WIRE_DECLARE:
-    case WIRE_COUNT:
     case WIRE_QUERY:
-        m->key = first;
-        m->time = (int64_t)c->value[1];
-        return m->kind == WIRE_COUNT && (m->time < -1 || m->time > 1) ? "how many more"
-                                                                      : NULL;
-    case WIRE_COUNTED:
-        m->count = (uint32_t)first;
-        return first > ranks ? "how many ranks" : NULL;
-    case WIRE_FOUND:
-        return group_wire_decode_found(c, ranks, m);
+        return NULL;
     }
     return "its kind";
 }
@@ -229,8 +172,8 @@ int group_wire_decode(uint32_t self, uint32_t ranks, uint32_t source,
 {
     *m = (struct group_message){
         .kind = (enum group_wire_kind)c->kind, .source = source, .round = c->round};
-    const char *wrong =
-        c->round > ROUND_LAST ? "its round" : group_wire_decode_kind(self, ranks, c, m);
+    memcpy(m->values.word, c->value, sizeof m->values.word);
+    const char *wrong = group_wire_find_wrong(self, ranks, m);
     return wrong ? fail(PCOLL_EPROTOCOL,
                         "rank %u sent a grouped allreduce a message of kind %u that "
                         "cannot be: %s",
@@ -286,19 +229,25 @@ int64_t group_window_after_vote(int64_t before, uint32_t seq, uint32_t members,
     return (int64_t)word;
 }
 
-int group_window_vote(struct window *w, uint32_t leader, size_t words_at, uint32_t seq,
-                      uint32_t members, enum decision_vote vote,
-                      enum decision *decision)
+int group_window_vote(struct group *g, struct group_name name, enum decision_vote vote,
+                      uint32_t members, enum decision *decision)
 {
-    CHECK(leader < w->size && (vote != VOTE_OPEN || leader == w->rank));
-    size_t at = words_at + seq % DECISIONS * sizeof(int64_t);
+    struct window *w = g->window;
+    size_t at = g->place.decisions_at + name.seq % DECISIONS * sizeof(int64_t);
     int64_t word, seen;
-    int rc = window_read_swapped(w, leader, at, &word);
+    CHECK(name.leader < w->size && (vote != VOTE_OPEN || name.leader == w->rank));
+    *decision = DECISION_PENDING;
+    if (window_is_far(w, name.leader))
+        return group_wire_send(
+            g, name.leader, WIRE_VOTE, 0, g->round,
+            (union group_values){.name = name, .vote = vote, .members = members});
+    int rc = window_read_swapped(w, name.leader, at, &word);
     while (rc == PCOLL_OK) {
-        int64_t after = group_window_after_vote(word, seq, members, vote, decision);
+        int64_t after =
+            group_window_after_vote(word, name.seq, members, vote, decision);
         if (after == word)
             break;
-        rc = w->ops->compare_swap(w, leader, at, word, after, &seen);
+        rc = w->ops->compare_swap(w, name.leader, at, word, after, &seen);
         if (rc != PCOLL_OK || seen == word)
             break;
         word = seen;
@@ -311,7 +260,7 @@ int group_window_vote(struct window *w, uint32_t leader, size_t words_at, uint32
 /* A word that was never written is 0, which is no tag. */
 static uint64_t group_window_tag(const struct group_message *m)
 {
-    return splitmix_at(m->key, m->round) | 1;
+    return splitmix_at(m->values.key, m->round) | 1;
 }
 
 static size_t group_window_entry_at(size_t at, uint32_t rank)
@@ -324,7 +273,7 @@ static int group_window_declare(struct window *w, size_t at, uint32_t host,
                                 const struct group_message *m)
 {
     uint64_t tag = group_window_tag(m);
-    int64_t time = m->time;
+    int64_t time = m->values.time;
     int64_t words[ENTRY_WORDS] = {(int64_t)tag, time,
                                   (int64_t)(tag ^ splitmix_mix((uint64_t)time))};
     return w->ops->put(w, host, group_window_entry_at(at, m->source), words,
@@ -332,25 +281,8 @@ static int group_window_declare(struct window *w, size_t at, uint32_t host,
                ?: w->ops->flush(w, host);
 }
 
-/* Return by how many rounds the word is newer. */
-static int32_t group_window_newer(int64_t word, uint64_t round)
-{
-    return (int32_t)((uint32_t)((uint64_t)word >> 32) - (uint32_t)round);
-}
-
-/* Return the word after a change by `more`. The count stays between 0 and `ranks`. */
-static int64_t group_window_count_after(int64_t word, uint64_t round, int32_t more,
-                                        uint32_t ranks)
-{
-    uint32_t before = group_window_newer(word, round) == 0 ? (uint32_t)word : 0;
-    uint32_t after = before + (uint32_t)more;
-    return group_window_newer(word, round) > 0 || after > ranks
-               ? word
-               : (int64_t)(round << 32 | after);
-}
-
-/* Add `more` (-1, 0 or 1) to the count of a round. *counted is the new count, or 0 if
- * the word already counts a newer round. */
+/* Add `more` (-1, 0 or 1) to the count of a round, which stays between 0 and the number of ranks.
+ * *counted is the new count, or 0 if the word already counts a newer round. */
 static int group_window_count(struct window *w, size_t at, uint32_t counter,
                               uint64_t round, int32_t more, uint32_t *counted)
 {
@@ -358,15 +290,17 @@ static int group_window_count(struct window *w, size_t at, uint32_t counter,
     int64_t word, seen;
     int rc = window_read_swapped(w, counter, place, &word);
     while (rc == PCOLL_OK) {
-        int64_t after = group_window_count_after(word, round, more, w->size);
-        *counted = group_window_newer(after, round) != 0 ? 0 : (uint32_t)after;
+        int32_t newer = (int32_t)((uint32_t)((uint64_t)word >> 32) - (uint32_t)round);
+        uint32_t before = newer ? 0 : (uint32_t)word, after = before + (uint32_t)more;
+        *counted = newer > 0 ? 0 : after > w->size ? before : after;
         if (*counted > w->size)
             return fail(PCOLL_EPROTOCOL,
                         "rank %u counts %u ranks in round %llu, of %u in all", counter,
                         *counted, (unsigned long long)round, w->size);
-        if (!more || after == word)
+        if (*counted == before)
             break;
-        rc = w->ops->compare_swap(w, counter, place, word, after, &seen);
+        rc = w->ops->compare_swap(w, counter, place, word,
+                                  (int64_t)(round << 32 | after), &seen);
         if (rc != PCOLL_OK || seen == word)
             break;
         word = seen;
@@ -394,22 +328,6 @@ static int group_window_query(struct window *w, size_t at, uint32_t host,
     return rc;
 }
 
-/* Requests: to a near rank by its window, to a far one by messages. */
-
-int group_window_request_vote(struct group *g, struct group_name name,
-                              enum decision_vote vote, uint32_t members,
-                              enum decision *decision)
-{
-    CHECK(name.leader < g->membership.ranks && vote != VOTE_OPEN);
-    *decision = DECISION_PENDING;
-    if (window_is_far(g->window, name.leader))
-        return group_wire_send(
-            g, name.leader, WIRE_VOTE, 0, g->round,
-            (uint64_t[4]){group_wire_name_word(name), (uint64_t)vote, members});
-    return group_window_vote(g->window, name.leader, g->place.decisions_at, name.seq,
-                             members, vote, decision);
-}
-
 /* Do the access that the message asks for in the directory of `host`. */
 static int group_window_access(struct group *g, uint32_t host,
                                const struct group_message *m,
@@ -423,23 +341,22 @@ static int group_window_access(struct group *g, uint32_t host,
     if (m->kind == WIRE_DECLARE)
         return group_window_declare(w, at, host, m);
     if (m->kind == WIRE_COUNT)
-        return group_window_count(w, at, host, m->round, (int32_t)m->time,
-                                  &answer->count);
+        return group_window_count(w, at, host, m->round, (int32_t)m->values.time,
+                                  &answer->values.count);
     CHECK(m->kind == WIRE_QUERY);
-    int rc = group_window_query(w, at, host, m, &g->remote, &answer->count);
-    answer->entries = answer->count;
+    int rc = group_window_query(w, at, host, m, &g->remote, &answer->values.count);
+    answer->values.entries = answer->values.count;
     return rc;
 }
 
 int group_window_request(struct group *g, const struct group_message *m, bool *answered,
                          struct group_message *answer)
 {
-    uint32_t host = splitmix_below(m->key, m->round, g->membership.ranks);
+    uint32_t host = splitmix_below(m->values.key, m->round, g->membership.ranks);
     CHECK(m->round == g->round && m->source == g->window->rank);
     *answered = !window_is_far(g->window, host);
     return *answered ? group_window_access(g, host, m, answer)
-                     : group_wire_send(g, host, m->kind, 0, m->round,
-                                       (uint64_t[4]){m->key, (uint64_t)m->time});
+                     : group_wire_send(g, host, m->kind, 0, m->round, m->values);
 }
 
 /* Send the entries, two in each message; without entries, send one empty message. */
@@ -448,14 +365,14 @@ int group_window_serve(struct group *g, const struct group_message *m)
     struct group_message answer;
     const struct match_entry *found = g->remote.found;
     int rc = group_window_access(g, g->window->rank, m, &answer);
-    for (uint32_t i = 0; rc == PCOLL_OK && (i < answer.entries || i == 0); i += 2) {
-        uint32_t left = answer.entries - i;
-        struct match_entry a = left > 0 ? found[i] : (struct match_entry){0};
-        struct match_entry b = left > 1 ? found[i + 1] : (struct match_entry){0};
-        rc = group_wire_send(
-            g, m->source, answer.kind, (uint16_t)(left < 2 ? left : 2), m->round,
-            (uint64_t[4]){answer.count, (uint64_t)a.peer << 32 | b.peer,
-                          (uint64_t)a.time, (uint64_t)b.time});
-    }
+    uint32_t sent = 0, all = answer.values.entries;
+    do {
+        union group_values v = {.count = answer.values.count};
+        for (; v.entries < FOUND_ENTRIES && sent < all; sent++) {
+            v.peer[v.entries] = found[sent].peer;
+            v.peer_time[v.entries++] = found[sent].time;
+        }
+        rc = rc ?: group_wire_send(g, m->source, answer.kind, 0, m->round, v);
+    } while (rc == PCOLL_OK && sent < all);
     return rc;
 }

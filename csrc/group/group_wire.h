@@ -1,23 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The control messages that the ranks of a grouped allreduce send each other: their
- * encoding and decoding, how many were sent and received, the clock by which a rank
- * judges the silence of others, and what follows when a rank leaves or falls silent.
+ * The control messages that the ranks of a grouped allreduce send each other, how many
+ * were sent and received, the clock by which a rank judges the silence of others, and
+ * what follows when a rank leaves or falls silent. group_agent.c says what each message
+ * does. Messages of matchmaking have kinds below WIRE_NOTICE, and matchmaking.c checks
+ * them.
  *
- * Control messages are always received. group_agent.c says what each of them does.
- * Messages about a group carry its name. Messages of matchmaking have kinds below
- * WIRE_NOTICE and pass through to their own decoder (matchmaking.c).
- *
- * Bad messages. The two decoders are the only code that reads the words of a message. A
- * decoder refuses a message that no correct sender makes: a rank, kind, count, flag,
- * name or round that is outside its bounds. It returns PCOLL_EPROTOCOL before anything
- * has changed. A COMMIT for a round in which this rank has not voted is refused in the
- * same way, because that round needs this rank's vote. The communicator then fails on
- * this rank: every call returns PCOLL_EPROTOCOL, no call waits, and the objects can
- * only be freed. A message that is possible, but late or not expected, is dropped.
- *
- * group_wire.c checks the words of windows that other ranks write (decisions, and
- * counts and entries of the directory) in the same way.
+ * Bad messages. A message that no correct sender makes (a rank, kind, count, flag, name
+ * or round outside its bounds) is refused with PCOLL_EPROTOCOL before anything has
+ * changed. So is a COMMIT for a round in which this rank has not voted. The communicator
+ * then fails on this rank: every call returns PCOLL_EPROTOCOL, and the objects can only
+ * be freed. Words of windows that other ranks write are checked in the same way. A
+ * message that is possible, but late or not expected, is dropped.
  *
  * The clock of a rank stops while the rank is late. A rank that was suspended, or that
  * computed for a long time, has not read what the others sent in the meantime. If that
@@ -123,15 +117,9 @@ struct group_layout group_window_layout(uint32_t ranks, size_t element, size_t c
 /* Return the word after a vote; *decision is what it says then. Pure. */
 int64_t group_window_after_vote(int64_t word, uint32_t seq, uint32_t members,
                                 enum decision_vote vote, enum decision *decision);
-/* Vote in the window of the leader. */
-int group_window_vote(struct window *w, uint32_t leader, size_t words_at, uint32_t seq,
-                      uint32_t members, enum decision_vote vote,
-                      enum decision *decision);
-
-/* Do this in the window of a near leader, or ask a far one for it. */
-int group_window_request_vote(struct group *g, struct group_name name,
-                              enum decision_vote vote, uint32_t members,
-                              enum decision *decision);
+/* Vote in the window of a near leader, or ask a far one for it. */
+int group_window_vote(struct group *g, struct group_name name, enum decision_vote vote,
+                      uint32_t members, enum decision *decision);
 /* Send a WIRE_DECLARE, WIRE_COUNT or WIRE_QUERY to the rank that keeps its key. *answered: that
  * rank is near, and the answer is in *answer, with all entries in remote.found. */
 int group_window_request(struct group *g, const struct group_message *m, bool *answered,
@@ -187,37 +175,53 @@ enum { FOUND_ENTRIES = 2 }; /* Most entries in one WIRE_FOUND. */
 /* The key under which the ranks of all keys count themselves. */
 static const uint64_t group_window_all_keys = UINT64_MAX;
 
-/* A decoded message of a kind from WIRE_NOTICE on. The comment of a field lists the
- * kinds that have it. */
+/* The values of a message of a kind from WIRE_NOTICE on, and of no value. */
+union group_values {
+    uint64_t word[4];
+    struct {
+        struct group_name name; /* NOTICE, VOTE */
+        union {
+            uint32_t bits; /* NOTICE: enum group_notice_bit */
+            uint32_t vote; /* VOTE on a group that the receiver leads. */
+        };
+        union {
+            uint32_t rate;    /* NOTICE_PART: how fast the sender fetched; KiB/s */
+            uint32_t members; /* VOTE: size of the group; UINT32_MAX: not known. */
+        };
+    };
+    struct {
+        uint32_t returns;      /* MEMBERSHIP, ROUND, JOIN */
+        uint32_t rank, status; /* MEMBERSHIP: a rank and its status. */
+    };
+    uint64_t application; /* NUDGE: the flag. */
+    struct {
+        uint64_t key; /* DECLARE, QUERY; COUNT: group_window_all_keys */
+        int64_t time; /* DECLARE: priority. COUNT: how many ranks more: -1, 0 or 1. */
+    };
+    struct {
+        uint32_t count;   /* COUNTED: ranks; FOUND: all entries. */
+        uint32_t entries; /* FOUND: entries in this message. */
+        uint32_t peer[FOUND_ENTRIES];
+        int64_t peer_time[FOUND_ENTRIES];
+    };
+};
+
 struct group_message {
     enum group_wire_kind kind;
     uint32_t source;
     uint64_t round;
-    struct group_name name;  /* NOTICE, VOTE */
-    uint32_t bits;           /* NOTICE: enum group_notice_bit */
-    uint32_t rate;           /* NOTICE_PART: how fast the sender fetched; KiB/s */
-    enum decision_vote vote; /* VOTE: on a group that this rank leads. */
-    uint32_t members;        /* VOTE: size of the group; UINT32_MAX: not known. */
-    bool application;        /* NUDGE: the flag. */
-    uint32_t rank;           /* MEMBERSHIP: the rank whose status this is. */
-    enum member_status status;
-    uint32_t returns; /* MEMBERSHIP, ROUND, JOIN */
-    uint64_t key;     /* DECLARE, QUERY; COUNT: group_window_all_keys */
-    int64_t time;   /* DECLARE: the priority. COUNT: how many ranks more: -1, 0 or 1. */
-    uint32_t count; /* COUNTED: ranks; FOUND: all entries. */
-    uint32_t entries;                        /* FOUND: entries in this message. */
-    struct match_entry entry[FOUND_ENTRIES]; /* FOUND */
+    union group_values values;
 };
 
-/* Decode and check a message that rank `self` of `ranks` has received. */
+/* Read and check a message that rank `self` of `ranks` has received. */
 int group_wire_decode(uint32_t self, uint32_t ranks, uint32_t source,
                       const struct control *c, struct group_message *m);
 
 /* Send a control message. A message to a dead rank is dropped. */
 int group_wire_send(struct group *g, uint32_t to, enum group_wire_kind kind,
-                    uint16_t part, uint64_t round, const uint64_t value[4]);
+                    uint16_t part, uint64_t round, union group_values values);
 int group_wire_send_notice(struct group *g, uint32_t to, struct group_name name,
-                           enum group_notice_bit bit, uint64_t rate);
+                           enum group_notice_bit bit, uint32_t rate);
 int group_wire_send_decision(struct group *g, uint32_t to, struct group_name name,
                              enum decision decision);
 /* Tell all ranks the status of a rank. */
@@ -243,9 +247,4 @@ static inline int64_t group_wire_process_time(const struct group_clock *c)
 static inline bool group_wire_same_name(struct group_name a, struct group_name b)
 {
     return a.leader == b.leader && a.seq == b.seq;
-}
-
-static inline uint64_t group_wire_name_word(struct group_name name)
-{
-    return (uint64_t)name.leader << 32 | name.seq;
 }

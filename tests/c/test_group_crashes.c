@@ -388,9 +388,8 @@ static void take_last_model(uint32_t r)
     if (is_finished(k))
         decision = g->shared.outcome.is_void ? DECISION_ABORT : DECISION_COMMIT;
     else if (g->phase == PHASE_ROUND && g->now.contribution == CONTRIBUTION_OWN)
-        EXPECT_OK(group_window_vote(
-            g->window, g->now.name.leader, g->place.decisions_at, g->now.name.seq,
-            g->now.data.group.members, VOTE_NOTHING, &decision));
+        EXPECT_OK(group_window_vote(g, g->now.name, VOTE_NOTHING,
+                                    g->now.data.group.members, &decision));
     if (decision == DECISION_COMMIT)
         memcpy(k->x, g->now.data.landing, w.count * sizeof *k->x);
 }

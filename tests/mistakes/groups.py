@@ -8,14 +8,14 @@ MUTANTS = [
     Mutant(
         "a list is taken from anybody while following",
         "protocol/group/matchmaking.c",
-        "return m->state == MATCH_FOLLOWING && message->peer == m->leader &&",
-        "return m->state == MATCH_FOLLOWING &&",
+        "m->state == MATCH_FOLLOWING && from == m->leader &&",
+        "m->state == MATCH_FOLLOWING &&",
     ),
     Mutant(
         "a list is taken by one that follows nobody any more",
         "protocol/group/matchmaking.c",
-        "list.attempt == (uint16_t)m->peers[m->leader].attempt",
-        "list.attempt >= (uint16_t)m->peers[m->leader].attempt",
+        "list.attempt == (uint16_t)m->peers[from].attempt",
+        "list.attempt >= (uint16_t)m->peers[from].attempt",
     ),
     Mutant(
         "a list of which a part has come is not refused",
@@ -147,8 +147,8 @@ MUTANTS = [
     Mutant(
         "large ranks are told in 16 bits",
         "protocol/group/matchmaking.c",
-        "if (m->rank > UINT16_MAX || !match_same_values(",
-        "if (!match_same_values(",
+        "o->alike = m->members[count - 1].rank <= UINT16_MAX;",
+        "o->alike = true;",
     ),
     Mutant(
         "a round counts before the last one is done",
@@ -180,7 +180,7 @@ MUTANTS = [
     Mutant(
         "who has voted goes without the decision",
         "group/group_round.c",
-        "return rc == PCOLL_OK && !g->now.marked ? group_round_learn",
+        "return rc == PCOLL_OK && !now->marked ? group_round_learn",
         "return rc == PCOLL_OK ? group_round_learn",
     ),
     Mutant(
@@ -198,8 +198,8 @@ MUTANTS = [
     Mutant(
         "notices of groups not known yet are forgotten",
         "group/group_round.c",
-        "    n->bits |= m->bits;\n",
-        "    if (g->phase == PHASE_ROUND)\n        n->bits |= m->bits;\n",
+        "    n->bits |= m->values.bits;\n",
+        "    if (g->phase == PHASE_ROUND)\n        n->bits |= m->values.bits;\n",
     ),
     Mutant(
         "nobody is passed over",
@@ -210,7 +210,8 @@ MUTANTS = [
     Mutant(
         "nobody is nudged",
         "group/group_agent.c",
-        "rc = group_wire_send(g, rank, WIRE_NUDGE, 0, g->round, (uint64_t[4]){waits});",
+        "rc = group_wire_send(g, rank, WIRE_NUDGE, 0, g->round,\n"
+        "                                 (union group_values){.application = waits});",
         "rc = PCOLL_OK;",
     ),
     Mutant(
@@ -222,8 +223,8 @@ MUTANTS = [
     Mutant(
         "a silent member is waited for for ever",
         "group/group_round.c",
-        "    return group_round_abort(g);\n",
-        "return rc;",
+        "    rc = group_round_vote(g, VOTE_ABORT);\n",
+        "    return rc;\n",
     ),
     Mutant(
         "complete rounds are counted across missed ones",
@@ -234,8 +235,8 @@ MUTANTS = [
     Mutant(
         "a rank that is suspected does not come back",
         "group/group_agent.c",
-        "g->rejoin.suspected |= m->returns == g->membership.entries[m->rank].returns;",
-        "g->rejoin.suspected |= m->returns > g->membership.entries[m->rank].returns;",
+        "g->rejoin.suspected |= v->returns == g->membership.entries[v->rank].returns;",
+        "g->rejoin.suspected |= v->returns > g->membership.entries[v->rank].returns;",
     ),
     Mutant(
         "a far fetch is over when it is begun",
@@ -283,14 +284,14 @@ MUTANTS = [
     Mutant(
         "a round with a dead member goes into the next one",
         "group/group_agent.c",
-        "bool again = now->decision == DECISION_ABORT && !group_agent_lost_member(g, words);",
-        "bool again = now->decision == DECISION_ABORT;",
+        "        again &= words[group->rank[i]] != 0;",
+        "        again &= words[group->rank[i]] != UINT64_MAX;",
         "group crashes",
     ),
     Mutant(
         "rounds of groups that live are void with the others",
         "group/group_agent.c",
-        "bool again = now->decision == DECISION_ABORT && !group_agent_lost_member(g, words);",
+        "bool again = now->decision == DECISION_ABORT;",
         "bool again = false;",
         "group crashes",
     ),

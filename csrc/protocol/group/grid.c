@@ -52,12 +52,6 @@ uint64_t grid_cells(const struct grid *g)
     return grid_stride(g, 0) * g->side[0];
 }
 
-bool grid_full(const struct grid *g, uint64_t peers)
-{
-    CHECK(peers <= grid_cells(g));
-    return grid_cells(g) == peers;
-}
-
 uint32_t grid_axis(const struct grid *g, uint64_t round)
 {
     CHECK(g->axes >= 1);
@@ -77,19 +71,12 @@ uint64_t grid_line(const struct grid *g, uint64_t cell, uint32_t axis)
     return cell / s / g->side[axis] * s + cell % s;
 }
 
-uint64_t grid_cell(const struct grid *g, uint64_t line, uint32_t axis,
-                   uint32_t coordinate)
-{
-    CHECK(axis < g->axes && coordinate < g->side[axis]);
-    uint64_t s = grid_stride(g, axis);
-    return (line / s * g->side[axis] + coordinate) * s + line % s;
-}
-
 uint64_t grid_move(const struct grid *g, uint64_t cell, uint32_t axis,
                    uint32_t coordinate)
 {
     CHECK(coordinate < g->side[axis]);
-    return grid_cell(g, grid_line(g, cell, axis), axis, coordinate);
+    uint64_t before = grid_coordinate(g, cell, axis);
+    return cell + (coordinate - before) * grid_stride(g, axis);
 }
 
 /* Return the number of coordinates that a group on the axis moves to, at least its
@@ -193,19 +180,6 @@ void grid_auto(struct grid *g, uint64_t peers)
 
 /* Shares. */
 
-static int grid_check_bandwidths(const double *bandwidth, uint32_t members)
-{
-    if (members == 0)
-        return fail(PCOLL_EINVAL, "bandwidth: expected at least one, got none");
-    for (uint32_t i = 0; i < members; i++)
-        if (!(bandwidth[i] > 0) || !isfinite(bandwidth[i]))
-            return fail(PCOLL_EINVAL,
-                        "bandwidth: expected finite numbers above 0, got %g for member "
-                        "%u",
-                        bandwidth[i], i);
-    return PCOLL_OK;
-}
-
 static int grid_compare_bandwidths(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -228,9 +202,14 @@ static double grid_share_level(const double *fast, uint32_t members)
 
 int grid_shares(const double *bandwidth, uint32_t members, double *share)
 {
-    int rc = grid_check_bandwidths(bandwidth, members);
-    if (rc != PCOLL_OK)
-        return rc;
+    if (members == 0)
+        return fail(PCOLL_EINVAL, "bandwidth: expected at least one, got none");
+    for (uint32_t i = 0; i < members; i++)
+        if (!(bandwidth[i] > 0) || !isfinite(bandwidth[i]))
+            return fail(
+                PCOLL_EINVAL,
+                "bandwidth: expected finite numbers above 0, got %g for member %u",
+                bandwidth[i], i);
     double *fast = malloc(members * sizeof *fast), sum = 0;
     if (!fast)
         return fail(PCOLL_ENOMEM, "no memory for %u shares", members);
@@ -356,7 +335,9 @@ int pcoll_grid_chunks(const uint32_t *sides, uint32_t axes, uint64_t peers,
                       const uint32_t *sizes, uint64_t count, uint32_t *chunks)
 {
     struct grid g;
-    int rc = fail_if_null(sides) ?: fail_if_null_array(count, lines, positions, sizes, chunks) ?: grid_init(&g, sides, axes, peers);
+    int rc = fail_if_null(sides)
+                 ?: fail_if_null_array(count, lines, positions, sizes, chunks)
+                 ?: grid_init(&g, sides, axes, peers);
     for (uint64_t i = 0; i < count && rc == PCOLL_OK; i++) {
         uint32_t axis = grid_axis(&g, round);
         if (sizes[i] > g.side[axis])

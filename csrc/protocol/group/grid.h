@@ -62,7 +62,6 @@ int grid_init(struct grid *g, const uint32_t *sides, uint32_t axes, uint64_t pee
 void grid_auto(struct grid *g, uint64_t peers);
 
 uint64_t grid_cells(const struct grid *g);
-bool grid_full(const struct grid *g, uint64_t peers);
 
 /* Return the axis of a round. */
 uint32_t grid_axis(const struct grid *g, uint64_t round);
@@ -72,10 +71,6 @@ uint32_t grid_coordinate(const struct grid *g, uint64_t cell, uint32_t axis);
 /* Return the number of a cell's line along the axis, below cells / side. It is equal
  * for the cells of one line, and different for all others. */
 uint64_t grid_line(const struct grid *g, uint64_t cell, uint32_t axis);
-
-/* Return the cell of a line with this coordinate. */
-uint64_t grid_cell(const struct grid *g, uint64_t line, uint32_t axis,
-                   uint32_t coordinate);
 
 /* Return the cell with its coordinate on the axis replaced; coordinate < side. */
 uint64_t grid_move(const struct grid *g, uint64_t cell, uint32_t axis,

@@ -7,11 +7,9 @@
  * The parts of a list are made when they are fetched, because a large group has thousands
  * of them.
  *
- * Bad messages. match_find_wrong checks the values of a message before anything reads
- * them. A message that no correct sender makes (a rank, reason, length, time or round
- * outside its bounds) is refused: match_on_message returns PCOLL_EPROTOCOL and changes
- * nothing. A message that is possible, but does not fit the state (an old
- * attempt, an unexpected part), is dropped. A list that does not fit is refused.
+ * Bad messages. match_find_wrong refuses a message that no correct sender makes, before
+ * anything reads its values. A message that is possible, but does not fit the state (an
+ * old attempt, an unexpected part), is dropped. A list that does not fit is refused.
  */
 #include "protocol/group/matchmaking.h"
 
@@ -97,13 +95,11 @@ static void match_send(struct match *m, enum match_kind kind, uint32_t peer,
 {
     struct match_outbox *o = &m->out;
     CHECK(peer < m->size && peer != m->rank);
-    CHECK(kind >= MATCH_ASK && kind < MATCH_LIST);
     if (o->tail - o->head == o->capacity)
         o->lost++;
     else
         o->ring[o->tail++ % o->capacity] = (struct match_message){
             .peer = peer, .kind = kind, .round = round, .note = *note};
-    CHECK(o->head <= o->tail && o->tail - o->head <= o->capacity);
 }
 
 static bool match_is_bandwidth(float x)
@@ -190,32 +186,6 @@ static bool match_same_values(const struct match_member *a,
            !memcmp(&a->bandwidth, &b->bandwidth, sizeof a->bandwidth);
 }
 
-/* Do the members differ only in their ranks? */
-static bool match_all_alike(const struct match_list *list)
-{
-    for (uint32_t i = 0; i < list->count; i++) {
-        const struct match_member *m = &list->members[i];
-        if (m->rank > UINT16_MAX || !match_same_values(m, &list->members[0]))
-            return false;
-    }
-    return true;
-}
-
-/* Queue m->list for all its members but this rank. */
-static void match_send_list(struct match *m)
-{
-    struct match_outbox *o = &m->out;
-    CHECK(m->state == MATCH_FORMED && m->list.leader == m->rank);
-    memcpy(o->members, m->list.members, m->list.count * sizeof *o->members);
-    for (uint32_t i = 0; i < m->list.count; i++)
-        o->attempts[i] = (uint16_t)m->peers[o->members[i].rank].ask.attempt;
-    o->list = m->list;
-    o->list.members = o->members;
-    o->alike = match_all_alike(&o->list);
-    o->list_after = o->tail;
-    o->to = o->part = 0;
-}
-
 uint32_t match_part_holds(const struct match_message *message)
 {
     CHECK(message->kind == MATCH_LIST);
@@ -243,27 +213,30 @@ void match_put_member(struct match_message *message, uint32_t i,
     }
 }
 
-/* Make the next part of the list; false: all parts are made. */
+/* Make the next part of this rank's own list; false: there is none. */
 static bool match_next_part(struct match *m, struct match_message *out)
 {
     struct match_outbox *o = &m->out;
-    const struct match_list *list = &o->list;
-    if (o->to < list->count && o->members[o->to].rank == m->rank)
+    const struct match_list *list = &m->list;
+    if (m->state != MATCH_FORMED || list->leader != m->rank)
+        return false;
+    if (o->to < list->count && m->members[o->to].rank == m->rank)
         o->to++;
     if (o->to >= list->count)
         return false;
-    *out = (struct match_message){.peer = o->members[o->to].rank,
-                                  .kind = MATCH_LIST,
-                                  .part =
-                                      (uint16_t)(o->part | (o->alike ? PART_ALIKE : 0)),
-                                  .round = list->round,
-                                  .list = {.count = (uint16_t)list->count,
-                                           .attempt = o->attempts[o->to],
-                                           .seq = list->seq}};
+    uint32_t peer = m->members[o->to].rank;
+    *out = (struct match_message){
+        .peer = peer,
+        .kind = MATCH_LIST,
+        .part = (uint16_t)(o->part | (o->alike ? PART_ALIKE : 0)),
+        .round = list->round,
+        .list = {.count = (uint16_t)list->count,
+                 .attempt = (uint16_t)m->peers[peer].ask.attempt,
+                 .seq = list->seq}};
     uint32_t holds = match_part_length(out), first = match_part_first(out);
     CHECK(first < list->count);
     for (uint32_t i = 0; i < holds; i++)
-        match_put_member(out, i, &o->members[first + i]);
+        match_put_member(out, i, &m->members[first + i]);
     bool last = first + holds == list->count;
     o->part = last ? 0 : o->part + 1;
     o->to += last;
@@ -274,10 +247,8 @@ bool match_next(struct match *m, struct match_message *out)
 {
     struct match_outbox *o = &m->out;
     CHECK(o->head <= o->tail && o->tail - o->head <= o->capacity);
-    if (o->head >= o->list_after && match_next_part(m, out))
-        return true;
     if (o->head == o->tail)
-        return false;
+        return match_next_part(m, out);
     *out = o->ring[o->head++ % o->capacity];
     return true;
 }
@@ -297,7 +268,6 @@ static void match_refuse_coming(struct match *m)
 {
     if (m->state == MATCH_FOLLOWING && m->listed)
         match_refuse(m, m->leader, m->leader, m->list.seq);
-    CHECK(m->state != MATCH_FOLLOWING || m->leader < m->size);
     m->listed = 0;
 }
 
@@ -338,7 +308,6 @@ static uint32_t match_lowest_untried(const struct match *m)
 /* Ask the lowest candidate, unless it is too late. */
 static void match_ask_next(struct match *m, int64_t now)
 {
-    CHECK(m->state == MATCH_LOOKING && m->asking == MATCH_NOBODY);
     uint32_t peer = match_lowest_untried(m);
     if (peer == MATCH_NOBODY || now > match_later(m->window_end, 2 * m->answer_timeout))
         return;
@@ -371,7 +340,6 @@ static bool match_nobody_left(const struct match *m)
  * come. */
 static bool match_is_behind(const struct match *m)
 {
-    CHECK(m->state == MATCH_LOOKING);
     return m->ahead > m->goal.round && !m->follower_count && m->given &&
            (m->told || m->window_over || match_nobody_left(m));
 }
@@ -416,14 +384,12 @@ static void match_dismiss(struct match *m, int64_t now, uint32_t peer)
         m->asking = MATCH_NOBODY;
     if (m->leader == peer)
         match_stop_following(m, now);
-    CHECK(m->asking != peer && m->leader != peer);
 }
 
 /* A rank is in that round. */
 static void match_note_gone(struct match *m, int64_t now, uint32_t peer, uint64_t round)
 {
     struct match_peer *p = &m->peers[peer];
-    CHECK(peer < m->size && peer != m->rank);
     if (p->seen < round)
         p->seen = round;
     if (!match_active(m) || !p->of_key || p->seen <= m->goal.round)
@@ -522,7 +488,7 @@ static void match_on_disband(struct match *m, int64_t now,
 
 static void match_reject(struct match *m, uint32_t peer, enum match_reason reason)
 {
-    const struct match_ask *ask = &m->peers[peer].ask;
+    struct match_ask *ask = &m->peers[peer].ask;
     struct match_note note = {.reason = reason,
                               .hint = MATCH_NOBODY,
                               .at = m->has_left && m->left == ask->round ? m->left
@@ -534,13 +500,7 @@ static void match_reject(struct match *m, uint32_t peer, enum match_reason reaso
         note.time = m->peers[m->leader].time;
     }
     match_send(m, MATCH_REJECT, peer, ask->round, &note);
-}
-
-static void match_reject_finally(struct match *m, uint32_t peer,
-                                 enum match_reason reason)
-{
-    match_reject(m, peer, reason);
-    m->peers[peer].ask.there = false;
+    ask->there = reason == REJECT_FOLLOWS || reason == REJECT_FULL;
 }
 
 static bool match_has_room(const struct match *m)
@@ -586,13 +546,13 @@ static void match_answer(struct match *m, int64_t now, uint32_t peer)
     struct match_peer *p = &m->peers[peer];
     bool stale = now - p->ask.since > m->answer_timeout / 2;
     if (m->state == MATCH_BEHIND)
-        match_reject_finally(m, peer, REJECT_GONE);
+        match_reject(m, peer, REJECT_GONE);
     else if (p->ask.key != m->goal.key)
-        match_reject_finally(m, peer, REJECT_KEY);
+        match_reject(m, peer, REJECT_KEY);
     else if (m->state == MATCH_FORMED)
-        match_reject_finally(m, peer, REJECT_CLOSED);
+        match_reject(m, peer, REJECT_CLOSED);
     else if (match_below(m, p->ask.time, peer))
-        match_reject_finally(m, peer, REJECT_LOWER);
+        match_reject(m, peer, REJECT_LOWER);
     else if (m->state == MATCH_FOLLOWING)
         match_reject(m, peer, REJECT_FOLLOWS);
     else if (p->follower == FOLLOWER_NOT && !match_has_room(m))
@@ -620,7 +580,7 @@ static void match_on_ask(struct match *m, int64_t now,
                                 .member = {peer, note->bandwidth, note->chain},
                                 .attempt = (uint32_t)note->attempt};
     if (message->round < m->floor)
-        match_reject_finally(m, peer, REJECT_GONE);
+        match_reject(m, peer, REJECT_GONE);
     else if (m->state != MATCH_IDLE && message->round == m->goal.round)
         match_answer(m, now, peer);
 }
@@ -631,7 +591,6 @@ static void match_on_confirm(struct match *m, const struct match_message *messag
     if (p->follower != FOLLOWER_UNCONFIRMED || message->round != m->goal.round ||
         message->note.attempt != p->ask.attempt)
         return; /* This rank has told it already that its ask has ended. */
-    CHECK(m->unconfirmed >= 1);
     p->follower = FOLLOWER_IN;
     m->unconfirmed--;
 }
@@ -658,20 +617,18 @@ static bool match_is_filed(const struct match *m, uint32_t peer)
 /* Answer the filed asks for the round that has just begun. */
 static void match_answer_filed(struct match *m, int64_t now)
 {
-    CHECK(m->state == MATCH_LOOKING && !m->follower_count);
     for (uint32_t i = 0; i < m->size; i++) {
         struct match_peer *p = &m->peers[i];
         if (match_is_filed(m, i))
             match_answer(m, now, i);
         else if (p->ask.there && p->ask.round < m->goal.round)
-            match_reject_finally(m, i, REJECT_GONE);
+            match_reject(m, i, REJECT_GONE);
     }
 }
 
 /* Accept filed asks while there is room, if their senders confirm. */
 static void match_offer(struct match *m, int64_t now)
 {
-    CHECK(m->state == MATCH_LOOKING && m->asking == MATCH_NOBODY);
     m->offer = false;
     for (uint32_t i = 0; i < m->size && match_has_room(m); i++)
         if (match_is_filed(m, i))
@@ -688,7 +645,6 @@ static void match_send_disband(struct match *m, uint32_t peer, uint32_t hint,
 
 static void match_disband(struct match *m, uint32_t hint, int64_t time)
 {
-    CHECK(hint == MATCH_NOBODY || hint == m->leader);
     for (uint32_t i = 0; i < m->follower_count; i++) {
         match_send_disband(m, m->followers[i], hint, time);
         m->peers[m->followers[i]].follower = FOLLOWER_NOT;
@@ -710,7 +666,6 @@ static void match_drop_lost_follower(struct match *m, uint32_t peer)
 /* Return whether enough ranks have asked, or the window has ended. */
 static bool match_may_close(const struct match *m)
 {
-    CHECK(m->asking == MATCH_NOBODY && !m->unconfirmed);
     uint32_t members = m->follower_count + 1;
     bool enough = members >= m->goal.max_members ||
                   (m->goal.expected && members >= m->goal.expected);
@@ -737,7 +692,7 @@ static int match_compare_ranks(const void *a, const void *b)
 
 static void match_close(struct match *m)
 {
-    CHECK(m->state == MATCH_LOOKING && m->asking == MATCH_NOBODY && !m->unconfirmed);
+    struct match_outbox *o = &m->out;
     uint32_t count = m->follower_count + 1;
     m->members[0] = m->goal.self;
     for (uint32_t i = 1; i < count; i++)
@@ -746,7 +701,10 @@ static void match_close(struct match *m)
     match_name_list(m, m->rank, ++m->seq, count);
     CHECK(count <= m->goal.max_members && m->seq);
     m->state = MATCH_FORMED;
-    match_send_list(m);
+    o->to = o->part = 0;
+    o->alike = m->members[count - 1].rank <= UINT16_MAX;
+    for (uint32_t i = 1; i < count; i++)
+        o->alike &= match_same_values(&m->members[i], &m->members[0]);
 }
 
 /* Lists. A list is taken only from the leader that this rank follows, for the attempt
@@ -785,20 +743,14 @@ static bool match_list_is_valid(const struct match *m)
     return self && leader;
 }
 
-static bool match_awaits_part(const struct match *m,
-                              const struct match_message *message)
-{
-    return m->state == MATCH_FOLLOWING && message->peer == m->leader &&
-           message->round == m->goal.round &&
-           message->list.attempt == (uint16_t)m->peers[m->leader].attempt;
-}
-
 /* Take a part that has arrived. Dismiss its sender if it does not fit the parts before it. */
 static void match_on_list(struct match *m, int64_t now,
                           const struct match_message *message)
 {
     uint32_t from = message->peer;
-    bool awaited = match_awaits_part(m, message);
+    bool awaited = m->state == MATCH_FOLLOWING && from == m->leader &&
+                   message->round == m->goal.round &&
+                   message->list.attempt == (uint16_t)m->peers[from].attempt;
     if (!awaited && match_part_first(message))
         return;
     bool good = awaited && match_add_part(m, message);
@@ -838,14 +790,11 @@ int match_init(struct match *m, uint32_t rank, uint32_t size, int64_t answer_tim
     struct match_outbox *o = &m->out;
     o->capacity = 4 * size + 16; /* One event causes at most 2 * size + 4. */
     o->ring = calloc(o->capacity, sizeof *o->ring);
-    o->members = calloc(size, sizeof *o->members);
-    o->attempts = calloc(size, sizeof *o->attempts);
     m->peers = calloc(size, sizeof *m->peers);
     m->candidates = calloc(size, sizeof *m->candidates);
     m->followers = calloc(size, sizeof *m->followers);
     m->members = calloc(size, sizeof *m->members);
-    if (o->ring && o->members && o->attempts && m->peers && m->candidates &&
-        m->followers && m->members)
+    if (o->ring && m->peers && m->candidates && m->followers && m->members)
         return PCOLL_OK;
     match_destroy(m);
     return fail(PCOLL_ENOMEM, "no memory for the matchmaking of %u ranks", size);
@@ -858,8 +807,6 @@ void match_destroy(struct match *m)
     free(m->followers);
     free(m->members);
     free(m->out.ring);
-    free(m->out.members);
-    free(m->out.attempts);
     *m = (struct match){0};
 }
 
@@ -937,7 +884,6 @@ void match_begin(struct match *m, int64_t now, const struct match_goal *goal)
     m->state = MATCH_LOOKING;
     match_answer_filed(m, now);
     match_proceed(m, now);
-    CHECK(m->state != MATCH_IDLE);
 }
 
 void match_candidates(struct match *m, int64_t now, const struct match_entry *entries,
@@ -1048,7 +994,6 @@ void match_tick(struct match *m, int64_t now)
 
 int64_t match_alarm(const struct match *m)
 {
-    CHECK(m->size && m->answer_timeout > 0);
     if (m->state == MATCH_FOLLOWING)
         return m->follow_by;
     if (m->state != MATCH_LOOKING)
@@ -1089,9 +1034,7 @@ void match_restart(struct match *m, uint64_t first)
     match_forget_round(m);
     for (uint32_t i = 0; i < m->size; i++)
         m->peers[i] = (struct match_peer){0};
-    struct match_outbox *o = &m->out; /* Drop all queued messages. */
-    o->head = o->tail = o->list_after = o->lost = 0;
-    o->list.count = o->to = o->part = 0;
+    m->out.head = m->out.tail = m->out.lost = 0; /* Drop all queued messages. */
     m->refusals = 0;
     m->has_left = false;
     m->floor = m->ahead = first;

@@ -154,8 +154,7 @@ struct match_note {
             uint32_t hint;   /* REJECT, DISBAND: rank to ask instead, or MATCH_NOBODY */
         };
     };
-    int64_t
-        time; /* ASK, and of the hint: priority. ACCEPT: longest time until the list. */
+    int64_t time; /* ASK, and of the hint: priority. ACCEPT: time until the list. */
     union {
         struct {
             float bandwidth; /* ASK */
@@ -239,20 +238,14 @@ struct match_refusal {
 
 struct match_peer; /* Defined in matchmaking.c. */
 
-/* Messages to be sent. The list is sent after the messages that were queued before it
- * was closed. */
+/* Messages to be sent, and after them this rank's own list, if it has formed one. */
 struct match_outbox {
     struct match_message *ring;
     uint32_t capacity;
     uint64_t head, tail;
-    uint64_t
-        lost; /* Messages that were dropped because the driver did not fetch them. */
-    struct match_list list;
-    struct match_member *members;
-    uint16_t *attempts;  /* By member: attempt of its ask. */
-    uint64_t list_after; /* The tail when the list was closed. */
-    bool alike;          /* The members differ only in their ranks. */
-    uint32_t to, part;   /* The next member and part to send. */
+    uint64_t lost;     /* Messages dropped because the driver did not fetch them. */
+    bool alike;        /* The members of the list differ only in their ranks. */
+    uint32_t to, part; /* The next member and part to send. */
 };
 
 struct match {
@@ -262,13 +255,11 @@ struct match {
     enum match_state state;
     struct match_goal goal;
     struct match_peer *peers;
-    uint64_t
-        floor; /* Rounds below this one have ended here, or were left. Others are told this one. */
+    uint64_t floor; /* Rounds below it have ended here, or were left. Told to others. */
     uint64_t ahead; /* The highest round of a candidate that is ahead. While BEHIND,
                        the round that the others are at. */
     bool told;      /* A rank that has ended this round has reported that. */
-    bool
-        has_left; /* `left` is the last round, which this rank left without using it. */
+    bool has_left;  /* `left` is the last round, which this rank left unused. */
     uint64_t left;
 
     /* Asking. */
@@ -304,8 +295,8 @@ int match_init(struct match *m, uint32_t rank, uint32_t size, int64_t answer_tim
 void match_destroy(struct match *m);
 
 /*
- * After each of the following calls, send the messages that match_next returns and read
- * the state. `now` never decreases. Only match_tick gives up what has waited too long:
+ * After each of the following calls, send all messages that match_next returns and read
+ * the state: the next call may drop an own list. `now` never decreases. Only match_tick gives up what has waited too long:
  * handle the messages that have arrived first, so that an agent that was late itself
  * does not blame others.
  *
