@@ -19,8 +19,7 @@ static const char *const lock_name[] = {
 #undef LOCK_RANK
 };
 
-/* Fail if this thread holds a lock of rank `first` or later. */
-static void lock_check_order(enum lock_rank rank, int first)
+void lock_check_order(enum lock_rank rank, int first)
 {
     for (int inner = first; inner < LOCK_COUNT; inner++)
         if (held[inner]) {
@@ -30,16 +29,6 @@ static void lock_check_order(enum lock_rank rank, int first)
                      lock_name[rank], lock_name[inner]);
             check_broken(__FILE__, __LINE__, text);
         }
-}
-
-void lock_waits(enum lock_rank rank)
-{
-    lock_check_order(rank, rank);
-}
-
-void lock_waits_shared(enum lock_rank rank)
-{
-    lock_check_order(rank, rank + 1);
 }
 
 void lock_held(enum lock_rank rank)
@@ -86,11 +75,6 @@ void lock_release(struct lock *lock)
 {
     lock_released(lock->rank);
     pthread_mutex_unlock(&lock->mutex);
-}
-
-void lock_sleep(struct lock *lock, pthread_cond_t *changed)
-{
-    pthread_cond_wait(changed, &lock->mutex);
 }
 
 /* Contention. */
@@ -147,7 +131,7 @@ void sleepers_await(struct sleepers *s, bool (*so)(void *arg), void *arg)
     CHECK(so);
     lock_take(&s->mutex);
     while (!so(arg))
-        lock_sleep(&s->mutex, &s->changed);
+        pthread_cond_wait(&s->changed, &s->mutex.mutex);
     lock_release(&s->mutex);
 }
 

@@ -67,14 +67,14 @@ void lock_take(struct lock *lock);
 /* Return whether the lock was free; this thread then holds it. */
 bool lock_try(struct lock *lock);
 void lock_release(struct lock *lock);
-/* Sleep until `changed` is signaled. The lock is released meanwhile. */
-void lock_sleep(struct lock *lock, pthread_cond_t *changed);
 
 #if defined(PCOLL_CHECKS) && !defined(PCOLL_TEST_INTERLEAVE)
+/* Fail if this thread holds a lock of rank `first` or later. */
+void lock_check_order(enum lock_rank rank, int first);
 /* This thread may wait for a lock of this rank, … */
-void lock_waits(enum lock_rank rank);
+#define lock_waits(rank) lock_check_order(rank, rank)
 /* … or may wait to enter a gate of this rank. */
-void lock_waits_shared(enum lock_rank rank);
+#define lock_waits_shared(rank) lock_check_order(rank, (rank) + 1)
 /* This thread holds a lock of this rank, or is inside a gate of it, … */
 void lock_held(enum lock_rank rank);
 /* … and has released it. Locks can be released in any order. */

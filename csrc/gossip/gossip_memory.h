@@ -260,8 +260,7 @@ struct pcoll_gossip {
     struct user_object base; /* first: found again from it */
     struct object object;    /* takes part in the order of closing */
     struct gossip_memory *memory;
-    struct spent_window
-        *spent; /* where its window goes when it closes; NULL: it has closed */
+    bool left; /* the window has been left behind */
     uint32_t max_uncollected;
     int64_t poll_at; /* next look for failures, clock_ns; 0: never */
 };

@@ -3,7 +3,7 @@
  * Creating a gossip buffer, continuing without dead ranks, and its end.
  *
  * Recovery (runtime/recovery.h). The window is memory that the ranks share
- * (runtime/shared_window.h), so it stays, and the buffer is its own successor. Calls
+ * (runtime/shared_window.c), so it stays, and the buffer is its own successor. Calls
  * are counted (outage_enter), so no call runs during a recovery; once all ranks have
  * exchanged their states, no rank is in a call, and each rank settles (accumulator.h).
  *
@@ -21,7 +21,6 @@
 #include "gossip/queue.h"
 #include "runtime/agreement.h"
 #include "runtime/recovery.h"
-#include "runtime/shared_window.h"
 #include "transport/mpi/mpi_transport.h"
 
 static const char *const rotate_names[] = {"no", "yes", NULL};
@@ -69,10 +68,8 @@ static int gossip_create(struct communicator *communicator, const void *comm,
 {
     pcoll_gossip *gossip = calloc(1, sizeof *gossip);
     struct gossip_memory *memory = calloc(1, sizeof *memory);
-    struct spent_window *spent = calloc(1, sizeof *spent);
-    int local = gossip && memory && spent
-                    ? gossip_prepare(communicator, options, memory)
-                    : fail(PCOLL_ENOMEM, "no memory for a gossip buffer");
+    int local = gossip && memory ? gossip_prepare(communicator, options, memory)
+                                 : fail(PCOLL_ENOMEM, "no memory for a gossip buffer");
     if (gossip)
         gossip->object = object_init(&gossip_object);
     int rc = gossip_join(communicator, comm, local, options, memory,
@@ -81,7 +78,6 @@ static int gossip_create(struct communicator *communicator, const void *comm,
         goto fail;
     user_object_init(&gossip->base, &gossip_kind);
     gossip->memory = memory;
-    gossip->spent = spent;
     gossip->max_uncollected = options->max_uncollected;
     gossip->poll_at = pcoll_tells_of_failures() && !communicator->outage ? 1 : 0;
     user_object_made(&gossip->base, communicator, &gossip->object, options->progress);
@@ -93,7 +89,6 @@ fail:
     if (memory)
         gossip_memory_destroy(memory);
     free(memory);
-    free(spent);
     free(gossip);
     return rc;
 }
@@ -128,7 +123,7 @@ static int gossip_rebuild(struct user_object *o, struct communicator *communicat
     pcoll_gossip *gossip = (pcoll_gossip *)o;
     const struct transport *t = communicator->transport;
     CHECK(plan->slot == gossip->object.slot);
-    if (!gossip->spent) /* closed on this rank */
+    if (gossip->left) /* closed on this rank */
         return PCOLL_OK;
     int rc = accumulator_settle(gossip->memory) ?: queue_settle(gossip->memory);
     bool lowest = transport_lowest(t) == t->rank;
@@ -177,9 +172,9 @@ static int gossip_run(struct object *p)
 static int gossip_begin_close(struct object *p)
 {
     pcoll_gossip *gossip = (pcoll_gossip *)((char *)p - offsetof(pcoll_gossip, object));
-    if (gossip->spent) /* NULL: closed before a rank died */
-        communicator_spend_window(gossip->base.communicator, gossip->memory->window,
-                                  &gossip->spent);
+    if (!gossip->left) /* otherwise that was before a rank died */
+        communicator_spend_window(gossip->base.communicator, gossip->memory->window);
+    gossip->left = true;
     return communicator_closed(gossip->base.communicator, p);
 }
 
@@ -198,12 +193,10 @@ static void gossip_dispose(struct user_object *o, bool healthy)
     pcoll_gossip *gossip = (pcoll_gossip *)o;
     struct window *window = gossip->memory->window;
     (void)healthy;
-    if (gossip->spent && window->local)
+    if (!gossip->left && window->local)
         window->ops->destroy(window);
     gossip_memory_destroy(gossip->memory);
     free(gossip->memory);
-    free(gossip->spent);
-    gossip->spent = NULL;
 }
 
 const struct user_object_kind gossip_kind = {

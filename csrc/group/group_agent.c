@@ -394,8 +394,9 @@ static int group_agent_drain(struct group *g)
         d->agreeing = false;
         if (d->counts[0] == d->counts[1] && d->before[0] == d->counts[0] &&
             d->before[1] == d->counts[1]) {
-            if (g->spent) /* Otherwise the window was closed before a rank died. */
-                communicator_spend_window(g->communicator, g->window, &g->spent);
+            if (!g->left) /* Otherwise that was before a rank died. */
+                communicator_spend_window(g->communicator, g->window);
+            g->left = true;
             return communicator_closed(g->communicator, &g->base);
         }
         d->before[0] = d->counts[0];

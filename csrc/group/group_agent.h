@@ -221,7 +221,7 @@ struct group {
     pcoll_group_options options;
     struct group_layout place;
     struct window *window;
-    struct spent_window *spent; /* Memory for the closed window, until it has closed. */
+    bool left; /* The window has been left behind. */
 
     struct grid grid;
     uint64_t *cells; /* By rank. With dynamic keys only this rank's is current. */

@@ -88,11 +88,10 @@ static int group_create_begin_close(struct user_object *o)
 static void group_create_dispose(struct user_object *o, bool healthy)
 {
     struct group *g = group_create_group_of(o);
-    struct window *left = g->spent ? g->window : NULL;
     if (healthy)
         group_object_dispose(g);
-    if (left && left->local)
-        left->ops->destroy(left);
+    if (!g->left && g->window->local)
+        g->window->ops->destroy(g->window);
 }
 
 static const struct user_object_kind group_create_kind = {

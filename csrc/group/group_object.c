@@ -97,7 +97,7 @@ static int group_object_allocate(struct group *g, uint32_t ranks)
                    GROUP_ALLOCATE(g->shared.outcome_ranks, most) &&
                    GROUP_ALLOCATE(g->shared.outcome_shares, most) &&
                    GROUP_ALLOCATE(g->now.received_at, most) &&
-                   GROUP_ALLOCATE(g->spent, 1) && GROUP_ALLOCATE(g->drain.counts, 2)
+                   GROUP_ALLOCATE(g->drain.counts, 2)
                ? PCOLL_OK
                : fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
 }
@@ -159,8 +159,7 @@ void group_object_dispose(struct group *g)
                          g->shared.outcome_ranks,
                          g->shared.outcome_shares,
                          g->now.received_at,
-                         g->drain.counts,
-                         g->spent};
+                         g->drain.counts};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     lock_destroy(&g->shared.mutex);

@@ -32,27 +32,22 @@ int communicator_create(struct transport *t, struct progress *p,
     return PCOLL_OK;
 }
 
-void communicator_spend_window(struct communicator *c, struct window *w,
-                               struct spent_window **spent)
+void communicator_spend_window(struct communicator *c, struct window *w)
 {
-    CHECK(w && *spent);
     CHECK(!c->progress || progress_is_driven(c->progress));
     w->ops->retire(w);
-    struct spent_window **end = &c->spent;
+    struct window **end = &c->spent;
     while (*end)
         end = &(*end)->next;
-    **spent = (struct spent_window){.window = w};
-    *end = *spent;
-    *spent = NULL;
+    *end = w;
 }
 
 void communicator_free_windows(struct communicator *c)
 {
     CHECK(!atomic_load(&c->closings) || atomic_load(&c->failure));
-    for (struct spent_window *spent; (spent = c->spent);) {
-        c->spent = spent->next;
-        spent->window->ops->destroy(spent->window);
-        free(spent);
+    for (struct window *w; (w = c->spent);) {
+        c->spent = w->next;
+        w->ops->destroy(w);
     }
 }
 
@@ -110,7 +105,10 @@ void communicator_forget(struct communicator *c)
 static void communicator_leave_transport(struct communicator *c)
 {
     communicator_forget_unrung(c);
-    c->closing.first = c->closing.turn = NULL;
+    for (uint32_t i = 0; i < c->capacity; i++)
+        if (c->objects[i])
+            c->objects[i]->closing = false;
+    c->closing.turn = NULL;
     c->closing.voting = false;
     c->closing.ballot = NULL; /* MPI may still write to it. */
     c->closing.vote_at = INT64_MAX;
@@ -362,29 +360,26 @@ static int communicator_vote(struct communicator *c)
     free(closing->ballot);
     closing->ballot = ballot;
     closing->voting = true;
-    for (struct object *p = closing->first; p; p = p->next_closing)
-        ballot[p->slot] = 1;
+    for (uint32_t i = 0; i < c->capacity; i++)
+        ballot[i] = c->objects[i] && c->objects[i]->slot == i && c->objects[i]->closing;
     closing->agreement = (struct agreement){
         .values = ballot, .count = (int)c->capacity, .op = AGREE_SUM};
     return communicator_agree(c, &closing->agreement);
 }
 
-/* Count the votes: the object with the lowest slot that all ranks have voted for leaves the queue
- * and closes. */
+/* Count the votes: the object with the lowest slot that all ranks have voted for closes. */
 static int communicator_begin_turn(struct communicator *c)
 {
     CHECK(atomic_load(&c->closing.agreement.done));
     struct closings *closing = &c->closing;
-    struct object **best = NULL;
     closing->voting = false;
-    for (struct object **at = &closing->first; *at; at = &(*at)->next_closing)
-        if (closing->ballot[(*at)->slot] == c->transport->living &&
-            (!best || (*at)->slot < (*best)->slot))
-            best = at;
-    if (best) {
-        closing->turn = *best;
-        *best = closing->turn->next_closing;
-        return closing->turn->ops->begin_close(closing->turn);
+    for (int i = 0; i < closing->agreement.count; i++) {
+        struct object *p = c->objects[i];
+        if (!p || !p->closing || closing->ballot[i] != c->transport->living)
+            continue;
+        p->closing = false;
+        closing->turn = p;
+        return p->ops->begin_close(p);
     }
     closing->vote_at = communicator_now(c) + vote_again_after;
     communicator_wake_at(c, closing->vote_at);
@@ -394,14 +389,10 @@ static int communicator_begin_turn(struct communicator *c)
 int communicator_close(struct communicator *c, struct object *p)
 {
     CHECK(!c->progress || progress_is_driven(c->progress));
-    CHECK(!atomic_load(&p->closed));
+    CHECK(!atomic_load(&p->closed) && !p->closing);
     CHECK(c->objects[p->slot] == p);
     struct closings *closing = &c->closing;
-    struct object **end = &closing->first;
-    for (; *end; end = &(*end)->next_closing)
-        CHECK(*end != p);
-    *end = p;
-    p->next_closing = NULL;
+    p->closing = true;
     atomic_fetch_add(&c->closings, 1);
     bool waits = closing->vote_at != INT64_MAX; /* For the next vote. */
     bool busy = closing->turn || closing->voting || waits;
@@ -418,7 +409,7 @@ int communicator_closed(struct communicator *c, struct object *p)
     atomic_fetch_sub(&c->closings, 1);
     if (c->progress)
         progress_wake_waiters(c->progress);
-    return c->closing.first ? communicator_vote(c) : PCOLL_OK;
+    return atomic_load(&c->closings) ? communicator_vote(c) : PCOLL_OK;
 }
 
 /* Polling. */
@@ -627,7 +618,7 @@ bool outage_await(struct outage *o)
 {
     lock_take(&outage_mutex);
     while (!gate_is_closed(&o->gate) && !o->ceased)
-        lock_sleep(&outage_mutex, &outage_changed);
+        pthread_cond_wait(&outage_changed, &outage_mutex.mutex);
     bool begun = gate_is_closed(&o->gate);
     lock_release(&outage_mutex);
     return begun;
@@ -678,7 +669,7 @@ void outage_cease(struct outage *o)
 {
     lock_take(&outage_mutex);
     while (gate_is_closed(&o->gate))
-        lock_sleep(&outage_mutex, &outage_changed);
+        pthread_cond_wait(&outage_changed, &outage_mutex.mutex);
     o->ceased = true;
     pthread_cond_broadcast(&outage_changed);
     lock_release(&outage_mutex);

@@ -47,9 +47,9 @@ struct object {
     bool in_vain;         /* run() found nothing to do, and looks again later. */
     bool notified;
     bool watched;
+    bool closing;                 /* It waits for its turn to close. */
     _Atomic bool closed;          /* Nothing arrives for it any more. */
     struct object *next_notified; /* Under notified_mutex of the communicator. */
-    struct object *next_closing;
     struct object *next_watched;
 };
 
@@ -75,20 +75,11 @@ struct agreement {
 };
 
 struct closings {
-    struct object *first; /* The first object that waits for its turn. */
-    struct object *turn;  /* The object that is closing. */
+    struct object *turn; /* The object that is closing. */
     bool voting;
     int64_t vote_at; /* The time of the next vote, or INT64_MAX. */
     struct agreement agreement;
     uint64_t *ballot; /* By slot. */
-};
-
-/* A window that no object uses any more. Its memory has been given back, but freeing it is
- * collective and blocks. So it is freed, on all ranks in the same order, with the next window of
- * its communicator or with the communicator. */
-struct spent_window {
-    struct window *window;
-    struct spent_window *next;
 };
 
 /*
@@ -166,8 +157,7 @@ struct communicator {
     struct object **objects;   /* By slot; NULL: free. */
     uint32_t capacity;
     uint32_t handles;
-    bool
-        abandoned; /* The program has freed its MPI_Comm: it ends with the last object. */
+    bool abandoned; /* The program has freed its MPI_Comm: ends with the last object. */
     bool sends_pending;  /* Sends are counted as unrung (progress.h). */
     uint32_t agreements; /* Under way. */
     int64_t alarm;       /* The earliest alarm of an object, or INT64_MAX. */
@@ -180,13 +170,13 @@ struct communicator {
     struct closings closing;
     _Atomic uint32_t closings; /* Begun and not complete. */
 
-    struct spent_window *spent;
+    struct window *spent; /* Windows that no object uses, the oldest first. */
 
     /* NULL if its objects raise an error when ranks die. */
     struct outage *outage;
     struct recovery *recovery;
     struct waiting *parting;   /* The last barrier (user_object.h), or NULL. */
-    bool parts;                /* This rank has begun to part. */
+    _Atomic bool parts;        /* This rank has begun to part. */
     bool late;                 /* All ranks part, and end it in MPI_Finalize. */
     struct communicator *next; /* In a list of process.c or recovery.c. */
 
@@ -202,11 +192,17 @@ void communicator_destroy(struct communicator **c);
 /* Destroy the transport, if it still has one: collective. */
 void communicator_end_transport(struct communicator *c);
 
-/* Driver: leave the window behind. *spent is the memory for that; it is set to NULL. */
-void communicator_spend_window(struct communicator *c, struct window *w,
-                               struct spent_window **spent);
+/* Driver: leave the window behind and give back its memory. To free it is collective and blocks,
+ * so that happens later, on all ranks in the same order: with the next window of the communicator
+ * or with the communicator. */
+void communicator_spend_window(struct communicator *c, struct window *w);
 /* Free spent windows. Collective; nothing closes on any rank. */
 void communicator_free_windows(struct communicator *c);
+/* Open the window of an object: in shared memory (shared_window.c) where MPI continues when a rank
+ * dies and all ranks are on one host, otherwise a window of MPI on *comm. PCOLL_EINVAL: the object
+ * continues, and it would be a window of MPI. Collective; an error is one on all ranks. */
+int shared_window_open(struct communicator *c, const void *comm, size_t bytes,
+                       struct window **out);
 
 /* Find the first `slots` free slots in a row, from `from` on. PCOLL_EINVAL: there are not enough
  * tags. */

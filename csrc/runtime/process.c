@@ -110,10 +110,8 @@ static void process_remove_communicator(struct process *r, struct communicator *
 static void process_begin_parting(struct communicator *c, bool waits)
 {
     uint64_t late = !waits;
-    if (c->parts)
+    if (atomic_exchange(&c->parts, true))
         return;
-    c->parts = true;
-    recovery_begin_parting(c);
     if (agree_begin(c, AGREE_MAX, &late, 1, &c->parting) != PCOLL_OK)
         c->parting = NULL;
 }
@@ -525,7 +523,7 @@ static int process_get(struct process **out)
     r->reclaim =
         (struct progress_source){.poll = process_reclaim, .alarm_us = INT64_MAX};
     progress_add(r->progress, &r->reclaim);
-    user_object_note_forks();
+    pthread_atfork(NULL, NULL, user_object_note_fork);
     mpi_world(&rank, &ranks);
     process_join_job(rank);
     *out = r;

@@ -29,9 +29,8 @@ struct progress_source {
     /* Poll and run; return how much has happened. It never fails: a source keeps its failure
      * for the threads that wait for it. */
     int (*poll)(struct progress_source *source);
-    bool off_node; /* Some messages arrive without a ring of the doorbell. */
-    int64_t
-        alarm_us; /* Poll at this time (base/clock.h) at the latest; INT64_MAX: none. */
+    bool off_node;    /* Some messages arrive without a ring of the doorbell. */
+    int64_t alarm_us; /* When to poll at the latest (clock_us); INT64_MAX: none. */
     struct progress_source *next;
 };
 

@@ -32,9 +32,8 @@ struct retired {
 struct recovery {
     struct outage outage; /* The communicator points to it. */
     pthread_t thread;
-    uint64_t given; /* An MPI_Comm for the program, … */
-    bool gave;      /* … if this is set. */
-    _Atomic bool parting;
+    uint64_t given;  /* An MPI_Comm for the program, … */
+    bool gave;       /* … if this is set. */
     bool called_off; /* The communicator is discarded: there is nothing to recover. */
     struct user_object *objects; /* Those of the communicator, by slot. */
 
@@ -135,9 +134,9 @@ static void recovery_hand_over(struct recovery *r, struct recovery *to)
 
 /* Agree on whether to recover, and whether all ranks can. A rank without an answer continues with
  * the others, to ask them again. */
-static int recovery_vote(struct recovery *r)
+static int recovery_vote(const struct communicator *c, struct recovery *r)
 {
-    int bits = (atomic_load(&r->parting) ? RECOVERY_PARTING : 0) |
+    int bits = (atomic_load(&c->parts) ? RECOVERY_PARTING : 0) |
                (r->able ? RECOVERY_ABLE : 0) |
                (mpi_has_lost_hosts(r->current) ? 0 : RECOVERY_WHOLE);
     int rc = mpi_agree_bits(r->current, &bits);
@@ -183,7 +182,7 @@ static int recovery_attempt(struct communicator *c, struct recovery *r)
         return rc;
     mpi_revoke(before);
     MOMENT("revoked");
-    int vote = recovery_vote(r);
+    int vote = recovery_vote(c, r);
     MOMENT("last word");
     if (r->over)
         return vote;
@@ -339,12 +338,6 @@ void recovery_stop(struct communicator *c)
         return;
     recovery_join(c);
     recovery_detach(c);
-}
-
-void recovery_begin_parting(struct communicator *c)
-{
-    if (c->recovery)
-        atomic_store(&c->recovery->parting, true);
 }
 
 void recovery_await_parting(struct communicator *c, bool all, uint64_t *late)

@@ -90,10 +90,9 @@ void recovery_retire(struct communicator *c, void (*end)(void *), void *what,
 const void *recovery_comm(const struct communicator *c);
 
 /* Ending a communicator, or MPI. These functions do nothing for a communicator without recovery.
- * First this rank has come to the end, … */
-void recovery_begin_parting(struct communicator *c);
-/* … then all ranks have: `all` if a barrier has said so. Otherwise wait for one here, which
- * replaces *late by its maximum over all ranks, or for a failure that is final. … */
+ * First all ranks have come to the end (communicator.parts): `all` if a barrier has said so.
+ * Otherwise wait for one here, which replaces *late by its maximum over all ranks, or for a
+ * failure that is final. … */
 void recovery_await_parting(struct communicator *c, bool all, uint64_t *late);
 /* … Nothing recovers any more. Return whether the transport can still be used. Collective. */
 bool recovery_part(struct communicator *c);

@@ -8,14 +8,9 @@
 /* A forked child must know that it is one without calling MPI, so this is not a communicator's. */
 static _Atomic bool user_object_in_child;
 
-static void user_object_note_fork(void)
+void user_object_note_fork(void)
 {
     atomic_store(&user_object_in_child, true);
-}
-
-void user_object_note_forks(void)
-{
-    pthread_atfork(NULL, NULL, user_object_note_fork);
 }
 
 bool user_object_forked(void)

@@ -108,9 +108,9 @@ struct user_object *user_object_first(void);
 struct user_object *user_object_list(const struct communicator *c);
 
 /* Return whether this process is a forked child, where nothing works: its agent stayed with the
- * parent. Note forks, once, from now on. */
+ * parent. The child calls the second function. */
 bool user_object_forked(void);
-void user_object_note_forks(void);
+void user_object_note_fork(void);
 
 /*
  * The state of the process: the progress engine, the watch of hosts, the communicators and the

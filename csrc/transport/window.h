@@ -66,9 +66,10 @@ struct window_ops {
 struct window {
     const struct window_ops *ops;
     uint32_t rank, size;
-    char *memory;    /* of this rank, zero at the start */
-    const bool *far; /* by rank: takes its target's help; NULL: nobody */
-    bool local;      /* its end needs nobody else */
+    char *memory;        /* of this rank, zero at the start */
+    const bool *far;     /* by rank: takes its target's help; NULL: nobody */
+    bool local;          /* its end needs nobody else */
+    struct window *next; /* in a list of windows that nobody uses */
 };
 
 static inline bool window_is_far(const struct window *w, uint32_t peer)

@@ -18,7 +18,7 @@ void memory_windows_create(uint32_t ranks, size_t bytes, struct window **windows
 void memory_windows_destroy(uint32_t ranks, struct window **windows);
 
 /* Its rank has died: what it has begun arrives, since windows that outlive a rank are memory
- * that all share (csrc/runtime/shared_window.h). */
+ * that all share (csrc/runtime/shared_window.c). */
 void memory_window_die(struct window *w);
 
 /* Called after every change of a word, if set. */

@@ -320,12 +320,12 @@ MUTANTS = [
         "closings do not queue up",
         "runtime/communicator.c",
         "    return busy ? PCOLL_OK : communicator_vote(c);",
-        "    return busy ? p->ops->begin_close(p) : vote(c);",
+        "    return busy ? p->ops->begin_close(p) : communicator_vote(c);",
     ),
     Mutant(
         "the next closing is never begun",
         "runtime/communicator.c",
-        "    return c->closing.first ? communicator_vote(c) : PCOLL_OK;",
+        "    return atomic_load(&c->closings) ? communicator_vote(c) : PCOLL_OK;",
         "    return PCOLL_OK;",
     ),
     Mutant(

@@ -97,7 +97,7 @@ static bool persistent_collect(void)
 {
     lock_take(&persistent.mutex);
     while (!atomic_load(&persistent.incoming) && !persistent.mine && !persistent.stop)
-        lock_sleep(&persistent.mutex, &persistent.changed);
+        pthread_cond_wait(&persistent.changed, &persistent.mutex.mutex);
     struct token *t = atomic_exchange(&persistent.incoming, NULL);
     lock_release(&persistent.mutex);
     for (struct token *next; t; t = next) {
