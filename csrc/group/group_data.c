@@ -59,8 +59,8 @@ static void group_data_meter_begin(struct group_data *r, uint32_t member)
     int64_t now = clock_ns();
     if (!r->meter.began)
         r->meter.began = now;
-    if (!r->meter.begun[member])
-        r->meter.begun[member] = now;
+    if (!r->state[member].begun)
+        r->state[member].begun = now;
 }
 
 /* A piece of a far member's input has arrived. While several members send, the bytes of
@@ -76,7 +76,8 @@ static void group_data_meter_end(struct group_data *r, const struct op *op,
     if (rate > m->download)
         m->download = rate;
     uint64_t from_member = (op->slice.begin + 1) * r->piece * r->place.element;
-    m->rate[member] = group_data_per_second(from_member, now - m->begun[member]);
+    r->state[member].rate =
+        group_data_per_second(from_member, now - r->state[member].begun);
 }
 
 /* Gets. */
@@ -181,7 +182,7 @@ int group_data_poll(struct group_data *r, bool *ended)
 static int group_data_fetch_input(struct group_data *r, int id, const struct op *op)
 {
     uint32_t member = (uint32_t)op->peer, piece = op->slice.begin;
-    if (!group_data_is_far(r, member) || !r->contributes[member])
+    if (!group_data_is_far(r, member) || !r->state[member].contributes)
         return PCOLL_OK;
     size_t offset =
         r->place.input_at + group_data_piece_begin(r, piece) * r->place.element;
@@ -207,7 +208,7 @@ static int group_data_fetch_part(struct group_data *r, int id, const struct op *
 static int group_data_reduce(struct group_data *r, const struct op *op)
 {
     uint32_t member = (uint32_t)op->peer, piece = op->slice.begin;
-    if (!r->contributes[member])
+    if (!r->state[member].contributes)
         return PCOLL_OK;
     bool own = member == r->group.position, first = true;
     size_t begin = group_data_piece_begin(r, piece),
@@ -224,7 +225,7 @@ static int group_data_reduce(struct group_data *r, const struct op *op)
         r->bytes_fetched += bytes;
     }
     for (uint32_t j = 0; j < member; j++)
-        first &= !r->contributes[j];
+        first &= !r->state[j].contributes;
     char *sum = r->sums[piece % 2], *into = first ? sum : r->widened;
     if (r->dtype->held)
         r->dtype->widen(into, elements, n);
@@ -297,8 +298,8 @@ int group_data_run(struct group_data *r)
 
 int group_data_start(struct group_data *r, bool own)
 {
-    CHECK(r->sched && !r->contributes[r->group.position]);
-    r->contributes[r->group.position] = own;
+    CHECK(r->sched && !r->state[r->group.position].contributes);
+    r->state[r->group.position].contributes = own;
     r->active += own;
     engine_complete(&r->engine, r->engine.current, r->start);
     return r->window->ops->sync(r->window);
@@ -307,32 +308,32 @@ int group_data_start(struct group_data *r, bool own)
 void group_data_input(struct group_data *r, uint32_t member, bool contributes)
 {
     CHECK(member < r->group.members);
-    if (r->known[member])
+    if (r->state[member].known)
         return;
-    r->known[member] = true;
-    r->contributes[member] = contributes;
+    r->state[member].known = true;
+    r->state[member].contributes = contributes;
     r->active += contributes;
-    if (r->input_there[member] >= 0)
-        engine_complete(&r->engine, r->engine.current, r->input_there[member]);
+    if (r->state[member].input_there >= 0)
+        engine_complete(&r->engine, r->engine.current, r->state[member].input_there);
 }
 
 void group_data_part(struct group_data *r, uint32_t member)
 {
     CHECK(member < r->group.members);
-    if (r->part_done[member] >= 0)
-        engine_complete(&r->engine, r->engine.current, r->part_done[member]);
+    if (r->state[member].part_done >= 0)
+        engine_complete(&r->engine, r->engine.current, r->state[member].part_done);
 }
 
 bool group_data_waits_for_input(const struct group_data *r, uint32_t member)
 {
     CHECK(member < r->group.members);
-    return r->input_there[member] >= 0 && !r->known[member];
+    return r->state[member].input_there >= 0 && !r->state[member].known;
 }
 
 bool group_data_waits_for_part(const struct group_data *r, uint32_t member)
 {
     CHECK(member < r->group.members);
-    int done = r->part_done[member];
+    int done = r->state[member].part_done;
     return done >= 0 && engine_state(&r->engine, r->engine.current, done) != OP_DONE;
 }
 
@@ -380,24 +381,6 @@ size_t group_data_bytes(const struct group_data *r)
            3 * r->piece * r->held;
 }
 
-static int group_data_make_members(struct group_data *r)
-{
-    size_t most = r->max_members;
-    return GROUP_ALLOCATE(r->group.rank, most) &&
-                   GROUP_ALLOCATE(r->group.share, most) &&
-                   GROUP_ALLOCATE(r->group.bound, most + 1) &&
-                   GROUP_ALLOCATE(r->empty, most) &&
-                   GROUP_ALLOCATE(r->contributes, most) &&
-                   GROUP_ALLOCATE(r->known, most) &&
-                   GROUP_ALLOCATE(r->scratch, 3 * most) &&
-                   GROUP_ALLOCATE(r->input_there, most) &&
-                   GROUP_ALLOCATE(r->part_done, most) &&
-                   GROUP_ALLOCATE(r->meter.begun, most) &&
-                   GROUP_ALLOCATE(r->meter.rate, most)
-               ? PCOLL_OK
-               : fail(PCOLL_ENOMEM, "no memory for a group of %u", r->max_members);
-}
-
 int group_data_init(struct group_data *r)
 {
     CHECK(r->window && r->max_members && r->max_members <= r->window->size);
@@ -408,18 +391,20 @@ int group_data_init(struct group_data *r)
     for (int i = 0; i < 2; i++)
         r->sums[i] = malloc(r->piece * r->held);
     r->widened = malloc(r->piece * r->held);
-    if (!r->sums[0] || !r->sums[1] || !r->widened)
-        return fail(PCOLL_ENOMEM, "no memory for a group's sums");
-    return group_data_make_members(r) ?: group_data_make_landing(r);
+    size_t most = r->max_members;
+    if (!r->sums[0] || !r->sums[1] || !r->widened ||
+        !GROUP_ALLOCATE(r->group.rank, most) || !GROUP_ALLOCATE(r->group.share, most) ||
+        !GROUP_ALLOCATE(r->group.bound, most + 1) || !GROUP_ALLOCATE(r->empty, most) ||
+        !GROUP_ALLOCATE(r->state, most) || !GROUP_ALLOCATE(r->scratch, 3 * most))
+        return fail(PCOLL_ENOMEM, "no memory for a group of %u", r->max_members);
+    return group_data_make_landing(r);
 }
 
 void group_data_destroy(struct group_data *r)
 {
-    void *const all[] = {r->group.rank,  r->group.share, r->group.bound, r->empty,
-                         r->contributes, r->known,       r->scratch,     r->input_there,
-                         r->part_done,   r->sums[0],     r->sums[1],     r->widened,
-                         r->landing,     r->fetched,     r->fetches,     r->meter.begun,
-                         r->meter.rate};
+    void *const all[] = {r->group.rank, r->group.share, r->group.bound, r->empty,
+                         r->state,      r->scratch,     r->sums[0],     r->sums[1],
+                         r->widened,    r->landing,     r->fetched,     r->fetches};
     CHECK(!r->under_way);
     engine_destroy(&r->engine);
     if (r->sched)
@@ -437,12 +422,9 @@ int group_data_prepare(struct group_data *r)
     CHECK(c->bound[c->members] == r->place.count);
     for (uint32_t j = 0; j < c->members; j++) {
         r->empty[j] = c->bound[j] == c->bound[j + 1];
-        r->contributes[j] = r->known[j] = false;
-        r->input_there[j] = r->part_done[j] = -1;
-        r->meter.begun[j] = 0;
-        r->meter.rate[j] = 0;
+        r->state[j] = (struct group_member){.input_there = -1, .part_done = -1};
     }
-    r->meter = (struct group_meter){.begun = r->meter.begun, .rate = r->meter.rate};
+    r->meter = (struct group_meter){.began = 0};
     r->active = 0;
     size_t own = c->bound[c->position + 1] - c->bound[c->position];
     struct butterfly_plan plan = {.members = c->members,
@@ -460,8 +442,8 @@ int group_data_prepare(struct group_data *r)
     for (uint32_t id = 0; id < r->sched->count; id++) {
         const struct op *op = &r->sched->ops[id];
         if (op->kind == OP_RECV && op->class == OP_CONTROL) /* A notice completes it. */
-            (op->edge == BUTTERFLY_INPUT ? r->input_there : r->part_done)[op->peer] =
-                (int)id;
+            *(op->edge == BUTTERFLY_INPUT ? &r->state[op->peer].input_there
+                                          : &r->state[op->peer].part_done) = (int)id;
     }
     engine_release(&r->engine);
     return PCOLL_OK;

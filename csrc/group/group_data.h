@@ -37,8 +37,14 @@ struct group_meter {
     int64_t began;   /* Time of the first fetch in ns; 0: none. */
     uint64_t bytes;  /* Received in all. */
     double download; /* Highest rate of all members together, bytes per second. */
-    int64_t *begun;  /* By member: time of its first fetch. */
-    double *rate;    /* By member, bytes per second; 0: not measured. */
+};
+
+/* What this rank knows of a member in a round. */
+struct group_member {
+    bool known, contributes;    /* It has said whether it contributes, and it does. */
+    int input_there, part_done; /* The operation of its notice, or -1. */
+    int64_t begun;              /* Time of its first fetch. */
+    double rate;                /* Bytes per second; 0: not measured. */
 };
 
 /* Memory that MPI may still write to after a void round. */
@@ -65,14 +71,12 @@ struct group_data {
     void *arg;
 
     struct group_members group;
-    bool *empty;         /* By member: it has no part to reduce. */
-    bool *known;         /* By member: it has said whether it contributes. */
-    bool *contributes;   /* By member: it contributes. */
+    bool *empty; /* By member: it has no part to reduce. */
+    struct group_member *state;
     uint32_t active;     /* Members that contribute. */
     struct sched *sched; /* NULL: no round. */
     struct engine engine;
     int start, *scratch;
-    int *input_there, *part_done; /* By member: the operation of its notice, or -1. */
 
     char *landing; /* The result, in the application's dtype. */
     char *fetched; /* One piece of a near member's input, then two of each far one. */
@@ -114,7 +118,7 @@ int group_data_end(struct group_data *r);
 /* Does this rank contribute? Only a rank that contributes gets the result. */
 static inline bool group_data_contributes(const struct group_data *r)
 {
-    return r->contributes[r->group.position];
+    return r->state[r->group.position].contributes;
 }
 
 static inline bool group_data_complete(const struct group_data *r)

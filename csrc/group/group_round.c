@@ -55,7 +55,7 @@ static int group_round_send(struct group *g, enum group_notice_bit bit,
     const struct group_members *group = &g->now.data.group;
     int rc = PCOLL_OK;
     for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
-        if (i != group->position && !(only_missing && g->now.data.known[i]))
+        if (i != group->position && !(only_missing && g->now.data.state[i].known))
             rc = group_wire_send_notice(g, group->rank[i], g->now.name, bit, 0);
     return rc;
 }
@@ -151,7 +151,7 @@ static int group_round_abort_on_silence(struct group *g)
     for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++) {
         int64_t last = now->received_at[i];
         bool left = g->membership.entries[group->rank[i]].status == MEMBER_AWAY &&
-                    !now->data.known[i];
+                    !now->data.state[i].known;
         if (i == group->position ||
             (time - (last > now->began ? last : now->began) <= timeout && !left))
             continue;
@@ -353,7 +353,7 @@ int group_round_notify(void *arg, uint32_t member, int edge)
     struct group *g = arg;
     const struct group_data *r = &g->now.data;
     CHECK(member < r->group.members && member != r->group.position);
-    double rate = fmin(r->meter.rate[member] / KIB, UINT32_MAX);
+    double rate = fmin(r->state[member].rate / KIB, UINT32_MAX);
     bool result = edge == BUTTERFLY_RESULT;
     enum group_notice_bit bit = result                      ? NOTICE_PART
                                 : group_data_contributes(r) ? NOTICE_INPUT
