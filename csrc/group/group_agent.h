@@ -2,8 +2,8 @@
 /*
  * A grouped allreduce on one rank, as the agent drives it, and as its application uses
  * it. It combines modules that each answer one question: grid.h (which ranks meet),
- * membership.h (which ranks take part), matchmaking.h (who forms a group), group_data.h
- * (the data) and group_wire.h (messages, and does the round count).
+ * matchmaking.h (who forms a group), group_data.h (the data) and group_wire.h (messages,
+ * which ranks take part, and does the round count).
  *
  * Phases. Each phase returns the phase that follows, and group_agent.c enters it.
  *

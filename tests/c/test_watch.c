@@ -211,13 +211,13 @@ static void job_begin(struct job *j)
 
 static void job_end(struct job *j)
 {
-    for (int i = 0; i < WATCHES; i++) {
+    for (int i = 0; i < WATCHES; i++)
         if (j->watch[i]) {
             watch_leave(j->watch[i], &j->group[i]);
             watch_destroy(&j->watch[i]);
         }
+    for (int i = 0; i < WATCHES; i++)
         doorbell_destroy(&j->doorbell[i]);
-    }
 }
 
 /* Tell A as another process of its host does. */
