@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of allreduces when ranks are killed, many times: `partialcoll bench faults` with
-ranks that are small C programs (faults_rank.c), killed where they are told to die.
+ranks that are killed where they are told to die.
 
 Each seed has a policy, a domain, a payload and a way of delivery, drawn; its jobs kill all ranks
 but one, at drawn kill points of the loop, of a recovery, of the end (csrc/base/check.h, in a core
@@ -20,7 +20,6 @@ import random
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -102,7 +101,7 @@ QUORUMS = _points(
 )
 DOMAINS = ("node", "rank", "node:2", "node:4")
 COUNTS = (1, 64, 1000, 8192, 32768)  # float64: 128 B (16 of them name ranks and calls) to 256 KiB
-THINK_US = (0, 200, 1000, 3000)  # of the fastest rank, about; some take five times as long
+THINK_SECONDS = (0.0, 0.0002, 0.001, 0.003)
 
 _AIMED = 0.75  # of the kills
 _TWINS = 0.3  # of the others: two at once
@@ -126,14 +125,13 @@ def draw(seed: int) -> JobKind:
 
 
 class LightJob(killing.KilledJob):
-    """A `KilledJob` of C programs, of whose ranks `most` are killed; none in a control job."""
+    """A `KilledJob` of whose ranks `most` are killed; none in a control job."""
 
     _closes = 0.3  # the share of jobs in which the last rank dies while the handle closes
 
-    def __init__(self, program: Path, ranks: int, kind: JobKind, seed: str, most: int) -> None:
+    def __init__(self, ranks: int, kind: JobKind, seed: str, most: int) -> None:
         super().__init__(ranks, kind.quorum, kind.domain, seed, most)
         self._closing: Life | None = None
-        self._program = program
         self._living: list[Life] = []
         self._moments: dict[Life, Moments] = {}
         self.aimed: Counter[str] = Counter()  # where they died as they were told to
@@ -142,19 +140,17 @@ class LightJob(killing.KilledJob):
         self.given.update(
             deliver=kind.deliver,
             count=min(kind.count, 1000) if kind.deliver == "all" else kind.count,
-            think_us=self.random.choice(THINK_US),
+            think=self.random.choice(THINK_SECONDS),
             algorithm=self.random.choice(killing.ALGORITHMS[1:-1]),
+            at_once=True,
+            limit=_LIMIT_S,
         )
 
     def start(self) -> tuple[list[str], dict[str, str] | None]:
-        """Start the ranks without an interpreter for each, and without a command that starts the
-        launcher."""
-        names = ("folder", "quorum", "domain", "deliver", "algorithm", "count", "think_us")
-        number = random.Random(str(self.given["seed"])).randrange(1 << 30)
-        words = [*(str(self.given[name]) for name in names), str(number), str(_LIMIT_S)]
+        """Start the ranks without a command that starts the launcher."""
         job, env = launcher.mpiexec(self.ranks, "--with-ft ulfm", self.folder)
         env["PARTIALCOLL_MOMENTS"] = str(self.folder)
-        return [*job, str(self._program), *words], env
+        return [*job, *self.worker()], env
 
     def kill(self, job: subprocess.Popen[bytes], living: list[Life]) -> None:
         self.began = time.monotonic()
@@ -269,24 +265,12 @@ class LightJob(killing.KilledJob):
             return verdict
         seed = str(self.given["seed"])
         kind = JobKind(*(self.given[name] for name in JobKind._fields))
-        control = LightJob(self._program, self.ranks, kind, seed, 0)
+        control = LightJob(self.ranks, kind, seed, 0)
         seconds = max(2.0, self.ended - self.began)
         control.kill = lambda job, living: time.sleep(seconds)  # type: ignore[method-assign]
         silent = control.run().silent_ns
         control.forget()
         return oracle.judge(self.folder, self.ranks, self.killed, oracle.PATIENCE_NS + silent)
-
-
-def compile_ranks(to: Path) -> Path:
-    from partialcoll.tools import installed
-
-    program = to / "faults_rank"
-    mpicc = Path(launcher.find(launcher.flavor())).parent / "mpicc"
-    source = Path(__file__).with_name("faults_rank.c")
-    flags = [*installed.cflags().split(), *installed.libs().split()]
-    words = [str(mpicc), "-O2", "-Wall", "-Wextra", str(source), *flags, "-o", str(program)]
-    subprocess.run(words, check=True, env=dict(os.environ))
-    return program
 
 
 _STEP = 1.1  # of the buckets that times are kept in
@@ -330,12 +314,12 @@ def total(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return _with_percentiles(row)
 
 
-def run_seed(program: Path, seed: int, ranks: int, kills: int) -> dict[str, Any]:
+def run_seed(seed: int, ranks: int, kills: int) -> dict[str, Any]:
     kind = draw(seed)
     tally, aimed, struck = killing.Tally(), Counter[str](), Counter[str]()
     while tally.kills < kills:
         most = min(ranks - 1, kills - tally.kills)
-        job = LightJob(program, ranks, kind, f"{seed}-{len(tally.verdicts)}", most)
+        job = LightJob(ranks, kind, f"{seed}-{len(tally.verdicts)}", most)
         tally.run(job)
         aimed += job.aimed
         struck += job.struck
@@ -369,12 +353,10 @@ def command(n: int, kills: int, seeds: range, json: str | None) -> int:
     killing.check_launcher("bench faults")
     rows = _known(json)
     done = {row["seed"] for row in rows}
-    with tempfile.TemporaryDirectory(prefix="partialcoll-faults-") as folder:
-        program = compile_ranks(Path(folder))
-        for seed in seeds:
-            if seed not in done:
-                rows.append(run_seed(program, seed, n, kills))
-                killing.keep(json, killing.document("bench faults", n, [total(rows), *rows]))
+    for seed in seeds:
+        if seed not in done:
+            rows.append(run_seed(seed, n, kills))
+            killing.keep(json, killing.document("bench faults", n, [total(rows), *rows]))
     if rows:
         document = killing.document("bench faults", n, [total(rows), *rows])
         report.write(json, document, [*rows, total(rows)], ("seed", *killing.COLUMNS[:-1]))

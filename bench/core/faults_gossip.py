@@ -32,7 +32,7 @@ import click
 from core.faults import GOSSIP, GROUPS, JobKind, LightJob
 from partialcoll import decentralized
 from partialcoll.errors import Error
-from partialcoll.tools import launcher, report
+from partialcoll.tools import report
 from partialcoll.tools.bench.faults import killing, oracle
 from partialcoll.tools.cli import options, values
 
@@ -76,7 +76,7 @@ class GossipJob(LightJob):
     _closes = 0.0
 
     def __init__(self, ranks: int, name: str, seed: str, most: int) -> None:
-        super().__init__(Path(), ranks, JobKind("", "", "", 1), seed, most)
+        super().__init__(ranks, JobKind("", "", "", 1), seed, most)
         r = self.random
         self.name, self.status = name, -1
         self.between = r.random() < 0.3
@@ -90,11 +90,9 @@ class GossipJob(LightJob):
             limit=_LIMIT_S,
         )
 
-    def start(self) -> tuple[list[str], dict[str, str] | None]:
-        job, env = launcher.mpiexec(self.ranks, "--with-ft ulfm", self.folder)
-        env["PARTIALCOLL_MOMENTS"] = str(self.folder)
-        worker = Path(__file__).with_name("faults_gossip_rank.py")
-        return [*job, sys.executable, str(worker), json.dumps(self.given)], env
+    def worker(self) -> list[str]:
+        file = Path(__file__).with_name("faults_gossip_rank.py")
+        return [sys.executable, str(file), json.dumps(self.given)]
 
     def names(self) -> tuple[str, ...]:
         gossip = issubclass(strategies()[self.name], decentralized.GossipStrategy)

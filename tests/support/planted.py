@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library with one of the mistakes of tests/mistakes in its core, for real jobs: a C program
-that is linked with it takes this one if LD_LIBRARY_PATH names its folder, a Python program if
-PYTHONPATH does."""
+"""The package with one of the mistakes of tests/mistakes in its core, for real jobs: a program
+takes this one if PYTHONPATH names its folder."""
 
 import os
 import re
@@ -39,9 +38,8 @@ class Libraries:
 
     def __init__(self, folder):
         self.folder = folder
-        self.name = f"libpartialcoll_{launcher.abi()}.so"
         shutil.copytree(ROOT / "csrc", folder / "csrc", ignore=shutil.ignore_patterns("*.o"))
-        sources = layers.sources(*CORE, "c")
+        sources = layers.sources(*CORE)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             objects = pool.map(self._compile, [folder / source for source in sources])
             self.objects = dict(zip(sources, objects))
@@ -52,32 +50,15 @@ class Libraries:
         subprocess.run([*words, "-o", str(to)], check=True)
         return to
 
-    def _link(self, to, objects):
-        to.mkdir()
-        exports = self.folder / "csrc/compat/mpi_shaped/exports.map"
-        words = [c_users.mpicc(), "-shared", *map(str, objects), f"-Wl,-soname,{self.name}"]
-        words += [f"-Wl,--version-script={exports}", "-Wl,-Bsymbolic", "-lm", "-lpthread", "-ldl"]
-        subprocess.run([*words, "-o", str(to / self.name)], check=True)
-        return to
-
-    def right(self):
-        """The folder of the library as it should be."""
-        return self._link(self.folder / "right", self.objects.values())
-
-    def planted(self, mistake):
-        """The folder of one with the mistake of this name."""
-        return self._link(self.folder / folder_of(mistake), self._objects_with(mistake).values())
-
     def package(self, mistake=None):
         """The folder of a copy of the Python package; with this mistake, if any."""
         objects = self._objects_with(mistake) if mistake else self.objects
         to = self.folder / f"package-{folder_of(mistake or 'right')}"
-        of_core = layers.sources(*CORE)
         where = Path(partialcoll.__file__).parent
         shutil.copytree(where, to / "partialcoll", ignore=shutil.ignore_patterns("__pycache__"))
         (module,) = (to / "partialcoll").glob(f"_core_{launcher.abi()}*.so")
         words = [c_users.mpicc(), "-shared", str(self._generated()), "-o", str(module)]
-        words += [str(objects[source]) for source in of_core]
+        words += map(str, objects.values())
         subprocess.run([*words, "-lm", "-lpthread", "-ldl"], check=True)
         return to
 

@@ -148,15 +148,20 @@ class KilledJob:
             "think": self.random.choice(_THINK_SECONDS),
             "count": self.random.choice((1, 500, 20000)),
             "algorithm": self.random.choice(ALGORITHMS[1:-1]),
+            "deliver": "one",
+            "at_once": False,
             "limit": _START_SECONDS + _END_SECONDS,
             "die": self.die,
         }
 
-    def start(self) -> tuple[list[str], dict[str, str] | None]:
+    def worker(self) -> list[str]:
+        """Return what runs a rank."""
         module = "partialcoll.tools.bench.faults.worker"
-        worker = [sys.executable, "-m", module, json.dumps(self.given)]
+        return [sys.executable, "-m", module, json.dumps(self.given)]
+
+    def start(self) -> tuple[list[str], dict[str, str] | None]:
         how = ["run", "-n", str(self.ranks), "--mpiexec-args=--with-ft ulfm", "--"]
-        return launcher.own(*how, *worker), None
+        return launcher.own(*how, *self.worker()), None
 
     def run(self) -> oracle.Verdict:
         words, environment = self.start()

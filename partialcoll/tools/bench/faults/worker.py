@@ -21,7 +21,7 @@ from partialcoll import elastic
 from partialcoll._core.ffi import check, ffi, lib
 
 from ...._core.mpi import MPI
-from .oracle import DEPOSIT, END, GROWN, OUTAGE, ROUND, Life, Log, LogRecord, lives, tell_pid
+from .oracle import DEPOSIT, END, GROWN, LOST, OUTAGE, ROUND, Life, Log, LogRecord, lives, tell_pid
 
 
 class FaultWorker:
@@ -32,7 +32,6 @@ class FaultWorker:
         began = time.monotonic_ns()
         self.given, self.folder = given, str(given["folder"])
         self.ranks = ranks = int(given["ranks"])
-        self.think = float(given["think"])
         count = max(2 * ranks, int(given["count"]))
         self.send, self.recv = np.zeros(count), np.zeros(count)
         self.handle = pc.Allreduce_init(
@@ -42,6 +41,7 @@ class FaultWorker:
             quorum=given["quorum"],
             domain=given["domain"],
             algorithm=given["algorithm"],
+            deliver=given["deliver"],
             on_failure="continue",
             on_membership=self.note_growth,
             join=new,
@@ -50,9 +50,11 @@ class FaultWorker:
         self.life = Life(self.rank, len(lives(Path(self.folder), "log", self.rank)))
         self.log = Log(self.folder, self.life)
         self.random = random.Random(f"{given['seed']}-{self.life}")
+        self.think = float(given["think"]) * self.random.uniform(0.5, 2.5)  # some are slower
         self.send[2 * ranks :] = self.rank + 1
         self.send[self.rank] = 1
         self.calls = 0
+        self.last = -1  # the round that this rank was given last
         self.outages = 0
         self.joined = [self.rank] if new else []
         if new:
@@ -66,7 +68,7 @@ class FaultWorker:
         index = -1 if last is None else last.index
         who = sum(1 << rank for rank in self.joined)
         self.log.write(LogRecord(GROWN, now, index + 1, (began, who, 0)))
-        self.outages = 0
+        self.outages, self.last = 0, index
         if last is not None and self.calls == 0:
             self.saw(last)
 
@@ -98,15 +100,24 @@ class FaultWorker:
         time.sleep(self.random.expovariate(1) * self.think)
 
     def saw(self, rnd: pc.Round) -> None:
-        n, recv = self.ranks, self.recv
-        expected = float(np.dot(recv[:n], np.arange(1, n + 1)))
-        if not (recv[2 * n :] == expected).all():
-            raise SystemExit(f"rank {self.rank}: round {rnd.index} has garbage in it")
-        digest = int.from_bytes(hashlib.blake2b(recv.tobytes(), digest_size=8).digest(), "little")
-        words = (_set(rnd.mask), _set(rnd.failed), digest)
-        now = time.monotonic_ns()
-        self.log.write(LogRecord(ROUND, now, rnd.index, words, tuple(recv[: 2 * n])))
-        self.note_outage(now)
+        """Log what a call has delivered. Rounds that this rank will never be given, since it came
+        too late for them, are logged if the call tells of them."""
+        n, indices = self.ranks, [each.index for each in rnd.results]
+        lost = [i - before - 1 for i, before in zip(indices, [self.last, *indices])]
+        told = sum(lost) == rnd.lost
+        self.last = indices[-1]
+        for each, missed in zip(rnd.results, lost):
+            now, recv = time.monotonic_ns(), each.buffers[0]
+            if missed and told:
+                self.log.write(LogRecord(LOST, now, each.index, (missed, 0, 0)))
+            digest = hashlib.blake2b(recv.tobytes(), digest_size=8).digest()
+            mark = int.from_bytes(digest, "little")
+            if not (recv[2 * n :] == np.dot(recv[:n], np.arange(1, n + 1))).all():
+                print(f"rank {self.rank}: garbage in round {each.index}", file=sys.stderr)
+                mark ^= self.rank + 1  # which no other rank has, even if all have the same result
+            words = (_set(each.mask), _set(each.failed), mark)
+            self.log.write(LogRecord(ROUND, now, each.index, words, tuple(recv[: 2 * n])))
+            self.note_outage(now)
 
     def note_outage(self, now: int) -> None:
         count, times = ffi.new("uint32_t *"), ffi.new("int64_t[2]")
@@ -140,6 +151,8 @@ def main() -> None:
     worker = FaultWorker(joined or MPI.COMM_WORLD, given, joined is not None)
     tell_pid(worker.folder, worker.life)
     worker.run()
+    if given["at_once"]:  # Open MPI's MPI_Finalize may not return once a rank has died
+        os._exit(0)
 
 
 if __name__ == "__main__":
