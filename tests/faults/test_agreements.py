@@ -8,11 +8,10 @@ from pathlib import Path
 
 import c_users
 import pytest
+from dying import DyingJob
 from ulfm import needs_ulfm
 
 pytestmark = [needs_ulfm, pytest.mark.in_turns]
-
-killing = pytest.importorskip("partialcoll.tools.bench.faults.killing")
 
 # Each rank's first four are those of making the handle, the next two of the first recovery.
 GARBLED = {
@@ -30,7 +29,7 @@ def survive(preloaded, tmp_path, monkeypatch):
     command = [c_users.mpicc(), "-shared", "-fPIC", str(source), "-o", str(library), "-ldl"]
     subprocess.run(command, check=True)
     monkeypatch.setenv("LD_PRELOAD", str(library))
-    job = killing.KilledJob(4, "majority", "node", "3", 0, die={3: "deposit published:20"})
+    job = DyingJob(4, "majority", "node", {3: "deposit published:20"})
     verdict = job.run()
     said = (job.folder / "output").read_text(errors="replace")[-3000:]
     faults = [fault for fault in verdict.faults if "was silent" not in fault]  # for how long

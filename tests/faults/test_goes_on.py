@@ -3,11 +3,12 @@
 
 import pytest
 import stopped
+from dying import DyingJob
 from ulfm import needs_ulfm
 
-pytestmark = needs_ulfm
+from partialcoll.tools.bench.faults import killing
 
-killing = pytest.importorskip("partialcoll.tools.bench.faults.killing")
+pytestmark = needs_ulfm
 
 
 def judged(job):
@@ -70,7 +71,7 @@ STEPS = (
 
 
 def dies_at(die, quorum, domain, ranks=4, after=False):
-    job = killing.KilledJob(ranks, quorum, domain, str(die), 0, die, after=after)
+    job = DyingJob(ranks, quorum, domain, die, after)
     judged(job)
     return job
 

@@ -51,7 +51,6 @@ COLUMNS = report.columns(
 
 _START_SECONDS = 180
 _END_SECONDS = 60
-_DIE_SECONDS = 30  # for a moment of the loop
 _THINK_SECONDS = (0.0, 0.0005, 0.003)  # between two calls, on average
 _GAP_SECONDS = (0.005, 0.02, 0.1)  # between two kills, on average
 _RESPAWNS = 10  # in one job
@@ -111,27 +110,15 @@ class Tally:
 
 
 class KilledJob:
-    """One job whose ranks are killed, all but one of them or at most `most`. With `die`, ranks die
-    by themselves, each at its kill point (csrc/base/check.h, in a core with checks), in the loop
-    or, with `after`, after a short loop."""
+    """One job whose ranks are killed, all but one of them or at most `most`."""
 
     def __init__(
-        self,
-        ranks: int,
-        quorum: str,
-        domain: str,
-        seed: str,
-        most: int,
-        die: dict[int, str] | None = None,
-        respawn: bool = False,
-        after: bool = False,
+        self, ranks: int, quorum: str, domain: str, seed: str, most: int, respawn: bool = False
     ) -> None:
         self.ranks = ranks
         self.random = random.Random(seed)
-        self.die = die or {}
-        self.after = after
         self.respawn = respawn
-        self.kills = 0 if self.die else min(kills_of_job(ranks, respawn), most)
+        self.kills = min(kills_of_job(ranks, respawn), most)
         self.folder = Path(tempfile.mkdtemp(prefix="partialcoll-faults-"))
         self.killed: dict[Life, int] = {}
         self.states: list[str] = []
@@ -151,7 +138,6 @@ class KilledJob:
             "deliver": "one",
             "at_once": False,
             "limit": _START_SECONDS + _END_SECONDS,
-            "die": self.die,
         }
 
     def worker(self) -> list[str]:
@@ -179,7 +165,6 @@ class KilledJob:
                 )
             living = [self._await_life(job, Life(rank)) for rank in range(self.ranks)]
             self.kill(job, living)
-            self._await_deaths(living)
             self.say_stop()
             self.await_end(job)
         finally:
@@ -187,9 +172,6 @@ class KilledJob:
             if job is not None and job.poll() is None:
                 job.terminate()
                 job.wait()
-        for rank in self.die:
-            if not oracle.came_to_end(self.folder, rank):
-                self.killed[Life(rank)] = 0
         self._count_crashes()
         return self.judge()
 
@@ -226,13 +208,6 @@ class KilledJob:
         with self._starting:
             if self._process is not None:
                 self._process.send_signal(signum)
-
-    def _await_deaths(self, living: list[Life]) -> None:
-        limit = time.monotonic() + (0.5 if self.after else _DIE_SECONDS)
-        left = [self.pid(living[rank]) for rank in self.die]
-        while left and time.monotonic() < limit:
-            time.sleep(0.01)
-            left = [pid for pid in left if is_there(pid)]
 
     def pid(self, life: Life) -> int:
         return int(life.path(self.folder, "pid").read_text())

@@ -227,11 +227,6 @@ def _times(logs: Logs, alive: set[Life], kills: list[int], verdict: Verdict) -> 
                 verdict.rejoin_s.append((record.time - before[-1]) / 1e9)
 
 
-def came_to_end(folder: Path, rank: int) -> bool:
-    found = lives(folder, "log", rank)
-    return bool(found) and any(r.kind == END for r in read(found[-1].path(folder, "log")))
-
-
 def judge(
     folder: Path, ranks: int, kills: dict[Life, int], patience_ns: int = PATIENCE_NS
 ) -> Verdict:

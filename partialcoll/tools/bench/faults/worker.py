@@ -145,9 +145,6 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     faulthandler.dump_traceback_later(given["limit"], exit=True)
     joined = elastic.joined()
-    moment = given["die"].get(str(MPI.COMM_WORLD.rank))
-    if moment and joined is None:
-        os.environ["PARTIALCOLL_DIE"] = moment
     worker = FaultWorker(joined or MPI.COMM_WORLD, given, joined is not None)
     tell_pid(worker.folder, worker.life)
     worker.run()
