@@ -128,10 +128,11 @@ static uint32_t activation_target(uint32_t rank, uint32_t size, int edge)
     return (uint32_t)((rank + ((uint64_t)1 << edge)) % size);
 }
 
-/* Build the in-edges, and the out-edges, which fire with `root` or a lower in-edge. */
-static void activation_build_edges(struct sched *s, uint32_t rank, uint32_t size,
-                                   struct activation *a, int root)
+void build_activation(struct sched *s, uint32_t rank, uint32_t size, bool forced,
+                      struct activation *a)
 {
+    a->start = sched_event(s, "start");
+    a->force = forced ? sched_event(s, "force") : a->start;
     a->edges = activation_edges(size);
     for (int k = 0; k < a->edges; k++)
         a->from[k] = sched_control_recv(s, "activated",
@@ -139,47 +140,18 @@ static void activation_build_edges(struct sched *s, uint32_t rank, uint32_t size
     for (int k = 0; k < a->edges; k++) {
         int out =
             sched_control_send(s, "activate", (int)activation_target(rank, size, k), k);
-        sched_after(s, out, root);
+        sched_after(s, out, a->force);
         for (int j = 0; j < k; j++)
             sched_after(s, out, a->from[j]);
         sched_need(s, out, 1);
     }
-}
-
-/* Build N1: any of the start, the force and the in-edges. */
-static void activation_build_active(struct sched *s, struct activation *a)
-{
     a->active = sched_nop(s, "active");
     sched_after(s, a->active, a->start);
-    if (a->force != a->start)
+    if (forced)
         sched_after(s, a->active, a->force);
     for (int k = 0; k < a->edges; k++)
         sched_after(s, a->active, a->from[k]);
     sched_need(s, a->active, 1);
-}
-
-void build_activation(struct sched *s, uint32_t rank, uint32_t size,
-                      struct activation *a)
-{
-    a->start = a->force = sched_event(s, "start");
-    activation_build_edges(s, rank, size, a, a->start);
-    activation_build_active(s, a);
-}
-
-void build_own_activation(struct sched *s, struct activation *a)
-{
-    a->edges = 0;
-    a->start = a->force = sched_event(s, "start");
-    activation_build_active(s, a);
-}
-
-void build_forced_activation(struct sched *s, uint32_t rank, uint32_t size,
-                             struct activation *a)
-{
-    a->start = sched_event(s, "start");
-    a->force = sched_event(s, "force");
-    activation_build_edges(s, rank, size, a, a->force);
-    activation_build_active(s, a);
 }
 
 /*

@@ -32,14 +32,9 @@ struct activation {
 };
 
 /* Build the broadcast of an activation from any endpoint to all, in ceil(log2 P) hops at
- * most. */
-void build_activation(struct sched *s, uint32_t rank, uint32_t size,
+ * most. `forced`: every endpoint starts by itself, and one that is forced activates all. */
+void build_activation(struct sched *s, uint32_t rank, uint32_t size, bool forced,
                       struct activation *a);
-/* Build no broadcast: every endpoint starts by itself. */
-void build_own_activation(struct sched *s, struct activation *a);
-/* Build both: every endpoint starts by itself, and one that is forced activates all. */
-void build_forced_activation(struct sched *s, uint32_t rank, uint32_t size,
-                             struct activation *a);
 
 /* Return the endpoint at which an in-edge of the activation begins. */
 uint32_t activation_source(uint32_t rank, uint32_t size, int edge);

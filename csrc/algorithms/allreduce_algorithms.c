@@ -17,52 +17,62 @@
  * reduced.
  */
 
-enum { EDGE_FOLD = 0, EDGE_UNFOLD = 1, EDGE_EXCHANGE = 2 };
+enum { EDGE_FOLD = 0, EDGE_UNFOLD = 1, EDGE_EXCHANGE = 2, MAX_STEPS = 32 };
 
-/* The state after the steps that were built so far. */
+/* The state of one endpoint after the steps that were built so far, of this algorithm and of the
+ * next one. */
 struct chain {
     struct sched *s;
     uint32_t rank;
-    int freeze;
-    int value;     /* buffer that holds this endpoint's part so far */
-    int ready;     /* operation after which it does */
-    int last_send; /* sends from `value` that must be over before it changes, or -1 */
+    int value;         /* buffer that holds this endpoint's part so far */
+    int ready;         /* operation after which it does */
+    int last_send;     /* from `value` */
     int free_after[2]; /* operation after which each temporary may be received into */
-    int steps;
+    int received;
+    struct slice owned; /* of the next algorithm */
+    struct step {
+        struct slice owned, given; /* before it, in it */
+    } step[MAX_STEPS];
 };
 
-/* Receive from a peer and reduce into the result, lower endpoint on the left. */
-static void recdbl_absorb(struct chain *c, uint32_t peer, int edge)
-{
-    int which = c->steps++ % 2;
-    int temp = BUFFER_TEMP + which;
-    int recv = sched_recv(c->s, "receive", (int)peer, edge, temp);
-    sched_after(c->s, recv, c->free_after[which]);
-    bool lower = c->rank < peer;
-    int reduce = sched_reduce(c->s, "reduce", BUFFER_RESULT, lower ? c->value : temp,
-                              lower ? temp : c->value);
-    sched_after(c->s, reduce, recv);
-    sched_after(c->s, reduce, c->ready);
-    if (c->last_send >= 0 && c->value == BUFFER_RESULT)
-        sched_after(c->s, reduce, c->last_send);
-    c->value = BUFFER_RESULT;
-    c->ready = reduce;
-    c->free_after[which] = reduce;
-}
+static const struct slice everything = {0};
 
-static void recdbl_give(struct chain *c, uint32_t peer, int edge)
+static void chain_send(struct chain *c, uint32_t peer, int edge, struct slice slice,
+                       enum header_place place)
 {
     c->last_send = sched_send(c->s, "send", (int)peer, edge, c->value);
+    sched_slice(c->s, c->last_send, slice);
+    sched_header(c->s, c->last_send, place);
     sched_after(c->s, c->last_send, c->ready);
+}
+
+/* Receive a slice and reduce it into the result, lower endpoint on the left. */
+static int chain_absorb(struct chain *c, uint32_t peer, int edge, struct slice slice,
+                        enum header_place place)
+{
+    int which = c->received++ % 2, temp = BUFFER_TEMP + which;
+    bool lower = c->rank < peer;
+    int recv = sched_recv(c->s, "receive", (int)peer, edge, temp);
+    sched_slice(c->s, recv, slice);
+    sched_header(c->s, recv, place);
+    sched_after(c->s, recv, c->free_after[which]);
+    int reduce = sched_reduce(c->s, "reduce", BUFFER_RESULT, lower ? c->value : temp,
+                              lower ? temp : c->value);
+    sched_slice(c->s, reduce, slice);
+    sched_after(c->s, reduce, recv);
+    sched_after(c->s, reduce, c->ready);
+    c->value = BUFFER_RESULT;
+    c->ready = c->free_after[which] = reduce;
+    return reduce;
 }
 
 /* Build an endpoint beyond the power of two: it sends its contribution and receives the
  * result. */
-static int recdbl_build_folded(struct chain *c, uint32_t peer)
+static int chain_build_folded(struct chain *c, uint32_t peer)
 {
-    recdbl_give(c, peer, EDGE_FOLD);
+    chain_send(c, peer, EDGE_FOLD, everything, HEADER_AFTER);
     int recv = sched_recv(c->s, "result", (int)peer, EDGE_UNFOLD, BUFFER_RESULT);
-    sched_after(c->s, recv, c->freeze);
+    sched_after(c->s, recv, c->ready);
     int end = sched_nop(c->s, "end");
     sched_after(c->s, end, recv);
     sched_after(c->s, end, c->last_send);
@@ -75,23 +85,24 @@ int build_allreduce_recdbl(struct sched *s, uint32_t rank, uint32_t size, int fr
     (void)plan;
     struct chain c = {.s = s,
                       .rank = rank,
-                      .freeze = freeze,
                       .value = BUFFER_CONTRIBUTION,
                       .ready = freeze,
-                      .last_send = -1,
                       .free_after = {freeze, freeze}};
     uint32_t power = largest_power_of_two(size), extra = size - power;
 
     if (rank >= power)
-        return recdbl_build_folded(&c, rank - power);
+        return chain_build_folded(&c, rank - power);
     if (rank < extra)
-        recdbl_absorb(&c, rank + power, EDGE_FOLD);
+        chain_absorb(&c, rank + power, EDGE_FOLD, everything, HEADER_AFTER);
     for (uint32_t hop = 1, k = 0; hop < power; hop *= 2, k++) {
-        recdbl_give(&c, rank ^ hop, EDGE_EXCHANGE + (int)k);
-        recdbl_absorb(&c, rank ^ hop, EDGE_EXCHANGE + (int)k);
+        int sent = c.value, edge = EDGE_EXCHANGE + (int)k;
+        chain_send(&c, rank ^ hop, edge, everything, HEADER_AFTER);
+        int reduce = chain_absorb(&c, rank ^ hop, edge, everything, HEADER_AFTER);
+        if (sent == BUFFER_RESULT) /* which the reduction changes */
+            sched_after(s, reduce, c.last_send);
     }
     if (rank < extra)
-        recdbl_give(&c, rank + power, EDGE_UNFOLD);
+        chain_send(&c, rank + power, EDGE_UNFOLD, everything, HEADER_AFTER);
     int end = sched_nop(s, "end");
     sched_after(s, end, c.ready);
     return end;
@@ -117,23 +128,6 @@ int build_allreduce_recdbl(struct sched *s, uint32_t rank, uint32_t size, int fr
  * and messages of the second phase have none.
  */
 
-enum { MAX_STEPS = 32 };
-
-/* The state of one endpoint after the steps that were built so far. */
-struct walk {
-    struct sched *s;
-    uint32_t rank;
-    struct slice owned;
-    int value; /* buffer that holds what is owned */
-    int ready; /* operation after which it does */
-    int last_send;
-    int free_after[2]; /* operation after which each temporary may be received into */
-    int received;
-    struct step {
-        struct slice owned, given; /* before it, in it */
-    } step[MAX_STEPS];
-};
-
 static struct slice rabenseifner_first_half(struct slice s)
 {
     return (struct slice){s.begin, s.begin + (s.end - s.begin) / 2, s.of};
@@ -144,39 +138,9 @@ static struct slice rabenseifner_second_half(struct slice s)
     return (struct slice){s.begin + (s.end - s.begin) / 2, s.end, s.of};
 }
 
-static void rabenseifner_send_slice(struct walk *w, uint32_t peer, int edge,
-                                    struct slice slice, enum header_place place)
-{
-    int send = sched_send(w->s, "send", (int)peer, edge, w->value);
-    sched_slice(w->s, send, slice);
-    sched_header(w->s, send, place);
-    sched_after(w->s, send, w->ready);
-    w->last_send = send;
-}
-
-/* Receive a slice and reduce it into the result, lower endpoint on the left. */
-static int rabenseifner_absorb(struct walk *w, uint32_t peer, int edge,
-                               struct slice slice, enum header_place place)
-{
-    int which = w->received++ % 2, temp = BUFFER_TEMP + which;
-    bool lower = w->rank < peer;
-    int recv = sched_recv(w->s, "receive", (int)peer, edge, temp);
-    sched_slice(w->s, recv, slice);
-    sched_header(w->s, recv, place);
-    sched_after(w->s, recv, w->free_after[which]);
-    int reduce = sched_reduce(w->s, "reduce", BUFFER_RESULT, lower ? w->value : temp,
-                              lower ? temp : w->value);
-    sched_slice(w->s, reduce, slice);
-    sched_after(w->s, reduce, recv);
-    sched_after(w->s, reduce, w->ready);
-    w->value = BUFFER_RESULT;
-    w->ready = w->free_after[which] = reduce;
-    return reduce;
-}
-
 /* Build the exchange with the endpoint at distance 2^k. The lower endpoint keeps the first
  * half. */
-static void rabenseifner_halve(struct walk *w, int k)
+static void rabenseifner_halve(struct chain *w, int k)
 {
     uint32_t peer = w->rank ^ (uint32_t)1 << k;
     bool lower = w->rank < peer;
@@ -184,18 +148,17 @@ static void rabenseifner_halve(struct walk *w, int k)
                  second = rabenseifner_second_half(w->owned);
     struct slice given = lower ? second : first;
     w->step[k] = (struct step){.owned = w->owned, .given = given};
-    rabenseifner_send_slice(w, peer, EDGE_EXCHANGE + k, given,
-                            lower ? HEADER_AFTER : HEADER_BEFORE);
+    chain_send(w, peer, EDGE_EXCHANGE + k, given, lower ? HEADER_AFTER : HEADER_BEFORE);
     w->owned = lower ? first : second;
-    int reduce = rabenseifner_absorb(w, peer, EDGE_EXCHANGE + k, w->owned,
-                                     lower ? HEADER_BEFORE : HEADER_AFTER);
+    int reduce = chain_absorb(w, peer, EDGE_EXCHANGE + k, w->owned,
+                              lower ? HEADER_BEFORE : HEADER_AFTER);
     sched_after(w->s, reduce, w->last_send); /* which has the header as it was before */
 }
 
 /* Build a step of the second phase: send what is owned, receive what was given away. Both
  * follow the first phase: until then the messages of this edge belong to that phase, and
  * the space that was given away has headers in it. */
-static void rabenseifner_unite(struct walk *w, int k, int halved)
+static void rabenseifner_unite(struct chain *w, int k, int halved)
 {
     uint32_t peer = w->rank ^ (uint32_t)1 << k;
     int send = sched_send(w->s, "give", (int)peer, EDGE_EXCHANGE + k, BUFFER_RESULT);
@@ -213,32 +176,20 @@ static void rabenseifner_unite(struct walk *w, int k, int halved)
     w->owned = w->step[k].owned;
 }
 
-static int rabenseifner_build_folded(struct walk *w, uint32_t peer)
-{
-    rabenseifner_send_slice(w, peer, EDGE_FOLD, (struct slice){0}, HEADER_AFTER);
-    int recv = sched_recv(w->s, "result", (int)peer, EDGE_UNFOLD, BUFFER_RESULT);
-    sched_after(w->s, recv, w->ready);
-    int end = sched_nop(w->s, "end");
-    sched_after(w->s, end, recv);
-    sched_after(w->s, end, w->last_send);
-    return end;
-}
-
 int build_allreduce_rabenseifner(struct sched *s, uint32_t rank, uint32_t size,
                                  int freeze, const struct algorithm_plan *plan)
 {
     uint32_t power = largest_power_of_two(size), extra = size - power;
-    struct walk w = {.s = s,
-                     .rank = rank,
-                     .owned = {0, plan->padded, plan->padded},
-                     .value = BUFFER_CONTRIBUTION,
-                     .ready = freeze,
-                     .free_after = {freeze, freeze}};
+    struct chain w = {.s = s,
+                      .rank = rank,
+                      .owned = {0, plan->padded, plan->padded},
+                      .value = BUFFER_CONTRIBUTION,
+                      .ready = freeze,
+                      .free_after = {freeze, freeze}};
     if (rank >= power)
-        return rabenseifner_build_folded(&w, rank - power);
+        return chain_build_folded(&w, rank - power);
     if (rank < extra)
-        rabenseifner_absorb(&w, rank + power, EDGE_FOLD, (struct slice){0},
-                            HEADER_AFTER);
+        chain_absorb(&w, rank + power, EDGE_FOLD, everything, HEADER_AFTER);
     int steps = 0;
     while ((uint32_t)1 << steps < power)
         rabenseifner_halve(&w, steps++);
@@ -246,8 +197,7 @@ int build_allreduce_rabenseifner(struct sched *s, uint32_t rank, uint32_t size,
     for (int k = steps; k-- > 0;)
         rabenseifner_unite(&w, k, halved);
     if (rank < extra)
-        rabenseifner_send_slice(&w, rank + power, EDGE_UNFOLD, (struct slice){0},
-                                HEADER_AFTER);
+        chain_send(&w, rank + power, EDGE_UNFOLD, everything, HEADER_AFTER);
     int end = sched_nop(s, "end");
     sched_after(s, end, w.ready);
     return end;

@@ -169,12 +169,10 @@ static int endpoint_build_schedule(struct endpoint *endpoint)
              size = endpoint->drives ? endpoint->placement.domains : 1;
     if (!(endpoint->sched = sched_create()))
         return fail(PCOLL_ENOMEM, "no memory for a schedule");
-    if (!policy_starts_alone(&endpoint->policy))
-        build_activation(endpoint->sched, rank, size, &endpoint->activation);
-    else if (policy_activates(&endpoint->policy))
-        build_forced_activation(endpoint->sched, rank, size, &endpoint->activation);
-    else
-        build_own_activation(endpoint->sched, &endpoint->activation);
+    bool broadcasts = policy_activates(&endpoint->policy);
+    build_activation(endpoint->sched, broadcasts ? rank : 0, broadcasts ? size : 1,
+                     broadcasts && policy_starts_alone(&endpoint->policy),
+                     &endpoint->activation);
     sched_end(endpoint->sched,
               build_allreduce(endpoint->sched, rank, size, endpoint->activation.active,
                               &endpoint->data.plan));

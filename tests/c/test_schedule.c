@@ -112,7 +112,7 @@ static void flood_create(struct flood *f, uint32_t size)
     *f = (struct flood){.size = size};
     for (uint32_t i = 0; i < size; i++) {
         f->s[i] = sched_create();
-        build_activation(f->s[i], i, size, &f->a[i]);
+        build_activation(f->s[i], i, size, false, &f->a[i]);
         sched_end(f->s[i], f->a[i].active);
         EXPECT_OK(sched_commit(f->s[i]));
         EXPECT_OK(engine_init(&f->e[i], f->s[i]));
@@ -232,7 +232,7 @@ static void test_print(void)
 {
     struct sched *s = sched_create();
     struct activation a;
-    build_activation(s, 1, 3, &a);
+    build_activation(s, 1, 3, false, &a);
     struct algorithm_plan plan;
     algorithm_plan(PCOLL_ALGORITHM_RABENSEIFNER, 3, 1 << 20, &plan);
     sched_end(s, build_allreduce(s, 1, 3, a.active, &plan));

@@ -308,7 +308,7 @@ MUTANTS = [
         "algorithms/allreduce_algorithms.c",
         "    sched_after(c->s, recv, c->free_after[which]);\n",
         "    sched_after(c->s, recv, c->free_after[which]);\n"
-        "    if (c->last_send >= 0)\n        sched_after(c->s, recv, c->last_send);\n",
+        "    sched_after(c->s, recv, c->last_send);\n",
     ),
     Mutant(
         "the highest initiator is reported",

@@ -76,19 +76,19 @@ MUTANTS = [
     Mutant(
         "a temporary is received into before it was reduced",
         "algorithms/allreduce_algorithms.c",
-        "    c->free_after[which] = reduce;\n",
-        "",
+        "    c->ready = c->free_after[which] = reduce;\n",
+        "    c->ready = reduce;\n",
     ),
     Mutant(
         "a reduction does not wait for the send from its target",
         "algorithms/allreduce_algorithms.c",
-        "if (c->last_send >= 0 && c->value == BUFFER_RESULT)",
+        "if (sent == BUFFER_RESULT)",
         "if (0)",
     ),
     Mutant(
         "a folded rank is forgotten",
         "algorithms/allreduce_algorithms.c",
-        "recdbl_absorb(&c, rank + power, EDGE_FOLD);",
+        "chain_absorb(&c, rank + power, EDGE_FOLD, everything, HEADER_AFTER);",
         'sched_after(s, sched_recv(s, "receive", (int)(rank + power), EDGE_FOLD, '
         "BUFFER_TEMP), freeze);",
     ),
@@ -107,8 +107,8 @@ MUTANTS = [
     Mutant(
         "halves are added in another order",
         "algorithms/allreduce_algorithms.c",
-        "BUFFER_RESULT, lower ? w->value : temp,",
-        "BUFFER_RESULT, !lower ? w->value : temp,",
+        "BUFFER_RESULT, lower ? c->value : temp,",
+        "BUFFER_RESULT, !lower ? c->value : temp,",
     ),
     Mutant(
         "a half is given on before all of it is there",
