@@ -115,9 +115,10 @@ static inline int mpi_isend(const struct mpi_transport *m, const void *data, int
 extern const struct transport_ops mpi_ops;
 /* Make room for `wanted` requests. */
 int mpi_reserve(struct mpi_transport *m, int wanted);
-/* Prepare the next request, which is in the list once m->count is increased. */
-int mpi_next_request(struct mpi_transport *m, struct request_info info,
-                     MPI_Request **request);
+/* Send to info.peer or receive from it, as the next request, which is in the list once m->count is
+ * increased. */
+int mpi_post(struct mpi_transport *m, struct request_info info, bool sends, void *data,
+             int count, MPI_Datatype type, int tag);
 /* Add the send just posted to the list, and wake its receiver. */
 void mpi_begin_send(struct mpi_transport *m, uint32_t peer);
 

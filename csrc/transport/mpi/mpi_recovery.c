@@ -455,26 +455,17 @@ struct tree_agreement {
 };
 
 static int tree_post(struct mpi_transport *m, struct tree_agreement *a, bool sends,
-                     int peer, uint64_t *words)
+                     int position, uint64_t *words)
 {
-    MPI_Request *request;
-    int rc =
-        mpi_next_request(m,
-                         (struct request_info){.kind = sends ? TREE_SEND : TREE_RECV,
-                                               .peer = mpi_rank_of(m, peer),
-                                               .cookie = (uint64_t)(uintptr_t)a},
-                         &request);
-    if (rc != PCOLL_OK)
-        return rc;
-    int error =
-        sends ? mpi_isend(m, words, a->count, MPI_UINT64_T, peer, TREE_TAG, request)
-              : MPI_Irecv(words, a->count, MPI_UINT64_T, peer, TREE_TAG, m->comm,
-                          request);
-    rc = mpi_check_in(m, error, sends ? "MPI_Isend" : "MPI_Irecv");
+    uint32_t peer = mpi_rank_of(m, position);
+    struct request_info info = {.kind = sends ? TREE_SEND : TREE_RECV,
+                                .peer = peer,
+                                .cookie = (uint64_t)(uintptr_t)a};
+    int rc = mpi_post(m, info, sends, words, a->count, MPI_UINT64_T, TREE_TAG);
     if (rc != PCOLL_OK)
         return rc;
     if (sends)
-        mpi_begin_send(m, mpi_rank_of(m, peer));
+        mpi_begin_send(m, peer);
     else
         m->count++;
     a->sends += sends;

@@ -54,8 +54,8 @@ int mpi_reserve(struct mpi_transport *m, int wanted)
     return PCOLL_OK;
 }
 
-int mpi_next_request(struct mpi_transport *m, struct request_info info,
-                     MPI_Request **request)
+static int mpi_next_request(struct mpi_transport *m, struct request_info info,
+                            MPI_Request **request)
 {
     int rc = mpi_reserve(m, m->count + 1);
     if (rc != PCOLL_OK)
@@ -64,6 +64,32 @@ int mpi_next_request(struct mpi_transport *m, struct request_info info,
     m->info[m->count] = info;
     *request = &m->requests[m->count];
     return PCOLL_OK;
+}
+
+int mpi_post(struct mpi_transport *m, struct request_info info, bool sends, void *data,
+             int count, MPI_Datatype type, int tag)
+{
+    MPI_Request *request;
+    int number = mpi_number_of(m, info.peer), rc = mpi_next_request(m, info, &request);
+    if (rc != PCOLL_OK)
+        return rc;
+    int error = sends ? mpi_isend(m, data, count, type, number, tag, request)
+                      : MPI_Irecv(data, count, type, number, tag, m->comm, request);
+    return mpi_check_in(m, error, sends ? "MPI_Isend" : "MPI_Irecv");
+}
+
+/* Begin a collective of MPI in place, and add it to the list. */
+static int mpi_reduce(struct mpi_transport *m, struct request_info info, void *data,
+                      int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
+{
+    MPI_Request *request;
+    int rc = mpi_next_request(m, info, &request);
+    if (rc == PCOLL_OK)
+        rc = mpi_check_in(
+            m, MPI_Iallreduce(MPI_IN_PLACE, data, count, type, op, comm, request),
+            "MPI_Iallreduce");
+    m->count += rc == PCOLL_OK;
+    return rc;
 }
 
 /* Take finished requests out of the list. The order stays. */
@@ -156,20 +182,11 @@ static int mpi_native_call(struct transport *t, struct channel *c,
                            const struct native_call *call, uint64_t cookie)
 {
     struct mpi_transport *m = mpi_transport_of(t);
-    MPI_Request *request;
-    int rc = mpi_next_request(
-        m, (struct request_info){.kind = NATIVE, .cookie = cookie}, &request);
-    if (rc == PCOLL_OK)
-        rc = mpi_check_in(m,
-                          MPI_Iallreduce(MPI_IN_PLACE, call->data, (int)call->count,
-                                         mpi_type_of(call->dtype), mpi_op_of(call->op),
-                                         c->comm, request),
-                          "MPI_Iallreduce");
-    if (rc != PCOLL_OK)
-        return rc;
-    m->count++;
-    m->pending_sends++; /* It progresses only while it is polled. */
-    return PCOLL_OK;
+    int rc = mpi_reduce(m, (struct request_info){.kind = NATIVE, .cookie = cookie},
+                        call->data, (int)call->count, mpi_type_of(call->dtype),
+                        mpi_op_of(call->op), c->comm);
+    m->pending_sends += rc == PCOLL_OK; /* It progresses only while it is polled. */
+    return rc;
 }
 
 /* A count and a type for a number of bytes. Sender and receiver may choose different ones. */
@@ -197,53 +214,39 @@ static int mpi_extent_of(struct mpi_transport *m, size_t bytes, struct extent *e
     return rc ?: mpi_check(MPI_Type_commit(&e->type), "MPI_Type_commit");
 }
 
+static int mpi_post_data(struct mpi_transport *m, struct request_info info, void *data,
+                         size_t bytes, uint32_t tag)
+{
+    struct extent e;
+    int rc = mpi_extent_of(m, bytes, &e);
+    if (rc != PCOLL_OK)
+        return rc;
+    rc = mpi_post(m, info, info.kind == DATA_SEND, data, e.count, e.type,
+                  FIRST_DATA_TAG + (int)tag);
+    if (e.made)
+        MPI_Type_free(&e.type);
+    return rc;
+}
+
 static int mpi_send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
                     size_t bytes, uint64_t cookie)
 {
     struct mpi_transport *m = mpi_transport_of(t);
-    MPI_Request *request;
-    int rc = mpi_next_request(
-        m, (struct request_info){.kind = DATA_SEND, .peer = peer, .cookie = cookie},
-        &request);
-    struct extent e;
+    struct request_info info = {.kind = DATA_SEND, .peer = peer, .cookie = cookie};
+    int rc = mpi_post_data(m, info, (void *)(uintptr_t)data, bytes, tag);
     if (rc == PCOLL_OK)
-        rc = mpi_extent_of(m, bytes, &e);
-    if (rc != PCOLL_OK)
-        return rc;
-    rc = mpi_check_in(m,
-                      mpi_isend(m, data, e.count, e.type, mpi_number_of(m, peer),
-                                FIRST_DATA_TAG + (int)tag, request),
-                      "MPI_Isend");
-    if (e.made)
-        MPI_Type_free(&e.type);
-    if (rc != PCOLL_OK)
-        return rc;
-    mpi_begin_send(m, peer);
-    return PCOLL_OK;
+        mpi_begin_send(m, peer);
+    return rc;
 }
 
 static int mpi_recv(struct transport *t, uint32_t peer, uint32_t tag, void *data,
                     size_t capacity, uint64_t cookie)
 {
     struct mpi_transport *m = mpi_transport_of(t);
-    MPI_Request *request;
     bool large = capacity >= LARGE_BLOCKS * BLOCK;
-    int rc = mpi_next_request(
-        m,
-        (struct request_info){
-            .kind = DATA_RECV, .peer = peer, .cookie = cookie, .large = large},
-        &request);
-    struct extent e;
-    if (rc == PCOLL_OK)
-        rc = mpi_extent_of(m, capacity, &e);
-    if (rc != PCOLL_OK)
-        return rc;
-    rc = mpi_check_in(m,
-                      MPI_Irecv(data, e.count, e.type, mpi_number_of(m, peer),
-                                FIRST_DATA_TAG + (int)tag, m->comm, request),
-                      "MPI_Irecv");
-    if (e.made)
-        MPI_Type_free(&e.type);
+    struct request_info info = {
+        .kind = DATA_RECV, .peer = peer, .cookie = cookie, .large = large};
+    int rc = mpi_post_data(m, info, data, capacity, tag);
     if (rc != PCOLL_OK)
         return rc;
     if (large && m->survives)
@@ -260,25 +263,18 @@ static int mpi_control(struct transport *t, uint32_t peer,
 {
     struct mpi_transport *m = mpi_transport_of(t);
     struct control *copy = malloc(sizeof *copy);
+    int over = 0;
     if (!copy)
         return fail(PCOLL_ENOMEM, "no memory for a control message");
     *copy = *message;
-    MPI_Request *request;
-    int over = 0;
-    int rc = mpi_next_request(
-        m, (struct request_info){.kind = CONTROL_SEND, .peer = peer, .control = copy},
-        &request);
-    if (rc == PCOLL_OK)
-        rc = mpi_check_in(m,
-                          mpi_isend(m, copy, sizeof *copy, MPI_BYTE,
-                                    mpi_number_of(m, peer), CONTROL_TAG, request),
-                          "MPI_Isend");
+    struct request_info info = {.kind = CONTROL_SEND, .peer = peer, .control = copy};
+    int rc = mpi_post(m, info, true, copy, sizeof *copy, MPI_BYTE, CONTROL_TAG);
     if (rc == PCOLL_OK && m->survives) {
         mpi_begin_send(m, peer);
         return PCOLL_OK;
     }
     if (rc == PCOLL_OK)
-        rc = mpi_check_in(m, mpi_test(request, &over), "MPI_Test");
+        rc = mpi_check_in(m, mpi_test(&m->requests[m->count], &over), "MPI_Test");
     if (rc != PCOLL_OK || over)
         free(copy);
     if (rc != PCOLL_OK)
@@ -299,20 +295,11 @@ static int mpi_agree(struct transport *t, uint64_t *values, int count, enum agre
                      uint64_t cookie)
 {
     struct mpi_transport *m = mpi_transport_of(t);
-    MPI_Request *request;
     if (m->survives && m->base.living > 1)
         return tree_agree(m, values, count, op, cookie);
-    int rc = mpi_next_request(
-        m, (struct request_info){.kind = AGREEMENT, .cookie = cookie}, &request);
-    if (rc == PCOLL_OK)
-        rc = mpi_check_in(m,
-                          MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_UINT64_T,
-                                         op == AGREE_SUM ? MPI_SUM : MPI_MAX, m->comm,
-                                         request),
-                          "MPI_Iallreduce");
-    if (rc == PCOLL_OK)
-        m->count++;
-    return rc;
+    return mpi_reduce(m, (struct request_info){.kind = AGREEMENT, .cookie = cookie},
+                      values, count, MPI_UINT64_T, op == AGREE_SUM ? MPI_SUM : MPI_MAX,
+                      m->comm);
 }
 
 /* MPI may have delivered a send only now, after its ring. */
