@@ -242,8 +242,8 @@ static int handle_deposit(pcoll_handle *h, const void *const *send)
 
 int pcoll_handle_start(pcoll_handle *h, const void *const *send)
 {
-    int rc = handle_enter(h);
-    return rc == PCOLL_OK ? handle_leave(h, handle_deposit(h, send)) : rc;
+    HANDLE_ENTER(h);
+    return handle_leave(h, handle_deposit(h, send));
 }
 
 static int handle_check_device(const pcoll_handle *h)
@@ -357,14 +357,14 @@ static int handle_change(pcoll_handle *h, int (*step)(struct member *))
 
 int pcoll_handle_join(pcoll_handle *h)
 {
-    int rc = handle_enter(h);
-    return rc == PCOLL_OK ? handle_leave(h, handle_change(h, member_join)) : rc;
+    HANDLE_ENTER(h);
+    return handle_leave(h, handle_change(h, member_join));
 }
 
 int pcoll_handle_leave(pcoll_handle *h)
 {
-    int rc = handle_enter(h);
-    return rc == PCOLL_OK ? handle_leave(h, handle_change(h, member_leave)) : rc;
+    HANDLE_ENTER(h);
+    return handle_leave(h, handle_change(h, member_leave));
 }
 
 /* Waiting for the round of a call, of one handle or of any of several. A thread that drives or
@@ -624,15 +624,13 @@ int pcoll_handle_deliver(pcoll_handle *h, uint64_t last, void *const *recv,
 
 int pcoll_handle_finish(pcoll_handle *h)
 {
-    int rc = handle_enter(h);
-    return rc == PCOLL_OK ? handle_leave(h, handle_finish(h)) : rc;
+    HANDLE_ENTER(h);
+    return handle_leave(h, handle_finish(h));
 }
 
 int pcoll_handle_progress(pcoll_handle *h)
 {
-    int rc = handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
+    HANDLE_ENTER(h);
     progress_poll(h->base.communicator->progress);
     return handle_leave(h, communicator_check(h->base.communicator));
 }
@@ -807,11 +805,9 @@ static int handle_check_between_rounds(pcoll_handle *h)
 
 int pcoll_handle_describe(pcoll_handle *h, const pcoll_buffer *form, uint64_t intent)
 {
-    int rc = handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
+    HANDLE_ENTER(h);
     struct round_shape *shape = &h->endpoint->shape;
-    rc = handle_check_between_rounds(h);
+    int rc = handle_check_between_rounds(h);
     if (rc == PCOLL_OK && form && !shape->described)
         rc = fail(PCOLL_ESTATE, "form: the handle was made without options.described");
     if (rc == PCOLL_OK && form)

@@ -89,7 +89,7 @@ static inline int handle_enter(pcoll_handle *h)
  * if the call may not begin. */
 #define HANDLE_ENTER(h, ...)                                                           \
     do {                                                                               \
-        int entered = fail_if_null(__VA_ARGS__) ?: handle_enter(h);                    \
+        int entered = __VA_OPT__(fail_if_null(__VA_ARGS__) ?:) handle_enter(h);        \
         if (entered != PCOLL_OK)                                                       \
             return entered;                                                            \
     } while (0)

@@ -23,23 +23,18 @@ static pcoll_handle *handle_shut(struct user_object *o)
     return h;
 }
 
-static void handle_reopen(pcoll_handle *h)
-{
-    gate_open(&h->gate.gate);
-}
-
 static void handle_stop(struct user_object *o)
 {
     pcoll_handle *h = handle_shut(o);
     h->gate.stopped = true;
-    handle_reopen(h);
+    gate_open(&h->gate.gate);
 }
 
 static uint64_t handle_complete(struct user_object *o)
 {
     pcoll_handle *h = handle_shut(o);
     uint64_t rounds = handle_member(h).complete;
-    handle_reopen(h);
+    gate_open(&h->gate.gate);
     return rounds;
 }
 
@@ -111,7 +106,7 @@ static int handle_rebuild(struct user_object *o, struct communicator *c,
     g->successor->base.slot = plan->slot;
     handle_shut(o); /* The next step reads the state of the application's member. */
     endpoint_begin_at(g->successor, old, plan->complete, g->resumes);
-    handle_reopen(h);
+    gate_open(&h->gate.gate);
     return PCOLL_OK;
 }
 
@@ -135,7 +130,7 @@ static int handle_inherit(struct user_object *o, struct object **object)
     if (g->asleep)
         endpoint->domain->ops->sleeps(endpoint->domain, true);
     *object = &endpoint->base;
-    handle_reopen(h);
+    gate_open(&h->gate.gate);
     return rc;
 }
 
@@ -144,7 +139,7 @@ static void handle_orphan(struct user_object *o)
     pcoll_handle *h = handle_shut(o);
     o->orphan = true;
     h->endpoint->base.watched = false;
-    handle_reopen(h);
+    gate_open(&h->gate.gate);
 }
 
 static void handle_go(struct user_object *o, struct communicator *c)
@@ -153,7 +148,7 @@ static void handle_go(struct user_object *o, struct communicator *c)
     struct endpoint *endpoint = h->endpoint;
     endpoint->communicator = c;
     h->gate.stopped = o->orphan;
-    handle_reopen(h);
+    gate_open(&h->gate.gate);
     if (o->orphan)
         return;
     progress_lock(c->progress);
@@ -181,19 +176,13 @@ const struct recoverable handle_recoverable = {
 
 struct handle_growth {
     struct growth base;
-    pcoll_handle *handle;
+    pcoll_handle *handle; /* Without an endpoint on a joining rank. */
     const pcoll_buffer *buffers;
     int nbuffers;
     pcoll_options
         options; /* As given on all ranks, with the algorithm of the survivors. */
     struct recovery_plan plan;
 };
-
-/* NULL on a joining rank. */
-static struct endpoint *handle_growth_old(const struct handle_growth *g)
-{
-    return g->handle->endpoint;
-}
 
 /* Check that all ranks give the same arguments. */
 static int handle_growth_compare(struct handle_growth *g)
@@ -214,7 +203,7 @@ static int handle_growth_compare(struct handle_growth *g)
 static int handle_growth_exchange(struct handle_growth *g)
 {
     struct communicator *c = g->base.to;
-    struct endpoint *old = handle_growth_old(g);
+    struct endpoint *old = g->handle->endpoint;
     struct census s;
     uint64_t words[CENSUS_WORDS + 1] = {0};
     uint64_t own = old ? handle_member(g->handle).complete : 0;
@@ -238,7 +227,7 @@ static int handle_growth_exchange(struct handle_growth *g)
 static int handle_growth_make(struct handle_growth *g, struct endpoint **made)
 {
     struct communicator *c = g->base.to;
-    struct endpoint *old = handle_growth_old(g);
+    struct endpoint *old = g->handle->endpoint;
     struct endpoint_spec spec = {.ranks = c->transport->size,
                                  .off_node = c->transport->off_node,
                                  .buffers = old ? NULL : g->buffers,
@@ -255,7 +244,7 @@ static int handle_growth_make(struct handle_growth *g, struct endpoint **made)
 static int handle_growth_rebuild(struct handle_growth *g)
 {
     struct communicator *c = g->base.to;
-    struct endpoint *old = handle_growth_old(g);
+    struct endpoint *old = g->handle->endpoint;
     struct handle_gate *gate = &g->handle->gate;
     uint64_t own = old ? handle_member(g->handle).complete : 0, nothing = 0;
     g->options = options_thrifty(&g->options);
@@ -274,7 +263,7 @@ static int handle_growth_inherit(struct handle_growth *g)
 {
     struct communicator *c = g->base.to;
     struct handle_gate *gate = &g->handle->gate;
-    int rc = endpoint_inherit(gate->successor, handle_growth_old(g), gate->resumes);
+    int rc = endpoint_inherit(gate->successor, g->handle->endpoint, gate->resumes);
     if (rc != PCOLL_OK)
         return rc;
     progress_lock(c->progress);
@@ -304,7 +293,7 @@ static void handle_growth_cancel(struct handle_growth *g)
 static void handle_growth_leave_old(struct handle_growth *g)
 {
     pcoll_handle *h = g->handle;
-    struct endpoint *old = handle_growth_old(g);
+    struct endpoint *old = g->handle->endpoint;
     struct communicator *from = g->base.from;
     if (old->options.owned_send) { /* Keep what the application has filled in so far. */
         struct endpoint *filling = h->gate.filling ? h->gate.filling : old;
@@ -328,7 +317,7 @@ static void handle_growth_commit(struct handle_growth *g)
     pcoll_handle *h = g->handle;
     struct communicator *c = g->base.to;
     struct endpoint *endpoint = h->gate.successor;
-    if (handle_growth_old(g)) {
+    if (g->handle->endpoint) {
         handle_growth_leave_old(g);
         user_object_move(&h->base, c, &endpoint->base);
     } else
@@ -385,9 +374,8 @@ int pcoll_growth_check(const void *comm)
 
 int pcoll_handle_can_grow(pcoll_handle *h)
 {
-    int rc = handle_enter(h);
-    if (rc != PCOLL_OK)
-        return rc;
+    HANDLE_ENTER(h);
+    int rc = PCOLL_OK;
     if (!h->continues)
         rc = fail(PCOLL_ESTATE,
                   "grow: only a handle made with on_failure=\"continue\" can take "

@@ -32,7 +32,7 @@ GROWTH = [
     Mutant(
         "survivors do not bring their state",
         "allreduce/handle_recovery.c",
-        "endpoint_inherit(gate->successor, handle_growth_old(g), gate->resumes);",
+        "endpoint_inherit(gate->successor, g->handle->endpoint, gate->resumes);",
         "endpoint_inherit(gate->successor, NULL, gate->resumes);",
     ),
     Mutant(
