@@ -64,6 +64,7 @@ PROGRAMS = {
     "gate": "gate",
     "protocol": "protocol",
     "successors": "successors",
+    "questions": "questions",
 }
 DOMAIN = re.compile(r"domain/node\w*\.[ch]|protocol/member\.h")
 MATCHING = re.compile(r"protocol/group/matchmaking(_\w+)?\.[ch]")

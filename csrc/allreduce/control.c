@@ -105,6 +105,20 @@ struct stall_answer stall_answer_of(const struct endpoint *endpoint, uint32_t wh
         .next = m.delivered, .activated = m.frozen, .flags = flags};
 }
 
+int stall_question_send(struct endpoint *endpoint)
+{
+    struct transport *t = endpoint->communicator->transport;
+    const struct placement *p = &endpoint->placement;
+    struct control question = {.handle = endpoint->base.slot, .kind = CONTROL_ASK};
+    int rc = PCOLL_OK;
+    CHECK(atomic_load(&endpoint->closing) < COUNTING);
+    endpoint->unanswered += t->living - p->members;
+    for (uint32_t i = 0; i < p->domains && rc == PCOLL_OK; i++)
+        if (i != p->index)
+            rc = t->ops->control(t, placement_leader(p, i), &question);
+    return rc;
+}
+
 int stall_answer_send(const struct endpoint *endpoint, uint32_t source)
 {
     struct transport *t = endpoint->communicator->transport;
@@ -124,6 +138,7 @@ void stall_answer_take(struct endpoint *endpoint, uint32_t rank,
                        const struct stall_answer *answer)
 {
     struct stall_answers *s = endpoint->stall_answers;
+    endpoint->unanswered -= endpoint->unanswered > 0;
     CHECK(rank < endpoint->placement.ranks && answer->flags & ANSWERED);
     if (!s || s->by_rank[rank].flags) /* The question has ended, or was answered. */
         return;

@@ -36,7 +36,8 @@ enum answer_flag {
 };
 
 /*
- * Where a rank is. The agent of its domain's leader answers for each rank of the domain. In a
+ * Where a rank is. The agent of its domain's leader answers for each rank of the domain, as long as
+ * its handle has not closed. No handle closes before the one that has asked has all answers. In a
  * message, `round` is the rank, value[0] is `next`, and value[1] is `activated` << 8 | `flags`.
  */
 struct stall_answer {
@@ -83,6 +84,8 @@ static inline int control_send(const struct endpoint *endpoint, uint32_t rank,
 
 /* Return where member `who` of this domain is, as far as its shared memory tells. */
 struct stall_answer stall_answer_of(const struct endpoint *endpoint, uint32_t who);
+/* Driver, before COUNTING: ask the leaders of all other domains. */
+int stall_question_send(struct endpoint *endpoint);
 /* Driver: answer a question. */
 int stall_answer_send(const struct endpoint *endpoint, uint32_t source);
 /* Driver: store an answer. */
@@ -92,11 +95,9 @@ void stall_answer_take(struct endpoint *endpoint, uint32_t rank,
 /* stall_report.c */
 
 /* Application: ask all ranks where they are, collect answers for at most patience_us, and write
- * a sentence about the ranks that hold the round up. */
-int stall_report_missing(struct endpoint *endpoint, int64_t patience_us, char *text,
-                         uint64_t capacity);
-/* The same for a handle that this rank frees: name the ranks that do not free it. */
-int stall_report_unfreed(struct endpoint *endpoint, int64_t patience_us, char *text,
-                         uint64_t capacity);
+ * a sentence about the ranks that hold the round up; or, if this rank frees the handle, about
+ * those that do not free it. */
+int stall_report(struct endpoint *endpoint, bool frees, int64_t patience_us, char *text,
+                 uint64_t capacity);
 
 #endif

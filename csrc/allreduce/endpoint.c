@@ -327,7 +327,8 @@ static int endpoint_continue_closing(struct endpoint *endpoint)
     uint64_t begun = endpoint->engine.current + endpoint->frozen;
     if (!(closing >= ENTERING && closing <= REPORTS) && closing != CONFIRMING)
         return PCOLL_OK;
-    if (!atomic_load(&endpoint->closing_agreement.done))
+    if (!atomic_load(&endpoint->closing_agreement.done) ||
+        (closing == ENTERING && endpoint->unanswered))
         return PCOLL_OK;
     if (closing == CONFIRMING) {
         MOMENT("confirmed");
@@ -644,7 +645,7 @@ static int endpoint_object_control(struct object *p, uint32_t source,
         return stall_answer_send(endpoint, source);
     case CONTROL_ANSWER:
         stall_answer_take(endpoint, m.rank, &m.answer);
-        break;
+        return endpoint_run(endpoint);
     }
     return PCOLL_OK;
 }

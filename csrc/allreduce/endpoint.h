@@ -18,7 +18,8 @@
  *   QUEUED    another handle of this communicator closes first. Otherwise as OPEN.
  *   ENTERING  a barrier. Until it completes everything goes on as before: ranks that have left
  *             or joined still owe the others their part.
- *   COUNTING  this endpoint starts no more rounds. The ranks agree on the most rounds that any
+ *   COUNTING  begins here when all questions of this endpoint (control.h) are answered. It asks
+ *             no more, and starts no more rounds. The ranks agree on the most rounds that any
  *             endpoint has activated. The starts of each endpoint lie before its own count, so
  *             none is missed.
  *   REPORTS   only where rounds have coordinators: add up how many reports each endpoint has
@@ -109,7 +110,8 @@ struct endpoint {
 
     struct staging *staging;             /* NULL: the buffers are on the host. */
     struct stall_answers *stall_answers; /* Protected by the drive lock. */
-    struct event_log *event_log;         /* NULL: neither recorded nor replayed. */
+    uint32_t unanswered; /* Answers to this endpoint that are to come. As above. */
+    struct event_log *event_log; /* NULL: neither recorded nor replayed. */
 };
 
 struct endpoint_spec {

@@ -772,7 +772,7 @@ int pcoll_handle_missing(pcoll_handle *h, int64_t patience_us, char *text,
     if (h->gate.stopped)
         snprintf(text, capacity, "ranks have died, and the others are about to go on");
     else
-        rc = stall_report_missing(h->endpoint, patience_us, text, capacity);
+        rc = stall_report(h->endpoint, false, patience_us, text, capacity);
     return handle_leave(h, rc);
 }
 
@@ -858,7 +858,7 @@ static void handle_dispose(struct user_object *o, bool healthy)
 
 static void handle_explain(struct user_object *o, char *text, size_t capacity)
 {
-    stall_report_unfreed(((pcoll_handle *)o)->endpoint, 1000000, text, capacity);
+    stall_report(((pcoll_handle *)o)->endpoint, true, 1000000, text, capacity);
 }
 
 const struct user_object_kind handle_kind = {

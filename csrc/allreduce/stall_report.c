@@ -23,16 +23,15 @@ static bool stall_report_complete(void *arg)
     return atomic_load(&q->answers.missing) == 0 || outage_now(q->outage);
 }
 
-static int stall_report_ask_all(struct endpoint *endpoint)
+/* Ask all ranks. All of them free a handle that has entered its closing: no answer is needed. */
+static int stall_report_begin(struct endpoint *endpoint, struct stall_query *q)
 {
-    struct transport *t = endpoint->communicator->transport;
-    struct control question = {.handle = endpoint->base.slot, .kind = CONTROL_ASK};
-    int rc = PCOLL_OK;
-    for (uint32_t i = 0; i < endpoint->placement.domains && rc == PCOLL_OK; i++)
-        if (i != endpoint->placement.index)
-            rc = t->ops->control(t, placement_leader(&endpoint->placement, i),
-                                 &question);
-    return rc;
+    if (atomic_load(&endpoint->closing) < COUNTING)
+        return stall_question_send(endpoint);
+    for (uint32_t rank = 0; rank < q->answers.size; rank++)
+        q->answers.by_rank[rank].flags |= ANSWERED | IS_CLOSING;
+    atomic_store(&q->answers.missing, 0);
+    return PCOLL_OK;
 }
 
 /* Note the ranks whose arrivals start the round, as far as this rank can tell; all ranks if it
@@ -63,7 +62,7 @@ static void stall_report_collect(struct endpoint *endpoint, struct stall_query *
     progress_lock(p);
     endpoint->stall_answers = &q->answers;
     stall_report_note_awaited(endpoint, q);
-    int rc = stall_report_ask_all(endpoint);
+    int rc = stall_report_begin(endpoint, q);
     progress_unlock(p);
     if (rc == PCOLL_OK)
         progress_wait(p, stall_report_complete, q, patience_us);
@@ -181,40 +180,25 @@ static void stall_report_write_unfreed(struct text *t, struct endpoint *endpoint
         text_add(t, ", and on all ranks that are known to have it");
 }
 
-static int stall_report_ask(struct endpoint *endpoint, int64_t patience_us, char *out,
-                            uint64_t capacity,
-                            void (*write)(struct text *t, struct endpoint *endpoint,
-                                          const struct stall_query *q))
+int stall_report(struct endpoint *endpoint, bool frees, int64_t patience_us, char *out,
+                 uint64_t capacity)
 {
     const struct transport *t = endpoint->communicator->transport;
     struct stall_query q = {.answers.size = t->size,
                             .outage = endpoint->communicator->outage};
+    struct text text = {.at = out, .left = capacity};
     if (!capacity)
         return fail(PCOLL_EINVAL, "no room for the answer");
     q.answers.by_rank = calloc(t->size, sizeof *q.answers.by_rank);
     q.awaited = calloc(bitset_words(t->size), sizeof *q.awaited);
-    int rc = PCOLL_OK;
-    if (q.answers.by_rank && q.awaited) {
+    bool enough = q.answers.by_rank && q.awaited;
+    if (enough) {
         atomic_store(&q.answers.missing, t->living - endpoint->placement.members);
         stall_report_collect(endpoint, &q, patience_us);
-        write(&(struct text){.at = out, .left = capacity}, endpoint, &q);
-    } else
-        rc = fail(PCOLL_ENOMEM, "no memory for %u answers", t->size);
+        (frees ? stall_report_write_unfreed : stall_report_write_missing)(&text,
+                                                                          endpoint, &q);
+    }
     free(q.answers.by_rank);
     free(q.awaited);
-    return rc;
-}
-
-int stall_report_missing(struct endpoint *endpoint, int64_t patience_us, char *text,
-                         uint64_t capacity)
-{
-    return stall_report_ask(endpoint, patience_us, text, capacity,
-                            stall_report_write_missing);
-}
-
-int stall_report_unfreed(struct endpoint *endpoint, int64_t patience_us, char *text,
-                         uint64_t capacity)
-{
-    return stall_report_ask(endpoint, patience_us, text, capacity,
-                            stall_report_write_unfreed);
+    return enough ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for %u answers", t->size);
 }

@@ -184,4 +184,11 @@ MUTANTS = [
         "(endpoint->last_received != all || endpoint_trigger_reports_missing(endpoint))",
         "endpoint_trigger_reports_missing(endpoint)",
     ),
+    Mutant(
+        "closing does not wait for answers",
+        "allreduce/endpoint.c",
+        "(closing == ENTERING && endpoint->unanswered))",
+        "false)",
+        program="questions",
+    ),
 ]
