@@ -48,19 +48,30 @@ static bool policy_rule_met(const struct pcoll_policy *policy,
     return false;
 }
 
+enum argument { NO_ARGUMENT, A_COUNT, A_COUNT_OR_FRACTION };
+
 /* The rules, by kind. */
-static const struct {
+static const struct policy_kind {
+    const char *name;
+    enum argument argument;
     bool draws;  /* Draws policy.count ranks, or one. */
     bool counts; /* Ranks of several endpoints have to arrive. */
     bool alone;  /* Each endpoint waits for its own members, and the data for all. */
-} rules[] = {
-    [PCOLL_SOLO] = {.draws = false},
-    [PCOLL_MAJORITY] = {.draws = true},
-    [PCOLL_FULL] = {.alone = true},
-    [PCOLL_QUORUM] = {.counts = true},
-    [PCOLL_FIRST_OF] = {.draws = true},
-    [PCOLL_LAST_OF] = {.draws = true, .counts = true},
+} kinds[] = {
+    [PCOLL_SOLO] = {"solo"},
+    [PCOLL_MAJORITY] = {"majority", .draws = true},
+    [PCOLL_FULL] = {"full", .alone = true},
+    [PCOLL_QUORUM] = {"quorum", A_COUNT_OR_FRACTION, .counts = true},
+    [PCOLL_FIRST_OF] = {"first_of", A_COUNT, .draws = true},
+    [PCOLL_LAST_OF] = {"last_of", A_COUNT, .draws = true, .counts = true},
 };
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+static const struct policy_kind *policy_kind_of(const struct pcoll_policy *policy)
+{
+    CHECK(policy->kind >= 0 && policy->kind < KINDS);
+    return &kinds[policy->kind];
+}
 
 int policy_check(const struct pcoll_policy *p, uint32_t ranks)
 {
@@ -68,7 +79,7 @@ int policy_check(const struct pcoll_policy *p, uint32_t ranks)
     bool fraction = p->kind == PCOLL_QUORUM && !p->count;
     bool count = p->kind == PCOLL_FIRST_OF || p->kind == PCOLL_LAST_OF ||
                  (p->kind == PCOLL_QUORUM && p->count);
-    if (p->kind < 0 || p->kind >= (int)(sizeof rules / sizeof *rules))
+    if (p->kind < 0 || p->kind >= KINDS)
         return fail(PCOLL_EINVAL, "quorum: unknown policy kind %d", p->kind);
     if (fraction && !(p->fraction > 0 && p->fraction <= 1))
         return fail(PCOLL_EINVAL,
@@ -88,22 +99,20 @@ int policy_check(const struct pcoll_policy *p, uint32_t ranks)
 
 bool policy_starts_alone(const struct pcoll_policy *policy)
 {
-    CHECK(policy->kind >= 0 && policy->kind < (int)(sizeof rules / sizeof *rules));
-    return rules[policy->kind].alone;
+    return policy_kind_of(policy)->alone;
 }
 
 /* With full, a linger has nothing to wait for, and no rank is ever absent. */
 bool policy_coordinated(const struct pcoll_policy *policy)
 {
-    CHECK(policy->kind >= 0 && policy->kind < (int)(sizeof rules / sizeof *rules));
-    return !rules[policy->kind].alone &&
-           (rules[policy->kind].counts || policy->linger > 0 || policy->max_staleness);
+    const struct policy_kind *kind = policy_kind_of(policy);
+    return !kind->alone &&
+           (kind->counts || policy->linger > 0 || policy->max_staleness);
 }
 
 bool policy_activates(const struct pcoll_policy *policy)
 {
-    CHECK(policy->kind >= 0 && policy->kind < (int)(sizeof rules / sizeof *rules));
-    return !rules[policy->kind].alone || policy->deadline > 0;
+    return !policy_kind_of(policy)->alone || policy->deadline > 0;
 }
 
 /* Draw the next rank from `first` on that is live and not drawn yet. */
@@ -151,8 +160,8 @@ void policy_open(const struct pcoll_policy *policy, const struct policy_draw *d,
     static uint64_t const coordinators = 0x636f6f7264696e61u; /* another stream */
     uint64_t stream = splitmix_mix(d->seed) ^ d->slot;
     size_t words = bitset_words(round->ranks);
-    bitset_clear(round->drawn, words);
-    if (rules[policy->kind].draws)
+    bitset_clear_sparse(round->drawn, words);
+    if (policy_draws(policy))
         policy_draw_ranks(round, stream, d->round,
                           policy->kind == PCOLL_MAJORITY ? 1 : policy->count,
                           round->overdue); /* Free until it is filled below. */
@@ -198,8 +207,7 @@ bool policy_has_timers(const struct pcoll_policy *policy)
 
 bool policy_draws(const struct pcoll_policy *policy)
 {
-    CHECK(policy->kind >= 0 && policy->kind < (int)(sizeof rules / sizeof *rules));
-    return rules[policy->kind].draws;
+    return policy_kind_of(policy)->draws;
 }
 
 struct policy_report policy_relevant(const struct pcoll_policy *policy,
@@ -228,7 +236,7 @@ bool policy_met(const struct pcoll_policy *policy, const struct policy_round *ro
     CHECK(report->drawn <= round->drawn_count);
     CHECK(report->overdue <= round->overdue_count);
     CHECK(report->arrived <= round->live_count);
-    if (rules[policy->kind].alone)
+    if (policy_starts_alone(policy))
         return policy_members_arrived(round, report, members);
     return policy_rule_met(policy, round, report) &&
            report->overdue == round->overdue_count;
@@ -385,21 +393,6 @@ uint32_t round_absences(uint32_t before, bool active, bool live)
  * quorum takes a number of ranks (6) or a fraction (0.75, 1.0); first_of and last_of a
  * number of ranks.
  */
-
-enum argument { NO_ARGUMENT, A_COUNT, A_COUNT_OR_FRACTION };
-
-static const struct {
-    const char *name;
-    enum argument argument;
-} kinds[] = {
-    [PCOLL_SOLO] = {"solo", NO_ARGUMENT},
-    [PCOLL_MAJORITY] = {"majority", NO_ARGUMENT},
-    [PCOLL_FULL] = {"full", NO_ARGUMENT},
-    [PCOLL_QUORUM] = {"quorum", A_COUNT_OR_FRACTION},
-    [PCOLL_FIRST_OF] = {"first_of", A_COUNT},
-    [PCOLL_LAST_OF] = {"last_of", A_COUNT},
-};
-enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static const struct {
     const char *unit;
