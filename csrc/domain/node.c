@@ -344,6 +344,8 @@ static int node_deposit(struct domain *d, const void *const *buffers,
     do {
         node_look(n);
         plan = contribution_plan(&n->member.contribution);
+        if (member_drops(&n->member))
+            continue;
         node_reuse_slot(n, plan.target);
         atomic_store_explicit(&node_own_line(n)->intent, n->base.shape->intent,
                               memory_order_relaxed);

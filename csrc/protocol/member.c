@@ -114,29 +114,30 @@ int member_begin(struct member *m)
     return PCOLL_OK;
 }
 
-/* Choose the round that the call waits for. "one": the call's own round. "all": the next
- * round that was not read, or else the open one. */
-static void member_choose_round(struct member *m, bool *open)
+/* Return whether the round that the call waits for is open. "one": the call's own round.
+ * "all": the next round that was not read, or else the open one. */
+static bool member_finds_open(const struct member *m)
 {
-    if (m->deliver == PCOLL_DELIVER_ONE) {
-        m->wanted = m->call + 1;
-        *open = m->frozen <= m->call;
-    } else {
-        bool unseen = m->complete > m->delivered;
-        m->wanted = m->delivered + 1;
-        *open = !unseen && m->frozen == m->complete;
-    }
+    return m->deliver == PCOLL_DELIVER_ONE
+               ? m->frozen <= m->call
+               : m->complete == m->delivered && m->frozen == m->complete;
+}
+
+bool member_drops(const struct member *m)
+{
+    CHECK(member_counts_hold(m));
+    return m->contribution.late == PCOLL_LATE_DROP && !member_finds_open(m);
 }
 
 enum deposit_outcome member_publish(struct member *m, struct deposit_plan plan)
 {
     CHECK(m->started);
     CHECK(member_counts_hold(m));
-    bool open;
-    member_choose_round(m, &open);
+    bool open = member_finds_open(m);
+    m->wanted = (m->deliver == PCOLL_DELIVER_ONE ? m->call : m->delivered) + 1;
     m->stats.calls++;
     m->events++;
-    if (!open && m->contribution.late == PCOLL_LATE_DROP) {
+    if (member_drops(m)) {
         m->taken_in = NO_ROUND;
         m->stats.dropped++;
         return DEPOSIT_DROPPED;

@@ -115,6 +115,9 @@ void member_init(struct member *m, uint32_t rank, const pcoll_options *options);
 int member_begin(struct member *m);
 
 enum deposit_outcome { DEPOSIT_ARRIVED, DEPOSIT_STORED, DEPOSIT_DROPPED };
+/* Return whether a deposit would be dropped: it need not be written. Once true, that stays true
+ * for the call. */
+bool member_drops(const struct member *m);
 /* Publish a deposit that was written by the plan, and decide in the same step whether it
  * arrives or is stored. */
 enum deposit_outcome member_publish(struct member *m, struct deposit_plan plan);

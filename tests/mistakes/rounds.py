@@ -8,8 +8,8 @@ MUTANTS = [
     Mutant(
         "a late deposit arrives at a round that is over",
         "protocol/member.c",
-        "*open = m->frozen <= m->call;",
-        "*open = true;",
+        "? m->frozen <= m->call",
+        "? true",
     ),
     Mutant(
         "a gap is not reported",
