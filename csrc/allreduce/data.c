@@ -48,8 +48,8 @@ struct message data_outgoing(struct round_data *d, const struct op *op)
     bool null = data_is_null(d, v.header), before = op->header == HEADER_BEFORE;
     if (op->header == HEADER_NONE)
         return (struct message){v.data, null ? 0 : bytes};
-    size_t header = round_header_encode(v.header, d->shape->ranks);
-    char *encoded = (char *)v.header + d->shape->header_bytes - header;
+    size_t header = round_header_length(v.header, d->shape->ranks);
+    char *encoded = (char *)(v.header + 1) - header;
     if (null)
         return (struct message){encoded, header};
     char *place = before ? v.data - header : v.data + bytes;
@@ -74,7 +74,8 @@ struct message data_incoming(struct round_data *d, const struct op *op)
 size_t data_message_bytes(const struct round_data *d, const struct op *op)
 {
     struct data_view v = data_view_of(d, BUFFER_RESULT, &op->slice);
-    return v.end - v.begin + (op->header == HEADER_NONE ? 0 : ROUND_WIRE_BYTES);
+    return v.end - v.begin +
+           (op->header == HEADER_NONE ? 0 : sizeof(struct round_header));
 }
 
 /* Return the length of the header of a message that was received. One after the data
@@ -84,11 +85,11 @@ size_t data_message_bytes(const struct round_data *d, const struct op *op)
 static size_t data_header_length(const struct round_data *d, const struct op *op,
                                  const char *message, size_t bytes, size_t data)
 {
+    size_t least = sizeof(struct round_header);
     if (op->header == HEADER_AFTER)
-        return round_header_encoded_bytes(message + bytes - ROUND_WIRE_BYTES,
-                                          d->shape->ranks);
-    bool is_short = bytes == ROUND_WIRE_BYTES || bytes == ROUND_WIRE_BYTES + data;
-    return is_short ? ROUND_WIRE_BYTES : d->shape->header_bytes;
+        return round_header_length(message + bytes - least, d->shape->ranks);
+    bool is_short = bytes == least || bytes == least + data;
+    return is_short ? least : d->shape->header_bytes;
 }
 
 int data_received(struct round_data *d, const struct op *op, size_t bytes,
@@ -101,14 +102,14 @@ int data_received(struct round_data *d, const struct op *op, size_t bytes,
     bool described = d->shape->described;
     const char *message = before ? v.data - most : v.data;
     size_t room = most + (described ? round_shape_capacity(d->shape) : data);
-    if (!none && bytes >= ROUND_WIRE_BYTES && bytes <= room)
+    if (!none && bytes >= sizeof *b->header && bytes <= room)
         header = data_header_length(d, op, message, bytes, data);
     bool fits = described ? bytes >= header : bytes == header || bytes == header + data;
     if (!fits || (!none && !header))
         return fail(PCOLL_EPROTOCOL,
                     "rank %d sent a message of %zu bytes where %zu bytes of data and a "
                     "header of %d or %zu were expected",
-                    op->peer, bytes, data, none ? 0 : ROUND_WIRE_BYTES,
+                    op->peer, bytes, data, none ? 0 : (int)sizeof *b->header,
                     none ? 0 : most);
     size_t at = before ? 0 : bytes - header;
     int rc = none ? PCOLL_OK
@@ -180,11 +181,13 @@ static void data_or_words(void *out, const void *a, const void *b, size_t count)
 static struct native_call data_native_header(struct round_data *d)
 {
     const struct round_header *h = d->buffers[BUFFER_RESULT].header;
-    size_t words = bitset_words(d->shape->ranks);
+    uint32_t ranks = d->shape->ranks;
+    size_t words = bitset_words(ranks);
     memset(d->native, 0, data_native_words(d->shape) * sizeof *d->native);
     d->native[NATIVE_FLAGS] = h->flags;
     d->native[NATIVE_INTENT] = h->intent;
-    memcpy(d->native + NATIVE_MASKS, h->masks, ROUND_MASKS * words * sizeof *d->native);
+    for (enum round_mask m = 0; m < ROUND_MASKS; m++)
+        round_apply(h, ranks, m, d->native + NATIVE_MASKS + m * words, true);
     if (h->initiator != ROUND_NOBODY)
         bitset_add(d->native + NATIVE_MASKS + ROUND_MASKS * words, h->initiator);
     return (struct native_call){.data = d->native,
@@ -214,10 +217,11 @@ int data_native_over(struct round_data *d, const struct op *op)
     if (op->out != NATIVE_HEADER)
         return PCOLL_OK;
     const uint64_t *starters = d->native + NATIVE_MASKS + ROUND_MASKS * words;
-    h->flags = (uint32_t)d->native[NATIVE_FLAGS];
+    round_header_clear(h, d->shape->ranks, h->round);
+    h->flags = (uint16_t)d->native[NATIVE_FLAGS];
     h->intent = d->native[NATIVE_INTENT];
-    memcpy(h->masks, d->native + NATIVE_MASKS, ROUND_MASKS * words * sizeof *d->native);
-    h->initiator = ROUND_NOBODY;
+    for (enum round_mask m = 0; m < ROUND_MASKS; m++)
+        round_add_set(h, d->shape->ranks, m, d->native + NATIVE_MASKS + m * words);
     for (uint32_t r = d->shape->ranks; r-- > 0;)
         if (bitset_has(starters, r))
             h->initiator = r;
@@ -228,18 +232,26 @@ void data_begin(struct round_data *d, struct round_header *contribution,
                 struct round_header *result)
 {
     d->buffers[BUFFER_CONTRIBUTION] = (struct data_buffer){
-        .header = contribution, .data = message_payload(d->shape, contribution)};
-    d->buffers[BUFFER_RESULT] = (struct data_buffer){
-        .header = result, .data = message_payload(d->shape, result)};
+        .header = contribution, .data = message_payload(contribution)};
+    d->buffers[BUFFER_RESULT] =
+        (struct data_buffer){.header = result, .data = message_payload(result)};
 }
 
-/* Bytes of a temporary: its header, room for one before the data, and after it. */
+/* Bytes before the data of a temporary: its header and, if some slices have headers before
+ * them, room for one. */
+static size_t data_temp_front(const struct round_shape *shape,
+                              const struct algorithm_plan *plan)
+{
+    return (plan->padded ? 2 : 1) * shape->header_bytes;
+}
+
+/* There is room for a header after the data. */
 static size_t data_temp_bytes(const struct round_shape *shape,
                               const struct algorithm_plan *plan)
 {
     size_t data = plan->pieces ? payload_longest_slice(&shape->payload, plan->pieces)
                                : round_shape_capacity(shape);
-    return (3 * shape->header_bytes + data + 4095) / 4096 * 4096;
+    return (data_temp_front(shape, plan) + data + shape->header_bytes + 63) / 64 * 64;
 }
 
 size_t data_bytes(const struct round_shape *shape, const struct algorithm_plan *plan)
@@ -260,8 +272,8 @@ int data_init(struct round_data *d, const struct round_shape *shape,
     for (int i = 0; i < plan->temps; i++) {
         char *temp = d->memory + i * data_temp_bytes(shape, plan);
         d->buffers[BUFFER_TEMP + i] =
-            (struct data_buffer){.header = (struct round_header *)temp,
-                                 .data = temp + 2 * shape->header_bytes};
+            (struct data_buffer){.header = message_in(shape, temp),
+                                 .data = temp + data_temp_front(shape, plan)};
         round_header_clear(d->buffers[BUFFER_TEMP + i].header, shape->ranks, 0);
     }
     return PCOLL_OK;

@@ -97,8 +97,8 @@ static void endpoint_trigger_note_arrivals(struct endpoint *endpoint)
 {
     struct endpoint_trigger *s = &endpoint->trigger;
     size_t words = bitset_words(endpoint->shape.ranks);
-    bitset_clear(s->arrived, words);
-    bitset_clear(s->deposited, words);
+    bitset_clear_sparse(s->arrived, words);
+    bitset_clear_sparse(s->deposited, words);
     endpoint->domain->ops->arrivals(endpoint->domain, s->arrived, s->deposited);
     if (!(endpoint->policy.deadline > 0) || s->first_arrival != ROUND_NEVER)
         return;
@@ -199,13 +199,14 @@ static void endpoint_trigger_finish(struct endpoint *endpoint,
     CHECK(endpoint->frozen || !endpoint->drives);
     struct endpoint_trigger *s = &endpoint->trigger;
     if (endpoint->policy.deadline > 0 &&
-        !policy_kept(&endpoint->policy, endpoint_trigger_open(endpoint), result))
+        !policy_kept(&endpoint->policy, endpoint_trigger_open(endpoint), result,
+                     s->arrived, s->deposited))
         result->flags |= ROUND_BELOW_QUORUM;
-    const uint64_t *active =
-        round_mask_const(result, endpoint->shape.ranks, ROUND_ACTIVE);
-    for (uint32_t i = 0; s->absences && i < endpoint->shape.ranks; i++)
-        s->absences[i] = round_absences(s->absences[i], bitset_has(active, i),
-                                        bitset_has(endpoint->live, i));
+    uint32_t ranks = endpoint->shape.ranks;
+    for (uint32_t i = 0; s->absences && i < ranks; i++)
+        s->absences[i] =
+            round_absences(s->absences[i], round_has(result, ranks, ROUND_ACTIVE, i),
+                           bitset_has(endpoint->live, i));
     vote_count_clear(endpoint_trigger_votes(endpoint, endpoint->engine.current));
     s->sent = (struct policy_report){0};
     s->first_arrival = s->met = ROUND_NEVER;
@@ -219,15 +220,6 @@ const uint64_t *endpoint_awaited(struct endpoint *endpoint)
                : policy_awaited(&endpoint->policy, endpoint_trigger_open(endpoint));
 }
 
-size_t endpoint_trigger_bytes(const pcoll_policy *policy, uint32_t ranks,
-                              uint32_t endpoints)
-{
-    size_t bytes = 4 * bitset_words(ranks) * sizeof(uint64_t);
-    if (policy_coordinated(policy))
-        bytes += endpoints * (2 * sizeof(struct policy_report) + sizeof(uint64_t));
-    return bytes + (policy->max_staleness ? ranks * sizeof(uint32_t) : 0);
-}
-
 int endpoint_trigger_init(struct endpoint *endpoint)
 {
     struct endpoint_trigger *s = &endpoint->trigger;
@@ -239,11 +231,10 @@ int endpoint_trigger_init(struct endpoint *endpoint)
     int rc = policy_check(&endpoint->policy, ranks);
     if (rc != PCOLL_OK)
         return rc;
-    s->arrived = calloc(words, sizeof *s->arrived);
-    s->deposited = calloc(words, sizeof *s->deposited);
-    s->round.drawn = calloc(words, sizeof *s->round.drawn);
-    s->round.overdue = calloc(words, sizeof *s->round.overdue);
-    bool enough = s->arrived && s->deposited && s->round.drawn && s->round.overdue;
+    bool enough = (s->arrived = calloc(4 * words, sizeof *s->arrived));
+    s->deposited = s->arrived + words;
+    s->round.drawn = s->deposited + words;
+    s->round.overdue = s->round.drawn + words;
     if (endpoint->policy.max_staleness)
         enough = (s->absences = calloc(ranks, sizeof *s->absences)) && enough;
     if (policy_coordinated(&endpoint->policy)) {
@@ -255,9 +246,7 @@ int endpoint_trigger_init(struct endpoint *endpoint)
             enough = s->votes[i].of_endpoint && enough;
         }
     }
-    return enough ? PCOLL_OK
-                  : fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle",
-                         endpoint_trigger_bytes(&endpoint->policy, ranks, endpoints));
+    return enough ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for %u ranks", ranks);
 }
 
 void endpoint_trigger_destroy(struct endpoint *endpoint)
@@ -267,9 +256,6 @@ void endpoint_trigger_destroy(struct endpoint *endpoint)
         free(s->votes[i].of_endpoint);
     free(s->reports_sent);
     free(s->absences);
-    free(s->round.overdue);
-    free(s->round.drawn);
-    free(s->deposited);
     free(s->arrived);
 }
 

@@ -67,9 +67,10 @@ enum closing {
 struct endpoint_trigger {
     struct policy_round round; /* What the current round asks for, if `open`. */
     bool open;
-    struct policy_report sent;     /* The last report to the coordinator. */
-    struct vote_count votes[2];    /* The votes of round r are votes[r % 2]. */
-    uint64_t *arrived, *deposited; /* Sets of ranks. */
+    struct policy_report sent;  /* The last report to the coordinator. */
+    struct vote_count votes[2]; /* The votes of round r are votes[r % 2]. */
+    uint64_t *arrived,
+        *deposited;     /* Sets of ranks, in one block with those of `round`. */
     uint32_t *absences; /* Rounds missed in a row, by rank. NULL: they do not matter. */
     int64_t first_arrival, met; /* Times, or ROUND_NEVER. */
     uint32_t first;             /* The rank that arrived at first_arrival. */
@@ -168,8 +169,6 @@ size_t endpoint_bytes(const struct round_shape *shape,
 
 int endpoint_trigger_init(struct endpoint *endpoint);
 void endpoint_trigger_destroy(struct endpoint *endpoint);
-size_t endpoint_trigger_bytes(const pcoll_policy *policy, uint32_t ranks,
-                              uint32_t endpoints);
 
 extern const struct object_ops endpoint_ops;
 

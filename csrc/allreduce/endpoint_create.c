@@ -159,8 +159,11 @@ int endpoint_lay_out(const struct endpoint_spec *spec,
 size_t endpoint_bytes(const struct round_shape *shape,
                       const struct algorithm_plan *plan, const pcoll_policy *policy)
 {
-    return data_bytes(shape, plan) +
-           endpoint_trigger_bytes(policy, shape->ranks, shape->ranks);
+    size_t ranks = shape->ranks, words = bitset_words(shape->ranks),
+           each = policy->max_staleness ? sizeof(uint32_t) : 0;
+    if (policy_coordinated(policy))
+        each += 2 * sizeof(struct policy_report) + sizeof(uint64_t);
+    return data_bytes(shape, plan) + 4 * words * sizeof(uint64_t) + ranks * each;
 }
 
 static int endpoint_build_schedule(struct endpoint *endpoint)

@@ -31,7 +31,7 @@ struct handle_gate {
      * current endpoint. A recovery since the last start makes it an earlier one. */
     struct endpoint *filling;
     struct endpoint *successor; /* The next endpoint, while it is rebuilt. */
-    struct round_header *last;  /* Message of the last round, from another rank. */
+    void *last; /* Memory of the message of the last round, from another rank. */
     const struct round_header *resumes; /* The message to resume from, or NULL. */
 };
 

@@ -61,21 +61,22 @@ static int handle_fetch_last(struct handle_gate *g, struct communicator *c,
                     (unsigned long long)plan->complete, (unsigned long long)own);
     if (!plan->complete)
         return PCOLL_OK;
-    void *message = NULL;
-    if (own < plan->complete)
-        message = g->last = malloc(bytes);
+    struct round_header *last;
+    if (own == plan->complete)
+        last = old->domain->ops->result(old->domain, plan->complete - 1);
+    else if ((g->last = malloc(bytes)))
+        last = message_in(shape, g->last);
     else
-        message = old->domain->ops->result(old->domain, plan->complete - 1);
-    if (!message)
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a round", bytes);
-    g->resumes = message;
+    g->resumes = last;
+    char *message = (char *)(last + 1) - shape->header_bytes;
     int rc = plan->some_lack ? mpi_share(c->transport, plan->source, message, bytes)
                              : PCOLL_OK;
     if (rc != PCOLL_OK) {
         g->last = NULL; /* Leak the message: MPI may still write to it. */
         return rc;
     }
-    return round_header_check(message, shape->ranks, plan->complete - 1);
+    return round_header_check(last, shape->ranks, plan->complete - 1);
 }
 
 /* Recovery. */

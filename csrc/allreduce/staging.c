@@ -184,7 +184,7 @@ static int staging_find_result(struct staging *s, struct domain *d, char **block
     struct round_header *h = d->ops->result(d, m.delivered - 1);
     const struct payload *p = &d->shape->payload;
     bool null = round_is_null(h, d->shape->ranks);
-    *block = message_payload(d->shape, h);
+    *block = message_payload(h);
     if (!null && !staging_has_another_form(p))
         return PCOLL_OK;
     int rc = staging_make_block(s, p->bytes);

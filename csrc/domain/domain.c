@@ -8,6 +8,12 @@
 #include "base/error.h"
 #include "base/random.h"
 
+static void round_shape_set_lengths(struct round_shape *shape)
+{
+    shape->message_bytes = shape->header_bytes + shape->payload.bytes;
+    shape->slot_bytes = shape->message_bytes + shape->header_bytes;
+}
+
 int round_shape_init(struct round_shape *shape, uint32_t ranks,
                      const pcoll_buffer *buffers, int nbuffers,
                      user_reduction_fn *make_user)
@@ -16,8 +22,7 @@ int round_shape_init(struct round_shape *shape, uint32_t ranks,
     *shape =
         (struct round_shape){.ranks = ranks, .header_bytes = round_header_bytes(ranks)};
     int rc = payload_init(&shape->payload, buffers, nbuffers, make_user);
-    shape->message_bytes = shape->header_bytes + shape->payload.bytes;
-    shape->slot_bytes = shape->message_bytes + shape->header_bytes;
+    round_shape_set_lengths(shape);
     return rc;
 }
 
@@ -83,8 +88,7 @@ int round_shape_share(struct round_shape *shape, const struct round_shape *old)
     pcoll_buffer room = {.count = round_shape_capacity(old), .dtype = PCOLL_UINT8};
     int rc = old->described ? payload_init(&shape->payload, &room, 1, NULL)
                             : payload_share(&shape->payload, &old->payload);
-    shape->message_bytes = shape->header_bytes + shape->payload.bytes;
-    shape->slot_bytes = shape->message_bytes + shape->header_bytes;
+    round_shape_set_lengths(shape);
     return rc;
 }
 
@@ -105,8 +109,7 @@ void round_shape_pad(struct round_shape *shape, uint32_t slices)
 {
     CHECK(shape->header_bytes == round_header_bytes(shape->ranks));
     payload_pad(&shape->payload, slices * shape->header_bytes);
-    shape->message_bytes = shape->header_bytes + shape->payload.bytes;
-    shape->slot_bytes = shape->message_bytes + shape->header_bytes;
+    round_shape_set_lengths(shape);
 }
 
 void round_shape_destroy(struct round_shape *shape)
@@ -122,23 +125,21 @@ void round_describe(const struct round_shape *shape, const struct round_header *
 {
     CHECK(shape->ranks > 0);
     size_t words = bitset_words(shape->ranks);
-    const uint64_t *active = round_mask_const(h, shape->ranks, ROUND_ACTIVE);
-    const uint64_t *stored = round_mask_const(h, shape->ranks, ROUND_STORED);
-    const uint64_t *failed = round_mask_const(h, shape->ranks, ROUND_FAILED);
-    uint32_t active_count = bitset_count(active, words);
+    uint32_t active = round_count(h, shape->ranks, ROUND_ACTIVE);
     INTERLEAVE(); /* between two loads that have to fit together */
     *round = (pcoll_round){
         .index = h->round,
-        .active = active_count,
-        .stored = bitset_count(stored, words),
+        .active = active,
+        .stored = round_count(h, shape->ranks, ROUND_STORED),
         .initiator = h->initiator == ROUND_NOBODY ? -1 : (int32_t)h->initiator,
         .below_quorum = h->flags & ROUND_BELOW_QUORUM,
-        .failed = bitset_count(failed, words),
+        .failed = round_count(h, shape->ranks, ROUND_FAILED),
         .differ = round_intents_differ(h->intent),
     };
-    if (masks) {
-        memcpy(masks, active, words * sizeof *masks);
-        memcpy(masks + words, stored, words * sizeof *masks);
-        memcpy(masks + 2 * words, failed, words * sizeof *masks);
-    }
+    if (!masks)
+        return;
+    bitset_clear(masks, 3 * words);
+    round_apply(h, shape->ranks, ROUND_ACTIVE, masks, true);
+    round_apply(h, shape->ranks, ROUND_STORED, masks + words, true);
+    round_apply(h, shape->ranks, ROUND_FAILED, masks + 2 * words, true);
 }

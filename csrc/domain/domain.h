@@ -8,8 +8,8 @@
  *
  * node.h is the implementation. Neither side ever waits for the other.
  *
- * A message is a round header followed by the payload. Contributions and results have that
- * form, so they are sent from where they are.
+ * A message is a round header, in the form that it has on the wire, followed by the payload.
+ * Contributions and results have that form, so they are sent from where they are.
  */
 #ifndef PCOLL_DOMAIN_H
 #define PCOLL_DOMAIN_H
@@ -156,11 +156,17 @@ domain_create_fn domain_single_create;
 size_t domain_single_bytes(const struct round_shape *shape,
                            const pcoll_options *options);
 
-/* Return the payload of a message. */
-static inline void *message_payload(const struct round_shape *shape,
-                                    const struct round_header *h)
+/* Return the payload of a message, which follows its header. */
+static inline void *message_payload(const struct round_header *h)
 {
-    return (char *)(uintptr_t)h + shape->header_bytes;
+    return (void *)(uintptr_t)(h + 1);
+}
+
+/* Return the header of a message in this memory. */
+static inline struct round_header *message_in(const struct round_shape *shape,
+                                              void *memory)
+{
+    return (struct round_header *)((char *)memory + shape->header_bytes) - 1;
 }
 
 /* Lay out header and payload; make_user as in payload_init. */

@@ -20,8 +20,8 @@ static size_t const chunk_bytes = 64 << 10;
 #endif
 
 struct node_layout {
-    size_t descriptors, asleep, live, absent, lines, list, finished, slots, gathered,
-        results;
+    size_t words, descriptors, asleep, live, absent, lines, list, finished, slots,
+        gathered, results;
     size_t total;
 };
 
@@ -53,7 +53,11 @@ static struct node_layout node_lay_out(const struct round_shape *shape,
     bool fabric = node_has_fabric(placement);
     bool counts_absences = options->policy.max_staleness && !fabric;
     struct node_layout l;
-    size_t at = sizeof(struct node_shared);
+    size_t at = 0;
+    /* One member never adds up: the header of a round without its deposit is enough. It is
+     * next to the words, in the same page. */
+    l.gathered = node_place(&at, members == 1 ? shape->header_bytes : 0);
+    l.words = node_place(&at, sizeof(struct node_shared));
     l.descriptors = node_place(&at, members * sizeof(uint64_t));
     l.asleep = node_place(&at, bitset_words(placement->members) * sizeof(uint64_t));
     l.live =
@@ -65,10 +69,8 @@ static struct node_layout node_lay_out(const struct round_shape *shape,
         &at,
         fabric ? node_count_chunks(round_shape_capacity(shape)) * sizeof(uint64_t) : 0);
     l.slots = node_place(&at, members * slots * shape->slot_bytes);
-    /* One member never adds up: the header of a round without its deposit is enough. */
-    l.gathered = node_place(&at, !fabric        ? 0
-                                 : members == 1 ? shape->header_bytes
-                                                : shape->slot_bytes);
+    if (members > 1)
+        l.gathered = node_place(&at, fabric ? shape->slot_bytes : 0);
     l.results = node_place(&at, ((size_t)options->history + 1) * shape->slot_bytes);
     l.total = at;
     return l;
@@ -110,12 +112,10 @@ static int node_allocate(struct node *n, const struct node_layout *l)
     char *memory = memory_allocate_pages(l->total);
     if (!memory)
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", l->total);
-    memset(memory, 0, l->slots);
-    for (uint32_t i = 0; i < n->ring; i++) {
-        char *header = memory + l->results + i * shape->slot_bytes;
-        bitset_clear((uint64_t *)(void *)header,
-                     shape->header_bytes / sizeof(uint64_t));
-    }
+    memset(memory + l->words, 0, l->slots - l->words);
+    for (uint32_t i = 0; i < n->ring; i++)
+        *message_in(shape, memory + l->results + i * shape->slot_bytes) =
+            (struct round_header){0};
     n->private_memory = n->hooks.memory = memory;
     return PCOLL_OK;
 }
@@ -136,7 +136,7 @@ static int node_map(struct node *n, const pcoll_options *options)
     n->chunks = n->base.shape->described
                     ? 1 /* A helper may read it while the form changes. */
                     : node_count_chunks(n->base.shape->payload.bytes);
-    n->shared = (struct node_shared *)base;
+    n->shared = (struct node_shared *)(base + l.words);
     n->descriptors = (_Atomic uint64_t *)(base + l.descriptors);
     n->asleep = (_Atomic uint64_t *)(base + l.asleep);
     n->live = (_Atomic uint64_t *)(base + l.live);
@@ -146,7 +146,7 @@ static int node_map(struct node *n, const pcoll_options *options)
     n->list = (struct node_frozen *)(base + l.list);
     n->finished = (_Atomic uint64_t *)(base + l.finished);
     n->slots = base + l.slots;
-    n->gathered = (struct round_header *)(base + l.gathered);
+    n->gathered = message_in(n->base.shape, base + l.gathered);
     n->results = base + l.results;
     atomic_store(&n->descriptors[n->who], descriptor_of(&n->member));
     if (n->who == 0 && !n->fabric)
@@ -158,7 +158,7 @@ static int node_map(struct node *n, const pcoll_options *options)
 
 static char *node_own_payload(const struct node *n, int slot)
 {
-    return message_payload(n->base.shape, node_slot(n, n->who, slot));
+    return message_payload(node_slot(n, n->who, slot));
 }
 
 /* Pending deposits: see node.h. */

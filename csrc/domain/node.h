@@ -295,13 +295,13 @@ static inline struct round_header *node_slot(const struct node *n, uint32_t memb
                                              int slot)
 {
     size_t number = (size_t)member * (size_t)n->slots_each + (size_t)slot;
-    return (struct round_header *)(n->slots + number * n->base.shape->slot_bytes);
+    return message_in(n->base.shape, n->slots + number * n->base.shape->slot_bytes);
 }
 
 static inline struct round_header *node_result(const struct node *n, uint64_t round)
 {
-    return (struct round_header *)(n->results +
-                                   round % n->ring * n->base.shape->slot_bytes);
+    return message_in(n->base.shape,
+                      n->results + round % n->ring * n->base.shape->slot_bytes);
 }
 
 static inline struct node_line *node_own_line(const struct node *n)

@@ -8,7 +8,6 @@ void node_copy_results(struct domain *d, struct domain *old, uint64_t round,
                        const struct round_header *last, uint32_t kept)
 {
     const struct round_shape *shape = d->shape;
-    size_t bytes = shape->header_bytes + round_shape_data_bytes(shape);
     uint64_t first = round - (round > 0), oldest = round > kept ? round - kept : 0;
     struct member m;
     if (old) {
@@ -19,8 +18,12 @@ void node_copy_results(struct domain *d, struct domain *old, uint64_t round,
         const struct round_header *from =
             r + 1 == round ? last : old->ops->result(old, r);
         CHECK(from->round == r || r < m.delivered);
-        if (from->round == r && !round_header_is_blank(from, shape->ranks))
-            memcpy(d->ops->result(d, r), from, bytes);
+        if (from->round != r || round_header_is_blank(from))
+            continue;
+        struct round_header *to = d->ops->result(d, r);
+        round_header_copy(to, from, shape->ranks);
+        memcpy(message_payload(to), message_payload(from),
+               round_shape_data_bytes(shape));
     }
 }
 
@@ -52,13 +55,13 @@ static int node_move_deposit(struct node *n, struct domain *old,
     const struct round_shape *shape = n->base.shape;
     if (r->into == NO_SLOT)
         return PCOLL_OK;
-    void *to = message_payload(shape, node_slot(n, n->who, r->into));
+    void *to = message_payload(node_slot(n, n->who, r->into));
     const void *part[2] = {NULL, NULL};
     int parts = 0;
     if (r->older != NO_SLOT)
-        part[parts++] = message_payload(old->shape, old->ops->slot(old, r->older));
+        part[parts++] = message_payload(old->ops->slot(old, r->older));
     if (r->newer != NO_SLOT)
-        part[parts++] = message_payload(old->shape, old->ops->slot(old, r->newer));
+        part[parts++] = message_payload(old->ops->slot(old, r->newer));
     CHECK(parts > 0);
     if (parts == 2)
         return payload_reduce(&shape->payload, to, part[0], part[1]);

@@ -341,9 +341,8 @@ static int node_freeze_member(struct node *n, uint32_t j, struct round_header *h
     MOMENT("member frozen");
     if (n->hooks.frozen)
         n->hooks.frozen(n->hooks.arg, rank, h->round, h,
-                        slot == NO_SLOT
-                            ? NULL
-                            : message_payload(n->base.shape, node_slot(n, j, slot)));
+                        slot == NO_SLOT ? NULL
+                                        : message_payload(node_slot(n, j, slot)));
     if (slot != NO_SLOT)
         STEP(atomic_store_explicit(&n->lines[j].taken_in, h->round + 1,
                                    memory_order_release));
@@ -378,7 +377,7 @@ static const char *node_part_payload(const struct node *n, uint32_t k)
 {
     CHECK(k < atomic_load_explicit(&n->shared->parts, memory_order_relaxed));
     const struct node_frozen *part = &n->list[k];
-    return message_payload(n->base.shape, node_slot(n, part->member, (int)part->slot));
+    return message_payload(node_slot(n, part->member, (int)part->slot));
 }
 
 /* Reduce one chunk in the order of the ranks, whichever member does it. */
@@ -389,7 +388,7 @@ static int node_reduce_chunk(struct node *n, uint64_t round, uint32_t chunk)
     uint32_t parts = atomic_load_explicit(&n->shared->parts, memory_order_relaxed);
     size_t begin = payload_cut(p, chunk, n->chunks),
            end = payload_cut(p, chunk + 1, n->chunks);
-    char *out = (char *)message_payload(n->base.shape, node_target(n, round)) + begin;
+    char *out = (char *)message_payload(node_target(n, round)) + begin;
     if (parts == 1) {
         memcpy(out, node_part_payload(n, 0) + begin, end - begin);
         return PCOLL_OK;
@@ -421,21 +420,18 @@ void node_note_join(struct node *n, uint64_t round, const struct round_header *r
 {
     CHECK(result->round == round);
     uint32_t ranks = n->base.shape->ranks;
-    if (round_all_gone(result, ranks) &&
-        !bitset_empty(round_mask_const(result, ranks, ROUND_JOINED),
-                      bitset_words(ranks)))
+    if (round_all_gone(result, ranks) && round_count(result, ranks, ROUND_JOINED))
         STEP(atomic_store(&n->shared->all_joined, round + 1));
 }
 
 static void node_count_absences(struct node *n, const struct round_header *result)
 {
     uint32_t ranks = n->base.shape->ranks;
-    const uint64_t *active = round_mask_const(result, ranks, ROUND_ACTIVE);
     for (uint32_t i = 0; i < ranks; i++) {
         uint32_t before = atomic_load_explicit(&n->absent[i], memory_order_relaxed);
         uint64_t live = atomic_load_explicit(&n->live[i / 64], memory_order_relaxed);
-        uint32_t now =
-            round_absences(before, bitset_has(active, i), live >> i % 64 & 1);
+        uint32_t now = round_absences(before, round_has(result, ranks, ROUND_ACTIVE, i),
+                                      live >> i % 64 & 1);
         STEP(atomic_store_explicit(&n->absent[i], now, memory_order_release));
     }
 }
@@ -451,7 +447,7 @@ static void node_account(struct node *n, uint64_t round, struct round_header *re
     if (n->policy.deadline > 0) { /* judged by the live set of this round */
         node_read_view(n, v);
         node_ask(n, round, v);
-        if (!policy_kept(&n->policy, &v->round, result))
+        if (!policy_kept(&n->policy, &v->round, result, v->arrived, v->deposited))
             result->flags |= ROUND_BELOW_QUORUM;
     }
     if (n->absent)
@@ -584,9 +580,8 @@ static bool node_close(struct node *n, uint64_t round, uint32_t initiator,
     if (null ||
         (n->fabric && parts == 1)) { /* a single deposit is sent from its slot */
         if (!parts && !n->fabric)
-            payload_identity_block(
-                &n->base.shape->payload,
-                message_payload(n->base.shape, node_result(n, round)));
+            payload_identity_block(&n->base.shape->payload,
+                                   message_payload(node_result(n, round)));
         node_end_reduction(n, round, side);
     } else if (n->chunks == 1) {
         node_do_chunk(n, round, 0);
@@ -640,7 +635,7 @@ static void node_copy_out(struct node *n, const struct round_header *h,
     if (buffers && round_is_null(h, shape->ranks))
         payload_identity(&shape->payload, buffers);
     else if (buffers)
-        payload_unpack(&shape->payload, buffers, message_payload(shape, h));
+        payload_unpack(&shape->payload, buffers, message_payload(h));
     INTERLEAVE();
     round_describe(shape, h, round, masks);
 }
@@ -652,8 +647,7 @@ static bool node_ends_join(const struct node *n, const struct round_header *h)
 {
     const struct member *m = &n->member;
     uint32_t ranks = n->base.shape->ranks;
-    return m->joining &&
-           bitset_has(round_mask_const(h, ranks, ROUND_JOINED), m->rank) &&
+    return m->joining && round_has(h, ranks, ROUND_JOINED, m->rank) &&
            round_all_gone(h, ranks);
 }
 
@@ -735,7 +729,7 @@ struct round_header *node_fabric_freeze(struct domain *d, uint64_t round)
     if (atomic_load_explicit(&n->shared->parts, memory_order_relaxed) != 1)
         return n->gathered;
     struct round_header *alone = node_slot(n, n->list[0].member, (int)n->list[0].slot);
-    memcpy(alone, n->gathered, d->shape->header_bytes);
+    round_header_copy(alone, n->gathered, d->shape->ranks);
     return alone;
 }
 
@@ -787,7 +781,7 @@ void node_fabric_publish(struct domain *d, uint64_t round)
     const struct round_header *h = node_result(n, round);
     CHECK(node_control_phase(node_control(n)) == NODE_FABRIC && h->round == round);
     if (round_is_null(h, d->shape->ranks) && !round_intents_differ(h->intent))
-        payload_identity_block(&d->shape->payload, message_payload(d->shape, h));
+        payload_identity_block(&d->shape->payload, message_payload(h));
     node_note_join(n, round, h);
     node_complete(n, round);
 }

@@ -260,11 +260,11 @@ static inline void descriptor_announce(uint64_t word, uint32_t rank,
     CHECK(rank < ranks);
     bool active = descriptor_pending(word) != NO_SLOT;
     if (active)
-        bitset_add(round_mask(h, ranks, ROUND_ACTIVE), rank);
+        round_add(h, ranks, ROUND_ACTIVE, rank, rank + 1);
     if (active && !descriptor_arrived(word))
-        bitset_add(round_mask(h, ranks, ROUND_STORED), rank);
+        round_add(h, ranks, ROUND_STORED, rank, rank + 1);
     if (descriptor_joining(word))
-        bitset_add(round_mask(h, ranks, ROUND_JOINED), rank);
+        round_add(h, ranks, ROUND_JOINED, rank, rank + 1);
     if (descriptor_left(word))
-        bitset_add(round_mask(h, ranks, ROUND_LEFT), rank);
+        round_add(h, ranks, ROUND_LEFT, rank, rank + 1);
 }

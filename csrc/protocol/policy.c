@@ -132,7 +132,7 @@ static void policy_draw_from(struct policy_round *round, uint32_t first)
 static void policy_draw_ranks(struct policy_round *round, uint64_t stream, uint64_t n,
                               uint32_t m, uint64_t *picked)
 {
-    bitset_clear(picked, bitset_words(round->ranks));
+    bitset_clear_sparse(picked, bitset_words(round->ranks));
     for (uint32_t top = round->ranks - m; top < round->ranks; top++) {
         uint32_t rank = splitmix_below(stream, n, top + 1);
         rank = bitset_has(picked, rank) ? top : rank;
@@ -165,7 +165,7 @@ void policy_open(const struct pcoll_policy *policy, const struct policy_draw *d,
         policy_draw_ranks(round, stream, d->round,
                           policy->kind == PCOLL_MAJORITY ? 1 : policy->count,
                           round->overdue); /* Free until it is filled below. */
-    bitset_clear(round->overdue, words);
+    bitset_clear_sparse(round->overdue, words);
     if (policy->max_staleness && absences)
         policy_find_overdue(round, absences, policy->max_staleness);
     round->live_count = bitset_count(round->live, words);
@@ -177,24 +177,17 @@ void policy_open(const struct pcoll_policy *policy, const struct policy_draw *d,
     CHECK(round->overdue_count <= round->live_count);
 }
 
-/* Count 64 ranks. */
-static void policy_count_word(const struct policy_round *round, size_t i,
-                              uint64_t arrived, uint64_t deposited,
-                              struct policy_report *report)
-{
-    uint64_t came = arrived & round->live[i];
-    uint64_t present = came | (deposited & round->live[i]);
-    report->arrived += (uint32_t)__builtin_popcountll(came);
-    report->drawn += (uint32_t)__builtin_popcountll(came & round->drawn[i]);
-    report->overdue += (uint32_t)__builtin_popcountll(present & round->overdue[i]);
-}
-
 struct policy_report policy_count(const struct policy_round *round,
                                   const uint64_t *arrived, const uint64_t *deposited)
 {
     struct policy_report report = {0};
-    for (size_t i = 0; i < bitset_words(round->ranks); i++)
-        policy_count_word(round, i, arrived[i], deposited[i], &report);
+    for (size_t i = 0; i < bitset_words(round->ranks); i++) {
+        uint64_t came = arrived[i] & round->live[i];
+        uint64_t present = came | (deposited[i] & round->live[i]);
+        report.arrived += (uint32_t)__builtin_popcountll(came);
+        report.drawn += (uint32_t)__builtin_popcountll(came & round->drawn[i]);
+        report.overdue += (uint32_t)__builtin_popcountll(present & round->overdue[i]);
+    }
     CHECK(report.drawn <= report.arrived);
     return report;
 }
@@ -250,18 +243,11 @@ bool policy_all_arrived(const struct policy_round *round,
 }
 
 bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *round,
-                 const struct round_header *header)
+                 const struct round_header *header, uint64_t *arrived, uint64_t *active)
 {
     CHECK(round->live_count <= round->ranks);
-    struct policy_report all = {0};
-    const uint64_t *mask[ROUND_MASKS];
-    for (int m = 0; m < ROUND_MASKS; m++)
-        mask[m] = round_mask_const(header, round->ranks, (enum round_mask)m);
-    for (size_t i = 0; i < bitset_words(round->ranks); i++)
-        policy_count_word(round, i,
-                          (mask[ROUND_ACTIVE][i] & ~mask[ROUND_STORED][i]) |
-                              mask[ROUND_JOINED][i] | mask[ROUND_LEFT][i],
-                          mask[ROUND_ACTIVE][i], &all);
+    round_arrivals(header, round->ranks, arrived, active);
+    struct policy_report all = policy_count(round, arrived, active);
     return policy_rule_met(policy, round, &all) && all.overdue == round->overdue_count;
 }
 

@@ -94,9 +94,11 @@ bool policy_met(const struct pcoll_policy *policy, const struct policy_round *ro
 bool policy_all_arrived(const struct policy_round *round,
                         const struct policy_report *report);
 
-/* Return whether a complete round with this header met the policy. */
+/* Return whether a complete round with this header met the policy. `arrived` and `active` are
+ * room for sets. */
 bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *round,
-                 const struct round_header *header);
+                 const struct round_header *header, uint64_t *arrived,
+                 uint64_t *active);
 
 /* Return the set of ranks whose arrivals start the round; NULL: any rank's. */
 const uint64_t *policy_awaited(const struct pcoll_policy *policy,

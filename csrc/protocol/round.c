@@ -5,216 +5,286 @@
 #include "base/error.h"
 #include "base/random.h"
 
-/* Bytes of the struct and its sets, before the wire form. */
+_Static_assert(sizeof(struct round_header) == 64, "a header is one line of the cache");
+
+/* Return the bytes of a long header's sets. */
 static size_t round_sets_bytes(uint32_t ranks)
 {
-    size_t bytes = sizeof(struct round_header) +
-                   ROUND_MASKS * bitset_words(ranks) * sizeof(uint64_t);
-    return (bytes + 63) / 64 * 64;
+    size_t bytes = ROUND_MASKS * bitset_words(ranks) * sizeof(uint64_t);
+    return ranks > ROUND_PLAIN_RANKS ? (bytes + 63) / 64 * 64 : 0;
 }
 
 size_t round_header_bytes(uint32_t ranks)
 {
     CHECK(ranks > 0);
-    return round_sets_bytes(ranks) + (ranks > ROUND_PLAIN_RANKS ? ROUND_WIRE_BYTES : 0);
+    return round_sets_bytes(ranks) + sizeof(struct round_header);
+}
+
+size_t round_header_length(const void *last, uint32_t ranks)
+{
+    struct round_header h;
+    memcpy(&h, last, sizeof h);
+    bool is_long = ranks > ROUND_PLAIN_RANKS && h.form == ROUND_LONG;
+    return is_long ? round_header_bytes(ranks) : sizeof h;
 }
 
 void round_header_clear(struct round_header *h, uint32_t ranks, uint64_t round)
 {
     CHECK(ranks > 0);
-    bitset_clear_sparse(h->masks,
-                        (round_header_bytes(ranks) - sizeof *h) / sizeof *h->masks);
-    h->round = round;
-    h->initiator = ROUND_NOBODY;
-    h->flags = 0;
-    h->intent = 0;
+    (void)ranks;
+    *h = (struct round_header){.round = round, .initiator = ROUND_NOBODY};
 }
 
-uint64_t *round_mask(struct round_header *h, uint32_t ranks, enum round_mask which)
+/* Sets and runs. Another member may be writing the header that a member reads (node.h), so
+ * whatever it has, no index is out of bounds. */
+
+/* Return a set of a header that has sets. NULL: it has runs. */
+static uint64_t *round_set(const struct round_header *h, uint32_t ranks,
+                           enum round_mask which)
 {
     CHECK(which < ROUND_MASKS);
-    return h->masks + (size_t)which * bitset_words(ranks);
+    uintptr_t sets = (uintptr_t)h->set;
+    if (ranks > ROUND_PLAIN_RANKS)
+        sets = h->form == ROUND_LONG ? (uintptr_t)h - round_sets_bytes(ranks) : 0;
+    return sets ? (uint64_t *)sets + which * bitset_words(ranks) : NULL;
 }
 
-const uint64_t *round_mask_const(const struct round_header *h, uint32_t ranks,
-                                 enum round_mask which)
+/* Return the first run of a set, and one past its last. */
+static uint32_t round_runs(const struct round_header *h, enum round_mask which,
+                           uint32_t *end)
 {
-    CHECK(which < ROUND_MASKS);
-    return h->masks + (size_t)which * bitset_words(ranks);
+    uint32_t form = h->form, begin = 0;
+    for (uint32_t m = 0; m < which; m++)
+        begin += form >> 3 * m & 7;
+    *end = begin + (form >> 3 * which & 7);
+    *end = *end < ROUND_RUNS ? *end : ROUND_RUNS;
+    return begin;
 }
 
-/* Encoding and decoding. */
-
-/* Return the first rank from `from` on that is in the set, or is not in it; `ranks` if
- * there is none. */
-static uint32_t round_next(const uint64_t *set, uint32_t ranks, uint32_t from, bool in)
+static bool round_covers(const struct round_header *h, enum round_mask which,
+                         uint32_t begin, uint32_t end)
 {
-    for (size_t i = from / 64; i < bitset_words(ranks); i++) {
-        uint64_t word = in ? set[i] : ~set[i];
-        if (i == from / 64)
-            word &= ~(uint64_t)0 << from % 64;
-        uint32_t rank =
-            (uint32_t)(64 * i) + (word ? (uint32_t)__builtin_ctzll(word) : 0);
-        if (word)
-            return rank < ranks ? rank : ranks;
-    }
-    return ranks;
+    uint32_t last, k = round_runs(h, which, &last);
+    while (k < last && !(h->run[k].begin <= begin && end <= h->run[k].end))
+        k++;
+    return k < last;
 }
 
-/* Append the runs of a set to those that are there. False: there is no room. */
-static bool round_add_runs(struct round_wire *wire, uint32_t *used, const uint64_t *set,
-                           uint32_t ranks)
+bool round_has(const struct round_header *h, uint32_t ranks, enum round_mask which,
+               uint32_t rank)
 {
-    uint32_t begin = round_next(set, ranks, 0, true), end;
-    for (; begin < ranks; begin = round_next(set, ranks, end, true)) {
-        end = round_next(set, ranks, begin, false);
-        if (*used == ROUND_RUNS)
-            return false;
-        wire->run[*used].begin = begin;
-        wire->run[(*used)++].end = end;
-    }
-    return true;
+    const uint64_t *set = round_set(h, ranks, which);
+    return set ? bitset_has(set, rank) : round_covers(h, which, rank, rank + 1);
 }
 
-size_t round_header_encode(struct round_header *h, uint32_t ranks)
+uint32_t round_count(const struct round_header *h, uint32_t ranks,
+                     enum round_mask which)
 {
-    size_t bytes = round_header_bytes(ranks);
-    if (ranks <= ROUND_PLAIN_RANKS)
-        return bytes;
-    struct round_wire wire = {.round = h->round,
-                              .initiator = h->initiator,
-                              .flags = (uint16_t)h->flags,
-                              .intent = h->intent};
-    uint32_t used = 0;
-    bool fits = true;
-    for (uint32_t m = 0; m < ROUND_MASKS && fits; m++) {
-        uint32_t before = used;
-        fits = round_add_runs(&wire, &used,
-                              round_mask_const(h, ranks, (enum round_mask)m), ranks);
-        wire.form |= (uint16_t)((used - before) << 3 * m);
-    }
-    if (!fits)
-        wire.form = ROUND_LONG;
-    memcpy((char *)h + bytes - sizeof wire, &wire, sizeof wire);
-    return fits ? sizeof wire : bytes;
+    const uint64_t *set = round_set(h, ranks, which);
+    if (set)
+        return bitset_count(set, bitset_words(ranks));
+    uint32_t count = 0, end, k = round_runs(h, which, &end);
+    for (; k < end; k++)
+        count += h->run[k].end - h->run[k].begin;
+    return count;
 }
 
-size_t round_header_encoded_bytes(const void *last, uint32_t ranks)
-{
-    struct round_wire wire;
-    memcpy(&wire, last, sizeof wire);
-    bool is_long = ranks > ROUND_PLAIN_RANKS && wire.form == ROUND_LONG;
-    return is_long ? round_header_bytes(ranks) : sizeof wire;
-}
-
-/* Add ranks begin to end - 1. */
-static void round_add_run(uint64_t *set, uint32_t begin, uint32_t end)
+/* Add ranks begin to end - 1 to a set, or take them out of it. */
+static void round_apply_run(uint64_t *set, uint32_t begin, uint32_t end, bool add)
 {
     for (uint32_t bits; begin < end; begin += bits) {
         bits = 64 - begin % 64 < end - begin ? 64 - begin % 64 : end - begin;
-        set[begin / 64] |= ~(uint64_t)0 >> (64 - bits) << begin % 64;
+        uint64_t word = ~(uint64_t)0 >> (64 - bits) << begin % 64;
+        set[begin / 64] = add ? set[begin / 64] | word : set[begin / 64] & ~word;
     }
 }
 
-/* False: the runs are not runs of ranks. */
-static bool round_decode_runs(struct round_header *h, const struct round_wire *wire,
-                              uint32_t ranks)
+void round_apply(const struct round_header *h, uint32_t ranks, enum round_mask which,
+                 uint64_t *set, bool add)
 {
-    uint32_t used = 0;
-    for (uint32_t m = 0; m < ROUND_MASKS; m++)
-        for (uint32_t n = wire->form >> 3 * m & 7; n; n--, used++) {
-            if (used == ROUND_RUNS || wire->run[used].begin >= wire->run[used].end ||
-                wire->run[used].end > ranks)
-                return false;
-            round_add_run(round_mask(h, ranks, (enum round_mask)m),
-                          wire->run[used].begin, wire->run[used].end);
-        }
-    return wire->form < ROUND_LONG;
+    const uint64_t *own = round_set(h, ranks, which);
+    for (size_t i = 0; own && i < bitset_words(ranks); i++)
+        if (own[i])
+            set[i] = add ? set[i] | own[i] : set[i] & ~own[i];
+    uint32_t end, k = round_runs(h, which, &end);
+    for (; !own && k < end; k++)
+        round_apply_run(set, h->run[k].begin,
+                        h->run[k].end < ranks ? h->run[k].end : ranks, add);
 }
 
-int round_header_decode(struct round_header *h, const void *encoded, size_t bytes,
+/* Unite the runs of two headers. False: there is no room. */
+static bool round_unite(struct round_header *h, const struct round_header *other)
+{
+    struct round_header both = *h;
+    uint32_t used = 0;
+    both.form = 0;
+    for (uint32_t m = 0; m < ROUND_MASKS; m++) {
+        uint32_t first = used, last[2], k[2];
+        const struct round_header *from[2] = {h, other};
+        for (int i = 0; i < 2; i++)
+            k[i] = round_runs(from[i], m, &last[i]);
+        while (k[0] < last[0] || k[1] < last[1]) {
+            int i = k[0] == last[0] ||
+                    (k[1] < last[1] && other->run[k[1]].begin < h->run[k[0]].begin);
+            uint32_t begin = from[i]->run[k[i]].begin, end = from[i]->run[k[i]++].end;
+            if (used > first && begin <= both.run[used - 1].end) {
+                if (end > both.run[used - 1].end)
+                    both.run[used - 1].end = end;
+                continue;
+            }
+            if (used == ROUND_RUNS)
+                return false;
+            both.run[used].begin = begin;
+            both.run[used++].end = end;
+        }
+        both.form |= (uint16_t)((used - first) << 3 * m);
+    }
+    *h = both;
+    return true;
+}
+
+/* Add the sets of another header: as runs, if there is room, else as sets. Those are cleared
+ * only here, as far as they are not zeros. */
+static void round_absorb(struct round_header *h, const struct round_header *other,
+                         uint32_t ranks)
+{
+    struct round_header runs = *h;
+    bool has_sets = round_set(h, ranks, 0);
+    if (!has_sets && !round_set(other, ranks, 0) && round_unite(h, other))
+        return;
+    if (!has_sets) {
+        h->form = ROUND_LONG;
+        bitset_clear_sparse(round_set(h, ranks, 0), ROUND_MASKS * bitset_words(ranks));
+    }
+    for (enum round_mask m = 0; m < ROUND_MASKS; m++) {
+        if (!has_sets)
+            round_apply(&runs, ranks, m, round_set(h, ranks, m), true);
+        round_apply(other, ranks, m, round_set(h, ranks, m), true);
+    }
+}
+
+void round_add(struct round_header *h, uint32_t ranks, enum round_mask which,
+               uint32_t begin, uint32_t end)
+{
+    CHECK(begin < end && end <= ranks);
+    uint64_t *set = round_set(h, ranks, which);
+    struct round_header run = {.form = (uint16_t)(1 << 3 * which),
+                               .run = {{.begin = begin, .end = end}}};
+    if (set)
+        round_apply_run(set, begin, end, true);
+    else
+        round_absorb(h, &run, ranks);
+}
+
+void round_add_set(struct round_header *h, uint32_t ranks, enum round_mask which,
+                   const uint64_t *set)
+{
+    for (uint32_t begin = 0, end; begin < ranks; begin = end) {
+        bool in = bitset_has(set, begin);
+        for (end = begin + 1; end < ranks && bitset_has(set, end) == in; end++)
+            if (end % 64 == 0 && set[end / 64] == (in ? UINT64_MAX : 0))
+                end += 63;
+        if (in)
+            round_add(h, ranks, which, begin, end < ranks ? end : ranks);
+    }
+}
+
+/* Headers from other ranks. */
+
+/* Return whether the sets are sets of ranks, and agree with each other. */
+static bool round_sets_are_legal(const struct round_header *h, uint32_t ranks)
+{
+    size_t words = bitset_words(ranks);
+    const uint64_t *set[ROUND_MASKS];
+    uint64_t beyond = ranks % 64 ? ~(uint64_t)0 << ranks % 64 : 0, bad = 0;
+    for (enum round_mask m = 0; m < ROUND_MASKS; m++) {
+        set[m] = round_set(h, ranks, m);
+        bad |= beyond & set[m][words - 1];
+    }
+    for (size_t i = 0; i < words; i++)
+        bad |= (set[ROUND_STORED][i] & ~set[ROUND_ACTIVE][i]) |
+               (set[ROUND_FAILED][i] & ~set[ROUND_LEFT][i]);
+    return !bad;
+}
+
+static bool round_runs_are_legal(const struct round_header *h, uint32_t ranks)
+{
+    uint32_t k = 0;
+    for (enum round_mask m = 0; m < ROUND_MASKS; m++)
+        for (uint32_t least = 0, n = h->form >> 3 * m & 7; n; n--, k++) {
+            if (k == ROUND_RUNS || h->run[k].begin < least ||
+                h->run[k].begin >= h->run[k].end || h->run[k].end > ranks)
+                return false;
+            least = h->run[k].end + 1;
+            enum round_mask in = m == ROUND_STORED   ? ROUND_ACTIVE
+                                 : m == ROUND_FAILED ? ROUND_LEFT
+                                                     : m;
+            if (!round_covers(h, in, h->run[k].begin, h->run[k].end))
+                return false;
+        }
+    return h->form < ROUND_LONG;
+}
+
+int round_header_decode(struct round_header *h, const void *wire, size_t bytes,
                         uint32_t ranks, uint64_t round)
 {
-    struct round_wire wire;
-    CHECK(bytes == ROUND_WIRE_BYTES || bytes == round_header_bytes(ranks));
-    if (bytes == round_header_bytes(ranks)) {
-        memcpy(h, encoded, bytes);
-        return round_header_check(h, ranks, round);
-    }
-    memcpy(&wire, encoded, sizeof wire);
-    round_header_clear(h, ranks, wire.round);
-    h->initiator = wire.initiator;
-    h->flags = wire.flags;
-    h->intent = wire.intent;
-    if (!round_decode_runs(h, &wire, ranks))
-        return fail(PCOLL_EPROTOCOL,
-                    "a header of round %llu came with sets of ranks that "
-                    "cannot be",
-                    (unsigned long long)wire.round);
+    CHECK(bytes == sizeof *h || bytes == round_header_bytes(ranks));
+    memcpy((char *)(h + 1) - bytes, wire, bytes);
+    if (round_header_length(h, ranks) != bytes)
+        return fail(PCOLL_EPROTOCOL, "a header of round %llu came without its sets",
+                    (unsigned long long)h->round);
     return round_header_check(h, ranks, round);
 }
 
 int round_header_check(const struct round_header *h, uint32_t ranks, uint64_t round)
 {
-    size_t words = bitset_words(ranks);
-    const uint64_t *active = h->masks, *stored = active + words * ROUND_STORED;
-    const uint64_t *joined = active + words * ROUND_JOINED;
-    const uint64_t *left = active + words * ROUND_LEFT;
-    const uint64_t *failed = active + words * ROUND_FAILED;
-    uint64_t beyond = ranks % 64 ? ~(uint64_t)0 << ranks % 64 : 0, bad = 0;
-    for (size_t i = 0; i < words; i++)
-        bad |= (stored[i] & ~active[i]) | (failed[i] & ~left[i]);
-    bad |= beyond & (active[words - 1] | joined[words - 1] | left[words - 1]);
-    bad |= h->round ^ round;
-    bad |= h->flags & ~(uint32_t)ROUND_BELOW_QUORUM;
-    bad |= h->initiator >= ranks && h->initiator != ROUND_NOBODY;
-    return bad ? fail(PCOLL_EPROTOCOL,
-                      "a header of round %llu came that cannot be one of round %llu",
-                      (unsigned long long)h->round, (unsigned long long)round)
-               : PCOLL_OK;
+    bool good = round_set(h, ranks, 0) ? round_sets_are_legal(h, ranks)
+                                       : round_runs_are_legal(h, ranks);
+    if (good && h->round == round && !(h->flags & ~ROUND_BELOW_QUORUM) &&
+        (ranks > ROUND_PLAIN_RANKS || !h->form) &&
+        (h->initiator < ranks || h->initiator == ROUND_NOBODY))
+        return PCOLL_OK;
+    return fail(PCOLL_EPROTOCOL,
+                "a header of round %llu came that cannot be one of round %llu",
+                (unsigned long long)h->round, (unsigned long long)round);
 }
 
 void round_header_merge(struct round_header *out, const struct round_header *a,
                         const struct round_header *b, uint32_t ranks)
 {
     CHECK(a->round == b->round);
-    out->round = a->round;
-    out->initiator = a->initiator < b->initiator ? a->initiator : b->initiator;
-    out->flags = a->flags | b->flags;
-    out->intent = a->intent | b->intent;
-    for (size_t i = 0; i < ROUND_MASKS * bitset_words(ranks); i++)
-        if (out->masks[i] != (a->masks[i] | b->masks[i])) /* See bitset_clear_sparse. */
-            out->masks[i] = a->masks[i] | b->masks[i];
+    const struct round_header *other = out == b ? a : b;
+    if (out != a && out != b)
+        round_header_copy(out, a, ranks);
+    if (other->initiator < out->initiator)
+        out->initiator = other->initiator;
+    out->flags |= other->flags;
+    out->intent |= other->intent;
+    round_absorb(out, other, ranks);
 }
 
 void round_header_copy(struct round_header *to, const struct round_header *from,
                        uint32_t ranks)
 {
     CHECK(to != from);
-    to->round = from->round;
-    to->initiator = from->initiator;
-    to->flags = from->flags;
-    to->intent = from->intent;
-    for (size_t i = 0; i < ROUND_MASKS * bitset_words(ranks); i++)
-        if (to->masks[i] != from->masks[i]) /* See bitset_clear_sparse. */
-            to->masks[i] = from->masks[i];
+    size_t bytes = round_header_length(from, ranks);
+    memcpy((char *)(to + 1) - bytes, (const char *)(from + 1) - bytes, bytes);
 }
 
 void round_header_add_failed(struct round_header *h, uint32_t ranks,
                              const uint64_t *failed)
 {
     CHECK(ranks > 0);
-    for (size_t i = 0; failed && i < bitset_words(ranks); i++) {
-        round_mask(h, ranks, ROUND_LEFT)[i] |= failed[i];
-        round_mask(h, ranks, ROUND_FAILED)[i] |= failed[i];
-    }
+    if (!failed)
+        return;
+    round_add_set(h, ranks, ROUND_LEFT, failed);
+    round_add_set(h, ranks, ROUND_FAILED, failed);
 }
 
-bool round_header_is_blank(const struct round_header *h, uint32_t ranks)
+bool round_header_is_blank(const struct round_header *h)
 {
-    CHECK(ranks > 0);
-    return !h->round && !h->initiator && !h->flags && !h->intent &&
-           bitset_empty(h->masks, ROUND_MASKS * bitset_words(ranks));
+    static const struct round_header blank;
+    return !memcmp(h, &blank, sizeof blank);
 }
 
 uint64_t round_intent(uint64_t number)
@@ -231,68 +301,69 @@ bool round_intents_differ(uint64_t word)
 bool round_is_null(const struct round_header *h, uint32_t ranks)
 {
     CHECK(ranks > 0);
+    const uint64_t *active = round_set(h, ranks, ROUND_ACTIVE);
     return round_intents_differ(h->intent) ||
-           bitset_empty(round_mask_const(h, ranks, ROUND_ACTIVE), bitset_words(ranks));
+           (active ? bitset_empty(active, bitset_words(ranks)) : !(h->form & 7));
 }
 
 /* The header may be written to meanwhile; the result is not used then (node.h). */
 bool round_all_gone(const struct round_header *h, uint32_t ranks)
 {
     CHECK(ranks > 0);
-    const uint64_t *joined = round_mask_const(h, ranks, ROUND_JOINED);
-    const uint64_t *left = round_mask_const(h, ranks, ROUND_LEFT);
-    uint32_t gone = 0;
-    for (size_t i = 0; i < bitset_words(ranks); i++)
+    const uint64_t *joined = round_set(h, ranks, ROUND_JOINED);
+    const uint64_t *left = round_set(h, ranks, ROUND_LEFT);
+    uint32_t gone = 0, last, first = round_runs(h, ROUND_JOINED, &last);
+    for (size_t i = 0; joined && left && i < bitset_words(ranks); i++)
         gone += (uint32_t)__builtin_popcountll(joined[i] | left[i]);
+    round_runs(h, ROUND_LEFT, &last); /* the runs of LEFT follow those of JOINED */
+    for (int pass = 0; !joined && pass < ROUND_RUNS; pass++)
+        for (uint32_t k = first; k < last; k++)
+            if (h->run[k].begin <= gone && gone < h->run[k].end)
+                gone = h->run[k].end;
     return gone == ranks;
+}
+
+static void round_find_live(const struct round_header *h, uint32_t ranks, bool back,
+                            uint64_t *live)
+{
+    bitset_fill(live, ranks);
+    round_apply(h, ranks, ROUND_LEFT, live, false);
+    if (!back)
+        round_apply(h, ranks, ROUND_JOINED, live, false);
 }
 
 void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live)
 {
-    CHECK(live != h->masks);
-    const uint64_t *joined = round_mask_const(h, ranks, ROUND_JOINED);
-    const uint64_t *left = round_mask_const(h, ranks, ROUND_LEFT);
-    bool back = round_all_gone(h, ranks);
-    bitset_fill(live, ranks);
-    for (size_t i = 0; i < bitset_words(ranks); i++)
-        live[i] &= ~(left[i] | (back ? 0 : joined[i]));
+    CHECK(live != h->set);
+    round_find_live(h, ranks, round_all_gone(h, ranks), live);
 }
 
-/* Return 64 ranks of round_live_now: all but the dead and those that left; unless all are
- * back, without those that joined. Ranks that died before may have new processes. */
-static uint64_t round_live_word(const struct round_header *h, uint32_t ranks,
-                                const uint64_t *failed, size_t i, bool back)
-{
-    size_t words = bitset_words(ranks);
-    uint64_t live = ~(uint64_t)0;
-    if (i + 1 == words && ranks % 64)
-        live = ((uint64_t)1 << ranks % 64) - 1;
-    if (h) {
-        uint64_t left = round_mask_const(h, ranks, ROUND_LEFT)[i];
-        live &= ~(left | (back ? 0 : round_mask_const(h, ranks, ROUND_JOINED)[i]));
-        live |= round_mask_const(h, ranks, ROUND_FAILED)[i];
-    }
-    return failed ? live & ~failed[i] : live;
-}
-
-/* Return whether the ranks that joined are live again: all have joined or left, or those
- * that had not joined are dead. */
-static bool round_all_back(const struct round_header *h, uint32_t ranks,
-                           const uint64_t *failed)
-{
-    if (!h || round_all_gone(h, ranks))
-        return true;
-    for (size_t i = 0; i < bitset_words(ranks); i++)
-        if (round_live_word(h, ranks, failed, i, false))
-            return false;
-    return true;
-}
-
+/* All ranks but the dead and those that left; unless all are back, without those that joined.
+ * Ranks that died before may have new processes. All are back if all have joined or left, or
+ * if those that had not joined are dead. */
 void round_live_now(const struct round_header *h, uint32_t ranks,
                     const uint64_t *failed, uint64_t *live)
 {
     CHECK(ranks > 0);
-    bool back = round_all_back(h, ranks, failed);
-    for (size_t i = 0; i < bitset_words(ranks); i++)
-        live[i] = round_live_word(h, ranks, failed, i, back);
+    static const struct round_header none;
+    bool back = !h || round_all_gone(h, ranks);
+    h = h ? h : &none;
+    do {
+        round_find_live(h, ranks, back, live);
+        round_apply(h, ranks, ROUND_FAILED, live, true);
+        for (size_t i = 0; failed && i < bitset_words(ranks); i++)
+            live[i] &= ~failed[i];
+    } while (bitset_empty(live, bitset_words(ranks)) && !back && (back = true));
+}
+
+void round_arrivals(const struct round_header *h, uint32_t ranks, uint64_t *arrived,
+                    uint64_t *active)
+{
+    bitset_clear_sparse(arrived, bitset_words(ranks));
+    bitset_clear_sparse(active, bitset_words(ranks));
+    round_apply(h, ranks, ROUND_ACTIVE, active, true);
+    round_apply(h, ranks, ROUND_ACTIVE, arrived, true);
+    round_apply(h, ranks, ROUND_STORED, arrived, false);
+    round_apply(h, ranks, ROUND_JOINED, arrived, true);
+    round_apply(h, ranks, ROUND_LEFT, arrived, true);
 }

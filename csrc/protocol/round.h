@@ -4,21 +4,19 @@
  * travels next to the data of every message and is merged as the data is reduced. After
  * the round every rank holds the same header.
  *
- * In memory: struct round_header followed by ROUND_MASKS sets of ranks, then padding to
- * a multiple of 64 bytes. With more than ROUND_PLAIN_RANKS ranks, struct round_wire
- * follows as the last 64 bytes.
+ * A header has the same form in memory and on the wire. struct round_header has 64 bytes.
+ * Up to ROUND_PLAIN_RANKS ranks, its sets are words in it. With more ranks there are two
+ * forms:
  *
- * On the wire: up to ROUND_PLAIN_RANKS ranks, the header as in memory, which has 64
- * bytes. With more ranks there are two forms, and both end with struct round_wire:
+ *   short   The runs of consecutive ranks of all sets, at most ROUND_RUNS in all. A set of
+ *           no rank has no run, and a set of one rank or of all ranks has one run.
+ *   long    ROUND_MASKS sets of ranks, padded to a multiple of 64 bytes, before the struct.
+ *           They are written only when there are more runs than fit.
  *
- *   short   struct round_wire alone, 64 bytes. It lists the runs of consecutive ranks
- *           of all sets, at most ROUND_RUNS in all. A set of no rank has no run, and a
- *           set of one rank or of all ranks has one run.
- *   long    everything in memory, if the sets have more runs than that. The algorithm
- *           `native`, which lets MPI combine headers, always sends a form of this size.
- *
- * Both are the last bytes of the header in memory, so a header is encoded in place. All
- * ranks of a job have the same byte order; messages are not kept beyond the job.
+ * So the header of many ranks needs room before the struct, which is not touched while the
+ * header is short, and a message begins there or at the struct. All ranks of a job have the
+ * same byte order; messages are not kept beyond the job. The algorithm `native`, which lets
+ * MPI combine headers, sends the sets of all ranks.
  *
  * Intents. A contribution may carry a word that says what its rank calls: a number of 32
  * bits and its complement. Headers are merged by OR, so two different numbers leave a word
@@ -49,66 +47,64 @@ enum round_flag {
     ROUND_BELOW_QUORUM = 1
 }; /* A deadline ended the wait for the policy. */
 
-struct round_header {
-    uint64_t round;
-    uint32_t initiator; /* The lowest rank that started it itself, or ROUND_NOBODY. */
-    uint32_t flags;     /* enum round_flag */
-    uint64_t intent;    /* The intents of the ranks that contributed, merged. */
-    uint64_t masks[];
-};
-
-/* Ranks whose sets are one word each, so that a header has ROUND_WIRE_BYTES. */
+/* Ranks whose sets are one word each. */
 #ifdef PCOLL_TEST_PLAIN_RANKS
 enum { ROUND_PLAIN_RANKS = PCOLL_TEST_PLAIN_RANKS };
 #else
 enum { ROUND_PLAIN_RANKS = 64 };
 #endif
 
-enum { ROUND_WIRE_BYTES = 64, ROUND_RUNS = 5 };
+enum { ROUND_RUNS = 5, ROUND_LONG = 1 << 15 };
 
-/* The last bytes of a header on the wire. */
-struct round_wire {
+struct round_header {
     uint64_t round;
-    uint32_t initiator;
-    uint16_t flags;
-    uint16_t form; /* The runs of each set, three bits for each; or ROUND_LONG. */
-    uint64_t intent;
-    struct {
-        uint32_t begin, end; /* Ranks begin to end - 1. */
-    } run[ROUND_RUNS];       /* Set by set. */
+    uint32_t initiator; /* The lowest rank that started it itself, or ROUND_NOBODY. */
+    uint16_t flags;     /* enum round_flag */
+    uint16_t form;      /* Of more than ROUND_PLAIN_RANKS ranks: the number of runs of
+                           each set, three bits for each; or ROUND_LONG. Else 0. */
+    uint64_t intent;    /* The intents of the ranks that contributed, merged. */
+    union {
+        uint64_t set[ROUND_MASKS];
+        struct {
+            uint32_t begin, end; /* Ranks begin to end - 1. */
+        } run[ROUND_RUNS];       /* Set by set, ascending, with gaps between them. */
+    };
 };
 
-enum { ROUND_LONG = 1 << 15 };
-
-/* Return the size in memory, a multiple of 64, which is also the most on the wire. */
+/* Return the bytes of a long header, a multiple of 64, of which the struct is the last part. */
 size_t round_header_bytes(uint32_t ranks);
 
-/* Encode a header in place. Return the number of bytes on the wire: they are the last
- * bytes of the header in memory. */
-size_t round_header_encode(struct round_header *h, uint32_t ranks);
+/* Return the number of bytes of a message's header, of which these are the last ones. They
+ * need no alignment and may be hostile. */
+size_t round_header_length(const void *last, uint32_t ranks);
 
-/* Return the number of bytes of an encoded header, of which these are the last
- * ROUND_WIRE_BYTES. The bytes need no alignment and may be hostile. */
-size_t round_header_encoded_bytes(const void *last, uint32_t ranks);
-
-/* Decode `bytes` bytes from another rank into a header, and check them as
- * round_header_check does. The bytes need no alignment. PCOLL_EPROTOCOL. */
+/* Copy a header of `bytes` bytes from another rank, and check it as round_header_check does.
+ * The bytes need no alignment. PCOLL_EPROTOCOL. */
 int round_header_decode(struct round_header *h, const void *wire, size_t bytes,
                         uint32_t ranks, uint64_t round);
 
 void round_header_clear(struct round_header *h, uint32_t ranks, uint64_t round);
 /* Return whether all fields are zero, as in memory that was never written to. No round
  * has such a header: rank 0 would have started it without taking part. */
-bool round_header_is_blank(const struct round_header *h, uint32_t ranks);
-uint64_t *round_mask(struct round_header *h, uint32_t ranks, enum round_mask which);
-const uint64_t *round_mask_const(const struct round_header *h, uint32_t ranks,
-                                 enum round_mask which);
+bool round_header_is_blank(const struct round_header *h);
+
+/* Add ranks begin to end - 1 to a set of the header, or the ranks of another set. */
+void round_add(struct round_header *h, uint32_t ranks, enum round_mask which,
+               uint32_t begin, uint32_t end);
+void round_add_set(struct round_header *h, uint32_t ranks, enum round_mask which,
+                   const uint64_t *set);
+bool round_has(const struct round_header *h, uint32_t ranks, enum round_mask which,
+               uint32_t rank);
+uint32_t round_count(const struct round_header *h, uint32_t ranks,
+                     enum round_mask which);
+/* Add the ranks of a set of the header to another set, or take them out of it. */
+void round_apply(const struct round_header *h, uint32_t ranks, enum round_mask which,
+                 uint64_t *set, bool add);
 
 /* Check a header from another rank: it is for this round, all ranks in it exist, and its
  * sets agree with each other. PCOLL_EPROTOCOL. */
 int round_header_check(const struct round_header *h, uint32_t ranks, uint64_t round);
 
-/* Copy the header, but not its wire form. */
 void round_header_copy(struct round_header *to, const struct round_header *from,
                        uint32_t ranks);
 
@@ -132,6 +128,10 @@ bool round_intents_differ(uint64_t word);
  * in their intents. */
 bool round_is_null(const struct round_header *h, uint32_t ranks);
 
+/* Find the ranks that had arrived at the round, or announced that they join or leave, and
+ * those whose data it has. */
+void round_arrivals(const struct round_header *h, uint32_t ranks, uint64_t *arrived,
+                    uint64_t *active);
 /* Return whether all ranks have joined with this round, or left. */
 bool round_all_gone(const struct round_header *h, uint32_t ranks);
 /* Compute the ranks that are live after the round. When all have joined, all are

@@ -307,10 +307,11 @@ int pcoll_skew_memory(const pcoll_skew *s, const pcoll_options *options,
     uint64_t operations =
         (uint64_t)activation_edges(s->ranks) + algorithm_operations(&plan, s->ranks);
     uint64_t tables = 4096 + 256 * operations; /* schedule, engine, lanes, events */
-    uint64_t under_way = 2 * shape.message_bytes;
-    *bytes = s->ranks *
-             (domain_single_bytes(&shape, options) +
-              endpoint_bytes(&shape, &plan, &options->policy) + under_way + tables);
+    /* What is touched: the data of deposits, results, temporaries and messages, and the sets
+     * of a contribution, a result and the temporaries. */
+    uint64_t temps = (uint64_t)plan.temps;
+    *bytes = s->ranks * ((7 + temps) * shape.payload.bytes +
+                         (2 + temps) * shape.header_bytes + tables);
     round_shape_destroy(&shape);
     return PCOLL_OK;
 }

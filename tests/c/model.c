@@ -169,8 +169,8 @@ static void check_contribution(const struct ledger *l, uint32_t rank, uint64_t r
     INVARIANT("conservation", !value || *value == a->pending,
               "rank %u contributes %g to round %llu, owes %g", rank, *value, t,
               a->pending);
-    bool active = bitset_has(round_mask_const(h, l->ranks, ROUND_ACTIVE), rank);
-    bool stored = bitset_has(round_mask_const(h, l->ranks, ROUND_STORED), rank);
+    bool active = round_has(h, l->ranks, ROUND_ACTIVE, rank);
+    bool stored = round_has(h, l->ranks, ROUND_STORED, rank);
     INVARIANT("agreement",
               active == !!value && stored == (value && !a->pending_arrived),
               "rank %u in round %llu: said to be active %d, stored %d; it is %d, %d",
@@ -200,8 +200,8 @@ void model_freeze(struct ledger *l, uint32_t rank, uint64_t round,
     e->value = value ? *value : 0;
     e->active = value;
     e->arrived = a->pending_arrived;
-    e->joined = bitset_has(round_mask_const(h, l->ranks, ROUND_JOINED), rank);
-    e->left = bitset_has(round_mask_const(h, l->ranks, ROUND_LEFT), rank);
+    e->joined = round_has(h, l->ranks, ROUND_JOINED, rank);
+    e->left = round_has(h, l->ranks, ROUND_LEFT, rank);
     l->frozen[rank]++;
     a->taken_in = value ? (int64_t)round : a->taken_in;
     a->taken += e->active;

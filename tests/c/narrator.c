@@ -49,7 +49,8 @@ static const char *sum_of(uint32_t ranks, const struct round_header *h,
     if (round_is_null(h, ranks))
         return "nothing";
     memcpy(&first, payload, sizeof first);
-    const uint64_t *active = round_mask_const(h, ranks, ROUND_ACTIVE);
+    uint64_t active[TEXT / 64] = {0};
+    round_apply(h, ranks, ROUND_ACTIVE, active, true);
     snprintf(text, sizeof text, "%g of rank%s %s", first,
              bitset_count(active, bitset_words(ranks)) > 1 ? "s" : "",
              narrator_set(active, ranks));
@@ -58,18 +59,18 @@ static const char *sum_of(uint32_t ranks, const struct round_header *h,
 
 const char *narrator_sum(const struct endpoint *v, const struct round_header *h)
 {
-    return sum_of(v->shape.ranks, h, message_payload(&v->shape, h));
+    return sum_of(v->shape.ranks, h, message_payload(h));
 }
 
 /* The sum in a message, whose header follows the data. */
 static const char *message_sum(const struct endpoint *v, const char *data, size_t bytes)
 {
-    static _Alignas(struct round_header) char header[TEXT];
+    static struct round_header header[TEXT / sizeof(struct round_header)];
     uint32_t ranks = v->shape.ranks;
-    size_t wire = round_header_encoded_bytes(data + bytes - ROUND_WIRE_BYTES, ranks);
-    uint64_t round =
-        ((const struct round_wire *)(data + bytes - ROUND_WIRE_BYTES))->round;
-    struct round_header *h = (struct round_header *)header;
+    const struct round_header *last = (const struct round_header *)(data + bytes) - 1;
+    size_t wire = round_header_length(last, ranks);
+    uint64_t round = last->round;
+    struct round_header *h = header + sizeof header / sizeof *header - 1;
     CHECK(round_header_bytes(ranks) <= sizeof header);
     CHECK(round_header_decode(h, data + bytes - wire, wire, ranks, round) == PCOLL_OK);
     return sum_of(ranks, h, data);

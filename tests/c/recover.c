@@ -131,17 +131,17 @@ static void share_last(struct world *w, uint32_t rank, struct recovery *r,
     r->resumes[r->handle] = NULL;
     if (!r->plan.complete)
         return;
-    void *message;
+    struct round_header *last;
     if (!old || complete_of(w, r->handle, rank) < r->plan.complete)
-        message = world_memory(w, bytes);
+        last = message_in(shape, world_memory(w, bytes));
     else
-        message = old->domain->ops->result(old->domain, r->plan.complete - 1);
-    r->resumes[r->handle] = message;
+        last = old->domain->ops->result(old->domain, r->plan.complete - 1);
+    r->resumes[r->handle] = last;
     if (!r->plan.some_lack && !r->grows)
         return;
     r->shared = world_memory(w, bytes + sizeof *r->shared);
     if (r->plan.source == rank)
-        memcpy(r->shared, message, bytes);
+        memcpy(r->shared, (char *)(last + 1) - shape->header_bytes, bytes);
     agree(r, r->shared, (bytes + sizeof *r->shared - 1) / sizeof *r->shared, AGREE_SUM);
     r->step = SHARING;
 }
@@ -175,7 +175,7 @@ static void begin_at(struct world *w, uint32_t rank, struct recovery *r)
     int k = r->handle++;
     const struct round_shape *shape = &r->successor[k]->shape;
     if (r->step == SHARING && r->plan.source != rank)
-        memcpy(r->resumes[k], r->shared,
+        memcpy((char *)(r->resumes[k] + 1) - shape->header_bytes, r->shared,
                shape->header_bytes + payload_data_bytes(&shape->payload));
     endpoint_begin_at(r->successor[k], old_of(w, k, rank), r->plan.complete,
                       r->resumes[k]);

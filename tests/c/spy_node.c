@@ -214,7 +214,8 @@ static struct round_header *freeze(struct domain *d, uint64_t round)
     struct round_header *h = s->real->ops->freeze(s->real, round);
     bool sum = h == node_in(s)->gathered && d->members > 1;
     s->frozen = sum ? h : NULL; /* else a member's: note_over */
-    memset(s->real->ops->result(s->real, round), 0xff, d->shape->slot_bytes);
+    struct round_header *result = s->real->ops->result(s->real, round);
+    memset((char *)(result + 1) - d->shape->header_bytes, 0xff, d->shape->slot_bytes);
     return h;
 }
 

@@ -34,7 +34,7 @@ void steps_over(void *arg, uint64_t round)
 static void begin_round(struct steps *s, uint64_t round)
 {
     struct node *n = steps_node(s, 0);
-    spoil(s, message_payload(&s->shape, node_result(n, round)));
+    spoil(s, message_payload(node_result(n, round)));
     s->rounds = round + 1;
 }
 
@@ -156,7 +156,7 @@ void steps_frozen(void *arg, uint32_t rank, uint64_t round,
     struct steps *s = arg;
     struct ledger *l = s->ledger;
     uint32_t ranks = s->o.ranks;
-    bool stored = bitset_has(round_mask_const(header, ranks, ROUND_STORED), rank);
+    bool stored = round_has(header, ranks, ROUND_STORED, rank);
     INVARIANT("liveness", round < LEDGER_MAX_ROUNDS - 1, "rounds run free");
     INVARIANT("at most once", round == l->frozen[rank],
               "rank %u enters round %llu, expected %llu", rank,
@@ -172,8 +172,8 @@ void steps_frozen(void *arg, uint32_t rank, uint64_t round,
         .value = payload ? *(const double *)payload : 0,
         .active = payload,
         .arrived = payload && !stored,
-        .joined = bitset_has(round_mask_const(header, ranks, ROUND_JOINED), rank),
-        .left = bitset_has(round_mask_const(header, ranks, ROUND_LEFT), rank)};
+        .joined = round_has(header, ranks, ROUND_JOINED, rank),
+        .left = round_has(header, ranks, ROUND_LEFT, rank)};
     if (payload)
         check_payload(s, rank, payload);
     check_announced(s, rank, &e);

@@ -32,10 +32,10 @@ static bool may_start(struct steps *s, uint32_t *initiator)
 static void count_absences(struct steps *s, const struct round_header *result)
 {
     struct steps_fabric *f = &s->fabric;
-    const uint64_t *active = round_mask_const(result, s->o.ranks, ROUND_ACTIVE);
-    for (uint32_t i = 0; i < s->o.ranks; i++)
-        f->absences[i] =
-            bitset_has(active, i) || !bitset_has(f->live, i) ? 0 : f->absences[i] + 1;
+    for (uint32_t i = 0; i < s->o.ranks; i++) {
+        bool active = round_has(result, s->o.ranks, ROUND_ACTIVE, i);
+        f->absences[i] = active || !bitset_has(f->live, i) ? 0 : f->absences[i] + 1;
+    }
 }
 
 static void finish(struct steps *s, const struct round_header *contribution)
@@ -44,10 +44,10 @@ static void finish(struct steps *s, const struct round_header *contribution)
     struct domain *d = s->member[0].domain;
     struct round_header *result = d->ops->result(d, f->round);
     INTERLEAVE();
-    memcpy(result, contribution, s->shape.header_bytes);
+    round_header_copy(result, contribution, s->o.ranks);
     if (!round_is_null(contribution, s->o.ranks))
-        memcpy(message_payload(&s->shape, result),
-               message_payload(&s->shape, contribution), s->shape.payload.bytes);
+        memcpy(message_payload(result), message_payload(contribution),
+               s->shape.payload.bytes);
     INTERLEAVE();
     count_absences(s, result);
     round_live(result, s->o.ranks, f->live);

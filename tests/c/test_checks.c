@@ -77,12 +77,12 @@ static struct engine engine(void)
 
 static void no_such_mask(void)
 {
-    round_mask(header(0), RANKS, ROUND_MASKS);
+    round_add(header(0), RANKS, ROUND_MASKS, 0, 1);
 }
 
 static void no_such_mask_to_read(void)
 {
-    round_mask_const(header(0), RANKS, ROUND_MASKS);
+    round_has(header(0), RANKS, ROUND_MASKS, 0);
 }
 
 static void headers_of_two_rounds(void)
@@ -93,7 +93,7 @@ static void headers_of_two_rounds(void)
 static void a_mask_as_its_own_live_set(void)
 {
     struct round_header *h = header(0);
-    round_live(h, RANKS, h->masks);
+    round_live(h, RANKS, h->set);
 }
 
 static void one_slot_pending_and_frozen(void)
@@ -372,7 +372,7 @@ static const struct {
     CASE(no_such_mask, "which < ROUND_MASKS"),
     CASE(no_such_mask_to_read, "which < ROUND_MASKS"),
     CASE(headers_of_two_rounds, "a->round == b->round"),
-    CASE(a_mask_as_its_own_live_set, "live != h->masks"),
+    CASE(a_mask_as_its_own_live_set, "live != h->set"),
     CASE(one_slot_pending_and_frozen, "contribution_is_distinct(c)"),
     CASE(a_deposit_over_the_frozen_one, "plan.target != c->frozen"),
     CASE(a_deposit_over_the_pending_one, "plan.target != c->pending"),

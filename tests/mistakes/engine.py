@@ -155,14 +155,14 @@ MUTANTS = [
     Mutant(
         "a run of ranks on the wire is one rank too long",
         "protocol/round.c",
-        "end = round_next(set, ranks, begin, false);",
-        "end = round_next(set, ranks, begin, false) + (begin + 2 < ranks);",
+        "both.run[used++].end = end;",
+        "both.run[used++].end = end + 1;",
     ),
     Mutant(
         "all headers are short",
         "protocol/round.c",
-        "        if (*used == ROUND_RUNS)\n            return false;",
-        "        if (*used == ROUND_RUNS)\n            return true;",
+        "            if (used == ROUND_RUNS)\n                return false;",
+        "            if (used == ROUND_RUNS)\n                return true;",
     ),
     Mutant(
         "slices have no room for their headers",

@@ -39,28 +39,28 @@ MUTANTS = [
     Mutant(
         "intents are not merged",
         "protocol/round.c",
-        "out->intent = a->intent | b->intent;",
-        "out->intent = a->intent;",
+        "    out->intent |= other->intent;\n",
+        "",
         program="protocol",
     ),
     Mutant(
         "a message does not carry the intent",
         "protocol/round.c",
-        "h->intent = wire.intent;",
-        "",
+        "memcpy((char *)(h + 1) - bytes, wire, bytes);",
+        "memcpy((char *)(h + 1) - bytes, wire, bytes), h->intent = 0;",
         program="protocol",
     ),
     Mutant(
         "a mask bit is lost",
         "protocol/round.c",
-        "out->masks[i] = a->masks[i] | b->masks[i];",
-        "out->masks[i] = a->masks[i] | (b->masks[i] & ~(uint64_t)4);",
+        "add ? set[i] | own[i] : ",
+        "add ? set[i] | (own[i] & ~(uint64_t)4) : ",
     ),
     Mutant(
         "the lowest initiator is not agreed on",
         "protocol/round.c",
-        "out->initiator = a->initiator < b->initiator ? a->initiator : b->initiator;",
-        "out->initiator = a->initiator;",
+        "    if (other->initiator < out->initiator)\n        out->initiator = other->initiator;\n",
+        "",
     ),
     Mutant(
         "a quorum is one rank short",
@@ -83,8 +83,8 @@ MUTANTS = [
     Mutant(
         "a stored deposit counts for the quorum",
         "protocol/policy.c",
-        "uint64_t came = arrived & round->live[i];",
-        "uint64_t came = (arrived | deposited) & round->live[i];",
+        "uint64_t came = arrived[i] & round->live[i];",
+        "uint64_t came = (arrived[i] | deposited[i]) & round->live[i];",
     ),
     Mutant(
         "overdue ranks are not waited for",
@@ -107,9 +107,9 @@ MUTANTS = [
     ),
     Mutant(
         "a round that was not cut short says so",
-        "protocol/policy.c",
-        "mask[ROUND_JOINED][i] | mask[ROUND_LEFT][i],",
-        "mask[ROUND_LEFT][i],",
+        "protocol/round.c",
+        "    round_apply(h, ranks, ROUND_JOINED, arrived, true);\n",
+        "",
     ),
     Mutant(
         "a deadline passes early",
@@ -169,8 +169,8 @@ MUTANTS = [
     Mutant(
         "leavers stay live",
         "protocol/round.c",
-        "live[i] &= ~(left[i] | (back ? 0 : joined[i]));",
-        "live[i] &= left[i] | ~(back ? 0 : joined[i]);",
+        "    round_apply(h, ranks, ROUND_LEFT, live, false);\n",
+        "",
     ),
     Mutant(
         "closing forgets the round in progress",

@@ -105,7 +105,7 @@ static int64_t sim_draw_time(struct sim *sim, int64_t longest)
 static void sim_add_event(struct sim_endpoint *endpoint, struct transport_event event)
 {
     if (endpoint->count == endpoint->capacity) {
-        endpoint->capacity = endpoint->capacity ? 2 * endpoint->capacity : 16;
+        endpoint->capacity = endpoint->capacity ? 2 * endpoint->capacity : 2;
         endpoint->events = sim_must(realloc(
             endpoint->events, (size_t)endpoint->capacity * sizeof *endpoint->events));
     }
