@@ -79,6 +79,24 @@ static int handle_fetch_last(struct handle_gate *g, struct communicator *c,
     return round_header_check(last, shape->ranks, plan->complete - 1);
 }
 
+/* Make the successor of `old`; on a joining rank, where that is NULL, an endpoint for these
+ * buffers. */
+static int handle_make_successor(struct handle_gate *g, struct communicator *c,
+                                 struct endpoint *old, const pcoll_options *options,
+                                 const pcoll_buffer *buffers, int nbuffers)
+{
+    struct endpoint_spec spec = {.ranks = c->transport->size,
+                                 .off_node = c->transport->off_node,
+                                 .buffers = old ? NULL : buffers,
+                                 .nbuffers = old ? 0 : nbuffers,
+                                 .make_user = mpi_reduction_create,
+                                 .options = options,
+                                 .follows = old,
+                                 .failed = c->transport->failed};
+    sharing_place(c, options, &spec);
+    return endpoint_create(c, &spec, &g->successor);
+}
+
 /* Recovery. */
 
 static int handle_rebuild(struct user_object *o, struct communicator *c,
@@ -89,17 +107,11 @@ static int handle_rebuild(struct user_object *o, struct communicator *c,
     struct endpoint *old = h->endpoint;
     pcoll_options options = old->options;
     options.algorithm = (int32_t)old->data.plan.algorithm;
-    struct endpoint_spec spec = {.ranks = old->shape.ranks,
-                                 .off_node = c->transport->off_node,
-                                 .options = &options,
-                                 .follows = old,
-                                 .failed = c->transport->failed};
-    sharing_place(c, &options, &spec);
     if (g->successor) /* Of an attempt that failed: it has sent no message. */
         endpoint_destroy(&g->successor);
     handle_forget_last(g);
     uint64_t own = handle_complete(o);
-    int rc = endpoint_create(c, &spec, &g->successor)
+    int rc = handle_make_successor(g, c, old, &options, NULL, 0)
                  ?: sharing_settle(c, g->successor, &options)
                  ?: handle_fetch_last(g, c, plan, old, own);
     if (rc != PCOLL_OK)
@@ -225,22 +237,6 @@ static int handle_growth_exchange(struct handle_growth *g)
     return PCOLL_OK;
 }
 
-static int handle_growth_make(struct handle_growth *g, struct endpoint **made)
-{
-    struct communicator *c = g->base.to;
-    struct endpoint *old = g->handle->endpoint;
-    struct endpoint_spec spec = {.ranks = c->transport->size,
-                                 .off_node = c->transport->off_node,
-                                 .buffers = old ? NULL : g->buffers,
-                                 .nbuffers = old ? 0 : g->nbuffers,
-                                 .make_user = mpi_reduction_create,
-                                 .options = &g->options,
-                                 .follows = old,
-                                 .failed = c->transport->failed};
-    sharing_place(c, &g->options, &spec);
-    return endpoint_create(c, &spec, made) ?: handle_start_agent(c, *made, &g->options);
-}
-
 /* Make the successor, at the round that all ranks are at. */
 static int handle_growth_rebuild(struct handle_growth *g)
 {
@@ -249,7 +245,9 @@ static int handle_growth_rebuild(struct handle_growth *g)
     struct handle_gate *gate = &g->handle->gate;
     uint64_t own = old ? handle_member(g->handle).complete : 0, nothing = 0;
     g->options = options_thrifty(&g->options);
-    int rc = agree_outcome(c, handle_growth_make(g, &gate->successor))
+    int made = handle_make_successor(gate, c, old, &g->options, g->buffers, g->nbuffers)
+                   ?: handle_start_agent(c, gate->successor, &g->options);
+    int rc = agree_outcome(c, made)
                  ?: sharing_settle(c, gate->successor, &g->options)
                  ?: handle_fetch_last(gate, c, &g->plan, old, own);
     MOMENT("growth rebuilt");

@@ -603,19 +603,15 @@ static int tree_wait_held(struct mpi_transport *m, int error, MPI_Request *reque
     return rc ?: mpi_check_in(m, mpi_test(request, &over), "MPI_Test");
 }
 
-static int tree_send_words(struct mpi_transport *m, int peer, uint64_t *words,
-                           int count)
+/* Send or receive, and wait. A receive that is not large needs no care. */
+static int tree_move(struct mpi_transport *m, bool sends, bool large, int peer,
+                     void *data, int count, MPI_Datatype type)
 {
     MPI_Request r;
-    return tree_wait_held(
-        m, mpi_isend(m, words, count, MPI_UINT64_T, peer, TREE_TAG, &r), &r);
-}
-
-static int tree_receive_words(struct mpi_transport *m, int peer, uint64_t *words,
-                              int count)
-{
-    MPI_Request r;
-    int error = MPI_Irecv(words, count, MPI_UINT64_T, peer, TREE_TAG, m->comm, &r);
+    int error = sends ? mpi_isend(m, data, count, type, peer, TREE_TAG, &r)
+                      : MPI_Irecv(data, count, type, peer, TREE_TAG, m->comm, &r);
+    if (sends || large)
+        return tree_wait_held(m, error, &r);
     return mpi_check_in(m, error, "MPI_Irecv") ?: mpi_patient_wait(m, &r, "MPI_Test");
 }
 
@@ -653,17 +649,20 @@ int tree_max(struct mpi_transport *m, uint64_t *values, int count)
         return fail(PCOLL_ENOMEM, "no memory for an agreement");
     const struct tree_place *place = &a->place;
     for (int i = 0; i < place->children; i++) {
-        rc = tree_receive_words(m, place->child[i], tree_inbox(a, i), count);
+        rc = tree_move(m, false, false, place->child[i], tree_inbox(a, i), count,
+                       MPI_UINT64_T);
         if (rc != PCOLL_OK)
             return rc;
         tree_merge(a->up, tree_inbox(a, i), count, AGREE_MAX);
     }
     if (place->parent < 0)
         memcpy(a->down, a->up, (size_t)count * sizeof *a->down);
-    else if ((rc = tree_send_words(m, place->parent, a->up, count)) == PCOLL_OK)
-        rc = tree_receive_words(m, place->parent, a->down, count);
+    else
+        rc = tree_move(m, true, false, place->parent, a->up, count, MPI_UINT64_T)
+                 ?: tree_move(m, false, false, place->parent, a->down, count,
+                              MPI_UINT64_T);
     for (int i = 0; i < place->children && rc == PCOLL_OK; i++)
-        rc = tree_send_words(m, place->child[i], a->down, count);
+        rc = tree_move(m, true, false, place->child[i], a->down, count, MPI_UINT64_T);
     if (rc != PCOLL_OK)
         return rc;
     memcpy(values, a->down, (size_t)count * sizeof *values);
@@ -674,21 +673,16 @@ int tree_max(struct mpi_transport *m, uint64_t *values, int count)
 int mpi_share(struct transport *t, uint32_t rank, void *data, size_t bytes)
 {
     struct mpi_transport *m = mpi_transport_of(t);
-    MPI_Request r;
     int size = (int)m->base.living, blocks = (int)(bytes / BLOCK), rc = PCOLL_OK,
         root = mpi_number_of(m, rank);
     struct tree_place p =
         tree_place_of((mpi_number_of(m, m->base.rank) - root + size) % size, size);
     CHECK(bytes % BLOCK == 0 && bytes / BLOCK <= INT_MAX);
     if (p.parent >= 0)
-        rc = tree_wait_held(m,
-                            MPI_Irecv(data, blocks, m->block, (p.parent + root) % size,
-                                      TREE_TAG, m->comm, &r),
-                            &r);
+        rc =
+            tree_move(m, false, true, (p.parent + root) % size, data, blocks, m->block);
     for (int i = 0; i < p.children && rc == PCOLL_OK; i++)
-        rc = tree_wait_held(m,
-                            mpi_isend(m, data, blocks, m->block,
-                                      (p.child[i] + root) % size, TREE_TAG, &r),
-                            &r);
+        rc = tree_move(m, true, true, (p.child[i] + root) % size, data, blocks,
+                       m->block);
     return rc;
 }
