@@ -134,9 +134,6 @@ struct domain_ops {
  * that a rank that reads the new domain afterwards finds it at the right round, with the results
  * that can still be read. Then every member brings its own state and deposits with `inherit`;
  * from then on its application uses the new domain. No round starts before all have done so.
- *
- * A ring entry without a result has a blank header, which is not that of round 0
- * (protocol/round.h).
  */
 
 struct domain {

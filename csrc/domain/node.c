@@ -104,18 +104,13 @@ void node_part(const struct round_shape *shape, const pcoll_options *options,
         *offset = 0, *bytes = placement->leads ? l.slots : 0;
 }
 
-/* Allocate the memory of a domain of one member. Only what has to be zero is cleared: the
- * words, and the headers of results, which are then blank (domain.h). */
+/* Allocate the memory of a domain of one member. Only the words have to be zero. */
 static int node_allocate(struct node *n, const struct node_layout *l)
 {
-    const struct round_shape *shape = n->base.shape;
     char *memory = memory_allocate_pages(l->total);
     if (!memory)
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", l->total);
     memset(memory + l->words, 0, l->slots - l->words);
-    for (uint32_t i = 0; i < n->ring; i++)
-        *message_in(shape, memory + l->results + i * shape->slot_bytes) =
-            (struct round_header){0};
     n->private_memory = n->hooks.memory = memory;
     return PCOLL_OK;
 }

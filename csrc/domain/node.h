@@ -235,9 +235,10 @@ struct node {
     bool
         fabric; /* an endpoint drives the rounds: of several domains, or of one member */
     uint32_t members, chunks;
-    uint32_t who;   /* index of this rank in the domain */
-    uint32_t ring;  /* entries of the ring of results */
-    uint32_t hands; /* members that can work at one time */
+    uint32_t who;    /* index of this rank in the domain */
+    uint32_t ring;   /* entries of the ring of results */
+    uint64_t oldest; /* no result of a round before this one is in the ring */
+    uint32_t hands;  /* members that can work at one time */
     /* With a fabric: the first chunk of this domain's part. Chunks are taken in descending
      * order, from the one before it. */
     uint32_t first_chunk;
@@ -351,9 +352,10 @@ void node_fabric_publish(struct domain *d, uint64_t round);
 
 /* Copy the results that this member may still read, and the last one that it has read if it is
  * there (a joining rank has none from before), of the last `kept` rounds up to round - 1, whose
- * message is `last`. Members that share the new memory all write the same. */
-void node_copy_results(struct domain *d, struct domain *old, uint64_t round,
-                       const struct round_header *last, uint32_t kept);
+ * message is `last`. Members that share the new memory all write the same. Return the first round
+ * that was copied. */
+uint64_t node_copy_results(struct domain *d, struct domain *old, uint64_t round,
+                           const struct round_header *last, uint32_t kept);
 /* Operations of struct domain_ops. */
 void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
                    const struct round_header *last);

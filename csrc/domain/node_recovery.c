@@ -4,8 +4,8 @@
 
 #include "protocol/member.h"
 
-void node_copy_results(struct domain *d, struct domain *old, uint64_t round,
-                       const struct round_header *last, uint32_t kept)
+uint64_t node_copy_results(struct domain *d, struct domain *old, uint64_t round,
+                           const struct round_header *last, uint32_t kept)
 {
     const struct round_shape *shape = d->shape;
     uint64_t first = round - (round > 0), oldest = round > kept ? round - kept : 0;
@@ -13,18 +13,23 @@ void node_copy_results(struct domain *d, struct domain *old, uint64_t round,
     if (old) {
         old->ops->snapshot(old, &m);
         first = m.delivered ? m.delivered - 1 : 0;
+        oldest = node_of(old)->oldest > oldest ? node_of(old)->oldest : oldest;
     }
-    for (uint64_t r = first > oldest ? first : oldest; r < round; r++) {
+    first = first > oldest ? first : oldest;
+    for (uint64_t r = first; r < round; r++) {
         const struct round_header *from =
             r + 1 == round ? last : old->ops->result(old, r);
-        CHECK(from->round == r || r < m.delivered);
-        if (from->round != r || round_header_is_blank(from))
-            continue;
         struct round_header *to = d->ops->result(d, r);
+        CHECK(from->round == r || r < m.delivered);
+        if (from->round != r) {
+            first = r + 1; /* Read, and overwritten. */
+            continue;
+        }
         round_header_copy(to, from, shape->ranks);
         memcpy(message_payload(to), message_payload(from),
                round_shape_data_bytes(shape));
     }
+    return first;
 }
 
 void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
@@ -37,7 +42,7 @@ void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
     int failed = old ? old->ops->failure(old) : PCOLL_OK;
     if (failed != PCOLL_OK)
         atomic_store(&n->shared->failure, failed);
-    node_copy_results(d, old, round, last, n->history);
+    n->oldest = node_copy_results(d, old, round, last, n->history);
     if (n->who != 0)
         return;
     /* The first member writes what belongs to all: no member reads it yet. */

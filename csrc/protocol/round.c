@@ -281,12 +281,6 @@ void round_header_add_failed(struct round_header *h, uint32_t ranks,
     round_add_set(h, ranks, ROUND_FAILED, failed);
 }
 
-bool round_header_is_blank(const struct round_header *h)
-{
-    static const struct round_header blank;
-    return !memcmp(h, &blank, sizeof blank);
-}
-
 uint64_t round_intent(uint64_t number)
 {
     uint32_t half = (uint32_t)splitmix_mix(number);

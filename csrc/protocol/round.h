@@ -84,9 +84,6 @@ int round_header_decode(struct round_header *h, const void *wire, size_t bytes,
                         uint32_t ranks, uint64_t round);
 
 void round_header_clear(struct round_header *h, uint32_t ranks, uint64_t round);
-/* Return whether all fields are zero, as in memory that was never written to. No round
- * has such a header: rank 0 would have started it without taking part. */
-bool round_header_is_blank(const struct round_header *h);
 
 /* Add ranks begin to end - 1 to a set of the header, or the ranks of another set. */
 void round_add(struct round_header *h, uint32_t ranks, enum round_mask which,
