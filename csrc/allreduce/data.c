@@ -15,11 +15,6 @@ struct data_view {
     size_t begin, end; /* Offsets in the payload. */
 };
 
-static bool data_is_temporary(int buffer)
-{
-    return buffer >= BUFFER_TEMP;
-}
-
 static struct data_view data_view_of(const struct round_data *d, int buffer,
                                      const struct slice *slice)
 {
@@ -31,7 +26,7 @@ static struct data_view data_view_of(const struct round_data *d, int buffer,
         v.begin = payload_cut(p, slice->begin, slice->of);
         v.end = payload_cut(p, slice->end, slice->of);
     }
-    if (!data_is_temporary(buffer) || !d->plan.pieces)
+    if (buffer < BUFFER_TEMP || !d->plan.pieces)
         v.data += v.begin;
     return v;
 }

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/error.h"
 #include "base/lock.h"
+#include "schedule/sched.h"
 
 enum { PATH_LENGTH = 4096, NAME_LENGTH = 80 };
 
@@ -20,7 +21,7 @@ static const char last_line[] = "end";
 
 struct event_log_numbers {
     uint64_t *at;
-    size_t count, capacity;
+    uint32_t count, capacity;
 };
 
 static const char *const event_log_words[LOGGED_KINDS] = {
@@ -83,20 +84,6 @@ static void event_log_write(struct event_log *log, const char *text)
 
 /* Reading. */
 
-static bool event_log_append(struct event_log_numbers *n, uint64_t number)
-{
-    if (n->count == n->capacity) {
-        size_t capacity = n->capacity ? 2 * n->capacity : 256;
-        uint64_t *bigger = realloc(n->at, capacity * sizeof *bigger);
-        if (!bigger)
-            return false;
-        n->at = bigger;
-        n->capacity = capacity;
-    }
-    n->at[n->count++] = number;
-    return true;
-}
-
 static bool event_log_read_line(struct event_log *log, const char *line)
 {
     char what[8], rest;
@@ -113,8 +100,11 @@ static bool event_log_read_line(struct event_log *log, const char *line)
     while (kind < LOGGED_KINDS && strcmp(what, event_log_words[kind]) != 0)
         kind++;
     struct event_log_numbers *n = kind < LOGGED_KINDS ? &log->replay[kind] : NULL;
-    return n && (!n->count || number >= n->at[n->count - 1]) &&
-           event_log_append(n, number);
+    if (!n || (n->count && number < n->at[n->count - 1]) ||
+        !sched_make_room(&n->at, n->count, &n->capacity, sizeof *n->at))
+        return false;
+    n->at[n->count++] = number;
+    return true;
 }
 
 /* Cut the newline off. Return false if it is missing because the line was torn. */
