@@ -148,19 +148,23 @@ static bool round_unite(struct round_header *h, const struct round_header *other
 static void round_absorb(struct round_header *h, const struct round_header *other,
                          uint32_t ranks)
 {
-    struct round_header runs = *h;
-    bool has_sets = round_set(h, ranks, 0);
-    if (!has_sets && !round_set(other, ranks, 0) && round_unite(h, other))
-        return;
-    if (!has_sets) {
+    const struct round_header runs = *h;
+    const uint64_t *more = round_set(other, ranks, 0);
+    size_t words = ROUND_MASKS * bitset_words(ranks);
+    if (!round_set(h, ranks, 0)) {
+        if (!more && round_unite(h, other))
+            return;
         h->form = ROUND_LONG;
-        bitset_clear_sparse(round_set(h, ranks, 0), ROUND_MASKS * bitset_words(ranks));
-    }
-    for (enum round_mask m = 0; m < ROUND_MASKS; m++) {
-        if (!has_sets)
+        bitset_clear_sparse(round_set(h, ranks, 0), words);
+        for (enum round_mask m = 0; m < ROUND_MASKS; m++)
             round_apply(&runs, ranks, m, round_set(h, ranks, m), true);
-        round_apply(other, ranks, m, round_set(h, ranks, m), true);
     }
+    uint64_t *own = round_set(h, ranks, 0);
+    for (size_t i = 0; more && i < words; i++)
+        if (more[i])
+            own[i] |= more[i];
+    for (enum round_mask m = 0; !more && m < ROUND_MASKS; m++)
+        round_apply(other, ranks, m, round_set(h, ranks, m), true);
 }
 
 void round_add(struct round_header *h, uint32_t ranks, enum round_mask which,

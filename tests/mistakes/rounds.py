@@ -53,8 +53,8 @@ MUTANTS = [
     Mutant(
         "a mask bit is lost",
         "protocol/round.c",
-        "add ? set[i] | own[i] : ",
-        "add ? set[i] | (own[i] & ~(uint64_t)4) : ",
+        "own[i] |= more[i];",
+        "own[i] |= more[i] & ~(uint64_t)4;",
     ),
     Mutant(
         "the lowest initiator is not agreed on",
