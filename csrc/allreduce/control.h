@@ -51,6 +51,8 @@ struct stall_answers {
     uint32_t size;
     _Atomic uint32_t missing;
     struct stall_answer *by_rank;
+    uint64_t *awaited;     /* Set of the ranks that matter. */
+    struct outage *outage; /* Of the communicator: no rank answers during an outage. */
 };
 
 /* A decoded message. Each kind has some of the fields. */

@@ -11,34 +11,29 @@
 
 #include "base/error.h"
 
-struct stall_query {
-    struct stall_answers answers;
-    uint64_t *awaited;     /* Set of the ranks that matter. */
-    struct outage *outage; /* Of the communicator: no rank answers during an outage. */
-};
-
 static bool stall_report_complete(void *arg)
 {
-    struct stall_query *q = arg;
-    return atomic_load(&q->answers.missing) == 0 || outage_now(q->outage);
+    struct stall_answers *q = arg;
+    return atomic_load(&q->missing) == 0 || outage_now(q->outage);
 }
 
 /* Ask all ranks. All of them free a handle that has entered its closing: no answer is needed. */
-static int stall_report_begin(struct endpoint *endpoint, struct stall_query *q)
+static int stall_report_begin(struct endpoint *endpoint, struct stall_answers *q)
 {
     if (atomic_load(&endpoint->closing) < COUNTING)
         return stall_question_send(endpoint);
-    for (uint32_t rank = 0; rank < q->answers.size; rank++)
-        q->answers.by_rank[rank].flags |= ANSWERED | IS_CLOSING;
-    atomic_store(&q->answers.missing, 0);
+    for (uint32_t rank = 0; rank < q->size; rank++)
+        q->by_rank[rank].flags |= ANSWERED | IS_CLOSING;
+    atomic_store(&q->missing, 0);
     return PCOLL_OK;
 }
 
 /* Note the ranks whose arrivals start the round, as far as this rank can tell; all ranks if it
  * cannot. */
-static void stall_report_note_awaited(struct endpoint *endpoint, struct stall_query *q)
+static void stall_report_note_awaited(struct endpoint *endpoint,
+                                      struct stall_answers *q)
 {
-    size_t words = bitset_words(q->answers.size);
+    size_t words = bitset_words(q->size);
     const uint64_t *awaited = NULL;
     if (endpoint->drives)
         awaited = endpoint_awaited(endpoint);
@@ -47,20 +42,19 @@ static void stall_report_note_awaited(struct endpoint *endpoint, struct stall_qu
     if (awaited)
         memcpy(q->awaited, awaited, words * sizeof *awaited);
     else
-        bitset_fill(q->awaited, q->answers.size);
+        bitset_fill(q->awaited, q->size);
     for (size_t i = 0; endpoint->shape.failed && i < words; i++)
         q->awaited[i] &= ~endpoint->shape.failed[i];
 }
 
-static void stall_report_collect(struct endpoint *endpoint, struct stall_query *q,
+static void stall_report_collect(struct endpoint *endpoint, struct stall_answers *q,
                                  int64_t patience_us)
 {
     struct progress *p = endpoint->communicator->progress;
     for (uint32_t who = 0; who < endpoint->placement.members; who++)
-        q->answers.by_rank[endpoint->placement.member[who]] =
-            stall_answer_of(endpoint, who);
+        q->by_rank[endpoint->placement.member[who]] = stall_answer_of(endpoint, who);
     progress_lock(p);
-    endpoint->stall_answers = &q->answers;
+    endpoint->stall_answers = q;
     stall_report_note_awaited(endpoint, q);
     int rc = stall_report_begin(endpoint, q);
     progress_unlock(p);
@@ -148,14 +142,14 @@ static void stall_report_say_busy(struct text *t, struct endpoint *endpoint,
 }
 
 static void stall_report_write_missing(struct text *t, struct endpoint *endpoint,
-                                       const struct stall_query *q)
+                                       const struct stall_answers *q)
 {
     struct member own;
     endpoint->domain->ops->poll(endpoint->domain, (int)endpoint->placement.who, &own);
     text_add(t, "round %llu: ", (unsigned long long)own.complete);
-    for (uint32_t rank = 0; rank < q->answers.size; rank++)
+    for (uint32_t rank = 0; rank < q->size; rank++)
         if (bitset_has(q->awaited, rank))
-            stall_report_say_rank(t, rank, &q->answers.by_rank[rank], own.complete);
+            stall_report_say_rank(t, rank, &q->by_rank[rank], own.complete);
     stall_report_say_busy(t, endpoint, q->awaited);
     if (!t->items)
         text_add(t, "all ranks have arrived or take part, messages are under way");
@@ -169,11 +163,11 @@ static void stall_report_write_missing(struct text *t, struct endpoint *endpoint
 }
 
 static void stall_report_write_unfreed(struct text *t, struct endpoint *endpoint,
-                                       const struct stall_query *q)
+                                       const struct stall_answers *q)
 {
     text_add(t, "a handle is freed on this rank");
-    for (uint32_t rank = 0; rank < q->answers.size; rank++)
-        if (!(q->answers.by_rank[rank].flags & IS_CLOSING) &&
+    for (uint32_t rank = 0; rank < q->size; rank++)
+        if (!(q->by_rank[rank].flags & IS_CLOSING) &&
             transport_lives(endpoint->communicator->transport, rank))
             text_add(t, t->items++ ? ", %u" : ", and not on rank %u", rank);
     if (!t->items)
@@ -184,21 +178,21 @@ int stall_report(struct endpoint *endpoint, bool frees, int64_t patience_us, cha
                  uint64_t capacity)
 {
     const struct transport *t = endpoint->communicator->transport;
-    struct stall_query q = {.answers.size = t->size,
-                            .outage = endpoint->communicator->outage};
+    struct stall_answers q = {.size = t->size,
+                              .outage = endpoint->communicator->outage};
     struct text text = {.at = out, .left = capacity};
     if (!capacity)
         return fail(PCOLL_EINVAL, "no room for the answer");
-    q.answers.by_rank = calloc(t->size, sizeof *q.answers.by_rank);
+    q.by_rank = calloc(t->size, sizeof *q.by_rank);
     q.awaited = calloc(bitset_words(t->size), sizeof *q.awaited);
-    bool enough = q.answers.by_rank && q.awaited;
+    bool enough = q.by_rank && q.awaited;
     if (enough) {
-        atomic_store(&q.answers.missing, t->living - endpoint->placement.members);
+        atomic_store(&q.missing, t->living - endpoint->placement.members);
         stall_report_collect(endpoint, &q, patience_us);
         (frees ? stall_report_write_unfreed : stall_report_write_missing)(&text,
                                                                           endpoint, &q);
     }
-    free(q.answers.by_rank);
+    free(q.by_rank);
     free(q.awaited);
     return enough ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for %u answers", t->size);
 }
