@@ -96,13 +96,12 @@ static bool endpoint_trigger_follow(struct endpoint *endpoint,
 static void endpoint_trigger_note_arrivals(struct endpoint *endpoint)
 {
     struct endpoint_trigger *s = &endpoint->trigger;
-    size_t words = bitset_words(endpoint->shape.ranks);
-    bitset_clear_sparse(s->arrived, words);
-    bitset_clear_sparse(s->deposited, words);
+    bitset_clear(s->arrived, s->round.words);
+    bitset_clear(s->deposited, s->round.words);
     endpoint->domain->ops->arrivals(endpoint->domain, s->arrived, s->deposited);
     if (!(endpoint->policy.deadline > 0) || s->first_arrival != ROUND_NEVER)
         return;
-    uint32_t rank = bitset_first_common(s->arrived, endpoint->live, words);
+    uint32_t rank = policy_first(&s->round, s->arrived, endpoint->live);
     if (rank == ROUND_NOBODY)
         return;
     s->first_arrival = communicator_now(endpoint->communicator);
@@ -231,9 +230,14 @@ int endpoint_trigger_init(struct endpoint *endpoint)
     int rc = policy_check(&endpoint->policy, ranks);
     if (rc != PCOLL_OK)
         return rc;
-    bool enough = (s->arrived = calloc(4 * words, sizeof *s->arrived));
-    s->deposited = s->arrived + words;
-    s->round.drawn = s->deposited + words;
+    const struct placement *p = &endpoint->placement;
+    s->round.first_word = p->member[0] / 64;
+    s->round.words = p->member[p->members - 1] / 64 - s->round.first_word + 1;
+    /* The verdict on a round that a deadline has ended takes sets of all ranks. */
+    size_t some = endpoint->policy.deadline > 0 ? words : s->round.words;
+    bool enough = (s->arrived = calloc(2 * (some + words), sizeof *s->arrived));
+    s->deposited = s->arrived + some;
+    s->round.drawn = s->deposited + some;
     s->round.overdue = s->round.drawn + words;
     if (endpoint->policy.max_staleness)
         enough = (s->absences = calloc(ranks, sizeof *s->absences)) && enough;

@@ -95,7 +95,7 @@ struct domain_ops {
     /* Endpoint side. */
 
     /* Add the ranks that have arrived at the open round to one set, and those with a deposit
-     * that no round has taken to the other. */
+     * that no round has taken to the other. The sets begin with the word of the lowest member. */
     void (*arrivals)(struct domain *d, uint64_t *arrived, uint64_t *deposited);
     bool (*admits)(struct domain *d);
     /* Activation: take the deposits. Returns a message (only the header if no member

@@ -571,6 +571,7 @@ static int node_begin(struct node *n, const pcoll_options *options, struct domai
     n->members = placement->members;
     n->base.members = (int)n->members;
     n->who = placement->who;
+    n->first_word = n->fabric ? placement->member[0] / 64 : 0;
     n->hands = n->hooks.cores ? n->hooks.cores : placement->members;
     for (uint32_t i = 0; i < n->members; i++)
         bitset_add(n->set, placement->member[i]);

@@ -235,10 +235,11 @@ struct node {
     bool
         fabric; /* an endpoint drives the rounds: of several domains, or of one member */
     uint32_t members, chunks;
-    uint32_t who;    /* index of this rank in the domain */
-    uint32_t ring;   /* entries of the ring of results */
-    uint64_t oldest; /* no result of a round before this one is in the ring */
-    uint32_t hands;  /* members that can work at one time */
+    uint32_t who;        /* index of this rank in the domain */
+    uint32_t ring;       /* entries of the ring of results */
+    uint32_t first_word; /* With a fabric: of the sets of arrivals (policy.h). */
+    uint64_t oldest;     /* no result of a round before this one is in the ring */
+    uint32_t hands;      /* members that can work at one time */
     /* With a fabric: the first chunk of this domain's part. Chunks are taken in descending
      * order, from the one before it. */
     uint32_t first_chunk;

@@ -154,9 +154,9 @@ static void node_arrivals(const struct node *n, uint64_t round, const uint64_t *
         if (descriptor_rounds(word) != round)
             continue;
         if (node_has_arrived(n, live, j, word))
-            bitset_add(arrived, rank);
+            bitset_add(arrived, rank - 64 * n->first_word);
         if (descriptor_pending(word) != NO_SLOT)
-            bitset_add(deposited, rank);
+            bitset_add(deposited, rank - 64 * n->first_word);
     }
 }
 

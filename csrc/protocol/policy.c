@@ -177,16 +177,31 @@ void policy_open(const struct pcoll_policy *policy, const struct policy_draw *d,
     CHECK(round->overdue_count <= round->live_count);
 }
 
+static size_t policy_words(const struct policy_round *round)
+{
+    return round->words ? round->words : bitset_words(round->ranks);
+}
+
+uint32_t policy_first(const struct policy_round *round, const uint64_t *arrived,
+                      const uint64_t *set)
+{
+    uint32_t first =
+        bitset_first_common(arrived, set + round->first_word, policy_words(round));
+    return first == ROUND_NOBODY ? first : first + 64 * round->first_word;
+}
+
 struct policy_report policy_count(const struct policy_round *round,
                                   const uint64_t *arrived, const uint64_t *deposited)
 {
     struct policy_report report = {0};
-    for (size_t i = 0; i < bitset_words(round->ranks); i++) {
-        uint64_t came = arrived[i] & round->live[i];
-        uint64_t present = came | (deposited[i] & round->live[i]);
+    for (size_t i = 0; i < policy_words(round); i++) {
+        size_t word = round->first_word + i;
+        uint64_t came = arrived[i] & round->live[word];
+        uint64_t present = came | (deposited[i] & round->live[word]);
         report.arrived += (uint32_t)__builtin_popcountll(came);
-        report.drawn += (uint32_t)__builtin_popcountll(came & round->drawn[i]);
-        report.overdue += (uint32_t)__builtin_popcountll(present & round->overdue[i]);
+        report.drawn += (uint32_t)__builtin_popcountll(came & round->drawn[word]);
+        report.overdue +=
+            (uint32_t)__builtin_popcountll(present & round->overdue[word]);
     }
     CHECK(report.drawn <= report.arrived);
     return report;
@@ -218,7 +233,7 @@ static bool policy_members_arrived(const struct policy_round *round,
                                    const uint64_t *members)
 {
     uint32_t count = 0;
-    for (size_t i = 0; i < bitset_words(round->ranks); i++)
+    for (size_t i = round->first_word; i < round->first_word + policy_words(round); i++)
         count += (uint32_t)__builtin_popcountll(members[i] & round->live[i]);
     return round->live_count && report->arrived == count;
 }
@@ -246,8 +261,10 @@ bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *r
                  const struct round_header *header, uint64_t *arrived, uint64_t *active)
 {
     CHECK(round->live_count <= round->ranks);
+    struct policy_round every = *round;
+    every.first_word = every.words = 0;
     round_arrivals(header, round->ranks, arrived, active);
-    struct policy_report all = policy_count(round, arrived, active);
+    struct policy_report all = policy_count(&every, arrived, active);
     return policy_rule_met(policy, round, &all) && all.overdue == round->overdue_count;
 }
 
@@ -314,7 +331,7 @@ uint32_t round_trigger_starter(const struct pcoll_policy *policy,
 {
     CHECK(policy->kind >= 0);
     const uint64_t *among = policy_draws(policy) ? round->drawn : round->live;
-    return bitset_first_common(arrived, among, bitset_words(round->ranks));
+    return policy_first(round, arrived, among);
 }
 
 static int64_t round_trigger_after(int64_t since, double seconds)

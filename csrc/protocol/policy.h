@@ -36,6 +36,8 @@ struct policy_round {
     uint64_t *drawn;      /* The set of live ranks that were drawn. */
     uint64_t *overdue;    /* The set of live ranks absent for max_staleness rounds. */
     uint32_t live_count, drawn_count, overdue_count;
+    /* The sets of arrivals begin with this word of all ranks, and have so many words; 0: all. */
+    uint32_t first_word, words;
 };
 
 /* Counts of live ranks, at one endpoint or at all of them together. */
@@ -67,6 +69,10 @@ void policy_open(const struct pcoll_policy *policy, const struct policy_draw *dr
 struct policy_report policy_count(const struct policy_round *round,
                                   const uint64_t *arrived, const uint64_t *deposited);
 
+/* Return the lowest of the ranks that have arrived that is in a set of all ranks; ROUND_NOBODY. */
+uint32_t policy_first(const struct policy_round *round, const uint64_t *arrived,
+                      const uint64_t *set);
+
 /* Return the part of a report that matters. If ranks are drawn and no linger waits for
  * the others, the others need not report. */
 struct policy_report policy_relevant(const struct pcoll_policy *policy,
@@ -95,7 +101,7 @@ bool policy_all_arrived(const struct policy_round *round,
                         const struct policy_report *report);
 
 /* Return whether a complete round with this header met the policy. `arrived` and `active` are
- * room for sets. */
+ * room for sets of all ranks. */
 bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *round,
                  const struct round_header *header, uint64_t *arrived,
                  uint64_t *active);

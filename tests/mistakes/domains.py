@@ -299,8 +299,8 @@ MUTANTS = [
     Mutant(
         "only 64 ranks count as arrived",
         "protocol/policy.c",
-        "for (size_t i = 0; i < bitset_words(round->ranks); i++) {\n        uint64_t came",
-        "for (size_t i = 0; i < 1; i++) {\n        uint64_t came",
+        "for (size_t i = 0; i < policy_words(round); i++) {",
+        "for (size_t i = 0; i < 1; i++) {",
     ),
     Mutant(
         "a receive waits for the send to the same rank",

@@ -83,8 +83,8 @@ MUTANTS = [
     Mutant(
         "a stored deposit counts for the quorum",
         "protocol/policy.c",
-        "uint64_t came = arrived[i] & round->live[i];",
-        "uint64_t came = (arrived[i] | deposited[i]) & round->live[i];",
+        "uint64_t came = arrived[i] & round->live[word];",
+        "uint64_t came = (arrived[i] | deposited[i]) & round->live[word];",
     ),
     Mutant(
         "overdue ranks are not waited for",
