@@ -168,12 +168,11 @@ void steps_frozen(void *arg, uint32_t rank, uint64_t round,
     }
     INVARIANT("at most once", s->rounds == round + 1, "round %llu is overtaken",
               (unsigned long long)round);
-    struct ledger_entry e = {
-        .value = payload ? *(const double *)payload : 0,
-        .active = payload,
-        .arrived = payload && !stored,
-        .joined = round_has(header, ranks, ROUND_JOINED, rank),
-        .left = round_has(header, ranks, ROUND_LEFT, rank)};
+    struct ledger_entry e = {.value = payload ? *(const double *)payload : 0,
+                             .active = payload,
+                             .arrived = payload && !stored,
+                             .joined = round_has(header, ranks, ROUND_JOINED, rank),
+                             .left = round_has(header, ranks, ROUND_LEFT, rank)};
     if (payload)
         check_payload(s, rank, payload);
     check_announced(s, rank, &e);
