@@ -8,8 +8,9 @@
  * of them.
  *
  * Bad messages. match_find_wrong refuses a message that no correct sender makes with
- * PCOLL_EPROTOCOL, before anything reads its values. A message that is possible, but does not fit the state (an
- * old attempt, an unexpected part), is dropped. A list that does not fit is refused.
+ * PCOLL_EPROTOCOL, before anything reads its values. A message that is possible, but
+ * does not fit the state (an old attempt, an unexpected part), is dropped. A list that
+ * does not fit is refused.
  */
 #include "protocol/group/matchmaking.h"
 
