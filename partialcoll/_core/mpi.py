@@ -38,7 +38,7 @@ class Lazy:
         return dir(self._load())
 
 
-# The variable in which a rank keeps what it has set in the environment (torch/environment.py).
+# The variable in which a rank keeps what it has set in the environment (torch/rendezvous.py).
 RECORD = "PARTIALCOLL_ENVIRONMENT"
 
 _forked = False  # from a process that had loaded MPI

@@ -14,7 +14,7 @@ from .. import elastic as _greeting  # noqa: F401
 from ..decentralized import LocalStrategy as LocalStrategy, Strategy as Strategy
 from ..decentralized.strategies import *  # noqa: F403
 from ..errors import CollectiveError as _CollectiveError
-from . import backend, elastic as elastic
+from . import elastic as elastic
 from .arguments import (
     Adasum as Adasum,
     Average as Average,
@@ -25,7 +25,6 @@ from .arguments import (
     Product as Product,
     Sum as Sum,
 )
-from .backend import GroupOptions as GroupOptions
 from .ddp import PartialState as PartialState, partial_allreduce_hook as partial_allreduce_hook
 from .elastic import HostsUpdatedInterrupt as HostsUpdatedInterrupt
 from .metrics import (
@@ -33,47 +32,12 @@ from .metrics import (
     show_in_tqdm as show_in_tqdm,
     write_to_tensorboard as write_to_tensorboard,
 )
-from .objects import (
-    allgather_object as allgather_object,
-    broadcast_object as broadcast_object,
-    broadcast_optimizer_state as broadcast_optimizer_state,
-    broadcast_parameters as broadcast_parameters,
-)
 from .ops.call import Call as Call
 from .optimizer import DistributedOptimizer as DistributedOptimizer
+from .process_group import GroupOptions as GroupOptions, register as _register
 from .strategies import Allreduce as Allreduce, Eager as Eager, RoundStrategy as RoundStrategy
 from .sync_batchnorm import SyncBatchNorm as SyncBatchNorm
-from .verbs import (
-    allgather as allgather,
-    allgather_async as allgather_async,
-    allreduce as allreduce,
-    allreduce_ as allreduce_,
-    allreduce_async as allreduce_async,
-    allreduce_async_ as allreduce_async_,
-    alltoall as alltoall,
-    alltoall_async as alltoall_async,
-    barrier as barrier,
-    broadcast as broadcast,
-    broadcast_ as broadcast_,
-    broadcast_async as broadcast_async,
-    broadcast_async_ as broadcast_async_,
-    grouped_allgather as grouped_allgather,
-    grouped_allgather_async as grouped_allgather_async,
-    grouped_allreduce as grouped_allreduce,
-    grouped_allreduce_ as grouped_allreduce_,
-    grouped_allreduce_async as grouped_allreduce_async,
-    grouped_allreduce_async_ as grouped_allreduce_async_,
-    grouped_reducescatter as grouped_reducescatter,
-    grouped_reducescatter_async as grouped_reducescatter_async,
-    join as join,
-    poll as poll,
-    reducescatter as reducescatter,
-    reducescatter_async as reducescatter_async,
-    sparse_allreduce_async as sparse_allreduce_async,
-    start_timeline as start_timeline,
-    stop_timeline as stop_timeline,
-    synchronize as synchronize,
-)
+from .verbs import *  # noqa: F403
 from .world import (
     ProcessSet as ProcessSet,
     add_process_set as add_process_set,
@@ -105,7 +69,7 @@ from .world import (
 
 HorovodInternalError = _CollectiveError
 
-backend.register()
+_register()
 
 __all__ = [name for name, one in globals().items() if name[0] != "_" and not _ismodule(one)]
 __all__.append("elastic")

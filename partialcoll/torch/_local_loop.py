@@ -11,26 +11,39 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from .._core import timeline, waiting
+from .._core.buffers import Array
+from .._core.mpi import MPI
 from .._core.settings import logger
 from ..codec import Lattice
+from ..collectives.adasum import Bounds, adasum
 from ..collectives.agreement import together
 from ..collectives.gossip import GossipStats
 from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
-from ..decentralized import LocalStrategy, MoshpitProcess
+from ..decentralized import (
+    Alone,
+    LocalStrategy,
+    MoshpitProcess,
+    PeriodicJoin,
+    Process,
+    Setup,
+    Strategy,
+)
 from ..decentralized.decoupled import Threaded
-from ..decentralized.process import is_finite
+from ..decentralized.process import Steps, is_finite
 from ..errors import StateError
 from . import checkpoint
-from .flat import Gradients, Layout, ParameterVector, Views
+from .flat import Gradients, Layout, Named, ParameterVector, Views
 from .loop import Loop, clip
 from .metrics import LocalMetrics
+from .strategies import Allreduce
 
 
 class LocalLoop(Loop):
@@ -48,10 +61,9 @@ class LocalLoop(Loop):
         self._flat = ParameterVector(self.parameters)
         own = self._flat.vector()
         total = self._total()
+        how: Any = {"learning_rate": self._learning_rate, "total": total}
         try:
-            built = self.strategy.build(
-                own, self.comm, learning_rate=self._learning_rate, total=total
-            )
+            built = self.strategy.build(own, self.comm, **how)
         except BaseException:  # on all ranks, or on none
             total.Free()
             self.comm.Free()
@@ -73,7 +85,7 @@ class LocalLoop(Loop):
         self._slot = Views(self._layout, self._layout.new())
         self.gradients = Gradients(
             self.parameters,
-            self.settings.passes,
+            self.settings.backward_passes_per_step,
             self._slot,
             self._metrics,
             sparse=[],
@@ -92,7 +104,6 @@ class LocalLoop(Loop):
     # One step
 
     def step(self, scale: float | None, overflown: bool) -> None:
-        """See the module."""
         self._check_open()
         waiting.look()
         self._flat.bring_back()
@@ -131,9 +142,7 @@ class LocalLoop(Loop):
             self._record(("EXCHANGE", begin))
         self.gradients.restart(self._slot)
         if finite:
-            for scheduler, every in self.schedulers:
-                if self.updates % every == 0:
-                    scheduler.step()
+            self._step_schedulers()
         elif not overflown:
             self._raise_if_wanted()
 
@@ -148,7 +157,7 @@ class LocalLoop(Loop):
         )
 
     def _begin(self) -> None:
-        """What need not wait for the gradient starts."""
+        """Start what need not wait for the gradient."""
         self.process.start()  # if it has failed, it says so each time
         self.process.begin()
         self._join_hook.begin()
@@ -164,13 +173,11 @@ class LocalLoop(Loop):
 
     @property
     def metrics(self) -> LocalMetrics:
-        """Counts of this rank so far."""
         found, counts = self._metrics, self.process.stats
         found.included = found.steps - found.skipped
-        found.communications, found.received = counts.communications, counts.received
-        found.refused, found.resyncs = counts.skipped, counts.resyncs
-        found.asked, found.achieved = counts.asked, counts.achieved
-        found.backlog, found.given_up = counts.backlog, counts.given_up
+        found.refused = counts.skipped
+        same = ("communications", "received", "resyncs", "asked", "achieved", "backlog", "given_up")
+        vars(found).update({name: getattr(counts, name) for name in same})
         if self.strategy.on_failure == "continue" and not self.closed:
             found.failed = self._total().failed
         found.fallbacks = getattr(self.process.exchange_stats, "fallbacks", 0)
@@ -201,7 +208,6 @@ class LocalLoop(Loop):
         self._together = True
 
     def leave(self) -> None:
-        """Take no part from now on."""
         assert self.groups is not None
         self._check_between("leave()")
         self._take_changes()
@@ -209,7 +215,6 @@ class LocalLoop(Loop):
         self._flat.scatter()
 
     def rejoin(self, timeout: float | None) -> None:
-        """Take part again, with the state of a peer that did meanwhile, if there is one."""
         assert self.groups is not None
         self._check_between("rejoin()")
         self._flat.bring_back()
@@ -254,7 +259,6 @@ class LocalLoop(Loop):
         self._load_schedulers(position["schedulers"])
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the inner optimizer, and the process's; see `checkpoint`."""
         self._check_between("state_dict()")
         if not (self.strategy.rests or self._together):
             raise StateError(
@@ -283,27 +287,26 @@ class LocalLoop(Loop):
         collective where averages are under way between steps: while some ranks have loaded it and
         others have not, nobody may average."""
         saved = state.get(checkpoint.KEY)
-        own = {key: value for key, value in state.items() if key != checkpoint.KEY}
         if saved is None:
             self._check_between("load_state_dict()")
-            checkpoint.load_optimizer(self._inner, own)
+            checkpoint.load_optimizer(self._inner, state)
         elif self.strategy.rests:
             self._check_loading(saved)
-            self._load(own, saved)
+            self._load(state, saved)
         else:
             self._total().meet()  # says who is missing if it takes long
             together(self.comm, lambda: self._check_loading(saved))
             self.process.stop()
             self._total().meet()
-            together(self.comm, lambda: self._load(own, saved))
+            together(self.comm, lambda: self._load(state, saved))
             self.process.start()  # a rank whose next call is a join answers meanwhile
 
-    def _load(self, own: dict[str, Any], saved: dict[str, Any]) -> None:
+    def _load(self, state: dict[str, Any], saved: dict[str, Any]) -> None:
         self._flat.bring_back()
-        state = checkpoint.map_tree(saved["process"], torch.Tensor, lambda one: one.cpu().numpy())
-        self.process.load_state_dict(state)
+        own = checkpoint.map_tree(saved["process"], torch.Tensor, lambda one: one.cpu().numpy())
+        self.process.load_state_dict(own)
         self._flat.scatter()
-        checkpoint.load_optimizer(self._inner, own)
+        checkpoint.load_optimizer(self._inner, state)
         self._load_schedulers(saved["schedulers"])
         self._metrics.rounds, self._together, self._before = saved["updates"], True, None
 
@@ -334,7 +337,7 @@ class LocalLoop(Loop):
 
 
 def warn_of_fallbacks(stats: GossipStats, elements: int) -> bool:
-    """Says so if a codec cannot hold what it is given: half of all had to be read twice."""
+    """Warn if a codec has too few bits: half of all blocks had to be read twice."""
     blocks = stats.reads * -(-elements // Lattice.BLOCK)
     if stats.reads < 32 or 2 * stats.fallbacks < blocks:
         return False
@@ -345,3 +348,59 @@ def warn_of_fallbacks(stats: GossipStats, elements: int) -> bool:
         blocks,
     )
     return True
+
+
+# DistributedOptimizer(op=Adasum): each rank's optimizer steps by itself, and the ranks' changes are
+# combined, those of each parameter by themselves (Maleki et al., MLSys 2021, section 4).
+
+
+class AdasumProcess(Process):
+    """One rank: a model that all ranks have, to the bit, and its own change of it in a step."""
+
+    def __init__(self, x: Array, comm: MPI.Intracomm, bounds: Bounds, **common: Any) -> None:
+        super().__init__(x, **common)
+        self._comm, self._bounds, self._before = comm, bounds, self._x.copy()
+
+    def _advancing(self) -> Steps[None]:
+        self._counts.steps += 1
+        change = self._x - self._before
+        with self._exposed():
+            for request in adasum(self._comm, change, self._bounds):
+                request.Wait()  # of ranks that are all here: they have met
+        yield from ()
+        self._before += change
+        np.copyto(self._x, self._before)
+        self._counts.communications += 1
+
+    def _reset(self, model: Array) -> None:
+        super()._reset(model)
+        np.copyto(self._before, model)
+
+
+@dataclass(frozen=True)
+class AdasumStrategy(LocalStrategy):
+    """What ``op=Adasum`` stands for. bounds: of the parameters in the model's vector."""
+
+    bounds: Bounds = field(repr=False)
+    clip_norm: float | None = None
+
+    threaded: ClassVar[bool] = False
+
+    @classmethod
+    def in_place_of(cls, given: Strategy, parameters: Named) -> AdasumStrategy:
+        """For these. ValueError unless what was given is what it stands for."""
+        if not isinstance(given, Allreduce):
+            name = type(given).__name__
+            raise ValueError(f"op: Adasum is a strategy of its own, expected none, got {name}")
+        if given.on_failure != "raise":
+            raise ValueError(
+                f"op: Adasum needs all ranks, expected on_failure='raise', got {given.on_failure!r}"
+            )
+        return cls(ParameterVector(parameters).bounds, given.clip_norm)
+
+    def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
+        """Collective. In each step all ranks meet, who has joined with no change."""
+        if comm.size == 1:
+            return Setup(Alone(x, **common))
+        process = AdasumProcess(x, comm, self.bounds, **common)
+        return Setup(process, PeriodicJoin(common["total"], 1, comm.size))

@@ -26,12 +26,7 @@ class Reduction(enum.Enum):
     Adasum = "adasum"
 
 
-Average = Reduction.Average
-Sum = Reduction.Sum
-Min = Reduction.Min
-Max = Reduction.Max
-Product = Reduction.Product
-Adasum = Reduction.Adasum
+Average, Sum, Min, Max, Product, Adasum = Reduction
 
 
 class Compressor:
@@ -52,13 +47,8 @@ class Compressor:
 class _None(Compressor):
     """Leave tensors unchanged."""
 
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        return tensor
+    compress = staticmethod(lambda tensor: (tensor, None))
+    decompress = staticmethod(lambda tensor, ctx: tensor)
 
 
 class _Float16(Compressor):
@@ -120,18 +110,6 @@ def named(text: str, name: Any) -> str:
     return f"{text}, name={checks.instance('name', name, str, 'a text or None')!r}"
 
 
-# Reductions, the dtypes for which they are not defined, and what is said of these.
-_UNDEFINED = (
-    (
-        (Average, Sum),
-        lambda dtype: dtype == torch.bool,
-        "is not defined for {}; convert it, for instance with tensor.int()",
-    ),
-    ((Min, Max), lambda dtype: dtype.is_complex, "is not defined for {}"),
-    ((Adasum,), lambda dtype: not dtype.is_floating_point, "is for floating point, got {}"),
-)
-
-
 class Options(NamedTuple):
     """The options of a verb, as the caller gives them. Methods raise TypeError or ValueError."""
 
@@ -173,7 +151,7 @@ class Options(NamedTuple):
         if self.average is not None:
             if self.op is not None:
                 raise ValueError(
-                    "average: expected it without op, got both; op=Average or op=Sum will do"
+                    "average: expected it without op, got both; give op=Average or Sum"
                 )
             return Average if self.average else Sum
         if self.op is None:
@@ -186,9 +164,13 @@ class Options(NamedTuple):
     def form(self, dtype: torch.dtype, ranks: int) -> tuple[Form, str]:
         """Return the reduction of values of this dtype, and its name for the comparison."""
         op = self.reduction()
-        for ops, undefined, text in _UNDEFINED:
-            if op in ops and undefined(dtype):
-                raise TypeError(f"op: {op.name} {text.format(wire.name(dtype))}")
+        if op in (Average, Sum) and dtype == torch.bool:
+            how = "convert it, for instance with tensor.int()"
+            raise TypeError(f"op: {op.name} is not defined for {wire.name(dtype)}; {how}")
+        if op in (Min, Max) and dtype.is_complex:
+            raise TypeError(f"op: {op.name} is not defined for {wire.name(dtype)}")
+        if op is Adasum and not dtype.is_floating_point:
+            raise TypeError(f"op: {op.name} is for floating point, got {wire.name(dtype)}")
         before, after, text = self.prescale_factor, self.postscale_factor, op.name
         if not (type(before) is type(after) is float and before == after == 1):
             before = checks.real("prescale_factor", before)

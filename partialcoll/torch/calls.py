@@ -16,7 +16,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Callable, NoReturn
 
 import numpy as np
@@ -33,8 +32,7 @@ from ..collectives.allreduce import Allreduce_init
 from ..errors import MismatchError, RankFailedError, StateError
 from ..policy import Policy
 from .ops import transfer
-from .ops.call import Call, Steps
-from .ops.handles import Handles
+from .ops.call import Call
 from .ops.queue import Queue, follow_up
 
 Place = tuple[Any, bool]  # of a name; do all ranks make the same call?
@@ -71,15 +69,6 @@ class Order:
         return [rank for rank in self._ranks if not any(told and told[rank] for told in there)]
 
 
-@dataclass
-class _Unplaced:
-    """A call without a place, when it was made, and when a warning last said so."""
-
-    call: Call
-    since: float = field(default_factory=time.monotonic)
-    warned: float = 0.0
-
-
 class Names:
     """This rank's calls with names on one communicator, in whatever order each rank makes them.
     Made collectively; needs threads.
@@ -109,7 +98,7 @@ class Names:
     def __init__(self, comm: MPI.Intracomm, window: int) -> None:
         self._comm, self._window = comm.Dup(), window
         self._lock = threading.Condition()
-        self._unplaced: dict[int, deque[_Unplaced]] = {}
+        self._unplaced: dict[int, deque[Call]] = {}
         self._untold: deque[tuple[int, int]] = deque()
         self._latest: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
         self._order = Order(self._comm.size)
@@ -120,7 +109,7 @@ class Names:
         self._rounds._while_waiting = self._look_around
         self._rounds._report_stall = lambda waited: None  # type: ignore[method-assign]
         self.queue: Queue | None = None  # made with the first name that has a place
-        self._worker = Worker("partialcoll calls by name", self._work_off, self._fail)
+        self._worker = Worker("partialcoll calls by name", self._work_off, self._end_all)
         self.wake, self.aside = self._worker.wake, self._worker.aside
         self._error: Exception | None = None
         self._ended = False
@@ -143,7 +132,7 @@ class Names:
         if not call._intent.refused:  # a refused call may be made again
             self._latest[key] = call
         with self._lock:
-            self._unplaced.setdefault(key, deque()).append(_Unplaced(call))
+            self._unplaced.setdefault(key, deque()).append(call)
             self._untold.append((key, int.from_bytes(call._intent.digest(self._comm.rank), "big")))
             self._lock.notify()
         self.wake()
@@ -206,7 +195,7 @@ class Names:
             self.queue = Queue(self._comm, "calls by name", self._window)
         with self._lock:
             own = self._unplaced.get(name)  # none: this rank has joined
-            call = own.popleft().call if own else Call("join", role=JOINED)
+            call = own.popleft() if own else Call("join", role=JOINED)
             if not own:
                 self._unplaced.pop(name, None)
         call.compared = alike
@@ -222,7 +211,12 @@ class Names:
         """Called while a round waits for ranks that have no calls without a place."""
         if self._worker.stopping:
             raise StateError("calls by name: shutdown before all ranks had called them")
-        self._warn(lambda name: self._name_absent())
+
+        def absent(_: int) -> str:
+            who, said, _rest = self._rounds._missing().partition(": ")[2].partition(" arrived")
+            return f"{who} called it" if said else who
+
+        self._warn(absent)
         return False
 
     def _warn(self, absent: Callable[[int], str]) -> None:
@@ -231,18 +225,13 @@ class Names:
         now, patience = time.monotonic(), stall_warning()
         with self._lock:
             late = [(name, many[0]) for name, many in self._unplaced.items()]
-        for name, one in late:
-            if now - max(one.since, one.warned) < patience or name in (JOIN, END):
+        for name, call in late:
+            if now - max(call.began, call.warned) < patience or name in (JOIN, END):
                 continue
-            one.warned = now
+            call.warned = now
             if who := absent(name):
-                what = f"partialcoll.torch: {one.call}"
-                logger.warning("waiting for %.1f s in %s: %s", now - one.since, what, who)
-
-    def _name_absent(self) -> str:
-        """Name the ranks that have no calls without a place."""
-        who, said, _ = self._rounds._missing().partition(": ")[2].partition(" arrived")
-        return f"{who} called it" if said else who
+                what = f"partialcoll.torch: {call}"
+                logger.warning("waiting for %.1f s in %s: %s", now - call.began, what, who)
 
     def _name_missing(self, ranks: list[int]) -> str:
         """Name the missing ranks, on the lowest rank that is not missing; nothing on the others."""
@@ -253,24 +242,16 @@ class Names:
 
     # The end
 
-    def _fail(self) -> None:
-        self._end_all(None)
-
-    def _end_all(self, error: Exception | None) -> None:
+    def _end_all(self, error: Exception | None = None) -> None:
         with self._lock:
-            rest = [one.call for many in self._unplaced.values() for one in many]
+            rest = [call for many in self._unplaced.values() for call in many]
             self._unplaced.clear()
         for call in rest:
             why = f"{call}: shutdown before all ranks had called it"
             call._end(StateError(why) if error is None else error)
 
-    def finish(self) -> None:
-        """Complete the calls that all ranks have made; the others fail. Collective, by ranks that
-        are at the same call."""
-        self.begin(Call("shutdown"), END).wait()
-
     def free(self) -> None:
-        """After `finish`. Collective."""
+        """Free everything, when all ranks have ended their calls. Collective."""
         self._worker.stop()
         if self.queue is not None:
             self.queue.free()
@@ -320,6 +301,7 @@ class Calls:
         self._on_failure = on_failure
         self._threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._in_order = Queue(self.comm, "calls in order", WINDOW, on_failure=on_failure)
+        self.run = self._in_order.run
         by_name = self._threads and on_failure == "raise"
         self._names = Names(comm, WINDOW) if by_name else None
         self._partial: dict[str, Partial] = {}
@@ -327,11 +309,11 @@ class Calls:
 
     def agree(self, text: str) -> None:
         """Wait for all ranks. Raises MismatchError, on all, if they make different calls."""
-        self._in_order.run(Call(text))
+        self.run(Call(text))
 
-    def gather(self, text: str, value: Any) -> list[Any]:
-        """Return the values of all live ranks in the order of the ranks. They are pickled.
-        Collective."""
+    def allgather(self, value: Any, text: str = "a comparison of arguments") -> list[Any]:
+        """Return the values of all live ranks in the order of the ranks, as a communicator does.
+        They are pickled. Collective."""
         try:
             data = np.frombuffer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), np.uint8)
         except Exception as error:
@@ -340,18 +322,13 @@ class Calls:
         self.run(Call(text, lambda to: transfer.gather_buffers(to, data, come)))
         return [pickle.loads(one.data) for one in come]
 
-    def allgather(self, value: Any) -> list[Any]:
-        """Gather like a communicator, for the comparisons of `collectives.agreement`."""
-        return self.gather("a comparison of arguments", value)
-
-    def run(self, call: Call) -> Call:
-        """Make and complete a synchronous call."""
-        return self._in_order.run(call)
-
     def start(self, call: Call, name: Any, later: bool) -> None:
         """Begin a call, and complete it unless `later`."""
         if call.quorum is not None:
-            self._begin_partial(call, name, call.quorum)
+            if name not in self._partial:
+                self.agree(f"the first call of the name {name!r}: {call}")
+                self._partial[name] = Partial(self.comm, name, call.quorum, call, self._on_failure)
+            self._partial[name].begin(call)
         elif later:
             self.begin(call, name)
         else:
@@ -372,13 +349,6 @@ class Calls:
             text = f"{type(error).__name__}: {error}"
             self.begin(Call(text, refused=True), known if by_name else None)
         raise error
-
-    def _begin_partial(self, call: Call, name: str, quorum: Policy) -> None:
-        """Begin a call with a quorum. The first call of a name waits for all ranks."""
-        if name not in self._partial:
-            self.agree(f"the first call of the name {name!r}: {call}")
-            self._partial[name] = Partial(self.comm, name, quorum, call, self._on_failure)
-        self._partial[name].begin(call)
 
     def join_partial(self) -> list[Callable[[], None]]:
         """Return functions that join the calls with a quorum, one for each name. Call them at the
@@ -405,26 +375,21 @@ class Calls:
     def _join_in_order(self, came: float) -> tuple[Call, Array]:
         """Return the next call, and the times at which the ranks came, once all have joined."""
         own, times = np.array([came]).view(np.uint8), np.empty(self.comm.size)
-        sizes = [own.size] * self.comm.size
-
-        def tell(to: Handles) -> Steps:
-            yield from transfer.share(to, own, times.view(np.uint8), sizes)
-
-        call = Call("join", tell, role=JOINED)
+        room, sizes = times.view(np.uint8), [own.size] * self.comm.size
+        call = Call("join", lambda to: transfer.share(to, own, room, sizes), role=JOINED)
         return self._in_order.submit(call), times
 
     def free(self) -> None:
         """Complete all calls and free everything. Collective; local after a death with
         on_failure="raise". Raises MismatchError on all ranks, and frees nothing, if some ranks make
         another call."""
-        names: list[Any] = [] if self._names is None else [self._names]
-        queues = [*(one.queue for one in self._partial.values()), self._in_order]
+        ending: list[Any] = [] if self._names is None else [self._names]
         try:
             self.agree("shutdown")
-            for one in names:
-                one.finish()
+            if self._names is not None:  # which completes what all ranks have called
+                self._names.begin(Call("shutdown"), END).wait()
         except RankFailedError:
             pass
-        for one in [*names, *queues]:
+        for one in [*ending, *(one.queue for one in self._partial.values()), self._in_order]:
             one.free()
         self.comm.Free()

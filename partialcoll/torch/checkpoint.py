@@ -51,8 +51,7 @@ def map_tree(value: Any, kind: type, by: Callable[[Any], Any]) -> Any:
 
 class Bits:
     """A tensor, which becomes one again when it is unpickled. Pickled over its own memory: the
-    elements in the order of memory, their dtype, and which dimension of the tensor each dimension
-    of the array is."""
+    elements in the order of memory, their dtype, and which dimension each dimension is."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
@@ -159,16 +158,8 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
 
 
 def entry(comm: MPI.Intracomm, strategy: str) -> dict[str, Any]:
-    """That of a rank which has seen no round yet."""
     who = {"size": comm.size, "rank": comm.rank, "strategy": strategy}
     return {**who, "version": 0, "updates": 0, "pending": None, "layout": "", "schedulers": []}
-
-
-def pending(saved: dict[str, Any], layout: Layout) -> list[torch.Tensor] | None:
-    """The deposit of an entry, in buffers of this layout; a copy."""
-    if saved["pending"] is None:
-        return None
-    return [saved["pending"][wire.name(d)].to(layout.device, copy=True) for d in layout.dtypes]
 
 
 def check_own(

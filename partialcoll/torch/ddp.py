@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import weakref
+from collections.abc import Iterator
 from typing import Any, Callable, NoReturn
 
 import torch
@@ -32,7 +33,7 @@ from .flat import Layout, Named, dense_strides, divide
 from .loop import average_statistics, average_tensors, check_model, describe
 from .metrics import RoundMetrics
 from .ops.futures import new_future
-from .optimizer import check_dense, check_one_device, check_parameter
+from .optimizer import check_dense, check_parameters
 from .rounds import Replicated
 from .strategies import Eager
 
@@ -40,7 +41,6 @@ DDP = torch.nn.parallel.DistributedDataParallel
 
 
 def _check_strategy(strategy: Eager) -> None:
-    """Raises ValueError for what a hook cannot do."""
     if strategy.deliver != "one":
         raise ValueError(
             "deliver: expected 'one' (a backward pass of DDP takes one round), got "
@@ -54,11 +54,8 @@ def _check_strategy(strategy: Eager) -> None:
 
 
 def _check_ddp(ddp: Any, comm: MPI.Intracomm) -> None:
-    """Raise ValueError or TypeError for what would wait for everybody, or cannot work.
-
-    Whatever DDP waits for in every step would make everybody wait for the slowest again, quorum or
-    not, so it is refused, with what to do.
-    """
+    """Raise ValueError or TypeError for options with which DDP would wait for all ranks in every
+    step, quorum or not, or could not work."""
     checks.instance("ddp", ddp, DDP, "a torch.nn.parallel.DistributedDataParallel")
     ranks = ddp.process_group.size()
     if ranks != comm.size:
@@ -66,34 +63,27 @@ def _check_ddp(ddp: Any, comm: MPI.Intracomm) -> None:
             f"DistributedDataParallel: its process group has {ranks} ranks, the communicator of "
             f"pct.init() has {comm.size}; both must be of the same ranks"
         )
-    if ddp.find_unused_parameters:
-        raise ValueError(
-            "DistributedDataParallel: find_unused_parameters=True makes every step wait for all "
-            "ranks (an allreduce of which parameters were used); make it with "
-            "find_unused_parameters=False, and with static_graph=True if some parameters are "
-            "never used, or add 0 * parameter.sum() to the loss for those that are used at times"
-        )
-    if ddp.broadcast_buffers and len(ddp.modules_buffers):
-        raise ValueError(
-            "DistributedDataParallel: broadcast_buffers=True, the default, makes every forward "
-            "pass wait for rank 0, since the model has buffers; make it with "
-            "broadcast_buffers=False (join() and average_parameters() average BatchNorm's)"
-        )
-    if getattr(ddp, "mixed_precision", None) is not None:
-        raise ValueError(
-            "DistributedDataParallel: mixed_precision= reduces other tensors than the "
-            "parameters'; use torch.autocast"
-        )
-    if getattr(ddp, "_delay_all_reduce_params", None):
-        raise ValueError(
-            "DistributedDataParallel: delay_all_reduce_named_params= is an allreduce that waits "
-            "for all ranks; leave it out"
-        )
-    if getattr(getattr(ddp, "_join_config", None), "enable", False):
-        raise ValueError(
-            "DistributedDataParallel: within ddp.join() every step waits for all ranks; use "
-            "state.join() for uneven data"
-        )
+    waits = {
+        "find_unused_parameters=True makes every step wait for all ranks (an allreduce of which "
+        "parameters were used); make it with find_unused_parameters=False, and with "
+        "static_graph=True if some parameters are never used, or add 0 * parameter.sum() to the "
+        "loss for those that are used at times": ddp.find_unused_parameters,
+        "broadcast_buffers=True, the default, makes every forward pass wait for rank 0, since the "
+        "model has buffers; make it with broadcast_buffers=False (join() and average_parameters() "
+        "average BatchNorm's)": ddp.broadcast_buffers and len(ddp.modules_buffers),
+        "mixed_precision= reduces other tensors than the parameters'; use torch.autocast": (
+            getattr(ddp, "mixed_precision", None) is not None
+        ),
+        "delay_all_reduce_named_params= is an allreduce that waits for all ranks; leave it out": (
+            getattr(ddp, "_delay_all_reduce_params", None)
+        ),
+        "within ddp.join() every step waits for all ranks; use state.join() for uneven data": (
+            getattr(getattr(ddp, "_join_config", None), "enable", False)
+        ),
+    }
+    for text, found in waits.items():
+        if found:
+            raise ValueError(f"DistributedDataParallel: {text}")
     check_model(ddp.module)
     check_dense(ddp.module, "make it with sparse=False")
 
@@ -110,14 +100,13 @@ def _parameters_of(ddp: Any, seen: list[torch.Tensor] | None) -> Named:
         else:
             wanted = id(parameter) in known
         if wanted:
-            check_parameter(name, parameter)
             named.append((name, parameter))
     if len(named) < len(known):
         raise StateError(
             f"PartialState: {len(known) - len(named)} parameters in the buckets are not among the "
             "model's; make the DistributedDataParallel again after replacing parameters"
         )
-    check_one_device(named)
+    check_parameters(named)
     return named
 
 
@@ -139,7 +128,7 @@ class _Bucket:
         self.places: list[int] = []  # of the parameters that were deposited
 
     def look(self, bucket: Any) -> None:
-        """TypeError for gradients that cannot be added up."""
+        """Raise TypeError for gradients that cannot be added up."""
         if self.buffer.layout != torch.strided:
             raise TypeError(
                 "DistributedDataParallel: a bucket is sparse, which is not supported; make its "
@@ -152,73 +141,6 @@ class _Bucket:
                     f"DistributedDataParallel: expected gradients of their parameters' dtype, "
                     f"got {gradient.dtype} for {parameter.dtype}"
                 )
-
-
-class _Buckets:
-    """Those of the step under way."""
-
-    def __init__(self) -> None:
-        self.here: list[_Bucket] = []
-
-    def add(self, bucket: _Bucket) -> None:
-        """One more. If a step before this one broke off, nobody waits for its futures."""
-        if not self._seen().isdisjoint(bucket.ids):
-            self.here.clear()
-        self.here.append(bucket)
-
-    def _seen(self) -> set[int]:
-        return {key for bucket in self.here for key in bucket.ids}
-
-    def are_all(self, bucket: Any, parameters: Callable[[], Named]) -> bool:
-        """Was this the last? The bucket says so, but for the first step of a static graph: there
-        all of them are number 0 and none is the last (torch 2.13). `parameters` of all of them."""
-        if bucket.is_last():
-            return True
-        if bucket.index() != 0 or len(self.here) == 1:
-            return False
-        return self._seen().issuperset(id(parameter) for _, parameter in parameters())
-
-    def complete(self) -> None:
-        """All futures, with what is in their buckets now."""
-        for bucket in self.here:
-            bucket.future.set_result(bucket.buffer)
-        self.here.clear()
-
-
-class _Failure:
-    """An error of the hook that nobody has heard of yet."""
-
-    def __init__(self) -> None:
-        self._error: BaseException | None = None
-
-    def __enter__(self) -> None:
-        """What is raised within is noted, and goes no further."""
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
-        if error is not None:
-            self.note(error)
-        return error is not None
-
-    def note(self, error: BaseException) -> None:
-        """Into the log; the first one is raised later."""
-        logger.error("partial_allreduce_hook: %s: %s", type(error).__name__, error)
-        if self._error is None:
-            self._error = error
-
-    def raise_after_backward(self) -> None:
-        """When DDP has finished, which it will have asked for in this pass: so ask in a callback.
-        Where no backward pass is under way, whoever calls `raise_now` hears of it."""
-        if self._error is None:
-            return
-        engine = torch.autograd.Variable._execution_engine
-        with contextlib.suppress(RuntimeError):
-            engine.queue_callback(lambda: engine.queue_callback(self.raise_now))
-
-    def raise_now(self) -> None:
-        """Once."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
 
 
 class PartialState:
@@ -270,13 +192,13 @@ class PartialState:
         self._total: GlobalSum | None = None
         self._named: Named = []
         self._places: dict[int, int] = {}  # id of a parameter -> its place in the layout
-        self._buckets = _Buckets()
+        self._buckets: list[_Bucket] = []  # of the step under way
         # An interrupted step's average, for the next gradient.
         self._extra: list[torch.Tensor] | None = None
         self._averaged = 0  # the number of updates at which parameters were averaged last
         self._joining: Callable[[], Any] | None = None
         self._loaded: dict[str, Any] | None = None  # a checkpoint for the rounds to come
-        self._failure = _Failure()
+        self._error: BaseException | None = None  # of the hook, which nobody has heard of yet
         self._closed = False
         ddp.register_comm_hook(self, partial_allreduce_hook)
 
@@ -295,20 +217,52 @@ class PartialState:
     def _take(self, bucket: Any) -> Any:
         """A bucket of gradients; never raises. The future holds the buffer after the round."""
         here = _Bucket(bucket)
-        self._buckets.add(here)
-        with self._failure:
+        if not self._seen().isdisjoint(here.ids):  # a step before this one broke off
+            self._buckets.clear()
+        self._buckets.append(here)
+        with self._noting():
             here.look(bucket)
             if self._rounds is not None and not self._closed:
                 self._deposit(self._rounds, here)
         last = True  # whatever fails
-        with self._failure:
-            last = self._buckets.are_all(bucket, lambda: _parameters_of(self._the_ddp(), None))
+        with self._noting():
+            # In the first step of a static graph all are number 0, and none is last (torch 2.13).
+            over = bucket.is_last()
+            if not over and bucket.index() == 0 and len(self._buckets) > 1:
+                named = _parameters_of(self._the_ddp(), None)
+                over = self._seen().issuperset(id(parameter) for _, parameter in named)
+            last = over
             if last:
                 self._exchange()
         if last:
-            self._buckets.complete()
-            self._failure.raise_after_backward()
+            for one in self._buckets:
+                one.future.set_result(one.buffer)
+            self._buckets.clear()
+        if last and self._error is not None:
+            # DDP has asked for a callback in this pass, and has finished after it. Where no
+            # backward pass is under way, the next call raises the error.
+            engine = torch.autograd.Variable._execution_engine
+            with contextlib.suppress(RuntimeError):
+                engine.queue_callback(lambda: engine.queue_callback(self._raise_noted))
         return here.future
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Log what is raised within; the first error is raised later."""
+        try:
+            yield
+        except BaseException as error:
+            logger.error("partial_allreduce_hook: %s: %s", type(error).__name__, error)
+            if self._error is None:
+                self._error = error
+
+    def _raise_noted(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _seen(self) -> set[int]:
+        return {key for bucket in self._buckets for key in bucket.ids}
 
     def _deposit(self, rounds: Replicated, bucket: _Bucket) -> None:
         """The gradients of a bucket to their places in the send buffer."""
@@ -328,20 +282,19 @@ class PartialState:
         """All buckets are there: the round of this step."""
         self._check_open()
         if not self._rounds:
-            self._set_up([p for bucket in self._buckets.here for p in bucket.parameters])
-            for bucket in self._buckets.here:
+            self._set_up([p for bucket in self._buckets for p in bucket.parameters])
+            for bucket in self._buckets:
                 self._deposit(self._rounds, bucket)
         rounds: Replicated = self._rounds
         if self._every and self._due(rounds):
-            self._failure.note(
-                StateError(
+            with self._noting():
+                raise StateError(
                     f"PartialState: average_every={self._every}, but average_parameters() was "
                     f"not called after step {rounds.updates}; call it after each "
                     "optimizer.step(), on all ranks"
                 )
-            )
         slot = rounds.slot()
-        filled = {place for bucket in self._buckets.here for place in bucket.places}
+        filled = {place for bucket in self._buckets for place in bucket.places}
         for place in range(len(self._named)):
             if place not in filled:  # its bucket failed: the others wait for this rank
                 rounds.layout.part(slot.flats, place).zero_()
@@ -351,7 +304,7 @@ class PartialState:
     def _give(self, sums: list[Array]) -> None:
         """The round's average to the buckets, and that of a step that was interrupted."""
         rounds = self._rounds
-        for bucket in self._buckets.here:
+        for bucket in self._buckets:
             for place, gradient in zip(bucket.places, bucket.gradients):
                 divide(rounds.layout.part(sums, place), rounds.divisor, gradient)
                 if self._extra is not None:
@@ -401,7 +354,7 @@ class PartialState:
 
     def _check_heard(self) -> None:
         """For a call between steps: nothing is to be raised."""
-        self._failure.raise_now()
+        self._raise_noted()
         self._check_open()
 
     def _ready(self) -> Replicated:
@@ -468,22 +421,19 @@ class PartialState:
         return self._total
 
     def _average_statistics(self) -> None:
-        how = self._strategy.on_failure
-        average_statistics(self._own, self._the_total(), self._module, how)
+        total, how = self._the_total(), self._strategy.on_failure
+        average_statistics(self._own, total, self._module, how)
 
     def join(self, step: Any = None) -> None:
         """No more data on this rank: contribute nothing until all ranks have joined. Collective.
 
-        Parameters
-        ----------
-        step : optimizer, callable or None
-            How this rank takes the updates of rounds that the others make meanwhile, and of what
-            was late: for each of them, the round's average is put into the parameters' ``.grad``,
-            `step` is called (``step.step()`` of an optimizer), and ``.grad`` becomes None. It must
-            do what your loop does after backward: clip, step, step the scheduler. Nothing is
-            lost then, and the replicas stay as identical as they were. None: these rounds are
-            not applied here; afterwards all ranks take the exact mean of their parameters. The
-            same kind on all ranks.
+        `step`, an optimizer, a callable or None, is how this rank takes the updates of rounds that
+        the others make meanwhile, and of what was late: for each of them, the round's average is
+        put into the parameters' ``.grad``, `step` is called (``step.step()`` of an optimizer), and
+        ``.grad`` becomes None. It must do what your loop does after backward: clip, step, step the
+        scheduler. Nothing is lost then, and the replicas stay as identical as they were. None:
+        these rounds are not applied here; afterwards all ranks take the exact mean of their
+        parameters. The same kind on all ranks.
 
         When it returns all ranks are at the same round, nothing is pending, and training can
         go on. BatchNorm's running statistics are averaged. MismatchError if only some ranks
@@ -572,17 +522,14 @@ class PartialState:
 
         Raises what the hook could not, if there is such an error.
         """
-        if not self._closed:
-            self._closed = True
-            if MPI.Is_finalized():
-                self._failure.raise_now()
-                return
+        closed, self._closed = self._closed, True
+        if not closed and not MPI.Is_finalized():
             if self._total is not None:
                 self._total.Free()
             if self._rounds is not None:
                 self._rounds.free()
                 self._own.Free()
-        self._failure.raise_now()
+        self._raise_noted()
 
 
 def partial_allreduce_hook(state: PartialState, bucket: Any) -> Any:

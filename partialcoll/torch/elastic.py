@@ -21,7 +21,7 @@ import torch
 from .._core.settings import logger
 from ..errors import CollectiveError, RankFailedError
 from . import world
-from .objects import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from .verbs import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 
 __all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TorchState", "run"]
 
@@ -29,14 +29,8 @@ T = TypeVar("T")
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Raised within `run`: call the function again from where it is. `State.commit` raises it when
-    a rank has died.
-
-    Parameters
-    ----------
-    skip_sync : bool
-        Without a `State.sync` before.
-    """
+    """Raised within `run`: call the function again from where it is; `skip_sync`: without a
+    `State.sync` before. `State.commit` raises it when a rank has died."""
 
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__()
@@ -45,12 +39,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 class State:
     """What training goes on from. A subclass says how it is saved, restored and synchronized.
-
-    Parameters
-    ----------
-    bcast_object, get_rank
-        Horovod's; not needed.
-    """
+    `bcast_object` and `get_rank` are Horovod's; not needed."""
 
     def __init__(self, bcast_object: Any = None, get_rank: Any = None) -> None:
         self._reset_callbacks: list[Callable[[], None]] = []
@@ -83,7 +72,8 @@ class State:
 
         MismatchError, on all ranks, if a newcomer's model or options are others."""
         died = _failures() != self._failures
-        if died or world.takes_in():
+        replacing = world.replacing()
+        if died or (replacing is not None and replacing.due(world.comm())):
             world.form_anew(replace=True, died=died)
             self._failures = _failures()
             raise HostsUpdatedInterrupt
@@ -111,15 +101,8 @@ def _failures() -> int:
 
 
 class ObjectState(State):
-    """Plain values, which are attributes: what pickle takes.
-
-    Parameters
-    ----------
-    bcast_object, get_rank
-        Horovod's; nothing else than `broadcast_object` is needed.
-    values
-        By name.
-    """
+    """Plain `values`, by name, which are attributes: what pickle takes. `bcast_object` and
+    `get_rank` are Horovod's; nothing else than `broadcast_object` is needed."""
 
     def __init__(
         self,
@@ -139,11 +122,9 @@ class ObjectState(State):
         return {name: getattr(self, name) for name in self._saved}
 
     def save(self) -> None:
-        """Keep copies."""
         self._saved = copy.deepcopy(self._shown())
 
     def restore(self) -> None:
-        """They are what was saved last."""
         self._show(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
@@ -155,7 +136,7 @@ class ObjectState(State):
 
 
 class _Stateful:
-    """What has state_dict and load_state_dict."""
+    """A value with state_dict and load_state_dict."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -180,15 +161,10 @@ class _Stateful:
 
 
 class TorchState(ObjectState):
-    """Models, optimizers, and other values, which are attributes.
+    """A `model`, an `optimizer`, and other values, which are attributes.
 
-    Parameters
-    ----------
-    model : torch.nn.Module or None
-    optimizer : torch.optim.Optimizer or None
-    values
-        More of them, by name: whatever has `state_dict` and `load_state_dict` (models, optimizers,
-        an `ElasticSampler`, learning rate schedulers, …), and plain values.
+    `values`: more of them, by name: whatever has `state_dict` and `load_state_dict` (models,
+    optimizers, an `ElasticSampler`, learning rate schedulers, …), and plain values.
 
     Commit where the optimizer's state can be loaded, see its `load_state_dict`: with strategies
     other than `Allreduce` right after `join`.
@@ -209,13 +185,11 @@ class TorchState(ObjectState):
         super().__setattr__(name, value)
 
     def save(self) -> None:
-        """Keep copies of all."""
         for one in self._stateful.values():
             one.save()
         super().save()
 
     def restore(self) -> None:
-        """All become what they were when they were saved."""
         for one in self._stateful.values():
             one.restore()
         super().restore()
@@ -251,7 +225,8 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
             try:
                 if not synchronized:
                     state.sync()
-                    world.came_in()
+                    if (replacing := world.replacing()) is not None:
+                        replacing.lived = True
                 return func(state, *arguments, **named)
             except HostsUpdatedInterrupt as change:
                 synchronized = change.skip_sync
@@ -259,9 +234,7 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                 lost = isinstance(error, RankFailedError)
                 ranks = world.size() if world.is_initialized() else 0
                 at = (state._commits, ranks)  # each death leaves fewer
-                if at == failed_at or not ranks:
-                    raise
-                if lost and world.world().on_failure == "raise":
+                if at == failed_at or not ranks or (lost and world.world().on_failure == "raise"):
                     raise
                 failed_at, synchronized = at, False
                 logger.warning("training goes on from its last commit after %r", error)
@@ -277,17 +250,10 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
     """Shares the samples of a dataset out to the ranks, without those of this epoch that were
     recorded as processed before a commit.
 
-    Parameters
-    ----------
-    dataset
-        With a length, the same on all ranks.
-    shuffle : bool
-        In another order in each epoch, the same on all ranks.
-    seed : int
-        Of that order.
-
-    `record_batch` after each batch, `set_epoch` at the end of an epoch, and the sampler in the
-    `TorchState`. Every rank gets as many samples; some come twice where they do not go up.
+    `dataset`: with a length, the same on all ranks. `shuffle`: in another order in each epoch, the
+    same on all ranks; `seed`: of that order. Call `record_batch` after each batch and `set_epoch`
+    at the end of an epoch, and put the sampler into the `TorchState`. Every rank gets as many
+    samples: some are repeated if their number is not divisible by the number of ranks.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:

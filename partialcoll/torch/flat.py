@@ -83,11 +83,11 @@ class Place(NamedTuple):
 
 
 class Layout:
-    """The flat buffers for a list of tensors, and each tensor's place in them.
+    """The flat buffers for a list of tensors, on their device, and each tensor's place in them.
 
     One buffer for each dtype; with `bucket_bytes` several, none above that unless a single tensor
     is, filled from the last tensor on, since backward computes the gradients of the last layers
-    first; with `dtype` a single one, of that dtype. They are on the tensors' device.
+    first; with `dtype` a single one, of that dtype.
     """
 
     def __init__(
@@ -109,26 +109,18 @@ class Layout:
         step = 1 if bucket_bytes is None else -1
         self.places = [self._place(tensor) for tensor in tensors[::step]][::step]
 
-    def _buffer_for(self, dtype: torch.dtype, count: int) -> int:
-        """The last one of the dtype, if there is room."""
-        for buffer in reversed(range(len(self.dtypes))):
-            if self.dtypes[buffer] == dtype:
-                nbytes = (self.counts[buffer] + count) * dtype.itemsize
-                if nbytes <= self._most or not self.counts[buffer]:
-                    return buffer
-                break
-        self.dtypes.append(dtype)
-        self.counts.append(0)
-        return len(self.dtypes) - 1
-
     def _place(self, tensor: torch.Tensor) -> Place:
-        """The next one."""
+        """Place a tensor in the last buffer of its dtype, if there is room, or in a new one."""
         dtype = tensor.dtype if self._only is None else self._only
         pairs = tensor.is_complex() and not dtype.is_complex
         length, grain = tensor.numel() * (1 + pairs), _ALIGNMENT // dtype.itemsize
         count = -(-length // grain) * grain
-        buffer = self._buffer_for(dtype, count)
-        begin = self.counts[buffer]
+        buffer = max((i for i, one in enumerate(self.dtypes) if one == dtype), default=-1)
+        begin = self.counts[buffer] if buffer >= 0 else 0
+        if buffer < 0 or (begin and (begin + count) * dtype.itemsize > self._most):
+            self.dtypes.append(dtype)
+            self.counts.append(0)
+            buffer, begin = len(self.dtypes) - 1, 0
         self.counts[buffer] += count
         strides = dense_strides(tensor)
         return Place(buffer, begin, begin + length, tensor.shape, strides, pairs)
@@ -137,10 +129,6 @@ class Layout:
         """How many tensors."""
         return len(self.places)
 
-    def bucket(self, i: int) -> int:
-        """The buffer in which tensor i lies."""
-        return self.places[i].buffer
-
     def digest(self) -> str:
         """Equal for layouts in which each tensor lies in the same place, in the same order."""
         places = [(p.buffer, p.begin, tuple(p.shape), p.strides) for p in self.places]
@@ -148,8 +136,7 @@ class Layout:
 
     def new(self) -> list[torch.Tensor]:
         """Buffers of its own, filled with zeros."""
-        pairs = zip(self.counts, self.dtypes)
-        return [torch.zeros(n, dtype=d, device=self.device) for n, d in pairs]
+        return [flat.zero_() for flat in self.outline()]
 
     def outline(self) -> list[torch.Tensor]:
         """Return buffers with any contents, whose memory nothing has touched."""
@@ -247,18 +234,15 @@ class ParameterVector:
         """Each parameter's part of a vector."""
         return Views(self._layout, [vector]).tensors
 
-    def _host(self) -> torch.Tensor:
-        return torch.from_numpy(self._array)
-
     def _place_views(self) -> None:
         if not self._elsewhere:
-            self._vector = self._host()
+            self._vector = torch.from_numpy(self._array)
         self._views = Views(self._layout, [self._vector])
 
     def move_to(self, array: Array) -> None:
         """From now on the parameters are what this vector says, and lie there."""
-        self._array = array
-        self._vector = self._host().to(self._layout.device)
+        self._array, self._host = array, torch.from_numpy(array)
+        self._vector = self._host.to(self._layout.device)
         self._place_views()
         for i, ((_, parameter), view) in enumerate(zip(self._named, self._views.tensors)):
             if parameter.dtype == view.dtype:
@@ -299,13 +283,13 @@ class ParameterVector:
             parameter, view = self._named[i][1], self._views.tensors[i]
             view += parameter.to(view.dtype) - view.to(parameter.dtype).to(view.dtype)
         if self._elsewhere:
-            self._host().copy_(self._vector)
+            self._host.copy_(self._vector)
 
     @torch.no_grad()
     def scatter(self) -> None:
         """The parameters become what the array says."""
         if self._elsewhere:
-            self._vector.copy_(self._host())
+            self._vector.copy_(self._host)
         for i in self._apart:
             self._named[i][1].copy_(self._views.tensors[i])
 
@@ -330,12 +314,11 @@ OF_ANOTHER = (
 
 
 class Gradients:
-    """The gradients of a list of named parameters. Keeps no reference to the optimizer.
+    """The gradients of named parameters. Keeps no reference to the optimizer.
 
-    passes: backward passes that belong to a step. watch: `Early` or None; its method `filled` is
-    called when a gradient is complete, `check_waits` before one is replaced. sparse: parameters
-    whose gradients stay where autograd puts them. refusal: why others may not have sparse
-    gradients; None: they may, which autograd then adds to the dense memory.
+    passes: backward passes that belong to a step. watch: `Early` or None. sparse: parameters whose
+    gradients stay where autograd puts them. refusal: why others may not have sparse gradients;
+    None: they may, and autograd adds them to the dense memory.
     """
 
     def __init__(
@@ -401,7 +384,7 @@ class Gradients:
         return added
 
     def _refuse_sparse(self, i: int, parameter: Any, refusal: str) -> Any:
-        """Looks at the first gradient that comes; costs nothing afterwards."""
+        """Check the first gradient only, so that later ones cost nothing."""
 
         def look(gradient: torch.Tensor) -> None:
             if gradient.layout != torch.strided:

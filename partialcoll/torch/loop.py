@@ -49,7 +49,6 @@ from .flat import (
 )
 from .metrics import Metrics
 from .ops import wire
-from .ops.side_stream import in_stream
 from .strategies import Allreduce
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
 
 
 def check_model(model: Any) -> None:
-    """No layers of torch's that communicate on their own in every forward pass."""
+    """Raise TypeError for layers of torch's that wait for all ranks in every forward pass."""
     if model is None:
         return
     checks.instance("model", model, torch.nn.Module, "a torch.nn.Module")
@@ -78,13 +77,8 @@ def is_sparse(layer: torch.nn.Module) -> bool:
     return isinstance(layer, embeddings) and bool(layer.sparse)
 
 
-def wants_sparse(inner: torch.optim.Optimizer) -> bool:
-    """Does it take nothing else?"""
-    return isinstance(inner, torch.optim.SparseAdam)
-
-
 def describe(parameters: Named) -> list[tuple[str, str]]:
-    """What must be the same on all ranks of the parameters, as (name, text)."""
+    """Return what must be the same on all ranks, as (name, text)."""
     said = []
     for name, parameter in parameters:
         text = f"shape {tuple(parameter.shape)} of {wire.name(parameter.dtype)}"
@@ -112,14 +106,13 @@ def warn_if_wrapped(parameters: Named) -> None:
 
 @dataclass
 class Settings:
-    """What does not depend on the strategy, see `DistributedOptimizer`. Raises TypeError or
-    ValueError for what is wrong with it."""
+    """The arguments of `DistributedOptimizer` that do not depend on the strategy."""
 
-    passes: int
+    backward_passes_per_step: int
     op: Reduction
-    predivide: float
+    gradient_predivide_factor: float
     clip_norm: float | None
-    non_finite: str
+    non_finite: Any  # a text; None: as the strategy has it
     check_every: int
     on_round: Any  # a list of callables, whatever was given; the same for on_step
     on_step: Any
@@ -131,16 +124,19 @@ class Settings:
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum, Adasum):
             raise ValueError(f"op: expected Average, Sum or Adasum, got {self.op!r}")
-        checks.number("gradient_predivide_factor", self.predivide, above=0)
-        self.before = 1.0 / self.predivide  # what gradients are multiplied by before the sum
-        checks.one_of("non_finite", self.non_finite, ("propagate", "skip", "raise"))
+        checks.number("gradient_predivide_factor", self.gradient_predivide_factor, above=0)
+        # What gradients are multiplied by before the sum.
+        self.before = 1.0 / self.gradient_predivide_factor
+        if self.non_finite is not None:
+            checks.one_of("non_finite", self.non_finite, ("propagate", "skip", "raise"))
         check_clip_norm(self.clip_norm)
-        checks.count("backward_passes_per_step", self.passes)
+        checks.count("backward_passes_per_step", self.backward_passes_per_step)
         checks.count("check_every", self.check_every)
         self.on_round = _calls("on_round", self.on_round)
         self.on_step = _calls("on_step", self.on_step)
         check_model(self.model)
         self.compression = check_compression(self.compression or Compression.none)
+        self.compresses = self.compression is not Compression.none
         checks.flag("sparse_as_dense", self.sparse_as_dense)
         checks.flag("unused_as_zeros", self.unused_as_zeros)
 
@@ -148,9 +144,9 @@ class Settings:
         """What must be the same on all ranks, as (name, text)."""
         rounding = getattr(self.compression, "__name__", type(self.compression).__name__)
         said = {
-            "backward_passes_per_step": self.passes,
+            "backward_passes_per_step": self.backward_passes_per_step,
             "op": self.op.name,
-            "gradient_predivide_factor": float(self.predivide),
+            "gradient_predivide_factor": float(self.gradient_predivide_factor),
             "clip_norm": self.clip_norm,
             "check_every": self.check_every,
             "sparse_as_dense": self.sparse_as_dense,
@@ -170,20 +166,7 @@ class Settings:
         )
 
     def divisor(self, ranks: int) -> float:
-        """Of a round's sum."""
-        return (ranks if self.op is Average else 1.0) / self.predivide
-
-    @property
-    def compresses(self) -> bool:
-        """Are gradients rounded?"""
-        return self.compression is not Compression.none
-
-    @torch.no_grad()
-    def before_sending(self, flat: torch.Tensor) -> None:
-        """What is done to gradients that go before the step."""
-        self.compress([flat])
-        if self.before != 1.0:
-            flat.mul_(self.before)
+        return (ranks if self.op is Average else 1.0) / self.gradient_predivide_factor
 
     @torch.no_grad()
     def compress(self, flats: Sequence[torch.Tensor]) -> None:
@@ -245,8 +228,8 @@ def average_statistics(
 
 
 class Loop:
-    """`inner` is the optimizer that was wrapped in `wrapped`: a weak reference, since the loop must
-    not keep alive what the program has dropped."""
+    """What all strategies have in common. inner: the optimizer that was wrapped. wrapped: refers to
+    what `DistributedOptimizer` has returned; weak, since the program may drop that."""
 
     gradients: Gradients
     evaluating = False  # within the closure of a step
@@ -264,7 +247,8 @@ class Loop:
     ) -> None:
         self.comm = duplicate(comm)  # shutdown() may come before the end
         self.strategy, self.settings, self.parameters = strategy, settings, parameters
-        self._inner, self._wrapped, self._rows_only = inner, wrapped, wants_sparse(inner)
+        self._inner, self._wrapped = inner, wrapped
+        self._rows_only = isinstance(inner, torch.optim.SparseAdam)
         mine = {parameter for _, parameter in parameters}
         everything = [p for group in inner.param_groups for p in group["params"]]
         self._frozen = [p for p in everything if p not in mine]
@@ -277,25 +261,11 @@ class Loop:
         finalize.at_end(self._at_end)
 
     # Subclasses have these, and step, metrics, begin_at, state_dict, load_state_dict
-
-    def _set_up(self) -> None:
-        raise NotImplementedError
-
-    @property
-    def version(self) -> int:
-        """`DistributedOptimizer.round`."""
-        raise NotImplementedError
-
-    @property
-    def updates(self) -> int:
-        """Of these, how many have changed the parameters."""
-        raise NotImplementedError
-
-    def _join(self) -> None:
-        raise NotImplementedError
-
-    def _free(self) -> None:
-        raise NotImplementedError
+    _set_up: Callable[[], None]
+    _join: Callable[[], None]
+    _free: Callable[[], None]
+    version: Any  # `DistributedOptimizer.round`
+    updates: Any  # of these rounds, how many have changed the parameters
 
     def _take_changes(self) -> None:
         """Let the process hear what the program has done to the parameters since the last step."""
@@ -309,7 +279,7 @@ class Loop:
     # One step
 
     def evaluate(self, closure: Callable[[], Any] | None) -> Any:
-        """This step's gradients, which a closure computes; what it returns."""
+        """Let a closure compute this step's gradients; return what it returns."""
         if self.evaluating:
             raise StateError(
                 "step() within the closure of a step: let the closure compute the gradients of one "
@@ -327,7 +297,7 @@ class Loop:
             self.evaluating = False
 
     def _gather(self) -> None:
-        """The local gradient is where it belongs, whole; else StateError."""
+        """Bring the local gradient where it belongs; StateError if it is not whole."""
         for parameter in self._frozen:
             if parameter.grad is not None:
                 raise StateError(
@@ -353,9 +323,7 @@ class Loop:
     def _raise_if_wanted(self) -> None:
         """The gradient is not finite, and no GradScaler has found it."""
         if self.settings.non_finite == "raise":
-            raise FloatingPointError(
-                "the gradient of this rank is not finite; nothing of it was used"
-            )
+            raise FloatingPointError("the gradient of this rank is not finite and was not used")
 
     def _inner_step(self) -> None:
         for _, parameter in self.parameters if self._rows_only else ():
@@ -371,6 +339,11 @@ class Loop:
 
     def _attached(self) -> list[Any]:
         return [scheduler for scheduler, _ in self.schedulers]
+
+    def _step_schedulers(self) -> None:
+        for scheduler, every in self.schedulers:
+            if self.updates % every == 0:
+                scheduler.step()
 
     def _check_open(self) -> None:
         """The memory where gradients were is gone after the end."""
@@ -401,7 +374,7 @@ class Loop:
         for loop in loops:
             loop._check_between("join()")
         grad = torch.set_grad_enabled(torch.is_grad_enabled())  # which is each thread's own
-        joins = [in_stream(loop.parameters[0][1].device, loop._join) for loop in loops]
+        joins = [wire.in_stream(loop.parameters[0][1].device, loop._join) for loop in loops]
         side_by_side([*(grad(join) for join in joins), *others])
         for loop in loops:  # in turn: they may have the same model
             if loop.settings.model is not None:
@@ -428,8 +401,7 @@ class Loop:
         return self._sums
 
     def consensus_distance(self) -> float:
-        """The square root of mean_i |x_i - mean|^2 over the ranks' parameters: a codec leaves its
-        noise between them, in the vector. Collective."""
+        """Of the vectors of parameters, between which a codec leaves its noise. Collective."""
         self._check_open()
         self._take_changes()
         return self._total().distance(ParameterVector(self.parameters).vector())
@@ -440,14 +412,13 @@ class Loop:
         if self.settings.model is None:
             raise StateError("averaged_model: give model= to DistributedOptimizer")
         self._take_changes()
-        mean = self._mean_vector()
+        mean = torch.from_numpy(np.asarray(self._mean_vector()))
         averaged = copy.deepcopy(self.settings.model)
         copies = dict(zip(self.settings.model.parameters(), averaged.parameters()))
-        values = ParameterVector(self.parameters).views(torch.from_numpy(np.asarray(mean)))
         with torch.no_grad():
-            for (_, parameter), value in zip(self.parameters, values):
-                if parameter in copies:
-                    copies[parameter].copy_(value)
+            for pair, value in zip(self.parameters, ParameterVector(self.parameters).views(mean)):
+                if pair[1] in copies:
+                    copies[pair[1]].copy_(value)
         self._average_statistics(averaged)
         return averaged
 
@@ -481,7 +452,6 @@ class Loop:
         finalize.not_at_end(self._at_end)
 
     def free(self) -> None:
-        """Collective; idempotent."""
         if self.closed:
             return
         self.abandon()
@@ -531,26 +501,20 @@ def check_alike(
 def made(make: Callable[[], Made]) -> Made:
     """What all ranks make; where the dead are replaced anew, in a world of those who live, if
     somebody dies meanwhile. Collective."""
-    while True:
-        here = world.world()
+    while (here := world.world()).replacing is not None:
         loop: Made | None = None
-        try:
+        with contextlib.suppress(RankFailedError):
             try:
                 loop = make()
             except RankFailedError as failure:
-                if here.replacing is None:
-                    raise
                 all_have(here.comm, failure)
             else:
-                if here.replacing is not None:
-                    all_have(here.comm, None)
+                all_have(here.comm, None)
                 return loop
-        except RankFailedError:
-            if here.replacing is None:
-                raise
         if loop is not None:
             loop.abandon()
         world.form_anew()
+    return make()
 
 
 class _OwnStep(property):
@@ -734,8 +698,9 @@ class Distributed:
 
     def _with_groups(self, what: str) -> LocalLoop:
         if getattr(self._loop, "groups", None) is None:
-            name = type(self.strategy).__name__
-            raise StateError(f"{what}: not with {name}; Moshpit's ranks may")
+            raise StateError(
+                f"{what}: not with {type(self.strategy).__name__}; Moshpit's ranks may"
+            )
         return cast("LocalLoop", self._loop)
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
@@ -20,10 +20,9 @@ from .._core.failures import alone, failed_ranks, goes_on, told_by
 from .._core.mpi import MPI
 from .._core.worker import Worker
 from ..errors import Error, RankFailedError, StateError
-from .ops import pieces
 from .ops.call import GroupTimeout, Work
-from .ops.side_stream import side_of
-from .ops.transfer import Memory
+from .ops.transfer import Memory, one_message
+from .ops.wire import side_of
 
 _SHORTEST_NAP, _LONGEST_NAP = 20e-6, 5e-3  # seconds
 
@@ -34,8 +33,6 @@ def _nap(waited: float) -> None:
 
 
 class Message(Work):
-    """One that is under way."""
-
     def __init__(
         self, messages: Messages, text: str, tensor: torch.Tensor, timeout: float, written: bool
     ) -> None:
@@ -50,10 +47,6 @@ class Message(Work):
 
     def __str__(self) -> str:
         return self._text
-
-    def room(self) -> contextlib.AbstractContextManager[list[Any]]:
-        """For MPI, which begins to use it within the block."""
-        return pieces.message(self._memory.bytes)
 
     def look(self) -> bool:
         """Is it over, well or badly?"""
@@ -76,25 +69,19 @@ class Message(Work):
                 over = alone(lambda: self._request.Test(status))
         except MPI.Exception as error:
             raise Error(f"{self}: {error.Get_error_string()}") from error
-        lost = [] if over else self._messages.lost()
         if over:
             self._land(status)
-        elif lost:
-            self._give_up()
-            raise RankFailedError(lost, f"{self}: the messages of its group end")
-        elif time.monotonic() - self._begin >= self._timeout:
-            self._give_up()
-            raise GroupTimeout(f"{self} was not over after its timeout of {self._timeout:g} s")
-        else:
-            self._look_for_departures()
-        return over
-
-    def _look_for_departures(self) -> None:
+            return True
         try:
+            if lost := self._messages.lost():
+                raise RankFailedError(lost, f"{self}: the messages of its group end")
+            if time.monotonic() - self._begin >= self._timeout:
+                raise GroupTimeout(f"{self} was not over after its timeout of {self._timeout:g} s")
             waiting.look()
         except Exception:
             self._give_up()
             raise
+        return False
 
     def _land(self, status: MPI.Status) -> None:
         if self._source is None:
@@ -108,18 +95,14 @@ class Message(Work):
         self._side.settle()
 
     def _give_up(self) -> None:
-        """What MPI goes on reading, or writing to where it has come half the way, is kept."""
-        self._given_up = True
-        if self._source is None or not self._is_canceled():
+        """Keep the memory that MPI still reads or writes."""
+        self._given_up, over = True, False
+        if self._source is not None:
+            with contextlib.suppress(MPI.Exception):  # a rank has died
+                self._request.Cancel()
+                over = self._request.Test()
+        if not over:
             _unfinished.append(self)
-
-    def _is_canceled(self) -> bool:
-        try:
-            self._request.Cancel()
-            over: bool = self._request.Test()
-        except MPI.Exception:  # somebody has died
-            return False
-        return over
 
     def end(self) -> None:
         """The group ends."""
@@ -141,11 +124,12 @@ class Message(Work):
     def _aside(self) -> Any:
         return self._messages.aside()
 
-    def _source_rank(self) -> int:
+    def source_rank(self) -> int:
+        """Return the rank that has sent this message."""
         assert self._source is not None
         return self._source
 
-    source_rank = _source_rank
+    _source_rank = source_rank
 
 
 class Messages:
@@ -160,36 +144,32 @@ class Messages:
         self._under_way: list[Message] = []
         self._lock = threading.Lock()
         self._worker = Worker("partialcoll messages", self._work_off, self._fail)
-        self.aside, self.halt, self.join = self._worker.aside, self._worker.halt, self._worker.join
+        self.aside, self.wake = self._worker.aside, self._worker.wake
+        self.halt, self.join = self._worker.halt, self._worker.join
 
     def lost(self) -> list[int]:
         """Ranks that have died, and whose death ends what is under way, whoever it is with."""
         return failed_ranks(self.comm) if self._ends else []
 
-    def check_tag(self, tag: int) -> int:
-        """Raises ValueError if MPI has no such tag, StateError when it has ended."""
-        communicator.check_running("torch.distributed")
-        if not 0 <= tag <= self._highest_tag:
-            raise ValueError(f"tag: expected 0 to {self._highest_tag}, got {tag}")
-        return tag
-
     def send(self, tensor: torch.Tensor, to: int, tag: int, timeout: float) -> Message:
-        """Begin to send."""
         message = Message(self, f"send to rank {to}, tag {tag}", tensor, timeout, written=False)
-        with told_by(self.comm), message.room() as room:
-            message._request = self.comm.Isend(room, to, self.check_tag(tag))
-        return self._begin(message)
+        return self._begin(message, self.comm.Isend, to, tag)
 
     def recv(self, tensor: torch.Tensor, source: int | None, tag: int, timeout: float) -> Message:
         """Begin to receive; None: from any rank."""
         where = "any rank" if source is None else f"rank {source}"
         message = Message(self, f"recv from {where}, tag {tag}", tensor, timeout, written=True)
-        origin = MPI.ANY_SOURCE if source is None else source
-        with told_by(self.comm), message.room() as room:
-            message._request = self.comm.Irecv(room, origin, self.check_tag(tag))
-        return self._begin(message)
+        return self._begin(
+            message, self.comm.Irecv, MPI.ANY_SOURCE if source is None else source, tag
+        )
 
-    def _begin(self, message: Message) -> Message:
+    def _begin(self, message: Message, begin: Callable[..., Any], peer: int, tag: int) -> Message:
+        """Raise ValueError if MPI has no such tag, StateError when it has ended."""
+        communicator.check_running("torch.distributed")
+        if not 0 <= tag <= self._highest_tag:
+            raise ValueError(f"tag: expected 0 to {self._highest_tag}, got {tag}")
+        with told_by(self.comm), one_message(message._memory.bytes) as room:
+            message._request = begin(room, peer, tag)
         if not message.look():
             with self._lock:
                 if self._worker.stopping:
@@ -208,10 +188,6 @@ class Messages:
                 self._under_way = [one for one in self._under_way if one not in over]
             if over:
                 begin = time.monotonic()
-
-    def wake(self) -> None:
-        """Let the thread look at what is under way."""
-        self._worker.wake()
 
     def _fail(self) -> None:
         with self._lock:

@@ -11,49 +11,27 @@ from typing import Any, Callable, ClassVar
 class Metrics:
     """Counts of this rank since the optimizer was made, up to the call of `metrics()`.
 
-    Attributes
-    ----------
-    steps : int
-        Own gradients deposited.
-    rounds : int
-        Updates applied: rounds with a gradient of somebody. With a decentralized strategy: own
-        updates.
-    included : int
-        Own gradients that have reached an applied round.
-    wait_s : float
-        Seconds spent waiting for rounds. With a decentralized strategy: seconds that steps spent
-        on anything but the update.
-    resyncs : int
-        Times that this rank took the state of another one.
-    skipped : int
-        Own gradients that were not finite, and of which nothing was deposited.
-    copied : int
-        Gradients found in memory of the program's own, which cost a copy each.
-    failed : tuple of int
-        With ``on_failure="continue"``: ranks that had died before the last round; with a
-        decentralized strategy, ranks of whose death this rank knows.
+    `steps`: own gradients deposited. `rounds`: updates applied, for rounds with a gradient of some
+    rank; with a decentralized strategy own updates. `included`: own gradients that have reached an
+    applied round. `wait_s`: seconds spent waiting for rounds; with a decentralized strategy seconds
+    that steps spent on anything but the update. `resyncs`: times that this rank took the state of
+    another one. `skipped`: own gradients that were not finite, and of which nothing was deposited.
+    `copied`: gradients found in memory of the program's own, which cost a copy each. `failed`: with
+    ``on_failure="continue"`` ranks that had died before the last round; with a decentralized
+    strategy ranks of whose death this rank knows.
 
-    With the strategies `Allreduce` and `Eager`, and of a `PartialState`:
+    With `Allreduce` and `Eager`, and of a `PartialState`: `active`: contributions in the applied
+    rounds, of all ranks. `lag`: rounds that were complete, but not yet applied, at the end of the
+    last step. `lost`: rounds whose results were gone before this rank came to them
+    (``deliver="all"``).
 
-    active : int
-        Contributions in the applied rounds, of all ranks.
-    lag : int
-        Rounds that were complete, but not yet applied, at the end of the last step.
-    lost : int
-        Rounds whose results were gone before this rank came to them (``deliver="all"``).
-
-    With a decentralized strategy:
-
-    communications, received, refused : int
-        Averages or messages that this rank began and that went through; those of others that came
-        here; those that the peer had no room for, and void rounds.
-    asked, achieved, backlog, given_up : int
-        With a ``rate``: communications that the own steps have called for on this rank; of these,
-        those that were made, that are still to come, and that were dropped, since too many were
-        waiting or the models were averaged exactly. A warning says when fewer than three quarters
-        are made.
-    fallbacks : int
-        With a codec: blocks that did not decode, and were read again with more bits.
+    With a decentralized strategy: `communications`, `received`, `refused`: averages or messages
+    that this rank began and that went through; those of others that came here; those that the peer
+    had no room for, and void rounds. With a ``rate``: `asked`, `achieved`, `backlog`, `given_up`:
+    communications that the own steps have called for on this rank; of these, those that were made,
+    that are still to come, and that were dropped, since too many were waiting or the models were
+    averaged exactly (a warning says when fewer than three quarters are made). `fallbacks`: with a
+    codec, blocks that did not decode, and were read again with more bits.
     """
 
     steps: int = 0

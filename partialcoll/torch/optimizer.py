@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, Callable
 
 import torch
@@ -15,8 +16,7 @@ from ..collectives.agreement import together
 from ..decentralized import LocalStrategy, Strategy
 from ..round import Result
 from . import world
-from ._local_loop import LocalLoop
-from .adasum import AdasumStrategy
+from ._local_loop import AdasumStrategy, LocalLoop
 from .arguments import Adasum, Average, Sum
 from .flat import DTYPES, Named
 from .loop import Distributed, Loop, Settings, check_alike, is_sparse, made
@@ -27,7 +27,7 @@ from .world import OptionalSet, ProcessSet, global_process_set
 
 
 def check_kind(optimizer: Any) -> None:
-    """A torch optimizer that computes one update from one gradient."""
+    """Raise TypeError unless it is a torch optimizer that computes one update from one gradient."""
     checks.instance("optimizer", optimizer, torch.optim.Optimizer, "a torch.optim.Optimizer")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise TypeError(
@@ -36,24 +36,8 @@ def check_kind(optimizer: Any) -> None:
         )
 
 
-def check_optimizer(optimizer: Any) -> None:
-    """One that can be wrapped."""
-    check_kind(optimizer)
-    loop = optimizer.__dict__.get("_loop")
-    if loop is not None and not loop.closed:
-        raise TypeError(
-            "optimizer: it is in a DistributedOptimizer already, which is still open; use that "
-            "one, or close() it before"
-        )
-    if "step" in optimizer.__dict__:
-        raise TypeError(
-            "optimizer: a learning rate scheduler is attached already; make the "
-            "DistributedOptimizer first, and the scheduler with what it returns"
-        )
-
-
 def check_dense(model: Any, remedy: str) -> None:
-    """No layers with sparse gradients."""
+    """Raise TypeError for layers with sparse gradients."""
     for name, module in model.named_modules():
         if is_sparse(module):
             raise TypeError(
@@ -64,7 +48,8 @@ def check_dense(model: Any, remedy: str) -> None:
 def name_parameters(optimizer: torch.optim.Optimizer, named: Any, model: Any) -> Named:
     """The optimizer's parameters that require a gradient, in its order, with their names.
 
-    Raises ValueError for names that come twice and for parameters without a name.
+    Raises TypeError or ValueError for parameters that cannot be wrapped, and for names that come
+    twice or are missing.
     """
     known: dict[torch.nn.Parameter, str] = {}
     if named is None and model is not None:
@@ -91,17 +76,25 @@ def name_parameters(optimizer: torch.optim.Optimizer, named: Any, model: Any) ->
                     f"{tuple(parameter.shape)}) of the optimizer has no name there"
                 )
             name = known.get(parameter, f"group{i}.{j}")
-            check_parameter(name, parameter)
             found.append((name, parameter))
     if not found:
         raise ValueError("optimizer: expected parameters that require a gradient, got none")
-    check_one_device(found)
+    check_parameters(found)
     return found
 
 
-def check_one_device(parameters: Named) -> None:
-    """All of them, of this rank. Raises ValueError."""
+def check_parameters(parameters: Named) -> None:
+    """Raise TypeError or ValueError unless all are dense, of dtypes that can be added up, and on
+    one device."""
     for name, parameter in parameters:
+        if parameter.is_meta:
+            raise TypeError(f"parameter {name!r}: expected one with memory, got one on meta")
+        if parameter.dtype not in DTYPES or parameter.layout != torch.strided:
+            expected = ", ".join(wire.name(dtype) for dtype in DTYPES)
+            raise TypeError(
+                f"parameter {name!r}: expected a dense one of {expected}, got "
+                f"{parameter.dtype}, {parameter.layout}"
+            )
         first, one = parameters[0]
         if parameter.device != one.device:
             raise ValueError(
@@ -110,37 +103,11 @@ def check_one_device(parameters: Named) -> None:
             )
 
 
-def check_memory(parameters: Named) -> None:
-    """Raises ValueError if two of them share memory: each would get a place of its own."""
-    seen: dict[int, str] = {}
-    for name, parameter in parameters:
-        if not parameter.numel():
-            continue
-        other = seen.setdefault(parameter.data_ptr(), name)
-        if other != name:
-            raise ValueError(
-                f"parameters {other!r} and {name!r} share memory; make them one parameter, or "
-                "give each its own"
-            )
-
-
-def check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
-    """A dense one, of a dtype that can be added up."""
-    if parameter.is_meta:
-        raise TypeError(f"parameter {name!r}: expected one with memory, got one on meta")
-    if parameter.dtype not in DTYPES or parameter.layout != torch.strided:
-        expected = ", ".join(wire.name(dtype) for dtype in DTYPES)
-        raise TypeError(
-            f"parameter {name!r}: expected a dense one of {expected}, got "
-            f"{parameter.dtype}, {parameter.layout}"
-        )
-
-
 def _combine(strategy: Strategy, settings: Settings) -> None:
     """What only makes sense with some strategies; the settings get the strategy's clip_norm."""
     if isinstance(strategy, LocalStrategy):  # gradients are not added, rounds are not of all
         name = type(strategy).__name__
-        if settings.op is Sum or settings.predivide != 1:
+        if settings.op is Sum or settings.before != 1:
             raise ValueError(
                 f"op, gradient_predivide_factor: {name} adds no gradients; leave them as they are"
             )
@@ -245,37 +212,34 @@ def DistributedOptimizer(
     process_set : ProcessSet or None
         The ranks that train together; None: all. On others the optimizer is their own alone.
 
-    Raises
-    ------
-    MismatchError
-        On every rank: the models, options or hyperparameters differ; says where.
-    TypeError, ValueError
-        This rank's arguments (the others get MismatchError).
+    MismatchError, on every rank, if the models, options or hyperparameters differ; says where.
+    TypeError or ValueError for this rank's arguments (the others get MismatchError).
 
     Source: Li et al., PPoPP 2020, section 5; Horovod's interface.
     """
+    given = locals()
     found: list[Named] = []  # at most one: of an iterator, which can be asked once
 
     def check(comm: MPI.Intracomm) -> tuple[Any, Strategy, Settings]:
-        check_optimizer(optimizer)
+        check_kind(optimizer)
+        loop = optimizer.__dict__.get("_loop")
+        if loop is not None and not loop.closed:
+            raise TypeError(
+                "optimizer: it is in a DistributedOptimizer already, which is still open; use that "
+                "one, or close() it before"
+            )
+        if "step" in optimizer.__dict__:
+            raise TypeError(
+                "optimizer: a learning rate scheduler is attached already; make the "
+                "DistributedOptimizer first, and the scheduler with what it returns"
+            )
         replacing, chosen = world.world().replacing is not None, strategy
         if chosen is None:
             chosen = Allreduce(on_failure="continue" if replacing else "raise")
         checks.instance("strategy", chosen, Strategy, "one such as Allreduce() or Eager()")
-        settings = Settings(
-            passes=backward_passes_per_step,
-            op=op,
-            predivide=gradient_predivide_factor,
-            clip_norm=clip_norm,
-            non_finite=chosen.non_finite if non_finite is None else non_finite,
-            check_every=check_every,
-            on_round=on_round,
-            on_step=on_step,
-            model=model,
-            compression=compression,
-            sparse_as_dense=sparse_as_dense,
-            unused_as_zeros=unused_as_zeros,
-        )
+        settings = Settings(**{one.name: given[one.name] for one in fields(Settings)})
+        if settings.non_finite is None:
+            settings.non_finite = chosen.non_finite
         if not found:
             found.append(name_parameters(optimizer, named_parameters, model))
         parameters = found[0]
@@ -293,7 +257,14 @@ def DistributedOptimizer(
             )
         chosen.check(comm)
         if isinstance(chosen, LocalStrategy):
-            check_memory(parameters)
+            seen: dict[int, str] = {}
+            for name, parameter in parameters:
+                other = seen.setdefault(parameter.data_ptr(), name) if parameter.numel() else name
+                if other != name:  # each would get a place of its own
+                    raise ValueError(
+                        f"parameters {other!r} and {name!r} share memory; make them one parameter, "
+                        "or give each its own"
+                    )
         for _ in range(2):
             taken = {p for other in world.world().optimizers for _, p in other._loop.parameters}
             twice = [name for name, parameter in parameters if parameter in taken]
@@ -330,8 +301,8 @@ def DistributedOptimizer(
 
 
 def _drop(optimizer: Any, loop: Any) -> None:
-    """The program has dropped a wrapped optimizer, which may have been closed before. Local: its
-    handles warn, and are freed at the end of MPI. Both arguments are weak references."""
+    """After the program has dropped a wrapped optimizer, perhaps closed: its handles warn, and are
+    freed at the end of MPI. Both arguments are weak references. Local."""
     if loop() is None:
         return
     loop().abandon(own=True)

@@ -4,9 +4,10 @@
 >>> import partialcoll.torch
 >>> torch.distributed.init_process_group("partialcoll")  # under mpiexec, with no other setup
 
-A group takes torch's calls and begins them. What they are: plans.py; the order in which they are
-carried out, waiting and time limits: ops/queue.py; the data: ops/handles.py, ops/transfer.py; send
-and recv: messages.py; how groups are made: backend.py, and how the ranks meet: rendezvous.py.
+A collective of torch's becomes a plan: the text that all ranks compare, how the data moves, and the
+tensors that are filled. The arguments are checked here. ops/queue.py carries the plans out in their
+order, and has waiting and time limits; ops/handles.py and ops/transfer.py move the data;
+messages.py has send and recv; in rendezvous.py the ranks meet.
 """
 
 from __future__ import annotations
@@ -14,26 +15,34 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Callable, NamedTuple
+from itertools import chain
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
 
-from .._core import waiting
-from .._core.attendance import attending
+from .._core import checks
 from .._core.failures import Departures
 from .._core.mpi import MPI
-from ..errors import StateError
+from . import rendezvous
 from .messages import Messages
-from .ops import futures, wire
-from .ops.call import Call, GroupTimeout, Work, untraced
+from .ops import futures, transfer, wire
+from .ops.call import Call, Move, Steps, Work, untraced
+from .ops.handles import CHUNK, Form, Handles, Reduction
 from .ops.queue import Queue
-from .plans import Plan, Plans, one_of
 
 NAME = "partialcoll"
+WINDOW = 3  # operations of the program that are compared ahead
+
+Tensors = Sequence[torch.Tensor]
+# What the ranks compare, how the data moves, what is filled.
+Plan = tuple[str, Move, Tensors]
+
+_INTEGER_ONLY = {"band", "bor", "bxor"}
+_OPS = {"sum", "product", "min", "max", "avg", *_INTEGER_ONLY}
 
 # Without the signatures of torch's own methods, which are overloaded and change.
 _Base: Any = dist.ProcessGroup
@@ -41,105 +50,66 @@ _Base: Any = dist.ProcessGroup
 retired: dict[str, ProcessGroup] = {}  # destroyed, and not freed yet
 
 
-WINDOW = 3  # operations of the program that are compared ahead
+# Checks of arguments, and their names in messages, which are equal on ranks that match
 
 
-class Depth(NamedTuple):
-    """One of them."""
-
-    comm: MPI.Intracomm
-    plans: Plans
-    queue: Queue
+def _what(tensor: torch.Tensor) -> str:
+    return f"{tensor.numel()} elements of {wire.name(tensor.dtype)}"
 
 
-class Depths:
-    """Those of one group. Made collectively.
+def _sizes(tensors: Tensors, like: torch.Tensor) -> str:
+    return f"{[tensor.numel() for tensor in tensors]} elements of {wire.name(like.dtype)}"
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        Of the group's ranks, whose collectives are for this only.
-    name : str
-        Of the group, for messages.
-    on_failure : str
-        Of its queues.
-    """
 
-    def __init__(self, comm: MPI.Intracomm, name: str, on_failure: str) -> None:
-        self._comm, self._name, self._on_failure = comm, name, on_failure
-        self._all: list[Depth] = []
-        self._lock = threading.Lock()  # of that list, for who makes one
-        self._broken: BaseException | None = None
-        self._stopping = False
-        self.lines = futures.Lines()
-        self._make(name, WINDOW)
-        self._make(f"{name}, in a callback", 1)
+def _one_of(tensors: Any, argument: str = "tensors") -> Any:
+    """The list that torch passes is for several devices, of which there is one."""
+    if len(tensors) != 1:
+        raise ValueError(f"{argument}: expected one, got {len(tensors)}")
+    return tensors[0]
 
-    def _make(self, name: str, window: int) -> None:
-        comm, remedy = self._comm.Dup(), "destroy_process_group() and make it anew"
-        how: Any = {"owner": "torch.distributed", "remedy": remedy, "on_failure": self._on_failure}
-        plans = Plans(comm, self._on_failure == "continue")
-        self._all.append(Depth(comm, plans, Queue(comm, name, window, **how)))
 
-    def here(self, timeout: float) -> Depth:
-        """For a call of the calling thread. GroupTimeout if it has to be made and not all ranks
-        come to that."""
-        depth = futures.depth()
-        if depth >= len(self._all):
-            with self._lock:
-                while depth >= len(self._all):
-                    self._open(timeout)
-        return self._all[depth]
+def _form(op: Any, dtype: torch.dtype, ranks: int) -> Form:
+    """Return the reduction; raise TypeError if it is not defined for the dtype."""
+    name, factor = op.op.name.lower(), None
+    exact = not (dtype.is_floating_point or dtype.is_complex)
+    if name == "premul_sum":
+        if exact:
+            raise TypeError(f"op: PREMUL_SUM is not defined for {wire.name(dtype)}")
+        name, factor = "sum", op.factor
+    if name not in _OPS:
+        raise TypeError(f"op: expected one of {', '.join(sorted(_OPS))}, got {name}")
+    if (
+        (name in _INTEGER_ONLY and not exact)
+        or (name in ("min", "max") and dtype.is_complex)
+        or (name == "avg" and dtype == torch.bool)
+    ):
+        raise TypeError(f"op: {name} is not defined for {wire.name(dtype)}")
+    return Form("sum", None, ranks) if name == "avg" else Form(name, factor)
 
-    def _open(self, timeout: float) -> None:
-        name = f"{self._name}, {len(self._all)} callbacks deep"
-        if self._broken is not None:
-            raise StateError(f"{name} has ended with an error: {self._broken}")
-        try:
-            with attending(f"a call in {name}", self._comm):
-                self._gather(name, timeout)
-        except Exception as error:
-            self._broken = error
-            raise
-        self._make(name, 1)
 
-    def _gather(self, name: str, timeout: float) -> None:
-        """Until all ranks have come."""
-        deadline = time.monotonic() + timeout
+def _check_filled(argument: str, tensors: Tensors, like: torch.Tensor) -> None:
+    """Tensors that are filled with what others send, of the dtype of one that is sent."""
+    for tensor in tensors:
+        wire.check_tensor(tensor, written=True, reduced=False)
+    _check_dtypes(argument, tensors, like)
 
-        def patient() -> None:
-            if self._stopping:
-                raise StateError(f"{name} was destroyed before its first call")
-            if time.monotonic() >= deadline:
-                raise GroupTimeout(
-                    f"the first call in {name} was not over after its timeout of {timeout:g} s: "
-                    "not all ranks have made one"
-                )
 
-        waiting.until(self._comm.Ibarrier().Test, patient)
+def _check_dtypes(argument: str, tensors: Tensors, like: torch.Tensor) -> None:
+    for tensor in tensors:
+        if tensor.dtype != like.dtype:
+            raise TypeError(
+                f"{argument}: expected {wire.name(like.dtype)}, got {wire.name(tensor.dtype)}"
+            )
 
-    def halt(self) -> None:
-        """What is under way fails, in callbacks as well."""
-        self._stopping = True
-        for depth in self._all:
-            depth.queue.halt()
 
-    def join(self) -> None:
-        """Wait for the threads, which may be in callbacks; after `halt` of all that they may wait
-        for."""
-        for depth in self._all:
-            depth.queue.join()
+def _check_size(argument: str, tensor: torch.Tensor, count: int, what: str = "") -> None:
+    if tensor.numel() != count:
+        raise ValueError(f"{argument}: expected {count} elements{what}, got {tensor.numel()}")
 
-    @property
-    def broken(self) -> bool:
-        """Has a call failed on this rank, so that the ranks are no longer together?"""
-        return self._broken is not None or any(depth.queue.broken for depth in self._all)
 
-    def free(self) -> None:
-        """Collective."""
-        for depth in self._all:
-            depth.queue.free()
-            depth.comm.Free()
+def _check_sent(*tensors: torch.Tensor) -> None:
+    for tensor in tensors:
+        wire.check_tensor(tensor, written=False, reduced=False)
 
 
 def _tensors_in(given: Any) -> Iterator[torch.Tensor]:
@@ -151,19 +121,23 @@ def _tensors_in(given: Any) -> Iterator[torch.Tensor]:
             yield from _tensors_in(one)
 
 
-def _operation(plan: Callable[..., Plan], options: Callable[[], Any] | None = None) -> Any:
-    """A collective of torch's, made of the plan for it. The last argument is its options, which
-    torch may leave out: then they are what `options` makes."""
-    others = len(inspect.signature(plan).parameters) - 2
+def _collective(options: Callable[[], Any] | None = None) -> Callable[[Callable[..., Plan]], Any]:
+    """Make a collective of torch's of the function that plans it. The last argument is its options,
+    which torch may leave out: then they are what `options` makes."""
 
-    @functools.wraps(plan)
-    def begin(self: ProcessGroup, *given: Any, opts: Any = None) -> Work:
-        opts = given[others] if len(given) > others else opts
-        if opts is None and options is not None:
-            opts = options()
-        return self._begin(plan, given[:others], opts)
+    def decorate(plan: Callable[..., Plan]) -> Any:
+        others = len(inspect.signature(plan).parameters) - 2
 
-    return untraced(begin)
+        @functools.wraps(plan)
+        def begin(self: ProcessGroup, *given: Any, opts: Any = None) -> Work:
+            opts = given[others] if len(given) > others else opts
+            if opts is None and options is not None:
+                opts = options()
+            return self._begin(plan, given[:others], opts)
+
+        return untraced(begin)
+
+    return decorate
 
 
 class ProcessGroup(_Base):
@@ -187,9 +161,17 @@ class ProcessGroup(_Base):
     ) -> None:
         super().__init__(comm.rank, comm.size)
         self._name, self._description, self._identity = name, "undefined", identity
-        self._timeout = timeout.total_seconds()
+        self._rank, self._ranks, self._timeout = comm.rank, comm.size, timeout.total_seconds()
         self._comm = comm  # its messages are send and recv
-        self._depths = Depths(comm, f"group {name}", on_failure)
+        how: Any = {"owner": "torch.distributed", "on_failure": on_failure}
+        how["remedy"] = "destroy_process_group() and make it anew"
+        calls, within = f"group {name}", f"group {name}, in a callback"
+        # Of the program, and of callbacks (ops/futures.py).
+        self._queues = (
+            Queue(comm.Dup(), calls, WINDOW, **how),
+            Queue(comm.Dup(), within, 1, **how),
+        )
+        self._line = futures.Line()
         self._messages = Messages(comm, on_failure)
         self._departures = Departures(comm) if tells else None
         self._coalescing: dict[int, list[Work]] = {}  # by thread
@@ -232,27 +214,26 @@ class ProcessGroup(_Base):
         return self._sequence
 
     def __repr__(self) -> str:
-        return f"<partialcoll process group {self._name}, rank {self.rank()} of {self.size()}>"
+        return f"<partialcoll process group {self._name}, rank {self._rank} of {self._ranks}>"
 
     # Beginning and ending operations
 
     def _begin(self, plan: Callable[..., Plan], given: Sequence[Any], options: Any) -> Work:
-        """The next operation of this group. If the arguments are wrong, the others hear of it."""
+        """Begin the next operation. If the arguments are wrong, the other ranks are told."""
         asked: timedelta | None = getattr(options, "timeout", None)
         endless = asked is None or asked <= timedelta(0)
         limit = self._timeout if asked is None or endless else asked.total_seconds()
-        background = getattr(options, "asyncOp", True)
-        _, plans, queue = self._depths.here(limit)
+        queue = self._queues[futures.inside()]
         try:
-            text, move, filled = plan(plans, *given, options)
+            text, move, filled = plan(self, *given, options)
             call = Call(text, move, filled, timeout=limit, read=list(_tensors_in(given)))
         except Exception as error:
             queue.refuse(error, limit, background=True)
-        call.lines = self._depths.lines
+        call.line = self._line
         self._sequence += 1
-        work = queue.submit(call, background)
-        self._coalescing.get(threading.get_ident(), []).append(work)
-        return work
+        queue.submit(call, background=getattr(options, "asyncOp", True))
+        self._coalescing.get(threading.get_ident(), []).append(call)
+        return call
 
     def _start_coalescing(self, device: Any) -> None:
         self._coalescing[threading.get_ident()] = []
@@ -267,9 +248,10 @@ class ProcessGroup(_Base):
         or MPI ends. Others may still wait for this rank, and hear why if an error ends it."""
         if self._departures is not None:
             self._departures.ignore()
-        for one in (self._depths, self._messages):
+        ending = (*self._queues, self._messages)
+        for one in ending:
             one.halt()
-        for one in (self._depths, self._messages):
+        for one in ending:  # their threads may be in callbacks, which wait for any of these
             one.join()
         retired[self._identity] = self
 
@@ -277,7 +259,9 @@ class ProcessGroup(_Base):
 
     def free(self) -> None:
         """Free what the group has held. Collective, after `shutdown`."""
-        self._depths.free()
+        for queue in self._queues:
+            queue.free()
+            queue.comm.Free()
         if self._departures is not None:
             self._departures.free()
         self._comm.Free()
@@ -285,38 +269,199 @@ class ProcessGroup(_Base):
     @property
     def usable(self) -> bool:
         """Are its ranks still together, as far as this one knows?"""
-        return not self._depths.broken
+        return not any(queue.broken for queue in self._queues)
 
-    # Collectives
+    # Reductions
 
-    allreduce = _operation(Plans.allreduce, dist.AllreduceOptions)
-    allreduce_coalesced = _operation(Plans.allreduce_coalesced, dist.AllreduceCoalescedOptions)
-    reduce = _operation(Plans.reduce, dist.ReduceOptions)
-    reduce_scatter = _operation(Plans.reduce_scatter, dist.ReduceScatterOptions)
-    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced = _operation(
-        Plans.reduce_scatter_single_coalesced, dist.ReduceScatterOptions
-    )
-    broadcast = _operation(Plans.broadcast, dist.BroadcastOptions)
-    allgather = _operation(Plans.allgather)
-    allgather_coalesced = _operation(Plans.allgather_coalesced)
-    all_gather_single_coalesced = allgather_into_tensor_coalesced = _operation(
-        Plans.all_gather_single_coalesced
-    )
-    gather = _operation(Plans.gather, dist.GatherOptions)
-    scatter = _operation(Plans.scatter, dist.ScatterOptions)
-    alltoall = _operation(Plans.alltoall)
-    all_to_all_single = alltoall_base = _operation(Plans.all_to_all_single)
-    barrier = _operation(Plans.barrier)
+    def _reducing(self, name: str, tensors: Tensors, op: Any, root: int | None = None) -> Plan:
+        taken = root in (None, self._rank)
+        for tensor in tensors:
+            wire.check_tensor(tensor, written=taken)
+        moves = [
+            Reduction(_form(op, one.dtype, self._ranks), one, one, wanted=taken, chunk=CHUNK)
+            for one in tensors
+        ]
+        return f"{name} of {', '.join(map(_what, tensors))}, {op.op.name}", moves, tensors
+
+    @_collective(dist.AllreduceOptions)
+    def allreduce(self, tensors: Any, opts: Any) -> Plan:
+        tensor, op = _one_of(tensors), opts.reduceOp
+        if not (isinstance(tensor, torch.Tensor) and tensor.is_sparse):
+            return self._reducing("all_reduce", [tensor], op)
+        form = _form(op, tensor.dtype, self._ranks)
+        if form.op != "sum":
+            raise TypeError(f"op: expected sum or avg for a sparse tensor, got {form.op}")
+        text = f"all_reduce of {wire.describe(tensor)}, sparse in {tensor.sparse_dim()} dimensions"
+        move = lambda to: transfer.reduce_sparse(to.everybody, tensor, form)  # noqa: E731
+        return f"{text}, {op.op.name}", move, [tensor]
+
+    @_collective(dist.AllreduceCoalescedOptions)
+    def allreduce_coalesced(self, tensors: Any, opts: Any) -> Plan:
+        return self._reducing("all_reduce_coalesced", tensors, opts.reduceOp)
+
+    @_collective(dist.ReduceOptions)
+    def reduce(self, tensors: Any, opts: Any) -> Plan:
+        root = opts.rootRank
+        return self._reducing(f"reduce to rank {root}", [_one_of(tensors)], opts.reduceOp, root)
+
+    def _scattering(self, pairs: Sequence[tuple[torch.Tensor, Tensors]], op: Any) -> Plan:
+        """For each output of this rank: the pieces that it sends to all ranks, itself included."""
+        forms = []
+        for output, pieces in pairs:
+            wire.check_tensor(output, written=True)
+            self._check_each("input_list", pieces)
+            _check_sent(*pieces)
+            _check_dtypes("input_list", pieces, output)
+            count = pieces[self._rank].numel()
+            _check_size("output", output, count, " as in the input for this rank")
+            forms.append(_form(op, output.dtype, self._ranks))
+
+        def move(to: Handles) -> Steps:
+            for (output, pieces), form in zip(pairs, forms):
+                yield from transfer.reduce_pieces(to.everybody, pieces, form, output)
+
+        sizes = ", ".join(_sizes(pieces, output) for output, pieces in pairs)
+        return f"reduce_scatter of {sizes}, {op.op.name}", move, [output for output, _ in pairs]
+
+    @_collective(dist.ReduceScatterOptions)
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        return self._scattering([(_one_of(outputs), _one_of(inputs, "input_list"))], opts.reduceOp)
+
+    @_collective(dist.ReduceScatterOptions)
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        pieces = [self._equal_pieces("input", *pair) for pair in zip(inputs, outputs)]
+        return self._scattering(list(zip(outputs, pieces)), opts.reduceOp)
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Work:
         work: Work = self.reduce_scatter_single_coalesced([output], [input], opts)
         return work
 
+    def _equal_pieces(self, argument: str, whole: Any, part: Any) -> Tensors:
+        """A tensor as one piece for each rank, each as large as another tensor."""
+        _check_sent(whole, part)
+        if whole.numel() != part.numel() * self._ranks:
+            raise ValueError(
+                f"{argument}: expected {self._ranks} times {part.numel()} elements, got "
+                f"{whole.numel()}"
+            )
+        pieces: Tensors = whole.detach().reshape(self._ranks, part.numel()).unbind(0)
+        return pieces
+
+    # Bytes
+
+    @_collective(dist.BroadcastOptions)
+    def broadcast(self, tensors: Any, opts: Any) -> Plan:
+        tensor, root = _one_of(tensors), opts.rootRank
+        wire.check_tensor(tensor, written=self._rank != root, reduced=False)
+        text = f"broadcast of {_what(tensor)} from rank {root}"
+        return text, lambda to: transfer.broadcast(to, tensor, root), [tensor]
+
+    def _gathering(self, pairs: Sequence[tuple[Tensors, torch.Tensor]]) -> Plan:
+        for outputs, tensor in pairs:
+            _check_sent(tensor)
+            self._check_each("tensor_list", outputs, tensor)
+            own = outputs[self._rank]
+            _check_size("tensor_list", own, tensor.numel(), " for this rank's tensor")
+
+        def move(to: Handles) -> Steps:
+            for outputs, tensor in pairs:
+                yield from transfer.gather_all(to, tensor, outputs)
+
+        sizes = ", ".join(_sizes(outputs, tensor) for outputs, tensor in pairs)
+        return f"all_gather of {sizes}", move, list(chain.from_iterable(one for one, _ in pairs))
+
+    @_collective()
+    def allgather(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        return self._gathering([(_one_of(outputs, "tensor_list"), _one_of(inputs))])
+
+    @_collective()
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        """The i-th output list is for the i-th input; torch passes one list for each rank."""
+        return self._gathering(list(zip(zip(*outputs), inputs)))
+
+    @_collective()
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        pairs = list(zip(outputs, inputs))
+        for output, tensor in pairs:
+            self._equal_pieces("output", output, tensor)
+            _check_filled("output", [output], tensor)
+
+        def move(to: Handles) -> Steps:
+            for output, tensor in pairs:
+                yield from transfer.gather_flat(to, tensor, output)
+
+        return f"all_gather of {', '.join(map(_what, inputs))} each", move, outputs
+
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
         work: Work = self.all_gather_single_coalesced([output], [input], opts)
         return work
 
-    _reduce_scatter_base, _allgather_base = reduce_scatter_single, all_gather_single
+    @_collective(dist.GatherOptions)
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        tensor, root = _one_of(inputs), opts.rootRank
+        _check_sent(tensor)
+        own = _one_of(outputs, "gather_list") if self._rank == root else None
+        if own is not None:
+            self._check_each("gather_list", own, tensor)
+            for output in own:
+                _check_size("gather_list", output, tensor.numel())
+        text = f"gather of {_what(tensor)} to rank {root}"
+        return text, lambda to: transfer.gather(to.everybody, tensor, own, root), own or []
+
+    @_collective(dist.ScatterOptions)
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        tensor, root = _one_of(outputs), opts.rootRank
+        wire.check_tensor(tensor, written=True, reduced=False)
+        own = _one_of(inputs, "scatter_list") if self._rank == root else None
+        if own is not None:
+            self._check_each("scatter_list", own)
+            for piece in own:
+                _check_sent(piece)
+                _check_filled("tensor", [tensor], piece)
+                _check_size("scatter_list", piece, tensor.numel())
+        text = f"scatter of {_what(tensor)} from rank {root}"
+        return text, lambda to: transfer.scatter(to.everybody, tensor, own, root), [tensor]
+
+    @_collective()
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
+        self._check_each("input_tensor_list", inputs)
+        self._check_each("output_tensor_list", outputs)
+        for tensor in inputs:
+            _check_sent(tensor)
+            _check_filled("output_tensor_list", outputs, tensor)
+        text = f"all_to_all of {wire.name(inputs[0].dtype)}"
+        return text, lambda to: transfer.exchange(to.everybody, inputs, outputs), outputs
+
+    @_collective()
+    def all_to_all_single(
+        self, output: Any, input: Any, output_splits: Any, input_splits: Any, opts: Any
+    ) -> Plan:
+        _check_sent(input)
+        _check_filled("output", [output], input)
+        come = self._split("output_split_sizes", output, output_splits)
+        sent = self._split("input_split_sizes", input, input_splits)
+        text = f"all_to_all_single of {wire.name(input.dtype)}"
+        return text, lambda to: transfer.exchange(to.everybody, sent, come), [output]
+
+    def _split(self, argument: str, tensor: torch.Tensor, sizes: Any) -> Tensors:
+        """By the first dimension, evenly if there are no sizes."""
+        rows = tensor.shape[0] if tensor.dim() else 0
+        found = wire.splits(argument, sizes or None, rows, self._ranks)
+        pieces: Tensors = torch.split(tensor.detach(), found)
+        return pieces
+
+    def _check_each(self, argument: str, tensors: Tensors, like: Any = None) -> None:
+        """One for each rank; that are filled, if they are to be like another one."""
+        if len(tensors) != self._ranks:
+            raise ValueError(
+                f"{argument}: expected a tensor for each of {self._ranks} ranks, got {len(tensors)}"
+            )
+        if like is not None:
+            _check_filled(argument, tensors, like)
+
+    @_collective()
+    def barrier(self, opts: Any) -> Plan:
+        return "barrier", None, []
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -329,16 +474,22 @@ class ProcessGroup(_Base):
             opts.timeout = timeout
         self.barrier(opts).wait()
 
+    # Names that torch has used for the same calls
+    _reduce_scatter_base, _allgather_base = reduce_scatter_single, all_gather_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    alltoall_base = all_to_all_single
+
     # Messages
 
     def _check_peer(self, argument: str, peer: int) -> int:
-        if not 0 <= peer < self.size():
-            raise ValueError(f"{argument}: expected 0 to {self.size() - 1}, got {peer}")
+        if not 0 <= peer < self._ranks:
+            raise ValueError(f"{argument}: expected 0 to {self._ranks - 1}, got {peer}")
         return peer
 
     @untraced
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
-        tensor = one_of(tensors)
+        tensor = _one_of(tensors)
         wire.check_tensor(tensor, written=False, reduced=False)
         return self._messages.send(tensor, self._check_peer("dst", dst), tag, self._timeout)
 
@@ -351,6 +502,63 @@ class ProcessGroup(_Base):
         return self._receive(tensors, None, tag)
 
     def _receive(self, tensors: Any, source: int | None, tag: int) -> Work:
-        tensor = one_of(tensors)
+        tensor = _one_of(tensors)
         wire.check_tensor(tensor, written=True, reduced=False)
         return self._messages.recv(tensor, source, tag, self._timeout)
+
+
+# How torch makes groups of the backend, and when their memory is freed
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """``pg_options=`` of `torch.distributed.init_process_group` and `new_group`.
+
+    `on_failure`: when a rank of the group dies: "raise": RankFailedError from every operation;
+    "continue": reductions, broadcasts, barriers and all_gather go on among those who live, and
+    others are refused (docs/faults.md).
+    """
+
+    on_failure: str = "raise"
+
+    def __post_init__(self) -> None:
+        checks.one_of("on_failure", self.on_failure, ("raise", "continue"))
+
+
+def _free_retired(comm: MPI.Intracomm) -> None:
+    """Those that all their members have destroyed in good order. Collective over the world."""
+    mine = {identity: group.size() for identity, group in retired.items() if group.usable}
+    everybody = list(chain.from_iterable(comm.allgather(mine)))
+    for identity in sorted(mine):
+        if everybody.count(identity) == mine[identity]:
+            retired.pop(identity).free()
+
+
+def create(options: Any, backend_options: Any = None) -> ProcessGroup:
+    """What torch calls for a group of this backend; see `torch.distributed.Backend`. Collective."""
+    ranks = list(options.global_ranks_in_group)
+    timeout: timedelta = options.timeout
+    given = GroupOptions() if backend_options is None else backend_options
+    checks.instance("pg_options", given, GroupOptions, "GroupOptions() or None")
+    identity, comm = rendezvous.gather_members(
+        options.store,
+        options.group_id,
+        options.group_rank,
+        options.group_size,
+        ranks,
+        timeout.total_seconds(),
+        repr(given),
+    )
+    if not ranks:
+        _free_retired(comm)
+    tells = not ranks or not isinstance(dist.group.WORLD, ProcessGroup)  # else the world does
+    return ProcessGroup(options.group_id, identity, comm, timeout, given.on_failure, tells)
+
+
+def register() -> None:
+    """Make the backend known to torch, and the ranks that MPI has started to it. Local."""
+    if not dist.is_available() or hasattr(dist.Backend, NAME.upper()):
+        return
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
+    rendezvous.install()
+    rendezvous.set_environment()

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How ranks that MPI has started meet in torch.distributed, with no other setup.
 
-Who the ranks are stands in the environment (environment.py). The address of torch's store needs
+Importing partialcoll.torch sets RANK, WORLD_SIZE and LOCAL_RANK where they are absent, as far as
+the launcher's variables or an MPI that has begun tell them. It does not begin MPI. `init` and
+`init_process_group` begin it, and set what was still unknown. The address of torch's store needs
 communication, because its port has to be free: it is found when `init_process_group` looks for it.
 Rank 0 opens the store on a port that the system chooses and tells the others by MPI; MASTER_ADDR
 and MASTER_PORT are set then. ``init_method="mpi://"`` asks for that; so does torch's default,
@@ -23,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import secrets
 import socket
 import sys
@@ -37,18 +40,74 @@ import torch.distributed as dist
 from .._core import launch, settings, waiting
 from .._core.attendance import name_ranks
 from .._core.failures import goes_on, told_by
-from .._core.mpi import MPI, check_rank
+from .._core.mpi import MPI, RECORD, check_rank, has_begun, is_child_of_rank
 from ..collectives.agreement import ranks_by_text, sides
 from ..errors import Error, MismatchError, StateError
-from .environment import given, mpi_is_there, set_absent, set_environment
 from .ops.call import GroupTimeout
 
 _ASK, _TELL = 32741, 32742  # on COMM_WORLD, for the store's address alone
 _NAP, _PATIENCE = 20e-3, 10.0  # seconds
 _TCPStore: Any = getattr(dist, "TCPStore", None)  # none where torch has no torch.distributed
+_LOCAL_RANK = (
+    *("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
+    *("PALS_LOCAL_RANKID", "SLURM_LOCALID"),
+)
 _counts = itertools.count()  # of what must not be the same twice in this process
 _world = ""  # the identity of the world made last, the same on all its ranks
 _secret = ""  # of the job, the same on all its ranks; empty until this rank knows it
+
+
+# The environment
+
+
+def _record() -> dict[str, str]:
+    return dict(parse_qsl(os.environ.get(RECORD, ""), keep_blank_values=True))
+
+
+def given(name: str) -> str | None:
+    """A variable, unless this module, here or in the process that started this one, has set it."""
+    value = os.environ.get(name)
+    return None if not value or _record().get(name) == value else value
+
+
+def set_absent(values: dict[str, str]) -> None:
+    """Those that are not given."""
+    fresh = {name: value for name, value in values.items() if given(name) is None}
+    os.environ.update(fresh)
+    record = {**_record(), **fresh}
+    os.environ[RECORD] = "&".join(f"{name}={value}" for name, value in record.items())
+
+
+def mpi_is_there() -> bool:
+    """Return whether MPI has begun and has not ended. Begins it, unless this process is a child of
+    a rank, or mpi4py was told not to. Local."""
+    if is_child_of_rank():
+        return False
+    launch.check_before_mpi()
+    return MPI.Is_initialized() and not MPI.Is_finalized()
+
+
+def set_environment() -> None:
+    """Set RANK, WORLD_SIZE and LOCAL_RANK, where they are absent and known. Local; begins no MPI.
+
+    A child of a rank keeps what it has inherited.
+    """
+    if is_child_of_rank():
+        return
+    if has_begun():
+        rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    else:
+        told = launch.launched_rank()
+        if told is None:
+            return
+        rank, size = told
+    values = {"RANK": str(rank), "WORLD_SIZE": str(size)}
+    local = next((os.environ[name] for name in _LOCAL_RANK if name in os.environ), None)
+    if local is None and size == 1:
+        local = "0"
+    if local is not None:
+        values["LOCAL_RANK"] = local
+    set_absent(values)
 
 
 # Meeting
@@ -81,7 +140,7 @@ def meet(
     Raises GroupTimeout after `timeout` seconds, naming who is missing: on all that have come, and
     on those that come later. what: for that message. meanwhile: called while this rank waits.
     """
-    place = _place(name, store.add(_counter(name, me), 1))
+    place = _place(store, name, me, 1)
     keys = [f"{place}/{rank}" for rank in members]
     verdict = f"{place}/verdict"  # whoever comes to one first has said it for all
     store.set(f"{place}/{me}", json.dumps(note))
@@ -103,18 +162,16 @@ def meet(
     return {rank: json.loads(store.get(key)) for rank, key in zip(members, keys)}
 
 
-def _counter(name: str, me: int) -> str:
-    return f"partialcoll/{_secret}/{name}/{me}"
-
-
-def _place(name: str, turn: int) -> str:
-    return f"partialcoll/{_secret}/{name}/turn {turn}"
+def _place(store: Any, name: str, me: int, more: int) -> str:
+    """Where the ranks meet under a name: `more` than so far, as counted in the store."""
+    place = f"partialcoll/{_secret}/{name}"
+    return f"{place}/turn {store.add(f'{place}/{me}', more)}"
 
 
 def _part(store: Any, name: str, me: int, members: Sequence[int]) -> None:
     """Before an error: the store ends with the process that holds it, and the others, who know
     what has happened from there, may not have read it. Waits for them a while."""
-    place = _place(name, store.add(_counter(name, me), 0))
+    place = _place(store, name, me, 0)
     store.set(f"{place}/{me}/heard", "")
     others = [f"{place}/{rank}/heard" for rank in members]
     with contextlib.suppress(dist.DistError):  # who held it waits no longer
@@ -152,59 +209,52 @@ def _wrong_numbers(got: str) -> ValueError:
 # torch's store
 
 
-def _claim(name: str, asked: str | None, mine: int) -> str | None:
-    """What is wrong with a variable on this rank."""
-    value = given(name) if asked is None else asked
-    return None if value is None or value == str(mine) else f"{name}={value} where MPI has {mine}"
-
-
 def _complaint(url: str) -> str | None:
-    query = dict(parse_qsl(urlparse(url).query))
-    claims = (
-        _claim("RANK", query.get("rank"), MPI.COMM_WORLD.rank),
-        _claim("WORLD_SIZE", query.get("world_size"), MPI.COMM_WORLD.size),
-    )
-    return "; ".join(claim for claim in claims if claim) or None
+    """Return what is wrong with the variables of this rank."""
+    query, world = dict(parse_qsl(urlparse(url).query)), MPI.COMM_WORLD
+    claims = []
+    for name, mine in (("RANK", world.rank), ("WORLD_SIZE", world.size)):
+        value = query.get(name.lower()) or given(name)
+        if value is not None and value != str(mine):
+            claims.append(f"{name}={value} where MPI has {mine}")
+    return "; ".join(claims) or None
 
 
-class _Address:
-    """Where rank 0's store is, and the job's secret. The others ask for it and rank 0 answers, both
-    by MPI, so that nobody takes an answer to an earlier question, of a time when others were
-    missing, for its own. A store of the user's own needs the secret alone.
-    """
+def _answers(where: tuple[str, str, int] = ("", "", 0)) -> Callable[[], None]:
+    """Return what tells, on rank 0, where its store is and the job's secret. The others ask and
+    rank 0 answers, both by MPI, so that nobody takes an answer to an earlier question, of a time
+    when others were missing, for its own. A store of the user's own needs the secret alone."""
+    global _secret
+    if not _secret and MPI.COMM_WORLD.size > 1:
+        _secret = secrets.token_hex(16)
+    sent, status = [], MPI.Status()
 
-    def __init__(self, where: tuple[str, str, int] = ("", "", 0)) -> None:
-        global _secret
-        if not _secret and MPI.COMM_WORLD.size > 1:
-            _secret = secrets.token_hex(16)
-        self._where = where
-        self._sent: list[Any] = []
-
-    def tell(self) -> None:
-        """Rank 0: answer whoever has asked. Local."""
-        status = MPI.Status()
+    def tell() -> None:
         with told_by(MPI.COMM_WORLD):
             while message := MPI.COMM_WORLD.improbe(MPI.ANY_SOURCE, _ASK, status):
-                answer = (message.recv(), self._where, _secret)
-                self._sent.append(MPI.COMM_WORLD.isend(answer, status.Get_source(), _TELL))
+                answer = (message.recv(), where, _secret)
+                sent.append(MPI.COMM_WORLD.isend(answer, status.Get_source(), _TELL))
 
-    @staticmethod
-    def ask(timeout: float) -> tuple[str, str, int]:
-        """The others: host, node and port."""
-        global _secret
-        question = next(_counts)
-        request = MPI.COMM_WORLD.isend(question, 0, _ASK)
-        for passed in _naps():
-            while message := MPI.COMM_WORLD.improbe(0, _TELL):
-                answered, (host, node, port), secret = message.recv()
-                if answered == question:
-                    _secret = secret
-                    request.wait()
-                    return host, node, port
-            if passed >= timeout:
-                break
-        _unanswered.append(request)
-        raise GroupTimeout(f"init_process_group: rank 0 is missing after {timeout:g} s")
+    return tell
+
+
+def _ask(timeout: float) -> tuple[str, str, int]:
+    """Return host, node and port of rank 0's store, on the others."""
+    global _secret
+    question = next(_counts)
+    request = MPI.COMM_WORLD.isend(question, 0, _ASK)
+    for passed in _naps():
+        while message := MPI.COMM_WORLD.improbe(0, _TELL):
+            answered, where, secret = message.recv()
+            if answered == question:
+                _secret = secret
+                request.wait()
+                host, node, port = where
+                return host, node, port
+        if passed >= timeout:
+            break
+    _unanswered.append(request)
+    raise GroupTimeout(f"init_process_group: rank 0 is missing after {timeout:g} s")
 
 
 _unanswered: list[Any] = []  # questions, which MPI may still read
@@ -219,17 +269,18 @@ def _open_store(timeout: timedelta) -> tuple[Any, str, int, Callable[[], None]]:
             "localhost", port, is_master=True, wait_for_workers=False, timeout=timeout
         )
         here = (named or socket.gethostname(), MPI.Get_processor_name(), store.port)
-        return store, named or "localhost", store.port, _Address(here).tell
-    host, node, port = _Address.ask(timeout.total_seconds())
+        return store, named or "localhost", store.port, _answers(here)
+    host, node, port = _ask(timeout.total_seconds())
     if given("MASTER_ADDR") is None and node == MPI.Get_processor_name():
         host = "localhost"
     return _TCPStore(host, port, timeout=timeout), host, port, lambda: None
 
 
-def _over_mpi(url: str, timeout: timedelta) -> tuple[Any, int, int]:
-    """Store, rank and number of ranks. Collective; the same error on all ranks."""
+def _by_mpi(url: str, **options: Any) -> Iterator[Any]:
+    """What torch calls a rendezvous handler: store, rank and number of ranks, once. Collective; the
+    same error on all ranks."""
     check_rank("init_process_group")
-    world = MPI.COMM_WORLD
+    world, timeout = MPI.COMM_WORLD, options.get("timeout") or dist.constants.default_pg_timeout
     store, host, port, serve = _open_store(timeout)
     members, seconds = range(world.size), timeout.total_seconds()
     note = [_complaint(url), MPI.Get_processor_name()]
@@ -249,20 +300,7 @@ def _over_mpi(url: str, timeout: timedelta) -> tuple[Any, int, int]:
             "MASTER_PORT": str(port),
         }
     )
-    return store, world.rank, world.size
-
-
-def _in_charge() -> bool:
-    """Has MPI started this job, and nobody said where the store is?"""
-    if given("MASTER_ADDR") is not None and given("MASTER_PORT") is not None:
-        return False
-    check_rank("init_process_group")
-    return mpi_is_there()
-
-
-def _by_mpi(url: str, **options: Any) -> Iterator[Any]:
-    """What torch calls a rendezvous handler."""
-    yield _over_mpi(url, options.get("timeout") or dist.constants.default_pg_timeout)
+    yield store, world.rank, world.size
     raise RuntimeError("init_process_group: expected to be asked for a store once")
 
 
@@ -275,9 +313,13 @@ def install() -> None:
     usual = handlers["env"]
 
     def rendezvous(url: str, **options: Any) -> Iterator[Any]:
-        if _in_charge():
+        told = given("MASTER_ADDR") is not None and given("MASTER_PORT") is not None
+        if not told:
+            check_rank("init_process_group")
+        there = mpi_is_there()
+        if there and not told:
             yield from _by_mpi(url, **options)
-        complaint = _complaint(url) if mpi_is_there() and MPI.COMM_WORLD.size > 1 else None
+        complaint = _complaint(url) if there and MPI.COMM_WORLD.size > 1 else None
         if complaint is not None:
             settings.logger.warning("torch.distributed meets with %s", complaint)
         set_environment()
@@ -292,32 +334,29 @@ def install() -> None:
 def _agree_on_secret(size: int, timeout: float) -> Callable[[], None]:
     """Before a world meets in a store of the user's own. Returns what rank 0 does while it waits
     for the others. Ranks that MPI has not started together have no secret; those are refused."""
-    if MPI.COMM_WORLD.size != size or size == 1:
+    alone = MPI.COMM_WORLD.size != size or size == 1
+    if alone or MPI.COMM_WORLD.rank:
+        if not alone and not _secret:
+            _ask(timeout)
         return waiting.look
-    if MPI.COMM_WORLD.rank:
-        if not _secret:
-            _Address.ask(timeout)
-        return waiting.look
-    address = _Address()
+    tell = _answers()
 
     def serve() -> None:
         waiting.look()
-        address.tell()
+        tell()
 
     return serve
 
 
 def _check_members(notes: dict[int, Any], what: str) -> None:
-    """Raises MismatchError, on all ranks, if they have different members or options in mind."""
+    """Raises MismatchError, on all ranks, if they have different members or options in mind;
+    StateError if MPI was initialized with too little on some of them."""
     members = {rank: _brief(note[2]) for rank, note in sorted(notes.items())}
     options = {rank: note[5] for rank, note in sorted(notes.items())}
     for topic, said in (("who its members are", members), ("its options", options)):
         found = sides(said.items())
         if len(found) > 1:
             raise MismatchError(f"{what}: the ranks differ in {topic}: {ranks_by_text(found)}")
-
-
-def _check_threads(notes: dict[int, Any]) -> None:
     short = [rank for rank, note in sorted(notes.items()) if not note[3]]
     if short:
         raise StateError(
@@ -355,7 +394,6 @@ def gather_members(
         if not ranks:
             _check_worlds(notes)
         _check_members(notes, what)
-        _check_threads(notes)
     except (ValueError, Error):
         if not ranks:  # else the world's store goes on
             _part(store, place, me, members)

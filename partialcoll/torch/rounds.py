@@ -14,15 +14,15 @@ from the library's memory, and divided into `applied`. With a model on a device 
 stay this rank's own, and belong to the library from the start to the end of the wait.
 
 With `overlap=True` (`Early`, `Partitioned`) a bucket of gradients is sent as soon as it is full,
-while backward still computes others; until the end of the round it belongs to the library. So
-gradients may be changed before that, in hooks of the backward pass, or after the sum (`clip_norm`).
-A gradient that is changed in between is refused. It is found by the version that torch counts of
-its memory. Torch does not count changes by way of `grad.data`, of a numpy array on it, or by some
-of its kernels, so in the first round, and every `check_every` rounds, the bits are compared, too.
+and belongs to the library until the end of the round. So gradients may be changed before that, in
+hooks of the backward pass, or after the sum (`clip_norm`). A gradient that is changed in between is
+refused. It is found by the version that torch counts of its memory. Torch does not count changes by
+way of `grad.data`, of a numpy array on it, or by some of its kernels, so in the first round, and
+every `check_every` rounds, the bits are compared, too.
 
-Gradients of embeddings may stay sparse (`SparseRows`). Each rank sends the rows that it has right
-after the round, on all ranks that apply the round. A rank that has joined takes part without rows.
-Which parameters are sparse is fixed when the optimizer is wrapped, since all ranks must know.
+Gradients of embeddings may stay sparse (`SparseRows`). All ranks that apply a round send the rows
+that they have right after it; a rank that has joined has none. Which parameters are sparse is fixed
+when the optimizer is wrapped, since all ranks must know.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from ..round import Result, Round
 from . import checkpoint
 from .calls import Calls
 from .flat import Gradients, Layout, Named, Views, divide
-from .loop import Loop, clip, is_sparse, wants_sparse
+from .loop import Loop, Settings, clip, is_sparse
 from .metrics import RoundMetrics
 from .ops import transfer, wire
 from .ops.call import Call
@@ -61,16 +61,10 @@ from .strategies import RoundStrategy
 class Replicated:
     """Deposits the gradients of this rank and delivers what is to be applied. Collective.
 
-    Parameters
-    ----------
-    divisor : callable
-        Returns the divisor of a round's sum, given the number of ranks that live.
-    update : callable
-        Called with each delivered round that has a gradient, in order, when the average is in
-        `applied`.
-    replica : Replica or None
-        The state that a rank which has lost rounds takes from another; needed with
-        ``deliver="all"``.
+    divisor: returns the divisor of a round's sum, given the number of ranks that live. update:
+    called with each delivered round that has a gradient, in order, when the average is in
+    `applied`. replica: the state that a rank which has lost rounds takes from another; needed with
+    ``deliver="all"``.
     """
 
     def __init__(
@@ -107,11 +101,10 @@ class Replicated:
         self.early: Early | None = None  # sends buckets ahead of the others
         self._slot: Views | None = None  # of the deposit to come, if it has been asked for
         self._slots: dict[Any, Views] = {}
-        # Pending deposit of a checkpoint, and buffers of the next deposit that still lack it.
+        self._last_pending: Any = False  # what was pending when the handle was freed
+        # Pending deposit of a checkpoint (`plain`), and buffers of the next deposit that lack it.
         self._carried: list[torch.Tensor] | None = None
         self._owed: set[int] = set()
-        self._freed = False
-        self._last_pending: list[torch.Tensor] | None = None  # when the handle was freed
         options = {"late": "carry", **room_for_joins(strategy.options(), comm.size)}
         fingerprints.remember(options.get("history", 1))
         send = [*self.layout.outline(), fingerprints.outline()]
@@ -122,10 +115,8 @@ class Replicated:
         if early is not None:
             self.handle = Partitioned(comm, send, recv, **options)
             return
-        if host:
-            self.handle = Allreduce_init(comm, None, None, like=send, **options)
-        else:
-            self.handle = Allreduce_init(comm, send, recv, **options)
+        there = (None, None) if host else (send, recv)
+        self.handle = Allreduce_init(comm, *there, like=send if host else None, **options)
         self.handle._pending()  # from now on the handle keeps what is pending
         if replica is not None and all_rounds and comm.size > 1:
             self.resync = Resync(comm, lambda: self.version, replica)
@@ -174,11 +165,12 @@ class Replicated:
         """Add the pending deposit of a checkpoint to one buffer, once."""
         if self._carried is not None and buffer in self._owed:
             self._owed.discard(buffer)
-            slot.flats[buffer].add_(self._carried[buffer])
+            for i, place in enumerate(self.layout.places):
+                if place.buffer == buffer:
+                    self.layout.part(slot.flats, i).add_(self.plain.part(self._carried, i))
 
     def start(self, slot: Views, gradient: bool, used: Sequence[bool] = ()) -> None:
-        """Deposit what is in the slot: a gradient, or zeros in place of one. used: which parameters
-        it has a gradient of, where that is counted."""
+        """Deposit the slot: a gradient, or zeros. used: of which parameters it has a gradient."""
         waiting.look()
         if self.resync is not None:
             self.resync.serve()
@@ -296,7 +288,7 @@ class Replicated:
             self.metrics.included -= 1  # of the zeros, ahead of time
 
     def missed(self) -> Round | None:
-        """Return the round of an exchange that was interrupted before its end; wait for it."""
+        """Wait for the round of an exchange that was interrupted; return it."""
         if self.handle._started:
             return self.wait()
         last = self.handle.last_round
@@ -353,33 +345,19 @@ class Replicated:
 
     @property
     def pending(self) -> list[torch.Tensor] | None:
-        """The sum of this rank's deposits that no delivered round contains, or None. Synchronous
-        rounds leave nothing behind."""
-        if self._freed:
+        """The sum of this rank's deposits that no delivered round contains, or None."""
+        if self._last_pending is not False:
             return self._last_pending
         arrays = None
         if not self.strategy.synchronous:
             assert isinstance(self.handle, AllreduceHandle)
             arrays = self.handle._pending()
         if arrays is None:
-            return self._relaid(self._carried, self.layout, self.plain)
+            return self._carried
         sums = self.layout.tensors(arrays[:-1])  # without the fingerprints
         return [flat.to(self.layout.device) for flat in sums]
 
-    @staticmethod
-    def _relaid(
-        flats: list[torch.Tensor] | None, layout: Layout, other: Layout
-    ) -> list[torch.Tensor] | None:
-        """The same gradients in buffers of another layout."""
-        if flats is None or layout is other:
-            return flats
-        found = other.new()
-        for i in range(len(layout)):
-            other.part(found, i).copy_(layout.part(flats, i))
-        return found
-
     def entry(self) -> dict[str, Any]:
-        """Return the entry of a checkpoint. StateError where there is none to be made."""
         self.check("state_dict()")
         if self.resync is not None and not self.rests:
             raise StateError(
@@ -412,7 +390,10 @@ class Replicated:
 
     def load(self, saved: dict[str, Any]) -> None:
         """Begin where an entry was written, its pending deposit included."""
-        self.begin_at(saved["version"], saved["updates"], checkpoint.pending(saved, self.plain))
+        there, pending = self.plain, saved["pending"]
+        if pending is not None:
+            pending = [pending[wire.name(d)].to(there.device, copy=True) for d in there.dtypes]
+        self.begin_at(saved["version"], saved["updates"], pending)
 
     def begin_at(self, version: int, updates: int, pending: list[torch.Tensor] | None) -> None:
         """Go on after so many rounds and updates; `pending` is added to the next deposit."""
@@ -421,13 +402,13 @@ class Replicated:
         self._fingerprints.forget()
         self._skipped = 0 if last is None else last.index + 1
         self._first = version - self._skipped
-        self._carried = self._relaid(pending, self.plain, self.layout)
+        self._carried = pending
         self._owed = set(range(len(self.layout.counts)))
         self._updating, self._difference = False, None
 
     def free(self) -> None:
         """Collective. The slots' memory is gone then."""
-        self._last_pending, self._freed = self.pending, True
+        self._last_pending = self.pending
         self._slot = None
         self._slots.clear()
         self.handle.Free()
@@ -438,10 +419,8 @@ class Replicated:
 
 
 class SparseRows:
-    """The sparse gradients of some parameters. Collective to make and to free.
-
-    divisor: of the sum over the ranks.
-    """
+    """The sparse gradients of some parameters. Collective to make and to free. divisor: of the sum
+    over the ranks."""
 
     def __init__(self, comm: MPI.Intracomm, parameters: Named, divisor: float) -> None:
         self._calls, self._parameters, self._divisor = Calls(comm), parameters, divisor
@@ -456,25 +435,22 @@ class SparseRows:
         Collective."""
         for (name, parameter), gradient in zip(self._parameters, self._own):
             if gradient is None:
-                none = parameter.new_empty((0, *parameter.shape[1:]))
+                rows = parameter.new_empty((0, *parameter.shape[1:]))
                 places = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
-                gradient = _of_rows(places, none, parameter)
+            else:
+                places, rows = gradient._indices(), gradient._values()
             found: transfer.Found = []
-            rows = gradient._indices(), gradient._values()
-            move = transfer.sum_sparse(self._calls.comm, *rows, parameter.shape, found)
+            move = transfer.sum_sparse(self._calls.comm, places, rows, parameter.shape, found)
             self._calls.run(Call(f"the sparse gradient of {name}", move))
-            (total,) = found
-            mean = (total._values() / self._divisor).to(parameter.dtype)
-            parameter.grad = _of_rows(total._indices(), mean, parameter).coalesce()
+            places, rows = found[0]._indices(), (found[0]._values() / self._divisor)
+            mean = torch.sparse_coo_tensor(
+                places, rows.to(parameter.dtype), parameter.shape, check_invariants=False
+            )
+            parameter.grad = mean.coalesce()
         self._own = [None] * len(self._own)
 
     def free(self) -> None:
-        """Collective."""
         self._calls.free()
-
-
-def _of_rows(places: torch.Tensor, rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return torch.sparse_coo_tensor(places, rows, like.shape, check_invariants=False)
 
 
 _TOO_LATE = (
@@ -483,29 +459,19 @@ _TOO_LATE = (
 )
 
 
-# In these the library's deposit takes other bits; the others it only reads.
-_WIDENED = (torch.float16, torch.bfloat16)
-
-
 class Early:
-    """Sends buckets of a step's slot. prepare: what is done to each before that; every: rounds
-    after which the bits of what has gone are compared."""
+    """Sends buckets of a step's slot."""
 
-    def __init__(
-        self,
-        rounds: Replicated,
-        names: list[str],
-        prepare: Callable[[torch.Tensor], None],
-        every: int,
-    ) -> None:
+    def __init__(self, rounds: Replicated, names: list[str], settings: Settings) -> None:
         self._rounds, self._handle = rounds, rounds.handle
-        self._prepare, self._names, self._every = prepare, names, every
-        self._bucket = [rounds.layout.bucket(i) for i in range(len(names))]
+        self._settings, self._names = settings, names
+        self._bucket = [place.buffer for place in rounds.layout.places]
         self._sizes = [self._bucket.count(b) for b in range(len(rounds.layout.counts))]
 
     def begin(self, slot: Views) -> None:
         """The backward passes to come fill this one."""
-        self._slot, self._exact = slot, self._rounds.version % self._every == 0
+        every = self._settings.check_every  # rounds after which the bits are compared
+        self._slot, self._exact = slot, self._rounds.version % every == 0
         self._missing = list(self._sizes)
         self._prepared: set[int] = set()
         self._gone: dict[int, tuple[int, bytes]] = {}  # bucket -> what it was then
@@ -522,14 +488,19 @@ class Early:
             assert isinstance(self._handle, Partitioned)
             self._handle.send(bucket)
 
+    @torch.no_grad()
     def _ready(self, bucket: int) -> None:
         if bucket not in self._prepared:
             self._prepared.add(bucket)
-            self._prepare(self._slot.flats[bucket])
+            flat = self._slot.flats[bucket]
+            self._settings.compress([flat])
+            if self._settings.before != 1.0:
+                flat.mul_(self._settings.before)
 
     def _look(self, bucket: int) -> tuple[int, bytes]:
         flat = self._slot.flats[bucket]
-        exact = self._exact and flat.dtype not in _WIDENED
+        # The library's deposit of 16-bit floats has other bits.
+        exact = self._exact and flat.dtype not in (torch.float16, torch.bfloat16)
         return int(flat._version), hash_tensors([flat]) if exact else b""
 
     def check_waits(self, i: int) -> None:
@@ -564,8 +535,7 @@ class RoundLoop(Loop):
             model = self.settings.model
             layers = [] if model is None else [m for m in model.modules() if is_sparse(m)]
             rows = {parameter for layer in layers for parameter in layer.parameters(recurse=False)}
-            all_rows = wants_sparse(self._inner)
-            sparse = [pair for pair in self.parameters if all_rows or pair[1] in rows]
+            sparse = [pair for pair in self.parameters if self._rows_only or pair[1] in rows]
         apart = {parameter for _, parameter in sparse}
         dense = [pair for pair in self.parameters if pair[1] not in apart]
         divisor = self.settings.divisor
@@ -587,10 +557,10 @@ class RoundLoop(Loop):
         self.metrics = self.rounds.metrics
         if self.strategy.early_bytes is not None:
             names = [name for name, _ in dense]
-            self.rounds.early = Early(self.rounds, names, self.settings.before_sending, every)
+            self.rounds.early = Early(self.rounds, names, self.settings)
         self.gradients = Gradients(
             dense,
-            self.settings.passes,
+            self.settings.backward_passes_per_step,
             self.rounds.slot(),
             self.metrics,
             self.rounds.early,
@@ -602,8 +572,8 @@ class RoundLoop(Loop):
     # One step
 
     def step(self, scale: float | None, overflown: bool) -> None:
-        """See the module. `scale`: the gradients are too large by it; `overflown`: they are not
-        finite, as a GradScaler has found."""
+        """scale: the gradients are too large by it; overflown: they are not finite, as a GradScaler
+        has found."""
         self._check_open()
         if self._averaged is None:
             finite = self._exchange(scale, overflown, self.rounds.deliver)
@@ -620,8 +590,7 @@ class RoundLoop(Loop):
         self._finish(scale, overflown)
 
     def _finish(self, scale: float | None, overflown: bool) -> None:
-        """The update after `synchronize`. What a GradScaler has found is of the average then, the
-        same on all ranks."""
+        """The update after `synchronize`: a GradScaler has looked at the average, on all ranks."""
         scaled = scale not in (None, 1)
         if self._plain is not None:
             pairs = zip(self.rounds.applied, self._plain)
@@ -641,11 +610,8 @@ class RoundLoop(Loop):
                 for _, parameter in self.parameters:
                     if parameter.grad is not None:
                         parameter.grad.div_(scale)
-        self._end_average(skip=overflown)
-
-    def _end_average(self, skip: bool) -> None:
         assert self._averaged is not None
-        self.rounds.finish(self._averaged, skip)
+        self.rounds.finish(self._averaged, skip=overflown)
         self._averaged = self._plain = None
 
     def synchronize(self) -> None:
@@ -670,7 +636,7 @@ class RoundLoop(Loop):
     def _exchange(
         self, scale: float | None, overflown: bool, deliver: Callable[[Round], None]
     ) -> bool:
-        """A round; False if the local gradient was not finite."""
+        """Make a round; return whether the local gradient was finite."""
         rounds, gradients = self.rounds, self.gradients
         rounds.check("step()")
         self._gather()
@@ -731,9 +697,7 @@ class RoundLoop(Loop):
         if self.settings.clip_norm is not None:
             clip([*self.rounds.applied, *self.gradients.sparse_values()], self.settings.clip_norm)
         self._inner_step()
-        for scheduler, every in self.schedulers:
-            if self.rounds.updates % every == 0:
-                scheduler.step()
+        self._step_schedulers()
         for call in self.settings.on_round:
             call(result)
 
@@ -764,11 +728,11 @@ class RoundLoop(Loop):
             self._check_averaged("zero_grad()", ": ranks have joined, which apply it")
         if self._averaged is not None:
             self.gradients.give_average()
-            self._end_average(skip=True)
+            self.rounds.finish(self._averaged, skip=True)
+            self._averaged = self._plain = None
         super().zero_grad()
 
     def _join(self) -> None:
-        """Apply what passes until all have joined."""
         self._show_applied()
         self.rounds.join()
         self.gradients.restart(self.rounds.slot())
@@ -799,14 +763,12 @@ class RoundLoop(Loop):
         self._load_schedulers(position["schedulers"])
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the inner optimizer, and what belongs to the rounds; see `checkpoint`."""
         communicator.check_running("state_dict()")
         self._check_averaged("state_dict()")
         entry = {**self.rounds.entry(), **self.position()}
         return {**self._inner.state_dict(), checkpoint.KEY: entry}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """What `state_dict` gave, or that of an optimizer that was not wrapped."""
         communicator.check_running("load_state_dict()")
         if self._averaged is not None or self.gradients.came:
             raise StateError("load_state_dict() between backward() and step(); call step() first")
@@ -871,7 +833,6 @@ def _plain(value: Any) -> Any:
 
 
 def hash_tensors(tensors: Iterable[torch.Tensor]) -> bytes:
-    """Of their bits, in order."""
     digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         digest.update(wire.bits(tensor).data)
@@ -879,13 +840,10 @@ def hash_tensors(tensors: Iterable[torch.Tensor]) -> bytes:
 
 
 def checksum_tensors(tensors: Iterable[torch.Tensor]) -> int:
-    """Return a number that is not 0 and depends on the tensors' bits.
-
-    Each tensor is cut into pieces of 4 KiB, which are added up as words; the number is the CRC-32
-    of the sums. That takes as long as reading the memory once. It does not tell apart tensors that
-    have the same pieces in another order; other differences go unnoticed with a probability of
-    2^-32.
-    """
+    """Return a number that is not 0 and depends on the tensors' bits: the CRC-32 of the sums, as
+    words, of each tensor's pieces of 4 KiB. That takes as long as reading the memory once. It does
+    not tell apart tensors that have the same pieces in another order; other differences go
+    unnoticed with a probability of 2^-32."""
     value = 0
     for tensor in tensors:
         raw = wire.bits(tensor)

@@ -98,16 +98,13 @@ class Allreduce(RoundStrategy):
 
     @property
     def policy(self) -> Policy:
-        """When a round may complete."""
         return Full()
 
     @property
     def early_bytes(self) -> int | None:
-        """As given, with `overlap`."""
         return self.bucket_bytes if self.overlap else None
 
     def describe(self, ranks: int) -> str:
-        """All options that matter."""
         return repr(self if self.overlap else dataclasses.replace(self, bucket_bytes=1))
 
 

@@ -21,12 +21,8 @@ class SyncBatchNorm(_BatchNorm):
     empty. After `eval()` it communicates nothing, as torch's: without running statistics it then
     normalizes with those of this rank's batch.
 
-    Parameters
-    ----------
-    num_features, eps, momentum, affine, track_running_stats
-        As of `torch.nn.BatchNorm1d`.
-    process_set : ProcessSet or None
-        Whose batches count; None: those of all ranks.
+    `num_features`, `eps`, `momentum`, `affine`, `track_running_stats`: as of
+    `torch.nn.BatchNorm1d`. `process_set`: whose batches count; None: those of all ranks.
 
     Takes ``(N, C, ...)``; ValueError of fewer dimensions. The gradients of weight and bias are of
     this rank's batch, as other parameters' are; that of the input is of all ranks' losses.

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's calls on tensors: allreduce, broadcast, allgather, alltoall, reducescatter; `poll` and
-`synchronize`, `barrier`, `join`, the timeline.
+"""Horovod's calls: allreduce, broadcast, allgather, alltoall and reducescatter of tensors; what one
+rank has, objects, parameters or an optimizer's state, on all of them; `poll` and `synchronize`,
+`barrier`, `join`, the timeline.
 
-All verbs are made in the same way (`_begin`): a `_Verb` says what the ranks compare of each tensor,
-how its data moves, and how the gradients of results become gradients of the arguments. Gradients
-are Horovod's: as if each rank's loss were a part of the mean over the ranks.
+All verbs of tensors are made in the same way (`_begin`): a `_Verb` says what the ranks compare of
+each tensor, how its data moves, and how the gradients of results become gradients of the arguments.
+Gradients are Horovod's: as if each rank's loss were a part of the mean over the ranks.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Callable, NamedTuple
@@ -18,8 +19,11 @@ from typing import Any, Callable, NamedTuple
 import torch
 
 from .._core import checks, timeline
-from ..collectives.agreement import OPEN
+from ..collectives import state_exchange
+from ..collectives.agreement import OPEN, first_difference, ranks_by_text, together
+from ..errors import MismatchError
 from ..policy import Policy
+from . import checkpoint
 from .arguments import (
     Adasum,
     Average,
@@ -31,27 +35,35 @@ from .arguments import (
     check_root,
     named,
 )
+from .calls import Calls
 from .loop import Loop
 from .ops import transfer, wire
-from .ops.adasum import adasum_tensor
 from .ops.call import Call, Steps, result_of
 from .ops.handles import Handles
 from .ops.handles import Reduction as Reducing
-from .world import OptionalSet, calls_of, forget_dropped, rank, world
+from .optimizer import check_kind
+from .world import OptionalSet, attended, calls_of, forget_dropped, rank, world
+
+__all__ = ["allgather", "allgather_async", "allgather_object", "allreduce", "allreduce_"]
+__all__ += ["allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier"]
+__all__ += ["broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "broadcast_object"]
+__all__ += ["broadcast_optimizer_state", "broadcast_parameters", "grouped_allgather"]
+__all__ += ["grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_"]
+__all__ += ["grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter"]
+__all__ += ["grouped_reducescatter_async", "join", "poll", "reducescatter", "reducescatter_async"]
+__all__ += ["sparse_allreduce_async", "start_timeline", "stop_timeline", "synchronize"]
 
 Tensors = Sequence[torch.Tensor]
+Entries = list[tuple[str, Any]]
 Found = transfer.Found
 # Gives the steps in which data moves, on handles; makes room for rows; appends what arrives.
 _Move = Callable[[Handles, transfer.Rows, Found], Steps]
 
 
 class _Part(NamedTuple):
-    """One tensor of a call.
-
-    text: what the ranks compare. read: what is sent. found: the result, then what else has
-    arrived; empty at first if only the ranks together know its size. finish: called once with
-    `found`, by the thread that takes the result.
-    """
+    """One tensor of a call. text: what the ranks compare. read: what is sent. found: the result,
+    then what else has arrived; empty at first if only the ranks together know its size. finish:
+    called once with `found`, by the thread that takes the result."""
 
     text: str
     move: Reducing | _Move
@@ -111,13 +123,9 @@ def _begin(
         calls.refuse(error, name, by_name)
     call.quorum, call.found = policy, found
     call.lands = [partial(one.finish, one.found) for one in parts if one.finish is not None]
-    call.shown = partial(_shown, found, options.several)
+    call.shown = lambda _: _firsts(found) if options.several else found[0][0]
     calls.start(call, name, options.later)
     return call, given, options, process_set
-
-
-def _shown(found: list[Found], several: bool, _: Any) -> Any:
-    return _firsts(found) if several else found[0][0]
 
 
 class _Differentiable(torch.autograd.Function):
@@ -143,9 +151,10 @@ def _now(verb: _Verb, arguments: dict[str, Any], **how: bool) -> list[Found]:
         return found
     if not any(one.requires_grad for one in given):
         return found
+    again = options._replace(quorum="full", several=True)
+    back = lambda gradients: verb.back(gradients, found, again, process_set)  # noqa: E731
     differentiable: Any = _Differentiable.apply
-    back = partial(_back, verb, found, options, process_set)
-    results = differentiable([one[0] for one in found], back, *given)
+    results = differentiable(_firsts(found), back, *given)
     return [[result, *one[1:]] for result, one in zip(results, found)]
 
 
@@ -154,14 +163,8 @@ def _firsts(found: list[Found]) -> list[torch.Tensor]:
 
 
 def _again(verb: _Verb, tensors: Any, options: Options, process_set: Any) -> Tensors:
-    """Make a grouped call for gradients."""
     given = {"tensors": tensors, "process_set": process_set, **options._asdict()}
     return _firsts(_now(verb, given))
-
-
-def _back(verb: _Verb, found: Any, options: Options, process_set: Any, gradients: Any) -> Tensors:
-    again = options._replace(quorum="full", several=True)
-    return verb.back(gradients, found, again, process_set)
 
 
 def _compressed(
@@ -207,7 +210,7 @@ def _reduced(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
         output = tensor
     move: Reducing | _Move
     if options.op is Adasum:  # combined in pairs of ranks, not reduced over a handle
-        move = lambda to, *_: adasum_tensor(to.everybody, form, sent, output)  # noqa: E731
+        move = lambda to, *_: transfer.adasum_tensor(to.everybody, form, sent, output)  # noqa: E731
     else:
         move = Reducing(form, sent, output)
     return _Part(text, move, (), [output], finish)
@@ -260,14 +263,9 @@ def allreduce(
         "full": all ranks. Others as in `partialcoll.Allreduce_init` ("solo", "majority", …): a
         late value is in the next call of this name. Needs a name. Average still divides by `size`.
 
-    Raises
-    ------
-    MismatchError
-        On all ranks, if they make different calls; says which rank makes which.
-    TypeError, ValueError
-        This rank's arguments are wrong (the others get MismatchError).
-    StateError
-        Before `init`.
+    MismatchError, on all ranks, if they make different calls; says which rank makes which.
+    TypeError or ValueError if this rank's arguments are wrong (the others get MismatchError).
+    StateError before `init`.
     """
     return _now(_REDUCE, locals())[0][0]
 
@@ -401,51 +399,34 @@ _BROADCAST = _Verb("broadcast", _sent_by_root, _sent_back)
 
 
 def broadcast(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: OptionalSet = None,
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: OptionalSet = None
 ) -> torch.Tensor:
     """Return the root's tensor, bit for bit, in a new tensor on every rank. Collective.
 
-    Parameters
-    ----------
-    tensor : torch.Tensor
-        Of the same shape and dtype on all ranks (MismatchError). If it requires a gradient, so does
-        the result: the root gets the mean of all ranks' gradients, as with Horovod.
-    root_rank : int
-        The root's number in the world; ValueError if there is no such rank.
-    name, process_set
-        See `allreduce`.
+    `tensor`: of the same shape and dtype on all ranks (MismatchError). If it requires a gradient,
+    so does the result: the root gets the mean of all ranks' gradients, as with Horovod.
+    `root_rank`: the root's number in the world; ValueError if there is no such rank. `name` and
+    `process_set`: see `allreduce`.
     """
     return _now(_BROADCAST, locals())[0][0]
 
 
 def broadcast_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: OptionalSet = None,
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: OptionalSet = None
 ) -> torch.Tensor:
     """`broadcast` in place; return `tensor`. Collective."""
     return _now(_BROADCAST, locals(), in_place=True)[0][0]
 
 
 def broadcast_async(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: OptionalSet = None,
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: OptionalSet = None
 ) -> Call:
     """Start a `broadcast` of `tensor` in the background; see `allreduce_async`. Collective."""
     return _begin(_BROADCAST, locals(), later=True)[0]
 
 
 def broadcast_async_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: OptionalSet = None,
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: OptionalSet = None
 ) -> Call:
     """Start a `broadcast` in place, in the background: leave `tensor` alone until `synchronize`.
     Collective."""
@@ -475,10 +456,7 @@ def _name_rows(tensor: torch.Tensor) -> str:
 
 def _gathered(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
     sent, finish = _rows_of(tensor, options)
-
-    def move(to: Handles, *room: Any) -> Steps:
-        return transfer.gather_rows(to.everybody, sent, *room)
-
+    move = lambda to, *room: transfer.gather_rows(to.everybody, sent, *room)  # noqa: E731
     return _Part(_name_rows(sent), move, (sent,), [], finish)
 
 
@@ -496,13 +474,9 @@ def allgather(
 ) -> torch.Tensor:
     """Return all ranks' tensors, concatenated along the first dimension, on all ranks. Collective.
 
-    Parameters
-    ----------
-    tensor : torch.Tensor
-        Its first dimension may differ between ranks, dtype and the others must not
-        (MismatchError). ValueError for a scalar. If it requires a gradient, so does the result.
-    name, process_set
-        See `allreduce`.
+    `tensor`: its first dimension may differ between ranks, dtype and the others must not
+    (MismatchError). ValueError for a scalar. If it requires a gradient, so does the result. `name`
+    and `process_set`: see `allreduce`.
     """
     return _now(_GATHER, locals())[0][0]
 
@@ -530,47 +504,28 @@ def grouped_allgather_async(
     return _begin(_GATHER, locals(), several=True, later=True)[0]
 
 
-def _splits(tensor: torch.Tensor, splits: Any, ranks: int) -> list[int]:
-    if splits is None:
-        if len(tensor) % ranks:
-            raise ValueError(
-                f"splits: expected them for {len(tensor)} rows on {ranks} ranks, got none"
-            )
-        return [len(tensor) // ranks] * ranks
+def _exchanged(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
+    sent, _finish = _rows_of(tensor, options)
+    splits = given = options.splits
     if isinstance(splits, torch.Tensor):
         if splits.is_floating_point() or splits.is_complex() or splits.dtype == torch.bool:
             raise ValueError(f"splits: expected integers, got {wire.name(splits.dtype)}")
-        splits = splits.tolist()
-    rows = [int(count) for count in splits]
-    if len(rows) != ranks or min(rows) < 0 or sum(rows) != len(tensor):
-        raise ValueError(
-            f"splits: expected {ranks} numbers of rows with the sum {len(tensor)}, got {rows}"
-        )
-    return rows
-
-
-def _exchanged(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
-    sent, _finish = _rows_of(tensor, options)
-    splits = options.splits
-    rows = _splits(sent, splits, ranks)
-
-    def move(to: Handles, *room: Any) -> Steps:
-        return transfer.exchange_rows(to.everybody, sent, rows, *room)
+        given = splits.tolist()
+    rows = wire.splits("splits", given, len(sent), ranks)
+    move = lambda to, *room: transfer.exchange_rows(to.everybody, sent, rows, *room)  # noqa: E731
 
     def finish(found: Found) -> None:
-        if isinstance(splits, torch.Tensor):
-            found[1] = found[1].to(splits.device, splits.dtype)
-        else:
-            found[1] = found[1].to(torch.int32)
+        like = (splits.device, splits.dtype) if isinstance(splits, torch.Tensor) else (torch.int32,)
+        found[1] = found[1].to(*like)
 
     return _Part(_name_rows(sent), move, (sent,), [], finish)
 
 
-def _exchanged_back(gradients: Any, found: Any, _: Options, process_set: Any) -> Tensors:
-    return [alltoall(gradients[0], found[0][1], None, process_set)[0]]
-
-
-_EXCHANGE = _Verb("alltoall", _exchanged, _exchanged_back)
+_EXCHANGE = _Verb(
+    "alltoall",
+    _exchanged,
+    lambda gradients, found, _, of: [alltoall(gradients[0], found[0][1], None, of)[0]],
+)
 
 
 def alltoall(
@@ -581,18 +536,11 @@ def alltoall(
 ) -> Any:
     """Send rows to each rank; return the rows from each, in the ranks' order. Collective.
 
-    Parameters
-    ----------
-    tensor : torch.Tensor
-        All but its first dimension the same on all ranks (MismatchError).
-    splits : torch.Tensor or sequence of int, or None
-        The number of rows to each rank, in their order; None: the same number to each.
-    name, process_set
-        See `allreduce`.
-
-    Returns the rows; with `splits` also the number of rows from each rank, like `splits`.
-    ValueError if the length is not the sum of the splits, or not divisible by the number of ranks
-    (the others get MismatchError).
+    `tensor`: all but its first dimension the same on all ranks (MismatchError). `splits`: the
+    number of rows to each rank, in their order; None: the same number to each. With `splits`, the
+    number of rows from each rank is returned, too, like `splits`. `name` and `process_set`: see
+    `allreduce`. ValueError if the length is not the sum of the splits, or not divisible by the
+    number of ranks (the others get MismatchError).
     """
     output, rows = _now(_EXCHANGE, locals())[0]
     return output if splits is None else (output, rows)
@@ -616,10 +564,7 @@ def _scattered(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
         raise NotImplementedError("op: Adasum is of whole tensors; use Average or Sum")
     sent, finish = _rows_of(tensor, options, reduced=True)
     form, words = options.form(sent.dtype, ranks)
-
-    def move(to: Handles, *room: Any) -> Steps:
-        return transfer.reduce_rows(to.everybody, sent, form, *room)
-
+    move = lambda to, *room: transfer.reduce_rows(to.everybody, sent, form, *room)  # noqa: E731
     return _Part(f"{wire.describe(sent)}, {words}", move, (sent,), [], finish)
 
 
@@ -645,16 +590,10 @@ def reducescatter(
 ) -> torch.Tensor:
     """Combine the tensors of all ranks; return this rank's part of the rows. Collective.
 
-    The first ranks get one row more if the rows cannot be divided evenly.
-
-    Parameters
-    ----------
-    tensor : torch.Tensor
-        Of the same shape and dtype on all ranks (MismatchError); ValueError for a scalar.
-    name, compression, process_set, prescale_factor, postscale_factor
-        See `allreduce`.
-    op : Average, Sum, Min, Max or Product
-        See `allreduce`; NotImplementedError for Adasum.
+    The first ranks get one row more if the rows cannot be divided evenly. `tensor`: of the same
+    shape and dtype on all ranks (MismatchError); ValueError for a scalar. `op`: not Adasum
+    (NotImplementedError). `name`, `compression`, `process_set`, `prescale_factor` and
+    `postscale_factor`: see `allreduce`.
     """
     return _now(_SCATTER, locals())[0][0]
 
@@ -735,29 +674,195 @@ def sparse_allreduce_async(
     """Start to add up the ranks' sparse tensors; return a function that waits for the sum, which
     has the entries of all ranks. Collective.
 
-    Parameters
-    ----------
-    tensor : torch.Tensor
-        Sparse (COO), of the same shape and dtype on all ranks. TypeError for others.
-    op : Average or Sum
-        ValueError for others.
-    name, process_set
-        See `allreduce`.
+    `tensor`: sparse (COO), of the same shape and dtype on all ranks; TypeError for others. `op`:
+    Average or Sum; ValueError for others. `name` and `process_set`: see `allreduce`.
     """
     return partial(result_of, _begin(_SPARSE, locals(), later=True)[0])
+
+
+# Objects
+
+
+@attended
+def broadcast_object(
+    obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: OptionalSet = None
+) -> Any:
+    """The root's object, on every rank; it is pickled. Collective.
+
+    `obj`: the root's is sent, and returned there. If it cannot be pickled, the root raises what
+    pickle does, the others MismatchError. `root_rank`: whose it is, by its number in the world;
+    ValueError if it is not there. `name` and `process_set`: see `allreduce`.
+    """
+    calls = calls_of(process_set)
+    comm = calls.comm
+    buffers: list[state_exchange.Bytes] = []
+    try:
+        root = check_root(root_rank, process_set)
+        text = named(f"broadcast_object from rank {root}", name)
+        if comm.rank == root:
+            buffers = state_exchange.pack(obj)
+    except Exception as error:
+        calls.refuse(error)
+    calls.run(Call(text, lambda to: transfer.spread_buffers(to, buffers, root)))
+    return obj if comm.rank == root else state_exchange.unpack(buffers)
+
+
+@attended
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: OptionalSet = None
+) -> list[Any]:
+    """The objects `obj` of all ranks, in their order, on every rank; they are pickled. Collective.
+
+    `name` and `process_set` as of `allreduce`; what cannot be pickled raises as in
+    `broadcast_object`.
+    """
+    calls = calls_of(process_set)
+    try:
+        text = named("allgather_object", name)
+    except Exception as error:
+        calls.refuse(error)
+    return calls.allgather(obj, text)
+
+
+# Parameters, and the optimizer's state
+
+
+def _entries(params: Any) -> Entries:
+    """Names and values; a dictionary's in the order of its names, which may differ by rank."""
+    if not isinstance(params, Iterable) or isinstance(params, (str, torch.Tensor)):
+        raise TypeError(
+            "params: expected a state_dict, named_parameters(), parameters() or pairs of name and "
+            f"tensor, got {type(params).__name__}"
+        )
+    found: Entries = []
+    if isinstance(params, Mapping):
+        params = sorted(params.items(), key=lambda item: str(item[0]))
+    for i, pair in enumerate(params):
+        if isinstance(pair, torch.Tensor):  # parameters(): they have their places for names
+            found.append((str(i), pair))
+            continue
+        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise TypeError(
+                "params: expected pairs of name and tensor, as named_parameters() gives them, got "
+                f"{type(pair).__name__}"
+            )
+        found.append((pair[0], pair[1]))
+    return found
+
+
+def _describe(entries: Entries, replaceable: bool) -> list[str]:
+    """Each entry's name, and what all ranks must agree on. Raises what is wrong with one."""
+    said = []
+    for name, value in entries:
+        if isinstance(value, torch.Tensor):
+            try:
+                wire.check_tensor(value, written=True, reduced=False)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"params[{name!r}]: {error}") from None
+            said.append(f"{name}: {wire.describe(value)}")
+        elif replaceable:
+            said.append(f"{name}: an object")
+        else:
+            raise TypeError(
+                f"params[{name!r}]: expected a tensor, got {type(value).__name__}; other objects "
+                "only in a dictionary, where they can be replaced"
+            )
+    return said
+
+
+def _compare(calls: Calls, what: str, root: int, said: list[str]) -> None:
+    """Raises MismatchError, on all ranks, if they describe different things; names the first."""
+    everybody = calls.allgather(said, f"{what} from rank {root}")
+    differing = first_difference(everybody, "nothing more")
+    if differing:
+        raise MismatchError(f"{what}: the ranks differ: {ranks_by_text(differing)}")
+
+
+@attended
+def broadcast_parameters(params: Any, root_rank: int = 0) -> None:
+    """Everybody's parameters become the root's, bit for bit, in place. Collective.
+
+    `params`: ``model.state_dict()`` or ``model.named_parameters()``; what is no tensor is replaced
+    in the dictionary. `root_rank`: whose they become. MismatchError, on all ranks, if they have
+    different entries; names the first, its shapes and the ranks. TypeError or ValueError if this
+    rank's arguments are wrong (the others get MismatchError).
+    """
+    calls = world().calls
+    try:
+        root = check_root(root_rank, None)
+        entries = _entries(params)
+        said = _describe(entries, isinstance(params, dict))
+    except Exception as error:
+        calls.refuse(error)
+    _compare(calls, "broadcast_parameters", root, said)
+    tensors = [value for _, value in entries if isinstance(value, torch.Tensor)]
+    objects = {name: value for name, value in entries if not isinstance(value, torch.Tensor)}
+    places = {tensor.data_ptr() for tensor in tensors}
+    loops = [optimizer._loop for optimizer in world().optimizers]
+    concerned = [loop for loop in loops if any(p.data_ptr() in places for _, p in loop.parameters)]
+    for loop in concerned:
+        loop.parameters_to_be_replaced()
+    move = lambda to: chain.from_iterable(transfer.broadcast(to, one, root) for one in tensors)  # noqa: E731
+    calls.run(Call(f"{len(tensors)} tensors from rank {root}", move, tensors))
+    if objects:
+        params.update(broadcast_object(objects, root))
+    for loop in concerned:
+        loop.parameters_replaced()
+
+
+@attended
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int = 0, model: torch.nn.Module | None = None
+) -> None:
+    """Everybody's optimizer becomes the root's: state, and options of the groups (learning rate,
+    momentum, …). Collective.
+
+    It does not matter which ranks have state already: a rank that has loaded a checkpoint serves
+    those that have not, and one whose optimizer is new empties the others'. A
+    `DistributedOptimizer` takes the number of the round and its schedulers from there, too.
+
+    `optimizer`: with the same parameters, in the same groups, on all ranks. `root_rank`: whose it
+    becomes. `model` is Horovod's; not needed. MismatchError, on all ranks, if the optimizers differ
+    in class, groups or shapes, or a rank cannot load what came. TypeError or ValueError if this
+    rank's arguments are wrong (the others get MismatchError).
+    """
+    calls = world().calls
+    loop = getattr(optimizer, "_loop", None)  # of a DistributedOptimizer
+    inner = optimizer if loop is None else loop._inner
+    state: Any = None
+    try:
+        root = check_root(root_rank, None)
+        check_kind(optimizer)
+        own = calls.comm.rank == root
+        if own:
+            position = None if loop is None else loop.position()
+            state = {"optimizer": checkpoint.pack(inner.state_dict()), "rounds": position}
+    except Exception as error:
+        calls.refuse(error)
+    said = [f"optimizer: {type(inner).__qualname__}"]
+    for i, group in enumerate(inner.param_groups):
+        for j, parameter in enumerate(group["params"]):
+            said.append(f"group {i}, parameter {j}: {wire.describe(parameter)}")
+    _compare(calls, "broadcast_optimizer_state", root, said)
+    state = broadcast_object(state, root)
+
+    def load() -> None:
+        if not own:
+            checkpoint.load_optimizer(inner, state["optimizer"])
+            if loop is not None and state["rounds"] is not None:
+                loop.begin_at(state["rounds"])
+
+    together(calls, load)
 
 
 # Calls under way, barriers, the end of an epoch, the timeline
 
 
-def _check_call(handle: Any) -> Call:
-    return checks.instance("handle", handle, Call, "what an asynchronous call has returned")
-
-
 def poll(handle: Call) -> bool:
     """Is the call over that has returned `handle`, so that `synchronize` returns at once? Local;
     drives communication."""
-    return _check_call(handle).poll()
+    checks.instance("handle", handle, Call, "what an asynchronous call has returned")
+    return handle.poll()
 
 
 def synchronize(handle: Call) -> Any:
@@ -766,16 +871,14 @@ def synchronize(handle: Call) -> Any:
 
     Raises what the call itself would: MismatchError, if the ranks have made different ones.
     """
-    return result_of(_check_call(handle))
+    checks.instance("handle", handle, Call, "what an asynchronous call has returned")
+    return result_of(handle)
 
 
 def barrier(process_set: OptionalSet = None) -> None:
     """Wait for all ranks, or for those of `process_set`. Collective; burns no core, and says who is
     missing if it takes long."""
     calls_of(process_set).agree("barrier")
-
-
-# The end of an epoch
 
 
 def join(device: int = -1) -> int:
@@ -792,12 +895,8 @@ def join(device: int = -1) -> int:
     less than THREAD_MULTIPLE they join in the order they were made, and with uneven data only
     strategies whose steps wait for nobody do: `ADPSGD` and its like.)
 
-    Parameters
-    ----------
-    device : int
-        Horovod's; nothing has to be made on it.
-
-    Returns the rank that came last, by the machines' clocks.
+    `device` is Horovod's; nothing has to be made on it. Returns the rank that came last, by the
+    machines' clocks.
     """
     here = world()
     if isinstance(device, bool) or not isinstance(device, int) or device < -1:
@@ -810,20 +909,13 @@ def join(device: int = -1) -> int:
     return last[0]
 
 
-# The timeline
-
-
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """From now on write down when calls and optimizers' rounds wait and move, in Chrome's trace
     format, until `stop_timeline` or the next `start_timeline`. Local; ranks other than 0 write
     nothing.
 
-    Parameters
-    ----------
-    file_path : str
-        Written anew. OSError if that cannot be.
-    mark_cycles : bool
-        Marks as well where data begins to move; Horovod's cycles are not there.
+    `file_path`: written anew; OSError if that cannot be. `mark_cycles`: marks as well where data
+    begins to move; Horovod's cycles are not there.
     """
     checks.flag("mark_cycles", mark_cycles)
     if world().comm.rank == 0:

@@ -23,7 +23,7 @@ from .._core.failures import Departures, all_say, among_the_living, goes_on, liv
 from .._core.mpi import MPI, check_rank
 from .._core.settings import logger
 from ..errors import RankFailedError, StateError
-from . import environment
+from . import rendezvous
 from .calls import Calls
 
 # Process sets
@@ -33,17 +33,9 @@ class ProcessSet:
     """Ranks of the world that reduce, gather, … among themselves. `init` or `add_process_set` makes
     it usable.
 
-    Parameters
-    ----------
-    ranks : iterable of int
-        Numbers in the world. Sets may overlap.
-
-    Attributes
-    ----------
-    ranks : list of int
-        In ascending order; a rank's number within the set is its place there.
-    process_set_id : int or None
-        0 of the global one; None before it is usable, and when it has been removed.
+    `ranks`: numbers in the world; as an attribute in ascending order, and a rank's number within
+    the set is its place there. Sets may overlap. `process_set_id`: 0 of the global one; None before
+    it is usable, and when it has been removed.
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
@@ -56,9 +48,7 @@ class ProcessSet:
         if any(isinstance(one, bool) or not isinstance(one, int) for one in self.ranks):
             raise ValueError(f"ranks: expected numbers of ranks, got {self.ranks}")
         self.process_set_id: int | None = None
-        self._own: int | None = None  # this rank's number in the world
-        self._comm: MPI.Intracomm | None = None  # None: this rank is not in it
-        self._calls: Calls | None = None
+        self._calls: Calls | None = None  # None: this rank is not in it
 
     def __deepcopy__(self, memo: Any) -> ProcessSet:
         """There is one of these ranks: a copy of a module that has it means the same one."""
@@ -72,8 +62,7 @@ class ProcessSet:
         return "global_process_set" if self is global_process_set else (ProcessSet, (self.ranks,))
 
     def check(self, ranks: int, others: Iterable[ProcessSet]) -> None:
-        """ValueError unless it can be made in a world of so many `ranks`, beside the `others` that
-        are there."""
+        """ValueError unless a world of so many `ranks` can have it beside the `others`."""
         if self.process_set_id is not None:
             raise ValueError(f"process_set: {self} is usable already")
         expected = set(self.ranks) <= set(range(ranks)) and len(set(self.ranks)) == len(self.ranks)
@@ -85,30 +74,17 @@ class ProcessSet:
             if other.ranks == self.ranks:
                 raise ValueError(f"process_set: there is one of ranks {self.ranks} already")
 
-    def attach(
-        self, number: int, own: int, comm: MPI.Intracomm | None, calls: Calls | None
-    ) -> None:
-        """Make it usable, as set `number`; `add_process_set` does it. `own`: this rank's number in
-        the world; `comm` and `calls`: those of its ranks, None on other ranks. Local."""
-        self.process_set_id, self._own, self._comm, self._calls = number, own, comm, calls
-
-    def invalidate(self) -> tuple[Calls | None, MPI.Intracomm | None]:
-        """Not usable any more; what it had."""
-        found = self._calls, self._comm
-        self.process_set_id = self._own = self._calls = self._comm = None
-        return found
-
     def size(self) -> int | None:
         """The number of its ranks; None if it is not usable. Local."""
         return None if self.process_set_id is None else len(self.ranks)
 
     def rank(self) -> int | None:
         """This process's number within it; None if it is not in it. Local."""
-        return None if self._comm is None else self._comm.rank
+        return None if self._calls is None else self._calls.comm.rank
 
     def included(self) -> bool | None:
         """Is this process in it? None if it is not usable. Local."""
-        return None if self.process_set_id is None else self._comm is not None
+        return None if self.process_set_id is None else self._calls is not None
 
     @property
     def calls(self) -> Calls:
@@ -116,12 +92,11 @@ class ProcessSet:
         if self.process_set_id is None:
             raise ValueError(f"process_set: {self} is not usable: give it to add_process_set()")
         if self._calls is None:
-            raise ValueError(f"process_set: rank {self._own} is not in {self}")
+            raise ValueError(f"process_set: rank {rank()} is not in {self}")
         return self._calls
 
     def root(self, root_rank: int) -> int:
-        """The number within it of the rank whose number in the world is `root_rank`; ValueError if
-        that is not in it."""
+        """Return the number of `root_rank` within the set; ValueError if that is not in it."""
         if root_rank not in self.ranks:
             raise ValueError(f"root_rank: expected one of {self}, got {root_rank}")
         return self.ranks.index(root_rank)
@@ -152,33 +127,20 @@ _everybody: list[MPI.Intracomm] = []
 
 @dataclass
 class Replacing:
-    """That the dead are replaced, with ``init(respawn=True)``.
+    """How the dead are replaced, with ``init(respawn=True)``.
 
     Newcomers run the same program. Survivors start them at a commit, and wait for them, or go on
     and look at each commit if they have come; then all form a world together and make their
     optimizers there, survivors with what they have, and newcomers get the state from rank 0, which
-    is a survivor. In each step of this somebody may die: the steps are such that all who live are
+    is a survivor. In each step of this a rank may die: the steps are such that all who live are
     told, or none is (agreements, and rounds that go on), and then they go on without it.
-
-    Attributes
-    ----------
-    ranks : int
-        So many are there to be.
-    tries : int
-        After so many, since the last death, there were still too few.
-    lived : bool
-        This process has the state that training goes on from.
-    overlap : bool
-        Training goes on while they load what they need.
-    spawned : elastic.Spawned or None
-        Those who do.
     """
 
-    ranks: int
-    tries: int = 0
-    lived: bool = True
-    overlap: bool = False
-    spawned: elastic.Spawned | None = None
+    ranks: int  # that there are to be
+    tries: int = 0  # since the last death, after which there were still too few
+    lived: bool = True  # this process has the state that training goes on from
+    overlap: bool = False  # training goes on while newcomers load what they need
+    spawned: elastic.Spawned | None = None  # the newcomers that load
 
     def wants(self, size: int) -> bool:
         """Are there too few, and are more to be started?"""
@@ -215,26 +177,11 @@ class Replacing:
             atexit.register(self.spawned.dismiss)
         return False
 
-    def begin_anew(self) -> None:
-        """Somebody has died. Local, on all."""
-        self.tries = -self.overlap  # a world is formed without them first, which counts as a try
-
     def dismiss(self) -> None:
         """Those who load what they need are not wanted any more. Local, on all."""
         if self.spawned is not None:
             self.spawned.dismiss()
         self.spawned = None
-
-
-def _check_respawn(comm: Any, process_sets: Any, on_failure: str) -> None:
-    """What `init` cannot have beside it."""
-    if on_failure != "continue":
-        raise ValueError(f"respawn: expected on_failure='continue' with it, got {on_failure!r}")
-    if comm is not None or process_sets:
-        raise ValueError(
-            "comm, process_sets: expected none of them with respawn=True; newcomers could not be "
-            "given their places there"
-        )
 
 
 def _begin_respawn(overlap: bool) -> tuple[MPI.Intracomm, Replacing]:
@@ -313,11 +260,11 @@ class World:
 _world: World | None = None
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
 class _NotInitialized(StateError, ValueError):
     """A call before `init`: Horovod raises ValueError."""
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _check_threads(comm: MPI.Intracomm) -> None:
@@ -391,23 +338,22 @@ def init(
         with fewer while they load what they need, and a later commit takes them in. Then without
         `comm` and process sets.
 
-    Raises
-    ------
-    StateError
-        This process is a child of a rank (a DataLoader worker, a process pool), MPI runs below
-        MPI_THREAD_MULTIPLE (on all ranks, naming those that do), is not
-        initialized, or an earlier call was for another group of ranks; all ranks have died that
-        had the state of a training (on newcomers).
-    MismatchError
-        On all ranks: some give another `respawn`.
-    Error
-        P jobs of one rank each were started in place of one of P ranks.
+    StateError if this process is a child of a rank (a DataLoader worker, a process pool), if MPI is
+    not initialized or runs below MPI_THREAD_MULTIPLE (on all ranks, naming those that do), if an
+    earlier call was for another group of ranks, and, on newcomers, if all ranks have died that had
+    the state of a training. MismatchError, on all ranks, if some give another `respawn`. Error if P
+    jobs of one rank each were started in place of one of P ranks.
     """
     global _world
     check_rank("init")
     launch.check_before_mpi()
     if _world is not None:
-        _check_same(_world, comm)
+        same = (MPI.IDENT, MPI.CONGRUENT)
+        if comm is not None and MPI.Comm.Compare(_world.comm, _check_comm(comm)) not in same:
+            raise StateError(
+                f"init: called before for {_world.comm.size} ranks, now for others ({comm.size}); "
+                "call shutdown() in between"
+            )
         return
     checks.one_of("on_failure", on_failure, ("raise", "continue"))
     sets = process_sets or ()
@@ -419,11 +365,16 @@ def init(
         checks.one_of("respawn", respawn, (False, True, "overlap"))
     else:
         checks.flag("respawn", respawn)
-    if respawn:
-        _check_respawn(comm, sets, on_failure)
+    if respawn and on_failure != "continue":
+        raise ValueError(f"respawn: expected on_failure='continue' with it, got {on_failure!r}")
+    if respawn and (comm is not None or sets):
+        raise ValueError(
+            "comm, process_sets: expected none of them with respawn=True; newcomers could not be "
+            "given their places there"
+        )
     checked, replacing = _check_comm(comm), None
     launch.check_launcher()
-    environment.set_environment()
+    rendezvous.set_environment()
     if respawn:
         checked, replacing = _begin_respawn(respawn == "overlap")
     _form(checked, on_failure, replacing)
@@ -439,7 +390,7 @@ def _form(comm: MPI.Intracomm, on_failure: str, replacing: Replacing | None) -> 
     own = _world.comm
     settings.configure_logging(own.rank)
     global_process_set.ranks = list(range(own.size))
-    global_process_set.attach(0, own.rank, own, _world.calls)
+    global_process_set.process_set_id, global_process_set._calls = 0, _world.calls
     return _world
 
 
@@ -454,7 +405,7 @@ def _make(own: MPI.Intracomm, on_failure: str, replacing: Replacing | None) -> W
         respawn = "overlap" if replacing.overlap else True
         told = replacing.lived, replacing.ranks, replacing.tries
     said = (own.rank, MPI.Get_processor_name(), told)
-    known = calls.gather(f"init(respawn={respawn!r})", said)
+    known = calls.allgather(said, f"init(respawn={respawn!r})")
     if replacing is not None:
         replacing = replacing.formed(own.size, [row for _, _, row in known])
     place = _place(own.rank, {rank: name for rank, name, _ in known})
@@ -469,7 +420,8 @@ def form_anew(replace: bool = False, died: bool = False) -> None:
     before, wider = world(), None
     if before.replacing is not None:
         if died:
-            before.replacing.begin_anew()
+            # A world is formed without them first, which counts as a try.
+            before.replacing.tries = -before.replacing.overlap
         if replace and not (died and before.replacing.overlap):
             wider = _take_in(before.comm, before.replacing)
         before.replacing.dismiss()
@@ -483,17 +435,6 @@ def form_anew(replace: bool = False, died: bool = False) -> None:
         _world = None
         raise
     _free(before)
-
-
-def _check_same(present: World, comm: MPI.Intracomm | None) -> None:
-    if comm is None:
-        return
-    kinds = (MPI.IDENT, MPI.CONGRUENT)
-    if MPI.Comm.Compare(present.comm, _check_comm(comm)) not in kinds:
-        raise StateError(
-            f"init: called before for {present.comm.size} ranks, now for others ({comm.size}); "
-            "call shutdown() in between"
-        )
 
 
 def world() -> World:
@@ -526,22 +467,12 @@ def attended(function: F) -> F:
     return cast("F", attend)
 
 
-def came_in() -> None:
-    """This rank has the state that training goes on from. Local."""
-    if _world is not None and _world.replacing is not None:
-        _world.replacing.lived = True
-
-
-def takes_in() -> bool:
-    """Are there too few ranks, and are others to be taken in now? Collective if the dead are
-    replaced."""
-    if _world is None or _world.replacing is None:
-        return False
-    return _world.replacing.due(_world.comm)
+def replacing() -> Replacing | None:
+    """Return how the dead are replaced; None: they are not. Local."""
+    return None if _world is None else _world.replacing
 
 
 def forget(optimizer: Any) -> None:
-    """It is being closed. Local."""
     if _world is not None:
         _world.wrapped = [one for one in _world.wrapped if one() not in (None, optimizer)]
 
@@ -564,7 +495,7 @@ def shutdown() -> None:
             if ending.replacing is not None:
                 ending.replacing.dismiss()
             _free(ending)
-        global_process_set.invalidate()
+        global_process_set.process_set_id = global_process_set._calls = None
     _world = None
 
 
@@ -577,28 +508,18 @@ def _free(ending: World) -> None:
 
 
 def _free_set(one: ProcessSet) -> None:
-    calls, comm = one.invalidate()
-    if calls is not None and comm is not None:
+    calls, one.process_set_id, one._calls = one._calls, None, None
+    if calls is not None:
         calls.free()
-        comm.Free()
 
 
 @attended
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Make a set of ranks usable, which is returned. Collective over all ranks of the world, also
-    those that are not in it.
+    """Make a set of ranks usable; return it. Collective over the world, members or not.
 
-    Parameters
-    ----------
-    process_set : ProcessSet or iterable of int
-        The set, or its ranks' numbers in the world.
-
-    Raises
-    ------
-    ValueError
-        Ranks that are not there or come twice; a set of the same ranks is there already.
-    MismatchError
-        On all ranks, if they give different ones.
+    `process_set`: the set, or its ranks' numbers in the world. ValueError for ranks that are not
+    there or come twice, and for a second set of the same ranks; MismatchError, on all ranks, if
+    they give different ones.
     """
     here = world()
     try:
@@ -612,8 +533,10 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     own = here.comm.rank
     comm: Any = here.comm.Split(0 if own in one.ranks else MPI.UNDEFINED, own)
     here.sets_made += 1
-    calls = Calls(comm, here.on_failure) if own in one.ranks else None
-    one.attach(here.sets_made, own, comm if own in one.ranks else None, calls)
+    if own in one.ranks:
+        one._calls = Calls(comm, here.on_failure)  # which has a duplicate
+        comm.Free()
+    one.process_set_id = here.sets_made
     here.sets.append(one)
     return one
 

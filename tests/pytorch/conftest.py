@@ -7,8 +7,8 @@ import pytest
 
 @pytest.fixture(params=(None, 7), ids=("whole", "in pieces"))
 def operations(request, monkeypatch):
-    from partialcoll.torch.ops import pieces
+    from partialcoll.torch.ops import transfer
 
     if request.param is not None:
-        monkeypatch.setattr(pieces, "LARGEST", request.param)
-        monkeypatch.setattr(pieces, "_MANY", 4)
+        monkeypatch.setattr(transfer, "LARGEST", request.param)
+        monkeypatch.setattr(transfer, "_MANY", 4)

@@ -149,7 +149,7 @@ def test_memory_has_a_bound(world, monkeypatch):
             tensor = torch.full((count,), 1 + again, dtype=torch.int32)
             dist.all_reduce(tensor, group=group)
             assert (tensor == (1 + again) * world.size).all()
-    kept = [count for _, count, _ in group._depths._all[0].queue.handles._of]
+    kept = [count for _, count, _ in group._queues[0].handles._of]
     assert kept == [57344, 32768, 81920]  # the latest
     dist.destroy_process_group(group)
 
@@ -1208,7 +1208,7 @@ def test_without_mpi(run):
     except pc.StateError as error:
         say(error)
     MPI.Init_thread()
-    partialcoll.torch.backend.register()
+    partialcoll.torch.process_group.register()
     for method in (None, "mpi://", "env://"):
         dist.init_process_group("partialcoll", init_method=method)
         dist.barrier()
@@ -1223,19 +1223,19 @@ def test_without_mpi(run):
 
 def test_what_was_set_is_not_inherited():
     """A job that a program starts has ranks of its own."""
-    from partialcoll.torch import environment
+    from partialcoll.torch import rendezvous
 
     before = dict(os.environ)
     try:
         os.environ.pop("RANK", None)
         os.environ["WORLD_SIZE"] = "9"
-        environment.set_absent({"RANK": "3", "WORLD_SIZE": "4"})
+        rendezvous.set_absent({"RANK": "3", "WORLD_SIZE": "4"})
         assert os.environ["RANK"] == "3" and os.environ["WORLD_SIZE"] == "9"
-        assert environment.given("RANK") is None and environment.given("WORLD_SIZE") == "9"
-        environment.set_absent({"RANK": "5"})
-        assert os.environ["RANK"] == "5" and environment.given("RANK") is None
+        assert rendezvous.given("RANK") is None and rendezvous.given("WORLD_SIZE") == "9"
+        rendezvous.set_absent({"RANK": "5"})
+        assert os.environ["RANK"] == "5" and rendezvous.given("RANK") is None
         os.environ["RANK"] = "6"
-        assert environment.given("RANK") == "6"
+        assert rendezvous.given("RANK") == "6"
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -210,8 +210,8 @@ def test_order_in_which_they_are_chained(comm, group):
 
 def test_a_callback_waits_for_a_later_one():
     """Of its own line, and for what is chained to that: it runs it where it waits."""
-    lines = futures.Lines()
-    begun, other = futures.Future([], lines), futures.Future([], lines)
+    line = futures.Line()
+    begun, other = futures.Future([], line), futures.Future([], line)
     seen = []
 
     def then(future):
@@ -231,7 +231,7 @@ def test_a_callback_waits_for_a_later_one():
 
 def test_errors_in_callbacks():
     """Whoever is chained to it hears of it; the line goes on."""
-    begun = futures.Future([], futures.Lines())
+    begun = futures.Future([], futures.Line())
     failed = begun.then(lambda future: 1 // 0)
     begun.add_done_callback(lambda future: 1 // 0)
     heard = failed.then(lambda future: future.value())

@@ -433,7 +433,7 @@ def test_layout_of_buckets():
     tensors = [torch.zeros(shape) for shape in shapes]
     tensors.insert(2, torch.zeros(9, dtype=torch.float64))
     layout = Layout(tensors, 256)
-    assert [layout.bucket(i) for i in range(len(layout))] == [3, 3, 2, 1, 0, 0, 0]
+    assert [place.buffer for place in layout.places] == [3, 3, 2, 1, 0, 0, 0]
     assert layout.counts == [32, 112, 16, 64]
     assert layout.dtypes == [torch.float32, torch.float32, torch.float64, torch.float32]
     flats = layout.new()

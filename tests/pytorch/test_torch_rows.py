@@ -112,7 +112,7 @@ def test_alltoall_gradient(world):
 def test_alltoall_refused(world):
     x = rows(world.rank, 2 * world.size + 1)
     for splits, error, words in (
-        (None, ValueError, "splits: expected them for"),
+        (None, ValueError, "splits: expected sizes for"),
         ([1] * world.size, ValueError, f"with the sum {len(x)}"),
         ([len(x)] * (world.size + 1), ValueError, f"expected {world.size} numbers of rows"),
         ([-1, *[0] * (world.size - 2), len(x) + 1], ValueError, "numbers of rows"),

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any, Callable, Union
 
 import torch
@@ -19,13 +18,13 @@ import torch.distributed as dist
 from torch.compiler import disable
 
 from ..._core import timeline, waiting
-from ...collectives.agreement import JOINED, Agreement, Intent
+from ...collectives.agreement import Agreement, Intent
 from ...collectives.handle import AllreduceHandle
 from ...policy import Policy
 from ...round import Result, Round
-from .futures import Future, Lines, new_future
+from .futures import Future, Line, new_future
 from .handles import Handles, Key, Reduction
-from .side_stream import side_of
+from .wire import side_of
 
 Steps = Iterator[Any]  # yields the handles and MPI requests to wait for, one after the other
 Move = Union[Callable[[Handles], Steps], Steps, "list[Reduction]", None]
@@ -58,13 +57,8 @@ class GroupTimeout(_Error, TimeoutError):
 
 
 class Work(_Work):
-    """What the collectives of torch.distributed return.
-
-    Parameters
-    ----------
-    tensors : list of torch.Tensor
-        What is filled; the value of its future.
-    """
+    """What the collectives of torch.distributed return. tensors: what is filled; the value of its
+    future."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()
@@ -73,7 +67,7 @@ class Work(_Work):
         self._ended: threading.Event | None = None  # for who waits until another thread ends it
         self._error: BaseException | None = None
         self._future: Future | None = None
-        self.lines: Lines | None = None  # in which callbacks of its future stand
+        self.line: Line | None = None  # of the callbacks of its future
 
     def _carry_out(self) -> None:
         """Do the part of the work that a waiting thread can do."""
@@ -128,7 +122,7 @@ class Work(_Work):
         """Of the list of tensors."""
         with _lock:
             if self._future is None:
-                self._future = new_future(self._tensors, self.lines)
+                self._future = new_future(self._tensors, self.line)
                 if self._over:
                     self._resolve()
         if not self._over:
@@ -159,15 +153,9 @@ class Work(_Work):
             self._resolve()
 
 
-def _in_turn(reductions: list[Reduction], handles: Handles) -> Steps:
-    for one in reductions:
-        yield from one.steps(handles)
-
-
 def complete(step: Any, wait: bool, patient: Callable[[], Any]) -> Any:
-    """Wait for a step: return the round of a handle, or False for another step. With wait=False
-    return None if the step is incomplete. patient: called while waiting; an exception of it ends
-    the wait."""
+    """Wait for a step: return the round of a handle, or False for another step; None if it is
+    incomplete and wait=False. patient: called while waiting; an exception of it ends the wait."""
     if isinstance(step, AllreduceHandle):
         return step.Wait() if wait else step.Test()
     if isinstance(step, Agreement):
@@ -185,27 +173,11 @@ class Call(Work):
     Pass it to `poll` and `synchronize`. After `synchronize`, `round` is the `partialcoll.Round`
     that delivered the result.
 
-    Only the library creates calls:
-
-    Parameters
-    ----------
-    text : str
-        The description, which all ranks compare.
-    move
-        The steps of the data, after the comparison: an iterator, a function that returns one for
-        given handles, or a list of reductions. None: there is no data.
-    tensors : sequence of torch.Tensor
-        The tensors that the call fills.
-    apart : bool
-        Whether the data may begin to move before earlier calls are complete.
-    timeout : float
-        Limit in seconds.
-    refused : bool
-        Whether this rank's arguments are wrong.
-    read : sequence of torch.Tensor
-        Further tensors that may be on a device.
-    role : str
-        The role of the intent: ranks that have joined may be missing from reductions.
+    Only the library creates calls. `text`: what all ranks compare. `move`: the steps of the data
+    after the comparison: an iterator, a function that returns one for given handles, a list of
+    reductions, or None. `tensors`: what the call fills; `read`: further ones that may be on a
+    device. `apart`: the data may begin to move before earlier calls are complete. `timeout`: in
+    seconds. `refused`: this rank's arguments are wrong. `role`: of the intent.
     """
 
     def __init__(
@@ -223,18 +195,21 @@ class Call(Work):
         super().__init__(list(tensors))
         self.reductions: list[Reduction] = move if isinstance(move, list) else []
         self.side = side_of([*tensors, *read])
-        first: Reduction | None = None  # a single reduction, which may begin early
+        self._first: Reduction | None = None  # a single reduction, which may begin early
         if isinstance(move, list):
-            first = move[0] if len(move) == 1 else None
-            move = first.steps if first else partial(_in_turn, move)
-        self._first, self._move = first, move
+            self._first = move[0] if len(move) == 1 else None
+            move = self._first.steps if self._first else self._in_turn
+        self._move = move
         self._intent, self.apart = Intent(text, refused, role), apart
-        self._began = time.monotonic()
+        self.began, self.warned = (
+            time.monotonic(),
+            0.0,
+        )  # a warning that it has no place in an order
         self._agreed_at: float | None = None
-        self._timeout, self._deadline = timeout, self._began + timeout
+        self._timeout, self._deadline = timeout, self.began + timeout
         self.compared = False  # whether all ranks have compared it already
         self._queue: Any = None  # the queue that processes it
-        self._channel: Channel | None = None
+        self.announced = False  # it has its place among the calls that are compared
         self.started = False  # its comparison, or its data if nothing is compared
         self.agreement: Agreement | None = None  # that compares it
         self._steps: Steps | None = None  # once all ranks have been compared
@@ -249,10 +224,9 @@ class Call(Work):
         self.found: list[list[torch.Tensor]] = []  # received tensors of sizes not known before
         self.shown: Callable[[list[torch.Tensor]], Any] = lambda tensors: tensors[0]  # the result
 
-    @property
-    def joined(self) -> bool:
-        """Whether this is the call of a rank that has joined."""
-        return self._intent.role == JOINED
+    def _in_turn(self, handles: Handles) -> Steps:
+        for one in self.reductions:
+            yield from one.steps(handles)
 
     @property
     def begun(self) -> bool:
@@ -273,8 +247,7 @@ class Call(Work):
 
     def poll(self) -> bool:
         """Advance without blocking; return whether the call has ended, with or without an error."""
-        over: bool = self._queue.poll(self)
-        return over
+        return bool(self._queue.poll(self))
 
     def _ensure(self) -> None:
         self._queue.wake()
@@ -287,22 +260,13 @@ class Call(Work):
 
     def _end(self, error: BaseException | None = None) -> None:
         if timeline.recorder is not None:
-            timeline.recorder.call(str(self), self._began, self._agreed_at)
+            timeline.recorder.call(str(self), self.began, self._agreed_at)
         self._move = self._first = self._steps = None  # they hold tensors
         self.reductions = []
         super()._end(error)
 
     def __str__(self) -> str:
         return self._intent.text
-
-
-class Channel:
-    """A channel, which one call at a time uses. agreement: None: nothing is compared. Created
-    collectively."""
-
-    def __init__(self, agreement: Agreement | None) -> None:
-        self.agreement = agreement
-        self.call: Call | None = None  # the call that uses it
 
 
 def result_of(call: Call) -> Any:

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Futures whose callbacks may make further collective calls, in the same order on all ranks.
 
-When a callback runs depends on the rank: on one the future is over when something is chained to
-it, on another a thread completes it later, between other calls of the program. So calls in
-callbacks must not stand in one line with those of the program. Each thread knows how *deep* it is:
-the program is at depth 0, a callback that was chained at depth d is at d + 1, and so are its calls.
-Calls of a depth have a queue and a communicator of their own (../process_group.py). What is chained
-at a depth stands in one line, too (`Line`): callbacks are run in the order in which they were
-chained, one after the other, by whoever comes to it. By induction all ranks see the same calls and
-the same callbacks in the same order at each depth: the program is the same everywhere, and what is
-called and chained at depth d + 1 is what the callbacks chained at depth d do, in their order.
-
-A callback that waits for what a later one of its own line gives runs those before it where it
-waits: that place is the same on all ranks, too.
+When a callback runs depends on the rank: the future may be complete when something is chained to
+it, or a thread completes it later, between other calls of the program. So the calls of callbacks
+have a queue and a communicator of their own (../process_group.py), and the callbacks of a group run
+one at a time, in the order in which the program chained them (`Line`). A callback that chains
+another one waits for the future and runs that one at once. So all ranks make the calls of callbacks
+in the same order. A callback that waits for a later one of its own line runs those before it where
+it waits, which is at the same place on all ranks.
 """
 
 from __future__ import annotations
@@ -33,48 +28,47 @@ logger = logging.getLogger("partialcoll")
 
 
 class _Here(threading.local):
-    """Of a thread. lines: those of which it runs a callback."""
+    """Whether the thread is in a callback, and the lines of the callbacks that it runs."""
 
-    depth = 0
+    inside = False
     lines: tuple[Line, ...] = ()
 
 
 _here = _Here()
 
 
-def depth() -> int:
-    """How many callbacks deep the calling thread is."""
-    return _here.depth
+def inside() -> bool:
+    """Return whether the calling thread is in a callback."""
+    return _here.inside
 
 
 @contextlib.contextmanager
-def _within(depth: int, *lines: Line) -> Iterator[None]:
-    before = _here.depth, _here.lines
-    _here.depth, _here.lines = depth, (*_here.lines, *lines)
+def _within(inside: bool, *lines: Line) -> Iterator[None]:
+    before = _here.inside, _here.lines
+    _here.inside, _here.lines = inside, (*_here.lines, *lines)
     try:
         yield
     finally:
-        _here.depth, _here.lines = before
+        _here.inside, _here.lines = before
 
 
 class Line:
-    """What is chained at one depth to the futures of one group. A callback is run by the thread
-    that completes its future or the callback before it, or that chains it; by one at a time."""
+    """The callbacks that the program has chained to the futures of one group. The thread that
+    completes a future, runs the callback before it, or chains it runs a callback."""
 
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
-        self._lock = threading.Lock()  # of the two below
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # protects the fields below
         self._waiting: collections.deque[tuple[Future, Callable[[], None]]] = collections.deque()
         self._busy = False
 
     def add(self, future: Future, run: Callable[[], None]) -> None:
-        """Behind all others, once the future is over. run: never raises."""
+        """Append a callback, which never raises."""
         with self._lock:
             self._waiting.append((future, run))
         self.go_on()
 
     def go_on(self) -> None:
-        """Run what can be run, unless a thread is at it, which will."""
+        """Run the callbacks that can run, unless a thread does so already."""
         while (run := self._begin()) is not None:
             try:
                 self._run(run)
@@ -89,11 +83,11 @@ class Line:
             return self._waiting.popleft()[1]
 
     def _run(self, run: Callable[[], None]) -> None:
-        with _within(self._depth + 1, self):
+        with _within(True, self):
             run()
 
     def run_until(self, future: Future) -> None:
-        """By the thread that is at it, in a callback that waits for what a later one gives."""
+        """Run callbacks until the future is complete, in a callback of this line that waits."""
         while not future.done() and self._waiting:
             first, run = self._waiting.popleft()
             with contextlib.suppress(Exception):  # the callback sees it
@@ -101,20 +95,9 @@ class Line:
             self._run(run)
 
 
-class Lines:
-    """Those of one group, by depth."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, Line] = {}
-
-    def here(self) -> Line:
-        """Of what the calling thread chains."""
-        return self._of.setdefault(_here.depth, Line(_here.depth))
-
-
 class _Failure(Exception):
-    """What a future holds in place of a value. torch's DDP takes it for one, and looks for tensors
-    in it by pickling; so it hears of the error there."""
+    """The error of a future, in place of its value. torch's DDP takes it for a value, and pickles
+    it to look for tensors; then it raises the error."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -125,29 +108,18 @@ class _Failure(Exception):
 
 
 class Future(_Future):
-    """A torch.futures.Future whose callbacks stand in line.
+    """A torch.futures.Future whose callbacks stand in line. What C++ chains to it (DDP,
+    `torch.futures.collect_all`) runs when it is completed. devices: of the tensors in its value,
+    beside the host. line: None: callbacks run when it is complete."""
 
-    What C++ chains to it (`torch.futures.collect_all`, DDP) runs when it is completed, at the depth
-    at which it was made.
-
-    Parameters
-    ----------
-    devices : sequence of torch.device
-        Of the tensors in its value, beside the host.
-    lines : Lines or None
-        None: callbacks run as they come.
-    """
-
-    def __init__(self, devices: Sequence[torch.device], lines: Lines | None) -> None:
+    def __init__(self, devices: Sequence[torch.device], line: Line | None) -> None:
         super().__init__(devices=list(devices))
-        self._devices, self._lines, self._depth = devices, lines, _here.depth
-        self._known: set[Line] = set()  # in which something waits for it
+        self._devices, self._line, self._inside = devices, line, _here.inside
         self._source: Future | None = None  # whose callback gives its value
-        self._line: Line | None = None  # in which that stands
 
     def then(self, callback: Callable[[Any], Any]) -> Future:
-        """As torch's: the future of what the callback returns, which is given this one."""
-        chained = Future(self._devices, self._lines)
+        """Return the future of what the callback returns, which is given this one."""
+        chained = Future(self._devices, self._line)
         chained._source = self
 
         def run() -> None:
@@ -158,11 +130,11 @@ class Future(_Future):
             else:
                 chained.set_result(found)
 
-        chained._line = self._chain(run)
+        self._chain(run)
         return chained
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
-        """As torch's: an error of the callback goes into the log."""
+        """As torch's; an error of the callback is logged."""
 
         def run() -> None:
             try:
@@ -172,26 +144,26 @@ class Future(_Future):
 
         self._chain(run)
 
-    def _chain(self, run: Callable[[], None]) -> Line | None:
-        if self._lines is None:
-            below = _here.depth + 1
+    def _chain(self, run: Callable[[], None]) -> None:
+        if self._line is None:
 
             def run_there(_: Any) -> None:
-                with _within(below):
+                with _within(True):
                     run()
 
             super().add_done_callback(run_there)
-            return None
-        line = self._lines.here()
-        self._known.add(line)  # before it is asked whether it is over
-        line.add(self, run)
-        return line
+        elif _here.inside:
+            with contextlib.suppress(Exception):  # the callback sees it
+                self.wait()
+            run()
+        else:
+            self._line.add(self, run)
 
     def set_result(self, result: Any) -> None:
-        with _within(self._depth):
+        with _within(self._inside):
             super().set_result(result)
-        for line in list(self._known):
-            line.go_on()
+        if self._line is not None:
+            self._line.go_on()
 
     def set_exception(self, error: BaseException) -> None:
         super().set_exception(_Failure(error))
@@ -213,13 +185,12 @@ class Future(_Future):
 
 @contextlib.contextmanager
 def _as_it_was() -> Iterator[None]:
-    """The error of a failure."""
     try:
         yield
     except _Failure as failure:
         raise failure.error from None
 
 
-def new_future(tensors: Sequence[torch.Tensor], lines: Lines | None = None) -> Future:
-    """For these; whoever waits for one of a device does so on its stream."""
-    return Future(sorted({t.device for t in tensors} - {_HOST}, key=str), lines)
+def new_future(tensors: Sequence[torch.Tensor], line: Line | None = None) -> Future:
+    """Return a future of these tensors. A wait for tensors of a device happens on its stream."""
+    return Future(sorted({t.device for t in tensors} - {_HOST}, key=str), line)

@@ -59,18 +59,6 @@ class NeedsAll(StateError):
     """Raised on all live ranks for a collective that they cannot make without the dead ones."""
 
 
-def whole(comm: MPI.Intracomm, go_on: bool) -> MPI.Intracomm:
-    """Return the communicator for MPI's own collectives. Raises NeedsAll if the ranks continue
-    after a death: such a collective could be complete on some of them and not on others."""
-    if go_on:
-        raise NeedsAll(
-            "with on_failure='continue' there are reductions, broadcasts, all_gather of tensors of "
-            "known sizes, and barriers: other collectives cannot go on when a rank dies; make them "
-            "in a group without it"
-        )
-    return comm
-
-
 class Handle:
     """A handle, and the memory of its deposits. device: the handle copies tensors of this device in
     the background; for tensors elsewhere the caller waits for the copy."""
@@ -117,18 +105,8 @@ class Handle:
 class Handles:
     """Handles for data of different kinds, the ones used last. They are the same on all ranks.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-    name : str
-        For messages.
-    meanwhile : callable
-        Called while this rank waits, with a function that names the missing ranks. An exception of
-        it ends the wait.
-    quorum : policy or str
-        The quorum of the handles.
-    on_failure : str
-        See `Allreduce_init`.
+    name: for messages. meanwhile: called while this rank waits, with a function that names the
+    missing ranks; an exception of it ends the wait. quorum, on_failure: of the handles.
     """
 
     def __init__(
@@ -148,8 +126,15 @@ class Handles:
 
     @property
     def everybody(self) -> MPI.Intracomm:
-        """The communicator for MPI's own collectives; raises NeedsAll, see `whole`."""
-        return whole(self.comm, self.go_on)
+        """The communicator for MPI's own collectives. Raises NeedsAll if the ranks continue after a
+        death: such a collective could be complete on some of them and not on others."""
+        if self.go_on:
+            raise NeedsAll(
+                "with on_failure='continue' there are reductions, broadcasts, all_gather of "
+                "tensors of known sizes, and barriers: other collectives cannot go on when a rank "
+                "dies; make them in a group without it"
+            )
+        return self.comm
 
     def get(self, key: Key) -> Handle | None:
         """Return the handle for such data, or None. Local."""
@@ -223,20 +208,9 @@ def scale(values: torch.Tensor, factor: Any) -> None:
 
 
 class Reduction:
-    """A tensor's values reduced over all ranks.
-
-    Parameters
-    ----------
-    form : Form
-    source : torch.Tensor or None
-        This rank's contribution; None: nothing.
-    output : torch.Tensor
-        Receives the result; it may be the source.
-    wanted : bool
-        Whether this rank takes the result.
-    chunk : int or None
-        Bytes that are reduced at once; None: all of them.
-    """
+    """A tensor's values reduced over all ranks. source: None: this rank contributes nothing.
+    output: receives the result; it may be the source. wanted: this rank takes the result. chunk:
+    bytes that are reduced at once; None: all of them."""
 
     def __init__(
         self,
@@ -306,35 +280,29 @@ class Reduction:
         agreement.start(intent, (self._wire, self._count, op))
         self.begun = agreement
 
-    def land(self, agreement: Agreement, go_on: bool) -> Iterator[AllreduceHandle]:
-        """Take the result of data that went with the comparison: no step has to wait."""
-        output, flat = self.output, _flat(self.output)
-        direct = flat is output or flat.data_ptr() == output.data_ptr()
-        if self._wanted:
-            gone = agreement.failed() if go_on else 0
-            flat = flat if direct else torch.empty_like(flat)
-            self._take(agreement.result(self._wire)[: self._count], flat, gone)
-            if not direct:
-                output.copy_(flat.view(output.shape))
-        yield from ()
-
     def steps(self, handles: Handles) -> Iterator[AllreduceHandle]:
-        """Yield each handle for which the caller has to wait."""
+        """Yield each handle for which the caller has to wait: none if the data went with the
+        comparison, which is complete."""
         output, flat = self.output, _flat(self.output)
         direct = flat is output or flat.data_ptr() == output.data_ptr()
         if self._wanted and not direct:
             flat = torch.empty_like(flat)
-        for first in range(0, self._count, self._most):
-            part = self._chunk(flat, first)
-            handle = handles.make(self._key(part.numel()), output.device)
-            if first or handle is not self.begun:
-                self.begin(handle, first)
-            yield handle.core
-            handle.end()
+        if isinstance(self.begun, Agreement):
             if self._wanted:
-                last = handle.core.last_round
-                gone = int(np.count_nonzero(last.failed)) if handles.go_on and last else 0
-                self._take(handle.core.result[: part.numel()], part, gone)
+                gone = self.begun.failed() if handles.go_on else 0
+                self._take(self.begun.result(self._wire)[: self._count], flat, gone)
+        else:
+            for first in range(0, self._count, self._most):
+                part = self._chunk(flat, first)
+                handle = handles.make(self._key(part.numel()), output.device)
+                if first or handle is not self.begun:
+                    self.begin(handle, first)
+                yield handle.core
+                handle.end()
+                if self._wanted:
+                    last = handle.core.last_round
+                    gone = int(np.count_nonzero(last.failed)) if handles.go_on and last else 0
+                    self._take(handle.core.result[: part.numel()], part, gone)
         if self._wanted and not direct:
             output.copy_(flat.view(output.shape))
 

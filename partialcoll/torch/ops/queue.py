@@ -6,12 +6,14 @@ fails on all ranks, with the text of each rank, and the queue continues. While a
 calls of others it sleeps, and can name the missing ranks. The data of a small reduction goes with
 the comparison, so such a call is one round. Other data moves after it, between ranks that agree. A
 new handle for such data is created while its call is the first in the queue, so all ranks create
-the same handles in the same order. If some ranks have joined, the call continues without them
-(`joined`).
+the same handles in the same order. Up to `window` calls are compared ahead, by as
+many agreements in turn. Data goes with the comparison of a call that is not the first one only if
+the call says that it may (`Call.apart`): an earlier call could still change it. Calls end in their
+order.
 
-`window` channels are used in turn, so up to `window` calls are compared ahead. Data goes with the
-comparison of a call that is not the first one only if the call says that it may (`Call.apart`): an
-earlier call could still change it. Calls end in their order.
+A rank that has joined does not know what the others call next, and says only that it has joined. If
+the others agree on a call that allows it, the first of them tells what is reduced, and all reduce;
+ranks that have joined contribute nothing.
 
 A thread that waits for a call processes the calls before it and then this one. A worker thread may
 process calls that no thread waits for yet. One thread at a time processes calls: it holds the lock
@@ -32,12 +34,13 @@ from ..._core.failures import Departed, is_rank_failure, told
 from ..._core.mpi import MPI
 from ..._core.settings import logger
 from ..._core.worker import Worker
-from ...collectives.agreement import Agreement, complaint
+from ...collectives import state_exchange
+from ...collectives.agreement import JOINED, OPEN, Agreement, complaint
 from ...errors import MismatchError, RankFailedError, StateError
 from ...policy import Policy
-from . import joined
-from .call import Call, Channel, GroupTimeout, Steps, complete
-from .handles import Handles, NeedsAll
+from .call import Call, GroupTimeout, Steps, complete
+from .handles import Handles, NeedsAll, Reduction
+from .transfer import spread_buffers
 
 
 def follow_up(broken: BaseException, text: str) -> Exception:
@@ -54,21 +57,10 @@ class _Stopped(StateError):
 class Queue:
     """The calls of one communicator, matched by their order. Created collectively.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        Of the ranks, whose traffic is ordered by what uses it.
-    name : str
-        For messages.
-    window : int
-        Calls that are compared ahead.
-    owner, remedy : str
-        Whose it is, and what helps after an error; for messages.
-    quorum : policy or None
-        None: all ranks make each call together. Else there is nothing to compare.
-    on_failure : str
-        "continue": calls are among the ranks that live. Who has died is the same for all ranks in
-        each round of a handle, so all go on alike.
+    comm: its traffic is ordered by its user. name, owner, remedy: for messages; remedy: what helps
+    after an error. window: calls that are compared ahead. quorum: None: all ranks make each call
+    together; else there is nothing to compare. on_failure: "continue": calls are among the ranks
+    that live. Who has died is the same for all ranks in each round of a handle, so all go on alike.
     """
 
     def __init__(
@@ -82,12 +74,13 @@ class Queue:
         quorum: Policy | None = None,
         on_failure: str = "raise",
     ) -> None:
-        self._comm, self._name, self._window, self._owner = comm, name, window, owner
+        self.comm, self._name, self._window, self._owner = comm, name, window, owner
         self.ranks: int = comm.size
-        self._quorum, self._remedy, self._on_failure = quorum, remedy, on_failure
+        self._remedy, self._on_failure = remedy, on_failure
         title = f"{owner}: data of {name}"
         self.handles = Handles(comm, title, self._patient, quorum or "full", on_failure)
-        self._channels = [self._channel(number) for number in range(window)]
+        numbers = range(window if quorum is None else 0)
+        self._agreements = [self._agreement(number) for number in numbers]
         self._lock = threading.Lock()  # of what is waiting, and of the thread
         self._waiting: collections.deque[Call] = collections.deque()
         self._announced: collections.deque[Call] = collections.deque()
@@ -97,18 +90,17 @@ class Queue:
         self._turn = threading.Lock()  # of what is announced, and of all handles
         self._head: Call | None = None  # that is being processed
         self._broken: BaseException | None = None
-        self._worker = Worker(f"partialcoll {name}", self._work_off, self._fail)
-        self.aside, self.halt, self.join = self._worker.aside, self._worker.halt, self._worker.join
+        worker = self._worker = Worker(f"partialcoll {name}", self._work_off, self._fail)
+        self.aside, self.wake, self.stop = worker.aside, worker.wake, worker.stop
+        self.halt, self.join = worker.halt, worker.join
 
-    def _channel(self, number: int) -> Channel:
-        agreement = None
-        if self._quorum is None:
-            title = f"{self._owner}: {self._name}, {number}"
-            agreement = Agreement(self._comm, title, self._on_failure)
-            patient = functools.partial(self._patient, agreement.missing)
-            report = functools.partial(self._report, agreement.missing)
-            agreement.while_waiting(patient, report)
-        return Channel(agreement)
+    def _agreement(self, number: int) -> Agreement:
+        made = Agreement(self.comm, f"{self._owner}: {self._name}, {number}", self._on_failure)
+        made.while_waiting(
+            functools.partial(self._patient, made.missing),
+            functools.partial(self._report, made.missing),
+        )
+        return made
 
     # By whoever makes a call
 
@@ -120,12 +112,9 @@ class Queue:
             call._queue = self
             self._waiting.append(call)
         if background:
-            self._leave_to_thread(call)
+            call.in_background = True
+            self.wake()
         return call
-
-    def _leave_to_thread(self, call: Call) -> None:
-        call.in_background = True
-        self.wake()
 
     def begin(self, call: Call, background: bool = True) -> Call:
         """Append a call, and start its data if that needs no waiting. background: the worker
@@ -137,22 +126,20 @@ class Queue:
                 self._announce()
             finally:
                 self._turn.release()
-        if not background:
-            self._make_room(call)
-        if background and not call.begun:
-            self._leave_to_thread(call)
-        elif not background and call._first is None:
-            self._complete(call)
-        return call
-
-    def _make_room(self, call: Call) -> None:
-        """Complete earlier calls until the call has a channel."""
-        while call._channel is None and not call._over:
-            before = self._channels[self._count % self._window].call
-            if before is not None:
-                self._complete(before)
+        if background:
+            if not call.begun:
+                call.in_background = True
+                self.wake()
+            return call
+        while not (call.announced or call._over):  # until earlier calls have made room
             with self._turn:
                 self._announce()
+                before = self._announced[0] if self._announced else None
+            if before is not None and not call.announced:
+                self._complete(before)
+        if call._first is None:
+            self._complete(call)
+        return call
 
     def _complete(self, call: Call) -> None:
         self.drive(call)
@@ -180,14 +167,14 @@ class Queue:
     def poll(self, call: Call) -> bool:
         """Advance without blocking; return whether the call has ended, with or without an error.
         Calls that may have to create a handle are left to the worker thread."""
-        while not (call._over or self._is_left_to_thread()) and self._turn.acquire(blocking=False):
+        while not call._over:
+            first = next(iter(self._announced), None)
+            left_to_thread = first is not None and first.in_background
+            if left_to_thread or not self._turn.acquire(blocking=False):
+                break
             if not self._next(wait=False):
                 break
         return call._over
-
-    def _is_left_to_thread(self) -> bool:
-        first = next(iter(self._announced), None)
-        return first is not None and first.in_background
 
     # By whoever's turn it is
 
@@ -219,17 +206,16 @@ class Queue:
         return True
 
     def _announce(self) -> None:
-        """Give waiting calls their channels, while there are any, and start what can be started."""
+        """Announce waiting calls, while the window has room, and start what can be started."""
         if self._announced:
             self._start(self._announced[0])
-        while self._waiting:
-            channel = self._channels[self._count % self._window]
-            if channel.call is not None:
-                return
+        while self._waiting and len(self._announced) < self._window:
             with self._lock:
                 call = self._waiting.popleft()
                 self._announced.append(call)
-            call._channel, channel.call = channel, call
+            if self._agreements:
+                call.agreement = self._agreements[self._count % self._window]
+            call.announced = True
             self._count += 1
             self._start(call)
             if call._outcome is not None:
@@ -240,23 +226,20 @@ class Queue:
         compared, start the data. A call that is not apart may have to wait for earlier ones."""
         if call.started:
             return
-        channel, first = call._channel, call._first
-        assert channel is not None
-        agreement = channel.agreement
+        agreement, first = call.agreement, call._first
         small = first is not None and agreement is not None and first.fits(agreement)
         if small and not (call.apart or call is self._announced[0]):
             return
         call.started = True
-        if small or not call.compared:
-            call.agreement = agreement
         try:
-            if first is not None and small:
-                assert agreement is not None
+            if first is not None and agreement is not None and small:
                 with call.side:
                     first.begin_with(agreement, call._intent)
-            elif call.agreement is not None:
-                call.agreement.start(call._intent)
-            elif first is not None and first.key is not None and agreement is None:
+            elif agreement is not None and call.compared:
+                call.agreement = None
+            elif agreement is not None:
+                agreement.start(call._intent)
+            elif first is not None and first.key is not None:
                 handle = self.handles.get(first.key)
                 if handle is not None:
                     with call.side:
@@ -279,12 +262,12 @@ class Queue:
                     head.described = came or head.described
                 self._advance(head)
         except Exception as error:
-            outcome = told(error, self._comm) if is_rank_failure(error) else error
+            outcome = told(error, self.comm) if is_rank_failure(error) else error
             head._outcome = outcome
             if isinstance(outcome, Departed) or not isinstance(outcome, self._alike):
                 self._broken = outcome
                 if isinstance(outcome, RankFailedError):
-                    self._comm.Revoke()  # who waits for this rank is told
+                    self.comm.Revoke()  # who waits for this rank is told
         return True
 
     def _settle(self, head: Call, wait: bool) -> bool:
@@ -299,10 +282,9 @@ class Queue:
         head._agreed_at, first = time.monotonic(), head._first
         if agreement is not None and (not agree or head._intent.refused):
             head._steps = self._differ(head, agreement)
-        elif first is not None and agreement is not None and first.begun is agreement:
-            head._steps = first.land(agreement, self.handles.go_on)
-            head.described = agreement.describe()
         else:
+            if first is not None and agreement is not None and first.begun is agreement:
+                head.described = agreement.describe()
             head._steps = self._data(head)
         return True
 
@@ -315,17 +297,26 @@ class Queue:
         """Find out what all ranks call. Raises MismatchError on all of them, unless the only
         difference is that some have joined, or that the data of some is on a device and could not
         go with the comparison."""
+        if head._first is not None:
+            head._first.begun = None  # what went with the comparison was not reduced
         agreement.start_texts(head._intent)
         yield agreement
         heard = agreement.texts()
         if len(set(heard.values())) == 1 and not head._intent.refused:
             yield from self._data(head)
             return
-        first = joined.first_of_the_rest(heard)
-        if first is None:
+        rest = [rank for rank, one in heard.items() if one.role != JOINED]
+        said = {heard[rank] for rank in rest}
+        if len(said) != 1 or len(rest) == len(heard) or said.pop().role != OPEN:
             raise MismatchError(complaint(heard))
-        head.without = True
-        yield from joined.steps(head, first, self.handles)
+        head.without, reductions = True, head.reductions
+        own = [one.blank() for one in reductions] if self.comm.rank == rest[0] else None
+        blanks = [] if own is None else state_exchange.pack(own)
+        yield from spread_buffers(self.handles, blanks, rest[0])
+        if head._intent.role == JOINED:
+            reductions = [Reduction.without_values(*one) for one in state_exchange.unpack(blanks)]
+        for one in reductions:
+            yield from one.steps(self.handles)
 
     def _advance(self, head: Call) -> None:
         """Run the call's steps up to the next one that has to wait."""
@@ -345,8 +336,6 @@ class Queue:
     def _after(self, head: Call) -> list[Call]:
         """Return the calls that have ended: this one, and all if the queue is broken."""
         self._announced.remove(head)
-        assert head._channel is not None
-        head._channel.call = None
         if self._broken is None:
             return [head]
         rest = self._take_all()
@@ -386,18 +375,10 @@ class Queue:
 
     # The thread
 
-    def wake(self) -> None:
-        """Wake the worker thread."""
-        self._worker.wake()
-
     def _work_off(self) -> None:
         while not self._worker.stopping and (self._announced or self._waiting):
             self._turn.acquire()
             self._next()
-
-    def stop(self) -> None:
-        """End the worker thread; calls in progress fail. Local, idempotent."""
-        self._worker.stop()
 
     def _fail(self) -> None:
         with self._turn:
@@ -421,6 +402,5 @@ class Queue:
         self.complete()
         self.stop()
         self.handles.free()
-        for channel in self._channels:
-            if channel.agreement is not None:
-                channel.agreement.free()
+        for agreement in self._agreements:
+            agreement.free()

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How bytes of tensors move that are not reduced, or reduced by one rank alone.
+"""How bytes of tensors move that are not reduced, or are reduced by one rank alone.
 
-Every function here is called on all ranks of a communicator together, in the same order, with
-arguments that they have compared, and yields MPI's own non-blocking operations, or rounds of
-handles, which the caller completes in turn. What is larger than an operation can be goes in
-several (pieces.py).
+All ranks of a communicator call a function here together, in the same order, with arguments that
+they have compared. It yields MPI's own non-blocking operations, or rounds of handles, which the
+caller completes in turn. MPI's counts and places are ints of 32 bits, so a large block goes in
+several operations, the same ones on all ranks.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
@@ -16,14 +17,16 @@ import numpy as np
 import torch
 
 from ..._core.mpi import MPI
+from ...collectives.adasum import adasum
 from ...errors import MismatchError, RankFailedError
 from . import wire
 from .handles import CHUNK, Form, Handles, Reduction, divide, scale
-from .pieces import Blocks, cuts
-from .side_stream import room_for_rows
 
 Steps = Iterator[Any]
 Tensors = Sequence[torch.Tensor]
+
+LARGEST = 1 << 30  # bytes of one operation on one rank
+_MANY = 1 << 20
 
 _COMBINE: dict[str, np.ufunc] = {  # numpy's: torch has none of these for unsigned integers
     **{"sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum},
@@ -31,27 +34,109 @@ _COMBINE: dict[str, np.ufunc] = {  # numpy's: torch has none of these for unsign
 }
 
 
-def reduce_pieces(comm: MPI.Intracomm, pieces: Tensors, form: Form, into: torch.Tensor) -> Steps:
-    """Piece i of every rank goes to rank i, which reduces them in the order of the ranks."""
-    wide = wire.WIDE[into.dtype]
-    if form.before is not None:  # scaled as what it is combined in, and so it travels
-        pieces = [piece.detach().to(wide, copy=True) for piece in pieces]
-        for piece in pieces:
-            scale(piece, form.before)
-    come = torch.empty(into.numel() * comm.size, dtype=pieces[0].dtype, device="cpu")
-    sent = Blocks(_joined(pieces), _bytes_of(pieces))
-    landing = Blocks(wire.bits(come), [come.nbytes // comm.size] * comm.size)
-    yield from _to_each(comm, sent, landing, max(sent.sizes))
-    parts = come.view(comm.size, into.numel())
-    total = parts[0].to(wide, copy=True)
-    with np.errstate(all="ignore"):  # as torch
-        for part in parts[1:]:
-            _COMBINE[form.op](total.numpy(), part.to(wide).numpy(), out=total.numpy())
-    if form.divisor > 1:
-        divide(total.numpy(), form.divisor)
-    if form.after != 1:
-        scale(total, form.after)
-    into.detach().copy_(total.view(into.shape))
+# Bytes for several ranks
+
+
+@contextlib.contextmanager
+def one_message(memory: Any) -> Iterator[list[Any]]:
+    """Give what MPI sends from this memory, or receives there, as one message that begins within
+    the block: as one element of a datatype, where there are too many bytes."""
+    if memory.size <= LARGEST:
+        yield [memory, MPI.BYTE]
+        return
+    whole, rest = divmod(memory.size, _MANY)
+    many = MPI.BYTE.Create_contiguous(_MANY)
+    all_of_them = MPI.Datatype.Create_struct([whole, rest], [0, whole * _MANY], [many, MPI.BYTE])
+    try:
+        yield [memory, 1, all_of_them.Commit()]
+    finally:  # what MPI still needs of them it keeps
+        all_of_them.Free()
+        many.Free()
+
+
+class Memory:
+    """A tensor's bytes in one piece: its own memory if possible, else a copy. written: bytes are
+    received there."""
+
+    def __init__(self, tensor: torch.Tensor, written: bool) -> None:
+        self._target, self._written, self._copy = tensor, written, tensor
+        own = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+        if not own or tensor.device.type != "cpu":
+            self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            self._copy.copy_(tensor.detach())
+        self.bytes = wire.bits(self._copy)
+
+    def land(self) -> None:
+        """Put what was received into the tensor."""
+        if self._copy is not self._target and self._written:
+            self._target.detach().copy_(self._copy)
+
+
+class Blocks:
+    """A block of bytes for each rank, or from each, one after the other. memory: None: new."""
+
+    def __init__(self, sizes: list[int], memory: Any = None) -> None:
+        self.sizes = sizes
+        self.memory = np.empty(sum(sizes), np.uint8) if memory is None else memory
+
+    @classmethod
+    def of(cls, tensors: Tensors) -> Blocks:
+        return cls(_bytes_of(tensors), np.concatenate([wire.bits(tensor) for tensor in tensors]))
+
+    def into(self, outputs: Tensors) -> None:
+        for output, part in zip(outputs, self.parts(slice(None))):
+            if part.size:
+                come = torch.from_numpy(part).view(output.dtype)
+                output.detach().copy_(come.view(output.shape))
+
+    def cut(self, cut: slice) -> list[Any]:
+        """Return this part of every block, and the sizes: the memory itself if that is all."""
+        parts = self.parts(cut)
+        all_of_them = cut.start == 0 and cut.stop >= max(self.sizes)
+        memory = self.memory if all_of_them else np.concatenate(parts)
+        return [memory, [part.size for part in parts]]
+
+    def land(self, cut: slice, come: list[Any]) -> None:
+        """Put what was received in a part into the blocks."""
+        memory, sizes = come
+        if memory is not self.memory:
+            for part, one in zip(self.parts(cut), np.split(memory, np.cumsum(sizes)[:-1])):
+                part[:] = one
+
+    def parts(self, cut: slice) -> list[Any]:
+        """Return views of this part of every block."""
+        ends = np.cumsum(self.sizes).tolist()
+        return [self.memory[end - size : end][cut] for end, size in zip(ends, self.sizes)]
+
+
+def _bytes_of(tensors: Tensors) -> list[int]:
+    return [tensor.numel() * tensor.element_size() for tensor in tensors]
+
+
+def _in_cuts(
+    begin: Callable[[slice, Any], Any], largest: int, blocks: int, come: Blocks | None = None
+) -> Steps:
+    """Begin an operation for each part of the blocks, and put what it receives into `come`.
+    largest: bytes of the largest block on any rank; blocks: that a rank sends or gets at a time."""
+    each = max(1, LARGEST // blocks)
+    for first in range(0, max(1, largest), each):
+        cut = slice(first, first + each)
+        room: Any = None if come is None else come.cut(cut)
+        yield begin(cut, room)
+        if come is not None:
+            come.land(cut, room)
+
+
+def _to_all(comm: MPI.Intracomm, own: Any, come: Blocks) -> Steps:
+    """The bytes of every rank, whose sizes all ranks know, to all."""
+    begin = lambda cut, room: comm.Iallgatherv(own[cut], room)  # noqa: E731
+    return _in_cuts(begin, max(come.sizes), comm.size, come)
+
+
+def _to_each(comm: MPI.Intracomm, sent: Blocks, come: Blocks, largest: int) -> Steps:
+    """A block to each rank, and one from each; largest: bytes of a block on any rank."""
+    begin = lambda cut, room: comm.Ialltoallv(sent.cut(cut), room)  # noqa: E731
+    return _in_cuts(begin, largest, comm.size, come)
 
 
 # Bytes over handles, whose rounds all ranks that live have, or none
@@ -73,8 +158,7 @@ def overlay(to: Handles, sent: Any, come: Any) -> Generator[Any, None, Any]:
 def spread(to: Handles, memory: Any, root: int) -> Steps:
     """One rank's bytes to all, in place."""
     if not to.go_on:
-        for cut in cuts(memory.size):
-            yield to.comm.Ibcast(memory[cut], root)
+        yield from _in_cuts(lambda cut, _: to.comm.Ibcast(memory[cut], root), memory.size, 1)
         return
     own = to.comm.rank == root
     sent = memory if memory.flags.writeable else memory.copy()  # else torch would warn
@@ -101,7 +185,7 @@ def share(to: Handles, own: Any, memory: Any, sizes: list[int]) -> Generator[Any
     if np.may_share_memory(own, memory):  # torch lets the input be its part of the output
         own = own.copy()
     if not to.go_on:
-        yield from _to_all(to.comm, own, Blocks(memory, sizes))
+        yield from _to_all(to.comm, own, Blocks(sizes, memory))
         return np.ones(to.comm.size, bool)
     begin = sum(sizes[: to.comm.rank])
     memory[:] = 0
@@ -132,10 +216,9 @@ def broadcast(to: Handles, tensor: torch.Tensor, root: int) -> Steps:
 
 def gather_all(to: Handles, tensor: torch.Tensor, outputs: Tensors) -> Steps:
     """Every rank's tensor into the outputs, on all ranks."""
-    landing = Landing(outputs)
-    come = landing.blocks
+    come = Blocks(_bytes_of(outputs))
     _check_all((yield from share(to, wire.bits(tensor), come.memory, come.sizes)))
-    landing.land()
+    come.into(outputs)
 
 
 def gather_flat(to: Handles, tensor: torch.Tensor, output: torch.Tensor) -> Steps:
@@ -156,35 +239,32 @@ def gather(
     comm: MPI.Intracomm, tensor: torch.Tensor, outputs: Tensors | None, root: int | None
 ) -> Steps:
     """Every rank's tensor into the outputs, on all ranks (root None), or on one."""
-    own = wire.bits(tensor)
-    landing = None if outputs is None else Landing(outputs)
+    own, come = wire.bits(tensor), None if outputs is None else Blocks(_bytes_of(outputs))
     if root is None:
-        assert landing is not None
-        yield from _to_all(comm, own, landing.blocks)
+        assert come is not None
+        yield from _to_all(comm, own, come)
     else:  # the same size from each
-        for cut in cuts(own.size, comm.size):
-            if landing is None:
-                yield comm.Igatherv(own[cut], None, root)
-            else:
-                room = landing.blocks.room(cut)
-                yield comm.Igatherv(own[cut], room, root)
-                landing.blocks.land(cut, room)
-    if landing is not None:
-        landing.land()
+        begin = lambda cut, room: comm.Igatherv(own[cut], room, root)  # noqa: E731
+        yield from _in_cuts(begin, own.size, comm.size, come)
+    if come is not None and outputs is not None:
+        come.into(outputs)
 
 
 def scatter(comm: MPI.Intracomm, tensor: torch.Tensor, inputs: Tensors | None, root: int) -> Steps:
     """The root's inputs, one to each rank."""
     memory = Memory(tensor, written=True)
-    sent = None if inputs is None else Blocks(_joined(inputs), _bytes_of(inputs))
-    for cut in cuts(memory.bytes.size, comm.size):
-        yield comm.Iscatterv(None if sent is None else sent.filled(cut), memory.bytes[cut], root)
+    sent = None if inputs is None else Blocks.of(inputs)
+
+    def begin(cut: slice, _: Any) -> Any:
+        return comm.Iscatterv(None if sent is None else sent.cut(cut), memory.bytes[cut], root)
+
+    yield from _in_cuts(begin, memory.bytes.size, comm.size)
     memory.land()
 
 
 def exchange(comm: MPI.Intracomm, inputs: Tensors, outputs: Tensors) -> Steps:
     """Input i goes to rank i, output i comes from it. The sizes may differ; MismatchError on
-    all ranks, and nothing moves, if somebody expects another one than it is sent."""
+    all ranks, and nothing moves, if a rank expects another size than it is sent."""
     ranks = comm.size
     everyones = np.empty((ranks, 2, ranks), np.int64)
     own = np.array([_bytes_of(inputs), _bytes_of(outputs)], np.int64)
@@ -197,9 +277,48 @@ def exchange(comm: MPI.Intracomm, inputs: Tensors, outputs: Tensors) -> Steps:
             f"{everyones[sender, 0, receiver]} bytes to rank {receiver}, which expects "
             f"{everyones[receiver, 1, sender]}"
         )
-    landing, sent = Landing(outputs), Blocks(_joined(inputs), _bytes_of(inputs))
-    yield from _to_each(comm, sent, landing.blocks, int(everyones.max()))
-    landing.land()
+    come = Blocks(_bytes_of(outputs))
+    yield from _to_each(comm, Blocks.of(inputs), come, int(everyones.max()))
+    come.into(outputs)
+
+
+def reduce_pieces(comm: MPI.Intracomm, pieces: Tensors, form: Form, into: torch.Tensor) -> Steps:
+    """Piece i of every rank goes to rank i, which reduces them in the order of the ranks."""
+    wide = wire.WIDE[into.dtype]
+    if form.before is not None:  # scaled as what it is combined in, and so it travels
+        pieces = [piece.detach().to(wide, copy=True) for piece in pieces]
+        for piece in pieces:
+            scale(piece, form.before)
+    come = torch.empty(into.numel() * comm.size, dtype=pieces[0].dtype, device="cpu")
+    landing = Blocks([come.nbytes // comm.size] * comm.size, wire.bits(come))
+    yield from _to_each(comm, Blocks.of(pieces), landing, max(_bytes_of(pieces)))
+    parts = come.view(comm.size, into.numel())
+    total = parts[0].to(wide, copy=True)
+    with np.errstate(all="ignore"):  # as torch
+        for part in parts[1:]:
+            _COMBINE[form.op](total.numpy(), part.to(wide).numpy(), out=total.numpy())
+    _land_sum(total, form)
+    into.detach().copy_(total.view(into.shape))
+
+
+def _land_sum(total: torch.Tensor, form: Form) -> None:
+    if form.divisor > 1:
+        divide(total.numpy(), form.divisor)
+    if form.after != 1:
+        scale(total, form.after)
+
+
+def adasum_tensor(
+    comm: MPI.Intracomm, form: Form, source: torch.Tensor, output: torch.Tensor
+) -> Steps:
+    """The output becomes the combination of the ranks' sources. 16-bit floats are combined in
+    float32 and rounded once."""
+    wide = torch.empty(source.shape, dtype=wire.WIDE[source.dtype], device="cpu").copy_(source)
+    if form.before is not None:
+        scale(wide, form.before)
+    yield from adasum(comm, wide.view(-1).numpy(), [(0, wide.numel())])
+    _land_sum(wide, form)
+    output.detach().copy_(wide)
 
 
 # Shared out along the first dimension. They fill a list, since only the ranks together know sizes;
@@ -245,8 +364,8 @@ def sum_sparse(
     """The ranks' sparse tensors added up, in the order of the ranks; coalesced and not rounded."""
     all_places: Found = []
     all_values: Found = []
-    yield from gather_rows(comm, places.t().contiguous().cpu(), room_for_rows, all_places)
-    yield from gather_rows(comm, values.contiguous(), room_for_rows, all_values)
+    yield from gather_rows(comm, places.t().contiguous().cpu(), wire.room_for_rows, all_places)
+    yield from gather_rows(comm, values.contiguous(), wire.room_for_rows, all_values)
     wide = all_values[0].to(wire.WIDE[values.dtype])
     there = all_places[0].t().to(wide.device)
     found.append(torch.sparse_coo_tensor(there, wide, shape, check_invariants=False).coalesce())
@@ -265,72 +384,3 @@ def reduce_sparse(comm: MPI.Intracomm, tensor: torch.Tensor, form: Form) -> Step
         divide(total.values().numpy(), form.divisor)
     with torch.no_grad():  # what detach() gives has indices of its own
         tensor.copy_(total.to(tensor.dtype))
-
-
-def _to_all(comm: MPI.Intracomm, own: Any, come: Blocks) -> Steps:
-    """The bytes of every rank, which all ranks know the sizes of, to all."""
-    for cut in cuts(max(come.sizes), comm.size):
-        room = come.room(cut)
-        yield comm.Iallgatherv(own[cut], room)
-        come.land(cut, room)
-
-
-def _to_each(comm: MPI.Intracomm, sent: Blocks, come: Blocks, largest: int) -> Steps:
-    """A block to each rank, and one from each; largest: bytes of a block on any rank."""
-    for cut in cuts(largest, comm.size):
-        room = come.room(cut)
-        yield comm.Ialltoallv(sent.filled(cut), room)
-        come.land(cut, room)
-
-
-def _bytes_of(tensors: Tensors) -> list[int]:
-    return [tensor.numel() * tensor.element_size() for tensor in tensors]
-
-
-def _joined(tensors: Tensors) -> Any:
-    return np.concatenate([wire.bits(tensor) for tensor in tensors])
-
-
-class Memory:
-    """A tensor's bytes in one piece: its own memory if it is in one piece itself.
-
-    Parameters
-    ----------
-    tensor : torch.Tensor
-    written : bool
-        Do bytes come?
-    """
-
-    def __init__(self, tensor: torch.Tensor, written: bool) -> None:
-        self._target = tensor
-        self._copy: torch.Tensor | None = None
-        own = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
-        own = own and tensor.device.type == "cpu"
-        if not own:
-            self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-            self._copy.copy_(tensor.detach())
-        self._written = written
-        self.bytes = wire.bits(tensor if self._copy is None else self._copy)
-
-    def land(self) -> None:
-        """What has come is where it belongs afterwards."""
-        if self._copy is not None and self._written:
-            self._target.detach().copy_(self._copy)
-
-
-class Landing:
-    """Room for tensors that come together, one from each rank."""
-
-    def __init__(self, outputs: Tensors) -> None:
-        self._outputs = outputs
-        sizes = _bytes_of(outputs)
-        self.blocks = Blocks(np.empty(sum(sizes), np.uint8), sizes)
-
-    def land(self) -> None:
-        """Into the tensors."""
-        begin = 0
-        for output, size in zip(self._outputs, self.blocks.sizes):
-            fresh = torch.empty(output.shape, dtype=output.dtype, device="cpu")
-            wire.bits(fresh)[:] = self.blocks.memory[begin : begin + size]
-            output.detach().copy_(fresh)
-            begin += size

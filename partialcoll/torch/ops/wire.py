@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors can be sent, what they travel as, and what they are called in messages."""
+"""Which tensors can be sent, what they travel as, what they are called in messages, and where they
+are moved: in the inference mode in which the call was made, whatever thread moves them, and those
+of a device on a stream of their own (`Side`).
+
+The current stream's work from before a call comes before the call's data moves. Later work of that
+stream does not wait for the data, as it would for a kernel of its own, nor the data for that work.
+At the end a thread waits on the host, so that whoever takes the result need not know of any stream.
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable
 
 import numpy as np
 import torch
@@ -65,3 +73,102 @@ def bits(tensor: torch.Tensor) -> Array:
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).cpu()
     array: Array = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
     return array
+
+
+def splits(argument: str, sizes: Sequence[int] | None, rows: int, ranks: int) -> list[int]:
+    """Return how many rows go to each rank: the given sizes, or the same number of rows to each."""
+    if sizes is None:
+        if rows % ranks:
+            raise ValueError(
+                f"{argument}: expected sizes for {rows} rows on {ranks} ranks, got none"
+            )
+        return [rows // ranks] * ranks
+    found = [int(size) for size in sizes]
+    if len(found) != ranks or sum(found) != rows or min(found) < 0:
+        raise ValueError(
+            f"{argument}: expected {ranks} numbers of rows with the sum {rows}, got {found}"
+        )
+    return found
+
+
+def in_stream(device: torch.device, call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call in whatever thread, on the stream that is current here and now."""
+    if device.type == "cpu":
+        return call
+    module: Any = getattr(torch, device.type)
+    current = module.current_stream(device)
+
+    def there() -> Any:
+        with module.stream(current):
+            return call()
+
+    return there
+
+
+def room_for_rows(like: torch.Tensor, count: int) -> torch.Tensor:
+    return torch.empty((count, *like.shape[1:]), dtype=like.dtype, device=like.device)
+
+
+class Side:
+    """Where a call does something with tensors, in a ``with`` statement."""
+
+    def __init__(self) -> None:
+        self._inference = torch.is_inference_mode_enabled()
+        self._entered: list[Any] = []
+
+    def _enter(self, context: Any) -> None:
+        context.__enter__()
+        self._entered.append(context)
+
+    def __enter__(self) -> None:
+        if torch.is_inference_mode_enabled() != self._inference:
+            self._enter(torch.inference_mode(self._inference))
+
+    def __exit__(self, *error: object) -> None:
+        while self._entered:
+            self._entered.pop().__exit__(*error)
+
+    def rows(self, like: torch.Tensor, count: int) -> torch.Tensor:
+        """Room for so many rows like a tensor's."""
+        return room_for_rows(like, count)
+
+    def settle(self) -> None:
+        """Wait for what was begun there."""
+
+
+class SideStream(Side):
+    """With a stream, which is the current one within the statement."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._module: Any = getattr(torch, device.type)
+        self._callers = self._module.current_stream(device)
+        self._stream = self._module.Stream(device)
+        self._stream.wait_event(self._callers.record_event())
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._enter(self._module.stream(self._stream))
+
+    def rows(self, like: torch.Tensor, count: int) -> torch.Tensor:
+        """It is of the caller's stream, which goes on with it and frees it, so that what had this
+        memory before must come first."""
+        with self._module.stream(self._callers):
+            room = room_for_rows(like, count)
+        self._stream.wait_event(self._callers.record_event())
+        return room
+
+    def settle(self) -> None:
+        self._stream.synchronize()
+
+
+def side_of(tensors: Iterable[torch.Tensor]) -> Side:
+    """Return that of a call that reads or fills these; ValueError if they are on two devices."""
+    devices = set()
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            devices.add(str(tensor.device))
+    if len(devices) > 1:
+        got = " and ".join(sorted(devices))
+        raise ValueError(f"tensors: expected them on one device, got {got}")
+    return SideStream(torch.device(devices.pop())) if devices else Side()
