@@ -386,6 +386,9 @@ class AllreduceHandle(CoreObject):
     _noun, _kind, _maker = "allreduce handle", "handle", "Allreduce_init"
     _begins_to_free = True
     _membership: Membership | None = None  # with on_failure="continue"
+    policy: Policy
+    last_round: Round | None
+    memory: int
 
     def __init__(
         self,
@@ -412,7 +415,7 @@ class AllreduceHandle(CoreObject):
         self._copies = bool(given.options.device)
         self._one = given.deliver == "one"
         self._record = Record(self._size)
-        self.last_round: Round | None = None
+        self.last_round = None
         self._started = False
         self._filled: set[int] = set()  # buffers named by Pready for the call to come
         recv, ops = given.recv, given.ops
@@ -424,8 +427,8 @@ class AllreduceHandle(CoreObject):
         self._slots = None if given.received else Slots(self._pointer, self._record, recv, ops)
         self._set_buffers(given.send, recv)
         self._sends = SendSlots(self._pointer, self._recv)
-        self.policy: Policy = given.policy
-        self.memory: int = given.memory(self._size)
+        self.policy = given.policy
+        self.memory = given.memory(self._size)
         self._name = given.name
         if given.options.on_failure == lib.PCOLL_FAILURE_CONTINUE:
             self._membership = Membership(self, comm, on_membership, given)

@@ -194,7 +194,8 @@ static void test_intents(void)
     round_add(a, 8, ROUND_ACTIVE, 3, 4);
     a->intent = round_intent(7);
     round_header_merge(b, a, b, 8);
-    EXPECT(!round_is_null(b, 8) && b->intent == a->intent, "lost an intent");
+    INVARIANT("intents", !round_is_null(b, 8) && b->intent == a->intent,
+              "lost an intent");
     b->intent = round_intent(8);
     round_header_merge(b, b, a, 8);
     EXPECT(round_is_null(b, 8), "data goes with ranks that differ");
@@ -264,6 +265,8 @@ static void check_wire(uint32_t ranks, const struct wire_case *c)
            c->what, encoded);
     const char *wire = (char *)(h + 1) - encoded;
     EXPECT_OK(round_header_decode(back, wire, encoded, ranks, 5));
+    INVARIANT("intents", back->intent == h->intent, "P=%u, %s: lost an intent", ranks,
+              c->what);
     EXPECT(!memcmp(wire, (char *)(back + 1) - encoded, encoded),
            "P=%u, %s: comes as another one", ranks, c->what);
     check_sets(h, ranks, c);

@@ -321,8 +321,9 @@ static void expect_all_told(int pipe, uint64_t most)
     bool told[256] = {false};
     uint64_t host, count = 0;
     while (count < most - 2) {
-        EXPECT(poll(&(struct pollfd){.fd = pipe, .events = POLLIN}, 1, 20000) == 1,
-               "told of %d hosts", (int)count);
+        INVARIANT("hosts",
+                  poll(&(struct pollfd){.fd = pipe, .events = POLLIN}, 1, 20000) == 1,
+                  "told of %d hosts only", (int)count);
         EXPECT(read(pipe, &host, sizeof host) == sizeof host, "a part of a number");
         INVARIANT("hosts", host >= 2 && host < most && !told[host], "host %d twice",
                   (int)host);

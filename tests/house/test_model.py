@@ -41,8 +41,12 @@ NAMES = {
 
 # The choices that matter, as both have them.
 CHOICES = [
-    ("open = frozen[r] <= call;", "protocol/member.c", "*open = m->frozen <= m->call;"),
-    ("wanted = call + 1;", "protocol/member.c", "m->wanted = m->call + 1;"),
+    ("open = frozen[r] <= call;", "protocol/member.c", "? m->frozen <= m->call"),
+    (
+        "wanted = call + 1;",
+        "protocol/member.c",
+        "m->wanted = (m->deliver == PCOLL_DELIVER_ONE ? m->call : m->delivered) + 1;",
+    ),
     ("wanted = delivered[r] + 1;", "protocol/member.c", "m->wanted = m->delivered + 1;"),
     (
         "current[r] < delivered[r] + HISTORY",

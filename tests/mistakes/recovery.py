@@ -169,13 +169,6 @@ MUTANTS = [
         "uint64_t first = round,",
     ),
     Mutant(
-        "what one has not seen is expected of it",
-        "domain/node_recovery.c",
-        "if (from->round != r)",
-        "if (false)",
-        program="successors",
-    ),
-    Mutant(
         "what a newcomer does not have is taken for the result of round 0",
         "domain/node_recovery.c",
         "n->oldest = node_copy_results(",
