@@ -178,7 +178,7 @@ def _emulates() -> bool:
     return launcher.flavor() == "mpich" and os.geteuid() == 0 and Path("/sbin/tc").exists()
 
 
-# What some experiments need.
+# Experiments that run only where their condition holds.
 NEEDS = {
     "hivemind": lambda: "HIVEMIND" in os.environ,
     "overlap": _emulates,

@@ -36,9 +36,8 @@ enum answer_flag {
 };
 
 /*
- * Where a rank is. The agent of its domain's leader answers for each rank of the domain, as long as
- * its handle has not closed. No handle closes before the one that has asked has all answers. In a
- * message, `round` is the rank, value[0] is `next`, and value[1] is `activated` << 8 | `flags`.
+ * The state of a rank. The agent of its domain's leader answers for each rank of the domain. A
+ * handle closes only after every rank that asked a question has all answers to it. In a message, `round` is the rank, value[0] is `next`, and value[1] is `activated` << 8 | `flags`.
  */
 struct stall_answer {
     uint64_t next;      /* The round that its next call stands for. */

@@ -80,8 +80,8 @@ struct gossip_model {
     double ratio;
 };
 
-/* Average with the peer. *averaged: false if `cap` deltas are uncollected there. A chunk that
- * could not be read whole stays as it is. PCOLL_EEMPTY: the peer has not published. */
+/* Average with the peer. *averaged: false if `cap` deltas are uncollected there. A chunk
+ * that changes while it is read is not averaged. PCOLL_EEMPTY: the peer has not published. */
 int exchange_average(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
                      double weight, const struct gossip_model *own, int32_t *averaged);
 

@@ -105,7 +105,7 @@ void membership_destroy(struct membership *r)
     r->entries = NULL;
 }
 
-/* Is the statement new? A rank that has left is not suspected as well. */
+/* Return whether the statement changes the entry. A rank that has left is never suspected. */
 static bool membership_is_news(const struct membership_entry *e,
                                enum member_status status, uint32_t returns)
 {

@@ -137,8 +137,8 @@ enum pcoll_domain {
     PCOLL_DOMAIN_AUTO  /* NODE, or RANK without shared memory */
 };
 
-/* What becomes of a handle when a rank dies (docs/faults.md): calls return PCOLL_EFAILED, or the
- * others continue without it, if MPI can. */
+/* A handle after the death of a rank (docs/faults.md). RAISE: calls return PCOLL_EFAILED. CONTINUE:
+ * the other ranks continue without it, if MPI supports that. */
 enum pcoll_failure { PCOLL_FAILURE_RAISE, PCOLL_FAILURE_CONTINUE };
 
 typedef struct pcoll_policy {
@@ -264,8 +264,8 @@ int pcoll_algorithm_parse(const char *text, int32_t *algorithm);
 int pcoll_tuning_path(char *path, uint64_t capacity);
 
 /*
- * Who does a complete round of a call shaped like MPI_Allreduce, MPI or this library
- * (docs/interposer.md)? All ranks must decide alike without a message in each call:
+ * These functions decide whether MPI or this library does a complete round of a call shaped like
+ * MPI_Allreduce (docs/interposer.md). All ranks must decide alike without a message in each call:
  *
  *   pcoll_full_look     each rank fills in what it knows; the ranks combine `words` with MPI_BOR
  *   pcoll_full_settle   each rank knows the facts, which are the same on all
@@ -446,7 +446,7 @@ int pcoll_handle_arrive(pcoll_handle *handle, int64_t timeout_us);
 int pcoll_device_of(uint64_t address, int32_t *device);
 /* The number of CUDA devices, and 1000 times the driver's CUDA version. PCOLL_ESTATE. Local. */
 int pcoll_device_count(int32_t *devices, int32_t *driver);
-/* Has this process loaded a CUDA driver that works? Cheap; loads none. Local. */
+/* Return 1 if this process has loaded a CUDA driver that works, else 0. It loads none. Local. */
 int pcoll_device_in_use(void);
 /* The allocation that an address of a device lies in. PCOLL_EINVAL: none. Local. */
 int pcoll_device_allocation(uint64_t address, uint64_t *begin, uint64_t *bytes);

@@ -147,7 +147,8 @@ enum { ROWS = 32, SEEN_WORDS = 64 };
 
 struct record {
     struct cache cache;
-    /* What our rounds of a signature would have saved, until another one needs the row. */
+    /* Time that rounds of this library would have saved, by signature. Signatures share rows: a new
+     * one replaces the old one. */
     struct savings_row {
         uint64_t signature, ns; /* A signature of 0 is an empty row. */
     } savings[ROWS];

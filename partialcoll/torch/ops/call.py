@@ -201,10 +201,8 @@ class Call(Work):
             move = self._first.steps if self._first else self._in_turn
         self._move = move
         self._intent, self.apart = Intent(text, refused, role), apart
-        self.began, self.warned = (
-            time.monotonic(),
-            0.0,
-        )  # a warning that it has no place in an order
+        self.began = time.monotonic()
+        self.warned = 0.0  # time of the last warning that it has no place in an order
         self._agreed_at: float | None = None
         self._timeout, self._deadline = timeout, self.began + timeout
         self.compared = False  # whether all ranks have compared it already
