@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import sys
@@ -67,8 +66,8 @@ def Allreduce_init(
         device, of cupy, numba or torch, as recvbuf then has to be: see docs/gpu.md.
     recvbuf : buffer, list of buffers or None
         Same dtypes and sizes as sendbuf, no common memory. None: results stay in the library's
-        memory, which saves a copy; read them at `AllreduceHandle.result` (with deliver="all"
-        the library makes receive buffers).
+        memory, which saves a copy: `AllreduceHandle.result` (with deliver="all" the library makes
+        receive buffers).
     op : mpi4py.MPI.Op, list of them or None
         One for all buffers or one for each; None: MPI.SUM. SUM, PROD, MIN, MAX for floats
         (float16 and bfloat16 accumulate in float32 and are rounded once); SUM, PROD for complex;
@@ -95,24 +94,21 @@ def Allreduce_init(
         Who communicates while the application computes: a thread that sleeps, nobody, a
         thread that polls. Default: PARTIALCOLL_PROGRESS or "agent".
     algorithm : "auto", "recdbl", "rabenseifner", "ring" or "native"
-        How the data is reduced, see docs/algorithms.md. "auto" chooses by the number of ranks
-        and bytes. Default: PARTIALCOLL_ALGORITHM or "auto".
+        How the data is reduced, see docs/algorithms.md. Default: PARTIALCOLL_ALGORITHM or "auto".
     domain : "node", "rank", "auto", "node:K" or "auto:K"
         Which ranks reduce in shared memory, so that only one of them talks to others: those of
         a node (of at most K each), an error where its memory cannot be had; none, messages
-        only; those of a node where that is possible. algorithm="native" and replays use
-        messages only. Default: PARTIALCOLL_DOMAIN or "node".
+        only; those of a node where that is possible. Default: PARTIALCOLL_DOMAIN or "node".
     seed : int
         Of the draws; the same on all ranks.
     name : str
         For messages; must agree between ranks.
     like : buffer or list of buffers
-        With sendbuf=None and recvbuf=None: gives the shapes and dtypes, and is not used
-        otherwise. Then nothing is copied: write to `send_buffer`, read from `result`.
+        The shapes and dtypes, with sendbuf=None and recvbuf=None. Then nothing is copied: write to
+        `send_buffer`, read from `result`.
     on_failure : "raise" or "continue"
-        When a rank dies: `RankFailedError` from every call; or the others go on without it, as
-        if it had left, with no round and no deposit of theirs lost. "continue" needs an MPI that
-        goes on itself, see docs/faults.md.
+        When a rank dies: `RankFailedError` from every call; or the others go on without it, with no
+        round and no deposit of theirs lost. "continue" needs an MPI that does, see docs/faults.md.
     on_membership : callable
         With "continue": called as ``on_membership(handle, failed, joined)`` with the ranks (lists
         of int) that have died, or come, since it was last called, from the call that returns the
@@ -121,11 +117,10 @@ def Allreduce_init(
         Take the number of a rank that has died, in the handle of others of `comm`: they call
         `AllreduceHandle.grow` meanwhile.
 
-    Raises MismatchError on every rank if the arguments differ between ranks; says which and where.
-    But for `on_failure`: ranks that differ in it wait for each other. TypeError or ValueError if
-    this rank's arguments are wrong (the other ranks get MismatchError). StateError for
-    progress="agent" with an MPI initialized below MPI_THREAD_MULTIPLE, where an agent is needed:
-    for messages, and for timers.
+    MismatchError on every rank if the arguments differ between ranks (but for `on_failure`: ranks
+    that differ in it wait for each other). TypeError or ValueError if this rank's arguments are
+    wrong (the others get MismatchError). StateError for progress="agent" where an agent is needed,
+    for messages or timers, and MPI was initialized below MPI_THREAD_MULTIPLE.
 
     Source: Li et al., PPoPP 2020, section 4; the contract is in docs/semantics.md.
     """
@@ -203,20 +198,16 @@ def Waitany(handles: Sequence[AllreduceHandle], timeout: float | None = None) ->
     return handles.index(handle), handle.Wait()
 
 
-# A full allreduce whose buffers may go one by one, each as soon as it is filled.
-#
-# One handle for each buffer but the last, and one for the last, which goes with `Start` and stands
-# for the round: what a round is, who has joined, is what that one says. All of them are full, so
-# each makes one round for each of its rounds, but for the round that ends a join, in which nobody
-# deposits. A rank that has joined starts the other handles, with zeros, when a round of the last
-# one has passed: whoever takes part in that has started them, and waits for it there.
-#
-# Whatever is interrupted can be taken up again: which handles have started, and which have had
-# their round, is asked of them.
+# A full allreduce whose buffers go one by one, with MPI-4's meaning of `Pready`.
 
 
 class Partitioned:
     """As much of a handle as `Replicated` needs. Collective.
+
+    Each buffer has a handle of its own, so its reduction begins as soon as all ranks have called
+    `Pready` for it, in any order. All handles are full, and every rank starts each of them once in
+    a step. So round t of all handles has the same ranks, and the last handle describes it. A call
+    that was interrupted is resumed: the handles know what they have started and received.
 
     send : sequence of arrays or tensors
         What the buffers look like; with `recv` the send buffers themselves. Sums.
@@ -231,21 +222,16 @@ class Partitioned:
         recv: Sequence[Any] | None = None,
         **options: Any,
     ) -> None:
-        self._parts: list[AllreduceHandle] = []  # and, in the end, the last handle
-        # While joining: the round of the last handle in which the other handles still have to take
-        # part, and the last round of each of them before.
-        self._passing: tuple[Round, list[Round | None]] | None = None
+        self._parts: list[AllreduceHandle] = []
         self.last_round: Round | None = None
         try:
             for i, one in enumerate(send):
-                if recv is None:
-                    self._parts.append(Allreduce_init(comm, None, None, like=one, **options))
-                else:
-                    self._parts.append(Allreduce_init(comm, one, recv[i], **options))
+                there = (None, None) if recv is None else (one, recv[i])
+                like = one if recv is None else None
+                self._parts.append(Allreduce_init(comm, *there, like=like, **options))
         except BaseException:  # on all ranks
             self.Free()
             raise
-        self._last = self._parts[-1]
 
     @property
     def send_buffer(self) -> list[Array]:
@@ -255,71 +241,54 @@ class Partitioned:
     def _send_place(self) -> tuple[int, ...]:
         return tuple(part._send_place() for part in self._parts)
 
-    def send(self, buffer: int) -> None:
+    def Pready(self, buffer: int) -> None:
         """This buffer is filled, and goes. Local."""
         self._parts[buffer].Start()
 
     def Start(self) -> None:
-        """All that have not gone yet. Local."""
+        """Start the buffers that have not gone yet. Local."""
         for part in self._parts:
             if not part._started:
                 part.Start()
 
     def Wait(self) -> Round:
-        """Until all of the round is there."""
+        """Wait for the sums of all buffers."""
         for part in self._parts:
             if part._started:
                 part.Wait()
-        assert self._last.last_round is not None
-        return self._whole(self._last.last_round)
+        return self._whole()
 
-    def _whole(self, rnd: Round) -> Round:
-        """With the results of all buffers, which say themselves how long they are good."""
-        (last,) = rnd.results
-        rounds = [part.last_round for part in self._parts[:-1]]
+    def _whole(self) -> Round:
+        """Return the last round, with the results of all buffers, as long as these are good."""
+        rounds = [part.last_round for part in self._parts]
 
         def look(_: int) -> list[Array]:
-            if rnd.joined:  # nobody has deposited anything
-                sums = [np.zeros_like(part._recv[0]) for part in self._parts[:-1]]
-            else:
-                sums = [one.results[0].buffers[0] for one in rounds if one is not None]
-            return [*sums, *last.buffers]
+            return [array for rnd in rounds if rnd for array in rnd.results[0].buffers]
 
-        self.last_round = Round(last.with_buffers(look))
+        assert rounds[-1] is not None
+        self.last_round = Round(rounds[-1].results[0].with_buffers(look))
         return self.last_round
 
     def join(self, on_round: Callable[[Round], None]) -> Round:
         """Contribute nothing until all ranks have joined. Collective."""
-
-        def passed(rnd: Round) -> None:
-            self._passing = rnd, [part.last_round for part in self._parts[:-1]]
-            self._pass(on_round)
-
-        self._pass(on_round)
-        self._last.join(passed)
-        assert self.last_round is not None
-        return self.last_round
-
-    def _pass(self, on_round: Callable[[Round], None]) -> None:
-        """The other handles' part in a round of the last one, as far as it is still to be done."""
-        if self._passing is None:
-            return
-        rnd, before = self._passing
-        if not rnd.joined:
-            waiting = [p for p, last in zip(self._parts, before) if p.last_round is last]
-            for part in waiting:
-                if not part._started:
-                    part.send_buffer[...] = 0
-                    part.Start()
-            for part in waiting:
-                part.Wait()
-        whole = self._whole(rnd)
-        self._passing = None
-        on_round(whole)
+        index = 0 if self.last_round is None else self.last_round.index + 1
+        for part in self._parts:
+            last = part.last_round
+            if last is None or last.index < index or not last.joined:
+                part._begin_join()
+        while True:
+            for part in self._parts:
+                if part.last_round is None or part.last_round.index < index:
+                    part._next_joined()
+            whole = self._whole()
+            index += 1
+            on_round(whole)
+            if whole.joined:
+                return whole
 
     @property
     def _started(self) -> bool:
-        return self._last._started
+        return self._parts[-1]._started
 
     def Free(self) -> None:
         """Collective; idempotent."""
@@ -340,60 +309,47 @@ class _Kept:
     used : the number of its last call: the same on all ranks, which make the same calls in the
         same order. The handle that was used least recently is freed first.
     received : the receive buffers of calls that could be mixed, oldest first.
+    arguments, state : of the last call. The same once more, which is what loops do, needs no
+        check of its arguments: most of the time of a call goes there.
     """
 
     site: str
     handle: AllreduceHandle
     used: int = 0
     received: deque[Any] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-
-
-@dataclass
-class _Repeat:
-    """The last call from a place in the program. The same once more, which is what loops do,
-    needs no look at its arguments: most of the time of a call goes there."""
-
-    send: Any
-    recv: Any
-    arguments: tuple[Any, ...]
-    state: tuple[Any, ...]
-    kept: _Kept
+    arguments: tuple[Any, ...] = ()
+    state: tuple[Any, ...] = ()
 
     def fits(self, send: Any, recv: Any, arguments: tuple[Any, ...]) -> bool:
-        """Are these the same buffers, as they were, the same arguments, and has nobody else set
-        the handle to other buffers?"""
+        """Return whether the handle has these buffers, and they and the arguments are as before."""
         try:
             return (
-                send is self.send
-                and recv is self.recv
-                and arguments == self.arguments
-                and self.kept.handle._serves(send, recv)
+                arguments == self.arguments
+                and self.handle._serves(send, recv)
+                and bool(self.state)
                 and self.state == _state(send, recv)
             )
         except (TypeError, ValueError):  # what cannot be compared: an array in place of an option
             return False
 
 
-def _look(array: Any, writable: bool) -> tuple[Any, ...]:
-    """What an array may have changed: its memory, its size, its dtype; None if it is no buffer
-    that can be used."""
-    try:
-        return (ffi.from_buffer(array, require_writable=writable), array.nbytes, array.dtype)
-    except (BufferError, TypeError, ValueError):
-        return (None,)
-
-
 def _state(send: Any, recv: Any) -> tuple[Any, ...]:
-    own = _look(recv, True)
-    return own if send is MPI.IN_PLACE else own + _look(send, False)
+    """Return what arrays may have changed: memory, sizes, dtypes. Empty if one cannot be used."""
+    try:
+        own = ffi.from_buffer(recv, require_writable=True), recv.nbytes, recv.dtype
+        return (
+            own if send is MPI.IN_PLACE else (*own, ffi.from_buffer(send), send.nbytes, send.dtype)
+        )
+    except (BufferError, TypeError, ValueError):
+        return ()
 
 
 @dataclass
 class _Cache:
-    """What a communicator keeps: handles by their signature, the last call of each place."""
+    """What a communicator keeps: handles by their signature, the last one of each place."""
 
     handles: dict[Any, _Kept] = field(default_factory=dict)
-    repeats: dict[Any, _Repeat] = field(default_factory=dict)
+    repeats: dict[Any, _Kept] = field(default_factory=dict)
     calls: int = 0
 
 
@@ -429,40 +385,25 @@ def _can_mix(quorum: Any, options: dict[str, Any]) -> bool:
     return not full and not (isinstance(late, str) and late == "drop")
 
 
-def _place(depth: int, path: bool) -> tuple[Any, ...]:
-    """Return the place of a call in this process; with `path`, also of those that lead to it."""
+def _frames(depth: int, path: bool) -> list[Any]:
+    """Return the frame of a call; with `path`, also those that lead to it."""
     frame: Any = sys._getframe(depth)
-    if not path:
-        return frame.f_code, frame.f_lasti
-    found = []
-    while frame is not None:
-        found += [frame.f_code, frame.f_lasti]
-        frame = frame.f_back
-    return tuple(found)
+    found = [frame]
+    while path and (frame := frame.f_back) is not None:
+        found.append(frame)
+    return found
 
 
-def _site(depth: int, path: bool) -> tuple[str, str]:
-    """Return the place of a call, the same text on all ranks that run the same file; and, with
-    `path`, the same with a digest of the places of the calls that lead to it."""
-    frame: Any = sys._getframe(depth)
-    shown, digest = _describe(frame), hashlib.blake2b(digest_size=8)
-    while path and frame is not None:
-        digest.update(_describe(frame).encode())
-        frame = frame.f_back
-    return shown, f"{shown} {digest.hexdigest()}" if path else shown
-
-
-def _describe(frame: Any) -> str:
-    module, code = str(frame.f_globals.get("__name__")), frame.f_code
-    return _describe_place(module, code, code.co_filename, frame.f_lineno, frame.f_lasti)
-
-
-@functools.lru_cache(maxsize=1024)
-def _describe_place(module: str, code: Any, path: str, line: int, instruction: int) -> str:
-    file = os.path.basename(path)
-    positions = list(code.co_positions()) if hasattr(code, "co_positions") else []  # Python 3.11
-    column = positions[instruction // 2][2] if positions else None
-    return f"{module}:{file}:{line}:{column}:{code.co_name}:{instruction}"
+def _site(frames: list[Any]) -> tuple[str, str]:
+    """Return the place of a call, the same text on all ranks that run the same file; and the same
+    with a digest of the places of the calls that lead to it, if there are more frames."""
+    texts = []
+    for frame in frames:
+        code, module = frame.f_code, frame.f_globals.get("__name__")
+        file = os.path.basename(code.co_filename)
+        texts.append(f"{module}:{file}:{frame.f_lineno}:{code.co_name}:{frame.f_lasti}")
+    digest = hashlib.blake2b("".join(texts).encode(), digest_size=8).hexdigest()
+    return texts[0], f"{texts[0]} {digest}" if len(texts) > 1 else texts[0]
 
 
 def _find(
@@ -518,23 +459,17 @@ def _free_oldest(cache: _Cache) -> None:
     """Free the handle that was used least recently. Collective. What is late for it comes in a
     last round, which no call returns: a warning says so."""
     kept = cache.handles.pop(min(cache.handles, key=lambda one: cache.handles[one].used))
-    repeats = cache.repeats.items()
-    cache.repeats = {place: one for place, one in repeats if one.kept is not kept}
-    handle, late = kept.handle, 0
-
-    def count(rnd: Round) -> None:
-        nonlocal late
-        late += rnd.active
-
+    cache.repeats = {place: one for place, one in cache.repeats.items() if one is not kept}
+    handle, late = kept.handle, [0]
     if handle._started:  # a call was interrupted while it waited
         handle.Wait()
     if not isinstance(handle.policy, Full):
-        handle.join(on_round=count)
-    if late and handle.rank == 0:
+        handle.join(on_round=lambda rnd: late.append(rnd.active))
+    if sum(late) and handle.rank == 0:
         logger.warning(
             "Allreduce keeps %d handles for a communicator; the one of %r has been freed, and "
             "contributions of %d ranks that were late for it are lost: take Allreduce_init",
-            *(_KEPT, handle._name, late),
+            *(_KEPT, handle._name, sum(late)),
         )
     handle.Free()
 
@@ -573,14 +508,12 @@ def Allreduce(
 ) -> Round:
     """Sum in place of ``comm.Allreduce(sendbuf, recvbuf, op)``: all ranks, or those of a `quorum`.
 
-    The first call from a place in the program makes a persistent handle (collective), which
-    is cached on the communicator by `name` (default: the place of the call), the buffers'
-    sizes and dtypes, op and options; later calls from there use it. Where what is late for a call
-    is added to the next one, the place includes the calls that lead to it: a function that calls
-    this for several sums has a handle for each place that it is called from. Where calls from one
-    place take turns with receive buffers, ValueError asks for a name. All ranks must come to the
-    places in the same order. A communicator keeps 64 handles, and frees the one that was used
-    least recently; the others are freed with it.
+    The first call from a place in the program makes a persistent handle (collective), which the
+    communicator keeps by `name` (default: the place of the call), the buffers' sizes and dtypes, op
+    and options; later calls from there use it. Where what is late for a call is added to the next
+    one, the place includes the calls that lead to it. Where calls from one place take turns with
+    receive buffers, ValueError asks for a name. All ranks must come to the places in the same
+    order. A communicator keeps 64 handles, and frees the one that was used least recently.
 
     Parameters, and what else `options` may be, are those of `Allreduce_init`, but for `recvbuf`,
     which is a buffer; returns the `Round`.
@@ -588,24 +521,25 @@ def Allreduce(
     usable = isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL
     cache = _cache_of(comm) if usable else _Cache()
     op = MPI.SUM if op is None else op
-    mixes = name is None and _can_mix(quorum, options)
-    place = name if name is not None else _place(2, mixes)
+    mixes, frames = name is None and _can_mix(quorum, options), []
+    place: Any = name
+    if name is None:
+        frames = _frames(2, mixes)
+        place = tuple((frame.f_code, frame.f_lasti) for frame in frames)
     arguments = (op, quorum, options)
-    repeat = cache.repeats.get(place)
-    if repeat is not None and repeat.fits(sendbuf, recvbuf, arguments):
-        kept = repeat.kept
+    kept = cache.repeats.get(place)
+    if kept is not None and kept.fits(sendbuf, recvbuf, arguments):
         if kept.handle._started:
             kept.handle.Wait()
     else:
-        site = (name, name) if name is not None else _site(2, mixes)
+        site = (name, name) if name is not None else _site(frames)
         kept = _find(comm, cache, site, (sendbuf, recvbuf), op, quorum, options)
         if mixes:
             _check_buffer(kept, recvbuf)
-        cache.repeats.pop(place, None)
         arrays = all(one is MPI.IN_PLACE or type(one) is np.ndarray for one in (sendbuf, recvbuf))
-        state = _state(sendbuf, recvbuf) if arrays and isinstance(op, MPI.Op) else (None,)
-        if not any(one is None for one in state):
-            cache.repeats[place] = _Repeat(sendbuf, recvbuf, arguments, state, kept)
+        comparable = arrays and isinstance(op, MPI.Op)
+        kept.arguments, kept.state = arguments, _state(sendbuf, recvbuf) if comparable else ()
+        cache.repeats[place] = kept
     cache.calls = kept.used = cache.calls + 1
     kept.handle.Start()
     return kept.handle.Wait()

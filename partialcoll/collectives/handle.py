@@ -24,7 +24,7 @@ from .._core.mpi import MPI
 from .._core.object import CoreObject
 from .._core.slots import DeviceSide, Record, SendSlots, Slots, side_of
 from ..errors import MismatchError, StateError
-from ..policy import Full, Policy, as_policy
+from ..policy import Policy, as_policy
 from ..round import Result, Round
 
 _ANY = 2**64 - 1
@@ -114,16 +114,8 @@ class Arguments:
         self._take_buffers(self.sendbuf, self.recvbuf)
         codes = self._take_ops()
         self.described = buffers.describe(self.recv, self.ops, codes)
-        self.options = ffi.new("pcoll_options *")
         self.policy = as_policy(self.quorum)
-        self._choose_rounds(sums=all(code == lib.PCOLL_SUM for code in codes))
-        self._choose_ways()
-        if self.name is not None:
-            data = checks.instance("name", self.name, str, "a text or None").encode(
-                errors="surrogatepass"
-            )
-            digest = hashlib.blake2b(data, digest_size=8).digest()
-            self.options.name = int.from_bytes(digest, "little")
+        self._set_options(sums=all(code == lib.PCOLL_SUM for code in codes))
 
     def _take_buffers(self, sendbuf: Any, recvbuf: Any) -> None:
         in_place = sendbuf is MPI.IN_PLACE
@@ -174,25 +166,21 @@ class Arguments:
         self.sums = [buffers.can_add(code, buffer) for code, buffer in zip(codes, self.recv)]
         return codes
 
-    def _choose_rounds(self, sums: bool) -> None:
-        options, late = self.options, self.late
-        checks.one_of("late", late, (None, *_LATE))
-        late = late or ("carry" if sums else "latest")
+    def _set_options(self, sums: bool) -> None:
+        options = self.options = ffi.new("pcoll_options *")
+        checks.one_of("late", self.late, (None, *_LATE))
+        late = self.late or ("carry" if sums else "latest")
         if late == "carry" and not sums:
             raise ValueError(
                 'late: "carry" adds deposits up, so it needs op=MPI.SUM; use "latest" or "drop"'
             )
         checks.one_of("missed", self.missed, ("sum", "latest"))
-        policy = ffi.addressof(options, "policy")
-        check(lib.pcoll_policy_parse(str(self.policy).encode(), policy))
+        check(lib.pcoll_policy_parse(str(self.policy).encode(), ffi.addressof(options, "policy")))
         options.deliver = checks.code("deliver", self.deliver, _DELIVER)
         options.late = _LATE[late]
         options.history = checks.integer(
             "history", self.history, 1, 2**20, what="a number of rounds"
         )
-
-    def _choose_ways(self) -> None:
-        options = self.options
         algorithm = settings.choice(
             "algorithm", self.algorithm, "PARTIALCOLL_ALGORITHM", "auto", settings.ALGORITHMS
         )
@@ -207,6 +195,10 @@ class Arguments:
         options.device = 0 if self.device is None else self.device + 1
         options.on_failure = failure_code(self.on_failure)
         options.seed = checks.integer("seed", self.seed) % 2**64
+        if self.name is not None:
+            text = checks.instance("name", self.name, str, "a text or None")
+            digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+            options.name = int.from_bytes(digest, "little")
 
     @property
     def for_core(self) -> tuple[Any, int, Any]:
@@ -221,10 +213,6 @@ class Arguments:
 # been told of, and the numbers that new ranks take.
 
 
-def _failed(handle: Any) -> set[int]:
-    return {int(rank) for rank in np.flatnonzero(handle.failed)}
-
-
 class Membership:
     """The dead and new ranks of which the program has been told, the communicator of the live
     ranks, and the arguments with which those of new ranks are compared."""
@@ -236,33 +224,28 @@ class Membership:
         told: Callable[..., object] | None,
         arguments: Arguments,
     ) -> None:
-        self._told = told
-        self.arguments = arguments
+        self.arguments, self._comm = arguments, comm
         # Number of ranks that had died before the last delivered round, and number of which the
         # program knows (`known`): callers compare the two after each round.
         self.dead = handle._record.failed
-        self._comm = comm
-        self._know(_failed(handle))
+        self._told: Callable[..., object] | None = None
+        self._known: set[int] = set()
+        self.look(handle)
+        self._told = told
 
-    def look(self, handle: Any) -> None:
-        """Tell the program of dead ranks that it does not know yet. Call it when `handle` has
-        delivered a round with other dead ranks than before."""
-        failed = _failed(handle)
-        new = sorted(failed - self._known)
-        self._know(failed)
-        if self._told is not None and new:
-            self._told(handle, new, [])
+    def look(self, handle: Any, joined: list[int] | None = None) -> None:
+        """Tell the program of dead ranks that it does not know yet, and of new ones. Call it when
+        `handle` has delivered a round with other dead ranks than before, or has grown."""
+        failed = {int(rank) for rank in np.flatnonzero(handle.failed)}
+        new = sorted((failed | set(joined or ())) - self._known)
+        self._known, self.known = failed, len(failed)
+        if self._told is not None and (new or joined is not None):
+            self._told(handle, new, joined or [])
 
     def grown(self, handle: Any, comm: MPI.Intracomm, joined: list[int]) -> None:
         """Note that `handle` is on this communicator now, with these new ranks."""
-        failed, self._comm = _failed(handle), comm
-        new = sorted((failed | set(joined)) - self._known)
-        self._know(failed)
-        if self._told is not None:
-            self._told(handle, new, joined)
-
-    def _know(self, failed: set[int]) -> None:
-        self._known, self.known = failed, len(failed)
+        self._comm = comm
+        self.look(handle, joined)
 
     def comm(self, handle: Any) -> MPI.Intracomm:
         comm = MPI.Intracomm()
@@ -280,16 +263,6 @@ _PATIENCE_S = 1.0  # a missing rank may be dead; then all ranks know it soon
 _AGAIN_S = 0.01
 
 
-class Own(NamedTuple):
-    """This rank: its number in the handle, the number of ranks of the handle, and the handle, all
-    of them unknown to a new rank. refusal: the error with which it refuses, or None."""
-
-    number: int = -1
-    ranks: int = 0
-    handle: Any = None
-    refusal: Exception | None = None
-
-
 class Place(NamedTuple):
     """The result of `meet`: the numbers in the handle by rank of the communicator, the number of
     ranks of the handle, and the numbers of the new ranks."""
@@ -299,10 +272,11 @@ class Place(NamedTuple):
     joined: list[int]
 
 
-def meet(comm: MPI.Intracomm, own: Own) -> Place:
-    """Exchange the members of a growth. Collective. If it raises on one rank, all raise."""
+def meet(comm: MPI.Intracomm, handle: Any, refusal: Exception | None) -> Place:
+    """Exchange the members of a growth. handle: None on a new rank. refusal: the error with which
+    this rank refuses, or None. Collective. If it raises on one rank, all raise."""
     try:
-        return _meet(comm, own)
+        return _meet(comm, handle, refusal)
     except Exception as error:
         died = is_rank_failure(error)
         if died:
@@ -313,12 +287,12 @@ def meet(comm: MPI.Intracomm, own: Own) -> Place:
         raise
 
 
-def _meet(comm: MPI.Intracomm, own: Own) -> Place:
-    kind = _NEW if own.handle is None else _SURVIVOR
-    code = _REFUSED if own.refusal is not None else _FINE
-    rows = _exchange(comm, (kind, own.number, own.ranks, code))
-    if own.refusal is not None:
-        raise own.refusal
+def _meet(comm: MPI.Intracomm, handle: Any, refusal: Exception | None) -> Place:
+    code = _REFUSED if refusal is not None else _FINE
+    known = (_NEW, -1, 0) if handle is None else (_SURVIVOR, handle.rank, handle.size)
+    rows = _exchange(comm, (*known, code))
+    if refusal is not None:
+        raise refusal
     refused = [rank for rank, row in enumerate(rows) if row[3] == _REFUSED]
     if refused:
         raise MismatchError(
@@ -328,8 +302,8 @@ def _meet(comm: MPI.Intracomm, own: Own) -> Place:
     limit = time.monotonic() + _PATIENCE_S
     while True:
         missing: set[int] = set()  # live ranks that are not in comm, as far as this rank knows
-        if own.handle is not None:
-            living = {int(rank) for rank in np.flatnonzero(~own.handle.failed)}
+        if handle is not None:
+            living = {int(rank) for rank in np.flatnonzero(~handle.failed)}
             missing = living - (set(place.numbers) - set(place.joined))
         late = time.monotonic() > limit
         rows = _exchange(comm, (_LACKS if missing else _FINE, min(missing, default=-1), late, 0))
@@ -352,11 +326,10 @@ def _exchange(comm: MPI.Intracomm, row: tuple[int, ...]) -> list[tuple[int, ...]
 
 
 def _place(rows: Sequence[tuple[int, ...]]) -> Place:
-    survivors = [row for row in rows if row[0] == _SURVIVOR]
-    if not survivors:
+    taken = [row[1] for row in rows if row[0] == _SURVIVOR]
+    sizes = {row[2] for row in rows if row[0] == _SURVIVOR}
+    if not taken:
         raise ValueError("join: expected a comm with ranks whose handle grows, there is none in it")
-    sizes = {row[2] for row in survivors}
-    taken = [row[1] for row in survivors]
     if len(sizes) > 1 or len(set(taken)) < len(taken):
         raise MismatchError("grow: the ranks of comm have different handles")
     ranks = sizes.pop()
@@ -367,8 +340,7 @@ def _place(rows: Sequence[tuple[int, ...]]) -> Place:
             f"comm: {len(rows) - len(taken)} ranks are to join, and only {ranks - len(taken)} of "
             f"{ranks} have died"
         )
-    joined = [number for number, row in zip(numbers, rows) if row[0] == _NEW]
-    return Place(numbers, ranks, joined)
+    return Place(numbers, ranks, sorted(set(numbers) - set(taken)))
 
 
 class AllreduceHandle(CoreObject):
@@ -417,13 +389,12 @@ class AllreduceHandle(CoreObject):
         self._record = Record(self._size)
         self.last_round = None
         self._started = False
-        self._filled: set[int] = set()  # buffers named by Pready for the call to come
         recv, ops = given.recv, given.ops
         self._ops = ops  # those of users must live as long as the handle
         # For each buffer: whether several results of one call are added, and whether a round
         # without contributions has a value.
         adds = [given.missed == "sum" and can_add for can_add in given.sums]
-        self._several = list(zip(adds, (has_identity(op, r) for op, r in zip(ops, recv))))
+        self._several = list(zip(adds, map(has_identity, ops, recv)))
         self._slots = None if given.received else Slots(self._pointer, self._record, recv, ops)
         self._set_buffers(given.send, recv)
         self._sends = SendSlots(self._pointer, self._recv)
@@ -459,16 +430,16 @@ class AllreduceHandle(CoreObject):
         own_send, own_recv = self._owners
         if len(own_recv) != 1 or own_recv[0].owner is not recv or own_send is None:
             return False
-        return own_send is own_recv or own_send[0].owner is send
+        return send is MPI.IN_PLACE if own_send is own_recv else own_send[0].owner is send
 
     # Rounds
 
     def Start(self, stream: Any = None) -> None:
         """Deposit the send buffers for the round that this call stands for. Local.
 
-        The buffers may be changed when it returns. Raises StateError if the last start has
-        not been waited for, the rank has left, or the handle was freed; with ``sendbuf=None``
-        also if `send_buffer` has not been taken since the last start.
+        The buffers may be changed when it returns. StateError if the last start has not been waited
+        for, the rank has left, or the handle was freed; with ``sendbuf=None`` also if `send_buffer`
+        has not been taken since the last start.
 
         With buffers on a device it returns at once. The copy follows the work that was submitted
         to `stream` (of cupy or torch, or the number of a CUstream; None: their current one), and
@@ -484,8 +455,6 @@ class AllreduceHandle(CoreObject):
         self._started = True
         if self._slots is not None:
             self._slots.index = None
-        if self._filled:
-            self._filled.clear()
 
     def _start_from(self, send: list[Buffer]) -> None:
         """Start a handle that was made with ``like=`` on a device with these device buffers. The
@@ -512,28 +481,6 @@ class AllreduceHandle(CoreObject):
             "deposited: write to handle.send_buffer anew for every Start"
         )
 
-    def Pready(self, buffer: int) -> None:
-        """Buffer number `buffer` (from 0) is filled; with the last one, the call starts. Local.
-
-        In place of `Start`, in any order, by whoever fills the buffers one after the other
-        (MPI's partitioned communication). Only with ``quorum="full"``: a call that counts as
-        arrived must have all of its data. The buffers may be changed when the last one has been
-        named. IndexError for one that does not exist; StateError if it has been named for this
-        call, or the call has started.
-        """
-        if not isinstance(self.policy, Full):
-            raise StateError(f'Pready: expected a handle with quorum="full", got {self.policy}')
-        buffer = checks.integer("buffer", buffer)
-        if not 0 <= buffer < len(self._recv):
-            raise IndexError(f"buffer: expected 0 to {len(self._recv) - 1}, got {buffer}")
-        self._core()
-        if self._started or buffer in self._filled:
-            raise StateError(f"Pready: buffer {buffer} of this call is ready already")
-        if len(self._filled) + 1 == len(self._recv):
-            self.Start()
-        else:
-            self._filled.add(buffer)
-
     def _insist(self, step: Callable[[Any], int]) -> None:
         """Repeat `step` until it no longer returns PCOLL_EAGAIN: in a replay, until it is this
         rank's turn."""
@@ -557,36 +504,37 @@ class AllreduceHandle(CoreObject):
         else:
             checks.time_limit("timeout", timeout)
             code = self._step(0)
-        if code:
-            if code == lib.PCOLL_EAGAIN:
-                self._wait_in_slices(self._step, timeout)
-            elif not self._was_taken(code):
-                raise_error(code)
+        if code and not self._is_over(code):
+            self._wait_in_slices(self._step, timeout)
         return self._take(stream)
 
-    def _was_taken(self, code: int) -> bool:
-        """Return whether an interrupted `Wait` (a signal handler raised) has already taken this
-        round from the core. Its result is still there."""
-        if code != lib.PCOLL_ESTATE or not (self._one and self._started):
+    def _is_over(self, code: int) -> bool:
+        """Return whether the wait that returned this code is over; raise if it has failed. An
+        interrupted `Wait` (a signal handler raised) may have taken the round from the core already.
+        Its result is still there."""
+        if code == lib.PCOLL_EAGAIN:
             return False
-        seen = 0 if self.last_round is None else self.last_round.index + 1
-        return self._counts()[1] > seen
+        if code == lib.PCOLL_ESTATE and self._one and self._started:
+            seen = 0 if self.last_round is None else self.last_round.index + 1
+            if self._counts()[1] > seen:
+                return True
+        check(code)
+        return True
 
     def _complete(self, timeout: float | None) -> None:
         """Wait until the round is complete, and leave it there."""
-        code = lib.pcoll_handle_wait(self._core(), 0)
-        if code == lib.PCOLL_EAGAIN:
-            self._wait_in_slices(lambda us: int(lib.pcoll_handle_wait(self._core(), us)), timeout)
-        elif code and not self._was_taken(code):
-            raise_error(code)
+        if not self._is_over(self._step_alone(0)):
+            self._wait_in_slices(self._step_alone, timeout)
+
+    def _step_alone(self, us: int) -> int:
+        """Wait for at most `us` microseconds."""
+        return int(lib.pcoll_handle_wait(self._core(), us))  # a signal handler may have freed it
 
     def _step(self, us: int) -> int:
-        """Wait for at most `us` microseconds. With deliver="one" the same call delivers the result
-        and finishes."""
-        core = self._core()  # a signal handler may have freed it since the last step
+        """The same; with deliver="one" deliver the result and finish, too."""
         if not self._one:
-            return int(lib.pcoll_handle_wait(core, us))
-        return int(lib.pcoll_handle_take(core, us, self._recv_pointers, *self._record.out))
+            return self._step_alone(us)
+        return int(lib.pcoll_handle_take(self._core(), us, self._recv_pointers, *self._record.out))
 
     def _wait_in_slices(self, step: Callable[[int], int], timeout: float | None) -> None:
         if not waiting.wait(step, timeout, self._report_stall, self._while_waiting):
@@ -599,12 +547,7 @@ class AllreduceHandle(CoreObject):
         """The round if it is complete, else None. Never blocks; drives communication. `stream` as
         in `Wait`."""
         self._side.check_stream(stream)
-        code = self._step(0)
-        if code == lib.PCOLL_EAGAIN:
-            return None
-        if code and not self._was_taken(code):
-            raise_error(code)
-        return self._take(stream)
+        return self._take(stream) if self._is_over(self._step(0)) else None
 
     def _measured(self, us: Any) -> tuple[Any, ...]:
         """Arguments of pcoll_handle_measure, for one round."""
@@ -691,31 +634,39 @@ class AllreduceHandle(CoreObject):
     def join(self, on_round: Callable[[Round], None] | None = None) -> Round:
         """Contribute nothing until all ranks have joined. Collective.
 
-        For uneven amounts of data: a rank that has no more work joins, the others go on
-        without it. When it returns, all ranks are at the same round, nothing is pending, and
-        the handle can be started again.
-
-        `on_round` is called with each `Round` that completes meanwhile, its result in the receive
-        buffers or `result`: update replicas there. Returns the last of these rounds.
+        For uneven amounts of data: a rank that has no more work joins, the others go on without it.
+        When it returns, all ranks are at the same round, nothing is pending, and the handle can be
+        started again. `on_round` is called with each `Round` that completes meanwhile, its result
+        in the receive buffers or `result`. Returns the last of these rounds.
         """
-        self._insist(lib.pcoll_handle_join)
+        self._begin_join()
         while True:
-            self._wait_in_slices(lambda us: int(lib.pcoll_handle_wait(self._core(), us)), None)
-            while True:
-                self._side.settle()
-                self._await_copy()
-                if self._deliver_next(_ANY, self._recv, self._recv_pointers) is None:
-                    break
-                rnd = self.last_round = Round(self._describe())
-                self._side.fetch(self._core(), None)
-                if on_round is not None:
-                    on_round(rnd)
-                members = self._membership
-                if members is not None and members.dead[0] != members.known:
-                    members.look(self)
-                if rnd.joined:
-                    check(lib.pcoll_handle_finish(self._core()))
-                    return rnd
+            rnd = self._next_joined()
+            if on_round is not None:
+                on_round(rnd)
+            members = self._membership
+            if members is not None and members.dead[0] != members.known:
+                members.look(self)
+            if rnd.joined:
+                return rnd
+
+    def _begin_join(self) -> None:
+        """Join, unless that was interrupted. Local; `_next_joined` returns the rounds then."""
+        self._insist(lib.pcoll_handle_join)
+
+    def _next_joined(self) -> Round:
+        """Wait for the next round that this rank has joined; with the last one it has finished."""
+        result = None
+        while result is None:
+            self._wait_in_slices(self._step_alone, None)
+            self._side.settle()
+            self._await_copy()
+            result = self._deliver_next(_ANY, self._recv, self._recv_pointers)
+        rnd = self.last_round = Round(self._describe())
+        self._side.fetch(self._core(), None)
+        if rnd.joined:
+            check(lib.pcoll_handle_finish(self._core()))
+        return rnd
 
     def leave(self) -> None:
         """Leave for good: the others no longer wait for this rank. Local.
@@ -747,23 +698,20 @@ class AllreduceHandle(CoreObject):
         """Let new ranks take the numbers of dead ones. Collective, between two rounds.
 
         `comm` (mpi4py.MPI.Intracomm) has all live ranks, and new ranks, which create the handle on
-        it with the same arguments and ``join=True``. `partialcoll.elastic.respawn` makes such a
-        communicator. It is duplicated, and becomes `AllreduceHandle.comm`.
+        it with the same arguments and ``join=True`` (`partialcoll.elastic.respawn` makes such a
+        communicator). It is duplicated, and becomes `AllreduceHandle.comm`.
 
         New ranks take the lowest numbers of dead ranks, in their order in `comm`; live ranks keep
-        theirs. No round and no deposit of a live rank is lost: a stored deposit stays stored, and
-        rounds continue to be counted. A new rank is at the same round, and its `last_round` and
-        `result` are those of the last round. `on_membership` is called with the new numbers. With
-        ``sendbuf=None`` read `send_buffer` again afterwards; its content is kept.
-
-        Only this handle grows. Others that were made on the same communicator stay there.
+        theirs. No round and no deposit of a live rank is lost, and rounds continue to be counted. A
+        new rank is at the same round, whose result it has. `on_membership` is called with the new
+        numbers. With ``sendbuf=None`` read `send_buffer` again afterwards; its content is kept.
+        Only this handle grows.
 
         StateError if it was made with ``on_failure="raise"``, or a call is in progress. On all
         ranks: ValueError if a live rank is not in `comm`, or more ranks join than have died;
-        MismatchError if the arguments of a new rank differ (the message says which and where),
-        after which the live ranks continue as before; RankFailedError if a rank has died meanwhile.
-        Then no new rank is a member, the live ranks continue without the dead one, and `comm` is
-        revoked: grow again with another communicator.
+        MismatchError if the arguments of a new rank differ; RankFailedError if a rank has died
+        meanwhile. Then no new rank is a member, and the live ranks continue as before; after a
+        death `comm` is revoked: grow again with another communicator.
         """
         place = address(comm)
         refusal: Exception | None = None
@@ -772,7 +720,7 @@ class AllreduceHandle(CoreObject):
         except Exception as error:
             refusal = error
         with attending("grow", comm):
-            found = meet(comm, Own(self._rank, self._size, self, refusal))
+            found = meet(comm, self, refusal)
             membership = self._membership
             assert membership is not None
             numbers = ffi.new("uint32_t[]", found.numbers)
@@ -794,7 +742,7 @@ class AllreduceHandle(CoreObject):
             refusal = error
         place = self._enter(comm)
         with attending("grow", self._members):
-            found = meet(comm, Own(refusal=refusal))
+            found = meet(comm, None, refusal)
             self._rank, self._size = found.numbers[comm.rank], found.ranks
             assert given is not None
             where = place, ffi.new("uint32_t[]", found.numbers), found.ranks
@@ -823,11 +771,10 @@ class AllreduceHandle(CoreObject):
 
     @property
     def send_buffer(self) -> Any:
-        """Where to put the next deposit: the user's buffer (or list of buffers); if the
-        handle was made with ``sendbuf=None``, memory of the library, which needs no copy and
-        whose address changes at every `Start`: take it anew each time (else `Start` refuses)
-        and fill it, for what is in it then is not what you wrote. Views of it may be kept
-        beyond the handle's end; what they show then means nothing."""
+        """Where to put the next deposit: the user's buffer (or list of buffers); with
+        ``sendbuf=None`` memory of the library, which needs no copy. Its address changes at every
+        `Start`: take it anew each time (else `Start` refuses) and fill all of it. After the
+        handle's end views of it mean nothing."""
         if self._side.sent is not None:
             return self._unwrap(self._side.sent)
         self._core()
@@ -840,7 +787,6 @@ class AllreduceHandle(CoreObject):
         send buffers are the user's."""
         if self._side.sent is not None:
             return 0
-        self._core()
         place = self._sends.place()
         self._begin = self._deposit_slot
         return place
@@ -867,12 +813,10 @@ class AllreduceHandle(CoreObject):
         """The last result (or list of results), read-only.
 
         With receive buffers of yours a view of them, which changes at the next `Wait`. With
-        ``recvbuf=None`` and ``deliver="one"`` a view of the library's own memory: nothing has
-        been copied (but float16 and bfloat16 are converted from the float32 they were reduced
-        in). It is good until the next `Start`, `leave` or `Free`, and its address changes with
-        each round. A round to which nobody contributed (`Round.active` is 0) holds the op's
-        identity, zeros if the op has none. StateError before the first round, and while a call
-        is under way.
+        ``recvbuf=None`` and ``deliver="one"`` a view of the library's own memory, without a copy
+        (but float16 and bfloat16 are converted from float32): good until the next `Start`, `leave`
+        or `Free`. A round to which nobody contributed (`Round.active` is 0) holds the op's
+        identity, zeros if the op has none. StateError before the first round, and during a call.
         """
         if self._slots is not None:
             return self._unwrap(self._slots.last())

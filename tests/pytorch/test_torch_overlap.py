@@ -353,15 +353,15 @@ def test_interrupted_join_goes_on(comm, part, monkeypatch):
     train(model, opt, comm.rank, 1)
     if comm.size > 1 and comm.rank == 0:
         handle = opt._loop.rounds.handle
-        wait, waits = handle._parts[part].Wait, []
+        wait, waits = handle._parts[part]._next_joined, []
 
-        def interrupt(*args):
+        def interrupt():
             waits.append(1)
             if len(waits) == 2:
                 raise KeyboardInterrupt
-            return wait(*args)
+            return wait()
 
-        monkeypatch.setattr(handle._parts[part], "Wait", interrupt)
+        monkeypatch.setattr(handle._parts[part], "_next_joined", interrupt)
         with pytest.raises(KeyboardInterrupt):
             opt.join()
         monkeypatch.undo()
