@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of a decentralized strategy: the inner optimizer's on this rank's own parameters, with
-its own gradient; then the process hears of it, and what it has to say of the others is in them.
+"""One step of a decentralized strategy: the inner optimizer steps on this rank's own parameters
+with its own gradient, and then the process averages them with those of other ranks.
 
-The parameters lie in the process's model (`ParameterVector`), so what the optimizer does, whatever
-it is, is the update. Between a step and the next one nobody but the program touches them: the
-communication thread has its own vectors, and what it has averaged comes in at the end of a step.
+The parameters are views of the process's model (`ParameterVector`), so the update is whatever the
+optimizer changes. Between two steps only the program writes them: the communication thread has its
+own vectors, whose averages are added at the end of a step.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class LocalLoop(Loop):
 
     def _set_up(self) -> None:
         self._last_rate = 1.0
-        self._together = True  # have all ranks joined since the last step?
-        self._metrics = LocalMetrics()  # whose rounds are own steps with a gradient
-        self._warned = False  # of a codec with too few bits
+        self._together = True  # whether all ranks have joined since the last step
+        self._metrics = LocalMetrics()  # rounds: own steps with a gradient
+        self._warned = False  # about a codec with too few bits
         self._warned_of_gradient = False
         self._layout = Layout([parameter for _, parameter in self.parameters])
         self._flat = ParameterVector(self.parameters)
@@ -64,13 +64,13 @@ class LocalLoop(Loop):
         how: Any = {"learning_rate": self._learning_rate, "total": total}
         try:
             built = self.strategy.build(own, self.comm, **how)
-        except BaseException:  # on all ranks, or on none
+        except BaseException:  # on all ranks or on none
             total.Free()
             self.comm.Free()
             raise
         self.process, self._join_hook, self._owned = built.process, built.join, built.owned
         self.groups = self.process if isinstance(self.process, MoshpitProcess) else None
-        if isinstance(self.process, (MoshpitProcess, Threaded)):  # the others cannot fall behind
+        if isinstance(self.process, (MoshpitProcess, Threaded)):  # others cannot fall behind
             states = StateExchange(self.comm)
             self._owned.append(states)
             self.process.share_state(states, Replica(self._capture, self._restore))
@@ -79,23 +79,16 @@ class LocalLoop(Loop):
         self._flat.move_to(self._model)
         self.process.average_models()
         self._flat.scatter()
-        # For `broadcast_parameters` to come: what the ranks had before it became an average.
+        # For a later `broadcast_parameters`: the parameters before and after the first average.
         first = self._flat.vector()
         self._before = None if np.array_equal(own, first) else (own, first)
-        self._slot = Views(self._layout, self._layout.new())
-        self.gradients = Gradients(
-            self.parameters,
-            self.settings.backward_passes_per_step,
-            self._slot,
-            self._metrics,
-            sparse=[],
-            refusal=self.settings.sparse_refusal(self.strategy),
-            unused_as_zeros=self.settings.unused_as_zeros,
-        )
+        self._slot = slot = Views(self._layout, self._layout.new())
+        refusal = self.settings.sparse_refusal(self.strategy)
+        self.gradients = Gradients(self.parameters, slot, self._metrics, self.settings, refusal)
         self.process.start()
 
     def _learning_rate(self, steps: int) -> float:
-        """The first group's; where it is 0, what it was before: SlowMo divides by it."""
+        """Return the rate of the first group, or its last one above 0: SlowMo divides by it."""
         rate = float(self._inner.param_groups[0]["lr"])
         if rate > 0:
             self._last_rate = rate
@@ -115,7 +108,7 @@ class LocalLoop(Loop):
                 clip(self.gradients.flats, self.settings.clip_norm)
             self.gradients.hide(self.gradients.used)
             self._inner_step()
-            self._flat.bring_back()  # it may have made new memory of them
+            self._flat.bring_back()  # the optimizer may have replaced memory
             self._metrics.rounds += 1
         else:
             self._metrics.skipped += 1
@@ -147,7 +140,7 @@ class LocalLoop(Loop):
             self._raise_if_wanted()
 
     def _check_model(self) -> None:
-        """What the optimizer or the program has made of it; gradients are looked at before."""
+        """Raise FloatingPointError for parameters that are not finite."""
         if self.settings.non_finite == "propagate" or is_finite(self._model):
             return
         raise FloatingPointError(
@@ -157,14 +150,14 @@ class LocalLoop(Loop):
         )
 
     def _begin(self) -> None:
-        """Start what need not wait for the gradient."""
-        self.process.start()  # if it has failed, it says so each time
+        """Start the communication that does not need the gradient."""
+        self.process.start()  # raises each time, if it has failed
         self.process.begin()
         self._join_hook.begin()
 
     @property
     def version(self) -> int:
-        """Own steps, and empty ones of a join."""
+        """Number of own steps, including the empty ones of a join."""
         return self.process.stats.steps
 
     @property
@@ -183,13 +176,13 @@ class LocalLoop(Loop):
         found.fallbacks = getattr(self.process.exchange_stats, "fallbacks", 0)
         return found
 
-    # Around it
+    # Between steps
 
     def zero_grad(self) -> None:
-        """Gradients gather from zero; what need not wait for them starts."""
+        """Collect gradients from zero, and start the communication that does not need them."""
         self._check_open()
         self._flat.bring_back()
-        self._check_model()  # D-PSGD sends it here
+        self._check_model()  # D-PSGD sends the model now
         super().zero_grad()
         self._begin()
 
@@ -228,22 +221,22 @@ class LocalLoop(Loop):
         return mean
 
     def parameters_replaced(self) -> None:
-        """The process begins anew from them. Collective."""
+        """Begin the process again from the parameters. Collective."""
         self.process.begin_anew(self._flat.vector())
-        self.process.average_models()  # those that were not replaced
+        self.process.average_models()  # parameters that were not replaced
         self._flat.scatter()
         self._before = None
 
     def parameters_to_be_replaced(self) -> None:
-        """What this rank had when it was wrapped, if nothing has happened to it since: the root
-        may have loaded a checkpoint before, which the average is not."""
+        """Restore the parameters from before the first average, if they have not changed since: the
+        root may have loaded a checkpoint before."""
         if self._before is not None and np.array_equal(self._flat.vector(), self._before[1]):
             self._flat.assign(self._before[0])
 
     # The replica, for a peer that needs it and for checkpoints
 
     def _capture(self) -> dict[str, Any]:
-        """What belongs to the process's state: the parameters are its model."""
+        """Return what the process's state lacks; it has the parameters."""
         state = checkpoint.capture([], self._inner, self._attached())
         return {**state, "updates": self.updates}
 
@@ -253,7 +246,7 @@ class LocalLoop(Loop):
         self._metrics.rounds = state["updates"]
 
     def begin_at(self, position: dict[str, Any]) -> None:
-        """Count as another rank does. Momentum of the strategy's own stays as it is."""
+        """Set the counts to those of another rank. Keep the strategy's own momentum."""
         self.process.begin_at(position["version"])
         self._metrics.rounds = position["updates"]
         self._load_schedulers(position["schedulers"])
@@ -268,7 +261,7 @@ class LocalLoop(Loop):
         if self.strategy.rests:
             self._take_changes()
             state = self.process.state_dict()
-        else:  # others may have gone on since: of what they left here, nothing
+        else:  # drop what others have sent since
             self._flat.bring_back()
             self._flat.gather()
             state = self.process.state_of_model()
@@ -283,9 +276,9 @@ class LocalLoop(Loop):
         return {**self._inner.state_dict(), checkpoint.KEY: entry}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """What `state_dict` gave, or that of an optimizer that was not wrapped. The former is
-        collective where averages are under way between steps: while some ranks have loaded it and
-        others have not, nobody may average."""
+        """Load a result of `state_dict`, or the state of an optimizer that was not wrapped. The
+        former is collective if averages are in progress between steps: no rank may average before
+        all have loaded."""
         saved = state.get(checkpoint.KEY)
         if saved is None:
             self._check_between("load_state_dict()")
@@ -294,12 +287,12 @@ class LocalLoop(Loop):
             self._check_loading(saved)
             self._load(state, saved)
         else:
-            self._total().meet()  # says who is missing if it takes long
+            self._total().meet()  # warns about missing ranks
             together(self.comm, lambda: self._check_loading(saved))
             self.process.stop()
             self._total().meet()
             together(self.comm, lambda: self._load(state, saved))
-            self.process.start()  # a rank whose next call is a join answers meanwhile
+            self.process.start()  # answers other ranks until the next call
 
     def _load(self, state: dict[str, Any], saved: dict[str, Any]) -> None:
         self._flat.bring_back()
@@ -331,7 +324,7 @@ class LocalLoop(Loop):
         finally:
             self._total().meanwhile(None)
             self._flat.release()
-            with contextlib.ExitStack() as ending:  # each of them, whatever the others raise
+            with contextlib.ExitStack() as ending:  # free each, even if others raise
                 for owned in reversed(self._owned):
                     ending.callback(owned.Free)
 
@@ -350,12 +343,12 @@ def warn_of_fallbacks(stats: GossipStats, elements: int) -> bool:
     return True
 
 
-# DistributedOptimizer(op=Adasum): each rank's optimizer steps by itself, and the ranks' changes are
-# combined, those of each parameter by themselves (Maleki et al., MLSys 2021, section 4).
+# DistributedOptimizer(op=Adasum): each rank's optimizer makes its own step, and the changes of each
+# parameter are combined over the ranks (Maleki et al., MLSys 2021, section 4).
 
 
 class AdasumProcess(Process):
-    """One rank: a model that all ranks have, to the bit, and its own change of it in a step."""
+    """A model that is the same on all ranks, to the bit, and this rank's change of it in a step."""
 
     def __init__(self, x: Array, comm: MPI.Intracomm, bounds: Bounds, **common: Any) -> None:
         super().__init__(x, **common)
@@ -366,7 +359,7 @@ class AdasumProcess(Process):
         change = self._x - self._before
         with self._exposed():
             for request in adasum(self._comm, change, self._bounds):
-                request.Wait()  # of ranks that are all here: they have met
+                request.Wait()  # all ranks are in this step
         yield from ()
         self._before += change
         np.copyto(self._x, self._before)
@@ -379,7 +372,7 @@ class AdasumProcess(Process):
 
 @dataclass(frozen=True)
 class AdasumStrategy(LocalStrategy):
-    """What ``op=Adasum`` stands for. bounds: of the parameters in the model's vector."""
+    """The strategy of ``op=Adasum``. bounds: of the parameters in the model's vector."""
 
     bounds: Bounds = field(repr=False)
     clip_norm: float | None = None
@@ -388,7 +381,7 @@ class AdasumStrategy(LocalStrategy):
 
     @classmethod
     def in_place_of(cls, given: Strategy, parameters: Named) -> AdasumStrategy:
-        """For these. ValueError unless what was given is what it stands for."""
+        """Return the strategy for these parameters. ValueError if another one was given."""
         if not isinstance(given, Allreduce):
             name = type(given).__name__
             raise ValueError(f"op: Adasum is a strategy of its own, expected none, got {name}")
@@ -399,7 +392,8 @@ class AdasumStrategy(LocalStrategy):
         return cls(ParameterVector(parameters).bounds, given.clip_norm)
 
     def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
-        """Collective. In each step all ranks meet, who has joined with no change."""
+        """Create the process. All ranks take part in each step, joined ranks without a change.
+        Collective."""
         if comm.size == 1:
             return Setup(Alone(x, **common))
         process = AdasumProcess(x, comm, self.bounds, **common)

@@ -15,10 +15,11 @@ when a gradient has been added, counts backward passes and moves what landed els
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,9 +29,12 @@ from ..errors import StateError
 from .metrics import Metrics
 from .ops import wire
 
+if TYPE_CHECKING:
+    from .loop import Settings
+
 Named = list[tuple[str, torch.nn.Parameter]]
 
-# Bytes. Views begin at multiples of it, as memory of torch's own does.
+# Bytes. Views begin at multiples of it, as memory that torch allocates does.
 _ALIGNMENT = 64
 _WIDE = (torch.float64, torch.complex128)
 _FLOATS = (torch.float16, torch.float32, torch.float64)
@@ -38,8 +42,8 @@ DTYPES = (*_FLOATS, torch.complex64, torch.complex128, torch.bfloat16)
 
 
 def as_tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor on the array's memory; for bfloat16, which numpy lacks, by way of its bits. What is
-    a tensor already stays what it is."""
+    """Return a tensor on the array's memory (for bfloat16 an array of its bits). Return a tensor
+    unchanged."""
     if isinstance(array, torch.Tensor):
         return array
     if dtype == torch.bfloat16:
@@ -48,8 +52,7 @@ def as_tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def divide(total: Any, divisor: float, out: torch.Tensor) -> None:
-    """out = total / divisor, in the dtype of out. The total is an array or a tensor of that dtype,
-    perhaps `out` itself."""
+    """Set out = total / divisor. total: an array or a tensor of the same dtype; may be `out`."""
     if isinstance(total, torch.Tensor):
         torch.div(total, divisor, out=out)
     elif out.device.type != "cpu" or out.dtype == torch.bfloat16:
@@ -60,19 +63,19 @@ def divide(total: Any, divisor: float, out: torch.Tensor) -> None:
 
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Those of a gradient of it: its own (channels_last, ...) if it leaves no holes. Fused
-    optimizers go through memory and take it for granted."""
+    """Return the strides of its gradient: those of the tensor if it has no gaps, as fused
+    optimizers require."""
     return torch.empty_like(tensor, device="meta").stride()
 
 
 def by_falling_stride(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Its dimensions in the order in which memory is gone through."""
+    """Return its dimensions in the order of memory."""
     return tuple(sorted(range(tensor.dim()), key=lambda i: -tensor.stride(i)))
 
 
 class Place(NamedTuple):
-    """Of a tensor: its buffer, the elements there, its shape and order of memory, and whether
-    each of its complex numbers is two of these elements."""
+    """The place of a tensor: buffer, elements there, shape and strides. pairs: each of its complex
+    numbers takes two elements."""
 
     buffer: int
     begin: int
@@ -126,41 +129,41 @@ class Layout:
         return Place(buffer, begin, begin + length, tensor.shape, strides, pairs)
 
     def __len__(self) -> int:
-        """How many tensors."""
+        """Return the number of tensors."""
         return len(self.places)
 
     def digest(self) -> str:
-        """Equal for layouts in which each tensor lies in the same place, in the same order."""
+        """Return a text that is equal for layouts with the same places in the same order."""
         places = [(p.buffer, p.begin, tuple(p.shape), p.strides) for p in self.places]
         return hashlib.blake2b(repr(places).encode(), digest_size=8).hexdigest()
 
     def new(self) -> list[torch.Tensor]:
-        """Buffers of its own, filled with zeros."""
+        """Return new buffers of zeros."""
         return [flat.zero_() for flat in self.outline()]
 
     def outline(self) -> list[torch.Tensor]:
-        """Return buffers with any contents, whose memory nothing has touched."""
+        """Return new buffers with any contents, whose memory was not touched."""
         pairs = zip(self.counts, self.dtypes)
         return [torch.empty(n, dtype=d, device=self.device) for n, d in pairs]
 
     def clear_gaps(self, flats: Sequence[torch.Tensor]) -> None:
-        """Zero what lies between the tensors, and after the last one."""
+        """Zero the gaps between the tensors, and after the last one."""
         for place in self.places:
             flat = flats[place.buffer]
             grain = _ALIGNMENT // flat.element_size()
             flat[place.end : -(-place.end // grain) * grain].zero_()
 
     def tensors(self, arrays: Sequence[Array]) -> list[torch.Tensor]:
-        """The buffers as tensors on the memory of these arrays."""
+        """Return the buffers as tensors on the memory of these arrays."""
         return [as_tensor(array, dtype) for array, dtype in zip(arrays, self.dtypes)]
 
     def part(self, flats: Sequence[Any], i: int) -> Any:
-        """Tensor i's part of the buffers (arrays or tensors), flat, in the order of memory."""
+        """Return the part of tensor i in the buffers (arrays or tensors), flat."""
         place = self.places[i]
         return flats[place.buffer][place.begin : place.end]
 
     def view(self, flats: Sequence[torch.Tensor], i: int) -> torch.Tensor:
-        """Tensor i's part of the buffers, in its shape and order of memory."""
+        """Return the part of tensor i in the buffers, with its shape and strides."""
         part: torch.Tensor = self.part(flats, i)
         if self.places[i].pairs:
             part = torch.view_as_complex(part.view(-1, 2))
@@ -168,11 +171,11 @@ class Layout:
 
 
 class Views:
-    """Flat buffers of a layout, and a view in them for each tensor. rows: what goes along with
-    them, where they are a handle's send buffers.
+    """Flat buffers of a layout, and a view of them for each tensor. rows: the buffer of the
+    fingerprints, if these are the send buffers of a handle.
 
-    ``p.grad.data = ...``, which `model.to()` does as well, gives a view other memory; who looks
-    only at whether `p.grad` is the view would not see it.
+    ``p.grad.data = ...``, as in `model.to()`, replaces the memory of a view, although `p.grad` is
+    still the same object. `strayed` finds these.
     """
 
     def __init__(self, layout: Layout, flats: list[torch.Tensor], rows: Any = None) -> None:
@@ -188,7 +191,7 @@ class Views:
         return [i for i, (a, b) in enumerate(zip(now, self.addresses)) if a != b]
 
     def sound(self) -> list[torch.Tensor]:
-        """Return all of them, those whose memory was replaced made again."""
+        """Return all views, after making those again whose memory was replaced."""
         for i in self.strayed():
             self.tensors[i] = self._layout.view(self.flats, i)
         return self.tensors
@@ -202,8 +205,8 @@ class ParameterVector:
     where it is; the vector has it in full precision, as a master copy. Its changes go to the
     vector as differences (`gather`), and the vector's come back rounded (`scatter`).
 
-    The process's array is the host's. Of a model on a device there is a vector like it there, which
-    all this is about; `gather` and `scatter` copy the whole of it.
+    The process's array is on the host. For a model on a device the vector is a copy on the device,
+    and `gather` and `scatter` copy all of it.
     """
 
     def __init__(self, parameters: Named) -> None:
@@ -218,11 +221,11 @@ class ParameterVector:
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
-        """Where each parameter begins and ends in the vector."""
+        """The first element of each parameter in the vector, and the one after its last."""
         return [(place.begin, place.end) for place in self._layout.places]
 
     def vector(self) -> Array:
-        """The parameters as they are now; a copy, with zeros between them."""
+        """Return a copy of the parameters, with zeros between them."""
         (vector,) = self._layout.new()
         with torch.no_grad():
             for (_, parameter), view in zip(self._named, self.views(vector)):
@@ -231,35 +234,29 @@ class ParameterVector:
         return found
 
     def views(self, vector: torch.Tensor) -> list[torch.Tensor]:
-        """Each parameter's part of a vector."""
+        """Return each parameter's part of a vector."""
         return Views(self._layout, [vector]).tensors
 
-    def _place_views(self) -> None:
-        if not self._elsewhere:
-            self._vector = torch.from_numpy(self._array)
-        self._views = Views(self._layout, [self._vector])
-
     def move_to(self, array: Array) -> None:
-        """From now on the parameters are what this vector says, and lie there."""
+        """Give the parameters the values of this vector, and its memory."""
         self._array, self._host = array, torch.from_numpy(array)
         self._vector = self._host.to(self._layout.device)
-        self._place_views()
+        self._views = Views(self._layout, [self._vector])
         for i, ((_, parameter), view) in enumerate(zip(self._named, self._views.tensors)):
             if parameter.dtype == view.dtype:
                 parameter.data = view
-                self._inside.append(i)
-            else:
-                self._apart.append(i)
+            (self._inside if parameter.dtype == view.dtype else self._apart).append(i)
         self.scatter()
 
     @torch.no_grad()
     def bring_back(self) -> None:
-        """Parameters that somebody has given other memory (``model.to(...)``, ``p.data = ...``)
-        lie in the vector again, with their new values."""
+        """Copy parameters whose memory was replaced (``model.to(...)``, ``p.data = ...``) to the
+        vector, and make them views of it again."""
         addresses = self._views.addresses
         moved = [i for i in self._inside if self._named[i][1].data_ptr() != addresses[i]]
-        if moved and self._views.strayed():  # `share_memory()` moves what is under a view, too
-            self._place_views()
+        if moved and self._views.strayed():  # `share_memory()` also moves the vector
+            self._vector = self._vector if self._elsewhere else torch.from_numpy(self._array)
+            self._views = Views(self._layout, [self._vector])
         for i in moved:
             (name, parameter), view = self._named[i], self._views.tensors[i]
             if _form(parameter) != _form(view):
@@ -272,13 +269,13 @@ class ParameterVector:
 
     @torch.no_grad()
     def assign(self, vector: Array) -> None:
-        """The parameters become what this vector says, where they are."""
+        """Copy this vector to the parameters."""
         for (_, parameter), view in zip(self._named, self.views(torch.from_numpy(vector))):
             parameter.copy_(view)
 
     @torch.no_grad()
     def gather(self) -> None:
-        """The array gets what has changed in the parameters since `scatter`."""
+        """Add the changes of the parameters since `scatter` to the array."""
         for i in self._apart:
             parameter, view = self._named[i][1], self._views.tensors[i]
             view += parameter.to(view.dtype) - view.to(parameter.dtype).to(view.dtype)
@@ -287,14 +284,14 @@ class ParameterVector:
 
     @torch.no_grad()
     def scatter(self) -> None:
-        """The parameters become what the array says."""
+        """Copy the array to the parameters."""
         if self._elsewhere:
             self._vector.copy_(self._host)
         for i in self._apart:
             self._named[i][1].copy_(self._views.tensors[i])
 
     def release(self) -> None:
-        """The parameters have memory of their own again, with the same values."""
+        """Give the parameters memory of their own again, with the same values."""
         for i in self._inside:
             parameter, view = self._named[i][1], self._views.tensors[i]
             if parameter.data_ptr() == view.data_ptr():
@@ -316,75 +313,67 @@ OF_ANOTHER = (
 class Gradients:
     """The gradients of named parameters. Keeps no reference to the optimizer.
 
-    passes: backward passes that belong to a step. watch: `Early` or None. sparse: parameters whose
-    gradients stay where autograd puts them. refusal: why others may not have sparse gradients;
-    None: they may, and autograd adds them to the dense memory.
+    refusal: why dense parameters may not have sparse gradients; None: they may, and autograd adds
+    them to the dense memory. watch: `Early` or None. sparse: parameters whose gradients stay where
+    autograd puts them.
     """
 
     def __init__(
         self,
         parameters: Named,
-        passes: int,
         slot: Views,
         metrics: Metrics,
-        watch: Any = None,
-        *,
-        sparse: Named,
+        settings: Settings,
         refusal: str | None,
-        unused_as_zeros: bool,
+        watch: Any = None,
+        sparse: Sequence[tuple[str, torch.nn.Parameter]] = (),
     ) -> None:
-        self._watch, self._unused_as_zeros = watch, unused_as_zeros
-        self._shown = slot
+        self._watch, self._metrics = watch, metrics
+        self._unused_as_zeros = settings.unused_as_zeros
+        self.passes = settings.backward_passes_per_step  # backward passes that belong to a step
         self._names = [name for name, _ in (*parameters, *sparse)]
         self._parameters = [parameter for _, parameter in parameters]
         self.sparse = [parameter for _, parameter in sparse]
-        self.passes, self._metrics = passes, metrics
-        self._passes = [0] * len(self._names)
-        self.came = False  # has a gradient since the last round?
-        self.averaged = False  # is what is shown the average of `synchronize`? None may come then
-        self._spoilt = False  # one has come
-        self.slot = slot
-        self.used: list[bool] = []  # dense parameters that had a gradient when it was gathered last
+        self.averaged = False  # `synchronize` has shown the average: no gradient may come
+        self._spoilt = False  # a gradient has come
+        self.used: list[bool] = []  # dense parameters with a gradient in the last `gather`
         self._hooks: list[Any] = []
+        self.restart(slot)
         self.collect()
         for i, parameter in enumerate((*self._parameters, *self.sparse)):
             hookable: Any = parameter
-            self._hooks.append(hookable.register_post_accumulate_grad_hook(self._hook(i)))
+            added = functools.partial(self._added, i)
+            self._hooks.append(hookable.register_post_accumulate_grad_hook(added))
             if refusal is not None and i < len(parameters):
                 self._hooks.append(self._refuse_sparse(i, hookable, refusal))
 
-    def _hook(self, i: int) -> Callable[[torch.Tensor], None]:
-        dense = i < len(self._parameters)
-
-        def added(parameter: torch.Tensor) -> None:
-            self.came = True
-            self._passes[i] += 1
-            if self._passes[i] > self.passes:
-                raise StateError(
-                    f"parameter {self._names[i]!r}: a gradient came {self._passes[i]} times before "
-                    f"step(), expected backward_passes_per_step={self.passes}; call step() after "
-                    f"each backward pass, or set backward_passes_per_step; {OF_ANOTHER}"
-                )
-            if self.averaged:
-                self._spoilt = True
-                raise StateError(
-                    "backward() between synchronize() and step(): its gradient would be added to "
-                    "the average, on this rank alone"
-                )
-            if not dense:
-                return
-            if parameter.grad is not self.slot.tensors[i]:
-                self._move(i)
-            if self._watch is not None and self._passes[i] == self.passes:
-                views = self.slot
-                if views.tensors[i].data_ptr() != views.addresses[i]:
-                    self._move(i)
-                self._watch.filled(i)
-
-        return added
+    def _added(self, i: int, parameter: torch.Tensor) -> None:
+        """Note that autograd has added a gradient of parameter i."""
+        self.came = True
+        self._passes[i] += 1
+        if self._passes[i] > self.passes:
+            raise StateError(
+                f"parameter {self._names[i]!r}: a gradient came {self._passes[i]} times before "
+                f"step(), expected backward_passes_per_step={self.passes}; call step() after "
+                f"each backward pass, or set backward_passes_per_step; {OF_ANOTHER}"
+            )
+        if self.averaged:
+            self._spoilt = True
+            raise StateError(
+                "backward() between synchronize() and step(): its gradient would be added to "
+                "the average, on this rank alone"
+            )
+        if i >= len(self._parameters):
+            return
+        view = self.slot.tensors[i]
+        complete = self._watch is not None and self._passes[i] == self.passes
+        if parameter.grad is not view or (complete and view.data_ptr() != self.slot.addresses[i]):
+            self._move(i)
+        if complete:
+            self._watch.filled(i)
 
     def _refuse_sparse(self, i: int, parameter: Any, refusal: str) -> Any:
-        """Check the first gradient only, so that later ones cost nothing."""
+        """Refuse a sparse gradient. Only the first one is checked: later ones cost nothing."""
 
         def look(gradient: torch.Tensor) -> None:
             if gradient.layout != torch.strided:
@@ -396,7 +385,7 @@ class Gradients:
 
     @torch.no_grad()
     def _move(self, i: int) -> None:
-        """A gradient in memory of the program's own goes to the send buffer."""
+        """Copy a gradient in memory of the program to the send buffer."""
         if self._watch is not None:
             self._watch.check_waits(i)
         parameter, view = self._parameters[i], self.slot.sound()[i]
@@ -417,16 +406,16 @@ class Gradients:
 
     @property
     def flats(self) -> list[torch.Tensor]:
-        """All of them, one tensor for each dtype, and for each sparse one that there is."""
+        """All gradients: one tensor for each buffer, and one for each sparse gradient."""
         return [*self.slot.flats, *self.sparse_values()] if self.sparse else self.slot.flats
 
     def sparse_values(self) -> list[torch.Tensor]:
-        """Those of the sparse gradients; what is done to them is done to the gradients."""
+        """Return views of the values of the sparse gradients."""
         there = [parameter.grad for parameter in self.sparse if parameter.grad is not None]
         return [gradient._values().view(-1) for gradient in there]
 
     def set_passes(self, passes: int) -> None:
-        """From the next step on. StateError between a backward pass and the step."""
+        """Change it from the next step on. StateError between a backward pass and the step."""
         if self.came:
             raise StateError(
                 "set_backward_passes_per_step() between backward() and step(); call step() first"
@@ -434,15 +423,15 @@ class Gradients:
         self.passes = passes
 
     def gather(self, fewer: bool) -> None:
-        """Take what the program has put in the place of a view, or taken away, since backward.
-        StateError if a backward pass is missing; `fewer`: all of them.
+        """Copy gradients that the program has replaced, or removed, since backward. StateError if a
+        backward pass is missing (`fewer`: if all are).
 
         A parameter is used if autograd or the program gave it a gradient. Where no hook was called,
         the program may have written to the view: then it is not zero.
         """
         most = max(self._passes)
-        if not self.came:  # unless the program has made a tensor of its own some gradient, as with
-            # torch.func: then there is no backward pass that a hook could see
+        if not self.came:  # no hook sees the gradient if the program has assigned it, as with
+            # torch.func
             known = zip(self._parameters, self.slot.tensors, self._shown.tensors)
             if not any(
                 p.grad is not None and p.grad is not a and p.grad is not b for p, a, b in known
@@ -467,15 +456,15 @@ class Gradients:
                 self._move(i)
 
     def hide(self, used: Sequence[bool]) -> None:
-        """Let the optimizer pass over the other dense parameters: their gradients are None, until
-        they are shown again. Weight decay and momentum do not move them then."""
+        """Set the gradients of the other dense parameters to None, until they are shown again: the
+        optimizer skips them, so weight decay and momentum do not move them."""
         if not self._unused_as_zeros:
             for parameter, one in zip(self._parameters, used):
                 if not one:
                     parameter.grad = None
 
     def give_average(self) -> None:
-        """The update takes the average. StateError if a gradient has come."""
+        """Let the update use the average. StateError if a gradient has come."""
         if self._spoilt:
             raise StateError(
                 "step() after backward() since synchronize(): the average is spoilt on this rank; "
@@ -484,19 +473,19 @@ class Gradients:
         self.averaged = False
 
     def forget(self) -> None:
-        """What has come since the last round, and an average that no update has taken."""
+        """Forget the gradients since the last round, and an average that no update has used."""
         self.averaged = self._spoilt = False
         self.restart(self.slot)
         self.collect()
 
     def restart(self, slot: Views) -> None:
-        """The next round's backward passes begin, and end in this slot."""
-        self.came = False
-        self._passes = [0] * len(self._passes)
+        """Begin the backward passes of the next round, which fill this slot."""
+        self.came = False  # whether a gradient has come since the last round
+        self._passes = [0] * len(self._names)
         self.slot = slot
 
     def collect(self) -> None:
-        """From now on gradients gather in the slot, from zero."""
+        """Collect gradients in the slot, from zero."""
         for flat in self.slot.flats:
             flat.zero_()
         for parameter in self.sparse:
@@ -504,25 +493,24 @@ class Gradients:
         self.show(self.slot)
 
     def show(self, views: Views) -> None:
-        """Make these the parameters' gradients."""
+        """Set the parameters' gradients to these views."""
         self._shown = views
         for parameter, view in zip(self._parameters, views.sound()):
             parameter.grad = view
 
     def close(self, own: bool = False) -> None:
-        """Leave the parameters alone. own: gradients that lie elsewhere than here stay, since
-        another optimizer may have the parameters by now."""
+        """Remove the hooks and the gradients. own: keep gradients in other memory, since another
+        optimizer may have the parameters now."""
         for hook in self._hooks:
             hook.remove()
-        views = (*self._shown.tensors, *self.slot.tensors)
-        here = {id(view) for view in views}
+        here = {id(view) for view in (*self._shown.tensors, *self.slot.tensors)}
         for parameter in (*self._parameters, *self.sparse):
             if not own or id(parameter.grad) in here:
                 parameter.grad = None
 
 
 def by_rows(gradient: torch.Tensor) -> torch.Tensor:
-    """The same as a sparse tensor of rows."""
+    """Return it as a sparse tensor of rows."""
     if gradient.layout == torch.sparse_coo and gradient.sparse_dim() == 1:
         return gradient
     return gradient.to_dense().to_sparse(1) if gradient.is_sparse else gradient.to_sparse(1)

@@ -20,7 +20,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, TypeVar, cast
 
 import numpy as np
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 def check_model(model: Any) -> None:
-    """Raise TypeError for layers of torch's that wait for all ranks in every forward pass."""
+    """Raise TypeError for torch's layers that wait for all ranks in every forward pass."""
     if model is None:
         return
     checks.instance("model", model, torch.nn.Module, "a torch.nn.Module")
@@ -71,8 +71,8 @@ def check_model(model: Any) -> None:
 
 
 def is_sparse(layer: torch.nn.Module) -> bool:
-    """Does autograd give its parameters sparse gradients? The word alone says nothing: attention
-    may be sparse as well."""
+    """Return whether autograd makes sparse gradients of its parameters. Other layers, as attention,
+    also have a `sparse`."""
     embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     return isinstance(layer, embeddings) and bool(layer.sparse)
 
@@ -81,15 +81,14 @@ def describe(parameters: Named) -> list[tuple[str, str]]:
     """Return what must be the same on all ranks, as (name, text)."""
     said = []
     for name, parameter in parameters:
-        text = f"shape {tuple(parameter.shape)} of {wire.name(parameter.dtype)}"
-        if not parameter.is_contiguous():
-            text += f", strides {dense_strides(parameter)}"
-        said.append((name, text))
+        strides = "" if parameter.is_contiguous() else f", strides {dense_strides(parameter)}"
+        shape, dtype = tuple(parameter.shape), wire.name(parameter.dtype)
+        said.append((name, f"shape {shape} of {dtype}{strides}"))
     return said
 
 
 def warn_if_wrapped(parameters: Named) -> None:
-    """A DDP object with some of these does what their optimizer is to do."""
+    """Warn if a DistributedDataParallel, which averages gradients, has some of these."""
     if not (dist.is_available() and dist.is_initialized()):
         return
     mine = {id(parameter) for _, parameter in parameters}
@@ -112,9 +111,9 @@ class Settings:
     op: Reduction
     gradient_predivide_factor: float
     clip_norm: float | None
-    non_finite: Any  # a text; None: as the strategy has it
+    non_finite: Any  # a text; None: that of the strategy
     check_every: int
-    on_round: Any  # a list of callables, whatever was given; the same for on_step
+    on_round: Any  # a list of callables, as on_step
     on_step: Any
     model: torch.nn.Module | None
     compression: Any
@@ -125,7 +124,7 @@ class Settings:
         if self.op not in (Average, Sum, Adasum):
             raise ValueError(f"op: expected Average, Sum or Adasum, got {self.op!r}")
         checks.number("gradient_predivide_factor", self.gradient_predivide_factor, above=0)
-        # What gradients are multiplied by before the sum.
+        # The factor of gradients before the sum.
         self.before = 1.0 / self.gradient_predivide_factor
         if self.non_finite is not None:
             checks.one_of("non_finite", self.non_finite, ("propagate", "skip", "raise"))
@@ -141,23 +140,18 @@ class Settings:
         checks.flag("unused_as_zeros", self.unused_as_zeros)
 
     def describe(self) -> list[tuple[str, str]]:
-        """What must be the same on all ranks, as (name, text)."""
+        """Return what must be the same on all ranks, as (name, text)."""
+        said = {one.name: getattr(self, one.name) for one in fields(self)}
+        for own in ("non_finite", "on_round", "on_step"):
+            del said[own]
         rounding = getattr(self.compression, "__name__", type(self.compression).__name__)
-        said = {
-            "backward_passes_per_step": self.backward_passes_per_step,
-            "op": self.op.name,
-            "gradient_predivide_factor": float(self.gradient_predivide_factor),
-            "clip_norm": self.clip_norm,
-            "check_every": self.check_every,
-            "sparse_as_dense": self.sparse_as_dense,
-            "unused_as_zeros": self.unused_as_zeros,
-            "compression": rounding.lstrip("_"),
-            "model": "none" if self.model is None else "given",
-        }
+        said.update(op=self.op.name, compression=rounding.lstrip("_"))
+        said.update(model="none" if self.model is None else "given")
+        said.update(gradient_predivide_factor=float(self.gradient_predivide_factor))
         return [(name, str(value)) for name, value in said.items()]
 
     def sparse_refusal(self, strategy: Strategy) -> str | None:
-        """Why a gradient may not be sparse: most strategies take dense ones."""
+        """Return why a gradient may not be sparse, or None."""
         if self.sparse_as_dense or strategy.takes_sparse:
             return None
         return (
@@ -170,7 +164,7 @@ class Settings:
 
     @torch.no_grad()
     def compress(self, flats: Sequence[torch.Tensor]) -> None:
-        """Round gradients as they would be on their way. Sums travel as float32 at least."""
+        """Round gradients to the compressed dtype. Sums travel as float32 at least."""
         for flat in flats if self.compresses else ():
             flat.copy_(self.compression.decompress(*self.compression.compress(flat)))
 
@@ -184,18 +178,15 @@ def _calls(argument: str, given: Any) -> list[Callable[[Any], None]]:
 
 @torch.no_grad()
 def average_tensors(total: GlobalSum, tensors: Sequence[torch.Tensor]) -> None:
-    """Make each of them the ranks' mean, in place. The same shapes in the same order on all ranks,
-    over which `total` is. Collective."""
-    there = []  # views of one dimension of real numbers
-    for tensor in tensors:
-        real = tensor.detach()
-        real = torch.view_as_real(real) if real.is_complex() else real
-        there.append(real.permute(by_falling_stride(real)).view(-1))
-    flats = [flat.cpu() for flat in there]  # those of the host as they are
+    """Replace each tensor by its mean over the ranks of `total`. All ranks have the same shapes in
+    the same order. Collective."""
+    real = [torch.view_as_real(one) if one.is_complex() else one for one in tensors]
+    there = [one.detach().permute(by_falling_stride(one)).view(-1) for one in real]
+    flats = [flat.cpu() for flat in there]  # tensors of the host are not copied
     total.average([flat.numpy() for flat in flats if flat.dtype != torch.bfloat16])
     for parts in total.pieces(flat for flat in flats if flat.dtype == torch.bfloat16):
-        wide = [part.double() for part in parts]  # numpy has no such dtype
-        total.average([one.numpy() for one in wide], wide=False)  # of few digits
+        wide = [part.double() for part in parts]  # numpy has no bfloat16
+        total.average([one.numpy() for one in wide], wide=False)  # few digits suffice
         for part, one in zip(parts, wide):
             part.copy_(one)
     for flat, own in zip(there, flats):
@@ -207,10 +198,10 @@ def average_tensors(total: GlobalSum, tensors: Sequence[torch.Tensor]) -> None:
 def average_statistics(
     comm: MPI.Intracomm, total: GlobalSum, model: torch.nn.Module, on_failure: str = "raise"
 ) -> None:
-    """Average the running statistics of batch and instance normalization: the mean over ranks of
-    what is floating point, the largest of what counts batches. The same bits on all ranks.
-    Collective; MismatchError if the ranks have different ones."""
-    tensors: dict[torch.Tensor, str] = {}  # each once
+    """Average the running statistics of batch and instance normalization over the ranks, and take
+    the maximum of their counts of batches. Collective; MismatchError if the ranks have different
+    ones."""
+    tensors: dict[torch.Tensor, str] = {}  # each buffer once
     for name, module in model.named_modules():
         if isinstance(module, batchnorm._NormBase) and module.track_running_stats:
             for key, buffer in module.named_buffers(name, recurse=False):
@@ -220,7 +211,7 @@ def average_statistics(
     check_agreement(comm, said, on_failure)
     average_tensors(total, [tensor for tensor in tensors if tensor.is_floating_point()])
     counts = [tensor for tensor in tensors if not tensor.is_floating_point()]
-    rows = np.zeros((comm.size, len(counts)))  # the ranks'
+    rows = np.zeros((comm.size, len(counts)))  # by rank
     rows[comm.rank] = [int(count) for count in counts]
     rows = total.sum(rows.ravel()).reshape(rows.shape)
     for count, most in zip(counts, rows.max(axis=0)):
@@ -228,8 +219,8 @@ def average_statistics(
 
 
 class Loop:
-    """What all strategies have in common. inner: the optimizer that was wrapped. wrapped: refers to
-    what `DistributedOptimizer` has returned; weak, since the program may drop that."""
+    """The state of a wrapped optimizer. inner: the optimizer that was wrapped. wrapped: weak
+    reference to the object that `DistributedOptimizer` has returned."""
 
     gradients: Gradients
     evaluating = False  # within the closure of a step
@@ -250,31 +241,31 @@ class Loop:
         self._inner, self._wrapped = inner, wrapped
         self._rows_only = isinstance(inner, torch.optim.SparseAdam)
         mine = {parameter for _, parameter in parameters}
-        everything = [p for group in inner.param_groups for p in group["params"]]
+        everything = (p for group in inner.param_groups for p in group["params"])
         self._frozen = [p for p in everything if p not in mine]
         self.schedulers: list[tuple[Any, int]] = []
         self.closed = False
         self._sums: GlobalSum | None = None
         self._set_up()
-        # Gradients may lie in memory that goes then.
+        # The memory of gradients may be unmapped at the end of MPI.
         self._at_end = functools.partial(_close, weakref.ref(self.gradients))
         finalize.at_end(self._at_end)
 
-    # Subclasses have these, and step, metrics, begin_at, state_dict, load_state_dict
+    # Subclasses define these, and step, metrics, begin_at, state_dict and load_state_dict.
     _set_up: Callable[[], None]
     _join: Callable[[], None]
     _free: Callable[[], None]
     version: Any  # `DistributedOptimizer.round`
-    updates: Any  # of these rounds, how many have changed the parameters
+    updates: Any  # rounds that have changed the parameters
 
     def _take_changes(self) -> None:
-        """Let the process hear what the program has done to the parameters since the last step."""
+        """Tell the process what the program has changed in the parameters since the last step."""
 
     def parameters_replaced(self) -> None:
-        """All ranks have given the parameters other values, the same ones. Collective."""
+        """Begin again from the parameters, which are now the same on all ranks. Collective."""
 
     def parameters_to_be_replaced(self) -> None:
-        """Some rank's parameters are about to become everybody's."""
+        """Prepare for a broadcast of the parameters of one rank."""
 
     # One step
 
@@ -297,7 +288,7 @@ class Loop:
             self.evaluating = False
 
     def _gather(self) -> None:
-        """Bring the local gradient where it belongs; StateError if it is not whole."""
+        """Collect the local gradient in the slot; StateError if it is incomplete."""
         for parameter in self._frozen:
             if parameter.grad is not None:
                 raise StateError(
@@ -307,32 +298,32 @@ class Loop:
         self.gradients.gather(self._takes_fewer_passes)
 
     def _scale(self, factor: float) -> bool:
-        """Scale the local gradient; is it finite (as far as anybody wants to know)?"""
+        """Scale the local gradient. Return whether it is finite, or need not be."""
         if factor != 1.0:
             for flat in self.gradients.flats:
                 flat.mul_(factor)
         if self.settings.non_finite == "propagate":
             return True
-        for flat in self.gradients.flats:  # once over the data, twice only if the sum overflows
-            dot = flat.dtype in (torch.float32, torch.float64)  # as fast as memory is
+        for flat in self.gradients.flats:  # a second pass only if the sum overflows
+            dot = flat.dtype in (torch.float32, torch.float64)  # at memory speed
             total = (torch.dot(flat, flat) if dot else flat.sum()).item()
             if not math.isfinite(abs(total)) and not bool(torch.isfinite(flat).all()):
                 return False
         return True
 
     def _raise_if_wanted(self) -> None:
-        """The gradient is not finite, and no GradScaler has found it."""
+        """Raise FloatingPointError, if wanted, for a gradient that is not finite."""
         if self.settings.non_finite == "raise":
             raise FloatingPointError("the gradient of this rank is not finite and was not used")
 
     def _inner_step(self) -> None:
         for _, parameter in self.parameters if self._rows_only else ():
-            if parameter.grad is not None:  # perhaps added up as a dense one
+            if parameter.grad is not None:  # it may be dense
                 parameter.grad = by_rows(parameter.grad)
         type(self._inner).step(self._wrapped())  # as super() in the wrapped optimizer
 
     def _record(self, *phases: tuple[str, float]) -> None:
-        """A step is over: what the timeline, which is there, has of it, and when each began."""
+        """Write the phases of a step, with the times of their beginnings, to the timeline."""
         assert timeline.recorder is not None
         text = f"{type(self.strategy).__name__}, round {self.version}"
         timeline.recorder.phases("optimizer.step", list(phases), time.monotonic(), text)
@@ -346,16 +337,16 @@ class Loop:
                 scheduler.step()
 
     def _check_open(self) -> None:
-        """The memory where gradients were is gone after the end."""
+        """Raise StateError after the end of MPI or of this loop."""
         if MPI.Is_finalized():
             communicator.check_running("the DistributedOptimizer")  # raises
         if self.closed:
             raise StateError("the DistributedOptimizer is closed; use the optimizer in it")
 
-    # Around it
+    # Between steps
 
     def zero_grad(self) -> None:
-        """Gradients gather from zero."""
+        """Collect gradients from zero."""
         self._check_open()
         if self.gradients.came:
             raise StateError(
@@ -366,26 +357,26 @@ class Loop:
 
     @staticmethod
     def join(loops: Sequence[Loop], *others: Callable[[], None]) -> None:
-        """Contribute nothing to any of them until all have joined them all. Collective.
+        """Join all loops, and call `others`, at the same time. Collective.
 
-        At the same time, and with what else is to be joined, since ranks that have not joined make
-        steps of all of them in turn. If one fails, or Ctrl-C comes, all are interrupted.
+        Ranks that have not joined make steps of all loops in turn, so joins one after the other
+        would block. If one fails, or after Ctrl-C, all are interrupted.
         """
         for loop in loops:
             loop._check_between("join()")
-        grad = torch.set_grad_enabled(torch.is_grad_enabled())  # which is each thread's own
+        grad = torch.set_grad_enabled(torch.is_grad_enabled())  # a setting of each thread
         joins = [wire.in_stream(loop.parameters[0][1].device, loop._join) for loop in loops]
         side_by_side([*(grad(join) for join in joins), *others])
-        for loop in loops:  # in turn: they may have the same model
+        for loop in loops:  # they may have the same model
             if loop.settings.model is not None:
                 loop._average_statistics(loop.settings.model)
 
     def discard(self) -> None:
-        """Forget a gradient that no step has taken: training goes back to before it came."""
+        """Forget a gradient that no step has taken."""
         self.gradients.forget()
 
     def _check_between(self, what: str) -> None:
-        """Raises StateError unless it is open and between a step and the next backward pass."""
+        """Raise StateError unless it is open and between a step and the next backward pass."""
         self._check_open()
         if self.gradients.came:
             raise StateError(
@@ -395,19 +386,19 @@ class Loop:
     # Averages over all ranks
 
     def _total(self) -> GlobalSum:
-        """Collective when it is new."""
+        """Return the sum over all ranks. Collective at the first call."""
         if self._sums is None:
             self._sums = GlobalSum.over(self.comm, self.strategy.on_failure)
         return self._sums
 
     def consensus_distance(self) -> float:
-        """Of the vectors of parameters, between which a codec leaves its noise. Collective."""
+        """Return the distance of the ranks' vectors of parameters. Collective."""
         self._check_open()
         self._take_changes()
         return self._total().distance(ParameterVector(self.parameters).vector())
 
     def averaged_model(self) -> torch.nn.Module:
-        """A copy of the model with the averages over all ranks. Collective."""
+        """Return a copy of the model with the averages over all ranks. Collective."""
         self._check_open()
         if self.settings.model is None:
             raise StateError("averaged_model: give model= to DistributedOptimizer")
@@ -426,7 +417,7 @@ class Loop:
         average_statistics(self.comm, self._total(), model, self.strategy.on_failure)
 
     def _mean_vector(self) -> Any:
-        """Of the parameters, as `ParameterVector.vector` has them, over all ranks."""
+        """Return the mean over all ranks of `ParameterVector.vector`."""
         mean = ParameterVector(self.parameters).vector().astype(np.float64)
         self._total().average([mean])
         return mean
@@ -434,7 +425,7 @@ class Loop:
     # Checkpoints, the end
 
     def position(self) -> dict[str, Any]:
-        """Where in the training this replica is, apart from its tensors."""
+        """Return the position in the training: rounds, updates, schedulers."""
         return {
             "version": self.version,
             "updates": self.updates,
@@ -446,7 +437,7 @@ class Loop:
             scheduler.load_state_dict(copy.deepcopy(state))
 
     def abandon(self, own: bool = False) -> None:
-        """Leave the parameters alone; `own`: but gradients that are not of this loop. Local."""
+        """Close the loop without freeing it; own: see `Gradients.close`. Local."""
         self.closed = True
         self.gradients.close(own)
         finalize.not_at_end(self._at_end)
@@ -472,10 +463,10 @@ def _close(gradients: weakref.ref[Gradients]) -> None:
 
 
 def clip(flats: list[torch.Tensor], most: float) -> None:
-    """Scale all of it so that its 2-norm is at most `most`.
+    """Scale the tensors so that their common 2-norm is at most `most`.
 
-    The norm is computed in float64 and rounded to float32: ranks whose processors add in other
-    orders come to the same factor.
+    The norm is computed in float64 and rounded to float32, so that ranks whose processors add in
+    other orders get the same factor.
     """
     squares = 0.0
     for flat in flats:
@@ -493,23 +484,24 @@ Made = TypeVar("Made", bound=Loop)
 def check_alike(
     ranks: Any, size: int, strategy: Strategy, settings: Settings, parameters: Named
 ) -> None:
-    """Are options and model the same on all of these ranks (`agreement.Gathers`)? Collective."""
+    """Check that all `ranks` (`agreement.Gathers`) have the same options and model. Collective."""
     said = [("strategy", strategy.describe(size)), *settings.describe()]
     check_agreement(ranks, [*said, *describe(parameters)])
 
 
 def made(make: Callable[[], Made]) -> Made:
-    """What all ranks make; where the dead are replaced anew, in a world of those who live, if
-    somebody dies meanwhile. Collective."""
+    """Return make(). If dead ranks are replaced and one dies meanwhile, call it again in a world of
+    the live ranks. Collective."""
     while (here := world.world()).replacing is not None:
         loop: Made | None = None
+        failure: RankFailedError | None = None
         with contextlib.suppress(RankFailedError):
             try:
                 loop = make()
-            except RankFailedError as failure:
-                all_have(here.comm, failure)
-            else:
-                all_have(here.comm, None)
+            except RankFailedError as error:
+                failure = error
+            all_have(here.comm, failure)
+            if loop is not None:
                 return loop
         if loop is not None:
             loop.abandon()
@@ -518,19 +510,19 @@ def made(make: Callable[[], Made]) -> Made:
 
 
 class _OwnStep(property):
-    """`step`, which stays what it is: the inner step runs what register_step_*_hook registers."""
+    """`step`, which torch must not wrap: the inner step runs the registered step hooks."""
 
-    hooked = True  # what torch would else do to it
+    hooked = True  # torch takes it for wrapped already
 
 
 class Distributed:
-    """What `DistributedOptimizer` adds to an optimizer.
+    """The methods that `DistributedOptimizer` adds to an optimizer.
 
-    The object is of a subclass of the optimizer's own class and shares its state with it, so
-    learning rate schedulers, checkpoints and `isinstance` see the optimizer that they know.
+    The object is of a subclass of the optimizer's own class and shares its `__dict__`, so learning
+    rate schedulers, checkpoints and `isinstance` work as before.
     """
 
-    # A GradScaler leaves it to step() to unscale and to look for overflows.
+    # A GradScaler leaves unscaling and checking for overflows to step().
     _step_supports_amp_scaling = True
     _loop: RoundLoop | LocalLoop
     param_groups: list[dict[str, Any]]
@@ -550,9 +542,9 @@ class Distributed:
         if not self._loop.stepped:
             self._loop.stepped = True
             warn_if_wrapped(self._loop.parameters)
-        # What a GradScaler has found out about the local gradient: its scale (1 if it has divided
-        # already; None: there is no scaler), and whether it is not finite. The inner optimizer must
-        # not see it, its gradient is another one.
+        # Set by a GradScaler: the scale of the local gradient (None: it has unscaled it), and
+        # whether it is not finite. The inner optimizer, which has another gradient, must not see
+        # them.
         scale, overflown = None, False
         if "found_inf" in self.__dict__:
             given, overflown = self.__dict__["grad_scale"], bool(self.__dict__["found_inf"])
@@ -561,10 +553,10 @@ class Distributed:
         try:
             self._loop.step(scale, overflown)
         except BaseException:
-            for name in ("grad_scale", "found_inf"):  # the scaler will not come to remove them
+            for name in ("grad_scale", "found_inf"):  # the scaler does not remove them now
                 self.__dict__.pop(name, None)
             raise
-        self.__dict__["_opt_called"] = True  # as a scheduler of the optimizer inside looks for
+        self.__dict__["_opt_called"] = True  # a scheduler of the inner optimizer checks it
         for tell in self._loop.settings.on_step:
             tell(self)
         return found
@@ -576,27 +568,23 @@ class Distributed:
     def _set_step(self, patched: Callable[..., Any]) -> None:
         self.__dict__["_patched_step"] = patched
 
-    # A scheduler puts its own function in the place of its optimizer's step. The dict is shared:
-    # one made with the optimizer inside would put that one's step here, which communicates
-    # nothing. A property goes before what is in the dict.
+    # A scheduler replaces its optimizer's step in the `__dict__`, which is shared: a scheduler of
+    # the inner optimizer would put the inner step here, which communicates nothing. A property
+    # takes precedence over the `__dict__`.
     step = _OwnStep(_get_step, _set_step, doc=_step.__doc__)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Gradients gather from zero, in the library's memory (whatever `set_to_none`).
-
-        Raises StateError between backward and step.
-        """
+        """Collect gradients from zero, in the library's memory (whatever `set_to_none`). StateError
+        between backward and step."""
         self._loop.zero_grad()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """From now on gradients of so many backward passes are added up in each step. Local.
-
-        StateError between a backward pass and the step.
-        """
+        """Add up the gradients of this number of backward passes in each step from now on. Local.
+        StateError between a backward pass and the step."""
         self._loop.gradients.set_passes(checks.count("passes", passes))
 
     def add_param_group(self, param_group: Any) -> NoReturn:
-        """Refused: the other ranks' rounds have no place for it."""
+        """Raise StateError: the rounds have no place for it."""
         raise StateError("add_param_group: a wrapped optimizer takes no more; wrap it anew")
 
     def _synchronous(self, what: str) -> RoundLoop:
@@ -614,7 +602,7 @@ class Distributed:
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Around the `step` that follows `synchronize`. Only with the strategy `Allreduce`."""
+        """Enter it around the `step` after `synchronize`. Only with the strategy `Allreduce`."""
         loop = self._synchronous("skip_synchronize")
         loop.skipping = True
         try:
@@ -623,11 +611,8 @@ class Distributed:
             loop.skipping = False
 
     def attach(self, scheduler: Any, every: int = 1) -> None:
-        """Step a learning rate scheduler after every so many applied rounds.
-
-        Do not step it yourself then. Ranks apply different rounds at a time, so a scheduler must
-        follow the rounds, not the calls.
-        """
+        """Step a learning rate scheduler after each `every` applied rounds. Do not step it
+        yourself: ranks apply different rounds at a time."""
         if not hasattr(scheduler, "step"):
             raise TypeError(f"scheduler: expected one of torch's, got {type(scheduler).__name__}")
         if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
@@ -646,54 +631,46 @@ class Distributed:
 
     @property
     def round(self) -> int:
-        """Rounds that this rank has seen: the version of its parameters, the same parameters on
-        every rank of the same round. With a decentralized strategy: its own steps."""
+        """Number of rounds that this rank has seen. Ranks of the same round have the same
+        parameters. With a decentralized strategy: number of own steps."""
         return self._loop.version
 
     def until(self, rounds: int) -> Iterator[int]:
-        """Yields `round` until it is so many; step in the body.
-
-        The way to end a loop with ``deliver="all"``, where ranks make different numbers of
-        steps.
-        """
+        """Yield `round` until it is `rounds`; step in the body. For loops with ``deliver="all"``,
+        where ranks make different numbers of steps."""
         while self.round < rounds:
             yield self.round
 
     def join(self) -> None:
-        """No more data on this rank: contribute nothing until all ranks have joined. Collective.
+        """Contribute nothing until all ranks have joined: this rank has no more data. Collective.
 
-        Rounds of the others are applied meanwhile. When it returns, all ranks are at the same
-        round, with the same parameters, and training can go on. The running statistics of the
-        `model`'s batch normalization are averaged then; their counts of batches become the
-        largest of all ranks.
-
-        With a decentralized strategy every rank's parameters become the exact average of all.
+        Rounds of the others are applied meanwhile. Then all ranks are at the same round, with the
+        same parameters (a decentralized strategy: their exact average), and training can go on. The
+        running statistics of the `model`'s batch normalization are averaged; their counts of
+        batches become the largest of all ranks.
         """
         Loop.join([self._loop])
 
     def consensus_distance(self) -> float:
-        """How far the ranks' parameters are apart: the square root of mean_i |x_i - mean|². 0 if
-        they are the same. Collective."""
+        """Return the distance of the ranks' parameters x_i: the square root of
+        mean_i |x_i - mean|². Collective."""
         return self._loop.consensus_distance()
 
     def averaged_model(self) -> torch.nn.Module:
-        """A copy of `model` with the exact averages over the ranks of the parameters and of the
-        running statistics of batch normalization, the same on all: for evaluation. The own model
-        stays as it is, and training goes on from it. Collective; StateError without ``model=``.
-        """
+        """Return a copy of `model` for evaluation, with the exact averages over the ranks of the
+        parameters and of the running statistics of batch normalization. Collective; StateError
+        without ``model=``."""
         return self._loop.averaged_model()
 
     def leave(self) -> None:
-        """From now on this rank takes no part and delays nobody; its steps are its own. Local.
-        With `Moshpit` only, else StateError."""
+        """Leave the averaging: this rank delays no other, and its steps are its own. Local. With
+        `Moshpit` only, else StateError."""
         self._with_groups("leave").leave()
 
     def rejoin(self, timeout: float | None = None) -> None:
         """Take part again, with the parameters and the optimizer's state of a rank that did
-        meanwhile; the own ones are dropped. Local. With `Moshpit` only, else StateError.
-
-        timeout: seconds without any answer, then TimeoutError; it is still away then.
-        """
+        meanwhile. Local. With `Moshpit` only, else StateError. TimeoutError, and the rank stays
+        away, after `timeout` seconds without any answer."""
         self._with_groups("rejoin").rejoin(timeout)
 
     def _with_groups(self, what: str) -> LocalLoop:
@@ -704,43 +681,36 @@ class Distributed:
         return cast("LocalLoop", self._loop)
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank has to save, to go on from here; each rank saves its own. Local.
+        """Return the state to continue from here. Each rank saves its own. Local.
 
-        That of the optimizer that was wrapped, which can load it as well, and under
-        "partialcoll": size, rank, version (the number of the round), strategy; the deposit that
-        no applied round has brought yet; the state of the schedulers attached. The parameters are
-        the model's to save. Between `step` and the next backward pass, on all ranks after the
-        same step; with ``deliver="all"`` right after `join`. StateError otherwise.
-
-        A decentralized strategy adds what its process keeps, the model included. `ADPSGD`,
-        `A2CiD2`, `Swarm`, `SGP`, ``Moshpit(overlap=True)``, and `SlowMo` around them, right after
-        `join` only.
+        It is the state of the optimizer that was wrapped. Its entry "partialcoll" adds rank,
+        `round`, attached schedulers and the pending deposit; with a decentralized strategy the
+        state of its process, the model included. Save the parameters with the model. Call it after
+        the same step on all ranks, before the next backward pass; with ``deliver="all"``, or if
+        averages are in progress between steps (docs/pytorch.md), only right after `join`.
+        StateError otherwise.
         """
         return self._loop.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was called. Every rank loads what it has saved. Local.
+        """Continue where `state_dict` was called. Each rank loads its own state, before the first
+        step or right after `join`, with the same schedulers attached. Local; collective if averages
+        are in progress between steps.
 
-        Attach the same schedulers before; load before the first step or right after `join`. The
-        deposit that was pending is added to the next one. Also takes the state of an optimizer
-        that was not wrapped, which leaves `round` as it is.
-
-        With a decentralized strategy the parameters become those of the checkpoint, and where
-        averages are under way this is collective.
-
-        Raises ValueError for a state of another rank or number of ranks (names both), of another
-        model, or of other schedulers; StateError between rounds.
+        The pending deposit is added to the next one. The state of an optimizer that was not wrapped
+        leaves `round` unchanged. ValueError for a state of another rank or number of ranks, another
+        model or decentralized strategy, or other schedulers; StateError between rounds.
         """
         self._loop.load_state_dict(state_dict)
 
     def _meet_anew(self) -> None:
-        """In a world with newcomers. Collective, with their `DistributedOptimizer`."""
+        """Continue in a world with new ranks. Collective, with their `DistributedOptimizer`."""
         before = cast("RoundLoop", self._loop)
         before.free()
 
         def make() -> RoundLoop:
             calls = world.world().calls
-            together(calls, lambda: None)  # newcomers' arguments may be wrong
+            together(calls, lambda: None)  # the arguments of new ranks may be wrong
             check_alike(calls, calls.comm.size, before.strategy, before.settings, before.parameters)
             return before.over(calls.comm)
 
@@ -748,7 +718,7 @@ class Distributed:
 
     @property
     def _parameter_names(self) -> dict[torch.nn.Parameter, str]:
-        """By the name that Horovod's tests look at."""
+        """The names of the parameters; Horovod's tests read it."""
         return {parameter: name for name, parameter in self._loop.parameters}
 
     def metrics(self) -> Metrics:
@@ -757,11 +727,11 @@ class Distributed:
 
     @property
     def strategy(self) -> Strategy:
-        """As given."""
+        """The strategy that was given."""
         return self._loop.strategy
 
     def close(self) -> None:
-        """Free what the library holds; the parameters' gradients become None. Collective."""
+        """Free the memory of the library; the parameters' gradients become None. Collective."""
         world.forget(self)
         self.__dict__.pop("_patched_step", None)  # of a scheduler, which follows this object
         self._loop.free()

@@ -46,11 +46,9 @@ def check_dense(model: Any, remedy: str) -> None:
 
 
 def name_parameters(optimizer: torch.optim.Optimizer, named: Any, model: Any) -> Named:
-    """The optimizer's parameters that require a gradient, in its order, with their names.
-
-    Raises TypeError or ValueError for parameters that cannot be wrapped, and for names that come
-    twice or are missing.
-    """
+    """Return the optimizer's parameters that require a gradient, in its order, with their names.
+    TypeError or ValueError for parameters that cannot be wrapped, and for names that come twice or
+    are missing."""
     known: dict[torch.nn.Parameter, str] = {}
     if named is None and model is not None:
         named = model.named_parameters()
@@ -68,15 +66,13 @@ def name_parameters(optimizer: torch.optim.Optimizer, named: Any, model: Any) ->
     found = []
     for i, group in enumerate(optimizer.param_groups):
         for j, parameter in enumerate(group["params"]):
-            if not parameter.requires_grad:
-                continue
-            if named is not None and parameter not in known:
+            if parameter.requires_grad and named is not None and parameter not in known:
                 raise ValueError(
                     f"named_parameters: parameter {j} of group {i} (shape "
                     f"{tuple(parameter.shape)}) of the optimizer has no name there"
                 )
-            name = known.get(parameter, f"group{i}.{j}")
-            found.append((name, parameter))
+            if parameter.requires_grad:
+                found.append((known.get(parameter, f"group{i}.{j}"), parameter))
     if not found:
         raise ValueError("optimizer: expected parameters that require a gradient, got none")
     check_parameters(found)
@@ -104,8 +100,8 @@ def check_parameters(parameters: Named) -> None:
 
 
 def _combine(strategy: Strategy, settings: Settings) -> None:
-    """What only makes sense with some strategies; the settings get the strategy's clip_norm."""
-    if isinstance(strategy, LocalStrategy):  # gradients are not added, rounds are not of all
+    """Check settings that only work with some strategies; take the strategy's clip_norm."""
+    if isinstance(strategy, LocalStrategy):  # gradients are not added
         name = type(strategy).__name__
         if settings.op is Sum or settings.before != 1:
             raise ValueError(
@@ -173,9 +169,8 @@ def DistributedOptimizer(
     backward_passes_per_step : int
         Gradients of so many backward passes are added up in each step.
     op : Average, Sum or Adasum
-        What a round's sum is: divided by the number of ranks, also where fewer are in it, since
-        what is late comes in the next round, or not divided. Adasum: each rank steps on its own
-        gradient, and the changes are combined, see `allreduce`.
+        What a round's sum is: divided by the number of ranks, also where fewer are in it, or not
+        divided. Adasum: each rank steps on its own gradient, and the changes are combined.
     gradient_predivide_factor : float
         Gradients are divided by so much before the sum, and the sum multiplied by it.
     strategy : Strategy or None
@@ -186,14 +181,11 @@ def DistributedOptimizer(
         The applied gradient is scaled so that its 2-norm over all parameters is at most this.
     non_finite : "propagate", "skip", "raise" or None
         What becomes of a local gradient with NaN or infinities: it is deposited; nothing is,
-        and it is counted; nothing is, and FloatingPointError follows the round. What a
-        GradScaler finds is always skipped. No rank ever skips a round. None: "propagate", but
-        "skip", with a warning, where ranks have models of their own: averages would spread it.
-    on_round : callable or list of them
-        Called after each applied update with its `partialcoll.Result`: averages of the
-        parameters and the like, which must follow the rounds.
-    on_step : callable or list of them
-        Called at the end of each step with the optimizer: progress bars, logs.
+        and it is counted; nothing is, and FloatingPointError follows the round. No rank skips a
+        round. None: "propagate", but "skip", with a warning, where ranks have models of their own.
+    on_round, on_step : callable or list of them
+        Called after each applied update with its `partialcoll.Result`, for what must follow the
+        rounds; at the end of each step with the optimizer: progress bars, logs.
     model : torch.nn.Module or None
         Lets BatchNorm's buffers be averaged in `join`, and layers that cannot work be refused.
     check_every : int
@@ -203,12 +195,10 @@ def DistributedOptimizer(
         For Horovod's scripts: all gradients are one group here.
     sparse_as_dense : bool
         Sparse gradients are added up as dense ones. Else with `Allreduce` they stay sparse, of
-        layers that `model` has made with ``sparse=True``, and of a SparseAdam (dense of others
-        that turn out to be sparse); other strategies refuse them.
+        layers that `model` has made with ``sparse=True``, and of a SparseAdam; others refuse them.
     unused_as_zeros : bool
         A parameter of which no rank has a gradient in a round has a gradient of zeros in the
-        update, as with Horovod: weight decay and momentum move it. By default its gradient is
-        None, and the optimizer passes over it, as with DistributedDataParallel.
+        update, as with Horovod. By default it is None, as with DistributedDataParallel.
     process_set : ProcessSet or None
         The ranks that train together; None: all. On others the optimizer is their own alone.
 
@@ -218,7 +208,7 @@ def DistributedOptimizer(
     Source: Li et al., PPoPP 2020, section 5; Horovod's interface.
     """
     given = locals()
-    found: list[Named] = []  # at most one: of an iterator, which can be asked once
+    found: list[Named] = []  # at most one; an iterator can be read only once
 
     def check(comm: MPI.Intracomm) -> tuple[Any, Strategy, Settings]:
         check_kind(optimizer)
@@ -260,7 +250,7 @@ def DistributedOptimizer(
             seen: dict[int, str] = {}
             for name, parameter in parameters:
                 other = seen.setdefault(parameter.data_ptr(), name) if parameter.numel() else name
-                if other != name:  # each would get a place of its own
+                if other != name:  # each would get its own place in the vector
                     raise ValueError(
                         f"parameters {other!r} and {name!r} share memory; make them one parameter, "
                         "or give each its own"
@@ -268,7 +258,7 @@ def DistributedOptimizer(
         for _ in range(2):
             taken = {p for other in world.world().optimizers for _, p in other._loop.parameters}
             twice = [name for name, parameter in parameters if parameter in taken]
-            if twice:  # perhaps in an optimizer that the program has dropped
+            if twice:  # it may be in an optimizer that the program has dropped
                 world.forget_dropped()
         if twice:
             raise ValueError(
@@ -278,10 +268,10 @@ def DistributedOptimizer(
         return parameters, chosen, settings
 
     if isinstance(optimizer, Distributed) and optimizer._loop.closed:
-        optimizer = optimizer._loop._inner  # wrap the optimizer in it again
+        optimizer = optimizer._loop._inner  # wrap the inner optimizer again
 
     def make() -> Loop:
-        ranks: Any = MPI.COMM_SELF  # what gathers from the ranks that train together
+        ranks: Any = MPI.COMM_SELF  # gathers from the ranks that train together
         comm: MPI.Intracomm = MPI.COMM_SELF
         if not isinstance(process_set, ProcessSet) or process_set.included() is not False:
             ranks = world.calls_of(process_set)
@@ -301,8 +291,8 @@ def DistributedOptimizer(
 
 
 def _drop(optimizer: Any, loop: Any) -> None:
-    """After the program has dropped a wrapped optimizer, perhaps closed: its handles warn, and are
-    freed at the end of MPI. Both arguments are weak references. Local."""
+    """Clean up after the program has dropped a wrapped optimizer, open or closed. Its handles warn,
+    and are freed at the end of MPI. Both arguments are weak references. Local."""
     if loop() is None:
         return
     loop().abandon(own=True)
@@ -313,12 +303,12 @@ def _drop(optimizer: Any, loop: Any) -> None:
 
 
 def _wrapped(optimizer: Any) -> Any:
-    """It has no loop yet. What is no optimizer, or is wrapped, stays what it is: `check` refuses
-    it, with the other ranks."""
+    """Return a wrapped optimizer, without its loop. Return what is no optimizer, or is wrapped
+    already, unchanged: `check` refuses it, together with the other ranks."""
     kind = type(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, Distributed):
         return optimizer
     wrapped: Any = object.__new__(type(kind.__name__, (Distributed, kind), {}))
-    optimizer.__dict__.pop("_patched_step", None)  # that one was not closed
-    wrapped.__dict__ = optimizer.__dict__  # one state: whoever holds the one sees the other's
+    optimizer.__dict__.pop("_patched_step", None)  # of a wrapped optimizer that was not closed
+    wrapped.__dict__ = optimizer.__dict__  # both objects have the same state
     return wrapped

@@ -11,18 +11,12 @@ DistributedDataParallel. One handle carries all gradients and, as its last buffe
 Between two starts the handle's send buffers belong to this rank: backward writes into them, through
 views. From the start on they belong to the library, and others take their place. The sums are read
 from the library's memory, and divided into `applied`. With a model on a device the send buffers
-stay this rank's own, and belong to the library from the start to the end of the wait.
+stay this rank's own, and belong to the library from the start to the end of the wait. With
+`overlap=True` (`Early`) a bucket of gradients belongs to the library as soon as it is full.
 
-With `overlap=True` (`Early`, `Partitioned`) a bucket of gradients is sent as soon as it is full,
-and belongs to the library until the end of the round. So gradients may be changed before that, in
-hooks of the backward pass, or after the sum (`clip_norm`). A gradient that is changed in between is
-refused. It is found by the version that torch counts of its memory. Torch does not count changes by
-way of `grad.data`, of a numpy array on it, or by some of its kernels, so in the first round, and
-every `check_every` rounds, the bits are compared, too.
-
-Gradients of embeddings may stay sparse (`SparseRows`). All ranks that apply a round send the rows
-that they have right after it; a rank that has joined has none. Which parameters are sparse is fixed
-when the optimizer is wrapped, since all ranks must know.
+Gradients of embeddings may stay sparse (`RoundLoop._exchange_rows`). All ranks that apply a round
+send their rows right after it; a rank that has joined has none. Which parameters are sparse is
+fixed when the optimizer is wrapped, since all ranks must know.
 """
 
 from __future__ import annotations
@@ -59,11 +53,11 @@ from .strategies import RoundStrategy
 
 
 class Replicated:
-    """Deposits the gradients of this rank and delivers what is to be applied. Collective.
+    """Deposits the gradients of this rank and delivers the rounds in order. Collective.
 
-    divisor: returns the divisor of a round's sum, given the number of ranks that live. update:
-    called with each delivered round that has a gradient, in order, when the average is in
-    `applied`. replica: the state that a rank which has lost rounds takes from another; needed with
+    divisor: returns the divisor of a round's sum, given the number of live ranks. update: called
+    with each delivered round that has a gradient, after its average was written to `applied`.
+    replica: the state that a rank which has lost rounds takes from another; needed with
     ``deliver="all"``.
     """
 
@@ -82,27 +76,27 @@ class Replicated:
         self._first = 0  # the version at which the handle's round 0 begins
         self._skipped = 0  # rounds of the handle before the one that training began with
         self._outstanding = 0  # own deposits in no delivered round
-        self._joining = self._behind = False  # in `join`; in a join that has lost rounds
+        self._joining = self._behind = False  # within `join`; within a join that has lost rounds
         self._updating = False  # within an update, or after one that was interrupted
-        self._difference: MismatchError | None = None  # for which no rank has applied a round
-        # Of the last round whose sums were read: has some rank a gradient; of which parameters?
+        self._difference: MismatchError | None = None  # why no rank has applied the last round
+        # Of the last round whose sums were read: whether any rank has a gradient, and which
+        # parameters have one.
         self.has_gradient, self.used = False, list[bool]()
-        self.began = self.waited = 0.0  # moments of the last round
+        self.began = self.waited = 0.0  # times of the last start and of the end of its wait
         self.metrics = RoundMetrics()
-        tensors = [p for _, p in parameters]
-        early = strategy.early_bytes
-        self.plain = Layout(tensors)  # of what is saved
-        self.layout = self.plain if early is None else Layout(tensors, early)
+        tensors, bucket_bytes = [p for _, p in parameters], strategy.early_bytes
+        self.plain = Layout(tensors)  # of checkpoints
+        self.layout = self.plain if bucket_bytes is None else Layout(tensors, bucket_bytes)
         self.applied = self.layout.new()
         self.applied_views = Views(self.layout, self.applied)
         self._divisor, self._fingerprints, self._update = divisor, fingerprints, update
         self.divisor = divisor(comm.size)
         self._loses_ranks = strategy.on_failure == "continue"
-        self.early: Early | None = None  # sends buckets ahead of the others
-        self._slot: Views | None = None  # of the deposit to come, if it has been asked for
+        self.early: Early | None = None  # with overlap=True
+        self._slot: Views | None = None  # of the next deposit, if `slot` was called
         self._slots: dict[Any, Views] = {}
         self._last_pending: Any = False  # what was pending when the handle was freed
-        # Pending deposit of a checkpoint (`plain`), and buffers of the next deposit that lack it.
+        # Pending deposit of a checkpoint (`plain`), and buffers to which it was not added yet.
         self._carried: list[torch.Tensor] | None = None
         self._owed: set[int] = set()
         options = {"late": "carry", **room_for_joins(strategy.options(), comm.size)}
@@ -110,9 +104,9 @@ class Replicated:
         send = [*self.layout.outline(), fingerprints.outline()]
         host, all_rounds = self.layout.device.type == "cpu", options.get("deliver") == "all"
         recv = None if host or all_rounds else [*self.applied, fingerprints.outline()]
-        self.resync: Resync | None = None  # where rounds may be lost
+        self.resync: Resync | None = None  # if rounds may be lost
         self.handle: AllreduceHandle | Partitioned
-        if early is not None:
+        if bucket_bytes is not None:
             self.handle = Partitioned(comm, send, recv, **options)
             return
         there = (None, None) if host else (send, recv)
@@ -120,7 +114,7 @@ class Replicated:
         self.handle._pending()  # from now on the handle keeps what is pending
         if replica is not None and all_rounds and comm.size > 1:
             self.resync = Resync(comm, lambda: self.version, replica)
-            self.handle._while_waiting = self.resync.serve  # others, while this rank waits
+            self.handle._while_waiting = self.resync.serve  # answers others meanwhile
 
     def check(self, what: str, waited: bool = True) -> None:
         """Raise StateError in an update, and after what left this replica without a round: an
@@ -142,18 +136,18 @@ class Replicated:
                 "round, which this replica has missed: begin anew from a checkpoint, on all ranks"
             )
 
-    # A deposit
+    # Deposits
 
     def slot(self) -> Views:
-        """The send buffers of the deposit to come."""
+        """Return the send buffers of the next deposit."""
         if MPI.Is_finalized():
             communicator.check_running("a deposit")  # raises
         if self._slot is None:
             place = self.handle._send_place()
-            if place not in self._slots:  # there are only a few, which take turns
+            if place not in self._slots:  # there are a few places, used in turn
                 *arrays, rows = self.handle.send_buffer
                 flats = self.layout.tensors(arrays)
-                self.layout.clear_gaps(flats)  # backward writes only to the parameters' parts
+                self.layout.clear_gaps(flats)  # backward writes only the parameters' parts
                 self._slots[place] = Views(self.layout, flats, rows)
             self._slot = self._slots[place]
             if self.early is not None:
@@ -170,11 +164,11 @@ class Replicated:
                     self.layout.part(slot.flats, i).add_(self.plain.part(self._carried, i))
 
     def start(self, slot: Views, gradient: bool, used: Sequence[bool] = ()) -> None:
-        """Deposit the slot: a gradient, or zeros. used: of which parameters it has a gradient."""
+        """Deposit the slot: a gradient, or zeros. used: which parameters have a gradient."""
         waiting.look()
         if self.resync is not None:
             self.resync.serve()
-        if self._carried is not None:  # of these only the values are known
+        if self._carried is not None:  # which of its parameters were used is unknown
             for buffer in tuple(self._owed):
                 self.add_carried(slot, buffer)
             parts = [self.layout.part(slot.flats, i) for i in range(len(used))]
@@ -188,23 +182,23 @@ class Replicated:
         self._slot = None
 
     def wait(self) -> Round:
-        """Wait for the round of this step; `deliver` its results then."""
+        """Wait for the round of this step. Pass it to `deliver`."""
         rnd = self.handle.Wait()
         self.waited = time.monotonic()
         self.metrics.wait_s += self.waited - self.began
         self.metrics.lag = rnd.lag
         return rnd
 
-    # What comes of it
+    # Results
 
     def deliver(self, rnd: Round) -> None:
         """Apply every result of a round that is new to this replica, oldest first."""
         self.note(rnd)
         for i, result in enumerate(rnd.results):
             version = self._first + result.index
-            if version > self.version and not self._behind:  # the rounds before it are gone
+            if version > self.version and not self._behind:  # the rounds before it are lost
                 self.metrics.lost += version - self.version
-                self._behind = self._joining  # all ranks meet at the join's end
+                self._behind = self._joining  # `Resync.settle` ends the join
                 if not self._joining:
                     assert self.resync is not None, "a round is missing"
                     begin = time.perf_counter()
@@ -218,11 +212,11 @@ class Replicated:
             self.resync.serve()
 
     def note(self, rnd: Round) -> None:
-        """Count which of the own deposits have now reached a round."""
+        """Count the own deposits that have now reached a round."""
         left = self._outstanding
         if rnd.included:
             left = 0
-        elif rnd.lost:  # how many were in those is unknown; one may be pending
+        elif rnd.lost:  # they had an unknown number; one may be pending
             left = min(left, 1)
         else:
             left -= sum(self._fingerprints.arrived(r.buffers[-1]) for r in rnd.results)
@@ -247,14 +241,14 @@ class Replicated:
         return sums
 
     def average(self, result: Result) -> None:
-        """Put the round's sum, divided, into `applied`."""
+        """Write the round's sum, divided, to `applied`."""
         for flat, total in zip(self.applied, self.sums(result)):
             divide(total, self.divisor, flat)
 
     def finish(self, result: Result, skip: bool = False) -> None:
-        """Make the update, unless it is to be skipped or the round has no gradient (the last round
-        of a join; all overflowed)."""
-        self._updating = True  # and still if the update is interrupted
+        """Make the update, unless `skip` is given or no rank has a gradient (in the last round of a
+        join, or if all overflowed)."""
+        self._updating = True  # stays set if the update is interrupted
         if self.has_gradient and not skip:
             self.updates += 1
             self.metrics.rounds += 1
@@ -263,11 +257,11 @@ class Replicated:
         self.version += 1
         self._updating = False
 
-    # One round with a gradient for each deposit, whose sums are read in the library's memory
+    # Used by the hook of DistributedDataParallel: one round with a gradient for each deposit
 
     def exchange(self, slot: Views, use: Callable[[list[Array]], None]) -> None:
-        """Deposit the gradient in the slot, and hand over the sums of the next round that has one
-        of some rank. (A round without one comes when others join: no step here either.)"""
+        """Deposit the gradient in the slot, and call `use` with the sums of the next round in which
+        a rank has a gradient. (No rank has one in a round of ranks that join.)"""
         self.check("step()")
         self.start(slot, True)
         while True:
@@ -280,24 +274,23 @@ class Replicated:
             self.finish(result)
             if self.has_gradient:
                 return
-            slot = self.slot()  # another round, for the gradient that is still pending
+            slot = self.slot()  # another round, for the pending gradient
             for flat in slot.flats:
                 flat.zero_()
             self.start(slot, False)
             self.metrics.steps -= 1
-            self.metrics.included -= 1  # of the zeros, ahead of time
+            self.metrics.included -= 1  # the zeros are no gradient
 
     def missed(self) -> Round | None:
-        """Wait for the round of an exchange that was interrupted; return it."""
+        """Return the round of an interrupted exchange, or None. Wait for it."""
         if self.handle._started:
             return self.wait()
         last = self.handle.last_round
-        seen = last is None or self._first + last.index < self.version
-        return None if seen else last
+        return None if last is None or self._first + last.index < self.version else last
 
     def catch_up(self, before: list[torch.Tensor] | None) -> list[torch.Tensor] | None:
-        """Return the average of the round that was missed, if one was, plus what was missed
-        before; None if nothing was."""
+        """Return the average of the round that an interrupted exchange missed, plus `before`, that
+        of earlier ones; None if there was none."""
         self.check("a call", waited=False)
         missed = self.missed()
         if missed is None:
@@ -310,7 +303,7 @@ class Replicated:
         self.finish(missed.results[0])
         return found
 
-    # The end of the data
+    # Uneven data
 
     def join(self, passed: Callable[[], None] = lambda: None) -> None:
         """Contribute nothing until all ranks have joined, and apply the rounds meanwhile; call
@@ -320,7 +313,7 @@ class Replicated:
             self.deliver(rnd)
             passed()
 
-        self._joining = True  # and still if the join is interrupted
+        self._joining = True  # stays set if the join is interrupted
         self._slot = None
         last = self.handle.join(on_round=deliver)
         self._joining = self._behind = False
@@ -339,7 +332,7 @@ class Replicated:
 
     @property
     def rests(self) -> bool:
-        """Between rounds on all ranks: none yet, or the last one was that of a join."""
+        """Whether all ranks are between rounds: before the first one, or after a join."""
         last = self.handle.last_round
         return last is None or last.joined
 
@@ -366,20 +359,16 @@ class Replicated:
             )
         pending, last = self.pending, self.handle.last_round
         copies = pending and {wire.name(flat.dtype): flat.clone() for flat in pending}
-        # Shared if nothing is pending on any rank; others may have loaded what was pending.
+        # Shared if nothing is pending on any rank. A loaded deposit may be pending on others.
         shared = last is not None and last.index >= self._skipped and pending is None
-        return {
-            **checkpoint.entry(self._comm, repr(self.strategy)),
-            "version": self.version,
-            "updates": self.updates,
-            "pending": copies,
-            "layout": self.plain.digest(),
-            "shared": shared and (self.strategy.synchronous or self.rests),
-        }
+        shared = shared and (self.strategy.synchronous or self.rests)
+        found = checkpoint.entry(self._comm, repr(self.strategy))
+        found.update(version=self.version, updates=self.updates, pending=copies, shared=shared)
+        return {**found, "layout": self.plain.digest()}
 
     def check_loading(self, saved: Any, schedulers: list[Any]) -> None:
-        """Raise ValueError unless `saved` is such an entry, of this rank and model; StateError
-        between rounds."""
+        """Raise ValueError unless `saved` is an entry of this rank and model, StateError between
+        rounds."""
         if not (self.rests or self.strategy.synchronous):
             raise StateError(
                 "load_state_dict() between rounds: late deposits of the ranks are under way; load "
@@ -389,14 +378,14 @@ class Replicated:
         checkpoint.check_pending(saved, self.plain)
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Begin where an entry was written, its pending deposit included."""
-        there, pending = self.plain, saved["pending"]
+        """Continue from an entry, including its pending deposit."""
+        pending, device = saved["pending"], self.plain.device
         if pending is not None:
-            pending = [pending[wire.name(d)].to(there.device, copy=True) for d in there.dtypes]
+            pending = [pending[wire.name(d)].to(device, copy=True) for d in self.plain.dtypes]
         self.begin_at(saved["version"], saved["updates"], pending)
 
     def begin_at(self, version: int, updates: int, pending: list[torch.Tensor] | None) -> None:
-        """Go on after so many rounds and updates; `pending` is added to the next deposit."""
+        """Continue after this number of rounds and updates. Add `pending` to the next deposit."""
         last = self.handle.last_round
         self.version, self.updates = version, updates
         self._fingerprints.forget()
@@ -407,7 +396,7 @@ class Replicated:
         self._updating, self._difference = False, None
 
     def free(self) -> None:
-        """Collective. The slots' memory is gone then."""
+        """Free the handle and the memory of its slots. Collective."""
         self._last_pending = self.pending
         self._slot = None
         self._slots.clear()
@@ -418,41 +407,6 @@ class Replicated:
             self.handle._while_waiting = None
 
 
-class SparseRows:
-    """The sparse gradients of some parameters. Collective to make and to free. divisor: of the sum
-    over the ranks."""
-
-    def __init__(self, comm: MPI.Intracomm, parameters: Named, divisor: float) -> None:
-        self._calls, self._parameters, self._divisor = Calls(comm), parameters, divisor
-        self._own: list[torch.Tensor | None] = [None] * len(parameters)
-
-    def take(self) -> None:
-        """The gradients that the parameters have are what this rank contributes next."""
-        self._own = [parameter.grad for _, parameter in self._parameters]
-
-    def exchange(self) -> None:
-        """Each parameter's gradient becomes the ranks' sum, divided; the same bits on all ranks.
-        Collective."""
-        for (name, parameter), gradient in zip(self._parameters, self._own):
-            if gradient is None:
-                rows = parameter.new_empty((0, *parameter.shape[1:]))
-                places = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
-            else:
-                places, rows = gradient._indices(), gradient._values()
-            found: transfer.Found = []
-            move = transfer.sum_sparse(self._calls.comm, places, rows, parameter.shape, found)
-            self._calls.run(Call(f"the sparse gradient of {name}", move))
-            places, rows = found[0]._indices(), (found[0]._values() / self._divisor)
-            mean = torch.sparse_coo_tensor(
-                places, rows.to(parameter.dtype), parameter.shape, check_invariants=False
-            )
-            parameter.grad = mean.coalesce()
-        self._own = [None] * len(self._own)
-
-    def free(self) -> None:
-        self._calls.free()
-
-
 _TOO_LATE = (
     "after it had been sent (overlap=True): change gradients in hooks of their parameters, clip "
     "with clip_norm=, or take Allreduce() without overlap"
@@ -460,63 +414,69 @@ _TOO_LATE = (
 
 
 class Early:
-    """Sends buckets of a step's slot."""
+    """Sends a bucket of gradients as soon as it is full (`Partitioned`).
 
-    def __init__(self, rounds: Replicated, names: list[str], settings: Settings) -> None:
-        self._rounds, self._handle = rounds, rounds.handle
-        self._settings, self._names = settings, names
+    Gradients may be changed before that, in hooks of the backward pass, or after the sum
+    (`clip_norm`). One that is changed in between is refused. It is found by the version that torch
+    counts of its memory. Torch does not count changes by way of `grad.data`, of a numpy array on
+    it, or by some of its kernels, so in the first round, and every `check_every` rounds, the bits
+    are compared, too.
+    """
+
+    def __init__(
+        self, rounds: Replicated, handle: Partitioned, names: list[str], settings: Settings
+    ) -> None:
+        self._rounds, self._handle, self._settings, self._names = rounds, handle, settings, names
         self._bucket = [place.buffer for place in rounds.layout.places]
-        self._sizes = [self._bucket.count(b) for b in range(len(rounds.layout.counts))]
 
     def begin(self, slot: Views) -> None:
-        """The backward passes to come fill this one."""
+        """Begin a step whose backward passes fill this slot."""
         every = self._settings.check_every  # rounds after which the bits are compared
         self._slot, self._exact = slot, self._rounds.version % every == 0
-        self._missing = list(self._sizes)
+        self._missing = [self._bucket.count(b) for b in range(len(slot.flats))]
         self._prepared: set[int] = set()
-        self._gone: dict[int, tuple[int, bytes]] = {}  # bucket -> what it was then
+        self._gone: dict[
+            int, tuple[int, bytes]
+        ] = {}  # bucket that was sent -> `_look` at that time
 
     def filled(self, i: int) -> None:
-        """Parameter i has its gradient. Called within backward."""
+        """Note that the gradient of parameter i is complete. Called within backward."""
         bucket = self._bucket[i]
         self._missing[bucket] -= 1
         if not self._missing[bucket]:
             self._rounds.check("backward()")
-            self._ready(bucket)
+            self._prepare(bucket)
             self._rounds.add_carried(self._slot, bucket)
             self._gone[bucket] = self._look(bucket)
-            assert isinstance(self._handle, Partitioned)
-            self._handle.send(bucket)
+            self._handle.Pready(bucket)
 
     @torch.no_grad()
-    def _ready(self, bucket: int) -> None:
+    def _prepare(self, bucket: int) -> None:
         if bucket not in self._prepared:
             self._prepared.add(bucket)
-            flat = self._slot.flats[bucket]
-            self._settings.compress([flat])
+            self._settings.compress([self._slot.flats[bucket]])
             if self._settings.before != 1.0:
-                flat.mul_(self._settings.before)
+                self._slot.flats[bucket].mul_(self._settings.before)
 
     def _look(self, bucket: int) -> tuple[int, bytes]:
         flat = self._slot.flats[bucket]
-        # The library's deposit of 16-bit floats has other bits.
+        # The library converts a deposit of 16-bit floats in place.
         exact = self._exact and flat.dtype not in (torch.float16, torch.bfloat16)
         return int(flat._version), hash_tensors([flat]) if exact else b""
 
     def check_waits(self, i: int) -> None:
-        """StateError if the gradient of parameter i, which is about to be replaced, has gone."""
+        """Raise StateError if the gradient of parameter i, which is to be replaced, was sent."""
         if self._bucket[i] in self._gone:
             raise StateError(f"parameter {self._names[i]!r}: its gradient was replaced {_TOO_LATE}")
 
     def finish(self) -> None:
-        """Before the rest goes. StateError if what has gone was changed."""
-        for bucket, then in self._gone.items():
-            if self._look(bucket) != then:
+        """Prepare the buckets that were not sent. StateError if one that was sent has changed."""
+        for bucket in range(len(self._missing)):
+            if bucket not in self._gone:
+                self._prepare(bucket)
+            elif self._look(bucket) != self._gone[bucket]:
                 name = self._names[self._bucket.index(bucket)]
                 raise StateError(f"the gradient of {name!r}, or beside it, was changed {_TOO_LATE}")
-        for bucket in range(len(self._sizes)):
-            if bucket not in self._gone:
-                self._ready(bucket)
 
 
 class RoundLoop(Loop):
@@ -525,55 +485,49 @@ class RoundLoop(Loop):
     strategy: RoundStrategy
 
     def _set_up(self) -> None:
-        self._shown = False  # the parameters' gradients are the applied ones, untouched
-        self._averaged: Result | None = None  # synchronize() has brought it, step() will use it
-        self._plain: list[torch.Tensor] | None = None  # it as it was, where ranks have joined
+        self._shown = False  # whether the parameters' gradients are the applied ones
+        self._averaged: Result | None = None  # from synchronize() to step()
+        self._plain: list[torch.Tensor] | None = None  # a copy of its average, if ranks have joined
         self.skipping = False  # within skip_synchronize()
         self._takes_fewer_passes = self.strategy.synchronous
-        sparse: Named = []  # parameters whose gradients stay sparse
+        rows: set[Any] = set()  # parameters whose gradients stay sparse
         if self.strategy.takes_sparse and not self.settings.sparse_as_dense:
-            model = self.settings.model
-            layers = [] if model is None else [m for m in model.modules() if is_sparse(m)]
-            rows = {parameter for layer in layers for parameter in layer.parameters(recurse=False)}
-            sparse = [pair for pair in self.parameters if self._rows_only or pair[1] in rows]
-        apart = {parameter for _, parameter in sparse}
-        dense = [pair for pair in self.parameters if pair[1] not in apart]
+            modules = () if self.settings.model is None else self.settings.model.modules()
+            rows.update(p for m in modules if is_sparse(m) for p in m.parameters(recurse=False))
+            rows.update(p for _, p in self.parameters if self._rows_only)
+        sparse = [pair for pair in self.parameters if pair[1] in rows]
+        dense = [pair for pair in self.parameters if pair[1] not in rows]
         divisor = self.settings.divisor
-        self._rows = SparseRows(self.comm, sparse, divisor(self.comm.size)) if sparse else None
-        self._completes = bool(sparse) or self.settings.compresses  # there is more to an average
-        tensors = [parameter for _, parameter in self.parameters]
-        every = self.settings.check_every
+        self._sparse = sparse
+        self._calls = Calls(self.comm) if sparse else None  # carries sparse gradients
+        self._own_rows: list[Any] = [None] * len(sparse)  # this rank's part of the next exchange
+        # Averages have sparse parts, or are rounded.
+        self._completes = bool(sparse) or self.settings.compresses
         fingerprints = Fingerprints(
             self.comm,
             functools.partial(hyperparameters, self._inner),
-            functools.partial(checksum_tensors, tensors),
-            every,
+            functools.partial(checksum_tensors, [parameter for _, parameter in self.parameters]),
+            self.settings.check_every,
             len(dense),
         )
         replica = Replica(self._capture, self._restore)
-        self.rounds = Replicated(
+        self.rounds = rounds = Replicated(
             self.comm, dense, self.strategy, divisor, fingerprints, self._update, replica
         )
-        self.metrics = self.rounds.metrics
-        if self.strategy.early_bytes is not None:
+        self.metrics = rounds.metrics
+        if isinstance(rounds.handle, Partitioned):
             names = [name for name, _ in dense]
-            self.rounds.early = Early(self.rounds, names, self.settings)
+            rounds.early = Early(rounds, rounds.handle, names, self.settings)
+        refusal = self.settings.sparse_refusal(self.strategy)
         self.gradients = Gradients(
-            dense,
-            self.settings.backward_passes_per_step,
-            self.rounds.slot(),
-            self.metrics,
-            self.rounds.early,
-            sparse=sparse,
-            refusal=self.settings.sparse_refusal(self.strategy),
-            unused_as_zeros=self.settings.unused_as_zeros,
+            dense, rounds.slot(), self.metrics, self.settings, refusal, rounds.early, sparse
         )
 
     # One step
 
     def step(self, scale: float | None, overflown: bool) -> None:
-        """scale: the gradients are too large by it; overflown: they are not finite, as a GradScaler
-        has found."""
+        """Make a step. From a GradScaler: scale, the factor of the gradients, or None; overflown,
+        whether they are not finite."""
         self._check_open()
         if self._averaged is None:
             finite = self._exchange(scale, overflown, self.rounds.deliver)
@@ -587,10 +541,7 @@ class RoundLoop(Loop):
                 "average once more",
                 stacklevel=4,
             )
-        self._finish(scale, overflown)
-
-    def _finish(self, scale: float | None, overflown: bool) -> None:
-        """The update after `synchronize`: a GradScaler has looked at the average, on all ranks."""
+        # A GradScaler has checked the average, on all ranks.
         scaled = scale not in (None, 1)
         if self._plain is not None:
             pairs = zip(self.rounds.applied, self._plain)
@@ -605,17 +556,18 @@ class RoundLoop(Loop):
         self.gradients.give_average()
         if overflown:
             self.metrics.skipped += 1
-        elif scaled:
-            with torch.no_grad():
-                for _, parameter in self.parameters:
-                    if parameter.grad is not None:
-                        parameter.grad.div_(scale)
+        for _, parameter in self.parameters if scaled and not overflown else ():
+            if parameter.grad is not None:
+                parameter.grad.div_(scale)
+        self._end_average(skip=overflown)
+
+    def _end_average(self, skip: bool) -> None:
         assert self._averaged is not None
-        self.rounds.finish(self._averaged, skip=overflown)
+        self.rounds.finish(self._averaged, skip)
         self._averaged = self._plain = None
 
     def synchronize(self) -> None:
-        """The round, but not the update, which `step` makes then."""
+        """Make the round, and leave the update to `step`."""
         self._check_open()
         if self._averaged is not None:
             raise StateError("synchronize() comes twice before step()")
@@ -641,8 +593,8 @@ class RoundLoop(Loop):
         rounds.check("step()")
         self._gather()
         finite = self._prepare(scale, overflown)
-        if self._rows is not None:
-            self._rows.take()
+        if self._sparse:
+            self._own_rows = [parameter.grad for _, parameter in self._sparse]
         rounds.start(gradients.slot, finite, gradients.used)
         gradients.restart(self.rounds.slot())
         self._show_applied()
@@ -652,7 +604,7 @@ class RoundLoop(Loop):
         return finite
 
     def _prepare(self, scale: float | None, overflown: bool) -> bool:
-        """The gradient in the slot becomes what this rank deposits. Is it still a gradient?"""
+        """Turn the gradient in the slot into the deposit. Return whether it is finite."""
         if self.rounds.early is not None:
             if scale is not None or overflown:
                 raise StateError(
@@ -679,14 +631,32 @@ class RoundLoop(Loop):
         self._shown = True
 
     def _complete_average(self) -> None:
-        """What is in `applied` becomes what the round's gradient is."""
+        """Round the average in `applied`, and exchange the sparse gradients."""
         self.settings.compress(self.rounds.applied)
-        if self._rows is not None and self.rounds.has_gradient:
-            self._rows.exchange()
+        if self._calls is not None and self.rounds.has_gradient:
+            self._exchange_rows(self._calls)
             self.settings.compress(self.gradients.sparse_values())
 
+    def _exchange_rows(self, calls: Calls) -> None:
+        """Replace each sparse gradient by the ranks' sum, divided: the same bits on all ranks.
+        Collective."""
+        for (name, parameter), gradient in zip(self._sparse, self._own_rows):
+            if gradient is None:
+                rows = parameter.new_empty((0, *parameter.shape[1:]))
+                places = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
+            else:
+                places, rows = gradient._indices(), gradient._values()
+            found: transfer.Found = []
+            move = transfer.sum_sparse(calls.comm, places, rows, parameter.shape, found)
+            calls.run(Call(f"the sparse gradient of {name}", move))
+            rows = (found[0]._values() / self.settings.divisor(self.comm.size)).to(parameter.dtype)
+            parameter.grad = torch.sparse_coo_tensor(
+                found[0]._indices(), rows, parameter.shape, check_invariants=False
+            ).coalesce()
+        self._own_rows = [None] * len(self._sparse)
+
     def _update(self, result: Result) -> None:
-        """The gradient of a round is in `applied`: everything that follows from it."""
+        """Make the update of a round whose average is in `applied`."""
         if self._averaged is None:
             if not self._shown:  # on_round may have changed gradients
                 self._show_applied()
@@ -709,7 +679,7 @@ class RoundLoop(Loop):
     def updates(self) -> int:
         return self.rounds.updates
 
-    # Around it
+    # Between steps
 
     def _check_averaged(self, what: str, why: str = "") -> None:
         if self._averaged is not None:
@@ -722,14 +692,13 @@ class RoundLoop(Loop):
         super()._check_between(what)
 
     def zero_grad(self) -> None:
-        """Gradients gather from zero. Instead of `step` after `synchronize`: without an update."""
+        """Collect gradients from zero. After `synchronize`: skip the update."""
         self._check_open()
         if self._plain is not None:
             self._check_averaged("zero_grad()", ": ranks have joined, which apply it")
         if self._averaged is not None:
             self.gradients.give_average()
-            self.rounds.finish(self._averaged, skip=True)
-            self._averaged = self._plain = None
+            self._end_average(skip=True)
         super().zero_grad()
 
     def _join(self) -> None:
@@ -738,7 +707,7 @@ class RoundLoop(Loop):
         self.gradients.restart(self.rounds.slot())
 
     def discard(self) -> None:
-        """As the loop's; what has been sent ahead cannot be taken back."""
+        """Forget a gradient that no step has taken, unless a part of it may have been sent."""
         if self.rounds.early is None:
             self._averaged = self._plain = None
             super().discard()
@@ -754,7 +723,7 @@ class RoundLoop(Loop):
         self.rounds.version, self.rounds.updates = state["version"], state["updates"]
 
     def begin_at(self, position: dict[str, Any]) -> None:
-        """Begin where another rank is. Own pending deposits are kept."""
+        """Continue where another rank is. Keep the own pending deposits."""
         rounds = self.rounds
         if position["version"] != rounds.version:
             if not rounds.rests:
@@ -781,8 +750,8 @@ class RoundLoop(Loop):
             self.rounds.load(saved)
 
     def over(self, comm: MPI.Intracomm) -> RoundLoop:
-        """The same on other ranks, where this one, which has been freed, is; with its counts and
-        what is pending. None of the ranks has died there. Collective."""
+        """Return a loop that continues this one, which was freed, on another communicator, with its
+        counts and its pending deposit. Collective."""
         found = RoundLoop(
             *(comm, self.parameters, self.strategy, self.settings, self._inner, self._wrapped)
         )
@@ -794,15 +763,15 @@ class RoundLoop(Loop):
 
     def _free(self) -> None:
         self.rounds.free()
-        if self._rows is not None:
-            self._rows.free()
+        if self._calls is not None:
+            self._calls.free()
 
 
-# What the ranks compare
+# What the ranks compare.
 
 
 def hyperparameters(optimizer: torch.optim.Optimizer) -> Groups:
-    """Everything in the optimizer's groups that changes the update."""
+    """Return everything in the optimizer's groups that changes the update."""
     found = []
     for group in optimizer.param_groups:
         values = []
@@ -814,7 +783,7 @@ def hyperparameters(optimizer: torch.optim.Optimizer) -> Groups:
 
 
 def _plain(value: Any) -> Any:
-    """The same on ranks where it means the same: no address, and no order of a set."""
+    """Return a value whose repr is the same on all ranks: without addresses or orders of sets."""
     if isinstance(value, torch.Tensor):
         return value.item() if value.numel() == 1 else hash_tensors([value])
     if isinstance(value, Mapping):
