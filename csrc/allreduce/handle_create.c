@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Creation of a handle: each rank makes its part, then all compare their arguments, share memory
- * where they are to, agree on a slot, enter the endpoint in their tables, and agree that all have
- * done so. A rank that fails takes part in the agreements all the same, so that the call fails on
- * every rank.
+ * Creation of a handle. Each rank makes its part, and the leader of a domain the shared memory.
+ * Two agreements follow. The first one compares the arguments and tells the members of each domain
+ * where its memory is. They open it, and each rank enters the endpoint in its table. The second
+ * one tells that all ranks have done so, at the same slot. A rank that fails takes part in the
+ * agreements all the same, so that the call fails on every rank.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -45,7 +46,8 @@ static uint64_t handle_double_bits(double value)
 }
 
 int agree_arguments(struct communicator *c, int local, const pcoll_buffer *buffers,
-                    int nbuffers, const struct payload *payload, const pcoll_options *o)
+                    int nbuffers, const struct payload *payload, const pcoll_options *o,
+                    uint64_t *more, int extra)
 {
     uint64_t count = 0, dtype = 0, op = 0, element = 0;
     for (int i = 0; local == PCOLL_OK && i < nbuffers; i++) {
@@ -78,13 +80,23 @@ int agree_arguments(struct communicator *c, int local, const pcoll_buffer *buffe
         {"name (its hash)", NULL, o->name},
         {"described", handle_records, o->described != 0},
     };
-    return agree_same(c, local, fields, sizeof fields / sizeof *fields);
+    return agree_same(c, local, fields, sizeof fields / sizeof *fields, more, extra);
 }
 
 /*
- * Shared memory: the leader of each domain makes a segment and tells all ranks its descriptor,
- * and the members open it. Each then reserves its own part, and all agree that all could.
+ * Shared memory: the leader of each domain makes a segment and tells all ranks its descriptor, and
+ * the members open it. Each then reserves its own part. Whether some member has send buffers in the
+ * memory is known when the descriptors are, so the segment has room for them, which takes no memory
+ * before it is reserved.
  */
+struct sharing {
+    size_t bytes;        /* Of the segment. */
+    struct failure made; /* Why the leader has none. */
+    /* The maxima over all ranks: has a rank send buffers? Then, by rank, 1 + the descriptor of the
+     * segment that the rank has made, or 0. */
+    uint64_t *words;
+    int count;
+};
 
 /* A native handle leaves everything to MPI. A record is of single ranks, and its replay, which
  * may run on other hosts, must add in the same order: neither shares memory. */
@@ -138,35 +150,65 @@ static uint32_t sharing_count_cores(const struct endpoint *endpoint)
     return (uint32_t)(cores ? cores : sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-static int sharing_open_segment(struct endpoint *endpoint, size_t bytes, uint64_t fd)
+/* Make the segment, if this rank leads a domain of several, and fill in what the ranks tell each
+ * other. `endpoint` is NULL if this rank has failed. */
+static int sharing_offer(struct communicator *c, struct endpoint *endpoint,
+                         const pcoll_options *options, struct sharing *s)
+{
+    const struct transport *t = c->transport;
+    *s = (struct sharing){.count = 1 + (int)t->size};
+    if (!(s->words = calloc((size_t)s->count, sizeof *s->words)))
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", t->size);
+    if (!endpoint || endpoint->placement.members == 1)
+        return PCOLL_OK;
+    const struct placement *p = &endpoint->placement;
+    pcoll_options most = *options;
+    most.owned_send = 1;
+    s->words[0] = options->owned_send != 0;
+    s->bytes = node_bytes(&endpoint->shape, &most, p);
+    if (p->leads)
+        s->made = fail_keep(segment_create(
+            s->bytes, node_bytes(&endpoint->shape, options, p),
+            sharing_doorbell(endpoint, t->rank)->cookie, &endpoint->segment));
+    s->words[1 + t->rank] = (uint64_t)(endpoint->segment.fd + 1);
+    return PCOLL_OK;
+}
+
+static int sharing_open_segment(struct endpoint *endpoint, const struct sharing *s)
 {
     uint32_t leader = placement_leader(&endpoint->placement, endpoint->placement.index);
+    uint64_t fd = s->words[1 + leader];
     if (!fd)
         return fail(PCOLL_ENOMEM, "rank %u could not make the memory of its domain",
                     leader);
-    return segment_open(endpoint->communicator->transport->pids[leader], fd - 1, bytes,
-                        sharing_doorbell(endpoint, leader)->cookie, &endpoint->segment);
+    return segment_open(endpoint->communicator->transport->pids[leader], fd - 1,
+                        s->bytes, sharing_doorbell(endpoint, leader)->cookie,
+                        &endpoint->segment);
 }
 
-/* Make this rank's part of a domain in shared memory. `common` are the options as far as the
- * memory depends on them. */
-static int sharing_settle_node(struct endpoint *endpoint, const pcoll_options *options,
-                               const pcoll_options *common, size_t bytes, uint64_t fd)
+/* Give the endpoint its domain, by what the ranks have told each other. Local. */
+static int sharing_accept(struct endpoint *endpoint, const pcoll_options *options,
+                          const struct sharing *s)
 {
-    int rc = endpoint->placement.leads ? PCOLL_OK
-                                       : sharing_open_segment(endpoint, bytes, fd);
+    const struct placement *p = &endpoint->placement;
+    if (p->members == 1)
+        return endpoint_settle(endpoint, options, domain_single_create,
+                               &endpoint->communicator->transport->rank);
+    /* The options as far as the memory depends on them. */
+    pcoll_options common = *options;
+    common.owned_send = s->words[0] != 0;
+    int rc = p->leads ? fail_again(&s->made) : sharing_open_segment(endpoint, s);
     for (int part = 0; part < NODE_PARTS && rc == PCOLL_OK; part++) {
         size_t offset, length;
-        node_part(&endpoint->shape, common, &endpoint->placement, (enum node_part)part,
-                  &offset, &length);
+        node_part(&endpoint->shape, &common, p, (enum node_part)part, &offset, &length);
         rc = segment_reserve(&endpoint->segment, offset, length);
     }
     if (rc != PCOLL_OK)
         return rc;
     struct node_hooks hooks = {.memory = endpoint->segment.memory,
-                               .placement = &endpoint->placement,
+                               .placement = p,
                                .slot = &endpoint->base.slot,
-                               .owned_sends = common->owned_send,
+                               .owned_sends = common.owned_send,
                                .arg = endpoint,
                                .wake = sharing_wake,
                                .alert = sharing_alert,
@@ -175,41 +217,16 @@ static int sharing_settle_node(struct endpoint *endpoint, const pcoll_options *o
     return endpoint_settle(endpoint, options, domain_node_create, &hooks);
 }
 
-static int sharing_settle_single(struct endpoint *endpoint,
-                                 const pcoll_options *options)
-{
-    return endpoint_settle(endpoint, options, domain_single_create,
-                           &endpoint->communicator->transport->rank);
-}
-
 int sharing_settle(struct communicator *c, struct endpoint *endpoint,
                    const pcoll_options *options)
 {
-    const struct placement *p = &endpoint->placement;
-    if (p->domains == p->ranks)
-        return agree_outcome(c, sharing_settle_single(endpoint, options));
-    pcoll_options common = *options;
-    uint64_t owned = options->owned_send != 0, *fds;
-    int rc = agree_max(c, &owned, 1);
-    if (rc != PCOLL_OK)
-        return rc;
-    common.owned_send = owned != 0;
-    bool shares = p->members > 1;
-    size_t bytes = shares ? node_bytes(&endpoint->shape, &common, p) : 0;
-    int made = PCOLL_OK;
-    if (shares && p->leads)
-        made = segment_create(bytes,
-                              sharing_doorbell(endpoint, c->transport->rank)->cookie,
-                              &endpoint->segment);
-    rc = agree_gather(c, (uint64_t)(endpoint->segment.fd + 1), &fds);
-    if (rc == PCOLL_OK) {
-        if (made == PCOLL_OK)
-            made = shares ? sharing_settle_node(endpoint, options, &common, bytes,
-                                                fds[placement_leader(p, p->index)])
-                          : sharing_settle_single(endpoint, options);
-        rc = agree_outcome(c, made);
-    }
-    free(fds);
+    struct sharing s;
+    int rc = sharing_offer(c, endpoint, options, &s);
+    if (rc == PCOLL_OK && endpoint->placement.domains < endpoint->placement.ranks)
+        rc = agree_max(c, s.words, s.count);
+    if (rc == PCOLL_OK)
+        rc = agree_outcome(c, sharing_accept(endpoint, options, &s));
+    free(s.words);
     segment_sealed(&endpoint->segment);
     return rc;
 }
@@ -295,20 +312,27 @@ static int handle_join_others(struct communicator *c, int local,
                               const pcoll_options *o, struct endpoint *endpoint,
                               bool *unshared)
 {
-    agree_settle(c);
-    int rc = agree_arguments(c, local, buffers, nbuffers,
-                             endpoint ? &endpoint->shape.payload : NULL, o);
+    struct sharing s;
     pcoll_options thrifty = options_thrifty(o);
+    agree_settle(c);
+    int rc = sharing_offer(c, local == PCOLL_OK ? endpoint : NULL, &thrifty, &s)
+                 ?: agree_arguments(c, local, buffers, nbuffers,
+                                    endpoint ? &endpoint->shape.payload : NULL, o,
+                                    s.words, s.count);
     if (rc == PCOLL_OK && endpoint->event_log)
         rc = handle_agree_replay(c, endpoint->event_log);
-    if (rc != PCOLL_OK)
-        return rc;
-    rc = sharing_settle(c, endpoint, &thrifty);
-    *unshared = rc == PCOLL_ENOMEM;
-    if (rc == PCOLL_OK)
-        rc = handle_open_channel(c, endpoint);
-    MOMENT("entering");
-    return rc == PCOLL_OK ? agree_enter(c, &endpoint->base) : rc;
+    if (rc == PCOLL_OK) {
+        int made = sharing_accept(endpoint, &thrifty, &s);
+        if (endpoint->data.plan.algorithm == PCOLL_ALGORITHM_NATIVE)
+            made = rc = agree_outcome(c, made) ?: handle_open_channel(c, endpoint);
+        MOMENT("entering");
+        rc = rc ?: agree_enter(c, &endpoint->base, made);
+        *unshared = rc == PCOLL_ENOMEM;
+    }
+    free(s.words);
+    if (endpoint)
+        segment_sealed(&endpoint->segment);
+    return rc;
 }
 
 static int handle_create(struct communicator *c, const pcoll_buffer *buffers,

@@ -206,7 +206,8 @@ static int handle_growth_compare(struct handle_growth *g)
                     ?: round_shape_init(&shape, c->transport->size, g->buffers,
                                         g->nbuffers, mpi_reduction_create);
     int rc = agree_arguments(c, local, g->buffers, g->nbuffers,
-                             local == PCOLL_OK ? &shape.payload : NULL, &g->options);
+                             local == PCOLL_OK ? &shape.payload : NULL, &g->options,
+                             NULL, 0);
     if (local == PCOLL_OK)
         round_shape_destroy(&shape);
     return rc;

@@ -207,8 +207,9 @@ struct segment {
     int fd; /* -1 after segment_sealed */
 };
 
-/* Make a segment. PCOLL_ENOMEM says how much is needed and how much is left. */
-int segment_create(size_t bytes, uint64_t cookie, struct segment *s);
+/* Make a segment, of which `needed` bytes will be reserved. PCOLL_ENOMEM says how much is needed and
+ * how much is left. */
+int segment_create(size_t bytes, size_t needed, uint64_t cookie, struct segment *s);
 /* Open the segment that process pid has open as fd. PCOLL_ENOMEM. */
 int segment_open(uint64_t pid, uint64_t fd, size_t bytes, uint64_t cookie,
                  struct segment *s);

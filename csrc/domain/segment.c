@@ -38,13 +38,13 @@ static uint64_t *segment_cookie_of(const struct segment *s)
     return (uint64_t *)((char *)s->memory - page);
 }
 
-static int segment_make_file(size_t bytes, int *fd)
+static int segment_make_file(size_t bytes, size_t needed, int *fd)
 {
     char why[80];
     uint64_t left = memory_left();
-    if (bytes > left) {
+    if (needed > left) {
         snprintf(why, sizeof why, "%llu are left", (unsigned long long)left);
-        return segment_too_large(bytes, why);
+        return segment_too_large(needed, why);
     }
     *fd = memfd_create("partialcoll-domain", MFD_CLOEXEC);
     if (*fd >= 0 && ftruncate(*fd, (off_t)(page + bytes)) == 0)
@@ -89,11 +89,11 @@ static int segment_reserve_file(const struct segment *s, size_t from, size_t byt
     return PCOLL_OK;
 }
 
-int segment_create(size_t bytes, uint64_t cookie, struct segment *s)
+int segment_create(size_t bytes, size_t needed, uint64_t cookie, struct segment *s)
 {
-    CHECK(bytes > 0 && s);
+    CHECK(needed > 0 && needed <= bytes && s);
     *s = (struct segment){.bytes = bytes, .fd = -1};
-    int rc = segment_make_file(bytes, &s->fd);
+    int rc = segment_make_file(bytes, needed, &s->fd);
     if (rc == PCOLL_OK && (rc = segment_map(s, s->fd)) == PCOLL_OK)
         rc = segment_reserve_file(s, 0, page);
     if (rc == PCOLL_OK)

@@ -42,13 +42,13 @@ static int gossip_join(struct communicator *communicator, const void *comm, int 
         {"topology (its hash)", NULL, o->topology},
     };
     agree_settle(communicator);
-    int rc = agree_same(communicator, local, fields, sizeof fields / sizeof *fields);
+    int rc = agree_same(communicator, local, fields, sizeof fields / sizeof *fields,
+                        NULL, 0);
     if (rc != PCOLL_OK)
         return rc;
     communicator_free_windows(communicator);
     return shared_window_open(communicator, comm, memory->layout.bytes, &memory->window)
-               ?: agree_outcome(communicator, gossip_memory_clear(memory))
-               ?: agree_enter(communicator, p);
+               ?: agree_enter(communicator, p, gossip_memory_clear(memory));
 }
 
 static int gossip_prepare(struct communicator *communicator,

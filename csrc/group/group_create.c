@@ -137,7 +137,7 @@ static int group_create_compare(struct communicator *c, int local,
         fields[9 + i] =
             (struct agree_field){names[i], NULL, i < o->axes ? o->side[i] : 0};
     }
-    return agree_same(c, local, fields, 9 + GRID_MAX_AXES);
+    return agree_same(c, local, fields, 9 + GRID_MAX_AXES, NULL, 0);
 }
 
 static int group_create_compare_cells(const void *a, const void *b)
@@ -194,8 +194,7 @@ static int group_create_join(struct communicator *c, const void *comm, int local
         return rc;
     communicator_free_windows(c);
     return shared_window_open(c, comm, g->place.bytes, &g->window)
-               ?: agree_outcome(c, group_object_attach(g))
-               ?: agree_enter(c, &g->base);
+               ?: agree_enter(c, &g->base, group_object_attach(g));
 }
 
 /* Create the group, and let the agent begin when it is complete on all ranks. */

@@ -129,19 +129,27 @@ int agree_refusals(struct communicator *c, bool refused, const struct reason *re
     return rc ?: fail(code, "%s %s %s: %s", whose, ranks, what, first.text);
 }
 
-int agree_outcome(struct communicator *c, int local)
+/* agree_outcome, and in the same agreement replace the values but the first by their maxima. */
+static int agree_outcome_with(struct communicator *c, int local, uint64_t *values,
+                              int count)
 {
     CHECK(c->progress);
     struct reason reason;
     fail_reason(&reason);
-    uint64_t failed = local != PCOLL_OK;
-    int rc = agree_max(c, &failed, 1);
-    if (rc == PCOLL_OK && failed)
+    values[0] = local != PCOLL_OK;
+    int rc = agree_max(c, values, count);
+    if (rc == PCOLL_OK && values[0])
         rc = agree_refusals(c, local != PCOLL_OK, &reason, PCOLL_ENOMEM, "rank",
                             "could not make its part");
     /* A death shows in other errors, too: the memory of a rank that has given up is gone. */
     bool died = rc == PCOLL_EFAILED && local != PCOLL_EFAILED;
     return local == PCOLL_OK || died ? rc : fail(local, "%s", reason.text);
+}
+
+int agree_outcome(struct communicator *c, int local)
+{
+    uint64_t failed;
+    return agree_outcome_with(c, local, &failed, 1);
 }
 
 static bool agree_nothing_closes(void *arg)
@@ -158,46 +166,40 @@ void agree_settle(struct communicator *c)
                           agree_explain);
 }
 
-/* Find slots that are free on all ranks: the highest of those that the ranks propose, if all
- * propose it, otherwise search again from there. */
-static int agree_slot(struct communicator *c, uint32_t slots, uint32_t *slot)
+/* Each rank enters p at the lowest slots that are free there, before it says so. If these are not
+ * the same on all ranks, each takes p out and searches again from the highest. */
+int agree_enter(struct communicator *c, struct object *p, int local)
 {
     for (uint32_t from = 0;;) {
-        bool full = communicator_free_slots(c, from, slots, slot) != PCOLL_OK;
-        uint64_t highest = full ? 0 : *slot, lowest = full ? 0 : ~(uint64_t)*slot;
-        uint64_t all[3] = {highest, lowest, full};
-        int rc = agree_max(c, all, 3);
+        uint32_t slot = 0;
+        bool full = local == PCOLL_OK &&
+                    communicator_free_slots(c, from, p->slots, &slot) != PCOLL_OK;
+        bool enters = local == PCOLL_OK && !full;
+        if (enters) {
+            progress_lock(c->progress);
+            local = communicator_register(c, p, slot);
+            progress_unlock(c->progress);
+            enters = local == PCOLL_OK;
+        }
+        uint64_t all[] = {0, slot, ~(uint64_t)slot, full};
+        int rc = agree_outcome_with(c, local, all, 4);
+        if (rc == PCOLL_OK && all[3])
+            rc = fail(PCOLL_EINVAL,
+                      "this communicator has no tags left for another one");
+        else if (rc == PCOLL_OK && (all[1] > UINT32_MAX || all[1] < slot))
+            rc = fail(PCOLL_EPROTOCOL, "the ranks agreed on slot %llu, with %u here",
+                      (unsigned long long)all[1], slot);
+        else if (rc == PCOLL_OK && all[1] == ~all[2] && all[1] == slot)
+            return PCOLL_OK;
+        if (enters) {
+            progress_lock(c->progress);
+            communicator_unregister(c, slot);
+            progress_unlock(c->progress);
+        }
         if (rc != PCOLL_OK)
             return rc;
-        if (all[2])
-            return fail(PCOLL_EINVAL,
-                        "this communicator has no tags left for another one");
-        if (all[0] > UINT32_MAX || all[0] < *slot)
-            return fail(PCOLL_EPROTOCOL, "the ranks agreed on slot %llu, with %u here",
-                        (unsigned long long)all[0], *slot);
-        if (all[0] == ~all[1] && all[0] == *slot)
-            return PCOLL_OK;
-        from = (uint32_t)all[0];
+        from = (uint32_t)all[1];
     }
-}
-
-int agree_enter(struct communicator *c, struct object *p)
-{
-    CHECK(p->slots > 0);
-    uint32_t slot;
-    int rc = agree_slot(c, p->slots, &slot);
-    if (rc != PCOLL_OK)
-        return rc;
-    progress_lock(c->progress);
-    int entered = communicator_register(c, p, slot);
-    progress_unlock(c->progress);
-    rc = agree_outcome(c, entered);
-    if (rc != PCOLL_OK && entered == PCOLL_OK) {
-        progress_lock(c->progress);
-        communicator_unregister(c, slot);
-        progress_unlock(c->progress);
-    }
-    return rc;
 }
 
 /* Comparing arguments. */
@@ -243,20 +245,30 @@ static void agree_list_values(const struct agree_field *field, const uint64_t *v
 }
 
 int agree_same(struct communicator *c, int local, const struct agree_field *fields,
-               int count)
+               int count, uint64_t *more, int extra)
 {
-    CHECK(count > 0 && count <= AGREE_FIELDS);
+    CHECK(count > 0 && extra >= 0);
     struct reason reason;
     fail_reason(&reason);
     bool valid = local == PCOLL_OK;
-    uint64_t both[2 * (AGREE_FIELDS + 1)]; /* The first value is `valid`. */
+    int compared = 2 * (count + 1);
+    size_t bytes = (size_t)extra * sizeof *more;
+    uint64_t *both = malloc((size_t)compared * sizeof *both + bytes);
+    if (!both)
+        return fail(PCOLL_ENOMEM, "no memory to compare %d arguments", count);
+    /* The first value is `valid`. */
     for (int i = 0; i <= count; i++) {
         both[i] = i == 0 ? valid : valid ? fields[i - 1].value : 0;
         both[count + 1 + i] = ~both[i];
     }
-    int rc = agree_max(c, both, 2 * (count + 1)), wrong = 0;
+    if (extra)
+        memcpy(both + compared, more, bytes);
+    int rc = agree_max(c, both, compared + extra), wrong = 0;
     while (rc == PCOLL_OK && wrong <= count && both[wrong] == ~both[count + 1 + wrong])
         wrong++;
+    if (extra)
+        memcpy(more, both + compared, bytes);
+    free(both);
     if (rc == PCOLL_OK && wrong == 0)
         rc = agree_refusals(c, !valid, &reason, PCOLL_EMISMATCH,
                             "the arguments of rank", "are not valid");

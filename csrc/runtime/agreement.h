@@ -39,23 +39,24 @@ struct agree_field {
     uint64_t value;
 };
 extern const char *const
-    agree_real[];           /* As words: the value holds the bits of a double. */
-enum { AGREE_FIELDS = 32 }; /* At most. */
+    agree_real[]; /* As words: the value holds the bits of a double. */
 
 /* Compare the arguments. `local` is this rank's own check of them: if that has failed, it is
- * returned here, and PCOLL_EMISMATCH on the others. */
+ * returned here, and PCOLL_EMISMATCH on the others. In the same agreement replace the `extra`
+ * values of `more` by their maxima; both may be 0. */
 int agree_same(struct communicator *c, int local, const struct agree_field *fields,
-               int count);
+               int count, uint64_t *more, int extra);
 
 /* The same for the arguments of an allreduce. `payload` is their layout, for the size of MPI's
  * datatypes. Two ops of users cannot be told apart. */
 int agree_arguments(struct communicator *c, int local, const pcoll_buffer *buffers,
                     int nbuffers, const struct payload *payload,
-                    const pcoll_options *options);
+                    const pcoll_options *options, uint64_t *more, int extra);
 
 /* Return PCOLL_OK if `local` is PCOLL_OK on all ranks; otherwise an error on all. */
 int agree_outcome(struct communicator *c, int local);
 
-/* Give p slots that are free on all ranks, and enter it into the table of all ranks before the
- * first one may send; or fail on all ranks. */
-int agree_enter(struct communicator *c, struct object *p);
+/* If `local` is PCOLL_OK on all ranks, give p slots that are free on all of them, and enter it into
+ * the table of all ranks before the first one may send; otherwise fail on all ranks. p may be NULL
+ * if `local` is an error. */
+int agree_enter(struct communicator *c, struct object *p, int local);

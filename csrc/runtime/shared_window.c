@@ -214,7 +214,7 @@ static int shared_window_share(struct communicator *c, size_t bytes, struct segm
     *s = (struct segment){.fd = -1};
     bool creates = makes && made == PCOLL_OK;
     if (creates)
-        made = segment_create(bytes, cookie, s);
+        made = segment_create(bytes, bytes, cookie, s);
     if (creates && made == PCOLL_ENOMEM)
         made =
             fail(made,

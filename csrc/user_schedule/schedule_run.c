@@ -398,7 +398,7 @@ int schedule_run_commit(struct communicator *communicator, int local,
         return rc;
     }
     local = schedule_run_create(communicator, builder, s, out);
-    rc = agree_outcome(communicator, local) ?: agree_enter(communicator, &(*out)->base);
+    rc = agree_enter(communicator, *out ? &(*out)->base : NULL, local);
     if (rc != PCOLL_OK && *out)
         schedule_run_destroy(out);
     return rc;

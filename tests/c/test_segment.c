@@ -28,7 +28,7 @@ static void check_refused(uint64_t pid, int fd, size_t bytes, uint64_t cookie,
 static void test_sharing(void)
 {
     struct segment made, opened;
-    EXPECT_OK(segment_create(BYTES, COOKIE, &made));
+    EXPECT_OK(segment_create(BYTES, BYTES, COOKIE, &made));
     EXPECT_OK(
         segment_open((uint64_t)getpid(), (uint64_t)made.fd, BYTES, COOKIE, &opened));
     EXPECT_OK(segment_reserve(&opened, 10, BYTES - 10));
@@ -64,7 +64,7 @@ static void test_reserved_memory_is_mapped(void)
 {
     enum { MANY = 4096 * 1024, POPULATE_WRITE = 23 };
     struct segment s;
-    EXPECT_OK(segment_create(MANY, COOKIE, &s));
+    EXPECT_OK(segment_create(MANY, MANY, COOKIE, &s));
     bool can = madvise(s.memory, 1, POPULATE_WRITE) == 0; /* since Linux 5.14 */
     EXPECT_OK(segment_reserve(&s, 100, MANY - 100));
     long before = page_faults();
@@ -77,7 +77,8 @@ static void test_reserved_memory_is_mapped(void)
 static void test_too_large(void)
 {
     struct segment s;
-    EXPECT(segment_create((size_t)1 << 60, COOKIE, &s) == PCOLL_ENOMEM, "an exabyte");
+    EXPECT(segment_create((size_t)1 << 60, (size_t)1 << 60, COOKIE, &s) == PCOLL_ENOMEM,
+           "an exabyte");
     EXPECT(strstr(pcoll_last_error(), "1152921504606846976 bytes of shared memory"),
            "%s", pcoll_last_error());
     EXPECT(!s.memory && s.fd == -1, "left open");
@@ -179,7 +180,7 @@ static void test_held(void)
 static void test_held_segment(void)
 {
     struct segment s;
-    EXPECT_OK(segment_create(BYTES, COOKIE, &s));
+    EXPECT_OK(segment_create(BYTES, BYTES, COOKIE, &s));
     char *view = (char *)s.memory + BYTES - 1;
     EXPECT_OK(pcoll_memory_hold(view));
     segment_close(&s);

@@ -309,7 +309,7 @@ LACKS = """
 """
 
 
-EACH = 6  # agreements for a handle
+EACH = 2  # agreements for a handle
 
 
 @pytest.mark.in_turns
