@@ -317,20 +317,23 @@ static int endpoint_continue_closing(struct endpoint *endpoint)
     uint64_t begun = endpoint->engine.current + endpoint->frozen;
     if (!(closing >= ENTERING && closing <= REPORTS) && closing != CONFIRMING)
         return PCOLL_OK;
-    if (!atomic_load(&endpoint->closing_agreement.done) ||
-        (closing == ENTERING && endpoint->unanswered))
+    if (closing == ENTERING ? endpoint->unanswered > 0
+                            : !atomic_load(&endpoint->closing_agreement.done))
         return PCOLL_OK;
     if (closing == CONFIRMING) {
         MOMENT("confirmed");
         return endpoint_closed(endpoint);
     }
     MOMENT(closing == ENTERING ? "closing entered" : "closing counted");
-    atomic_store(&endpoint->closing, closing + 1);
     if (closing == ENTERING) {
+        bool one = endpoint->placement.domains == 1;
         endpoint->closing_rounds = endpoint->drives ? begun : 0;
-        return endpoint_agree_to_close(endpoint, &endpoint->closing_rounds, 1,
-                                       AGREE_MAX);
+        atomic_store(&endpoint->closing, one ? DRAINING : COUNTING);
+        return one ? PCOLL_OK
+                   : endpoint_agree_to_close(endpoint, &endpoint->closing_rounds, 1,
+                                             AGREE_MAX);
     }
+    atomic_store(&endpoint->closing, closing + 1);
     if (closing == REPORTS)
         return PCOLL_OK;
     /* No round completes without this rank, so no rank has begun more than one round beyond it. */
@@ -640,7 +643,7 @@ static int endpoint_object_control(struct object *p, uint32_t source,
     return PCOLL_OK;
 }
 
-/* The turn of this endpoint to close: a barrier begins. */
+/* The turn of this endpoint to close: all ranks have freed the handle. */
 static int endpoint_object_begin_close(struct object *p)
 {
     struct endpoint *endpoint = endpoint_of(p);
@@ -650,8 +653,7 @@ static int endpoint_object_begin_close(struct object *p)
     CHECK(atomic_load(&endpoint->closing) == QUEUED);
     MOMENT("closing begun");
     atomic_store(&endpoint->closing, ENTERING);
-    endpoint->closing_rounds = 0; /* There is nothing to agree on yet. */
-    return endpoint_agree_to_close(endpoint, &endpoint->closing_rounds, 1, AGREE_MAX);
+    return endpoint_run(endpoint);
 }
 
 static bool endpoint_object_attention(struct object *p)

@@ -15,13 +15,14 @@
  *   over       the engine is done, sends included: the result is published, t+1 follows
  *
  * Closing (a collective) takes these steps:
- *   QUEUED    another handle of this communicator closes first. Otherwise as OPEN.
- *   ENTERING  a barrier. Until it completes everything goes on as before: ranks that have left
- *             or joined still owe the others their part.
- *   COUNTING  begins here when all questions of this endpoint (control.h) are answered. It asks
- *             no more, and starts no more rounds. The ranks agree on the most rounds that any
- *             endpoint has activated. The starts of each endpoint lie before its own count, so
- *             none is missed.
+ *   QUEUED    some rank has not freed the handle, or another handle of this communicator closes
+ *             first. Otherwise as OPEN: ranks that have left or joined still owe the others their
+ *             part.
+ *   ENTERING  all ranks have freed the handle (the vote, runtime/communicator.h). Otherwise as OPEN
+ *             until all questions of this endpoint (control.h) are answered. It asks no more then.
+ *   COUNTING  only with several domains: start no more rounds. The ranks agree on the most rounds
+ *             that any endpoint has activated. The starts of each endpoint lie before its own
+ *             count, so none is missed.
  *   REPORTS   only where rounds have coordinators: add up how many reports each endpoint has
  *             been sent. No endpoint sends any more.
  *   DRAINING  complete all of these rounds, starting them where they have not been started.

@@ -360,6 +360,8 @@ static int communicator_vote(struct communicator *c)
     free(closing->ballot);
     closing->ballot = ballot;
     closing->voting = true;
+    closing->counted = 0;
+    closing->some = false;
     for (uint32_t i = 0; i < c->capacity; i++)
         ballot[i] = c->objects[i] && c->objects[i]->slot == i && c->objects[i]->closing;
     closing->agreement = (struct agreement){
@@ -367,20 +369,30 @@ static int communicator_vote(struct communicator *c)
     return communicator_agree(c, &closing->agreement);
 }
 
-/* Count the votes: the object with the lowest slot that all ranks have voted for closes. */
-static int communicator_begin_turn(struct communicator *c)
+/* Count the votes. The objects that all ranks have voted for close one after the other, by their
+ * slots. Vote again when they have, or a little later if there is none. */
+static int communicator_take_turns(struct communicator *c)
 {
-    CHECK(atomic_load(&c->closing.agreement.done));
     struct closings *closing = &c->closing;
-    closing->voting = false;
-    for (int i = 0; i < closing->agreement.count; i++) {
-        struct object *p = c->objects[i];
-        if (!p || !p->closing || closing->ballot[i] != c->transport->living)
+    int rc = PCOLL_OK;
+    CHECK(atomic_load(&closing->agreement.done) && !closing->turn);
+    closing->taking = true;
+    while (closing->counted < closing->agreement.count && !closing->turn &&
+           rc == PCOLL_OK) {
+        int slot = closing->counted++;
+        struct object *p = c->objects[slot];
+        if (!p || !p->closing || closing->ballot[slot] != c->transport->living)
             continue;
         p->closing = false;
         closing->turn = p;
-        return p->ops->begin_close(p);
+        closing->some = true;
+        rc = p->ops->begin_close(p);
     }
+    closing->taking = false;
+    if (closing->turn || !atomic_load(&c->closings) || rc != PCOLL_OK)
+        return rc;
+    if (closing->some)
+        return communicator_vote(c);
     closing->vote_at = communicator_now(c) + vote_again_after;
     communicator_wake_at(c, closing->vote_at);
     return PCOLL_OK;
@@ -409,7 +421,7 @@ int communicator_closed(struct communicator *c, struct object *p)
     atomic_fetch_sub(&c->closings, 1);
     if (c->progress)
         progress_wake_waiters(c->progress);
-    return atomic_load(&c->closings) ? communicator_vote(c) : PCOLL_OK;
+    return c->closing.taking ? PCOLL_OK : communicator_take_turns(c);
 }
 
 /* Polling. */
@@ -452,8 +464,10 @@ static int communicator_finish_agreement(struct communicator *c, struct agreemen
         progress_unrung(c->progress, -1);
         progress_wake_waiters(c->progress);
     }
-    if (a == &c->closing.agreement)
-        return communicator_begin_turn(c);
+    if (a == &c->closing.agreement) {
+        c->closing.voting = false;
+        return communicator_take_turns(c);
+    }
     return p ? p->ops->run(p) : PCOLL_OK;
 }
 

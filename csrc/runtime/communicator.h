@@ -9,9 +9,9 @@
  * Closing. One object of a communicator closes at a time, because their agreements must not mix,
  * and it must be the same object on all ranks. Ranks need not free their objects in one order: a
  * rank in MPI_Finalize closes all that it has left, while others free theirs as their program
- * does. So each rank votes for all objects that it is asked to close. The next one is the object
- * with the lowest slot that all ranks have voted for. If there is none, the ranks vote again a
- * little later: some may have been asked for more by then.
+ * does. So each rank votes for all objects that it is asked to close. Those that all ranks have
+ * voted for close one after the other, in the order of their slots, and the ranks vote again. If
+ * there is none, they do so a little later: some may have been asked for more by then.
  */
 #pragma once
 
@@ -77,6 +77,9 @@ struct agreement {
 struct closings {
     struct object *turn; /* The object that is closing. */
     bool voting;
+    int counted;     /* Slots of the last ballot whose votes are counted. */
+    bool some;       /* The last ballot had an object that all have voted for. */
+    bool taking;     /* communicator_take_turns is on the stack. */
     int64_t vote_at; /* The time of the next vote, or INT64_MAX. */
     struct agreement agreement;
     uint64_t *ballot; /* By slot. */

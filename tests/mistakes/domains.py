@@ -324,7 +324,7 @@ MUTANTS = [
     Mutant(
         "the next closing is never begun",
         "runtime/communicator.c",
-        "    return atomic_load(&c->closings) ? communicator_vote(c) : PCOLL_OK;",
+        "    return c->closing.taking ? PCOLL_OK : communicator_take_turns(c);",
         "    return PCOLL_OK;",
     ),
     Mutant(

@@ -187,8 +187,8 @@ MUTANTS = [
     Mutant(
         "closing does not wait for answers",
         "allreduce/endpoint.c",
-        "(closing == ENTERING && endpoint->unanswered))",
-        "false)",
+        "closing == ENTERING ? endpoint->unanswered > 0",
+        "closing == ENTERING ? false",
         program="questions",
     ),
 ]
