@@ -176,7 +176,7 @@ static int sharing_offer(struct communicator *c, struct endpoint *endpoint,
 
 static int sharing_open_segment(struct endpoint *endpoint, const struct sharing *s)
 {
-    uint32_t leader = placement_leader(&endpoint->placement, endpoint->placement.index);
+    uint32_t leader = endpoint->placement.member[0];
     uint64_t fd = s->words[1 + leader];
     if (!fd)
         return fail(PCOLL_ENOMEM, "rank %u could not make the memory of its domain",
