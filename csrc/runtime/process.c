@@ -21,6 +21,8 @@
 #include "transport/mpi/mpi_transport.h"
 #include "watch/watch.h"
 
+enum { MOST_IDLE = 8 };
+
 struct process {
     struct progress_source reclaim; /* First: found again from it. */
     struct progress *progress;
@@ -33,6 +35,10 @@ struct process {
      * lock. */
     struct user_object *retired;
     struct communicator *parting;
+    /* Transports of communicators whose ranks have parted, for others of the same ranks. Under
+     * the drive lock. */
+    struct transport *idle[MOST_IDLE];
+    int count_idle;
 };
 
 /*
@@ -125,13 +131,53 @@ static void process_await_parting(struct communicator *c, bool waits)
     c->late = late;
 }
 
+/* Driver: take out an idle transport, which keeps the order. */
+static struct transport *process_take_idle(struct process *r, int i)
+{
+    struct transport *t = r->idle[i];
+    r->count_idle--;
+    memmove(r->idle + i, r->idle + i + 1,
+            (size_t)(r->count_idle - i) * sizeof(struct transport *));
+    return t;
+}
+
+/* Driver: keep a transport on which nothing is under way on any rank. If there are too many, the
+ * first one ends. */
+static void process_keep_idle(struct process *r, struct transport *t)
+{
+    if (r->count_idle == MOST_IDLE) {
+        struct transport *first = process_take_idle(r, 0);
+        first->ops->destroy(first);
+    }
+    r->idle[r->count_idle++] = t;
+}
+
+/* Return the oldest idle transport that has the ranks of *comm, or NULL. Take it out. */
+static struct transport *process_find_idle(struct process *r, const void *comm)
+{
+    int oldest = -1;
+    progress_lock(r->progress);
+    for (int i = 0; i < r->count_idle; i++)
+        if (mpi_has_ranks_of(r->idle[i], comm) &&
+            (oldest < 0 || r->idle[i]->number < r->idle[oldest]->number))
+            oldest = i;
+    struct transport *found = oldest < 0 ? NULL : process_take_idle(r, oldest);
+    progress_unlock(r->progress);
+    return found;
+}
+
 /* Driver: all ranks have parted, or never will. The communicator is a shell now. */
 static void process_end_communicator(struct process *r, struct communicator *c,
                                      bool usable)
 {
+    struct transport *t = c->transport;
     atomic_fetch_sub(&r->count, 1);
     progress_drop(r->progress, &c->source);
-    if (!usable)
+    bool keeps = usable && t && t->number && !c->spent && !t->ops->pending(t) &&
+                 atomic_load(&c->failure) == PCOLL_OK;
+    if (keeps)
+        process_keep_idle(r, t);
+    if (keeps || !usable)
         c->transport = NULL; /* MPI may still write to what it was given. */
     communicator_end_transport(c);
 }
@@ -487,6 +533,10 @@ static void process_end(void *state)
         process_await_parting(c, false);
         process_finish_parting(r, c);
     }
+    while (r->count_idle) {
+        struct transport *t = process_take_idle(r, 0);
+        t->ops->destroy(t);
+    }
     watch_destroy(&r->watch);
     progress_destroy(&r->progress);
     lock_destroy(&r->mutex);
@@ -597,7 +647,14 @@ int pcoll_quiet(void)
 static int process_create_transport(struct process *r, const void *comm,
                                     enum pcoll_failure on_failure, struct transport **t)
 {
-    int rc = transport_mpi_create(comm, progress_doorbell(r->progress), r->watch, t);
+    struct transport *idle = process_find_idle(r, comm);
+    int rc =
+        transport_mpi_create(comm, progress_doorbell(r->progress), r->watch, &idle, t);
+    if (idle && (rc != PCOLL_OK || *t != idle)) {
+        progress_lock(r->progress);
+        process_keep_idle(r, idle);
+        progress_unlock(r->progress);
+    }
     if (on_failure == PCOLL_FAILURE_RAISE)
         return rc;
     if (rc == PCOLL_OK && !(*t)->threads)

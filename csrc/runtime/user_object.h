@@ -123,9 +123,9 @@ void user_object_note_fork(void);
  *     interposer) is retired with it: it begins to close, and the driver frees it when it has
  *     closed on all ranks (communicator.h).
  *   - A struct communicator ends when the program has freed its MPI_Comm and its last object has
- *     ended. The ranks then part: the driver begins a barrier on the communicator, and destroys
- *     the transport when the barrier is complete. All ranks know then that nothing is under way
- *     there.
+ *     ended. The ranks then part: the driver begins a barrier on the communicator. When it is
+ *     complete, all ranks know that nothing is under way there. Each keeps the transport for a later
+ *     communicator of the same ranks (transport/mpi/mpi_transport.h), or destroys it.
  *
  * The driver takes these steps whenever it polls (process_reclaim, a progress source). Each is
  * local, or an agreement that only this communicator waits for, so the order in which ranks retire

@@ -96,8 +96,9 @@ struct transport {
     uint32_t living;        /* ranks that have not died */
     const uint64_t *failed; /* the others, a set; NULL: nobody */
     uint32_t tags;          /* usable tags are 0 … tags-1 */
-    bool off_node; /* some peer cannot wake us: look for messages now and then */
-    bool threads;  /* several threads may call MPI at once */
+    uint64_t number; /* Names it among all that have had these ranks; 0: it has none. */
+    bool off_node;   /* some peer cannot wake us: look for messages now and then */
+    bool threads;    /* several threads may call MPI at once */
 
     /* Who can share memory: ranks with equal values, and their process ids and
      * doorbells (the own one left out). NULL where nobody can. */

@@ -104,6 +104,21 @@ def test_sub_communicators(comm):
     half.Free()
 
 
+def test_communicators_one_after_the_other(comm):
+    """Of the same ranks, in another order, and of fewer; ranks free them at different times."""
+    x, y = np.ones(3), np.zeros(3)
+    for k in range(20):
+        some = [comm.Dup(), comm.Split(0, -comm.rank), comm.Split(comm.rank % 2), comm.Dup()]
+        for c in some:
+            x[:] = k + c.rank
+            pc.Allreduce(c, x, y, quorum="full")
+            assert (y == k * c.size + sum(range(c.size))).all()
+        for c in some if (comm.rank + k) % 2 else reversed(some):
+            c.Free()
+        if comm.rank == k % comm.size:
+            time.sleep(1e-3)
+
+
 def test_handle_outlives_its_communicator(comm):
     dup = comm.Dup()
     h = pc.Allreduce_init(dup, np.ones(1), np.zeros(1), quorum="full")

@@ -160,9 +160,49 @@ static int mpi_post_control_receives(struct mpi_transport *m)
     return rc;
 }
 
+/* What a rank tells the others when it makes a transport. */
 struct card {
     uint64_t neighborhood, pid, fd, cookie;
+    uint64_t
+        number; /* Counts the transports that this process has made or tried to make. */
+    uint64_t idle; /* Number of the idle transport that the rank offers, or 0. */
 };
+
+/* Collect the cards of all ranks, which the caller frees. Collective. */
+static int mpi_exchange_cards(struct mpi_transport *m, const struct doorbell *own,
+                              const struct transport *idle, struct card **all)
+{
+    static _Atomic uint64_t made;
+    struct card mine = {.neighborhood = doorbell_neighborhood(),
+                        .pid = (uint64_t)getpid(),
+                        .fd = (uint64_t)own->fd,
+                        .cookie = own->page->cookie,
+                        .number = atomic_fetch_add(&made, 1) + 1,
+                        .idle = idle ? idle->number : 0};
+    *all = calloc(m->base.size, sizeof **all);
+    if (!*all)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", m->base.size);
+    return mpi_exchange(m, (const uint64_t *)&mine, sizeof mine / sizeof(uint64_t),
+                        (uint64_t *)*all);
+}
+
+/* Return whether all ranks offer the same idle transport. Destroy one that some rank has no more:
+ * each rank offers its oldest one. */
+static bool mpi_all_offer(const struct card *cards, uint32_t size,
+                          struct transport **idle)
+{
+    uint64_t highest = 0;
+    bool same = true;
+    for (uint32_t i = 0; i < size; i++) {
+        highest = cards[i].idle > highest ? cards[i].idle : highest;
+        same = same && cards[i].idle == cards[0].idle;
+    }
+    if (!same && *idle && (*idle)->number < highest) {
+        mpi_ops.destroy(*idle);
+        *idle = NULL;
+    }
+    return same && highest;
+}
 
 struct neighbor {
     uint64_t neighborhood, rank;
@@ -221,30 +261,23 @@ static int mpi_find_hosts(struct mpi_transport *m, bool reaches_all)
     return rc;
 }
 
-/* Exchange the doorbells of all ranks, and open those of this machine. */
-static int mpi_open_doorbells(struct mpi_transport *m, const struct doorbell *own)
+/* Open the doorbells of the ranks on this machine. Collective. */
+static int mpi_open_doorbells(struct mpi_transport *m, const struct card *all)
 {
-    struct card mine = {doorbell_neighborhood(), (uint64_t)getpid(), (uint64_t)own->fd,
-                        own->page->cookie};
-    struct card *all = calloc(m->base.size, sizeof *all);
-    if (!all)
-        return fail(PCOLL_ENOMEM, "no memory for %u ranks", m->base.size);
     bool reaches_all = true;
-    int rc = mpi_exchange(m, (const uint64_t *)&mine, 4, (uint64_t *)all);
-    for (uint32_t i = 0; i < m->base.size && rc == PCOLL_OK; i++) {
+    for (uint32_t i = 0; i < m->base.size; i++) {
         m->neighborhoods[i] = all[i].neighborhood;
         m->pids[i] = all[i].pid;
         if (i == m->base.rank || !transport_lives(&m->base, i))
             continue;
-        bool near = all[i].neighborhood == mine.neighborhood;
+        bool near = all[i].neighborhood == all[m->base.rank].neighborhood;
         if (near)
             m->doorbells[i] = doorbell_open(all[i].pid, all[i].fd, all[i].cookie);
         if (!m->doorbells[i])
             m->base.off_node = true;
         reaches_all = reaches_all && (!near || m->doorbells[i]);
     }
-    free(all);
-    return rc ?: mpi_find_hosts(m, reaches_all);
+    return mpi_find_hosts(m, reaches_all);
 }
 
 void mpi_describe(MPI_Comm comm, struct transport *t)
@@ -256,42 +289,9 @@ void mpi_describe(MPI_Comm comm, struct transport *t)
     t->threads = level == MPI_THREAD_MULTIPLE;
 }
 
-static int mpi_duplicate_comm(MPI_Comm comm, struct mpi_transport *m)
-{
-    MPI_Request request;
-    MPI_Errhandler handler;
-    int rc;
-    m->comm = comm; /* until the duplicate is made */
-    if (pcoll_tells_of_failures())
-        rc = mpi_copy_whole(m);
-    else {
-        /* MPI may have no communicator left (MPICH: 2,046): that must not end the program. */
-        MPI_Comm_get_errhandler(comm, &handler);
-        MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-        rc = mpi_check_in(m, MPI_Comm_idup(comm, &m->made, &request), "MPI_Comm_idup");
-        MPI_Comm_set_errhandler(comm, handler);
-        MPI_Errhandler_free(&handler);
-        rc = rc ?: mpi_patient_wait(m, &request, "MPI_Comm_idup");
-    }
-    if (rc != PCOLL_OK)
-        return rc;
-    m->comm = m->made;
-    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    int rank, size;
-    MPI_Comm_rank(m->comm, &rank);
-    MPI_Comm_size(m->comm, &size);
-    m->base = (struct transport){.ops = &mpi_ops,
-                                 .rank = (uint32_t)rank,
-                                 .size = (uint32_t)size,
-                                 .living = (uint32_t)size};
-    mpi_describe(comm, &m->base);
-    return PCOLL_OK;
-}
-
-int mpi_settle(struct mpi_transport *m, const struct doorbell *own)
+static int mpi_settle_by(struct mpi_transport *m, const struct card *cards)
 {
     int rc;
-    m->survives = pcoll_tells_of_failures();
     m->doorbells = calloc(m->base.size, sizeof *m->doorbells);
     m->hosts = calloc(m->base.size, sizeof *m->hosts);
     m->pids = calloc(m->base.size, sizeof *m->pids);
@@ -303,26 +303,81 @@ int mpi_settle(struct mpi_transport *m, const struct doorbell *own)
         return fail(PCOLL_ENOMEM, "no memory for the doorbells");
     MPI_Type_contiguous(BLOCK, MPI_BYTE, &m->block);
     if ((rc = mpi_check(MPI_Type_commit(&m->block), "MPI_Type_commit")) != PCOLL_OK ||
-        (rc = mpi_open_doorbells(m, own)) != PCOLL_OK ||
+        (rc = mpi_open_doorbells(m, cards)) != PCOLL_OK ||
         (rc = host_watch_begin(m)) != PCOLL_OK)
         return rc;
     return mpi_post_control_receives(m);
 }
 
+int mpi_settle(struct mpi_transport *m, const struct doorbell *own)
+{
+    struct card *cards;
+    m->survives = pcoll_tells_of_failures();
+    int rc = mpi_exchange_cards(m, own, NULL, &cards) ?: mpi_settle_by(m, cards);
+    free(cards);
+    return rc;
+}
+
+/* Duplicate m->comm, which is the program's until then, unless all ranks offer the same idle
+ * transport (*reuses). *cards: those of all ranks, or NULL. Collective. */
+static int mpi_duplicate_comm(struct mpi_transport *m, const struct doorbell *own,
+                              struct transport **idle, struct card **cards,
+                              bool *reuses)
+{
+    MPI_Request request;
+    MPI_Errhandler handler;
+    MPI_Comm theirs = m->comm;
+    int rc;
+    *reuses = false;
+    if (m->survives)
+        rc = mpi_copy_whole(m);
+    else {
+        /* MPI may have no communicator left (MPICH: 2,046): that must not end the program. */
+        MPI_Comm_get_errhandler(theirs, &handler);
+        MPI_Comm_set_errhandler(theirs, MPI_ERRORS_RETURN);
+        rc = mpi_exchange_cards(m, own, *idle, cards);
+        *reuses = rc == PCOLL_OK && mpi_all_offer(*cards, m->base.size, idle);
+        if (rc == PCOLL_OK && !*reuses)
+            rc = mpi_check_in(m, MPI_Comm_idup(theirs, &m->made, &request),
+                              "MPI_Comm_idup")
+                     ?: mpi_patient_wait(m, &request, "MPI_Comm_idup");
+        MPI_Comm_set_errhandler(theirs, handler);
+        MPI_Errhandler_free(&handler);
+    }
+    if (rc != PCOLL_OK || *reuses)
+        return rc;
+    m->comm = m->made;
+    m->base.number = *cards ? (*cards)[0].number : 0;
+    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+    return PCOLL_OK;
+}
+
 int transport_mpi_create(const void *comm, const struct doorbell *own,
-                         struct watch *watch, struct transport **out)
+                         struct watch *watch, struct transport **idle,
+                         struct transport **out)
 {
     struct mpi_transport *m = calloc(1, sizeof *m);
+    struct card *cards = NULL;
+    bool reuses;
     if (!m)
         return fail(PCOLL_ENOMEM, "no memory for a communicator");
     m->block = MPI_DATATYPE_NULL;
     m->watch = watch;
-    int rc = mpi_duplicate_comm(*(const MPI_Comm *)comm, m);
-    if (rc != PCOLL_OK) {
+    m->survives = pcoll_tells_of_failures();
+    m->comm = *(const MPI_Comm *)comm;
+    m->base.ops = &mpi_ops;
+    mpi_comm_shape(comm, &m->base.rank, &m->base.size);
+    m->base.living = m->base.size;
+    mpi_describe(m->comm, &m->base);
+    int rc = mpi_duplicate_comm(m, own, idle, &cards, &reuses);
+    if (rc != PCOLL_OK || reuses) {
+        free(cards);
         free(m);
+        *out = *idle;
         return rc;
     }
-    rc = mpi_settle(m, own);
+    rc = cards ? mpi_settle_by(m, cards) : mpi_settle(m, own);
+    free(cards);
     if (rc == PCOLL_EFAILED)
         ulfm_revoke(m->comm); /* Ranks that wait for this one must learn of it. */
     if (rc != PCOLL_OK) {
@@ -403,6 +458,13 @@ void mpi_comm_shape(const void *comm, uint32_t *rank, uint32_t *size)
     MPI_Comm_size(*(const MPI_Comm *)comm, &s);
     *rank = (uint32_t)r;
     *size = (uint32_t)s;
+}
+
+bool mpi_has_ranks_of(const struct transport *t, const void *comm)
+{
+    int result;
+    MPI_Comm_compare(mpi_transport_of(t)->comm, *(const MPI_Comm *)comm, &result);
+    return result == MPI_CONGRUENT;
 }
 
 bool mpi_is_proc_null(int rank)

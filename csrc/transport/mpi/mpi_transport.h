@@ -28,9 +28,15 @@ bool mpi_is_proc_null(int rank);
 /*
  * Duplicate *comm and make a transport of it. Peers on this machine are woken through their
  * doorbells. Ranks on other hosts are lost when the watch says so. Collective.
+ *
+ * *idle is a transport of the same ranks that is in use no more, or NULL. If all ranks offer the
+ * same one, it becomes *out. If some rank has that one no more, it is destroyed, and *idle is NULL.
  */
 int transport_mpi_create(const void *comm, const struct doorbell *own,
-                         struct watch *watch, struct transport **out);
+                         struct watch *watch, struct transport **idle,
+                         struct transport **out);
+/* Return whether the transport has the ranks of *comm, in the same order. Local. */
+bool mpi_has_ranks_of(const struct transport *t, const void *comm);
 
 /* Make a window of `bytes` of memory on every rank of *comm. Collective. */
 int window_mpi_create(const void *comm, size_t bytes, struct window **out);
