@@ -98,10 +98,11 @@ static void endpoint_trigger_note_arrivals(struct endpoint *endpoint)
     struct endpoint_trigger *s = &endpoint->trigger;
     bitset_clear(s->arrived, s->round.words);
     bitset_clear(s->deposited, s->round.words);
-    endpoint->domain->ops->arrivals(endpoint->domain, s->arrived, s->deposited);
+    endpoint->domain->ops->arrivals(endpoint->domain, s->round.first_word, s->arrived,
+                                    s->deposited);
     if (!(endpoint->policy.deadline > 0) || s->first_arrival != ROUND_NEVER)
         return;
-    uint32_t rank = policy_first(&s->round, s->arrived, endpoint->live);
+    uint32_t rank = policy_first(&s->round, s->arrived, s->live);
     if (rank == ROUND_NOBODY)
         return;
     s->first_arrival = communicator_now(endpoint->communicator);
@@ -161,7 +162,6 @@ static int endpoint_trigger_evaluate(struct endpoint *endpoint, bool *start)
     uint32_t starter = round_trigger_starter(&endpoint->policy, round, s->arrived);
     if (!policy_coordinated(&endpoint->policy)) {
         struct round_state state = endpoint_trigger_state(endpoint, &report, starter);
-        state.members = endpoint->domain->member_set;
         struct round_trigger t =
             round_trigger_evaluate(&endpoint->policy, round, &state);
         *start = endpoint_trigger_follow(endpoint, &t);
@@ -190,8 +190,8 @@ static bool endpoint_trigger_deadline(struct endpoint *endpoint)
     return over;
 }
 
-/* The current round is over, with this header: mark it if the policy was not kept, and count
- * absences. Called before the live set changes. */
+/* The current round is over, with this header: mark it if the policy was not kept, count absences,
+ * and find out who is live in the next round. */
 static void endpoint_trigger_finish(struct endpoint *endpoint,
                                     struct round_header *result)
 {
@@ -205,11 +205,12 @@ static void endpoint_trigger_finish(struct endpoint *endpoint,
     for (uint32_t i = 0; s->absences && i < ranks; i++)
         s->absences[i] =
             round_absences(s->absences[i], round_has(result, ranks, ROUND_ACTIVE, i),
-                           bitset_has(endpoint->live, i));
+                           bitset_has(s->live, i));
     vote_count_clear(endpoint_trigger_votes(endpoint, endpoint->engine.current));
     s->sent = (struct policy_report){0};
     s->first_arrival = s->met = ROUND_NEVER;
     s->open = false;
+    endpoint_trigger_find_live(endpoint, result);
 }
 
 const uint64_t *endpoint_awaited(struct endpoint *endpoint)
@@ -219,48 +220,67 @@ const uint64_t *endpoint_awaited(struct endpoint *endpoint)
                : policy_awaited(&endpoint->policy, endpoint_trigger_open(endpoint));
 }
 
+void endpoint_trigger_find_live(struct endpoint *endpoint,
+                                const struct round_header *last)
+{
+    struct policy_round *r = &endpoint->trigger.round;
+    const struct placement *p = &endpoint->placement;
+    r->live_count = round_live(last, r->ranks, endpoint->shape.failed, r->first_word,
+                               r->words, endpoint->trigger.live);
+    r->own_count = 0;
+    for (uint32_t i = 0; i < p->members; i++)
+        r->own_count += bitset_has(r->live, p->member[i] - 64 * r->first_word);
+}
+
+size_t endpoint_trigger_bytes(const pcoll_policy *policy, uint32_t ranks,
+                              uint32_t endpoints, size_t words)
+{
+    size_t of_endpoint = sizeof(uint64_t) + 2 * sizeof(struct policy_report);
+    return 5 * words * sizeof(uint64_t) +
+           (policy_coordinated(policy) ? endpoints * of_endpoint : 0) +
+           (policy->max_staleness ? ranks * sizeof(uint32_t) : 0);
+}
+
 int endpoint_trigger_init(struct endpoint *endpoint)
 {
     struct endpoint_trigger *s = &endpoint->trigger;
-    uint32_t ranks = endpoint->shape.ranks, endpoints = endpoint->placement.domains;
-    size_t words = bitset_words(ranks);
-    *s = (struct endpoint_trigger){.first_arrival = ROUND_NEVER, .met = ROUND_NEVER};
-    s->round.ranks = ranks;
-    s->round.live = endpoint->live;
-    int rc = policy_check(&endpoint->policy, ranks);
+    const pcoll_policy *policy = &endpoint->policy;
+    const struct placement *p = &endpoint->placement;
+    uint32_t ranks = endpoint->shape.ranks, endpoints = p->domains;
+    uint32_t first = p->member[0] / 64, last = p->member[p->members - 1] / 64;
+    int rc = policy_check(policy, ranks);
     if (rc != PCOLL_OK)
         return rc;
-    const struct placement *p = &endpoint->placement;
-    s->round.first_word = p->member[0] / 64;
-    s->round.words = p->member[p->members - 1] / 64 - s->round.first_word + 1;
-    /* The verdict on a round that a deadline has ended takes sets of all ranks. */
-    size_t some = endpoint->policy.deadline > 0 ? words : s->round.words;
-    bool enough = (s->arrived = calloc(2 * (some + words), sizeof *s->arrived));
-    s->deposited = s->arrived + some;
-    s->round.drawn = s->deposited + some;
-    s->round.overdue = s->round.drawn + words;
-    if (endpoint->policy.max_staleness)
-        enough = (s->absences = calloc(ranks, sizeof *s->absences)) && enough;
-    if (policy_coordinated(&endpoint->policy)) {
-        enough =
-            (s->reports_sent = calloc(endpoints, sizeof *s->reports_sent)) && enough;
-        for (int i = 0; i < 2; i++) {
-            vote_count_init(&s->votes[i],
-                            calloc(endpoints, sizeof(struct policy_report)), endpoints);
-            enough = s->votes[i].of_endpoint && enough;
-        }
+    if (policy_takes_all(policy))
+        first = 0, last = (ranks - 1) / 64;
+    uint32_t words = last - first + 1;
+    uint64_t *sets =
+        calloc(1, endpoint_trigger_bytes(policy, ranks, endpoints, words));
+    if (!sets)
+        return fail(PCOLL_ENOMEM, "no memory for %u ranks", ranks);
+    *s = (struct endpoint_trigger){.first_arrival = ROUND_NEVER,
+                                   .met = ROUND_NEVER,
+                                   .live = sets,
+                                   .arrived = sets + words,
+                                   .deposited = sets + 2 * words,
+                                   .round = {.ranks = ranks,
+                                             .live = sets,
+                                             .drawn = sets + 3 * words,
+                                             .overdue = sets + 4 * words,
+                                             .first_word = first,
+                                             .words = words}};
+    void *rest = sets + 5 * words;
+    if (policy_coordinated(policy)) {
+        s->reports_sent = rest;
+        struct policy_report *votes = (void *)(s->reports_sent + endpoints);
+        for (int i = 0; i < 2; i++, votes += endpoints)
+            vote_count_init(&s->votes[i], votes, endpoints);
+        rest = votes;
     }
-    return enough ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for %u ranks", ranks);
-}
-
-void endpoint_trigger_destroy(struct endpoint *endpoint)
-{
-    struct endpoint_trigger *s = &endpoint->trigger;
-    for (int i = 0; i < 2; i++)
-        free(s->votes[i].of_endpoint);
-    free(s->reports_sent);
-    free(s->absences);
-    free(s->arrived);
+    if (policy->max_staleness)
+        s->absences = rest;
+    endpoint_trigger_find_live(endpoint, NULL);
+    return PCOLL_OK;
 }
 
 /* The closing. */
@@ -471,7 +491,6 @@ static void endpoint_finish_round(struct endpoint *endpoint)
         endpoint->domain->ops->result(endpoint->domain, endpoint->engine.current);
     MOMENT("round over");
     endpoint_trigger_finish(endpoint, result);
-    round_live(result, endpoint->shape.ranks, endpoint->live);
     CHECK(endpoint->frozen && result->round == endpoint->engine.current);
     endpoint->domain->ops->publish(endpoint->domain, endpoint->engine.current);
     MOMENT("round published");

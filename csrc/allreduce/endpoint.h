@@ -70,8 +70,8 @@ struct endpoint_trigger {
     bool open;
     struct policy_report sent;  /* The last report to the coordinator. */
     struct vote_count votes[2]; /* The votes of round r are votes[r % 2]. */
-    uint64_t *arrived,
-        *deposited;     /* Sets of ranks, in one block with those of `round`. */
+    /* Sets as those of `round`, all in one block of memory with the arrays below. */
+    uint64_t *live, *arrived, *deposited;
     uint32_t *absences; /* Rounds missed in a row, by rank. NULL: they do not matter. */
     int64_t first_arrival, met; /* Times, or ROUND_NEVER. */
     uint32_t first;             /* The rank that arrived at first_arrival. */
@@ -98,7 +98,6 @@ struct endpoint {
     uint32_t initiator; /* Lowest member that started the round, or ROUND_NOBODY. */
     struct round_data data;
     struct channel *channel; /* Of a native handle: opened by endpoint_open. */
-    uint64_t *live;          /* Set of ranks. */
     struct endpoint_trigger trigger;
 
     struct agreement closing_agreement;
@@ -169,7 +168,12 @@ size_t endpoint_bytes(const struct round_shape *shape,
 /* endpoint.c */
 
 int endpoint_trigger_init(struct endpoint *endpoint);
-void endpoint_trigger_destroy(struct endpoint *endpoint);
+/* Return the bytes that it takes. */
+size_t endpoint_trigger_bytes(const pcoll_policy *policy, uint32_t ranks,
+                              uint32_t endpoints, size_t words);
+/* Find out who is live after the round with this header (NULL: before the first one). */
+void endpoint_trigger_find_live(struct endpoint *endpoint,
+                                const struct round_header *last);
 
 extern const struct object_ops endpoint_ops;
 

@@ -159,11 +159,9 @@ int endpoint_lay_out(const struct endpoint_spec *spec,
 size_t endpoint_bytes(const struct round_shape *shape,
                       const struct algorithm_plan *plan, const pcoll_policy *policy)
 {
-    size_t ranks = shape->ranks, words = bitset_words(shape->ranks),
-           each = policy->max_staleness ? sizeof(uint32_t) : 0;
-    if (policy_coordinated(policy))
-        each += 2 * sizeof(struct policy_report) + sizeof(uint64_t);
-    return data_bytes(shape, plan) + 4 * words * sizeof(uint64_t) + ranks * each;
+    return data_bytes(shape, plan) +
+           endpoint_trigger_bytes(policy, shape->ranks, shape->ranks,
+                                  bitset_words(shape->ranks));
 }
 
 static int endpoint_build_schedule(struct endpoint *endpoint)
@@ -201,11 +199,6 @@ static int endpoint_init(struct endpoint *endpoint, const struct endpoint_spec *
         2 * p->members * endpoint->shape.payload.bytes > memory_cache_size();
     if (!endpoint->drives) /* It needs no memory for messages. */
         plan.temps = 0;
-    uint32_t ranks = endpoint->shape.ranks;
-    endpoint->live = calloc(bitset_words(ranks), sizeof *endpoint->live);
-    if (!endpoint->live)
-        return fail(PCOLL_ENOMEM, "no memory for %u ranks", ranks);
-    round_live_now(NULL, ranks, endpoint->shape.failed, endpoint->live);
     return data_init(&endpoint->data, &endpoint->shape, &plan)
                ?: endpoint_trigger_init(endpoint)
                ?: endpoint_build_schedule(endpoint);
@@ -258,7 +251,7 @@ void endpoint_begin_at(struct endpoint *endpoint, struct endpoint *old, uint64_t
                        const struct round_header *last)
 {
     engine_begin_at(&endpoint->engine, round);
-    round_live_now(last, endpoint->shape.ranks, endpoint->shape.failed, endpoint->live);
+    endpoint_trigger_find_live(endpoint, last);
     endpoint->domain->ops->begin_at(endpoint->domain, old ? old->domain : NULL, round,
                                     last);
 }
@@ -292,9 +285,8 @@ void endpoint_destroy(struct endpoint **at)
         endpoint->communicator->transport->ops->close(endpoint->communicator->transport,
                                                       endpoint->channel);
     event_log_close(&endpoint->event_log);
-    endpoint_trigger_destroy(endpoint);
+    free(endpoint->trigger.live);
     placement_destroy(&endpoint->placement);
-    free(endpoint->live);
     free(endpoint);
     *at = NULL;
 }

@@ -95,8 +95,9 @@ struct domain_ops {
     /* Endpoint side. */
 
     /* Add the ranks that have arrived at the open round to one set, and those with a deposit
-     * that no round has taken to the other. The sets begin with the word of the lowest member. */
-    void (*arrivals)(struct domain *d, uint64_t *arrived, uint64_t *deposited);
+     * that no round has taken to the other. The sets begin with this word of a set of all ranks. */
+    void (*arrivals)(struct domain *d, uint32_t first_word, uint64_t *arrived,
+                     uint64_t *deposited);
     bool (*admits)(struct domain *d);
     /* Activation: take the deposits. Returns a message (only the header if no member
      * contributes) that stays valid until publish. The masks of the members are filled in;
@@ -140,7 +141,6 @@ struct domain {
     const struct domain_ops *ops;
     const struct round_shape *shape;
     int members;
-    const uint64_t *member_set; /* ranks of this domain */
 };
 
 /* Create a domain; the shape must outlive it. PCOLL_ENOMEM names the bytes. */

@@ -474,7 +474,6 @@ static void node_destroy(struct domain *d)
     node_drop_kept(n, UINT64_MAX);
     if (n->private_memory)
         memory_dispose(n->private_memory, n->bytes, node_release_memory);
-    free(n->set);
     free(n);
 }
 
@@ -544,20 +543,16 @@ static struct node *node_new(const struct round_shape *shape,
                              const pcoll_options *options)
 {
     struct node *n = calloc(1, sizeof *n);
-    uint64_t *set = calloc(bitset_words(shape->ranks), sizeof *set);
-    if (!n || !set) {
-        free(n);
-        free(set);
+    if (!n) {
         fail(PCOLL_ENOMEM, "no memory for a handle");
         return NULL;
     }
-    n->set = set;
     n->policy = options->policy;
     n->seed = options->seed;
     n->deliver = options->deliver;
     n->history = options->history;
     n->ring = options->history + 1;
-    n->base = (struct domain){.ops = &node_ops, .shape = shape, .member_set = set};
+    n->base = (struct domain){.ops = &node_ops, .shape = shape};
     return n;
 }
 
@@ -571,10 +566,7 @@ static int node_begin(struct node *n, const pcoll_options *options, struct domai
     n->members = placement->members;
     n->base.members = (int)n->members;
     n->who = placement->who;
-    n->first_word = n->fabric ? placement->member[0] / 64 : 0;
     n->hands = n->hooks.cores ? n->hooks.cores : placement->members;
-    for (uint32_t i = 0; i < n->members; i++)
-        bitset_add(n->set, placement->member[i]);
     member_init(&n->member, placement->member[n->who], options);
     int rc = PCOLL_OK;
     for (int side = 0; side < NODE_SIDES && !n->fabric && rc == PCOLL_OK; side++)

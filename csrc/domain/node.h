@@ -235,17 +235,15 @@ struct node {
     bool
         fabric; /* an endpoint drives the rounds: of several domains, or of one member */
     uint32_t members, chunks;
-    uint32_t who;        /* index of this rank in the domain */
-    uint32_t ring;       /* entries of the ring of results */
-    uint32_t first_word; /* With a fabric: of the sets of arrivals (policy.h). */
-    uint64_t oldest;     /* no result of a round before this one is in the ring */
-    uint32_t hands;      /* members that can work at one time */
+    uint32_t who;    /* index of this rank in the domain */
+    uint32_t ring;   /* entries of the ring of results */
+    uint64_t oldest; /* no result of a round before this one is in the ring */
+    uint32_t hands;  /* members that can work at one time */
     /* With a fabric: the first chunk of this domain's part. Chunks are taken in descending
      * order, from the one before it. */
     uint32_t first_chunk;
     enum pcoll_deliver deliver; /* as in `member`; all threads may read these two */
     uint32_t history;
-    uint64_t *set;        /* ranks of the members */
     struct member member; /* of this rank; only its owner uses it */
     struct node_view view[NODE_SIDES];
     struct node_pending pending;
@@ -342,7 +340,8 @@ const uint64_t *node_awaited(struct domain *d);
 void node_busy(struct domain *d, uint64_t *set);
 void node_alert(struct domain *d);
 bool node_attention(struct domain *d);
-void node_fabric_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited);
+void node_fabric_arrivals(struct domain *d, uint32_t first_word, uint64_t *arrived,
+                          uint64_t *deposited);
 bool node_fabric_admits(struct domain *d);
 struct round_header *node_fabric_freeze(struct domain *d, uint64_t round);
 bool node_fabric_gather(struct domain *d, uint64_t round, size_t begin, size_t end);
@@ -352,11 +351,10 @@ void node_fabric_publish(struct domain *d, uint64_t round);
 /* node_recovery.c */
 
 /* Copy the results that this member may still read, and the last one that it has read if it is
- * there (a joining rank has none from before), of the last `kept` rounds up to round - 1, whose
- * message is `last`. Members that share the new memory all write the same. Return the first round
- * that was copied. */
+ * there (a joining rank has none from before), up to round - 1, whose message is `last`. Members
+ * that share the new memory all write the same. Return the first round that was copied. */
 uint64_t node_copy_results(struct domain *d, struct domain *old, uint64_t round,
-                           const struct round_header *last, uint32_t kept);
+                           const struct round_header *last);
 /* Operations of struct domain_ops. */
 void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
                    const struct round_header *last);

@@ -5,9 +5,10 @@
 #include "protocol/member.h"
 
 uint64_t node_copy_results(struct domain *d, struct domain *old, uint64_t round,
-                           const struct round_header *last, uint32_t kept)
+                           const struct round_header *last)
 {
     const struct round_shape *shape = d->shape;
+    uint32_t kept = node_of(d)->history;
     uint64_t first = round - (round > 0), oldest = round > kept ? round - kept : 0;
     struct member m;
     if (old) {
@@ -39,7 +40,7 @@ void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
     int failed = old ? old->ops->failure(old) : PCOLL_OK;
     if (failed != PCOLL_OK)
         atomic_store(&n->shared->failure, failed);
-    n->oldest = node_copy_results(d, old, round, last, n->history);
+    n->oldest = node_copy_results(d, old, round, last);
     if (n->who != 0)
         return;
     /* The first member writes what belongs to all: no member reads it yet. */

@@ -60,8 +60,9 @@ void node_write_live(struct node *n, const struct round_header *last)
     CHECK(!n->fabric);
     const struct round_shape *shape = n->base.shape;
     uint64_t *live = n->view[NODE_APPLICATION].live;
-    round_live_now(last, shape->ranks, shape->failed, live);
-    for (size_t i = 0; i < bitset_words(shape->ranks); i++)
+    size_t words = bitset_words(shape->ranks);
+    round_live(last, shape->ranks, shape->failed, 0, words, live);
+    for (size_t i = 0; i < words; i++)
         atomic_store(&n->live[i], live[i]);
 }
 
@@ -146,7 +147,7 @@ static bool node_has_arrived(const struct node *n, const uint64_t *live, uint32_
  * this round already shows that the round is being closed: whoever counts it then finds control
  * changed. */
 static void node_arrivals(const struct node *n, uint64_t round, const uint64_t *live,
-                          uint64_t *arrived, uint64_t *deposited)
+                          uint32_t first_word, uint64_t *arrived, uint64_t *deposited)
 {
     for (uint32_t j = 0; j < n->members; j++) {
         uint64_t word = STEP(atomic_load(&n->descriptors[j]));
@@ -154,9 +155,9 @@ static void node_arrivals(const struct node *n, uint64_t round, const uint64_t *
         if (descriptor_rounds(word) != round)
             continue;
         if (node_has_arrived(n, live, j, word))
-            bitset_add(arrived, rank - 64 * n->first_word);
+            bitset_add(arrived, rank - 64 * first_word);
         if (descriptor_pending(word) != NO_SLOT)
-            bitset_add(deposited, rank - 64 * n->first_word);
+            bitset_add(deposited, rank - 64 * first_word);
     }
 }
 
@@ -238,7 +239,6 @@ static struct round_trigger node_trigger_of(struct node *n, struct node_view *v,
     struct policy_report report = policy_count(&v->round, v->arrived, v->deposited);
     struct round_state state = {
         .report = &report,
-        .members = n->base.member_set,
         .starter = round_trigger_starter(p, &v->round, v->arrived),
         .met_since = ROUND_NEVER,
         .now = policy_has_timers(p) ? n->hooks.now(n->hooks.arg) : 0,
@@ -269,7 +269,7 @@ bool node_decide(struct node *n, uint64_t round, enum node_side side, int64_t *a
         return true;
     bitset_clear(v->arrived, words);
     bitset_clear(v->deposited, words);
-    node_arrivals(n, round, v->live, v->arrived, v->deposited);
+    node_arrivals(n, round, v->live, 0, v->arrived, v->deposited);
     struct round_trigger t = node_trigger_of(n, v, round);
     if (t.alarm < *alarm)
         *alarm = t.alarm;
@@ -452,8 +452,9 @@ static void node_account(struct node *n, uint64_t round, struct round_header *re
     }
     if (n->absent)
         node_count_absences(n, result);
-    round_live(result, ranks, v->live);
-    for (size_t i = 0; i < bitset_words(ranks); i++)
+    size_t words = bitset_words(ranks);
+    round_live(result, ranks, n->base.shape->failed, 0, words, v->live);
+    for (size_t i = 0; i < words; i++)
         STEP(atomic_store_explicit(&n->live[i], v->live[i], memory_order_release));
     node_note_join(n, round, result);
 }
@@ -709,10 +710,12 @@ bool node_attention(struct domain *d)
            STEP(atomic_exchange(&n->shared->attention, 0));
 }
 
-void node_fabric_arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited)
+void node_fabric_arrivals(struct domain *d, uint32_t first_word, uint64_t *arrived,
+                          uint64_t *deposited)
 {
     struct node *n = node_of(d);
-    node_arrivals(n, node_control_round(node_control(n)), NULL, arrived, deposited);
+    node_arrivals(n, node_control_round(node_control(n)), NULL, first_word, arrived,
+                  deposited);
 }
 
 bool node_fabric_admits(struct domain *d)

@@ -115,6 +115,11 @@ bool policy_activates(const struct pcoll_policy *policy)
     return !policy_kind_of(policy)->alone || policy->deadline > 0;
 }
 
+static size_t policy_words(const struct policy_round *round)
+{
+    return round->words ? round->words : bitset_words(round->ranks);
+}
+
 /* Draw the next rank from `first` on that is live and not drawn yet. */
 static void policy_draw_from(struct policy_round *round, uint32_t first)
 {
@@ -159,7 +164,7 @@ void policy_open(const struct pcoll_policy *policy, const struct policy_draw *d,
     CHECK(d->endpoints <= round->ranks);
     static uint64_t const coordinators = 0x636f6f7264696e61u; /* another stream */
     uint64_t stream = splitmix_mix(d->seed) ^ d->slot;
-    size_t words = bitset_words(round->ranks);
+    size_t words = policy_words(round);
     bitset_clear_sparse(round->drawn, words);
     if (policy_draws(policy))
         policy_draw_ranks(round, stream, d->round,
@@ -168,25 +173,20 @@ void policy_open(const struct pcoll_policy *policy, const struct policy_draw *d,
     bitset_clear_sparse(round->overdue, words);
     if (policy->max_staleness && absences)
         policy_find_overdue(round, absences, policy->max_staleness);
-    round->live_count = bitset_count(round->live, words);
+    if (!round->words)
+        round->live_count = round->own_count = bitset_count(round->live, words);
     round->drawn_count = bitset_count(round->drawn, words);
     round->overdue_count = bitset_count(round->overdue, words);
     round->coordinator = splitmix_below(stream ^ coordinators, d->round, d->endpoints);
-    CHECK(round->coordinator < d->endpoints);
     CHECK(round->drawn_count <= round->live_count);
     CHECK(round->overdue_count <= round->live_count);
-}
-
-static size_t policy_words(const struct policy_round *round)
-{
-    return round->words ? round->words : bitset_words(round->ranks);
 }
 
 uint32_t policy_first(const struct policy_round *round, const uint64_t *arrived,
                       const uint64_t *set)
 {
     uint32_t first =
-        bitset_first_common(arrived, set + round->first_word, policy_words(round));
+        bitset_first_common(arrived, set, policy_words(round));
     return first == ROUND_NOBODY ? first : first + 64 * round->first_word;
 }
 
@@ -195,16 +195,19 @@ struct policy_report policy_count(const struct policy_round *round,
 {
     struct policy_report report = {0};
     for (size_t i = 0; i < policy_words(round); i++) {
-        size_t word = round->first_word + i;
-        uint64_t came = arrived[i] & round->live[word];
-        uint64_t present = came | (deposited[i] & round->live[word]);
+        uint64_t came = arrived[i] & round->live[i];
+        uint64_t present = came | (deposited[i] & round->live[i]);
         report.arrived += (uint32_t)__builtin_popcountll(came);
-        report.drawn += (uint32_t)__builtin_popcountll(came & round->drawn[word]);
-        report.overdue +=
-            (uint32_t)__builtin_popcountll(present & round->overdue[word]);
+        report.drawn += (uint32_t)__builtin_popcountll(came & round->drawn[i]);
+        report.overdue += (uint32_t)__builtin_popcountll(present & round->overdue[i]);
     }
     CHECK(report.drawn <= report.arrived);
     return report;
+}
+
+bool policy_takes_all(const struct pcoll_policy *policy)
+{
+    return policy_draws(policy) || policy->max_staleness || policy->deadline > 0;
 }
 
 bool policy_has_timers(const struct pcoll_policy *policy)
@@ -227,25 +230,14 @@ struct policy_report policy_relevant(const struct pcoll_policy *policy,
     return report;
 }
 
-/* Return whether all live members have arrived. If no rank is live, no round starts. */
-static bool policy_members_arrived(const struct policy_round *round,
-                                   const struct policy_report *report,
-                                   const uint64_t *members)
-{
-    uint32_t count = 0;
-    for (size_t i = round->first_word; i < round->first_word + policy_words(round); i++)
-        count += (uint32_t)__builtin_popcountll(members[i] & round->live[i]);
-    return round->live_count && report->arrived == count;
-}
-
 bool policy_met(const struct pcoll_policy *policy, const struct policy_round *round,
-                const struct policy_report *report, const uint64_t *members)
+                const struct policy_report *report)
 {
     CHECK(report->drawn <= round->drawn_count);
     CHECK(report->overdue <= round->overdue_count);
     CHECK(report->arrived <= round->live_count);
-    if (policy_starts_alone(policy))
-        return policy_members_arrived(round, report, members);
+    if (policy_starts_alone(policy)) /* If no rank is live, no round starts. */
+        return round->live_count && report->arrived == round->own_count;
     return policy_rule_met(policy, round, report) &&
            report->overdue == round->overdue_count;
 }
@@ -260,11 +252,9 @@ bool policy_all_arrived(const struct policy_round *round,
 bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *round,
                  const struct round_header *header, uint64_t *arrived, uint64_t *active)
 {
-    CHECK(round->live_count <= round->ranks);
-    struct policy_round every = *round;
-    every.first_word = every.words = 0;
+    CHECK(round->live_count <= round->ranks && policy_takes_all(policy));
     round_arrivals(header, round->ranks, arrived, active);
-    struct policy_report all = policy_count(&every, arrived, active);
+    struct policy_report all = policy_count(round, arrived, active);
     return policy_rule_met(policy, round, &all) && all.overdue == round->overdue_count;
 }
 
@@ -356,7 +346,7 @@ struct round_trigger round_trigger_evaluate(const struct pcoll_policy *policy,
 {
     CHECK(state->report);
     CHECK(state->met_since == ROUND_NEVER || policy->linger > 0);
-    if (!policy_met(policy, round, state->report, state->members))
+    if (!policy_met(policy, round, state->report))
         return (struct round_trigger){.met_since = state->met_since,
                                       .alarm = ROUND_NEVER};
     bool lingers = policy->linger > 0 && !policy_starts_alone(policy);

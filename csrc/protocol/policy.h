@@ -36,7 +36,9 @@ struct policy_round {
     uint64_t *drawn;      /* The set of live ranks that were drawn. */
     uint64_t *overdue;    /* The set of live ranks absent for max_staleness rounds. */
     uint32_t live_count, drawn_count, overdue_count;
-    /* The sets of arrivals begin with this word of all ranks, and have so many words; 0: all. */
+    uint32_t own_count; /* The live ranks of this endpoint. */
+    /* All sets, and the sets of arrivals, have this many words, from this word of a set of all
+     * ranks on. 0: all words, of one endpoint; policy_open then counts the live ranks. */
     uint32_t first_word, words;
 };
 
@@ -59,8 +61,11 @@ struct policy_draw {
  * range. */
 int policy_check(const struct pcoll_policy *policy, uint32_t ranks);
 
-/* Find out what a round requires. The caller sets ranks and live, and provides memory for
- * the two other sets. absences[i] is the number of rounds in a row that rank i has missed
+/* Return whether the sets must have all ranks. Otherwise those of this endpoint are enough. */
+bool policy_takes_all(const struct pcoll_policy *policy);
+
+/* Find out what a round requires. The caller sets ranks and live, with their counts, and provides
+ * memory for the two other sets. absences[i] is the number of rounds in a row that rank i has missed
  * (NULL: not counted). */
 void policy_open(const struct pcoll_policy *policy, const struct policy_draw *draw,
                  const uint32_t *absences, struct policy_round *round);
@@ -69,7 +74,7 @@ void policy_open(const struct pcoll_policy *policy, const struct policy_draw *dr
 struct policy_report policy_count(const struct policy_round *round,
                                   const uint64_t *arrived, const uint64_t *deposited);
 
-/* Return the lowest of the ranks that have arrived that is in a set of all ranks; ROUND_NOBODY. */
+/* Return the lowest of the ranks that have arrived that is in a set; ROUND_NOBODY. */
 uint32_t policy_first(const struct policy_round *round, const uint64_t *arrived,
                       const uint64_t *set);
 
@@ -92,9 +97,9 @@ bool policy_activates(const struct pcoll_policy *policy);
 bool policy_starts_alone(const struct pcoll_policy *policy);
 
 /* Return whether the round may start. `report` is of all endpoints if a coordinator
- * decides; otherwise it is of this endpoint, whose set of ranks is `members`. */
+ * decides, otherwise of this endpoint. */
 bool policy_met(const struct pcoll_policy *policy, const struct policy_round *round,
-                const struct policy_report *report, const uint64_t *members);
+                const struct policy_report *report);
 
 /* Return whether all live ranks have arrived, by a report of all endpoints. */
 bool policy_all_arrived(const struct policy_round *round,
@@ -150,12 +155,11 @@ bool vote_count_grown(const struct policy_report *now,
 /* The known state of an open round. */
 struct round_state {
     const struct policy_report *report; /* Of all endpoints if a coordinator decides. */
-    const uint64_t *members; /* Of this endpoint; NULL: a coordinator decides. */
-    uint32_t starter;        /* The lowest rank whose arrival may start the round. */
-    uint32_t first;          /* The rank that arrived first. */
-    int64_t first_arrival;   /* When it arrived, or ROUND_NEVER. */
-    int64_t met_since; /* When the policy was met, as far as known; ROUND_NEVER. */
-    int64_t now;       /* Not read if the policy has no timers. */
+    uint32_t starter;      /* The lowest rank whose arrival may start the round. */
+    uint32_t first;        /* The rank that arrived first. */
+    int64_t first_arrival; /* When it arrived, or ROUND_NEVER. */
+    int64_t met_since;     /* When the policy was met, as far as known; ROUND_NEVER. */
+    int64_t now;           /* Not read if the policy has no timers. */
 };
 
 struct round_trigger {

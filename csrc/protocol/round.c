@@ -321,37 +321,57 @@ bool round_all_gone(const struct round_header *h, uint32_t ranks)
     return gone == ranks;
 }
 
-static void round_find_live(const struct round_header *h, uint32_t ranks, bool back,
-                            uint64_t *live)
+/* Return word i of a set. */
+static uint64_t round_word(const struct round_header *h, uint32_t ranks,
+                           enum round_mask which, size_t i)
 {
-    bitset_fill(live, ranks);
-    round_apply(h, ranks, ROUND_LEFT, live, false);
-    if (!back)
-        round_apply(h, ranks, ROUND_JOINED, live, false);
+    const uint64_t *set = round_set(h, ranks, which);
+    uint64_t word = 0;
+    uint32_t first = (uint32_t)(64 * i), last, k = round_runs(h, which, &last);
+    for (; !set && k < last; k++) {
+        uint32_t begin = h->run[k].begin > first ? h->run[k].begin - first : 0;
+        uint32_t end = h->run[k].end > first ? h->run[k].end - first : 0;
+        if (begin < 64 && begin < end)
+            word |= ~(uint64_t)0 << begin & ~(uint64_t)0 >> (end < 64 ? 64 - end : 0);
+    }
+    return set ? set[i] : word;
 }
 
-void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live)
+/* Return word i of the set of the live ranks: all but the dead and those that left, and unless
+ * all are back, those that joined. Ranks that died before may have new processes. */
+static uint64_t round_live_word(const struct round_header *h, uint32_t ranks,
+                                const uint64_t *failed, bool back, size_t i)
 {
-    CHECK(live != h->set);
-    round_find_live(h, ranks, round_all_gone(h, ranks), live);
+    uint64_t gone = round_word(h, ranks, ROUND_LEFT, i);
+    uint32_t rest = ranks - (uint32_t)(64 * i);
+    gone |= back ? 0 : round_word(h, ranks, ROUND_JOINED, i);
+    gone &= ~round_word(h, ranks, ROUND_FAILED, i);
+    gone |= failed ? failed[i] : 0;
+    return ~gone & ~(uint64_t)0 >> (rest < 64 ? 64 - rest : 0);
 }
 
-/* All ranks but the dead and those that left; unless all are back, without those that joined.
- * Ranks that died before may have new processes. All are back if all have joined or left, or
- * if those that had not joined are dead. */
-void round_live_now(const struct round_header *h, uint32_t ranks,
-                    const uint64_t *failed, uint64_t *live)
+/* All are back if all have joined or left, or if those that had not joined are dead. */
+uint32_t round_live(const struct round_header *h, uint32_t ranks,
+                    const uint64_t *failed, size_t first, size_t words, uint64_t *live)
 {
-    CHECK(ranks > 0);
+    CHECK(!h || live != h->set);
     static const struct round_header none;
     bool back = !h || round_all_gone(h, ranks);
+    uint32_t count = ranks;
     h = h ? h : &none;
-    do {
-        round_find_live(h, ranks, back, live);
-        round_apply(h, ranks, ROUND_FAILED, live, true);
-        for (size_t i = 0; failed && i < bitset_words(ranks); i++)
-            live[i] &= ~failed[i];
-    } while (bitset_empty(live, bitset_words(ranks)) && !back && (back = true));
+    while (failed || round_count(h, ranks, ROUND_LEFT) ||
+           (!back && round_count(h, ranks, ROUND_JOINED))) {
+        count = 0;
+        for (size_t i = 0; i < bitset_words(ranks); i++)
+            count += (uint32_t)__builtin_popcountll(
+                round_live_word(h, ranks, failed, back, i));
+        if (count || back)
+            break;
+        back = true;
+    }
+    for (size_t i = 0; i < words; i++)
+        live[i] = round_live_word(h, ranks, failed, back, first + i);
+    return count;
 }
 
 void round_arrivals(const struct round_header *h, uint32_t ranks, uint64_t *arrived,

@@ -131,11 +131,9 @@ void round_arrivals(const struct round_header *h, uint32_t ranks, uint64_t *arri
                     uint64_t *active);
 /* Return whether all ranks have joined with this round, or left. */
 bool round_all_gone(const struct round_header *h, uint32_t ranks);
-/* Compute the ranks that are live after the round. When all have joined, all are
- * live again. */
-void round_live(const struct round_header *h, uint32_t ranks, uint64_t *live);
-/* Compute the same if exactly the ranks in `failed` are dead now (NULL: none). If all
- * others have joined, they are live again, so that they announce the join again. h is NULL before
- * the first round. */
-void round_live_now(const struct round_header *h, uint32_t ranks,
-                    const uint64_t *failed, uint64_t *live);
+/* Compute which ranks are live after the round (h is NULL before the first one) if exactly the ranks
+ * in `failed` are dead now (NULL: none): `words` words of their set, from word `first` on. Return
+ * the number of all live ranks. When all ranks have joined, all are live again. If those that had
+ * not joined are dead, the others are live again, so that they announce the join again. */
+uint32_t round_live(const struct round_header *h, uint32_t ranks,
+                    const uint64_t *failed, size_t first, size_t words, uint64_t *live);

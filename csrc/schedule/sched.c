@@ -255,6 +255,14 @@ void sched_map_peers(struct sched *s, const uint32_t *map)
             s->ops[i].peer = (int)map[s->ops[i].peer];
 }
 
+/* Give back the memory of an array beyond its items. */
+static void *sched_fit(void *items, uint32_t count, uint32_t *capacity, size_t each)
+{
+    void *fitting = realloc(items, (count ? count : 1) * each);
+    *capacity = fitting ? count : *capacity;
+    return fitting ? fitting : items;
+}
+
 int sched_commit(struct sched *s)
 {
     CHECK(s->count <= s->capacity);
@@ -275,6 +283,8 @@ int sched_commit(struct sched *s)
             return rc;
     }
     rc = sched_index_successors(s) ?: sched_check_acyclic(s);
+    s->ops = sched_fit(s->ops, s->count, &s->capacity, sizeof *s->ops);
+    s->edges = sched_fit(s->edges, s->edge_count, &s->edge_capacity, sizeof *s->edges);
     s->committed = rc == PCOLL_OK;
     return rc;
 }

@@ -162,9 +162,10 @@ static bool attention(struct domain *d)
 
 /* The driver's, where there is a fabric. */
 
-static void arrivals(struct domain *d, uint64_t *arrived, uint64_t *deposited)
+static void arrivals(struct domain *d, uint32_t first_word, uint64_t *arrived,
+                     uint64_t *deposited)
 {
-    spy_of(d)->real->ops->arrivals(spy_of(d)->real, arrived, deposited);
+    spy_of(d)->real->ops->arrivals(spy_of(d)->real, first_word, arrived, deposited);
 }
 
 /* Had all who are there joined with this round? */

@@ -22,11 +22,15 @@ static bool may_start(struct steps *s, uint32_t *initiator)
                 &asked);
     bitset_clear(f->arrived, words);
     bitset_clear(f->deposited, words);
-    d->ops->arrivals(d, f->arrived, f->deposited);
+    d->ops->arrivals(d, 0, f->arrived, f->deposited);
     struct policy_report report = policy_count(&asked, f->arrived, f->deposited);
     *initiator = bitset_first_common(
         f->arrived, policy_draws(&s->policy) ? f->drawn : f->live, words);
-    return policy_met(&s->policy, &asked, &report, d->member_set);
+    const struct placement *p = &s->member[0].placement;
+    asked.own_count = 0;
+    for (uint32_t i = 0; i < p->members; i++)
+        asked.own_count += bitset_has(f->live, p->member[i]);
+    return policy_met(&s->policy, &asked, &report);
 }
 
 static void count_absences(struct steps *s, const struct round_header *result)
@@ -50,7 +54,7 @@ static void finish(struct steps *s, const struct round_header *contribution)
                s->shape.payload.bytes);
     INTERLEAVE();
     count_absences(s, result);
-    round_live(result, s->o.ranks, f->live);
+    round_live(result, s->o.ranks, NULL, 0, bitset_words(s->o.ranks), f->live);
     d->ops->publish(d, f->round++);
     f->started = false;
 }

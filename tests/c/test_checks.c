@@ -93,7 +93,7 @@ static void headers_of_two_rounds(void)
 static void a_mask_as_its_own_live_set(void)
 {
     struct round_header *h = header(0);
-    round_live(h, RANKS, h->set);
+    round_live(h, RANKS, NULL, 0, 1, h->set);
 }
 
 static void one_slot_pending_and_frozen(void)
@@ -160,7 +160,7 @@ static void more_arrived_than_live(void)
 static void met_by_more_than_live(void)
 {
     struct policy_report report = {.arrived = RANKS + 1};
-    policy_met(&options.policy, &asked, &report, live);
+    policy_met(&options.policy, &asked, &report);
 }
 
 static void more_drawn_than_arrived(void)

@@ -20,7 +20,7 @@ static uint64_t tests;
 
 /* What is shared, as far as it is looked at here. */
 struct shared {
-    struct domain base;
+    struct node node;
     struct round_header *results[RING];
 };
 
@@ -33,7 +33,8 @@ static const struct domain_ops ops = {.result = result};
 
 static void begin(struct shared *s)
 {
-    s->base = (struct domain){.ops = &ops, .shape = &shape};
+    s->node =
+        (struct node){.base = {.ops = &ops, .shape = &shape}, .history = HISTORY};
     for (int i = 0; i < RING; i++)
         s->results[i] = calloc(1, shape.slot_bytes);
 }
@@ -119,7 +120,7 @@ static void become_one(struct shared *to, struct domain *const *from, uint64_t r
                        const struct round_header *last, uint32_t turn)
 {
     for (uint32_t i = 0; i < RANKS; i++)
-        node_copy_results(&to->base, from[(i + turn) % RANKS], rounds, last, HISTORY);
+        node_copy_results(&to->node.base, from[(i + turn) % RANKS], rounds, last);
 }
 
 static void test_nothing_is_spoiled(uint64_t rounds, uint64_t read, uint32_t turn)
@@ -133,7 +134,7 @@ static void test_nothing_is_spoiled(uint64_t rounds, uint64_t read, uint32_t tur
                                   newcomer(2, rounds, last)};
     become_one(&to, from, rounds, last, turn);
     for (uint64_t r = read ? read - 1 : 0; r < rounds; r++) {
-        struct round_header *found = result(&to.base, r);
+        struct round_header *found = result(&to.node.base, r);
         INVARIANT("what may still be read is there",
                   found->round == r && *value_of(found) == expected(r),
                   "round %d of %d, %d read, order %u: it is %g of round %d", (int)r,

@@ -350,8 +350,8 @@ MUTANTS = [
     Mutant(
         "full rounds run free when all have left",
         "protocol/policy.c",
-        "return round->live_count && report->arrived == count;",
-        "return report->arrived == count;",
+        "return round->live_count && report->arrived == round->own_count;",
+        "return report->arrived == round->own_count;",
     ),
     # Two planes: domains in shared memory, their leaders on the fabric.
     Mutant(
@@ -399,9 +399,9 @@ MUTANTS = [
     ),
     Mutant(
         "only the leader of a node is one of its members",
-        "domain/node.c",
-        "bitset_add(n->set, placement->member[i]);",
-        "bitset_add(n->set, placement->member[0]);",
+        "allreduce/endpoint.c",
+        "i < p->members; i++)\n        r->own_count",
+        "i < 1; i++)\n        r->own_count",
     ),
     Mutant(
         "the ranks of a node are added up from the last one on",

@@ -79,22 +79,22 @@ MUTANTS = [
     Mutant(
         "the dead are live",
         "protocol/round.c",
-        "            live[i] &= ~failed[i];\n",
-        "            (void)failed;\n",
+        "    gone |= failed ? failed[i] : 0;\n",
+        "",
         program="crashes",
     ),
     Mutant(
         "all who live have joined, and wait for the dead",
         "protocol/round.c",
-        "while (bitset_empty(live, bitset_words(ranks)) && !back && (back = true));",
-        "while (0);",
+        "if (count || back)",
+        "if (true)",
         program="crashes",
     ),
     Mutant(
         "who has left is back with those who have joined",
         "protocol/round.c",
-        "    round_apply(h, ranks, ROUND_LEFT, live, false);\n",
-        "    if (!back)\n        round_apply(h, ranks, ROUND_LEFT, live, false);\n",
+        "uint64_t gone = round_word(h, ranks, ROUND_LEFT, i);",
+        "uint64_t gone = back ? 0 : round_word(h, ranks, ROUND_LEFT, i);",
         program="crashes",
     ),
     Mutant(
@@ -138,7 +138,7 @@ MUTANTS = [
     Mutant(
         "who has the number of a dead rank is not live",
         "protocol/round.c",
-        "        round_apply(h, ranks, ROUND_FAILED, live, true);\n",
+        "    gone &= ~round_word(h, ranks, ROUND_FAILED, i);\n",
         "",
         "crashes",
     ),
@@ -291,7 +291,7 @@ MUTANTS = [
     Mutant(
         "after a death all are live",
         "allreduce/endpoint_create.c",
-        "round_live_now(last, endpoint->shape.ranks, endpoint->shape.failed, endpoint->live);",
+        "endpoint_trigger_find_live(endpoint, last);",
         "",
         program="crashes",
     ),

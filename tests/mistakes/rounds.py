@@ -32,9 +32,9 @@ MUTANTS = [
     ),
     Mutant(
         "full does not wait for rank 3",
-        "protocol/policy.c",
-        "__builtin_popcountll(members[i] & round->live[i]);",
-        "__builtin_popcountll(members[i] & round->live[i] & ~(uint64_t)8);",
+        "allreduce/endpoint.c",
+        "r->own_count += bitset_has(",
+        "r->own_count += p->member[i] != 3 && bitset_has(",
     ),
     Mutant(
         "intents are not merged",
@@ -83,8 +83,8 @@ MUTANTS = [
     Mutant(
         "a stored deposit counts for the quorum",
         "protocol/policy.c",
-        "uint64_t came = arrived[i] & round->live[word];",
-        "uint64_t came = (arrived[i] | deposited[i]) & round->live[word];",
+        "uint64_t came = arrived[i] & round->live[i];",
+        "uint64_t came = (arrived[i] | deposited[i]) & round->live[i];",
     ),
     Mutant(
         "overdue ranks are not waited for",
@@ -169,8 +169,8 @@ MUTANTS = [
     Mutant(
         "leavers stay live",
         "protocol/round.c",
-        "    round_apply(h, ranks, ROUND_LEFT, live, false);\n",
-        "",
+        "uint64_t gone = round_word(h, ranks, ROUND_LEFT, i);",
+        "uint64_t gone = 0;",
     ),
     Mutant(
         "closing forgets the round in progress",

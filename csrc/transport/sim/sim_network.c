@@ -168,10 +168,12 @@ struct sim_flight sim_network_send(struct sim_network *network, uint32_t from,
     int64_t sent =
         leaves + (bytes ? sim_network_round((double)(bytes - 1) * network->p.G) : 0);
     h->outgoing = sent + sim_network_round(network->p.g);
-
-    struct sim_lane *lane = sim_network_lane(network, from, to, tag);
-    lane->last = sim_network_later(lane->last, sent + sim_network_latency(network));
-    return (struct sim_flight){.sent = sent, .arrival = lane->last};
+    int64_t arrival = sent + sim_network_latency(network);
+    if (network->p.latency != PCOLL_LATENCY_CONSTANT) { /* It may overtake others. */
+        struct sim_lane *lane = sim_network_lane(network, from, to, tag);
+        arrival = lane->last = sim_network_later(lane->last, arrival);
+    }
+    return (struct sim_flight){.sent = sent, .arrival = arrival};
 }
 
 int64_t sim_network_free_at(const struct sim_network *network)
