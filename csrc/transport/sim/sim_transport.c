@@ -1,16 +1,81 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The endpoints of the ranks, and the execution of events; see sim_transport.h. */
+/*
+ * The network, the endpoints of the ranks, and the execution of events; see sim_transport.h.
+ *
+ * Network: LogGP (Alexandrov, Ionescu, Schauser, Scheiman, SPAA 1995) with a latency
+ * that may be random, and MPI's order: messages of one (sender, receiver, tag) never
+ * overtake each other, all others may. Sending k bytes occupies the sender's processor
+ * for o, then its outgoing link for (k-1) G, and for g more before the next message.
+ * The last byte arrives L later. Receiving occupies the receiver's incoming link for g
+ * and its processor for o. Not modeled: the receiver's link is not occupied for (k-1) G
+ * again, so many senders to one receiver slow each other down by g only; and reductions
+ * cost nothing.
+ *
+ * Events: a binary heap, earliest first. Events of the same time keep the order in
+ * which they were pushed.
+ *
+ * Gatherings: agreements, and allreduces of the MPI library. The k-th call of each rank
+ * on a channel belongs to the k-th calls of the other ranks; the inputs are reduced in
+ * rank order.
+ */
 #include "transport/sim/sim_transport.h"
 
-#include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/bitset.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/random.h"
 #include "kernels/reduce.h"
 
 static const uint32_t control_tag = UINT32_MAX;
+static double const longest = 3.6e12;         /* one hour */
+static double const longest_latency = 3.6e15; /* a draw may be longer than the mean */
+
+/* The times from which the parts of a rank are free. */
+struct sim_host {
+    int64_t processor, outgoing, incoming;
+};
+
+/* A (sender, receiver, tag): its last arrival, which later messages do not overtake. */
+struct sim_lane {
+    uint64_t key;
+    int64_t last;
+};
+
+enum sim_event_kind { SEND_OVER, ARRIVAL, DELIVERY, AGREEMENT_OVER, NATIVE_OVER, WAKE };
+
+struct sim_event {
+    int64_t time;
+    uint64_t order;
+    enum sim_event_kind kind;
+    uint32_t rank;
+    uint64_t token; /* WAKE; AGREEMENT_OVER, NATIVE_OVER: cookie */
+    struct sim_message *message;
+    struct sim_endpoint *endpoint; /* AGREEMENT_OVER, NATIVE_OVER */
+};
+
+/* A rank's end of a channel. Channel 0 is that of agreements; channel k > 0 is the k-th
+ * that each rank has opened for allreduces of the library. */
+struct sim_channel {
+    uint32_t number;
+    uint64_t calls;
+};
+
+/* Calls that belong together. */
+struct sim_gathering {
+    struct sim_channel channel;
+    uint32_t arrived;
+    size_t bytes;
+    void (*reduce)(void *, const void *, const void *, size_t);
+    struct sim_gathering *next;
+    struct sim_call {
+        struct native_call call;
+        uint64_t cookie;
+        char *input; /* A copy: MPI may read the buffer at any time. NULL: no call. */
+    } calls[];       /* by rank */
+};
 
 struct sim_message {
     struct sim_endpoint *from, *to;
@@ -58,9 +123,13 @@ struct sim_epoch {
 struct sim {
     struct sim_options options;
     int64_t now;
-    uint64_t messages;
-    struct sim_network *network;
-    struct sim_heap queue;
+    uint64_t messages, drawn;
+    struct sim_host *hosts;
+    struct sim_lane *lanes;           /* hash table with linear probing */
+    size_t lane_count, lane_capacity; /* capacity: a power of two */
+    struct sim_event *events;         /* a heap */
+    size_t event_count, event_capacity;
+    uint64_t order;
     struct sim_epoch *epoch; /* the newest communicator */
     uint64_t *dead;          /* set of ranks */
     int64_t *lost_after;     /* by sender and receiver; for dead senders */
@@ -71,19 +140,9 @@ static struct sim_endpoint *sim_endpoint_of(struct transport *transport)
     return (struct sim_endpoint *)transport;
 }
 
-uint32_t sim_random(struct sim *sim, uint32_t bound)
-{
-    return sim_network_random(sim->network, bound);
-}
-
 int64_t sim_now(const struct sim *sim)
 {
     return sim->now;
-}
-
-int64_t sim_free_at(const struct sim *sim)
-{
-    return sim_network_free_at(sim->network);
 }
 
 uint64_t sim_messages(const struct sim *sim)
@@ -91,15 +150,206 @@ uint64_t sim_messages(const struct sim *sim)
     return sim->messages;
 }
 
+uint32_t sim_random(struct sim *sim, uint32_t bound)
+{
+    return splitmix_below(sim->options.seed, sim->drawn++, bound);
+}
+
 static bool sim_one_in(struct sim *sim, uint32_t n)
 {
     return n && sim_random(sim, n) == 0;
 }
 
-static int64_t sim_draw_time(struct sim *sim, int64_t longest)
+static int64_t sim_draw_time(struct sim *sim, int64_t most)
 {
-    uint32_t bound = longest < UINT32_MAX - 1 ? (uint32_t)longest + 1 : UINT32_MAX;
+    uint32_t bound = most < UINT32_MAX - 1 ? (uint32_t)most + 1 : UINT32_MAX;
     return bound > 1 ? sim_random(sim, bound) : 0;
+}
+
+/* The network. */
+
+static int sim_check_time(const char *name, double value, double most)
+{
+    if (value >= 0 && value <= most) /* excludes NaN */
+        return PCOLL_OK;
+    return fail(PCOLL_EINVAL, "%s: expected 0 to %g ns, got %g", name, most, value);
+}
+
+static int sim_check_network(const pcoll_network *p)
+{
+    int rc = sim_check_time("L (latency)", p->L, longest)
+                 ?: sim_check_time("o (overhead)", p->o, longest)
+                 ?: sim_check_time("g (gap)", p->g, longest)
+                 ?: sim_check_time("G (gap per byte)", p->G, 1e6);
+    if (rc != PCOLL_OK)
+        return rc;
+    if (p->latency < PCOLL_LATENCY_CONSTANT || p->latency > PCOLL_LATENCY_LOGNORMAL)
+        return fail(PCOLL_EINVAL, "latency: expected one of %d distributions, got %d",
+                    PCOLL_LATENCY_LOGNORMAL + 1, p->latency);
+    double most = p->latency == PCOLL_LATENCY_UNIFORM ? 1 : 4;
+    if (!(p->spread >= 0 && p->spread <= most))
+        return fail(PCOLL_EINVAL, "latency: expected a spread of 0 to %g, got %g", most,
+                    p->spread);
+    return PCOLL_OK;
+}
+
+static int64_t sim_round(double nanoseconds)
+{
+    return (int64_t)(nanoseconds + 0.5);
+}
+
+/* Draw a number, uniform in (0, 1). */
+static double sim_draw_fraction(struct sim *sim)
+{
+    return ((double)(splitmix_at(sim->options.seed, sim->drawn++) >> 12) + 0.5) *
+           0x1p-52;
+}
+
+/* Draw a latency. All distributions have the mean L. */
+static int64_t sim_draw_latency(struct sim *sim)
+{
+    const pcoll_network *p = &sim->options.network;
+    double latency = p->L;
+    switch ((enum pcoll_latency)p->latency) {
+    case PCOLL_LATENCY_CONSTANT:
+        break;
+    case PCOLL_LATENCY_UNIFORM:
+        latency *= 1 + p->spread * (2 * sim_draw_fraction(sim) - 1);
+        break;
+    case PCOLL_LATENCY_EXPONENTIAL:
+        latency *= -log(sim_draw_fraction(sim));
+        break;
+    case PCOLL_LATENCY_LOGNORMAL: { /* Box and Muller */
+        double radius = sqrt(-2 * log(sim_draw_fraction(sim)));
+        double normal =
+            radius * cos(2 * 3.14159265358979323846 * sim_draw_fraction(sim));
+        latency *= exp(p->spread * normal - p->spread * p->spread / 2);
+        break;
+    }
+    }
+    return sim_round(latency < longest_latency ? latency : longest_latency);
+}
+
+static struct sim_lane *sim_find_lane(struct sim_lane *lanes, size_t capacity,
+                                      uint64_t key)
+{
+    size_t i = splitmix_mix(key) & (capacity - 1);
+    while (lanes[i].key && lanes[i].key != key)
+        i = (i + 1) & (capacity - 1);
+    return &lanes[i];
+}
+
+static struct sim_lane *sim_lane_of(struct sim *sim, uint32_t from, uint32_t to,
+                                    uint32_t tag)
+{
+    uint64_t pair = splitmix_mix(((uint64_t)from << 32 | to) + 1);
+    uint64_t key = (pair ^ splitmix_mix(tag)) | 1;
+    if (2 * (sim->lane_count + 1) > sim->lane_capacity) {
+        size_t capacity = sim->lane_capacity ? 2 * sim->lane_capacity : 1024;
+        struct sim_lane *lanes = sim_must(calloc(capacity, sizeof *lanes));
+        for (size_t i = 0; i < sim->lane_capacity; i++)
+            if (sim->lanes[i].key)
+                *sim_find_lane(lanes, capacity, sim->lanes[i].key) = sim->lanes[i];
+        free(sim->lanes);
+        sim->lanes = lanes;
+        sim->lane_capacity = capacity;
+    }
+    struct sim_lane *lane = sim_find_lane(sim->lanes, sim->lane_capacity, key);
+    sim->lane_count += !lane->key;
+    lane->key = key;
+    return lane;
+}
+
+static int64_t sim_later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Send a message now. Return when its last byte arrives at the receiver's link. *sent: when that
+ * byte leaves, and the sender's buffer is free. */
+static int64_t sim_transmit(struct sim *sim, uint32_t from, uint32_t to, uint32_t tag,
+                            size_t bytes, int64_t *sent)
+{
+    const pcoll_network *p = &sim->options.network;
+    struct sim_host *h = &sim->hosts[from];
+    h->processor = sim_later(sim->now, h->processor) + sim_round(p->o);
+    *sent = sim_later(h->processor, h->outgoing) +
+            (bytes ? sim_round((double)(bytes - 1) * p->G) : 0);
+    h->outgoing = *sent + sim_round(p->g);
+    int64_t arrival = *sent + sim_draw_latency(sim);
+    if (p->latency == PCOLL_LATENCY_CONSTANT) /* None overtakes another one. */
+        return arrival;
+    struct sim_lane *lane = sim_lane_of(sim, from, to, tag);
+    return lane->last = sim_later(lane->last, arrival);
+}
+
+/* Receive a message that arrives now. Return when that is complete. */
+static int64_t sim_receive_at(struct sim *sim, uint32_t to)
+{
+    struct sim_host *h = &sim->hosts[to];
+    int64_t begin = sim_later(sim->now, h->incoming);
+    h->incoming = begin + sim_round(sim->options.network.g);
+    h->processor = sim_later(begin, h->processor) + sim_round(sim->options.network.o);
+    return h->processor;
+}
+
+int64_t sim_free_at(const struct sim *sim)
+{
+    int64_t free_at = 0;
+    for (uint32_t i = 0; i < sim->options.size; i++) {
+        const struct sim_host *h = &sim->hosts[i];
+        free_at = sim_later(free_at, h->processor);
+        free_at = sim_later(free_at, h->outgoing);
+        free_at = sim_later(free_at, h->incoming);
+    }
+    return free_at;
+}
+
+/* Events. */
+
+static bool sim_is_before(const struct sim_event *a, const struct sim_event *b)
+{
+    return a->time != b->time ? a->time < b->time : a->order < b->order;
+}
+
+static void sim_push(struct sim *sim, struct sim_event event)
+{
+    if (sim->event_count == sim->event_capacity) {
+        sim->event_capacity = sim->event_capacity ? 2 * sim->event_capacity : 1024;
+        sim->events =
+            sim_must(realloc(sim->events, sim->event_capacity * sizeof *sim->events));
+    }
+    struct sim_event *heap = sim->events;
+    event.order = sim->order++;
+    size_t hole = sim->event_count++;
+    for (; hole && sim_is_before(&event, &heap[(hole - 1) / 2]); hole = (hole - 1) / 2)
+        heap[hole] = heap[(hole - 1) / 2];
+    heap[hole] = event;
+}
+
+/* There must be an event. */
+static struct sim_event sim_pop(struct sim *sim)
+{
+    struct sim_event *heap = sim->events, top = heap[0],
+                     last = heap[--sim->event_count];
+    size_t hole = 0;
+    for (size_t child; (child = 2 * hole + 1) < sim->event_count; hole = child) {
+        if (child + 1 < sim->event_count &&
+            sim_is_before(&heap[child + 1], &heap[child]))
+            child++;
+        if (!sim_is_before(&heap[child], &last))
+            break;
+        heap[hole] = heap[child];
+    }
+    heap[hole] = last;
+    return top;
+}
+
+void sim_wake(struct sim *sim, uint32_t rank, int64_t delay, uint64_t token)
+{
+    sim_push(sim,
+             (struct sim_event){
+                 .time = sim->now + delay, .kind = WAKE, .rank = rank, .token = token});
 }
 
 static void sim_add_event(struct sim_endpoint *endpoint, struct transport_event event)
@@ -135,22 +385,19 @@ static int sim_send(struct transport *transport, uint32_t peer, uint32_t tag,
     struct sim_message *message = sim_new_message(transport, peer, tag, bytes);
     message->source = data;
     message->cookie = cookie;
-    struct sim_flight f =
-        sim_network_send(sim->network, transport->rank, peer, tag, bytes, sim->now);
-    int64_t over = sim->options.hostile
-                       ? sim->now + sim_draw_time(sim, f.arrival - sim->now)
-                       : f.sent;
+    int64_t over, arrival = sim_transmit(sim, transport->rank, peer, tag, bytes, &over);
+    if (sim->options.hostile)
+        over = sim->now + sim_draw_time(sim, arrival - sim->now);
     endpoint->pending_sends++;
     message->rendezvous = sim->options.hostile && sim_random(sim, 2);
     if (!message->rendezvous)
-        sim_heap_push(&sim->queue, (struct sim_event){.time = over,
-                                                      .kind = SEND_OVER,
-                                                      .rank = transport->rank,
-                                                      .message = message});
-    sim_heap_push(&sim->queue, (struct sim_event){.time = f.arrival,
-                                                  .kind = ARRIVAL,
-                                                  .rank = peer,
-                                                  .message = message});
+        sim_push(sim, (struct sim_event){.time = over,
+                                         .kind = SEND_OVER,
+                                         .rank = transport->rank,
+                                         .message = message});
+    sim_push(sim,
+             (struct sim_event){
+                 .time = arrival, .kind = ARRIVAL, .rank = peer, .message = message});
     return PCOLL_OK;
 }
 
@@ -160,12 +407,11 @@ static int sim_control(struct transport *transport, uint32_t peer,
     struct sim *sim = sim_endpoint_of(transport)->sim;
     struct sim_message *message = sim_new_message(transport, peer, control_tag, 0);
     message->control = *control;
-    struct sim_flight f = sim_network_send(sim->network, transport->rank, peer,
-                                           control_tag, sizeof *control, sim->now);
-    sim_heap_push(&sim->queue, (struct sim_event){.time = f.arrival,
-                                                  .kind = ARRIVAL,
-                                                  .rank = peer,
-                                                  .message = message});
+    int64_t sent, arrival = sim_transmit(sim, transport->rank, peer, control_tag,
+                                         sizeof *control, &sent);
+    sim_push(sim,
+             (struct sim_event){
+                 .time = arrival, .kind = ARRIVAL, .rank = peer, .message = message});
     return PCOLL_OK;
 }
 
@@ -222,30 +468,80 @@ static int sim_recv(struct transport *transport, uint32_t peer, uint32_t tag,
     return PCOLL_OK;
 }
 
-/* Enter a gathering. The last rank schedules the completion for each rank
- * separately. */
+/* Return the gathering of a call. */
+static struct sim_gathering *sim_find_gathering(struct sim_epoch *epoch, uint32_t size,
+                                                const struct sim_channel *channel,
+                                                const struct native_call *call)
+{
+    struct sim_gathering *gathering = epoch->gatherings;
+    while (gathering && (gathering->channel.number != channel->number ||
+                         gathering->channel.calls != channel->calls))
+        gathering = gathering->next;
+    if (gathering)
+        return gathering;
+    gathering =
+        sim_must(calloc(1, sizeof *gathering + size * sizeof *gathering->calls));
+    gathering->channel = *channel;
+    gathering->bytes = call->count * dtype_find(call->dtype)->size;
+    gathering->reduce = call->reduce;
+    gathering->next = epoch->gatherings;
+    return epoch->gatherings = gathering;
+}
+
+/* Remove a gathering from its list and free it. */
+static void sim_end_gathering(struct sim_epoch *epoch, struct sim_gathering *gathering,
+                              uint32_t size)
+{
+    struct sim_gathering **at = &epoch->gatherings;
+    while (*at != gathering)
+        at = &(*at)->next;
+    *at = gathering->next;
+    for (uint32_t i = 0; i < size; i++)
+        free(gathering->calls[i].input);
+    free(gathering);
+}
+
+/* Enter a rank's call into its gathering. PCOLL_EPROTOCOL if another rank's call differs. The last
+ * rank reduces the inputs, copies the result into the buffers of all ranks that take part, and
+ * schedules the completion for each rank separately. */
 static int sim_gather(struct transport *transport, struct sim_channel *channel,
                       const struct native_call *call, uint64_t cookie,
                       enum sim_event_kind over)
 {
     struct sim *sim = sim_endpoint_of(transport)->sim;
     struct sim_epoch *now = sim_endpoint_of(transport)->epoch;
-    struct sim_gathering *complete;
-    int rc = sim_gathering_enter(&now->gatherings, sim->options.size, now->living,
-                                 transport->rank, channel, call, cookie, &complete);
-    if (!complete)
-        return rc;
-    for (uint32_t i = 0; i < sim->options.size; i++)
-        if (complete->inputs[i])
-            sim_heap_push(
-                &sim->queue,
-                (struct sim_event){.time = sim->now + sim_network_latency(sim->network),
-                                   .kind = over,
-                                   .rank = i,
-                                   .endpoint = &now->endpoints[i],
-                                   .token = complete->cookies[i]});
-    sim_gathering_end(&now->gatherings, complete, sim->options.size);
-    return rc;
+    struct sim_gathering *gathering =
+        sim_find_gathering(now, sim->options.size, channel, call);
+    struct sim_call *first = gathering->calls, *end = first + sim->options.size;
+    size_t bytes = call->count * dtype_find(call->dtype)->size;
+    channel->calls++;
+    if (gathering->bytes != bytes || gathering->reduce != call->reduce)
+        return fail(PCOLL_EPROTOCOL, "together, calls of %zu and of %zu bytes",
+                    gathering->bytes, bytes);
+    gathering->calls[transport->rank] =
+        (struct sim_call){*call, cookie, sim_must(malloc(bytes + 1))};
+    memcpy(gathering->calls[transport->rank].input, call->data, bytes);
+    memset(call->data, 0xff, bytes); /* no rank may read it before the end */
+    if (++gathering->arrived < now->living)
+        return PCOLL_OK;
+    while (!first->input)
+        first++;
+    for (struct sim_call *i = first + 1; i < end; i++)
+        if (i->input)
+            call->reduce(first->input, first->input, i->input, call->count);
+    for (struct sim_call *i = first; i < end; i++) {
+        uint32_t rank = (uint32_t)(i - gathering->calls);
+        if (!i->input)
+            continue;
+        memcpy(i->call.data, first->input, bytes);
+        sim_push(sim, (struct sim_event){.time = sim->now + sim_draw_latency(sim),
+                                         .kind = over,
+                                         .rank = rank,
+                                         .endpoint = &now->endpoints[rank],
+                                         .token = i->cookie});
+    }
+    sim_end_gathering(now, gathering, sim->options.size);
+    return PCOLL_OK;
 }
 
 static int sim_agree(struct transport *transport, uint64_t *values, int count,
@@ -373,14 +669,6 @@ static void sim_deliver(struct sim_message *message)
     *end = message;
 }
 
-void sim_wake(struct sim *sim, uint32_t rank, int64_t delay, uint64_t token)
-{
-    sim_heap_push(&sim->queue, (struct sim_event){.time = sim->now + delay,
-                                                  .kind = WAKE,
-                                                  .rank = rank,
-                                                  .token = token});
-}
-
 /* Return whether the agent of a rank polls now. An agent that stalls polls later. */
 static bool sim_agent_polls(struct sim *sim, uint32_t rank)
 {
@@ -421,10 +709,10 @@ static bool sim_execute(struct sim *sim, struct sim_event *event)
         sim_end_send(event->message);
         break;
     case ARRIVAL: /* At the receiver's link, which may still have to receive it. */
-        event->time = sim_network_receive(sim->network, event->rank, sim->now);
+        event->time = sim_receive_at(sim, event->rank);
         event->kind = DELIVERY;
         if (event->time > sim->now) {
-            sim_heap_push(&sim->queue, *event);
+            sim_push(sim, *event);
             return false;
         }
         sim_deliver(event->message);
@@ -449,8 +737,8 @@ static bool sim_execute(struct sim *sim, struct sim_event *event)
 
 bool sim_step_until(struct sim *sim, int64_t until, struct sim_stop *stop)
 {
-    while (sim->queue.count && sim->queue.events[0].time <= until) {
-        struct sim_event event = sim_heap_pop(&sim->queue);
+    while (sim->event_count && sim->events[0].time <= until) {
+        struct sim_event event = sim_pop(sim);
         sim->now = event.time;
         bool looks = sim_execute(sim, &event);
         *stop = (struct sim_stop){
@@ -493,12 +781,12 @@ int sim_create(const struct sim_options *options, struct sim **out)
 {
     if (options->size < 1)
         return fail(PCOLL_EINVAL, "ranks: expected at least 1, got 0");
-    int rc = sim_network_check(&options->network);
+    int rc = sim_check_network(&options->network);
     if (rc != PCOLL_OK)
         return rc;
     struct sim *sim = sim_must(calloc(1, sizeof *sim));
     sim->options = *options;
-    sim->network = sim_network_create(&options->network, options->size, options->seed);
+    sim->hosts = sim_must(calloc(options->size, sizeof *sim->hosts));
     sim->dead = sim_must(calloc(bitset_words(options->size), sizeof *sim->dead));
     sim_begin_epoch(sim);
     *out = sim;
@@ -524,9 +812,9 @@ void sim_revive(struct sim *sim, uint32_t rank)
 {
     CHECK(rank < sim->options.size && bitset_has(sim->dead, rank));
     sim->dead[rank / 64] &= ~((uint64_t)1 << rank % 64);
-    for (size_t i = 0; i < sim->queue.count; i++)
-        if (sim->queue.events[i].kind == WAKE && sim->queue.events[i].rank == rank)
-            sim->queue.events[i].token = 0;
+    for (size_t i = 0; i < sim->event_count; i++)
+        if (sim->events[i].kind == WAKE && sim->events[i].rank == rank)
+            sim->events[i].token = 0;
 }
 
 void sim_shrink(struct sim *sim)
@@ -553,7 +841,7 @@ static void sim_end_epoch(struct sim *sim)
         free(endpoint->polled);
     }
     while (last->gatherings)
-        sim_gathering_end(&last->gatherings, last->gatherings, sim->options.size);
+        sim_end_gathering(last, last->gatherings, sim->options.size);
     free(last->endpoints);
     free(last->failed);
     free(last);
@@ -562,8 +850,8 @@ static void sim_end_epoch(struct sim *sim)
 void sim_free(struct sim **at)
 {
     struct sim *sim = *at;
-    for (size_t i = 0; i < sim->queue.count; i++) { /* each message has one event */
-        const struct sim_event *event = &sim->queue.events[i];
+    for (size_t i = 0; i < sim->event_count; i++) { /* each message has one event */
+        const struct sim_event *event = &sim->events[i];
         if (event->kind == ARRIVAL || event->kind == DELIVERY)
             free(event->message);
     }
@@ -571,8 +859,9 @@ void sim_free(struct sim **at)
         sim_end_epoch(sim);
     free(sim->dead);
     free(sim->lost_after);
-    free(sim->queue.events);
-    sim_network_free(&sim->network);
+    free(sim->events);
+    free(sim->hosts);
+    free(sim->lanes);
     free(sim);
     *at = NULL;
 }
