@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decoding of control messages, one function for each kind, and stall answers; see control.h. */
+/* Decoding of control messages, one function for each kind, and stall reports; see control.h. */
 #include "allreduce/control.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -90,7 +93,11 @@ int control_decode(const struct endpoint *endpoint, uint32_t source,
     return control_refuse(c, source, "its kind");
 }
 
-struct stall_answer stall_answer_of(const struct endpoint *endpoint, uint32_t who)
+/* Stall reports. */
+
+/* Return where member `who` of this domain is, as far as its shared memory tells. */
+static struct stall_answer stall_answer_of(const struct endpoint *endpoint,
+                                           uint32_t who)
 {
     CHECK(who < endpoint->placement.members);
     struct member m;
@@ -103,20 +110,6 @@ struct stall_answer stall_answer_of(const struct endpoint *endpoint, uint32_t wh
     flags |= m.retired ? IS_CLOSING : 0;
     return (struct stall_answer){
         .next = m.delivered, .activated = m.frozen, .flags = flags};
-}
-
-int stall_question_send(struct endpoint *endpoint)
-{
-    struct transport *t = endpoint->communicator->transport;
-    const struct placement *p = &endpoint->placement;
-    struct control question = {.handle = endpoint->base.slot, .kind = CONTROL_ASK};
-    int rc = PCOLL_OK;
-    CHECK(atomic_load(&endpoint->closing) < COUNTING);
-    endpoint->unanswered += t->living - p->members;
-    for (uint32_t i = 0; i < p->domains && rc == PCOLL_OK; i++)
-        if (i != p->index)
-            rc = t->ops->control(t, placement_leader(p, i), &question);
-    return rc;
 }
 
 int stall_answer_send(const struct endpoint *endpoint, uint32_t source)
@@ -145,4 +138,204 @@ void stall_answer_take(struct endpoint *endpoint, uint32_t rank,
     s->by_rank[rank] = *answer;
     if (atomic_fetch_sub(&s->missing, 1) == 1 && endpoint->communicator->progress)
         progress_wake_waiters(endpoint->communicator->progress);
+}
+
+static bool stall_report_complete(void *arg)
+{
+    struct stall_answers *q = arg;
+    return atomic_load(&q->missing) == 0 || outage_now(q->outage);
+}
+
+int stall_question_send(struct endpoint *endpoint)
+{
+    struct transport *t = endpoint->communicator->transport;
+    const struct placement *p = &endpoint->placement;
+    struct control question = {.handle = endpoint->base.slot, .kind = CONTROL_ASK};
+    int rc = PCOLL_OK;
+    CHECK(atomic_load(&endpoint->closing) < COUNTING);
+    endpoint->unanswered += t->living - p->members;
+    for (uint32_t i = 0; i < p->domains && rc == PCOLL_OK; i++)
+        if (i != p->index)
+            rc = t->ops->control(t, placement_leader(p, i), &question);
+    return rc;
+}
+
+/* Ask all ranks. All of them free a handle that has entered its closing: no answer is needed. */
+static int stall_report_begin(struct endpoint *endpoint, struct stall_answers *q)
+{
+    if (atomic_load(&endpoint->closing) < COUNTING)
+        return stall_question_send(endpoint);
+    for (uint32_t rank = 0; rank < q->size; rank++)
+        q->by_rank[rank].flags |= ANSWERED | IS_CLOSING;
+    atomic_store(&q->missing, 0);
+    return PCOLL_OK;
+}
+
+/* Note the ranks whose arrivals start the round, as far as this rank can tell; all ranks if it
+ * cannot. */
+static void stall_report_note_awaited(struct endpoint *endpoint,
+                                      struct stall_answers *q)
+{
+    size_t words = bitset_words(q->size);
+    const uint64_t *awaited = NULL;
+    if (endpoint->drives)
+        awaited = endpoint_awaited(endpoint);
+    else if (endpoint->placement.domains == 1)
+        awaited = endpoint->domain->ops->awaited(endpoint->domain);
+    if (awaited)
+        memcpy(q->awaited, awaited, words * sizeof *awaited);
+    else
+        bitset_fill(q->awaited, q->size);
+    for (size_t i = 0; endpoint->shape.failed && i < words; i++)
+        q->awaited[i] &= ~endpoint->shape.failed[i];
+}
+
+static void stall_report_collect(struct endpoint *endpoint, struct stall_answers *q,
+                                 int64_t patience_us)
+{
+    struct progress *p = endpoint->communicator->progress;
+    for (uint32_t who = 0; who < endpoint->placement.members; who++)
+        q->by_rank[endpoint->placement.member[who]] = stall_answer_of(endpoint, who);
+    progress_lock(p);
+    endpoint->stall_answers = q;
+    stall_report_note_awaited(endpoint, q);
+    int rc = stall_report_begin(endpoint, q);
+    progress_unlock(p);
+    if (rc == PCOLL_OK)
+        progress_wait(p, stall_report_complete, q, patience_us);
+    progress_lock(p);
+    endpoint->stall_answers = NULL;
+    progress_unlock(p);
+}
+
+/* Say why this rank does not take part in the round, unless it does. */
+static void stall_report_say_rank(struct text *t, uint32_t rank,
+                                  const struct stall_answer *a, uint64_t round)
+{
+    const char *separator = t->items ? "; " : "";
+    unsigned long long next = a->next;
+    if (!(a->flags & ANSWERED))
+        text_add(t, "%srank %u does not answer", separator, rank);
+    else if (a->activated > round || (a->flags & HAS_ARRIVED))
+        return;
+    else if (a->flags & (HAS_LEFT | IS_CLOSING))
+        text_add(t, "%srank %u has left its loop", separator, rank);
+    else if (a->flags & HAS_JOINED)
+        return;
+    else if (a->flags & IS_CALLING)
+        text_add(t, "%srank %u has not collected round %llu", separator, rank, next);
+    else
+        text_add(t, "%srank %u has not arrived: its next call is for round %llu",
+                 separator, rank, next);
+    t->items++;
+}
+
+/* Return how many running operations have the kind and the peer of this one, or 0 if an earlier
+ * operation is among them. */
+static int stall_report_count_alike(const struct endpoint *endpoint, uint32_t first)
+{
+    const struct engine *e = &endpoint->engine;
+    const struct op *like = &endpoint->sched->ops[first];
+    int alike = 0;
+    for (uint32_t i = 0; i < endpoint->sched->count; i++) {
+        const struct op *op = &endpoint->sched->ops[i];
+        if (engine_state(e, e->current, (int)i) != OP_RUNNING ||
+            op->kind != like->kind || op->peer != like->peer)
+            continue;
+        if (i < first)
+            return 0;
+        alike++;
+    }
+    return alike;
+}
+
+static void stall_report_say_pending(struct text *t, const struct endpoint *endpoint)
+{
+    enum { MAX_NAMED = 6 };
+    const struct engine *e = &endpoint->engine;
+    int named = 0;
+    for (uint32_t i = 0; i < endpoint->sched->count; i++) {
+        const struct op *op = &endpoint->sched->ops[i];
+        bool running = engine_state(e, e->current, (int)i) == OP_RUNNING;
+        int alike = running ? stall_report_count_alike(endpoint, i) : 0;
+        if (!alike)
+            continue;
+        text_add(t, named ? ", " : "; pending here: ");
+        if (named++ == MAX_NAMED) {
+            text_add(t, "…");
+            return;
+        }
+        text_add(t, "%d %s", alike, op_kind_name(op->kind));
+        if (op->peer >= 0)
+            text_add(t, " %s rank %d", op->kind == OP_SEND ? "to" : "from", op->peer);
+    }
+}
+
+/* Name the ranks that hold a part of the round's work in shared memory and do not go on. */
+static void stall_report_say_busy(struct text *t, struct endpoint *endpoint,
+                                  uint64_t *set)
+{
+    bitset_clear(set, bitset_words(endpoint->placement.ranks));
+    endpoint->domain->ops->busy(endpoint->domain, set);
+    for (uint32_t rank = 0; rank < endpoint->placement.ranks; rank++)
+        if (bitset_has(set, rank) && rank != endpoint->communicator->transport->rank)
+            text_add(t,
+                     "%srank %u is in the middle of the reduction and does not go on",
+                     t->items++ ? "; " : "", rank);
+}
+
+static void stall_report_write_missing(struct text *t, struct endpoint *endpoint,
+                                       const struct stall_answers *q)
+{
+    struct member own;
+    endpoint->domain->ops->poll(endpoint->domain, (int)endpoint->placement.who, &own);
+    text_add(t, "round %llu: ", (unsigned long long)own.complete);
+    for (uint32_t rank = 0; rank < q->size; rank++)
+        if (bitset_has(q->awaited, rank))
+            stall_report_say_rank(t, rank, &q->by_rank[rank], own.complete);
+    stall_report_say_busy(t, endpoint, q->awaited);
+    if (!t->items)
+        text_add(t, "all ranks have arrived or take part, messages are under way");
+    if (endpoint->event_log)
+        text_add(
+            t, "; arrivals are recorded or replayed: a replay waits for ever where the "
+               "program takes another way than it did");
+    progress_lock(endpoint->communicator->progress);
+    stall_report_say_pending(t, endpoint);
+    progress_unlock(endpoint->communicator->progress);
+}
+
+static void stall_report_write_unfreed(struct text *t, struct endpoint *endpoint,
+                                       const struct stall_answers *q)
+{
+    text_add(t, "a handle is freed on this rank");
+    for (uint32_t rank = 0; rank < q->size; rank++)
+        if (!(q->by_rank[rank].flags & IS_CLOSING) &&
+            transport_lives(endpoint->communicator->transport, rank))
+            text_add(t, t->items++ ? ", %u" : ", and not on rank %u", rank);
+    if (!t->items)
+        text_add(t, ", and on all ranks that are known to have it");
+}
+
+int stall_report(struct endpoint *endpoint, bool frees, int64_t patience_us, char *out,
+                 uint64_t capacity)
+{
+    const struct transport *t = endpoint->communicator->transport;
+    struct stall_answers q = {.size = t->size,
+                              .outage = endpoint->communicator->outage};
+    struct text text = {.at = out, .left = capacity};
+    if (!capacity)
+        return fail(PCOLL_EINVAL, "no room for the answer");
+    q.by_rank = calloc(t->size, sizeof *q.by_rank);
+    q.awaited = calloc(bitset_words(t->size), sizeof *q.awaited);
+    bool enough = q.by_rank && q.awaited;
+    if (enough) {
+        atomic_store(&q.missing, t->living - endpoint->placement.members);
+        stall_report_collect(endpoint, &q, patience_us);
+        (frees ? stall_report_write_unfreed : stall_report_write_missing)(&text,
+                                                                          endpoint, &q);
+    }
+    free(q.by_rank);
+    free(q.awaited);
+    return enough ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for %u answers", t->size);
 }

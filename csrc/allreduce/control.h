@@ -83,8 +83,6 @@ static inline int control_send(const struct endpoint *endpoint, uint32_t rank,
     return t->ops->control(t, rank, &message);
 }
 
-/* Return where member `who` of this domain is, as far as its shared memory tells. */
-struct stall_answer stall_answer_of(const struct endpoint *endpoint, uint32_t who);
 /* Driver, before COUNTING: ask the leaders of all other domains. */
 int stall_question_send(struct endpoint *endpoint);
 /* Driver: answer a question. */
@@ -93,11 +91,12 @@ int stall_answer_send(const struct endpoint *endpoint, uint32_t source);
 void stall_answer_take(struct endpoint *endpoint, uint32_t rank,
                        const struct stall_answer *answer);
 
-/* stall_report.c */
-
-/* Application: ask all ranks where they are, collect answers for at most patience_us, and write
- * a sentence about the ranks that hold the round up; or, if this rank frees the handle, about
- * those that do not free it. */
+/*
+ * Application, which has waited too long: read from shared memory where the ranks of this domain
+ * are, ask the leaders of the other domains, and collect answers for at most patience_us. Write a
+ * sentence for users about the ranks that hold the round up; or, if this rank frees the handle,
+ * about those that do not free it.
+ */
 int stall_report(struct endpoint *endpoint, bool frees, int64_t patience_us, char *text,
                  uint64_t capacity);
 

@@ -23,7 +23,7 @@ static void check_refused(struct world *w, uint32_t rank, const char *what, int 
            "rank %u, %s, may %s: %d", rank, app_phase_name(a->phase), what, rc);
 }
 
-/* The ranks that the round waits for; NULL: any (allreduce/stall_report.c). */
+/* The ranks that the round waits for; NULL: any (allreduce/control.c). */
 static const uint64_t *awaited_by(struct endpoint *v)
 {
     if (v->drives)
