@@ -5,7 +5,6 @@
 
 #include <ctype.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,8 +184,7 @@ void policy_open(const struct pcoll_policy *policy, const struct policy_draw *d,
 uint32_t policy_first(const struct policy_round *round, const uint64_t *arrived,
                       const uint64_t *set)
 {
-    uint32_t first =
-        bitset_first_common(arrived, set, policy_words(round));
+    uint32_t first = bitset_first_common(arrived, set, policy_words(round));
     return first == ROUND_NOBODY ? first : first + 64 * round->first_word;
 }
 
@@ -405,15 +403,14 @@ static int policy_text_fail(const struct parser *p, const char *expected)
                 p->at == p->text ? "" : " in the text of a policy", p->at);
 }
 
-/* Return the length of the word at the place. */
-static size_t policy_text_word(const struct parser *p, const char *ends)
+/* Skip this word, if it is next and one of `ends` or the end of the text follows; "": anything. */
+static bool policy_text_take(struct parser *p, const char *word, const char *ends)
 {
-    return strcspn(p->at, ends);
-}
-
-static bool policy_text_is(const struct parser *p, size_t length, const char *name)
-{
-    return strlen(name) == length && !strncmp(p->at, name, length);
+    size_t length = strlen(word);
+    if (strncmp(p->at, word, length) || (*ends && !strchr(ends, p->at[length])))
+        return false;
+    p->at += length;
+    return true;
 }
 
 /* Read a decimal number. Return its length; 0: there is none. */
@@ -445,8 +442,7 @@ static int policy_text_parse_quorum(struct parser *p, pcoll_policy *policy)
 {
     double value;
     size_t length = policy_text_number(p, &value);
-    bool fraction = length > strspn(p->at, "0123456789");
-    if (!fraction)
+    if (length <= strspn(p->at, "0123456789"))
         return policy_text_parse_count(
             p, "a number of ranks (from 1) or a fraction (0.75)", &policy->count);
     if (!(value > 0 && value <= 1))
@@ -459,72 +455,52 @@ static int policy_text_parse_quorum(struct parser *p, pcoll_policy *policy)
 static int policy_text_parse_time(struct parser *p, double *seconds)
 {
     char expected[100];
-    double value;
-    size_t length = policy_text_number(p, &value);
-    snprintf(expected, sizeof expected,
-             "a time above 0 and up to %g s, in ns, us, ms or s", PCOLL_LONGEST_TIME);
-    if (!length)
-        return policy_text_fail(p, expected);
-    struct parser unit = {p->text, p->at + length};
-    size_t end = policy_text_word(&unit, ",");
-    for (int i = 0; i < UNITS; i++) {
-        if (!policy_text_is(&unit, end, units[i].unit))
+    struct parser unit = *p;
+    size_t length = policy_text_number(p, seconds);
+    unit.at += length;
+    for (int i = 0; length && i < UNITS; i++) {
+        if (!policy_text_take(&unit, units[i].unit, ","))
             continue;
-        *seconds = value / units[i].per_second;
+        *seconds /= units[i].per_second;
         if (!(*seconds > 0 && *seconds <= PCOLL_LONGEST_TIME))
             break;
-        p->at = unit.at + end;
+        *p = unit;
         return PCOLL_OK;
     }
+    snprintf(expected, sizeof expected,
+             "a time above 0 and up to %g s, in ns, us, ms or s", PCOLL_LONGEST_TIME);
     return policy_text_fail(p, expected);
 }
 
 static int policy_text_parse_modifier(struct parser *p, pcoll_policy *policy)
 {
-    size_t length = policy_text_word(p, "=,");
-    bool value = p->at[length] == '=';
-    const char *begin = p->at;
-    p->at += value ? length + 1 : 0;
-    if (value && length == 6 && !strncmp(begin, "linger", length) && !policy->linger)
+    if (!policy->linger && policy_text_take(p, "linger=", ""))
         return policy_text_parse_time(p, &policy->linger);
-    if (value && length == 8 && !strncmp(begin, "deadline", length) &&
-        !policy->deadline)
+    if (!policy->deadline && policy_text_take(p, "deadline=", ""))
         return policy_text_parse_time(p, &policy->deadline);
-    if (value && length == 13 && !strncmp(begin, "max_staleness", length) &&
-        !policy->max_staleness)
+    if (!policy->max_staleness && policy_text_take(p, "max_staleness=", ""))
         return policy_text_parse_count(p, "a number of rounds (from 1)",
                                        &policy->max_staleness);
-    p->at = begin;
     return policy_text_fail(p,
                             "linger=, deadline= or max_staleness=, each at most once");
 }
 
-static int policy_text_parse_argument(struct parser *p, enum argument argument,
-                                      pcoll_policy *policy)
-{
-    bool given = *p->at == ':';
-    p->at += given;
-    if (given != (argument != NO_ARGUMENT))
-        return policy_text_fail(p, given ? "no number after this name"
-                                         : "\":\" and a number after this name");
-    if (argument == A_COUNT)
-        return policy_text_parse_count(p, "a number of ranks (from 1)", &policy->count);
-    return argument == A_COUNT_OR_FRACTION ? policy_text_parse_quorum(p, policy)
-                                           : PCOLL_OK;
-}
-
 static int policy_text_parse_kind(struct parser *p, pcoll_policy *policy)
 {
-    size_t length = policy_text_word(p, ":,");
-    for (int kind = 0; kind < KINDS; kind++) {
-        if (!policy_text_is(p, length, kinds[kind].name))
-            continue;
-        policy->kind = kind;
-        p->at += length;
-        return policy_text_parse_argument(p, kinds[kind].argument, policy);
-    }
-    return policy_text_fail(p, "\"solo\", \"majority\", \"quorum:Q\", \"first_of:m\", "
-                               "\"last_of:m\" or \"full\"");
+    int kind = 0;
+    while (kind < KINDS && !policy_text_take(p, kinds[kind].name, ":,"))
+        kind++;
+    if (kind == KINDS)
+        return policy_text_fail(p, "\"solo\", \"majority\", \"quorum:Q\", "
+                                   "\"first_of:m\", \"last_of:m\" or \"full\"");
+    bool given = policy_text_take(p, ":", "");
+    policy->kind = kind;
+    if (given != (kinds[kind].argument != NO_ARGUMENT))
+        return policy_text_fail(p, given ? "no number after this name"
+                                         : "\":\" and a number after this name");
+    if (kinds[kind].argument == A_COUNT)
+        return policy_text_parse_count(p, "a number of ranks (from 1)", &policy->count);
+    return given ? policy_text_parse_quorum(p, policy) : PCOLL_OK;
 }
 
 int pcoll_policy_parse(const char *text, pcoll_policy *policy)
@@ -532,10 +508,8 @@ int pcoll_policy_parse(const char *text, pcoll_policy *policy)
     pcoll_policy parsed = {0};
     struct parser p = {text, text};
     int rc = fail_if_null(text, policy) ?: policy_text_parse_kind(&p, &parsed);
-    while (rc == PCOLL_OK && *p.at == ',') {
-        p.at++;
+    while (rc == PCOLL_OK && policy_text_take(&p, ",", ""))
         rc = policy_text_parse_modifier(&p, &parsed);
-    }
     if (rc == PCOLL_OK && *p.at)
         rc = policy_text_fail(&p, "\",\" or the end");
     if (rc == PCOLL_OK)
@@ -543,50 +517,28 @@ int pcoll_policy_parse(const char *text, pcoll_policy *policy)
     return rc;
 }
 
+enum { NUMBER_LENGTH = 32 };
+
 /* Write the shortest text that means exactly this number. */
-static void policy_text_shortest(double value, char *text, size_t capacity)
+static void policy_text_shortest(double value, char text[NUMBER_LENGTH])
 {
     if (value == floor(value) && value < 1e9) {
-        snprintf(text, capacity, "%.0f", value);
+        snprintf(text, NUMBER_LENGTH, "%.0f", value);
         return;
     }
     for (int digits = 1; digits <= 17; digits++) {
-        decimal_print(text, capacity, digits, value);
+        decimal_print(text, NUMBER_LENGTH, digits, value);
         if (decimal_parse(text, NULL) == value)
             return;
     }
 }
 
-struct printer {
-    char *text;
-    size_t used, capacity;
-};
-
-static void __attribute__((format(printf, 2, 3)))
-policy_text_print(struct printer *out, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    size_t left = out->used < out->capacity ? out->capacity - out->used : 0;
-    int n = vsnprintf(left ? out->text + out->used : NULL, left, format, args);
-    va_end(args);
-    out->used += n > 0 ? (size_t)n : 0;
-}
-
-static void policy_text_print_fraction(struct printer *out, double fraction)
-{
-    char text[32];
-    policy_text_shortest(fraction, text, sizeof text);
-    policy_text_print(out, ":%s%s", text, strpbrk(text, ".e") ? "" : ".0");
-}
-
 /* Write a time in the unit in which it is shortest and exact. */
-static void policy_text_print_time(struct printer *out, const char *name,
-                                   double seconds)
+static void policy_text_print_time(struct text *out, const char *name, double seconds)
 {
-    char best[40] = "", text[32], whole[40];
+    char best[NUMBER_LENGTH] = "", text[NUMBER_LENGTH], whole[NUMBER_LENGTH + 2];
     for (int i = UNITS - 2; i >= 0; i--) {
-        policy_text_shortest(seconds * units[i].per_second, text, sizeof text);
+        policy_text_shortest(seconds * units[i].per_second, text);
         if (decimal_parse(text, NULL) / units[i].per_second != seconds)
             continue;
         snprintf(whole, sizeof whole, "%s%s", text, units[i].unit);
@@ -594,28 +546,31 @@ static void policy_text_print_time(struct printer *out, const char *name,
             memcpy(best, whole, sizeof best);
     }
     if (seconds > 0)
-        policy_text_print(out, ",%s=%s", name, best);
+        text_add(out, ",%s=%s", name, best);
 }
 
 int pcoll_policy_format(const pcoll_policy *policy, char *text, uint64_t capacity)
 {
+    char number[NUMBER_LENGTH], all[256]; /* The longest text has 130 characters. */
+    struct text out = {.at = all, .left = sizeof all};
     int rc = fail_if_null(policy, text);
     if (rc != PCOLL_OK)
         return rc;
     if (policy->kind < 0 || policy->kind >= KINDS)
         return fail(PCOLL_EINVAL, "quorum: unknown policy kind %d", policy->kind);
-    struct printer out = {text, 0, capacity};
-    policy_text_print(&out, "%s", kinds[policy->kind].name);
-    if (kinds[policy->kind].argument != NO_ARGUMENT) {
-        if (policy->count)
-            policy_text_print(&out, ":%u", policy->count);
-        else
-            policy_text_print_fraction(&out, policy->fraction);
+    text_add(&out, "%s", kinds[policy->kind].name);
+    if (kinds[policy->kind].argument != NO_ARGUMENT && policy->count)
+        text_add(&out, ":%u", policy->count);
+    else if (kinds[policy->kind].argument != NO_ARGUMENT) {
+        policy_text_shortest(policy->fraction, number);
+        text_add(&out, ":%s%s", number, strpbrk(number, ".e") ? "" : ".0");
     }
     policy_text_print_time(&out, "linger", policy->linger);
     policy_text_print_time(&out, "deadline", policy->deadline);
     if (policy->max_staleness)
-        policy_text_print(&out, ",max_staleness=%u", policy->max_staleness);
-    return out.used < capacity ? PCOLL_OK
-                               : fail(PCOLL_EINVAL, "no room for the text of a policy");
+        text_add(&out, ",max_staleness=%u", policy->max_staleness);
+    if ((uint64_t)(out.at - all) >= capacity)
+        return fail(PCOLL_EINVAL, "no room for the text of a policy");
+    memcpy(text, all, (size_t)(out.at - all) + 1);
+    return PCOLL_OK;
 }
