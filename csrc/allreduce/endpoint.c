@@ -130,7 +130,6 @@ static struct round_state endpoint_trigger_state(const struct endpoint *endpoint
  * because the limits are known only once the round is open. */
 static int endpoint_trigger_coordinate(struct endpoint *endpoint, bool *start)
 {
-    CHECK(endpoint->trigger.open);
     struct endpoint_trigger *s = &endpoint->trigger;
     const struct policy_round *r = &s->round;
     const struct vote_count *votes =
@@ -303,7 +302,6 @@ static int endpoint_closed(struct endpoint *endpoint)
  * arrived. An endpoint that does not drive has no edges. */
 static int endpoint_drain(struct endpoint *endpoint)
 {
-    CHECK(atomic_load(&endpoint->closing) >= DRAINING);
     const struct placement *p = &endpoint->placement;
     uint32_t all = ((uint32_t)1 << endpoint->activation.edges) - 1;
     if (atomic_load(&endpoint->closing) > DRAINING)
@@ -718,7 +716,6 @@ void endpoint_poll(struct endpoint *endpoint, bool driver)
 /* A stored deposit starts nothing, but a round may wait for the deposit of an overdue rank. */
 void endpoint_deposited(struct endpoint *endpoint, enum deposit_outcome outcome)
 {
-    CHECK(outcome <= DEPOSIT_DROPPED);
     if (outcome == DEPOSIT_ARRIVED || endpoint->event_log ||
         (outcome == DEPOSIT_STORED && endpoint->policy.max_staleness))
         endpoint_poll(endpoint, false);

@@ -18,7 +18,6 @@ int round_shape_init(struct round_shape *shape, uint32_t ranks,
                      const pcoll_buffer *buffers, int nbuffers,
                      user_reduction_fn *make_user)
 {
-    CHECK(ranks > 0 && nbuffers > 0);
     *shape =
         (struct round_shape){.ranks = ranks, .header_bytes = round_header_bytes(ranks)};
     int rc = payload_init(&shape->payload, buffers, nbuffers, make_user);
@@ -81,7 +80,6 @@ size_t round_shape_data_bytes(const struct round_shape *shape)
 
 int round_shape_share(struct round_shape *shape, const struct round_shape *old)
 {
-    CHECK(old->payload.parts > 0);
     *shape = (struct round_shape){.ranks = old->ranks,
                                   .header_bytes = old->header_bytes,
                                   .described = old->described};
@@ -123,7 +121,6 @@ void round_shape_destroy(struct round_shape *shape)
 void round_describe(const struct round_shape *shape, const struct round_header *h,
                     pcoll_round *round, uint64_t *masks)
 {
-    CHECK(shape->ranks > 0);
     size_t words = bitset_words(shape->ranks);
     uint32_t active = round_count(h, shape->ranks, ROUND_ACTIVE);
     INTERLEAVE(); /* between two loads that have to fit together */

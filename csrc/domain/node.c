@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A domain as the rest sees it: its memory, deposits, creation. The protocol is in node.h. */
+/* A domain as the rest sees it: its memory, deposits, recovery, creation. The protocol is in
+ * node.h. */
 #include "domain/node.h"
 
 #include <stdlib.h>
@@ -79,7 +80,6 @@ static struct node_layout node_lay_out(const struct round_shape *shape,
 size_t node_bytes(const struct round_shape *shape, const pcoll_options *options,
                   const struct placement *placement)
 {
-    CHECK(placement->members > 0);
     return node_lay_out(shape, options, placement).total;
 }
 
@@ -90,7 +90,6 @@ void node_part(const struct round_shape *shape, const pcoll_options *options,
                size_t *bytes)
 {
     CHECK(part < NODE_PARTS);
-    CHECK(placement->who < placement->members);
     struct node_layout l = node_lay_out(shape, options, placement);
     size_t slots = (l.gathered - l.slots) / placement->members;
     size_t results = l.total - l.gathered;
@@ -200,15 +199,6 @@ static void node_reuse_slot(struct node *n, int slot)
         n->member.contribution.held &= ~(1u << slot);
     }
     *taken = 0;
-}
-
-/* A deposit was published in this slot. */
-static void node_note_deposit(struct node *n, int slot)
-{
-    n->pending.last = slot;
-    n->pending.taken_in[slot] = 0;
-    if (n->member.contribution.user != NO_SLOT)
-        node_reuse_slot(n, n->member.contribution.user);
 }
 
 /* Add a deposit to the sum in `block`, which is empty until *any. */
@@ -321,8 +311,12 @@ static bool node_publish(struct node *n, struct deposit_plan plan,
             MOMENT("deposit published");
             n->member = after;
             n->owes = *outcome != DEPOSIT_DROPPED;
-            if (n->owes)
-                node_note_deposit(n, plan.target);
+            if (!n->owes)
+                return true;
+            n->pending.last = plan.target;
+            n->pending.taken_in[plan.target] = 0;
+            if (n->member.contribution.user != NO_SLOT)
+                node_reuse_slot(n, n->member.contribution.user);
             return true;
         }
     }
@@ -489,6 +483,105 @@ static struct round_header *node_own_slot(struct domain *d, int i)
     return node_slot(node_of(d), node_of(d)->who, i);
 }
 
+/* Recovery: a domain continues where another one has stopped; see domain.h. */
+
+uint64_t node_copy_results(struct domain *d, struct domain *old, uint64_t round,
+                           const struct round_header *last)
+{
+    const struct round_shape *shape = d->shape;
+    uint32_t kept = node_of(d)->history;
+    uint64_t first = round - (round > 0), oldest = round > kept ? round - kept : 0;
+    struct member m;
+    if (old) {
+        old->ops->snapshot(old, &m);
+        first = m.delivered ? m.delivered - 1 : 0;
+        oldest = node_of(old)->oldest > oldest ? node_of(old)->oldest : oldest;
+    }
+    first = first > oldest ? first : oldest;
+    for (uint64_t r = first; r < round; r++) {
+        const struct round_header *from =
+            r + 1 == round ? last : old->ops->result(old, r);
+        struct round_header *to = d->ops->result(d, r);
+        /* The ring has one entry more than results are kept: the open round uses another one. */
+        CHECK(from->round == r);
+        round_header_copy(to, from, shape->ranks);
+        memcpy(message_payload(to), message_payload(from),
+               round_shape_data_bytes(shape));
+    }
+    return first;
+}
+
+static void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
+                          const struct round_header *last)
+{
+    struct node *n = node_of(d);
+    n->member.complete = n->member.frozen = n->member.delivered = round;
+    STEP(atomic_store(node_own_descriptor(n), descriptor_of(&n->member)));
+    STEP(atomic_store(&node_own_line(n)->delivered, round));
+    int failed = old ? old->ops->failure(old) : PCOLL_OK;
+    if (failed != PCOLL_OK)
+        atomic_store(&n->shared->failure, failed);
+    n->oldest = node_copy_results(d, old, round, last);
+    if (n->who != 0)
+        return;
+    /* The first member writes what belongs to all: no member reads it yet. */
+    if (!n->fabric)
+        node_write_live(n, last);
+    if (last)
+        node_note_join(n, round - 1, last);
+    STEP(atomic_store(&n->shared->control, node_control_word(round, NODE_OPEN, 0)));
+}
+
+/* Move the deposit that is pending after the recovery to the new domain. */
+static int node_move_deposit(struct node *n, struct domain *old,
+                             const struct recovered_deposit *r)
+{
+    const struct round_shape *shape = n->base.shape;
+    if (r->into == NO_SLOT)
+        return PCOLL_OK;
+    void *to = message_payload(node_slot(n, n->who, r->into));
+    const void *part[2] = {NULL, NULL};
+    int parts = 0;
+    if (r->older != NO_SLOT)
+        part[parts++] = message_payload(old->ops->slot(old, r->older));
+    if (r->newer != NO_SLOT)
+        part[parts++] = message_payload(old->ops->slot(old, r->newer));
+    CHECK(parts > 0);
+    if (parts == 2)
+        return payload_reduce(&shape->payload, to, part[0], part[1]);
+    memcpy(to, part[0], round_shape_data_bytes(shape));
+    return PCOLL_OK;
+}
+
+/* The member's state after the recovery is whole even if a user's op fails on its deposit. */
+static int node_inherit(struct domain *d, struct domain *old, uint64_t round,
+                        const struct round_header *last)
+{
+    struct node *n = node_of(d);
+    struct member m = n->member;
+    struct node_line *line = node_own_line(n);
+    int rc = PCOLL_OK;
+    if (old) {
+        old->ops->snapshot(old, &m);
+        struct recovered_deposit r = member_recover(&m, round, last);
+        rc = node_move_deposit(n, old, &r);
+        old->ops->hand_over(old, round, &n->pending);
+    } else {
+        member_enter(&m, round, last);
+    }
+    n->member = m;
+    n->owes = m.contribution.pending != NO_SLOT && m.taken_in == NO_ROUND;
+    n->pending.last = n->owes ? m.contribution.pending : 0;
+    STEP(atomic_store(&line->delivered, m.delivered));
+    node_set_calling(n, m.started);
+    STEP(atomic_store(&line->retired, m.retired));
+    atomic_store_explicit(&line->intent, n->base.shape->intent, memory_order_relaxed);
+    node_note_arrival_time(n);
+    /* Publish the descriptor last: other members act on it as soon as they see it. */
+    STEP(atomic_store(node_own_descriptor(n), descriptor_of(&n->member)));
+    return rc;
+}
+
 static const struct domain_ops node_ops = {
     .deposit = node_deposit,
     .send_slot = node_send_slot,
@@ -539,39 +632,43 @@ static bool node_create_view(struct node *n, struct node_view *v, uint32_t ranks
     return true;
 }
 
-static struct node *node_new(const struct round_shape *shape,
-                             const pcoll_options *options)
+/* Nothing of the placement but these members is read. */
+static struct placement node_place_alone(uint32_t *rank)
+{
+    return (struct placement){
+        .domains = 1, .members = 1, .member = rank, .leads = true};
+}
+
+/* Create a domain; without a placement, of this rank alone. */
+static int node_create(const struct round_shape *shape, const pcoll_options *options,
+                       const struct node_hooks *hooks, uint32_t rank,
+                       struct domain **out)
 {
     struct node *n = calloc(1, sizeof *n);
-    if (!n) {
-        fail(PCOLL_ENOMEM, "no memory for a handle");
-        return NULL;
-    }
+    if (!n)
+        return fail(PCOLL_ENOMEM, "no memory for a handle");
+    n->hooks = *hooks;
+    n->rank = rank;
+    n->alone = node_place_alone(&n->rank);
+    if (!hooks->placement)
+        n->hooks.placement = &n->alone;
+    const struct placement *placement = n->hooks.placement;
     n->policy = options->policy;
     n->seed = options->seed;
     n->deliver = options->deliver;
     n->history = options->history;
     n->ring = options->history + 1;
-    n->base = (struct domain){.ops = &node_ops, .shape = shape};
-    return n;
-}
-
-static int node_begin(struct node *n, const pcoll_options *options, struct domain **out)
-{
-    const struct placement *placement = n->hooks.placement;
-    uint32_t ranks = n->base.shape->ranks;
-    CHECK(placement->who < placement->members);
-    CHECK(options->history >= 1);
     n->fabric = node_has_fabric(placement);
     n->members = placement->members;
-    n->base.members = (int)n->members;
     n->who = placement->who;
-    n->hands = n->hooks.cores ? n->hooks.cores : placement->members;
+    n->hands = hooks->cores ? hooks->cores : placement->members;
+    n->base =
+        (struct domain){.ops = &node_ops, .shape = shape, .members = (int)n->members};
     member_init(&n->member, placement->member[n->who], options);
     int rc = PCOLL_OK;
     for (int side = 0; side < NODE_SIDES && !n->fabric && rc == PCOLL_OK; side++)
-        if (!node_create_view(n, &n->view[side], ranks))
-            rc = fail(PCOLL_ENOMEM, "no memory for %u ranks", ranks);
+        if (!node_create_view(n, &n->view[side], shape->ranks))
+            rc = fail(PCOLL_ENOMEM, "no memory for %u ranks", shape->ranks);
     if (rc == PCOLL_OK)
         rc = node_map(n, options);
     if (rc != PCOLL_OK) {
@@ -587,18 +684,14 @@ static int node_begin(struct node *n, const pcoll_options *options, struct domai
 int domain_node_create(const struct round_shape *shape, const pcoll_options *options,
                        void *arg, struct domain **out)
 {
-    struct node *n = node_new(shape, options);
-    if (!n)
-        return PCOLL_ENOMEM;
-    n->hooks = *(const struct node_hooks *)arg;
-    return node_begin(n, options, out);
+    return node_create(shape, options, arg, 0, out);
 }
 
-/* Nothing of the placement but these members is read. */
-static struct placement node_place_alone(uint32_t *rank)
+int domain_single_create(const struct round_shape *shape, const pcoll_options *options,
+                         void *arg, struct domain **out)
 {
-    return (struct placement){
-        .domains = 1, .members = 1, .member = rank, .leads = true};
+    struct node_hooks hooks = {.owned_sends = options->owned_send};
+    return node_create(shape, options, &hooks, *(const uint32_t *)arg, out);
 }
 
 size_t domain_single_bytes(const struct round_shape *shape,
@@ -606,18 +699,4 @@ size_t domain_single_bytes(const struct round_shape *shape,
 {
     struct placement alone = node_place_alone(NULL);
     return node_lay_out(shape, options, &alone).total;
-}
-
-int domain_single_create(const struct round_shape *shape, const pcoll_options *options,
-                         void *arg, struct domain **out)
-{
-    CHECK(*(const uint32_t *)arg < shape->ranks);
-    struct node *n = node_new(shape, options);
-    if (!n)
-        return PCOLL_ENOMEM;
-    n->rank = *(const uint32_t *)arg;
-    n->alone = node_place_alone(&n->rank);
-    n->hooks =
-        (struct node_hooks){.placement = &n->alone, .owned_sends = options->owned_send};
-    return node_begin(n, options, out);
 }

@@ -348,17 +348,12 @@ bool node_fabric_gather(struct domain *d, uint64_t round, size_t begin, size_t e
 struct round_header *node_fabric_result(struct domain *d, uint64_t round);
 void node_fabric_publish(struct domain *d, uint64_t round);
 
-/* node_recovery.c */
+/* node.c */
 
 /* Copy the results that this member may still read, and the last one that it has read if it is
  * there (a joining rank has none from before), up to round - 1, whose message is `last`. Members
  * that share the new memory all write the same. Return the first round that was copied. */
 uint64_t node_copy_results(struct domain *d, struct domain *old, uint64_t round,
                            const struct round_header *last);
-/* Operations of struct domain_ops. */
-void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
-                   const struct round_header *last);
-int node_inherit(struct domain *d, struct domain *old, uint64_t round,
-                 const struct round_header *last);
 
 #endif

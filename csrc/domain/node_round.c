@@ -57,7 +57,6 @@ void node_note_arrival_time(struct node *n)
 /* No other thread uses the sets of this view yet. */
 void node_write_live(struct node *n, const struct round_header *last)
 {
-    CHECK(!n->fabric);
     const struct round_shape *shape = n->base.shape;
     uint64_t *live = n->view[NODE_APPLICATION].live;
     size_t words = bitset_words(shape->ranks);
@@ -136,7 +135,6 @@ static bool node_announces_join(const struct node *n, uint32_t j, uint64_t word)
 static bool node_has_arrived(const struct node *n, const uint64_t *live, uint32_t j,
                              uint64_t word)
 {
-    CHECK(j < n->members);
     if (descriptor_arrived(word))
         return true;
     bool goes = descriptor_left(word) || node_announces_join(n, j, word);
@@ -184,7 +182,6 @@ static bool node_is_unaware(const struct node *n, uint32_t j)
  * "all" only the end of a join holds a round back. */
 static bool node_admits(struct node *n, uint64_t round, enum node_side side)
 {
-    CHECK(side < NODE_SIDES);
     struct node_view *v = &n->view[side];
     bool joined = STEP(atomic_load(&n->shared->all_joined)) == round;
     bool known = n->deliver != PCOLL_DELIVER_ONE || round < v->admitted;
@@ -261,8 +258,6 @@ static bool node_close(struct node *n, uint64_t round, uint32_t initiator,
 
 bool node_decide(struct node *n, uint64_t round, enum node_side side, int64_t *alarm)
 {
-    CHECK(!n->fabric);
-    CHECK(side < NODE_SIDES);
     struct node_view *v = &n->view[side];
     size_t words = bitset_words(n->base.shape->ranks);
     if (!node_open_view(n, v, round))
@@ -297,7 +292,6 @@ const uint64_t *node_awaited(struct domain *d)
 /* Wake at most `most` sleeping members. */
 static void node_wake_sleepers(struct node *n, uint32_t most)
 {
-    CHECK(most <= n->members || n->hands > n->members);
     for (size_t i = 0; i < bitset_words(n->members); i++) {
         uint64_t asleep = STEP(atomic_load(&n->asleep[i]));
         for (; asleep && most; asleep &= asleep - 1, most--) {
@@ -309,7 +303,6 @@ static void node_wake_sleepers(struct node *n, uint32_t most)
 
 void node_alert(struct domain *d)
 {
-    CHECK(node_of(d)->members > 0);
     struct node *n = node_of(d);
     STEP(atomic_store(&n->shared->attention, 1));
     n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);
@@ -317,14 +310,12 @@ void node_alert(struct domain *d)
 
 static void node_set_control(struct node *n, uint64_t round, enum node_phase phase)
 {
-    CHECK(node_control_who(node_control_word(round, phase, n->who)) == n->who);
     STEP(atomic_store(&n->shared->control, node_control_word(round, phase, n->who)));
 }
 
 /* The closer: take the deposit of member j, if there is one. Returns its slot or NO_SLOT. */
 static int node_freeze_member(struct node *n, uint32_t j, struct round_header *h)
 {
-    CHECK(j < n->members);
     uint32_t rank = n->hooks.placement->member[j];
     uint64_t word = STEP(atomic_load(&n->descriptors[j]));
     while (!STEP(atomic_compare_exchange_weak(&n->descriptors[j], &word,
@@ -368,7 +359,6 @@ static uint32_t node_freeze_all(struct node *n, uint64_t round, uint32_t initiat
                 (struct node_frozen){.member = j, .slot = (uint32_t)slot};
     }
     h->initiator = initiator;
-    CHECK(parts <= n->members);
     atomic_store_explicit(&n->shared->parts, parts, memory_order_relaxed);
     return parts;
 }
@@ -383,7 +373,6 @@ static const char *node_part_payload(const struct node *n, uint32_t k)
 /* Reduce one chunk in the order of the ranks, whichever member does it. */
 static int node_reduce_chunk(struct node *n, uint64_t round, uint32_t chunk)
 {
-    CHECK(chunk < n->chunks);
     const struct payload *p = &n->base.shape->payload;
     uint32_t parts = atomic_load_explicit(&n->shared->parts, memory_order_relaxed);
     size_t begin = payload_cut(p, chunk, n->chunks),
@@ -484,14 +473,6 @@ static void node_end_reduction(struct node *n, uint64_t round, enum node_side si
     node_complete(n, round);
 }
 
-/* The ring algorithm sends the part before this domain's own part first, then the one before
- * that. */
-static uint32_t node_chunk_at(const struct node *n, uint32_t position)
-{
-    return n->fabric ? (n->first_chunk + n->chunks - 1 - position) % n->chunks
-                     : position;
-}
-
 /* Take the next chunk of this round. Returns false if there is none, or if the round has
  * changed. */
 static bool node_take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
@@ -502,7 +483,8 @@ static bool node_take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
         if (word >> 32 != (uint32_t)round || *chunk >= n->chunks)
             return false;
     } while (!STEP(atomic_compare_exchange_weak(&n->shared->taken, &word, word + 1)));
-    *chunk = node_chunk_at(n, *chunk);
+    if (n->fabric) /* The ring sends the part before this domain's own first, then the one before it. */
+        *chunk = (n->first_chunk + n->chunks - 1 - *chunk) % n->chunks;
     return true;
 }
 
@@ -565,7 +547,6 @@ bool node_reduce(struct node *n, uint64_t round, enum node_side side)
 static bool node_close(struct node *n, uint64_t round, uint32_t initiator,
                        enum node_side side)
 {
-    CHECK(n->who < n->members);
     uint64_t open = STEP(atomic_load(&n->shared->control));
     if (node_control_round(open) != round || node_control_phase(open) != NODE_OPEN)
         return false;
@@ -603,7 +584,6 @@ static bool node_close(struct node *n, uint64_t round, uint32_t initiator,
 
 void node_busy(struct domain *d, uint64_t *set)
 {
-    CHECK(set);
     struct node *n = node_of(d);
     uint64_t control = node_control(n);
     if (node_control_phase(control) == NODE_CLOSING)

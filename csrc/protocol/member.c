@@ -23,11 +23,6 @@ void contribution_init(struct contribution *c, enum pcoll_late late, bool owned_
                                .user = owned_send ? 0 : NO_SLOT};
 }
 
-static bool contribution_in_range(const struct contribution *c, int slot)
-{
-    return slot == NO_SLOT || (slot >= 0 && slot < c->slots);
-}
-
 /* Return whether no slot has two roles. */
 static bool contribution_is_distinct(const struct contribution *c)
 {
@@ -50,7 +45,6 @@ static int contribution_free_slot(const struct contribution *c)
  * deposit. */
 struct deposit_plan contribution_plan(const struct contribution *c)
 {
-    CHECK(contribution_in_range(c, c->pending) && contribution_in_range(c, c->frozen));
     CHECK(contribution_is_distinct(c));
     int carried = c->late == PCOLL_LATE_CARRY ? c->pending : NO_SLOT;
     bool in_place = c->user != NO_SLOT && carried == NO_SLOT;
@@ -62,14 +56,12 @@ struct deposit_plan contribution_plan(const struct contribution *c)
 
 bool contribution_plan_holds(const struct contribution *c, struct deposit_plan plan)
 {
-    CHECK(contribution_in_range(c, plan.target) &&
-          contribution_in_range(c, plan.carried));
     return plan.carried == NO_SLOT || plan.carried == c->pending;
 }
 
 void contribution_publish(struct contribution *c, struct deposit_plan plan)
 {
-    CHECK(plan.target != NO_SLOT && contribution_in_range(c, plan.target));
+    CHECK(plan.target >= 0 && plan.target < c->slots);
     CHECK(plan.target != c->frozen);
     CHECK(plan.target != c->pending);
     c->pending = plan.target;
@@ -83,7 +75,6 @@ void contribution_publish(struct contribution *c, struct deposit_plan plan)
 
 void contribution_thaw(struct contribution *c)
 {
-    CHECK(contribution_in_range(c, c->frozen));
     c->frozen = NO_SLOT;
 }
 
@@ -91,7 +82,6 @@ void contribution_thaw(struct contribution *c)
 
 void member_init(struct member *m, uint32_t rank, const pcoll_options *options)
 {
-    CHECK(options->history >= 1);
     *m = (struct member){.rank = rank,
                          .deliver = options->deliver,
                          .history = options->history,
@@ -155,7 +145,6 @@ enum deposit_outcome member_publish(struct member *m, struct deposit_plan plan)
 bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
                        uint64_t *round)
 {
-    CHECK(m->delivered <= m->complete);
     m->reading = NO_ROUND; /* A read that was begun was overwritten. */
     uint64_t complete = m->complete < horizon ? m->complete : horizon;
     uint64_t oldest = complete > m->history ? complete - m->history : 0;

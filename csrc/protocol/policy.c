@@ -74,7 +74,6 @@ static const struct policy_kind *policy_kind_of(const struct pcoll_policy *polic
 
 int policy_check(const struct pcoll_policy *p, uint32_t ranks)
 {
-    CHECK(ranks > 0);
     bool fraction = p->kind == PCOLL_QUORUM && !p->count;
     bool count = p->kind == PCOLL_FIRST_OF || p->kind == PCOLL_LAST_OF ||
                  (p->kind == PCOLL_QUORUM && p->count);
@@ -210,7 +209,6 @@ bool policy_takes_all(const struct pcoll_policy *policy)
 
 bool policy_has_timers(const struct pcoll_policy *policy)
 {
-    CHECK(policy->linger >= 0 && policy->deadline >= 0);
     return policy->linger > 0 || policy->deadline > 0;
 }
 
@@ -268,7 +266,6 @@ const uint64_t *policy_awaited(const struct pcoll_policy *policy,
 void vote_count_init(struct vote_count *count, struct policy_report *of_endpoint,
                      uint32_t endpoints)
 {
-    CHECK(endpoints || !of_endpoint);
     *count = (struct vote_count){.of_endpoint = of_endpoint, .endpoints = endpoints};
     vote_count_clear(count);
 }
@@ -304,7 +301,6 @@ void vote_count_add(struct vote_count *count, uint32_t endpoint,
 
 void vote_count_clear(struct vote_count *count)
 {
-    CHECK(count->of_endpoint || !count->total.arrived);
     if (count->of_endpoint)
         memset(count->of_endpoint, 0, count->endpoints * sizeof *count->of_endpoint);
     count->total = (struct policy_report){0};
@@ -317,7 +313,6 @@ uint32_t round_trigger_starter(const struct pcoll_policy *policy,
                                const struct policy_round *round,
                                const uint64_t *arrived)
 {
-    CHECK(policy->kind >= 0);
     const uint64_t *among = policy_draws(policy) ? round->drawn : round->live;
     return policy_first(round, arrived, among);
 }
@@ -360,7 +355,6 @@ struct round_trigger round_trigger_evaluate(const struct pcoll_policy *policy,
 struct round_trigger round_trigger_deadline(const struct pcoll_policy *policy,
                                             const struct round_state *state)
 {
-    CHECK(policy->deadline >= 0);
     if (!(policy->deadline > 0) || state->first_arrival == ROUND_NEVER)
         return (struct round_trigger){.alarm = ROUND_NEVER};
     return round_trigger_at(round_trigger_after(state->first_arrival, policy->deadline),

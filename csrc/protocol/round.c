@@ -16,7 +16,6 @@ static size_t round_sets_bytes(uint32_t ranks)
 
 size_t round_header_bytes(uint32_t ranks)
 {
-    CHECK(ranks > 0);
     return round_sets_bytes(ranks) + sizeof(struct round_header);
 }
 
@@ -30,7 +29,6 @@ size_t round_header_length(const void *last, uint32_t ranks)
 
 void round_header_clear(struct round_header *h, uint32_t ranks, uint64_t round)
 {
-    CHECK(ranks > 0);
     (void)ranks;
     *h = (struct round_header){.round = round, .initiator = ROUND_NOBODY};
 }
@@ -278,7 +276,6 @@ void round_header_copy(struct round_header *to, const struct round_header *from,
 void round_header_add_failed(struct round_header *h, uint32_t ranks,
                              const uint64_t *failed)
 {
-    CHECK(ranks > 0);
     if (!failed)
         return;
     round_add_set(h, ranks, ROUND_LEFT, failed);
@@ -298,7 +295,6 @@ bool round_intents_differ(uint64_t word)
 
 bool round_is_null(const struct round_header *h, uint32_t ranks)
 {
-    CHECK(ranks > 0);
     const uint64_t *active = round_set(h, ranks, ROUND_ACTIVE);
     return round_intents_differ(h->intent) ||
            (active ? bitset_empty(active, bitset_words(ranks)) : !(h->form & 7));
@@ -307,7 +303,6 @@ bool round_is_null(const struct round_header *h, uint32_t ranks)
 /* The header may be written to meanwhile; the result is not used then (node.h). */
 bool round_all_gone(const struct round_header *h, uint32_t ranks)
 {
-    CHECK(ranks > 0);
     const uint64_t *joined = round_set(h, ranks, ROUND_JOINED);
     const uint64_t *left = round_set(h, ranks, ROUND_LEFT);
     uint32_t gone = 0, last, first = round_runs(h, ROUND_JOINED, &last);

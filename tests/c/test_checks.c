@@ -117,7 +117,7 @@ static void a_deposit_over_the_pending_one(void)
 static void a_plan_for_no_slot(void)
 {
     struct contribution c = contribution(NO_SLOT, NO_SLOT);
-    contribution_plan_holds(&c, (struct deposit_plan){.target = 9, .carried = NO_SLOT});
+    contribution_publish(&c, (struct deposit_plan){.target = 9, .carried = NO_SLOT});
 }
 
 static void handed_in_without_a_call(void)
@@ -376,7 +376,7 @@ static const struct {
     CASE(one_slot_pending_and_frozen, "contribution_is_distinct(c)"),
     CASE(a_deposit_over_the_frozen_one, "plan.target != c->frozen"),
     CASE(a_deposit_over_the_pending_one, "plan.target != c->pending"),
-    CASE(a_plan_for_no_slot, "contribution_in_range(c, plan.target)"),
+    CASE(a_plan_for_no_slot, "plan.target < c->slots"),
     CASE(handed_in_without_a_call, "m->started"),
     CASE(a_read_that_nobody_began, "m->reading != NO_ROUND"),
     CASE(more_delivered_than_complete, "member_counts_hold(m)"),

@@ -133,7 +133,6 @@ int ulfm_revoke(MPI_Comm comm)
 
 int ulfm_shrink(MPI_Comm comm, MPI_Comm *out)
 {
-    CHECK(comm != MPI_COMM_NULL);
     bool alone = exclusion_begin(true);
     int error = shrink ? shrink(comm, out) : MPI_ERR_UNSUPPORTED_OPERATION;
     exclusion_end(alone);
@@ -201,7 +200,6 @@ void mpi_name_failed(MPI_Comm comm, struct failed_ranks *who)
  * return an internal code. */
 int mpi_check_on(MPI_Comm comm, int mpi_error, const char *what)
 {
-    CHECK(comm != MPI_COMM_NULL);
     if (mpi_error == MPI_SUCCESS)
         return PCOLL_OK;
     struct failed_ranks who = {.mpi_error = mpi_error};

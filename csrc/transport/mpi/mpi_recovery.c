@@ -112,7 +112,6 @@ int mpi_await_deaths(const struct transport *t)
 
 void mpi_revoke(struct transport *t)
 {
-    CHECK(mpi_transport_of(t)->comm != MPI_COMM_NULL);
     ulfm_revoke(mpi_transport_of(t)->comm);
 }
 
@@ -230,7 +229,6 @@ int mpi_all_have(const void *comm, struct watch *watch, int rc)
 int mpi_copy_whole(struct mpi_transport *m)
 {
     int before, now;
-    CHECK(m->comm != MPI_COMM_NULL);
     int rc = mpi_all_have(&m->comm, m->watch, PCOLL_OK)
                  ?: mpi_check_in(m, ulfm_shrink(m->comm, &m->made), "MPIX_Comm_shrink");
     if (rc != PCOLL_OK)

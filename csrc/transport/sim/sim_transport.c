@@ -819,7 +819,6 @@ void sim_revive(struct sim *sim, uint32_t rank)
 
 void sim_shrink(struct sim *sim)
 {
-    CHECK(sim->epoch);
     sim_begin_epoch(sim);
 }
 
