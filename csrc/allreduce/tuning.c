@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of algorithms; see tuning.h. */
+/*
+ * The table of algorithms (see tuning.h), and complete rounds: MPI's or ours? The functions for these
+ * and what they promise are in include/partialcoll.h, the measured limits in docs/interposer.md.
+ */
 #include "allreduce/tuning.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "algorithms/algorithms.h"
-#include "base/file.h"
+#include "base/doorbell.h"
 #include "base/error.h"
+#include "base/file.h"
+#include "base/random.h"
 
 enum { TUNING_LINE_LENGTH = 1024, TUNING_PATH_LENGTH = 4096 };
 enum { TUNING_OURS = -2 }; /* In place of an algorithm. */
@@ -28,16 +34,17 @@ static const struct tuning_line tuning_far[] = {
     {1, 32 << 10, PCOLL_ALGORITHM_RABENSEIFNER},
     {1, 256 << 10, PCOLL_ALGORITHM_RING}};
 
-/* The best line for a job among the lines read so far, or the thresholds among them. */
+/* The best line for a job among the lines read so far, or (facts) the lines "ours" among them. */
 struct tuning_search {
     uint64_t ranks, bytes;
     struct tuning_line best;
     bool found;
-    struct tuning_threshold *thresholds;
-    uint32_t most, count;
+    pcoll_full_facts *facts;
 };
 
-int tuning_compare_ranks(uint64_t ranks, uint64_t a, uint64_t b)
+/* Return 1 if a line for `a` ranks serves a job of `ranks` better than a line for `b` ranks, -1
+ * if it is the other way round, 0 if a == b. */
+static int tuning_compare_ranks(uint64_t ranks, uint64_t a, uint64_t b)
 {
     bool has_a = a <= ranks, has_b = b <= ranks;
     if (a == b)
@@ -50,9 +57,10 @@ int tuning_compare_ranks(uint64_t ranks, uint64_t a, uint64_t b)
 static void tuning_consider(struct tuning_search *s, const struct tuning_line *line)
 {
     if (line->algorithm == TUNING_OURS) {
-        if (s->thresholds && s->count < s->most)
-            s->thresholds[s->count++] =
-                (struct tuning_threshold){line->ranks, line->bytes};
+        if (s->facts && s->facts->lines < PCOLL_FULL_LINES) {
+            s->facts->line_ranks[s->facts->lines] = line->ranks;
+            s->facts->line_bytes[s->facts->lines++] = line->bytes;
+        }
         return;
     }
     int better =
@@ -180,11 +188,82 @@ int tuning_choose(const struct placement *placement, uint64_t bytes, bool off_no
     return PCOLL_OK;
 }
 
-int tuning_thresholds(struct tuning_threshold *thresholds, uint32_t most,
-                      uint32_t *count)
+/*
+ * Complete rounds. Ranks compare a number by combining it and its complement with OR: the two results
+ * are complements of each other only if the number is the same on all ranks.
+ */
+
+enum { NODE, OTHER_NODES, TABLE, OTHER_TABLES, CORES };
+_Static_assert((PCOLL_FULL_WORDS - CORES) * 8 == sizeof(cpu_set_t), "cores fit");
+
+/* Estimated cost of a handle, and what a call saves, in nanoseconds. */
+enum { FIRST_HANDLE_NS = 15000000, NEXT_HANDLE_NS = 1000000 };
+enum { CROWDED_SAVING_NS = 10000, TABLE_SAVING_NS = 1000, BYTES_PER_SAVED_NS = 8 };
+
+int pcoll_full_look(int32_t open_mpi, pcoll_full_facts *f)
 {
-    struct tuning_search s = {.thresholds = thresholds, .most = most};
-    int rc = tuning_search_file(&s);
-    *count = rc == PCOLL_OK ? s.count : 0;
+    struct tuning_search table = {.facts = f};
+    cpu_set_t cores;
+    uint64_t hash = 0;
+    int rc = fail_if_null_as("facts", f);
+    if (rc != PCOLL_OK)
+        return rc;
+    *f = (pcoll_full_facts){.open_mpi = open_mpi != 0};
+    rc = tuning_search_file(&table);
+    if (rc != PCOLL_OK)
+        f->lines = 0;
+    for (uint32_t i = 0; i < f->lines; i++)
+        hash = splitmix_mix(splitmix_mix(hash ^ f->line_ranks[i]) ^ f->line_bytes[i]);
+    CPU_ZERO(&cores);
+    sched_getaffinity(0, sizeof cores, &cores);
+    memcpy(f->words + CORES, &cores, sizeof cores);
+    f->words[NODE] = doorbell_neighborhood();
+    f->words[OTHER_NODES] = ~f->words[NODE];
+    f->words[TABLE] = hash;
+    f->words[OTHER_TABLES] = ~hash;
     return rc;
+}
+
+void pcoll_full_settle(pcoll_full_facts *f, uint32_t ranks)
+{
+    cpu_set_t cores;
+    if (fail_if_null_as("facts", f))
+        return;
+    memcpy(&cores, f->words + CORES, sizeof cores);
+    f->one_node = f->words[NODE] == ~f->words[OTHER_NODES];
+    f->crowded = ranks > (uint32_t)CPU_COUNT(&cores);
+    f->tables_differ = f->words[TABLE] != ~f->words[OTHER_TABLES];
+    if (f->tables_differ)
+        f->lines = 0;
+}
+
+uint64_t pcoll_full_from(const pcoll_full_facts *f, uint32_t ranks)
+{
+    if (fail_if_null_as("facts", f) || ranks < 2)
+        return UINT64_MAX;
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < f->lines; i++)
+        if (tuning_compare_ranks(ranks, f->line_ranks[i], f->line_ranks[best]) > 0)
+            best = i;
+    if (f->lines)
+        return f->line_bytes[best];
+    if (!f->one_node)
+        return UINT64_MAX;
+    if (f->crowded && ranks > 3)
+        return f->open_mpi ? 4096 : 1;
+    return f->crowded || ranks == 2 ? 16384 : UINT64_MAX;
+}
+
+int pcoll_full_pays(const pcoll_full_facts *f, uint32_t ranks, uint64_t bytes,
+                    int32_t has_handles, uint64_t *saved)
+{
+    int rc = fail_if_null_as("facts, saved", f, saved);
+    if (rc != PCOLL_OK || bytes < pcoll_full_from(f, ranks))
+        return rc;
+    *saved += bytes / BYTES_PER_SAVED_NS;
+    if (f->crowded && ranks > 3)
+        *saved += CROWDED_SAVING_NS;
+    if (f->lines)
+        *saved += TABLE_SAVING_NS;
+    return *saved >= (has_handles ? NEXT_HANDLE_NS : FIRST_HANDLE_NS);
 }

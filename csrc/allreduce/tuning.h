@@ -13,8 +13,7 @@
  *
  * The last word may also be "ours": complete rounds of calls that look like MPI_Allreduce are
  * served by this library from so many bytes on, and by MPI below ("never" instead of the bytes:
- * always by MPI). There is one such line for each number of ranks, chosen as above
- * (allreduce/full.c).
+ * always by MPI). There is one such line for each number of ranks, chosen as above.
  *
  * The file is $PARTIALCOLL_TUNE. If that is not set, it is partialcoll/tune.txt under
  * $XDG_CONFIG_HOME or ~/.config, if it exists. PARTIALCOLL_TUNE=none selects the built-in table.
@@ -29,17 +28,5 @@
  * table): the ranks are on several machines. PCOLL_EINVAL names the wrong file and line. */
 int tuning_choose(const struct placement *placement, uint64_t bytes, bool off_node,
                   enum pcoll_algorithm *algorithm);
-
-struct tuning_threshold {
-    uint64_t ranks, bytes;
-};
-
-/* Return the lines "ours" of the file in their order, at most `most`. */
-int tuning_thresholds(struct tuning_threshold *thresholds, uint32_t most,
-                      uint32_t *count);
-
-/* Return 1 if a line for `a` ranks serves a job of `ranks` better than a line for `b` ranks, -1
- * if it is the other way round, 0 if a == b. */
-int tuning_compare_ranks(uint64_t ranks, uint64_t a, uint64_t b);
 
 #endif
