@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * THE SEAM of the gossip buffers: memory of every rank that the others read and write
- * without its help. mpi/mpi_window.c is one, over MPI; the tests have one whose every step
- * is a point at which somebody else may go on.
+ * The interface of gossip buffers to memory of every rank that the others read and write without
+ * its help: mpi/mpi_window.c over MPI, shared memory, simulated memory; tests have one that lets
+ * other ranks run before each step.
  *
- * What get, put and add begin is over, as far as the caller's buffers are concerned,
- * after complete, and has happened at the peer after flush. The words (8 bytes, at
- * multiples of 8) are changed by fetch_add and compare_swap alone, each of which is one
- * atomic step and is over when it returns; one word is only ever changed by one of the
- * two. add is atomic for each element, and only add and get_sums touch those elements.
- * The owner's own stores are plain: sync stands between them and the word that tells
- * of them.
+ * An access that get, put or add has begun no longer uses the caller's buffer after `complete`, and
+ * has taken effect at the peer after `flush`. Only fetch_add and compare_swap change words (8 bytes,
+ * at multiples of 8). Each call is one atomic step, complete when it returns; each word is changed
+ * by only one of the two. add is atomic for each element, and only add and get_sums access those
+ * elements. The owner's stores are plain: it calls sync between them and the word that announces
+ * them.
  *
- * All return a result code. A call that fails returns only when nothing uses the caller's
- * buffers any more that get, put, add, get_sums or fetch_add were given before: the
- * caller may leave at once, and its buffers may be gone then. (begin_get is separate: its
- * buffer stays in use until `over` says so.)
+ * All return a result code. A call that fails returns only when nothing uses the caller's buffers
+ * any more that earlier calls of get, put, add, get_sums or fetch_add were given: the caller may
+ * free them at once. (begin_get is separate: its buffer stays in use until `over` says so.)
  */
 #pragma once
 
@@ -27,7 +25,7 @@
 
 struct window;
 
-/* One that is under way: the window's business. */
+/* A get under way; only the window reads it. */
 struct window_get {
     uint64_t request;
 };
@@ -37,15 +35,15 @@ struct window_ops {
                size_t bytes);
     int (*put)(struct window *w, uint32_t peer, size_t offset, const void *from,
                size_t bytes);
-    /* float32 or float64: added to what is there */
+    /* Add to elements of float32 or float64. */
     int (*add)(struct window *w, uint32_t peer, size_t offset, const void *from,
                int dtype, size_t count);
-    /* The same elements, or words (int64), each read in one step */
+    /* Read such elements, or words (int64), each in one step. */
     int (*get_sums)(struct window *w, uint32_t peer, size_t offset, void *into,
                     int dtype, size_t count);
     int (*complete)(struct window *w, uint32_t peer);
-    /* A get of its own, for those who must not wait: when `over` says so, or at once if
-     * the peer is near. */
+    /* A separate get, for callers that must not wait: complete when `over` says so; at once if the
+     * peer is near. */
     int (*begin_get)(struct window *w, uint32_t peer, size_t offset, void *into,
                      size_t bytes, struct window_get *get);
     int (*over)(struct window *w, struct window_get *get, bool *over);
@@ -56,20 +54,18 @@ struct window_ops {
     int (*compare_swap)(struct window *w, uint32_t peer, size_t offset,
                         int64_t expected, int64_t desired, int64_t *before);
     int (*sync)(struct window *w);
-    /* Local: nobody uses it any more; give the memory back as far as that can be done.
-     */
+    /* Local: the window is no longer used. Give back its memory, as far as possible. */
     void (*retire)(struct window *w);
-    /* Collective, unless it is `local`. */
-    void (*destroy)(struct window *w);
+    void (*destroy)(struct window *w); /* Collective, unless it is `local`. */
 };
 
 struct window {
     const struct window_ops *ops;
     uint32_t rank, size;
-    char *memory;        /* of this rank, zero at the start */
-    const bool *far;     /* by rank: takes its target's help; NULL: nobody */
-    bool local;          /* its end needs nobody else */
-    struct window *next; /* in a list of windows that nobody uses */
+    char *memory;        /* Of this rank, initially zeros. */
+    const bool *far;     /* By rank: accesses need the rank's help. NULL: none do. */
+    bool local;          /* `destroy` is local. */
+    struct window *next; /* In a list of retired windows. */
 };
 
 static inline bool window_is_far(const struct window *w, uint32_t peer)
