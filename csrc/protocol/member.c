@@ -229,17 +229,6 @@ int member_leave(struct member *m)
 
 /* Recovery. */
 
-/* Take back the deposit that was frozen by a round that is done again. */
-static void member_take_back(struct member *m)
-{
-    m->frozen--;
-    if (m->contribution.frozen == NO_SLOT)
-        return;
-    m->stats.included--;
-    if (m->taken_in == (int64_t)m->frozen)
-        m->taken_in = NO_ROUND;
-}
-
 static struct recovered_deposit member_merge_deposits(struct contribution *c)
 {
     struct recovered_deposit d = {
@@ -264,9 +253,14 @@ struct recovered_deposit member_recover(struct member *m, uint64_t complete,
     CHECK(m->frozen >= complete);
     m->joined_in = NO_ROUND; /* The rank finds it when it reads the round. */
     m->complete = m->stats.rounds = complete;
-    bool undone = m->frozen > complete;
-    if (undone)
-        member_take_back(m);
+    bool undone =
+        m->frozen > complete; /* Take back the deposit that the round froze. */
+    m->frozen -= undone;
+    if (undone && m->contribution.frozen != NO_SLOT) {
+        m->stats.included--;
+        if (m->taken_in == (int64_t)complete)
+            m->taken_in = NO_ROUND;
+    }
     m->stats.redone += undone;
     struct recovered_deposit d = member_merge_deposits(&m->contribution);
     m->arrived = m->started && !m->joining && m->wanted > complete;

@@ -147,14 +147,6 @@ static void policy_draw_ranks(struct policy_round *round, uint64_t stream, uint6
             policy_draw_from(round, rank);
 }
 
-static void policy_find_overdue(struct policy_round *round, const uint32_t *absences,
-                                uint32_t most)
-{
-    for (uint32_t rank = 0; rank < round->ranks; rank++)
-        if (absences[rank] >= most && bitset_has(round->live, rank))
-            bitset_add(round->overdue, rank);
-}
-
 void policy_open(const struct pcoll_policy *policy, const struct policy_draw *d,
                  const uint32_t *absences, struct policy_round *round)
 {
@@ -169,8 +161,10 @@ void policy_open(const struct pcoll_policy *policy, const struct policy_draw *d,
                           policy->kind == PCOLL_MAJORITY ? 1 : policy->count,
                           round->overdue); /* Free until it is filled below. */
     bitset_clear_sparse(round->overdue, words);
-    if (policy->max_staleness && absences)
-        policy_find_overdue(round, absences, policy->max_staleness);
+    for (uint32_t rank = 0; absences && rank < round->ranks; rank++)
+        if (policy->max_staleness && absences[rank] >= policy->max_staleness &&
+            bitset_has(round->live, rank))
+            bitset_add(round->overdue, rank);
     if (!round->words)
         round->live_count = round->own_count = bitset_count(round->live, words);
     round->drawn_count = bitset_count(round->drawn, words);
@@ -317,15 +311,11 @@ uint32_t round_trigger_starter(const struct pcoll_policy *policy,
     return policy_first(round, arrived, among);
 }
 
-static int64_t round_trigger_after(int64_t since, double seconds)
+/* Return the decision to start so many seconds after a time, with this initiator. */
+static struct round_trigger round_trigger_after(int64_t since, double seconds,
+                                                int64_t now, uint32_t initiator)
 {
-    return since + (int64_t)(seconds * 1e9);
-}
-
-/* Return the decision to start at a time, with this initiator. */
-static struct round_trigger round_trigger_at(int64_t due, int64_t now,
-                                             uint32_t initiator)
-{
+    int64_t due = since + (int64_t)(seconds * 1e9);
     bool over = now >= due;
     return (struct round_trigger){.start = over,
                                   .initiator = initiator,
@@ -344,10 +334,10 @@ struct round_trigger round_trigger_evaluate(const struct pcoll_policy *policy,
                                       .alarm = ROUND_NEVER};
     bool lingers = policy->linger > 0 && !policy_starts_alone(policy);
     if (!lingers || policy_all_arrived(round, state->report))
-        return round_trigger_at(state->now, state->now, state->starter);
+        return round_trigger_after(state->now, 0, state->now, state->starter);
     int64_t since = state->met_since == ROUND_NEVER ? state->now : state->met_since;
-    struct round_trigger t = round_trigger_at(
-        round_trigger_after(since, policy->linger), state->now, state->starter);
+    struct round_trigger t =
+        round_trigger_after(since, policy->linger, state->now, state->starter);
     t.met_since = since;
     return t;
 }
@@ -357,8 +347,8 @@ struct round_trigger round_trigger_deadline(const struct pcoll_policy *policy,
 {
     if (!(policy->deadline > 0) || state->first_arrival == ROUND_NEVER)
         return (struct round_trigger){.alarm = ROUND_NEVER};
-    return round_trigger_at(round_trigger_after(state->first_arrival, policy->deadline),
-                            state->now, state->first);
+    return round_trigger_after(state->first_arrival, policy->deadline, state->now,
+                               state->first);
 }
 
 uint32_t round_absences(uint32_t before, bool active, bool live)

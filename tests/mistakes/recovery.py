@@ -51,7 +51,7 @@ MUTANTS = [
     Mutant(
         "a deposit that was taken back is still said to be included",
         "protocol/member.c",
-        "if (m->taken_in == (int64_t)m->frozen)\n        m->taken_in = NO_ROUND;",
+        "if (m->taken_in == (int64_t)complete)\n            m->taken_in = NO_ROUND;",
         "",
         program="crashes",
     ),

@@ -96,8 +96,8 @@ MUTANTS = [
     Mutant(
         "a rank is overdue one round late",
         "protocol/policy.c",
-        "if (absences[rank] >= most &&",
-        "if (absences[rank] > most &&",
+        "absences[rank] >= policy->max_staleness",
+        "absences[rank] > policy->max_staleness",
     ),
     Mutant(
         "a round cut short does not say so",
@@ -114,8 +114,8 @@ MUTANTS = [
     Mutant(
         "a deadline passes early",
         "protocol/policy.c",
-        "round_trigger_after(state->first_arrival, policy->deadline)",
-        "round_trigger_after(state->first_arrival, policy->deadline / 2)",
+        "round_trigger_after(state->first_arrival, policy->deadline,",
+        "round_trigger_after(state->first_arrival, policy->deadline / 2,",
     ),
     Mutant(
         "nobody is woken for a deadline",
