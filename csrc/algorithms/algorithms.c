@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions that all algorithms use; see algorithms.h. */
+/* Names and plans, the activation, and the algorithms for the data part; see algorithms.h. */
 #include "algorithms/algorithms.h"
 
 #include <string.h>
@@ -155,6 +155,327 @@ void build_activation(struct sched *s, uint32_t rank, uint32_t size, bool forced
 }
 
 /*
+ * Allreduce by recursive doubling, for any P.
+ * Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
+ * Operations in MPICH", IJHPCA 2005, section 4.
+ *
+ * Let m = 2^floor(log2 P). The endpoints from m on fold into the first P - m. The first
+ * m exchange all data with their partners at the distances 1, 2, 4 …, and the folded
+ * endpoints receive the result. Both partners reduce the same two operands, with the one
+ * of the lower endpoint on the left, so all endpoints have the same bits.
+ *
+ * Steps: log2 m, plus 2 where P is no power of two. Bytes sent: S log2 m (+ S).
+ * Receives alternate between two temporaries, so step k+1 is posted while step k is
+ * reduced.
+ */
+
+enum { EDGE_FOLD = 0, EDGE_UNFOLD = 1, EDGE_EXCHANGE = 2, MAX_STEPS = 32 };
+
+/* The state of one endpoint after the steps that were built so far, of this algorithm and of the
+ * next one. */
+struct chain {
+    struct sched *s;
+    uint32_t rank;
+    int value;         /* buffer that holds this endpoint's part so far */
+    int ready;         /* operation after which it does */
+    int last_send;     /* from `value` */
+    int free_after[2]; /* operation after which each temporary may be received into */
+    int received;
+    struct slice owned; /* of the next algorithm */
+    struct step {
+        struct slice owned, given; /* before it, in it */
+    } step[MAX_STEPS];
+};
+
+static const struct slice everything = {0};
+
+static void chain_send(struct chain *c, uint32_t peer, int edge, struct slice slice,
+                       enum header_place place)
+{
+    c->last_send = sched_send(c->s, "send", (int)peer, edge, c->value);
+    sched_slice(c->s, c->last_send, slice);
+    sched_header(c->s, c->last_send, place);
+    sched_after(c->s, c->last_send, c->ready);
+}
+
+/* Receive a slice and reduce it into the result, lower endpoint on the left. */
+static int chain_absorb(struct chain *c, uint32_t peer, int edge, struct slice slice,
+                        enum header_place place)
+{
+    int which = c->received++ % 2, temp = BUFFER_TEMP + which;
+    bool lower = c->rank < peer;
+    int recv = sched_recv(c->s, "receive", (int)peer, edge, temp);
+    sched_slice(c->s, recv, slice);
+    sched_header(c->s, recv, place);
+    sched_after(c->s, recv, c->free_after[which]);
+    int reduce = sched_reduce(c->s, "reduce", BUFFER_RESULT, lower ? c->value : temp,
+                              lower ? temp : c->value);
+    sched_slice(c->s, reduce, slice);
+    sched_after(c->s, reduce, recv);
+    sched_after(c->s, reduce, c->ready);
+    c->value = BUFFER_RESULT;
+    c->ready = c->free_after[which] = reduce;
+    return reduce;
+}
+
+/* Build an endpoint beyond the power of two: it sends its contribution and receives the
+ * result. */
+static int chain_build_folded(struct chain *c, uint32_t peer)
+{
+    chain_send(c, peer, EDGE_FOLD, everything, HEADER_AFTER);
+    int recv = sched_recv(c->s, "result", (int)peer, EDGE_UNFOLD, BUFFER_RESULT);
+    sched_after(c->s, recv, c->ready);
+    int end = sched_nop(c->s, "end");
+    sched_after(c->s, end, recv);
+    sched_after(c->s, end, c->last_send);
+    return end;
+}
+
+static int build_allreduce_recdbl(struct sched *s, uint32_t rank, uint32_t size,
+                                  int freeze, const struct algorithm_plan *plan)
+{
+    (void)plan;
+    struct chain c = {.s = s,
+                      .rank = rank,
+                      .value = BUFFER_CONTRIBUTION,
+                      .ready = freeze,
+                      .free_after = {freeze, freeze}};
+    uint32_t power = largest_power_of_two(size), extra = size - power;
+
+    if (rank >= power)
+        return chain_build_folded(&c, rank - power);
+    if (rank < extra)
+        chain_absorb(&c, rank + power, EDGE_FOLD, everything, HEADER_AFTER);
+    for (uint32_t hop = 1, k = 0; hop < power; hop *= 2, k++) {
+        int sent = c.value, edge = EDGE_EXCHANGE + (int)k;
+        chain_send(&c, rank ^ hop, edge, everything, HEADER_AFTER);
+        int reduce = chain_absorb(&c, rank ^ hop, edge, everything, HEADER_AFTER);
+        if (sent == BUFFER_RESULT) /* which the reduction changes */
+            sched_after(s, reduce, c.last_send);
+    }
+    if (rank < extra)
+        chain_send(&c, rank + power, EDGE_UNFOLD, everything, HEADER_AFTER);
+    int end = sched_nop(s, "end");
+    sched_after(s, end, c.ready);
+    return end;
+}
+
+/*
+ * Allreduce by recursive halving and doubling, for any P.
+ * Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
+ * Operations in MPICH", IJHPCA 2005, section 4 (Rabenseifner's algorithm).
+ *
+ * Let m = 2^floor(log2 P). The endpoints from m on fold into the first P - m. In the first
+ * phase, partners at the distances 1, 2, 4 … each send one half of the data that they
+ * still own, and reduce the other half (with the lower endpoint on the left, so the bits
+ * are those of recursive doubling). In the second phase, in reverse order, they send each
+ * other what they own until all own everything. The folded endpoints receive the result.
+ *
+ * Steps: 2 log2 m, plus 2 where P is no power of two. Bytes sent: 2 S (m-1)/m (+ S).
+ *
+ * Headers travel with the halves of the first phase. They are next to the half, in space
+ * that this endpoint has given away before. A reduction changes the header, and the next
+ * header is written where data of the last send may be. So a half is reduced only after
+ * the other half was sent. After the first phase every endpoint knows the whole header,
+ * and messages of the second phase have none.
+ */
+
+/* Build the exchange with the endpoint at distance 2^k. The lower endpoint keeps the first
+ * half. */
+static void rabenseifner_halve(struct chain *w, int k)
+{
+    uint32_t peer = w->rank ^ (uint32_t)1 << k;
+    bool lower = w->rank < peer;
+    struct slice first = w->owned, second = w->owned;
+    first.end = second.begin = first.begin + (first.end - first.begin) / 2;
+    struct slice given = lower ? second : first;
+    w->step[k] = (struct step){.owned = w->owned, .given = given};
+    chain_send(w, peer, EDGE_EXCHANGE + k, given, lower ? HEADER_AFTER : HEADER_BEFORE);
+    w->owned = lower ? first : second;
+    int reduce = chain_absorb(w, peer, EDGE_EXCHANGE + k, w->owned,
+                              lower ? HEADER_BEFORE : HEADER_AFTER);
+    sched_after(w->s, reduce, w->last_send); /* which has the header as it was before */
+}
+
+/* Build a step of the second phase: send what is owned, receive what was given away. Both
+ * follow the first phase: until then the messages of this edge belong to that phase, and
+ * the space that was given away has headers in it. */
+static void rabenseifner_unite(struct chain *w, int k, int halved)
+{
+    uint32_t peer = w->rank ^ (uint32_t)1 << k;
+    int send = sched_send(w->s, "give", (int)peer, EDGE_EXCHANGE + k, BUFFER_RESULT);
+    sched_slice(w->s, send, w->owned);
+    sched_header(w->s, send, HEADER_NONE);
+    sched_after(w->s, send, w->ready);
+    int recv = sched_recv(w->s, "gather", (int)peer, EDGE_EXCHANGE + k, BUFFER_RESULT);
+    sched_slice(w->s, recv, w->step[k].given);
+    sched_header(w->s, recv, HEADER_NONE);
+    sched_after(w->s, recv, halved);
+    int both = sched_nop(w->s, "united");
+    sched_after(w->s, both, recv);
+    sched_after(w->s, both, w->ready);
+    w->ready = both;
+    w->owned = w->step[k].owned;
+}
+
+static int build_allreduce_rabenseifner(struct sched *s, uint32_t rank, uint32_t size,
+                                        int freeze, const struct algorithm_plan *plan)
+{
+    uint32_t power = largest_power_of_two(size), extra = size - power;
+    struct chain w = {.s = s,
+                      .rank = rank,
+                      .owned = {0, plan->padded, plan->padded},
+                      .value = BUFFER_CONTRIBUTION,
+                      .ready = freeze,
+                      .free_after = {freeze, freeze}};
+    if (rank >= power)
+        return chain_build_folded(&w, rank - power);
+    if (rank < extra)
+        chain_absorb(&w, rank + power, EDGE_FOLD, everything, HEADER_AFTER);
+    int steps = 0;
+    while ((uint32_t)1 << steps < power)
+        rabenseifner_halve(&w, steps++);
+    int halved = w.ready;
+    for (int k = steps; k-- > 0;)
+        rabenseifner_unite(&w, k, halved);
+    if (rank < extra)
+        chain_send(&w, rank + power, EDGE_UNFOLD, everything, HEADER_AFTER);
+    int end = sched_nop(s, "end");
+    sched_after(s, end, w.ready);
+    return end;
+}
+
+/*
+ * Allreduce along a ring, in pieces, for any P >= 2.
+ * Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+ * workstations", JPDC 2009; the pieces are those of Thakur et al. (see recursive
+ * doubling), pipelined.
+ *
+ * The data is cut into P segments. In the first turn, segment s starts at endpoint s+1,
+ * visits all endpoints, each of which adds its own data on the right, and is complete at
+ * endpoint s. In the second turn it visits them again. So each endpoint sends to the next
+ * and receives from the previous one all the time. Each segment is cut into chains, which
+ * travel concurrently: while a piece of one is reduced, pieces of others are under way.
+ *
+ * Steps: 2 (P-1). Bytes sent: 2 S (P-1)/P.
+ *
+ * A piece of the contribution is gathered when it is needed: the members of the domain
+ * add up later pieces while the first ones travel.
+ *
+ * A piece travels with the header in the first turn. After it every endpoint knows the
+ * whole header, and messages of the second turn have none. Each chain has two
+ * temporaries, and in each turn two edges, for odd and even steps. A receive is posted
+ * only when the receive two steps before it is complete, so it can match one message only.
+ */
+
+enum { EDGES_OF_CHAIN = 4, EDGE_GATHER = 2 };
+
+struct ring {
+    struct sched *s;
+    uint32_t rank, size;
+    const struct algorithm_plan *plan;
+    uint32_t chain;
+    int begun; /* operation after which the chain may gather its first piece */
+};
+
+/* Return this chain's piece of the segment that belongs to the endpoint `behind` places
+ * before this one. */
+static struct slice ring_piece(const struct ring *r, uint32_t behind)
+{
+    uint32_t segment = (r->rank + 2 * r->size - behind) % r->size;
+    uint32_t i = segment * r->plan->chains + r->chain;
+    return (struct slice){i, i + 1, r->plan->pieces};
+}
+
+static int ring_add_send(const struct ring *r, int edge, int from, struct slice slice,
+                         enum header_place place, int after)
+{
+    int next = (int)((r->rank + 1) % r->size);
+    int send =
+        sched_send(r->s, "send", next, (int)r->chain * EDGES_OF_CHAIN + edge, from);
+    sched_slice(r->s, send, slice);
+    sched_header(r->s, send, place);
+    sched_after(r->s, send, after);
+    return send;
+}
+
+static int ring_add_recv(const struct ring *r, int edge, int into, struct slice slice,
+                         enum header_place place, int after)
+{
+    int last = (int)((r->rank + r->size - 1) % r->size);
+    int recv =
+        sched_recv(r->s, "receive", last, (int)r->chain * EDGES_OF_CHAIN + edge, into);
+    sched_slice(r->s, recv, slice);
+    sched_header(r->s, recv, place);
+    sched_after(r->s, recv, after);
+    return recv;
+}
+
+/* Wait for a piece of the contribution. */
+static int ring_add_gather(const struct ring *r, struct slice slice, int after)
+{
+    int gather = sched_copy(r->s, "gather", BUFFER_CONTRIBUTION, BUFFER_DEPOSIT);
+    sched_slice(r->s, gather, slice);
+    sched_after(r->s, gather, after);
+    return gather;
+}
+
+/* Build the first turn. Return the reduction of the piece that this endpoint owns. */
+static int ring_reduce_scatter(struct ring *r, int freeze)
+{
+    int temps[2] = {BUFFER_TEMP + 2 * (int)r->chain,
+                    BUFFER_TEMP + 2 * (int)r->chain + 1};
+    int sent[2], value = temps[1]; /* sent[i]: the send that temporary i was used for */
+    int ready = sched_copy(r->s, "begin", value, BUFFER_CONTRIBUTION);
+    sched_slice(r->s, ready, ring_piece(r, 1));
+    sched_after(r->s, ready, ring_add_gather(r, ring_piece(r, 1), r->begun));
+    r->begun = ready;
+    for (uint32_t i = 0; i + 1 < r->size; i++) {
+        int edge = i % 2, temp = temps[edge];
+        sent[1 - edge] =
+            ring_add_send(r, edge, value, ring_piece(r, i + 1), HEADER_AFTER, ready);
+        int recv = ring_add_recv(r, edge, temp, ring_piece(r, i + 2), HEADER_AFTER,
+                                 i == 0 ? freeze : sent[edge]);
+        bool last = i + 2 == r->size;
+        value = last ? BUFFER_RESULT : temp;
+        ready = sched_reduce(r->s, "reduce", value, temp, BUFFER_CONTRIBUTION);
+        sched_slice(r->s, ready, ring_piece(r, i + 2));
+        sched_after(r->s, ready, ring_add_gather(r, ring_piece(r, i + 2), recv));
+    }
+    return ready;
+}
+
+/* Build the second turn, in the result itself. */
+static void ring_gather(const struct ring *r, int reduced, int end)
+{
+    int ready = reduced, before = reduced;
+    for (uint32_t i = 0; i + 1 < r->size; i++) {
+        int edge = EDGE_GATHER + i % 2;
+        ring_add_send(r, edge, BUFFER_RESULT, ring_piece(r, i), HEADER_NONE, ready);
+        int recv = ring_add_recv(r, edge, BUFFER_RESULT, ring_piece(r, i + 1),
+                                 HEADER_NONE, before);
+        before = i == 0 ? reduced : ready;
+        ready = recv;
+        sched_after(r->s, end, recv);
+    }
+}
+
+static int build_allreduce_ring(struct sched *s, uint32_t rank, uint32_t size,
+                                int freeze, const struct algorithm_plan *plan)
+{
+    int end = sched_nop(s, "end");
+    int whole = sched_copy(s, "gathered", BUFFER_CONTRIBUTION, BUFFER_DEPOSIT);
+    struct ring r = {s, rank, size, plan, 0, freeze};
+    for (; r.chain < plan->chains; r.chain++) {
+        int reduced = ring_reduce_scatter(&r, freeze);
+        sched_after(s, whole, reduced);
+        ring_gather(&r, reduced, end);
+    }
+    sched_after(s, end, whole);
+    return end;
+}
+
+/*
  * Allreduce by the MPI library: MPI_Iallreduce as operations of the schedule.
  *
  * The activation makes all ranks call it in the same order of rounds, on a communicator of
@@ -163,8 +484,8 @@ void build_activation(struct sched *s, uint32_t rank, uint32_t size, bool forced
  * (docs/algorithms.md). Steps, bytes and the order of additions are those of the library.
  */
 
-int build_allreduce_native(struct sched *s, uint32_t rank, uint32_t size, int freeze,
-                           const struct algorithm_plan *plan)
+static int build_allreduce_native(struct sched *s, uint32_t rank, uint32_t size,
+                                  int freeze, const struct algorithm_plan *plan)
 {
     (void)rank;
     (void)size;
@@ -184,14 +505,9 @@ int build_allreduce_native(struct sched *s, uint32_t rank, uint32_t size, int fr
 
 /* The data part of a round. */
 
-int build_allreduce_alone(struct sched *s, int freeze)
-{
-    int copy = sched_copy(s, "alone", BUFFER_RESULT, BUFFER_CONTRIBUTION);
-    sched_after(s, copy, freeze);
-    int end = sched_nop(s, "end");
-    sched_after(s, end, copy);
-    return end;
-}
+/* `freeze` is the operation that freezes. */
+typedef int allreduce_builder(struct sched *s, uint32_t rank, uint32_t size, int freeze,
+                              const struct algorithm_plan *plan);
 
 int build_allreduce(struct sched *s, uint32_t rank, uint32_t size, int active,
                     const struct algorithm_plan *plan)
@@ -207,7 +523,11 @@ int build_allreduce(struct sched *s, uint32_t rank, uint32_t size, int active,
         plan->algorithm == PCOLL_ALGORITHM_RING) /* which gathers piece by piece */
         sched_slice(s, freeze, (struct slice){0, 0, 1});
     sched_after(s, freeze, active);
-    if (size == 1)
-        return build_allreduce_alone(s, freeze);
-    return builders[plan->algorithm](s, rank, size, freeze, plan);
+    if (size > 1)
+        return builders[plan->algorithm](s, rank, size, freeze, plan);
+    int copy = sched_copy(s, "alone", BUFFER_RESULT, BUFFER_CONTRIBUTION);
+    sched_after(s, copy, freeze);
+    int end = sched_nop(s, "end");
+    sched_after(s, end, copy);
+    return end;
 }

@@ -76,15 +76,6 @@ enum { DATA_EDGES = 34 };
 int build_allreduce(struct sched *s, uint32_t rank, uint32_t size, int active,
                     const struct algorithm_plan *plan);
 
-/* The builder of each algorithm. `freeze` is the operation that freezes. */
-typedef int allreduce_builder(struct sched *s, uint32_t rank, uint32_t size, int freeze,
-                              const struct algorithm_plan *plan);
-allreduce_builder build_allreduce_recdbl, build_allreduce_rabenseifner,
-    build_allreduce_ring, build_allreduce_native;
-
-/* Build the data part of a single endpoint: its contribution is the result. */
-int build_allreduce_alone(struct sched *s, int freeze);
-
 /* A butterfly among the members of a group. Members are numbered by their position in the
  * group's list. */
 struct butterfly_plan {

@@ -304,7 +304,7 @@ MUTANTS = [
     ),
     Mutant(
         "a receive waits for the send to the same rank",
-        "algorithms/allreduce_algorithms.c",
+        "algorithms/algorithms.c",
         "    sched_after(c->s, recv, c->free_after[which]);\n",
         "    sched_after(c->s, recv, c->free_after[which]);\n"
         "    sched_after(c->s, recv, c->last_send);\n",
