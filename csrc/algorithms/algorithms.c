@@ -231,33 +231,15 @@ static int chain_build_folded(struct chain *c, uint32_t peer)
     return end;
 }
 
-static int build_allreduce_recdbl(struct sched *s, uint32_t rank, uint32_t size,
-                                  int freeze, const struct algorithm_plan *plan)
+/* Exchange all data with the endpoint at distance 2^k. */
+static void recdbl_exchange(struct chain *c, int k)
 {
-    (void)plan;
-    struct chain c = {.s = s,
-                      .rank = rank,
-                      .value = BUFFER_CONTRIBUTION,
-                      .ready = freeze,
-                      .free_after = {freeze, freeze}};
-    uint32_t power = largest_power_of_two(size), extra = size - power;
-
-    if (rank >= power)
-        return chain_build_folded(&c, rank - power);
-    if (rank < extra)
-        chain_absorb(&c, rank + power, EDGE_FOLD, everything, HEADER_AFTER);
-    for (uint32_t hop = 1, k = 0; hop < power; hop *= 2, k++) {
-        int sent = c.value, edge = EDGE_EXCHANGE + (int)k;
-        chain_send(&c, rank ^ hop, edge, everything, HEADER_AFTER);
-        int reduce = chain_absorb(&c, rank ^ hop, edge, everything, HEADER_AFTER);
-        if (sent == BUFFER_RESULT) /* which the reduction changes */
-            sched_after(s, reduce, c.last_send);
-    }
-    if (rank < extra)
-        chain_send(&c, rank + power, EDGE_UNFOLD, everything, HEADER_AFTER);
-    int end = sched_nop(s, "end");
-    sched_after(s, end, c.ready);
-    return end;
+    uint32_t peer = c->rank ^ (uint32_t)1 << k;
+    int sent = c->value, edge = EDGE_EXCHANGE + k;
+    chain_send(c, peer, edge, everything, HEADER_AFTER);
+    int reduce = chain_absorb(c, peer, edge, everything, HEADER_AFTER);
+    if (sent == BUFFER_RESULT) /* which the reduction changes */
+        sched_after(c->s, reduce, c->last_send);
 }
 
 /*
@@ -318,30 +300,32 @@ static void rabenseifner_unite(struct chain *w, int k, int halved)
     w->owned = w->step[k].owned;
 }
 
-static int build_allreduce_rabenseifner(struct sched *s, uint32_t rank, uint32_t size,
-                                        int freeze, const struct algorithm_plan *plan)
+/* Build recursive doubling or Rabenseifner's algorithm. */
+static int build_allreduce_folding(struct sched *s, uint32_t rank, uint32_t size,
+                                   int freeze, const struct algorithm_plan *plan)
 {
+    bool halves = plan->algorithm == PCOLL_ALGORITHM_RABENSEIFNER;
     uint32_t power = largest_power_of_two(size), extra = size - power;
-    struct chain w = {.s = s,
+    struct chain c = {.s = s,
                       .rank = rank,
                       .owned = {0, plan->padded, plan->padded},
                       .value = BUFFER_CONTRIBUTION,
                       .ready = freeze,
                       .free_after = {freeze, freeze}};
-    if (rank >= power)
-        return chain_build_folded(&w, rank - power);
-    if (rank < extra)
-        chain_absorb(&w, rank + power, EDGE_FOLD, everything, HEADER_AFTER);
     int steps = 0;
-    while ((uint32_t)1 << steps < power)
-        rabenseifner_halve(&w, steps++);
-    int halved = w.ready;
-    for (int k = steps; k-- > 0;)
-        rabenseifner_unite(&w, k, halved);
+    if (rank >= power)
+        return chain_build_folded(&c, rank - power);
     if (rank < extra)
-        chain_send(&w, rank + power, EDGE_UNFOLD, everything, HEADER_AFTER);
+        chain_absorb(&c, rank + power, EDGE_FOLD, everything, HEADER_AFTER);
+    for (; (uint32_t)1 << steps < power; steps++)
+        (halves ? rabenseifner_halve : recdbl_exchange)(&c, steps);
+    int halved = c.ready;
+    for (int k = steps; halves && k-- > 0;)
+        rabenseifner_unite(&c, k, halved);
+    if (rank < extra)
+        chain_send(&c, rank + power, EDGE_UNFOLD, everything, HEADER_AFTER);
     int end = sched_nop(s, "end");
-    sched_after(s, end, w.ready);
+    sched_after(s, end, c.ready);
     return end;
 }
 
@@ -387,28 +371,18 @@ static struct slice ring_piece(const struct ring *r, uint32_t behind)
     return (struct slice){i, i + 1, r->plan->pieces};
 }
 
-static int ring_add_send(const struct ring *r, int edge, int from, struct slice slice,
-                         enum header_place place, int after)
+/* Send a piece to the next endpoint, or receive one from the previous one. */
+static int ring_add(const struct ring *r, bool sends, int edge, int buffer,
+                    struct slice slice, enum header_place place, int after)
 {
-    int next = (int)((r->rank + 1) % r->size);
-    int send =
-        sched_send(r->s, "send", next, (int)r->chain * EDGES_OF_CHAIN + edge, from);
-    sched_slice(r->s, send, slice);
-    sched_header(r->s, send, place);
-    sched_after(r->s, send, after);
-    return send;
-}
-
-static int ring_add_recv(const struct ring *r, int edge, int into, struct slice slice,
-                         enum header_place place, int after)
-{
-    int last = (int)((r->rank + r->size - 1) % r->size);
-    int recv =
-        sched_recv(r->s, "receive", last, (int)r->chain * EDGES_OF_CHAIN + edge, into);
-    sched_slice(r->s, recv, slice);
-    sched_header(r->s, recv, place);
-    sched_after(r->s, recv, after);
-    return recv;
+    uint32_t peer = (r->rank + (sends ? 1 : r->size - 1)) % r->size;
+    edge += (int)r->chain * EDGES_OF_CHAIN;
+    int op = sends ? sched_send(r->s, "send", (int)peer, edge, buffer)
+                   : sched_recv(r->s, "receive", (int)peer, edge, buffer);
+    sched_slice(r->s, op, slice);
+    sched_header(r->s, op, place);
+    sched_after(r->s, op, after);
+    return op;
 }
 
 /* Wait for a piece of the contribution. */
@@ -433,9 +407,9 @@ static int ring_reduce_scatter(struct ring *r, int freeze)
     for (uint32_t i = 0; i + 1 < r->size; i++) {
         int edge = i % 2, temp = temps[edge];
         sent[1 - edge] =
-            ring_add_send(r, edge, value, ring_piece(r, i + 1), HEADER_AFTER, ready);
-        int recv = ring_add_recv(r, edge, temp, ring_piece(r, i + 2), HEADER_AFTER,
-                                 i == 0 ? freeze : sent[edge]);
+            ring_add(r, true, edge, value, ring_piece(r, i + 1), HEADER_AFTER, ready);
+        int recv = ring_add(r, false, edge, temp, ring_piece(r, i + 2), HEADER_AFTER,
+                            i == 0 ? freeze : sent[edge]);
         bool last = i + 2 == r->size;
         value = last ? BUFFER_RESULT : temp;
         ready = sched_reduce(r->s, "reduce", value, temp, BUFFER_CONTRIBUTION);
@@ -451,9 +425,9 @@ static void ring_gather(const struct ring *r, int reduced, int end)
     int ready = reduced, before = reduced;
     for (uint32_t i = 0; i + 1 < r->size; i++) {
         int edge = EDGE_GATHER + i % 2;
-        ring_add_send(r, edge, BUFFER_RESULT, ring_piece(r, i), HEADER_NONE, ready);
-        int recv = ring_add_recv(r, edge, BUFFER_RESULT, ring_piece(r, i + 1),
-                                 HEADER_NONE, before);
+        ring_add(r, true, edge, BUFFER_RESULT, ring_piece(r, i), HEADER_NONE, ready);
+        int recv = ring_add(r, false, edge, BUFFER_RESULT, ring_piece(r, i + 1),
+                            HEADER_NONE, before);
         before = i == 0 ? reduced : ready;
         ready = recv;
         sched_after(r->s, end, recv);
@@ -513,8 +487,8 @@ int build_allreduce(struct sched *s, uint32_t rank, uint32_t size, int active,
                     const struct algorithm_plan *plan)
 {
     static allreduce_builder *const builders[] = {
-        [PCOLL_ALGORITHM_RECDBL] = build_allreduce_recdbl,
-        [PCOLL_ALGORITHM_RABENSEIFNER] = build_allreduce_rabenseifner,
+        [PCOLL_ALGORITHM_RECDBL] = build_allreduce_folding,
+        [PCOLL_ALGORITHM_RABENSEIFNER] = build_allreduce_folding,
         [PCOLL_ALGORITHM_RING] = build_allreduce_ring,
         [PCOLL_ALGORITHM_NATIVE] = build_allreduce_native,
     };

@@ -70,8 +70,8 @@ MUTANTS = [
     Mutant(
         "the additions have another order",
         "algorithms/algorithms.c",
-        "for (uint32_t hop = 1, k = 0; hop < power; hop *= 2, k++) {",
-        "for (uint32_t hop = power / 2, k = 0; hop; hop /= 2, k++) {",
+        "recdbl_exchange)(&c, steps);",
+        "recdbl_exchange)(&c, halves ? steps : __builtin_ctz(power) - 1 - steps);",
     ),
     Mutant(
         "a temporary is received into before it was reduced",
