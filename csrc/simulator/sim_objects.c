@@ -67,27 +67,21 @@ int pcoll_sim_gossip_create(uint32_t ranks, const pcoll_gossip_options *options,
 int pcoll_sim_gossip_rank(pcoll_sim_gossip *simulation, uint32_t rank,
                           pcoll_gossip **gossip)
 {
-    int rc = fail_if_null_as("sim, gossip", simulation, gossip);
-    if (rc == PCOLL_OK)
-        *gossip = &simulation->buffers[rank];
-    return rc;
+    return fail_if_null_as("sim, gossip", simulation, gossip)
+               ?: (*gossip = &simulation->buffers[rank], PCOLL_OK);
 }
 
 int pcoll_sim_gossip_sent(pcoll_sim_gossip *simulation, uint32_t rank, void **parcel)
 {
-    int rc = fail_if_null_as("sim, parcel", simulation, parcel);
-    if (rc == PCOLL_OK)
-        *parcel = sim_windows_sent(simulation->windows, rank);
-    return rc;
+    return fail_if_null_as("sim, parcel", simulation, parcel)
+               ?: (*parcel = sim_windows_sent(simulation->windows, rank), PCOLL_OK);
 }
 
 int pcoll_sim_gossip_land(pcoll_sim_gossip *simulation, void *parcel, uint32_t *rank)
 {
     struct sim_parcel *p = parcel;
-    int rc = fail_if_null_as("sim, parcel, rank", simulation, parcel, rank);
-    if (rc == PCOLL_OK)
-        *rank = sim_windows_land(simulation->windows, &p);
-    return rc;
+    return fail_if_null_as("sim, parcel, rank", simulation, parcel, rank)
+               ?: (*rank = sim_windows_land(simulation->windows, &p), PCOLL_OK);
 }
 
 int pcoll_sim_gossip_free(pcoll_sim_gossip **at)
@@ -168,10 +162,8 @@ int pcoll_sim_group_create(uint32_t ranks, uint64_t seed, const pcoll_network *n
 int pcoll_sim_group_rank(pcoll_sim_group *simulation, uint32_t rank,
                          pcoll_group **group)
 {
-    int rc = fail_if_null_as("sim, group", simulation, group);
-    if (rc == PCOLL_OK)
-        *group = &simulation->groups[rank];
-    return rc;
+    return fail_if_null_as("sim, group", simulation, group)
+               ?: (*group = &simulation->groups[rank], PCOLL_OK);
 }
 
 int pcoll_sim_group_wake(pcoll_sim_group *simulation, uint32_t rank, int32_t stands)
@@ -211,7 +203,9 @@ int pcoll_sim_group_run(pcoll_sim_group *simulation, int64_t until, uint32_t *ra
 int pcoll_sim_group_free(pcoll_sim_group **at)
 {
     pcoll_sim_group *simulation = at ? *at : NULL;
-    for (uint32_t r = 0; simulation && r < simulation->ranks; r++) {
+    if (!simulation)
+        return PCOLL_OK;
+    for (uint32_t r = 0; r < simulation->ranks; r++) {
         struct group *g = &simulation->groups[r].group;
         g->driven = false; /* do not close it: all ranks end at once */
         if (g->communicator) {
@@ -219,8 +213,6 @@ int pcoll_sim_group_free(pcoll_sim_group **at)
             communicator_destroy(&g->communicator);
         }
     }
-    if (!simulation)
-        return PCOLL_OK;
     if (simulation->windows)
         sim_windows_free(&simulation->windows);
     if (simulation->sim)

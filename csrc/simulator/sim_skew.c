@@ -85,24 +85,6 @@ static int skew_create_rank(struct pcoll_skew_run *run, uint32_t i,
                ?: communicator_register(rank->communicator, &rank->endpoint->base, 0);
 }
 
-static int skew_create_all(struct pcoll_skew_run *run, const pcoll_options *options)
-{
-    const pcoll_skew *s = &run->skew;
-    int rc = sim_create(
-        &(struct sim_options){.size = s->ranks, .seed = s->seed, .network = s->network},
-        &run->sim);
-    if (rc != PCOLL_OK)
-        return rc;
-    run->ranks = calloc(s->ranks, sizeof *run->ranks);
-    run->masks = calloc(3 * bitset_words(s->ranks), sizeof *run->masks);
-    run->buffer = calloc(s->count ? s->count : 1, sizeof *run->buffer);
-    if (!run->ranks || !run->masks || !run->buffer)
-        return fail(PCOLL_ENOMEM, "no memory for %u ranks", s->ranks);
-    for (uint32_t i = 0; i < s->ranks && rc == PCOLL_OK; i++)
-        rc = skew_create_rank(run, i, options);
-    return rc;
-}
-
 int pcoll_skew_create(const pcoll_skew *skew, const pcoll_options *options,
                       pcoll_skew_run **out)
 {
@@ -111,17 +93,21 @@ int pcoll_skew_create(const pcoll_skew *skew, const pcoll_options *options,
                  ?: pcoll_skew_memory(skew, options, &bytes); /* checks the arguments */
     if (rc != PCOLL_OK)
         return rc;
-    struct pcoll_skew_run *run = calloc(1, sizeof *run);
-    if (!run)
-        return fail(PCOLL_ENOMEM, "no memory for a simulation");
+    struct pcoll_skew_run *run = sim_must(calloc(1, sizeof *run));
+    struct sim_options how = {
+        .size = skew->ranks, .seed = skew->seed, .network = skew->network};
     run->skew = *skew;
     run->exact = options->late == PCOLL_LATE_DROP;
-    if ((rc = skew_create_all(run, options)) != PCOLL_OK) {
+    run->ranks = sim_must(calloc(skew->ranks, sizeof *run->ranks));
+    run->masks = sim_must(calloc(3 * bitset_words(skew->ranks), sizeof *run->masks));
+    run->buffer = sim_must(calloc(skew->count + 1, sizeof *run->buffer));
+    rc = sim_create(&how, &run->sim);
+    for (uint32_t i = 0; i < skew->ranks && rc == PCOLL_OK; i++)
+        rc = skew_create_rank(run, i, options);
+    if (rc != PCOLL_OK)
         pcoll_skew_free(&run);
-        return rc;
-    }
     *out = run;
-    return PCOLL_OK;
+    return rc;
 }
 
 int pcoll_skew_free(pcoll_skew_run **at)
@@ -129,7 +115,7 @@ int pcoll_skew_free(pcoll_skew_run **at)
     struct pcoll_skew_run *run = at ? *at : NULL;
     if (!run)
         return PCOLL_OK;
-    for (uint32_t i = 0; run->ranks && i < run->skew.ranks; i++) {
+    for (uint32_t i = 0; i < run->skew.ranks; i++) {
         struct skew_rank *rank = &run->ranks[i];
         if (rank->endpoint)
             endpoint_destroy(&rank->endpoint);
@@ -169,8 +155,8 @@ static int skew_start(struct pcoll_skew_run *run, uint32_t i)
     return PCOLL_OK;
 }
 
-/* Count the elements that differ from the sum over the mask. All ranks have the same
- * mask: that they agree is tested elsewhere. */
+/* Count the elements that differ from the sum over the mask. That the ranks agree on the mask is
+ * tested elsewhere. */
 static uint64_t skew_count_wrong(struct pcoll_skew_run *run)
 {
     uint64_t wrong = 0;
@@ -191,16 +177,18 @@ static int skew_finish(struct pcoll_skew_run *run, uint32_t i)
     struct domain *domain = rank->endpoint->domain;
     void *recv[] = {skew_row(run, i)};
     pcoll_round round;
-    bool moved;
+    bool moved, counts = run->exact && !run->data;
     run->latency[i] = (double)(sim_now(run->sim) - rank->started);
     run->waiting--;
     rank->waiting = false;
-    int rc = domain->ops->deliver(domain, run->round, UINT64_MAX, recv, &round,
-                                  run->masks, &moved);
+    /* All ranks have the same masks. */
+    uint64_t *masks = counts && run->summed != run->round + 1 ? run->masks : NULL;
+    int rc = domain->ops->deliver(domain, run->round, UINT64_MAX, recv, &round, masks,
+                                  &moved);
     if (rc != PCOLL_OK)
         return rc;
     run->result.active = round.active;
-    run->result.wrong += run->exact && !run->data ? skew_count_wrong(run) : 0;
+    run->result.wrong += counts ? skew_count_wrong(run) : 0;
     run->initiator = round.initiator;
     if (moved)
         communicator_notify(rank->communicator, &rank->endpoint->base);
