@@ -107,43 +107,32 @@ static bool event_log_read_line(struct event_log *log, const char *line)
     return true;
 }
 
-/* Cut the newline off. Return false if it is missing because the line was torn. */
-static bool event_log_is_whole(char *line, FILE *in)
-{
-    size_t length = strcspn(line, "\n");
-    bool torn = !line[length] && feof(in);
-    line[length] = 0;
-    return !torn;
-}
-
 /* Read a record. A torn line, which can only be the last one, is ignored. */
 static int event_log_load(struct event_log *log, const char *path, const char *title)
 {
-    char line[128];
+    char line[128] = "the end of the file";
+    bool right = false;
     FILE *in = fopen(path, "r");
-    if (!in)
-        return fail(PCOLL_EINVAL, "PARTIALCOLL_REPLAY: %s: %s", path, strerror(errno));
-    int rc = PCOLL_OK, number = 1;
+    int number = 1;
     log->incomplete = true;
-    for (; rc == PCOLL_OK && fgets(line, sizeof line, in); number++) {
-        if (!event_log_is_whole(line, in) && number > 1)
-            continue;
-        bool right =
-            number == 1 ? !strcmp(line, title) : event_log_read_line(log, line);
+    for (; in && fgets(line, sizeof line, in); number++) {
+        size_t length = strcspn(line, "\n");
+        bool torn = !line[length] && feof(in);
+        line[length] = 0;
+        right =
+            number == 1 ? !strcmp(line, title) : torn || event_log_read_line(log, line);
         if (!right)
-            rc = fail(PCOLL_EINVAL,
-                      "PARTIALCOLL_REPLAY: %s, line %d: expected \"%s\", got \"%s\"",
-                      path, number,
-                      number == 1 ? title : "round, read or call N, or end", line);
+            break;
     }
-    if (rc == PCOLL_OK && ferror(in))
+    int rc = PCOLL_OK;
+    if (!in || ferror(in))
         rc = fail(PCOLL_EINVAL, "PARTIALCOLL_REPLAY: %s: %s", path, strerror(errno));
-    fclose(in);
-    if (rc == PCOLL_OK && number == 1)
+    else if (!right)
         rc = fail(PCOLL_EINVAL,
-                  "PARTIALCOLL_REPLAY: %s, line 1: expected \"%s\", got "
-                  "the end of the file",
-                  path, title);
+                  "PARTIALCOLL_REPLAY: %s, line %d: expected \"%s\", got \"%s\"", path,
+                  number, number == 1 ? title : "round, read or call N, or end", line);
+    if (in)
+        fclose(in);
     return rc;
 }
 
