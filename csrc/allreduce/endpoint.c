@@ -73,14 +73,6 @@ static void endpoint_trigger_take(struct endpoint *endpoint,
                        &m->report, m->starter);
 }
 
-/* Return whether reports to this endpoint are under way, after all have been sent. */
-static bool endpoint_trigger_reports_missing(const struct endpoint *endpoint)
-{
-    const struct endpoint_trigger *s = &endpoint->trigger;
-    return s->reports_sent &&
-           s->reports_received < s->reports_sent[endpoint->placement.index];
-}
-
 /* Return whether to start. If not, set an alarm for the next evaluation. */
 static bool endpoint_trigger_follow(struct endpoint *endpoint,
                                     const struct round_trigger *t)
@@ -126,52 +118,40 @@ static struct round_state endpoint_trigger_state(const struct endpoint *endpoint
                                               : 0};
 }
 
-/* Coordinator: evaluate the policy on all reports. A sum above the limits is refused here,
- * because the limits are known only once the round is open. */
-static int endpoint_trigger_coordinate(struct endpoint *endpoint, bool *start)
+/* Decide whether to start the current round, which is released and not active. Set the initiator,
+ * report to the coordinator, set an alarm, as needed. The coordinator refuses a sum of reports above
+ * the limits, which are known only once the round is open. */
+static int endpoint_trigger_evaluate(struct endpoint *endpoint, bool *start)
 {
     struct endpoint_trigger *s = &endpoint->trigger;
-    const struct policy_round *r = &s->round;
-    const struct vote_count *votes =
-        endpoint_trigger_votes(endpoint, endpoint->engine.current);
-    const struct policy_report *total = &votes->total;
-    if (total->arrived > r->live_count || total->drawn > r->drawn_count ||
-        total->overdue > r->overdue_count)
+    const struct policy_round *r = endpoint_trigger_open(endpoint);
+    endpoint_trigger_note_arrivals(endpoint);
+    struct policy_report report = policy_count(r, s->arrived, s->deposited);
+    uint32_t starter = round_trigger_starter(&endpoint->policy, r, s->arrived);
+    *start = false;
+    if (policy_coordinated(&endpoint->policy)) {
+        report = policy_relevant(&endpoint->policy, report);
+        int rc = endpoint_trigger_report(endpoint, &report, starter);
+        if (rc != PCOLL_OK || r->coordinator != endpoint->placement.index)
+            return rc;
+        const struct vote_count *votes =
+            endpoint_trigger_votes(endpoint, endpoint->engine.current);
+        report = votes->total;
+        starter = votes->last;
+    }
+    if (report.arrived > r->live_count || report.drawn > r->drawn_count ||
+        report.overdue > r->overdue_count)
         return fail(
             PCOLL_EPROTOCOL,
             "the reports for round %llu count %u arrived, %u drawn and %u overdue "
             "ranks, expected at most %u, %u and %u",
-            (unsigned long long)endpoint->engine.current, total->arrived, total->drawn,
-            total->overdue, r->live_count, r->drawn_count, r->overdue_count);
-    struct round_state state = endpoint_trigger_state(endpoint, total, votes->last);
+            (unsigned long long)endpoint->engine.current, report.arrived, report.drawn,
+            report.overdue, r->live_count, r->drawn_count, r->overdue_count);
+    struct round_state state = endpoint_trigger_state(endpoint, &report, starter);
     struct round_trigger t = round_trigger_evaluate(&endpoint->policy, r, &state);
     s->met = t.met_since;
     *start = endpoint_trigger_follow(endpoint, &t);
     return PCOLL_OK;
-}
-
-/* Decide whether to start the current round, which is released and not active. Set the
- * initiator, report to the coordinator, set an alarm, as needed. */
-static int endpoint_trigger_evaluate(struct endpoint *endpoint, bool *start)
-{
-    struct endpoint_trigger *s = &endpoint->trigger;
-    const struct policy_round *round = endpoint_trigger_open(endpoint);
-    endpoint_trigger_note_arrivals(endpoint);
-    struct policy_report report = policy_count(round, s->arrived, s->deposited);
-    uint32_t starter = round_trigger_starter(&endpoint->policy, round, s->arrived);
-    if (!policy_coordinated(&endpoint->policy)) {
-        struct round_state state = endpoint_trigger_state(endpoint, &report, starter);
-        struct round_trigger t =
-            round_trigger_evaluate(&endpoint->policy, round, &state);
-        *start = endpoint_trigger_follow(endpoint, &t);
-        return PCOLL_OK;
-    }
-    report = policy_relevant(&endpoint->policy, report);
-    int rc = endpoint_trigger_report(endpoint, &report, starter);
-    *start = false;
-    return rc == PCOLL_OK && round->coordinator == endpoint->placement.index
-               ? endpoint_trigger_coordinate(endpoint, start)
-               : rc;
 }
 
 /* Return whether the deadline of the current round has passed for the ranks that have arrived
@@ -253,8 +233,7 @@ int endpoint_trigger_init(struct endpoint *endpoint)
     if (policy_takes_all(policy))
         first = 0, last = (ranks - 1) / 64;
     uint32_t words = last - first + 1;
-    uint64_t *sets =
-        calloc(1, endpoint_trigger_bytes(policy, ranks, endpoints, words));
+    uint64_t *sets = calloc(1, endpoint_trigger_bytes(policy, ranks, endpoints, words));
     if (!sets)
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", ranks);
     *s = (struct endpoint_trigger){.first_arrival = ROUND_NEVER,
@@ -316,8 +295,9 @@ static int endpoint_drain(struct endpoint *endpoint)
         }
     }
     CHECK(!endpoint->drives || !(endpoint->last_received & ~all));
-    if (endpoint->drives &&
-        (endpoint->last_received != all || endpoint_trigger_reports_missing(endpoint)))
+    const struct endpoint_trigger *s = &endpoint->trigger;
+    bool missing = s->reports_sent && s->reports_received < s->reports_sent[p->index];
+    if (endpoint->drives && (endpoint->last_received != all || missing))
         return PCOLL_OK;
     CHECK(!endpoint->frozen);
     if (!endpoint->confirms)
