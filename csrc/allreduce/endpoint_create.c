@@ -140,8 +140,8 @@ int endpoint_lay_out(const struct endpoint_spec *spec,
         return fail(PCOLL_EINVAL, "described: expected one buffer without an MPI op or "
                                   "datatype");
     }
-    if (spec->options->described)
-        round_shape_begin_described(shape);
+    shape->described = spec->options->described;
+    round_shape_call(shape, 0);
     enum pcoll_algorithm algorithm = (enum pcoll_algorithm)spec->options->algorithm;
     rc = round_shape_bury(shape, spec->failed)
              ?: endpoint_choose_algorithm(spec, placement, payload, &algorithm);
@@ -159,9 +159,9 @@ int endpoint_lay_out(const struct endpoint_spec *spec,
 size_t endpoint_bytes(const struct round_shape *shape,
                       const struct algorithm_plan *plan, const pcoll_policy *policy)
 {
-    return data_bytes(shape, plan) +
-           endpoint_trigger_bytes(policy, shape->ranks, shape->ranks,
-                                  bitset_words(shape->ranks));
+    return data_bytes(shape, plan) + endpoint_trigger_bytes(policy, shape->ranks,
+                                                            shape->ranks,
+                                                            bitset_words(shape->ranks));
 }
 
 static int endpoint_build_schedule(struct endpoint *endpoint)

@@ -25,13 +25,6 @@ int round_shape_init(struct round_shape *shape, uint32_t ranks,
     return rc;
 }
 
-void round_shape_begin_described(struct round_shape *shape)
-{
-    CHECK(shape->payload.parts == 1 && !shape->payload.part[0].user);
-    shape->described = true;
-    round_shape_call(shape, 0);
-}
-
 void round_shape_call(struct round_shape *shape, uint64_t number)
 {
     if (shape->described) {

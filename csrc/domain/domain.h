@@ -170,8 +170,6 @@ static inline struct round_header *message_in(const struct round_shape *shape,
 int round_shape_init(struct round_shape *shape, uint32_t ranks,
                      const pcoll_buffer *buffers, int nbuffers,
                      user_reduction_fn *make_user);
-/* Make the shape described. */
-void round_shape_begin_described(struct round_shape *shape);
 /* Set the intent of this rank's next calls: this number, and the form of a described shape. */
 void round_shape_call(struct round_shape *shape, uint64_t number);
 /* Give the next call of a described shape its form. PCOLL_EINVAL: there is no room for it, or it is

@@ -348,10 +348,14 @@ static struct round_header *node_target(const struct node *n, uint64_t round)
 
 static uint32_t node_freeze_all(struct node *n, uint64_t round, uint32_t initiator)
 {
+    const struct round_shape *shape = n->base.shape;
     struct round_header *h = node_target(n, round);
     uint32_t parts = 0;
-    round_header_clear(h, n->base.shape->ranks, round);
-    round_header_add_failed(h, n->base.shape->ranks, n->base.shape->failed);
+    round_header_clear(h, shape->ranks, round);
+    if (shape->failed) {
+        round_add_set(h, shape->ranks, ROUND_LEFT, shape->failed);
+        round_add_set(h, shape->ranks, ROUND_FAILED, shape->failed);
+    }
     for (uint32_t j = 0; j < n->members; j++) {
         int slot = node_freeze_member(n, j, h);
         if (slot != NO_SLOT)

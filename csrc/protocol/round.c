@@ -273,15 +273,6 @@ void round_header_copy(struct round_header *to, const struct round_header *from,
     memcpy((char *)(to + 1) - bytes, (const char *)(from + 1) - bytes, bytes);
 }
 
-void round_header_add_failed(struct round_header *h, uint32_t ranks,
-                             const uint64_t *failed)
-{
-    if (!failed)
-        return;
-    round_add_set(h, ranks, ROUND_LEFT, failed);
-    round_add_set(h, ranks, ROUND_FAILED, failed);
-}
-
 uint64_t round_intent(uint64_t number)
 {
     uint32_t half = (uint32_t)splitmix_mix(number);

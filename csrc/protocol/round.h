@@ -109,10 +109,6 @@ void round_header_copy(struct round_header *to, const struct round_header *from,
 void round_header_merge(struct round_header *out, const struct round_header *a,
                         const struct round_header *b, uint32_t ranks);
 
-/* Note that the ranks of a set have died and thus left. NULL: none. */
-void round_header_add_failed(struct round_header *h, uint32_t ranks,
-                             const uint64_t *failed);
-
 /* The word of a rank that makes no call any more; it differs from the word of every call. */
 #define ROUND_INTENT_ENDED UINT64_MAX
 

@@ -98,16 +98,9 @@ MUTANTS = [
         program="crashes",
     ),
     Mutant(
-        "headers do not name the dead",
-        "protocol/round.c",
-        "    if (!failed)\n        return;\n    round_add_set",
-        "    if (failed || !failed)\n        return;\n    round_add_set",
-        program="crashes",
-    ),
-    Mutant(
         "the dead have not left",
-        "protocol/round.c",
-        "    round_add_set(h, ranks, ROUND_LEFT, failed);\n",
+        "domain/node_round.c",
+        "        round_add_set(h, shape->ranks, ROUND_LEFT, shape->failed);\n",
         "",
         program="crashes",
     ),
@@ -261,10 +254,10 @@ MUTANTS = [
         program="crashes",
     ),
     Mutant(
-        "a new domain of shared memory does not name the dead",
+        "headers do not name the dead",
         "domain/node_round.c",
-        "round_header_add_failed(h, n->base.shape->ranks, n->base.shape->failed);",
-        "",
+        "if (shape->failed) {",
+        "if (false) {",
         program="crashes",
     ),
     Mutant(

@@ -156,8 +156,8 @@ MUTANTS = [
     Mutant(
         "closing does not wait for reports",
         "allreduce/endpoint.c",
-        "return s->reports_sent && s->reports_received",
-        "return false && s->reports_received",
+        "bool missing = s->reports_sent && s->",
+        "bool missing = false && s->",
     ),
     # One handle on one rank.
     Mutant(
