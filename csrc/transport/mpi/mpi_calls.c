@@ -159,6 +159,18 @@ void mpi_prepare_finalize(void)
 #endif
 }
 
+int mpi_translate(MPI_Comm from, int number, MPI_Comm to)
+{
+    MPI_Group known, asked;
+    int there;
+    MPI_Comm_group(from, &known);
+    MPI_Comm_group(to, &asked);
+    MPI_Group_translate_ranks(known, 1, &number, asked, &there);
+    MPI_Group_free(&known);
+    MPI_Group_free(&asked);
+    return there;
+}
+
 uint64_t *mpi_find_failed(MPI_Comm comm)
 {
     MPI_Group all, failed;

@@ -49,13 +49,7 @@ static void mpi_note_lost(void *arg, const struct watch_group *g, uint32_t rank)
     const struct mpi_transport *m = g->owner;
     const struct watch_card *card = &g->cards[rank];
     char address[INET_ADDRSTRLEN] = "";
-    int theirs = mpi_number_of(m, rank), ours;
-    MPI_Group known, asked;
-    MPI_Comm_group(m->comm, &known);
-    MPI_Comm_group(lost->comm, &asked);
-    MPI_Group_translate_ranks(known, 1, &theirs, asked, &ours);
-    MPI_Group_free(&known);
-    MPI_Group_free(&asked);
+    int ours = mpi_translate(m->comm, mpi_number_of(m, rank), lost->comm);
     if (ours == MPI_UNDEFINED)
         return;
     bitset_add(lost->numbers, (uint32_t)ours);

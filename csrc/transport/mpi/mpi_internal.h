@@ -223,6 +223,9 @@ void mpi_name_ranks(const uint64_t *set, uint32_t size, struct failed_ranks *who
 /* The same for the set of mpi_find_failed. */
 void mpi_name_failed(MPI_Comm comm, struct failed_ranks *who);
 
+/* Return the number in `to` of a member of `from`, or MPI_UNDEFINED. */
+int mpi_translate(MPI_Comm from, int number, MPI_Comm to);
+
 /* Like mpi_check (mpi_transport.h), for a call on this communicator: PCOLL_EFAILED, and which
  * ranks, if it failed because ranks have died. */
 int mpi_check_on(MPI_Comm comm, int mpi_error, const char *what);

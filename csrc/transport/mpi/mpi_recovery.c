@@ -312,17 +312,10 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
     }
     *out = &m->base;
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    int living, number;
-    MPI_Group before, now;
+    int living;
     MPI_Comm_size(m->comm, &living);
-    MPI_Comm_group(from->comm, &before);
-    MPI_Comm_group(m->comm, &now);
-    for (int i = 0; i < living; i++) {
-        MPI_Group_translate_ranks(now, 1, &i, before, &number);
-        m->ranks[i] = mpi_rank_of(from, number);
-    }
-    MPI_Group_free(&before);
-    MPI_Group_free(&now);
+    for (int i = 0; i < living; i++)
+        m->ranks[i] = mpi_rank_of(from, mpi_translate(m->comm, i, from->comm));
     mpi_number_ranks(m);
     return mpi_settle(m, own);
 }
@@ -331,20 +324,12 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
 static int mpi_fail_missing(MPI_Comm before, MPI_Comm now, const uint32_t *numbers)
 {
     struct failed_ranks who = {.mpi_error = MPI_SUCCESS};
-    MPI_Group all, left;
     int size;
     MPI_Comm_size(before, &size);
-    MPI_Comm_group(before, &all);
-    MPI_Comm_group(now, &left);
-    for (int i = 0; i < size; i++) {
-        int there;
-        MPI_Group_translate_ranks(all, 1, &i, left, &there);
-        if (there == MPI_UNDEFINED &&
+    for (int i = 0; i < size; i++)
+        if (mpi_translate(before, i, now) == MPI_UNDEFINED &&
             who.count < (int)(sizeof who.rank / sizeof *who.rank))
             who.rank[who.count++] = (int32_t)numbers[i];
-    }
-    MPI_Group_free(&all);
-    MPI_Group_free(&left);
     return who.count ? fail_ranks(&who) : PCOLL_OK;
 }
 

@@ -312,32 +312,19 @@ static int window_mpi_check_swap(const struct window_mpi *m)
 /* Find the ranks on other nodes, as MPI sees it. */
 static int window_mpi_find_far(struct window_mpi *m)
 {
-    int size = (int)m->base.size;
     MPI_Comm node;
-    MPI_Group all, near;
-    int *ranks = malloc(2 * m->base.size * sizeof *ranks);
-    m->far = calloc(m->base.size, sizeof *m->far);
+    if (!(m->far = calloc(m->base.size, sizeof *m->far)))
+        return fail(PCOLL_ENOMEM, "no memory for a window");
     int rc = mpi_check(
         MPI_Comm_split_type(m->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node),
         "MPI_Comm_split_type");
-    if (rc == PCOLL_OK && ranks && m->far) {
-        for (int i = 0; i < size; i++)
-            ranks[i] = i;
-        MPI_Comm_group(m->comm, &all);
-        MPI_Comm_group(node, &near);
-        MPI_Group_translate_ranks(all, size, ranks, near, ranks + size);
-        for (int i = 0; i < size; i++)
-            m->far[i] = ranks[size + i] == MPI_UNDEFINED;
-        m->base.far = m->far;
-        MPI_Group_free(&all);
-        MPI_Group_free(&near);
-    }
-    if (rc == PCOLL_OK)
-        MPI_Comm_free(&node);
-    bool had_room = ranks && m->far;
-    free(ranks);
-    return rc != PCOLL_OK || had_room ? rc
-                                      : fail(PCOLL_ENOMEM, "no memory for a window");
+    if (rc != PCOLL_OK)
+        return rc;
+    for (int i = 0; i < (int)m->base.size; i++)
+        m->far[i] = mpi_translate(m->comm, i, node) == MPI_UNDEFINED;
+    m->base.far = m->far;
+    MPI_Comm_free(&node);
+    return PCOLL_OK;
 }
 
 static int window_mpi_allocate(struct window_mpi *m, size_t bytes)
