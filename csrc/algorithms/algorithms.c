@@ -123,11 +123,6 @@ uint32_t activation_source(uint32_t rank, uint32_t size, int edge)
     return (uint32_t)((rank + size - hop) % size);
 }
 
-static uint32_t activation_target(uint32_t rank, uint32_t size, int edge)
-{
-    return (uint32_t)((rank + ((uint64_t)1 << edge)) % size);
-}
-
 void build_activation(struct sched *s, uint32_t rank, uint32_t size, bool forced,
                       struct activation *a)
 {
@@ -138,8 +133,8 @@ void build_activation(struct sched *s, uint32_t rank, uint32_t size, bool forced
         a->from[k] = sched_control_recv(s, "activated",
                                         (int)activation_source(rank, size, k), k);
     for (int k = 0; k < a->edges; k++) {
-        int out =
-            sched_control_send(s, "activate", (int)activation_target(rank, size, k), k);
+        int target = (int)((rank + ((uint64_t)1 << k)) % size);
+        int out = sched_control_send(s, "activate", target, k);
         sched_after(s, out, a->force);
         for (int j = 0; j < k; j++)
             sched_after(s, out, a->from[j]);

@@ -159,30 +159,24 @@ static int tuning_search_file(struct tuning_search *s)
     return rc;
 }
 
-/* Where several endpoints share the link of their host, and the number of endpoints is a power
- * of two, Rabenseifner's algorithm sends the least through the link at any size: each endpoint
- * halves with those of its host first, and exchanges only what it still owns with other hosts. */
-static void tuning_search_built_in(struct tuning_search *s,
-                                   const struct placement *placement, bool off_node)
-{
-    uint32_t endpoints = placement->domains;
-    bool shared =
-        placement->per_host > 1 && largest_power_of_two(endpoints) == endpoints;
-    const struct tuning_line *lines = off_node ? tuning_far : tuning_near;
-    int count = off_node && !shared ? 3 : 2; /* A shared link does without the ring. */
-    for (int i = 0; i < count; i++)
-        tuning_consider(s, &lines[i]);
-}
-
 int tuning_choose(const struct placement *placement, uint64_t bytes, bool off_node,
                   enum pcoll_algorithm *algorithm)
 {
-    struct tuning_search s = {.ranks = placement->domains, .bytes = bytes};
+    uint32_t endpoints = placement->domains;
+    struct tuning_search s = {.ranks = endpoints, .bytes = bytes};
     int rc = tuning_search_file(&s);
     if (rc != PCOLL_OK)
         return rc;
-    if (!s.found)
-        tuning_search_built_in(&s, placement, off_node);
+    /* Where several endpoints share the link of their host, and the number of endpoints is a power
+     * of two, Rabenseifner's algorithm sends the least through the link at any size: each endpoint
+     * halves with those of its host first, and exchanges only what it still owns with other hosts.
+     * So a shared link does without the ring. */
+    bool shared =
+        placement->per_host > 1 && largest_power_of_two(endpoints) == endpoints;
+    const struct tuning_line *lines = off_node ? tuning_far : tuning_near;
+    int count = s.found ? 0 : off_node && !shared ? 3 : 2;
+    for (int i = 0; i < count; i++)
+        tuning_consider(&s, &lines[i]);
     *algorithm = s.best.bytes <= bytes ? (enum pcoll_algorithm)s.best.algorithm
                                        : PCOLL_ALGORITHM_RECDBL;
     return PCOLL_OK;

@@ -103,17 +103,6 @@ void node_part(const struct round_shape *shape, const pcoll_options *options,
         *offset = 0, *bytes = placement->leads ? l.slots : 0;
 }
 
-/* Allocate the memory of a domain of one member. Only the words have to be zero. */
-static int node_allocate(struct node *n, const struct node_layout *l)
-{
-    char *memory = memory_allocate_pages(l->total);
-    if (!memory)
-        return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", l->total);
-    memset(memory + l->words, 0, l->slots - l->words);
-    n->private_memory = n->hooks.memory = memory;
-    return PCOLL_OK;
-}
-
 /* Point n at its memory. Write what this member has to write before any member begins. */
 static int node_map(struct node *n, const pcoll_options *options)
 {
@@ -121,9 +110,14 @@ static int node_map(struct node *n, const pcoll_options *options)
     pcoll_options common = *options;
     common.owned_send = n->hooks.owned_sends;
     struct node_layout l = node_lay_out(n->base.shape, &common, n->hooks.placement);
-    int rc = n->hooks.memory ? PCOLL_OK : node_allocate(n, &l);
-    if (rc != PCOLL_OK)
-        return rc;
+    if (!n->hooks.memory) { /* Of one member. Only the words have to be zero. */
+        char *memory = memory_allocate_pages(l.total);
+        if (!memory)
+            return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle",
+                        l.total);
+        memset(memory + l.words, 0, l.slots - l.words);
+        n->private_memory = n->hooks.memory = memory;
+    }
     char *base = n->hooks.memory;
     n->bytes = l.total;
     n->slots_each = contribution_slots(n->hooks.owned_sends);

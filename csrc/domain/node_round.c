@@ -122,22 +122,16 @@ static bool node_knows_end_of_join(const struct node *n, uint32_t j)
     return !joined || STEP(atomic_load(&n->lines[j].delivered)) >= joined;
 }
 
-/* Does this member announce a join that has not ended? It withdraws the announcement before
- * it says that it has read the round, so the announcement counts only if it is read after
- * that. */
-static bool node_announces_join(const struct node *n, uint32_t j, uint64_t word)
-{
-    return descriptor_joining(word) && node_knows_end_of_join(n, j) &&
-           descriptor_joining(STEP(atomic_load(&n->descriptors[j])));
-}
-
-/* live: NULL if the caller leaves out the ranks that are not live. */
+/* A member withdraws the announcement of a join before it says that it has read the round that ends
+ * it, so the announcement counts only if it is read after that. live: NULL if the caller leaves out the ranks that are not live. */
 static bool node_has_arrived(const struct node *n, const uint64_t *live, uint32_t j,
                              uint64_t word)
 {
     if (descriptor_arrived(word))
         return true;
-    bool goes = descriptor_left(word) || node_announces_join(n, j, word);
+    bool goes = descriptor_left(word) ||
+                (descriptor_joining(word) && node_knows_end_of_join(n, j) &&
+                 descriptor_joining(STEP(atomic_load(&n->descriptors[j]))));
     return goes && (!live || bitset_has(live, n->hooks.placement->member[j]));
 }
 
@@ -625,18 +619,9 @@ static void node_copy_out(struct node *n, const struct round_header *h,
     round_describe(shape, h, round, masks);
 }
 
-/* Return whether the header says that with this round all have joined. Then the rank no longer
- * announces its join. It clears JOINING before it writes `delivered`: as soon as `delivered` is
- * written, other members may start the next round, and they must not find the bit set. */
-static bool node_ends_join(const struct node *n, const struct round_header *h)
-{
-    const struct member *m = &n->member;
-    uint32_t ranks = n->base.shape->ranks;
-    return m->joining && round_has(h, ranks, ROUND_JOINED, m->rank) &&
-           round_all_gone(h, ranks);
-}
-
-/* Return whether a round may have waited for this read; the caller then checks whether that
+/* A rank with which all have joined no longer announces its join. It clears JOINING before it writes
+ * `delivered`: as soon as `delivered` is written, other members may start the next round, and they
+ * must not find the bit set. Return whether a round may have waited for this read; the caller then checks whether that
  * round may start. */
 static bool node_end_read(struct node *n, uint64_t before, uint64_t *lost)
 {
@@ -668,7 +653,8 @@ int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
         CHECK(!again || index > overwritten);
         const struct round_header *h = node_result(n, index);
         node_copy_out(n, h, buffers, round, masks);
-        joined = node_ends_join(n, h);
+        joined = m->joining && round_has(h, d->shape->ranks, ROUND_JOINED, m->rank) &&
+                 round_all_gone(h, d->shape->ranks);
         fence_after_reads();
         whole = m->deliver == PCOLL_DELIVER_ONE || !node_overwritten(n, index);
     }

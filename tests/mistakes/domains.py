@@ -53,8 +53,8 @@ MUTANTS = [
     Mutant(
         "a copy is looked at before it is known to be whole",
         "domain/node_round.c",
-        "        joined = node_ends_join(n, h);",
-        "        joined = joined || node_ends_join(n, h);",
+        "        joined = m->joining && round_has(",
+        "        joined |= m->joining && round_has(",
     ),
     Mutant(
         "a rank is told the wrong round of its deposit",
@@ -168,9 +168,9 @@ MUTANTS = [
     Mutant(
         "who has come out of join counts as arrived",
         "domain/node_round.c",
-        "descriptor_joining(word) && node_knows_end_of_join(n, j) &&\n"
-        "           descriptor_joining(STEP(atomic_load(&n->descriptors[j])));",
-        "descriptor_joining(word) && node_knows_end_of_join(n, j);",
+        "node_knows_end_of_join(n, j) &&\n"
+        "                 descriptor_joining(STEP(atomic_load(&n->descriptors[j]))));",
+        "node_knows_end_of_join(n, j));",
     ),
     Mutant(
         "the round after a join does not wait for its readers",
@@ -422,12 +422,6 @@ MUTANTS = [
         "round <= n->history + STEP",
     ),
     Mutant(
-        "a rank that has come out of join is taken for one that joins again",
-        "domain/node_round.c",
-        "&&\n           descriptor_joining(STEP(atomic_load(&n->descriptors[j])));",
-        ";",
-    ),
-    Mutant(
         "a member that frees its handle still holds the others back",
         "domain/node_round.c",
         "return !away && !STEP(atomic_load(&line->retired));",
@@ -438,11 +432,5 @@ MUTANTS = [
         "domain/node_round.c",
         "whole = m->deliver == PCOLL_DELIVER_ONE || !node_overwritten(n, index);",
         "whole = true || node_overwritten(n, index);",
-    ),
-    Mutant(
-        "what an overwritten header says of a join is kept",
-        "domain/node_round.c",
-        "joined = node_ends_join(n, h);",
-        "joined = joined || node_ends_join(n, h);",
     ),
 ]
