@@ -45,7 +45,6 @@ static inline size_t round_shape_capacity(const struct round_shape *shape)
 }
 
 struct domain;
-struct node_pending;
 
 /* Tests put their own table in front of that of node.c, to watch it. */
 struct domain_ops {
@@ -58,8 +57,6 @@ struct domain_ops {
     void *(*send_slot)(struct domain *d);
     /* See pcoll_handle_pending. */
     int (*pending)(struct domain *d, void *const *buffers);
-    /* For `inherit`: move what `pending` needs of rounds before `round` to a new domain. */
-    void (*hand_over)(struct domain *d, uint64_t round, struct node_pending *to);
     bool (*ready)(struct domain *d);
     /* Copy out the next result up to round `last`, as if at most `horizon` rounds were
      * complete (in a replay; otherwise UINT64_MAX). PCOLL_EEMPTY. Sets *moved if the endpoint
@@ -113,8 +110,6 @@ struct domain_ops {
     void (*publish)(struct domain *d, uint64_t round);
     void (*destroy)(struct domain *d);
 
-    /* Slot i of this process's member. */
-    struct round_header *(*slot)(struct domain *d, int i);
     /* Continue where an old domain has stopped: see below. `last` is the message of the round
      * before, NULL before the first one. */
     void (*begin_at)(struct domain *d, struct domain *old, uint64_t round,

@@ -251,19 +251,6 @@ static int node_pending(struct domain *d, void *const *buffers)
     return rc == PCOLL_OK && !any ? PCOLL_EEMPTY : rc;
 }
 
-static void node_hand_over(struct domain *d, uint64_t round, struct node_pending *to)
-{
-    struct node *n = node_of(d);
-    node_look(n);
-    for (int i = 0; i < n->slots_each; i++)
-        if (n->member.contribution.held >> i & 1 && n->pending.taken_in[i] <= round)
-            node_keep(n, n->pending.taken_in[i] - 1, node_own_payload(n, i));
-    to->wanted = n->pending.wanted;
-    to->failed = n->pending.failed;
-    to->kept = n->pending.kept;
-    n->pending.kept = NULL;
-}
-
 static int node_write_deposit(struct node *n, struct deposit_plan plan,
                               const void *const *buffers)
 {
@@ -471,12 +458,6 @@ static void node_memory(struct domain *d, void **memory, size_t *bytes)
     *bytes = node_of(d)->bytes;
 }
 
-static struct round_header *node_own_slot(struct domain *d, int i)
-{
-    CHECK(i >= 0 && i < node_of(d)->slots_each);
-    return node_slot(node_of(d), node_of(d)->who, i);
-}
-
 /* Recovery: a domain continues where another one has stopped; see domain.h. */
 
 uint64_t node_copy_results(struct domain *d, struct domain *old, uint64_t round,
@@ -487,14 +468,14 @@ uint64_t node_copy_results(struct domain *d, struct domain *old, uint64_t round,
     uint64_t first = round - (round > 0), oldest = round > kept ? round - kept : 0;
     struct member m;
     if (old) {
-        old->ops->snapshot(old, &m);
+        node_snapshot(old, &m);
         first = m.delivered ? m.delivered - 1 : 0;
         oldest = node_of(old)->oldest > oldest ? node_of(old)->oldest : oldest;
     }
     first = first > oldest ? first : oldest;
     for (uint64_t r = first; r < round; r++) {
         const struct round_header *from =
-            r + 1 == round ? last : old->ops->result(old, r);
+            r + 1 == round ? last : node_result(node_of(old), r);
         struct round_header *to = d->ops->result(d, r);
         /* The ring has one entry more than results are kept: the open round uses another one. */
         CHECK(from->round == r);
@@ -512,7 +493,7 @@ static void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
     n->member.complete = n->member.frozen = n->member.delivered = round;
     STEP(atomic_store(node_own_descriptor(n), descriptor_of(&n->member)));
     STEP(atomic_store(&node_own_line(n)->delivered, round));
-    int failed = old ? old->ops->failure(old) : PCOLL_OK;
+    int failed = old ? node_failure(old) : PCOLL_OK;
     if (failed != PCOLL_OK)
         atomic_store(&n->shared->failure, failed);
     n->oldest = node_copy_results(d, old, round, last);
@@ -527,24 +508,37 @@ static void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
 }
 
 /* Move the deposit that is pending after the recovery to the new domain. */
-static int node_move_deposit(struct node *n, struct domain *old,
+static int node_move_deposit(struct node *n, const struct node *old,
                              const struct recovered_deposit *r)
 {
     const struct round_shape *shape = n->base.shape;
     if (r->into == NO_SLOT)
         return PCOLL_OK;
-    void *to = message_payload(node_slot(n, n->who, r->into));
+    void *to = node_own_payload(n, r->into);
     const void *part[2] = {NULL, NULL};
     int parts = 0;
     if (r->older != NO_SLOT)
-        part[parts++] = message_payload(old->ops->slot(old, r->older));
+        part[parts++] = node_own_payload(old, r->older);
     if (r->newer != NO_SLOT)
-        part[parts++] = message_payload(old->ops->slot(old, r->newer));
+        part[parts++] = node_own_payload(old, r->newer);
     CHECK(parts > 0);
     if (parts == 2)
         return payload_reduce(&shape->payload, to, part[0], part[1]);
     memcpy(to, part[0], round_shape_data_bytes(shape));
     return PCOLL_OK;
+}
+
+/* Move what node_pending needs of rounds before `round`. */
+static void node_move_pending(struct node *n, struct node *old, uint64_t round)
+{
+    node_look(old);
+    for (int i = 0; i < old->slots_each; i++)
+        if (old->member.contribution.held >> i & 1 && old->pending.taken_in[i] <= round)
+            node_keep(old, old->pending.taken_in[i] - 1, node_own_payload(old, i));
+    n->pending.wanted = old->pending.wanted;
+    n->pending.failed = old->pending.failed;
+    n->pending.kept = old->pending.kept;
+    old->pending.kept = NULL;
 }
 
 /* The member's state after the recovery is whole even if a user's op fails on its deposit. */
@@ -556,10 +550,10 @@ static int node_inherit(struct domain *d, struct domain *old, uint64_t round,
     struct node_line *line = node_own_line(n);
     int rc = PCOLL_OK;
     if (old) {
-        old->ops->snapshot(old, &m);
+        node_snapshot(old, &m);
         struct recovered_deposit r = member_recover(&m, round, last);
-        rc = node_move_deposit(n, old, &r);
-        old->ops->hand_over(old, round, &n->pending);
+        rc = node_move_deposit(n, node_of(old), &r);
+        node_move_pending(n, node_of(old), round);
     } else {
         member_enter(&m, round, last);
     }
@@ -580,7 +574,6 @@ static const struct domain_ops node_ops = {
     .deposit = node_deposit,
     .send_slot = node_send_slot,
     .pending = node_pending,
-    .hand_over = node_hand_over,
     .ready = node_ready,
     .deliver = node_deliver,
     .snapshot = node_snapshot,
@@ -601,7 +594,6 @@ static const struct domain_ops node_ops = {
     .result = node_fabric_result,
     .publish = node_fabric_publish,
     .destroy = node_destroy,
-    .slot = node_own_slot,
     .begin_at = node_begin_at,
     .inherit = node_inherit,
     .memory = node_memory,

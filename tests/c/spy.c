@@ -140,11 +140,6 @@ uint64_t spy_complete_of(struct domain *d)
 
 /* A recovery: the watched domains see each other alone. */
 
-static struct round_header *spy_slot(struct domain *d, int i)
-{
-    return spy_of(d)->real->ops->slot(spy_of(d)->real, i);
-}
-
 static void spy_begin_at(struct domain *d, struct domain *old, uint64_t round,
                          const struct round_header *last)
 {
@@ -229,7 +224,6 @@ struct domain_ops spy_member_ops(void)
                                .poll = spy_poll,
                                .change = spy_change,
                                .retire = spy_retire,
-                               .slot = spy_slot,
                                .begin_at = spy_begin_at,
                                .inherit = spy_inherit,
                                .destroy = spy_destroy};

@@ -189,8 +189,8 @@ MUTANTS = [
     Mutant(
         "the last result is the own one, which may be none",
         "domain/node.c",
-        "r + 1 == round ? last : old->ops->result(old, r);",
-        "old ? old->ops->result(old, r) : last;",
+        "r + 1 == round ? last : node_result(node_of(old), r);",
+        "old ? node_result(node_of(old), r) : last;",
     ),
     Mutant(
         "a deposit stays in the old domain",
@@ -207,8 +207,8 @@ MUTANTS = [
     Mutant(
         "the state is as it was before the rank stopped",
         "domain/node.c",
-        "old->ops->snapshot(old, &m);\n        struct recovered_deposit",
-        "d->ops->snapshot(d, &m);\n        struct recovered_deposit",
+        "node_snapshot(old, &m);\n        struct recovered_deposit",
+        "node_snapshot(d, &m);\n        struct recovered_deposit",
     ),
     Mutant(
         "what a rank owes is forgotten in its new domain",
