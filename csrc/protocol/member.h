@@ -95,9 +95,8 @@ struct member {
     bool joined;       /* The round that was read last is that round. */
     uint64_t events;   /* See allreduce/event_log.h. */
     uint64_t calls;    /* Finished calls. */
-    uint64_t frozen_events; /* `events` when the last round was frozen. */
-    uint64_t seen;          /* Complete rounds that the last read knew of. */
-    uint64_t lost;          /* Lost rounds that were not reported yet. A successor's
+    uint64_t seen;     /* Complete rounds that the last read knew of. */
+    uint64_t lost;     /* Lost rounds that were not reported yet. A successor's
                                member keeps them. */
     pcoll_stats stats;
 };

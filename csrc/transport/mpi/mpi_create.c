@@ -69,7 +69,7 @@ int mpi_find_lost(const struct mpi_transport *m, uint64_t **numbers)
     size_t words = bitset_words((uint32_t)size);
     struct mpi_lost lost = {.comm = m->comm,
                             .numbers = calloc(words, sizeof *lost.numbers),
-                            .who.mpi_error = m->rank_failure};
+                            .who.mpi_error = ulfm_rank_failure()};
     if (!lost.numbers)
         return fail(PCOLL_ENOMEM, "no memory for %d ranks", size);
     watch_each_lost(m->watch, mpi_note_lost, &lost);
@@ -107,7 +107,6 @@ static int host_watch_begin(struct mpi_transport *m)
         i++;
     if (!m->watch || i == size)
         return PCOLL_OK;
-    m->rank_failure = ulfm_rank_failure();
     m->group = (struct watch_group){
         .rank = m->base.rank, .size = size, .hosts = m->neighborhoods, .owner = m};
     /* Announce the hosts before the exchange: see watch.h. */

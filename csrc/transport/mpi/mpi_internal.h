@@ -49,8 +49,7 @@ struct mpi_transport {
     struct watch_group group; /* Its size is 0 if there is one host, or no watch. */
     uint64_t *neighborhoods;
     struct watch_card *cards;
-    uint32_t lost;    /* The number of lost hosts at the last poll. */
-    int rank_failure; /* MPI's error for a rank that has died. */
+    uint32_t lost; /* The number of lost hosts at the last poll. */
     MPI_Comm comm;
     MPI_Comm made; /* The result of a call under way. */
     MPI_Datatype block;
