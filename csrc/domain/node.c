@@ -363,8 +363,8 @@ static void node_poll(struct domain *d, int who, struct member *copy)
                             .history = n->history,
                             .started = atomic_load(&line->calling),
                             .retired = STEP(atomic_load(&line->retired)),
-                            .joining = descriptor_joining(word),
-                            .left = descriptor_left(word),
+                            .joining = word & DESCRIPTOR_JOINING,
+                            .left = word & DESCRIPTOR_LEFT,
                             .joined_in = NO_ROUND,
                             .delivered = STEP(atomic_load(&line->delivered)),
                             .complete = node_control_round(node_control(n))};

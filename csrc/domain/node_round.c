@@ -127,11 +127,11 @@ static bool node_knows_end_of_join(const struct node *n, uint32_t j)
 static bool node_has_arrived(const struct node *n, const uint64_t *live, uint32_t j,
                              uint64_t word)
 {
-    if (descriptor_arrived(word))
+    if (word & DESCRIPTOR_ARRIVED)
         return true;
-    bool goes = descriptor_left(word) ||
-                (descriptor_joining(word) && node_knows_end_of_join(n, j) &&
-                 descriptor_joining(STEP(atomic_load(&n->descriptors[j]))));
+    bool goes = word & DESCRIPTOR_LEFT;
+    if (!goes && (word & DESCRIPTOR_JOINING) && node_knows_end_of_join(n, j))
+        goes = STEP(atomic_load(&n->descriptors[j])) & DESCRIPTOR_JOINING;
     return goes && (!live || bitset_has(live, n->hooks.placement->member[j]));
 }
 
@@ -159,14 +159,14 @@ static bool node_is_behind(const struct node *n, uint32_t j, uint64_t round)
     if (n->deliver != PCOLL_DELIVER_ONE ||
         round < n->history + STEP(atomic_load(&line->delivered)))
         return false;
-    bool away = descriptor_left(STEP(atomic_load(&n->descriptors[j])));
+    bool away = STEP(atomic_load(&n->descriptors[j])) & DESCRIPTOR_LEFT;
     return !away && !STEP(atomic_load(&line->retired));
 }
 
 /* No round follows the one with which all have joined before each member has read that one. */
 static bool node_is_unaware(const struct node *n, uint32_t j)
 {
-    return descriptor_joining(STEP(atomic_load(&n->descriptors[j]))) &&
+    return (STEP(atomic_load(&n->descriptors[j])) & DESCRIPTOR_JOINING) &&
            !node_knows_end_of_join(n, j) && !STEP(atomic_load(&n->lines[j].retired));
 }
 

@@ -186,7 +186,13 @@ void member_enter(struct member *m, uint64_t complete, const struct round_header
 
 /* Bits from the lowest: pending, frozen slot (7: none), arrived, joining, left; then
  * the rounds: 2^55 of them. */
-enum { DESCRIPTOR_NO_SLOT = 7, DESCRIPTOR_ROUNDS = 9 };
+enum {
+    DESCRIPTOR_NO_SLOT = 7,
+    DESCRIPTOR_ARRIVED = 1 << 6,
+    DESCRIPTOR_JOINING = 1 << 7,
+    DESCRIPTOR_LEFT = 1 << 8,
+    DESCRIPTOR_ROUNDS = 9
+};
 
 static inline uint64_t descriptor_of(const struct member *m)
 {
@@ -214,24 +220,6 @@ static inline int descriptor_pending(uint64_t word)
     return descriptor_slot(word);
 }
 
-static inline bool descriptor_arrived(uint64_t word)
-{
-    return word >> 6 & 1;
-}
-
-static inline bool descriptor_joining(uint64_t word)
-{
-    return word >> 7 & 1;
-}
-
-static inline bool descriptor_left(uint64_t word)
-{
-    return word >> 8 & 1;
-}
-
-/* The bit to clear when the rank no longer announces that it joins. */
-enum { DESCRIPTOR_JOINING = 1 << 7 };
-
 /* Load what other ranks may have changed. */
 static inline void descriptor_load(uint64_t word, struct member *m)
 {
@@ -239,7 +227,7 @@ static inline void descriptor_load(uint64_t word, struct member *m)
           descriptor_pending(word) != descriptor_slot(word >> 3));
     m->contribution.pending = descriptor_pending(word);
     m->contribution.frozen = descriptor_slot(word >> 3);
-    m->arrived = descriptor_arrived(word);
+    m->arrived = word & DESCRIPTOR_ARRIVED;
     m->frozen = descriptor_rounds(word);
 }
 
@@ -247,7 +235,7 @@ static inline void descriptor_load(uint64_t word, struct member *m)
 static inline uint64_t descriptor_freeze(uint64_t word)
 {
     CHECK(descriptor_rounds(word) + 1 < (uint64_t)1 << (64 - DESCRIPTOR_ROUNDS));
-    uint64_t gone = word & ((uint64_t)3 << 7);
+    uint64_t gone = word & (DESCRIPTOR_JOINING | DESCRIPTOR_LEFT);
     return DESCRIPTOR_NO_SLOT | (word & 7) << 3 | gone |
            (descriptor_rounds(word) + 1) << DESCRIPTOR_ROUNDS;
 }
@@ -260,10 +248,10 @@ static inline void descriptor_announce(uint64_t word, uint32_t rank,
     bool active = descriptor_pending(word) != NO_SLOT;
     if (active)
         round_add(h, ranks, ROUND_ACTIVE, rank, rank + 1);
-    if (active && !descriptor_arrived(word))
+    if (active && !(word & DESCRIPTOR_ARRIVED))
         round_add(h, ranks, ROUND_STORED, rank, rank + 1);
-    if (descriptor_joining(word))
+    if (word & DESCRIPTOR_JOINING)
         round_add(h, ranks, ROUND_JOINED, rank, rank + 1);
-    if (descriptor_left(word))
+    if (word & DESCRIPTOR_LEFT)
         round_add(h, ranks, ROUND_LEFT, rank, rank + 1);
 }

@@ -52,7 +52,8 @@ static void dump_member(uint32_t i, FILE *out)
             "%d, joining %d, left %d; delivered %llu, asleep %d, working %llu\n",
             i, m->doing, (unsigned long long)m->next,
             (unsigned long long)descriptor_rounds(word), descriptor_pending(word),
-            descriptor_arrived(word), descriptor_joining(word), descriptor_left(word),
+            !!(word & DESCRIPTOR_ARRIVED), !!(word & DESCRIPTOR_JOINING),
+            !!(word & DESCRIPTOR_LEFT),
             (unsigned long long)atomic_load(&n->lines[i].delivered),
             (int)(atomic_load(&n->asleep[i / 64]) >> i % 64 & 1),
             (unsigned long long)atomic_load(&n->lines[i].working));

@@ -168,9 +168,8 @@ MUTANTS = [
     Mutant(
         "who has come out of join counts as arrived",
         "domain/node_round.c",
-        "node_knows_end_of_join(n, j) &&\n"
-        "                 descriptor_joining(STEP(atomic_load(&n->descriptors[j]))));",
-        "node_knows_end_of_join(n, j));",
+        "goes = STEP(atomic_load(&n->descriptors[j])) & DESCRIPTOR_JOINING;",
+        "goes = true;",
     ),
     Mutant(
         "the round after a join does not wait for its readers",
@@ -241,19 +240,19 @@ MUTANTS = [
     Mutant(
         "a join is announced once",
         "protocol/member.h",
-        "uint64_t gone = word & ((uint64_t)3 << 7);",
-        "uint64_t gone = word & ((uint64_t)1 << 8);",
+        "uint64_t gone = word & (DESCRIPTOR_JOINING | DESCRIPTOR_LEFT);",
+        "uint64_t gone = word & DESCRIPTOR_LEFT;",
     ),
     Mutant(
         "an arrival outlives the round that took it",
         "protocol/member.h",
-        "uint64_t gone = word & ((uint64_t)3 << 7);",
+        "uint64_t gone = word & (DESCRIPTOR_JOINING | DESCRIPTOR_LEFT);",
         "uint64_t gone = word & ((uint64_t)7 << 6);",
     ),
     Mutant(
         "a stored deposit is not announced as stored",
         "protocol/member.h",
-        "if (active && !descriptor_arrived(word))",
+        "if (active && !(word & DESCRIPTOR_ARRIVED))",
         "if (false)",
     ),
     Mutant(
