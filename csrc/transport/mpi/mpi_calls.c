@@ -14,7 +14,6 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/error.h"
-#include "base/lock.h"
 #include "include/partialcoll.h"
 #include "transport/mpi/mpi_transport.h"
 

@@ -15,7 +15,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/lock.h"
 #include "transport/mpi/mpi_internal.h"
 #include "transport/mpi/mpi_transport.h"
 
@@ -472,17 +471,7 @@ struct state {
 
 /* Several threads may make handles at once. A thread that looks for a state in order to make it
  * holds this lock. */
-static struct lock states = LOCK_INIT(LOCK_STATES);
-
-void mpi_lock_states(void)
-{
-    lock_take(&states);
-}
-
-void mpi_unlock_states(void)
-{
-    lock_release(&states);
-}
+struct lock mpi_states = LOCK_INIT(LOCK_STATES);
 
 /* The keys of MPI's attributes, made once, under the lock: those of communicators and, last, that
  * of the process. */

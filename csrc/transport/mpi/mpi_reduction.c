@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/lock.h"
 #include "transport/mpi/mpi_internal.h"
 #include "transport/mpi/mpi_transport.h"
 

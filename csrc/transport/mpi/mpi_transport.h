@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/doorbell.h"
+#include "base/lock.h"
 #include "kernels/payload.h"
 #include "transport/transport.h"
 #include "transport/window.h"
@@ -51,8 +52,7 @@ int mpi_reduction_set(struct user_reduction *user, const void *mpi_type,
                       const void *mpi_op, int index);
 
 /* Hold this lock to look for a state and make it if there is none, as one step. */
-void mpi_lock_states(void);
-void mpi_unlock_states(void);
+extern struct lock mpi_states;
 
 /* A communicator of MPI has an array of states: the runtime's communicator of each kind of on_failure
  * (enum pcoll_failure), and the drop-ins' record of its calls. gone() is called with a state when
