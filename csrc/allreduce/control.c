@@ -3,10 +3,6 @@
 #include "allreduce/control.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-#include "base/check.h"
-#include "base/error.h"
 
 static int control_refuse(const struct control *c, uint32_t source, const char *why)
 {

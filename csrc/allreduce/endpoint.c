@@ -4,9 +4,6 @@
 
 #include <stdlib.h>
 
-#include "base/check.h"
-#include "base/error.h"
-#include "runtime/communicator.h"
 #include "allreduce/control.h"
 #include "allreduce/staging.h"
 

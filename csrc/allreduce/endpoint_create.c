@@ -4,9 +4,7 @@
 
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/memory.h"
-#include "base/error.h"
 #include "runtime/user_object.h"
 #include "allreduce/staging.h"
 #include "allreduce/tuning.h"

@@ -3,13 +3,10 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/file.h"
 #include "base/error.h"
 #include "base/lock.h"

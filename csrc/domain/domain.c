@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 
-#include "base/check.h"
 #include "base/error.h"
 #include "base/random.h"
 

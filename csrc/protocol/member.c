@@ -3,7 +3,6 @@
  * member.h. */
 #include "protocol/member.h"
 
-#include "base/check.h"
 #include "base/error.h"
 
 /* Slots. */

@@ -5,15 +5,12 @@
 
 #include <ctype.h>
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/random.h"
-#include "include/partialcoll.h"
 
 /* Return the number of ranks that a quorum needs, at most the live ones. */
 static uint32_t policy_needed(const struct pcoll_policy *policy,

@@ -10,7 +10,6 @@
  * are driven one after the other, as messages arrive and alarms expire. Reading the
  * memory of another rank takes no time.
  */
-#include "base/check.h"
 #include "gossip/gossip_memory.h"
 #include "group/group_agent.h"
 #include "include/simulator.h"

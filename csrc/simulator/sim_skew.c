@@ -8,10 +8,8 @@
  * whenever an event concerns it.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "allreduce/endpoint.h"
-#include "base/error.h"
 #include "base/memory.h"
 #include "include/simulator.h"
 #include "transport/sim/sim_transport.h"

@@ -4,18 +4,12 @@
 
 #include <dlfcn.h>
 #include <limits.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "base/bitset.h"
 #include "base/check.h"
 #include "base/file.h"
-#include "base/error.h"
-#include "include/partialcoll.h"
-#include "transport/mpi/mpi_transport.h"
 
 /* The exclusion. */
 

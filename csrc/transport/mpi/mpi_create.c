@@ -6,17 +6,13 @@
  * Ranks on a lost host count as dead. MPI may not know that, or not yet.
  */
 #include <arpa/inet.h>
-#include <mpi.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/check.h"
-#include "base/error.h"
 #include "transport/mpi/mpi_internal.h"
-#include "transport/mpi/mpi_transport.h"
 
 /* Collect `count` numbers of each rank in `all`, zeros of the dead. Collective. */
 static int mpi_exchange(struct mpi_transport *m, const uint64_t *mine, int count,

@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all living ranks agree on, and communicators of theirs, where ranks may die: each of it ends
  * alike on all of them. See mpi_transport.h and mpi_internal.h. */
-#include "transport/mpi/mpi_transport.h"
 
 #include <limits.h>
-#include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bitset.h"
 #include "base/check.h"
-#include "base/error.h"
-#include "include/partialcoll.h"
 #include "transport/mpi/mpi_internal.h"
 
 /* The dead ranks. */

@@ -4,13 +4,9 @@
  * made: a predefined op is tried on one element of zeros, because only MPI knows which ops its
  * datatypes take.
  */
-#include <mpi.h>
-#include <stdbool.h>
 #include <stdlib.h>
 
-#include "base/error.h"
 #include "transport/mpi/mpi_internal.h"
-#include "transport/mpi/mpi_transport.h"
 
 /* The most elements in one call, whose count is an int. */
 static const size_t most_elements = (size_t)1 << 30;

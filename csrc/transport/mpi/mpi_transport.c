@@ -11,12 +11,10 @@
  * One thread at a time: the holder of the drive lock.
  */
 #include <limits.h>
-#include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "transport/mpi/mpi_internal.h"
 
 int mpi_check(int mpi_error, const char *what)

@@ -4,15 +4,12 @@
  * with memory of the program, both MPIs make an access wait until the target calls MPI. Within a
  * node an access needs no help of the target. Between nodes the target's agent gives it.
  */
-#include <mpi.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "transport/mpi/mpi_internal.h"
-#include "transport/mpi/mpi_transport.h"
 
 enum { MAX_REQUESTS = 16 };
 
