@@ -3,8 +3,7 @@
  * Schedule builders. Each adds the operations of one endpoint to a schedule and returns
  * the operation that ends its part. How operations are executed is defined elsewhere.
  */
-#ifndef PCOLL_ALGORITHMS_H
-#define PCOLL_ALGORITHMS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -97,5 +96,3 @@ int build_butterfly(struct sched *s, const struct butterfly_plan *plan, int star
 /* Return the largest power of two up to size. The endpoints beyond it fold into the first
  * ones. */
 uint32_t largest_power_of_two(uint32_t size);
-
-#endif

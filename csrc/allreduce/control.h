@@ -12,8 +12,7 @@
  * no call waits, and its objects can only be freed. A possible message that is late or repeated
  * is dropped.
  */
-#ifndef PCOLL_ALLREDUCE_CONTROL_H
-#define PCOLL_ALLREDUCE_CONTROL_H
+#pragma once
 
 #include "allreduce/endpoint.h"
 
@@ -99,5 +98,3 @@ void stall_answer_take(struct endpoint *endpoint, uint32_t rank,
  */
 int stall_report(struct endpoint *endpoint, bool frees, int64_t patience_us, char *text,
                  uint64_t capacity);
-
-#endif

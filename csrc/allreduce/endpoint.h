@@ -31,14 +31,11 @@
  *   CONFIRMING  only where the handle continues when ranks die: a barrier. A rank past it may be
  *             gone when another one dies, but then no rank lacks a round.
  */
-#ifndef PCOLL_ALLREDUCE_ENDPOINT_H
-#define PCOLL_ALLREDUCE_ENDPOINT_H
+#pragma once
 
 #include "domain/placement.h"
-#include "domain/domain.h"
 #include "protocol/policy.h"
 #include "runtime/communicator.h"
-#include "schedule/sched.h"
 #include "allreduce/data.h"
 #include "allreduce/event_log.h"
 
@@ -196,5 +193,3 @@ int endpoint_close(struct endpoint *endpoint);
 /* Return the schedule in GOAL, for a round to which all contribute. Copying or reducing a byte
  * takes ns_per_byte. The caller frees the text. */
 char *endpoint_goal(const struct endpoint *endpoint, double ns_per_byte);
-
-#endif

@@ -26,8 +26,7 @@
  *
  * The driver notes rounds, the application notes reads and calls. Both may query the log.
  */
-#ifndef PCOLL_ALLREDUCE_EVENT_LOG_H
-#define PCOLL_ALLREDUCE_EVENT_LOG_H
+#pragma once
 
 #include "protocol/member.h"
 
@@ -83,5 +82,3 @@ bool event_log_holds_read(const struct event_log *log, const struct member *m,
 bool event_log_ends_call(const struct event_log *log, const struct member *m);
 /* Return the number of complete rounds that the outstanding call may know of. */
 uint64_t event_log_visible_rounds(const struct event_log *log, const struct member *m);
-
-#endif

@@ -18,15 +18,11 @@
  * The file is $PARTIALCOLL_TUNE. If that is not set, it is partialcoll/tune.txt under
  * $XDG_CONFIG_HOME or ~/.config, if it exists. PARTIALCOLL_TUNE=none selects the built-in table.
  */
-#ifndef PCOLL_ALLREDUCE_TUNING_H
-#define PCOLL_ALLREDUCE_TUNING_H
+#pragma once
 
 #include "domain/placement.h"
-#include "include/partialcoll.h"
 
 /* Choose for these domains. Only `domains` and `per_host` are read. off_node (for the built-in
  * table): the ranks are on several machines. PCOLL_EINVAL names the wrong file and line. */
 int tuning_choose(const struct placement *placement, uint64_t bytes, bool off_node,
                   enum pcoll_algorithm *algorithm);
-
-#endif

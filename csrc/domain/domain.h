@@ -11,8 +11,7 @@
  * A message is a round header, in the form that it has on the wire, followed by the payload.
  * Contributions and results have that form, so they are sent from where they are.
  */
-#ifndef PCOLL_DOMAIN_H
-#define PCOLL_DOMAIN_H
+#pragma once
 
 #include "kernels/payload.h"
 #include "protocol/member.h"
@@ -212,5 +211,3 @@ void segment_sealed(struct segment *s);
  * PCOLL_ENOMEM. */
 int segment_reserve(struct segment *s, size_t offset, size_t bytes);
 void segment_close(struct segment *s);
-
-#endif

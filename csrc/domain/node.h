@@ -100,14 +100,10 @@
  * A member that stops (SIGSTOP, a debugger) stops the round only while it closes the round or
  * holds a chunk: node_busy() names it. At all other times the round does not need it.
  */
-#ifndef PCOLL_DOMAIN_NODE_H
-#define PCOLL_DOMAIN_NODE_H
-
-#include <stdatomic.h>
+#pragma once
 
 #include "base/check.h"
 #include "base/random.h"
-#include "protocol/member.h"
 #include "protocol/policy.h"
 #include "domain/domain.h"
 #include "domain/placement.h"
@@ -355,5 +351,3 @@ void node_fabric_publish(struct domain *d, uint64_t round);
  * that share the new memory all write the same. Return the first round that was copied. */
 uint64_t node_copy_results(struct domain *d, struct domain *old, uint64_t round,
                            const struct round_header *last);
-
-#endif

@@ -18,8 +18,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-
 #include "base/check.h"
 #include "include/partialcoll.h"
 #include "protocol/round.h"

@@ -21,9 +21,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-
-#include "base/bitset.h"
 #include "include/partialcoll.h"
 #include "protocol/round.h"
 

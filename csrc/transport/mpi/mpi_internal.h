@@ -3,9 +3,6 @@
 #pragma once
 
 #include <mpi.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 #include "transport/mpi/mpi_transport.h"
 #include "watch/watch.h"
