@@ -78,8 +78,6 @@ int mpi_set_process_state(void *state, void (*gone)(void *));
  * translates what it tells MPI.
  */
 
-struct watch; /* watch/watch.h */
-
 /* Keep other threads of the library out of MPI, where ranks may die (mpi_internal.h). `waits`: what
  * follows waits for other ranks. Pass the result to exclusion_end, on the same thread. */
 bool exclusion_begin(bool waits);
