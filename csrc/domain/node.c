@@ -69,7 +69,10 @@ static struct node_layout node_lay_out(const struct round_shape *shape,
     l.finished = node_place(
         &at,
         fabric ? node_count_chunks(round_shape_capacity(shape)) * sizeof(uint64_t) : 0);
-    l.slots = node_place(&at, members * slots * shape->slot_bytes);
+    /* One slot at a time is sent as it is, so the room after a slot is also that of the next slot's
+     * header. */
+    l.slots =
+        node_place(&at, members * slots * shape->message_bytes + shape->header_bytes);
     if (members > 1)
         l.gathered = node_place(&at, fabric ? shape->slot_bytes : 0);
     l.results = node_place(&at, ((size_t)options->history + 1) * shape->slot_bytes);
@@ -91,15 +94,12 @@ void node_part(const struct round_shape *shape, const pcoll_options *options,
 {
     CHECK(part < NODE_PARTS);
     struct node_layout l = node_lay_out(shape, options, placement);
-    size_t slots = (l.gathered - l.slots) / placement->members;
-    size_t results = l.total - l.gathered;
-    size_t begin = results * placement->who / placement->members;
-    size_t end = results * (placement->who + 1) / placement->members;
-    if (part == NODE_PART_SLOTS)
-        *offset = l.slots + placement->who * slots, *bytes = slots;
-    else if (part == NODE_PART_RESULTS)
-        *offset = l.gathered + begin, *bytes = end - begin;
-    else
+    size_t first = part == NODE_PART_SLOTS ? l.slots : l.gathered;
+    size_t all = part == NODE_PART_SLOTS ? l.gathered - l.slots : l.total - l.gathered;
+    size_t begin = all * placement->who / placement->members;
+    *offset = first + begin;
+    *bytes = all * (placement->who + 1) / placement->members - begin;
+    if (part == NODE_PART_WORDS)
         *offset = 0, *bytes = placement->leads ? l.slots : 0;
 }
 

@@ -291,7 +291,7 @@ static inline struct round_header *node_slot(const struct node *n, uint32_t memb
                                              int slot)
 {
     size_t number = (size_t)member * (size_t)n->slots_each + (size_t)slot;
-    return message_in(n->base.shape, n->slots + number * n->base.shape->slot_bytes);
+    return message_in(n->base.shape, n->slots + number * n->base.shape->message_bytes);
 }
 
 static inline struct round_header *node_result(const struct node *n, uint64_t round)
