@@ -191,60 +191,21 @@ static bool mpi_all_offer(const struct card *cards, uint32_t size,
     return same && highest;
 }
 
-struct neighbor {
-    uint64_t neighborhood, rank;
-};
-
-static int mpi_compare_neighbors(const void *a, const void *b)
-{
-    const struct neighbor *x = a, *y = b;
-    if (x->neighborhood != y->neighborhood)
-        return x->neighborhood < y->neighborhood ? -1 : 1;
-    return x->rank < y->rank ? -1 : 1;
-}
-
-/* Find which ranks can share memory: the ranks of a neighborhood of which each one reaches all
- * others. The lowest rank names them. `all`: the neighbors, sorted; `reach`: bit 0 of each rank
- * says that it reaches all others. */
-static void mpi_name_hosts(struct mpi_transport *m, const struct neighbor *all,
-                           const uint64_t *reach)
-{
-    uint32_t size = m->base.size;
-    for (uint32_t begin = 0, end; begin < size; begin = end) {
-        uint64_t first = size;
-        bool together = true;
-        for (end = begin;
-             end < size && all[end].neighborhood == all[begin].neighborhood; end++) {
-            uint32_t rank = (uint32_t)all[end].rank;
-            if (!transport_lives(&m->base, rank))
-                continue;
-            first = first < rank ? first : rank;
-            together = together && (reach[rank] & 1);
-        }
-        for (uint32_t i = begin; i < end; i++)
-            m->hosts[all[i].rank] = together && first < size ? first : all[i].rank;
-    }
-}
-
+/* Find which ranks can share memory: those of a neighborhood that reach all ranks of it. Every other
+ * rank has a host of its own. */
 static int mpi_find_hosts(struct mpi_transport *m, bool reaches_all)
 {
     uint32_t size = m->base.size;
     uint64_t mine = reaches_all | (uint64_t)m->base.off_node << 1;
     uint64_t *reach = calloc(size, sizeof *reach);
-    struct neighbor *all = calloc(size, sizeof *all);
-    int rc = reach && all ? mpi_exchange(m, &mine, 1, reach)
-                          : fail(PCOLL_ENOMEM, "no memory for %u ranks", size);
+    int rc = reach ? mpi_exchange(m, &mine, 1, reach)
+                   : fail(PCOLL_ENOMEM, "no memory for %u ranks", size);
     for (uint32_t i = 0; i < size && rc == PCOLL_OK; i++) {
-        all[i] = (struct neighbor){m->neighborhoods[i], i};
+        m->hosts[i] = reach[i] & 1 ? m->neighborhoods[i] : i;
         if (reach[i] >> 1) /* All ranks must agree: the domain `auto` depends on it. */
             m->base.off_node = true;
     }
-    if (rc == PCOLL_OK) {
-        qsort(all, size, sizeof *all, mpi_compare_neighbors);
-        mpi_name_hosts(m, all, reach);
-    }
     free(reach);
-    free(all);
     return rc;
 }
 
