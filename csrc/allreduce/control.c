@@ -226,44 +226,33 @@ static void stall_report_say_rank(struct text *t, uint32_t rank,
     t->items++;
 }
 
-/* Return how many running operations have the kind and the peer of this one, or 0 if an earlier
- * operation is among them. */
-static int stall_report_count_alike(const struct endpoint *endpoint, uint32_t first)
-{
-    const struct engine *e = &endpoint->engine;
-    const struct op *like = &endpoint->sched->ops[first];
-    int alike = 0;
-    for (uint32_t i = 0; i < endpoint->sched->count; i++) {
-        const struct op *op = &endpoint->sched->ops[i];
-        if (engine_state(e, e->current, (int)i) != OP_RUNNING ||
-            op->kind != like->kind || op->peer != like->peer)
-            continue;
-        if (i < first)
-            return 0;
-        alike++;
-    }
-    return alike;
-}
-
+/* Name the running operations, those of the same kind and peer together. */
 static void stall_report_say_pending(struct text *t, const struct endpoint *endpoint)
 {
     enum { MAX_NAMED = 6 };
     const struct engine *e = &endpoint->engine;
+    const struct op *ops = endpoint->sched->ops;
     int named = 0;
     for (uint32_t i = 0; i < endpoint->sched->count; i++) {
-        const struct op *op = &endpoint->sched->ops[i];
-        bool running = engine_state(e, e->current, (int)i) == OP_RUNNING;
-        int alike = running ? stall_report_count_alike(endpoint, i) : 0;
-        if (!alike)
+        uint32_t first = i;
+        int alike = 0;
+        if (engine_state(e, e->current, (int)i) != OP_RUNNING)
+            continue;
+        for (uint32_t k = endpoint->sched->count; k-- > 0;)
+            if (engine_state(e, e->current, (int)k) == OP_RUNNING &&
+                ops[k].kind == ops[i].kind && ops[k].peer == ops[i].peer)
+                first = k, alike++;
+        if (first != i) /* It was named with an earlier one. */
             continue;
         text_add(t, named ? ", " : "; pending here: ");
         if (named++ == MAX_NAMED) {
             text_add(t, "…");
             return;
         }
-        text_add(t, "%d %s", alike, op_kind_name(op->kind));
-        if (op->peer >= 0)
-            text_add(t, " %s rank %d", op->kind == OP_SEND ? "to" : "from", op->peer);
+        text_add(t, "%d %s", alike, op_kind_name(ops[i].kind));
+        if (ops[i].peer >= 0)
+            text_add(t, " %s rank %d", ops[i].kind == OP_SEND ? "to" : "from",
+                     ops[i].peer);
     }
 }
 
