@@ -33,8 +33,7 @@ static const struct domain_ops ops = {.result = result};
 
 static void begin(struct shared *s)
 {
-    s->node =
-        (struct node){.base = {.ops = &ops, .shape = &shape}, .history = HISTORY};
+    s->node = (struct node){.base = {.ops = &ops, .shape = &shape}, .history = HISTORY};
     for (int i = 0; i < RING; i++)
         s->results[i] = calloc(1, shape.slot_bytes);
 }
