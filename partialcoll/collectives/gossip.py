@@ -20,9 +20,7 @@ from .._core.object import CoreObject
 from .._core.pure import ffi, lib
 from ..codec import Lattice
 from ..errors import RankFailedError, StateError
-from ..topology import Topology
-
-# What a gossip buffer tells: its counts, and the board that its ranks share.
+from ..topology.topology import Topology, connected
 
 
 @dataclass(frozen=True)
@@ -33,10 +31,9 @@ class GossipStats:
     not made, because the peer had not collected. ``collected``: deltas taken from others.
     ``retries``, ``torn``: chunks read again because their owner had published meanwhile, given up.
     ``pushed``, ``drained``: messages; ``queue_full``: not sent for want of room.
-    ``decode_failures``: messages thrown away because they did not decode with the key.
-    ``fallbacks``: blocks that were read again with more bits. ``bytes_read``,
-    ``bytes_written``: of the memory of others, and of the own queue. ``orphaned``: deltas of and
-    for ranks that have died, which this one took over.
+    ``decode_failures``: messages that did not decode with the key. ``fallbacks``: blocks read again
+    with more bits. ``bytes_read``, ``bytes_written``: of the memory of others, and of the own
+    queue. ``orphaned``: deltas of and for dead ranks, which this one took over.
     """
 
     publishes: int
@@ -63,17 +60,17 @@ class Board:
         self._buffer = buffer
 
     def read_all(self) -> Array:
-        """A copy of the words, one for each rank. One-sided."""
+        """Return a copy of the words, one for each rank. One-sided."""
         words = np.empty(self._buffer.size, np.int64)
         self._buffer._call("board_read", words)
         return words
 
     def compare_and_swap(self, index: int, expected: int, desired: int) -> int:
-        """Word `index` becomes `desired` if it is `expected`; what it was. One-sided."""
+        """Make word `index` `desired` if it is `expected`; return what it was. One-sided."""
         return int(self._buffer._answer("int64_t", "board_swap", index, expected, desired))
 
     def fetch_add(self, delta: int) -> int:
-        """Add to the counter; what it was. One-sided."""
+        """Add `delta` to the counter; return what it was. One-sided."""
         return int(self._buffer._answer("int64_t", "board_count", delta))
 
 
@@ -160,12 +157,7 @@ class GossipBuffer(CoreObject):
         self.dtype: np.dtype[Any] = buffer.array.dtype
         self._element = buffer.dtype
         self._twins = Twins()
-        self._topology = Topology.make(topology, self._size)
-        if not self._topology.is_connected:
-            raise ValueError(
-                f"topology: expected a connected graph, got {self._topology!r}: "
-                "what is not connected never agrees"
-            )
+        self._topology = connected(topology, self._size)
         # Those whom this rank may read, average with or send to.
         self._neighbors = frozenset(self._topology.neighbors(self._rank))
         options.count, options.dtype = buffer.count, buffer.dtype
@@ -188,8 +180,6 @@ class GossipBuffer(CoreObject):
             options.bits, options.rotate = codec.bits, codec.rotate
             options.margin, options.seed = codec.margin, codec.seed
 
-    # Arguments
-
     def _peer(self, peer: int) -> int:
         peer = checks.rank("peer", peer, self._size)
         self._look_around()
@@ -201,8 +191,8 @@ class GossipBuffer(CoreObject):
         return peer
 
     def _look_around(self) -> None:
-        """Has somebody died since the last look? The dead stay neighbors: calls about them say
-        what has become of them."""
+        """Learn who has died. The dead stay neighbors: calls about them say what has become of
+        them."""
         if self._on_disconnect is None:
             return
         known = tuple(np.flatnonzero(self.failed).tolist())
@@ -224,7 +214,7 @@ class GossipBuffer(CoreObject):
         return ffi.NULL if given is None else self._memory(argument, given, writable)
 
     def _memory(self, argument: str, given: Any, writable: bool = False) -> Any:
-        """Of an array like the model, which it keeps alive."""
+        """Return the memory of an array like the model, which it keeps alive."""
         if (  # a numpy array of floats as C knows them, as it nearly always is
             type(given) is np.ndarray
             and given.shape == self.shape
@@ -250,7 +240,7 @@ class GossipBuffer(CoreObject):
         self._twins.free()
 
     def _moving(self, x: Any, momentum: Any, factors: dict[str, float]) -> tuple[Any, Any]:
-        """What averaging and collecting write to, and what they multiply by."""
+        """Check what averaging and collecting write to, and what they multiply by."""
         for name, value in factors.items():
             checks.number(name, value, -1e30, 1e30)
         memory = self._memory("x", x, True), self._optional("momentum", momentum, True)
@@ -261,34 +251,23 @@ class GossipBuffer(CoreObject):
         return memory
 
     def _key_and_out(self, key: Any, out: Any) -> tuple[Any, Any]:
-        """What decoding reads and writes: it compares the two afterwards."""
         arrays = isinstance(key, np.ndarray) and isinstance(out, np.ndarray)
         if key is not None and (key is out or (arrays and np.may_share_memory(key, out))):
             raise ValueError("out: expected other memory than key's")
         return self._optional("key", key), self._memory("out", out, writable=True)
 
-    # What a rank does
-
     def publish(self, x: Any) -> int:
-        """Make a copy of `x` what others read of this rank. Local.
-
-        Returns its version: 1, 2, …
-        """
-        return self._publish(self._memory("x", x))
-
-    def _publish(self, memory: Any) -> int:
-        self._moved = False
+        """Make a copy of `x` what others read of this rank. Return its version: 1, 2, … Local."""
+        memory, self._moved = self._memory("x", x), False
         return int(self._answer("uint64_t", "publish", memory))
 
     def read(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int]:
-        """The model that `peer` has published last, and its version. One-sided.
+        """Return the model that `peer`, a neighbor, has published last, and its version; of this
+        rank, with a codec, what the others make of its own model. One-sided.
 
-        The peer is a neighbor, or this rank: with a codec, what the others make of its own model.
         `key`: with a codec, this rank's own model; the nearer it is, the fewer bits are read.
-        `out`: the array where the model goes, not in the key; a new one by default.
-
-        Raises StateError if the peer has published nothing yet, or publishes faster than it can
-        be read.
+        `out`: the array where the model goes, not in the key; a new one by default. Raises
+        StateError if the peer has published nothing yet, or publishes faster than it can be read.
         """
         out = np.empty(self.shape, self.dtype) if out is None else out
         version = ffi.new("uint64_t *")
@@ -322,8 +301,8 @@ class GossipBuffer(CoreObject):
         collected yet the peer's model takes this part, from 0 to 1, and something else the rest (of
         A2CiD2's deltas the model takes 2 / (1 + ratio)).
 
-        Returns False, and changes nothing, if too many deltas lie uncollected at the peer.
-        Raises StateError if the peer has published nothing yet.
+        Returns False, and changes nothing, if too many deltas lie uncollected at the peer. Raises
+        StateError if the peer has published nothing yet.
         """
         own, other = self._moving(x, momentum, {"weight": weight, "ratio": ratio})
         if taken != self._taken:
@@ -332,18 +311,16 @@ class GossipBuffer(CoreObject):
             self._taken = taken
         given = (self._peer(peer), own, weight, other, ratio)
         if self._moved:  # where this rank is no longer
-            self._publish(own)
+            self._answer("uint64_t", "publish", own)
         self._moved = bool(self._answer("int32_t", "average", *given))
         if self._moved:
             self._twins.land(x=x, momentum=momentum)
         return self._moved
 
     def collect(self, x: Any, *, momentum: Any = None, ratio: float = 1.0) -> int:
-        """Add to `x`, in place, what others have given since the last time. Local.
-
-        What `x` cannot hold (rounding) stays for the next time. `momentum` gains `ratio` times
-        what `x` does. Returns how many deltas have landed since; with 0 nothing has changed.
-        """
+        """Add to `x`, in place, what others have given since the last time. Return how many deltas
+        have landed since; with 0 nothing has changed. Local. What `x` cannot hold (rounding) stays
+        for the next time. `momentum` gains `ratio` times what `x` does."""
         own, other = self._moving(x, momentum, {"ratio": ratio})
         landed = int(self._answer("uint64_t", "collect", own, other, ratio))
         if landed:
@@ -351,19 +328,16 @@ class GossipBuffer(CoreObject):
         return landed
 
     def pending(self) -> Array:
-        """A copy of what lies here uncollected; float64 for float64, else float32. Local."""
+        """Return a copy of what lies here uncollected; float64 for float64, else float32. Local."""
         held = np.float64 if self._element == lib.PCOLL_FLOAT64 else np.float32
         out = np.empty(self.shape, held)
         self._call("pending", out)
         return out
 
     def push(self, peer: int, x: Any, *, key: Any = None, sent: Any = None) -> bool:
-        """Send `x` to the queue of `peer`. One-sided.
-
-        With a codec it is encoded relative to `key` (default: 0), so that the peer can decode it
-        with the same key; `sent`, an array, becomes exactly what the peer will have. Returns
-        False if the queue is full: then nothing was sent.
-        """
+        """Send `x` to the queue of `peer`. Return False if it is full: then nothing was sent.
+        One-sided. With a codec it is encoded relative to `key` (default: 0), so that the peer can
+        decode it with the same key; `sent`, an array, becomes exactly what the peer will have."""
         given = self._peer(peer), self._memory("x", x), self._optional("key", key)
         into = self._optional("sent", sent, writable=True)
         pushed = bool(self._answer("int32_t", "push", *given, into))
@@ -372,11 +346,9 @@ class GossipBuffer(CoreObject):
         return pushed
 
     def drain(self, *, key: Any = None) -> list[tuple[int, Array]]:
-        """Take all messages out of the own queue: (source, model), oldest first. Local.
-
-        With a codec: decoded with `key` (default: 0). Those that do not decode are counted in
-        ``stats.decode_failures`` and are not returned.
-        """
+        """Take all messages out of the own queue: (source, model), oldest first. Local. With a
+        codec: decoded with `key` (default: 0). Those that do not decode are counted in
+        ``stats.decode_failures`` and are not returned."""
         messages = []
         source, taken = ffi.new("uint32_t *"), ffi.new("int32_t *")
         for _ in range(1024):  # others may be faster than this loop
@@ -389,9 +361,9 @@ class GossipBuffer(CoreObject):
         return messages
 
     def peek(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int] | None:
-        """The newest message in the queue of `peer`, which stays there, and who sent it; None if
-        there is none that decodes with `key`. One-sided. `peer` may be this rank. `out` as for
-        `read`."""
+        """Return the newest message in the queue of `peer` (or of this rank), which stays there,
+        and who sent it; None if there is none that decodes with `key`. `out` as for `read`.
+        One-sided."""
         out = np.empty(self.shape, self.dtype) if out is None else out
         source, found = ffi.new("uint32_t *"), ffi.new("int32_t *")
         memory = self._key_and_out(key, out)
@@ -400,8 +372,6 @@ class GossipBuffer(CoreObject):
             return None
         self._twins.land(out=out)
         return out, int(source[0])
-
-    # What it is
 
     @property
     def topology(self) -> Topology:

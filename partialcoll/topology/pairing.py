@@ -53,11 +53,9 @@ from .topology import Topology
 
 
 class Pairing(ABC):
-    """Whom this rank averages with next, one call after the other.
-
-    The edges of `topology` may be used; call t uses those of round t if it is time-varying. `rank`
-    is the caller's. Two runs with the same `seed` (an int) make the same choices on every rank.
-    """
+    """Chooses whom this rank averages with, one call after the other. The edges of `topology` may
+    be used; call t uses those of round t if it is time-varying. `rank` is the caller's. Two runs
+    with the same `seed` (an int) make the same choices on every rank."""
 
     name: ClassVar[str]
 
@@ -73,32 +71,27 @@ class Pairing(ABC):
 
     @abstractmethod
     def next_peer(self) -> int | None:
-        """Whom to average with now; None: nobody, go on without."""
+        """Return whom to average with now; None: nobody, go on without."""
 
 
 class Random(Pairing):
-    """A neighbor drawn by weight, uniformly where all weights are 1. Parameters as of `Pairing`.
-
+    """Draws a neighbor by weight, uniformly where all weights are 1. Parameters as of `Pairing`.
     Source: Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML
-    2018, algorithm 1.
-    """
+    2018, algorithm 1."""
 
     name = "random"
 
     def next_peer(self) -> int | None:
-        """A neighbor; None if there is none."""
+        """Return a neighbor; None if there is none."""
         self._calls += 1
         return self.topology.choose(self.rank, self._draws.random(), round=self._calls - 1)
 
 
 class Bipartite(Random):
-    """Active ranks choose among passive neighbors; passive ones never choose.
-
-    Where both sides of an averaging take part this keeps them from waiting for each other in a
-    circle. Averaging over RMA waits for nobody and does not need it: it is here for comparison.
-    Parameters as of `Pairing`. The topology must be bipartite; rank 0 is active. Source: ICML 2018
-    (see `Random`), section 3.3.1.
-    """
+    """Active ranks choose among passive neighbors; passive ones never choose. Where both sides of
+    an averaging take part this keeps them from waiting for each other in a circle; averaging over
+    RMA does not need it: it is here for comparison. Parameters as of `Pairing`. The topology must
+    be bipartite; rank 0 is active. Source: ICML 2018 (see `Random`), section 3.3.1."""
 
     name = "bipartite"
 
@@ -116,17 +109,15 @@ class Bipartite(Random):
         return any(self._whole.side(peer) for peer in self.topology.neighbors(self.rank))
 
     def next_peer(self) -> int | None:
-        """A passive neighbor; None on passive ranks."""
+        """Return a passive neighbor; None on passive ranks."""
         return super().next_peer() if self.active else None
 
 
 class Hops(Pairing):
-    """Call t: the rank that is 2^k further on the ring, k = t mod ceil(log2 n).
-
-    Parameters as of `Pairing`: a topology with these edges, as `exponential` and `complete` have
-    them, else ValueError; the seed makes no difference. Source: ICML 2018 (see `Random`), section
-    3.3.2, where it makes log n steps from any rank to any other.
-    """
+    """Call t: the rank that is 2^k further on the ring, k = t mod ceil(log2 n). Parameters as of
+    `Pairing`: a topology with these edges, as `exponential` and `complete` have them, else
+    ValueError; the seed makes no difference. Source: ICML 2018 (see `Random`), section 3.3.2, where
+    it makes log n steps from any rank to any other."""
 
     name = "hops"
 
@@ -141,8 +132,8 @@ class Hops(Pairing):
             )
 
     def next_peer(self) -> int | None:
-        """The next hop's rank; None for one rank alone. Hops to ranks that have died are left out;
-        without any other a neighbor is drawn."""
+        """Return the next hop's rank; None for one rank alone. Hops to ranks that have died are
+        left out; without any other a neighbor is drawn."""
         for _ in self._peers:
             self._calls += 1
             peer = self._peers[(self._calls - 1) % len(self._peers)]
@@ -152,19 +143,17 @@ class Hops(Pairing):
 
 
 class Board(Protocol):
-    """What `Available` needs: n words and a counter that all ranks share, 0 at first.
-
-    Every operation is atomic on each word that it touches; nothing more is asked.
-    """
+    """What `Available` needs: n words and a counter that all ranks share, 0 at first. Every
+    operation is atomic on each word that it touches; nothing more is asked."""
 
     def read_all(self) -> npt.NDArray[Any]:
-        """A copy of the n words; not necessarily all of the same moment."""
+        """Return a copy of the n words; not necessarily all of the same moment."""
 
     def compare_and_swap(self, index: int, expected: int, desired: int) -> int:
-        """Word `index` becomes `desired` if it is `expected`. Returns what it was."""
+        """Make word `index` `desired` if it is `expected`. Return what it was."""
 
     def fetch_add(self, delta: int) -> int:
-        """Adds `delta` to the counter. Returns what it was."""
+        """Add `delta` to the counter. Return what it was."""
 
 
 class LocalBoard(Board):
@@ -205,9 +194,8 @@ Steps = Generator[Operation, Any, Outcome]
 
 
 class Available(Pairing):
-    """The free neighbor that waits longest; first in, first out. The head of the file says how.
-
-    Call `poll` when the rank is free and has averagings to make, again and again until it
+    """Chooses the free neighbor that waits longest; first in, first out. The head of the file says
+    how. Call `poll` when the rank is free and has averagings to make, again and again until it
     answers; `leave` when it has none left.
 
     `topology`, `rank`, `seed`: see `Pairing`; the seed makes no difference. `board`: a `Board` that
@@ -231,11 +219,12 @@ class Available(Pairing):
         return outcome if isinstance(outcome, int) else None
 
     def poll(self) -> Outcome:
-        """A rank: average with it. TAKEN: somebody does with this one. None: wait, poll again."""
+        """Return a rank to average with, TAKEN if somebody averages with this one, or None: poll
+        again."""
         return self._run(self.steps())
 
     def leave(self) -> Outcome:
-        """Wait no longer. TAKEN if somebody took this rank before that, else None."""
+        """Wait no longer. Return TAKEN if somebody took this rank before that, else None."""
         return self._run(self.leaving())
 
     def _run(self, steps: Steps) -> Outcome:
@@ -248,7 +237,7 @@ class Available(Pairing):
             return cast("Outcome", end.value)
 
     def steps(self) -> Steps:
-        """One poll as a generator: it yields operations and is sent their results."""
+        """`poll` as a generator that yields operations and is sent their results."""
         for _ in range(self._SCANS):
             words = yield ("read_all",)
             if self.waiting and not words[self.rank]:
@@ -270,7 +259,7 @@ class Available(Pairing):
         return None
 
     def leaving(self) -> Steps:
-        """`leave` as a generator, as `steps` is `poll`."""
+        """`leave` as a generator."""
         if self.waiting and not (yield from self._withdraw()):
             return self._end(TAKEN)
         return self._end(None)
@@ -295,8 +284,8 @@ class Available(Pairing):
         yield "compare_and_swap", self.rank, 0, self._ticket
         self.waiting = True
 
+    # False if somebody has taken this rank.
     def _withdraw(self) -> Generator[Operation, Any, bool]:
-        """False if somebody has taken this rank."""
         own: bool = (yield "compare_and_swap", self.rank, self._ticket, 0) == self._ticket
         self.waiting = False
         return own
@@ -313,12 +302,9 @@ NAMES = ("random", "bipartite", "hops", "available")
 def make(
     name: str, topology: Topology, rank: int, *, seed: int = 0, board: Board | None = None
 ) -> Pairing:
-    """The pairing of that `name`, one of `NAMES`, for one rank. `topology`, `rank` and `seed` as of
-    `Pairing`.
-
-    `board` is needed for "available", and shared by all ranks. Raises ValueError, naming
-    ``pairing``, for any other name.
-    """
+    """Return the pairing of that `name`, one of `NAMES`, for one rank. `topology`, `rank` and
+    `seed` as of `Pairing`. `board` is needed for "available", and shared by all ranks. Raises
+    ValueError, naming ``pairing``, for any other name."""
     simple: dict[str, type[Pairing]] = {kind.name: kind for kind in (Random, Bipartite, Hops)}
     if name in simple:
         return simple[name](topology, rank, seed=seed)

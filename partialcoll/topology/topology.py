@@ -33,12 +33,10 @@ from .._core import checks
 if TYPE_CHECKING:
     import networkx
 
-# How a topology keeps its edges: two forms with the same few methods, and nothing else.
-#
-# `Offsets` is a graph that looks the same from every rank (ring, complete, exponential, torus,
-# hypercube): one list of offsets serves all ranks, so a hundred thousand of them cost no more than
-# one, and its spectrum is a Fourier transform. `Rows` is any other graph, row by row. Algorithms on
-# graphs are networkx's.
+# A topology keeps its edges in one of two forms. `Offsets` is a graph that looks the same from
+# every rank (ring, complete, exponential, torus, hypercube): one list of offsets serves all ranks,
+# so a hundred thousand cost no more than one, and its spectrum is a Fourier transform. `Rows` is
+# any other graph, row by row.
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -46,11 +44,9 @@ Arcs = tuple[Ints, Ints, Floats]  # source, target, weight
 
 
 class Offsets:
-    """Rank i is connected with i + offset, for the same offsets everywhere.
-
-    Ranks are the points of a grid of `shape` that closes up in every direction, numbered as
-    numpy numbers elements; an offset is the rank that it leads to from rank 0.
-    """
+    """Rank i is connected with i + offset, for the same offsets everywhere. Ranks are the points of
+    a grid of `shape` that closes up in every direction, numbered as numpy numbers elements; an
+    offset is the rank that it leads to from rank 0."""
 
     def __init__(self, shape: Iterable[int], weights: Mapping[int, float], directed: bool) -> None:
         self.shape = tuple(side for side in shape if side > 1) or (1,)
@@ -60,14 +56,11 @@ class Offsets:
         self.weights: Floats = np.array([weights[o] for o in sorted(weights)], dtype=np.float64)
         self._sums = list(np.cumsum(self.weights))
         self._known = {int(o) for o in self.offsets}
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for the same edges in this form."""
-        return self.shape, self.offsets.tobytes(), self.weights.tobytes(), self.directed
+        # Equal for the same edges in this form.
+        self.key = self.shape, self.offsets.tobytes(), self.weights.tobytes(), directed
 
     def move(self, rank: int, offset: int, sign: int = 1) -> int:
-        """The rank at which an offset ends that begins at `rank`."""
+        """Return the rank at which an offset ends that begins at `rank`."""
         if len(self.shape) == 1:
             return (rank + sign * offset) % self.n
         end, stride = 0, 1
@@ -77,7 +70,7 @@ class Offsets:
         return end
 
     def row(self, rank: int, sign: int = 1) -> tuple[Ints, Floats]:
-        """Whom `rank` reaches over one edge (with -1: who reaches it), ascending, and the
+        """Return whom `rank` reaches over one edge (with -1: who reaches it), ascending, and
         weights."""
         start = np.array(np.unravel_index(rank, self.shape))[:, None]
         there = start + sign * np.array(np.unravel_index(self.offsets, self.shape))
@@ -86,25 +79,25 @@ class Offsets:
         return np.asarray(ends, dtype=np.int64)[order], self.weights[order]
 
     def pick(self, rank: int, u: float) -> int | None:
-        """Whom `rank` reaches, drawn by weight: u is uniform in [0, 1)."""
+        """Return whom `rank` reaches, drawn by weight with a u in [0, 1)."""
         if not self._sums:
             return None
         k = bisect_right(self._sums, u * self._sums[-1])
         return self.move(rank, int(self.offsets[min(k, len(self._sums) - 1)]))
 
     def has(self, source: int, target: int) -> bool:
-        """Is there an edge from `source` to `target`?"""
         return self.move(target, source, -1) in self._known
 
     def arcs(self) -> Arcs:
-        """All edges, once for each direction in which they lead."""
+        """Return all edges, once for each direction in which they lead."""
         peers, weights = zip(*(self.row(rank) for rank in range(self.n)))
         sources = np.repeat(np.arange(self.n), len(self.offsets))
         return sources, np.concatenate(peers), np.concatenate(weights)
 
 
 class Rows:
-    """Any graph: for each rank whom it reaches, with weights. Arcs are added up."""
+    """Any graph, with the methods of `Offsets`: for each rank whom it reaches. Arcs are added
+    up."""
 
     def __init__(self, n: int, arcs: Arcs, directed: bool) -> None:
         self.n = n
@@ -116,13 +109,9 @@ class Rows:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for the same edges in this form."""
-        rows = (self._begin, self._peers, self._weights)
-        return *(array.tobytes() for array in rows), self.directed
+        return *(a.tobytes() for a in (self._begin, self._peers, self._weights)), self.directed
 
     def row(self, rank: int, sign: int = 1) -> tuple[Ints, Floats]:
-        """Whom `rank` reaches over one edge (with -1: who reaches it), ascending, and the
-        weights."""
         if sign < 0 and self.directed:
             sources, targets, weights = self.arcs()
             return sources[targets == rank], weights[targets == rank]
@@ -130,7 +119,6 @@ class Rows:
         return self._peers[here], self._weights[here]
 
     def pick(self, rank: int, u: float) -> int | None:
-        """Whom `rank` reaches, drawn by weight: u is uniform in [0, 1)."""
         peers, weights = self.row(rank)
         if not len(peers):
             return None
@@ -139,13 +127,11 @@ class Rows:
         return int(peers[min(k, len(peers) - 1)])
 
     def has(self, source: int, target: int) -> bool:
-        """Is there an edge from `source` to `target`?"""
         peers, _ = self.row(source)
         k = int(np.searchsorted(peers, target))
         return k < len(peers) and int(peers[k]) == target
 
     def arcs(self) -> Arcs:
-        """All edges, once for each direction in which they lead."""
         return np.repeat(np.arange(self.n), np.diff(self._begin)), self._peers, self._weights
 
 
@@ -160,10 +146,9 @@ def merged(graphs: tuple[Graph, ...]) -> Graph:
     directed = any(graph.directed for graph in graphs)
     alike = [graph for graph in graphs if isinstance(graph, Offsets)]
     if len(alike) == len(graphs) and len({graph.shape for graph in alike}) == 1:
-        weights: dict[int, float] = {}
+        weights: Counter[int] = Counter()
         for graph in alike:
-            for offset, weight in zip(graph.offsets.tolist(), graph.weights.tolist()):
-                weights[offset] = weights.get(offset, 0.0) + weight
+            weights.update(dict(zip(graph.offsets.tolist(), graph.weights.tolist())))
         return Offsets(alike[0].shape, weights, directed)
     arcs: Any = tuple(map(np.concatenate, zip(*(graph.arcs() for graph in graphs))))
     return Rows(first.n, arcs, directed)
@@ -175,54 +160,12 @@ _TRIES = 100  # draws of a random regular graph until one is connected
 
 
 def powers(n: int) -> list[int]:
-    """The powers of two below n."""
-    return [1 << k for k in range((n - 1).bit_length())]
+    return [1 << k for k in range((n - 1).bit_length())]  # those below n
 
 
 def circulant(n: int, hops: Iterable[int], directed: bool = False) -> Offsets:
-    """Neighbors at these hops on the ring; the weights of hops to the same rank add up."""
+    """Neighbors at these hops on the ring; weights of hops to the same rank add up."""
     return Offsets([n], Counter(hop % n for hop in hops if hop % n), directed)
-
-
-def grid(n: int, sides: Sequence[int]) -> Offsets:
-    """A torus with these sides, whose product is n."""
-    if min(sides, default=0) < 1 or math.prod(sides) != n:
-        raise ValueError(f"topology: torus expected sides of product {n}, got {tuple(sides)}")
-    weights, stride = {}, n
-    for side in sides:
-        stride //= side
-        if side > 1:
-            weights[stride] = weights[(side - 1) * stride] = 1.0
-    return Offsets(sides, weights, False)
-
-
-def undirected(n: int, ends: Ints, others: Ints, weights: Floats) -> Rows:
-    """A graph whose edges are given once."""
-    arcs = (np.concatenate([ends, others]), np.concatenate([others, ends]), np.tile(weights, 2))
-    return Rows(n, arcs, False)
-
-
-def random_regular(n: int, degree: int, seed: int) -> Graph:
-    """A connected graph of this degree, uniform among them."""
-    import networkx
-
-    low = min(n - 1, 2)
-    if not low <= degree < n or degree * n % 2:
-        raise ValueError(
-            f"topology: random_regular expected a degree from {low} to {n - 1} whose product "
-            f"with the {n} ranks is even, got {degree}"
-        )
-    draws = random.Random(seed)
-    sparse = min(degree, n - 1 - degree)  # of a dense one, draw the edges that it does not have
-    for _ in range(_TRIES):
-        graph = networkx.random_regular_graph(sparse, n, seed=draws)
-        graph = graph if sparse == degree else networkx.complement(graph)
-        if networkx.is_connected(graph):
-            return imported(graph)
-    raise ValueError(
-        f"topology: expected a connected random_regular:{degree} of {n} ranks, got none in "
-        f"{_TRIES} draws with seed {seed}; a larger degree is more often connected"
-    )
 
 
 def imported(graph: networkx.Graph) -> Rows:
@@ -243,22 +186,15 @@ def imported(graph: networkx.Graph) -> Rows:
     weights = np.array([weight for _, _, weight in edges], np.float64)
     if graph.is_directed():
         return Rows(n, (ends, others, weights), True)
-    return undirected(n, ends, others, weights)
+    both = np.concatenate([ends, others]), np.concatenate([others, ends]), np.tile(weights, 2)
+    return Rows(n, both, False)
 
 
 # The matrices of a topology and what their eigenvalues say. `Offsets` are diagonal after a Fourier
-# transform, which takes n log n steps where eigenvalues of a dense matrix take n cubed; tests
-# compare the two.
+# transform, which takes n log n steps where eigenvalues of a dense matrix take n cubed.
 #
 # Chi's and parameters: Nabli, Belilovsky, Oyallon, "A2CiD2: Accelerating Asynchronous Communication
 # in Decentralized Deep Learning", NeurIPS 2023, section 3.
-
-
-def choices(graph: Graph) -> Floats:
-    """P[i, j]: how often i, when it chooses, chooses j. Rows sum to 1, or 0 without neighbors."""
-    matrix = weights(graph)
-    sums = matrix.sum(axis=1, keepdims=True)
-    return matrix / np.where(sums > 0, sums, 1.0)
 
 
 def weights(graph: Graph) -> Floats:
@@ -269,37 +205,15 @@ def weights(graph: Graph) -> Floats:
     return matrix
 
 
-def chi_dense(matrix: Floats) -> tuple[float, float]:
-    """Return chi1 and chi2 for the Laplacian of a connected topology at rate 1."""
-    values, vectors = np.linalg.eigh(matrix)
-    pseudo = (vectors[:, 1:] / values[1:]) @ vectors[:, 1:].T
-    own = np.diag(pseudo)
-    resistance = own[:, None] + own[None, :] - 2 * pseudo
-    edges = matrix < 0
-    return float(1 / values[1]), float(0.5 * resistance[edges].max())
-
-
-def chi_fourier(graphs: list[Offsets]) -> tuple[float, float]:
-    """Return the same for graphs on one grid. Their Laplacian is 1 - (P + P^T) / 2: the real part
-    of the transform does the transposing."""
-    row = sum(_row(graph) / graph.weights.sum() for graph in graphs) / len(graphs)
-    values = (1.0 - np.fft.fftn(row).real).ravel()
-    inverse = np.concatenate(([0.0], 1 / values[1:]))
-    pseudo = np.fft.ifftn(inverse.reshape(row.shape)).real.ravel()
-    resistance = 2 * (pseudo[0] - pseudo[np.flatnonzero(row)])
-    return float(1 / values[1:].min()), float(0.5 * resistance.max())
-
-
 def _row(graph: Offsets) -> Any:
-    """Weights of the edges of rank 0, laid out on the grid."""
-    row = np.zeros(graph.n)
+    row = np.zeros(graph.n)  # weights of the edges of rank 0, laid out on the grid
     row[graph.offsets] = graph.weights
     return row.reshape(graph.shape)
 
 
 def bridges(graphs: Sequence[networkx.Graph], dead: Collection[int]) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of living ranks that are joined where ranks have died: a path, ascending,
-    through the neighbors of each gap; dead ranks that were neighbors are one gap."""
+    """Yield the pairs of living ranks to be joined: a path, ascending, through the neighbors of
+    each gap; dead ranks that were neighbors are one gap."""
     import networkx
 
     everything = networkx.compose_all([graph.to_undirected() for graph in graphs])
@@ -308,14 +222,12 @@ def bridges(graphs: Sequence[networkx.Graph], dead: Collection[int]) -> Iterator
         yield from zip(edge, edge[1:])
 
 
-# Topologies as text: ``name[:argument][,key=value]``, without spaces.
+# Topologies as text:
 #
 #     topology = name | "torus:" side {"x" side} | "random_regular:" degree [",seed=" seed]
-#     name     = "ring" | "complete" | "exponential" | "torus" | "star" | "hypercube"
-#              | "bipartite_ring" | "directed_exponential" | "one_peer_exponential"
 #
-# Numbers are decimal, without sign. What the graph itself demands (a product of sides, an even
-# number of ranks) is checked where it is made.
+# What the graph itself demands (a product of sides, an even number of ranks) is checked where it is
+# made.
 
 _PLAIN = "ring complete exponential star hypercube bipartite_ring directed_exponential "
 NAMES = (*_PLAIN.split(), "one_peer_exponential", "torus", "random_regular")
@@ -324,36 +236,30 @@ _REGULAR = re.compile(r"([0-9]{1,9})(,seed=([0-9]{1,18}))?")
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """Which constructor of Topology a text names, and with which arguments."""
+    """Return the name of the constructor of Topology that a text names, and its arguments."""
     name, colon, argument = text.partition(":")
+    expected = f"{name} without an argument"
     if name not in NAMES:
-        raise ValueError(f"topology: expected one of {', '.join(NAMES)}, got {text!r}")
-    if name == "torus" and colon:
-        if not _TORUS.fullmatch(argument):
-            raise _wrong("torus or torus: and the sides, as in torus:4x8", text)
-        return name, {"shape": [int(side) for side in argument.split("x")]}
-    if name == "random_regular":
-        found = _REGULAR.fullmatch(argument)
-        if not found:
-            raise _wrong("random_regular:degree or random_regular:degree,seed=number", text)
-        return name, {"degree": int(found[1]), "seed": int(found[3] or 0)}
-    if colon:
-        raise _wrong(f"{name} without an argument", text)
-    return name, {}
-
-
-def _wrong(expected: str, text: str) -> ValueError:
-    return ValueError(f"topology: expected {expected}, got {text!r}")
+        expected = f"one of {', '.join(NAMES)}"
+    elif name == "random_regular":
+        if found := _REGULAR.fullmatch(argument):
+            return name, {"degree": int(found[1]), "seed": int(found[3] or 0)}
+        expected = "random_regular:degree or random_regular:degree,seed=number"
+    elif not colon:
+        return name, {}
+    elif name == "torus":
+        if _TORUS.fullmatch(argument):
+            return name, {"shape": [int(side) for side in argument.split("x")]}
+        expected = "torus or torus: and the sides, as in torus:4x8"
+    raise ValueError(f"topology: expected {expected}, got {text!r}")
 
 
 @dataclass(frozen=True)
 class A2CiD2Parameters:
-    """The parameters of A2CiD2's two updates, for one topology and one rate.
-
-    Between two events of a rank x and its momentum x~ relax towards each other with rate `eta` per
-    unit of time; an averaging of ranks i and j with m = x_i - x_j subtracts alpha m from x_i
-    and alpha_tilde m from x~_i. Source: Nabli et al., NeurIPS 2023, (4) and proposition 3.6.
-    """
+    """The parameters of A2CiD2's two updates, for one topology and one rate. Between two events of
+    a rank x and its momentum x~ relax towards each other with rate `eta` per unit of time; an
+    averaging of ranks i and j with m = x_i - x_j subtracts alpha m from x_i and alpha_tilde m from
+    x~_i. Source: Nabli et al., NeurIPS 2023, (4) and proposition 3.6."""
 
     eta: float
     alpha: float
@@ -368,16 +274,12 @@ class A2CiD2Parameters:
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:
     """A graph on n ranks: which pairs may average, with weights; fixed, or changing by round. All
-    constructors take the number of ranks, `n`: an int from 1 on, ValueError if the graph is none of
-    so many.
+    constructors take the number of ranks, `n`: an int from 1 on, ValueError if there is no such
+    graph of so many.
 
-    Make one with `Topology.make` or a constructor named after the graph (`ring`, `complete`,
-    `exponential`, `torus`, `star`, `hypercube`, `random_regular`, `bipartite_ring`, the directed
-    `directed_exponential` and `one_peer_exponential`, `from_networkx`, `time_varying`). It does
-    not change; compare, hash and print it freely. Equal ones have the same edges in every round; a
-    copy by way of networkx, which keeps edges one by one, is not equal to a ring that does not.
-
-    Weights are relative: a rank that chooses takes a neighbor with a probability proportional
+    It does not change; compare, hash and print it freely. Equal ones have the same edges in every
+    round; a copy by way of networkx, which keeps edges one by one, is not equal to a ring that does
+    not. Weights are relative: a rank that chooses takes a neighbor with a probability proportional
     to the weight of the edge. A directed edge leads from who chooses (or sends) to who is chosen.
 
     Attributes: `n`, the number of ranks; `text`, the name, as `make` takes it, or "custom".
@@ -391,13 +293,10 @@ class Topology:
 
     @classmethod
     def make(cls, topology: Topology | str | networkx.Graph, n: int) -> Topology:
-        """The topology of `n` ranks that an object, a text or a networkx graph describes.
-
-        `topology`: such an object or text. Texts are ``name[:argument][,key=value]``, as in "ring",
-        "torus:4x8", "random_regular:4,seed=1"; docs/topologies.md lists them. Raises TypeError or
-        ValueError, naming ``topology``, for anything else and for a graph of another number of
-        ranks.
-        """
+        """Return the topology of `n` ranks that a `topology` describes: an object, a text as
+        "ring", "torus:4x8", "random_regular:4,seed=1" (docs/topologies.md lists them) or a networkx
+        graph. Raises TypeError or ValueError, naming ``topology``, for anything else and for a
+        graph of another number of ranks."""
         n = _ranks(n)
         if isinstance(topology, str):
             name, arguments = parse(topology)
@@ -410,73 +309,74 @@ class Topology:
 
     @classmethod
     def ring(cls, n: int) -> Topology:
-        """`n` ranks, each with two neighbors, r - 1 and r + 1."""
+        """Return a ring of `n` ranks: r - 1 and r + 1 are the neighbors of r."""
         return cls(_ranks(n), "ring", (circulant(n, {1, n - 1}),))
 
     @classmethod
     def bipartite_ring(cls, n: int) -> Topology:
-        """A ring of an even number `n` of ranks, in which even and odd ones alternate.
-
-        For the pairing `bipartite`. Source: Lian et al., "Asynchronous Decentralized Parallel
-        Stochastic Gradient Descent", ICML 2018, sections 3.3.1 and 3.3.2.
-        """
+        """Return a ring of an even number `n` of ranks, for the pairing `bipartite`. Source: Lian
+        et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML 2018,
+        sections 3.3.1 and 3.3.2."""
         if _ranks(n) % 2 and n > 1:
             raise ValueError(f"topology: bipartite_ring expected an even number of ranks, got {n}")
         return cls(n, "bipartite_ring", (circulant(n, {1, n - 1}),))
 
     @classmethod
     def complete(cls, n: int) -> Topology:
-        """`n` ranks, of which everybody is everybody's neighbor."""
+        """Return `n` ranks that are all each other's neighbors."""
         return cls(_ranks(n), "complete", (circulant(n, range(1, n)),))
 
     @classmethod
     def exponential(cls, n: int) -> Topology:
-        """Neighbors at r + 2^k and r - 2^k for every 2^k below n, on the ring.
-
-        Where two of these are the same rank, the edge has their weights together: half way
-        round at n = 8 it has weight 2. Source: ICML 2018 (see `bipartite_ring`), section 3.3.2.
-        """
+        """Return the graph of `n` ranks with neighbors at r + 2^k and r - 2^k for every 2^k below
+        n, on the ring. Where two of these are the same rank, the edge has their weights together:
+        half way round at n = 8 it has weight 2. Source: ICML 2018 (see `bipartite_ring`), section
+        3.3.2."""
         hops = powers(_ranks(n))
         return cls(n, "exponential", (circulant(n, [s * h for h in hops for s in (1, -1)]),))
 
     @classmethod
     def directed_exponential(cls, n: int) -> Topology:
-        """`n` ranks, of which r sends to r + 2^k for every 2^k below n.
-
-        Source: Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", ICML
-        2019, appendix A.
-        """
+        """Return the graph of `n` ranks in which r sends to r + 2^k for every 2^k below n. Source:
+        Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", ICML 2019, appendix
+        A."""
         graph = circulant(n, powers(_ranks(n)), directed=True)
         return cls(n, "directed_exponential", (graph,))
 
     @classmethod
     def one_peer_exponential(cls, n: int) -> Topology:
-        """In round t rank r of `n` sends to r + 2^k alone, k = t mod ceil(log2 n): time-varying.
-
-        For n a power of two a period of exact averagings is an average over all ranks. Source:
-        ICML 2019 (see `directed_exponential`), appendix A; Ying et al., NeurIPS 2021, section 4.
-        """
+        """Return the time-varying graph in which rank r of `n` sends, in round t, to r + 2^k alone,
+        k = t mod ceil(log2 n). For n a power of two a period of exact averagings is an average over
+        all ranks. Source: ICML 2019 (see `directed_exponential`), appendix A; Ying et al., NeurIPS
+        2021, section 4."""
         graphs = [circulant(n, [hop], directed=True) for hop in powers(_ranks(n))]
         return cls(n, "one_peer_exponential", tuple(graphs) or (circulant(n, []),))
 
     @classmethod
     def torus(cls, n: int, shape: Iterable[int] | None = None) -> Topology:
-        """A grid of `n` ranks that closes up in every direction; ranks are numbered row by row.
-
-        `shape` has the sides, whose product is n; any number of them. Without it two sides, as
-        equal as possible (for a prime n one of them is 1, which makes a ring). A side of 2 has one
-        edge, not two.
-        """
-        n = _ranks(n)
+        """Return a grid of `n` ranks that closes up in every direction; ranks are numbered row by
+        row. `shape` has any number of sides, whose product is n; None: two, as equal as possible
+        (for a prime n one of them is 1, which makes a ring). A side of 2 has one edge, not two."""
+        n, text = _ranks(n), "torus"
         if shape is None:
             short = max(side for side in range(1, math.isqrt(n) + 1) if n % side == 0)
-            return cls(n, "torus", (grid(n, (short, n // short)),))
-        sides = [checks.integer("shape", side) for side in shape]
-        return cls(n, "torus:" + "x".join(map(str, sides)), (grid(n, sides),))
+            sides = [short, n // short]
+        else:
+            sides = [checks.integer("shape", side) for side in shape]
+            text = "torus:" + "x".join(map(str, sides))
+        if min(sides, default=0) < 1 or math.prod(sides) != n:
+            raise ValueError(f"topology: torus expected sides of product {n}, got {tuple(sides)}")
+        weights, stride = {}, n
+        for side in sides:
+            stride //= side
+            if side > 1:
+                weights[stride] = weights[(side - 1) * stride] = 1.0
+        return cls(n, text, (Offsets(sides, weights, False),))
 
     @classmethod
     def hypercube(cls, n: int) -> Topology:
-        """Neighbors differ in one bit of their numbers; `n` is a power of two, else ValueError."""
+        """Return the graph in which neighbors differ in one bit; `n` is a power of two, else
+        ValueError."""
         bits = _ranks(n).bit_length() - 1
         if n != 1 << bits:
             raise ValueError(f"topology: hypercube expected a power of two of ranks, got {n}")
@@ -485,30 +385,43 @@ class Topology:
 
     @classmethod
     def star(cls, n: int) -> Topology:
-        """`n` ranks, of which 0 is everybody's only neighbor."""
-        leaves = np.arange(1, _ranks(n))
-        graph = undirected(n, np.zeros_like(leaves), leaves, np.ones(n - 1))
-        return cls(n, "star", (graph,))
+        """Return `n` ranks, of which 0 is everybody's only neighbor."""
+        import networkx
+
+        return cls(n, "star", (imported(networkx.star_graph(_ranks(n) - 1)),))
 
     @classmethod
     def random_regular(cls, n: int, degree: int, *, seed: int = 0) -> Topology:
-        """A connected graph of `n` ranks in which all have `degree` neighbors, drawn uniformly.
+        """Return a connected graph of `n` ranks that all have `degree` neighbors, drawn uniformly
+        by networkx: the same for the same `seed` and version of networkx."""
+        import networkx
 
-        Drawn by networkx: the same for the same `seed` and version of networkx.
-        """
         degree, seed = checks.integer("degree", degree), checks.integer("seed", seed)
         text = f"random_regular:{degree}" + (f",seed={seed}" if seed else "")
-        return cls(_ranks(n), text, (random_regular(n, degree, seed),))
+        n, draws = _ranks(n), random.Random(seed)
+        low = min(n - 1, 2)
+        if not low <= degree < n or degree * n % 2:
+            raise ValueError(
+                f"topology: random_regular expected a degree from {low} to {n - 1} whose product "
+                f"with the {n} ranks is even, got {degree}"
+            )
+        sparse = min(degree, n - 1 - degree)  # of a dense one, draw the edges that it does not have
+        for _ in range(_TRIES):
+            graph = networkx.random_regular_graph(sparse, n, seed=draws)
+            graph = graph if sparse == degree else networkx.complement(graph)
+            if networkx.is_connected(graph):
+                return cls(n, text, (imported(graph),))
+        raise ValueError(
+            f"topology: expected a connected random_regular:{degree} of {n} ranks, got none in "
+            f"{_TRIES} draws with seed {seed}; a larger degree is more often connected"
+        )
 
     @classmethod
     def from_networkx(cls, graph: networkx.Graph) -> Topology:
-        """A graph of one's own, directed or not.
-
-        The nodes of `graph` are the ranks 0 to n - 1, the attribute ``weight`` of an edge its
-        weight (1 where there is none); parallel edges of a multigraph add up. Raises TypeError for
-        what is no networkx graph and ValueError for other nodes, loops, or weights that are not
-        positive.
-        """
+        """Return a graph of one's own, directed or not. The nodes of `graph` are the ranks 0 to n -
+        1, the attribute ``weight`` of an edge its weight (1 where there is none); parallel edges of
+        a multigraph add up. Raises TypeError for what is no networkx graph and ValueError for other
+        nodes, loops, or weights that are not positive."""
         import networkx
 
         if not isinstance(graph, networkx.Graph):
@@ -520,8 +433,8 @@ class Topology:
 
     @classmethod
     def time_varying(cls, rounds: Iterable[Topology]) -> Topology:
-        """A cycle of topologies, the `rounds`, of the same ranks: round t uses number t mod their
-        number. TypeError or ValueError, naming them, if they are none."""
+        """Return a cycle of topologies, the `rounds`, of the same ranks: round t uses number t mod
+        their number. TypeError or ValueError, naming them, if they are none."""
         members = tuple(rounds)
         if not members or not all(isinstance(member, Topology) for member in members):
             raise TypeError("rounds: expected one topology or more, got something else")
@@ -542,7 +455,7 @@ class Topology:
         return len(self._graphs)
 
     def at(self, round: int) -> Topology:
-        """The static topology of round number `round`; a static topology is that of every round."""
+        """Return the static topology of round number `round`."""
         if self.period == 1:
             return self
         k = checks.integer("round", round) % self.period
@@ -550,16 +463,14 @@ class Topology:
         return Topology(self.n, f"{self.text} in round {k}", (self._graphs[k],), self._dead, origin)
 
     def without(self, dead: Iterable[int], *, on_disconnect: str = "raise") -> Topology:
-        """The topology of those who are left when these ranks have died.
+        """Return the topology of those who are left when these ranks have died; the `dead` add to
+        those of an earlier call. Ranks keep their numbers. The dead have no edges; spectra and
+        connectedness are about the others, and weights that follow from a rank's edges
+        (`mixing_matrix`, `push_matrix`) are those of the edges that it still has.
 
-        Ranks keep their numbers. The dead have no edges; spectra and connectedness are about the
-        others, and weights that follow from a rank's edges (`mixing_matrix`, `push_matrix`) are
-        those of the edges that it still has.
-
-        The `dead` add to those of an earlier call. Where the others are not connected any more,
-        `on_disconnect` says what happens: "raise", ValueError; or "bridge", new edges, of weight 1,
-        a path through the neighbors of each gap, by their numbers. Of a ring it makes a ring again,
-        of a star without its center a line.
+        Where the others are not connected any more, `on_disconnect` says what happens: "raise",
+        ValueError; or "bridge", new edges of weight 1, a path through the neighbors of each gap, by
+        their numbers. Of a ring it makes a ring again, of a star without its center a line.
         """
         checks.one_of("on_disconnect", on_disconnect, ("raise", "bridge"))
         dead = self._dead.union(self._rank(rank) for rank in dead)
@@ -591,15 +502,15 @@ class Topology:
         return self._all.directed
 
     def out_neighbors(self, rank: int) -> tuple[int, ...]:
-        """Whom `rank` may choose, or sends to, ascending; in any round if it is time-varying."""
+        """Return whom `rank` may choose, or sends to, ascending; in any round."""
         return tuple(self._all.row(self._rank(rank))[0].tolist())
 
     def in_neighbors(self, rank: int) -> tuple[int, ...]:
-        """Who may choose `rank`, or sends to it, ascending."""
+        """Return who may choose `rank`, or sends to it, ascending."""
         return tuple(self._all.row(self._rank(rank), -1)[0].tolist())
 
     def neighbors(self, rank: int) -> tuple[int, ...]:
-        """Who shares an edge with `rank`, in either direction, ascending."""
+        """Return who shares an edge with `rank`, in either direction, ascending."""
         if not self.directed:
             return self.out_neighbors(rank)
         return tuple(sorted({*self.out_neighbors(rank), *self.in_neighbors(rank)}))
@@ -609,11 +520,8 @@ class Topology:
         return self._all.has(self._rank(source), self._rank(target))
 
     def choose(self, rank: int, u: float, *, round: int = 0) -> int | None:
-        """An out-neighbor of `rank` in round number `round`, drawn by weight, or None if there is
-        none.
-
-        `u` is uniform in [0, 1), else ValueError: the same u gives the same neighbor.
-        """
+        """Return an out-neighbor of `rank` in round number `round`, drawn by weight; None without
+        one. `u` is uniform in [0, 1), else ValueError: the same u gives the same neighbor."""
         if not 0 <= u < 1:
             raise ValueError(f"u: expected a number in [0, 1), got {u!r}")
         return self._graphs[round % self.period].pick(self._rank(rank), u)
@@ -652,69 +560,58 @@ class Topology:
         return self._sides is not None
 
     def side(self, rank: int) -> int:
-        """0 or 1: the side on which `rank` is; 0 for the lowest of those that are connected.
-
-        Raises ValueError unless the topology is bipartite.
-        """
+        """Return the side of `rank`, 0 or 1; 0 for the lowest of those that are connected.
+        ValueError unless the topology is bipartite."""
         if self._sides is None:
             raise ValueError(f"topology: expected a bipartite one, got {self!r}")
         return int(self._sides[self._rank(rank)])
 
     def edge_rates(self, rate: float = 1.0) -> Floats:
-        """Expected averagings of each edge per unit of time: an (n, n) symmetric matrix.
-
-        Each rank starts rate / 2 of them per unit of time and chooses by weight, so a rank takes
-        part in `rate` averagings, on average over the ranks; rate / d per edge of a d-regular
-        graph. Time-varying topologies: the mean over a period.
-        """
+        """Return the expected averagings of each edge per unit of time: an (n, n) symmetric matrix.
+        Each rank starts rate / 2 of them and chooses by weight, so a rank takes part in `rate`
+        averagings, on average over the ranks; rate / d per edge of a d-regular graph. Time-varying
+        topologies: the mean over a period."""
         half = checks.number("rate", rate, above=0) / 2
-        total: Floats = half * np.mean([choices(graph) for graph in self._graphs], axis=0)
+        matrices = [weights(graph) for graph in self._graphs]
+        # How often a rank that chooses takes each of the others: nobody without neighbors.
+        sums = [np.maximum(matrix.sum(axis=1, keepdims=True), 1e-300) for matrix in matrices]
+        total: Floats = half * np.mean([m / s for m, s in zip(matrices, sums)], axis=0)
         return total + total.T
 
     def laplacian(self, rate: float = 1.0) -> Floats:
-        """Lambda = sum over edges of lambda_ij (e_i - e_j)(e_i - e_j)^T, as an (n, n) matrix.
-
-        lambda_ij is `edge_rates` at `rate`, which is above 0: averagings per unit of time, in which
-        a rank takes one gradient step. Source: Nabli et al., NeurIPS 2023, definition 3.1, (1).
-        """
+        """Return Lambda = sum over edges of lambda_ij (e_i - e_j)(e_i - e_j)^T, an (n, n) matrix.
+        lambda_ij is `edge_rates` at `rate`, above 0: averagings per unit of time, in which a rank
+        takes one gradient step. Source: Nabli et al., NeurIPS 2023, definition 3.1, (1)."""
         rates = self.edge_rates(rate)
         return np.asarray(np.diag(rates.sum(axis=1)) - rates)
 
     def chi1(self, rate: float = 1.0) -> float:
-        """1 / chi1 is the smallest eigenvalue of the Laplacian that is not zero.
-
-        Laplacian and `rate` as of `laplacian`. 0 for one rank; ValueError if the topology is not
-        connected. Source: Nabli et al., (2).
-        """
+        """Return chi1: 1 / chi1 is the smallest eigenvalue of the `laplacian` at `rate` that is not
+        zero. 0 for one rank; ValueError if the topology is not connected. Source: Nabli et al.,
+        (2)."""
         return self._chi[0] / checks.number("rate", rate, above=0)
 
     def chi2(self, rate: float = 1.0) -> float:
-        """Half the largest resistance of an edge: (e_i - e_j)^T Lambda^+ (e_i - e_j) / 2.
-
-        Lambda and `rate` as of `laplacian`. 0 for one rank; ValueError if the topology is not
-        connected. Source: Nabli et al., (3).
-        """
+        """Return half the largest resistance of an edge, (e_i - e_j)^T Lambda^+ (e_i - e_j) / 2, of
+        the `laplacian` Lambda at `rate`. 0 for one rank; ValueError if the topology is not
+        connected. Source: Nabli et al., (3)."""
         return self._chi[1] / checks.number("rate", rate, above=0)
 
     def a2cid2(self, rate: float = 1.0, *, accelerated: bool = True) -> A2CiD2Parameters:
-        """The parameters of A2CiD2 at `rate` averagings per rank and gradient step.
-
-        eta = 1 / (2 sqrt(chi1 chi2)), alpha = 1/2, alpha_tilde = sqrt(chi1 / chi2) / 2; with
+        """Return the parameters of A2CiD2 at `rate` averagings per rank and gradient step: eta = 1
+        / (2 sqrt(chi1 chi2)), alpha = 1/2, alpha_tilde = sqrt(chi1 / chi2) / 2; with
         ``accelerated=False`` (and for one rank) eta = 0, alpha = alpha_tilde = 1/2. Source: Nabli
-        et al., proposition 3.6.
-        """
+        et al., proposition 3.6."""
         one, two = self.chi1(rate), self.chi2(rate)
         if not accelerated or one == 0:  # alone
             return A2CiD2Parameters(0.0, 0.5, 0.5)
         return A2CiD2Parameters(0.5 / math.sqrt(one * two), 0.5, 0.5 * math.sqrt(one / two))
 
     def mixing_matrix(self) -> Floats:
-        """Metropolis weights W, (n, n), symmetric and doubly stochastic: x becomes W x.
-
+        """Return the Metropolis weights W, (n, n), symmetric and doubly stochastic: x becomes W x.
         W_ij = w_ij / (1 + max(s_i, s_j)) with s_i the sum of i's weights; the rest is W_ii.
-        Undirected static topologies only. Source: Xiao, Boyd, Kim, "Distributed average
-        consensus with least-mean-square deviation", J. Parallel Distrib. Comput. 2007, section 2.
-        """
+        Undirected static topologies only. Source: Xiao, Boyd, Kim, "Distributed average consensus
+        with least-mean-square deviation", J. Parallel Distrib. Comput. 2007, section 2."""
         if self.directed:
             raise ValueError("mixing_matrix: expected an undirected topology, got a directed one")
         matrix = weights(self._static("mixing_matrix"))
@@ -724,20 +621,16 @@ class Topology:
         return matrix
 
     def push_matrix(self) -> Floats:
-        """The (n, n) column-stochastic matrix of push-sum: x becomes P x, and so does w.
-
+        """Return the (n, n) column-stochastic matrix of push-sum: x becomes P x, and so does w.
         P_ji = w_ij / (1 + s_i) is the share that i sends to j, and 1 / (1 + s_i) the one that it
-        keeps. Static topologies only. Source: Assran et al., ICML 2019, algorithm 1.
-        """
+        keeps. Static topologies only. Source: Assran et al., ICML 2019, algorithm 1."""
         matrix = weights(self._static("push_matrix")).T + np.eye(self.n)
         return np.asarray(matrix / matrix.sum(axis=0, keepdims=True))
 
     def spectral_gap(self) -> float:
-        """1 - the second largest modulus of an eigenvalue of the mixing matrix, in [0, 1].
-
-        Of the push matrix where the topology is directed. The larger, the faster rounds of
-        averaging converge; 1 for one rank. Static topologies only.
-        """
+        """Return 1 - the second largest modulus of an eigenvalue of the mixing matrix, or of the
+        push matrix where edges have a direction: in [0, 1], 1 for one rank. The larger, the faster
+        rounds of averaging converge. Static topologies only."""
         if self._dead:
             return self._living.spectral_gap()
         graph = self._static("spectral_gap")
@@ -776,7 +669,6 @@ class Topology:
 
     @cached_property
     def _all(self) -> Graph:
-        """The edges of all rounds."""
         return merged(self._graphs)
 
     @cached_property
@@ -788,13 +680,23 @@ class Topology:
         if self.n == 1:
             return 0.0, 0.0
         alike = [graph for graph in self._graphs if isinstance(graph, Offsets)]
-        if len(alike) == self.period and len({graph.shape for graph in alike}) == 1:
-            return chi_fourier(alike)
-        return chi_dense(self.laplacian())
+        if len(alike) < self.period or len({graph.shape for graph in alike}) > 1:
+            matrix = self.laplacian()
+            values, vectors = np.linalg.eigh(matrix)
+            pseudo = (vectors[:, 1:] / values[1:]) @ vectors[:, 1:].T
+            own = np.diag(pseudo)
+            resistance = own[:, None] + own[None, :] - 2 * pseudo
+            return float(1 / values[1]), float(0.5 * resistance[matrix < 0].max())
+        # The Laplacian is 1 - (P + P^T) / 2: the real part of the transform does the transposing.
+        row = sum(_row(graph) / graph.weights.sum() for graph in alike) / self.period
+        values = (1.0 - np.fft.fftn(row).real).ravel()
+        inverse = np.concatenate(([0.0], 1 / values[1:]))
+        pseudo = np.fft.ifftn(inverse.reshape(row.shape)).real.ravel()
+        resistance = 2 * (pseudo[0] - pseudo[np.flatnonzero(row)])
+        return float(1 / values[1:].min()), float(0.5 * resistance.max())
 
     @cached_property
     def _living(self) -> Topology:
-        """Of those who have not died, numbered anew."""
         import networkx
 
         left = sorted({*range(self.n)} - self._dead)
@@ -828,6 +730,16 @@ class Topology:
 
     def _rank(self, rank: int) -> int:
         return checks.integer("rank", rank, 0, self.n - 1)
+
+
+def connected(topology: Any, n: int) -> Topology:
+    graph = Topology.make(topology, n)
+    if not graph.is_connected:
+        raise ValueError(
+            f"topology: expected a connected graph, got {graph!r}: what is not connected never "
+            "agrees"
+        )
+    return graph
 
 
 def _ranks(n: Any) -> int:
