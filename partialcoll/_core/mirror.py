@@ -32,7 +32,7 @@ def _end(pointer: Any, memory: list[Any], process: int) -> None:
 
 
 def reserve(nbytes: int) -> Array:
-    """Bytes of the host's, whole pages, which take memory when they are used."""
+    """Return bytes of the host's, whole pages, which take memory when they are used."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
     return np.frombuffer(mmap.mmap(-1, max(nbytes, 1), flags=flags), np.uint8)
 
@@ -46,7 +46,7 @@ class Mirror:
         self.free = weakref.finalize(self, _end, self._pointer, self._memory, os.getpid())
 
     def pin(self, memory: Array) -> None:
-        """Whole pages, none twice. They stay as long as this does."""
+        """Pin whole pages, none twice. They stay as long as this does."""
         if memory.size:
             self._memory.append(memory)
             address = ffi.cast("void *", memory.ctypes.data)
@@ -78,29 +78,34 @@ class Mirror:
         waiting.wait(lambda us: int(lib.pcoll_mirror_wait(pointer, us)), None, self._stall)
 
     def pull(self, pairs: Sequence[tuple[Array, DeviceBuffer]], stream: Any = None) -> None:
-        """These arrays of the host become what those of the device are; waits for it."""
+        """Copy from the device to these arrays of the host; wait for it."""
         self._begin(lib.pcoll_mirror_pull, pairs, stream)
         self.settle()
 
     def push(self, pairs: Sequence[tuple[Array, DeviceBuffer]], stream: Any = None) -> None:
-        """Those of the device become what these are, for what the stream is given next."""
+        """Copy these arrays to the device, for what the stream is given next."""
         self._begin(lib.pcoll_mirror_push, pairs, stream)
+
+
+class _Mirrors(dict[int, Mirror]):
+    """By device, made when first asked for."""
+
+    def __missing__(self, device: int) -> Mirror:
+        return self.setdefault(device, Mirror(device))
 
 
 class Twins:
     """An array of the host for each argument that is on a device, kept from call to call."""
 
     def __init__(self) -> None:
-        self._mirrors: dict[int, Mirror] = {}
+        self._mirrors = _Mirrors()
         self._arrays: dict[tuple[str, int], Array] = {}
         self._taken: dict[str, DeviceBuffer] = {}
 
-    def _mirror(self, device: int) -> Mirror:
-        return self._mirrors.get(device) or self._mirrors.setdefault(device, Mirror(device))
-
     def take(self, name: str, buffer: DeviceBuffer, read: bool = True, stream: Any = None) -> Array:
-        """That of an argument, like it; with `read`, of its values. The same shape each time."""
-        mirror, key = self._mirror(buffer.device), (name, buffer.device)
+        """Return that of an argument, like it; with `read`, of its values. The same shape each
+        time."""
+        mirror, key = self._mirrors[buffer.device], (name, buffer.device)
         if key not in self._arrays:
             self._arrays[key] = mirror.room(buffer)
         self._taken[name] = buffer
@@ -117,18 +122,18 @@ class Twins:
             each.clear()
 
     def land(self, stream: Any = None, **written: Any) -> None:
-        """What became of these arguments, those that are on a device, goes there."""
+        """Copy what became of these arguments to the device, if they are on one."""
         for name, given in written.items():
             if name in self._taken and is_device(given):
                 buffer = self._taken[name]
                 array = self._arrays[name, buffer.device]
-                self._mirror(buffer.device).push([(array, buffer)], stream)
+                self._mirrors[buffer.device].push([(array, buffer)], stream)
 
 
 @contextmanager
 def on_host(arrays: Sequence[Any], written: bool) -> Iterator[list[Array]]:
-    """The host's arrays that stand for these, those on a device; with `written` what has become of
-    them is there afterwards."""
+    """Yield the host's arrays that stand for these, those on a device; with `written` what has
+    become of them is there afterwards."""
     twins, found = Twins(), []
     there = {str(i): array for i, array in enumerate(arrays) if is_device(array)}
     try:
@@ -148,14 +153,14 @@ class Shadows:
     here. All ranges are asked for before the first pull."""
 
     def __init__(self) -> None:
-        self._mirrors: dict[int, Mirror] = {}
+        self._mirrors = _Mirrors()
         self._areas: dict[tuple[int, int], Array] = {}  # by device and address
         self._used: dict[tuple[int, int], list[tuple[int, int]]] = {}  # bytes there
         self._read: dict[int, list[tuple[Array, DeviceBuffer]]] = {}
         self._written: dict[int, list[tuple[Array, DeviceBuffer]]] = {}
 
     def of(self, buffer: DeviceBuffer, read: bool, written: bool) -> Array:
-        """The array that stands for a buffer; is it pulled, is it pushed?"""
+        """Return the array that stands for a buffer, which is to be pulled or pushed, or both."""
         outline = buffer.array
         if not outline.nbytes:
             return np.empty(outline.shape, outline.dtype)
@@ -174,9 +179,9 @@ class Shadows:
         return array
 
     def pull(self, stream: Any = None) -> None:
-        """What is read. With the first one all that was asked for is pinned."""
+        """Pull what is read. With the first one all that was asked for is pinned."""
         for key, ranges in self._used.items():
-            mirror = self._mirrors.get(key[0]) or self._mirrors.setdefault(key[0], Mirror(key[0]))
+            mirror = self._mirrors[key[0]]
             for begin, end in _whole_pages(ranges):
                 mirror.pin(self._areas[key][begin:end])
             ranges.clear()
@@ -184,7 +189,7 @@ class Shadows:
             mirror.pull(self._read.get(device, []), stream)
 
     def free(self) -> None:
-        """Copies end; the memory is no longer pinned, and stays as long as arrays in it do."""
+        """End copies; the memory is no longer pinned, and stays as long as arrays in it do."""
         for mirror in self._mirrors.values():
             mirror.free()
         self._mirrors.clear()
@@ -195,7 +200,6 @@ class Shadows:
 
 
 def _whole_pages(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Disjoint ones that hold all of these."""
     pages: list[tuple[int, int]] = []
     for begin, end in sorted((b // mmap.PAGESIZE, -(-e // mmap.PAGESIZE)) for b, e in ranges):
         if pages and begin <= pages[-1][1]:

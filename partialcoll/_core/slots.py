@@ -16,8 +16,6 @@ from .device import DeviceBuffer, on_device, refuse_stream, stream_number
 from .ffi import answer, check, ffi, lib
 from .mirror import Twins
 
-# Descriptions of rounds by the core.
-
 
 class Record:
     """Memory for the description of a round of `ranks` ranks: the struct, then three masks."""
@@ -35,8 +33,8 @@ class Record:
 
 
 class SendSlots:
-    """The memory for deposits of a handle that has no send buffers. The places are few and take
-    turns: each deposit has another one."""
+    """The memory for deposits of a handle that has no send buffers: a few places that take
+    turns."""
 
     def __init__(self, pointer: Any, like: list[Array]) -> None:
         self._pointer, self._like = pointer, like
@@ -48,7 +46,7 @@ class SendSlots:
         return int(ffi.cast("uintptr_t", self._place[0]))
 
     def next(self) -> list[Array]:
-        """For the next deposit, one array for each buffer; good beyond the handle's end."""
+        """Return arrays for the next deposit, one for each buffer; good beyond the handle's end."""
         keys = []
         for i, like in enumerate(self._like):
             keys.append((i, self.place(i)))
@@ -58,11 +56,9 @@ class SendSlots:
 
 
 class Slots:
-    """The result slots of a handle with deliver="one" that has no receive buffers.
-
-    Knows the handle's core and its description of the last round, not the handle: the rounds
-    that it gave out hold on to this, and must not keep it alive.
-    """
+    """The result slots of a handle with deliver="one" that has no receive buffers. Knows the
+    handle's core and its description of the last round, not the handle: the rounds that it gave out
+    hold on to this, and must not keep it alive."""
 
     def __init__(self, pointer: Any, record: Record, buffers: list[Buffer], ops: list[Any]) -> None:
         self._pointer, self._record, self._buffers, self._ops = pointer, record, buffers, ops
@@ -71,7 +67,6 @@ class Slots:
         self.index: int | None = None
 
     def last(self) -> list[Array]:
-        """The result of the last round, one array for each buffer."""
         if self.index is None:
             raise StateError(
                 "result: there is none before the first Wait, between Start and Wait, and after "
@@ -80,7 +75,7 @@ class Slots:
         return self._look()
 
     def of(self, index: int) -> list[Array]:
-        """The result of a round, if that is the one that is there."""
+        """Return the result of a round, if that is the one that is there."""
         if index != self.index:
             raise StateError(
                 f"the result of round {index} went back to the library at the next Start (or "
@@ -111,54 +106,28 @@ class Slots:
         return narrow(buffer.array, view) if half else view
 
 
-class HostSide:
-    """Memory of the host, which the core copies itself. The core delivers to `buffers`. Deposits
-    come from `sent` (None: the library's memory), and results go to `received`, as they were given.
-    With `fetches` results are copied by `fetch`, not by the core as it delivers them."""
-
-    fetches = False
-
-    def __init__(self, send: list[Buffer] | None, recv: list[Buffer]) -> None:
-        self.buffers = recv
-        self.received: list[Any] = [buffer.array for buffer in recv]
-        self.sent: list[Any] | None = None if send is None else [one.array for one in send]
-
-    def starting(self, core: Any, stream: Any = None) -> Callable[[], int]:
-        """What makes a deposit: gives a result code of the core."""
-        self.check_stream(stream)
-        pointers = ffi.NULL if self.sent is None else addresses(self.sent)
-        return partial(lib.pcoll_handle_start, core, pointers)
-
-    def check_stream(self, stream: Any) -> None:
-        refuse_stream(stream)
-
-    def settle(self) -> None:
-        """No copy is under way: the core may deliver."""
-
-    def fetch(self, core: Any, stream: Any) -> None:
-        """Begin to copy what was delivered; what the stream is given next comes after."""
-
-    def free(self) -> None:
-        """Copies end."""
-
-
-class DeviceSide(HostSide):
-    """Some on a device: copied to where deposits lie, and from where results do. several: results
-    are added up, which is done on the host: arrays of the host stand for those received."""
+class HandleBuffers:
+    """Where the deposits of a handle come from, and where results go. The core copies memory of the
+    host itself, and delivers to `buffers`. Deposits come from `sent` (None: the library's memory),
+    and results go to `received`, as they were given. With `fetches` some of these are on a device,
+    where `fetch` copies what was delivered. several: results are added up, which is done on the
+    host: arrays of the host stand for those received."""
 
     def __init__(
         self, send: list[Buffer] | None, recv: list[Buffer], several: bool = False
     ) -> None:
-        super().__init__(send, recv)
         self._twins = Twins()
         self._there: dict[str, DeviceBuffer] = {}  # that others stand for
-        self.received = [_owner(buffer) for buffer in recv]
+        self.received = [owner_of(buffer) for buffer in recv]
+        self._takes_streams = bool(on_device([*(send or ()), *recv]))
+        self.buffers = recv
         if several:
             self.buffers = [self._on_host(str(i), buffer) for i, buffer in enumerate(recv)]
         self._sent, self._received = on_device(send or []), on_device(self.buffers)
         self.fetches = bool(self._received)
-        if self._sent or self.fetches:
-            self.sent = [_owner(buffer) for buffer in send or ()]
+        self.sent: list[Any] | None = None
+        if send is not None or self.fetches:
+            self.sent = [owner_of(buffer) for buffer in send or ()]
         self._from, self._to = _places(send or []), _places(self.buffers)
 
     def _on_host(self, name: str, buffer: Buffer) -> Buffer:
@@ -169,22 +138,29 @@ class DeviceSide(HostSide):
         return Buffer(array, buffer.dtype, buffer.count, owner=buffer.owner)
 
     def starting(self, core: Any, stream: Any = None) -> Callable[[], int]:
-        """What begins to copy the send buffers, when the stream has come so far."""
+        """Return what makes a deposit, or begins to copy it when the stream has come so far: it
+        gives a result code of the core."""
+        self.check_stream(stream)
         if not (self._sent or self.fetches):
-            return super().starting(core)
+            pointers = ffi.NULL if self.sent is None else addresses(self.sent)
+            return partial(lib.pcoll_handle_start, core, pointers)
         return lambda: int(
             lib.pcoll_handle_start_device(core, self._from, stream_number(stream, self._sent))
         )
 
     def check_stream(self, stream: Any) -> None:
-        """All are good."""
+        if not self._takes_streams:
+            refuse_stream(stream)
 
     def settle(self) -> None:
+        """Wait until no copy is under way: the core may deliver."""
         for name, buffer in self._there.items():
             self._twins.take(name, buffer, read=False)
 
     def fetch(self, core: Any, stream: Any) -> None:
-        self._twins.land(stream, **{name: buffer.owner for name, buffer in self._there.items()})
+        """Begin to copy what was delivered; what the stream is given next comes after."""
+        if self._there:
+            self._twins.land(stream, **{name: one.owner for name, one in self._there.items()})
         if not self.fetches:
             return
         number = stream_number(stream, self._received)
@@ -201,29 +177,19 @@ class DeviceSide(HostSide):
         self._twins.free()
 
 
-def side_of(send: list[Buffer] | None, recv: list[Buffer], several: bool) -> HostSide:
-    """For buffers that `one_device` has looked at."""
-    if on_device([*(send or ()), *recv]):
-        return DeviceSide(send, recv, several)
-    return HostSide(send, recv)
-
-
-def _owner(buffer: Buffer) -> Any:
+def owner_of(buffer: Buffer) -> Any:
     return buffer.owner if isinstance(buffer, DeviceBuffer) else buffer.array
 
 
 def _places(buffers: list[Buffer]) -> Any:
-    """A C array of where they are. Keep the arrays alive as long as it is used."""
+    """Return a C array of where they are. Keep the arrays alive as long as it is used."""
     places = ffi.new("pcoll_place[]", len(buffers))
     for place, buffer in zip(places, buffers):
         place.address, place.on_host = buffer.begin, not isinstance(buffer, DeviceBuffer)
     return places
 
 
-# Sets of ranks, as the core has them.
-
-
 def bits(words: Any, ranks: int) -> npt.NDArray[np.bool_]:
-    """A set of ranks, as the core has it: bool, shape (ranks,)."""
+    """Return a set of ranks, as the core has it, as an array: bool, shape (ranks,)."""
     raw = np.frombuffer(words, np.uint8)
     return np.unpackbits(raw, count=ranks, bitorder="little").astype(bool)

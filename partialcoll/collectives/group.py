@@ -18,10 +18,9 @@ from .._core.mirror import Twins
 from .._core.mpi import MPI
 from .._core.object import CoreObject
 from .._core.pure import codes, ffi, lib
+from .._core.slots import owner_of
 from ..errors import StateError
 from ..grid import as_sides
-
-# What a grouped allreduce tells: its rounds, its counts.
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,8 @@ class GroupRound:
     ``active``: how many of them contributed; the others had left, or their applications were late.
     ``exact``: as many rounds as there are axes, this the last, were complete; with the results fed
     back, this is the average over all ranks. ``void``: a member was lost in mid-round, and
-    everybody has its own input back. ``missed``: rounds before this one that this rank took no part
-    in, since the last that it did. ``shares``: the part of the data that each member has reduced;
-    they sum to 1.
+    everybody has its own input back. ``missed``: rounds since this rank's last one, before this
+    one. ``shares``: the part of the data that each member has reduced; they sum to 1.
     """
 
     index: int
@@ -55,8 +53,8 @@ class GroupStats:
 
     ``rounds``, ``void_rounds``: with a contribution of this rank. ``null_rounds``: those in which
     its agent reduced for the others without one. ``matched_ahead``: rounds whose group was known
-    before ``Start``. ``suspected``: ranks that this one found to be silent. ``bytes_fetched``:
-    from the memory of others. ``bandwidth``: measured, bytes per second; 0 if it was not.
+    before ``Start``. ``suspected``: ranks that this one found to be silent. ``bytes_fetched``: from
+    the memory of others. ``bandwidth``: measured, bytes per second; 0 if it was not.
     """
 
     rounds: int
@@ -76,11 +74,54 @@ def _microseconds(name: str, seconds: Any) -> int:
 
 
 class GroupAllreduce(CoreObject):
-    """A persistent averaging in groups; made by `GroupAllreduce_init`, which says what its
-    arguments are, and gives its options as a function that fills them in (`choose`), so that all
-    ranks fail together.
+    """A persistent average over groups of ranks on a virtual grid. Collective. To free it is to
+    leave first, so nobody's rounds wait for this rank.
 
-    To free it is to leave first, so nobody's rounds wait for this rank.
+    Round t averages along axis ``t mod len(grid)``, among the ranks of one line that are there:
+    ``Start()`` contributes, ``Wait()`` returns the `GroupRound`. With the results fed back
+    (``sendbuf=MPI.IN_PLACE``), one round per axis makes the exact average over all ranks on a full
+    grid, bitwise the same on all (to rounding error where cells are given or keys are dynamic); on
+    others the ranks approach it round by round. The group of a round is found in the background, as
+    soon as the round before is over. A member that is lost in mid-round voids the round for its own
+    group, whose members keep their inputs. Source: Ryabinin et al., Moshpit SGD, NeurIPS 2021,
+    section 3.1 and appendices E to G.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Its ranks; dup'ed.
+    sendbuf : buffer or MPI.IN_PLACE
+        What this rank contributes: float16, bfloat16, float32 or float64, C-contiguous.
+    recvbuf : buffer
+        The average, of the same shape and dtype.
+    grid : tuple of int or "auto"
+        Lengths of the sides; their product is at least the number of ranks.
+    bandwidth : float, "measured" or None
+        Of this rank's link, in any unit: a member with a slow link reduces less. None: all
+        are equal. "measured": from the rounds themselves, between nodes.
+    keys : "static", "dynamic" or "auto"
+        Whether cells stay, or move so that those who have met do not meet again soon. Default:
+        static where the ranks fill the grid.
+    timeout : float
+        Seconds that a member may be silent in mid-round before the round is void. A member whose
+        application has not come after half of it is passed over: the round is done without its
+        contribution. Default: PARTIALCOLL_TIMEOUT or 10.
+    window : float
+        Seconds that matchmaking waits for more members. Default: twice the timeout, or with
+        dynamic keys a fifth of it.
+    measure_every : int
+        Rounds after which measured bandwidths are taken over.
+    cell : int
+        Where on the grid this rank sits, row by row. Default: its rank.
+    progress : "agent", "manual" or "spin"
+        Who works while the application computes. Default: PARTIALCOLL_PROGRESS or "agent".
+    on_failure : "raise" or "continue"
+        What the others do when a rank dies: their calls raise RankFailedError, or its round is
+        void at once and they go on without it. What "continue" needs and promises is in
+        docs/faults.md.
+
+    Raises MismatchError if arguments differ between ranks, ValueError if the grid cannot hold the
+    ranks, two ranks have one cell, or a bandwidth or a time is not above 0.
     """
 
     _noun, _kind, _maker = "grouped allreduce", "group", "GroupAllreduce_init"
@@ -90,7 +131,16 @@ class GroupAllreduce(CoreObject):
         comm: MPI.Intracomm,
         sendbuf: Any,
         recvbuf: Any,
-        choose: Callable[[Any], None],  # fills in the core's options
+        *,
+        grid: Any = "auto",
+        bandwidth: Any = None,
+        keys: str = "auto",
+        timeout: float | None = None,
+        window: float | None = None,
+        measure_every: int = 16,
+        cell: int | None = None,
+        progress: str | None = None,
+        on_failure: str = "raise",
     ) -> None:
         def arguments() -> tuple[Any]:
             found = as_any_buffer("recvbuf", recvbuf, writable=True)
@@ -102,7 +152,29 @@ class GroupAllreduce(CoreObject):
             one_device([self._send, self._recv])
             given = {"count": self._recv.count, "dtype": self._recv.dtype}
             options = core.ffi.new("pcoll_group_options *", given)
-            choose(options)
+            sides = grid
+            if isinstance(sides, (int, np.integer)) and not isinstance(sides, bool):
+                sides = (int(sides),)
+            if not isinstance(sides, str) or sides != "auto":
+                sides = as_sides(sides)
+                options.axes = len(sides)
+                options.side[0 : len(sides)] = sides
+            if isinstance(bandwidth, str):
+                if bandwidth != "measured":
+                    raise ValueError(
+                        f'bandwidth: expected a number, "measured" or None, got {bandwidth!r}'
+                    )
+                options.measure = 1
+            elif bandwidth is not None:
+                options.bandwidth = checks.number("bandwidth", bandwidth, above=0)
+            limit = settings.base_timeout() if timeout is None else timeout
+            options.keys = checks.code("keys", keys, _KEYS)
+            options.timeout_us = _microseconds("timeout", limit)
+            options.window_us = 0 if window is None else _microseconds("window", window)
+            options.every = checks.integer("measure_every", measure_every, 1, 2**31 - 1)
+            options.cell = -1 if cell is None else checks.integer("cell", cell, 0, 2**31 - 1)
+            options.progress = communicator.progress_code(progress)
+            options.on_failure = communicator.failure_code(on_failure)
             return (options,)
 
         refused = (core.ffi.new("pcoll_group_options *", {"dtype": -1}),)
@@ -112,7 +184,6 @@ class GroupAllreduce(CoreObject):
     def _place(
         self, argument: str, buffer: Buffer, read: bool = False, stream: Any = None
     ) -> Array:
-        """Where the core finds it, on the host."""
         if isinstance(buffer, DeviceBuffer):
             return self._twins.take(argument, buffer, read, stream)
         refuse_stream(stream)
@@ -125,25 +196,19 @@ class GroupAllreduce(CoreObject):
         self._shape = self._library.ffi.new("pcoll_group_shape *")
         self._call("get_shape", self._shape)
 
-    # A round
-
     def Start(self, stream: Any = None) -> None:
-        """Contribute what the send buffer holds, to the round that this rank is at. Local.
-
-        The send buffer may be used again at once. Raises StateError if the last round has not
-        been waited for, or if this rank has left. A buffer on a device is copied after what
-        `stream` (None: the current one) was given before, and the call waits for that.
-        """
+        """Contribute what the send buffer holds, to the round that this rank is at; the buffer may
+        be used again at once. Local. Raises StateError if the last round has not been waited for,
+        or if this rank has left. A buffer on a device is copied after what `stream` (None: the
+        current one) was given before, and the call waits for that."""
         argument = "recvbuf" if self._send is self._recv else "sendbuf"
         self._call("start", self._place(argument, self._send, True, stream))
 
     def Wait(self, timeout: float | None = None, stream: Any = None) -> GroupRound:
-        """Until the round that took the contribution is over.
-
-        The receive buffer is then the average of those who contributed, or this rank's own input
-        if the round is void; on a device for what `stream` is given from now on. Raises
-        TimeoutError after `timeout` seconds; ``Wait`` may be called again then.
-        """
+        """Wait for the round that took the contribution. The receive buffer is then the average of
+        those who contributed, or this rank's own input if the round is void; on a device for what
+        `stream` is given from now on. Raises TimeoutError after `timeout` seconds; ``Wait`` may be
+        called again then."""
         checks.time_limit("timeout", timeout)
         found = self._library.ffi.new("pcoll_group_round *")
 
@@ -155,13 +220,12 @@ class GroupAllreduce(CoreObject):
         return self._take(found, stream)
 
     def _step(self, found: Any, stream: Any) -> Callable[[int], int]:
-        """Waits for so many microseconds; a result code."""
         core, function = self._core(), self._function("wait")
         receive = self._library.plain(self._place("recvbuf", self._recv, stream=stream))
         return lambda us: int(function(core, us, receive, found))
 
     def Test(self, stream: Any = None) -> GroupRound | None:
-        """The round if it is over, else None; `stream` as for `Wait`. Local."""
+        """Return the round if it is over, else None; `stream` as for `Wait`. Local."""
         found = self._library.ffi.new("pcoll_group_round *")
         code = self._step(found, stream)(0)
         if code == lib.PCOLL_EAGAIN:
@@ -185,7 +249,7 @@ class GroupAllreduce(CoreObject):
         return self._last_round
 
     def pending(self) -> str:
-        """What the round that this rank is at waits for, in words. Local."""
+        """Say what the round that this rank is at waits for. Local."""
         text = ffi.new("char[]", 2048)
         self._call("pending", text, 2048)
         return str(ffi.string(text).decode(errors="replace"))
@@ -193,19 +257,15 @@ class GroupAllreduce(CoreObject):
     # Membership
 
     def leave(self) -> None:
-        """Take part no more. Local, at once; nobody waits for this rank.
-
-        A round that it has started is finished. If it is in a group already, its agent reduces
-        its part of that round for the others, and contributes nothing.
-        """
+        """Take part no more. Local, at once; nobody waits for this rank. A round that it has
+        started is finished. If it is in a group already, its agent reduces its part of that round
+        for the others, and contributes nothing."""
         self._call("leave")
 
     def rejoin(self) -> None:
-        """Take part again, from the next round on whose group is not formed yet. Local.
-
-        What this rank has missed it does not get: it should take the state of a rank that is up
-        to date first (`StateExchange`).
-        """
+        """Take part again, from the next round on whose group is not formed yet. Local. What this
+        rank has missed it does not get: it should take the state of a rank that is up to date first
+        (`StateExchange`)."""
         self._call("rejoin")
 
     def _look(self) -> tuple[int, bool, Array]:
@@ -239,23 +299,18 @@ class GroupAllreduce(CoreObject):
         """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,)."""
         return np.equal(self._look()[2], 3)
 
-    # What it is
-
     @property
     def send_buffer(self) -> Any:
         """The memory that `Start` takes the contribution from; in place, the receive buffer."""
-        return self._given(self._send)
+        return owner_of(self._send)
 
     @property
     def recv_buffer(self) -> Any:
         """The memory that `Wait` fills."""
-        return self._given(self._recv)
+        return owner_of(self._recv)
 
     def _after_free(self) -> None:
         self._twins.free()
-
-    def _given(self, buffer: Buffer) -> Any:
-        return buffer.owner if isinstance(buffer, DeviceBuffer) else buffer.array
 
     @property
     def last_round(self) -> GroupRound:
@@ -309,93 +364,4 @@ class GroupAllreduce(CoreObject):
         return f"GroupAllreduce({state}, grid={self.grid}, keys={self.keys!r})"
 
 
-def GroupAllreduce_init(
-    comm: MPI.Intracomm,
-    sendbuf: Any,
-    recvbuf: Any,
-    *,
-    grid: Any = "auto",
-    bandwidth: Any = None,
-    keys: str = "auto",
-    timeout: float | None = None,
-    window: float | None = None,
-    measure_every: int = 16,
-    cell: int | None = None,
-    progress: str | None = None,
-    on_failure: str = "raise",
-) -> GroupAllreduce:
-    """Make a persistent average over groups of ranks on a virtual grid. Collective.
-
-    Round t averages along axis ``t mod len(grid)``, among the ranks of one line that are there:
-    ``Start()`` contributes, ``Wait()`` returns the `GroupRound`. With the results fed back
-    (``sendbuf=MPI.IN_PLACE``), one round per axis makes the exact average over all ranks on a
-    full grid, bitwise the same on all (to rounding error where cells are given or keys are
-    dynamic); on others the ranks approach it round by round. The group
-    of a round is found in the background, as soon as the round before is over. A member that is
-    lost in mid-round voids the round for its own group, whose members keep their inputs.
-    Source: Ryabinin et al., Moshpit SGD, NeurIPS 2021, section 3.1 and appendices E to G.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        Its ranks; dup'ed.
-    sendbuf : buffer or MPI.IN_PLACE
-        What this rank contributes: float16, bfloat16, float32 or float64, C-contiguous.
-    recvbuf : buffer
-        The average, of the same shape and dtype.
-    grid : tuple of int or "auto"
-        Lengths of the sides; their product is at least the number of ranks.
-    bandwidth : float, "measured" or None
-        Of this rank's link, in any unit: a member with a slow link reduces less. None: all
-        are equal. "measured": from the rounds themselves, between nodes.
-    keys : "static", "dynamic" or "auto"
-        Whether cells stay, or move so that those who have met do not meet again soon. Default:
-        static where the ranks fill the grid.
-    timeout : float
-        Seconds that a member may be silent in mid-round before the round is void. A member whose
-        application has not come after half of it is passed over: the round is done without its
-        contribution. Default: PARTIALCOLL_TIMEOUT or 10.
-    window : float
-        Seconds that matchmaking waits for more members. Default: twice the timeout, or with
-        dynamic keys a fifth of it.
-    measure_every : int
-        Rounds after which measured bandwidths are taken over.
-    cell : int
-        Where on the grid this rank sits, row by row. Default: its rank.
-    progress : "agent", "manual" or "spin"
-        Who works while the application computes. Default: PARTIALCOLL_PROGRESS or "agent".
-    on_failure : "raise" or "continue"
-        What the others do when a rank dies: their calls raise RankFailedError, or its round is
-        void at once and they go on without it. What "continue" needs and promises is in
-        docs/faults.md.
-
-    Raises MismatchError if arguments differ between ranks, ValueError if the grid cannot hold the
-    ranks, two ranks have one cell, or a bandwidth or a time is not above 0.
-    """
-
-    def choose(options: Any) -> None:
-        sides = grid
-        if isinstance(sides, (int, np.integer)) and not isinstance(sides, bool):
-            sides = (int(sides),)
-        if not isinstance(sides, str) or sides != "auto":
-            sides = as_sides(sides)
-            options.axes = len(sides)
-            options.side[0 : len(sides)] = sides
-        if isinstance(bandwidth, str):
-            if bandwidth != "measured":
-                raise ValueError(
-                    f'bandwidth: expected a number, "measured" or None, got {bandwidth!r}'
-                )
-            options.measure = 1
-        elif bandwidth is not None:
-            options.bandwidth = checks.number("bandwidth", bandwidth, above=0)
-        limit = settings.base_timeout() if timeout is None else timeout
-        options.keys = checks.code("keys", keys, _KEYS)
-        options.timeout_us = _microseconds("timeout", limit)
-        options.window_us = 0 if window is None else _microseconds("window", window)
-        options.every = checks.integer("measure_every", measure_every, 1, 2**31 - 1)
-        options.cell = -1 if cell is None else checks.integer("cell", cell, 0, 2**31 - 1)
-        options.progress = communicator.progress_code(progress)
-        options.on_failure = communicator.failure_code(on_failure)
-
-    return GroupAllreduce(comm, sendbuf, recvbuf, choose)
+GroupAllreduce_init = GroupAllreduce  # named as MPI names what makes a persistent operation

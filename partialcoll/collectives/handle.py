@@ -22,7 +22,7 @@ from .._core.failures import alone, is_rank_failure, told
 from .._core.ffi import answer, answer_record, answer_text, check, core, ffi, lib, raise_error
 from .._core.mpi import MPI
 from .._core.object import CoreObject
-from .._core.slots import DeviceSide, Record, SendSlots, Slots, side_of
+from .._core.slots import HandleBuffers, Record, SendSlots, Slots
 from ..errors import MismatchError, StateError
 from ..policy import Policy, as_policy
 from ..round import Result, Round
@@ -409,7 +409,7 @@ class AllreduceHandle(CoreObject):
 
     def _set_buffers(self, send: list[Buffer] | None, recv: list[Buffer]) -> None:
         self._owners = (send, recv)
-        self._side = side_of(send, recv, several=not self._one)
+        self._side = HandleBuffers(send, recv, several=not self._one)
         self._recv = [buffer.array for buffer in self._side.buffers]
         self._received, self._fetches = self._side.received, self._side.fetches
         delivered = self._slots is None and not self._fetches
@@ -459,7 +459,7 @@ class AllreduceHandle(CoreObject):
     def _start_from(self, send: list[Buffer]) -> None:
         """Start a handle that was made with ``like=`` on a device with these device buffers. The
         library owns them until `Wait` returns."""
-        self._begin = DeviceSide(send, []).starting(self._core())
+        self._begin = HandleBuffers(send, []).starting(self._core())
         try:
             self.Start()
         finally:
