@@ -21,23 +21,13 @@ from ._core.buffers import Array, Buffer
 from ._core.pure import answer, call, check, ffi, lib, simulator
 from .errors import DecodeError
 
-_FLOATS = {
-    lib.PCOLL_FLOAT32: "float32",
-    lib.PCOLL_FLOAT64: "float64",
-    lib.PCOLL_FLOAT16: "float16",
-    lib.PCOLL_BFLOAT16: "bfloat16",
-}
-
 
 def _seed(value: Any) -> int:
     return checks.integer("seed", value, 0, 2**64 - 1, what="a whole number")
 
 
 def _vector(argument: str, given: Any, writable: bool = False) -> Buffer:
-    buffer = buffers.as_buffer(argument, given, writable)
-    if buffer.dtype not in _FLOATS:
-        expected = ", ".join(_FLOATS.values())
-        raise TypeError(f"{argument}: expected elements of {expected}, got {buffer.name}")
+    buffer = buffers.as_floats(argument, given, writable)
     if not buffer.array.flags.aligned:
         raise ValueError(f"{argument}: expected aligned elements, got an array that is not")
     return buffer
@@ -77,9 +67,9 @@ class _Payload:
 
     def check_fits(self, argument: str, buffer: Buffer) -> None:
         if buffer.dtype != self.lattice.dtype:
+            ours = buffers.dtype_name(self.lattice.dtype)
             raise TypeError(
-                f"{argument}: expected dtype {_FLOATS[self.lattice.dtype]} as in the payload, "
-                f"got {buffer.name}"
+                f"{argument}: expected dtype {ours} as in the payload, got {buffer.name}"
             )
         if buffer.count != self.count:
             raise ValueError(
@@ -118,10 +108,10 @@ class Lattice:
     DecodeError, never a wrong vector.
 
     `bits` of each element, an int from 2 to 16: one bit more halves the step, and so the error.
-    `rotate`: rotate each block at random first (signs, then a Hadamard transform). Pays where a few
-    elements of a block are much further away than the others: their distance is spread over the
-    block, the step is that much smaller. Costs time on both sides. `seed`: of the random numbers, 0
-    to 2^64-1; encode() takes one for each vector. `margin`: how many times the stated or measured
+    `rotate`: rotate each block at random first (signs, then a Hadamard transform), which takes time
+    on both sides. Pays where a few elements of a block are much further away than the others: their
+    distance is spread over the block, the step is that much smaller. `seed`: of the random numbers,
+    0 to 2^64-1; encode() takes one for each vector. `margin`: how many times the stated or measured
     distance keys may be away, a float of at least 1; 1 for keys whose distance is known, more for
     readers whose keys move on meanwhile. The step, and so the error, grows as it does.
     docs/quantization.md has what was measured.
@@ -155,24 +145,20 @@ class Lattice:
 
     @staticmethod
     def _size(described: Any) -> tuple[int, int]:
-        """Bytes and blocks."""
-        answers = ffi.new("uint64_t[2]")
+        answers = ffi.new("uint64_t[2]")  # bytes, blocks
         check(lib.pcoll_lattice_size(described, answers, answers + 1))
         return answers[0], answers[1]
 
     def nbytes(self, count: int, *, high: bool = False) -> int:
-        """Bytes of the payload of `count` elements (0 to 2^48), whatever their dtype; with `high`
-        as for `encode`."""
+        """Return the bytes of the payload of `count` elements (0 to 2^48), whatever their dtype;
+        with `high` as for `encode`."""
         count = checks.integer("count", count, 0, 2**48, what="a number of elements")
         return self._size(self._describe(count, lib.PCOLL_FLOAT32, None, high))[0]
 
     def distances(self, x: Any, key: Any = None, *, seed: int | None = None) -> Array:
-        """How far x is from a key, block by block: max|x - key|.
-
-        With rotate the distance between the rotated blocks, which depends on the seed, because
-        that is the one that counts then. `x` and `key` as in encode(), `seed` that of the encode()
-        it is for. Returns an array of float32, one for each block.
-        """
+        """Return how far x is from a key, block by block: max|x - key|, an array of float32. With
+        rotate, between the rotated blocks: the distance that counts then, which depends on the
+        seed. `x` and `key` as in encode(), `seed` that of the encode() it is for."""
         ours = _vector("x", x)
         theirs = _key_like(ours, key)
         described = self._describe(ours.count, ours.dtype, seed, False)
@@ -189,7 +175,8 @@ class Lattice:
         seed: int | None = None,
         high: bool = False,
     ) -> bytes:
-        """Encode a vector for readers with a key near it.
+        """Encode a vector for readers with a key near it. Returns bytes that describe themselves:
+        dtype, count, bits, rotate and seed are in them. See nbytes().
 
         `x`: an array of float32, float64 (kept to the precision of float32), float16 or bfloat16,
         any shape, C-contiguous, finite as float32. `key`: one like x, a key that readers have, or
@@ -197,13 +184,12 @@ class Lattice:
         that payloads decode without a key. `distance`: instead of a key, how far theirs are from x,
         as distances() says; a float of at least 0, or an array of one for each block. `seed`: of
         this payload's random numbers, 0 to 2^64-1; default: the codec's, the same for every
-        payload. Give each its own where their errors are to be independent of each other. `high`:
-        write the other 16 - bits bits as well, apart from the first: they are used for blocks that
-        do not decode without them.
+        payload. Give each its own where their errors are to be independent. `high`: write the other
+        16 - bits bits as well, apart from the first: they are used for blocks that do not decode
+        without them.
 
-        Returns bytes that describe themselves: dtype, count, bits, rotate and seed are in them. See
-        nbytes(). ValueError for elements that are not finite, or beyond about 2^125 (rotated:
-        2^117, so that no sum of them overflows); and for both key and distance.
+        ValueError for elements that are not finite, or beyond about 2^125 (rotated: 2^117, so that
+        no sum of them overflows); and for both key and distance.
         """
         ours = _vector("x", x)
         if key is not None and distance is not None:
@@ -238,18 +224,15 @@ class Lattice:
 
     @staticmethod
     def decode(payload: Any, key: Any = None) -> Array:
-        """Decode a payload of any codec.
-
+        """Decode a payload of any codec. Returns a new array of the key's shape (flat without one).
         `payload`: bytes, or any contiguous buffer. `key`: an array near what was encoded, with its
-        dtype and count; default: zeros. Returns a new array of the key's shape (flat without one).
-        Each element is the one encoded to within half its block's step and float rounding; with
-        rotate, so is each element of the rotated block. DecodeError for truncated, damaged or
-        foreign bytes, and blocks for which the key is too far.
-        """
+        dtype and count; default: zeros. Each element is the one encoded to within half its block's
+        step and float rounding; with rotate, so is each element of the rotated block. DecodeError
+        for truncated, damaged or foreign bytes, and blocks for which the key is too far."""
         opened = _Payload(payload)
         known = None if key is None else _vector("key", key)
         if known is None:
-            dtype: Any = _FLOATS[opened.lattice.dtype]
+            dtype: Any = buffers.dtype_name(opened.lattice.dtype)
             out = np.empty(opened.count, buffers.bfloat16() if dtype == "bfloat16" else dtype)
         else:
             opened.check_fits("key", known)
@@ -260,11 +243,9 @@ class Lattice:
     @staticmethod
     def average(x: Any, payload: Any, *, weight: float = 0.5) -> None:
         """Move x towards what a payload decodes to with x as key: x -= weight (x - y), in place.
-
         `x`: as in encode(); written to. `payload`: what encode() has returned. `weight`: how far;
         0.5 is the mean of the two. DecodeError as of decode(): blocks that do not decode stay as
-        they are; the others have moved.
-        """
+        they are; the others have moved."""
         weight = checks.number("weight", weight, what="a finite number")
         opened = _Payload(payload)
         ours = _vector("x", x, writable=True)

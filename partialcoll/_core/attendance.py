@@ -4,18 +4,18 @@
 Such a call waits inside MPI, often before there is a communicator of this library on which a rank
 could be asked anything. So a rank that has waited in one for a while leaves a note with MPI's name
 service (MPI_Publish_name), which needs no communicator, and takes it back afterwards. When the
-stall warning falls due it reads the others' notes: who has left none has not come, or only just.
+stall warning falls due it reads the others' notes: who has left none has not come, or only just. Of
+the ranks that are there, the lowest one speaks for all.
 
-One thread of the process does all this, the only one that asks the name service: the thread that
-waits in the call cannot, and is not held up by it when the call is over. `_stays` and `_thread`
-belong to whoever holds `_changed`; what is said of them in the note, to that thread alone. Of the
-ranks that are there, the lowest one speaks for all.
+One thread of the process does all this: the one that waits in the call cannot. `_stays` and
+`_thread` belong to whoever holds `_changed`, the note to that thread alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import threading
@@ -51,17 +51,11 @@ class Members(NamedTuple):
         return cls(comm.rank, list(found))
 
 
-class Call(NamedTuple):
-    """A call as a note has it: its name, and what tells the ranks that make it from others."""
-
-    name: str
-    ranks: str
+Call = tuple[str, str]  # as a note has it: its name, and a digest of the ranks that make it
 
 
 @dataclass(eq=False)
 class _Stay:
-    """One call that a thread of this process is in."""
-
     name: str
     members: Members
     begin: float
@@ -69,7 +63,7 @@ class _Stay:
 
     def call(self) -> Call:
         ranks = np.array(self.members.world, np.int64).tobytes()
-        return Call(self.name, hashlib.blake2b(ranks, digest_size=6).hexdigest())
+        return (self.name, hashlib.blake2b(ranks, digest_size=6).hexdigest())
 
 
 _changed = threading.Condition()
@@ -129,8 +123,7 @@ def _end() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the thread is the parent's."""
-    global _thread, _changed
+    global _thread, _changed  # in a forked child: the thread is the parent's
     _changed = threading.Condition()
     _stays.clear()
     _thread = None
@@ -175,7 +168,7 @@ def _note_after() -> float:
 
 
 def _absent(stay: _Stay) -> str | None:
-    """Who is missing, for messages; None if a lower rank will say it."""
+    """Say who is missing; None if a lower rank will."""
     own = stay.call()
     missing: list[int] = []
     elsewhere: dict[str, list[int]] = {}
@@ -187,7 +180,7 @@ def _absent(stay: _Stay) -> str | None:
             if rank < stay.members.rank:
                 return None
         elif calls:
-            elsewhere.setdefault(" and ".join(call.name for call in calls), []).append(rank)
+            elsewhere.setdefault(" and ".join(name for name, _ in calls), []).append(rank)
         else:
             missing.append(rank)
     said = []
@@ -200,21 +193,14 @@ def _absent(stay: _Stay) -> str | None:
 
 def name_ranks(ranks: Sequence[int]) -> str:
     """Return ranks in ascending order for messages: "rank 2", "ranks 0, 1, 4-9"."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
+    places = itertools.count()
+    runs = [[*run] for _, run in itertools.groupby(ranks, lambda rank: rank - next(places))]
     texts = [f"{r[0]}-{r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in runs]
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(texts)}"
 
 
-# MPI's name service
-
-
 class _Note:
-    """What this process has left there."""
+    """What this process has left with MPI's name service."""
 
     def __init__(self) -> None:
         self.stays: list[_Stay] = []  # that it tells of
@@ -222,7 +208,6 @@ class _Note:
         self.can_be_read = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
     def write(self, stays: list[_Stay]) -> None:
-        """Nothing is left there if there are none."""
         self.stays = stays
         if not self.can_be_read or MPI.Is_finalized():
             return
@@ -253,12 +238,12 @@ def _service(world_rank: int) -> str:
 
 
 def _encode(calls: list[Call]) -> str:
-    """Without blanks: MPICH ends a name at the first one."""
+    # Without blanks: MPICH ends a name at the first one.
     return urllib.parse.quote(json.dumps(calls[:_NOTED]), safe="")[: MPI.MAX_PORT_NAME - 1]
 
 
 def _decode(text: str) -> list[Call]:
     try:
-        return [Call(*call) for call in json.loads(urllib.parse.unquote(text))]
+        return [(name, ranks) for name, ranks in json.loads(urllib.parse.unquote(text))]
     except (ValueError, TypeError):  # cut off
-        return [Call("a call with a long name", "")]
+        return [("a call with a long name", "")]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +29,8 @@ Array = np.ndarray[Any, Any]
 @dataclass
 class Buffer:
     """One buffer of a handle: an array that shares its memory, and what the core has to know.
-
-    ``owner`` is what was given: it keeps the memory alive. ``datatype`` is set where only MPI
-    knows the elements; ``count`` counts these.
-    """
+    ``owner`` is what was given: it keeps the memory alive. ``datatype`` is set where only MPI knows
+    the elements; ``count`` counts these."""
 
     array: Array
     dtype: int
@@ -44,7 +43,8 @@ class Buffer:
         return Buffer(array, self.dtype, self.count, self.datatype)
 
     def outline(self) -> Buffer:
-        """One of the same kind whose array has shape and dtype, but no memory of that size."""
+        """Return one of the same kind whose array has shape and dtype, but no memory of that
+        size."""
         array = np.broadcast_to(np.zeros((), self.array.dtype), self.array.shape)
         return Buffer(array, self.dtype, self.count, self.datatype)
 
@@ -62,27 +62,23 @@ class Buffer:
     def name(self) -> str:
         if self.datatype is not None:
             return self.datatype.Get_name() or f"a derived one of {self.datatype.size} bytes"
-        return next(name for name, code in _DTYPES.items() if code == self.dtype)
+        return dtype_name(self.dtype)
 
 
-# bfloat16, which numpy itself does not have
+def dtype_name(dtype: int) -> str:
+    return next(name for name, code in _DTYPES.items() if code == dtype)
 
 
 def bfloat16() -> np.dtype[Any]:
-    """ml_dtypes' bfloat16 where that package is installed, else the bits as uint16."""
+    """Return ml_dtypes' bfloat16 where that package is installed, else uint16 for the bits."""
     try:
-        found: Any = importlib.import_module("ml_dtypes").bfloat16
+        return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
     except ImportError:
-        found = np.uint16
-    dtype: np.dtype[Any] = np.dtype(found)
-    return dtype
-
-
-# Arrays
+        return np.dtype(np.uint16)
 
 
 def _is_spec(buffer: Any) -> bool:
-    """[array, count], [array, datatype] or [array, count, datatype], as in mpi4py."""
+    """Is it [array, count], [array, datatype] or [array, count, datatype], as in mpi4py?"""
     return (
         isinstance(buffer, (list, tuple))
         and 2 <= len(buffer) <= 3
@@ -115,17 +111,13 @@ def _to_array(argument: str, buffer: Any) -> Array:
         raise TypeError(f"{argument}: expected a tensor that requires no grad; detach() it first")
     if _is_bfloat16_tensor(buffer):
         return _view_bfloat16_tensor(argument, buffer)
-    try:
-        if hasattr(buffer, "__array__"):  # a torch CPU tensor shares its memory this way
-            array = np.asarray(buffer)
-        else:
-            array = np.asarray(memoryview(buffer))
+    try:  # a torch CPU tensor shares its memory by __array__
+        return np.asarray(buffer if hasattr(buffer, "__array__") else memoryview(buffer))
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
             f"{argument}: expected a numpy array or a buffer that mpi4py takes, "
             f"got {type(buffer).__name__} ({error})"
         ) from error
-    return array
 
 
 def dtype_code(argument: str, dtype: np.dtype[Any]) -> int:
@@ -146,7 +138,7 @@ def dtype_code(argument: str, dtype: np.dtype[Any]) -> int:
 
 
 def _from_array(argument: str, array: Array) -> Buffer:
-    """An array with no datatype given: a dtype of ours, or one that mpi4py has a datatype for
+    """Return a buffer without a datatype: of a dtype of ours, or one that mpi4py has a datatype for
     (long double and its complex)."""
     if array.dtype.char in "gG" and array.dtype.isnative:
         return Buffer(array, lib.PCOLL_MPI_TYPE, array.size, MPI._typedict[array.dtype.char])
@@ -224,9 +216,6 @@ def _apply_spec(argument: str, spec: Any) -> Buffer:
     return buffer if count is None else _cut(argument, buffer, count)
 
 
-_DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
-
-
 def is_device(array: Any) -> bool:
     """Is it on a device? Asks what torch, cupy and numba have, and others have by DLPack."""
     if isinstance(array, np.ndarray):
@@ -236,20 +225,12 @@ def is_device(array: Any) -> bool:
         return kind != "cpu"
     said = getattr(array, "__dlpack_device__", None)
     return hasattr(array, "__cuda_array_interface__") or (
-        said is not None and said()[0] in _DLPACK_CUDA
+        said is not None and said()[0] in (2, 13)  # kDLCUDA, kDLCUDAManaged
     )
 
 
-def _has_memory(argument: str, given: Any) -> bool:
-    """Is it more than something that arrays can be made of?"""
-    if isinstance(given, np.ndarray) or hasattr(given, "data_ptr"):
-        return True
-    once, again = _to_array(argument, given), _to_array(argument, given)
-    return not once.size or np.may_share_memory(once, again)
-
-
 def as_buffer(argument: str, given: Any, writable: bool, used: bool = True) -> Buffer:
-    """One buffer, C-contiguous; its array shares the memory. An array that is not used, but
+    """Return one C-contiguous buffer, whose array shares the memory. An array that is not used, but
     looked at for its shape, need not be contiguous."""
     spec = _is_spec(given)
     owner = given[0] if spec else given
@@ -258,11 +239,11 @@ def as_buffer(argument: str, given: Any, writable: bool, used: bool = True) -> B
             f"{argument}: expected memory of the host here, got {type(owner).__name__} on a "
             "device; docs/gpu.md says what takes those, as arrays without a count or datatype"
         )
-    if writable and not _has_memory(argument, owner):
-        raise TypeError(
-            f"{argument}: expected an array whose memory can be written to, got "
-            f"{type(owner).__name__}"
-        )
+    if writable and not (isinstance(owner, np.ndarray) or hasattr(owner, "data_ptr")):
+        once, again = _to_array(argument, owner), _to_array(argument, owner)
+        if once.size and not np.may_share_memory(once, again):  # arrays can be made of it, no more
+            what = "an array whose memory can be written to"
+            raise TypeError(f"{argument}: expected {what}, got {type(owner).__name__}")
     if spec:
         buffer = _apply_spec(argument, given)
     else:
@@ -311,28 +292,30 @@ def _same_datatype(a: MPI.Datatype | None, b: MPI.Datatype | None) -> bool:
     return a == b or (not a.is_predefined and not b.is_predefined and a.size == b.size)
 
 
+def check_same(argument: str, found: Buffer, other: str, like: Buffer) -> None:
+    if found.dtype != like.dtype or not _same_datatype(found.datatype, like.datatype):
+        kind = "dtype" if like.datatype is None else "datatype"
+        raise TypeError(f"{argument}: expected {kind} {like.name} as in {other}, got {found.name}")
+    if found.count != like.count:
+        count = f"{like.count} elements as in {other}"
+        raise ValueError(f"{argument}: expected {count}, got {found.count}")
+
+
 def check_match(send: list[Buffer], recv: list[Buffer]) -> None:
     if len(send) != len(recv):
         raise ValueError(f"recvbuf: expected {len(send)} buffers like sendbuf, got {len(recv)}")
     for i, (s, r) in enumerate(zip(send, recv)):
-        which = f"recvbuf[{i}]" if len(recv) > 1 else "recvbuf"
-        if s.dtype != r.dtype or not _same_datatype(s.datatype, r.datatype):
-            kind = "dtype" if s.datatype is None else "datatype"
-            raise TypeError(f"{which}: expected {kind} {s.name} as in sendbuf, got {r.name}")
-        if s.count != r.count:
-            raise ValueError(f"{which}: expected {s.count} elements as in sendbuf, got {r.count}")
+        check_same(f"recvbuf[{i}]" if len(recv) > 1 else "recvbuf", r, "sendbuf", s)
     check_apart("recvbuf", recv)
-    for s in send:
-        for r in recv:
-            if s.begin < r.begin + r.array.nbytes and r.begin < s.begin + s.array.nbytes:
-                raise ValueError(
-                    "recvbuf: expected memory of its own, got memory that overlaps sendbuf; "
-                    "use sendbuf=MPI.IN_PLACE to reduce in place"
-                )
+    for s, r in itertools.product(send, recv):
+        if s.begin < r.begin + r.array.nbytes and r.begin < s.begin + s.array.nbytes:
+            raise ValueError(
+                "recvbuf: expected memory of its own, got memory that overlaps sendbuf; use "
+                "sendbuf=MPI.IN_PLACE to reduce in place"
+            )
 
 
 def check_apart(argument: str, buffers: list[Buffer]) -> None:
-    """Buffers that are written must not overlap each other."""
     bounds = sorted((b.begin, b.begin + b.array.nbytes) for b in buffers if b.array.nbytes)
     for (_, end), (begin, _) in zip(bounds, bounds[1:]):
         if begin < end:
@@ -341,11 +324,8 @@ def check_apart(argument: str, buffers: list[Buffer]) -> None:
             )
 
 
-# For the core
-
-
 def describe(buffers: list[Buffer], ops: list[Any], codes: list[int]) -> Any:
-    """The core's array of pcoll_buffer. Keep the ops alive as long as a handle uses it."""
+    """Return the core's array of pcoll_buffer. Keep the ops alive as long as a handle uses it."""
     described = core.ffi.new("pcoll_buffer[]", len(buffers))
     for c, buffer, op, code in zip(described, buffers, ops, codes):
         c.count = buffer.count
@@ -359,7 +339,7 @@ def describe(buffers: list[Buffer], ops: list[Any], codes: list[int]) -> Any:
 
 
 def addresses(arrays: list[Array]) -> Any:
-    """A C array of the buffers' addresses. Keep the arrays alive as long as it is used."""
+    """Return a C array of the buffers' addresses. Keep the arrays alive as long as it is used."""
     pointers = ffi.new("void *[]", len(arrays))
     for i, array in enumerate(arrays):
         pointers[i] = ffi.cast("void *", array.ctypes.data)
@@ -367,13 +347,13 @@ def addresses(arrays: list[Array]) -> Any:
 
 
 def held(address: Any) -> Any:
-    """A pointer to memory of the core, which stays as long as the pointer lives."""
+    """Return a pointer to memory of the core, which stays as long as the pointer lives."""
     core.check(core.lib.pcoll_memory_hold(address))
     return ffi.gc(ffi.cast("char *", address), core.lib.pcoll_memory_release)
 
 
 def wrap(address: Any, like: Array, *, dtype: Any = None, writable: bool = True) -> Array:
-    """An array on memory of others, shaped like another (of its dtype, if none is given).
+    """Return an array on memory of others, shaped like another (of its dtype, if none is given).
     address: a number, or a pointer that lives as long as the array and views of it do."""
     dtype = like.dtype if dtype is None else np.dtype(dtype)
     pointer = address if isinstance(address, ffi.CData) else ffi.cast("char *", address)
@@ -383,16 +363,7 @@ def wrap(address: Any, like: Array, *, dtype: Any = None, writable: bool = True)
     return np.frombuffer(memory, dtype=dtype, count=like.size).reshape(like.shape)
 
 
-# Ops
-
 _OPS = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR")
-
-
-@functools.cache
-def _known_ops() -> list[tuple[MPI.Op, int]]:
-    return [(getattr(MPI, name), getattr(lib, f"PCOLL_{name}")) for name in _OPS]
-
-
 _HALVES = (lib.PCOLL_FLOAT16, lib.PCOLL_BFLOAT16)
 
 
@@ -405,6 +376,11 @@ def op_code(op: Any) -> int:
         if op == known:
             return code
     return int(lib.PCOLL_MPI_OP)
+
+
+@functools.cache
+def _known_ops() -> list[tuple[MPI.Op, int]]:
+    return [(getattr(MPI, name), getattr(lib, f"PCOLL_{name}")) for name in _OPS]
 
 
 def check_op(op: Any, code: int, buffer: Buffer) -> None:
@@ -441,14 +417,7 @@ def can_add(code: int, buffer: Buffer) -> bool:
     )
 
 
-def _to_float32(array: Array) -> Array:
-    if array.dtype == np.uint16:  # the bits of bfloat16
-        return (array.astype(np.uint32) << 16).view(np.float32)
-    return array.astype(np.float32)
-
-
 def narrow(like: Array, values: Array) -> Array:
-    """float32 values in the half type of another array."""
     if like.dtype != np.uint16:
         return values.astype(like.dtype)
     bits = values.view(np.uint32)
@@ -464,7 +433,7 @@ _IDENTITIES = {lib.PCOLL_PROD: 1, lib.PCOLL_LAND: 1, lib.PCOLL_BAND: -1}  # else
 
 
 def identity(op: Any, buffer: Buffer) -> Array:
-    """What a round without contributions holds; zeros where the op has no such value."""
+    """Return what a round without contributions holds; zeros where the op has no such value."""
     like, code = buffer.array, op_code(op)
     if not has_identity(op, buffer):
         return np.zeros(like.shape, like.dtype)
@@ -480,11 +449,13 @@ def identity(op: Any, buffer: Buffer) -> Array:
 
 
 def add_up(buffer: Buffer, results: list[Array]) -> None:
-    """The sum of several results into the buffer; half types add up in float32."""
+    """Sum several results up in the buffer; half types in float32."""
     out = buffer.array
-    if buffer.dtype in _HALVES:
-        total = functools.reduce(np.add, map(_to_float32, results))
-        out[...] = narrow(out, np.asarray(total, np.float32))
+    if is_half(buffer):
+        if out.dtype == np.uint16:  # the bits of bfloat16
+            results = [(result.astype(np.uint32) << 16).view(np.float32) for result in results]
+        total = functools.reduce(np.add, [result.astype(np.float32) for result in results])
+        out[...] = narrow(out, total)
         return
     np.copyto(out, results[0])
     for result in results[1:]:

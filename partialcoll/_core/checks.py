@@ -52,7 +52,7 @@ def integer(
     *,
     what: str | None = None,
 ) -> int:
-    """A whole number in a range. bool is none."""
+    """Return a whole number in a range. bool is none."""
     try:
         if isinstance(value, _BOOLS):
             raise TypeError
@@ -69,7 +69,7 @@ def count(name: str, value: Any, *, what: str | None = None) -> int:
 
 
 def real(name: str, value: Any, *, what: str | None = None) -> float:
-    """A number, infinite and nan included."""
+    """Return a number; infinite and nan are some."""
     if isinstance(value, _BOOLS) or not isinstance(value, Real):
         raise TypeError(f"{name}: expected {what or 'a number'}, got {shown(value)}")
     return float(value)
@@ -84,7 +84,7 @@ def number(
     above: float | None = None,
     what: str | None = None,
 ) -> float:
-    """A finite number in a range; `above` leaves its lower bound out. bool is none."""
+    """Return a finite number in a range; `above` leaves its lower bound out. bool is none."""
     real(name, value, what=what)
     if above is not None and not value > above:
         expected = f"{what or 'a number'} above {_shown(above)}"
@@ -102,14 +102,13 @@ def seconds(name: str, value: Any, default: float | None = None) -> float:
 
 
 def time_limit(name: str, value: Any) -> None:
-    """None, or seconds of at least 0; infinitely many are as good as None."""
+    """Accept None, or seconds of at least 0; infinitely many are as good as None."""
     what = "None or a number of seconds >= 0"
     if value is not None and not real(name, value, what=what) >= 0:
         raise ValueError(f"{name}: expected {what}, got {shown(value)}")
 
 
 def rank(name: str, value: Any, ranks: int) -> int:
-    """A rank of so many."""
     found = integer(name, value, what="a rank")
     if not 0 <= found < ranks:
         raise ValueError(f"{name}: expected a rank from 0 to {ranks - 1}, got {shown(value)}")
@@ -123,7 +122,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def text(name: str, value: Any, *, what: str = "a text") -> str:
-    """A string of characters that can be shown: what ends lines or texts in C is none."""
+    """Return a string of characters that can be shown: what ends lines or texts in C is none."""
     if not isinstance(value, str):
         raise TypeError(f"{name}: expected {what}, got {shown(value)}")
     if not value.isprintable():
@@ -143,7 +142,6 @@ def one_of(name: str, value: Any, allowed: Collection[Any]) -> Any:
 
 
 def code(name: str, value: Any, codes: Mapping[str, T]) -> T:
-    """What a word stands for."""
     return codes[one_of(name, value, codes)]
 
 

@@ -16,7 +16,6 @@ _ON_FAILURE = codes("FAILURE", "raise", "continue")
 
 
 def check_running(what: str) -> None:
-    """Raises StateError when MPI has ended, and all memory that was shared with it."""
     if MPI.Is_finalized():
         raise StateError(f"{what}: MPI is finalized; do this before MPI.Finalize()")
 
@@ -32,7 +31,7 @@ def address(comm: Any) -> Any:
 
 
 def enter(comm: Any) -> Any:
-    """What comes before anything is made on a communicator; its address."""
+    """Check what comes before anything is made on a communicator; return its address."""
     launch.check_launcher()
     place = address(comm)
     settings.configure_logging(comm.rank)
@@ -40,7 +39,8 @@ def enter(comm: Any) -> Any:
 
 
 def progress_code(progress: str | None) -> int:
-    """The core's number of who communicates; None: what PARTIALCOLL_PROGRESS says, or "agent"."""
+    """Return the core's number of who communicates; None: what PARTIALCOLL_PROGRESS says, or
+    "agent"."""
     return PROGRESS[
         settings.choice("progress", progress, "PARTIALCOLL_PROGRESS", "agent", list(PROGRESS))
     ]

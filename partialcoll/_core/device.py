@@ -15,10 +15,8 @@ from . import checks
 from .buffers import Buffer, as_buffer, as_buffers, bfloat16, dtype_code, is_device, is_list
 from .ffi import answer, lib
 
-# Arrays of a device that offer themselves by DLPack alone: where they are, and of what.
-#
-# The capsule is looked at and given back: the array itself is kept, and what is to be waited for is
-# said by streams.
+# DLPack's capsule is looked at and given back: the array itself is kept, and streams say what is to
+# be waited for.
 
 _KINDS = {0: "int", 1: "uint", 2: "float", 5: "complex"}
 _BFLOAT, _BOOL = 4, 6
@@ -48,7 +46,7 @@ _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, 
 def dlpack_facts(
     argument: str, array: Any
 ) -> tuple[int, np.dtype[Any] | None, tuple[int, ...], tuple[int, ...] | None]:
-    """Address, dtype (None: bfloat16), shape, strides in bytes (None: C-contiguous)."""
+    """Return address, dtype (None: bfloat16), shape, strides in bytes (None: C-contiguous)."""
     capsule = array.__dlpack__(stream=-1)  # nothing is to be waited for
     tensor = ctypes.cast(_pointer_of(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents
     kind, bits, shape = tensor.kind, tensor.bits, tuple(tensor.shape[: tensor.ndim])
@@ -82,7 +80,7 @@ class DeviceBuffer(Buffer):
 def _facts(
     argument: str, array: Any
 ) -> tuple[int, np.dtype[Any] | None, tuple[int, ...], Any, bool, int | None]:
-    """Address, dtype (None: bfloat16), shape, strides in bytes, read-only, stream."""
+    """Return address, dtype (None: bfloat16), shape, strides in bytes, read-only, stream."""
     if hasattr(array, "data_ptr"):  # a tensor: for bfloat16 it has no interface
         for lazy in ("conj", "neg"):  # of which its memory knows nothing
             if getattr(array, f"is_{lazy}", bool)():
@@ -131,7 +129,7 @@ def as_device_buffer(argument: str, array: Any, writable: bool) -> DeviceBuffer:
 
 
 def one_device(buffers: list[Buffer]) -> int | None:
-    """The device of those that are on one; None: all are the host's."""
+    """Return the device of those that are on one; None: all are the host's."""
     devices = sorted({buffer.device for buffer in on_device(buffers)})
     if len(devices) > 1:
         said = ", ".join(map(str, devices))
@@ -146,7 +144,7 @@ def one_device(buffers: list[Buffer]) -> int | None:
 
 
 def _current(device: int) -> int | None:
-    """The stream on which torch or cupy works now, where one of them is loaded."""
+    """Return the stream on which torch or cupy works now, where one of them is loaded."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and torch.cuda.is_initialized():
         return int(torch.cuda.current_stream(device).cuda_stream)
@@ -162,7 +160,6 @@ def as_any_buffer(argument: str, given: Any, writable: bool) -> Buffer:
 
 
 def as_any_buffers(argument: str, given: Any, writable: bool, used: bool = True) -> list[Buffer]:
-    """A list of them, or one. used: are they more than an example?"""
     several = is_list(given)
     if not any(map(is_device, given if several else [given])):
         return as_buffers(argument, given, writable, used)
@@ -183,8 +180,8 @@ def refuse_stream(stream: Any) -> None:
 
 
 def stream_number(stream: Any, buffers: list[DeviceBuffer]) -> int:
-    """A CUstream as a number. None: the current one of torch or cupy, else the one that the array
-    names, else the default one. 0 without buffers."""
+    """Return a CUstream as a number. None: the current one of torch or cupy, else the one that the
+    array names, else the default one. 0 without buffers."""
     if not buffers:
         return 0
     if stream is None:

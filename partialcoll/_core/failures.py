@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 def alone(call: Callable[[], T], hold: bool = False) -> T:
     """Call MPI while no thread of the library's core is in it, where ranks may die: Open MPI's
-    agreements do not bear company. hold: it may take long."""
+    agreement must not overlap other MPI calls. hold: it may take long."""
     lib.pcoll_mpi_enter(hold)
     try:
         return call()
@@ -29,15 +29,12 @@ def alone(call: Callable[[], T], hold: bool = False) -> T:
         lib.pcoll_mpi_leave(hold)
 
 
-# MPI's errors about dead ranks, for MPI calls from Python. The library's core reports deaths
-# itself.
-#
-# Open MPI's classes since 5.0 (ULFM); mpi4py has them as MPI.ERR_PROC_FAILED and so on, or not.
+# Open MPI's classes since 5.0 (ULFM), of errors about dead ranks; mpi4py has them, or not. The
+# library's core reports deaths itself.
 _NAMES = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
 
 
 def is_rank_failure(error: BaseException | None) -> bool:
-    """Return whether this is MPI's error of a call that failed because a rank has died."""
     if not isinstance(error, MPI.Exception):
         return False
     classes = {getattr(MPI, name, MPI.UNDEFINED) for name in _NAMES} - {MPI.UNDEFINED}
@@ -57,15 +54,13 @@ def failed_ranks(comm: MPI.Intracomm) -> list[int]:
     return ranks
 
 
-# Calls of MPI from Python that cannot end because a rank has died: who it was.
-
 _LIMIT_S = 3.0
 
 
 def told(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
-    """MPI's error about dead ranks of the communicator as the library's. Another rank may have been
-    told before this one, and what that one has revoked is heard of first: so MPI is given some time
-    to know who has died."""
+    """Return MPI's error about dead ranks of the communicator as the library's. Another rank may
+    have been told before this one, and what that one has revoked is heard of first: so MPI is given
+    some time to know who has died."""
     end = time.monotonic() + _LIMIT_S
 
     def known() -> bool:
@@ -77,16 +72,13 @@ def told(error: BaseException, comm: MPI.Intracomm) -> RankFailedError:
 
 @contextlib.contextmanager
 def told_by(comm: MPI.Intracomm) -> Iterator[None]:
-    """Within this MPI's errors about dead ranks of the communicator are RankFailedError."""
+    """Turn MPI's errors about dead ranks of the communicator into RankFailedError."""
     try:
         yield
     except Exception as error:
         if not is_rank_failure(error):
             raise
         raise told(error, comm) from error
-
-
-# Communicators of the live ranks, where MPI continues after a death.
 
 
 def goes_on() -> bool:
@@ -154,19 +146,15 @@ def among_the_living(comm: MPI.Intracomm, make: Callable[[MPI.Intracomm], T]) ->
             return made
 
 
-# Messages between ranks of which some may die, by a program that goes on without the dead.
-#
-# Where ranks may die, every MPI call that sends, receives, probes or tests needs two precautions.
-#
-# - It must not overlap an agreement of the library's core (see `alone`).
-# - It fails for two reasons: its own peer has died, or some rank has died whose death this process
-#   has not acknowledged on this communicator. The second reason concerns receives and probes from
-#   any source only. After `Ack_failed` such a call works again, until the next death.
-
-
 class Peers:
     """The ranks of `comm`, a communicator of the caller's own. `dead`: those whose death this
-    process has acknowledged."""
+    process has acknowledged.
+
+    Where ranks may die, every MPI call that sends, receives, probes or tests needs two precautions.
+    It must not overlap an agreement of the library's core (see `alone`). And it fails not only if
+    its own peer has died: receives and probes from any source fail until this process has
+    acknowledged on this communicator every death.
+    """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.dead: set[int] = set()
@@ -187,13 +175,6 @@ class Peers:
             return otherwise
 
 
-# Departure: a rank whose program an exception (or sys.exit with an error) ends tells the others,
-# who would wait for it.
-#
-# At the end of the interpreter, when MPI still runs, it sends the error's text to all of them. They
-# look for such a message whenever they begin something or wait (`waiting.look`), and raise then: so
-# whoever catches its own error and goes on has told nobody, and one that nobody catches ends all.
-
 _LONGEST = 1000  # bytes of a text: MPI sends so little though nobody receives it
 
 
@@ -202,7 +183,13 @@ class Departed(MismatchError):
 
 
 class Departures:
-    """Of the ranks of a finalize. Collective to make and to free."""
+    """Tells the other ranks of a finalize that this rank's program has been ended by an exception
+    (or sys.exit with an error). Collective to make and to free.
+
+    At the end of the interpreter, when MPI still runs, it sends the error's text to all of them.
+    They look for such a message whenever they begin something or wait (`waiting.look`), and raise
+    then: a program that catches its own error and goes on has told nobody.
+    """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = duplicate(comm)
@@ -214,7 +201,6 @@ class Departures:
         waiting.watch(self._look)
 
     def _tell(self) -> None:
-        """At the end: has an exception brought it about?"""
         waiting.no_watch(self._look)
         failure = finalize.program_failure()
         if failure is None or MPI.Is_finalized():
@@ -226,8 +212,8 @@ class Departures:
                 self._sent.append(self._peers.call(send, None))
 
     def _look(self) -> None:
-        """Departed when a rank has said something; once and for all. One that has died says
-        nothing; what it leaves undone tells of it."""
+        """Raise Departed when a rank has said something; once and for all. A dead rank says
+        nothing."""
         if not self._said and not MPI.Is_finalized():
             self._said = self._peers.call(self._receive, "")
         if self._said:
@@ -244,7 +230,7 @@ class Departures:
         return f"the program of rank {status.Get_source()} has ended: {said}"
 
     def ignore(self) -> None:
-        """This rank waits for the others no more, who may wait for it. Local, idempotent."""
+        """Wait for the others no more, who may wait for this rank. Local, idempotent."""
         waiting.no_watch(self._look)
 
     def free(self) -> None:

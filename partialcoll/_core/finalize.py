@@ -38,10 +38,10 @@ def watch(MPI: Any, quiet: Call, at_exit: Call) -> None:
     called as well where the program has ended by then, on all ranks: MPI_Finalize waits for them.
 
     MPICH aborts now and then if a thread is inside it when MPI_Finalize begins, so it is before
-    that: at the end of the program, which is when mpi4py finalizes MPI by itself (after all of
-    these), and where the program says so. MPI's own way to hear of the end, an attribute of
-    COMM_SELF that it deletes in MPI_Finalize, is too late: MPICH stops locking before it deletes
-    them. mpi4py has no other, so its `MPI.Finalize` is replaced, by a function that calls it.
+    that: at the end of the program, when mpi4py finalizes MPI by itself after all of these, and
+    where the program says so. An attribute of COMM_SELF, MPI's own way to hear of the end, is
+    deleted too late: MPICH has stopped locking. So mpi4py's `MPI.Finalize` is replaced, by a
+    function that calls it.
     """
 
     process = os.getpid()
@@ -70,12 +70,9 @@ def watch(MPI: Any, quiet: Call, at_exit: Call) -> None:
     vars(MPI)["Finalize"] = Finalize
 
 
-# How the program ends
-
-
 class _Program:
-    """The outermost frame of the main thread, that all others are called from, and the argument
-    (`status`) of the last call of sys.exit. Created while the program runs."""
+    """The outermost frame of the main thread, and the argument (`status`) of the last call of
+    sys.exit. Created while the program runs."""
 
     def __init__(self) -> None:
         self.frame = sys._current_frames().get(threading.main_thread().ident or 0)
@@ -104,10 +101,8 @@ def watch_program() -> None:
 
 
 def program_failure() -> str | None:
-    """Return the type and the text of the exception that ends the program, or None.
-
-    A program that raises SystemExit itself, without sys.exit, counts as one that ends well.
-    """
+    """Return the type and the text of the exception that ends the program, or None. A program that
+    raises SystemExit itself, without sys.exit, counts as one that ends well."""
     frame = None if _program is None else _program.frame
     if _program is None or frame is None:
         return None

@@ -29,8 +29,8 @@ def launched_size() -> tuple[int, str] | None:
 
 
 def launched_rank() -> tuple[int, int] | None:
-    """Return this process's number and the number of processes, as an MPI launcher has left them
-    in the environment; None where it has left neither. Local; begins no MPI."""
+    """Return this process's number and the number of processes, as an MPI launcher has left them in
+    the environment; None where it has left neither. Local; begins no MPI."""
     for size, rank, _ in _VARIABLES:
         texts = os.environ.get(rank, ""), os.environ.get(size, "")
         if all(text.isdigit() for text in texts):
@@ -43,7 +43,7 @@ def is_first() -> bool:
 
 
 def foreign(family: str) -> str:
-    """What is wrong with the launcher, as far as it can be said before MPI begins, which MPICH
+    """Say what is wrong with the launcher, as far as that is known before MPI begins, which MPICH
     would not survive; empty: nothing. family: whose launcher the MPI needs."""
     launched = launched_size()
     if launched is None or family != "mpich" or "OMPI_COMM_WORLD_SIZE" not in os.environ:
@@ -65,8 +65,8 @@ def check_before_mpi() -> None:
 
 
 def _load_and_ask() -> str:
-    """Load the MPI of mpi4py, and return its vendor. If that is Open MPI, begin it, as mpi4py does
-    by itself when it is imported."""
+    """Load the MPI of mpi4py, and return its vendor. If that is Open MPI, begin it, as importing
+    mpi4py does."""
     import mpi4py
 
     options = mpi4py.rc
@@ -91,7 +91,7 @@ def check_launcher() -> None:
 
 
 def apart(size: int, launcher: str = "something else than mpiexec", vendor: str = "") -> Error:
-    """That this is what has been started, and how it is done. vendor: of the MPI, if it must not be
+    """Return the error that says so, and how it is done. vendor: of the MPI, if it must not be
     loaded to be asked."""
     return Error(
         f"{size} processes were started by {launcher}, but each of them is an MPI job of its own: "

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, Callable
 from .. import _command
 from ..errors import AbiError, StateError
 
-# Modules that are loaded at their first use.
-
 
 class Lazy:
     """Stands for an object that `load` gives when an attribute of it is first asked for."""
@@ -45,7 +43,7 @@ _forked = False  # from a process that had loaded MPI
 
 
 class NoMpiError(AbiError):
-    """There is none that mpi4py could load."""
+    """mpi4py can load no MPI."""
 
 
 def _note_fork() -> None:
@@ -57,8 +55,8 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def is_child_of_rank() -> bool:
-    """Return whether this process has the identity of a rank that started it: a fork, or a child
-    of multiprocessing (DataLoader workers, process pools). Local; loads no MPI."""
+    """Return whether this process has the identity of a rank that started it: a fork, or a child of
+    multiprocessing (DataLoader workers, process pools). Local; loads no MPI."""
     # multiprocessing knows its children, by any start method. While a child that was not forked
     # imports the program, it has no parent yet, but is marked as inheriting. So is the server of
     # forkserver, which imports the program for its children.
@@ -80,8 +78,7 @@ def check_rank(what: str) -> None:
 
 
 def has_begun() -> bool:
-    """Return whether MPI runs in this process: it has begun and has not ended. Local; begins
-    none."""
+    """Return whether MPI runs in this process: it has begun and has not ended. Local."""
     return "mpi4py.MPI" in sys.modules and MPI.Is_initialized() and not MPI.Is_finalized()
 
 

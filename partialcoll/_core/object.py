@@ -23,11 +23,9 @@ Self = TypeVar("Self", bound="CollectiveObject")
 
 
 class CollectiveObject:
-    """Is freed by a collective call: ``Free`` or the end of a ``with`` statement.
-
+    """What all ranks make together, and free together: ``Free`` or the end of a ``with`` statement.
     If neither came, its end in this process is a warning and no communication; in a forked child
-    nothing. It cannot be pickled. A subclass says what ``_is_freed`` and ``_try_to_free`` are.
-    """
+    nothing. It cannot be pickled. A subclass says what ``_is_freed`` and ``_try_to_free`` are."""
 
     _noun: str  # what messages call it
     _process = 0  # that has made it; 0: it was not made
@@ -36,7 +34,7 @@ class CollectiveObject:
     _while_waiting: Callable[[], bool] | None = None
 
     def _enter(self, comm: MPI.Intracomm) -> Any:
-        """Check who starts this process and what on; the address of the communicator."""
+        """Check who starts this process and what on; return the address of the communicator."""
         address = communicator.enter(comm)
         self._members = Members.of(comm)
         self._rank, self._size = comm.rank, comm.size
@@ -57,20 +55,18 @@ class CollectiveObject:
         raise NotImplementedError
 
     def _begin_to_free(self) -> None:
-        """What can be done without the others."""
+        """Do what can be done without the others."""
 
     def _try_to_free(self, microseconds: int) -> int:
-        """Wait at most so long until all have come; a result code of the core."""
+        """Wait at most so long until all have come; return a result code of the core."""
         raise NotImplementedError
 
     def _after_free(self) -> None:
         """All have come."""
 
     def Free(self, timeout: float | None = None) -> None:
-        """Free it. Collective: its memory goes when all have come; idempotent.
-
-        Raises TimeoutError after `timeout` seconds; Free may be called again then.
-        """
+        """Free it. Collective: its memory goes when all have come; idempotent. Raises TimeoutError
+        after `timeout` seconds; Free may be called again then."""
         checks.time_limit("timeout", timeout)
         if self._is_freed():
             return
@@ -145,7 +141,7 @@ class CoreObject(CollectiveObject):
             core.check(create(address, *given, self._pointer))
 
     def _core(self) -> Any:
-        """What the core's functions take; StateError when it has been freed."""
+        """Return what the core's functions take; StateError when it has been freed."""
         pointer = self._pointer[0]
         if not pointer:
             self._refuse_if_freed()
@@ -159,7 +155,7 @@ class CoreObject(CollectiveObject):
         self._library.call(self._function(name), self._core(), *arguments)
 
     def _answer(self, ctype: str, name: str, *arguments: Any) -> Any:
-        """The same, and what it leaves where its last argument points to."""
+        """Do the same, and return what it leaves where its last argument points to."""
         return self._library.answer(ctype, self._function(name), self._core(), *arguments)
 
     def _set_of_ranks(self, name: str, ranks: int) -> npt.NDArray[np.bool_]:

@@ -65,14 +65,13 @@ class Library:
             self.raise_error(code)
 
     def plain(self, argument: Any) -> Any:
-        """As C takes it: an array as its address, which lives as long as the array; None as
-        NULL."""
+        """Return it as C takes it: an array as its address, which lives as long as the array; None
+        as NULL."""
         if isinstance(argument, np.ndarray):
             return self.ffi.cast("void *", argument.ctypes.data)
         return self.ffi.NULL if argument is None else argument
 
     def call(self, function: Any, *arguments: Any) -> None:
-        """Call a function, arrays given as they are; raise if it failed."""
         self.check(function(*map(self.plain, arguments)))
 
     def answer(
@@ -83,7 +82,7 @@ class Library:
         return found[0]
 
     def answer_text(self, function: Any, *arguments: Any) -> str:
-        """The text that a function leaves in a ``char **``; frees it."""
+        """Return the text that a function leaves in a ``char **``; free it."""
         text = self.answer("char *", function, *arguments)
         try:
             return str(self.ffi.string(text).decode(errors="replace"))
@@ -91,7 +90,7 @@ class Library:
             self.lib.pcoll_text_free(text)
 
     def answer_record(self, kind: type[T], ctype: str, function: Any, *arguments: Any) -> T:
-        """A dataclass with the fields of the struct that a function fills in."""
+        """Return a dataclass with the fields of the struct that a function fills in."""
         struct = self.ffi.new(f"{ctype} *")
         self.call(function, *arguments, struct)
         return kind(**{name: getattr(struct, name) for name in kind.__annotations__})

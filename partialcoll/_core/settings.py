@@ -14,7 +14,7 @@ logger = logging.getLogger("partialcoll")
 
 
 def given(argument: str, value: str | None, variable: str, default: str) -> tuple[str, str]:
-    """The argument if given, else the environment variable, else the default; before it what
+    """Return the argument if given, else the environment variable, else the default; before it what
     messages are to call it."""
     if value is not None:
         return argument, value
@@ -49,7 +49,7 @@ def _ignored(variable: str, text: str, expected: str, instead: str) -> None:
 
 
 def seconds(variable: str, default: float) -> float:
-    """A time from the environment; nonsense is reported once and ignored."""
+    """Return a time from the environment; nonsense is reported once and ignored."""
     text = os.environ.get(variable)
     if not text:
         return default
@@ -63,12 +63,12 @@ def seconds(variable: str, default: float) -> float:
 
 
 def base_timeout() -> float:
-    """The one time, in seconds, that all limits not set by the user derive from."""
+    """Return the time, in seconds, that all limits not set by the user derive from."""
     return seconds("PARTIALCOLL_TIMEOUT", 10.0)
 
 
 def stall_warning() -> float:
-    """Seconds of waiting after which a rank asks who is missing."""
+    """Return the seconds of waiting after which a rank asks who is missing."""
     return seconds("PARTIALCOLL_STALL_WARN", base_timeout())
 
 

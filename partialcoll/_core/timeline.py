@@ -22,11 +22,8 @@ _NAME = re.compile(r"name=(['\"])(.*)\1")
 
 
 class Recorder:
-    """Writes one file. marks: also a mark where data begins to move.
-
-    A file that cannot be written, on a full disk for instance, ends with a warning; what is traced
-    goes on.
-    """
+    """Writes one file. marks: also a mark where data begins to move. A file that cannot be written,
+    on a full disk for instance, ends with a warning; what is traced goes on."""
 
     def __init__(self, file: IO[str], marks: bool) -> None:
         self._file, self._marks = file, marks
@@ -38,7 +35,8 @@ class Recorder:
         self._file.flush()
 
     def call(self, text: str, began: float, agreed: float | None) -> None:
-        """One that is over now. text: what the ranks have compared; agreed: None: they did not."""
+        """Write a call that is over now. text: what the ranks have compared; agreed: None: they did
+        not."""
         what, name = text.partition(" of ")[0].removeprefix("asynchronous "), _NAME.search(text)
         phase = what.upper().replace(" ", "_")
         track, now = f"{what}.{name[2] if name else 'noname'}", time.monotonic()
@@ -48,7 +46,8 @@ class Recorder:
     def phases(
         self, track: str, begins: list[tuple[str, float]], end: float, text: str = ""
     ) -> None:
-        """One after the other, each with when it began; the data moves in the last one."""
+        """Write phases, one after the other, each with when it began; the data moves in the last
+        one."""
         number, events = next(self._numbers), []
 
         def event(phase: str, name: str, moment: float, **more: Any) -> None:
@@ -94,7 +93,6 @@ recorder: Recorder | None = None
 
 
 def start(path: Any, marks: bool) -> None:
-    """Begin one, in place of the one that there was."""
     global recorder
     fresh = Recorder(files.create_text(path), marks)
     stop()

@@ -31,13 +31,12 @@ def no_watch(look: Callable[[], None]) -> None:
 
 
 def look() -> None:
-    """Is there a reason not to begin, or not to wait?"""
     for watch in _watches:
         watch()
 
 
 def naps() -> Iterator[float]:
-    """Seconds between two looks at what others do; a core may have more ranks than one."""
+    """Yield seconds between two looks at what others do; a core may have more ranks than one."""
     yield from (0.0,) * 8
     nap = _SHORTEST_NAP
     while True:
@@ -56,8 +55,8 @@ def until(test: Callable[[], bool], patient: Callable[[], Any]) -> None:
 
 
 def missing(handle: Any) -> str:
-    """Ask all ranks where they are; one sentence that names those that are missing, or nothing.
-    handle is the core's handle."""
+    """Ask all ranks where they are; return one sentence that names those that are missing, or
+    nothing. handle is the core's handle."""
     text = ffi.new("char[]", 2048)
     patience_us = int(settings.base_timeout() * 1e5)
     if handle == ffi.NULL or lib.pcoll_handle_missing(handle, patience_us, text, 2048):

@@ -37,13 +37,11 @@ class Worker:
         _workers.add(self)
 
     def wake(self) -> None:
-        """There may be something to do."""
         self._work.set()
         if not self._threads:
             self._see_to_one()
 
     def _see_to_one(self) -> None:
-        """That one is free, if none is at work."""
         with self._lock:
             if self._free or self._at_work is not None or self.stopping:
                 return
@@ -91,7 +89,7 @@ class Worker:
         self.join()
 
     def halt(self) -> None:
-        """Nothing goes on: whoever waits for it, callbacks included, gets an error."""
+        """End all: whoever waits for it, callbacks included, gets an error."""
         self.stopping = True
         self._work.set()
         fail = self._fail()
@@ -108,8 +106,8 @@ _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
 def _end_all() -> None:
-    """A thread that is alive when the interpreter ends aborts the program, one that is inside MPI
-    when that ends as well. One that is in a callback may wait for what another worker does."""
+    """End them before the interpreter does: a thread that is alive then aborts the program, or is
+    inside MPI when that ends. One that is in a callback may wait for another worker."""
     workers = list(_workers)
     for worker in workers:
         worker.halt()
@@ -120,19 +118,14 @@ def _end_all() -> None:
 finalize.at_end(_end_all)
 
 
-# Collective calls of several objects at the same time, each in a thread of its own.
-#
-# For calls that wait for other ranks which, in turn, wait for another one of these calls: made one
-# after the other, all of them would wait for ever.
-
-
 def side_by_side(calls: Sequence[Callable[[], None]]) -> None:
-    """Until all have returned.
+    """Make collective calls of several objects at the same time, each in a thread of its own, until
+    all have returned: calls that wait for other ranks which, in turn, wait for another one of these
+    calls. Where MPI does not allow threads, one call after the other.
 
     If one of them raises, or Ctrl-C comes, the others are interrupted, as Ctrl-C would interrupt
-    them: they may be waiting for ranks that have failed as well. The first exception is raised
-    when they have ended, so that nothing goes on behind the program's back. Where MPI does not
-    allow threads, one call after the other.
+    them: they may be waiting for ranks that have failed as well. The first exception is raised when
+    they have ended.
     """
     if len(calls) <= 1 or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         for call in calls:

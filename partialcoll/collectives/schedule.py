@@ -22,11 +22,8 @@ from .._core.object import CoreObject
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One operation of a `Schedule`: what `Schedule.after` takes.
-
-    ``index`` counts the operations of the ``schedule`` from 0, ``kind`` is the name of the method
-    that made it.
-    """
+    """One operation of a `Schedule`: what `Schedule.after` takes. ``index`` counts the operations
+    of the ``schedule`` from 0, ``kind`` is the name of the method that made it."""
 
     index: int
     kind: str
@@ -90,12 +87,10 @@ class Schedule(CoreObject):
         self._progress = communicator.progress_code(progress)
         check(lib.pcoll_schedule_create(address, self._pointer))
 
-    # Writing it down
-
     def _take(
         self, argument: str, given: Any, writable: bool, read: bool = True, used: bool = True
     ) -> tuple[Buffer, Any]:
-        """A buffer and its address on the host. used: what lies there is sent, or comes."""
+        """Return a buffer and its address on the host. used: what lies there is sent, or comes."""
         buffer = as_any_buffer(argument, given, writable)
         if buffer.datatype is not None:
             raise TypeError(
@@ -134,25 +129,22 @@ class Schedule(CoreObject):
         return value
 
     def send(self, buf: Any, dest: int, *, tag: int = 0, label: str | None = None) -> Operation:
-        """Send a buffer, `buf`, to a rank. Local.
+        """Send a buffer, `buf`, to rank `dest` (`MPI.PROC_NULL`: nothing is sent). Local.
 
-        Messages from one rank to another with the same tag match in the order in which they
-        were written down: the n-th `send` here meets the n-th `recv` there, whenever they are
-        carried out. Done when the buffer may be written to again. `MPI.PROC_NULL` as `dest`:
-        nothing is sent. `tag`: 0 to 2^31 - 1. `label`: a name for messages and pictures, as of
-        every operation. TypeError or ValueError of a buffer, rank or tag that will not do.
+        Messages from one rank to another with the same `tag` (0 to 2^31 - 1) match in the order in
+        which they were written down: the n-th `send` here meets the n-th `recv` there, whenever
+        they are carried out. Done when the buffer may be written to again. `label`: a name for
+        messages and pictures, as of every operation. TypeError or ValueError of a buffer, rank or
+        tag that will not do.
         """
         peer, number = self._peer("dest", dest), checks.integer("tag", tag, 0, 2**31 - 1)
         buffer, memory = self._take("buf", buf, writable=False, used=peer != MPI.PROC_NULL)
         return self._add("send", label, memory, self._shape(buffer), peer, number, keep=[buffer])
 
     def recv(self, buf: Any, source: int, *, tag: int = 0, label: str | None = None) -> Operation:
-        """Receive into a buffer, `buf`, from a rank; as many elements of the same dtype as are
-        sent. Local.
-
-        Which message it is, `tag` and `label`: see `send`. `MPI.PROC_NULL` as `source`: nothing
-        comes, the buffer stays as it is.
-        """
+        """Receive into a buffer, `buf`, from rank `source`, as many elements of the same dtype as
+        are sent; from `MPI.PROC_NULL` nothing comes, and the buffer stays as it is. Which message
+        it is, `tag` and `label`: see `send`. Local."""
         peer, number = self._peer("source", source), checks.integer("tag", tag, 0, 2**31 - 1)
         used = peer != MPI.PROC_NULL
         buffer, memory = self._take("buf", buf, writable=True, read=False, used=used)
@@ -161,17 +153,12 @@ class Schedule(CoreObject):
     def _two(self, buf: Any, into: Any) -> tuple[Buffer, Buffer, Any, Any]:
         source, a = self._take("buf", buf, writable=False)
         target, b = self._take("into", into, writable=True)
-        if source.dtype != target.dtype:
-            raise TypeError(f"into: expected dtype {source.name} as in buf, got {target.name}")
-        if source.count != target.count:
-            raise ValueError(
-                f"into: expected {source.count} elements as in buf, got {target.count}"
-            )
+        buffers.check_same("into", target, "buf", source)
         return source, target, a, b
 
     def reduce(self, buf: Any, into: Any, *, op: Any = None, label: str | None = None) -> Operation:
-        """``into = buf op into``, element by element, buf on the left (as MPI's
-        Reduce_local). Local.
+        """``into = buf op into``, element by element, `buf` on the left (as MPI's Reduce_local).
+        Local.
 
         Same dtype and size; the same memory or memory apart. `op` is a predefined one that is
         defined for the dtype, MPI.SUM by default; float16 and bfloat16 are added as float32 and
@@ -196,10 +183,8 @@ class Schedule(CoreObject):
         return self._add("nop", label, keep=[])
 
     def timer(self, seconds: float, *, label: str | None = None) -> Operation:
-        """Done so many `seconds` (0 to 1e6) after its gate has opened. Local. `label`: see `send`.
-
-        With ``progress="manual"`` it runs out while this rank waits.
-        """
+        """Done so many `seconds` (0 to 1e6) after its gate has opened; with ``progress="manual"``
+        it runs out while this rank waits. Local. `label`: see `send`."""
         limit = checks.number("seconds", seconds, 0, 1e6)
         return self._add("timer", label, limit, keep=[])
 
@@ -214,14 +199,13 @@ class Schedule(CoreObject):
     def after(
         self, op: Operation, predecessors: Operation | Iterable[Operation], k: int | None = None
     ) -> Operation:
-        """Let an operation wait for others; returns it. Local.
+        """Let an operation wait for others; return it. Local.
 
         `op` begins when its gate opens, once in a run. Without predecessors it begins with the run.
         `predecessors`, one operation or several, join those of earlier calls; naming one twice
         counts once. The gate opens with the `k`-th of all its predecessors that is done; None: what
-        an earlier call said, else all of them. The last k given counts.
-
-        The others of a k-of-n gate are still carried out: the run ends when all are done.
+        an earlier call said, else all of them. The last k given counts. The others of a k-of-n gate
+        are still carried out: the run ends when all are done.
         """
         target = self._own("op", op)
         if isinstance(predecessors, Operation):
@@ -240,17 +224,14 @@ class Schedule(CoreObject):
         return op
 
     def commit(self) -> Schedule:
-        """Check the schedule and compare it with those of the other ranks; returns it.
-        Collective.
+        """Check the schedule and compare it with those of the other ranks; return it. Collective.
 
         ValueError if this rank's part is wrong: operations that wait for each other in a cycle, a k
         larger than the number of predecessors, two operations that may use the same memory at the
         same time; the other ranks get MismatchError. MismatchError on every rank if sends and
-        receives do not match in number, size or dtype (both sides are named), or another rank's
-        part is wrong. StateError if it is committed already, and for progress="agent" with an MPI
-        initialized below MPI_THREAD_MULTIPLE.
-
-        After an error it can be mended and committed again.
+        receives do not match in number, size or dtype (both sides are named). StateError if it is
+        committed already, and for progress="agent" with an MPI initialized below
+        MPI_THREAD_MULTIPLE. After an error it can be mended and committed again.
         """
         with attending("Schedule.commit", self._members):
             code = lib.pcoll_schedule_commit(self._core(), self._progress)
@@ -268,11 +249,9 @@ class Schedule(CoreObject):
             refuse_stream(stream)
 
     def Start(self, stream: Any = None) -> None:
-        """Begin a run. Local. StateError if the last one was not waited for.
-
-        Buffers on a device are copied to the host before, after what `stream` (of cupy or torch,
-        or the number of a CUstream; None: the current one) was given so far; waits for that.
-        """
+        """Begin a run. Local. StateError if the last one was not waited for. Buffers on a device
+        are copied to the host before, after what `stream` (of cupy or torch, or the number of a
+        CUstream; None: the current one) was given so far; waits for that."""
         self._check_stream(stream)
         core = self._core()
         if self._shadows is not None and self._committed and not self._running:
@@ -286,13 +265,12 @@ class Schedule(CoreObject):
         self._running = False
 
     def Wait(self, timeout: float | None = None, stream: Any = None) -> None:
-        """Wait until every operation of the run is done on this rank.
-
+        """Wait, without burning a core, until every operation of the run is done on this rank.
         TimeoutError after `timeout` seconds (None: never); the run can be waited for again. What
         `stream` (as of `Start`) is given from now on comes after the results are on the device.
 
-        Waiting burns no core. After PARTIALCOLL_STALL_WARN seconds (10 by default) a warning
-        of the logger "partialcoll" says which operations wait for which ranks.
+        After PARTIALCOLL_STALL_WARN seconds (10 by default) a warning of the logger "partialcoll"
+        says which operations wait for which ranks.
         """
         checks.time_limit("timeout", timeout)
         self._check_stream(stream)
@@ -325,15 +303,11 @@ class Schedule(CoreObject):
         """Number of runs that are over on this rank."""
         return int(self._answer("uint64_t", "runs"))
 
-    # The end
-
     def Free(self, timeout: float | None = None) -> None:
-        """Free the schedule. Collective once it is committed; idempotent.
-
-        A run that this rank has started is brought to its end. One that only others have
-        started is answered with empty messages, so that nobody waits for ever. Raises TimeoutError
-        after `timeout` seconds; Free may be called again then.
-        """
+        """Free the schedule. Collective once it is committed; idempotent. A run that this rank has
+        started is brought to its end; one that only others have started is answered with empty
+        messages, so that nobody waits for ever. Raises TimeoutError after `timeout` seconds; Free
+        may be called again then."""
         try:
             super().Free(timeout)
         except Exception:
@@ -359,21 +333,16 @@ class Schedule(CoreObject):
         _orphans.append(self._buffers_used)
         super()._leak()
 
-    # Looking at it
-
     def to_dot(self) -> str:
-        """This rank's part in Graphviz DOT, before or after the commit. Local."""
+        """Return this rank's part in Graphviz DOT, before or after the commit. Local."""
         return answer_text(lib.pcoll_schedule_text, self._core(), b"dot")
 
     def to_goal(self, *, all_ranks: bool = False, ns_per_byte: float = 0.0) -> str:
-        """The schedule in GOAL, for simulators of LogGOPSim's family: the block of this rank
+        """Return the schedule in GOAL, for simulators of LogGOPSim's family: the block of this rank
         (local), or with `all_ranks` the whole file, on every rank (collective, on the communicator
         that the schedule was made with). A byte that is copied or reduced takes `ns_per_byte`
-        nanoseconds.
-
-        A timer becomes a computation. GOAL has no gates of k of n: they wait for all there,
-        and a comment says so. Source: Hoefler, Siebert, Lumsdaine, ICPP 2009.
-        """
+        nanoseconds. A timer becomes a computation; gates of k of n, which GOAL does not have, wait
+        for all, and a comment says so. Source: Hoefler, Siebert, Lumsdaine, ICPP 2009."""
         block = answer_text(lib.pcoll_schedule_goal, self._core(), ns_per_byte)
         if not all_ranks:
             return block

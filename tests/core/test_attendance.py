@@ -152,6 +152,6 @@ def test_a_communicator_that_is_gone(warned):
 
 
 def test_a_note_that_does_not_fit():
-    call = attendance.Call("ü" * 2000, "abc")
+    call = ("ü" * 2000, "abc")
     assert attendance._decode(attendance._encode([call]))
     assert len(attendance._encode([call])) < MPI.MAX_PORT_NAME
