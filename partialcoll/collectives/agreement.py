@@ -50,15 +50,15 @@ class Intent(NamedTuple):
     role: str = ""
 
     def digest(self, rank: int) -> bytes:
-        """Return a digest that is equal for equal intents. A rank that refuses agrees with no other
-        rank."""
+        """Return a digest that is equal for equal intents; a rank that refuses agrees with no
+        other."""
         who = rank if self.refused else None
         said = repr((self.text, self.role, who)).encode()
         return hashlib.blake2b(said, digest_size=_DIGEST).digest()
 
     def encode(self, rank: int, room: int) -> bytes:
         """Return the row for the other ranks. A long text is cut, and ends with a part of the
-        digest, which distinguishes it from other texts that begin alike."""
+        digest."""
         facts = f"{'!' * self.refused}{self.role}|".encode()
         text = self.text.encode()
         left = room - len(facts)
@@ -69,7 +69,6 @@ class Intent(NamedTuple):
 
     @staticmethod
     def decode(row: bytes) -> Intent:
-        """Return the intent that a rank has encoded."""
         facts, _, text = row.rstrip(b"\0").decode(errors="replace").partition("|")
         role = next((one for one in (JOINED, OPEN) if one in facts), "")
         return Intent(text, facts.startswith("!"), role)
@@ -83,7 +82,6 @@ def _number(intent: Intent, rank: int) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _form(dtype: str, count: int, op: str) -> Any:
-    """Return a form as the core wants it."""
     code = buffers.dtype_code("dtype", np.dtype(dtype))
     described = {"count": count, "dtype": code, "op": buffers.op_code(getattr(MPI, op))}
     return ffi.new("pcoll_buffer *", described)
@@ -165,8 +163,8 @@ class Agreement:
         return not self._record.round.differ
 
     def _is_complete(self, code: int) -> bool:
-        """Return whether the round is complete although the core returned an error: the ranks
-        differ in it, or an interrupted wait has taken it."""
+        """Is the round complete although the core returned an error: do the ranks differ in it, or
+        has an interrupted wait taken it?"""
         taken = code == lib.PCOLL_ESTATE and self._handle._counts()[1] == self._started
         return bool(taken or code == lib.PCOLL_EMISMATCH)
 
@@ -186,11 +184,9 @@ class Agreement:
         self._handle._report_stall = report  # type: ignore[assignment]
 
     def describe(self) -> bytes:
-        """Return the round of the last call as the core describes it (`Result`)."""
         return bytes(self._record.view[:])
 
     def failed(self) -> int:
-        """Return the number of ranks that were dead in the last call."""
         return int(self._record.round.failed)
 
     def start_texts(self, intent: Intent) -> None:
@@ -267,12 +263,9 @@ def together(comm: Gathers, check: Callable[[], T]) -> T:
 
 
 def check_agreement(comm: Any, said: Iterable[tuple[str, str]], on_failure: str = "raise") -> None:
-    """Check that all ranks have the same (name, text) pairs in the same order. Collective.
-
-    Raises MismatchError on all ranks, with the first name that differs, and the ranks. `comm`: see
-    `Gathers`; with on_failure="continue" a communicator with live objects, and the live ranks
-    compare.
-    """
+    """Check that all ranks have the same (name, text) pairs in the same order; else MismatchError
+    on all, with the first name that differs, and the ranks. Collective. `comm`: see `Gathers`; with
+    on_failure="continue" a communicator with live objects, whose live ranks compare."""
     own = list(said)
     if on_failure == "continue":
         agreement = Agreement(comm, "check_agreement", on_failure)

@@ -78,8 +78,7 @@ class Fingerprints:
         """What the buffer looks like."""
         return np.zeros((self._ranks - (-self._counted // self._width), self._width), np.int64)
 
-    def remember(self, history: int) -> None:
-        """Ranks lag so many rounds at most, and say something so much later."""
+    def remember(self, history: int) -> None:  # ranks lag, and so say something, so much later
         self._remembered = _REMEMBERED + 2 * history
 
     def write(
@@ -132,11 +131,8 @@ class Fingerprints:
 
     def check(self, rows: Array, index: int, failed: Iterable[int] = ()) -> tuple[int, list[bool]]:
         """Return the number of gradients in the round `index` of these rows, and for each parameter
-        that is counted whether there is one of it; the same on all ranks.
-
-        `failed`: ranks that had died before. Raises MismatchError, on every rank that sees the
-        round.
-        """
+        that is counted whether there is one of it; the same on all ranks. `failed`: ranks that had
+        died before. Raises MismatchError, on every rank that sees the round."""
         for rank in failed:
             self._begun.pop(rank, None)
         differing: list[int] = []  # versions
@@ -165,7 +161,6 @@ class Fingerprints:
         return int(rows[: self._ranks, 1].sum()), list(map(bool, counts))
 
     def _complaint(self, version: int, index: int) -> str:
-        """Who says what of this version, and what to do about it."""
         said = self._said[version]
         hashes = {value for value, _ in said}
         what = "the optimizer's hyperparameters" if len(hashes) > 1 else "the parameters"
@@ -207,7 +202,6 @@ def _describe(groups: Groups) -> bytes:
 
 
 def _read(text: bytes) -> tuple[dict[str, str], bool]:
-    """Return the names and values of a description, and whether it is all of it."""
     if text.startswith(_PACKED):
         try:
             text = zlib.decompressobj().decompress(text[1:], _UNPACKED)
@@ -218,7 +212,6 @@ def _read(text: bytes) -> tuple[dict[str, str], bool]:
 
 
 def _differences(said: dict[int, tuple[dict[str, str], bool]]) -> list[str]:
-    """Say of each hyperparameter that differs which ranks have which value."""
     found = []
     for name in dict.fromkeys(name for values, _ in said.values() for name in values):
         known = [

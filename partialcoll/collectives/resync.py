@@ -17,13 +17,13 @@ and takes the state of a rank that has applied it (`settle`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
 from .._core import finalize, waiting
+from .._core.attendance import attending
 from .._core.mpi import MPI
 from .._core.settings import logger, stall_warning
 from ..round import Result
@@ -31,15 +31,14 @@ from .state_exchange import StateExchange
 
 
 def room_for_joins(options: dict[str, Any], ranks: int) -> dict[str, Any]:
-    """Return the options of a handle with a sufficient history; see the module."""
     if options.get("deliver") != "all":
         return options
     return {**options, "history": max(options["history"], ranks + 1)}
 
 
 class Replica(NamedTuple):
-    """Two functions: `capture` returns the state of this rank's version (see `checkpoint.capture`),
-    `restore` loads such a state."""
+    """`capture` returns the state of this rank's version (see `checkpoint.capture`), `restore`
+    loads such a state."""
 
     capture: Callable[[], Any]
     restore: Callable[[Any], None]
@@ -65,8 +64,8 @@ class Resync:
 
     def ask(self, least: int, results: Iterable[Result]) -> None:
         """Load the state of a peer, of version `least` or later. Waits until there is one, and logs
-        that from time to time. `results`: the rounds just delivered; their ranks are asked
-        first: peers that arrived at the newest of them, then all."""
+        that from time to time. `results`: the rounds just delivered; peers that arrived at the
+        newest of them are asked first."""
         around = [(self._rank + i) % self._size for i in range(1, self._size)]
         order: dict[int, None] = {}
         for result in reversed(list(results)):
@@ -98,19 +97,11 @@ class Resync:
             self._attend(self._comm.Ibarrier())
         return target - newest
 
-    def _attend(self, request: MPI.Request, what: str | None = None) -> None:
+    def _attend(self, request: MPI.Request) -> None:
         """Wait for all ranks, and serve meanwhile."""
-        begin = warned = time.monotonic()
 
         def patient() -> bool:
-            nonlocal warned
             waiting.look()
-            now = time.monotonic()
-            if what is not None and now - warned >= stall_warning():
-                logger.warning(
-                    "waiting for %.1f s in %s: not all ranks have come", now - begin, what
-                )
-                warned = now
             return self.serve()
 
         waiting.until(request.Test, patient)
@@ -121,12 +112,13 @@ class Resync:
             return
         self._ended = True
         finalize.not_at_end(self._end_with_the_program)
-        self._attend(self._comm.Ibarrier(), what)
+        with attending(what, self._comm):
+            self._attend(self._comm.Ibarrier())
         self._exchange.Free()
         self._comm.Free()
 
     def _end_with_the_program(self) -> None:
-        """Serve at the end of the program, because other ranks may need this rank's state; not
-        after an exception, which ends the job."""
+        """Serve at the end of the program, as other ranks may need it; not after an exception,
+        which ends the job."""
         if not MPI.Is_finalized() and finalize.program_failure() is None:
             self.end("the program's end")

@@ -20,9 +20,8 @@ enters a barrier, so that behind the barrier nothing is under way: who still has
 not entered.
 
 A rank that dies has no answer to give and needs none: what was under way with it is dropped, and
-everything goes on among those who live. So where ranks may die the barrier of `Free` is one that
-needs nobody else: each rank sends LEAVES with ``_ASK`` to all others, and waits until all others
-have sent it, or have died.
+everything goes on among those who live. So the barrier of `Free` needs nobody else: each rank sends
+LEAVES with ``_ASK`` to all others, and waits until all others have sent it, or have died.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable
+from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,14 +44,13 @@ from .._core.failures import Peers, all_say, duplicate, goes_on
 from .._core.ffi import lib
 from .._core.mpi import MPI
 from .._core.object import CollectiveObject
+from .._core.waiting import naps
 from ..errors import MismatchError
 
-# A state as memory that can be sent, and its way from one rank to another.
-#
-# Small parts are pickled, large arrays stay as they are: protocol 5 of pickle (PEP 574) takes them
-# out. The first buffer is the pickle, the others are the arrays in its order. They travel one after
-# the other in pieces, whose size both sides work out from the total; no piece is more than an int
-# can count.
+# A state as memory that can be sent. Small parts are pickled, large arrays stay as they are:
+# protocol 5 of pickle (PEP 574) takes them out. The first buffer is the pickle, the others are the
+# arrays in its order. They travel in pieces, whose size both sides work out from the total; no
+# piece is more than an int can count.
 
 Bytes = NDArray[np.uint8]
 # Bytes. Less goes into the pickle: a message of its own would cost more than the copy.
@@ -61,7 +60,7 @@ _POSTED = 8  # pieces that are received at a time
 
 
 def pack(state: Any) -> list[Bytes]:
-    """A copy of it, to be sent: the state may change at once. Raises what pickle raises."""
+    """Return a copy of a state, to be sent. Raises what pickle raises."""
     arrays: list[Bytes] = []
 
     def is_small(buffer: pickle.PickleBuffer) -> bool:
@@ -76,18 +75,13 @@ def pack(state: Any) -> list[Bytes]:
 
 
 def unpack(buffers: Sequence[Bytes]) -> Any:
-    """The state. Its large arrays lie in these very buffers: nothing is copied."""
+    """Return the state, whose large arrays lie in these very buffers."""
     pickled, *arrays = buffers
     return pickle.loads(pickled.data, buffers=arrays)
 
 
-def _piece(sizes: Sequence[int]) -> int:
-    return max(_LEAST_PIECE, -(-sum(sizes) // _MOST_PIECES))
-
-
 def _cuts(sizes: Sequence[int]) -> Iterator[tuple[int, slice]]:
-    """The pieces in order: of which buffer, and where."""
-    piece = _piece(sizes)
+    piece = max(_LEAST_PIECE, -(-sum(sizes) // _MOST_PIECES))
     for i, size in enumerate(sizes):
         for begin in range(0, size, piece):
             yield i, slice(begin, min(begin + piece, size))
@@ -96,25 +90,16 @@ def _cuts(sizes: Sequence[int]) -> Iterator[tuple[int, slice]]:
 class Outgoing:
     """Sends under way; they keep the memory that they need."""
 
-    def __init__(self, requests: list[MPI.Request], memory: Any) -> None:
-        self._requests, self._memory = deque(requests), memory
-
-    @classmethod
-    def answer(
-        cls, comm: MPI.Intracomm, peer: int, tag: int, header: list[int], buffers: Any = ()
-    ) -> Outgoing:
-        """A header of int64, and the buffers (`Bytes`). Nothing is waited for."""
-        words = np.array(header, np.int64)
-        requests = [comm.Isend(words, peer, tag)]
+    def __init__(
+        self, comm: MPI.Intracomm, peer: int, tag: int, words: list[int], buffers: Any = ()
+    ) -> None:
+        """Send int64, then buffers (`Bytes`). A question is over when the peer has received it."""
+        header = np.array(words, np.int64)
+        self._memory = header, buffers
+        send = comm.Issend if tag == _ASK else comm.Isend
+        self._requests = deque([send(header, peer, tag)])
         for i, part in _cuts([buffer.size for buffer in buffers]):
-            requests.append(comm.Isend([buffers[i][part], MPI.BYTE], peer, tag))
-        return cls(requests, (words, buffers))
-
-    @classmethod
-    def control(cls, comm: MPI.Intracomm, peer: int, tag: int, words: Sequence[int]) -> Outgoing:
-        """One message, which is over when the peer has received it."""
-        memory = np.array(words, np.int64)
-        return cls([comm.Issend(memory, peer, tag)], memory)
+            self._requests.append(comm.Isend([buffers[i][part], MPI.BYTE], peer, tag))
 
     def is_over(self) -> bool:
         """Return whether MPI no longer needs the memory. Raises if the peer has died."""
@@ -124,10 +109,8 @@ class Outgoing:
 
 
 class Incoming:
-    """Buffers on their way here, behind a header that has told their sizes.
-
-    While wanted they are received into memory of their own, then thrown away.
-    """
+    """Buffers on their way here, behind a header that has told their sizes: into memory of their
+    own while wanted, else thrown away."""
 
     def __init__(
         self, comm: MPI.Intracomm, peer: int, tag: int, sizes: Sequence[int], wanted: bool
@@ -135,36 +118,18 @@ class Incoming:
         self.peer, self.wanted = peer, wanted
         self.nbytes = sum(sizes)
         self.buffers = [np.empty(size, np.uint8) for size in sizes] if wanted else []
-        self._comm, self._tag = comm, tag
-        self._piece = _piece(sizes)
-        self._left = _cuts(sizes)
+        self._comm, self._tag, self._left = comm, tag, _cuts(sizes)
         self._posted: deque[MPI.Request] = deque()
-        self._scratch: Bytes | None = None
         self._post()
 
-    def unwant(self) -> None:
-        """Throw it away, what has come and what comes."""
-        self.wanted = False
-        self.buffers = []  # the requests keep what is being received into
-
-    def _memory(self, i: int, part: slice) -> Bytes:
-        if self.wanted:
-            return self.buffers[i][part]
-        if self._scratch is None:
-            self._scratch = np.empty(self._piece, np.uint8)
-        return self._scratch[: part.stop - part.start]
-
-    def _post(self) -> None:
-        """Unwanted ones all go to one place, so one at a time."""
-        while len(self._posted) < (_POSTED if self.wanted else 1):
-            cut = next(self._left, None)
-            if cut is None:
-                return
-            memory = self._memory(*cut)
+    def _post(self) -> None:  # unwanted pieces one at a time, which takes little memory
+        most = _POSTED if self.wanted else 1
+        for i, part in islice(self._left, max(most - len(self._posted), 0)):
+            size = part.stop - part.start
+            memory = self.buffers[i][part] if self.wanted else np.empty(size, np.uint8)
             self._posted.append(self._comm.Irecv([memory, MPI.BYTE], self.peer, self._tag))
 
     def advance(self) -> bool:
-        """Has a piece come?"""
         came = False
         while self._posted and self._posted[0].Test():
             self._posted.popleft()
@@ -173,13 +138,11 @@ class Incoming:
         return came
 
     def is_over(self) -> bool:
-        """Has all of it come?"""
         return not self._posted
 
 
-# The exchange.
-
 _AGAIN = 10e-3  # seconds until a peer that had nothing is asked again
+_NAP = 1e-3  # seconds
 
 
 @dataclass
@@ -196,7 +159,8 @@ class Question:
     next_at: float = 0.0
 
     def next_peer(self, now: float) -> int | None:
-        """The next one in turn who owes nothing and has not just been asked, if it is time."""
+        """Return the next one in turn who owes nothing and has not just been asked, if it is
+        time."""
         if now < self.next_at:
             return None
         for _ in range(len(self.order)):
@@ -211,15 +175,13 @@ class Question:
         return None
 
     def answered(self, peer: int, has_state: bool, now: float) -> None:
-        """It has something: no reason to ask another. It has nothing: the next one at once."""
         self.open.discard(peer)
-        self.next_at = now
+        self.next_at = now  # if it has nothing, the next one at once; else that can wait
         if has_state:
             self.coming.add(peer)
             self.comes(now)
 
     def lost(self, peer: int, now: float) -> None:
-        """The peer has died: ask the next one at once."""
         if peer in self.order:
             self.order.remove(peer)
         self.open.discard(peer)
@@ -231,7 +193,6 @@ class Question:
         self.next_at = now + self.patience
 
     def complaint(self, rank: int, limit: float) -> str:
-        """Return the text of the error when nothing has come for `limit` seconds."""
         if not self.order:
             return f"rank {rank} asked for a state, and all ranks that it could ask have died"
         asked = ", ".join(map(str, self.asked))
@@ -243,7 +204,7 @@ class Question:
 
 
 def check_peers(peers: Iterable[int] | None, rank: int, size: int) -> list[int]:
-    """Each once, in their order; all others, beginning with the next one, for None."""
+    """Return each once, in their order; for None all others, beginning with the next one."""
     if peers is None:
         peers = [(rank + i) % size for i in range(1, size)]
     given = checks.several("peers", peers, what="ranks or None")
@@ -262,7 +223,6 @@ def check_peers(peers: Iterable[int] | None, rank: int, size: int) -> list[int]:
 _ASK, _ANSWER = 1, 2  # tags
 _QUESTION, _WITHDRAW, _LEAVES = 1, 2, 3  # kinds of _ASK
 _NONE, _STATE = 1, 2  # kinds of _ANSWER
-_SHORTEST_NAP, _LONGEST_NAP = 10e-6, 1e-3  # seconds
 
 
 @dataclass
@@ -281,12 +241,6 @@ class ExchangeStats:
     bytes_received: int = 0
 
 
-def _nap(seen: float) -> None:
-    """Longer, the longer nothing has come: within a transfer it takes little."""
-    waited = time.monotonic() - seen
-    time.sleep(min(max(waited / 20, _SHORTEST_NAP), _LONGEST_NAP))
-
-
 class StateExchange(CollectiveObject):
     """Hands the state of a rank to one that asks for it. Collective.
 
@@ -296,17 +250,16 @@ class StateExchange(CollectiveObject):
     timeout.
 
     Those who take part call `serve` at every step boundary, and `ask` when they need a state
-    themselves; nothing but making and freeing one is collective. One thread at a time. In a
-    ``with`` statement the end frees it.
-
-    Where the job goes on when a rank dies, so does the exchange, whatever else is told of it.
+    themselves; nothing but making and freeing one is collective. To free it, which the end of a
+    ``with`` statement does, answers questions of others with "nothing", and receives states that
+    are no longer wanted. One thread at a time. Where the job goes on when a rank dies, so does the
+    exchange.
 
     Raises ValueError or TypeError for times that are not above 0, MismatchError on the other ranks.
     """
 
     _noun = "state exchange"
     _comm: MPI.Intracomm | None = None  # its own; None: freed
-    _barrier: MPI.Request | None = None  # which Free has entered where nobody dies
 
     def __init__(
         self, comm: MPI.Intracomm, *, timeout: float | None = None, patience: float | None = None
@@ -340,20 +293,16 @@ class StateExchange(CollectiveObject):
         self._entered = False  # the barrier of Free
         self._gone: set[int] = set()  # peers that have sent LEAVES
 
-    # Those who have a state
-
     def serve(self, round: int, state: Any) -> bool:
-        """At a step boundary: if somebody asks, send the state; never waits. Local.
+        """At a step boundary: if somebody asks, send the state; never waits. Local. Returns True
+        while anything is under way, which the next calls bring on.
 
         `round`, at least 0, is what the state belongs to; it travels along. `state` is what pickle
         takes (large numpy arrays, and whatever else hands pickle its memory, travel as they are),
         or a callable without arguments that returns it, and is called only if somebody asks. It is
-        copied before this returns. Returns True while anything is under way, which the next calls
-        bring on.
-
-        The copy is kept until it has been sent: MPI sends while `serve` is called, or whatever
-        else on this rank drives it, an agent for instance. Raises what pickle or the callable
-        raises; whoever asked then gets no state.
+        copied before this returns, and kept until it has been sent: MPI sends while `serve` is
+        called, or whatever else on this rank drives it, an agent for instance. Raises what pickle
+        or the callable raises; whoever asked then gets no state.
         """
         if not self._busy and not self._probe(MPI.ANY_SOURCE, _ASK):
             return False
@@ -370,7 +319,7 @@ class StateExchange(CollectiveObject):
             for peer in ready:
                 number, _ = self._questions.pop(peer)
                 header = [_STATE, number, round, *sizes]
-                self._send(Outgoing.answer, peer, _ANSWER, header, buffers)
+                self._send(peer, _ANSWER, header, buffers)
                 self._stats.answered += 1
                 self._stats.bytes_sent += sum(sizes)
         self._note()
@@ -379,12 +328,11 @@ class StateExchange(CollectiveObject):
     def _refuse(self, peers: Iterable[int]) -> None:
         for peer in tuple(peers):
             number, _ = self._questions.pop(peer)
-            self._send(Outgoing.answer, peer, _ANSWER, [_NONE, number, 0])
+            self._send(peer, _ANSWER, [_NONE, number, 0])
             self._stats.refused += 1
 
-    def _send(self, make: Callable[..., Outgoing], *arguments: Any) -> None:
-        """Begin to send, unless the peer has died."""
-        sent = self._peers.call(partial(make, self._own(), *arguments), None)
+    def _send(self, *arguments: Any) -> None:
+        sent = self._peers.call(partial(Outgoing, self._own(), *arguments), None)
         if sent is not None:
             self._outgoing.append(sent)
 
@@ -397,16 +345,14 @@ class StateExchange(CollectiveObject):
         least_round: int = 0,
         timeout: float | None = None,
     ) -> tuple[int, Any]:
-        """The round and the state of one of the peers. Local: nobody else waits.
+        """Return the round and the state of one of the peers. Local: nobody else waits.
 
         `peers` are the ranks to ask, in this order, one more whenever patience ends or one has
         nothing; default: all others, beginning with the next rank. A peer answers at its first
         boundary of round `least_round` or a later one. `timeout`: seconds; default: that of the
-        exchange.
-
-        Others may ask this rank meanwhile: it has nothing to give, and says so. Arrays in the
-        state are this rank's own. Waiting naps. Raises TimeoutError, naming who was asked, if
-        nothing of a state has come for `timeout` seconds; the next call asks anew.
+        exchange. Others may ask this rank meanwhile: it has nothing to give, and says so. Arrays in
+        the state are this rank's own. Raises TimeoutError, naming who was asked, if nothing of a
+        state has come for `timeout` seconds; the next call asks anew.
         """
         self._own()
         order = check_peers(peers, self._rank, self._size)
@@ -416,7 +362,7 @@ class StateExchange(CollectiveObject):
         order = [peer for peer in order if peer not in self._peers.dead]
         order.sort(key=lambda peer: self._owed[peer])  # who owes from before comes last
         question = Question(self._number, deque(order), self._patience, time.monotonic())
-        seen = time.monotonic()
+        pause = naps()
         try:
             while True:
                 peer = question.next_peer(time.monotonic())
@@ -425,26 +371,26 @@ class StateExchange(CollectiveObject):
                     self._owed[peer] += 1
                     self._stats.asked += 1
                 if self._advance(question):
-                    seen = time.monotonic()
+                    pause = naps()
                 self._refuse(self._questions)
                 found = self._complete()
                 if found is not None:
                     return found
                 if not question.order or time.monotonic() - question.progress >= limit:
                     raise TimeoutError(question.complaint(self._rank, limit))
-                _nap(seen)
+                time.sleep(next(pause))
         finally:  # nobody is left with a question that is no longer one
             for peer in question.open:
                 self._control(peer, _WITHDRAW)
             for _, _, incoming in self._incoming.values():
-                incoming.unwant()
+                # The requests keep what is being received into.
+                incoming.wanted, incoming.buffers = False, []
             self._note()
 
     def _control(self, peer: int, kind: int, least: int = 0) -> None:
-        self._send(Outgoing.control, peer, _ASK, [kind, self._number, least])
+        self._send(peer, _ASK, [kind, self._number, least])
 
     def _complete(self) -> tuple[int, Any] | None:
-        """The state that is wanted and has come, if one has."""
         for peer, (_, round, incoming) in self._incoming.items():
             if incoming.wanted and incoming.is_over():
                 self._end(peer)
@@ -454,7 +400,7 @@ class StateExchange(CollectiveObject):
     # Both: what has come
 
     def _advance(self, question: Question | None = None) -> bool:
-        """Take in what has come and let go what has left; has anything come?"""
+        """Take in what has come and let go what has left; return whether anything has come."""
         self._look()
         call = self._peers.call
         self._outgoing = [sent for sent in self._outgoing if not call(sent.is_over, True)]
@@ -481,13 +427,12 @@ class StateExchange(CollectiveObject):
         return self._peers.call(partial(self._own().Iprobe, source, tag, status), False)
 
     def _receive(self, size: int, peer: int, tag: int) -> list[int]:
-        """Return the words of a message that has come, or none if the peer has died."""
         words = np.zeros(size, np.int64)
         receive: Any = partial(self._own().Recv, words, peer, tag)
         return words.tolist() if self._peers.call(receive, False) is None else []
 
     def _look(self) -> None:
-        """What peers ask, in order; what is withdrawn before it was answered is answered now."""
+        """Note what peers ask, in order; answer what is withdrawn before it was answered."""
         status = MPI.Status()
         while self._probe(MPI.ANY_SOURCE, _ASK, status):
             peer = status.Get_source()
@@ -540,46 +485,27 @@ class StateExchange(CollectiveObject):
         under_way = self._questions or self._outgoing or self._incoming
         self._busy = bool(under_way or any(self._owed.values()))
 
-    # The rest
-
     @property
     def stats(self) -> ExchangeStats:
         """A copy of the counts."""
         return ExchangeStats(**vars(self._stats))
 
-    def Free(self, timeout: float | None = None) -> None:
-        """Free it, when nothing is under way any more. Collective; idempotent.
-
-        Questions of others are answered with "nothing"; states that are no longer wanted are
-        received. A rank that does not come here holds up all. Raises TimeoutError after `timeout`
-        seconds; Free may be called again then.
-        """
-        self._seen = time.monotonic()
-        super().Free(timeout)
-
     def _is_freed(self) -> bool:
         return self._comm is None
 
     def _try_to_free(self, microseconds: int) -> int:
-        if self._advance():
-            self._seen = time.monotonic()
+        came = self._advance()
         self._refuse(self._questions)
         self._note()
         if not self._entered and not self._busy:
             self._entered = True
-            if not goes_on():
-                self._barrier = self._own().Ibarrier()
-            else:
-                for peer in {*range(self._size)} - {self._rank}:
-                    self._control(peer, _LEAVES)
+            for peer in {*range(self._size)} - {self._rank}:
+                self._control(peer, _LEAVES)
             self._note()
-        if self._barrier is not None:
-            all_have = self._barrier.Test()
-        else:
-            all_have = len(self._gone | self._peers.dead | {self._rank}) == self._size
+        all_have = len(self._gone | self._peers.dead | {self._rank}) == self._size
         if self._entered and all_have and not self._busy:
             return 0
-        _nap(self._seen)
+        time.sleep(0 if came else min(microseconds * 1e-6, _NAP))
         return int(lib.PCOLL_EAGAIN)
 
     def _after_free(self) -> None:
