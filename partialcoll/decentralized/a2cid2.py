@@ -7,17 +7,16 @@ proposition 3.6.
 
 Besides x each rank keeps x~, which starts as x. Between events the two relax towards each other:
 d(x, x~) = eta (x~ - x, x - x~) dt, applied lazily, at the next event. Gradients and averagings are
-added to both, averagings with weight alpha to x and alpha~ to x~. The order in an event is: mix,
-add the deltas of others, average, publish. Averaging an unmixed x would let the sum drift.
-Publishing before the average and not after it would leave a register that lacks it until the next
-event, and on a ring of 64 ranks that error, times alpha~, grows (simulated).
+added to both, averagings with weight alpha to x and alpha~ to x~. The order in an event is: mix
+(averaging an unmixed x would let the sum drift), add the deltas of others, average, publish (a
+register that lacks the average until the next event has an error that, times alpha~, grows on a
+ring of 64 ranks, as simulated).
 
-`PaperMomentum` and `BoundedMomentum` have the two rules for eta and alpha~. variant="paper" has
-the paper's: constants of the topology and the rate, in the time of a clock whose unit is a
-gradient step. One thing differs from Algorithm 1: a rank waits for no peer. It averages with the
-model that the peer has published last, which is from the peer's last event, and the peer adds its
-half of the difference at its next event. variant="bounded" counts time in averagings made, and
-each rank has the eta and alpha~ that it can bear now.
+variant="paper" has the paper's constants of the topology and the rate, in the time of a clock whose
+unit is a gradient step. One thing differs from Algorithm 1: a rank waits for no peer. It averages
+with the model of the peer's last event, and the peer adds its half of the difference at its next
+event. variant="bounded" counts time in averagings made, and each rank has the eta and alpha~ that
+it can bear now.
 
 Two ranks that average can have a different alpha~. x + x~ is conserved all the same: of a
 difference m a rank loses (alpha + own alpha~) m from the two, and gives the peer as much; each
@@ -31,7 +30,7 @@ import functools
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable
 
 import numpy as np
@@ -42,8 +41,7 @@ from .decoupled import Decoupled, StepTime
 from .process import Array, Exchange, PeerSource
 from .strategy import GossipStrategy
 
-# The two rules for the momentum of a rank of A²CiD². Decisions only: a rule is told of averagings
-# and of time, and answers how far x and x~ move.
+# The two rules for the momentum of a rank.
 #
 # `PaperMomentum` is the paper's: eta and alpha~ are constants of proposition 3.6, and x and x~
 # relax by the clock, for averagings that arrive at a known rate. The paper's Lyapunov function
@@ -79,11 +77,6 @@ _PRIOR = 1.0, 20.0  # refused, tried
 _LATELY = 128.0  # averagings begun
 
 
-def _part(eta_dt: float) -> float:
-    """Part of x~ - x that passes from each to the other, which is (1 - exp(-2 eta dt))/2."""
-    return -0.5 * math.expm1(-2 * eta_dt)
-
-
 class PaperMomentum:
     """The paper's constants: `eta`, the relaxation of x and x~ per gradient step of an average
     rank, and `ratio`, alpha~/alpha."""
@@ -109,6 +102,11 @@ class PaperMomentum:
         """Return the part of x~ - x that passes from each to the other now; `steps` is the time
         since the last call, in gradient steps of an average rank."""
         return _part(self._eta * steps)
+
+
+def _part(eta_dt: float) -> float:
+    """Part of x~ - x that passes from each to the other, which is (1 - exp(-2 eta dt))/2."""
+    return -0.5 * math.expm1(-2 * eta_dt)
 
 
 class BoundedMomentum(PaperMomentum):
@@ -140,14 +138,11 @@ class BoundedMomentum(PaperMomentum):
         return allowed, min(allowed, 1 + _CAUTION * self._refused / self._tried)
 
     def ratio(self) -> float:
-        if not self.any:
-            return 1.0
         allowed, caution = self._levels()
-        return allowed / caution
+        return allowed / caution if self.any else 1.0
 
     def part(self, steps: float) -> float:
-        """Return the part of x~ - x that passes from each to the other now, for the averagings
-        since the last call; the time in `steps` does not matter."""
+        """See `PaperMomentum`; for the averagings since the last call, in place of `steps`."""
         unmixed, self._unmixed = self._unmixed, 0
         if not self.any or not unmixed:
             return 0.0
@@ -169,48 +164,34 @@ def _warn_off(graph: str, ranks: int, gain: float) -> None:
         "chi1/chi2 = %.2f there is little to gain, and the bounded variant starts at %g; "
         "variant='paper' is the paper's algorithm, momentum='force' keeps the bounded momentum "
         "on, accelerated=False asks for the baseline",
-        graph,
-        ranks,
-        gain,
-        LEAST_RATIO**2,
+        *(graph, ranks, gain, LEAST_RATIO**2),
     )
 
 
 @dataclass(frozen=True)
 class A2CiD2(GossipStrategy):
-    """A²CiD²: pairwise averages, accelerated by a second model that each rank keeps.
+    """A²CiD²: pairwise averages, accelerated by a second model that each rank keeps, and which
+    receives the very step that the inner optimizer made. Source: Nabli, Belilovsky, Oyallon,
+    NeurIPS 2023, Algorithm 1.
 
-    Parameters
-    ----------
-    topology : str, networkx graph or Topology
-        Who may average with whom. The worse connected it is, the more there is to gain.
-    rate : float
-        Averagings per own step that a rank takes part in, on average. It begins half of them, the
-        others the other half.
-    accelerated : bool
-        False: the paper's asynchronous baseline, eta = 0 and alpha~ = alpha = 1/2.
-    variant : "bounded" or "paper"
-        "paper": eta and alpha~ of proposition 3.6 for this topology and `rate`, from the first
-        step on, in the time of a clock. It needs ranks of about the same speed that make the
-        averagings they are asked for; it diverges where clearly fewer happen. "bounded": these
-        are upper limits, and the momentum follows the averagings that happen.
-    momentum : "auto" or "force"
-        Of the bounded variant. "auto": no momentum, and a warning, where chi1 < 4 chi2: rings of
-        up to 8 ranks, the torus of 16, exponential graphs of up to 256, hypercubes of up to 128,
-        stars, complete graphs. "force": the momentum stays on, as far as its bounds let it.
-    poisson : bool
-        A Poisson number of averagings for each step, as in the paper; else always the same.
-    unit : float or None
-        Seconds of a gradient step of an average rank: the paper's unit of time, in which x and x~
-        relax. Both variants look for the deltas of others several times in each. None: the running
-        mean of this rank's own steps; give a value if ranks differ much in speed.
-    seed : int
-        Of the draws of peers and of Poisson numbers; they differ between ranks.
-    pairing, max_uncollected, progress, clip_norm, on_failure, on_disconnect
-        As for `ADPSGD`.
+    The worse connected the `topology` is, the more there is to gain. `rate` (float): averagings per
+    own step that a rank takes part in, on average. It begins half of them, the others the other
+    half. `accelerated`: False is the paper's asynchronous baseline, eta = 0 and alpha~ = alpha =
+    1/2. `poisson`: a Poisson number of averagings for each step, as in the paper; else always the
+    same.
 
-    The second model receives the very step that the inner optimizer made, whatever it is.
-    Source: Nabli, Belilovsky, Oyallon, NeurIPS 2023, Algorithm 1.
+    `variant`: "paper", eta and alpha~ of proposition 3.6 for this topology and `rate`, from the
+    first step on, in the time of a clock. It needs ranks of about the same speed that make the
+    averagings they are asked for; it diverges where clearly fewer happen. "bounded": these are
+    upper limits, and the momentum follows the averagings that happen. `momentum`, of the bounded
+    variant: "auto", no momentum, and a warning, where chi1 < 4 chi2: rings of up to 8 ranks, the
+    torus of 16, exponential graphs of up to 256, hypercubes of up to 128, stars, complete graphs.
+    "force": the momentum stays on, as far as its bounds let it.
+
+    `unit` (float or None): seconds of a gradient step of an average rank: the paper's unit of time,
+    in which x and x~ relax. Both variants look for the deltas of others several times in each.
+    None: the running mean of this rank's own steps; give a value if ranks differ much in speed.
+    `pairing`: as for `ADPSGD`. The other options: see `GossipStrategy`.
     """
 
     topology: Any = "ring"
@@ -221,12 +202,6 @@ class A2CiD2(GossipStrategy):
     poisson: bool = True
     pairing: str = "random"
     unit: float | None = None
-    max_uncollected: int = 2
-    progress: str | None = None
-    seed: int = 0
-    clip_norm: float | None = None
-    on_failure: str = field(default="raise", repr=False)
-    on_disconnect: str = field(default="raise", repr=False)
 
     def check_values(self) -> None:
         checks.number("rate", self.rate, 0)
@@ -328,12 +303,9 @@ class A2CiD2Process(Decoupled):
         return True
 
     def _renew(self) -> bool:
-        """Mix; then x and x~ get the updates of this rank and the deltas of others.
-
-        An update adds the same to both, which mixing does not change: it does not matter that it
-        may have come before the mixing. Deltas do not, so they are taken aside first: where
-        there are none, and no update, nothing is to be done, mixing included.
-        """
+        """Mix; then add the updates of this rank and the deltas of others to x and x~. An update
+        adds the same to both, which mixing does not change; deltas do not, so they are taken aside
+        before the mixing. Without either nothing is to be done, mixing included."""
         update = self._shared.take()
         landed = self._exchange.collect(self._landed)
         self._counts.received += landed
@@ -349,7 +321,6 @@ class A2CiD2Process(Decoupled):
         return True
 
     def _get(self) -> None:
-        """What others gave: split between x and x~ by the ratio of this rank."""
         ratio = self._rule.ratio()
         self._landed *= 2 / (1 + ratio)
         self._x += self._landed
@@ -368,18 +339,16 @@ class A2CiD2Process(Decoupled):
             np.copyto(self._moved, self._x)
         went_through = self._average(peer, weight=weight, taken=taken, **both)
         self._rule.tried(went_through)
-        if not went_through:
-            return
-        self._rule.averaged(1)
-        if ratio != 1:  # x has lost what was given: the part above alpha m comes back
+        self._rule.averaged(int(went_through))
+        if went_through and ratio != 1:  # of what x has given, the part above alpha m comes back
             self._moved -= self._x
             self._moved *= 1 - self._alpha / weight
             self._x += self._moved
 
     def _mix(self) -> None:
-        """Apply equation 4 between two events: (x, x~) times exp(eta dt [[-1, 1], [1, -1]]), for
-        the steps or, in the bounded variant, the averagings dt since the last time. No steps while
-        their length is unknown, when x and x~ are still the same."""
+        """Apply equation 4: (x, x~) times exp(eta dt [[-1, 1], [1, -1]]), for the steps or, in the
+        bounded variant, the averagings dt since the last time. No steps while their length is
+        unknown, when x and x~ are still the same."""
         now, unit = self._clock(), self._options.unit or self._step_time.mean
         passed, self._mixed_at = now - self._mixed_at, now
         part = self._rule.part(passed / unit if unit else 0.0)

@@ -9,7 +9,7 @@ comes in between is not lost, and the sum over the ranks is conserved.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .._core import checks
@@ -20,42 +20,18 @@ from .strategy import GossipStrategy
 
 @dataclass(frozen=True)
 class ADPSGD(GossipStrategy):
-    """AD-PSGD: each rank steps by itself, and averages with one other rank at a time.
+    """AD-PSGD: each rank steps by itself, and averages with one other rank at a time. Source: Lian
+    et al., ICML 2018, Algorithm 1.
 
-    Parameters
-    ----------
-    topology : str, networkx graph or Topology
-        Who may average with whom; see `partialcoll.Topology.make`.
-    rate : float or None
-        Averagings per own step that a rank takes part in. It begins half of them, the others the
-        other half: 2 is Algorithm 1, where every gradient step comes with one. None: one after the
-        other without pause, as in appendix A, which keeps a core busy.
-    pairing : "random", "bipartite", "hops" or "available"
-        How a rank finds the next one; see `partialcoll.pairing`.
-    max_uncollected : int
-        Averagings with a rank that it has not taken in yet; more are refused.
-    progress : str or None
-        Of the buffer, see `partialcoll.GossipBuffer`.
-    seed : int
-        Of the draws of peers; they differ between ranks.
-    clip_norm : float or None
-        The local gradient is scaled so that its 2-norm over all parameters is at most this.
-    on_failure, on_disconnect : str
-        Of the buffer, see `partialcoll.GossipBuffer`: with "continue" steps go on when a rank
-        dies. Averages over all ranks, and joining, go on if the `GlobalSum` does.
-
-    Source: Lian et al., ICML 2018, Algorithm 1.
+    `rate` (float or None): averagings per own step that a rank takes part in. It begins half of
+    them, the others the other half: 2 is Algorithm 1, where every gradient step comes with one.
+    None: one after the other without pause, as in appendix A, which keeps a core busy. `pairing`
+    ("random", "bipartite", "hops" or "available"): how a rank finds the next one; see
+    `partialcoll.pairing`. The other options: see `GossipStrategy`.
     """
 
-    topology: Any = "complete"
     rate: float | None = 2.0
     pairing: str = "random"
-    max_uncollected: int = 2
-    progress: str | None = None
-    seed: int = 0
-    clip_norm: float | None = None
-    on_failure: str = field(default="raise", repr=False)
-    on_disconnect: str = field(default="raise", repr=False)
 
     def check_values(self) -> None:
         if self.rate is not None:

@@ -2,9 +2,8 @@
 """Processes whose steps never wait: a training thread and a communication thread share the model x.
 
 The training thread adds updates and takes the newest model (`SharedModel`). The communication
-thread owns x: it applies the updates to x and exchanges x with other ranks. A subclass defines what
-one communication event does. An event runs under a lock, which the averages over all ranks take to
-stop communication; the training thread never takes that lock in a step."""
+thread owns x: it applies the updates and exchanges x with other ranks, event by event (`_event`),
+under a lock that the averages over all ranks take to stop communication; no step takes it."""
 
 from __future__ import annotations
 
@@ -13,7 +12,8 @@ import heapq
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Callable
 
 import numpy as np
@@ -41,8 +41,7 @@ class StepTime:
             if self._steps >= 10:  # an evaluation between two steps is no long step
                 took = min(took, 10 * self.mean)
             self._steps += 1
-            # A plain mean at first, then one of the last hundred or so.
-            self.mean += (took - self.mean) / min(self._steps, 100)
+            self.mean += (took - self.mean) / min(self._steps, 100)  # of the last hundred or so
         self._last = now
 
     def pause(self) -> None:
@@ -51,12 +50,9 @@ class StepTime:
 
 
 # Detects that this process was suspended (SIGSTOP, a suspended machine, memory swapped out) while
-# the other ranks continued.
-#
-# The communication thread wakes several times a second, whatever the training thread does. If it
-# has not run for as long as many steps take, the process was suspended, and its model is older than
-# what the others have learned since. An event of that thread may take long, too; during an event
-# only the steps of the training thread count.
+# the others continued: the communication thread, which wakes several times a second whatever the
+# training thread does, has not run for as long as many steps take. An event of that thread may take
+# long, too: during one only the steps of the training thread count.
 #
 # The communication thread writes `_looked` and `_busy`, the training thread `_stepped`. Each reads
 # the other's, because after a suspension either may be the first to run. Either sets `noticed`; the
@@ -79,7 +75,7 @@ class Standstill:
         self._busy = False  # in an event
 
     def begin(self) -> None:
-        """Prepare for a start of the communication thread."""
+        """Prepare for the start of the communication thread."""
         self._looked, self._busy = None, False
 
     def stepped(self) -> None:
@@ -91,8 +87,7 @@ class Standstill:
 
     def look(self, busy: bool = False) -> bool:
         """Communication thread, before and after an event (and, `busy`, where one begins): return
-        whether there was a suspension for which the training thread has not yet taken another
-        model."""
+        whether a suspension has been noticed and not handled."""
         self.check()
         self._busy, self._looked = busy, time.monotonic()
         return self.noticed
@@ -117,15 +112,14 @@ class Standstill:
 
 
 class Pace:
-    """Draws the number of events for each gradient step.
+    """Draws the number of events for each gradient step: `rate` on average, Poisson numbers with
+    `poisson`, else the same for every step but for rounding. `seed`: of the draws, an int or
+    several.
 
     Events wait if communication does not keep up. After a gap it pays to make up for some of them,
-    but not for all: a burst of averagings without steps in between soon averages models that agree
-    already, and never ends if more events are asked for than can be made. So the events of the last
-    `LATEST` steps may wait, and older ones are given up.
-
-    `rate`: events per gradient step, on average. `poisson`: Poisson numbers; otherwise the same
-    number for every step, except for rounding. `seed`: of the draws, an int or several.
+    but not for all: a burst of averagings soon averages models that agree already, and never ends
+    if more are asked for than can be made. So the events of the last `LATEST` steps may wait, and
+    older ones are given up.
     """
 
     LATEST = 64
@@ -146,125 +140,34 @@ class Pace:
         return whole
 
 
-class Shortfall:
-    """Warns once if clearly fewer events are made than the steps ask for."""
+class Sharing(Process):
+    """A process that hands its state to a peer that needs one, and takes that of a peer."""
 
-    _EVENTS, _STEPS = 64, 16  # to judge by: events of the last step may still be waiting
-    _ENOUGH = 0.75
+    _states: StateExchange | None = None
+    _companion: Replica | None = None
 
-    def __init__(self) -> None:
-        self._since = Counts()
-        self._said = False
+    def share_state(self, exchange: StateExchange, companion: Replica) -> None:
+        """Use this `exchange` from now on. `companion`: state that is saved and restored with the
+        model, such as that of the optimizer that makes the steps. Local."""
+        self._states, self._companion = exchange, companion
 
-    def look(self, counts: Counts) -> None:
-        """Check the counts after a step."""
-        since = self._since
-        asked = counts.asked - since.asked
-        if self._said or asked < self._EVENTS or counts.steps - since.steps < self._STEPS:
-            return
-        achieved = counts.achieved - since.achieved
-        self._since = Counts(**vars(counts))
-        if achieved < self._ENOUGH * asked:
-            self._said = True
-            logger.warning(
-                "rate: of %d averagings or messages that the last %d steps asked for, %d were made "
-                "(%d are waiting, %d were refused): the ranks agree less than this rate would have "
-                "them; ask for fewer, or see what holds communication up",
-                asked,
-                counts.steps - since.steps,
-                achieved,
-                counts.backlog,
-                counts.skipped - since.skipped,
-            )
-
-
-# From a peer source to averagings: which rank begins how many, and when an event is settled.
-#
-# One of the two ranks of an averaging begins it. If all ranks choose peers, each begins half of the
-# averagings in which it takes part. If only some choose (a source with ``active``, such as
-# `pairing.Bipartite`), these begin all of theirs. If two free ranks find each other (a source with
-# ``poll`` and ``leave``, such as `pairing.Available`), the averaging settles one event of each
-# rank, whichever begins it; the event of a rank that finds no peer stays due.
-
-
-class Partners:
-    """Uses a peer source for one rank of `size`. `meet`: whether free ranks find each other. Then
-    an averaging that is settled without a peer was begun by the other rank."""
-
-    def __init__(self, source: PeerSource, size: int) -> None:
-        if not callable(getattr(source, "next_peer", None)):
-            raise TypeError(
-                f"peers: expected something with next_peer(), got {type(source).__name__}"
-            )
-        self.source: Any = source
-        self._size = size
-        self.meet = hasattr(source, "poll")
-
-    def share(self) -> float:
-        """Return the fraction of its averagings for which this rank asks for a peer."""
-        if self.meet:
-            return 1.0
-        active = getattr(self.source, "active", None)
-        return 0.5 if active is None else float(active)
-
-    def next(self) -> tuple[bool, int | None]:
-        """Return whether one averaging of this rank is settled, and the peer with which this rank
-        has to begin it, or None."""
-        if not self.meet:
-            return True, self._checked(self.source.next_peer())
-        outcome = self.source.poll()
-        if isinstance(outcome, int):
-            return True, self._checked(outcome)
-        return outcome is not None, None
-
-    def rest(self) -> bool:
-        """Stop being free; return whether another rank had already chosen this one."""
-        return self.meet and self.source.leave() is not None
-
-    def _checked(self, peer: Any) -> int | None:
-        if peer is not None and not 0 <= peer < self._size:
-            raise ValueError(f"peers: expected a rank from 0 to {self._size - 1}, got {peer!r}")
-        return None if peer is None else int(peer)
-
-
-def bury(source: Any, exchange: Exchange, peer: int) -> None:
-    """Handle a RankFailedError of a call about this peer; call it in the handler of that error. If
-    the other ranks continue without the peer, stop choosing dead ranks; otherwise raise it
-    again."""
-    if not exchange.failed[peer]:
-        raise
-    if hasattr(source, "topology"):
-        source.topology = exchange.topology
-
-
-class PeerState:
-    """Serves this rank's states to peers that need one, and takes theirs. `companion`: state that
-    is saved and restored with the model, such as that of the optimizer that makes the steps."""
-
-    def __init__(self, exchange: StateExchange, companion: Replica | None = None) -> None:
-        self._exchange, self._companion = exchange, companion
-
-    def serve(self, round: int, state: Callable[[], dict[str, Any]]) -> bool:
-        """Send the state to the ranks that have asked, if it is of the round that they want.
-        Local."""
+    def _serve(self, round: int, state: Callable[[], dict[str, Any]]) -> bool:
+        """Send the state to the ranks that have asked, if it is of the round they want. Local."""
 
         def complete() -> dict[str, Any]:
             more = {} if self._companion is None else {"companion": self._companion.capture()}
             return {**state(), **more}
 
-        return self._exchange.serve(round, complete)
+        return self._states is not None and self._states.serve(round, complete)
 
-    def take(
-        self,
-        peers: Iterable[int] | None,
-        load: Callable[[dict[str, Any]], None],
-        *,
-        least_round: int = 0,
-        timeout: float | None = None,
+    def _take(
+        self, load: Callable[[dict[str, Any]], None], peers: Any = None, **options: Any
     ) -> int:
-        """Load the state of a peer; return its round. TimeoutError if no peer had a state. Not
-        collective."""
-        round, state = self._exchange.ask(peers, least_round=least_round, timeout=timeout)
+        """Load the state of a peer; return its round. Arguments and errors: see
+        `StateExchange.ask`."""
+        if self._states is None:
+            raise StateError("exchange: expected a StateExchange for a peer's state, got None")
+        round, state = self._states.ask(peers, **options)
         companion = state.pop("companion", None)
         load(state)
         if self._companion is not None:
@@ -272,15 +175,12 @@ class PeerState:
         return round
 
 
-# Between the training thread and the communication thread: updates one way, models the other way.
-#
 # The communication thread owns the model x. The training thread computes at a private view, which
 # no other thread changes. Under one short lock:
 #
 # - `_waiting` is written by the training thread (`add`) and taken by the communication thread
 #   (`take`), which leaves a zeroed vector in its place;
-# - `_taken` holds the updates that it took: they are in x, but in no snapshot that the training
-#   thread can see yet;
+# - `_taken` holds the updates that it took: they are in x, but in no visible snapshot yet;
 # - `_shown` is the newest snapshot of x, swapped in by the communication thread (`show`).
 #
 # Invariant: every update is in exactly one of `_waiting`, `_taken` and `_shown`. So shown + taken +
@@ -310,18 +210,18 @@ class SharedModel:
             self._before = self.view.copy()
 
     def add(self, update: Array) -> None:
-        """Training thread: add an update. The view then has it, and the newest snapshot of x."""
+        """Training thread: add an update to the view, which takes the newest snapshot, too."""
         with self._lock:
             if not self._hand_over(update):
                 self.view += update
         self._note_view()
 
     def has_changed(self) -> bool:
-        """Training thread: return whether a lent view was changed since the last addition."""
+        """Training thread: return whether a lent view has changed since the last addition."""
         return self._before is not None and not np.array_equal(self.view, self._before)
 
     def add_what_changed(self) -> None:
-        """Training thread: add the change of a lent view since the last addition as an update."""
+        """Training thread: add the change of a lent view as an update."""
         if self._before is None:
             raise StateError("apply_in_place: the model has not been lent")
         update = np.subtract(self.view, self._before, out=self._before)
@@ -330,8 +230,8 @@ class SharedModel:
         self._note_view()
 
     def _hand_over(self, update: Array) -> bool:
-        """Add to `_waiting`, under the lock. Return whether there was a new snapshot of x; then
-        the view has it, and all updates."""
+        """Under the lock, add to `_waiting`; return whether the view now has a new snapshot and all
+        updates."""
         self._waiting += update
         self._any_waiting = True
         if not self._is_new:
@@ -348,7 +248,7 @@ class SharedModel:
 
     def take(self) -> Array | None:
         """Communication thread: return the updates since the last call, or None. The caller adds
-        them to x, and then calls `show`; until then they are valid."""
+        them to x and calls `show`; until then they are valid."""
         with self._lock:
             if not self._any_waiting:
                 return None
@@ -384,9 +284,9 @@ LONGEST_NAP = 40e-3
 
 
 class CommunicationThread:
-    """Runs one `event` after the other until it is stopped, and sleeps when that returns False, as
-    there was nothing to do: until the `next_event` in so many seconds, if there is one, and at most
-    the seconds of the `longest_nap`, after which it looks for contributions of others."""
+    """Runs one `event` after the other. When it returns False the thread sleeps until it is woken,
+    at most the seconds until the `next_event`, if there is one, and the `longest_nap`, since
+    contributions of others wake nobody."""
 
     def __init__(
         self,
@@ -404,11 +304,10 @@ class CommunicationThread:
 
     @property
     def running(self) -> bool:
-        """Whether the thread has been started and not stopped."""
         return self._thread is not None
 
     def start(self) -> None:
-        """Start the thread. Idempotent."""
+        """Idempotent."""
         self.check()
         if self._thread is None:
             self._stopping, name = False, "partialcoll communication"
@@ -417,7 +316,6 @@ class CommunicationThread:
             finalize.at_end(self.stop)  # it must not be inside MPI then
 
     def wake(self) -> None:
-        """Wake the thread: there is something to do."""
         self._work.set()
 
     def stop(self) -> None:
@@ -450,7 +348,7 @@ class CommunicationThread:
 _IN_THE_MIDDLE = 0.2  # seconds that a peer may spend inside an exchange on a busy machine
 
 
-class Threaded(Process):
+class Threaded(Sharing):
     """A process with a communication thread, which calls `_event` under a lock. Parameters: see
     `Decoupled`.
 
@@ -474,7 +372,6 @@ class Threaded(Process):
         self._communicating = threading.Lock()
         self._rest_wanted = False
         self._exchange_stats = exchange.stats
-        self._states: PeerState | None = None
         self._standstill = Standstill()
         self._thread = CommunicationThread(self.communicate, self.next_event, self._longest_nap)
 
@@ -493,19 +390,11 @@ class Threaded(Process):
             self._standstill.look()
             self._communicating.release()
 
-    # A peer's state
-
-    def share_state(self, exchange: StateExchange, companion: Replica) -> None:
-        """Use this `exchange` after suspensions from now on. `companion`: state that is saved and
-        restored with the model, such as that of the optimizer that makes the steps. Local."""
-        self._states = PeerState(exchange, companion)
-
     def serve(self) -> bool:
-        """Send this rank's model to the ranks that have asked for one. Local. `step` does it,
-        too."""
-        if self._states is None or self._standstill.noticed:
+        """Send this rank's model to the ranks that have asked. Local. `step` does it, too."""
+        if self._standstill.noticed:
             return False
-        return self._states.serve(self._counts.steps, lambda: {"model": self.model})
+        return self._serve(self._counts.steps, lambda: {"model": self.model})
 
     def _is_old(self) -> bool:
         """Communication thread: return whether the process was suspended during this event."""
@@ -517,7 +406,7 @@ class Threaded(Process):
             return False
         try:
             patience = self._standstill.patience
-            self._states.take(None, lambda state: self._take_over(state["model"]), timeout=patience)
+            self._take(lambda state: self._take_over(state["model"]), timeout=patience)
             self._counts.resyncs += 1
             logger.warning(
                 "this rank has stood still: it goes on from the model of another rank, and what it "
@@ -531,9 +420,8 @@ class Threaded(Process):
             self._standstill.over()
 
     def _take_over(self, model: Array) -> None:
-        """Replace the model. It is published before contributions of other ranks are accepted
-        again, because a rank that had read the old model would be pulled back. The sleep is for
-        ranks that are inside an exchange."""
+        """Replace the model. It is published, and exchanges that are under way with the old one get
+        time to end, before contributions are accepted: they would pull this rank back."""
         with self._at_rest():
             if not self._beside_x:
                 self._exchange.publish(model)
@@ -541,8 +429,7 @@ class Threaded(Process):
             self._settle()
             self._adopt(model)
 
-    def _adopt(self, model: Array) -> None:
-        """Call `_reset` on this rank alone."""
+    def _adopt(self, model: Array) -> None:  # `_reset` on this rank alone
         self._reset(model)
 
     @property
@@ -551,6 +438,21 @@ class Threaded(Process):
 
     def _event(self) -> bool:
         raise NotImplementedError
+
+    def _attempt(self, source: Any, peer: int, communicate: Callable[[], bool]) -> bool:
+        """Return what `communicate`, with a peer that the source has chosen, returns; False if that
+        has not published yet, or has died. If the other ranks go on without the dead, the source
+        chooses them no more; else raise."""
+        try:
+            return not self._is_old() and communicate()
+        except StateError:
+            return False
+        except RankFailedError:
+            if not self._exchange.failed[peer]:
+                raise
+            if hasattr(source, "topology"):
+                source.topology = self._exchange.topology
+            return False
 
     def _longest_nap(self) -> float:
         """Seconds for which contributions of other ranks may lie unseen."""
@@ -566,8 +468,8 @@ class Threaded(Process):
         self._thread.stop()
 
     def _gathering(self, total: GlobalSum) -> Steps[None]:
-        """Wait for the other ranks first: communication stops only when they have come, because a
-        rank that has stopped takes nothing from ranks that continue."""
+        """Wait for the others before communication stops: a rank that has stopped takes nothing
+        from ranks that continue."""
         self._catch_up()
         yield from total.meeting()
         self._catch_up()  # in the average's own meeting the others serve
@@ -596,19 +498,30 @@ class Decoupled(Threaded):
     ``learning_rate`` and ``total``, see `Process`, and the options: ``rate``, if wanted ``poisson``
     and ``seed``, see `Pace`. A rate of None: one event after the other without pause.
 
-    The backlog is the events that were asked for and not made yet. It is bounded by the number of
-    events for `Pace.LATEST` steps; the oldest events are given up.
+    One of the two ranks of an averaging begins it. If all ranks choose peers, each begins half of
+    those in which it takes part; if only some choose (a source with ``active``, such as
+    `pairing.Bipartite`), these begin all of theirs. If free ranks find each other (a source with
+    ``poll`` and ``leave``, such as `pairing.Available`), the averaging settles one event of each
+    rank, whichever begins it; the event of a rank that finds no peer stays due.
+
+    The backlog, the events asked for and not made yet, is bounded: see `Pace`.
     """
 
     def __init__(self, x: Array, exchange: Exchange, peers: PeerSource, **common: Any) -> None:
         super().__init__(x, exchange, **common)
-        self._partners = Partners(peers, exchange.size)
+        if not callable(getattr(peers, "next_peer", None)):
+            raise TypeError(
+                f"peers: expected something with next_peer(), got {type(peers).__name__}"
+            )
+        self._peers: Any = peers
+        # Do free ranks find each other? Then the other rank began an averaging without a peer here.
+        self._meet = hasattr(peers, "poll")
         self._pace: Pace | None = None
         own = self._options
         if own.rate is not None:
             seed = getattr(own, "seed", 0), exchange.rank
             self._pace = Pace(own.rate * self._begun(), getattr(own, "poisson", False), seed)
-        self._shortfall = Shortfall()
+        self._since, self._warned = Counts(), False  # see `_warn_of_few`
         self._shared = SharedModel(self._x)
         self._due: list[float] = []  # a heap: the times at which waiting events are due
         self._due_lock = threading.Lock()
@@ -659,11 +572,26 @@ class Decoupled(Threaded):
                 heapq.heappop(self._due)
                 self._counts.given_up += 1
             self._counts.backlog = len(self._due)
-        self._shortfall.look(self._counts)
+        self._warn_of_few()
+
+    def _warn_of_few(self) -> None:
+        """Warn once if clearly fewer events are made than the steps ask for."""
+        counts, since = self._counts, self._since
+        asked, steps = counts.asked - since.asked, counts.steps - since.steps
+        if self._warned or asked < 64 or steps < 16:  # events of the last step may still be waiting
+            return
+        achieved, self._since = counts.achieved - since.achieved, self.stats
+        self._warned = achieved < 0.75 * asked
+        if self._warned:
+            logger.warning(
+                "rate: of %d averagings or messages that the last %d steps asked for, %d were made "
+                "(%d are waiting, %d were refused): the ranks agree less than this rate would have "
+                "them; ask for fewer, or see what holds communication up",
+                *(asked, steps, achieved, counts.backlog, counts.skipped - since.skipped),
+            )
 
     def _times(self, events: int) -> Sequence[float]:
-        """Return the times at which the events of this step are due, by the clock `_now`. Here: at
-        once."""
+        """Return when the events of this step are due, by the clock `_now`. Here: at once."""
         return [0.0] * events
 
     def _now(self) -> float:
@@ -671,14 +599,14 @@ class Decoupled(Threaded):
 
     def _begun(self) -> float:
         """Return the fraction of the communications counted by `rate` that this rank begins."""
-        return self._partners.share()
+        active = getattr(self._peers, "active", None)
+        return 1.0 if self._meet else 0.5 if active is None else float(active)
 
     def next_event(self) -> float | None:
         with self._due_lock:
             return max(0.0, self._due[0] - self._now()) if self._due else None
 
     def _reset(self, model: Array) -> None:
-        """Replace the model, and give up the events that are waiting."""
         super()._reset(model)
         with self._due_lock:
             self._counts.given_up += len(self._due)
@@ -687,8 +615,7 @@ class Decoupled(Threaded):
         self._shared.reset(model)
 
     def _renew(self) -> bool:
-        """Add this rank's updates and the contributions of others to x; return whether there were
-        any."""
+        """Add this rank's updates and what others gave to x; return whether there were any."""
         raise NotImplementedError
 
     def _show(self) -> None:
@@ -702,10 +629,17 @@ class Decoupled(Threaded):
         """Return the peer for this event, or None if no event is due or no peer is free."""
         if self._pace is not None and self.next_event() != 0:
             return None
-        settled, peer = self._partners.next()
-        if settled:
-            self._settle_one(begun_by_other=peer is None and self._partners.meet)
-        return peer
+        outcome = self._peers.poll() if self._meet else self._peers.next_peer()
+        found = isinstance(outcome, int) or not self._meet
+        if found or outcome is not None:
+            self._settle_one(begun_by_other=not found)
+        return self._checked(outcome) if found else None
+
+    def _checked(self, peer: Any) -> int | None:
+        if peer is not None and not 0 <= peer < self._exchange.size:
+            ranks = f"a rank from 0 to {self._exchange.size - 1}"
+            raise ValueError(f"peers: expected {ranks}, got {peer!r}")
+        return None if peer is None else int(peer)
 
     def _settle_one(self, *, begun_by_other: bool) -> None:
         self._counts.achieved += begun_by_other
@@ -717,24 +651,17 @@ class Decoupled(Threaded):
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:
         with super()._at_rest():
-            if self._partners.rest():
+            if self._meet and self._peers.leave() is not None:  # another rank has chosen this one
                 self._settle_one(begun_by_other=True)
             yield
 
     def _average(self, peer: int, **how: Any) -> bool:
         """Average x with the model of a peer. Return whether it was done: the peer may have too
-        many uncollected contributions, or may not have published a model yet."""
-        try:
-            went_through = not self._is_old() and self._exchange.average(self._x, peer, **how)
-        except StateError:
-            went_through = False
-        except RankFailedError:
-            bury(self._partners.source, self._exchange, peer)
-            went_through = False
-        return self._count(went_through)
+        many uncollected contributions."""
+        average = partial(self._exchange.average, self._x, peer, **how)
+        return self._count(self._attempt(self._peers, peer, average))
 
     def _count(self, went_through: bool) -> bool:
-        """Count an averaging that was asked for."""
         self._counts.communications += went_through
         self._counts.achieved += went_through
         self._counts.skipped += not went_through

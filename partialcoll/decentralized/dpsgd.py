@@ -18,20 +18,17 @@ import numpy as np
 from .._core import checks
 from .._core.mpi import MPI
 from ..errors import StateError
-from ..topology import Topology
+from ..topology.topology import Topology, connected
 from .process import Alone, Array, NeighborExchange, NeighborJoin, Process, Steps, check_like
-from .strategy import LocalStrategy, Setup, connected, over
+from .strategy import LocalStrategy, Setup, over
 
 Neighbors = Union[Sequence[Sequence[int]], Mapping[int, Sequence[int]]]
 
 
 def metropolis(neighbors: Neighbors, rank: int) -> dict[int, float]:
-    """Row `rank` of a symmetric, doubly stochastic W for any graph: 1/(1 + the larger degree of
-    the two) for each neighbor, the rest for the rank itself. `neighbors`: those of all ranks, or of
-    this one and its neighbors.
-
-    Source: Xiao, Boyd, Lall, IPSN 2005.
-    """
+    """Return row `rank` of a symmetric, doubly stochastic W for any graph: 1/(1 + the larger degree
+    of the two) for each neighbor, the rest for the rank itself. `neighbors`: those of all ranks, or
+    of this one and its neighbors. Source: Xiao, Boyd, Lall, IPSN 2005."""
     degree = {j: len(set(neighbors[j])) for j in (rank, *neighbors[rank])}
     weights = {j: 1 / (1 + max(degree[rank], degree[j])) for j in sorted(set(neighbors[rank]))}
     weights[rank] = 1 - math.fsum(weights.values())
@@ -42,11 +39,9 @@ def metropolis(neighbors: Neighbors, rank: int) -> dict[int, float]:
 class DPSGD(LocalStrategy):
     """D-PSGD: in lock-step with the neighbors, whose models go into a weighted mean each step.
 
-    `topology` (str, networkx graph or Topology) says who is whose neighbor. Weights are
-    Metropolis', for any graph. `clip_norm` as for `ADPSGD`.
-
-    The models are sent before forward and backward. Source: Lian et al., NeurIPS 2017,
-    Algorithm 1.
+    `topology` (str, networkx graph or Topology) says who is whose neighbor; weights are
+    Metropolis', for any graph. `clip_norm` as for `GossipStrategy`. The models are sent before
+    forward and backward. Source: Lian et al., NeurIPS 2017, Algorithm 1.
     """
 
     topology: Any = "ring"
@@ -73,16 +68,14 @@ class DPSGD(LocalStrategy):
 
 
 class DPSGDProcess(Process):
-    """One rank of D-PSGD.
-
-    Each step waits for the neighbors' models of the step before. `begin` sends this rank's early,
-    before its gradient is known, so that the exchange goes on behind the computation. Who changes
-    the model in place (`lend`) must `begin` before.
+    """One rank of D-PSGD. Each step waits for the neighbors' models of the step before. `begin`
+    sends this rank's early, so that the exchange goes on behind the computation. Who changes the
+    model in place (`lend`) must `begin` before.
 
     `x`, `common`: see `Process`. `exchange`: a `NeighborExchange` with vectors like x. `weights`
-    maps ranks to floats, a row of W: a weight for each neighbor; the rest, at least 0, is the
-    rank's own. Columns must add up to 1 as well, over all ranks, else the average is not preserved:
-    see `metropolis`. `rank` is this rank; `weights` may have an entry for it.
+    maps ranks to floats, a row of W: a weight for each neighbor, and if wanted for `rank`, this
+    rank, whose weight is the rest, at least 0. Columns must add up to 1 as well, over all ranks,
+    else the average is not preserved: see `metropolis`.
     """
 
     def __init__(
@@ -118,8 +111,7 @@ class DPSGDProcess(Process):
             self._exchange.Start()
             self._begun = True
 
-    def _completing(self) -> Steps[None]:
-        """Who has not begun begins, so that all have sent as often. What comes is not used."""
+    def _completing(self) -> Steps[None]:  # what comes is not used
         self.begin()
         yield self._exchange
         self._begun = False
@@ -140,7 +132,7 @@ class DPSGDProcess(Process):
             yield from super().advancing(update)
 
     def _advancing(self) -> Steps[None]:
-        """x has the update; what was sent is x without it, and moves by W - I."""
+        # x has the update; what was sent is x without it, and moves by W - I.
         yield self._exchange
         self._begun = False
         change = (self._own_weight - 1) * self._exchange.send_buffer

@@ -30,10 +30,8 @@ import numpy as np
 from .._core import checks
 from .._core.mpi import MPI
 from .._core.settings import logger
-from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
-from ..errors import StateError
-from .decoupled import PeerState
+from .decoupled import Sharing
 from .process import Array, GlobalSum, GroupReduction, JoinHook, Process, Steps, check_like, drive
 from .strategy import LocalStrategy, Setup, over
 
@@ -42,41 +40,28 @@ _CATCH_UP, _NAP = 0.1, 1e-3  # seconds that an agent gets to hear where the othe
 
 @dataclass(frozen=True)
 class Moshpit(LocalStrategy):
-    """Moshpit SGD: local steps, then the average of a small group, another one each time.
+    """Moshpit SGD: local steps, then the average of a small group, another one each time. The only
+    strategy with `leave` and `rejoin`. Source: Ryabinin et al., NeurIPS 2021, Algorithm 2.
 
-    Parameters
-    ----------
-    grid : tuple of int or "auto"
-        Sides of the grid whose lines are the groups; see `partialcoll.GroupAllreduce_init`.
-    local_steps : int
-        tau: local steps between two averages of the group. The step that ends with an average is
-        called a boundary.
-    average : "parameters" or "pseudo-gradients"
-        "parameters": the model becomes the average. "pseudo-gradients": the anchor (the model
-        after the last averaging) minus the average is the gradient of an outer step from the
-        anchor. Ranks exchange parameters in both cases, because averaging only changes would never
-        remove differences that exist already.
-    outer_learning_rate, outer_momentum : float
-        Rate and momentum of the outer step: u = momentum·u + pseudo-gradient,
-        x = anchor - rate·u. With 1 and 0 the model becomes the average.
-    rounds : int
-        Rounds at a boundary, one after the other. As many rounds as the grid has axes give the
-        exact average of a full grid. 1 with overlap.
-    overlap : bool
-        Add the change by one boundary's average at the next boundary.
-    timeout : float or None
-        Seconds after which a silent rank is not waited for any more.
-    stale_after : int or None
-        Number of missed rounds after which the rank takes a peer's state and drops its own steps,
-        before it averages again. None: it averages its own model.
-    bandwidth : float, "measured" or None
-        Speed of this rank's link, in any unit. Give it on all ranks or on none.
-    clip_norm : float or None
-        As for `ADPSGD`.
-    on_failure : str
-        Of the groups, see `partialcoll.GroupAllreduce_init`; and as for `ADPSGD`.
+    `grid` (tuple of int or "auto"): sides of the grid whose lines are the groups; see
+    `partialcoll.GroupAllreduce_init`. `local_steps`: tau, local steps between two averages of the
+    group. The step that ends with an average is called a boundary. `rounds`: rounds at a boundary,
+    one after the other. As many rounds as the grid has axes give the exact average of a full grid.
+    1 with overlap. `overlap`: add the change by one boundary's average at the next boundary.
 
-    The only strategy with `leave` and `rejoin`. Source: Ryabinin et al., NeurIPS 2021, Algorithm 2.
+    `average`: "parameters", the model becomes the average, or "pseudo-gradients": the anchor (the
+    model after the last averaging) minus the average is the gradient of an outer step from the
+    anchor. Ranks exchange parameters in both cases, because averaging only changes would never
+    remove differences that exist already. `outer_learning_rate`, `outer_momentum` (float): rate and
+    momentum of the outer step: u = momentum·u + pseudo-gradient, x = anchor - rate·u. With 1 and 0
+    the model becomes the average.
+
+    `timeout` (float or None): seconds after which a silent rank is not waited for any more.
+    `stale_after` (int or None): number of missed rounds after which the rank takes a peer's state
+    and drops its own steps, before it averages again. None: it averages its own model. `bandwidth`
+    (float, "measured" or None): speed of this rank's link, in any unit. Give it on all ranks or on
+    none. `clip_norm`: as for `GossipStrategy`. `on_failure`: of the groups, see
+    `partialcoll.GroupAllreduce_init`; and as for `GossipStrategy`.
     """
 
     grid: Any = "auto"
@@ -123,7 +108,7 @@ class Moshpit(LocalStrategy):
         return Setup(process, GroupJoin(common["total"], process), [groups])
 
 
-class MoshpitProcess(Process):
+class MoshpitProcess(Sharing):
     """One rank of Moshpit SGD.
 
     `x`: see `Process`. `handle`: ``GroupAllreduce_init(comm, np.empty_like(x), np.empty_like(x),
@@ -132,9 +117,8 @@ class MoshpitProcess(Process):
     ``learning_rate`` and ``total``, see `Process`, and the options of `Moshpit`.
 
     ``stats``: `communications` are rounds that were not void, `skipped` void ones, `received`
-    models of others that are in the averages, `resyncs` states of peers that this rank took since
-    it had missed too much. Memory: one more vector for pseudo-gradients, two
-    with momentum.
+    models of others that are in the averages, `resyncs` states taken for having missed too much.
+    Memory: one more vector for pseudo-gradients, two with momentum.
     """
 
     options_type = Moshpit
@@ -148,7 +132,7 @@ class MoshpitProcess(Process):
         if np.shares_memory(handle.send_buffer, handle.recv_buffer):
             raise ValueError("handle: expected two buffers, got one (MPI.IN_PLACE)")
         self._handle, own = handle, self._options
-        self._states = None if exchange is None else PeerState(exchange)
+        self._states = exchange
         self._anchor: Array | None = None  # where the last averaging ended
         self._slow: Array | None = None  # u
         if own.average == "pseudo-gradients":
@@ -159,11 +143,7 @@ class MoshpitProcess(Process):
         self._seen: int | None = None  # rounds up to the last one of this rank; None: up to date
         self._boundary_at = time.monotonic()  # the last one
 
-    # Training
-
     def _advancing(self) -> Steps[None]:
-        """Waits for the group if this is a boundary; with overlap, for the group of the last
-        one."""
         self._counts.steps += 1
         if self._handle.away:
             return
@@ -192,8 +172,8 @@ class MoshpitProcess(Process):
         self._under_way = True
 
     def _waiting(self) -> Steps[bool]:
-        """Wait for the round in progress and count it. Return False if it was void: then the
-        result is this rank's own model, and anchor and momentum stay."""
+        """Wait for the round in progress and count it. False: it was void, and the result is this
+        rank's own model."""
         yield self._handle
         self._under_way = False
         rnd = self._handle.last_round
@@ -210,7 +190,6 @@ class MoshpitProcess(Process):
             self._x += change
 
     def _outer(self, mean: Array) -> Array:
-        """Return the model after the outer step toward `mean`."""
         if self._anchor is None:
             return mean
         step = self._anchor - mean
@@ -225,8 +204,7 @@ class MoshpitProcess(Process):
     # Coming and going
 
     def _missed(self) -> int:
-        """Return how many rounds the others have made since this rank's last one, as far as it
-        knows."""
+        """Return how many rounds the others are known to have made since this rank's last one."""
         return 0 if self._seen is None else self._handle.round - self._seen
 
     def _is_stale(self) -> bool:
@@ -243,15 +221,15 @@ class MoshpitProcess(Process):
         return self._missed() >= self._stale_after
 
     def catch_up(self) -> None:
-        """Take the state of a peer if this rank has missed too much. Not collective. May wait
-        0.1 s, and for the peer's state."""
+        """Take the state of a peer if this rank has missed too much. Not collective. May wait 0.1
+        s, and for the peer's state."""
         self._settle()
         if not self._is_stale():
             return
         missed, least = self._missed(), max(self._handle.round - (self._stale_after or 0), 0)
         self._handle.leave()  # nobody waits for it meanwhile
         try:
-            self._take_state(None, least)
+            self._take(self.load_state_dict, self.others() or None, least_round=least)
             self._counts.resyncs += 1
             logger.warning(
                 "this rank missed %d rounds: it goes on from the state of another rank, and what "
@@ -267,15 +245,15 @@ class MoshpitProcess(Process):
         self._boundary_at = time.monotonic()
 
     def leave(self) -> None:
-        """From now on this rank takes no part and delays nobody; its steps are its own. A round
-        under way is finished first. Local."""
+        """Take no part from now on, and delay nobody; steps are this rank's own. A round under way
+        is finished first. Local."""
         self._settle()
         self._handle.leave()
 
     def rejoin(self, timeout: float | None = None) -> None:
-        """Take part again, with the state of a peer that did meanwhile. Local. `timeout`: seconds
-        for `StateExchange.ask`. Without an `exchange`, or when nobody else is live, it goes on from
-        its own model. TimeoutError if nobody had a state; it is then still away."""
+        """Take part again, with the state of a peer that did meanwhile; without an `exchange`, or
+        when nobody else is live, with this rank's own model. `timeout`: seconds for
+        `StateExchange.ask`. Local. TimeoutError if nobody had a state; it is then still away."""
         if self._states is not None and self.others():
             self.resync(timeout)
         self._seen = None
@@ -288,34 +266,19 @@ class MoshpitProcess(Process):
     def resync(self, timeout: float | None = None) -> int:
         """Replace model, outer momentum and number of steps by a peer's, for a rank that has missed
         many rounds. Returns the peer's round. Not collective: the peer continues at once.
-        `timeout`: seconds for `StateExchange.ask`.
-
-        StateError without an `exchange`; TimeoutError if nobody had a state.
-        """
+        `timeout`: seconds for `StateExchange.ask`. StateError without an `exchange`; TimeoutError
+        if nobody had a state."""
         self._settle()
-        return self._take_state(timeout, 0)
-
-    def _take_state(self, timeout: float | None, least_round: int) -> int:
-        if self._states is None:
-            raise StateError("exchange: expected a StateExchange for a peer's state, got None")
-        return self._states.take(
-            self.others() or None, self.load_state_dict, least_round=least_round, timeout=timeout
-        )
-
-    def share_state(self, exchange: StateExchange, companion: Replica) -> None:
-        """Use this `exchange` from now on. `companion`: state that is saved and restored with the
-        model, such as that of the optimizer that makes the steps. Local."""
-        self._states = PeerState(exchange, companion)
+        return self._take(self.load_state_dict, self.others() or None, timeout=timeout)
 
     def serve(self) -> bool:
-        """Send this rank's state to those who have asked for one. Local; `step` does it, too."""
+        """See `Threaded.serve`."""
         if self._states is None:
             return False
-        up_to = self._handle.round if self._seen is None else self._seen
-        return self._states.serve(up_to, self.snapshot)
+        return self._serve(self._handle.round if self._seen is None else self._seen, self.snapshot)
 
     def others(self) -> list[int]:
-        """Live ranks, from the next one on: so that those who come back ask different ones."""
+        """Return the live ranks, from the next one on: ranks that come back ask different ones."""
         own = self._handle.rank
         live = [rank for rank in self._handle.live if rank != own]
         return [r for r in live if r > own] + [r for r in live if r < own]
@@ -331,10 +294,8 @@ class MoshpitProcess(Process):
         return self._handle.away
 
     def snapshot(self) -> dict[str, Any]:
-        """As `state_dict`, without copies: who sends it makes one."""
+        """Return `state_dict` without copies: who sends it makes one."""
         return {"model": self._x, "steps": self._counts.steps, **self._kept()}
-
-    # Averages over all ranks, state
 
     def _averaging(self, total: GlobalSum) -> Steps[Array]:
         yield from self._finishing()
@@ -351,7 +312,7 @@ class MoshpitProcess(Process):
             np.copyto(self._anchor, model)
 
     def begin_anew(self, model: Array) -> None:
-        """Without momentum, too. Collective."""
+        """See `Process.begin_anew`; without momentum."""
         super().begin_anew(model)
         if self._slow is not None:
             self._slow.fill(0)
@@ -361,21 +322,21 @@ class MoshpitProcess(Process):
         return {name: part for name, part in parts.items() if part is not None}
 
     def Free(self) -> None:
-        """Take in the round under way; nothing is freed that it was given. Idempotent."""
+        """Take in the round under way; see `Process.Free`."""
         if not self._freed:
             self._settle()
         super().Free()
 
 
 class GroupJoin(JoinHook):
-    """Of Moshpit's ranks, whose `process` it is: who has joined is away meanwhile, which delays
-    nobody, until all have met in `total`."""
+    """The join of Moshpit's ranks, whose `process` it is: a rank that has joined is away, which
+    delays nobody, until all have met in `total`."""
 
     def __init__(self, total: GlobalSum, process: MoshpitProcess) -> None:
         self._total, self._process = total, process
 
     def join(self, process: Process) -> None:
-        """Until all have joined; who was away before is so afterwards."""
+        """Wait until all have joined; a rank that was away before is so afterwards."""
         away = self._process.away
         if not away:  # what it misses from here on is for want of data
             self._process.catch_up()

@@ -27,11 +27,9 @@ from ..collectives.handle import AllreduceHandle
 from ..collectives.schedule import Schedule
 from ..errors import StateError
 
-# The processes communicate through objects with the methods of these classes; the simulator passes
-# its own. They know nothing else of communication, and do not use MPI themselves.
-Exchange = GossipBuffer
-GroupReduction = GroupAllreduce
-Reduction = AllreduceHandle
+# The processes communicate through objects with the methods of these classes (the simulator passes
+# its own), and do not use MPI themselves.
+Exchange, GroupReduction, Reduction = GossipBuffer, GroupAllreduce, AllreduceHandle
 
 T = TypeVar("T")
 
@@ -43,15 +41,9 @@ class PeerSource(Protocol):
         """Return a rank, or None for no peer this time."""
 
 
-class Waitable(Protocol):
-    """An operation in progress, whose end can be waited for."""
-
-    def Wait(self, timeout: float | None = None) -> Any: ...
-
-
 # A part of an algorithm, as a generator that yields each operation for which it has to wait. Under
 # MPI `drive` waits for each at once; the simulator continues with another rank meanwhile.
-Steps = Generator[Waitable, None, T]
+Steps = Generator[Any, None, T]
 
 
 def finish(reduction: Any) -> Steps[None]:
@@ -71,10 +63,9 @@ def drive(steps: Steps[T]) -> T:
         steps.close()
 
 
-# Sums and averages over all ranks for rare operations: exact averages of models, consensus
-# distances. They are computed in float64 whatever the model's dtype, rounded once, with the same
-# bits on all ranks. They go piece by piece, so that a large model does not need several times its
-# size in shared memory.
+# Sums and averages over all ranks for rare operations. They are computed in float64 whatever the
+# model's dtype, rounded once, with the same bits on all ranks; piece by piece, so that a large
+# model does not need several times its size in shared memory.
 
 _PIECE = 1 << 16  # elements
 _OURS = 2  # elements of a piece for the weight, and for whether vectors are wide
@@ -182,26 +173,25 @@ class GlobalSum:
         """Wait until all ranks have come. Collective."""
         yield from self.summing(np.zeros(1))
 
-    # These also take arrays on a device, and copy each to the host.
+    # These also take arrays on a device, and copy each to the host. All are collective.
 
     def sum(self, vector: Any) -> Array:
-        """Return the float64 sum of the ranks' vectors; see `summing`. Collective."""
+        """Return the float64 sum of the ranks' vectors; see `summing`."""
         with on_host([vector], written=False) as (host,):
             return drive(self.summing(host))
 
     def average(self, vectors: Iterable[Any], *, wide: bool | None = None) -> None:
-        """Replace `vectors` by their averages over the ranks; see `averaging`. Collective."""
+        """Replace `vectors` by their averages over the ranks; see `averaging`."""
         with on_host(list(vectors), written=True) as host:
             drive(self.averaging(host, wide=wide))
 
     def distance(self, vector: Any) -> float:
-        """Return the distance of the ranks' vectors from their mean; see `measuring`.
-        Collective."""
+        """Return the distance of the ranks' vectors from their mean; see `measuring`."""
         with on_host([vector], written=False) as (host,):
             return drive(self.measuring(host))
 
     def meet(self) -> None:
-        """Wait until all ranks have come. Collective."""
+        """Wait until all ranks have come."""
         drive(self.meeting())
 
     def meanwhile(self, look: Callable[[], Any] | None) -> None:
@@ -218,8 +208,6 @@ def _beside(parts: list[Array], row: Array) -> Iterator[tuple[Array, Array]]:
     """Return each part with the section of the row at its place."""
     return zip(parts, np.split(row, np.cumsum([part.size for part in parts])[:-1]))
 
-
-# The model of one rank: gradient steps, and the communication between them.
 
 LearningRate = Union[float, Callable[[int], float]]
 
@@ -254,11 +242,9 @@ class Counts:
 
 
 def is_finite(vector: Array) -> bool:
-    """Return whether all elements are finite. One pass of products; a second pass only if their sum
-    overflows."""
+    """Return whether all elements are finite: by products, and again if their sum overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
-        product = np.dot(vector, vector)
-    return math.isfinite(product) or bool(np.isfinite(vector).all())
+        return math.isfinite(np.dot(vector, vector)) or bool(np.isfinite(vector).all())
 
 
 def check_model(argument: str, given: Any) -> Array:
@@ -274,8 +260,7 @@ def check_model(argument: str, given: Any) -> Array:
 
 
 def check_like(expected: str, buffer: Any, x: Array) -> None:
-    """Raise ValueError, whose message begins with `expected`, unless `buffer` is one vector like
-    the model x."""
+    """Raise ValueError, `expected` first, unless `buffer` is one vector like the model x."""
     one = isinstance(buffer, np.ndarray)
     if not one or (buffer.shape, buffer.dtype) != (x.shape, x.dtype):
         kind = f"shape {buffer.shape} of {buffer.dtype}" if one else f"{len(buffer)} buffers"
@@ -383,9 +368,9 @@ class Process:
         the gradient. Local; most processes do nothing here."""
 
     def advancing(self, update: Array | None = None) -> Steps[None]:
-        """`apply` as a generator that yields what it has to wait for, for callers that do something
-        else meanwhile, such as the simulator. Do not change `update` until its end. None:
-        `apply_in_place`."""
+        """`apply`, or without an `update` `apply_in_place`, as a generator that yields what it has
+        to wait for, for callers that do something else meanwhile. Do not change `update` until its
+        end."""
         self._check_step(update)
         if update is not None and self._takes(update):
             self._x += update
@@ -419,14 +404,13 @@ class Process:
     def _check_update(self, argument: str, update: Any) -> None:
         self._check_usable()
         checks.instance(argument, update, np.ndarray, "a numpy array")
-        if update.shape != self._x.shape:
+        own = self._x
+        if update.shape != own.shape:
             raise ValueError(
-                f"{argument}: expected shape {self._x.shape} as the model's, got {update.shape}"
+                f"{argument}: expected shape {own.shape} as the model's, got {update.shape}"
             )
-        if update.dtype != self._x.dtype:
-            raise TypeError(
-                f"{argument}: expected {self._x.dtype} as the model's, got {update.dtype}"
-            )
+        if update.dtype != own.dtype:
+            raise TypeError(f"{argument}: expected {own.dtype} as the model's, got {update.dtype}")
 
     @contextlib.contextmanager
     def _exposed(self) -> Iterator[None]:
@@ -436,15 +420,10 @@ class Process:
         finally:
             self._counts.exposed_s += time.perf_counter() - begin
 
-    # Communication
-
     def communicate(self) -> bool:
-        """Run one communication event, which waits for no other rank. Return False if there was
-        nothing to do, or communication is stopped.
-
-        The communication thread calls it in a loop. If you have not started that thread (`start`),
-        call it yourself. Processes that communicate within their steps always return False.
-        """
+        """Run one communication event, which waits for no other rank. The communication thread
+        does it in a loop; without one (`start`), call it yourself. Return False if there was
+        nothing to do, communication is stopped, or this process communicates in its steps."""
         return False
 
     def next_event(self) -> float | None:
@@ -469,12 +448,11 @@ class Process:
     # Exact averages over all ranks' models, with all contributions that are in flight.
 
     def _mass(self) -> tuple[Array, float]:
-        """Return the vector and the weight of this rank. The average is the sum of the vectors
-        divided by the sum of the weights; communication changes neither sum."""
+        """Return this rank's vector and weight; communication changes neither of their sums over
+        the ranks, and the average is the first divided by the second."""
         return self._settled(), 1.0
 
     def _settled(self) -> Array:
-        """Return this rank's model after `_settle`."""
         return self._x
 
     def _reset(self, model: Array) -> None:
@@ -494,8 +472,7 @@ class Process:
         yield from ()
 
     def _averaging(self, total: GlobalSum) -> Steps[Array]:
-        """Return the exact average. Communication is stopped. After the first meeting everything
-        that was sent has arrived."""
+        """Return the exact average; after the first meeting everything sent has arrived."""
         yield from self._completing()
         yield from total.meeting()
         self._settle()
@@ -556,10 +533,8 @@ class Process:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a state for `load_state_dict`, as copies. Local.
-
-        For a consistent checkpoint of all ranks call `average_models` before.
-        """
+        """Return a state for `load_state_dict`, as copies; for a consistent checkpoint of all ranks
+        call `average_models` before. Local."""
         with self._at_rest():
             self._settle()
             model = self._settled().copy()
@@ -575,8 +550,7 @@ class Process:
         return self._more_state()
 
     def begin_at(self, steps: int) -> None:
-        """Set the number of steps to `steps`, that of another rank, so that boundaries are at the
-        same steps. Local."""
+        """Set the number of steps to `steps`, that of another rank with its boundaries. Local."""
         self._counts.steps = checks.count("steps", steps) if steps else 0
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -624,8 +598,7 @@ class Process:
 
 
 class Alone(Process):
-    """A rank without others, which steps by itself and averages with nobody: what every process is
-    on one rank. The parameters are those of `Process`."""
+    """What every process is on one rank. The parameters are those of `Process`."""
 
     def _advancing(self) -> Steps[None]:
         self._counts.steps += 1
@@ -633,15 +606,13 @@ class Alone(Process):
 
 
 class OnDevice:
-    """Makes the steps of a process with gradients that are on a device. The process itself works on
-    the host: gradients are copied there, and what has become of the model is copied back.
+    """Steps of a process with gradients on a device. The process itself works on the host:
+    gradients are copied there, and the model is copied back (docs/gpu.md says what is waited for).
 
     The `process` was made with the model as an array of the host. `x`, an array of cupy, numba or
-    torch on a CUDA device, of the model's shape and dtype (else TypeError or ValueError), holds the
-    model from now on, for what the current stream is given next.
-
-    Changes of `x` by somebody else are lost with the next step. docs/gpu.md says what is waited
-    for.
+    torch on a CUDA device, of the model's shape and dtype (else TypeError or ValueError), is
+    `model` from now on: the process's model, for what the current stream is given next. Changes of
+    it by the program are lost with the next step.
     """
 
     def __init__(self, process: Process, x: Any) -> None:
@@ -660,21 +631,21 @@ class OnDevice:
         return buffer
 
     def refresh(self, stream: Any = None) -> None:
-        """`model` becomes the process's, for what `stream` (of cupy or torch, or the number of a
-        CUstream; None: the current one) is given next: after what was done to that one directly, as
-        by `average_models`. Local."""
+        """Copy the process's model, after `average_models` and such, to `model`, for what `stream`
+        (of cupy or torch, or the number of a CUstream; None: the current one) is given next.
+        Local."""
         own = self._twins.take("x", self._fit("x", self.model, writable=True), read=False)
         own[...] = self.process.model
         self._twins.land(stream, x=self.model)
 
     def step(self, gradient: Any, stream: Any = None) -> None:
-        """As the process's, with the `gradient` at `model`, an array like it, when the `stream`
-        (see `refresh`) has come so far."""
+        """`Process.step` with the `gradient` at `model`, an array like it, when the `stream` (see
+        `refresh`) has come so far."""
         self.process.step(self._pulled("gradient", gradient, stream))
         self.refresh(stream)
 
     def apply(self, update: Any, stream: Any = None) -> None:
-        """As the process's, of an `update` on the device, with the `stream` as of `step`."""
+        """`Process.apply` of an `update` on the device, with the `stream` as of `step`."""
         self.process.apply(self._pulled("update", update, stream))
         self.refresh(stream)
 
@@ -686,18 +657,16 @@ class OnDevice:
         self._twins.free()
 
 
-class NeighborExchange:
+class NeighborExchange(Schedule):
     """Sends one vector to all neighbors and receives theirs, again and again. Collective.
 
-    `comm` (mpi4py.MPI.Intracomm) is dup'ed, so nothing on it meets these messages. The vectors have
-    the shape and dtype of `like`, a numpy array, the same on all ranks. `neighbors`: the ranks to
-    send to and receive from; who is a neighbor of whom must agree. All neighbors get the
-    `send_buffer`, which is to be left alone between `Start` and `Wait`. `received` has what came
-    from each, after `Wait` and until the next `Start`.
+    `comm` is as of `Schedule`. The vectors have the shape and dtype of `like`, a numpy array, the
+    same on all ranks. `neighbors`: the ranks to send to and receive from; who is a neighbor of whom
+    must agree. All neighbors get the `send_buffer`, which is to be left alone between `Start` and
+    `Wait`. `received` has what came from each, after `Wait` and until the next `Start`.
 
-    Raises MismatchError on every rank if neighbors or sizes do not agree. It runs on a
-    `partialcoll.Schedule`: in the background, without burning a core. Memory: one vector, and
-    one for each neighbor.
+    Raises MismatchError on every rank if neighbors or sizes do not agree. It runs in the
+    background, without burning a core. Memory: one vector, and one for each neighbor.
     """
 
     def __init__(self, comm: MPI.Intracomm, like: Array, neighbors: Iterable[int]) -> None:
@@ -706,31 +675,11 @@ class NeighborExchange:
         self.received: Mapping[int, Array] = MappingProxyType(received)
         if comm.rank in received:
             raise ValueError(f"neighbors: expected other ranks, got {comm.rank}, the own one")
-        self._schedule = Schedule(comm)
+        super().__init__(comm)
         for j, buffer in received.items():
-            self._schedule.recv(buffer, j, label=f"of neighbor {j}")
-            self._schedule.send(self.send_buffer, j, label=f"to neighbor {j}")
-        self._schedule.commit()
-
-    def Start(self) -> None:
-        """Send, and begin to receive. Local."""
-        self._schedule.Start()
-
-    def Wait(self, timeout: float | None = None) -> Any:
-        """Wait until everything has come and gone. TimeoutError after `timeout` seconds; None:
-        never."""
-        self._schedule.Wait(timeout)
-
-    def Free(self) -> None:
-        """Free it. Collective; idempotent."""
-        self._schedule.Free()
-
-    def __enter__(self) -> NeighborExchange:
-        return self
-
-    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
-        if kind is None:
-            self.Free()
+            self.recv(buffer, j, label=f"of neighbor {j}")
+            self.send(self.send_buffer, j, label=f"to neighbor {j}")
+        self.commit()
 
 
 # Joining: how a rank without data waits for the others, who may need it in their steps.
@@ -738,39 +687,39 @@ class NeighborExchange:
 # Where ranks are in lock-step, a rank that has joined goes on with empty steps, which change
 # nothing of its own, until all have joined; all then end at the same step. How they learn of it:
 #
-# - `PeriodicJoin`: all ranks meet every so many steps anyway. They count there who has joined.
-# - `NeighborJoin`: only neighbors meet, in each step, so a count c travels beside the models: it is
-#   0 before this rank has joined, then 1 + the least of its own c and the neighbors'. Let the last
-#   rank join at step T. On every rank c is at most D, the diameter of the graph, up to step T + D,
-#   since a 0 spreads by one hop a step; from then on it is k after step T + k. So all ranks find
-#   that c exceeds any number from D on after the same step.
+# - `PeriodicJoin`: all ranks meet every so many steps anyway, and count there who has joined.
+# - `NeighborJoin`: only neighbors meet, in each step. A count c travels beside the models: it is 0
+#   before this rank has joined, then 1 + the least of its own c and the neighbors'. Let the last
+#   rank join at step T. Up to step T + D, D the diameter of the graph, c is at most D everywhere,
+#   since a 0 spreads by one hop a step; after step T + k it is k. So all ranks find that c exceeds
+#   any number from D on after the same step.
 #
-# Nobody waits for a rank without lock-step: in `average_models` its communication thread answers.
+# Without lock-step nobody waits: in `average_models` a rank's communication thread answers.
 
 
 class JoinHook:
-    """Of ranks that need nobody in their steps."""
+    """The join of ranks that need nobody in their steps; the base of the others."""
 
     def begin(self) -> None:
-        """The gradient of a step is about to be computed. Local; idempotent until `after`."""
+        """Prepare for the gradient of a step. Local; idempotent until `after`."""
 
     def before(self, step: int) -> None:
-        """Step number `step` of this rank, from 1, is about to be made."""
+        """Prepare for step number `step` of this rank, from 1."""
 
     def after(self) -> None:
-        """It has been made."""
+        """Do what comes after a step."""
 
     def join(self, process: Process) -> None:
-        """Empty steps of the `process`, if they are needed, until all ranks have joined. If not,
-        the exact average that follows waits for them."""
+        """Make empty steps of the `process`, if they are needed, until all ranks have joined; the
+        exact average that follows waits for them otherwise."""
 
     def complete(self) -> None:
         """Complete what `begin` has started, without a step. Collective."""
 
 
 class PeriodicJoin(JoinHook):
-    """Of `ranks` that all meet, in a sum of `total`, in each step whose number is a multiple of
-    `every`."""
+    """The join of `ranks` that all meet, in a sum of `total`, in each step whose number is a
+    multiple of `every`."""
 
     def __init__(self, total: GlobalSum, every: int, ranks: int) -> None:
         self._total, self._every, self._ranks = total, every, ranks
@@ -784,7 +733,7 @@ class PeriodicJoin(JoinHook):
         return int(self._total.sum(np.array([float(own)]))[0])
 
     def join(self, process: Process) -> None:
-        """To the first boundary with all. It counts as made, but nothing happens there: with
+        """Go to the first boundary with all. It counts as made, but nothing happens there: with
         momentum, an outer step would move a model that has been averaged already."""
         while True:
             step = process.stats.steps + 1
@@ -795,14 +744,14 @@ class PeriodicJoin(JoinHook):
 
 
 class NeighborJoin(JoinHook):
-    """Of `ranks` that meet their neighbors in each step; `flags` exchanges one number."""
+    """The join of `ranks` that meet their neighbors in each step; `flags` exchanges one number."""
 
     def __init__(self, flags: NeighborExchange, ranks: int) -> None:
         self._flags, self._ranks, self._known = flags, ranks, 0
         self._joined = self._begun = False
 
     def begin(self) -> None:
-        """Tell the neighbors what is known here: early, so that nobody waits for it."""
+        """Tell the neighbors what is known here, early: nobody waits for it then."""
         if not self._begun:
             self._flags.send_buffer[0] = self._known
             self._flags.Start()
@@ -825,7 +774,7 @@ class NeighborJoin(JoinHook):
         self._joined, self._known = False, 0
 
     def complete(self) -> None:
-        """Who has not told begins, so that all have."""
+        """See `JoinHook.complete`: a rank that has not told its neighbors begins."""
         self.begin()
         self.after()
 

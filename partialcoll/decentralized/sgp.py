@@ -57,13 +57,11 @@ class ExponentialPeers(Hops):
 
 @dataclass(frozen=True)
 class SGP(LocalStrategy):
-    """Stochastic gradient push: push-sum over the time-varying directed exponential graph.
+    """Stochastic gradient push: push-sum over the time-varying directed exponential graph. Nobody
+    waits: it is the paper's algorithm without lock-step.
 
     `rate` (float): pushes per own step; Algorithm 1 has one. `progress`, `clip_norm`: as for
-    `ADPSGD`.
-
-    Nobody waits: it is the paper's algorithm without lock-step. Source: Assran et al., ICML 2019,
-    Algorithm 1.
+    `GossipStrategy`. Source: Assran et al., ICML 2019, Algorithm 1.
     """
 
     rate: float = 1.0
@@ -116,19 +114,19 @@ class SGPProcess(Decoupled):
 
     @staticmethod
     def message(x: Array) -> Array:
-        """What is pushed for a model `x`: one element more, the weight."""
+        """Return what is pushed for a model `x`: one element more, the weight."""
         return np.append(check_model("x", x), x.dtype.type(1))
 
     @staticmethod
     def queue_slots(ranks: int) -> int:
-        """For the exchange of so many `ranks`. Each message takes about half of a rank's weight
-        along, and a rank that stands still takes none out: with more slots the others would have
-        less than 1/2 left, and add no updates until it comes back."""
+        """Return the number for the exchange of so many `ranks`. Each message takes about half of a
+        rank's weight along, and a rank that stands still takes none out: with more slots the others
+        would have less than 1/2 left, and add no updates until it comes back."""
         return 1 if ranks < 4 else 2
 
     @property
     def weight(self) -> float:
-        """w, by which x is divided. Local."""
+        """The weight w, by which x is divided. Local."""
         return float(self._xw[-1])
 
     def _begun(self) -> float:
@@ -145,11 +143,11 @@ class SGPProcess(Decoupled):
         return True
 
     def _pass_on(self) -> bool:
-        """Push without a step, if this rank has too much; if there is no room, that can wait."""
+        """Push without a step, if this rank has too much; without room that can wait."""
         most = _SLOW_WEIGHT if self._idle_shares >= self._slow_shares else math.inf
         if self.weight <= (1 + 0.5 / self._exchange.size if self._waits() else most):
             return False
-        _, peer = self._partners.next()
+        peer = self._checked(self._peers.next_peer())
         pushed = peer is not None and self._push(peer, part=1 - 1 / self.weight)
         self._counts.communications += pushed
         return pushed
@@ -164,7 +162,8 @@ class SGPProcess(Decoupled):
         self._shared.show(np.divide(self._x, self.weight, out=self._moved[:-1]))
 
     def _renew(self, least_weight: float = _LEAST_WEIGHT) -> bool:
-        """x and w get the shares of others, x the updates of this rank; were there any?"""
+        """Add the shares of others to x and w, this rank's updates to x; return whether there were
+        any."""
         messages = self._exchange.drain()
         for _, share in messages:
             self._xw += share
@@ -181,7 +180,7 @@ class SGPProcess(Decoupled):
         self._show()
 
     def _push(self, peer: int, part: float = 0.5) -> bool:
-        """Of x and w, if there is room; what is kept and what is sent is what there was."""
+        """Push a part of x and w, if there is room; what is kept and sent is what there was."""
         np.multiply(self._xw, part, out=self._moved)
         pushed = self._exchange.push(peer, self._moved, sent=self._sent)
         if pushed:
@@ -196,8 +195,7 @@ class SGPProcess(Decoupled):
         self._xw[-1], self._idle_shares = 1, 0
 
     def _adopt(self, model: Array) -> None:
-        """The sum of the weights stays as it is."""
-        weight = self._xw[-1]
+        weight = self._xw[-1]  # the sum of the weights stays as it is
         super()._adopt(model)
         self._xw *= weight
 

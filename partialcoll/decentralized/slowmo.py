@@ -36,11 +36,9 @@ class SlowMo(LocalStrategy):
 
     `inner` is a `LocalStrategy`: `LocalSGD(...)`, `SGP()`, ... `tau` (int): steps between two outer
     ones, each of which waits for all ranks. `beta`: slow momentum, from 0 to 1; 0 with alpha = 1 is
-    the inner one with an exact average every tau steps. `alpha`: slow learning rate, at least 0;
-    the paper's experiments have 1.
-
-    The learning rate in the algorithm is the inner one's; of an optimizer, its first group's.
-    Source: Wang et al., ICLR 2020, Algorithm 1.
+    the inner one with an exact average every tau steps. `alpha`: slow learning rate, at least 0; 1
+    in the paper's experiments. The learning rate of the algorithm is the inner one's; of an
+    optimizer, its first group's. Source: Wang et al., ICLR 2020, Algorithm 1.
     """
 
     inner: LocalStrategy
@@ -103,14 +101,10 @@ def _of_inner(name: str) -> Any:
 
 
 class SlowMoProcess(Process):
-    """Slow momentum around a process.
-
-    `inner` is any of the others, made with a `total`. It must not be stepped by itself any more.
-    `tau`, `beta`, `alpha`: see `SlowMo`.
-
-    All ranks must begin with the same model: `average_models` makes sure. gamma is the inner
-    process's learning rate. Memory: two vectors besides the inner process.
-    """
+    """Slow momentum around a process, `inner`: any of the others, made with a `total`, which must
+    not be stepped by itself any more. `tau`, `beta`, `alpha`: see `SlowMo`. All ranks must begin
+    with the same model (`average_models`). gamma is the inner process's learning rate. Memory: two
+    vectors besides the inner process."""
 
     def __init__(
         self,
@@ -159,24 +153,23 @@ class SlowMoProcess(Process):
         return self._x - (self._alpha * gamma) * self._slow
 
     def replacing(self, change: Callable[[Array], Array]) -> Steps[Array]:
-        """Generator: every rank's model becomes `change` of the exact average, and that is where
-        the outer step begins. Collective."""
+        """See `Process.replacing`: the outer step begins at the new model. Collective."""
         model = yield from self.inner.replacing(change)
         np.copyto(self._x, model)
         return model
 
     def begin_anew(self, model: Array) -> None:
-        """Without momentum, too. Collective."""
+        """See `Process.begin_anew`; without momentum."""
         super().begin_anew(model)
         self._slow.fill(0)
 
     def begin_at(self, steps: int) -> None:
-        """Both count steps from here. Local."""
+        """See `Process.begin_at`: both count from here."""
         super().begin_at(steps)
         self.inner.begin_at(steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Of both: what `load_state_dict` needs to go on from here, as copies. Local."""
+        """See `Process.state_dict`: of both."""
         return {**super().state_dict(), "inner": self.inner.state_dict()}
 
     def state_of_model(self) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from ..collectives.allreduce import Allreduce_init
 from ..collectives.gossip import GossipBuffer
 from ..collectives.group import GroupAllreduce_init
 from ..errors import StateError
-from ..topology import Topology
 from ..topology import pairing as pairings
+from ..topology.topology import Topology, connected
 from .decoupled import Threaded
 from .process import (
     Alone,
@@ -71,12 +71,9 @@ class Strategy:
 
 
 class LocalStrategy(Strategy):
-    """Base of the strategies whose ranks step by themselves, with a model on each rank; they
-    exchange models.
-
-    A subclass is a frozen dataclass of options, with ``clip_norm``, and builds its process
-    (`build`). Its ``repr`` is compared between ranks and kept in checkpoints.
-    """
+    """Base of the strategies whose ranks step by themselves, each with a model; they exchange
+    models. A subclass is a frozen dataclass of options, with ``clip_norm``, and builds its process
+    (`build`). Its ``repr`` is compared between ranks and kept in checkpoints."""
 
     non_finite: ClassVar[str] = "skip"  # other ranks' models would keep it
 
@@ -98,14 +95,14 @@ class LocalStrategy(Strategy):
         self.check_values()
 
     def check_values(self) -> None:
-        """Raises what is wrong on any ranks. Local."""
+        """Raise if an option is wrong on any ranks. Local."""
 
     def build(
         self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
     ) -> Setup:
         """Return the process that starts with `x`, on the ranks of `comm` (`Ranks`, or simulated
-        ones), and what belongs to it. The ``common`` options `learning_rate` and `total`: see
-        `Process`. Collective, after `check`."""
+        ones), and what belongs to it. `learning_rate` and `total`: see `Process`. Collective, after
+        `check`."""
         raise NotImplementedError
 
     def describe(self, ranks: int) -> str:
@@ -118,7 +115,6 @@ class LocalStrategy(Strategy):
 
 
 def check_clip_norm(clip_norm: Any) -> None:
-    """None, or a norm above 0."""
     if clip_norm is None:
         return
     if not checks.real("clip_norm", clip_norm, what="a number or None") > 0:
@@ -126,14 +122,14 @@ def check_clip_norm(clip_norm: Any) -> None:
 
 
 class Ranks:
-    """The communication between processes on the ranks of a communicator. The simulator has a class
-    with the same methods for ranks in virtual time."""
+    """The communication of processes under MPI; the simulator has a class with these methods for
+    ranks in virtual time."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
 
     def gossip(self, like: Array, **options: Any) -> GossipBuffer:
-        """Create a `GossipBuffer`. Collective, as all of these."""
+        """Create a `GossipBuffer`. Collective, as the other methods."""
         return GossipBuffer(self.comm, like=like, **options)
 
     def peers(self, name: str, buffer: GossipBuffer, seed: int = 0) -> pairings.Pairing:
@@ -160,53 +156,55 @@ def over(comm: Any) -> Any:
     return comm if hasattr(comm, "gossip") else Ranks(comm)  # loads no MPI for these
 
 
-def connected(topology: Any, ranks: int) -> Topology:
-    """The graph, or ValueError."""
-    graph = Topology.make(topology, ranks)
-    if not graph.is_connected:
-        raise ValueError(
-            f"topology: expected a connected graph, got {graph!r}: what is not connected never "
-            "agrees"
-        )
-    return graph
-
-
 def check_progress(progress: Any) -> None:
-    """None, or a name of one."""
     if progress is not None:
         checks.one_of("progress", progress, communicator.PROGRESS)
 
 
+@dataclass(frozen=True)
 class GossipStrategy(LocalStrategy):
-    """Of ranks that average in pairs over a `GossipBuffer`."""
+    """Base of the strategies whose ranks average in pairs over a `GossipBuffer`, with the options
+    that these have in common.
 
-    topology: Any
-    pairing: str
-    seed: int
-    max_uncollected: int
-    progress: str | None
-    on_failure: str
-    on_disconnect: str
-    codec: Any = None
+    `topology` (str, networkx graph or Topology): who may average with whom; see
+    `partialcoll.Topology.make`. `seed`: of what a rank draws, such as its peers; the draws differ
+    between ranks. `max_uncollected`: averagings with a rank that it has not taken in yet; more are
+    refused. `clip_norm` (float or None): the local gradient is scaled so that its 2-norm over all
+    parameters is at most this. `progress`, `on_failure`, `on_disconnect`: of the buffer, see
+    `partialcoll.GossipBuffer`. With "continue" steps go on when a rank dies; averages over all
+    ranks, and joining, go on if the `GlobalSum` does.
+    """
+
+    topology: Any = "complete"
+    max_uncollected: int = 2
+    progress: str | None = None
+    seed: int = 0
+    clip_norm: float | None = None
+    on_failure: str = field(default="raise", repr=False)
+    on_disconnect: str = field(default="raise", repr=False)
 
     def check(self, comm: MPI.Intracomm) -> None:
         super().check(comm)
         graph = connected(self.topology, comm.size)
         if graph.directed:
             raise ValueError(f"topology: expected an undirected one, got {graph!r}")
-        checks.one_of("pairing", self.pairing, pairings.NAMES)
-        if self.pairing != "available":
-            pairings.make(self.pairing, graph, comm.rank, seed=self.seed)
+        pairing = checks.one_of("pairing", self._pairing(), pairings.NAMES)
+        if pairing != "available":
+            pairings.make(pairing, graph, comm.rank, seed=self.seed)
         checks.count("max_uncollected", self.max_uncollected)
         check_progress(self.progress)
+
+    def _pairing(self) -> str:
+        return getattr(self, "pairing", "random")
 
     def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
         if comm.size == 1:
             return Setup(Alone(x, **common))
         ranks, names = over(comm), ("max_uncollected", "progress", "on_failure", "on_disconnect")
         options = {name: getattr(self, name) for name in names}
-        buffer = ranks.gossip(x, topology=self.topology, codec=self.codec, **options)
-        peers = ranks.peers(self.pairing, buffer, self.seed)
+        codec = getattr(self, "codec", None)
+        buffer = ranks.gossip(x, topology=self.topology, codec=codec, **options)
+        peers = ranks.peers(self._pairing(), buffer, self.seed)
         return Setup(self.process(x, buffer, peers, **common), owned=[buffer])
 
     def process(

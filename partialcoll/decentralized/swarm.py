@@ -11,22 +11,20 @@ half of the difference goes to j's queue and exactly that is subtracted here, so
 the sum over the ranks is conserved, quantized or not; where the queue is full neither happens.
 
 The training thread has the model to itself. At an activation it hands a copy to the communication
-thread, goes on at once, and takes in what communication changed, a difference as well, in the first
-step after that is known.
-"""
+thread and goes on; what communication changed, a difference as well, it takes in with the first
+step after that is known."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .._core import checks
 from ..codec import Lattice
-from ..errors import RankFailedError, StateError
-from .decoupled import Threaded, bury
+from .decoupled import Threaded
 from .process import Array, Exchange, PeerSource, Steps
 from .strategy import GossipStrategy
 
@@ -34,45 +32,20 @@ from .strategy import GossipStrategy
 @dataclass(frozen=True)
 class Swarm(GossipStrategy):
     """SwarmSGD: local steps, and now and then an average with one other rank, not disturbed.
-
-    Parameters
-    ----------
-    topology : str, networkx graph or Topology
-        Who may average with whom.
-    local_steps : int
-        H, the steps between two averages.
-    geometric : bool
-        Draw their number each time, geometric with mean H, as the analysis does.
-    variant : "queue" or "registers"
-        Differences, of which none is lost, or Algorithm 1 as printed, which loses what two ranks
-        write at once.
-    codec : partialcoll.Lattice or None
-        With one, models travel in few bits: ``pc.Lattice(bits=8)``. What does not decode at these
-        bits is read again with more; ``metrics().fallbacks`` counts.
-    seed : int
-        Of the draws of peers and of numbers of steps; they differ between ranks.
-    max_uncollected, progress, clip_norm, on_failure, on_disconnect
-        As for `ADPSGD`.
-
     Source: Nadiradze et al., NeurIPS 2021, Algorithm 1.
+
+    `local_steps`: H, the steps between two averages. `geometric`: draw their number each time,
+    geometric with mean H, as the analysis does. `variant`: "queue", differences, of which none is
+    lost, or "registers", Algorithm 1 as printed, which loses what two ranks write at once. `codec`
+    (partialcoll.Lattice or None): with one, models travel in few bits: ``pc.Lattice(bits=8)``. What
+    does not decode at these bits is read again with more; ``metrics().fallbacks`` counts. The other
+    options: see `GossipStrategy`.
     """
 
-    topology: Any = "complete"
     local_steps: int = 4
     geometric: bool = False
     variant: str = "queue"
     codec: Lattice | None = None
-    max_uncollected: int = 2
-    progress: str | None = None
-    seed: int = 0
-    clip_norm: float | None = None
-    on_failure: str = field(default="raise", repr=False)
-    on_disconnect: str = field(default="raise", repr=False)
-
-    @property
-    def pairing(self) -> str:  # type: ignore[override]
-        """An interaction needs nobody who is free."""
-        return "random"
 
     def check_values(self) -> None:
         checks.count("local_steps", self.local_steps)
@@ -85,11 +58,9 @@ class Swarm(GossipStrategy):
 
 
 class SwarmProcess(Threaded):
-    """One rank of SwarmSGD. Parameters: see `Decoupled`; `common` has options of `Swarm`.
-
-    `peers` choose for themselves, as `pairing.Random`: an interaction needs nobody who is free.
-    With a codec of the exchange models and differences are quantized; this rank's model is the
-    key.
+    """One rank of SwarmSGD. Parameters: see `Decoupled`; `common` has options of `Swarm`. `peers`
+    choose for themselves, as `pairing.Random`. With a codec of the exchange models and differences
+    are quantized; this rank's model is the key.
 
     Invariant of "queue": the sum over all ranks of the models, of what training has not taken in,
     and of the messages in the queues changes by updates only.
@@ -122,7 +93,6 @@ class SwarmProcess(Threaded):
     # The training thread
 
     def _advancing(self) -> Steps[None]:
-        """There is nothing that it waits for."""
         self._thread.check()
         self._counts.steps += 1
         self._until_activation -= 1
@@ -152,7 +122,6 @@ class SwarmProcess(Threaded):
                 self._spare.append(change)
 
     def next_event(self) -> float | None:
-        """0 if an activation has not been dealt with, else None."""
         return 0.0 if self._activated else None
 
     # The communication thread
@@ -166,13 +135,7 @@ class SwarmProcess(Threaded):
         self._activated = False
         peer = self._peers.next_peer()
         if peer is not None:
-            try:
-                went_through = self._interact(peer)
-            except StateError:  # the peer has not published yet
-                went_through = False
-            except RankFailedError:
-                bury(self._peers, self._exchange, peer)
-                went_through = False
+            went_through = self._attempt(self._peers, peer, lambda: self._interact(peer))
             self._counts.communications += went_through
             self._counts.skipped += not went_through
         return True
@@ -193,7 +156,6 @@ class SwarmProcess(Threaded):
     # Variant "queue"
 
     def _add_messages(self) -> bool:
-        """Differences that others have pushed here; the register then has them."""
         messages = self._exchange.drain()
         for _, difference in messages:
             self._alter(difference)
@@ -203,7 +165,6 @@ class SwarmProcess(Threaded):
         return bool(messages)
 
     def _queue(self, peer: int) -> bool:
-        """Half of the difference goes to `peer`, and exactly that away from here."""
         self._add_messages()
         self._exchange.read(peer, key=self._own, out=self._peer_model)
         np.subtract(self._own, self._peer_model, out=self._moved)
@@ -215,7 +176,7 @@ class SwarmProcess(Threaded):
         self._exchange.publish(self._own)
         return pushed
 
-    # Variant "registers": lines 8 to 14 of Algorithm 1
+    # Variant "registers": lines 8 to 14 of Algorithm 1; `_registers` is from line 9 on
 
     def _current(self) -> Array:
         """Line 8, Q(X_i): the newest that others have written to this rank's current register, else
@@ -229,7 +190,6 @@ class SwarmProcess(Threaded):
         return key if version == self._version else self._base  # others may not see the newest yet
 
     def _registers(self, peer: int) -> bool:
-        """Lines 9 to 14."""
         outdated, _ = self._exchange.read(peer, key=self._base, out=self._peer_model)
         current = self._current()
         written = self._exchange.peek(peer, key=outdated)
@@ -247,11 +207,9 @@ class SwarmProcess(Threaded):
         np.copyto(self._base, self._own)
         self._version = self._exchange.publish(self._own)
 
-    # Averages over all ranks
-
     def _settle(self) -> None:
-        """At rest, called by the training thread, which may look at everything. Its model stays
-        as it is until the next step: what has come for it is in `_own`."""
+        """At rest, in the training thread, whose model stays as it is until the next step: what has
+        come for it is in `_own`."""
         self._activated = False
         np.copyto(self._own, self._x)
         if self._change is not None:

@@ -235,7 +235,7 @@ class Scarce:
 
     @property
     def active(self) -> float:
-        """Return how many of its averagings this rank begins, as `Partners` does."""
+        """Return how many of its averagings this rank begins, as `Decoupled` does."""
         return float(getattr(self._peers, "active", 0.5))
 
     def next_peer(self) -> int | None:
