@@ -9,46 +9,24 @@ import sys as _sys
 
 from ._core.ffi import core as _core
 from .codec import Lattice as Lattice
-from .collectives.allreduce import (
-    Allreduce as Allreduce,
-    Allreduce_init as Allreduce_init,
-    Startall as Startall,
-    Waitall as Waitall,
-    Waitany as Waitany,
-    memory_estimate as memory_estimate,
-)
-from .collectives.gossip import GossipBuffer as GossipBuffer
-from .collectives.gossip import GossipStats as GossipStats
-from .collectives.group import (
-    GroupAllreduce as GroupAllreduce,
-    GroupAllreduce_init as GroupAllreduce_init,
-)
+from .collectives.allreduce import Allreduce as Allreduce, Allreduce_init as Allreduce_init
+from .collectives.allreduce import Startall as Startall, Waitall as Waitall, Waitany as Waitany
+from .collectives.allreduce import memory_estimate as memory_estimate
+from .collectives.gossip import GossipBuffer as GossipBuffer, GossipStats as GossipStats
+from .collectives.group import GroupAllreduce as GroupAllreduce
+from .collectives.group import GroupAllreduce_init as GroupAllreduce_init
 from .collectives.group import GroupRound as GroupRound, GroupStats as GroupStats
 from .collectives.handle import AllreduceHandle as AllreduceHandle
 from .collectives.handle import ScheduleView as ScheduleView, Stats as Stats
 from .collectives.schedule import Operation as Operation, Schedule as Schedule
-from .collectives.state_exchange import (
-    ExchangeStats as ExchangeStats,
-    StateExchange as StateExchange,
-)
-from .errors import (
-    AbiError as AbiError,
-    DecodeError as DecodeError,
-    Error as Error,
-    MismatchError as MismatchError,
-    RankFailedError as RankFailedError,
-    StateError as StateError,
-)
+from .collectives.state_exchange import ExchangeStats as ExchangeStats
+from .collectives.state_exchange import StateExchange as StateExchange
+from .errors import AbiError as AbiError, DecodeError as DecodeError, Error as Error
+from .errors import MismatchError as MismatchError, RankFailedError as RankFailedError
+from .errors import StateError as StateError
 from .grid import Grid as Grid, bandwidth_shares as bandwidth_shares
-from .policy import (
-    FirstOf as FirstOf,
-    Full as Full,
-    LastOf as LastOf,
-    Majority as Majority,
-    Policy as Policy,
-    Quorum as Quorum,
-    Solo as Solo,
-)
+from .policy import FirstOf as FirstOf, Full as Full, LastOf as LastOf, Majority as Majority
+from .policy import Policy as Policy, Quorum as Quorum, Solo as Solo
 from .round import Result as Result, Round as Round
 from .topology import Topology as Topology, pairing as pairing
 

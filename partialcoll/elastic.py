@@ -40,14 +40,13 @@ _PATIENCE = 6  # times the timeout: a process that has said nothing after it is 
 
 
 def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intracomm:
-    """Spawn what is missing, so that there are `to` processes together. Collective.
+    """Spawn what is missing, so that there are `to` processes together. Collective. Returns a
+    communicator of all, those of `comm` first, in their order: the new ones get it from `joined`.
+    It is the caller's, who may free it. If there are enough already, a duplicate.
 
     `comm` (mpi4py.MPI.Intracomm) is of those that live: `AllreduceHandle.comm`, or what
     ``comm.Shrink()`` gives. `command` (a list of str): program and arguments, the same on all
     ranks; rank 0's counts. `to`: an int, at least as many processes as there are.
-
-    Returns a communicator of all, those of `comm` first, in their order: the new ones get it from
-    `joined`. It is the caller's, who may free it. If there are enough already, a duplicate.
 
     Raises what MPI does, on all ranks; RankFailedError if somebody of `comm` has died meanwhile, or
     a new process before it joined; StateError if no process lives that mpiexec has started. A
@@ -95,8 +94,8 @@ class Spawned:
         return not all(self._greetings.said()) or self._arrivals.over()
 
     def merge(self, comm: MPI.Intracomm) -> MPI.Intracomm:
-        """A communicator of those of `comm`, who have started them and live, and of them, when all
-        have come. Collective; raises as `respawn`, but who dies at the end is in the
+        """Return a communicator of those of `comm`, who have started them and live, and of them,
+        when all have come. Collective; raises as `respawn`, but who dies at the end is in the
         communicator."""
         waiting.until(self.over, waiting.look)
         self._ended = True
@@ -111,15 +110,16 @@ class Spawned:
         return _merge(self._between, high=False)
 
     def dismiss(self) -> None:
-        """They are not wanted any more, if they are still to come. Local, on all."""
+        """Tell them, if they are still to come, that they are not wanted any more. Local, on
+        all."""
         if not self._ended and not MPI.Is_finalized():
             _tell(self._between, False)
         self._ended = True
 
 
 def merge_with_parents(between: MPI.Intercomm) -> MPI.Intracomm:
-    """In a newcomer: the communicator of all. RankFailedError if somebody has died meanwhile:
-    others are started then in place of all of them."""
+    """In a newcomer: return the communicator of all. RankFailedError if somebody has died
+    meanwhile: others are started then in place of all of them."""
     _greet()
     _tell(between, True)
     words = _Words(between)
@@ -130,8 +130,9 @@ def merge_with_parents(between: MPI.Intercomm) -> MPI.Intracomm:
 
 
 def _greet() -> None:
-    """A newcomer is heard of as soon as it can be: that of Open MPI's processes which mpiexec has
-    not started one dies is told only to those who have received something from it."""
+    """In a newcomer: let those who started it hear of it as soon as they can: Open MPI tells of the
+    death of a process that mpiexec has not started only those who have received something from
+    it."""
     if _greeted or not MPI.Is_initialized() or MPI.Is_finalized():
         return
     between, seconds = MPI.Comm.Get_parent(), _PATIENCE * base_timeout()
@@ -155,7 +156,7 @@ def _greet() -> None:
 
 
 def _tell(between: MPI.Intercomm, word: bool) -> list[Any]:
-    """All on the other side. Requests that are over when it has been heard."""
+    """Send to all on the other side; return requests that are over when it has been heard."""
     sent = []
     for rank in range(between.remote_size):
         with contextlib.suppress(MPI.Exception):  # it has died
@@ -165,14 +166,14 @@ def _tell(between: MPI.Intercomm, word: bool) -> list[Any]:
 
 
 def _await(requests: list[Any]) -> None:
-    """Until each of them has ended, well or badly; with naps."""
     waited = list(requests)
+    waiting.until(lambda: _over(waited), waiting.look)
 
-    def over() -> bool:
-        waited[:] = [request for request in waited if not _ended(request)]
-        return not waited
 
-    waiting.until(over, waiting.look)
+def _over(requests: list[Any]) -> bool:
+    """Have all of them ended, well or badly? Those that have are taken out."""
+    requests[:] = [request for request in requests if not _ended(request)]
+    return not requests
 
 
 def _ended(request: Any) -> bool:
@@ -192,8 +193,7 @@ class _Words:
         _kept.append((self._words, list(self._missing)))
 
     def over(self) -> bool:
-        self._missing = [request for request in self._missing if not _ended(request)]
-        return not self._missing
+        return _over(self._missing)
 
     def said(self) -> list[bool]:
         """False of one that has died, or has told nothing."""
@@ -201,8 +201,8 @@ class _Words:
 
 
 def _merge(between: MPI.Intercomm, high: bool) -> MPI.Intracomm:
-    """MPI's own, which does not bear that somebody dies within it: it takes a millisecond when all
-    have come."""
+    """Call MPI's own, which does not bear that somebody dies within it: it takes a millisecond when
+    all have come."""
     merged = alone(lambda: between.Merge(high=high), hold=True)
     if not high:  # else MPI frees it itself
         between.Free()
@@ -210,8 +210,9 @@ def _merge(between: MPI.Intercomm, high: bool) -> MPI.Intracomm:
 
 
 def joined() -> MPI.Intracomm | None:
-    """In a process that `respawn` has started: the communicator of all, those who have spawned it
-    first. None in any other. Collective over them at the first call, the same one afterwards."""
+    """Return, in a process that `respawn` has started, the communicator of all, those who have
+    spawned it first; None in any other. Collective over them at the first call, the same one
+    afterwards."""
     if not _joined:
         parent = MPI.Comm.Get_parent()
         if parent == MPI.COMM_NULL:
@@ -223,7 +224,6 @@ def joined() -> MPI.Intracomm | None:
 
 
 def _check_alive(comm: MPI.Intracomm) -> None:
-    """Nobody of it has died; else an error on all. Collective."""
     check(lib.pcoll_growth_check(address(comm)))
 
 

@@ -26,10 +26,8 @@ class StateError(Error):
 
 class RankFailedError(CollectiveError):
     """Ranks have died, and the MPI has told of it: what was made with them can only be freed.
-
     `ranks` (a tuple of int) has their numbers in the communicator that it was made on, as far as
-    they were known then; empty if MPI did not say. `message` says what could not go on.
-    """
+    they were known then; empty if MPI did not say. `message` says what could not go on."""
 
     def __init__(self, ranks: Sequence[int], message: str = "") -> None:
         self.ranks = tuple(ranks)
@@ -49,10 +47,8 @@ class AbiError(ImportError):
 
 class DecodeError(Error):
     """A payload does not decode: it is truncated, damaged, none of ours, or the key is too far.
-
     `blocks` (a tuple of int) has the blocks of 1024 elements that failed; empty if the payload was
-    refused as a whole. `message` says what is wrong with them, and how to encode instead.
-    """
+    refused as a whole. `message` says what is wrong with them, and how to encode instead."""
 
     def __init__(self, message: str, blocks: Sequence[int] = ()) -> None:
         super().__init__(message)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,10 @@ MOST_AXES = 16
 MOST_SIDE = (1 << 32) - 1
 MOST_AUTO = 1 << 32
 
-Cells = npt.NDArray[np.int64]
+Numbers = TypeVar("Numbers", int, npt.NDArray[Any])
 
 
 def as_sides(sides: Sequence[int] | str) -> list[int]:
-    """The sides of (4, 8) or "4x8"."""
     if isinstance(sides, str):
         words = sides.split("x")
         if not all(word.isdigit() for word in words):
@@ -52,13 +51,11 @@ class Grid:
     """A grid of cells for so many peers: who averages with whom in which round.
 
     ``sides`` is how long each axis is, as ``(4, 8)`` or ``"4x8"``, or ``"auto"``: a full grid of
-    two or more axes with sides of about 32 at most, if ``peers`` has such factors, else one with
-    as few empty cells as sides that differ by one allow. Cells are numbered row by row, as by
+    two or more axes with sides of about 32 at most, if ``peers`` has such factors, else one with as
+    few empty cells as sides that differ by one allow. Cells are numbered row by row, as by
     `numpy.ravel_multi_index`; at first each peer has the cell of its own number. ``cells`` below
-    are one number or an array of them, and so are the results.
-
-    ValueError: an axis too many (16 at most), a side of 0, 2^63 cells or more, fewer cells than
-    peers.
+    are one number or an array of them, and so are the results. ValueError: an axis too many (16 at
+    most), a side of 0, 2^63 cells or more, fewer cells than peers.
     """
 
     def __init__(self, sides: Sequence[int] | str = "auto", peers: int | None = None) -> None:
@@ -75,16 +72,17 @@ class Grid:
             check(lib.pcoll_grid_check(self.sides, len(self.sides), asked))
             self.peers = self.cells if peers is None else asked
         self._c_sides = ffi.new("uint32_t[]", self.sides)
+        self._key = self.sides, self.peers
 
     @property
     def axes(self) -> int:
-        """How many there are: after so many rounds everybody has met everybody, directly or
-        through others."""
+        """Number of axes: after so many rounds everybody has met everybody, directly or through
+        others."""
         return len(self.sides)
 
     @property
     def cells(self) -> int:
-        """How many there are."""
+        """Number of cells."""
         return math.prod(self.sides)
 
     @property
@@ -99,36 +97,26 @@ class Grid:
         return "x".join(str(side) for side in self.sides)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Grid):
-            return NotImplemented
-        return (self.sides, self.peers) == (other.sides, other.peers)
+        return self._key == other._key if isinstance(other, Grid) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash((self.sides, self.peers))
+        return hash(self._key)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Grid, (self.sides, self.peers)
+        return Grid, self._key
 
     def axis(self, round: int) -> int:
-        """Along which axis round number `round` (from 0) averages: they take turns."""
+        """Return along which axis round number `round` (from 0) averages: they take turns."""
         return checks.integer("round", round, 0, 2**64 - 1) % self.axes
 
-    @overload
-    def line(self, cells: int, axis: int) -> int: ...
-    @overload
-    def line(self, cells: npt.NDArray[Any], axis: int) -> Cells: ...
-    def line(self, cells: Any, axis: int) -> Any:
-        """The lines of the `cells` along an `axis`, the keys of their groups: the cells of one
-        line, and no others, have one number, less than cells / side."""
-        return self._each(lib.pcoll_grid_lines, cells, axis, np.int64)
+    def line(self, cells: Numbers, axis: int) -> Numbers:
+        """Return the lines of the `cells` along an `axis`, the keys of their groups: the cells of
+        one line, and no others, have one number, less than cells / side."""
+        return cast("Numbers", self._each(lib.pcoll_grid_lines, cells, axis, np.int64))
 
-    @overload
-    def coordinate(self, cells: int, axis: int) -> int: ...
-    @overload
-    def coordinate(self, cells: npt.NDArray[Any], axis: int) -> npt.NDArray[np.uint32]: ...
-    def coordinate(self, cells: Any, axis: int) -> Any:
-        """The places of the `cells` on an `axis`, from 0 to its side - 1."""
-        return self._each(lib.pcoll_grid_coordinates, cells, axis, np.uint32)
+    def coordinate(self, cells: Numbers, axis: int) -> Numbers:
+        """Return the places of the `cells` on an `axis`, from 0 to its side - 1."""
+        return cast("Numbers", self._each(lib.pcoll_grid_coordinates, cells, axis, np.uint32))
 
     def _each(self, function: Any, cells: Any, axis: int, dtype: Any) -> Any:
         given = _numbers(cells, "cells", np.int64, self.cells - 1)
@@ -136,13 +124,9 @@ class Grid:
         call(function, self._c_sides, self.axes, axis, given, given.size, out)
         return out if np.ndim(cells) else out.item()
 
-    @overload
-    def move(self, cells: int, axis: int, chunks: int) -> int: ...
-    @overload
-    def move(self, cells: npt.NDArray[Any], axis: int, chunks: npt.NDArray[Any]) -> Cells: ...
-    def move(self, cells: Any, axis: int, chunks: Any) -> Any:
-        """The `cells` with their coordinates on the `axis` replaced by `chunks`: where the members
-        of groups go with dynamic keys, after a round that was not void."""
+    def move(self, cells: Numbers, axis: int, chunks: npt.ArrayLike) -> Numbers:
+        """Return the `cells` with their coordinates on the `axis` replaced by `chunks`: where the
+        members of groups go with dynamic keys, after a round that was not void."""
         axis = checks.integer("axis", axis, 0, self.axes - 1)
         given = _numbers(cells, "cells", np.int64, self.cells - 1)
         to = _numbers(chunks, "chunks", np.uint32, self.sides[axis] - 1)
@@ -150,16 +134,14 @@ class Grid:
             raise ValueError(f"chunks: expected the shape of cells, {given.shape}, got {to.shape}")
         out = np.empty_like(given)
         call(lib.pcoll_grid_move, self._c_sides, self.axes, axis, given, to, given.size, out)
-        return out if np.ndim(cells) else out.item()
+        return cast("Numbers", out if np.ndim(cells) else out.item())
 
     def chunks(self, round: int, lines: Any, positions: Any, sizes: Any) -> npt.NDArray[np.uint32]:
-        """Where the members of groups go with dynamic keys: coordinates on the axis of a round,
-        number `round` from 0, which differ within a group and from round to round.
-
-        `lines`, `positions`, `sizes`: arrays of int, of one shape: for each member the line of its
-        group on that axis, its place in the group in the order of ranks, and how many are in the
-        group, at most the side.
-        """
+        """Return where the members of groups go with dynamic keys: coordinates on the axis of a
+        round, number `round` from 0, which differ within a group and from round to round. `lines`,
+        `positions`, `sizes`: arrays of int, of one shape: for each member the line of its group on
+        that axis, its place in the group in the order of ranks, and how many are in the group, at
+        most the side."""
         keys = _numbers(lines, "lines", np.int64, (1 << 63) - 1)
         places = _numbers(positions, "positions", np.uint32, MOST_SIDE)
         of = _numbers(sizes, "sizes", np.uint32, MOST_SIDE)
@@ -176,16 +158,12 @@ class Grid:
 
 
 def bandwidth_shares(bandwidths: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The part of the vector that each member of a group is to reduce.
-
-    With bandwidth b and share w, of M members, a member sends and takes in (1 + (M - 2) w) / b
-    vectors: the shares that make the slowest as fast as possible, by the closed form of the linear
-    program of the paper's appendix G. They add up to 1; a slow member's may be 0. One or two
-    members: equal.
-
+    """Return the part of the vector that each member of a group is to reduce. With bandwidth b and
+    share w, of M members, a member sends and takes in (1 + (M - 2) w) / b vectors: the shares make
+    the slowest as fast as possible, by the closed form of the linear program of the paper's
+    appendix G. They add up to 1; a slow member's may be 0. One or two members: equal.
     ``bandwidths``: one number for each member, above 0 and finite, in any unit; ValueError names
-    the first that is not.
-    """
+    the first that is not."""
     given = np.ascontiguousarray(bandwidths, np.float64)
     if given.ndim != 1:
         raise ValueError(f"bandwidths: expected one dimension, got shape {given.shape}")

@@ -17,8 +17,8 @@ _arguments = sys.argv[1:]  # the program may take some of them away
 
 
 def command() -> list[str]:
-    """What starts this process's own program in that way; as it was started itself where it cannot
-    be told which file or module it is."""
+    """Return what starts this process's own program in that way; as it was started itself where it
+    cannot be told which file or module it is."""
     words = list(getattr(sys, "orig_argv", [sys.executable, *sys.argv])[1:])
     before = words[: len(words) - len(_arguments)]  # options, and what is run
     spec = getattr(sys.modules["__main__"], "__spec__", None)

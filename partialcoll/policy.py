@@ -45,7 +45,6 @@ class Policy:
     def _complete(
         self, arguments: list[str], linger: float, deadline: float, max_staleness: int
     ) -> None:
-        """Keep the modifiers and the shortest text. Raises ValueError for what is no policy."""
         checks.number("linger", linger, 0, 1e6, what="seconds")
         checks.number("deadline", deadline, 0, 1e6, what="seconds")
         self.linger, self.deadline = float(linger), float(deadline)
@@ -65,7 +64,7 @@ class Policy:
         return self._text
 
     def replace(self, **modifiers: Any) -> Policy:
-        """The same policy with some `modifiers` (of `Policy`) changed:
+        """Return the same policy with some `modifiers` (of `Policy`) changed:
         ``Solo().replace(linger=1e-3)``."""
         other = copy.copy(self)
         given = {**{name: getattr(self, name) for name in _MODIFIERS}, **modifiers}
@@ -84,29 +83,23 @@ class Policy:
 
 class Solo(Policy):
     """Any rank that arrives starts the round; it waits for nobody. Modifiers as of `Policy`.
-
     Source: Li et al., "Taming Unbalanced Training Workloads in Deep Learning with Partial
-    Collective Operations", PPoPP 2020, section 4.1.
-    """
+    Collective Operations", PPoPP 2020, section 4.1."""
 
     _name = "solo"
 
 
 class Majority(Policy):
-    """One rank, drawn anew for each round and the same on all ranks, starts the round.
-
-    On average half of the ranks arrive before it. Modifiers as of `Policy`. Source: PPoPP 2020 (see
-    `Solo`), section 4.2.
-    """
+    """One rank, drawn anew for each round and the same on all ranks, starts the round; on average
+    half of the ranks arrive before it. Modifiers as of `Policy`. Source: PPoPP 2020 (see `Solo`),
+    section 4.2."""
 
     _name = "majority"
 
 
 class Full(Policy):
-    """The round completes when all ranks have arrived: an ordinary allreduce.
-
-    Modifiers as of `Policy`: with a deadline it completes without those that are later than that.
-    """
+    """The round completes when all ranks have arrived: an ordinary allreduce. Modifiers as of
+    `Policy`: with a deadline it completes without those that are later than that."""
 
     _name = "full"
 
@@ -117,9 +110,8 @@ class Quorum(Policy):
 
     An int is a number of ranks, from 1 to the size of the communicator; a float is a fraction of
     them, above 0 and at most 1.0, rounded up. Where fewer ranks are live (see `join` and `leave`),
-    all of those are needed. Modifiers as of `Policy`.
-
-    Deposits stored from before ride along but do not count.
+    all of those are needed. Deposits stored from before ride along but do not count. Modifiers as
+    of `Policy`.
     """
 
     _name = "quorum"
@@ -138,8 +130,6 @@ class Quorum(Policy):
 
 
 class _Drawn(Policy):
-    """Policies that draw m ranks for each round."""
-
     def __init__(
         self, m: int, *, linger: float = 0.0, deadline: float = 0.0, max_staleness: int = 0
     ) -> None:
@@ -149,22 +139,16 @@ class _Drawn(Policy):
 
 class FirstOf(_Drawn):
     """The first of `m` ranks (1 to all), drawn anew for each round, starts it. Modifiers as of
-    `Policy`.
-
-    On average (P+1)/(m+1) ranks have arrived by then. ``FirstOf(1)`` is `Majority`; with m = P it
-    is `Solo`.
-    """
+    `Policy`. On average (P+1)/(m+1) ranks have arrived by then. ``FirstOf(1)`` is `Majority`; with
+    m = P it is `Solo`."""
 
     _name = "first_of"
 
 
 class LastOf(_Drawn):
     """The last of `m` ranks (1 to all), drawn anew for each round, starts it. Modifiers as of
-    `Policy`.
-
-    On average m(P+1)/(m+1) ranks have arrived by then. ``LastOf(1)`` is `Majority`; with m = P it
-    is `Full`.
-    """
+    `Policy`. On average m(P+1)/(m+1) ranks have arrived by then. ``LastOf(1)`` is `Majority`; with
+    m = P it is `Full`."""
 
     _name = "last_of"
 
@@ -176,7 +160,7 @@ _KINDS: dict[int, type[Policy]] = {
 
 
 def parse(text: str) -> Policy:
-    """The policy that a text names. Raises ValueError for anything unknown."""
+    """Return the policy that a `text` names. Raises ValueError for anything unknown."""
     policy = ffi.new("pcoll_policy *")
     checks.text("quorum", text, what="the text of a policy")
     check(lib.pcoll_policy_parse(text.encode(), policy))
@@ -188,7 +172,8 @@ def parse(text: str) -> Policy:
 
 
 def as_policy(value: Policy | str) -> Policy:
-    """A policy from an object or a text. Raises TypeError or ValueError, naming ``quorum``."""
+    """Return the policy of an object or a text, `value`. Raises TypeError or ValueError, naming
+    ``quorum``."""
     if isinstance(value, Policy):
         return value
     if isinstance(value, str):

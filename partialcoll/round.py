@@ -17,6 +17,26 @@ from ._core.slots import bits
 _LAYOUT = struct.Struct("=3Q2I4iI4x")
 
 
+def _field(which: int, about: str, kind: Any = int) -> Any:
+    """A property: number `which` of the description, decoded when first asked for."""
+
+    def get(self: _Described) -> Any:
+        if self._fields is None:  # most loops look at few of them
+            self._fields = _LAYOUT.unpack_from(self._raw)
+        return kind(self._fields[which])
+
+    return property(get, doc=about)
+
+
+def _mask(which: int, about: str) -> Any:
+    def get(self: _Described) -> npt.NDArray[np.bool_]:
+        third = (len(self._raw) - _LAYOUT.size) // 3
+        begin = _LAYOUT.size + which * third
+        return bits(self._raw[begin : begin + third], self._ranks)
+
+    return property(get, doc=f"{about}: bool, shape (ranks,).")
+
+
 class _Described:
     """A round of so many ranks as the core describes it."""
 
@@ -26,56 +46,22 @@ class _Described:
     _ranks: int
     _raw: bytes
 
-    def _field(self, which: int) -> int:
-        """Decoded when first asked for: most loops look at few of them."""
-        if self._fields is None:
-            self._fields = _LAYOUT.unpack_from(self._raw)
-        return self._fields[which]
-
-    def _bits(self, which: int) -> npt.NDArray[np.bool_]:
-        third = (len(self._raw) - _LAYOUT.size) // 3
-        begin = _LAYOUT.size + which * third
-        return bits(self._raw[begin : begin + third], self._ranks)
-
-    @property
-    def index(self) -> int:
-        """Number of the round, from 0, the same on all ranks."""
-        return self._field(0)
-
-    @property
-    def active(self) -> int:
-        """Ranks that contributed fresh data."""
-        return self._field(3)
-
-    @property
-    def stored(self) -> int:
-        """Of them, those whose deposit was made before the round, not for it."""
-        return self._field(4)
-
-    @property
-    def initiator(self) -> int:
-        """Lowest rank whose own arrival started the round; -1 if there was none."""
-        return self._field(5)
-
-    @property
-    def below_quorum(self) -> bool:
-        """The round completed by its deadline with fewer ranks than its policy asks for."""
-        return bool(self._field(7))
-
-    @property
-    def mask(self) -> npt.NDArray[np.bool_]:
-        """Which ranks contributed fresh data: bool, shape (ranks,)."""
-        return self._bits(0)
-
-    @property
-    def stored_mask(self) -> npt.NDArray[np.bool_]:
-        """Which of them contributed a deposit from before the round: bool, shape (ranks,)."""
-        return self._bits(1)
-
-    @property
-    def failed(self) -> npt.NDArray[np.bool_]:
-        """Which ranks had died before it, with ``on_failure="continue"``: bool, shape (ranks,)."""
-        return self._bits(2)
+    index: int = _field(0, "Number of the round, from 0, the same on all ranks.")
+    active: int = _field(3, "Ranks that contributed fresh data.")
+    stored: int = _field(4, "Of them, those whose deposit was made before the round, not for it.")
+    initiator: int = _field(
+        5, "Lowest rank whose own arrival started the round; -1 if there was none."
+    )
+    below_quorum: bool = _field(
+        7, "The round completed by its deadline with fewer ranks than its policy asks for.", bool
+    )
+    mask: npt.NDArray[np.bool_] = _mask(0, "Which ranks contributed fresh data")
+    stored_mask: npt.NDArray[np.bool_] = _mask(
+        1, "Which of them contributed a deposit from before the round"
+    )
+    failed: npt.NDArray[np.bool_] = _mask(
+        2, 'Which ranks had died before it, with ``on_failure="continue"``'
+    )
 
 
 class Result(_Described):
@@ -107,8 +93,8 @@ class Result(_Described):
         return cast("list[Array]", self._buffers)
 
     def with_buffers(self, look: Callable[[int], list[Array]]) -> Result:
-        """The same round, with other values: what `look` returns for its number, when first asked
-        for them."""
+        """Return the same round with other values: what `look` returns for its number, when first
+        asked."""
         return Result(self._raw, self._ranks, None, look)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -127,6 +113,11 @@ class Round(_Described):
 
     __slots__ = ("_last", "_lost", "_results")
 
+    included: bool = _field(6, "Was the deposit of this call in a delivered round?", bool)
+    lag: int = _field(1, "Rounds that are complete on this rank and have not been delivered yet.")
+    joined: bool = _field(8, "With this round all ranks have joined.", bool)
+    _lost_before: int = _field(2, "Rounds skipped just before this one.")
+
     def __init__(
         self, last: Result, results: list[Result] | None = None, lost: int | None = None
     ) -> None:
@@ -143,22 +134,7 @@ class Round(_Described):
     @property
     def lost(self) -> int:
         """Rounds that this call skipped because they were older than ``history``."""
-        return self._field(2) if self._lost is None else self._lost
-
-    @property
-    def included(self) -> bool:
-        """Was the deposit of this call in a delivered round?"""
-        return bool(self._field(6))
-
-    @property
-    def lag(self) -> int:
-        """Rounds that are complete on this rank and have not been delivered yet."""
-        return self._field(1)
-
-    @property
-    def joined(self) -> bool:
-        """With this round all ranks have joined."""
-        return bool(self._field(8))
+        return self._lost_before if self._lost is None else self._lost
 
     def __repr__(self) -> str:
         return (

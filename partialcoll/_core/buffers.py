@@ -8,7 +8,7 @@ import functools
 import importlib
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def dtype_name(dtype: int) -> str:
 def bfloat16() -> np.dtype[Any]:
     """Return ml_dtypes' bfloat16 where that package is installed, else uint16 for the bits."""
     try:
-        return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+        return cast("np.dtype[Any]", np.dtype(importlib.import_module("ml_dtypes").bfloat16))
     except ImportError:
         return np.dtype(np.uint16)
 

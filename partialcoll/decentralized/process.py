@@ -29,7 +29,9 @@ from ..errors import StateError
 
 # The processes communicate through objects with the methods of these classes (the simulator passes
 # its own), and do not use MPI themselves.
-Exchange, GroupReduction, Reduction = GossipBuffer, GroupAllreduce, AllreduceHandle
+Exchange = GossipBuffer
+GroupReduction = GroupAllreduce
+Reduction = AllreduceHandle
 
 T = TypeVar("T")
 

@@ -101,8 +101,8 @@ class LocalStrategy(Strategy):
         self, x: Array, comm: MPI.Intracomm, *, learning_rate: LearningRate, total: GlobalSum
     ) -> Setup:
         """Return the process that starts with `x`, on the ranks of `comm` (`Ranks`, or simulated
-        ones), and what belongs to it. `learning_rate` and `total`: see `Process`. Collective, after
-        `check`."""
+        ones), and what belongs to it. The ``common`` options `learning_rate` and `total`: see
+        `Process`. Collective, after `check`."""
         raise NotImplementedError
 
     def describe(self, ranks: int) -> str:

@@ -386,9 +386,10 @@ class Topology:
     @classmethod
     def star(cls, n: int) -> Topology:
         """Return `n` ranks, of which 0 is everybody's only neighbor."""
-        import networkx
-
-        return cls(n, "star", (imported(networkx.star_graph(_ranks(n) - 1)),))
+        leaves = np.arange(1, _ranks(n))
+        ends = np.zeros_like(leaves), leaves
+        arcs = np.concatenate(ends), np.concatenate(ends[::-1]), np.ones(2 * (n - 1))
+        return cls(n, "star", (Rows(n, arcs, False),))
 
     @classmethod
     def random_regular(cls, n: int, degree: int, *, seed: int = 0) -> Topology:

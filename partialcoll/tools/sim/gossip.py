@@ -193,7 +193,7 @@ class SimulatedRank:
             self.look()
             self._begin()
             return
-        awaited.then(lambda: self._advance(steps))  # type: ignore[attr-defined]
+        awaited.then(lambda: self._advance(steps))
 
     def look(self) -> None:
         """Let the communication thread run soon, as there may be work for it."""
