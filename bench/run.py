@@ -38,7 +38,6 @@ EXPERIMENTS = {
     "ready": "core.ready",
     "series": "paper.series",
     "shortfall": "paper.a2cid2:shortfall",
-    "soak": "core.soak",
     "suites": "peers.suites",
     "uneven": "paper.uneven",
 }

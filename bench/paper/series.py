@@ -166,8 +166,6 @@ SERIES = {
         "mutants": "tests/mutants.py",
         "coverage": "tests/coverage.py",
         "model": "tests/model/check.py",
-        "soak-8": "soak --schedules 10000 --ranks 8",
-        "soak": "soak",
         "sim-growth": "sim skew --ranks 16,64,256,1024,4096 --collectives solo",
         "sim-4096": "sim skew --ranks 4096",
     },
@@ -195,7 +193,7 @@ def _argv(text: str) -> list[str]:
     return [sys.executable, *(["-m", "partialcoll"] if ours else [str(RUN)]), *words]
 
 
-_WITHOUT_MPI = ("tests/", "soak", "shortfall", "a2cid2")
+_WITHOUT_MPI = ("tests/", "shortfall", "a2cid2")
 
 
 def _kept(result: str, text: str) -> Path:

@@ -69,7 +69,7 @@ def test_every_experiment_has_its_help():
     words = [sys.executable, str(BENCH / "run.py"), "--help"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    for name in ("peers", "hivemind", "series", "uneven", "soak"):
+    for name in ("peers", "hivemind", "series", "uneven"):
         assert re.search(rf"^  {name} ", done.stdout, re.MULTILINE), name
 
 
@@ -162,23 +162,3 @@ def test_a_series_repeats_what_is_measured(monkeypatch, tmp_path, text, runs):
     monkeypatch.setattr(series.subprocess, "call", lambda words, cwd: 3)
     assert series._run("kept", text, 3) == 3
     assert json.loads((tmp_path / "kept.json").read_text()) == kept
-
-
-def test_soak_is_understood(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCH))
-    from core.soak import parse
-
-    rows = parse(
-        "handles run, by policy x algorithm and number of ranks\n"
-        "                 1      2\n"
-        "solo x recdbl    5      6\n"
-        "11 schedules, 12 handles, 13 rounds, 1 rounds lost to slow ranks: all invariants held\n"
-        "2.5 s in 2 processes: 5 rounds a second\n"
-    )
-    assert rows[0] == {
-        "row": "policy",
-        "policy": "solo",
-        "algorithm": "recdbl",
-        "handles": {"1": 5, "2": 6},
-    }
-    assert rows[1]["rounds"] == 13 and rows[1]["seconds"] == 2.5 and "held" in rows[1]["found"]
