@@ -90,7 +90,6 @@ _add(
     options.sizes("1K:16M"),
     options.iters(9, "batches of each"),
     click.option("--output", type=values.TABLE, default=environment.tuning_table),
-    writes="PARTIALCOLL_TUNE",
 )
 
 _add(

@@ -29,11 +29,9 @@ _RANK_BYTES = 32 << 20  # a Python process with MPI, at the very least
 Check = Callable[[SimpleNamespace, int], Any]
 
 
-def checked(check: Check, options: SimpleNamespace, ranks: int, but: str = "") -> None:
-    """Check the environment, except the variable `but`, and what `check` checks; raise
-    UsageError."""
+def checked(check: Check, options: SimpleNamespace, ranks: int) -> None:
+    """Raise UsageError if `check` raises Error."""
     try:
-        environment.check_environment(but)
         check(options, ranks)
     except Error as error:
         raise click.UsageError(str(error)) from None
@@ -70,20 +68,6 @@ def take_part(action: Callable[[SimpleNamespace], None], options: SimpleNamespac
         MPI.COMM_WORLD.Abort(1)
 
 
-def _all_fit(check: Check, options: SimpleNamespace, comm: Any, but: str) -> bool:
-    """Return whether the checks of `checked` pass on each host. Raise UsageError on the first rank
-    where they do not."""
-    refusal = None
-    try:
-        checked(check, options, comm.size, but)
-    except click.UsageError as error:
-        refusal = error
-    refused = comm.allgather(refusal is not None)
-    if refusal is not None and refused.index(True) == comm.rank:
-        raise refusal
-    return not any(refused)
-
-
 def _show(command: str, made: Any, options: SimpleNamespace, ranks: int, rows: Any) -> None:
     """Write the rows that the module `made`, which may have `COLUMNS`, `last` (the rows to show),
     `plot` and `title`."""
@@ -98,7 +82,6 @@ def on_ranks(
     name: str,
     find: Callable[[], Any],
     check: Check = lambda options, ranks: None,
-    writes: str = "",
     start: Callable[[SimpleNamespace], int] = _start,
     **fixed: Any,
 ) -> Callable[..., int]:
@@ -106,21 +89,24 @@ def on_ranks(
     communicator to rows on rank 0; collective), perhaps with `COLUMNS`, `plot` and `title`.
 
     Outside of a job `start` starts one. `check` raises Error for what does not fit the number of
-    ranks, in the process that starts the job, or on all ranks of one that is joined. `writes` is
-    the environment variable that names what the benchmark makes. `fixed` are options that a user
-    cannot set.
+    ranks, in the process that starts the job, or on all ranks of one that is joined. `fixed` are
+    options that a user cannot set.
     """
 
     def callback(**given: Any) -> int:
         options = SimpleNamespace(**given, **fixed)
         if not launcher.in_job():
-            checked(check, options, given.get("n", 0), writes)
+            checked(check, options, given.get("n", 0))
             return start(options)
         from mpi4py import MPI
 
-        first = MPI.Comm.Get_parent() == MPI.COMM_NULL  # else of those who have started this
-        if first and not _all_fit(check, options, MPI.COMM_WORLD, writes):
-            return 2
+        if MPI.Comm.Get_parent() == MPI.COMM_NULL:  # not a replacement of a rank of this job
+            try:
+                checked(check, options, MPI.COMM_WORLD.size)
+            except click.UsageError:
+                if MPI.COMM_WORLD.rank:  # the first rank says it
+                    return 2
+                raise
         benchmark = find()
 
         def measure(options: SimpleNamespace) -> None:
@@ -163,14 +149,6 @@ def here(module: str) -> Callable[..., None]:
     return callback
 
 
-def _outside_of_jobs(_: SimpleNamespace, __: int) -> None:
-    if launcher.in_job():
-        raise click.UsageError(
-            "argument PROGRAM: expected to start a job, but this is a rank of one already: start "
-            "the program without partialcoll run"
-        )
-
-
 def _find(program: str) -> None:
     if shutil.which(program):
         return
@@ -183,7 +161,11 @@ def _run(program: tuple[str, ...], **given: Any) -> int:
     asked = SimpleNamespace(**given)
     ours = dict(os.environ)
     os.environ.update(asked.variables)
-    checked(_outside_of_jobs, asked, asked.n)
+    if launcher.in_job():
+        raise click.UsageError(
+            "argument PROGRAM: expected to start a job, but this is a rank of one already: start "
+            "the program without partialcoll run"
+        )
     if not asked.hosts:
         _find(program[0])
     check_memory(asked.n, asked.hosts)
