@@ -6,23 +6,19 @@ Each seed has a policy, a domain, a payload and a way of delivery, drawn; its jo
 but one, at drawn kill points of the loop, of a recovery, of the end (csrc/base/check.h, in a core
 with checks: PARTIALCOLL_CHECKS=1), or at random, two at once now and then. The judge is that of
 `bench faults`; a rank that is silent for longer than a second hangs, unless a job without kills has
-such pauses, too. Rows are added seed by seed, so an interrupted run continues where it was.
+such pauses, too. Rows are written seed by seed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import mmap
-import os
 import random
 import struct
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,7 +131,6 @@ class LightJob(killing.KilledJob):
         self._living: list[Life] = []
         self._moments: dict[Life, Moments] = {}
         self.aimed: Counter[str] = Counter()  # where they died as they were told to
-        self.struck: Counter[str] = Counter()  # what threads of those killed at random came to last
         self.began = self.ended = 0.0
         self.given.update(
             deliver=kind.deliver,
@@ -174,8 +169,6 @@ class LightJob(killing.KilledJob):
         twins = most > 1 and self.random.random() < _TWINS
         for _ in range(1 + twins):
             self.strike(self._victim())
-        for victim in list(self.killed)[-1 - twins :]:
-            self._note(victim)
 
     def _kill_at_moments(self, most: int) -> None:
         """Kill one rank in its loop, and perhaps another one in the recovery that follows."""
@@ -214,20 +207,12 @@ class LightJob(killing.KilledJob):
         while killing.is_there(pid):
             time.sleep(0.0005)
         if page.died_ns:  # in the last moment
-            self.states.pop()
             self._died(victim)
-        else:
-            self._note(victim)
 
     def _died(self, victim: Life) -> None:
         page = self._moments[victim]
         self.killed[victim] = page.died_ns
-        self.states.append(oracle.state_of(self.folder, victim))
         self.aimed[page.aimed] += 1
-
-    def _note(self, victim: Life) -> None:
-        if victim in self._moments:
-            self.struck.update(self._moments[victim].last())
 
     def _left(self, *but: Life) -> list[Life]:
         return [life for life in self._living if life not in self.killed and life not in but]
@@ -252,7 +237,7 @@ class LightJob(killing.KilledJob):
         for life in self._left():
             pid = self.pid(life)
             last = self._moments[life].last() if life in self._moments else []
-            print(f"{life} ({oracle.state_of(self.folder, life)}): {last}", file=sys.stderr)
+            print(f"{life}: {last}", file=sys.stderr)
             for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
                 with contextlib.suppress(OSError):
                     where = (task / "wchan").read_text(), (task / "comm").read_text().strip()
@@ -273,68 +258,16 @@ class LightJob(killing.KilledJob):
         return oracle.judge(self.folder, self.ranks, self.killed, oracle.PATIENCE_NS + silent)
 
 
-_STEP = 1.1  # of the buckets that times are kept in
-_SUMS = ("jobs", "kills", "survived", "hangs", "lost", "diverged", "ended_by_mpi", "rounds")
-_TIMES = ("detect_ms", "recover_ms", "recover_one_ms")
-_COUNTS = ("killed", "aimed", "struck", *_TIMES)
-
-
-def _buckets(values: Iterable[float]) -> dict[str, int]:
-    """Return how many values there are of each length, to 5 %."""
-    found = Counter(round(math.log(max(v, 1e-3), _STEP)) for v in values)
-    return {f"{_STEP**k:.3g}": found[k] for k in sorted(found)}
-
-
-def _percentile(buckets: dict[str, int], percent: float) -> float | None:
-    left = percent / 100 * sum(buckets.values())
-    for text, count in buckets.items():
-        left -= count
-        if left <= 0:
-            return float(text)
-    return None
-
-
-def _with_percentiles(row: dict[str, Any]) -> dict[str, Any]:
-    for name in _TIMES:
-        for percent in (50, 99):
-            row[f"{name}_p{percent}"] = _percentile(row[name], percent)
-    return row
-
-
-def total(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    row: dict[str, Any] = {"seed": "all", "quorum": "all", "domain": "all"}
-    row["ranks"] = max(each["ranks"] for each in rows)
-    row.update({name: sum(each.get(name, 0) for each in rows) for name in _SUMS})
-    for name in _COUNTS:
-        together: Counter[str] = Counter()
-        for each in rows:
-            together.update(each.get(name, {}))
-        key = float if name.endswith("_ms") else str
-        row[name] = {k: together[k] for k in sorted(together, key=key)}
-    return _with_percentiles(row)
-
-
-def run_seed(seed: int, ranks: int, kills: int) -> dict[str, Any]:
+def run_seed(seed: int, ranks: int, kills: int) -> tuple[dict[str, Any], killing.Tally]:
     kind = draw(seed)
-    tally, aimed, struck = killing.Tally(), Counter[str](), Counter[str]()
+    tally, aimed = killing.Tally(), Counter[str]()
     while tally.kills < kills:
         most = min(ranks - 1, kills - tally.kills)
         job = LightJob(ranks, kind, f"{seed}-{len(tally.verdicts)}", most)
         tally.run(job)
         aimed += job.aimed
-        struck += job.struck
     row = {"seed": seed, **tally.row(kind.quorum, kind.domain, ranks)}
-    del row["rejoin_s_p50"]
-    row.update(deliver=kind.deliver, count=kind.count, aimed=dict(aimed), struck=dict(struck))
-    row.update({name: _buckets(tally.all_of(name)) for name in _TIMES})
-    return _with_percentiles(row)
-
-
-def _known(path: str | None) -> list[dict[str, Any]]:
-    if path in (None, "-") or not os.path.exists(str(path)):
-        return []
-    rows = json.loads(Path(str(path)).read_text())["rows"]
-    return [row for row in rows if row["seed"] != "all"]
+    return {**row, "deliver": kind.deliver, "count": kind.count, "aimed": dict(aimed)}, tally
 
 
 def _seeds(text: str) -> range:
@@ -351,13 +284,14 @@ def _seeds(text: str) -> range:
 @options.json
 def command(n: int, kills: int, seeds: range, json: str | None) -> int:
     killing.check_launcher("bench faults")
-    rows = _known(json)
-    done = {row["seed"] for row in rows}
+    rows: list[dict[str, Any]] = []
+    every = killing.Tally()
     for seed in seeds:
-        if seed not in done:
-            rows.append(run_seed(seed, n, kills))
-            killing.keep(json, killing.document("bench faults", n, [total(rows), *rows]))
-    if rows:
-        document = killing.document("bench faults", n, [total(rows), *rows])
-        report.write(json, document, [*rows, total(rows)], ("seed", *killing.COLUMNS[:-1]))
+        row, tally = run_seed(seed, n, kills)
+        rows.append(row)
+        every.take(tally)
+        total = {"seed": "all", **every.row("all", "all", n)}
+        document = killing.document("bench faults", n, [total, *rows])
+        killing.keep(json, document)
+    report.write(json, document, [*rows, total], ("seed", *killing.COLUMNS[:-1]))
     return int(killing.went_wrong(rows))

@@ -110,7 +110,6 @@ class GossipJob(LightJob):
         if killing.is_there(self.pid(victim)):
             raise Error(f"{victim} makes no steps any more; logs: {self.folder}")
         self.killed[victim] = time.monotonic_ns()
-        self.states.append("between steps")
 
     def say_stop(self) -> None:
         new = self.folder / "stop.new"
@@ -196,7 +195,7 @@ class GossipJob(LightJob):
 
 def run_strategy(name: str, ranks: int, kills: int, seed: int) -> Iterator[dict[str, Any]]:
     tally, aimed, exact = killing.Tally(), Counter[str](), 0
-    kept = (*COLUMNS[2:], "ended_by_mpi", "rounds", "killed")
+    kept = (*COLUMNS[2:], "ended_by_mpi", "rounds")
     while tally.kills < kills:
         most = min(ranks - 1, kills - tally.kills)
         job = GossipJob(ranks, name, f"{seed}-{name}-{len(tally.verdicts)}", most)

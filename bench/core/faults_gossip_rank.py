@@ -35,7 +35,7 @@ from partialcoll.collectives.resync import Replica
 from partialcoll.collectives.state_exchange import StateExchange
 from partialcoll.decentralized import GlobalSum
 from partialcoll.errors import StateError
-from partialcoll.tools.bench.faults.oracle import Life, Log, tell_pid
+from partialcoll.tools.bench.faults.oracle import Life, tell_pid
 
 _MORE = 10  # communications with those who live, which each rank makes after the last death
 _LIMIT_S = 60.0  # for these communications
@@ -62,7 +62,6 @@ class Rank:
         self.notes = os.open(
             self.folder / f"notes-{comm.rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
         )
-        self.log = Log(str(self.folder), Life(comm.rank))
         self.steps, self.told = 0, -1
 
     def note(self, **what: Any) -> None:
@@ -90,7 +89,6 @@ class Rank:
 
     def step(self) -> None:
         self.steps += 1
-        self.log.state("in Wait")
         self.note(**{"in": self.steps})
         self.process.apply(self.update * self.random.uniform(-1, 1))
         self.note_round()
@@ -98,7 +96,6 @@ class Rank:
             for _ in range(4):
                 self.process.communicate()
             self.note_mass()
-        self.log.state("computing")
         time.sleep(self.random.expovariate(1) * self.think)
         if (self.folder / f"die-{self.comm.rank}").exists():
             os.kill(os.getpid(), signal.SIGKILL)

@@ -17,7 +17,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,7 +62,6 @@ class Tally:
     verdicts: list[oracle.Verdict] = field(default_factory=list)
     kills: int = 0
     ended_by_mpi: int = 0  # ranks
-    states: Counter[str] = field(default_factory=Counter)
 
     def run(self, job: KilledJob) -> None:
         """Run a job and add it. What was wrong goes to standard error, with the folder that has
@@ -76,11 +74,16 @@ class Tally:
         for text in (f"{job.given}", *verdict.faults[:5], f"logs: {job.folder}"):
             print(f"  {text}", file=sys.stderr)
 
+    def take(self, other: Tally) -> None:
+        """Add the jobs of another tally."""
+        self.verdicts += other.verdicts
+        self.kills += other.kills
+        self.ended_by_mpi += other.ended_by_mpi
+
     def add(self, job: KilledJob, verdict: oracle.Verdict) -> None:
         self.verdicts.append(verdict)
-        self.kills += len(job.states)
+        self.kills += sum(map(bool, job.killed.values()))  # 0: ended by MPI
         self.ended_by_mpi += job.ended_by_mpi
-        self.states.update(job.states)
 
     def all_of(self, name: str) -> list[Any]:
         """Return a list of the verdicts, over all jobs."""
@@ -97,7 +100,6 @@ class Tally:
             **{name: len(self.all_of(name)) for name in ("hangs", "lost", "diverged")},
             "ended_by_mpi": self.ended_by_mpi,
             "rounds": sum(verdict.rounds for verdict in self.verdicts),
-            "killed": dict(sorted(self.states.items())),
         }
         for name in ("detect_ms", "recover_ms", "recover_one_ms"):
             values = self.all_of(name)
@@ -121,7 +123,6 @@ class KilledJob:
         self.kills = min(kills_of_job(ranks, respawn), most)
         self.folder = Path(tempfile.mkdtemp(prefix="partialcoll-faults-"))
         self.killed: dict[Life, int] = {}
-        self.states: list[str] = []
         self.ended_by_mpi = 0
         self._starting = threading.Lock()  # protects the start of _process
         self._process: subprocess.Popen[bytes] | None = None
@@ -236,7 +237,6 @@ class KilledJob:
         time.sleep(self.random.random() * gap)
 
     def strike(self, victim: Life) -> None:
-        self.states.append(oracle.state_of(self.folder, victim))
         self.killed[victim] = time.monotonic_ns()
         with contextlib.suppress(ProcessLookupError):  # the oracle misses its end then
             os.kill(self.pid(victim), signal.SIGKILL)

@@ -2,27 +2,22 @@
 """What the ranks of a job write down while ranks are killed, and the judgment of it by the contract
 (docs/semantics.md, 10 to 12): surviving ranks get on, see one history, and lose nothing.
 
-Each rank appends records to a file that outlives it, each by one write, so that a kill leaves whole
-records.
+Each rank appends records to a file that outlives it, a line each and by one write, so that a kill
+leaves whole records.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-# kind, time (CLOCK_MONOTONIC, ns), number, three words, size of what follows in float64.
-_HEAD = struct.Struct("=cqqQQQI")
 MOST_RANKS = 64  # of which a word says who they are, a bit each
 
-DEPOSIT, ROUND, LOST, OUTAGE, GROWN, END = b"D", b"R", b"L", b"O", b"G", b"E"
-
-# What the application of a rank is doing, one byte in a file of its own.
-STATES = ("starting", "computing", "in Start", "in Wait", "in join", "in Free", "growing")
+DEPOSIT, ROUND, LOST, OUTAGE, GROWN, END = "DRLOGE"
 
 
 class Life(NamedTuple):
@@ -61,8 +56,8 @@ class LogRecord:
     and when all went on. GROWN: others have come, or (the first record) this one has; number is the
     round after that, words are when it began, and who has come. END: nothing is left to do."""
 
-    kind: bytes
-    time: int
+    kind: str
+    time: int  # CLOCK_MONOTONIC, ns
     number: int
     words: tuple[int, int, int] = (0, 0, 0)
     values: tuple[float, ...] = ()
@@ -72,33 +67,15 @@ class Log:
     def __init__(self, folder: str, life: Life) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._file = os.open(life.path(folder, "log"), flags, 0o600)
-        self._state = os.open(life.path(folder, "state"), os.O_WRONLY | os.O_CREAT, 0o600)
 
     def write(self, record: LogRecord) -> None:
-        head = _HEAD.pack(
-            record.kind, record.time, record.number, *record.words, len(record.values)
-        )
-        os.write(self._file, head + struct.pack(f"={len(record.values)}d", *record.values))
-
-    def state(self, name: str) -> None:
-        os.pwrite(self._state, bytes([STATES.index(name)]), 0)
+        os.write(self._file, (json.dumps(list(vars(record).values())) + "\n").encode())
 
 
 def read(path: Path) -> Iterator[LogRecord]:
-    data = path.read_bytes() if path.exists() else b""
-    at = 0
-    while at < len(data):
-        kind, time, number, *words, count = _HEAD.unpack_from(data, at)
-        at += _HEAD.size
-        values = struct.unpack_from(f"={count}d", data, at)
-        at += 8 * count
-        yield LogRecord(kind, time, number, (words[0], words[1], words[2]), values)
-
-
-def state_of(folder: Path, life: Life) -> str:
-    path = life.path(folder, "state")
-    code = path.read_bytes() if path.exists() else b""
-    return STATES[code[0]] if code else STATES[0]
+    for line in path.read_text().splitlines() if path.exists() else ():
+        kind, time, number, words, values = json.loads(line)
+        yield LogRecord(kind, time, number, tuple(words), tuple(values))
 
 
 PATIENCE_NS = 1_000_000_000

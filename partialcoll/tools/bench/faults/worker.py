@@ -74,7 +74,6 @@ class FaultWorker:
 
     def grow(self) -> None:
         began = time.monotonic_ns()
-        self.log.state("growing")
         command = [sys.executable, "-m", __spec__.name, json.dumps(self.given)]
         while True:
             try:
@@ -89,14 +88,11 @@ class FaultWorker:
         self.calls += 1
         self.send[self.ranks + self.rank] = self.calls
         self.log.write(LogRecord(DEPOSIT, time.monotonic_ns(), self.calls))
-        self.log.state("in Start")
         self.handle.Start()
-        self.log.state("in Wait")
         rnd = self.handle.Wait()
         self.saw(rnd)
         if self.given["respawn"] and rnd.failed.any():
             self.grow()
-        self.log.state("computing")
         time.sleep(self.random.expovariate(1) * self.think)
 
     def saw(self, rnd: pc.Round) -> None:
@@ -127,12 +123,9 @@ class FaultWorker:
             self.log.write(LogRecord(OUTAGE, now, self.outages, (times[0], times[1], 0)))
 
     def run(self) -> None:
-        self.log.state("computing")
         while not os.path.exists(f"{self.folder}/stop"):
             self.step()
-        self.log.state("in join")
         self.handle.join(on_round=self.saw)
-        self.log.state("in Free")
         self.handle.Free()
         self.log.write(LogRecord(END, time.monotonic_ns(), self.calls))
 
