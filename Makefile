@@ -48,7 +48,7 @@ all: $(VENV)/installed
 $(VENV)/tools: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi "setuptools>=77" wheel click rich networkx \
+	$(BIN)/python -m pip install -q $(MPI) mpi4py numpy cffi "setuptools>=77" wheel click networkx \
 	    matplotlib pytest pytest-mpi hypothesis ml_dtypes scipy jsonschema
 	touch $@
 

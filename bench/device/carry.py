@@ -17,7 +17,7 @@ LIMIT_BYTES = 48 << 20  # the tree travels as well, and all of it has to be belo
 GLIBC = (17, 24, 26, 27, 28)
 # The machine has PyTorch, cupy and numpy.
 BUILD = ("cffi", "pycparser", "setuptools", "wheel")
-RUN = ("click", "rich", "markdown-it-py", "mdurl", "pygments", "networkx")
+RUN = ("click", "networkx")
 TEST = ("pytest", "pytest-mpi", "iniconfig", "packaging", "pluggy")
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show what a benchmark or a simulation found: a progress bar on a terminal, the rows as a table
-and as JSON. Pictures are made by `plots`."""
+"""Show what a benchmark or a simulation found: its progress on a terminal, the rows as a table and
+as JSON. Pictures are made by `plots`."""
 
 from __future__ import annotations
 
@@ -9,41 +9,34 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
-from .. import _command
 from .._core import files
 from .._core.version import __version__
 from ..errors import Error
 
 Row = dict[str, Any]
 T = TypeVar("T")
-_SECONDS = 0.2  # between two looks of the bar: it is drawn by the one who measures
+_SECONDS = 0.2  # between two lines of progress: they are written by the one who measures
 
 
 def has_bar() -> bool:
-    """Return whether a terminal can show a bar. A rank writes to the terminal of whoever started
-    its launcher."""
+    """Return whether a terminal can show the progress. A rank writes to the terminal of whoever
+    started its launcher."""
     return sys.stderr.isatty() or bool(os.environ.get("PARTIALCOLL_TTY"))
 
 
-def progress(items: Iterable[T], show: bool, what: str) -> Iterator[T]:
-    if not (show and has_bar()):
-        yield from items
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    todo = list(items)
-    console = Console(file=sys.stderr, force_terminal=True)
-    with Progress(console=console, transient=True, auto_refresh=False) as bar:
-        task, shown = bar.add_task(what, total=len(todo)), time.monotonic()
-        for done, item in enumerate(todo):
-            if time.monotonic() - shown > _SECONDS:
-                bar.update(task, completed=done, refresh=True)
-                shown = time.monotonic()
-            yield item
+def progress(items: Collection[T], show: bool, what: str) -> Iterator[T]:
+    """Yield the items; on a terminal, say how many are done."""
+    shows, shown = show and has_bar(), time.monotonic()
+    for done, item in enumerate(items):
+        if shows and time.monotonic() - shown > _SECONDS:
+            shown = time.monotonic()
+            print(f"\r{what}: {done} of {len(items)}", end="", file=sys.stderr, flush=True)
+        yield item
+    if shows:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def columns(names: str) -> tuple[str, ...]:
@@ -82,23 +75,13 @@ def fields(rows: list[Row]) -> list[str]:
 
 
 def table(rows: list[Row], columns: Iterable[str] | None = None, file: Any = None) -> None:
-    """Print the rows as aligned columns under their names, by default all `fields`; in bold on a
-    terminal and plain in a pipe, and never cut."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """Print the rows as aligned columns under their names, by default all `fields`; never cut."""
     names = fields(rows) if columns is None else list(columns)
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        made.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        made.add_row(*[_text(row.get(name)) for name in names])
-    out = file or sys.stdout
-    plain = False if _command.in_job() else None  # some launchers give ranks a terminal
-    console = Console(file=out, width=1 << 16, highlight=False, markup=False, force_terminal=plain)
-    with console.capture() as text:  # rich would end the program where nobody reads on
-        console.print(made, soft_wrap=True)
-    out.write(text.get())
+    lines = [names, *([_text(row.get(name)) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    for line in lines:
+        text = "  ".join(cell.rjust(width) for cell, width in zip(line, widths))
+        print(text, file=file or sys.stdout)
 
 
 @contextlib.contextmanager

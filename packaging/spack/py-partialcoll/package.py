@@ -19,7 +19,6 @@ class PyPartialcoll(PythonPackage):
     depends_on("py-numpy@1.22:", type=("build", "run"))
     depends_on("py-networkx@2.6:", type="run")
     depends_on("py-click@8.1:", type="run")
-    depends_on("py-rich@12:", type="run")
 
     def setup_build_environment(self, env):
         env.set("MPICC", self.spec["mpi"].mpicc)
