@@ -18,7 +18,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,9 +65,6 @@ class Ending:
         self._open = {r: self._comm.Irecv(self._room[r], r) for r in self._others}
         self._begin = time.perf_counter()
 
-    def begin(self) -> None:
-        self._begin = time.perf_counter()
-
     def over(self, made: int) -> bool:
         """Return whether this rank, which has made `made` steps, must stop. Local."""
         if made >= self._steps:
@@ -89,14 +86,12 @@ class Ending:
 Matrix = npt.NDArray[np.float64]
 
 COPIES = 60  # in a run, about
-_AT_ONCE = 1 << 22  # elements of copies that are averaged at once
 
 
 class Copies:
     """Copies of this rank's parameters, one for each `every` steps. None are made before `begin`.
-    Where ranks have models of their own, all copy after equal numbers of steps; for each such
-    number the distance from the mean, the loss of the mean and of one rank's own model are computed
-    afterwards."""
+    All ranks copy after equal numbers of steps; for each such number the distance from the mean,
+    the loss of the mean and of one rank's own model are computed afterwards."""
 
     def __init__(self, model: torch.nn.Module, every: int) -> None:
         self._model, self._every = model, every
@@ -142,79 +137,41 @@ def distances(comm: MPI.Intracomm, own: Matrix) -> tuple[Matrix, Matrix]:
     return mean, np.sqrt(squares / comm.size)
 
 
-class Evaluation:
-    """Held-out loss and accuracy of parameters, in a model separate from the one that is
-    trained."""
-
-    def __init__(self, task: TrainingTask) -> None:
-        self._task, self._trained = task, task.model
-        self._model = copy.deepcopy(task.model)
-        self.loss: list[float] = []
-        self.accuracy: list[float | None] = []
-
-    def add(self, flat: torch.Tensor) -> None:
-        self._task.model = self._model
-        try:
-            torch.nn.utils.vector_to_parameters(flat, self._model.parameters())
-            loss, accuracy = self._task.held_out()
-        finally:
-            self._task.model = self._trained
-        self.loss.append(round(loss, 6))
-        self.accuracy.append(None if accuracy is None else round(accuracy, 6))
+def evaluate(
+    task: TrainingTask, flats: Iterable[torch.Tensor]
+) -> tuple[list[float], list[float | None]]:
+    """Return held-out loss and accuracy of each of these parameters. The task's model stays as it
+    is."""
+    task = copy.copy(task)
+    task.model = copy.deepcopy(task.model)
+    losses: list[float] = []
+    accuracies: list[float | None] = []
+    for flat in flats:
+        torch.nn.utils.vector_to_parameters(flat, task.model.parameters())
+        loss, accuracy = task.held_out()
+        losses.append(round(loss, 6))
+        accuracies.append(accuracy and round(accuracy, 6))
+    return losses, accuracies
 
 
 def course_of(
-    comm: MPI.Intracomm, copies: Copies, task: TrainingTask, observer: int, replicas: bool
+    comm: MPI.Intracomm, copies: Copies, task: TrainingTask, observer: int
 ) -> dict[str, Any]:
-    """Return the course of a run, on all ranks. Time, steps and the model that stands for all are
-    the observer's; `replicas`: all ranks have the same parameters, and only the observer copies.
-    Collective."""
+    """Return the course of a run, on all ranks. Time and steps are the observer's. Collective."""
     steps, seconds = comm.bcast((copies.steps, copies.seconds), observer)
-    if replicas:
-        seen, none = Evaluation(task), [0.0] * len(steps)
-        for flat in copies.flats if comm.rank == observer else ():
-            seen.add(flat)
-        meet(comm)
-        found: dict[str, Any] = comm.bcast(_course(steps, seconds, none, seen, seen), observer)
-        return found
     flats = [copies.at(*point) for point in zip(steps, seconds)]
-    other = (observer - 1) % comm.size  # evaluates the means, at the same time
-    own, mean, consensus = Evaluation(task), Evaluation(task), []
-    portion = max(1, _AT_ONCE // max(1, flats[0].numel()))
-    for first in range(0, len(flats), portion):
-        some = flats[first : first + portion]
-        means, distance = distances(comm, torch.stack(some).double().numpy())
-        consensus += [round(float(d), 9) for d in distance]
-        for flat in some if comm.rank == observer else ():
-            own.add(flat)
-        for row in means if comm.rank == other else ():
-            mean.add(torch.from_numpy(row).to(flats[0].dtype))
-        meet(comm)
-    mean.loss, mean.accuracy = comm.bcast((mean.loss, mean.accuracy), other)
-    found = comm.bcast(_course(steps, seconds, consensus, mean, own), observer)
+    apart = [distances(comm, flat.double().numpy()[None]) for flat in flats]
+    consensus = [round(float(distance[0]), 9) for _, distance in apart]
+    found: dict[str, Any] = {}
+    if comm.rank == observer:
+        mean = evaluate(task, (torch.from_numpy(mean[0]).to(flats[0].dtype) for mean, _ in apart))
+        own = evaluate(task, flats) if any(consensus) else mean
+        found.update(rounds=steps, seconds=[round(each, 4) for each in seconds])
+        found.update(loss=mean[0], accuracy=mean[1], own_loss=own[0], own_accuracy=own[1])
+        found.update(consensus=consensus)
+    meet(comm)
+    found = comm.bcast(found, observer)
     return found
-
-
-def _course(
-    steps: list[int],
-    seconds: list[float],
-    consensus: list[float],
-    mean: Evaluation,
-    own: Evaluation,
-) -> dict[str, Any]:
-    return {
-        "rounds": steps,
-        "seconds": [round(each, 4) for each in seconds],
-        "loss": mean.loss,
-        "accuracy": mean.accuracy,
-        "own_loss": own.loss,
-        "own_accuracy": own.accuracy,
-        "consensus": consensus,
-    }
-
-
-def fingerprint(model: torch.nn.Module) -> str:
-    return hash_tensors(model.parameters()).hex()
 
 
 def identical(everybody: list[tuple[dict[int, str], str]]) -> bool:
@@ -250,9 +207,6 @@ class TrainingRun:
         torch.autograd.backward(task.loss(0))  # what torch does only once, before time counts
         self._opt = self._wrap()
         self._copies = Copies(task.model, self._every())
-        self._ending: Ending | None = None
-        if not self._choice.replicas and self._choice.waits is Waits.NOBODY:
-            self._ending = Ending(comm, task.steps)
         self.steps = 0
 
     def _every(self) -> int:
@@ -279,19 +233,20 @@ class TrainingRun:
 
     def _on_round(self, result: Result) -> None:
         if (result.index + 1) % self._options.check_every == 0:
-            self._prints[result.index] = fingerprint(self._task.model)
-        if self._comm.rank == self._observer:  # it sees what all see
-            self._copies.look(result.index + 1)
+            self._prints[result.index] = hash_tensors(self._task.model.parameters()).hex()
+        self._copies.look(result.index + 1)
 
     def train(self) -> None:
         """Train to the last round, or until this rank must stop. Collective."""
+        alone = not self._choice.replicas and self._choice.waits is Waits.NOBODY
+        ending = Ending(self._comm, self._task.steps) if alone else None
         meet(self._comm)
         begin = time.perf_counter()
         self._copies.begin()
-        if self._ending is not None:
-            self._ending.begin()
         death = self._die_in_time()
-        for _ in self._turns():
+        for made in self._opt.until(self._task.steps):
+            if ending is not None and ending.over(made):
+                break
             turn = time.perf_counter()
             self._opt.zero_grad()
             torch.autograd.backward(self._task.loss(self.steps))
@@ -300,15 +255,15 @@ class TrainingRun:
             self.steps += 1
         self.seconds = time.perf_counter() - begin
         self._copies.finish()
-        if self._ending is not None:
-            self._ending.close()
+        if ending is not None:
+            ending.close()
         self._opt.join()
         if death is not None:
             death.cancel()
             self._comm = self._comm.Shrink()  # type: ignore[assignment]
             self._observer = self._comm.size - 1
-        if self._ending is not None:
-            self._ending.free()
+        if ending is not None:
+            ending.free()
 
     def _die_in_time(self) -> threading.Timer | None:
         """Return the timer of this rank's death, which may be never, if the pattern kills."""
@@ -320,12 +275,6 @@ class TrainingRun:
         if after < math.inf:
             death.start()
         return death
-
-    def _turns(self) -> Iterator[int]:
-        for made in self._opt.until(self._task.steps):
-            if self._ending is not None and self._ending.over(made):
-                return
-            yield made
 
     def _prolong(self, begin: float) -> None:
         """Sleep for as long as a slower machine would compute, and for the delay of a late rank."""
@@ -344,8 +293,9 @@ class TrainingRun:
         sent = metrics.rounds if replicas else both * metrics.communications
         mine = (self.steps, self.seconds, metrics.included, metrics.wait_s, sent)
         steps, seconds, included, wait, sents = zip(*comm.allgather(mine))
-        same = identical(comm.allgather((self._prints, fingerprint(task.model))))
-        course = course_of(comm, self._copies, task, self._observer, replicas)
+        end_print = hash_tensors(task.model.parameters()).hex()
+        same = identical(comm.allgather((self._prints, end_print)))
+        course = course_of(comm, self._copies, task, self._observer)
         consensus = float(distances(comm, self._copies.end.double().numpy()[None])[1][0])
         # Loss and accuracy of the final model of all ranks.
         end = task.held_out() if comm.rank == self._observer else None
