@@ -64,23 +64,13 @@ def merge(of_ranks: Sequence[Sequence[Finding]]) -> dict[Finding, list[int]]:
     return ranks
 
 
-def rows(merged: dict[Finding, list[int]]) -> list[dict[str, Any]]:
-    return [{**vars(finding), "ranks": ranks} for finding, ranks in merged.items()]
-
-
-def _some(ranks: list[int], size: int) -> str:
-    if len(ranks) == size:
-        return ""
-    few = ", ".join(map(str, ranks[:8]))
-    return f" (rank {few}{', ...' if len(ranks) > 8 else ''})"
-
-
 def lines(merged: dict[Finding, list[int]], size: int) -> Iterable[str]:
     """Yield the findings as text. What is wrong comes last, where a reader begins."""
     for finding in sorted(merged, key=lambda finding: LEVELS.index(finding.level)):
-        head = f"{finding.level:8} {finding.check}: "
-        what = finding.what + _some(merged[finding], size)
-        yield textwrap.fill(head + what, _WIDTH, subsequent_indent=" " * 9)
+        ranks, head = merged[finding], f"{finding.level:8} {finding.check}: {finding.what}"
+        if len(ranks) < size:
+            head += f" (rank {', '.join(map(str, ranks[:8]))}{', ...' if len(ranks) > 8 else ''})"
+        yield textwrap.fill(head, _WIDTH, subsequent_indent=" " * 9)
         for text in filter(None, (finding.why, finding.mend and f"-> {finding.mend}")):
             yield textwrap.fill(text, _WIDTH, initial_indent=" " * 9, subsequent_indent=" " * 9)
 
@@ -204,20 +194,12 @@ def check_cuda(facts: Facts) -> Finding:
     )
 
 
-def _torch() -> dict[str, str]:
-    """Return version and variant of PyTorch. They are read from a file, since importing takes
-    seconds."""
+def check_torch(facts: Facts) -> Finding:
     spec = util.find_spec("torch")
     if spec is None or spec.origin is None:
-        return {}
-    text = (Path(spec.origin).parent / "version.py").read_text()
-    return dict(re.findall(r"^(__version__|cuda|hip)\b.*?= *'([^']*)'", text, re.MULTILINE))
-
-
-def check_torch(facts: Facts) -> Finding:
-    found = _torch()
-    if not found:
         return Finding("torch", "note", "not installed; partialcoll.torch needs it")
+    text = (Path(spec.origin).parent / "version.py").read_text()  # importing takes seconds
+    found = dict(re.findall(r"^(__version__|cuda|hip)\b.*?= *'([^']*)'", text, re.MULTILINE))
     version = found["__version__"]
     variant = next((f"{name} {found[name]}" for name in ("cuda", "hip") if name in found), "cpu")
     what, mend = f"{version} ({variant})", "pip install 'partialcoll[torch]'"
@@ -389,14 +371,6 @@ _WHILE = 600.0  # seconds, in which a job has mapped what it has made
 _ALL_PROCESSES = "pid:[4026531836]"  # what the kernel calls the first namespace
 
 
-def _used() -> set[Path]:
-    used: set[Path] = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        for path in shared_files(process):
-            used |= {path, _SHARED / path.relative_to(_SHARED).parts[0]}
-    return used
-
-
 def _status(path: Path) -> os.stat_result | None:
     with contextlib.suppress(OSError):
         return path.lstat()
@@ -410,20 +384,17 @@ def stale() -> list[Path]:
         status = _status(path)
         if status is not None and status.st_uid == os.getuid() and status.st_mtime < old:
             mine.add(path)
-    unused = mine - _used() if mine else mine
-    jobs = {path for path in unused if path.name.startswith(_JOBS) and path.is_dir()}
-    return sorted(unused - {path for path in jobs if job.lives(path)})
-
-
-def _below(path: Path) -> Iterator[Path]:
-    yield path
-    if not path.is_symlink():
-        for folder, folders, files in os.walk(path):
-            yield from (Path(folder, name) for name in (*folders, *files))
+    for process in Path("/proc").glob("[0-9]*") if mine else ():
+        for path in shared_files(process):
+            mine -= {path, _SHARED / path.relative_to(_SHARED).parts[0]}
+    jobs = {path for path in mine if path.name.startswith(_JOBS) and path.is_dir()}
+    return sorted(mine - {path for path in jobs if job.lives(path)})
 
 
 def _bytes(path: Path) -> int:
-    found = map(_status, _below(path))
+    walk = [] if path.is_symlink() else os.walk(path)
+    below = [Path(folder, name) for folder, inner, files in walk for name in inner + files]
+    found = map(_status, (path, *below))
     return sum(status.st_blocks * 512 for status in found if status is not None)
 
 
@@ -434,26 +405,21 @@ def _remove(paths: list[Path]) -> Iterator[Path]:
             yield path
 
 
-def _entries(folder: Path) -> Iterable[Path]:
+def _entries(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError):
         return list(folder.iterdir())
     return []
 
 
-def _is_of(folder: Path, process: str) -> bool:
-    """Return whether a launcher with this process number on this host made the folder. The launcher
-    names both in a file for processes that look for it."""
-    names = {f"pmix.{host}.tool.{process}" for host in (socket.gethostname(), os.uname().nodename)}
-    return any(path.name in names for path in _entries(folder))
-
-
 def launchers() -> list[Path]:
-    found = []
+    found, hosts = [], (socket.gethostname(), os.uname().nodename)
     for path in _entries(Path(tempfile.gettempdir())):
         named, status = _LAUNCHER.fullmatch(path.name), _status(path)
         if named is None or status is None or status.st_uid != os.getuid():
             continue
-        if not Path("/proc", named[1]).exists() and _is_of(path, named[1]):
+        # The launcher names its host and its process in a file for processes that look for it.
+        names = {f"pmix.{host}.tool.{named[1]}" for host in hosts}
+        if not Path("/proc", named[1]).exists() and names & {p.name for p in _entries(path)}:
             found.append(path)
     return sorted(found)
 
@@ -499,39 +465,29 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it says nothing"])[-1]
 
 
-def _facts_of_another_process() -> Facts:
-    words = launcher.own("info", "--json")
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=_BEGIN_S, preexec_fn=end_with_parent
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"MPI did not begin within {_BEGIN_S} s in a process of its own"}
-    if done.returncode:
-        how = f"status {done.returncode}: " if done.returncode < 0 else ""
-        return {"error": how + _last_line(done.stderr)}
-    return _document(done.stdout)
-
-
-def _document(text: str) -> Facts:
-    """Return the JSON in what was printed: libraries below MPI print to the same streams."""
-    for start in re.finditer(r"^\{", text, re.MULTILINE):
-        with contextlib.suppress(ValueError):
-            facts: Facts = json.JSONDecoder().raw_decode(text, start.start())[0]
-            return facts
-    return {"error": f"partialcoll info says no facts: {_last_line(text)}"}
-
-
 def _facts() -> Facts:
     """Return the facts of `partialcoll info`; if MPI does not begin, the reason: an "error" or a
     "launcher"."""
-    if not launcher.in_job():
-        return _facts_of_another_process()
+    if launcher.in_job():
+        try:
+            foreign = launch.foreign(launcher.flavor())
+            return {"launcher": foreign} if foreign else installed.collect()
+        except Exception as error:  # whatever it is, the other ranks are not to wait for this one
+            return {"error": f"{error}" or type(error).__name__}
+    how: dict[str, Any] = {"capture_output": True, "text": True, "preexec_fn": end_with_parent}
     try:
-        foreign = launch.foreign(launcher.flavor())
-        return {"launcher": foreign} if foreign else installed.collect()
-    except Exception as error:  # whatever it is, the other ranks are not to wait for this one
-        return {"error": f"{error}" or type(error).__name__}
+        done = subprocess.run(launcher.own("info", "--json"), timeout=_BEGIN_S, **how)
+    except subprocess.TimeoutExpired:
+        return {"error": f"MPI did not begin within {_BEGIN_S} s in a process of its own"}
+    if done.returncode:
+        status = f"status {done.returncode}: " if done.returncode < 0 else ""
+        return {"error": status + _last_line(done.stderr)}
+    # Libraries below MPI print to the same streams.
+    for start in re.finditer(r"^\{", done.stdout, re.MULTILINE):
+        with contextlib.suppress(ValueError):
+            facts: Facts = json.JSONDecoder().raw_decode(done.stdout, start.start())[0]
+            return facts
+    return {"error": f"partialcoll info says no facts: {_last_line(done.stdout)}"}
 
 
 def _same_everywhere(of_ranks: list[Facts]) -> Finding:
@@ -563,38 +519,27 @@ def _look(facts: Facts, local: int, remove: bool) -> list[Finding]:
     return [*of_installation, *of_machine, *left]
 
 
-def _in_job(facts: Facts, remove: bool) -> tuple[dict[Finding, list[int]], int] | None:
-    from .._core.mpi import MPI
-
-    comm = MPI.COMM_WORLD
-    host = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    found = comm.gather((facts, _look(facts, host.size, remove and host.rank == 0)))
-    host.Free()
-    if found is None:
-        return None
-    merged = merge([findings for _, findings in found])
-    merged[_same_everywhere([facts for facts, _ in found])] = list(range(comm.size))
-    return merged, comm.size
-
-
-def _show(merged: dict[Finding, list[int]], size: int, as_json: bool) -> None:
-    if as_json:
-        found = rows(merged)
-        print(
-            json.dumps({"schema": 1, "command": "doctor", "ranks": size, "rows": found}, indent=2)
-        )
-        return
-    for line in lines(merged, size):
-        print(line)
-
-
 def main(as_json: bool, remove: bool) -> int:
     facts = _facts()
+    size = 1
     if launcher.in_job() and "mpi4py.MPI" in sys.modules:
-        found = _in_job(facts, remove)
+        from .._core.mpi import MPI
+
+        comm = MPI.COMM_WORLD
+        host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        found = comm.gather((facts, _look(facts, host.size, remove and host.rank == 0)))
+        host.Free()
+        if found is None:
+            return 0
+        merged, size = merge([findings for _, findings in found]), comm.size
+        merged[_same_everywhere([facts for facts, _ in found])] = list(range(size))
     else:
-        found = merge([_look(facts, 1, remove)]), 1
-    if found is None or (found[1] == 1 and not launch.is_first()):
+        merged = merge([_look(facts, 1, remove)])
+    if size == 1 and not launch.is_first():
         return 0
-    _show(*found, as_json)
-    return int(any(each.level == "stop" for each in found[0]))
+    if as_json:
+        rows = [{**vars(finding), "ranks": ranks} for finding, ranks in merged.items()]
+        print(json.dumps({"schema": 1, "command": "doctor", "ranks": size, "rows": rows}, indent=2))
+    else:
+        print(*lines(merged, size), sep="\n")
+    return int(any(each.level == "stop" for each in merged))
