@@ -90,12 +90,10 @@ def symbols(program: Path, addresses: Iterable[int]) -> dict[int, tuple[str, str
 
 def run(program: Path, path: str, n: int, quorum: str, domain: str) -> dict[int, list[Thread]]:
     """The threads of each rank that has come to its end."""
-    vendor = launcher.flavor()
     with tempfile.TemporaryDirectory(prefix="partialcoll-calltrace-") as name:
         folder = Path(name)
         extra = "--with-ft ulfm" if path == "recovery" else None
-        job = launcher.command(launcher.find(vendor), vendor, n, None, extra)
-        env = {**launcher.environment(vendor), **launcher.files(vendor, folder)}
+        job, env = launcher.mpiexec(n, extra, folder)
         words = [*job, str(program), str(folder), path, quorum, domain]
         done = subprocess.run(words, env=env, timeout=100, capture_output=True, text=True)
         ranks = [int(p.name) for p in folder.iterdir() if p.name.isdecimal()]

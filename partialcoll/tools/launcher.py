@@ -135,33 +135,6 @@ def mpiexec(
     return command(find(vendor), vendor, ranks, None, extra), env
 
 
-def list_hosts(text: str) -> str:
-    """Return hosts as launchers take them, such as ``a:2,b``: the text, or the lines of the file
-    that it names, each as ``a``, ``a:2`` or ``a slots=2``. Raise OSError if the file cannot be
-    read, ValueError for other lines, or if a host begins with a dash, which ssh would take for an
-    option."""
-    if not os.path.isfile(text):  # a long list of hosts is too long for a file name
-        return _without_options(text)
-    lines = [line.partition("#")[0].split() for line in Path(text).read_text().splitlines()]
-    hosts = []
-    for host, *slots in filter(None, lines):
-        if len(slots) > 1 or not all(word.startswith("slots=") for word in slots):
-            raise ValueError(f"expected lines such as a, a:2 or a slots=2, got {slots[-1]!r}")
-        hosts.append(":".join([host, *(word.removeprefix("slots=") for word in slots)]))
-    if not hosts:
-        raise ValueError(f"expected a file that lists hosts, got none in {text}")
-    return _without_options(",".join(hosts))
-
-
-def _without_options(hosts: str) -> str:
-    for host in hosts.split(","):
-        if any(part.strip().startswith("-") for part in host.split("@")):
-            raise ValueError(
-                f"expected names of hosts, got {host!r}: ssh may take it for an option"
-            )
-    return hosts
-
-
 def environment(vendor: str) -> dict[str, str]:
     """Return the environment of a job: one compute thread for each rank; Open MPI may run as root,
     and does not warn about each window."""
@@ -216,8 +189,8 @@ class Launch:
                 words += ["-x", name]
         self.words = words + shlex.split(extra or "")
 
-    def as_text(self, program: Iterable[str], environment: Mapping[str, str]) -> str:
-        new = {k: v for k, v in self.environment.items() if environment.get(k) != v}
+    def as_text(self, program: Iterable[str]) -> str:
+        new = {k: v for k, v in self.environment.items() if os.environ.get(k) != v}
         return shlex.join(["env", *(f"{k}={v}" for k, v in new.items()), *self.words, *program])
 
     def run(

@@ -10,6 +10,7 @@ import pathlib
 import subprocess
 import sys
 
+import click
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,6 @@ from hypothesis import strategies as st
 from schema import validate
 
 from partialcoll import decentralized
-from partialcoll.errors import Error
 from partialcoll.grid import Grid
 from partialcoll.tools import launcher
 from partialcoll.tools.bench.train import delays as limits
@@ -575,7 +575,9 @@ def test_data_of_other_tasks():
     from partialcoll.tools.cli.bench import fits
 
     given = argparse.Namespace(topology=None, grid=None, data="sorted", task="hyperplane")
-    with pytest.raises(Error, match="--data: expected shared with hyperplane, got sorted"):
+    with pytest.raises(
+        click.UsageError, match="--data: expected shared with hyperplane, got sorted"
+    ):
         fits(given, 2)
 
 
@@ -875,7 +877,7 @@ def test_what_does_not_fit_the_ranks(topology, grid, said):
     fits(argparse.Namespace(topology=["ring", "star"], grid="2x4", **more), 8)
     with pytest.raises(Exception, match=said) as found:
         fits(argparse.Namespace(topology=topology, grid=grid, **more), 8)
-    assert type(found.value) is Error
+    assert type(found.value) is click.UsageError
 
 
 @pytest.mark.parametrize("module, package", (("torch", "torch"), ("sklearn", "scikit-learn")))

@@ -128,7 +128,7 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     for bits in (0, *options.bits):
         for size in options.sizes:
             rows += _measure(comm, size, bits, options)
-    return rows if comm.rank == 0 else []
+    return rows
 
 
 def plot(rows: list[report.Row], path: str, title: str = "") -> None:

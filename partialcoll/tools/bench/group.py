@@ -217,7 +217,7 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     rows = []
     for size in report.progress(options.sizes, comm.rank == 0, "group"):
         rows += _of_size(options, comm, size)
-    return rows if comm.rank == 0 else []
+    return rows
 
 
 def plot(rows: list[report.Row], path: str, title: str = "") -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from ..._core.settings import ALGORITHMS
-from ...errors import Error
 from .. import environment, launcher, report
 from ..bench.train.delays import PATTERNS
 from ..bench.train.strategies import STRATEGIES, with_option
@@ -133,7 +132,7 @@ _add(
 
 def _two_ranks(given: SimpleNamespace, ranks: int) -> None:
     if ranks < 2:
-        raise Error(f"-n: expected at least 2 ranks, got {ranks}")
+        raise click.UsageError(f"-n: expected at least 2 ranks, got {ranks}")
 
 
 _add(
@@ -172,7 +171,7 @@ def _grids_fit(given: SimpleNamespace, ranks: int) -> None:
     bandwidth = given.bandwidth
     if isinstance(bandwidth, list) and len(bandwidth) != ranks:
         what = f"{ranks} numbers, one for each rank"
-        raise Error(f"--bandwidth: expected {what}, got {len(bandwidth)}")
+        raise click.UsageError(f"--bandwidth: expected {what}, got {len(bandwidth)}")
     for grid in given.grid:
         values.fit_grid(grid, ranks)
 
@@ -194,7 +193,7 @@ _add(
     options.sizes("64K,1M,4M,16M"),
     option("--grid", values.GRIDS, "auto"),
     option("--keys", ("auto", "static", "dynamic"), "auto"),
-    option("--bandwidth", values.Bandwidth(), "equal"),
+    option("--bandwidth", values.BANDWIDTH, "equal"),
     options.iters(15),
     check=_grids_fit,
 )
@@ -260,13 +259,13 @@ def fits(given: SimpleNamespace, ranks: int) -> None:
     for text in given.topology or ():
         values.fit_topology(text, ranks)
     if given.data != "shared" and given.task != "digits":
-        raise Error(f"--data: expected shared with {given.task}, got {given.data}")
+        raise click.UsageError(f"--data: expected shared with {given.task}, got {given.data}")
     if given.grid is not None:
         values.fit_grid(given.grid, ranks)
     if given.respawn and not given.pattern.kills:
-        raise Error(f"--respawn: expected --pattern kill:S, got {given.pattern}")
+        raise click.UsageError(f"--respawn: expected --pattern kill:S, got {given.pattern}")
     if given.respawn and (given.plot or given.plot_consensus):
-        raise Error("--plot, --plot-consensus: expected none of them with --respawn")
+        raise click.UsageError("--plot, --plot-consensus: expected none of them with --respawn")
     if given.pattern.kills:
         _fits_kills(given, ranks)
 
@@ -275,12 +274,14 @@ def _fits_kills(given: SimpleNamespace, ranks: int) -> None:
     """Check a run in which ranks may die, and let the job that is started survive that."""
     known = [name for name, choice in STRATEGIES.items() if choice.survives]
     if given.seeds != 1 or len(given.strategies) != 1 or given.strategies[0] not in known:
-        raise Error(
+        raise click.UsageError(
             f"--pattern {given.pattern}: expected --seeds 1 and one of --strategies "
             f"{', '.join(known)}: who has died does not come back for another run"
         )
     if launcher.flavor() != "openmpi" or ranks < 3:
-        raise Error(f"--pattern {given.pattern}: expected 3 ranks or more, and Open MPI 5")
+        raise click.UsageError(
+            f"--pattern {given.pattern}: expected 3 ranks or more, and Open MPI 5"
+        )
     given.mpiexec_args = " ".join(filter(None, (given.mpiexec_args, "--with-ft ulfm")))
 
 

@@ -29,14 +29,6 @@ _RANK_BYTES = 32 << 20  # a Python process with MPI, at the very least
 Check = Callable[[SimpleNamespace, int], Any]
 
 
-def checked(check: Check, options: SimpleNamespace, ranks: int) -> None:
-    """Raise UsageError if `check` raises Error."""
-    try:
-        check(options, ranks)
-    except Error as error:
-        raise click.UsageError(str(error)) from None
-
-
 def check_memory(ranks: int, hosts: str | None) -> None:
     most = max(1, environment.available_memory() // _RANK_BYTES)
     if ranks > most and not hosts:
@@ -48,24 +40,6 @@ def _start(options: SimpleNamespace) -> int:
     check_memory(options.n, options.hosts)
     words = click.get_current_context().find_root().obj
     return launcher.relaunch(words, options.n, options.hosts, options.mpiexec_args)
-
-
-def take_part(action: Callable[[SimpleNamespace], None], options: SimpleNamespace) -> None:
-    """Run the action as one rank of a job. If one of several ranks raises, all end, with its
-    sentence: the others would wait for it forever."""
-    from mpi4py import MPI
-
-    if MPI.COMM_WORLD.size == 1:
-        action(options)
-        return
-    try:
-        action(options)
-    except Exception as error:
-        expected = isinstance(error, (Error, ImportError, MemoryError, OSError, ValueError))
-        before = "" if expected else traceback.format_exc()
-        what = str(error) or type(error).__name__
-        last_words(f"{before}partialcoll: rank {MPI.COMM_WORLD.rank}: {what}\n")
-        MPI.COMM_WORLD.Abort(1)
 
 
 def _show(command: str, made: Any, options: SimpleNamespace, ranks: int, rows: Any) -> None:
@@ -88,43 +62,46 @@ def on_ranks(
     """Return what runs the benchmark that `find` returns: its `main`, or its `run` (options and
     communicator to rows on rank 0; collective), perhaps with `COLUMNS`, `plot` and `title`.
 
-    Outside of a job `start` starts one. `check` raises Error for what does not fit the number of
-    ranks, in the process that starts the job, or on all ranks of one that is joined. `fixed` are
-    options that a user cannot set.
+    Outside of a job `start` starts one. `check` raises UsageError for what does not fit the number
+    of ranks, in the process that starts the job, or on all ranks of one that is joined. `fixed` are
+    options that a user cannot set. If one of several ranks raises, all end, with its sentence: the
+    others would wait for it forever.
     """
 
     def callback(**given: Any) -> int:
         options = SimpleNamespace(**given, **fixed)
         if not launcher.in_job():
-            checked(check, options, given.get("n", 0))
+            check(options, given.get("n", 0))
             return start(options)
         from mpi4py import MPI
 
+        world = MPI.COMM_WORLD
         if MPI.Comm.Get_parent() == MPI.COMM_NULL:  # not a replacement of a rank of this job
             try:
-                checked(check, options, MPI.COMM_WORLD.size)
+                check(options, world.size)
             except click.UsageError:
-                if MPI.COMM_WORLD.rank:  # the first rank says it
+                if world.rank:  # the first rank says it
                     return 2
                 raise
         benchmark = find()
-
-        def measure(options: SimpleNamespace) -> None:
-            rows = benchmark.run(options, MPI.COMM_WORLD)
-            if not MPI.COMM_WORLD.rank:
-                _show(f"bench {name}", benchmark, options, MPI.COMM_WORLD.size, rows)
-
-        take_part(getattr(benchmark, "main", measure), options)
+        try:
+            if hasattr(benchmark, "main"):
+                benchmark.main(options)
+                return 0
+            rows = benchmark.run(options, world)
+            if world.rank == 0:
+                _show(f"bench {name}", benchmark, options, world.size, rows)
+        except Exception as error:
+            if world.size == 1:
+                raise
+            expected = isinstance(error, (Error, ImportError, MemoryError, OSError, ValueError))
+            before = "" if expected else traceback.format_exc()
+            what = str(error) or type(error).__name__
+            last_words(f"{before}partialcoll: rank {world.rank}: {what}\n")
+            world.Abort(1)
         return 0
 
     return callback
-
-
-def _with_its_option(sentence: str) -> str:
-    """Name the option in a sentence that begins with the name of an argument."""
-    name, colon, rest = sentence.partition(": ")
-    options = {param.name: param.opts[0] for param in click.get_current_context().command.params}
-    return f"{options[name]}{colon}{rest}" if name in options else sentence
 
 
 def here(module: str) -> Callable[..., None]:
@@ -144,37 +121,35 @@ def here(module: str) -> Callable[..., None]:
             ranks = max(row.get("ranks", row.get("peers")) for row in rows)
             _show(f"sim {module}", simulation, options, ranks, rows)
         except (ValueError, OverflowError) as error:  # an impossible parameter
-            raise click.UsageError(_with_its_option(str(error))) from None
+            # A sentence that begins with the name of an argument is about its option.
+            name, colon, rest = str(error).partition(": ")
+            command = click.get_current_context().command
+            names = {param.name: param.opts[0] for param in command.params}
+            raise click.UsageError(f"{names.get(name, name)}{colon}{rest}") from None
 
     return callback
 
 
-def _find(program: str) -> None:
-    if shutil.which(program):
-        return
-    file = os.path.isfile(program)
-    what = f"{program!r}, which cannot be run: python {program}?" if file else repr(program)
-    raise click.UsageError(f"argument PROGRAM: expected a program that can be run, got {what}")
-
-
 def _run(program: tuple[str, ...], **given: Any) -> int:
     asked = SimpleNamespace(**given)
-    ours = dict(os.environ)
-    os.environ.update(asked.variables)
+    variables = dict(asked.variables)
     if launcher.in_job():
         raise click.UsageError(
             "argument PROGRAM: expected to start a job, but this is a rank of one already: start "
             "the program without partialcoll run"
         )
-    if not asked.hosts:
-        _find(program[0])
+    if not asked.hosts and not shutil.which(program[0], path=variables.get("PATH")):
+        file = f", which cannot be run: python {program[0]}?" if os.path.isfile(program[0]) else ""
+        raise click.UsageError(
+            f"argument PROGRAM: expected a program that can be run, got {program[0]!r}{file}"
+        )
     check_memory(asked.n, asked.hosts)
-    launch = launcher.Launch(asked.n, asked.hosts, asked.mpiexec_args, dict(asked.variables))
+    launch = launcher.Launch(asked.n, asked.hosts, asked.mpiexec_args, variables)
     if asked.dry_run:
-        click.echo(launch.as_text(program, ours))
+        click.echo(launch.as_text(program))
         return 0
     if asked.verbose:
-        print(launch.as_text(program, ours), file=sys.stderr, flush=True)
+        print(launch.as_text(program), file=sys.stderr, flush=True)
     return launch.run(program, asked.timeout, foreign=True)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +17,10 @@ from typing import Any, Callable
 import click
 
 from ..._core import launch
-from ...errors import Error
 from ...grid import Grid
 from ...policy import parse
 from ...topology import Topology
 from ..bench.train.delays import Pattern
-from ..launcher import list_hosts
 
 _MOST = 10**15
 
@@ -188,18 +187,25 @@ def fit_grid(grid: str, ranks: int) -> None:
     try:
         Grid(grid, ranks)
     except ValueError as error:
-        raise Error(f"--grid: {str(error).removeprefix('grid: ')}") from None
+        raise click.UsageError(f"--grid: {str(error).removeprefix('grid: ')}") from None
 
 
 def fit_topology(text: str, ranks: int) -> None:
-    """Raise Error unless this is a connected, undirected graph of so many ranks."""
+    """Raise UsageError unless this is a connected, undirected graph of so many ranks."""
     try:
         graph = Topology.make(text, ranks)
     except ValueError as error:
-        raise Error(f"--topology: {str(error).removeprefix('topology: ')}") from None
+        raise click.UsageError(f"--topology: {str(error).removeprefix('topology: ')}") from None
     if graph.directed or not graph.is_connected:
         what = "connected ranks and undirected edges"
-        raise Error(f"--topology: expected {what}, got {text!r} of {ranks} ranks")
+        raise click.UsageError(f"--topology: expected {what}, got {text!r} of {ranks} ranks")
+
+
+def _bandwidth(text: str) -> Any:
+    """Return None for "equal", "measured", or a number for each rank."""
+    if text in ("equal", "measured"):
+        return None if text == "equal" else text
+    return RATES.convert(text, None, None)
 
 
 def _launcher_words(text: str) -> str:
@@ -211,14 +217,25 @@ def _launcher_words(text: str) -> str:
 
 
 def _hosts(text: str) -> str:
+    """Return hosts as launchers take them, such as ``a:2,b``: the text, or the lines of the file
+    that it names, each as ``a``, ``a:2`` or ``a slots=2``."""
     if not launch.is_first():  # the job is there, and a file of them need not be on this host
         return text
-    try:
-        hosts = list_hosts(text)
-    except OSError as error:
-        raise ValueError(f"expected a file that can be read, got {text!r} ({error})") from None
+    hosts = text
+    if os.path.isfile(text):  # a long list of hosts is too long for a file name
+        try:
+            lines = [line.partition("#")[0].strip() for line in Path(text).read_text().splitlines()]
+        except (OSError, ValueError) as error:
+            raise ValueError(f"expected a file that can be read, got {text!r} ({error})") from None
+        hosts = ",".join(re.sub(r"\s+slots=", ":", line) for line in lines if line)
+    for host in hosts.split(","):
+        if any(part.strip().startswith("-") for part in host.split("@")):
+            raise ValueError(
+                f"expected names of hosts, got {host!r}: ssh may take it for an option"
+            )
     if not hosts or "/" in hosts or hosts != "".join(hosts.split()):
-        raise ValueError(f"expected hosts such as a:2,b:2, or a file of them, got {text!r}")
+        what = "hosts such as a:2,b:2, or a file with lines such as a, a:2 or a slots=2"
+        raise ValueError(f"expected {what}, got {text!r}")
     return hosts
 
 
@@ -234,17 +251,7 @@ SIZE, SIZES = Parsed(size), Parsed(sizes)
 COLLECTIVES = ListOf(Parsed(_collective), _with_arguments)
 TOPOLOGIES = ListOf(Parsed(_topology), _with_arguments)
 GRID, GRIDS = Parsed(_grid), ListOf(Parsed(_grid))
+BANDWIDTH = Parsed(_bandwidth)
 PATTERN = Parsed(Pattern.parse)
 LAUNCHER_WORDS = Parsed(_launcher_words)
 HOSTS, VARIABLE = Parsed(_hosts), Parsed(_variable)
-
-
-class Bandwidth(click.ParamType):
-    """ "equal" (None), "measured", or a number for each rank."""
-
-    name = "bandwidth"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if value in ("equal", "measured"):
-            return None if value == "equal" else value
-        return RATES.convert(value, param, ctx)
