@@ -67,13 +67,6 @@ def is_rank(process: Path) -> bool:
     return not names.isdisjoint(_command.JOB_VARIABLES)
 
 
-def _parent(process: Path) -> Path:
-    with suppress(OSError):
-        after_name = (process / "stat").read_text(errors="replace").rpartition(")")[2]
-        return process.parent / after_name.split()[1]
-    return process.parent / "none"
-
-
 def send(process: Path, signum: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(int(process.name), signum)
@@ -161,17 +154,14 @@ class Ends:
             if descriptor in self._ranks:
                 self._hear(descriptor)
             elif descriptor == self._listener.fileno():
-                self._accept()
+                with suppress(OSError):  # such as one descriptor too many
+                    rank = self._listener.accept()[0]
+                    self._ranks[rank.fileno()] = rank, b""
+                    self._poll.register(rank.fileno(), select.EPOLLIN)
         if self._stop in ready:
             self._poll.unregister(self._stop)
             return False
         return bool(ready)
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # such as one descriptor too many
-            rank = self._listener.accept()[0]
-            self._ranks[rank.fileno()] = rank, b""
-            self._poll.register(rank.fileno(), select.EPOLLIN)
 
     def _hear(self, descriptor: int) -> None:
         rank, said = self._ranks[descriptor]
@@ -203,9 +193,9 @@ class Output:
 
     def __init__(self, broken: Callable[[], None]) -> None:
         self.failure: OSError | None = None
+        self.tails: dict[int, bytes] = {}
         self.silenced = False
         self._broken = broken
-        self._tails: dict[int, bytes] = {}
         self._threads: list[threading.Thread] = []
         self._last, *self._more = os.pipe()  # ends with `finish`
 
@@ -215,7 +205,7 @@ class Output:
             self.add(os.open(folder / name, os.O_RDWR), to)  # so it never ends: ranks come and go
 
     def add(self, source: int, to: int) -> None:
-        self._tails[source] = b""
+        self.tails[source] = b""
         self._threads.append(threading.Thread(target=self._pass_on, args=(source, to), daemon=True))
         self._threads[-1].start()
 
@@ -231,9 +221,6 @@ class Output:
     def done(self) -> bool:
         return not any(thread.is_alive() for thread in self._threads)
 
-    def tail(self) -> bytes:
-        return b"".join(self._tails.values())
-
     def _pass_on(self, source: int, to: int) -> None:
         while source in select.select([source, self._last], [], [])[0]:
             piece = os.read(source, _PIECE)
@@ -241,7 +228,7 @@ class Output:
                 return
             if self.silenced:
                 continue
-            self._tails[source] = (self._tails[source] + piece)[-_TAIL:]
+            self.tails[source] = (self.tails[source] + piece)[-_TAIL:]
             try:
                 write(to, piece)
             except OSError as error:
@@ -382,14 +369,15 @@ class Job:
             self.stop(signal.SIGTERM)
             write(2, f"partialcoll: the job was ended after {limit_s:g} s\n".encode())
             return _TIMED_OUT
-        words = self.folder / _LAST_WORDS
-        said = _once(words.read_text()) if words.exists() else ""
+        words, said = self.folder / _LAST_WORDS, dict[str, str]()
+        for line in words.read_text().splitlines(keepends=True) if words.exists() else ():
+            said.setdefault(_RANK_PREFIX.sub("", line), line)  # once, though all ranks say it
         self._end()  # a launcher that was killed has left its ranks behind
         self._output.join()
         if self._output.failure is not None:
             raise self._output.failure
-        write(2, said.encode())
-        told = _BY_SIGNAL.search(self._output.tail())
+        write(2, "".join(said.values()).encode())
+        told = _BY_SIGNAL.search(b"".join(self._output.tails.values()))
         by_signal = status < 0 or (told is not None and int(told[1]) == status)
         killed = by_signal and abs(status) == signal.SIGKILL  # perhaps by the launcher
         quiet = (status == 0 or killed) and not self._over  # it has not said which rank has ended
@@ -409,9 +397,14 @@ class Job:
         that one has ended."""
         asked: set[Path] = set()
 
+        def starts_program(rank: Path) -> bool:
+            with suppress(OSError):
+                after_name = (rank / "stat").read_text(errors="replace").rpartition(")")[2]
+                return not is_rank(rank.parent / after_name.split()[1])  # its parent
+            return True
+
         def ended() -> bool:
-            ranks = filter(is_rank, self._processes())
-            left = {rank for rank in ranks if not is_rank(_parent(rank))}
+            left = set(filter(starts_program, filter(is_rank, self._processes())))
             for program in left - asked:
                 self._segments |= segments(program)
                 wake(program, signum)
@@ -425,7 +418,9 @@ class Job:
         with self._lock:
             self._end_ranks()
             if self._launcher is not None and self._launcher.poll() is None:
-                self._end_launcher(self._launcher)
+                self._launcher.terminate()
+                self.tell(signal.SIGCONT)
+                _wait(self._has_ended)  # ranks that it still starts are killed
             # One that is stuck in the kernel stays: a second signal waits for it no longer.
             while left := list(self._processes()):
                 for process in left:
@@ -454,16 +449,9 @@ class Job:
         for rank in ranks:
             send(rank, signal.SIGKILL)
 
-    def _end_launcher(self, launcher: subprocess.Popen[bytes]) -> None:
-        """Ask the launcher to end, and kill the ranks that it still starts."""
-        launcher.terminate()
-        self.tell(signal.SIGCONT)
-
-        def ended() -> bool:
-            self._end_ranks()
-            return launcher.poll() is not None
-
-        _wait(ended)
+    def _has_ended(self) -> bool:
+        self._end_ranks()
+        return self._launcher is None or self._launcher.poll() is not None
 
 
 def _wait(over: Callable[[], bool]) -> None:
@@ -476,13 +464,6 @@ def _wait(over: Callable[[], bool]) -> None:
 def _begin() -> None:
     signal.signal(signal.SIGTTIN, signal.SIG_DFL)
     end_with_parent()
-
-
-def _once(words: str) -> str:
-    said: dict[str, str] = {}
-    for line in words.splitlines(keepends=True):
-        said.setdefault(_RANK_PREFIX.sub("", line), line)
-    return "".join(said.values())
 
 
 def lives(folder: Path) -> bool:
