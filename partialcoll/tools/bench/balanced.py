@@ -116,20 +116,6 @@ def of_kind(
     return [of_handle(name, handle, received) for handle in made]
 
 
-def _row(
-    c: BatchContender, comm: MPI.Intracomm, count: int, us: list[float], limit: float | None
-) -> Any:
-    wrong = comm.reduce(c.wrong)
-    active = comm.gather(c.active)
-    if active is None:
-        return None
-    how = {"domain": c.domain, "algorithm": c.algorithm, "limit_us": limit, "wrong": wrong}
-    row = skewed.row(c.name, comm.size, count, us, active, **how)
-    row["bandwidth_gbs"] = row["bytes"] / row["latency_us_avg"] / 1e3
-    row["busbw_gbs"] = row["bandwidth_gbs"] * 2 * (comm.size - 1) / comm.size
-    return row
-
-
 def by_turns(
     contenders: Sequence[BatchContender],
     comm: MPI.Intracomm,
@@ -156,9 +142,15 @@ def by_turns(
     limit, hosts = None, gate.domains
     if link_gbps and hosts > 1:  # what the link of a host must carry: 2S(H-1)/H
         limit = 2 * 4 * count * (hosts - 1) / hosts * 8 / link_gbps / 1e3
-    described = [_row(c, comm, count, us, limit) for c, us in zip(contenders, samples)]
-    rows = [row for row in described if row is not None]
-    for c in contenders:
+    rows = []
+    for c, us in zip(contenders, samples):
+        active, wrong = comm.gather(c.active), comm.reduce(c.wrong)
+        if active is not None:
+            how = {"domain": c.domain, "algorithm": c.algorithm, "limit_us": limit, "wrong": wrong}
+            row = skewed.row(c.name, comm.size, count, us, active, **how)
+            row["bandwidth_gbs"] = row["bytes"] / row["latency_us_avg"] / 1e3
+            row["busbw_gbs"] = row["bandwidth_gbs"] * 2 * (comm.size - 1) / comm.size
+            rows.append(row)
         if c.handle is not None:
             c.handle.Free()
     gate.free()

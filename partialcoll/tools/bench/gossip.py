@@ -4,6 +4,7 @@ MPI_Sendrecv, while the others sleep."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from functools import partial
 from types import SimpleNamespace
@@ -56,16 +57,11 @@ class _Pair:
         size: float = self.comm.allreduce(float(np.abs(self.x.astype(np.float64)).sum()))
         return abs(self._sum() - self.total) / size
 
-    def sendrecv(self) -> None:
-        """Exchange models as a pair of ranks does that wait for each other; rank 1 must call it,
-        too."""
-        self.comm.Sendrecv(self.x, 1 - self.comm.rank, recvbuf=self.out, source=1 - self.comm.rank)
-
     def operations(self) -> dict[str, Callable[[], Any]]:
-        g, x, out = self.buffer, self.x, self.out
+        g, x, out, peer = self.buffer, self.x, self.out, 1 - self.comm.rank
         return {
             "memcpy": lambda: np.copyto(out, x),
-            "sendrecv": self.sendrecv,
+            "sendrecv": lambda: self.comm.Sendrecv(x, peer, recvbuf=out, source=peer),
             "publish": lambda: g.publish(x),
             "read": lambda: g.read(1, key=x if self.codec else None, out=out),
             "average": lambda: g.average(x, 1),
@@ -88,46 +84,38 @@ class _Pair:
         elif op == "average":
             self.buffer.publish(self.x)
 
-
-def _sample(pair: _Pair, op: str, action: Callable[[], Any]) -> float:
-    pair.prepare(op)
-    meet(pair.comm)
-    begin = time.perf_counter()
-    if pair.comm.rank == 0 or (op == "sendrecv" and pair.comm.rank == 1):
-        action()
-    seconds = time.perf_counter() - begin
-    meet(pair.comm)
-    return seconds
-
-
-def _measure(
-    comm: MPI.Intracomm, size: int, bits: int, options: SimpleNamespace
-) -> list[report.Row]:
-    pair = _Pair(comm, size, bits)
-    operations = pair.operations()
-    measures = [partial(_sample, pair, op, action) for op, action in operations.items()]
-    samples = by_turns(measures, options.iters, warmup=2)  # finds out distances, touches memory
-    error = pair.sum_error()
-    pair.buffer.Free()
-    return [
-        {
-            "op": op,
-            "codec": bits or None,
-            "peers": comm.size - 1,
-            "bytes": pair.x.nbytes,
-            "gbs": _MOVED[op] * pair.x.nbytes / float(np.median(times)) / 1e9,
-            "latency_us": float(np.median(times)) * 1e6,
-            "sum_error": error,
-        }
-        for op, times in zip(operations, samples)
-    ]
+    def sample(self, op: str, action: Callable[[], Any]) -> float:
+        self.prepare(op)
+        meet(self.comm)
+        begin = time.perf_counter()
+        if self.comm.rank == 0 or (op == "sendrecv" and self.comm.rank == 1):
+            action()
+        seconds = time.perf_counter() - begin
+        meet(self.comm)
+        return seconds
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     rows = []
-    for bits in (0, *options.bits):
-        for size in options.sizes:
-            rows += _measure(comm, size, bits, options)
+    for bits, size in itertools.product((0, *options.bits), options.sizes):
+        pair = _Pair(comm, size, bits)
+        measures = [partial(pair.sample, *each) for each in pair.operations().items()]
+        samples = by_turns(measures, options.iters, warmup=2)  # finds out distances, touches memory
+        error = pair.sum_error()
+        pair.buffer.Free()
+        for (op, moved), times in zip(_MOVED.items(), samples):
+            seconds = float(np.median(times))
+            rows.append(
+                {
+                    "op": op,
+                    "codec": bits or None,
+                    "peers": comm.size - 1,
+                    "bytes": pair.x.nbytes,
+                    "gbs": moved * pair.x.nbytes / seconds / 1e9,
+                    "latency_us": seconds * 1e6,
+                    "sum_error": error,
+                }
+            )
     return rows
 
 

@@ -19,30 +19,24 @@ from .turns import by_turns, per_call, start_and_wait
 _CALLS = 1000
 
 
-def _from_python(call: Callable[[], Any]) -> Callable[[], float]:
-    return lambda: 1e6 * per_call(call, _CALLS)
-
-
-def _from_c(handle: pc.AllreduceHandle, send: Any, recv: Any) -> Callable[[], float]:
-    pointers = [buffers.addresses([array]) for array in (send, recv)]
-    us = ffi.new("double *")
-    rnd = ffi.new("pcoll_round *")
-
-    def measure() -> float:
-        check(lib.pcoll_handle_measure(handle._core(), *pointers, _CALLS, us, rnd, ffi.NULL))
-        return float(us[0])
-
-    return measure
-
-
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     send, recv = np.ones(2, np.float32), np.empty(2, np.float32)
     handle = pc.Allreduce_init(comm, send, recv, quorum="full", name="bench overhead")
+    pointers = [buffers.addresses([array]) for array in (send, recv)]
+    us, rnd = ffi.new("double *"), ffi.new("pcoll_round *")
+
+    def from_python(call: Callable[[], Any]) -> Callable[[], float]:
+        return lambda: 1e6 * per_call(call, _CALLS)
+
+    def from_c() -> float:
+        check(lib.pcoll_handle_measure(handle._core(), *pointers, _CALLS, us, rnd, ffi.NULL))
+        return float(us[0])
+
     measures = {
-        "Start+Wait": _from_python(start_and_wait(handle)),
-        "start+take in C": _from_c(handle, send, recv),
-        "pc.Allreduce": _from_python(lambda: pc.Allreduce(comm, send, recv, quorum="full")),
-        "comm.Allreduce (mpi4py)": _from_python(lambda: comm.Allreduce(send, recv)),
+        "Start+Wait": from_python(start_and_wait(handle)),
+        "start+take in C": from_c,
+        "pc.Allreduce": from_python(lambda: pc.Allreduce(comm, send, recv, quorum="full")),
+        "comm.Allreduce (mpi4py)": from_python(lambda: comm.Allreduce(send, recv)),
     }
     samples = dict(zip(measures, by_turns(measures.values(), options.iters, comm=comm)))
     handle.Free()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any, Callable, cast
 
 import numpy as np
 
@@ -25,7 +25,6 @@ COLUMNS, plot = skewed.COLUMNS, skewed.plot
 # How long a rank computes before it arrives, in seconds; before that it sleeps, so that 32
 # ranks can share few cores.
 _COMPUTING = 100e-6
-
 
 # Calls a collective once: who was in the round (None: all), and seconds.
 Call = Callable[[], tuple[Any, float]]
@@ -70,27 +69,17 @@ def _contenders(
     for name in options.collectives:
         kind = balanced.BatchKind(name, options.domain, options.algorithm, options.late)
         for made in balanced.of_kind(kind, False, comm, send, recv, "bench skew"):
-            if made.handle is None:
-                found.append(ArrivalContender(made, "python", _allreduce(comm, send, recv)))
-                continue
-            for interface in options.interface:
-                call = _CALLS[interface](made.handle)
-                found.append(ArrivalContender(made, interface, call))
+            some = ["python"] if made.handle is None else options.interface
+            found += [ArrivalContender(made, each, _CALLS[each](made)) for each in some]
     return found
 
 
-def _allreduce(comm: MPI.Intracomm, send: Any, recv: Any) -> Call:
-    def call() -> tuple[Any, float]:
-        begin = time.perf_counter()
-        comm.Allreduce(send, recv, MPI.SUM)
-        return None, time.perf_counter() - begin
-
-    return call
-
-
-def _from_python(handle: pc.AllreduceHandle) -> Call:
+def _from_python(made: balanced.BatchContender) -> Call:
     """Return a call with no frame of our own between the clock and the calls: late ranks come with
     cold caches."""
+    handle = made.handle
+    if handle is None:
+        return lambda: (None, turns.per_call(made.call, 1))
 
     def call() -> tuple[Any, float]:
         begin = time.perf_counter()
@@ -102,9 +91,9 @@ def _from_python(handle: pc.AllreduceHandle) -> Call:
     return call
 
 
-def _from_c(handle: pc.AllreduceHandle) -> Call:
+def _from_c(made: balanced.BatchContender) -> Call:
     """Return the same call in C, timed there, as a program in C or Fortran waits."""
-    us = ffi.new("double *")
+    handle, us = cast(pc.AllreduceHandle, made.handle), ffi.new("double *")
 
     def call() -> tuple[Any, float]:
         check(lib.pcoll_handle_measure(*handle._measured(us)))
@@ -116,42 +105,16 @@ def _from_c(handle: pc.AllreduceHandle) -> Call:
 _CALLS = {"python": _from_python, "c": _from_c}
 
 
-def _measure(
-    c: ArrivalContender,
-    gate: StaggeredGate,
-    delay: float,
-    recv: Any,
-    everybody: Any,
-    late: str,
-    keep: bool,
-) -> None:
-    recv.fill(-1)
-    work = np.zeros_like(recv)
-    gate.pass_at(delay, work)
-    mask, elapsed = c.call()
-    if not keep:
-        return
-    c.latencies.append(elapsed * 1e6)
-    included = everybody if mask is None else mask
-    c.active.append(int(included.sum()))
-    if mask is None or late == "drop":  # else carried deposits make other sums
-        expected = np.float32((np.flatnonzero(included) + 1).sum())  # rank r contributes r+1
-        c.wrong += int(np.count_nonzero(recv != expected))
-
-
 def _row(c: ArrivalContender, comm: MPI.Intracomm, options: SimpleNamespace) -> report.Row | None:
-    latencies = comm.gather(c.latencies)
-    active = comm.gather(c.active)
-    wrong = comm.reduce(c.wrong)
+    latencies, active, wrong = comm.gather(c.latencies), comm.gather(c.active), comm.reduce(c.wrong)
     if latencies is None or active is None:
         return None
-    all_latencies = np.concatenate([np.asarray(x) for x in latencies])
     name, handle = c.made.name, c.made.handle
     return skewed.row(
         name if c.interface == "python" else f"{name} (C)",
         comm.size,
         options.count,
-        all_latencies,
+        np.concatenate(latencies),
         active,
         domain=c.made.domain,
         algorithm=c.made.algorithm,
@@ -163,14 +126,23 @@ def _row(c: ArrivalContender, comm: MPI.Intracomm, options: SimpleNamespace) -> 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     send = np.full(options.count, comm.rank + 1, dtype=np.float32)
     recv = np.empty_like(send)
-    everybody = np.ones(comm.size, dtype=bool)
     gate = StaggeredGate(comm)
     contenders = _contenders(options, comm, send, recv)
     delay = comm.rank * options.skew_ms * 1e-3
     steps = range(-options.warmup, options.iters)
     for step in report.progress(steps, comm.rank == 0, "skew"):
         for c in contenders:
-            _measure(c, gate, delay, recv, everybody, options.late, keep=step >= 0)
+            recv.fill(-1)
+            gate.pass_at(delay, np.zeros_like(recv))
+            mask, elapsed = c.call()
+            if step < 0:
+                continue
+            c.latencies.append(elapsed * 1e6)
+            ranks = np.arange(comm.size) if mask is None else np.flatnonzero(mask)
+            c.active.append(len(ranks))
+            if mask is None or options.late == "drop":  # else carried deposits make other sums
+                expected = np.float32((ranks + 1).sum())  # rank r contributes r+1
+                c.wrong += int(np.count_nonzero(recv != expected))
     rows = [row for c in contenders if (row := _row(c, comm, options)) is not None]
     for handle in dict.fromkeys(c.made.handle for c in contenders if c.made.handle is not None):
         handle.Free()
