@@ -86,51 +86,6 @@ class Device:
         return partial(sleep, max(1, int(cycles * us * 1e-6 / took)))
 
 
-def _of_mpi(comm: MPI.Intracomm, device: Device, x: Any, y: Any) -> Call:
-    """Return a call that copies by hand, one copy after the other."""
-    sent, come = device.beside(x.numel()), device.beside(x.numel())
-
-    def call() -> None:
-        sent.copy_(x, non_blocking=True)
-        device.over()
-        comm.Allreduce(sent.numpy(), come.numpy())
-        y.copy_(come, non_blocking=True)
-        device.over()
-
-    return call
-
-
-def _copies(device: Device, x: Any) -> Call:
-    host = device.beside(x.numel())
-
-    def call() -> None:
-        host.copy_(x, non_blocking=True)
-        x.copy_(host, non_blocking=True)
-        device.over()
-
-    return call
-
-
-def _behind(handle: pc.AllreduceHandle, device: Device, work: Call) -> Callable[[], float]:
-    """Return a function that measures the microseconds of a call beyond the work that follows its
-    start."""
-
-    def measure() -> float:
-        device.over()
-        begin = time.perf_counter()
-        work()
-        device.over()
-        alone = time.perf_counter() - begin
-        begin = time.perf_counter()
-        handle.Start()
-        work()
-        handle.Wait()
-        device.over()
-        return 1e6 * (time.perf_counter() - begin - alone)
-
-    return measure
-
-
 def measure(
     comm: MPI.Intracomm,
     device: Device,
@@ -142,6 +97,7 @@ def measure(
     """Measure `count` float32 by turns; return the rows on rank 0. Collective. `more` holds other
     contenders by name: functions that make a call from one tensor to another."""
     x, y = device.new(count), device.new(count)
+    sent, come = device.beside(count), device.beside(count)
     handle = pc.Allreduce_init(comm, x, y, quorum="full")
 
     def full() -> None:
@@ -149,7 +105,20 @@ def measure(
         handle.Wait()
         device.over()
 
-    calls: dict[str, Call] = {"mpi": _of_mpi(comm, device, x, y), "full": full}
+    def mpi() -> None:
+        """Copy by hand, one copy after the other."""
+        sent.copy_(x, non_blocking=True)
+        device.over()
+        comm.Allreduce(sent.numpy(), come.numpy())
+        y.copy_(come, non_blocking=True)
+        device.over()
+
+    def copies() -> None:
+        sent.copy_(x, non_blocking=True)
+        x.copy_(sent, non_blocking=True)
+        device.over()
+
+    calls: dict[str, Call] = {"mpi": mpi, "full": full}
     calls.update((name, make(x, y)) for name, make in more.items())
     wrong = dict.fromkeys(calls, 0)
     for step in range(_CHECKED_CALLS):  # they also warm up
@@ -172,13 +141,28 @@ def measure(
         handle.Wait()
         return 1e6 * took
 
-    measures = [partial(timed, call) for call in (*calls.values(), _copies(device, x))]
-    *samples, copies = turns.by_turns(measures, iters, comm=comm)
+    measures = [partial(timed, call) for call in (*calls.values(), copies)]
+    *samples, copying = turns.by_turns(measures, iters, comm=comm)
     starts = turns.by_turns([start_us], iters, comm=comm)[0]
     work = device.work(work_us)
+
+    def exposed_us() -> float:
+        """Return the microseconds of a call beyond the work that follows its start."""
+        assert work is not None
+        device.over()
+        begin = time.perf_counter()
+        work()
+        device.over()
+        middle = time.perf_counter()
+        handle.Start()
+        work()
+        handle.Wait()
+        device.over()
+        return 1e6 * (time.perf_counter() + begin - 2 * middle)
+
     exposed: list[float] = []
     if work is not None:
-        exposed = turns.by_turns([_behind(handle, device, work)], iters, comm=comm)[0]
+        exposed = turns.by_turns([exposed_us], iters, comm=comm)[0]
     handle.Free()
     rows = [
         {
@@ -193,7 +177,7 @@ def measure(
             "exposed_us": float(np.median(exposed)) if name == "full" and exposed else None,
             "bandwidth_gbs": 4 * count / float(np.median(us)) / 1e3,
             "speedup_vs_mpi": None,
-            "limit_us": float(np.median(copies)),
+            "limit_us": float(np.median(copying)),
             "speedup_vs_limit": None,
             "wrong": comm.allreduce(wrong[name]),
         }

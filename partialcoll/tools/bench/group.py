@@ -58,10 +58,6 @@ class AveragingMethod:
         self.x /= np.float32(self.comm.size)
         return range(self.comm.size)
 
-    def is_exact(self) -> bool:
-        """Return whether the last result was meant to be the average over all ranks."""
-        return True
-
     def timed(self, check: bool = False) -> float:
         """Return the seconds of one averaging. Collective."""
         self._step += 1
@@ -83,7 +79,7 @@ class AveragingMethod:
         self.error = max(self.error, float(error.max()))
         # Each addition and division may round; values are whole numbers of one size.
         self.wrong += int(np.count_nonzero(error > 4 * self.rounds * _EPSILON))
-        self.exact &= self.is_exact() and len(ranks) == self.comm.size
+        self.exact &= len(ranks) == self.comm.size
 
     def traffic(self) -> float:
         """Return the bytes that a link carries for one byte of data, per averaging (busbw)."""
@@ -91,11 +87,6 @@ class AveragingMethod:
 
     def counts(self) -> dict[str, Any]:
         return dict.fromkeys(("matched_ahead", "void_rounds", "shares"))
-
-    def free(self) -> None:
-        """Free the handle, if there is one. Collective."""
-        if self.handle is not None:
-            self.handle.Free()
 
     def row(self, samples: Sequence[float]) -> report.Row:
         comm = self.comm
@@ -117,15 +108,6 @@ class AveragingMethod:
             "wrong": comm.allreduce(self.wrong),
             **self.counts(),
         }
-
-
-def allreduces(comm: MPI.Intracomm, count: int) -> list[AveragingMethod]:
-    """Return MPI's allreduce and the full one of this library. Collective."""
-    mpi, full = (AveragingMethod(name, comm, count) for name in ("mpi", "full"))
-    mpi.allreduce = partial(comm.Allreduce, MPI.IN_PLACE, mpi.x)
-    full.handle = pc.Allreduce_init(comm, MPI.IN_PLACE, full.x, quorum="full", history=1)
-    full.allreduce = turns.start_and_wait(full.handle)
-    return [mpi, full]
 
 
 class GroupAverage(AveragingMethod):
@@ -153,15 +135,11 @@ class GroupAverage(AveragingMethod):
             return range(self.comm.size)
         return ranks
 
-    def is_exact(self) -> bool:
-        return bool(self._last.exact)
-
     def _check(self, ranks: Sequence[int]) -> None:
         """Check the result, unless a turn was not exact: then it depends on all its groups."""
         if self.rounds == 1 or self._last.exact:
             super()._check(ranks or [self.comm.rank])
-        else:
-            self.exact = False
+        self.exact &= bool(self._last.exact)
 
     def traffic(self) -> float:
         sides = self._handle.grid if self.rounds > 1 else self._handle.grid[:1]
@@ -188,35 +166,35 @@ def by_turns(methods: Iterable[AveragingMethod], iters: int, warmup: int = 2) ->
     turns.by_turns(checks, 1, warmup=0)
     rows = [method.row(times) for method, times in zip(some, samples)]
     for method in some:
-        method.free()
+        if method.handle is not None:
+            method.handle.Free()
     mpi = next((row["seconds"] for row in rows if row["method"] == "mpi"), None)
     for row in rows:
         row["speedup_vs_mpi"] = mpi and mpi / row["seconds"]
     return rows
 
 
-def _of_size(options: SimpleNamespace, comm: MPI.Intracomm, size: int) -> list[report.Row]:
-    count = max(1, size // 4)
-    bandwidth = options.bandwidth
+def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
+    rows, bandwidth = [], options.bandwidth
     how: dict[str, Any] = {
         "keys": options.keys,
         "bandwidth": bandwidth[comm.rank] if isinstance(bandwidth, list) else bandwidth,
         "measure_every": 4,
     }
-    methods = allreduces(comm, count)
-    for grid in options.grid:
-        turn = GroupAverage(comm, count, grid, **how)
-        methods.append(turn)
-        if turn.rounds > 1:
-            methods.append(GroupAverage(comm, count, grid, turn=False, **how))
-    # Bandwidths are measured in some rounds, and are known after them.
-    return by_turns(methods, options.iters, warmup=12 if bandwidth == "measured" else 2)
-
-
-def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    rows = []
     for size in report.progress(options.sizes, comm.rank == 0, "group"):
-        rows += _of_size(options, comm, size)
+        count = max(1, size // 4)
+        mpi, full = (AveragingMethod(name, comm, count) for name in ("mpi", "full"))
+        mpi.allreduce = partial(comm.Allreduce, MPI.IN_PLACE, mpi.x)
+        full.handle = pc.Allreduce_init(comm, MPI.IN_PLACE, full.x, quorum="full", history=1)
+        full.allreduce = turns.start_and_wait(full.handle)
+        methods = [mpi, full]
+        for grid in options.grid:
+            turn = GroupAverage(comm, count, grid, **how)
+            methods.append(turn)
+            if turn.rounds > 1:
+                methods.append(GroupAverage(comm, count, grid, turn=False, **how))
+        # Bandwidths are measured in some rounds, and are known after them.
+        rows += by_turns(methods, options.iters, warmup=12 if bandwidth == "measured" else 2)
     return rows
 
 

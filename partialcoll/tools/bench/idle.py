@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,6 @@ import partialcoll as pc
 from ..._core.mpi import MPI
 from .. import plots, report, skewed
 from . import turns
-from .turns import start_and_wait
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
@@ -26,37 +24,26 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
 
     rows = []
     for handle in turns.handles(comm, options.domain, make, "bench idle"):
-        rows += _measure(handle, options.seconds, comm)
-    return rows
-
-
-def _measure(handle: pc.AllreduceHandle, seconds: float, comm: MPI.Intracomm) -> list[report.Row]:
-    """Measure both states of a handle and free it; return the rows on rank 0. Collective."""
-    meet = start_and_wait(handle)
-
-    def wait_for_last() -> None:
-        if comm.rank == comm.size - 1:
-            time.sleep(seconds)
-        meet()
-
-    rows = []
-    sleep = partial(time.sleep, seconds)
-    for state, action in (("idle", sleep), ("waiting", wait_for_last)):
-        meet()
-        cpu, wall = time.process_time(), time.perf_counter()
-        action()
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-        percent = comm.gather(100 * cpu / wall)
-        if percent is not None:
-            rows.append(
-                {
-                    "state": state,
-                    "domain": handle.domain,
-                    "ranks": comm.size,
-                    "cpu_percent_per_rank": float(np.mean(percent)),
-                }
-            )
-    handle.Free()
+        meet = turns.start_and_wait(handle)
+        for state in ("idle", "waiting"):
+            meet()
+            cpu, wall = time.process_time(), time.perf_counter()
+            if state == "idle" or comm.rank == comm.size - 1:
+                time.sleep(options.seconds)
+            if state == "waiting":
+                meet()
+            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+            percent = comm.gather(100 * cpu / wall)
+            if percent is not None:
+                rows.append(
+                    {
+                        "state": state,
+                        "domain": handle.domain,
+                        "ranks": comm.size,
+                        "cpu_percent_per_rank": float(np.mean(percent)),
+                    }
+                )
+        handle.Free()
     return rows
 
 

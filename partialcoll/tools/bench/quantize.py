@@ -101,8 +101,7 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
         )
         gbs = [work.x.nbytes / float(np.median(times)) / 1e9 for times in samples]
         for (codec, bits, direction, error, ratio, _), each in zip(tasks, gbs):
-            # Bytes read and written for each byte of the vector. The vector or the key is read;
-            # only encode writes a payload; the other operations read it and write a vector.
+            # Bytes read and written for each byte of the vector: only encode writes a payload.
             moved = {"copy": 2.0, "encode": 1.0 + ratio}.get(direction, 2.0 + ratio)
             rows.append(
                 {

@@ -26,20 +26,6 @@ _NAP_S = 0.02  # of ranks that wait for minutes while others are measured
 _WORTH = 0.97  # of the time so far: a change that saves less is noise
 
 
-def _lines_of(ranks: int, took: dict[int, dict[str, float]]) -> list[tuple[int, int, str]]:
-    """Return the lines for one number of ranks, from the time of each algorithm at each size."""
-    sizes = sorted(took)
-    current = ALGORITHMS[1]
-    lines = [(ranks, 0, current)]
-    for i, size in enumerate(sizes):
-        best = min(took[size], key=lambda name: took[size][name])
-        both = [took[s] for s in sizes[i : i + 2]]  # at the next size as well
-        if all(times[best] < _WORTH * times[current] for times in both):
-            current = best
-            lines.append((ranks, size, current))
-    return lines
-
-
 def table(rows: list[report.Row]) -> list[tuple[int, int, str]]:
     """Return lines (ranks, from_bytes, algorithm): the sizes from which another algorithm is
     worthwhile."""
@@ -49,7 +35,18 @@ def table(rows: list[report.Row]) -> list[tuple[int, int, str]]:
             continue
         times = took.setdefault(row["ranks"], {}).setdefault(row["bytes"], {})
         times[row["algorithm"]] = row["latency_us_p50"]
-    return [line for ranks in sorted(took) for line in _lines_of(ranks, took[ranks])]
+    lines = []
+    for ranks, by_size in sorted(took.items()):
+        current = ALGORITHMS[1]
+        lines.append((ranks, 0, current))
+        sizes = sorted(by_size)
+        for i, size in enumerate(sizes):
+            best = min(by_size[size], key=by_size[size].__getitem__)
+            both = [by_size[s] for s in sizes[i : i + 2]]  # at the next size as well
+            if all(times[best] < _WORTH * times[current] for times in both):
+                current = best
+                lines.append((ranks, size, current))
+    return lines
 
 
 def thresholds(rows: list[report.Row]) -> list[tuple[int, int | str, str]]:
@@ -80,46 +77,34 @@ def as_text(lines: Sequence[tuple[int, int | str, str]]) -> str:
     return head + "".join(f"{r:7d} {b:>11}  {name}\n" for r, b, name in lines)
 
 
-def _measure_on(ranks: int, options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
-    part = cast(MPI.Intracomm, comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED))
-    rows: list[report.Row] = []
-    kinds = [BatchKind("full", ["rank"], name) for name in ALGORITHMS[1:]]  # of the fabric
-    kinds += [BatchKind("full", ["node"], ALGORITHMS[0]), BatchKind("mpi", [], "")]
-    if part != MPI.COMM_NULL:
-        for size in report.progress(options.sizes, part.rank == 0, f"tune {ranks}"):
-            rows += measure(kinds, part, max(1, size // 4), options.iters)
-        part.Free()
-    return rows
-
-
-def _write(path: str, text: str) -> None:
-    if path == "-":
-        sys.stdout.write(text)
-        return
-    with report.writing("--output", path):
-        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with files.create_text(path) as file:
-            file.write(text)
-    print(f"wrote {path}", file=sys.stderr)
-
-
 def main(options: SimpleNamespace) -> None:
-    comm = MPI.COMM_WORLD
-    path = options.output
+    comm, path = MPI.COMM_WORLD, options.output
     if comm.rank == 0 and path in (None, "none"):
         raise pc.Error("bench tune: there is nowhere to write to; use --output")
     rows: list[report.Row] = []
+    kinds = [BatchKind("full", ["rank"], name) for name in ALGORITHMS[1:]]  # of the fabric
+    kinds += [BatchKind("full", ["node"], ALGORITHMS[0]), BatchKind("mpi", [], "")]
     for ranks in sorted({comm.size, *(1 << k for k in range(1, comm.size.bit_length()))}):
         if comm.rank == 0 and not report.has_bar():
             how_many = f"{ranks} of {comm.size} ranks, {len(options.sizes)} sizes"
             print(f"bench tune: {how_many}", file=sys.stderr, flush=True)
-        rows += _measure_on(ranks, options, comm)
+        part = cast(MPI.Intracomm, comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED))
+        if part != MPI.COMM_NULL:
+            for size in report.progress(options.sizes, part.rank == 0, f"tune {ranks}"):
+                rows += measure(kinds, part, max(1, size // 4), options.iters)
+            part.Free()
         turns.meet(comm, _NAP_S)  # those that had nothing to do wait here
     if comm.rank != 0:
         return
-    doc = report.document("bench tune", comm.size, rows)
-    report.write(options.json, doc, rows, COLUMNS)
-    _write(path, as_text([*table(rows), *thresholds(rows)]))
+    report.write(options.json, report.document("bench tune", comm.size, rows), rows, COLUMNS)
+    text = as_text([*table(rows), *thresholds(rows)])
+    if path == "-":
+        sys.stdout.write(text)
+    else:
+        with report.writing("--output", path):
+            Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with files.create_text(path) as file:
+                file.write(text)
+        print(f"wrote {path}", file=sys.stderr)
     if options.plot:
-        most = [row for row in rows if row["ranks"] == comm.size]
-        plot(most, options.plot, by="algorithm")
+        plot([row for row in rows if row["ranks"] == comm.size], options.plot, by="algorithm")
