@@ -15,7 +15,6 @@ import json as text
 import shlex
 import statistics
 import subprocess
-from typing import Any
 
 import click
 
@@ -23,10 +22,9 @@ from partialcoll.tools import report
 from partialcoll.tools.cli import options, values
 
 MEASURES = ("latency_us_p50", "latency_us_avg", "latency_us", "latency_ms_avg", "step_ms", "us")
-Row = tuple[str, float]
 
 
-def measured(command: str, words: tuple[str, ...]) -> list[Row]:
+def measured(command: str, words: tuple[str, ...]) -> list[tuple[str, float]]:
     """Run a command; return the name and the time of each row."""
     argv = [*shlex.split(command), *words, "--json", "-"]
     out = subprocess.run(argv, capture_output=True, text=True)
@@ -43,29 +41,6 @@ def measured(command: str, words: tuple[str, ...]) -> list[Row]:
     return found
 
 
-def compared(before: str, after: str, words: tuple[str, ...], rounds: int) -> list[dict[str, Any]]:
-    turn = (before, after, before)
-    runs = [[measured(command, words) for command in turn] for _ in range(rounds)]
-    rows = []
-    for lines in zip(*(run for turn in runs for run in turn)):
-        if len({name for name, _ in lines[::3]}) > 1:
-            raise click.UsageError(f"rows differ between runs: {lines[0][0]}, {lines[3][0]}")
-        first, new, again = ([time for _, time in lines[k::3]] for k in range(3))
-        ratio = statistics.median(2 * b / (a + c) for a, b, c in zip(first, new, again))
-        spread = statistics.median(abs(a - c) * 2 / (a + c) for a, c in zip(first, again))
-        rows.append(
-            {
-                "row": lines[0][0],
-                "before": statistics.median(first),
-                "after": statistics.median(new),
-                "again": statistics.median(again),
-                "ratio": ratio,
-                "spread": spread,
-            }
-        )
-    return rows
-
-
 @click.command(
     "compare",
     help=__doc__,
@@ -78,9 +53,19 @@ def compared(before: str, after: str, words: tuple[str, ...], rounds: int) -> li
 @options.option("--limit", values.POSITIVE, 0.03, "so much slower is slow, a fraction")
 @options.json
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def command(limit: float, json: str | None, **given: Any) -> None:
-    rows = compared(**given)
-    for row in rows:
-        row["slow"] = int(row["ratio"] > 1 + limit + row["spread"])
-    document = {**report.document("bench compare", 0, rows), "words": " ".join(given["words"])}
-    report.write(json, document)
+def command(
+    before: str, after: str, words: tuple[str, ...], rounds: int, limit: float, json: str | None
+) -> None:
+    runs = [measured(each, words) for each in (before, after, before) * rounds]
+    rows = []
+    for lines in zip(*runs):
+        if len({name for name, _ in lines[::3]}) > 1:
+            raise click.UsageError(f"rows differ between runs: {lines[0][0]}, {lines[3][0]}")
+        first, new, again = ([time for _, time in lines[k::3]] for k in range(3))
+        ratio = statistics.median(2 * b / (a + c) for a, b, c in zip(first, new, again))
+        spread = statistics.median(abs(a - c) * 2 / (a + c) for a, c in zip(first, again))
+        times = {"before": first, "after": new, "again": again}
+        medians = {name: statistics.median(some) for name, some in times.items()}
+        slow = int(ratio > 1 + limit + spread)
+        rows.append({"row": lines[0][0], **medians, "ratio": ratio, "spread": spread, "slow": slow})
+    report.write(json, {**report.document("bench compare", 0, rows), "words": " ".join(words)})

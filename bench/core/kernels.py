@@ -8,6 +8,7 @@ each target (0: element by element).
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -37,57 +38,42 @@ def flags() -> list[str]:
     return [*ffibuilder.FLAGS, *hardening.flags(CC).compile, f"-I{ROOT / 'csrc'}"]
 
 
-def one_function_a_line(source: Path, options: list[str]) -> str:
-    """Return the preprocessed source with one function on each line of the report. Clones are
-    removed, and functions that had clones, which are the hot ones, are marked."""
+def widths(source: Path, options: list[str], folder: Path) -> dict[str, int]:
+    """Return the bytes of the widest vectors that the loop of each function uses; 0: none. The
+    preprocessed source is compiled with one function on a line. Clones are removed; functions that
+    had clones, which are the hot ones, are marked."""
     command = [CC, *options, "-E", "-P", str(source)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     text = re.sub(r"(?=\bstatic \w+ \w+\()", "\n", text)
-    return re.sub(r"__attribute__\s*\(\(target_clones\([^)]*\)\)\)\s*", "\n" + HOT, text)
-
-
-def functions(text: str) -> dict[int, str]:
-    """Return the hot function of each line, or nothing."""
+    text = re.sub(r"__attribute__\s*\(\(target_clones\([^)]*\)\)\)\s*", "\n" + HOT, text)
     owner, lines = "", {}
     for number, line in enumerate(text.split("\n"), 1):
         found = re.match(r"(/\*hot\*/)?static \w+ (\w+)\(", line)
         if found:
             owner = found.group(2) if found.group(1) else ""
         lines[number] = owner
-    return lines
-
-
-def widths(source: Path, options: list[str], folder: Path) -> dict[str, int]:
-    """Return the bytes of the widest vectors that the loop of each function uses; 0: none."""
-    text = one_function_a_line(source, options)
-    lines = functions(text)
     copy = folder / source.name
     copy.write_text(text)
     command = [CC, *options, "-w", "-fopt-info-vec-optimized", "-c", str(copy), "-o", os.devnull]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    found = dict.fromkeys((name for name in lines.values() if name), 0)
+    widest = dict.fromkeys(filter(None, lines.values()), 0)
     for line, width in re.findall(r":(\d+):\d+: optimized: loop vectorized using (\d+)", said):
         name = lines[int(line)]
         if name:
-            found[name] = max(found[name], int(width))
-    return found
-
-
-def table() -> list[report.Row]:
-    rows: dict[str, report.Row] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in FILES:
-            for target, more in TARGETS.items():
-                found = widths(next(KERNELS.rglob(f"{name}.c")), [*flags(), *more], Path(folder))
-                for function, width in found.items():
-                    rows.setdefault(function, {"loop": function})[target] = width
-    return [row for _, row in sorted(rows.items())]
+            widest[name] = max(widest[name], int(width))
+    return widest
 
 
 @click.command("kernels", help=__doc__, short_help="which reduction loops are vectorized")
 @options.json
 def command(json: str | None) -> None:
-    loops = table()
+    rows: dict[str, report.Row] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (target, more) in itertools.product(FILES, TARGETS.items()):
+            found = widths(next(KERNELS.rglob(f"{name}.c")), [*flags(), *more], Path(folder))
+            for function, width in found.items():
+                rows.setdefault(function, {"loop": function})[target] = width
+    loops = [row for _, row in sorted(rows.items())]
     document = report.document("bench kernels", 1, loops)
     version = subprocess.run([CC, "--version"], capture_output=True, text=True).stdout
     document["env"].update(compiler=version.splitlines()[0], flags=" ".join(flags()))

@@ -9,57 +9,54 @@ neighbors alike, so pairs of blocks are compared. Outside of a job it starts one
 
 from __future__ import annotations
 
-import statistics
+import itertools
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import click
 import numpy as np
-from lib.job import count, experiment
+from lib.job import Rows, count, experiment
 
 from partialcoll.tools.cli import options, values
 
 KINDS = ("raise", "continue")
 
 
-def by_turns(quorum: str, domain: str, given: SimpleNamespace, comm: Any) -> dict[str, Any]:
-    from mpi4py import MPI
-
+def run(given: SimpleNamespace, comm: Any) -> Rows:
     import partialcoll as pc
     from partialcoll.tools.bench import turns
 
-    x = np.ones(given.bytes // 8)
-    how = {"quorum": quorum, "domain": domain}
-    made: dict[str, Any] = {
-        kind: pc.Allreduce_init(comm, x, np.empty_like(x), on_failure=kind, **how) for kind in KINDS
-    }
-    samples: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for turn in range(-2, given.iters):
-        for kind in KINDS if turn % 2 else reversed(KINDS):
-            comm.Barrier()
-            mine = turns.per_call(turns.start_and_wait(made[kind]), given.rounds)
-            seconds = comm.allreduce(mine, MPI.MAX)
-            if turn >= 0:
-                samples[kind].append(seconds)
-    for handle in made.values():
-        handle.Free()
-    pairs = zip(samples["continue"], samples["raise"])
-    added = sorted(100 * (after / before - 1) for after, before in pairs)
-    return {
-        **how,
-        "ranks": comm.size,
-        "bytes": given.bytes,
-        "rounds": given.rounds * given.iters,
-        "raise_us": statistics.median(samples["raise"]) * 1e6,
-        "continue_us": statistics.median(samples["continue"]) * 1e6,
-        "added_percent": statistics.median(added),
-        "added_percent_low": added[len(added) // 4],
-        "added_percent_high": added[3 * len(added) // 4],
-    }
-
-
-def run(given: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    return [by_turns(q, d, given, comm) for q in given.quorum for d in given.domain]
+    rows, x = [], np.ones(given.bytes // 8)
+    for quorum, domain in itertools.product(given.quorum, given.domain):
+        how = {"quorum": quorum, "domain": domain}
+        handles = [
+            pc.Allreduce_init(comm, x, np.empty_like(x), on_failure=kind, **how) for kind in KINDS
+        ]
+        calls = [
+            partial(turns.per_call, turns.start_and_wait(handle), given.rounds)
+            for handle in handles
+        ]
+        # In each turn both, in both orders.
+        some = turns.by_turns([*calls, *calls[::-1]], -(-given.iters // 2), comm=comm)
+        first, second = (np.ravel([some[i], some[3 - i]]) for i in range(2))
+        added = sorted(100 * (second / first - 1))
+        for handle in handles:
+            handle.Free()
+        rows.append(
+            {
+                **how,
+                "ranks": comm.size,
+                "bytes": given.bytes,
+                "rounds": given.rounds * len(added),
+                "raise_us": float(np.median(first)) * 1e6,
+                "continue_us": float(np.median(second)) * 1e6,
+                "added_percent": float(np.median(added)),
+                "added_percent_low": added[len(added) // 4],
+                "added_percent_high": added[3 * len(added) // 4],
+            }
+        )
+    return rows
 
 
 command = experiment(
