@@ -42,18 +42,13 @@ def bits_per_second(rate: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _rate(text: str) -> str:
-    bits_per_second(text)
-    return text
+RATE = values.Parsed(lambda text: text if bits_per_second(text) else "")
 
 
-RATE = values.Parsed(_rate)
-
-
-def _ip(*words: str, quiet: bool = False) -> str:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+def _ip(words: str, quiet: bool = False) -> str:
+    done = subprocess.run(["ip", *words.split()], capture_output=True, text=True)
     if done.returncode and not quiet:
-        raise Error(f"ip {' '.join(words)}: {done.stderr.strip()}")
+        raise Error(f"ip {words}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -69,25 +64,21 @@ class Hosts:
         self.net = f"10.{64 + os.getpid() // 256 % 128}.{os.getpid() % 256}"
         self.bridge = f"pcb{self.tag}"
 
-    def _add(self, i: int) -> None:
-        host, outer, inner = f"pc{self.tag}h{i}", f"pcv{self.tag}n{i}", "eth0"
-        _ip("netns", "add", host)
-        _ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", host)
-        _ip("link", "set", outer, "master", self.bridge, "up")
-        _ip("-n", host, "addr", "add", f"{self.net}.{i}/24", "dev", inner)
-        for device in (inner, "lo"):
-            _ip("-n", host, "link", "set", device, "up")
-        bucket = ["rate", self.rates[i - 1], "burst", "256kb", "latency", "100ms"]
-        tc = ["tc", "qdisc", "replace", "dev", inner, "root", "tbf", *bucket]
-        _ip("netns", "exec", host, *tc)
-
     def __enter__(self) -> Hosts:
         try:
-            _ip("link", "add", self.bridge, "type", "bridge")
-            _ip("addr", "add", f"{self.net}.254/24", "dev", self.bridge)
-            _ip("link", "set", self.bridge, "up")
-            for i in range(1, self.count + 1):
-                self._add(i)
+            _ip(f"link add {self.bridge} type bridge")
+            _ip(f"addr add {self.net}.254/24 dev {self.bridge}")
+            _ip(f"link set {self.bridge} up")
+            for i, rate in enumerate(self.rates, 1):
+                host, outer = f"pc{self.tag}h{i}", f"pcv{self.tag}n{i}"
+                _ip(f"netns add {host}")
+                _ip(f"link add {outer} type veth peer name eth0 netns {host}")
+                _ip(f"link set {outer} master {self.bridge} up")
+                _ip(f"-n {host} addr add {self.net}.{i}/24 dev eth0")
+                _ip(f"-n {host} link set eth0 up")
+                _ip(f"-n {host} link set lo up")
+                bucket = f"tbf rate {rate} burst 256kb latency 100ms"
+                _ip(f"netns exec {host} tc qdisc replace dev eth0 root {bucket}")
         except BaseException:
             self.remove()
             raise
@@ -100,33 +91,17 @@ class Hosts:
         """End what still runs on the hosts, then the hosts."""
         for i in range(1, self.count + 1):
             host = f"pc{self.tag}h{i}"
-            for pid in _ip("netns", "pids", host, quiet=True).split():
+            for pid in _ip(f"netns pids {host}", quiet=True).split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
             # Its kernel may keep the host for a while, for connections that end: not its link.
-            _ip("link", "del", f"pcv{self.tag}n{i}", quiet=True)
-            _ip("netns", "del", host, quiet=True)
-        _ip("link", "del", self.bridge, quiet=True)
+            _ip(f"link del pcv{self.tag}n{i}", quiet=True)
+            _ip(f"netns del {host}", quiet=True)
+        _ip(f"link del {self.bridge}", quiet=True)
 
     def drop(self, i: int) -> None:
         """Cut host i (from 1 on) off, as if it had vanished."""
-        _ip("link", "set", f"pcv{self.tag}n{i}", "down")
-
-    def addresses(self) -> list[str]:
-        return [f"{self.net}.{i}" for i in range(1, self.count + 1)]
-
-    def remote_shell(self, folder: Path) -> Path:
-        """Write a program that the launcher calls like ssh: options, host, command. Return its
-        path."""
-        path = folder / "remote-shell"
-        path.write_text(
-            "#!/bin/sh\n"
-            'while [ "${1#-}" != "$1" ]; do shift; done\n'
-            "host=$1; shift\n"
-            f'exec ip netns exec "pc{self.tag}h${{host##*.}}" sh -c "$*"\n'
-        )
-        path.chmod(0o700)
-        return path
+        _ip(f"link set pcv{self.tag}n{i} down")
 
 
 # The hosts share a kernel, and Open MPI's collectives for shared memory would take them for one.
@@ -143,7 +118,15 @@ def started(
     env["UCX_TLS"] = "tcp,self"  # no shared memory between the hosts
     env.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
     with tempfile.TemporaryDirectory() as folder:
-        shell, addresses = hosts.remote_shell(Path(folder)), hosts.addresses()
+        shell = Path(folder) / "remote-shell"  # the launcher calls it like ssh
+        shell.write_text(
+            "#!/bin/sh\n"
+            'while [ "${1#-}" != "$1" ]; do shift; done\n'
+            "host=$1; shift\n"
+            f'exec ip netns exec "pc{hosts.tag}h${{host##*.}}" sh -c "$*"\n'
+        )
+        shell.chmod(0o700)
+        addresses = [f"{hosts.net}.{i}" for i in range(1, hosts.count + 1)]
         if launcher.flavor() == "openmpi":
             places = ",".join(f"{address}:{per_host}" for address in addresses)
             how = (

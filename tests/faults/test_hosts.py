@@ -194,7 +194,7 @@ def test_one_that_vanishes_is_an_error_with_names_and_one_that_stops_is_not(job_
         for rank in (0, 1):
             job.wait_for(rank, "end")
             lines = job.said(rank, "told")
-            host = job.hosts.addresses()[1 - rank]
+            host = f"{job.hosts.net}.{2 - rank}"
             assert len(lines) == 4, lines
             assert all(
                 line.startswith(f"told {1 - rank}: rank {1 - rank} has died") for line in lines
