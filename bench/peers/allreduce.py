@@ -112,14 +112,6 @@ def run(given: SimpleNamespace, comm: Any) -> Rows:
         return [row for size in given.sizes for row in _measure(place, given, comm, size)]
 
 
-def _job(given: SimpleNamespace) -> int:
-    (place,) = given.places
-    if place.hosts == 1:
-        return new_job(SimpleNamespace(n=place.ranks))
-    with hosts.Hosts(place.hosts, [given.rate]) as made:
-        return hosts.run(made, place.ranks, words())
-
-
 def _turn(given: SimpleNamespace, file: Path) -> dict[str, Any]:
     rows: Rows = []
     for place in given.places:
@@ -170,7 +162,11 @@ def start(given: SimpleNamespace) -> int:
         if not os.access(python, os.X_OK):
             raise click.UsageError(f"--pythons: expected interpreters, got {python}")
     if len(given.places) == given.turns == 1 and given.pythons == [sys.executable]:
-        return _job(given)
+        (place,) = given.places
+        if place.hosts == 1:
+            return new_job(SimpleNamespace(n=place.ranks))
+        with hosts.Hosts(place.hosts, [given.rate]) as made:
+            return hosts.run(made, place.ranks, words())
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="partialcoll-peers-") as folder:
         turns = report.progress(range(given.turns), True, "peers")

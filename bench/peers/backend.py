@@ -10,68 +10,48 @@ without it).
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable
 
+import numpy as np
 from lib.job import count, experiment
 from lib.training import DDP, network, resnet18
 
 from partialcoll.tools.cli import options
 
 
-def timed(comm: Any, call: Callable[[], None]) -> tuple[float, float]:
-    """Seconds of one call on the slowest rank, and of the processor on all of them. Collective."""
+def compare(
+    comm: Any, what: str, size: int, calls: Sequence[Callable[[], None]], turns: int
+) -> dict[str, Any]:
+    """Return the row of two calls, ours and theirs. Seconds are of the slowest rank, of the
+    processor of all ranks. Collective."""
     from mpi4py import MPI
 
     from partialcoll.tools.bench.turns import meet
 
-    meet(comm)
-    begin, used = time.perf_counter(), time.process_time()
-    call()
-    wall = comm.allreduce(time.perf_counter() - begin, MPI.MAX)
-    return wall, comm.allreduce(time.process_time() - used)
-
-
-def compare(
-    comm: Any,
-    what: str,
-    size: int,
-    ours: Callable[[], None],
-    theirs: Callable[[], None],
-    turns: int,
-) -> dict[str, Any]:
-    pairs = [(timed(comm, ours), timed(comm, theirs)) for _ in range(turns + 2)][2:]
-    walls = [(a[0], b[0]) for a, b in pairs]
+    walls, used = np.zeros((2, turns)), np.zeros((2, turns))
+    for turn in range(-2, turns):
+        for which, call in enumerate(calls):
+            meet(comm)
+            begin, cpu = time.perf_counter(), time.process_time()
+            call()
+            wall = comm.allreduce(time.perf_counter() - begin, MPI.MAX)
+            cpu = comm.allreduce(time.process_time() - cpu)
+            if turn >= 0:
+                walls[which, turn], used[which, turn] = wall, cpu
+    ours, theirs = np.median(walls, axis=1)
     return {
         "what": what,
         "ranks": comm.size,
         "bytes": size,
-        "partialcoll_ms": statistics.median(a for a, _ in walls) * 1e3,
-        "gloo_ms": statistics.median(b for _, b in walls) * 1e3,
-        "ratio": statistics.median(a / b for a, b in walls),
-        "cpu_ratio": sum(a[1] for a, _ in pairs) / sum(b[1] for _, b in pairs),
+        "partialcoll_ms": float(ours) * 1e3,
+        "gloo_ms": float(theirs) * 1e3,
+        "ratio": float(np.median(walls[0] / walls[1])),
+        "cpu_ratio": float(used[0].sum() / used[1].sum()),
     }
-
-
-def all_reduce(comm: Any, group: Any, size: int, turns: int) -> dict[str, Any]:
-    """Of float32, in place, checked at the end. Collective."""
-    import torch
-    import torch.distributed as dist
-
-    tensors = [torch.ones(max(1, size // 4)) for _ in range(2)]
-    row = compare(
-        comm,
-        "all_reduce",
-        size,
-        lambda: dist.all_reduce(tensors[0].fill_(1)),
-        lambda: dist.all_reduce(tensors[1].fill_(1), group=group),
-        turns,
-    )
-    assert all((tensor == comm.size).all() for tensor in tensors), "wrong sums"
-    return row
 
 
 def ddp_step(
@@ -89,7 +69,7 @@ def ddp_step(
         methods[which].step(*(torch.randn(shape, generator=draws[which]) for shape in shapes))
 
     size = 4 * methods[0].parameters().numel()
-    row = compare(comm, what, size, lambda: step(0), lambda: step(1), turns)
+    row = compare(comm, what, size, [partial(step, 0), partial(step, 1)], turns)
     ours, theirs = (method.parameters() for method in methods)
     assert torch.allclose(ours, theirs, atol=1e-3), "not the same parameters"
     return row
@@ -104,7 +84,15 @@ def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     dist.init_process_group("partialcoll")
     group = dist.new_group(backend="gloo")
-    rows = [all_reduce(comm, group, size, options.iters) for size in options.sizes]
+    rows = []
+    for size in options.sizes:  # float32, in place
+        x, y = (torch.ones(max(1, size // 4)) for _ in range(2))
+        calls = (
+            lambda x=x: dist.all_reduce(x.fill_(1)),
+            lambda y=y: dist.all_reduce(y.fill_(1), group=group),
+        )
+        rows.append(compare(comm, "all_reduce", size, calls, options.iters))
+        assert (x == comm.size).all() and (y == comm.size).all(), "wrong sums"
     for width in (64, 512, 1024):
         model, shape = network(4, width), (32, width)
         rows.append(ddp_step(comm, group, "DDP step", model, [shape, shape], options.iters))

@@ -33,6 +33,8 @@ from lib.job import Rows, count, experiment
 from partialcoll.tools.cli import options, values
 from peers.hivemind_peer import begin_at
 
+INTERPRETER = click.Path(exists=True, dir_okay=False, executable=True)
+
 
 class HivemindPeers:
     """The peers, each a process of hivemind_peer.py in hivemind's interpreter."""
@@ -126,17 +128,9 @@ def run(given: SimpleNamespace, comm: Any) -> Rows:
     if comm.rank:
         return []
     versions = {"hivemind": swarm.version, "partialcoll": pc.__version__}
-    return rows_of({k: v[1:] for k, v in rounds.items()}, versions, comm.size, given.size)
-
-
-def rows_of(
-    rounds: dict[str, list[dict[str, Any]]], versions: dict[str, str], ranks: int, size: int
-) -> Rows:
-    """Return the rows: medians, in how many rounds all had the average, and how many times as long
-    as our step."""
-    ours = statistics.median(each["step"] for each in rounds["partialcoll"])
+    ours = statistics.median(each["step"] for each in rounds["partialcoll"][1:])
     rows = []
-    for method, some in rounds.items():
+    for method, (_, *some) in rounds.items():
         for what in (name for name in some[0] if name != "exact"):
             times = [each[what] for each in some]
             rows.append(
@@ -144,8 +138,8 @@ def rows_of(
                     "method": method,
                     "version": versions[method],
                     "what": what,
-                    "ranks": ranks,
-                    "bytes": size,
+                    "ranks": comm.size,
+                    "bytes": given.size,
                     "seconds": statistics.median(times),
                     "fastest": min(times),
                     "slowest": max(times),
@@ -157,16 +151,10 @@ def rows_of(
     return rows
 
 
-def _interpreter(text: str) -> str:
-    if not os.access(text, os.X_OK) or not Path(text).is_file():
-        raise ValueError(f"expected a Python interpreter, got {text}")
-    return text
-
-
 command = experiment(
     "hivemind",
     run,
-    click.option("--hivemind", type=values.Parsed(_interpreter), required=True, help="that has it"),
+    click.option("--hivemind", type=INTERPRETER, required=True, help="that has it"),
     options.option("--size", values.SIZE, "4M", "bytes"),
     count("--rounds", 7, "of each"),
     about=__doc__,

@@ -94,15 +94,6 @@ PROGRAMS = [
 ]
 
 
-def build_interposer(mpicc: str, folder: Path) -> Path:
-    env = {**os.environ, "MPICC": mpicc}
-    build = ["-q", "build_ext", "--build-lib", folder, "--build-temp", folder / "objects"]
-    subprocess.run(
-        [sys.executable, "setup.py", *build], cwd=ROOT, env=env, check=True, capture_output=True
-    )
-    return next(folder.glob("partialcoll/lib/libpartialcoll_preload_*.so"))
-
-
 def run(program: Program, job: list[str]) -> tuple[str, list[str], float]:
     with tempfile.TemporaryDirectory() as folder:
         for name, source in program.inputs.items():
@@ -145,7 +136,7 @@ def compare(program: Program, job: list[str], preload: Path) -> dict[str, object
     )
     return {
         "program": program.name,
-        "version": _version(program.package),
+        "version": subprocess.getoutput(f"dpkg-query -W -f '${{Version}}' {program.package}"),
         "taken_over": int(counts[1]) if counts else 0,
         "passed": int(counts[2]) if counts else 0,
         "lines": len(plain),
@@ -156,11 +147,6 @@ def compare(program: Program, job: list[str], preload: Path) -> dict[str, object
     }
 
 
-def _version(package: str) -> str:
-    words = ["dpkg-query", "-W", "-f", "${Version}", package]
-    return subprocess.run(words, capture_output=True, text=True).stdout
-
-
 @click.command("programs", help=__doc__, short_help="programs of others, with the interposer")
 @count("-n", 4, "ranks")
 @options.option("--mpicc", str, "mpicc.openmpi", "of the MPI that the programs use")
@@ -169,14 +155,17 @@ def _version(package: str) -> str:
 def command(n: int, mpicc: str, mpiexec: str, json: str | None) -> None:
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
-        preload = build_interposer(mpicc, Path(folder))
+        build = ["-q", "build_ext", "--build-lib", folder, "--build-temp", f"{folder}/objects"]
+        how = {"cwd": ROOT, "env": {**os.environ, "MPICC": mpicc}, "capture_output": True}
+        subprocess.run([sys.executable, "setup.py", *build], check=True, **how)
+        preload = next(Path(folder).glob("partialcoll/lib/libpartialcoll_preload_*.so"))
         for program in PROGRAMS:
             if not shutil.which(program.words[0]):
                 click.echo(f"{program.name}: not there, install {program.package}", err=True)
                 continue
             rows.append(compare(program, [mpiexec, *LAUNCH.split(), "-n", str(n)], preload))
     document = report.document("bench programs", n, rows)
-    about = subprocess.run([mpiexec, "--version"], capture_output=True, text=True).stdout
+    about = subprocess.getoutput(f"{mpiexec} --version")
     family = "Open MPI" if launcher.vendor_of(about) == "openmpi" else "MPICH"
     document["env"]["mpi"] = f"{family} ({about.splitlines()[0]})"
     report.write(json, document)

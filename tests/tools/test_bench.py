@@ -417,4 +417,4 @@ def test_hivemind_refuses():
     """An interpreter that is none, before anything is started."""
     words = [sys.executable, str(BENCH / "run.py"), "hivemind", "--hivemind", "/nowhere/python"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "expected a Python interpreter" in done.stderr
+    assert done.returncode == 2 and "'/nowhere/python' does not exist" in done.stderr
