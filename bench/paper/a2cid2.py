@@ -54,25 +54,6 @@ def of_method(rows: list[report.Row], method: str, field: str) -> list[float]:
     return [row[field] for row in rows if row["method"] == method]
 
 
-def _fallen_short(topology: str, ranks: int, case: str, seeds: int) -> report.Row:
-    rows = ends(f"--ranks {ranks} --topology {topology} --seeds {seeds} {CASES[case]}")
-    found = {method: median(of_method(rows, method, "consensus")) for method in METHODS}
-    bounded = {
-        field: median(of_method(rows, "a2cid2", field))
-        for field in ("communications", "achieved", "asked")
-    }
-    return {
-        "topology": topology,
-        "ranks": ranks,
-        "case": case,
-        "averagings": bounded["communications"],
-        "part": bounded["achieved"] / bounded["asked"],
-        **found,
-        "ratio": found["a2cid2"] / found["baseline"],
-        "seeds": seeds,
-    }
-
-
 @click.command("shortfall", short_help="A²CiD² where averagings fall short")
 @options.together(
     options.option("--ranks", values.POSITIVE_INTS, "4,8,16", "simulated", metavar="P[,P…]"),
@@ -90,33 +71,21 @@ def shortfall(ranks: tuple[int, ...], seeds: int, json: str | None) -> None:
     bounded variant to the baseline.
     """
     runs = [(topology, n, case) for topology in GRAPHS for n in ranks for case in CASES]
-    rows: Rows = [_fallen_short(*each, seeds) for each in report.progress(runs, True, "shortfall")]
+    rows: Rows = []
+    for topology, n, case in report.progress(runs, True, "shortfall"):
+        found = ends(f"--ranks {n} --topology {topology} --seeds {seeds} {CASES[case]}")
+        apart = {method: median(of_method(found, method, "consensus")) for method in METHODS}
+        made, asked = (median(of_method(found, "a2cid2", f)) for f in ("achieved", "asked"))
+        averagings = median(of_method(found, "a2cid2", "communications"))
+        row = {"topology": topology, "ranks": n, "case": case, "averagings": averagings}
+        row.update(part=made / asked, **apart, ratio=apart["a2cid2"] / apart["baseline"])
+        rows.append({**row, "seeds": seeds})
     report.write(json, report.document("bench shortfall", max(ranks), rows))
 
 
 TOPOLOGIES = ("ring", "torus", "exponential", "complete")
 TASKS = ("consensus", "quadratic")
 COLUMNS = ("task", "topology", "ranks", "averagings", *METHODS, "paper_ratio", "bounded_ratio")
-
-
-def _compared(task: str, topology: str, ranks: int, seeds: int) -> report.Row:
-    words = "--rate 1 --time 100 --step-times exponential"
-    words += f" --task {task} --topology {topology} --ranks {ranks} --seeds {seeds}"
-    rows = ends(words)
-    apart = {method: of_method(rows, method, "consensus") for method in METHODS}
-    least = median(apart["baseline"])
-    return {
-        "task": task,
-        "topology": topology,
-        "ranks": ranks,
-        "averagings": median(of_method(rows, "baseline", "communications")),
-        **{method: median(found) for method, found in apart.items()},
-        "paper_ratio": median(apart["a2cid2-paper"]) / least,
-        "bounded_ratio": median(apart["a2cid2"]) / least,
-        **{f"{method}_least_most": [min(all_of), max(all_of)] for method, all_of in apart.items()},
-        "seeds": seeds,
-        "command": f"sim gossip --methods {','.join(METHODS)} {words}",
-    }
 
 
 @click.command("a2cid2", short_help="both variants of A²CiD² and their baseline")
@@ -134,5 +103,18 @@ def command(ranks: tuple[int, ...], seeds: int, json: str | None) -> None:
     the seeds, with the least and the greatest of them.
     """
     runs = [(task, topology, n) for task in TASKS for topology in TOPOLOGIES for n in ranks]
-    rows: Rows = [_compared(*each, seeds) for each in report.progress(runs, True, "a2cid2")]
+    rows: Rows = []
+    for task, topology, n in report.progress(runs, True, "a2cid2"):
+        words = "--rate 1 --time 100 --step-times exponential"
+        words += f" --task {task} --topology {topology} --ranks {n} --seeds {seeds}"
+        found = ends(words)
+        apart = {method: of_method(found, method, "consensus") for method in METHODS}
+        medians = {method: median(some) for method, some in apart.items()}
+        averagings = median(of_method(found, "baseline", "communications"))
+        row = {"task": task, "topology": topology, "ranks": n, "averagings": averagings, **medians}
+        row["paper_ratio"] = medians["a2cid2-paper"] / medians["baseline"]
+        row["bounded_ratio"] = medians["a2cid2"] / medians["baseline"]
+        row.update((f"{method}_least_most", [min(s), max(s)]) for method, s in apart.items())
+        command = f"sim gossip --methods {','.join(METHODS)} {words}"
+        rows.append({**row, "seeds": seeds, "command": command})
     report.write(json, report.document("bench a2cid2", max(ranks), rows), rows, COLUMNS)

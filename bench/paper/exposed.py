@@ -12,12 +12,12 @@ larger of the two, in percent of the batch. Outside of a job it starts one. Need
 
 from __future__ import annotations
 
-import statistics
 import time
 from types import SimpleNamespace
 from typing import Any
 
-from lib.job import count, experiment
+import numpy as np
+from lib.job import Rows, count, experiment
 from lib.training import PLAIN, Method, Ours
 
 from partialcoll.tools.bench.train.strategies import STRATEGIES, make
@@ -25,68 +25,59 @@ from partialcoll.tools.bench.turns import meet
 from partialcoll.tools.cli import options, values
 
 
-def block(method: Method, given: SimpleNamespace) -> tuple[float, float]:
-    """Return the mean seconds of step(), and of its waiting, over a block of steps."""
-    import torch
-
-    def waited() -> float:
-        return float(method.optimizer.metrics().wait_s) if isinstance(method, Ours) else 0.0
-
-    seconds, before = 0.0, waited()
-    for _ in range(given.local_steps):
-        begin = time.perf_counter()
-        method.optimizer.zero_grad()
-        torch.autograd.backward(sum(p.sum() for p in method.model))
-        time.sleep(max(0.0, begin + given.batch_ms / 1e3 - time.perf_counter()))
-        begin = time.perf_counter()
-        method.optimizer.step()
-        seconds += time.perf_counter() - begin
-    return seconds / given.local_steps, (waited() - before) / given.local_steps
-
-
-def beside(name: str, options: SimpleNamespace, comm: Any) -> dict[str, Any]:
+def run(options: SimpleNamespace, comm: Any) -> Rows:
     import torch
     from mpi4py import MPI
-
-    torch.manual_seed(0)
-    model = torch.nn.ParameterList(torch.randn(options.parameters).chunk(options.tensors))
-    strategy = make(name, options, options.topology)
-    methods = (Method(model, comm, PLAIN), Ours(model, comm, strategy, PLAIN))
-    blocks = [[block(method, options) for method in methods] for _ in range(options.iters + 1)]
-    meet(comm)
-    # Without the first blocks, which touched the memory.
-    alone, wrapped, waits = (
-        statistics.median(pair[which][field] for pair in blocks[1:])
-        for which, field in ((0, 0), (1, 0), (1, 1))
-    )
-    mine = (alone, wrapped, waits, wrapped - alone)
-    torch_s, step_s, wait_s, more_s = (comm.allreduce(value, MPI.MAX) for value in mine)
-    optimizer = methods[1].optimizer
-    sent = comm.allreduce(optimizer.metrics().communications)
-    optimizer.join()
-    methods[1].close()
-    return {
-        "strategy": name,
-        "ranks": comm.size,
-        "parameters": options.parameters,
-        "batch_ms": options.batch_ms,
-        "torch_step_ms": torch_s * 1e3,
-        "step_ms": step_s * 1e3,
-        "more_ms": more_s * 1e3,
-        "wait_ms": wait_s * 1e3,
-        "exposed_percent": max(more_s, wait_s) * 1e5 / options.batch_ms,
-        "communications": sent,
-    }
-
-
-def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    import torch
 
     import partialcoll.torch as pct
 
     torch.set_num_threads(1)
     pct.init()
-    rows = [beside(name, options, comm) for name in options.strategies]
+    rows = []
+    for name in options.strategies:
+        torch.manual_seed(0)
+        model = torch.nn.ParameterList(torch.randn(options.parameters).chunk(options.tensors))
+        strategy = make(name, options, options.topology)
+        ours = Ours(model, comm, strategy, PLAIN)
+        methods = (Method(model, comm, PLAIN), ours)
+        # Seconds of step() of both, and of its waiting; without the first block, which touches the
+        # memory.
+        seconds, waits = np.zeros((options.iters + 1, 2)), np.zeros(options.iters + 1)
+        for block in range(options.iters + 1):
+            before = ours.optimizer.metrics().wait_s
+            for which, method in enumerate(methods):
+                for _ in range(options.local_steps):
+                    begin = time.perf_counter()
+                    method.optimizer.zero_grad()
+                    torch.autograd.backward(sum(p.sum() for p in method.model))
+                    time.sleep(max(0.0, begin + options.batch_ms / 1e3 - time.perf_counter()))
+                    begin = time.perf_counter()
+                    method.optimizer.step()
+                    seconds[block, which] += time.perf_counter() - begin
+            waits[block] = ours.optimizer.metrics().wait_s - before
+        meet(comm)
+        alone, wrapped = np.median(seconds[1:], axis=0)
+        mine = np.array([alone, wrapped, np.median(waits[1:]), wrapped - alone])
+        mine *= 1e3 / options.local_steps
+        comm.Allreduce(MPI.IN_PLACE, mine, MPI.MAX)
+        torch_ms, step_ms, wait_ms, more_ms = mine.tolist()
+        sent = comm.allreduce(ours.optimizer.metrics().communications)
+        ours.optimizer.join()
+        ours.close()
+        rows.append(
+            {
+                "strategy": name,
+                "ranks": comm.size,
+                "parameters": options.parameters,
+                "batch_ms": options.batch_ms,
+                "torch_step_ms": torch_ms,
+                "step_ms": step_ms,
+                "more_ms": more_ms,
+                "wait_ms": wait_ms,
+                "exposed_percent": max(more_ms, wait_ms) * 100 / options.batch_ms,
+                "communications": sent,
+            }
+        )
     pct.shutdown()
     return rows
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import click
 from lib.hosts import RATE, bits_per_second, on_hosts
 from lib.job import count, experiment
 
@@ -33,40 +32,27 @@ def predicted(shares: Sequence[float], rates: Sequence[float], nbytes: int) -> f
 
 
 def measure(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
-    import numpy as np
-
     import partialcoll as pc
     from partialcoll.tools.bench.group import GroupAverage, by_turns
 
     rates = [bits_per_second(rate) for rate in options.rates]
     best = pc.bandwidth_shares(rates)
-    kinds = {
-        "equal": (None, np.full(comm.size, 1 / comm.size)),
-        "given": (rates[comm.rank], best),
-        "measured": ("measured", best),
-    }
+    equal = predicted([1 / comm.size] * comm.size, rates, options.size)
+    kinds = {"equal": None, "given": rates[comm.rank], "measured": "measured"}
     elements, grid = options.size // 4, str(comm.size)
     methods = [
         GroupAverage(comm, elements, grid, bandwidth=bandwidth, measure_every=2, timeout=60.0)
-        for bandwidth, _ in kinds.values()
+        for bandwidth in kinds.values()
     ]
     rows = by_turns(methods, options.iters, warmup=options.warmup)
-    for row, (name, (_, ideal)) in zip(rows, kinds.items()):
+    for row, name in zip(rows, kinds):
         row["share_of_each"] = " ".join(f"{share:.3f}" for share in row["shares"])
         row["shares"] = name
-        row["predicted_s"] = predicted(ideal, rates, options.size)
+        row["predicted_s"] = equal if name == "equal" else predicted(best, rates, options.size)
         row["over_prediction"] = row["seconds"] / row["predicted_s"]
         row["speedup"] = rows[0]["seconds"] / row["seconds"]
-        row["predicted_speedup"] = predicted(kinds["equal"][1], rates, options.size) / predicted(
-            ideal, rates, options.size
-        )
+        row["predicted_speedup"] = equal / row["predicted_s"]
     return rows
-
-
-def _start(given: SimpleNamespace) -> int:
-    if len(given.rates) < 2:
-        raise click.UsageError(f"--rates: expected at least 2, got {len(given.rates)}")
-    return on_hosts(len(given.rates), given.rates)
 
 
 command = experiment(
@@ -81,5 +67,5 @@ command = experiment(
     columns=COLUMNS,
     about=__doc__,
     torch=False,
-    start=_start,
+    start=lambda given: on_hosts(len(given.rates), given.rates),
 )
