@@ -163,15 +163,12 @@ class LightJob(killing.KilledJob):
             self._aim(self._closing, CLOSING, 1)
 
     def _kill_some(self, most: int) -> None:
-        if self.random.random() < _AIMED and self._moments:
-            self._kill_at_moments(most)
+        """Kill one rank, or two at once; or one at a kill point in its loop, and perhaps another
+        one in the recovery that follows."""
+        if self.random.random() >= _AIMED or not self._moments:
+            for _ in range(1 + (most > 1 and self.random.random() < _TWINS)):
+                self.strike(self._victim())
             return
-        twins = most > 1 and self.random.random() < _TWINS
-        for _ in range(1 + twins):
-            self.strike(self._victim())
-
-    def _kill_at_moments(self, most: int) -> None:
-        """Kill one rank in its loop, and perhaps another one in the recovery that follows."""
         aims: list[Life] = []
         if most > 1 and self.random.random() < 0.6:
             second = self._victim()
@@ -270,23 +267,16 @@ def run_seed(seed: int, ranks: int, kills: int) -> tuple[dict[str, Any], killing
     return {**row, "deliver": kind.deliver, "count": kind.count, "aimed": dict(aimed)}, tally
 
 
-def _seeds(text: str) -> range:
-    first, _, last = text.partition("-")
-    if not (first + (last or first)).isdigit() or int(last or first) < int(first):
-        raise click.BadParameter(f"expected a seed or a range such as 1-100, got {text}")
-    return range(int(first), int(last or first) + 1)
-
-
 @click.command("faults", help=__doc__, short_help="allreduces whose ranks are killed, many times")
 @options.option("-n", values.RANKS, 8, "ranks of each job", metavar="RANKS")
 @options.option("--kills", values.POSITIVE_INT, 70, "for each seed")
-@click.option("--seeds", default="1-10", callback=lambda c, p, v: _seeds(v), metavar="A-B")
+@click.option("--seeds", type=(int, int), default=(1, 10), help="the first and the last")
 @options.json
-def command(n: int, kills: int, seeds: range, json: str | None) -> int:
+def command(n: int, kills: int, seeds: tuple[int, int], json: str | None) -> int:
     killing.check_launcher("bench faults")
     rows: list[dict[str, Any]] = []
     every = killing.Tally()
-    for seed in seeds:
+    for seed in range(seeds[0], seeds[1] + 1):
         row, tally = run_seed(seed, n, kills)
         rows.append(row)
         every.take(tally)

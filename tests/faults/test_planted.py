@@ -33,7 +33,14 @@ def total_of(package, folder, seeds=SEEDS):
     words = ["faults", "-n", "8", "--kills", "42", "--json", str(rows)]
     env = {**os.environ, "PYTHONPATH": str(package), "TMPDIR": str(folder)}
     for seed in seeds:
-        command = [sys.executable, str(planted.ROOT / "bench/run.py"), *words, "--seeds", seed]
+        command = [
+            sys.executable,
+            str(planted.ROOT / "bench/run.py"),
+            *words,
+            "--seeds",
+            seed,
+            seed,
+        ]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
         assert rows.exists(), done.stderr
         row = json.loads(rows.read_text())["rows"][0]

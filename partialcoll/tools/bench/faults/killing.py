@@ -173,7 +173,14 @@ class KilledJob:
             if job is not None and job.poll() is None:
                 job.terminate()
                 job.wait()
-        self._count_crashes()
+        ended = ended_by_mpi((self.folder / "output").read_text(errors="replace"))
+        every = (
+            life for rank in range(self.ranks) for life in oracle.lives(self.folder, "pid", rank)
+        )
+        for life in every:
+            if self.pid(life) in ended:
+                self.killed.setdefault(life, 0)
+                self.ended_by_mpi += 1
         return self.judge()
 
     def say_stop(self) -> None:
@@ -185,14 +192,6 @@ class KilledJob:
     def calm(self, verdict: oracle.Verdict) -> oracle.Verdict:
         """Return the verdict, or another one if the machine was busy with other things."""
         return verdict
-
-    def _count_crashes(self) -> None:
-        ended = ended_by_mpi((self.folder / "output").read_text(errors="replace"))
-        for rank in range(self.ranks):
-            for life in oracle.lives(self.folder, "pid", rank):
-                if self.pid(life) in ended:
-                    self.killed.setdefault(life, 0)
-                    self.ended_by_mpi += 1
 
     def await_end(self, job: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -226,7 +225,10 @@ class KilledJob:
         gap = self.random.choice(_GAP_SECONDS)
         for _ in range(self.kills):
             time.sleep(self.random.expovariate(1) * gap)
-            victim = self.random.choice(self._victims(living))
+            left = [life for life in living if life not in self.killed]
+            # Where others take their places, the launcher needs one that it has started itself.
+            first = [life for life in left if not life.number] if self.respawn else []
+            victim = self.random.choice([life for life in left if [life] != first])
             self.strike(victim)
             if self.respawn:
                 rank, number = victim
@@ -240,13 +242,6 @@ class KilledJob:
         self.killed[victim] = time.monotonic_ns()
         with contextlib.suppress(ProcessLookupError):  # the oracle misses its end then
             os.kill(self.pid(victim), signal.SIGKILL)
-
-    def _victims(self, living: list[Life]) -> list[Life]:
-        """Return the ranks that may be killed. If they are replaced, the launcher needs one of
-        those that it has started itself."""
-        left = [life for life in living if life not in self.killed]
-        first = [life for life in left if not life.number]
-        return [life for life in left if [life] != first] if self.respawn else left
 
     def forget(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

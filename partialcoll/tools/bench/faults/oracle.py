@@ -104,45 +104,31 @@ class Verdict:
 Logs = dict[Life, list[LogRecord]]
 
 
-def _rounds(records: list[LogRecord]) -> dict[int, LogRecord]:
-    return {record.number: record for record in records if record.kind == ROUND}
-
-
 def _begins(records: list[LogRecord]) -> int:
     """Return the first round that the process could be in."""
     first = records[0] if records else None
     return first.number if first is not None and first.kind == GROWN else 0
 
 
-def _skipped(records: list[LogRecord]) -> set[int]:
-    """Return the rounds that a rank was never given because it came too late for them
-    (deliver="all")."""
-    lost = (record for record in records if record.kind == LOST)
-    return {i for record in lost for i in range(record.number - record.words[0], record.number)}
-
-
-def _histories(logs: Logs, alive: set[Life]) -> dict[Life, dict[int, LogRecord]]:
-    """Return the rounds that each process was given. The last round of a dead process may be
-    unknown to all others, who then have another round of that number."""
-    found = {life: _rounds(records) for life, records in logs.items()}
-    for life in set(logs) - alive:
-        if found[life]:
-            del found[life][max(found[life])]
-    return found
-
-
-def _one_history(
-    found: dict[Life, dict[int, LogRecord]], logs: Logs, alive: set[Life], verdict: Verdict
-) -> dict[int, LogRecord]:
+def _one_history(logs: Logs, alive: set[Life], verdict: Verdict) -> dict[int, LogRecord]:
+    found = {
+        life: {record.number: record for record in records if record.kind == ROUND}
+        for life, records in logs.items()
+    }
     first: dict[int, tuple[Life, LogRecord]] = {}
     for life, rounds in found.items():
+        if rounds and life not in alive:
+            # Perhaps unknown to all others, who then have another round of that number.
+            del rounds[max(rounds)]
         for index, record in rounds.items():
             other, seen = first.setdefault(index, (life, record))
             if (record.words, record.values) != (seen.words, seen.values):
                 verdict.diverged.append(f"round {index}: {life} and {other} differ")
     for life in alive:  # one that has come is given the last round before
         expected = {index for index in first if index >= _begins(logs[life]) - 1}
-        missing = sorted(expected - set(found[life]) - _skipped(logs[life]))
+        late = (record for record in logs[life] if record.kind == LOST)
+        skipped = {i for r in late for i in range(r.number - r.words[0], r.number)}
+        missing = sorted(expected - set(found[life]) - skipped)
         if missing:
             verdict.diverged.append(f"{life} was never given round {missing[0]}")
     verdict.rounds = len(first)
@@ -214,7 +200,7 @@ def judge(
     logs = {life: list(read(life.path(folder, "log"))) for own in found for life in own}
     alive = set(logs) - set(kills)
     _all_got_on(logs, alive, patience_ns, verdict)
-    history = _one_history(_histories(logs, alive), logs, alive, verdict)
+    history = _one_history(logs, alive, verdict)
     if not verdict.hangs:
         _nothing_lost(logs, history, alive, ranks, verdict)
     _times(logs, alive, sorted(kills.values()), verdict)

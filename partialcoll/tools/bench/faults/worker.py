@@ -113,14 +113,11 @@ class FaultWorker:
                 mark ^= self.rank + 1  # which no other rank has, even if all have the same result
             words = (_set(each.mask), _set(each.failed), mark)
             self.log.write(LogRecord(ROUND, now, each.index, words, tuple(recv[: 2 * n])))
-            self.note_outage(now)
-
-    def note_outage(self, now: int) -> None:
-        count, times = ffi.new("uint32_t *"), ffi.new("int64_t[2]")
-        check(lib.pcoll_handle_outages(self.handle._core(), count, times, times + 1))
-        if count[0] > self.outages:
-            self.outages = count[0]
-            self.log.write(LogRecord(OUTAGE, now, self.outages, (times[0], times[1], 0)))
+            count, times = ffi.new("uint32_t *"), ffi.new("int64_t[2]")
+            check(lib.pcoll_handle_outages(self.handle._core(), count, times, times + 1))
+            if count[0] > self.outages:
+                self.outages = count[0]
+                self.log.write(LogRecord(OUTAGE, now, self.outages, (times[0], times[1], 0)))
 
     def run(self) -> None:
         while not os.path.exists(f"{self.folder}/stop"):

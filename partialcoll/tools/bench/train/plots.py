@@ -16,7 +16,6 @@ from .strategies import STRATEGIES
 _STYLES = ("-", "--", "-.", ":")
 _INSIDE = 6  # lines of the legend beside the curves
 _ROUNDING = 1e-6  # what a distance may be where all models are equal
-_ERRORS = (0.9, 0.5, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.002)
 
 Runs = list[dict[str, Any]]
 
@@ -81,16 +80,6 @@ def _losses(axes: Any, doc: dict[str, Any]) -> None:
     axes.set_xlim(left=0)
 
 
-def _waits(axes: Any, doc: dict[str, Any]) -> None:
-    named = _named(doc["runs"])
-    width = 0.8 / len(named)
-    for i, (name, runs) in enumerate(named.items()):
-        waits = np.mean([run["wait_s"] for run in runs], axis=0)
-        places = np.arange(len(waits)) + (i - (len(named) - 1) / 2) * width
-        axes.bar(places, waits, width, color=color(name))
-    axes.set(xlabel="rank", ylabel="seconds waited", xticks=range(doc["env"]["ranks"]))
-
-
 def plot(doc: dict[str, Any], path: str) -> None:
     names = [label(name, rows) for name, rows in _named(doc["rows"]).items()]
     below = len(names) > _INSIDE  # they would hide the curves
@@ -99,7 +88,13 @@ def plot(doc: dict[str, Any], path: str) -> None:
     with plots.picture(path, title(doc), columns=2, size=size, width_ratios=(3, 2)) as panels:
         left, right = panels[0]
         _losses(left, doc)
-        _waits(right, doc)
+        named = _named(doc["runs"])
+        width = 0.8 / len(named)
+        for i, (name, runs) in enumerate(named.items()):
+            waits = np.mean([run["wait_s"] for run in runs], axis=0)
+            places = np.arange(len(waits)) + (i - (len(named) - 1) / 2) * width
+            right.bar(places, waits, width, color=color(name))
+        right.set(xlabel="rank", ylabel="seconds waited", xticks=range(doc["env"]["ranks"]))
         if below:
             plots.legend_below(panels, columns)
         else:
@@ -109,10 +104,8 @@ def plot(doc: dict[str, Any], path: str) -> None:
 def _pictures(runs: Runs) -> dict[str | None, Runs]:
     """Return the runs of each column: those on one topology, and in each column those without one.
     Everything is in one column unless a strategy ran on several topologies."""
-    seen: dict[str, set[str | None]] = {}
-    for run in runs:
-        seen.setdefault(run["strategy"], set()).add(run.get("topology"))
-    if max(map(len, seen.values())) < 2:
+    pairs = {(run["strategy"], run.get("topology")) for run in runs}
+    if len(pairs) == len({strategy for strategy, _ in pairs}):
         return {None: runs}
     names = dict.fromkeys(run.get("topology") for run in runs if run.get("topology") is not None)
     return {name: [r for r in runs if r["topology"] in (name, None)] for name in names}
@@ -133,21 +126,14 @@ def _draw(axes: Any, runs: Runs, field: str) -> None:
     axes.grid(alpha=0.25, linewidth=0.5)
 
 
-def _as_accuracy(axes: Any) -> None:
-    least = min(float(np.min(line.get_ydata())) for line in axes.get_lines())
-    ticks = [tick for tick in _ERRORS if tick > 0.8 * least]
-    axes.set_yticks(ticks, [f"{1 - tick:g}" for tick in ticks])
-    axes.set_yticks([], minor=True)
-    axes.set_ylim(1.0, max(0.8 * least, 1e-3))
-
-
 def plot_consensus(doc: dict[str, Any], path: str) -> None:
     columns = _pictures(doc["runs"])
     quality = "loss" if doc["runs"][0]["course"]["accuracy"][0] is None else "accuracy"
+    word = quality.replace("accuracy", "1 - accuracy")
     fields = {
         "consensus": "consensus distance",
-        quality: f"{quality}, averaged model",
-        f"own_{quality}": f"{quality}, one rank's own",
+        quality: f"{word}, averaged model",
+        f"own_{quality}": f"{word}, one rank's own",
     }
     size = 2.0 + 4.4 * len(columns), 8.6
     how = {"sharex": True, "sharey": "row"}
@@ -160,6 +146,4 @@ def plot_consensus(doc: dict[str, Any], path: str) -> None:
             column[-1].set_xlim(left=0)
         for row, words in zip(panels, fields.values()):
             row[0].set_ylabel(words)
-        for axes in panels[1:].flat if quality == "accuracy" else ():
-            _as_accuracy(axes)
         plots.legend_below(panels, 2 + len(columns))
