@@ -269,14 +269,10 @@ class SimulatedRanks:
 
     def gossip(self, like: Any, *, queue_slots: int = 4, **options: Any) -> Any:
         """Return a buffer on the topology of the run, with its codec if ranks average."""
-        where, codec, bits = (
-            (self.topology, self.events, self.latency),
-            None,
-            self.options.codec_bits,
-        )
-        if bits is not None and "codec" in options:
-            margin = self.options.codec_margin
-            codec = Lattice(bits=bits) if margin is None else Lattice(bits=bits, margin=margin)
+        given = {"bits": self.options.codec_bits, "margin": self.options.codec_margin}
+        known: Any = {name: value for name, value in given.items() if value is not None}
+        codec = Lattice(**known) if "bits" in known and "codec" in options else None
+        where = (self.topology, self.events, self.latency)
         return self._own(buffers, like, *where, codec=codec, queue_slots=queue_slots)
 
     def peers(self, name: str, buffer: SimulatedBuffer, seed: int | None = None) -> Any:
@@ -287,26 +283,23 @@ class SimulatedRanks:
             except ValueError:
                 return pairing.Random(self.topology, self.rank, seed=self.seed)
         peers = pairing.make(name, self.topology, self.rank, seed=seed, board=self.board)
-        if min(self.options.achieved) == 1:
+        parts, time = self.options.achieved, max(self.options.time, 1e-300)
+        if min(parts) == 1:
             return peers
-        return Scarce(peers, self._achieved, np.random.default_rng((seed, 6, self.rank)))
 
-    def _achieved(self) -> float:
-        """Return which part of the averagings that are asked for happens now."""
-        parts = self.options.achieved
-        passed = self.events.now / max(self.options.time, 1e-300)
-        return float(parts[min(len(parts) - 1, int(passed * len(parts)))])
+        def achieved() -> float:
+            """Return which part of the averagings that are asked for happens now."""
+            return float(parts[min(len(parts) - 1, int(self.events.now / time * len(parts)))])
+
+        return Scarce(peers, achieved, np.random.default_rng((seed, 6, self.rank)))
 
     def neighbors(self, like: Any, ranks: Any) -> Any:
-        """Return an exchange with the neighbors."""
         return self._own(neighbor_exchanges, self.topology, like, self.events, self.latency)
 
     def reduction(self, like: Any) -> Any:
-        """Return a full allreduce."""
         return self._own(reductions, self.size, like, self.events, self.options.latency, self.seed)
 
     def groups(self, like: Any, *, grid: Any, **options: Any) -> Any:
-        """Return a grouped allreduce."""
         how = (self.events, self.options.latency, self.options.window, self.seed)
         return self._own(group_reductions, self.size, grid, like, *how)
 
@@ -370,11 +363,10 @@ class GossipRun:
     def _rank(
         self, i: int, process: Process, name: int, latency: Callable[[], float]
     ) -> SimulatedRank:
-        options = self._options
         random = np.random.default_rng((self._seed, 4, i, name))
         times = np.random.default_rng((self._seed, 5, i))
-        mean = options.slow if i == 0 else 1.0
-        drawn = options.step_times == "exponential"
+        mean = self._options.slow if i == 0 else 1.0
+        drawn = self._options.step_times == "exponential"
 
         def step_time() -> float:
             return float(times.exponential(mean)) if drawn else mean
@@ -399,6 +391,11 @@ class GossipRun:
         losses = [self.task.loss(x) for x in some]
         loss = None if self.task.least is None else float(np.mean([x for x in losses if x]))
         least = self.task.least
+        # Blocks that were read, and those that did not decode at the codec's bits.
+        stats = [each.stats for each in self._buffers]
+        blocks = sum(each.reads + each.averages for each in stats)
+        blocks *= math.ceil(self.task.first.shape[1] / Lattice.BLOCK)
+        again = sum(each.fallbacks for each in stats)
         return {
             "method": self._method,
             "topology": self._topology.text,
@@ -417,19 +414,9 @@ class GossipRun:
             "task": self._options.task,
             "slow": self._options.slow,
             "codec_bits": self._options.codec_bits,
-            "read_again": self._read_again(),
+            "read_again": again / blocks if self._options.codec_bits and blocks else None,
             "seed": self._seed,
         }
-
-    def _read_again(self) -> float | None:
-        """Return the part of all blocks that did not decode at the codec's bits."""
-        stats = [each.stats for each in self._buffers]
-        reads = sum(each.reads + each.averages for each in stats)
-        if self._options.codec_bits is None or not reads:
-            return None
-        blocks: int = reads * math.ceil(self.task.first.shape[1] / Lattice.BLOCK)
-        again: int = sum(each.fallbacks for each in stats)
-        return again / blocks
 
     def rows(self) -> list[report.Row]:
         rows = [self.row()]
@@ -466,20 +453,6 @@ def last(rows: list[report.Row]) -> list[report.Row]:
     return list(ends.values())
 
 
-def _curves(rows: list[report.Row]) -> dict[str, list[list[report.Row]]]:
-    """Return the runs under their names in the picture, one run for each seed."""
-    several = {key: len({row[key] for row in rows}) > 1 for key in ("topology", "rate")}
-    curves: dict[str, dict[int, list[report.Row]]] = {}
-    for row in rows:
-        label = row["method"]
-        if several["topology"]:
-            label += f", {row['topology']}"
-        if several["rate"]:
-            label += f", rate {row['rate']:g}"
-        curves.setdefault(label, {}).setdefault(row["seed"], []).append(row)
-    return {label: list(seeds.values()) for label, seeds in curves.items()}
-
-
 _NAMES = {
     "time": "time (gradient steps of an ordinary rank)",
     "communications": "communications per rank",
@@ -491,6 +464,13 @@ _NAMES = {
 def plot(rows: list[report.Row], path: str, title: str) -> None:
     """Draw consensus distance over time and over communications, and the loss where there is one;
     the geometric mean over the seeds."""
+    # The runs under their names in the picture, one run for each seed.
+    several = {key for key in ("topology", "rate") if len({row[key] for row in rows}) > 1}
+    curves: dict[str, dict[int, list[report.Row]]] = {}
+    for row in rows:
+        label = row["method"] + (f", {row['topology']}" if "topology" in several else "")
+        label += f", rate {row['rate']:g}" if "rate" in several else ""
+        curves.setdefault(label, {}).setdefault(row["seed"], []).append(row)
     axes_of = [("time", "consensus"), ("communications", "consensus")]
     if any(row["excess"] is not None for row in rows):
         axes_of.append(("time", "excess"))
@@ -498,7 +478,8 @@ def plot(rows: list[report.Row], path: str, title: str) -> None:
     with plots.picture(path, title, columns=len(axes_of), size=size) as panels:
         for axes, (x, y) in zip(panels.flat, axes_of):
             rounding = 1e-9 * max(row[y] for row in rows)
-            for label, runs in _curves(rows).items():
+            for label, seeds in curves.items():
+                runs = seeds.values()
                 along, values = ([[row[name] for row in run] for run in runs] for name in (x, y))
                 plots.course(axes, along, values, rounding, label=label)
             axes.set_xlabel(_NAMES[x])

@@ -15,6 +15,7 @@ docs/groups.md for the differences.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,8 +32,6 @@ Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
 Sources = list[tuple[Numbers, Numbers]]
-
-KEYS = ("static", "dynamic")
 
 
 class Averager:
@@ -288,8 +287,7 @@ class ErrorCourse:
     mean_error: float = 0.0
 
     def rounds_to(self, target: float, most: int) -> int:
-        """Return the first round after which the error is below the target; `most` if there is
-        none."""
+        """Return the first round after which the error is below the target, else `most`."""
         return next((i for i, error in enumerate(self.errors) if error < target), most)
 
 
@@ -348,25 +346,16 @@ def row(
     return found
 
 
-def _losses(options: SimpleNamespace) -> str:
-    if not options.paper_compat:
-        return options.losses or "void"
-    if options.losses == "void":
-        raise ValueError("--losses: expected absent with --paper-compat, got void")
-    return "absent"
-
-
-def _keys(options: SimpleNamespace) -> list[str]:
-    if not options.paper_compat:
-        return options.keys or list(KEYS)
-    if options.keys not in (None, ["static"]):
-        raise ValueError(
-            f"--keys: expected static with --paper-compat, got {','.join(options.keys)}"
-        )
-    return ["static"]
-
-
 def cases(options: SimpleNamespace) -> list[Case]:
+    keys, losses = options.keys or ["static", "dynamic"], options.losses or "void"
+    if options.paper_compat:
+        keys, losses = ["static"], "absent"
+        if options.losses == "void":
+            raise ValueError("--losses: expected absent with --paper-compat, got void")
+        if options.keys not in (None, keys):
+            raise ValueError(
+                f"--keys: expected static with --paper-compat, got {','.join(options.keys)}"
+            )
     largest = environment.largest_in_memory(lambda peers: BYTES_PER_PEER * peers, MOST_PEERS)
     found = []
     for peers in options.peers:
@@ -380,12 +369,10 @@ def cases(options: SimpleNamespace) -> list[Case]:
                 raise ValueError(
                     f"--grid: expected at most {MOST_PEERS} cells with --paper-compat, got {grid}"
                 )
-            for p in options.p:
-                for method in options.methods:
-                    grouped = method in ("moshpit", "random")
-                    losses = _losses(options) if grouped else None
-                    keys = _keys(options) if method == "moshpit" else [None]
-                    found += [Case(grid, p, method, key, losses) for key in keys]
+            for p, method in itertools.product(options.p, options.methods):
+                how = losses if method in ("moshpit", "random") else None
+                some = keys if method == "moshpit" else [None]
+                found += [Case(grid, p, method, key, how) for key in some]
     return found
 
 
@@ -420,20 +407,15 @@ def _short(grid: str) -> str:
     return f"{sides[0]}^{len(sides)}" if len(sides) > 2 and len(set(sides)) == 1 else grid
 
 
-def _label(row: report.Row, rows: list[report.Row]) -> str:
-    label = NAMES[row["method"], row["keys"]]
-    if len({other["keys"] for other in rows if other["keys"]}) > 1 and row["keys"]:
-        label += f", {row['keys']} keys"
-    if len({other["grid"] for other in rows}) > 1:
-        label += f", {_short(row['grid'])}"
-    return label
-
-
 def _panel(axes: Any, rows: list[report.Row], every: list[report.Row]) -> None:
     several = len({row["grid"] for row in every}) > 1
+    both = len({row["keys"] for row in every if row["keys"]}) > 1
     for row in rows:
+        label = NAMES[row["method"], row["keys"]]
+        label += f", {row['keys']} keys" if both and row["keys"] else ""
+        label += f", {_short(row['grid'])}" if several else ""
         errors = np.maximum(row["errors"], 1e-16)
-        how: dict[str, Any] = {"marker": ".", "markersize": 4, "label": _label(row, every)}
+        how: dict[str, Any] = {"marker": ".", "markersize": 4, "label": label}
         how["linestyle"] = "-" if row["method"] == "moshpit" else "--"
         if not several:
             how["color"] = f"C{list(NAMES).index((row['method'], row['keys']))}"
