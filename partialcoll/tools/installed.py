@@ -4,7 +4,7 @@ users, with what a compiler needs to use them."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import platform
 import sys
@@ -23,10 +23,17 @@ def collect() -> dict[str, Any]:
 
     mpi4py.rc.initialize = True
 
-    from .._core.ffi import ffi, lib
+    from .._core.ffi import core, ffi, lib
     from .._core.mpi import MPI, loaded
     from .._core.version import __version__
 
+    ulfm = False
+    with contextlib.suppress(AttributeError, NotImplementedError, MPI.Exception):
+        MPI.COMM_SELF.Is_revoked()  # MPICH has the functions, but ends the job
+        ulfm = MPI.get_vendor()[0] == "Open MPI"
+    found = ffi.new("int32_t[2]")
+    failed = lib.pcoll_device_count(found, found + 1)
+    driver = f"{found[1] // 1000}.{found[1] % 1000 // 10}"
     levels = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
     return {
         "partialcoll": __version__,
@@ -36,11 +43,12 @@ def collect() -> dict[str, Any]:
         "mpi library": MPI.Get_library_version().rstrip("\x00").splitlines()[0],
         "mpi thread level": {getattr(MPI, f"THREAD_{n}"): n for n in levels}[MPI.Query_thread()],
         "mpi files": [str(path) for path in loaded()],
-        "ulfm": _has_ulfm(MPI),
+        "ulfm": ulfm,
         "abi match": True,
         "ranks that die": _FAILURES[bool(lib.pcoll_tells_of_failures())],
         "domains": ["node", "rank"],
-        **_devices(),
+        "cuda devices": 0 if failed else found[0],
+        "cuda driver": core.last_error() if failed else driver,
         "mpi4py": mpi4py.__version__,
         "numpy": numpy.__version__,
         "python": platform.python_version(),
@@ -48,34 +56,6 @@ def collect() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "system": platform.platform(),
     }
-
-
-def _has_ulfm(mpi: Any) -> bool:
-    """Return whether communicators can be revoked and ranks be lost. MPICH has the functions, but
-    ends the job."""
-    try:
-        mpi.COMM_SELF.Is_revoked()
-    except (AttributeError, NotImplementedError, mpi.Exception):
-        return False
-    return bool(mpi.get_vendor()[0] == "Open MPI")
-
-
-def _devices() -> dict[str, Any]:
-    from .._core.ffi import core, ffi, lib
-
-    found = ffi.new("int32_t[2]")
-    if lib.pcoll_device_count(found, found + 1):
-        return {"cuda devices": 0, "cuda driver": core.last_error()}
-    return {"cuda devices": found[0], "cuda driver": f"{found[1] // 1000}.{found[1] % 1000 // 10}"}
-
-
-def show(as_json: bool) -> None:
-    facts = collect()
-    if as_json:
-        print(json.dumps(facts, indent=2))
-        return
-    for name, value in facts.items():
-        print(f"{name:18} {value}")
 
 
 _PACKAGE = Path(__file__).resolve().parent.parent

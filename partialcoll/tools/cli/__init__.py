@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import json
 import os
 import signal
 import sys
@@ -66,9 +67,11 @@ def commands() -> None:
 @click.option("--json", "as_json", is_flag=True, help="as JSON")
 def info(as_json: bool) -> None:
     """Versions, MPI library, thread level, build."""
-    from ..installed import show
+    from ..installed import collect
 
-    show(as_json)
+    facts = collect()
+    lines = [f"{name:18} {value}" for name, value in facts.items()]
+    click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(lines))
 
 
 @commands.command()

@@ -108,7 +108,6 @@ class SimulatedBuffer(GossipBuffer):
         self.on_arrival: Callable[[], Any] = lambda: None
 
     def clock(self) -> float:
-        """Return the virtual time."""
         return self._ranks.events.now
 
     def publish(self, x: Array) -> int:
@@ -129,31 +128,25 @@ class SimulatedBuffer(GossipBuffer):
         self._moved = moved  # since it was asked for
 
     def average(self, x: Any, peer: int, **how: Any) -> bool:
-        done = super().average(x, peer, **how)
-        if done:
-            self._send()
-        return done
+        return super().average(x, peer, **how) and self._send()
 
     def push(self, peer: int, x: Any, **how: Any) -> bool:
-        done = super().push(peer, x, **how)
-        if done:
-            self._send()
-        return done
+        return super().push(peer, x, **how) and self._send()
 
-    def _send(self) -> Any:
+    def _send(self) -> bool:
         """Deliver what was just given or sent, after a latency."""
         core = self._ranks.core
         parcel = simulator.answer("void *", _lib.pcoll_sim_gossip_sent, core, self._rank)
-        self._ranks.events.after(self._ranks.latency(), lambda: self._land(parcel))
-        return parcel
 
-    def _land(self, parcel: Any) -> None:
-        core = self._ranks.core
-        rank = simulator.answer("uint32_t", _lib.pcoll_sim_gossip_land, core, parcel)
-        self._ranks.buffers[rank].on_arrival()
+        def land() -> None:
+            rank = simulator.answer("uint32_t", _lib.pcoll_sim_gossip_land, core, parcel)
+            self._ranks.buffers[rank].on_arrival()
+
+        self._ranks.events.after(self._ranks.latency(), land)
+        return True
 
     def Free(self, timeout: float | None = None) -> None:
-        """Do nothing."""
+        pass
 
 
 def buffers(
@@ -301,10 +294,10 @@ class SimulatedNeighbors(Later):
     def Start(self) -> None:
         self._begin()
         for j in self._inbox:
-            self._everybody[j]._expect(self._rank, self.send_buffer.copy())
+            self._everybody[j].expect(self._rank, self.send_buffer.copy())
         self._look()
 
-    def _expect(self, source: int, model: Array) -> None:
+    def expect(self, source: int, model: Array) -> None:
         def arrive() -> None:
             self._inbox[source].append(model)
             self._look()
@@ -408,16 +401,6 @@ class SimulatedGroups(Later, GroupAllreduce):
         simulator.call(wake, core, self._rank, self._still)
 
 
-def _check_memory(ranks: int, bytes_: int) -> None:
-    each = _BYTES_PER_RANK + 4 * bytes_
-    largest = environment.largest_in_memory(lambda n: n * (each + _BYTES_PER_PAIR * n), _MOST_RANKS)
-    if ranks > largest:
-        raise ValueError(
-            f"--ranks: expected 1 to {largest} with moshpit (what the memory of this machine "
-            f"allows), got {ranks}"
-        )
-
-
 def group_reductions(
     ranks: int,
     grid: Sequence[int] | str,
@@ -429,7 +412,13 @@ def group_reductions(
 ) -> list[SimulatedGroups]:
     """Return the handles of all ranks. `latency` is the mean, in virtual time; `window` is how long
     a group waits for a member that does not come."""
-    _check_memory(ranks, like.nbytes)
+    each = _BYTES_PER_RANK + 4 * like.nbytes
+    largest = environment.largest_in_memory(lambda n: n * (each + _BYTES_PER_PAIR * n), _MOST_RANKS)
+    if ranks > largest:
+        raise ValueError(
+            f"--ranks: expected 1 to {largest} with moshpit (what the memory of this machine "
+            f"allows), got {ranks}"
+        )
     made, options = Grid(grid, ranks), _ffi.new("pcoll_group_options *")
     options.count, options.dtype = like.size, arrays.as_floats("like", like, False).dtype
     options.axes = made.axes
