@@ -68,7 +68,6 @@ def steps() -> Callable[[], Any]:
 
 
 def rounds() -> Callable[[], Any]:
-    """Return a round of a handle on host arrays."""
     from mpi4py import MPI  # starts MPI
 
     x = torch.ones(2).numpy()

@@ -25,7 +25,6 @@ MEASURES = ("latency_us_p50", "latency_us_avg", "latency_us", "latency_ms_avg", 
 
 
 def measured(command: str, words: tuple[str, ...]) -> list[tuple[str, float]]:
-    """Run a command; return the name and the time of each row."""
     argv = [*shlex.split(command), *words, "--json", "-"]
     out = subprocess.run(argv, capture_output=True, text=True)
     if out.returncode:

@@ -79,7 +79,6 @@ class Moments:
         return self._page[:_LEFT].rstrip(b"\0").decode()
 
     def last(self) -> list[str]:
-        """Return the last kill point that each thread has passed."""
         (threads,) = struct.unpack_from("=I", self._page, _THREADS)
         found = []
         for number in range(min(threads, (_PAGE - _HEAD) // _THREAD)):
@@ -180,7 +179,6 @@ class LightJob(killing.KilledJob):
             self._await(victim)
 
     def names(self) -> tuple[str, ...]:
-        """Return the kill points that ranks pass in their loop."""
         domain = str(self.given["domain"])
         if domain == "rank":
             return ALONE + MESSAGES
@@ -230,7 +228,6 @@ class LightJob(killing.KilledJob):
             self._died(self._closing)
 
     def _describe_hang(self) -> None:
-        """Print what each thread of the surviving ranks waits for."""
         for life in self._left():
             pid = self.pid(life)
             last = self._moments[life].last() if life in self._moments else []

@@ -24,7 +24,6 @@ def say(**what: Any) -> None:
 
 
 def begin_at(moment: float) -> float:
-    """Sleep until the moment that all were told."""
     time.sleep(max(0.0, moment - time.time()))
     return moment
 

@@ -23,7 +23,6 @@ from partialcoll.tools.cli import options, values
 
 
 def network(options: SimpleNamespace) -> Any:
-    """Return layers whose gradients take their time."""
     import torch
 
     seconds = options.backward_ms / 1e3 / options.layers

@@ -92,7 +92,6 @@ def names(module: Any) -> list[str]:
 
 
 def attempt(module: Any, name: str, rank: int, ranks: int) -> Outcome:
-    """Run one test in its own world; return the outcome on this rank."""
     import torch.distributed as dist
     from torch.testing._internal.common_distributed import TEST_SKIPS
     from torch.testing._internal.common_utils import set_rng_seed

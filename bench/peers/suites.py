@@ -144,7 +144,6 @@ class _Job:
             time.sleep(0.02)
 
     def _outcome(self, left: list[Outcome]) -> Outcome:
-        """Return the worst outcome of all ranks."""
         order = ("failed", "passed", "skipped")
         worst = min(left, key=lambda one: order.index(one.what), default=None)
         if worst is not None and (worst.what == "failed" or len(left) == self._ranks):

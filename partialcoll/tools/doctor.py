@@ -65,7 +65,6 @@ def merge(of_ranks: Sequence[Sequence[Finding]]) -> dict[Finding, list[int]]:
 
 
 def lines(merged: dict[Finding, list[int]], size: int) -> Iterable[str]:
-    """Yield the findings as text. What is wrong comes last, where a reader begins."""
     for finding in sorted(merged, key=lambda finding: LEVELS.index(finding.level)):
         ranks, head = merged[finding], f"{finding.level:8} {finding.check}: {finding.what}"
         if len(ranks) < size:

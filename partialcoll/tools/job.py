@@ -73,7 +73,6 @@ def send(process: Path, signum: int) -> None:
 
 
 def wake(process: Path, signum: int) -> None:
-    """Send a signal, also to a process that has been stopped."""
     send(process, signum)
     send(process, signal.SIGCONT)
 

@@ -28,7 +28,6 @@ def has_bar() -> bool:
 
 
 def progress(items: Collection[T], show: bool, what: str) -> Iterator[T]:
-    """Yield the items; on a terminal, say how many are done."""
     shows, shown = show and has_bar(), time.monotonic()
     for done, item in enumerate(items):
         if shows and time.monotonic() - shown > _SECONDS:

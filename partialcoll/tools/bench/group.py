@@ -59,7 +59,6 @@ class AveragingMethod:
         return range(self.comm.size)
 
     def timed(self, check: bool = False) -> float:
-        """Return the seconds of one averaging. Collective."""
         self._step += 1
         np.copyto(self.x, values(self.comm.rank, self._step, self.count))
         meet(self.comm)

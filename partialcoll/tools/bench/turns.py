@@ -37,7 +37,6 @@ def by_turns(
 
 
 def per_call(call: Callable[[], Any], calls: int) -> float:
-    """Return the seconds of a call, the mean of `calls` calls back to back."""
     begin = time.perf_counter()
     for _ in range(calls):
         call()

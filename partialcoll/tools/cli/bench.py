@@ -33,7 +33,6 @@ def _module(name: str) -> Any:
 
 
 def _add(name: str, about: str, *own: Any, ranks: int = 8, module: str = "", **how: Any) -> None:
-    """Add a command; the module in tools/bench has its name by default."""
     run = on_ranks(name, partial(_module, module or name), **how)
     every = (*own, options.outputs, options.launch(ranks))
     commands.add_command(options.command(name, about, run, *every))
@@ -244,7 +243,6 @@ commands.add_command(
 
 
 def _installed(given: SimpleNamespace) -> None:
-    """Say what the benchmark lacks before a job is started for it."""
     needed = {"torch": "torch", **({"sklearn": "scikit-learn"} if given.task == "digits" else {})}
     for module, package in needed.items():
         if importlib.util.find_spec(module) is None:

@@ -76,7 +76,6 @@ def collectives(*default: str) -> Any:
 
 
 def algorithm(names: Sequence[str]) -> Any:
-    """Return the option for the algorithm; the first name is the default."""
     return option("--algorithm", tuple(names), names[0], "of the messages")
 
 
@@ -90,7 +89,6 @@ def seed(text: str) -> Any:
 
 
 def arrivals(iterations: int) -> Any:
-    """Return the options that measured and simulated skew have in common."""
     late = (
         "what becomes of late deposits; with drop, as in the paper, active counts who came in time"
     )

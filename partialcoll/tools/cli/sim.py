@@ -25,7 +25,6 @@ def commands() -> None:
 
 
 def _add(name: str, about: str, *own: Any) -> None:
-    """Add a command; the module in tools/sim has its name."""
     commands.add_command(options.command(name, about, here(name), *own, options.outputs))
 
 

@@ -268,7 +268,6 @@ class SimulatedRanks:
         return self.created[self._asked - 1][self.rank]
 
     def gossip(self, like: Any, *, queue_slots: int = 4, **options: Any) -> Any:
-        """Return a buffer on the topology of the run, with its codec if ranks average."""
         given = {"bits": self.options.codec_bits, "margin": self.options.codec_margin}
         known: Any = {name: value for name, value in given.items() if value is not None}
         codec = Lattice(**known) if "bits" in known and "codec" in options else None
@@ -304,7 +303,6 @@ class SimulatedRanks:
         return self._own(group_reductions, self.size, grid, like, *how)
 
     def strategy(self, method: str) -> LocalStrategy:
-        """Return the strategy of this name, with the options that it has of these."""
         options, make = self.options, NAMED[SIMULATED[method]]
         # Steps between two interactions that a rank begins, at this rate of all that it takes part
         # in.
@@ -317,7 +315,6 @@ class SimulatedRanks:
         return replace(strategy, tau=4 * steps) if isinstance(strategy, SlowMo) else strategy
 
     def build(self, strategy: LocalStrategy | None, x: Any) -> Process:
-        """Return the process that begins with `x`; without a strategy synchronous SGD."""
         rate, ranks = self.options.learning_rate, cast("Any", self)
         if strategy is None:
             return AllreduceSGD(x, self.reduction(x), learning_rate=rate)

@@ -38,7 +38,6 @@ _NANOSECONDS = 1e9  # of a unit of virtual time
 
 
 def _owned(core: Any, kind: str, free: Callable[[Any], None]) -> Any:
-    """Return an object of the simulator that is freed with its last reference."""
     return _ffi.gc(core, lambda it: free(_ffi.new(kind, it)))
 
 
@@ -343,7 +342,6 @@ class _GroupRanks:
 
     @property
     def waits(self) -> bool:
-        """Return whether a rank is in a round. If none is, there may be events forever."""
         return any(handle.waits for handle in self.handles)
 
     def run(self, until: float) -> tuple[float, Callable[[], None]] | None:
@@ -392,7 +390,6 @@ class SimulatedGroups(Later, GroupAllreduce):
         self._wake()
 
     def stand(self, still: bool) -> None:
-        """Suspend the rank's process, or resume it."""
         self._still = still
         self._wake()
 

@@ -75,7 +75,6 @@ class Tally:
             print(f"  {text}", file=sys.stderr)
 
     def take(self, other: Tally) -> None:
-        """Add the jobs of another tally."""
         self.verdicts += other.verdicts
         self.kills += other.kills
         self.ended_by_mpi += other.ended_by_mpi
@@ -86,7 +85,6 @@ class Tally:
         self.ended_by_mpi += job.ended_by_mpi
 
     def all_of(self, name: str) -> list[Any]:
-        """Return a list of the verdicts, over all jobs."""
         return [each for verdict in self.verdicts for each in getattr(verdict, name)]
 
     def row(self, quorum: str, domain: str, ranks: int) -> report.Row:
@@ -142,7 +140,6 @@ class KilledJob:
         }
 
     def worker(self) -> list[str]:
-        """Return what runs a rank."""
         module = "partialcoll.tools.bench.faults.worker"
         return [sys.executable, "-m", module, json.dumps(self.given)]
 

@@ -84,8 +84,6 @@ _ONE_DEATH_NS = 50_000_000  # what died so long before has been heard of
 
 @dataclass
 class Verdict:
-    """The verdict on one job; each text is a fault."""
-
     hangs: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     diverged: list[str] = field(default_factory=list)

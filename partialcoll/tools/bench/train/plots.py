@@ -21,7 +21,6 @@ Runs = list[dict[str, Any]]
 
 
 def color(label: str) -> Any:
-    """Return the color of a strategy, whatever follows its name: the same in every picture."""
     import matplotlib
 
     names = list(STRATEGIES)
@@ -30,7 +29,6 @@ def color(label: str) -> Any:
 
 
 def _named(runs: Runs) -> dict[str, Runs]:
-    """Return the runs by strategy, with the topology if one strategy has several."""
     several = len({run.get("topology") for run in runs if run.get("topology") is not None}) > 1
     found: dict[str, Runs] = {}
     for run in runs:

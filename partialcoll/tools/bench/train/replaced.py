@@ -45,13 +45,11 @@ class RespawnCourse:
         self._death: threading.Timer | None = None
 
     def turn(self) -> None:
-        """Begin the second part. Collective."""
         self._due = time.monotonic()
         self.moments.append(self._due)
         self.draw()
 
     def draw(self) -> None:
-        """Draw who dies next, and when, once all ranks are present. Collective."""
         if pct.size() < self._ranks:
             return
         self._due += self._every
@@ -69,7 +67,6 @@ class RespawnCourse:
         self._paused = 0.0
 
     def go_on(self) -> None:
-        """Continue after the world has changed."""
         if self._paused:
             self.pauses.append(time.monotonic() - self._paused)
             self.kills += max(0, self._size - pct.size())
@@ -91,8 +88,6 @@ class RespawnCourse:
 
 
 def train(options: SimpleNamespace) -> report.Row:
-    """Train; return the row, which is complete on rank 0. Collective over surviving and joining
-    ranks."""
     pct.init(on_failure="continue", respawn="overlap")
     name, seed = options.strategies[0], options.seed
     task = TASKS[options.task](options, pct.rank(), pct.size())

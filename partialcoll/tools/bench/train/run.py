@@ -333,7 +333,6 @@ class TrainingRun:
 
 
 def compare(rows: list[report.Row]) -> None:
-    """Fill in the speedups over the allreduce with the same seed."""
     base = {row["seed"]: row["steps_per_s"] for row in rows if row["strategy"] == "allreduce"}
     for row in rows:
         if row["seed"] in base:
@@ -382,7 +381,6 @@ def run(
 
 
 def summary(rows: list[report.Row]) -> list[report.Row]:
-    """Return a row for each strategy and topology, with means over the seeds."""
     together: dict[tuple[str, str | None], list[report.Row]] = {}
     for row in rows:
         together.setdefault((row["strategy"], row["topology"]), []).append(row)

@@ -50,7 +50,6 @@ def _rounds(name: str, waits: Waits, survives: bool = True, **more: Any) -> Choi
 
 
 def _meetings(strategy: Any, ranks: int) -> Meetings:
-    """Return when the ranks of a strategy without a communication thread meet whom."""
     inner = getattr(strategy, "inner", strategy)
     if hasattr(inner, "grid"):
         return groups(Grid(inner.grid, ranks), inner.local_steps)
