@@ -20,7 +20,6 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -57,29 +56,6 @@ def compile_program(folder: Path) -> Path:
     return program
 
 
-@dataclass
-class Thread:
-    """Addresses of the functions that a thread of a rank has passed."""
-
-    first: int
-    passed: dict[int, set[int]] = field(default_factory=lambda: {BEFORE: set(), TRACED: set()})
-    calls: list[tuple[int, int]] = field(default_factory=list)  # depth, function
-
-
-def read(path: Path) -> list[Thread]:
-    threads: list[Thread] = []
-    for line in path.read_text().splitlines():
-        kind, number, *words = line.split()
-        address = int(words[-1].replace("(nil)", "0"), 16)
-        if kind == "T":
-            threads.append(Thread(address))
-        elif kind == "S":
-            threads[int(number)].passed[int(words[0])].add(address)
-        else:
-            threads[int(number)].calls.append((int(words[0]), address))
-    return threads
-
-
 def symbols(program: Path, addresses: Iterable[int]) -> dict[int, tuple[str, str]]:
     wanted = sorted(set(addresses) - {0})
     command = ["addr2line", "-f", "-e", str(program), *(hex(a) for a in wanted)]
@@ -88,18 +64,27 @@ def symbols(program: Path, addresses: Iterable[int]) -> dict[int, tuple[str, str
     return {0: ("main", ""), **dict(zip(wanted, zip(lines[::2], files)))}
 
 
-def run(program: Path, path: str, n: int, quorum: str, domain: str) -> dict[int, list[Thread]]:
-    """The threads of each rank that has come to its end."""
+def run(
+    program: Path, path: str, n: int, quorum: str, domain: str
+) -> list[tuple[int, str, int, int, int]]:
+    """Return the lines of all ranks that have come to their end (calltrace.c): the rank, the kind,
+    the thread, its part of the run or its depth, the function."""
+    found = []
     with tempfile.TemporaryDirectory(prefix="partialcoll-calltrace-") as name:
         folder = Path(name)
         extra = "--with-ft ulfm" if path == "recovery" else None
         job, env = launcher.mpiexec(n, extra, folder)
         words = [*job, str(program), str(folder), path, quorum, domain]
         done = subprocess.run(words, env=env, timeout=100, capture_output=True, text=True)
-        ranks = [int(p.name) for p in folder.iterdir() if p.name.isdecimal()]
+        ranks = sorted(int(p.name) for p in folder.iterdir() if p.name.isdecimal())
         if len(ranks) != n - (path == "recovery"):
             raise Error(f"only ranks {ranks} came to their end: {done.stderr[-2000:]}")
-        return {rank: read(folder / str(rank)) for rank in sorted(ranks)}
+        for rank in ranks:
+            for line in (folder / str(rank)).read_text().splitlines():
+                kind, thread, *numbers, function = line.replace("(nil)", "0").split()
+                number = int(numbers[0]) if numbers else 0
+                found.append((rank, kind, int(thread), number, int(function, 16)))
+    return found
 
 
 def show(what: str, functions: set[tuple[str, str]]) -> None:
@@ -124,25 +109,22 @@ def command(path: str, n: int, quorum: str, domain: str, tree: bool) -> None:
     quorum = "full" if path == "recovery" else quorum
     with tempfile.TemporaryDirectory(prefix="partialcoll-calltrace-") as folder:
         program = compile_program(Path(folder))
-        ranks = run(program, path, n, quorum, domain)
-        threads = [thread for rank in ranks.values() for thread in rank]
-        every = {a for t in threads for passed in t.passed.values() for a in passed}
-        names = symbols(
-            program, every | {t.first for t in threads} | {a for t in threads for _, a in t.calls}
-        )
-    usual = {names[a] for t in threads for a in t.passed[BEFORE]}
+        lines = run(program, path, n, quorum, domain)
+        names = symbols(program, {line[-1] for line in lines})
+    first = {(rank, thread): names[f][0] for rank, kind, thread, _, f in lines if kind == "T"}
+    usual = {names[f] for _, kind, _, part, f in lines if (kind, part) == ("S", BEFORE)}
     by_thread: dict[str, set[tuple[str, str]]] = {}
-    for thread in threads:
-        traced = {names[a] for a in thread.passed[TRACED]} - usual
-        by_thread.setdefault(names[thread.first][0], set()).update(traced)
+    for rank, kind, thread, part, f in lines:
+        if (kind, part) == ("S", TRACED) and names[f] not in usual:
+            by_thread.setdefault(first[rank, thread], set()).add(names[f])
     total = set().union(*by_thread.values())
     show(f"{path}, {n} ranks, {quorum}, domain {domain}", total)
-    for first, functions in by_thread.items():
-        if functions:
-            show(f"  threads that begin with {first}", functions)
+    for begin, functions in by_thread.items():
+        show(f"  threads that begin with {begin}", functions)
     for file in sorted({file for _, file in total}):
         click.echo(f"  {file}: {' '.join(sorted(n for n, where in total if where == file))}")
-    calls = max(ranks.items())[1][0].calls if tree else []
+    last = (lines[-1][0], "C", 0)  # the first thread of the last rank
+    calls = [line[3:] for line in lines if line[:3] == last] if tree else []
     for call, before in zip(calls, [(0, 0), *calls]):
         if call != before:  # a call that repeats the last one is left out
             click.echo("  " * call[0] + names[call[1]][0])

@@ -89,18 +89,13 @@ def label(row: report.Row, rows: list[report.Row], by: str = "collective") -> st
     return f"{name}\n{domain}" if len(domains - {"-"}) > 1 and domain != "-" else name
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:.1f}×" if ratio < 1e5 else f"{ratio:.1e}×".replace("e+0", "e")
-
-
-def _latency_texts(rows: list[report.Row]) -> list[str]:
-    texts = []
-    for row in rows:
-        us, speedup = row["latency_us_avg"], row["speedup_vs_mpi"]
-        text = f"{us / 1000:.1f} ms" if us >= 1000 else f"{us:.3g} µs"
-        own = not speedup or row["collective"] == "mpi"
-        texts.append(text if own else f"{text}\n{_times(speedup)}")
-    return texts
+def _latency_text(row: report.Row) -> str:
+    us, speedup = row["latency_us_avg"], row["speedup_vs_mpi"]
+    text = f"{us / 1000:.1f} ms" if us >= 1000 else f"{us:.3g} µs"
+    if not speedup or row["collective"] == "mpi":
+        return text
+    times = f"{speedup:.1f}" if speedup < 1e5 else f"{speedup:.1e}".replace("e+0", "e")
+    return f"{text}\n{times}×"
 
 
 def plot(rows: list[report.Row], path: str, title: str) -> None:
@@ -117,7 +112,7 @@ def plot(rows: list[report.Row], path: str, title: str) -> None:
     lines, size = (1, (9, 3.6)) if len(rows) < 6 else (2, (max(8, 0.9 * len(rows)), 6))
     with plots.picture(path, title, lines, 2 // lines, size) as panels:
         left, right = panels.flat
-        texts = _latency_texts(rows)
+        texts = list(map(_latency_text, rows))
         plots.bars(left, names, latency, texts, color=colors, limits=limits, spread=spread)
         left.set_yscale("log")
         left.set_ylabel("average latency (µs)")

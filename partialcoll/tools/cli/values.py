@@ -166,17 +166,6 @@ def _collective(name: str) -> str:
     return name
 
 
-def _topology(name: str) -> str:
-    """Return the name of a graph. Whether it fits the ranks is checked when their number is
-    known."""
-    try:
-        Topology.make(name, 16)
-    except ValueError as error:
-        if "expected one of ring" in str(error):
-            raise
-    return name
-
-
 def _grid(text: str) -> str:
     if text != "auto":
         Grid(text)
@@ -249,7 +238,7 @@ def _variable(text: str) -> tuple[str, str]:
 
 SIZE, SIZES = Parsed(size), Parsed(sizes)
 COLLECTIVES = ListOf(Parsed(_collective), _with_arguments)
-TOPOLOGIES = ListOf(Parsed(_topology), _with_arguments)
+TOPOLOGIES = ListOf(click.STRING, _with_arguments)
 GRID, GRIDS = Parsed(_grid), ListOf(Parsed(_grid))
 BANDWIDTH = Parsed(_bandwidth)
 PATTERN = Parsed(Pattern.parse)

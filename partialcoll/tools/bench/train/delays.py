@@ -108,9 +108,8 @@ def chosen(seed: int, step: int, ranks: int) -> int:
 
 
 def durations(pattern: Pattern, ranks: int, compute: Seconds, delay: float) -> Seconds:
-    """Return the seconds that a step takes on each rank before it arrives, in equally likely cases,
-    shape (cases, ranks): each case of the computation, `compute` of shape (n, ranks), with each of
-    the pattern, whose delay is `delay` seconds."""
+    """Return the seconds of a step of each rank before it arrives, in equally likely cases, shape
+    (cases, ranks): each case of `compute`, shape (n, ranks), with each of the pattern."""
     times = np.array([pattern.times(rank) for rank in range(ranks)])
     both = pattern.vectors(ranks, delay)[:, None, :] + (compute * times)[None, :, :]
     return np.asarray(both.reshape(-1, ranks), dtype=np.float64)
@@ -172,8 +171,7 @@ def neighbors(of: Sequence[Sequence[int]]) -> Meetings:
 
 
 def everybody(ranks: int, *periods: int) -> Meetings:
-    """Return meetings of all ranks after each step whose number, from 1, is a multiple of a
-    period."""
+    """Return meetings of all ranks after each step whose number is a multiple of a period."""
     mask = np.ones((ranks, ranks), bool)
 
     def whom(step: int) -> Mask | None:
@@ -184,8 +182,7 @@ def everybody(ranks: int, *periods: int) -> Meetings:
 
 def groups(grid: Grid, period: int) -> Meetings:
     """Return the meetings of Moshpit: after each step whose number is a multiple of the period, the
-    other members of this rank's group, one axis after the other. Cells move if ranks do not fill
-    the grid."""
+    members of a group, one axis after the other. Cells move if ranks do not fill the grid."""
     cells = np.arange(grid.peers)
 
     def whom(step: int) -> Mask | None:
@@ -205,8 +202,7 @@ def groups(grid: Grid, period: int) -> Meetings:
 
 
 def drawn(pattern: Pattern, ranks: int, compute: Seconds, delay: float, count: int) -> Seconds:
-    """Return the seconds that consecutive steps take on each rank, shape (count, ranks); `compute`
-    and `delay` as for `durations`."""
+    """Return the seconds of consecutive steps of each rank, shape (count, ranks)."""
     which = np.random.default_rng(0).integers(len(compute), size=count)
     times = np.array([pattern.times(rank) for rank in range(ranks)])
     late = np.array([pattern.delays(0, step, ranks, delay) for step in range(count)])
@@ -214,8 +210,7 @@ def drawn(pattern: Pattern, ranks: int, compute: Seconds, delay: float, count: i
 
 
 def meeting_seconds(meetings: Meetings, durations: Seconds) -> float:
-    """Return the mean seconds between two steps of a rank, the median over ranks, if nothing else
-    took time."""
+    """Return the mean seconds between two steps of a rank, the median over ranks."""
     now = np.zeros(durations.shape[1])
     for step, own in enumerate(durations):
         ready = now + own
@@ -228,7 +223,6 @@ def meeting_seconds(meetings: Meetings, durations: Seconds) -> float:
 
 
 def meeting_limit(meetings: Meetings, durations: Seconds) -> float | None:
-    """Return how many times as many steps per second are possible as if all waited for all in each
-    of these steps; None if nothing is known of the time of a step."""
+    """Return the limit as `limit` does, for these steps one after the other."""
     own = meeting_seconds(meetings, durations) if durations.any() else 0.0
     return float(durations.max(axis=1).mean()) / own if own > 0 else None

@@ -398,21 +398,15 @@ def summary(rows: list[report.Row]) -> list[report.Row]:
 
 
 def settings(options: SimpleNamespace, task: TrainingTask) -> dict[str, Any]:
-    count = sum(parameter.numel() for parameter in task.model.parameters())
+    names = "task data compute_ms delay_ms length_scale history topology rate local_steps grid"
     return {
-        "task": options.task,
+        **{name: getattr(options, name) for name in names.split()},
         "steps": task.steps,
         "batch": task.per_rank * task.ranks,
         "size": task.size,
-        "data": options.data,
         "learning_rate": task.learning_rate,
-        "parameters": count,
-        "compute_ms": options.compute_ms,
-        "delay_ms": options.delay_ms,
+        "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
         "pattern": str(options.pattern),
-        "length_scale": options.length_scale,
-        "history": options.history,
-        **{name: getattr(options, name) for name in ("topology", "rate", "local_steps", "grid")},
         "torch": torch.__version__,
     }
 
