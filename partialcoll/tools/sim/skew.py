@@ -7,6 +7,7 @@ Scheiman, "LogGP: Incorporating Long Messages into the LogP Model", SPAA 1995 (t
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -78,17 +79,13 @@ def parse_latency(text: str) -> Latency:
     if name not in _LARGEST_SPREAD:
         raise ValueError(f"expected {', '.join(_LARGEST_SPREAD)}; got {text!r}")
     largest = _LARGEST_SPREAD[name]
-    if largest is None:
-        if spread:
-            raise ValueError(f"{name} has no spread, got {text!r}")
-        return Latency(name, 0.0)
-    try:
-        value = float(spread or 0.5)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= largest:
-        raise ValueError(f"{name}: expected a spread of 0 to {largest:g}, got {spread!r}")
-    return Latency(name, value)
+    if largest is None and spread:
+        raise ValueError(f"{name} has no spread, got {text!r}")
+    with contextlib.suppress(ValueError):
+        value = float(spread or 0.5) if largest else 0.0
+        if 0 <= value <= (largest or 0):
+            return Latency(name, value)
+    raise ValueError(f"{name}: expected a spread of 0 to {largest:g}, got {spread!r}")
 
 
 ffi, lib, check = simulator.ffi, simulator.lib, simulator.check

@@ -35,14 +35,14 @@ class RespawnCourse:
     others."""
 
     def __init__(self, options: SimpleNamespace) -> None:
-        self._every, self._ranks = options.pattern.factor, pct.size()
+        self._every, self.ranks = options.pattern.factor, pct.size()
         self._random = random.Random(options.seed)
         self.moments = [time.monotonic()]  # begin, begin of the second part, end
         self.kills = self.replaced = self.with_fewer = 0
         self.pauses: list[float] = []  # seconds in which training stood still, for a new world
-        self._size = self._ranks
-        self._paused = self._due = 0.0
-        self._death: threading.Timer | None = None
+        self._size = self.ranks
+        self.paused = self._due = 0.0  # when the commit began that may take in other ranks
+        self.death: threading.Timer | None = None
 
     def turn(self) -> None:
         self._due = time.monotonic()
@@ -50,41 +50,27 @@ class RespawnCourse:
         self.draw()
 
     def draw(self) -> None:
-        if pct.size() < self._ranks:
+        if pct.size() < self.ranks:
             return
         self._due += self._every
         after = max(0.0, self._due - time.monotonic())
         victim, after = pct.broadcast_object((self._random.randrange(1, pct.size()), after))
         if victim == pct.rank():
-            self._death = threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
-            self._death.daemon = True
-            self._death.start()
-
-    def pause(self, commit: Any) -> None:
-        """Make a commit. `go_on` counts the pause if it takes in other ranks."""
-        self._paused = time.monotonic()
-        commit()
-        self._paused = 0.0
+            self.death = threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
+            self.death.daemon = True
+            self.death.start()
 
     def go_on(self) -> None:
-        if self._paused:
-            self.pauses.append(time.monotonic() - self._paused)
+        if self.paused:
+            self.pauses.append(time.monotonic() - self.paused)
             self.kills += max(0, self._size - pct.size())
             self.replaced += max(0, pct.size() - self._size)
-        self._paused, self._size = 0.0, pct.size()
-
-    def step(self) -> None:
-        self.with_fewer += self._size < self._ranks
+        self.paused, self._size = 0.0, pct.size()
 
     def goes_on(self) -> bool:
         """Return whether joining ranks are still being started. The same on all ranks."""
         replacing = world.world().replacing
         return replacing is not None and replacing.spawned is not None
-
-    def end(self) -> None:
-        self.moments.append(time.monotonic())
-        if self._death is not None:
-            self._death.cancel()
 
 
 def train(options: SimpleNamespace) -> report.Row:
@@ -96,11 +82,6 @@ def train(options: SimpleNamespace) -> report.Row:
     opt = pct.DistributedOptimizer(task.optimizer(), strategy=strategy)
     state: Any = pct.elastic.TorchState(task.model, opt, step=0)
     course, compute = RespawnCourse(options), options.compute_ms / 1e3
-
-    def commit() -> None:
-        if name != "allreduce":  # else nothing is under way
-            opt.join()
-        state.commit()
 
     @pct.elastic.run
     def steps(state: Any) -> None:
@@ -117,12 +98,18 @@ def train(options: SimpleNamespace) -> report.Row:
             time.sleep(max(0.0, begin + compute - time.perf_counter()))
             opt.step()
             state.step += 1
-            course.step()
+            course.with_fewer += pct.size() < course.ranks
             if state.step % COMMIT == 0:
-                course.pause(commit)
+                course.paused = time.monotonic()
+                if name != "allreduce":  # else nothing is under way
+                    opt.join()
+                state.commit()
+                course.paused = 0.0
 
     steps(state)
-    course.end()
+    course.moments.append(time.monotonic())
+    if course.death is not None:
+        course.death.cancel()
     prints = pct.allgather_object(hash_tensors(task.model.parameters()).hex())
     begin, turn, end = course.moments if len(course.moments) == 3 else (0.0, 1.0, 2.0)
     made = state.step - task.steps

@@ -223,23 +223,6 @@ def video_lengths(count: int) -> npt.NDArray[np.int64]:
     return np.clip(np.rint(values), SHORTEST, LONGEST).astype(np.int64)
 
 
-class Recurrent(nn.Module):
-    """A network that finds the class of a sequence by an LSTM's state after its last frame."""
-
-    def __init__(self, features: int, hidden: int, classes: int) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(features, hidden, batch_first=True)
-        self.out = nn.Linear(hidden, classes)
-
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Return logits, shape (n, classes), of x, shape (n, frames, features); `lengths` frames
-        count."""
-        states, _ = self.lstm(x)
-        last = states[torch.arange(len(x)), lengths - 1]
-        logits: Tensor = self.out(last)
-        return logits
-
-
 class Sequences(Classification):
     """An LSTM of `size` units that tells which of 8 motions a video shows, made-up ones of 8
     features a frame, as long as UCF101's times `--length-scale`, and noisy.
@@ -269,7 +252,8 @@ class Sequences(Classification):
         self.weights = longest / SHORTEST  # how long a group's step takes
 
     def make(self) -> nn.Module:
-        return Recurrent(self.FEATURES, self.size, self.CLASSES)
+        lstm = nn.LSTM(self.FEATURES, self.size, batch_first=True)
+        return nn.ModuleDict({"lstm": lstm, "out": nn.Linear(self.size, self.CLASSES)})
 
     def optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.model.parameters(), lr=self.learning_rate)
@@ -288,8 +272,10 @@ class Sequences(Classification):
         x = np.zeros((len(which), int(lengths.max()), self.FEATURES), np.float32)
         for row, number in zip(x, which):
             row[: self.lengths[number]] = self._frames(int(number))
-        logits = self.model(torch.from_numpy(x), torch.from_numpy(lengths))
-        return logits, torch.from_numpy(self.labels[which])
+        model: Any = self.model
+        states, _ = model["lstm"](torch.from_numpy(x))
+        last = states[torch.arange(len(x)), torch.from_numpy(lengths) - 1]
+        return model["out"](last), torch.from_numpy(self.labels[which])
 
     def _group(self, seed: int, step: int, rank: int) -> int:
         return int(np.random.default_rng((seed, step, rank, 1)).integers(len(self.groups)))
@@ -301,8 +287,6 @@ class Sequences(Classification):
         return np.array_split(self._test, 8)
 
     def compute(self, least: float, seed: int, step: int, rank: int) -> float:
-        """Return seconds in proportion to the longest video of the batch; `least` is for one of 29
-        frames."""
         return float(least * self.weights[self._group(seed, step, rank)])
 
     def compute_cases(self, least: float) -> npt.NDArray[np.float64]:
