@@ -64,23 +64,20 @@ class BuildAll(build_ext):
         objects = [self._objects[source] for source in sources]
         ext.extra_link_args = [*self._link_flags(), f"-Wl,--version-script={EXTENSION_EXPORTS}"]
         if ext.name == SIMULATOR:
-            objects = [self._archive(ext.name, objects)]
+            # An archive, from which a linker takes what is needed, and no more.
+            archive = Path(self.build_temp) / self.compiler.library_filename(ext.name)
+            archive.unlink(missing_ok=True)  # ar keeps the objects of sources that were removed
+            self.compiler.create_static_lib(objects, ext.name, output_dir=self.build_temp)
+            objects = [str(archive)]
             ext.extra_link_args.append("-Wl,--as-needed")  # mpicc's libraries are not
         else:
             self._build_libraries(ext, sources, objects)
-            ext.extra_link_args.append(self._map_argument(ext.name))
+            ext.extra_link_args.append(f"-Wl,-Map={self._map(ext.name)}")
         ext.sources, ext.extra_objects = generated, objects
         super().build_extension(ext)
         if ext.name != SIMULATOR:
             mpi_compiler.chosen().check(ext.name, self._map(ext.name))
         ext.sources, ext.extra_objects = generated + sources, []
-
-    def _archive(self, name, objects):
-        """From which a linker takes what is needed, and no more."""
-        archive = Path(self.build_temp) / self.compiler.library_filename(name)
-        archive.unlink(missing_ok=True)  # ar keeps the objects of sources that were removed
-        self.compiler.create_static_lib(objects, name, output_dir=self.build_temp)
-        return str(archive)
 
     def _build_libraries(self, ext, core, objects):
         for library in clibs.libraries(mpi_compiler.chosen().abi):
@@ -94,15 +91,11 @@ class BuildAll(build_ext):
         (folder / name).write_text(text)
 
     def _link_flags(self):
-        """What everything is linked with."""
         return [*STRIPPED, *hardening.flags(mpi_compiler.chosen().mpicc).link]
 
     def _map(self, name):
         """Where the linker writes what it took from where."""
         return Path(self.build_temp) / f"{name}.map"
-
-    def _map_argument(self, name):
-        return f"-Wl,-Map={self._map(name)}"
 
     def _compile(self, sources, ext, folder="", arguments=()):
         """The objects, as many at a time as there are cores for."""
@@ -132,7 +125,7 @@ class BuildAll(build_ext):
             extra_postargs=[
                 *self._link_flags(),
                 *library.link_arguments,
-                self._map_argument(library.name),
+                f"-Wl,-Map={self._map(library.name)}",
             ],
         )
         mpi_compiler.chosen().check(library.file, self._map(library.name))
