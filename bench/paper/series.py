@@ -121,7 +121,7 @@ SERIES = {
         "train-slow-none": SLOW,
         "overlap": "overlap",
     },
-    # A slow rank beside AD-PSGD's own table; accuracy at equal epochs, and for more of them; rings
+    # A slow rank beside AD-PSGD's own table; accuracy at equal epochs; rings
     # with data of their own and shared; courses; what Swarm exposes.
     "decentralized": {
         **{
@@ -136,11 +136,6 @@ SERIES = {
         **{
             f"train-accuracy-{seed}": f"{DIGITS} --compute-ms 30 --seed {seed} --strategies {EVERY}"
             for seed in range(5)
-        },
-        **{
-            f"train-more-{times}": f"{DIGITS} --compute-ms 30 --steps {steps}"
-            " --strategies slowmo,moshpit"
-            for times, steps in ((5, 250), (6, 300), (8, 400))
         },
         **{
             f"train-ring-{n}-{data}": "bench train --task digits --learning-rate 0.1 --seeds 1"

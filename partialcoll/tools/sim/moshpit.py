@@ -379,15 +379,12 @@ def cases(options: SimpleNamespace) -> list[Case]:
 def run(options: SimpleNamespace) -> list[report.Row]:
     if not 0 < options.until <= 1e-9:
         raise ValueError(f"--until: expected above 0, at most 1e-9, got {options.until:g}")
-    todo = cases(options)
-    steps = [(case, k) for case in todo for k in range(options.restarts)]
-    courses: dict[int, list[ErrorCourse]] = {}
-    seconds: dict[int, float] = {}
-    for case, restart in report.progress(steps, True, "sim moshpit"):
+    rows = []
+    for case in report.progress(cases(options), True, "sim moshpit"):
         began = time.perf_counter()
-        courses.setdefault(id(case), []).append(follow(case, options, restart))
-        seconds[id(case)] = seconds.get(id(case), 0) + time.perf_counter() - began
-    return [row(case, options, courses[id(case)], seconds[id(case)]) for case in todo]
+        courses = [follow(case, options, restart) for restart in range(options.restarts)]
+        rows.append(row(case, options, courses, time.perf_counter() - began))
+    return rows
 
 
 # In the order of their colors, which are the same in every picture of one grid.
