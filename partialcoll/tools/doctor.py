@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Callable
@@ -29,9 +30,8 @@ from ..errors import Error
 from . import installed, job, launcher
 from .job import end_with_parent, shared_files
 
-# Checks of the installation (MPI, its launcher, PyTorch) take the facts of `partialcoll info`,
-# which hold only an "error" if MPI or the core cannot be loaded. Checks of the machine take
-# `local`, the number of ranks of this job on this host (1 if there is no job).
+# Checks take the facts of `partialcoll info`, or an "error" if MPI or the core cannot be loaded;
+# "local", the number of ranks of this job on this host (1 if there is no job); and "remove".
 
 LEVELS = ("fine", "note", "warning", "stop")  # stop: something does not work at all
 _WIDTH = 96
@@ -41,15 +41,14 @@ _WIDTH = 96
 class Finding:
     """`what` was found; a finding above a note also says `why` it matters, and the `mend`."""
 
-    check: str
     level: str
     what: str
     why: str = ""
     mend: str = ""
+    check: str = ""
 
 
-def fine(check: str, what: str) -> Finding:
-    return Finding(check, "fine", what)
+fine, note, warning, stop = (functools.partial(Finding, level) for level in LEVELS)
 
 
 def merge(of_ranks: Sequence[Sequence[Finding]]) -> dict[Finding, list[int]]:
@@ -82,12 +81,10 @@ _ULFM_ON = "OMPI_MCA_mpi_ft_enable"  # by mpiexec --with-ft ulfm
 
 def check_mpi(facts: Facts) -> Finding:
     if "mpi library" in facts:
-        return fine("mpi", f"{facts['mpi library']}, core for {facts['core built with']}")
+        return fine(f"{facts['mpi library']}, core for {facts['core built with']}")
     if "launcher" in facts:
-        return Finding("mpi", "note", "not begun: its launcher is another MPI's")
-    return Finding(
-        "mpi",
-        "stop",
+        return note("not begun: its launcher is another MPI's")
+    return stop(
         facts["error"],
         "Nothing but simulations works without it.",
         "One MPI for mpi4py and the launcher: a module of your cluster, the system's packages, or "
@@ -104,10 +101,8 @@ def check_two_mpis(facts: Facts) -> Finding:
     elif len(installed) > 1:
         what = f"pip has installed {' and '.join(installed)} in one environment"
     else:
-        return fine("two mpis", f"one: {', '.join(loaded or installed) or 'none'}")
-    return Finding(
-        "two mpis",
-        "stop",
+        return fine(f"one: {', '.join(loaded or installed) or 'none'}")
+    return stop(
         what,
         "Handles of one mean nothing to the other, and the mpiexec of one starts single ranks of "
         "the other.",
@@ -133,14 +128,13 @@ def _complaint(facts: Facts) -> str:
 
 def check_launcher(facts: Facts) -> Finding:
     if "error" in facts:
-        return Finding("launcher", "note", "not looked for: it depends on the MPI")
+        return note("not looked for: it depends on the MPI")
     complaint = _complaint(facts)
     if not complaint:
         launched = launch.launched_size()
-        return fine("launcher", f"this job's: {launched[1]}" if launched else "it fits the MPI")
+        return fine(f"this job's: {launched[1]}" if launched else "it fits the MPI")
     slurm = "is Slurm's" in complaint  # mpiexec is: ranks are started otherwise
     return Finding(
-        "launcher",
         "note" if slurm else "stop",
         complaint,
         "" if slurm else "With another MPI's launcher each rank is a job of its own.",
@@ -153,12 +147,10 @@ def check_launcher(facts: Facts) -> Finding:
 def check_threads(facts: Facts) -> Finding:
     level = facts.get("mpi thread level")
     if level is None:
-        return Finding("threads", "note", "not asked: MPI has not begun")
+        return note("not asked: MPI has not begun")
     if level == "MULTIPLE":
-        return fine("threads", "MPI_THREAD_MULTIPLE")
-    return Finding(
-        "threads",
-        "stop",
+        return fine("MPI_THREAD_MULTIPLE")
+    return stop(
         f"MPI runs with MPI_THREAD_{level}",
         "Rounds that do not wait for everybody are progressed by a thread of their own, which "
         "needs MPI_THREAD_MULTIPLE; without it handles need progress='manual'.",
@@ -169,23 +161,21 @@ def check_threads(facts: Facts) -> Finding:
 
 def check_ulfm(facts: Facts) -> Finding:
     if "ulfm" not in facts:
-        return Finding("faults", "note", "not asked: MPI has not begun")
+        return note("not asked: MPI has not begun")
     if not facts.get("ulfm"):
-        return Finding("faults", "note", "this MPI ends the whole job when a rank is lost")
+        return note("this MPI ends the whole job when a rank is lost")
     on = os.environ.get(_ULFM_ON, "").lower() in ("1", "true", "yes")
     how = "it is on" if on else "on with mpiexec --with-ft ulfm"
-    return Finding("faults", "note", f"this MPI has ULFM, with which ranks may be lost: {how}")
+    return note(f"this MPI has ULFM, with which ranks may be lost: {how}")
 
 
 def check_cuda(facts: Facts) -> Finding:
     count, driver = facts.get("cuda devices", 0), facts.get("cuda driver", "not asked")
     if count:
-        return fine("cuda", f"{count} devices, driver {driver}")
+        return fine(f"{count} devices, driver {driver}")
     if not list(Path("/dev").glob("nvidia[0-9]*")):
-        return Finding("cuda", "note", f"no device ({driver})")
-    return Finding(
-        "cuda",
-        "warning",
+        return note(f"no device ({driver})")
+    return warning(
         f"there are devices of NVIDIA, but {driver}",
         "Arrays on them are refused.",
         "Containers need the driver's libraries (--gpus all, apptainer exec --nv); "
@@ -196,7 +186,7 @@ def check_cuda(facts: Facts) -> Finding:
 def check_torch(facts: Facts) -> Finding:
     spec = util.find_spec("torch")
     if spec is None or spec.origin is None:
-        return Finding("torch", "note", "not installed; partialcoll.torch needs it")
+        return note("not installed; partialcoll.torch needs it")
     text = (Path(spec.origin).parent / "version.py").read_text()  # importing takes seconds
     found = dict(re.findall(r"^(__version__|cuda|hip)\b.*?= *'([^']*)'", text, re.MULTILINE))
     version = found["__version__"]
@@ -216,7 +206,7 @@ def check_torch(facts: Facts) -> Finding:
         why, mend = "Arrays on AMD's devices are refused.", "Copy them to the host (docs/gpu.md)."
     else:
         why = ""
-    return Finding("torch", "warning", what, why, mend) if why else fine("torch", what)
+    return warning(what, why, mend) if why else fine(what)
 
 
 _SHARED = Path("/dev/shm")
@@ -232,13 +222,11 @@ def _is(cores: int) -> str:
     return f"{cores} core{'s' if cores != 1 else ''}"
 
 
-def check_cores(local: int) -> Finding:
-    cores = os.cpu_count() or 1
+def check_cores(facts: Facts) -> Finding:
+    cores, local = os.cpu_count() or 1, facts["local"]
     if local <= cores:
-        return fine("cores", f"{_is(cores)}, {local} rank{'s' if local != 1 else ''} here")
-    return Finding(
-        "cores",
-        "warning",
+        return fine(f"{_is(cores)}, {local} rank{'s' if local != 1 else ''} here")
+    return warning(
         f"{local} ranks share {_is(cores)}",
         "MPI's blocking calls keep a core busy while they wait: an allreduce of 8 KiB took 6 us "
         "on 2 ranks and 4 to 15 ms on 8 (MPICH, 2 cores).",
@@ -247,13 +235,11 @@ def check_cores(local: int) -> Finding:
     )
 
 
-def check_binding(local: int) -> Finding:
+def check_binding(facts: Facts) -> Finding:
     usable, cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     if usable > 1 or cores == 1:
-        return fine("binding", f"{usable} of {_is(cores)} for this process")
-    return Finding(
-        "binding",
-        "warning",
+        return fine(f"{usable} of {_is(cores)} for this process")
+    return warning(
         f"this process may use one core of {cores}",
         "The agent, which moves rounds on while the program computes, shares that core with it.",
         "mpiexec --bind-to none (Open MPI binds one or two ranks to one core each), "
@@ -261,45 +247,42 @@ def check_binding(local: int) -> Finding:
     )
 
 
-def check_shared_memory(local: int) -> Finding:
+def check_shared_memory(facts: Facts) -> Finding:
     why = "MPI crashes or hangs when its shared memory is full, mostly while it begins."
     mend = (
         "docker run --shm-size=1g or --ipc=host; a larger tmpfs (mount -o remount,size=1g "
         "/dev/shm); partialcoll doctor --remove-stale where it is full of what jobs have left."
     )
     if not os.access(_SHARED, os.W_OK):
-        return Finding("shared memory", "stop", "/dev/shm cannot be written to", why, mend)
+        return stop("/dev/shm cannot be written to", why, mend)
     free = shutil.disk_usage(_SHARED).free
     what = f"{free // _MB} MB free in /dev/shm"
     if free >= _SCARCE_SHARED:
-        return fine("shared memory", what)
+        return fine(what)
     level = "stop" if free < _FEW_SHARED else "warning"
-    return Finding("shared memory", level, what, why, mend)
+    return Finding(level, what, why, mend)
 
 
-def check_memory(local: int) -> Finding:
+def check_memory(facts: Facts) -> Finding:
     from .environment import available_memory  # which loads the core
 
-    free = available_memory()
+    free, local = available_memory(), facts["local"]
     if free >= 256 * _MB * local:
-        return fine("memory", f"{free // _MB} MB")
-    return Finding(
-        "memory",
-        "warning",
+        return fine(f"{free // _MB} MB")
+    return warning(
         f"{free // _MB} MB for {local} ranks here",
         "A Python process with MPI takes 32 MB and more, and whoever exceeds a limit is killed.",
         "Fewer ranks, or more memory for the job (srun --mem, docker run --memory).",
     )
 
 
-def check_locked_memory(local: int) -> Finding:
+def check_locked_memory(facts: Facts) -> Finding:
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     what = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit >> 10} KB may be locked"
     if limit == resource.RLIM_INFINITY or limit >= _FEW_LOCKED:
-        return fine("memlock", what)
+        return fine(what)
     adapters = _ADAPTERS.exists() and any(_ADAPTERS.iterdir())
     return Finding(
-        "memlock",
         "warning" if adapters else "note",
         what,
         "MPI locks what an adapter (InfiniBand and its like) reads and writes, and so do copies "
@@ -325,31 +308,19 @@ def _error_of_copying() -> int:
     return ctypes.get_errno() if done < 0 else 0
 
 
-def check_copying(local: int) -> Finding:
+def check_copying(facts: Facts) -> Finding:
     error = _error_of_copying()
     scope = int(_PROTECTION.read_text()) if _PROTECTION.exists() else 0
     if not error and (scope == 0 or os.geteuid() == 0):
-        return fine("copying", "ranks may read each other's memory")
+        return fine("ranks may read each other's memory")
     what = f"process_vm_readv: {os.strerror(error)}" if error else f"ptrace_scope is {scope}"
-    return Finding(
-        "copying",
-        "warning",
+    return warning(
         what,
         "Large messages between ranks of a host fail then (MPICH 5), or are copied twice, through "
         "shared memory (Open MPI, with a complaint). Domains of this library do not need it.",
         "docker run --cap-add SYS_PTRACE, or a newer Docker; sysctl kernel.yama.ptrace_scope=0; or "
         "let MPI do without: MPIR_CVAR_CH4_CMA_ENABLE=0; OMPI_MCA_smsc=^cma, UCX_TLS=^cma.",
     )
-
-
-MACHINE = (
-    check_cores,
-    check_binding,
-    check_memory,
-    check_shared_memory,
-    check_locked_memory,
-    check_copying,
-)
 
 
 # What killed jobs have left: segments in /dev/shm, and folders of Open MPI's launchers in
@@ -423,41 +394,49 @@ def launchers() -> list[Path]:
     return sorted(found)
 
 
-def _finding(check: str, paths: list[Path], what: str, remove: bool, why: str) -> Finding:
+def _finding(paths: list[Path], what: str, remove: bool, why: str) -> Finding:
     if not paths:
-        return fine(check, "none of this user")
+        return fine("none of this user")
     if os.readlink("/proc/self/ns/pid") != _ALL_PROCESSES:
-        return Finding(check, "note", f"{what}, or of jobs in another container")
+        return note(f"{what}, or of jobs in another container")
     if remove and len(list(_remove(paths))) == len(paths):
-        return fine(check, f"removed {what}")
-    return Finding(check, "warning", what, why, "partialcoll doctor --remove-stale")
+        return fine(f"removed {what}")
+    return warning(what, why, "partialcoll doctor --remove-stale")
 
 
-def check_stale(remove: bool) -> Finding:
+def check_stale(facts: Facts) -> Finding:
     paths = stale()
     what = f"{len(paths)} segments of ended jobs, {sum(map(_bytes, paths)) >> 20} MB in /dev/shm"
     why = "They take memory until the machine is started again."
-    return _finding("stale segments", paths, what, remove, why)
+    return _finding(paths, what, facts["remove"], why)
 
 
-def check_launchers(remove: bool) -> Finding:
+def check_launchers(facts: Facts) -> Finding:
     paths = launchers()
     what = f"{len(paths)} folders of killed launchers of Open MPI in {tempfile.gettempdir()}"
     why = "A launcher that gets the process number of one of them does not start."
-    return _finding("stale launchers", paths, what, remove, why)
+    return _finding(paths, what, facts["remove"], why)
 
 
 _BEGIN_S = 60  # for MPI to begin
 
-INSTALLATION = (
-    check_mpi,
-    check_two_mpis,
-    check_launcher,
-    check_threads,
-    check_ulfm,
-    check_cuda,
-    check_torch,
-)
+CHECKS: dict[str, Callable[[Facts], Finding]] = {
+    "mpi": check_mpi,
+    "two mpis": check_two_mpis,
+    "launcher": check_launcher,
+    "threads": check_threads,
+    "faults": check_ulfm,
+    "cuda": check_cuda,
+    "torch": check_torch,
+    "cores": check_cores,
+    "binding": check_binding,
+    "memory": check_memory,
+    "shared memory": check_shared_memory,
+    "memlock": check_locked_memory,
+    "copying": check_copying,
+    "stale segments": check_stale,
+    "stale launchers": check_launchers,
+}
 
 
 def _last_line(text: str) -> str:
@@ -489,33 +468,15 @@ def _facts() -> Facts:
     return {"error": f"partialcoll info says no facts: {_last_line(done.stdout)}"}
 
 
-def _same_everywhere(of_ranks: list[Facts]) -> Finding:
-    names = ("partialcoll", "mpi library", "mpi4py", "python", "numpy")
-    seen = {name: {str(facts[name]) for facts in of_ranks if name in facts} for name in names}
-    different = [f"{name}: {', '.join(sorted(v))}" for name, v in seen.items() if len(v) > 1]
-    if not different:
-        return fine("ranks", f"{len(of_ranks)}, with the same versions")
-    return Finding(
-        "ranks",
-        "stop",
-        "; ".join(different),
-        "Ranks of different versions do not understand each other.",
-        "The same environment on all hosts.",
-    )
-
-
-def _ask(check: Callable[[Any], Finding], about: Any) -> Finding:
-    try:
-        return check(about)
-    except Exception as error:  # a system that is not as we know it; the other ranks wait
-        return Finding(check.__name__, "note", f"could not look: {type(error).__name__}: {error}")
-
-
 def _look(facts: Facts, local: int, remove: bool) -> list[Finding]:
-    of_installation = [_ask(check, facts) for check in INSTALLATION]
-    of_machine = [_ask(check, local) for check in MACHINE]
-    left = [_ask(check, remove) for check in (check_stale, check_launchers)]
-    return [*of_installation, *of_machine, *left]
+    facts, found = {**facts, "local": local, "remove": remove}, []
+    for name, check in CHECKS.items():
+        try:
+            finding = check(facts)
+        except Exception as error:  # a system that is not as we know it; the other ranks wait
+            finding = note(f"could not look: {type(error).__name__}: {error}")
+        found.append(replace(finding, check=name))
+    return found
 
 
 def main(as_json: bool, remove: bool) -> int:
@@ -531,13 +492,20 @@ def main(as_json: bool, remove: bool) -> int:
         if found is None:
             return 0
         merged, size = merge([findings for _, findings in found]), comm.size
-        merged[_same_everywhere([facts for facts, _ in found])] = list(range(size))
+        names = ("partialcoll", "mpi library", "mpi4py", "python", "numpy")
+        seen = {name: {str(each[name]) for each, _ in found if name in each} for name in names}
+        several = [f"{name}: {', '.join(sorted(v))}" for name, v in seen.items() if len(v) > 1]
+        same = fine(f"{size}, with the same versions")
+        if several:
+            why = "Ranks of different versions do not understand each other."
+            same = stop("; ".join(several), why, "The same environment on all hosts.")
+        merged[replace(same, check="ranks")] = list(range(size))
     else:
         merged = merge([_look(facts, 1, remove)])
     if size == 1 and not launch.is_first():
         return 0
     if as_json:
-        rows = [{**vars(finding), "ranks": ranks} for finding, ranks in merged.items()]
+        rows = [{"check": f.check, **vars(f), "ranks": ranks} for f, ranks in merged.items()]
         print(json.dumps({"schema": 1, "command": "doctor", "ranks": size, "rows": rows}, indent=2))
     else:
         print(*lines(merged, size), sep="\n")

@@ -403,8 +403,8 @@ def test_one_rank_without_a_core(job, tmp_path):
 
 def test_merge_and_print():
     """Alike findings once; what is wrong last, with the ranks that have it."""
-    bad = checks.Finding("binding", "stop", "bound", "it matters", "unbind")
-    good, same = checks.fine("binding", "2 cores"), checks.fine("binding", "3 cores")
+    bad = checks.stop("bound", "it matters", "unbind", check="binding")
+    good, same = (checks.fine(f"{n} cores", check="binding") for n in (2, 3))
     merged = checks.merge([[good], [bad], [same]])
     assert merged == {good: [0, 2], bad: [1]}
     text = list(checks.lines(merged, 3))
