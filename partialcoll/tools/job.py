@@ -120,7 +120,7 @@ class Ends:
         self._listener.bind(str(folder / _SOCKET))
         self._listener.listen(4096)
         self._listener.setblocking(False)
-        self._ranks: dict[int, tuple[socket.socket, bytes]] = {}  # by descriptor; what they said
+        self._ranks: dict[int, socket.socket] = {}  # by descriptor
         self._left: list[int] = []  # ranks, in the order of their ends
         self._stop, self._stopper = os.pipe()
         self._poll = select.epoll()
@@ -151,32 +151,20 @@ class Ends:
         ready = [descriptor for descriptor, _ in self._poll.poll(timeout)]
         for descriptor in ready:
             if descriptor in self._ranks:
-                self._hear(descriptor)
+                with suppress(ConnectionError), self._ranks.pop(descriptor) as rank:
+                    first, *more = rank.recv(4096).split(b"\n")
+                    number = first.removeprefix(b"begin ")
+                    if number.isdigit() and b"end" not in more:
+                        self._left.append(int(number))
             elif descriptor == self._listener.fileno():
                 with suppress(OSError):  # such as one descriptor too many
                     rank = self._listener.accept()[0]
-                    self._ranks[rank.fileno()] = rank, b""
-                    self._poll.register(rank.fileno(), select.EPOLLIN)
+                    self._ranks[rank.fileno()] = rank
+                    self._poll.register(rank.fileno(), select.EPOLLRDHUP)
         if self._stop in ready:
             self._poll.unregister(self._stop)
             return False
         return bool(ready)
-
-    def _hear(self, descriptor: int) -> None:
-        rank, said = self._ranks[descriptor]
-        try:
-            piece = rank.recv(4096)
-        except ConnectionError:
-            piece = b""
-        if piece:
-            self._ranks[descriptor] = rank, (said + piece)[-4096:]
-            return
-        del self._ranks[descriptor]
-        rank.close()
-        first, *more = said.split(b"\n")
-        number = first.removeprefix(b"begin ")
-        if number.isdigit() and b"end" not in more:
-            self._left.append(int(number))
 
 
 _INPUT = "input"
