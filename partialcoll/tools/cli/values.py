@@ -137,24 +137,15 @@ def sizes(text: str) -> list[int]:
     """Return sizes: `8:64M` doubles from the first to the last, `8,4K,1M` are these."""
     if ":" not in text:
         return [size(word) for word in text.split(",")]
-    first, _, last = text.partition(":")
-    found = [size(first)]
-    if found[0] > size(last):
+    first, last = map(size, text.split(":", 1))
+    if first > last:
         raise ValueError(f"expected FROM:TO with FROM of at most TO, got {text!r}")
-    while 2 * found[-1] <= size(last):
-        found.append(2 * found[-1])
-    return found
+    return [first << k for k in range((last // first).bit_length())]
 
 
 def _with_arguments(text: str) -> list[str]:
     """Split a list of names whose arguments (linger=1ms) may contain commas."""
-    names: list[str] = []
-    for word in text.split(","):
-        if "=" in word and names:
-            names[-1] += "," + word
-        else:
-            names.append(word)
-    return names
+    return re.split(r",(?![^,]*=)", text)
 
 
 def _collective(name: str) -> str:
