@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import click
 
 from partialcoll.tools import launcher, report
-from partialcoll.tools.bench.faults import killing, oracle
-from partialcoll.tools.bench.faults.oracle import Life
+from partialcoll.tools.bench.faults import killing
+from partialcoll.tools.bench.faults.killing import Life
 from partialcoll.tools.cli import options, values
 
 _PAGE, _HEAD, _THREAD, _NAME = 4096, 64, 64, 24
@@ -237,7 +237,7 @@ class LightJob(killing.KilledJob):
                     where = (task / "wchan").read_text(), (task / "comm").read_text().strip()
                     print(f"  thread {task.name}: {where}", file=sys.stderr)
 
-    def calm(self, verdict: oracle.Verdict) -> oracle.Verdict:
+    def calm(self, verdict: killing.Verdict) -> killing.Verdict:
         """Judge the job again if ranks were silent for long and nothing else is wrong: on a busy
         machine the ranks of a job without kills are silent, too."""
         if not verdict.hangs or not all("was silent" in text for text in verdict.hangs):
@@ -249,7 +249,7 @@ class LightJob(killing.KilledJob):
         control.kill = lambda job, living: time.sleep(seconds)  # type: ignore[method-assign]
         silent = control.run().silent_ns
         control.forget()
-        return oracle.judge(self.folder, self.ranks, self.killed, oracle.PATIENCE_NS + silent)
+        return killing.judge(self.folder, self.ranks, self.killed, killing.PATIENCE_NS + silent)
 
 
 def run_seed(seed: int, ranks: int, kills: int) -> tuple[dict[str, Any], killing.Tally]:

@@ -33,7 +33,7 @@ from core.faults import GOSSIP, GROUPS, JobKind, LightJob
 from partialcoll import decentralized
 from partialcoll.errors import Error
 from partialcoll.tools import report
-from partialcoll.tools.bench.faults import killing, oracle
+from partialcoll.tools.bench.faults import killing
 from partialcoll.tools.cli import options, values
 
 COUNTS = (64, 1000, 70_000)  # the last one is more than a chunk
@@ -121,8 +121,8 @@ class GossipJob(LightJob):
             job.wait(_LIMIT_S + 60)  # the ranks give up earlier
         self.status = -1 if job.poll() is None else job.returncode
 
-    def judge(self) -> oracle.Verdict:
-        verdict = oracle.Verdict()
+    def judge(self) -> killing.Verdict:
+        verdict = killing.Verdict()
         notes = {rank: self._read(rank) for rank in range(self.ranks)}
         dead = {life.rank for life in self.killed}
         ends = {rank: lines[-1] for rank, lines in notes.items() if lines and "end" in lines[-1]}
@@ -145,7 +145,7 @@ class GossipJob(LightJob):
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def _judge_rounds(
-        self, notes: dict[int, list[dict[str, Any]]], dead: set[int], verdict: oracle.Verdict
+        self, notes: dict[int, list[dict[str, Any]]], dead: set[int], verdict: killing.Verdict
     ) -> None:
         """Check that the members of a group have the same result of a round. The last round of a
         dead rank does not count, since no other rank may know of it."""
@@ -166,7 +166,7 @@ class GossipJob(LightJob):
         notes: dict[int, list[dict[str, Any]]],
         dead: set[int],
         ends: dict[int, dict[str, Any]],
-        verdict: oracle.Verdict,
+        verdict: killing.Verdict,
     ) -> None:
         """Check the sum over the ranks, which must be exact if all deaths were between two steps.
 

@@ -35,7 +35,7 @@ from partialcoll.collectives.resync import Replica
 from partialcoll.collectives.state_exchange import StateExchange
 from partialcoll.decentralized import GlobalSum
 from partialcoll.errors import StateError
-from partialcoll.tools.bench.faults.oracle import Life, tell_pid
+from partialcoll.tools.bench.faults.killing import Life, tell_pid
 
 _MORE = 10  # communications with those who live, which each rank makes after the last death
 _LIMIT_S = 60.0  # for these communications

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 
-from partialcoll.tools.bench.faults import killing, oracle
+from partialcoll.tools.bench.faults import killing
 
 RANK = """
 import json, os, sys
@@ -35,8 +35,8 @@ class DyingJob(killing.KilledJob):
             left = [pid for pid in left if killing.is_there(pid)]
 
     def judge(self):
-        for life in map(oracle.Life, self.die):
-            records = oracle.read(life.path(self.folder, "log"))
-            if not any(record.kind == oracle.END for record in records):
+        for life in map(killing.Life, self.die):
+            records = killing.read(life.path(self.folder, "log"))
+            if not any(record.kind == killing.END for record in records):
                 self.killed[life] = 0
         return super().judge()

@@ -3,8 +3,8 @@
 
 import pytest
 
-from partialcoll.tools.bench.faults import oracle
-from partialcoll.tools.bench.faults.oracle import (
+from partialcoll.tools.bench.faults import killing
+from partialcoll.tools.bench.faults.killing import (
     DEPOSIT,
     END,
     GROWN,
@@ -48,7 +48,7 @@ def judged(folder, logs):
         log = Log(str(folder), life)
         for record in records:
             log.write(record)
-    return oracle.judge(folder, RANKS, {OLD: 20})
+    return killing.judge(folder, RANKS, {OLD: 20})
 
 
 def test_nothing_is_wrong(tmp_path):
@@ -63,7 +63,7 @@ def test_recoveries_from_one_death(tmp_path, kills, alone):
     for life in (Life(0), OLD):
         Log(str(tmp_path), life).write(outage)
     killed = {Life(1, i): at * ms for i, at in enumerate(kills)}
-    verdict = oracle.judge(tmp_path, RANKS, killed)
+    verdict = killing.judge(tmp_path, RANKS, killed)
     assert verdict.recover_ms == [3.0] and verdict.recover_one_ms == [3.0] * alone
 
 

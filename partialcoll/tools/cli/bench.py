@@ -199,12 +199,12 @@ _add(
 
 
 def _run_faults(**words: Any) -> int:
-    from ..bench.faults import killing, oracle
+    from ..bench.faults import killing
 
     given = SimpleNamespace(**words)
     killing.check_launcher("bench faults")
-    if not 2 <= given.n <= oracle.MOST_RANKS:
-        raise click.UsageError(f"-n: expected 2 to {oracle.MOST_RANKS} ranks, got {given.n}")
+    if not 2 <= given.n <= killing.MOST_RANKS:
+        raise click.UsageError(f"-n: expected 2 to {killing.MOST_RANKS} ranks, got {given.n}")
     if "mpi" in given.quorum:
         raise click.UsageError("--quorum: expected policies, got mpi, which does not go on")
     start.check_memory(given.n, None)

@@ -21,7 +21,7 @@ from partialcoll import elastic
 from partialcoll._core.ffi import check, ffi, lib
 
 from ...._core.mpi import MPI
-from .oracle import DEPOSIT, END, GROWN, LOST, OUTAGE, ROUND, Life, Log, LogRecord, lives, tell_pid
+from .killing import DEPOSIT, END, GROWN, LOST, OUTAGE, ROUND, Life, Log, LogRecord, lives, tell_pid
 
 
 class FaultWorker:
