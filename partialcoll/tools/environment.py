@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from .._core.pure import check, ffi, lib, simulator
 
@@ -18,16 +18,19 @@ def available_memory() -> int:
     return min(int(simulator.lib.pcoll_memory_left()), limit)
 
 
-def largest_in_memory(needed: Callable[[int], int], upper: int) -> int:
-    there = available_memory()
-    low, high = 0, upper
+def check_memory(
+    option: str, asked: Iterable[int], needed: Callable[[int], int], upper: int, also: str = ""
+) -> None:
+    """Raise ValueError, with the largest possible number, unless each of these numbers is from 1 to
+    `upper`, and memory has the bytes that are needed for so many."""
+    there, low, high = available_memory(), 0, upper
     while low < high:
         middle = (low + high + 1) // 2
-        if needed(middle) <= there:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+        low, high = (middle, high) if needed(middle) <= there else (low, middle - 1)
+    for number in asked:
+        if not 1 <= number <= low:
+            here = f"what the memory of this machine allows{also}"
+            raise ValueError(f"{option}: expected 1 to {low} ({here}), got {number}")
 
 
 def tuning_table() -> str | None:

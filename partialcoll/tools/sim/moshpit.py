@@ -356,14 +356,9 @@ def cases(options: SimpleNamespace) -> list[Case]:
             raise ValueError(
                 f"--keys: expected static with --paper-compat, got {','.join(options.keys)}"
             )
-    largest = environment.largest_in_memory(lambda peers: BYTES_PER_PEER * peers, MOST_PEERS)
+    environment.check_memory("--peers", options.peers, BYTES_PER_PEER.__mul__, MOST_PEERS)
     found = []
     for peers in options.peers:
-        if not 1 <= peers <= largest:
-            raise ValueError(
-                f"--peers: expected 1 to {largest} (what the memory of this machine allows), "
-                f"got {peers}"
-            )
         for grid in (Grid(sides, peers) for sides in options.grid):
             if options.paper_compat and "moshpit" in options.methods and grid.cells > MOST_PEERS:
                 raise ValueError(

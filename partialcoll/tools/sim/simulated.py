@@ -410,12 +410,9 @@ def group_reductions(
     """Return the handles of all ranks. `latency` is the mean, in virtual time; `window` is how long
     a group waits for a member that does not come."""
     each = _BYTES_PER_RANK + 4 * like.nbytes
-    largest = environment.largest_in_memory(lambda n: n * (each + _BYTES_PER_PAIR * n), _MOST_RANKS)
-    if ranks > largest:
-        raise ValueError(
-            f"--ranks: expected 1 to {largest} with moshpit (what the memory of this machine "
-            f"allows), got {ranks}"
-        )
+    environment.check_memory(
+        "--ranks", [ranks], lambda n: n * (each + _BYTES_PER_PAIR * n), _MOST_RANKS, " with moshpit"
+    )
     made, options = Grid(grid, ranks), _ffi.new("pcoll_group_options *")
     options.count, options.dtype = like.size, arrays.as_floats("like", like, False).dtype
     options.axes = made.axes

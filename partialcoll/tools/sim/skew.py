@@ -117,29 +117,6 @@ def _parameters(options: SimpleNamespace, policy: str, algorithm: str, ranks: in
     return skew, handle
 
 
-def check_ranks(options: SimpleNamespace) -> None:
-    """Raise ValueError, with the largest possible number, if memory does not allow a number of
-    ranks."""
-    bytes_ = ffi.new("uint64_t *")
-
-    def needed(ranks: int) -> int:
-        skew, handle = _parameters(options, "full", options.algorithm, ranks)
-        check(lib.pcoll_skew_memory(skew, handle, bytes_))
-        return int(bytes_[0])
-
-    largest = environment.largest_in_memory(needed, MOST_RANKS)
-    if largest == 0:
-        raise ValueError(
-            f"--count: the memory of this machine does not hold one rank with {options.count}"
-        )
-    for ranks in options.ranks:
-        if not 1 <= ranks <= largest:
-            raise ValueError(
-                f"--ranks: expected 1 to {largest} (what the memory of this machine allows with "
-                f"--count {options.count}), got {ranks}"
-            )
-
-
 def _simulate(options: SimpleNamespace, collective: str, ranks: int) -> report.Row:
     # MPI_Allreduce is an allreduce of all ranks by recursive doubling.
     policy, algorithm = collective, options.algorithm
@@ -173,7 +150,15 @@ def _simulate(options: SimpleNamespace, collective: str, ranks: int) -> report.R
 
 
 def run(options: SimpleNamespace) -> list[report.Row]:
-    check_ranks(options)
+    bytes_ = ffi.new("uint64_t *")
+
+    def needed(ranks: int) -> int:
+        skew, handle = _parameters(options, "full", options.algorithm, ranks)
+        check(lib.pcoll_skew_memory(skew, handle, bytes_))
+        return int(bytes_[0])
+
+    also = f" with --count {options.count}"
+    environment.check_memory("--ranks", options.ranks, needed, MOST_RANKS, also)
     rows = []
     for ranks in options.ranks:
         together = [_simulate(options, name, ranks) for name in options.collectives]
