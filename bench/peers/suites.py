@@ -17,7 +17,6 @@ test that hangs or crashes is one row.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -89,74 +88,62 @@ def _outcomes(
 ) -> Iterator[tuple[str, Outcome]]:
     done = 0
     while done < len(tests):
-        for test, outcome in _Job(side, tests[done:], ranks).outcomes(seconds):
+        for test, outcome in _job(side, tests[done:], ranks, seconds):
             if outcome.what not in FINE and test != tests[done]:
-                ((_, outcome),) = _Job(side, [test], ranks).outcomes(seconds)
+                ((_, outcome),) = _job(side, [test], ranks, seconds)
             yield test, outcome
             last = test
         done = tests.index(last) + 1
 
 
-class _Job:
-    """Tests one after the other, until one does not pass."""
+def _job(
+    side: TestedSide, tests: Sequence[str], ranks: int, seconds: float
+) -> Iterator[tuple[str, Outcome]]:
+    """Run tests one after the other; yield their outcomes, up to the first that is not fine."""
+    folder = Path(tempfile.mkdtemp(dir=side.scratch))
+    for test in tests:
+        (folder / test).mkdir()
+    start, environment = launcher.mpiexec(ranks, folder=folder)
+    own = {FOLDER: str(folder), RANKS: str(ranks)}
+    with (folder / "log").open("w") as log:
+        job = subprocess.Popen(
+            [*start, sys.executable, *side.words(tests)],
+            env={**environment, **side.env, **own},
+            cwd=side.folder,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
-    _numbers = itertools.count()
-
-    def __init__(self, side: TestedSide, tests: Sequence[str], ranks: int) -> None:
-        self._tests, self._ranks = tests, ranks
-        self._folder = side.scratch / f"job-{next(self._numbers)}"
-        for test in tests:
-            (self._folder / test).mkdir(parents=True)
-        start, environment = launcher.mpiexec(ranks, folder=self._folder)
-        own = {FOLDER: str(self._folder), RANKS: str(ranks)}
-        with (self._folder / "log").open("w") as log:
-            self._job = subprocess.Popen(
-                [*start, sys.executable, *side.words(tests)],
-                env={**environment, **side.env, **own},
-                cwd=side.folder,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def outcomes(self, seconds: float) -> Iterator[tuple[str, Outcome]]:
-        """Yield the outcomes of the tests that ran; all but the last one are fine."""
-        try:
-            self._left(self._folder, seconds)  # ready
-            for test in self._tests:
-                outcome = self._outcome(self._left(self._folder / test, seconds))
-                yield test, outcome
-                if outcome.what not in FINE:
-                    return
-        finally:
-            self._end()
-
-    def _left(self, folder: Path, seconds: float) -> list[Outcome]:
-        """Return what all ranks have left in a folder, or those that had within the time limit."""
+    def outcome_in(place: Path) -> Outcome:
+        """Return the worst outcome of all ranks, or what became of those that left none in time."""
         limit = time.monotonic() + seconds
         while True:
-            over = self._job.poll() is not None or time.monotonic() > limit
-            left = [Outcome(*json.loads(file.read_text())) for file in folder.glob("rank-*")]
-            if over or len(left) == self._ranks:
-                return left
-            if any(one.what == "failed" for one in left):
+            over = job.poll() is not None or time.monotonic() > limit
+            left = [Outcome(*json.loads(file.read_text())) for file in place.glob("rank-*")]
+            worst = min(left, default=Outcome("none"))  # failed, passed, skipped
+            if len(left) == ranks or (over and worst.what == "failed"):
+                return worst
+            if over:
+                return Outcome("hangs" if job.poll() is None else "crashed")
+            if worst.what == "failed":
                 limit = min(limit, time.monotonic() + GRACE)
             time.sleep(0.02)
 
-    def _outcome(self, left: list[Outcome]) -> Outcome:
-        order = ("failed", "passed", "skipped")
-        worst = min(left, key=lambda one: order.index(one.what), default=None)
-        if worst is not None and (worst.what == "failed" or len(left) == self._ranks):
-            return worst
-        return Outcome("hangs" if self._job.poll() is None else "crashed")
-
-    def _end(self) -> None:
-        self._job.terminate()  # the launcher ends its ranks in good order
+    try:
+        outcome_in(folder)  # ready
+        for test in tests:
+            outcome = outcome_in(folder / test)
+            yield test, outcome
+            if outcome.what not in FINE:
+                return
+    finally:
+        job.terminate()  # the launcher ends its ranks in good order
         try:
-            self._job.wait(timeout=10)
+            job.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            os.killpg(self._job.pid, signal.SIGKILL)
-            self._job.wait()
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
 
 
 _RANK = Path(__file__).with_name("suite_rank.py")
