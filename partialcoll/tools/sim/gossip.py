@@ -38,11 +38,14 @@ Floats = NDArray[np.float64]
 
 
 class SimulatedTask:
-    """The mean over the ranks of f_i, which are 0 here."""
+    """The mean over the ranks of f_i. They are 0 here: ranks begin apart, N(0, 1) in each
+    coordinate, and only have to agree."""
 
-    first: Floats  # (ranks, dim): the models to begin with
     optimum: Floats | None = None
     least: float | None = None  # the mean of the f_i at the optimum
+
+    def __init__(self, ranks: int, dim: int, noise: float, random: np.random.Generator) -> None:
+        self.first: Floats = random.standard_normal((ranks, dim))
 
     def gradient(self, rank: int, x: Any, random: np.random.Generator) -> Floats:
         return np.zeros(len(x))
@@ -50,13 +53,6 @@ class SimulatedTask:
     def loss(self, x: Any) -> float | None:
         """Return the mean of all f_i at x; None if there is nothing to optimize."""
         return None
-
-
-class Consensus(SimulatedTask):
-    """Ranks begin apart, N(0, 1) in each coordinate, and only have to agree."""
-
-    def __init__(self, ranks: int, dim: int, noise: float, random: np.random.Generator) -> None:
-        self.first = random.standard_normal((ranks, dim))
 
 
 class Quadratic(SimulatedTask):
@@ -134,7 +130,7 @@ class Logistic(SimulatedTask):
         return x
 
 
-TASKS: dict[str, Any] = {"consensus": Consensus, "quadratic": Quadratic, "logistic": Logistic}
+TASKS: dict[str, Any] = {"consensus": SimulatedTask, "quadratic": Quadratic, "logistic": Logistic}
 
 
 # The communication thread looks again after this time when there was nothing to do, or somebody

@@ -37,11 +37,10 @@ Sources = list[tuple[Numbers, Numbers]]
 class Averager:
     """One method on all peers; `values` holds the number of each peer."""
 
+    step: Callable[[Mask, int], None]  # who is there, and the round
+
     def __init__(self, values: Values) -> None:
         self.values = values
-
-    def step(self, there: Mask, round: int) -> None:
-        raise NotImplementedError
 
     def mean(self) -> float:
         """Return the mean of all values, which must not change."""

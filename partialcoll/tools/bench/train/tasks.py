@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,9 @@ class TrainingTask:
     user does not say."""
 
     steps, batch, size, learning_rate = 100, 256, 16, 0.1
+    make: Callable[[], nn.Module]  # by torch's generator
+    loss: Callable[[int], Tensor]  # the mean of this rank's samples of a step
+    held_out: Callable[[], tuple[float, float | None]]  # loss, accuracy (0 to 1, or None)
 
     def __init__(self, options: SimpleNamespace, rank: int, ranks: int) -> None:
         self.steps = options.steps or self.steps
@@ -73,18 +77,6 @@ class TrainingTask:
         """Return `compute` of all ranks in equally likely steps, shape (n, ranks). No rank is
         slower than another by chance."""
         return np.full((1, self.ranks), least)
-
-    def make(self) -> nn.Module:
-        """Return a new model, by torch's generator."""
-        raise NotImplementedError
-
-    def loss(self, step: int) -> Tensor:
-        """Return the mean loss of this rank's samples of this step."""
-        raise NotImplementedError
-
-    def held_out(self) -> tuple[float, float | None]:
-        """Return mean loss and accuracy (0 to 1, or None) on the held-out samples."""
-        raise NotImplementedError
 
 
 class Hyperplane(TrainingTask):
@@ -132,19 +124,12 @@ class Hyperplane(TrainingTask):
 
 
 class Classification(TrainingTask):
-    """Tasks with logits for classes and the cross-entropy."""
+    """Tasks with logits for classes and the cross-entropy. Samples have numbers: `training` returns
+    those of this rank in a step, `test` the held-out ones, in portions."""
 
-    def logits(self, which: Any) -> tuple[Tensor, Tensor]:
-        """Return the logits of some samples, given by number, and their classes."""
-        raise NotImplementedError
-
-    def training(self, step: int) -> npt.NDArray[np.int64]:
-        """Return the numbers of the samples of this rank in this step."""
-        raise NotImplementedError
-
-    def test(self) -> list[npt.NDArray[np.int64]]:
-        """Return the numbers of the held-out samples, in portions."""
-        raise NotImplementedError
+    logits: Callable[[Any], tuple[Tensor, Tensor]]  # of some samples, and their classes
+    training: Callable[[int], npt.NDArray[np.int64]]
+    test: Callable[[], list[npt.NDArray[np.int64]]]
 
     def loss(self, step: int) -> Tensor:
         return nn.functional.cross_entropy(*self.logits(self.training(step)))
