@@ -574,7 +574,8 @@ def test_data_of_other_tasks():
     pytest.importorskip("torch")
     from partialcoll.tools.cli.bench import fits
 
-    given = argparse.Namespace(topology=None, grid=None, data="sorted", task="hyperplane")
+    more = {"pattern": Pattern(), "respawn": False}
+    given = argparse.Namespace(topology=None, grid=None, data="sorted", task="hyperplane", **more)
     with pytest.raises(
         click.UsageError, match="--data: expected shared with hyperplane, got sorted"
     ):

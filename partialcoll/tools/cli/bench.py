@@ -28,12 +28,9 @@ def commands() -> None:
     """Benchmarks."""
 
 
-def _module(name: str) -> Any:
-    return importlib.import_module(f"partialcoll.tools.bench.{name}")
-
-
 def _add(name: str, about: str, *own: Any, ranks: int = 8, module: str = "", **how: Any) -> None:
-    run = on_ranks(name, partial(_module, module or name), **how)
+    find = partial(importlib.import_module, f"partialcoll.tools.bench.{module or name}")
+    run = on_ranks(name, find, **how)
     every = (*own, options.outputs, options.launch(ranks))
     commands.add_command(options.command(name, about, run, *every))
 
@@ -242,45 +239,36 @@ commands.add_command(
 )
 
 
-def _installed(given: SimpleNamespace) -> None:
-    needed = {"torch": "torch", **({"sklearn": "scikit-learn"} if given.task == "digits" else {})}
-    for module, package in needed.items():
-        if importlib.util.find_spec(module) is None:
-            raise ImportError(
-                f"bench train needs {package}: pip install 'partialcoll[train]', or pip install "
-                f"{package}"
-            )
-
-
 def fits(given: SimpleNamespace, ranks: int) -> None:
-    _installed(given)
+    """Check what does not fit; where ranks may die, let the job that is started survive that."""
+    packages = {"torch": "torch", **({"sklearn": "scikit-learn"} if given.task == "digits" else {})}
+    for module, package in packages.items():
+        if importlib.util.find_spec(module) is None:
+            how = f"pip install 'partialcoll[train]', or pip install {package}"
+            raise ImportError(f"bench train needs {package}: {how}")
     for text in given.topology or ():
         values.fit_topology(text, ranks)
-    if given.data != "shared" and given.task != "digits":
-        raise click.UsageError(f"--data: expected shared with {given.task}, got {given.data}")
     if given.grid is not None:
         values.fit_grid(given.grid, ranks)
-    if given.respawn and not given.pattern.kills:
-        raise click.UsageError(f"--respawn: expected --pattern kill:S, got {given.pattern}")
-    if given.respawn and (given.plot or given.plot_consensus):
-        raise click.UsageError("--plot, --plot-consensus: expected none of them with --respawn")
-    if given.pattern.kills:
-        _fits_kills(given, ranks)
-
-
-def _fits_kills(given: SimpleNamespace, ranks: int) -> None:
-    """Check a run in which ranks may die, and let the job that is started survive that."""
+    pattern, problem = given.pattern, ""
     known = [name for name, choice in STRATEGIES.items() if choice.survives]
-    if given.seeds != 1 or len(given.strategies) != 1 or given.strategies[0] not in known:
-        raise click.UsageError(
-            f"--pattern {given.pattern}: expected --seeds 1 and one of --strategies "
-            f"{', '.join(known)}: who has died does not come back for another run"
+    if given.data != "shared" and given.task != "digits":
+        problem = f"--data: expected shared with {given.task}, got {given.data}"
+    elif given.respawn and not pattern.kills:
+        problem = f"--respawn: expected --pattern kill:S, got {pattern}"
+    elif given.respawn and (given.plot or given.plot_consensus):
+        problem = "--plot, --plot-consensus: expected none of them with --respawn"
+    elif pattern.kills and (given.seeds != 1 or given.strategies not in [[one] for one in known]):
+        problem = (
+            f"--pattern {pattern}: expected --seeds 1 and one of --strategies {', '.join(known)}: "
+            "who has died does not come back for another run"
         )
-    if launcher.flavor() != "openmpi" or ranks < 3:
-        raise click.UsageError(
-            f"--pattern {given.pattern}: expected 3 ranks or more, and Open MPI 5"
-        )
-    given.mpiexec_args = " ".join(filter(None, (given.mpiexec_args, "--with-ft ulfm")))
+    elif pattern.kills and (launcher.flavor() != "openmpi" or ranks < 3):
+        problem = f"--pattern {pattern}: expected 3 ranks or more, and Open MPI 5"
+    if problem:
+        raise click.UsageError(problem)
+    if pattern.kills:
+        given.mpiexec_args = " ".join(filter(None, (given.mpiexec_args, "--with-ft ulfm")))
 
 
 _add(
