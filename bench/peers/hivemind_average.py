@@ -36,55 +36,15 @@ from peers.hivemind_peer import begin_at
 INTERPRETER = click.Path(exists=True, dir_okay=False, executable=True)
 
 
-class HivemindPeers:
-    """The peers, each a process of hivemind_peer.py in hivemind's interpreter."""
-
-    def __init__(self, python: str, ranks: int, count: int) -> None:
-        self.peers: list[subprocess.Popen[str]] = []
-        try:
-            self._start(python, ranks, count, "")
-            first = hear(self.peers[0])
-            self.version = first["version"]
-            for _ in range(1, ranks):
-                self._start(python, ranks, count, first["ready"][0])
-            for process in self.peers[1:]:
-                hear(process)
-        except BaseException:
-            self.end()
-            raise
-
-    def _start(self, python: str, ranks: int, count: int, initial: str) -> None:
-        program = str(Path(__file__).with_name("hivemind_peer.py"))
-        words = [python, program, str(len(self.peers)), str(ranks), str(count), initial]
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        # A session of its own has the daemons that it starts.
-        self.peers.append(subprocess.Popen(words, text=True, start_new_session=True, **pipes))
-
-    def round(self) -> dict[str, Any]:
-        moment = time.time() + 0.2
-        for process in self.peers:
-            assert process.stdin is not None
-            process.stdin.write(f"{moment!r}\n")
-            process.stdin.flush()
-        heard = [hear(process) for process in self.peers]
-        spans = [h["span"] for h in heard]
-        return {
-            "step": max(h["step"] for h in heard),
-            "allreduce": max(s[1] for s in spans) - min(s[0] for s in spans),
-            "exact": all(h["exact"] for h in heard),
-        }
-
-    def end(self) -> None:
-        """Ask the peers to end, then kill what is left, their daemons included."""
-        for process in self.peers:
-            if process.stdin is not None:
-                process.stdin.close()
-        for process in self.peers:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+def end(process: subprocess.Popen[str]) -> None:
+    """Ask a peer to end, then kill what is left, its daemons included."""
+    assert process.stdin is not None
+    process.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(20)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def hear(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -98,25 +58,43 @@ def hear(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def run(given: SimpleNamespace, comm: Any) -> Rows:
-    """Measure both alternately, without the first round of each; rank 0 has hivemind's peers."""
+    """Measure both alternately, without the first round of each. Each rank has a peer of
+    hivemind's swarm, a process of hivemind_peer.py in hivemind's interpreter."""
     import numpy as np
     from mpi4py import MPI
 
     import partialcoll as pc
     from partialcoll.tools.bench.turns import meet
 
-    count = given.size // 4
+    count, first = given.size // 4, {"ready": [""]}
     x, mean = np.zeros(count, np.float32), np.zeros(count, np.float32)
     rounds: dict[str, list[dict[str, Any]]] = {"hivemind": [], "partialcoll": []}
+    program = str(Path(__file__).with_name("hivemind_peer.py"))
+    words = [given.hivemind, program, *map(str, (comm.rank, comm.size, count))]
+    # A session of its own has the daemons that a peer starts.
+    how: dict[str, Any] = {"text": True, "start_new_session": True}
+    how.update(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with contextlib.ExitStack() as stack:
         group = stack.enter_context(pc.GroupAllreduce_init(comm, x, mean, grid=(comm.size,)))
-        if comm.rank == 0:
-            swarm = HivemindPeers(given.hivemind, comm.size, count)
-            stack.callback(swarm.end)
+        for turn in (True, False):  # the first peer says where the others find it
+            if turn == (comm.rank == 0):
+                peer = subprocess.Popen([*words, first["ready"][0]], **how)
+                stack.callback(end, peer)
+                first = hear(peer)
+            first = comm.bcast(first)
         for step in range(given.rounds + 1):
-            if comm.rank == 0:
-                rounds["hivemind"].append(swarm.round())
+            print(comm.bcast(time.time() + 0.2), file=peer.stdin, flush=True)
+            mine = hear(peer)
             meet(comm, 1e-3)  # no core burnt while hivemind has its turn
+            heard = comm.allgather(mine)
+            begins, ends = zip(*(each["span"] for each in heard))
+            rounds["hivemind"].append(
+                {
+                    "step": max(each["step"] for each in heard),
+                    "allreduce": max(ends) - min(begins),
+                    "exact": all(each["exact"] for each in heard),
+                }
+            )
             x.fill(comm.rank + step)
             begin = begin_at(comm.bcast(time.time() + 0.2))
             group.Start()
@@ -125,9 +103,7 @@ def run(given: SimpleNamespace, comm: Any) -> Rows:
             expected = np.float32((comm.size - 1) / 2 + step)
             exact = comm.allreduce(bool(rnd.exact and (mean == expected).all()), MPI.LAND)
             rounds["partialcoll"].append({"step": seconds, "exact": exact})
-    if comm.rank:
-        return []
-    versions = {"hivemind": swarm.version, "partialcoll": pc.__version__}
+    versions = {"hivemind": first["version"], "partialcoll": pc.__version__}
     ours = statistics.median(each["step"] for each in rounds["partialcoll"][1:])
     rows = []
     for method, (_, *some) in rounds.items():
