@@ -20,14 +20,17 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import click
-from lib import results
 from lib.job import RUN, count
 
 from partialcoll.tools import launcher
 
+FOLDER = Path(__file__).resolve().parents[1] / "results"
 SKEW = "bench skew -n 32"
 GOSSIP = "sim gossip --ranks 64 --methods a2cid2,a2cid2-paper,baseline --seeds 5 --samples 10"
 QUADRATIC = f"{GOSSIP} --task quadratic --time 200"
@@ -151,7 +154,7 @@ SERIES = {
     "peers": {
         **{f"backend-{n}": f"backend -n {n}" for n in (2, 4)},
         **{f"ddp-hook-{n}": f"ddp_hook -n {n}" for n in (2, 4)},
-        "peers": "peers --turns 1",
+        "peers": "peers",
         "interposer": "interposer",
         "programs": "programs",
         "ready": "ready",
@@ -165,6 +168,42 @@ SERIES = {
         "sim-4096": "sim skew --ranks 4096",
     },
 }
+
+
+def merged(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return one document of several runs of the same command, with medians as numbers; the `runs`
+    of trainings, with their courses, are all in it. `spread` of a row holds the least and the
+    greatest value of each number that differs."""
+    first = runs[0]
+    if len(runs) == 1:
+        return first
+    counts = [len(run["rows"]) for run in runs]
+    if len(set(counts)) > 1:
+        raise ValueError(f"rows: expected as many in each run, got {counts}")
+    rows = [_medians(same) for same in zip(*(run["rows"] for run in runs))]
+    document = {**first, "repeats": len(runs), "rows": rows}
+    if "runs" in first:
+        document["runs"] = [each for run in runs for each in run["runs"]]
+    return document
+
+
+def _medians(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    row, spread = {}, {}
+    for name in rows[0]:
+        values = [row.get(name) for row in rows]
+        numbers = [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+        if all(value == values[0] for value in values):
+            row[name] = values[0]
+        elif numbers:
+            row[name] = median(numbers)
+            spread[name] = [min(numbers), max(numbers)]
+        elif isinstance(values[0], bool):
+            row[name] = all(values)
+        elif isinstance(values[0], str):
+            row[name] = " / ".join(dict.fromkeys(map(str, values)))
+        else:  # lists and their like: of the first run
+            row[name] = values[0]
+    return {**row, "spread": spread}
 
 
 def _emulates() -> bool:
@@ -194,7 +233,7 @@ _WITHOUT_MPI = ("tests/", "shortfall", "a2cid2")
 def _kept(result: str, text: str) -> Path:
     """Return the file of a result: by its MPI, or "any" if no MPI takes part."""
     without = text.startswith((*_WITHOUT_MPI, "peers"))  # it runs both
-    folder = results.FOLDER / result
+    folder = FOLDER / result
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{'any' if without else launcher.flavor()}.json"
 
@@ -213,7 +252,7 @@ def _run(result: str, text: str, repeats: int) -> int:
             elsewhere = None if text.startswith("tests/") else folder
             if status := subprocess.call([*words, "--json", str(file)], cwd=elsewhere):
                 return status
-        document = results.merged([json.loads(file.read_text()) for file in files])
+        document = merged([json.loads(file.read_text()) for file in files])
     _kept(result, text).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return 0
 

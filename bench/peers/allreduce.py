@@ -17,6 +17,7 @@ several hosts need root and iproute2.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -28,7 +29,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import click
-from lib import hosts, results
+from lib import hosts
 from lib.job import RUN, Rows, count, experiment, gloo_group, new_job, words
 
 from partialcoll.tools import launcher, plots, report
@@ -112,20 +113,6 @@ def run(given: SimpleNamespace, comm: Any) -> Rows:
         return [row for size in given.sizes for row in _measure(place, given, comm, size)]
 
 
-def _turn(given: SimpleNamespace, file: Path) -> dict[str, Any]:
-    rows: Rows = []
-    for place in given.places:
-        for python in given.pythons:
-            argv = [python, str(RUN), "peers", "--pythons", python, "--places", place.text]
-            argv += ["--sizes", ",".join(map(str, given.sizes)), "--iters", str(given.iters)]
-            argv += ["--turns", "1", "--rate", given.rate, "--json", str(file)]
-            subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
-            rows += json.loads(file.read_text())["rows"]
-    document = report.document("bench peers", max(row["ranks"] for row in rows), rows)
-    document["env"]["mpi"] = None  # there are several
-    return document
-
-
 def plot(rows: Rows, path: str, _: str = "") -> None:
     """Draw the time of a call and the share of the bound over the size, a column for each place."""
     places = list(dict.fromkeys(row["place"] for row in rows))
@@ -161,20 +148,26 @@ def start(given: SimpleNamespace) -> int:
     for python in given.pythons:
         if not os.access(python, os.X_OK):
             raise click.UsageError(f"--pythons: expected interpreters, got {python}")
-    if len(given.places) == given.turns == 1 and given.pythons == [sys.executable]:
+    if len(given.places) == 1 and given.pythons == [sys.executable]:
         (place,) = given.places
         if place.hosts == 1:
             return new_job(SimpleNamespace(n=place.ranks))
         with hosts.Hosts(place.hosts, [given.rate]) as made:
             return hosts.run(made, place.ranks, words())
-    load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="partialcoll-peers-") as folder:
-        turns = report.progress(range(given.turns), True, "peers")
-        document = results.merged([_turn(given, Path(folder) / "rows.json") for _ in turns])
-    document["env"].update(rate=given.rate, load_before=load)
-    report.write(given.json, document, document["rows"], COLUMNS)
+    load, rows = os.getloadavg()[0], []
+    sizes = ",".join(map(str, given.sizes))
+    for place, python in itertools.product(given.places, given.pythons):
+        argv = [python, str(RUN), "peers", "--pythons", python, "--places", place.text]
+        argv += ["--sizes", sizes, "--iters", str(given.iters), "--rate", given.rate]
+        with tempfile.TemporaryDirectory(prefix="partialcoll-peers-") as folder:
+            file = Path(folder, "rows.json")
+            subprocess.run([*argv, "--json", str(file)], check=True, stdout=subprocess.DEVNULL)
+            rows += json.loads(file.read_text())["rows"]
+    document = report.document("bench peers", max(row["ranks"] for row in rows), rows)
+    document["env"].update(mpi=None, rate=given.rate, load_before=load)  # there are several MPIs
+    report.write(given.json, document, rows, COLUMNS)
     if given.plot:
-        plot(document["rows"], given.plot)
+        plot(rows, given.plot)
     return 0
 
 
@@ -188,7 +181,6 @@ command = experiment(
     options.sizes("8,64,512,4K,32K,256K,1M,4M,16M,64M"),
     options.option("--rate", hosts.RATE, "1gbit", "of the links between emulated hosts"),
     count("--iters", 3, "batches of each in a job"),
-    count("--turns", 3, "jobs of each place and MPI, whose medians are shown"),
     columns=COLUMNS,
     plot=plot,
     about=__doc__,

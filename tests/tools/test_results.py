@@ -101,7 +101,7 @@ def test_separate_runs_are_merged(monkeypatch, tmp_path):
     """Into medians with their spread; what is the same in all runs stays, and a run that went
     wrong shows."""
     monkeypatch.syspath_prepend(str(BENCH))
-    from lib.results import merged
+    from paper.series import merged
 
     once = arrivals(5.0, 2.0)
     assert merged([once]) == once
