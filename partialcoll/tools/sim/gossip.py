@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import zlib
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable, cast
 
@@ -160,9 +161,6 @@ class SimulatedRank:
         self._look_at = 0.0  # then
         self.still = (0.0, 0.0)  # when it is suspended, from and until
 
-    def start(self, delay: float) -> None:
-        self._events.after(delay, self._begin)
-
     def _put_off(self, action: Callable[[], None]) -> bool:
         """Return whether this rank is suspended; if so, run the action afterwards."""
         begin, end = self.still
@@ -171,7 +169,7 @@ class SimulatedRank:
             self._events.after(end - self._events.now, action)
         return still
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         self._events.after(self._step_time(), self._finish)
 
     def _finish(self) -> None:
@@ -187,15 +185,12 @@ class SimulatedRank:
             awaited = next(steps)
         except StopIteration:
             self.look()
-            self._begin()
+            self.begin()
             return
         awaited.then(lambda: self._advance(steps))
 
-    def look(self) -> None:
+    def look(self, delay: float = NAP) -> None:
         """Let the communication thread run soon, as there may be work for it."""
-        self._look_after(NAP)
-
-    def _look_after(self, delay: float) -> None:
         at = self._events.now + delay
         if not self._looks or at < self._look_at:
             self._looks, self._look_at = True, at
@@ -210,7 +205,7 @@ class SimulatedRank:
         did = self.process.communicate()
         due = self.process.next_event()
         if due is not None:
-            self._look_after(due + (self._transfer() if did else 0) or NAP)
+            self.look(due + (self._transfer() if did else 0) or NAP)
 
 
 COLUMNS = report.columns(
@@ -345,31 +340,22 @@ class GossipRun:
         self.processes = [
             replace(world, rank=rank).build(strategy, x) for rank, x in enumerate(self.task.first)
         ]
-        self.ranks = [
-            self._rank(i, process, name, latency) for i, process in enumerate(self.processes)
-        ]
         phases = np.random.default_rng((seed, 3)).random(ranks)
-        for rank, phase in zip(self.ranks, phases):
-            rank.start(float(phase))
+        self.ranks = []
+        for i, (process, phase) in enumerate(zip(self.processes, phases)):
+            random = np.random.default_rng((seed, 4, i, name))
+            mean = options.slow if i == 0 else 1.0
+            step_time = partial(float, mean)
+            if options.step_times == "exponential":
+                step_time = partial(np.random.default_rng((seed, 5, i)).exponential, mean)
+            rank = SimulatedRank(i, process, self.task, self.events, step_time, latency, random)
+            exchange = getattr(process, "_exchange", None)
+            if isinstance(exchange, SimulatedBuffer):
+                exchange.on_arrival = rank.look
+                self._buffers.append(exchange)
+            self.events.after(float(phase), rank.begin)
+            self.ranks.append(rank)
         self.ranks[0].still = options.time / 3, options.time / 3 + options.stopped
-
-    def _rank(
-        self, i: int, process: Process, name: int, latency: Callable[[], float]
-    ) -> SimulatedRank:
-        random = np.random.default_rng((self._seed, 4, i, name))
-        times = np.random.default_rng((self._seed, 5, i))
-        mean = self._options.slow if i == 0 else 1.0
-        drawn = self._options.step_times == "exponential"
-
-        def step_time() -> float:
-            return float(times.exponential(mean)) if drawn else mean
-
-        rank = SimulatedRank(i, process, self.task, self.events, step_time, latency, random)
-        exchange = getattr(process, "_exchange", None)
-        if isinstance(exchange, SimulatedBuffer):
-            exchange.on_arrival = rank.look
-            self._buffers.append(exchange)
-        return rank
 
     def row(self) -> report.Row:
         models = np.array([process.model for process in self.processes])
