@@ -276,7 +276,7 @@ def command(n: int, kills: int, seeds: tuple[int, int], json: str | None) -> int
     for seed in range(seeds[0], seeds[1] + 1):
         row, tally = run_seed(seed, n, kills)
         rows.append(row)
-        every.take(tally)
+        every.verdicts += tally.verdicts
         total = {"seed": "all", **every.row("all", "all", n)}
         document = killing.document("bench faults", n, [total, *rows])
         killing.keep(json, document)

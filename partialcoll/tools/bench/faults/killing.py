@@ -113,6 +113,8 @@ class Verdict:
     recover_one_ms: list[float] = field(default_factory=list)  # where nobody else died
     rejoin_s: list[float] = field(default_factory=list)
     rounds: int = 0
+    kills: int = 0
+    ended_by_mpi: int = 0  # ranks
     silent_ns: int = 0  # the longest pause of one that lives
 
     @property
@@ -246,6 +248,7 @@ _END_SECONDS = 60
 _THINK_SECONDS = (0.0, 0.0005, 0.003)  # between two calls, on average
 _GAP_SECONDS = (0.005, 0.02, 0.1)  # between two kills, on average
 _RESPAWNS = 10  # in one job
+_SUMS = ("ended_by_mpi", "rounds")
 
 
 @dataclass
@@ -253,8 +256,10 @@ class Tally:
     """All jobs of a policy and a domain."""
 
     verdicts: list[Verdict] = field(default_factory=list)
-    kills: int = 0
-    ended_by_mpi: int = 0  # ranks
+
+    @property
+    def kills(self) -> int:
+        return sum(verdict.kills for verdict in self.verdicts)
 
     def run(self, job: KilledJob) -> None:
         """Run a job and add it. What was wrong goes to standard error, with the folder that has
@@ -267,15 +272,10 @@ class Tally:
         for text in (f"{job.given}", *verdict.faults[:5], f"logs: {job.folder}"):
             print(f"  {text}", file=sys.stderr)
 
-    def take(self, other: Tally) -> None:
-        self.verdicts += other.verdicts
-        self.kills += other.kills
-        self.ended_by_mpi += other.ended_by_mpi
-
     def add(self, job: KilledJob, verdict: Verdict) -> None:
+        verdict.kills = sum(map(bool, job.killed.values()))  # 0: ended by MPI
+        verdict.ended_by_mpi = job.ended_by_mpi
         self.verdicts.append(verdict)
-        self.kills += sum(map(bool, job.killed.values()))  # 0: ended by MPI
-        self.ended_by_mpi += job.ended_by_mpi
 
     def all_of(self, name: str) -> list[Any]:
         return [each for verdict in self.verdicts for each in getattr(verdict, name)]
@@ -289,8 +289,7 @@ class Tally:
             "kills": self.kills,
             "survived": sum(not verdict.hangs for verdict in self.verdicts),
             **{name: len(self.all_of(name)) for name in ("hangs", "lost", "diverged")},
-            "ended_by_mpi": self.ended_by_mpi,
-            "rounds": sum(verdict.rounds for verdict in self.verdicts),
+            **{name: sum(getattr(v, name) for v in self.verdicts) for name in _SUMS},
         }
         for name in ("detect_ms", "recover_ms", "recover_one_ms"):
             values = self.all_of(name)
