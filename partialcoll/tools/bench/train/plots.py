@@ -14,7 +14,6 @@ from ... import plots
 from .strategies import STRATEGIES
 
 _STYLES = ("-", "--", "-.", ":")
-_INSIDE = 6  # lines of the legend beside the curves
 _ROUNDING = 1e-6  # what a distance may be where all models are equal
 
 Runs = list[dict[str, Any]]
@@ -80,9 +79,8 @@ def _losses(axes: Any, doc: dict[str, Any]) -> None:
 
 def plot(doc: dict[str, Any], path: str) -> None:
     names = [label(name, rows) for name, rows in _named(doc["rows"]).items()]
-    below = len(names) > _INSIDE  # they would hide the curves
     columns = 3 if max(map(len, names)) < 45 else 2
-    size = 9.6, 3.8 + (0.2 * -(-len(names) // columns) if below else 0)
+    size = 9.6, 3.8 + 0.2 * -(-len(names) // columns)
     with plots.picture(path, title(doc), columns=2, size=size, width_ratios=(3, 2)) as panels:
         left, right = panels[0]
         _losses(left, doc)
@@ -93,10 +91,7 @@ def plot(doc: dict[str, Any], path: str) -> None:
             places = np.arange(len(waits)) + (i - (len(named) - 1) / 2) * width
             right.bar(places, waits, width, color=color(name))
         right.set(xlabel="rank", ylabel="seconds waited", xticks=range(doc["env"]["ranks"]))
-        if below:
-            plots.legend_below(panels, columns)
-        else:
-            left.legend(fontsize=8, frameon=False)
+        plots.legend_below(panels, columns)
 
 
 def _pictures(runs: Runs) -> dict[str | None, Runs]:
