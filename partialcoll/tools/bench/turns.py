@@ -100,15 +100,7 @@ class Gate:
         self._handle.Free()
 
 
-@functools.cache
-def _say(asked: str, got: str, what: str) -> None:
-    """Say it once, not for every size."""
-    print(
-        f'{what}: domain "{asked}" comes to "{got}" here (no two ranks share memory, or the '
-        "algorithm is one of messages only)",
-        file=sys.stderr,
-        flush=True,
-    )
+_say_once = functools.cache(functools.partial(print, file=sys.stderr, flush=True))
 
 
 def handles(
@@ -124,7 +116,8 @@ def handles(
         handle = make(domain)
         if handle.domain != domain:
             if comm.rank == 0:
-                _say(domain, handle.domain, what)
+                why = "no two ranks share memory, or the algorithm is one of messages only"
+                _say_once(f'{what}: domain "{domain}" comes to "{handle.domain}" here ({why})')
             if handle.domain in domains:
                 handle.Free()
                 continue
