@@ -238,19 +238,29 @@ class TrainingRun:
 
     def train(self) -> None:
         """Train to the last round, or until this rank must stop. Collective."""
+        options, comm, task = self._options, self._comm, self._task
+        pattern, delay = options.pattern, options.delay_ms / 1e3
         alone = not self._choice.replicas and self._choice.waits is Waits.NOBODY
-        ending = Ending(self._comm, self._task.steps) if alone else None
-        meet(self._comm)
+        ending = Ending(comm, task.steps) if alone else None
+        meet(comm)
         begin = time.perf_counter()
         self._copies.begin()
-        death = self._die_in_time()
-        for made in self._opt.until(self._task.steps):
+        if pattern.kills:
+            after = pattern.lifetimes(self.seed, comm.size)[comm.rank]
+            death = threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
+            if after < math.inf:
+                death.start()
+        for made in self._opt.until(task.steps):
             if ending is not None and ending.over(made):
                 break
             turn = time.perf_counter()
             self._opt.zero_grad()
-            torch.autograd.backward(self._task.loss(self.steps))
-            self._prolong(turn)
+            torch.autograd.backward(task.loss(self.steps))
+            # As long as a slower machine would compute, and the delay of a late rank.
+            compute = task.compute(options.compute_ms / 1e3, self.seed, self.steps, comm.rank)
+            compute = max(compute, time.perf_counter() - turn) * pattern.times(comm.rank)
+            compute += float(pattern.delays(self.seed, self.steps, comm.size, delay)[comm.rank])
+            time.sleep(max(0.0, turn + compute - time.perf_counter()))
             self._opt.step()
             self.steps += 1
         self.seconds = time.perf_counter() - begin
@@ -258,34 +268,12 @@ class TrainingRun:
         if ending is not None:
             ending.close()
         self._opt.join()
-        if death is not None:
+        if pattern.kills:
             death.cancel()
-            self._comm = self._comm.Shrink()  # type: ignore[assignment]
+            self._comm = comm.Shrink()  # type: ignore[assignment]
             self._observer = self._comm.size - 1
         if ending is not None:
             ending.free()
-
-    def _die_in_time(self) -> threading.Timer | None:
-        """Return the timer of this rank's death, which may be never, if the pattern kills."""
-        pattern, comm = self._options.pattern, self._comm
-        if not pattern.kills:
-            return None
-        after = pattern.lifetimes(self.seed, comm.size)[comm.rank]
-        death = threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
-        if after < math.inf:
-            death.start()
-        return death
-
-    def _prolong(self, begin: float) -> None:
-        """Sleep for as long as a slower machine would compute, and for the delay of a late rank."""
-        options, comm, step = self._options, self._comm, self.steps
-        compute = self._task.compute(options.compute_ms / 1e3, self.seed, step, comm.rank)
-        compute = max(compute, time.perf_counter() - begin) * options.pattern.times(comm.rank)
-        delay = options.delay_ms / 1e3
-        compute += float(options.pattern.delays(self.seed, step, comm.size, delay)[comm.rank])
-        left = begin + compute - time.perf_counter()
-        if left > 0:
-            time.sleep(left)
 
     def results(self) -> tuple[report.Row, dict[str, Any]]:
         comm, task, metrics = self._comm, self._task, self._opt.metrics()
