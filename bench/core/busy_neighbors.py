@@ -57,5 +57,4 @@ command = experiment(
     columns=["busy", *(name for name in COLUMNS if name not in _LEFT_OUT)],
     about=__doc__,
     ranks=8,
-    torch=False,
 )

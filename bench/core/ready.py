@@ -69,6 +69,5 @@ command = experiment(
     count("--iters", 100, "blocks of each"),
     about=__doc__,
     ranks=2,
-    torch=False,
     mpiexec_args="--with-ft ulfm",
 )

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import inspect
 import os
 import subprocess
@@ -22,7 +21,6 @@ from partialcoll.tools import launcher
 from partialcoll.tools.cli import options, values
 from partialcoll.tools.cli.start import on_ranks
 
-TORCH = "torch==2.13.0"
 RUN = Path(__file__).resolve().parent.parent / "run.py"
 
 Rows = list[dict[str, Any]]
@@ -50,7 +48,6 @@ def experiment(
     plot: Callable[[Rows, str, str], None] | None = None,
     about: str | None = None,
     ranks: int | None = None,
-    torch: bool = True,
     start: Callable[[SimpleNamespace], int] = new_job,
     **fixed: Any,
 ) -> click.Command:
@@ -59,12 +56,8 @@ def experiment(
     number of ranks to start by default, without which `start` knows how many."""
     about = about or inspect.getdoc(run) or ""
 
-    def check(given: SimpleNamespace, ranks: int) -> None:
-        if torch and importlib.util.find_spec("torch") is None:
-            raise click.UsageError(f"torch is not installed: pip install {TORCH}")
-
     benchmark = SimpleNamespace(run=run, COLUMNS=columns, plot=plot)
-    callback = on_ranks(name, lambda: benchmark, check, start=start, **fixed)
+    callback = on_ranks(name, lambda: benchmark, start=start, **fixed)
     how_many = [] if ranks is None else [count("-n", ranks, "ranks")]
     decorate = options.together(*how_many, *own, options.outputs if plot else options.json)
     short = about.split("\n")[0]

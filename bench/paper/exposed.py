@@ -6,8 +6,7 @@ turns, in blocks of --local-steps steps: torch's optimizer alone, and wrapped, w
 more_ms is what step() takes longer than torch's alone, wait_ms what the optimizer says itself that
 steps spend on anything but the update (`metrics().wait_s`): means of a block, so with Swarm
 averages over its local steps; the medians over blocks, of the slowest rank. exposed_percent is the
-larger of the two, in percent of the batch. Outside of a job it starts one. Needs torch (exit status
-2 without it).
+larger of the two, in percent of the batch. Outside of a job it starts one. Needs torch.
 """
 
 from __future__ import annotations

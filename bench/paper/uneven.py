@@ -66,6 +66,5 @@ command = experiment(
     count("--warmup", 4, "before"),
     columns=COLUMNS,
     about=__doc__,
-    torch=False,
     start=lambda given: on_hosts(len(given.rates), given.rates),
 )

@@ -11,7 +11,7 @@ in which all ranks copy a message at once (rows "memcpy"), since each of them ha
 sends and to write a result; "full (zero copy)" may be faster, since its ranks share a result. On
 hosts the bound is the time in which a link carries 2S(H-1)/H bytes.
 
-Needs torch in each environment, which partialcoll does not (exit status 2 without it). Places of
+Needs torch in each environment, which partialcoll does not. Places of
 several hosts need root and iproute2.
 """
 

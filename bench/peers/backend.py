@@ -4,8 +4,7 @@ perceptrons and of ResNet-18.
 
 Both are groups of the same ranks in one job and take turns, call by call; a ratio is the median of
 the pairs of neighboring calls, so that what comes from the rest of the machine falls on both. Each
-call ends when its slowest rank has it. Outside of a job it starts one. Needs torch (exit status 2
-without it).
+call ends when its slowest rank has it. Outside of a job it starts one. Needs torch.
 """
 
 from __future__ import annotations

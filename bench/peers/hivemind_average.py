@@ -135,5 +135,4 @@ command = experiment(
     count("--rounds", 7, "of each"),
     about=__doc__,
     ranks=8,
-    torch=False,
 )
