@@ -65,16 +65,11 @@ def group_means(values: Values, groups: Numbers, there: Mask, losses: str) -> Va
 def _among_equals(keys: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Return the keys as consecutive numbers, the position of each among equal keys, and the number
     of equal keys."""
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    first = np.ones(len(keys), bool)
-    first[1:] = ordered[1:] != ordered[:-1]
-    starts = np.nonzero(first)[0]
-    number = np.cumsum(first) - 1
-    counts = np.diff(np.append(starts, len(keys)))
-    found = np.empty((3, len(keys)), np.int64)
-    found[:, order] = number, np.arange(len(keys)) - starts[number], counts[number]
-    return found[0], found[1], found[2]
+    _, numbers, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    positions = np.empty_like(numbers)
+    starts = np.repeat(np.cumsum(counts) - counts, counts)
+    positions[np.argsort(keys, kind="stable")] = np.arange(len(keys)) - starts
+    return numbers, positions, counts[numbers]
 
 
 class Split:
