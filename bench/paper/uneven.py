@@ -33,15 +33,15 @@ def predicted(shares: Sequence[float], rates: Sequence[float], nbytes: int) -> f
 
 def measure(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
     import partialcoll as pc
-    from partialcoll.tools.bench.group import GroupAverage, by_turns
+    from partialcoll.tools.bench.group import AveragingMethod, by_turns
 
     rates = [bits_per_second(rate) for rate in options.rates]
     best = pc.bandwidth_shares(rates)
     equal = predicted([1 / comm.size] * comm.size, rates, options.size)
     kinds = {"equal": None, "given": rates[comm.rank], "measured": "measured"}
-    elements, grid = options.size // 4, str(comm.size)
+    how: Any = {"grid": str(comm.size), "measure_every": 2, "timeout": 60.0}
     methods = [
-        GroupAverage(comm, elements, grid, bandwidth=bandwidth, measure_every=2, timeout=60.0)
+        AveragingMethod("group", comm, options.size // 4, bandwidth=bandwidth, **how)
         for bandwidth in kinds.values()
     ]
     rows = by_turns(methods, options.iters, warmup=options.warmup)

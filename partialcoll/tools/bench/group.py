@@ -37,26 +37,46 @@ def values(rank: int, step: int, count: int) -> Array:
 
 
 class AveragingMethod:
-    """A method that averages `x`, float32, over ranks, and what this rank measured of it: by the
-    function `allreduce`, which sums `x` in place, unless a subclass has another way."""
+    """A method that averages `x`, float32, over ranks, and what this rank measured of it. With a
+    grid it is a turn of a grouped allreduce, one round for each axis, or a single round; else the
+    function `allreduce` sums `x` in place."""
 
-    keys: str | None = None
-    grid: str | None = None
-    rounds = 1
     allreduce: Callable[[], Any]
 
-    def __init__(self, name: str, comm: MPI.Intracomm, count: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        comm: MPI.Intracomm,
+        count: int,
+        grid: str = "",
+        turn: bool = True,
+        **how: Any,
+    ) -> None:
         self.name, self.comm, self.count = name, comm, count
         self.x = np.zeros(count, np.float32)
-        self.handle: pc.AllreduceHandle | pc.GroupAllreduce | None = None
-        self.error, self.wrong, self.exact = 0.0, 0, True
-        self._step = 0
+        self.error, self.wrong, self.exact, self._step = 0.0, 0, True, 0
+        self.handle: pc.AllreduceHandle | None = None
+        self.group: pc.GroupAllreduce | None = None
+        self.sides: Sequence[int] = [comm.size]
+        self._last: Any = None  # the last round of the group
+        if grid:
+            sides: Any = grid if grid == "auto" else tuple(map(int, grid.split("x")))
+            self.group = pc.GroupAllreduce_init(comm, MPI.IN_PLACE, self.x, grid=sides, **how)
+            self.sides = self.group.grid if turn else self.group.grid[:1]
 
     def average(self) -> Sequence[int]:
         """Replace `x` by the average; return the ranks whose values are in it. Collective."""
-        self.allreduce()
-        self.x /= np.float32(self.comm.size)
-        return range(self.comm.size)
+        if self.group is None:
+            self.allreduce()
+            self.x /= np.float32(self.comm.size)
+            return range(self.comm.size)
+        for _ in self.sides:
+            self.group.Start()
+            self._last = self.group.Wait()
+        if len(self.sides) > 1 and self._last.exact:
+            return range(self.comm.size)
+        ranks: Sequence[int] = self._last.group
+        return ranks
 
     def timed(self, check: bool = False) -> float:
         self._step += 1
@@ -66,10 +86,14 @@ class AveragingMethod:
         ranks = self.average()
         seconds = time.perf_counter() - begin
         if check:
-            self._check(ranks)
+            self._check(ranks or [self.comm.rank])
         return seconds
 
     def _check(self, ranks: Sequence[int]) -> None:
+        exact = self._last is None or self._last.exact
+        self.exact &= exact and len(ranks) == self.comm.size
+        if not exact and len(self.sides) > 1:
+            return  # the result depends on all groups of the turn
         mean = np.zeros(self.count)
         for rank in ranks:
             mean += values(rank, self._step, self.count)
@@ -77,81 +101,34 @@ class AveragingMethod:
         error = np.abs(self.x - mean) / np.maximum(mean, 1)
         self.error = max(self.error, float(error.max()))
         # Each addition and division may round; values are whole numbers of one size.
-        self.wrong += int(np.count_nonzero(error > 4 * self.rounds * _EPSILON))
-        self.exact &= len(ranks) == self.comm.size
-
-    def traffic(self) -> float:
-        """Return the bytes that a link carries for one byte of data, per averaging (busbw)."""
-        return 2 * (self.comm.size - 1) / self.comm.size
-
-    def counts(self) -> dict[str, Any]:
-        return dict.fromkeys(("matched_ahead", "void_rounds", "shares"))
+        self.wrong += int(np.count_nonzero(error > 4 * len(self.sides) * _EPSILON))
 
     def row(self, samples: Sequence[float]) -> report.Row:
-        comm = self.comm
-        seconds = float(np.median(samples))
-        nbytes = 4 * self.count
-        return {
+        comm, group = self.comm, self.group
+        seconds, nbytes = float(np.median(samples)), 4 * self.count
+        traffic = sum(2 * (side - 1) / side for side in self.sides)  # of a link, for a byte of data
+        row = {
             "method": self.name,
-            "keys": self.keys,
+            "keys": group and group.keys,
             "ranks": comm.size,
-            "grid": self.grid,
+            "grid": group and "x".join(map(str, group.grid)),
             "bytes": nbytes,
-            "rounds": self.rounds,
+            "rounds": len(self.sides),
             "seconds": seconds,
             "fastest": min(samples),
             "slowest": max(samples),
-            "busbw_gbs": nbytes * self.traffic() / seconds / 1e9,
-            "exact": bool(comm.allreduce(self.exact, MPI.LAND)),
+            "busbw_gbs": nbytes * traffic / seconds / 1e9,
+            "exact": bool(comm.allreduce(bool(self.exact), MPI.LAND)),
             "error": comm.allreduce(self.error, MPI.MAX),
             "wrong": comm.allreduce(self.wrong),
-            **self.counts(),
+            **dict.fromkeys(("matched_ahead", "void_rounds", "shares")),
         }
-
-
-class GroupAverage(AveragingMethod):
-    """A turn of a grouped allreduce, one round for each axis; or a single round."""
-
-    def __init__(
-        self, comm: MPI.Intracomm, count: int, grid: str, turn: bool = True, **how: Any
-    ) -> None:
-        super().__init__("group" if turn else "group, one round", comm, count)
-        sides: Any = grid if grid == "auto" else tuple(int(side) for side in grid.split("x"))
-        self.handle = self._handle = pc.GroupAllreduce_init(
-            comm, MPI.IN_PLACE, self.x, grid=sides, **how
-        )
-        self.grid = "x".join(map(str, self._handle.grid))
-        self.keys = self._handle.keys
-        self.rounds = len(self._handle.grid) if turn else 1
-        self._last: Any = None
-
-    def average(self) -> Sequence[int]:
-        for _ in range(self.rounds):
-            self._handle.Start()
-            self._last = self._handle.Wait()
-        ranks: Sequence[int] = self._last.group
-        if self.rounds > 1 and self._last.exact:
-            return range(self.comm.size)
-        return ranks
-
-    def _check(self, ranks: Sequence[int]) -> None:
-        """Check the result, unless a turn was not exact: then it depends on all its groups."""
-        if self.rounds == 1 or self._last.exact:
-            super()._check(ranks or [self.comm.rank])
-        self.exact &= bool(self._last.exact)
-
-    def traffic(self) -> float:
-        sides = self._handle.grid if self.rounds > 1 else self._handle.grid[:1]
-        return sum(2 * (side - 1) / side for side in sides)
-
-    def counts(self) -> dict[str, Any]:
-        stats = self._handle.stats
-        rounds = max(1, self.comm.allreduce(stats.rounds))
-        return {
-            "matched_ahead": self.comm.allreduce(stats.matched_ahead) / rounds,
-            "void_rounds": self.comm.allreduce(stats.void_rounds),
-            "shares": list(self._last.shares),
-        }
+        if group is not None:
+            rounds = max(1, comm.allreduce(group.stats.rounds))
+            row["matched_ahead"] = comm.allreduce(group.stats.matched_ahead) / rounds
+            row["void_rounds"] = comm.allreduce(group.stats.void_rounds)
+            row["shares"] = list(self._last.shares)
+        return row
 
 
 def by_turns(methods: Iterable[AveragingMethod], iters: int, warmup: int = 2) -> list[report.Row]:
@@ -165,8 +142,8 @@ def by_turns(methods: Iterable[AveragingMethod], iters: int, warmup: int = 2) ->
     turns.by_turns(checks, 1, warmup=0)
     rows = [method.row(times) for method, times in zip(some, samples)]
     for method in some:
-        if method.handle is not None:
-            method.handle.Free()
+        for handle in filter(None, (method.handle, method.group)):
+            handle.Free()
     mpi = next((row["seconds"] for row in rows if row["method"] == "mpi"), None)
     for row in rows:
         row["speedup_vs_mpi"] = mpi and mpi / row["seconds"]
@@ -188,10 +165,10 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
         full.allreduce = turns.start_and_wait(full.handle)
         methods = [mpi, full]
         for grid in options.grid:
-            turn = GroupAverage(comm, count, grid, **how)
-            methods.append(turn)
-            if turn.rounds > 1:
-                methods.append(GroupAverage(comm, count, grid, turn=False, **how))
+            methods.append(AveragingMethod("group", comm, count, grid, **how))
+            if len(methods[-1].sides) > 1:
+                name = "group, one round"
+                methods.append(AveragingMethod(name, comm, count, grid, turn=False, **how))
         # Bandwidths are measured in some rounds, and are known after them.
         rows += by_turns(methods, options.iters, warmup=12 if bandwidth == "measured" else 2)
     return rows
