@@ -8,7 +8,7 @@ Source: Li et al., PPoPP 2020, section 6.1 (the microbenchmark; 32 ranks, 1 ms).
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Callable, cast
 
@@ -28,16 +28,6 @@ _COMPUTING = 100e-6
 
 # Calls a collective once: who was in the round (None: all), and seconds.
 Call = Callable[[], tuple[Any, float]]
-
-
-@dataclass
-class ArrivalContender:
-    made: balanced.BatchContender
-    interface: str
-    call: Call
-    latencies: list[float] = field(default_factory=list)
-    active: list[int] = field(default_factory=list)
-    wrong: int = 0
 
 
 class StaggeredGate(turns.Gate):
@@ -60,18 +50,6 @@ class StaggeredGate(turns.Gate):
             time.sleep(left)
         while time.perf_counter() < arrival:
             work += 1
-
-
-def _contenders(
-    options: SimpleNamespace, comm: MPI.Intracomm, send: Any, recv: Any
-) -> list[ArrivalContender]:
-    found = []
-    for name in options.collectives:
-        kind = balanced.BatchKind(name, options.domain, options.algorithm, options.late)
-        for made in balanced.of_kind(kind, False, comm, send, recv, "bench skew"):
-            some = ["python"] if made.handle is None else options.interface
-            found += [ArrivalContender(made, each, _CALLS[each](made)) for each in some]
-    return found
 
 
 def _from_python(made: balanced.BatchContender) -> Call:
@@ -105,46 +83,44 @@ def _from_c(made: balanced.BatchContender) -> Call:
 _CALLS = {"python": _from_python, "c": _from_c}
 
 
-def _row(c: ArrivalContender, comm: MPI.Intracomm, options: SimpleNamespace) -> report.Row | None:
-    latencies, active, wrong = comm.gather(c.latencies), comm.gather(c.active), comm.reduce(c.wrong)
-    if latencies is None or active is None:
-        return None
-    name, handle = c.made.name, c.made.handle
-    return skewed.row(
-        name if c.interface == "python" else f"{name} (C)",
-        comm.size,
-        options.count,
-        np.concatenate(latencies),
-        active,
-        domain=c.made.domain,
-        algorithm=c.made.algorithm,
-        limit_us=skewed.limit_us(name, comm.size, options.skew_ms * 1e3),
-        wrong=wrong if handle is None or options.late == "drop" else None,
-    )
-
-
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     send = np.full(options.count, comm.rank + 1, dtype=np.float32)
     recv = np.empty_like(send)
     gate = StaggeredGate(comm)
-    contenders = _contenders(options, comm, send, recv)
+    contenders: list[balanced.BatchContender] = []
+    for name in options.collectives:
+        kind = balanced.BatchKind(name, options.domain, options.algorithm, options.late)
+        for made in balanced.of_kind(kind, False, comm, send, recv, "bench skew"):
+            for each in ["python"] if made.handle is None else options.interface:
+                label = f"{name} (C)" if each == "c" else name
+                call = _CALLS[each](made)
+                contenders.append(replace(made, name=label, call=call, active=[]))
+    latencies: list[list[float]] = [[] for _ in contenders]
     delay = comm.rank * options.skew_ms * 1e-3
     steps = range(-options.warmup, options.iters)
     for step in report.progress(steps, comm.rank == 0, "skew"):
-        for c in contenders:
+        for c, us in zip(contenders, latencies):
             recv.fill(-1)
             gate.pass_at(delay, np.zeros_like(recv))
-            mask, elapsed = c.call()
+            mask, seconds = c.call()
             if step < 0:
                 continue
-            c.latencies.append(elapsed * 1e6)
+            us.append(seconds * 1e6)
             ranks = np.arange(comm.size) if mask is None else np.flatnonzero(mask)
             c.active.append(len(ranks))
             if mask is None or options.late == "drop":  # else carried deposits make other sums
                 expected = np.float32((ranks + 1).sum())  # rank r contributes r+1
                 c.wrong += int(np.count_nonzero(recv != expected))
-    rows = [row for c in contenders if (row := _row(c, comm, options)) is not None]
-    for handle in dict.fromkeys(c.made.handle for c in contenders if c.made.handle is not None):
+    rows = []
+    for c, us in zip(contenders, latencies):
+        every, active, wrong = comm.gather(us), comm.gather(c.active), comm.reduce(c.wrong)
+        if every is not None and active is not None:
+            limit = skewed.limit_us(c.name.removesuffix(" (C)"), comm.size, options.skew_ms * 1e3)
+            how = {"domain": c.domain, "algorithm": c.algorithm, "limit_us": limit}
+            how["wrong"] = wrong if c.handle is None or options.late == "drop" else None
+            us_of_all = np.concatenate(every)
+            rows.append(skewed.row(c.name, comm.size, options.count, us_of_all, active, **how))
+    for handle in dict.fromkeys(c.handle for c in contenders if c.handle is not None):
         handle.Free()
     gate.free()
     skewed.compare(rows)
