@@ -46,15 +46,13 @@ def run(options: SimpleNamespace, comm: Any) -> list[dict[str, Any]]:
     return rows
 
 
-_LEFT_OUT = ("limit_us", "speedup_vs_limit", "bandwidth_gbs", "busbw_gbs", "active_mean")
-
 command = experiment(
     "busy_neighbors",
     run,
     options.option("--busy", values.ListOf(values.WHOLE), "0,6", "neighbors"),
     options.sizes("64"),
     count("--iters", 9, "batches"),
-    columns=["busy", *(name for name in COLUMNS if name not in _LEFT_OUT)],
+    columns=("busy", *COLUMNS),
     about=__doc__,
     ranks=8,
 )
