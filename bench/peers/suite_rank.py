@@ -22,7 +22,6 @@ import sys
 import time
 import traceback
 import unittest
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,10 +44,13 @@ def folder(test: str) -> Path:
     return Path(os.environ[FOLDER], test)
 
 
-def leave(test: str, rank: int, outcome: Outcome) -> None:
+def leave(test: str, outcome: Outcome) -> None:
     """Write the outcome atomically, then wait for the other ranks: if this rank crashed in the next
     test, the launcher would end ranks that have not written theirs. After a failed test the rank
     waits to be ended, since others may be in the middle of it."""
+    from mpi4py import MPI
+
+    rank = MPI.COMM_WORLD.rank
     fresh = folder(test) / f".{rank}"
     fresh.write_text(json.dumps(outcome))
     fresh.rename(folder(test) / f"rank-{rank}")
@@ -138,29 +140,11 @@ def attempt(module: Any, name: str, rank: int, ranks: int) -> Outcome:
     return outcome
 
 
-def take_part(backend: str, tests: Sequence[str]) -> None:
-    from mpi4py import MPI
-
-    import partialcoll.torch  # noqa: F401
-
-    rank, ranks = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-    module = load(backend, ranks)
-    leave(READY, rank, Outcome("passed"))
-    for test in tests:
-        leave(test, rank, attempt(module, test, rank, ranks))
-
-
 _outcome = Outcome("passed")  # of the test that pytest runs
 
 
-def _world_rank() -> int:
-    from mpi4py import MPI
-
-    return MPI.COMM_WORLD.rank
-
-
 def pytest_collection_finish() -> None:
-    leave(READY, _world_rank(), Outcome("passed"))
+    leave(READY, Outcome("passed"))
 
 
 def pytest_runtest_logreport(report: Any) -> None:
@@ -171,15 +155,23 @@ def pytest_runtest_logreport(report: Any) -> None:
         _outcome = Outcome("skipped", str(report.longrepr[2]))
     elif report.failed:
         said = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
-        leave(test, _world_rank(), Outcome("failed", (said.splitlines() or [""])[0]))
+        leave(test, Outcome("failed", (said.splitlines() or [""])[0]))
     if report.when == "teardown":
-        leave(test, _world_rank(), _outcome)
+        leave(test, _outcome)
         _outcome = Outcome("passed")
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        take_part(sys.argv[1], sys.argv[2:])
+        from mpi4py import MPI
+
+        import partialcoll.torch  # noqa: F401
+
+        backend, *tests = sys.argv[1:]
+        module = load(backend, MPI.COMM_WORLD.size)
+        leave(READY, Outcome("passed"))
+        for test in tests:
+            leave(test, attempt(module, test, MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size))
     else:
         module = load("gloo", int(sys.argv[1]))
         digest = hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()
