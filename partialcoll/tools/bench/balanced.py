@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No skew: latency and bandwidth of each collective over the message size, every element checked.
-
-The collectives take turns, each on both planes (ranks of a node in shared memory, messages only).
-Of each, a batch of calls back to back is timed; what a call of the slowest rank took is one sample.
-Outside of the timing a few calls with other values each are checked, every element on every rank.
-"""
+"""No skew: latency and bandwidth of each collective over the message size. Outside of the timing a
+few calls with other values each are checked, every element on every rank."""
 
 from __future__ import annotations
 

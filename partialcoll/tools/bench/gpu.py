@@ -1,12 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers on a device: a handle beside copies by hand around MPI_Allreduce.
-
-Each takes turns on tensors of PyTorch's; a call is over when the device has the result, and the
-slowest rank counts. `start_us` is how long `Start` takes. Behind work of the device, which is
-begun right after `Start`, `exposed_us` is what is left of a call beyond the work. `limit_us` is how
-long the copies take alone, to pinned memory of the host and back, on all ranks at once: no sum on
-the host is faster.
-"""
+"""Buffers on a device: a handle beside copies by hand around MPI_Allreduce. `limit_us` is how long
+the copies take alone, to pinned memory of the host and back, on all ranks at once: no sum on the
+host is faster."""
 
 from __future__ import annotations
 

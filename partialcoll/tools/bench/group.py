@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Averaging over all ranks in groups on a grid, beside the allreduce of all at once.
-
-The methods take turns. A sample is what the slowest rank takes from the moment that all have met to
-the moment that it has its result. Every element is checked, outside of the timing.
-"""
+"""Averaging over all ranks in groups on a grid, beside the allreduce of all at once."""
 
 from __future__ import annotations
 

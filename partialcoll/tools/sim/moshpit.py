@@ -2,11 +2,8 @@
 """Rounds of averaging one number per peer, where each peer fails now and then: how many rounds does
 grouped averaging take, and what it is compared with?
 
-Grouped averaging runs on the grid code of `partialcoll.group`. Each peer has a number from N(0, 1),
-fails a round with probability p and returns in the next one. What a failure costs the others
-depends on the method. With ``losses="void"`` the peer is lost in the middle of a round, and its
-whole group keeps its values, as in the real implementation. With ``losses="absent"`` the peer does
-not come to the round, and the others average without it.
+With ``losses="void"`` a peer is lost in mid-round, and its whole group keeps its values,
+as in the real implementation. With ``losses="absent"`` the others average without it.
 
 Source: Ryabinin et al., Moshpit SGD, NeurIPS 2021, section 4.1 and table 4. By default the squared
 distance to the true mean counts. ``--paper-compat`` is what the printed table was made with; see

@@ -2,8 +2,7 @@
 """Training in which one rank is killed each S seconds and another process takes its place, once it
 has loaded what it needs: steps per second beside those of the same job before anybody died.
 
-The job trains twice as long as is said: at first nobody dies. The first of the ranks lives, which
-keeps the count; any other may die, at a moment that none of them chooses: its clock kills it. Where
+At first nobody dies. The first of the ranks lives, which keeps the count; any other may die. Where
 newcomers still load when all steps are made, there are more steps until they are there.
 """
 

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training with each strategy, on the same ranks one after the other: throughput and quality side
-by side, with steps made as long as one likes by sleeping, so that few cores can stand for many.
-
-A run is one strategy with one seed, on one topology where the strategy has one. With the same seed
-every strategy starts from the same model, draws the same samples and meets the same delays. Curves
-are made afterwards, from copies that ranks keep of their parameters: nothing is evaluated while
-time counts.
+"""Training with each strategy, on the same ranks one after the other. A run is one strategy with
+one seed, on one topology where the strategy has one. Curves are made afterwards, from copies that
+ranks keep of their parameters: nothing is evaluated while time counts.
 
 Sources: Li et al., PPoPP 2020, section 6.2; Lian et al., ICML 2018, section 5.4 (one slow worker).
 """
