@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ _LARGEST_SPREAD = {"constant": None, "uniform": 1.0, "exponential": None, "logno
 DEFAULT_LOGGP = "2us,0.5us,0.5us,0.1ns"
 
 
-@dataclass(frozen=True)
-class LogGP:
+class LogGP(NamedTuple):
     """Latency, processor overhead of a message, gap between two, gap per byte, in nanoseconds."""
 
     L: float
@@ -36,11 +34,10 @@ class LogGP:
     G: float
 
     def __str__(self) -> str:
-        return ",".join(f"{value:g}ns" for value in (self.L, self.o, self.g, self.G))
+        return ",".join(f"{value:g}ns" for value in self)
 
 
-@dataclass(frozen=True)
-class Latency:
+class Latency(NamedTuple):
     """The distribution of latencies around their mean, L."""
 
     name: str
@@ -103,8 +100,8 @@ def _parameters(options: SimpleNamespace, policy: str, algorithm: str, ranks: in
     skew.count = options.count
     skew.skew = options.skew_ms * 1e6
     skew.seed = options.seed
-    loggp, network = options.loggp, skew.network
-    network.L, network.o, network.g, network.G = loggp.L, loggp.o, loggp.g, loggp.G
+    network = skew.network
+    network.L, network.o, network.g, network.G = options.loggp
     network.latency = getattr(lib, f"PCOLL_LATENCY_{options.latency.name.upper()}")
     network.spread = options.latency.spread
     handle = ffi.new("pcoll_options *")

@@ -60,13 +60,8 @@ class TrainingTask:
         return torch.optim.SGD(self.model.parameters(), lr=self.learning_rate)
 
     def rate(self, done: int) -> float:
-        """Return the part of the learning rate after so many rounds: down to 1 % in a straight
-        line."""
+        """Return the part of the learning rate: down to 1 % in a straight line."""
         return max(0.01, 1 - done / self.steps)
-
-    def draw(self, step: int, among: int) -> npt.NDArray[np.int64]:
-        random = np.random.default_rng((self.seed, step, self.rank))
-        return random.integers(among, size=self.per_rank)
 
     def compute(self, least: float, seed: int, step: int, rank: int) -> float:
         """Return the least seconds that this step computes on this rank, if the quickest step of
@@ -186,7 +181,8 @@ class Digits(Classification):
         return self.model(self.images[which]), self.labels[which]
 
     def training(self, step: int) -> npt.NDArray[np.int64]:
-        return self._train[self.draw(step, len(self._train))]
+        random = np.random.default_rng((self.seed, step, self.rank))
+        return self._train[random.integers(len(self._train), size=self.per_rank)]
 
     def test(self) -> list[npt.NDArray[np.int64]]:
         return [self._test]
