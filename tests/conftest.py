@@ -149,11 +149,9 @@ def job(clean_environment, tmp_path_factory):
     test's own: it may kill the launcher."""
 
     def make(script, ranks, *arguments):
-        vendor = launcher.flavor()
-        command = launcher.command(launcher.find(vendor), vendor, ranks, None, None)
-        launched = launcher.environment(vendor)
+        command, launched = launcher.command(ranks), launcher.environment()
         extra = {k: v for k, v in launched.items() if "ALLOW_RUN_AS_ROOT" in k}
-        extra |= launcher.files(vendor, tmp_path_factory.mktemp("job"))
+        extra |= launcher.files(tmp_path_factory.mktemp("job"))
         return [*command, sys.executable, str(script), *arguments], {**clean_environment, **extra}
 
     return make

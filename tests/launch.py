@@ -16,7 +16,7 @@ def own_segments():
     from partialcoll.tools import launcher
 
     with tempfile.TemporaryDirectory(prefix="partialcoll-tests-") as folder:
-        os.environ.update(launcher.files(launcher.flavor(), Path(folder)))
+        os.environ.update(launcher.files(Path(folder)))
         yield
 
 
@@ -25,10 +25,9 @@ def launch(ranks, words, limit_s=300):
     they name; its exit status."""
     from partialcoll.tools import launcher
 
-    vendor = launcher.flavor()
-    command = launcher.command(launcher.find(vendor), vendor, ranks, None, None)
+    command = launcher.command(ranks)
     command += words[1:] if words[0] == "--program" else [sys.executable, *words]
-    return subprocess.run(command, env=launcher.environment(vendor), timeout=limit_s).returncode
+    return subprocess.run(command, env=launcher.environment(), timeout=limit_s).returncode
 
 
 if __name__ == "__main__":

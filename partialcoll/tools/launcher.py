@@ -116,12 +116,10 @@ def find(wanted: str) -> str:
     return path
 
 
-def command(
-    mpiexec: str, vendor: str, ranks: int, hosts: str | None, extra: str | None
-) -> list[str]:
+def command(ranks: int, hosts: str | None = None, extra: str | None = None) -> list[str]:
     """Return the launcher's words, with the options for more ranks than cores and for root."""
-    words = [mpiexec, "-n", str(ranks)]
-    if vendor == "openmpi":
+    words = [find(flavor()), "-n", str(ranks)]
+    if flavor() == "openmpi":
         words += ["--oversubscribe", "--bind-to", "none"]
         words += ["--host", hosts] if hosts else []
     elif hosts:
@@ -134,29 +132,28 @@ def mpiexec(
 ) -> tuple[list[str], dict[str, str]]:
     """Return the words that start a program on so many ranks of this host, and their environment.
     The files of the job go to `folder`, if one is given."""
-    vendor = flavor()
-    env = {**environment(vendor), **(files(vendor, folder) if folder else {})}
-    return command(find(vendor), vendor, ranks, None, extra), env
+    env = {**environment(), **(files(folder) if folder else {})}
+    return command(ranks, None, extra), env
 
 
-def environment(vendor: str) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return the environment of a job: one compute thread for each rank; Open MPI may run as root,
     and does not warn about each window."""
     env = dict(os.environ)
     env.setdefault("OMP_NUM_THREADS", "1")
-    if vendor == "openmpi":
+    if flavor() == "openmpi":
         env.setdefault("OMPI_MCA_osc", "^ucx")
-    if vendor == "openmpi" and os.geteuid() == 0:
+    if flavor() == "openmpi" and os.geteuid() == 0:
         env.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
         env.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     return env
 
 
-def files(vendor: str, folder: Path) -> dict[str, str]:
+def files(folder: Path) -> dict[str, str]:
     """Return variables that keep the files of a job in its own folder. Open MPI leaves segments in
     /dev/shm; a launcher that is killed also leaves a folder in /tmp, and a later one with the same
     process number does not start ("The PMIx server's listener thread failed to start")."""
-    if vendor != "openmpi":
+    if flavor() != "openmpi":
         return {}
     names = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
     return dict.fromkeys([*names, "PRTE_MCA_prte_tmpdir_base"], str(folder))
@@ -181,13 +178,13 @@ class Launch:
     def __init__(
         self, ranks: int, hosts: str | None, extra: str | None, variables: Mapping[str, str]
     ) -> None:
-        self._vendor, self._hosts, self._extra = flavor(), hosts, extra
-        self.environment = {**environment(self._vendor), **variables}
+        self._hosts, self._extra = hosts, extra
+        self.environment = {**environment(), **variables}
         if "--with-ft" in shlex.split(extra or ""):
             # A spawned process that dies counts as one that mpiexec has started itself.
             self.environment.setdefault("PRTE_MCA_prte_state_base_recoverable", "1")
-        words = command(find(self._vendor), self._vendor, ranks, hosts, None)
-        if self._vendor == "openmpi":  # takes them to other hosts only if it is told to
+        words = command(ranks, hosts)
+        if flavor() == "openmpi":  # takes them to other hosts only if it is told to
             ours = [name for name in self.environment if name.startswith("PARTIALCOLL_")]
             for name in dict.fromkeys([*ours, "OMP_NUM_THREADS", *variables]):
                 words += ["-x", name]
@@ -201,11 +198,10 @@ class Launch:
         self, program: Iterable[str], limit_s: float | None = None, *, foreign: bool = False
     ) -> int:
         """Run a program with its arguments on the ranks; return its exit status, see `Job`."""
-        silent = self._vendor != "openmpi"
-        job = Job(foreign=foreign, labeled=bool(self._extra), silent=silent)
+        job = Job(foreign=foreign, labeled=bool(self._extra), silent=flavor() != "openmpi")
         env = dict(self.environment)
         if not self._hosts:  # where this folder is
-            env = {**files(self._vendor, job.folder), **env}
+            env = {**files(job.folder), **env}
         words = with_streams(program, job.folder) if foreign else program
         return job.run([*self.words, *words], env, limit_s)
 

@@ -40,14 +40,17 @@ def config_flags():
 def run(words, environment, folder, ranks=3, settings=None, preload=False):
     """Run a program to its end; `settings` and the interposer are in mpiexec's environment, as a
     user gives them."""
-    vendor = launcher.flavor()
-    job = launcher.command(launcher.find(vendor), vendor, ranks, None, None)
-    launched = launcher.environment(vendor)
+    launched = launcher.environment()
     env = {**environment, **(settings or {})}
     env.update({k: v for k, v in launched.items() if "ALLOW_RUN_AS_ROOT" in k})
-    env.update(launcher.files(vendor, Path(folder)))
+    env.update(launcher.files(Path(folder)))
     if preload:
         env["LD_PRELOAD"] = installed.preload()
     return subprocess.run(
-        [*job, *words], env=env, capture_output=True, text=True, timeout=LIMIT_S, cwd=folder
+        [*launcher.command(ranks), *words],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        cwd=folder,
     )
