@@ -36,8 +36,6 @@ from ...._core.settings import ALGORITHMS
 from ....errors import Error
 from ... import launcher, report
 
-MOST_RANKS = 64  # of which a word says who they are, a bit each
-
 DEPOSIT, ROUND, LOST, OUTAGE, GROWN, END = "DRLOGE"
 
 
