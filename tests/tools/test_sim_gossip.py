@@ -321,7 +321,7 @@ def test_refused_by_the_parser(words, complaint, capsys):
     (
         (["--topology", "hypercube", "--ranks", "6"], "hypercube expected a power of two"),
         (["--topology", "torus:3x3", "--ranks", "8"], "torus"),
-        (["--ranks", "70000"], "--ranks: expected 1 to 65536"),
+        (["--ranks", "70000"], "--ranks: 70000 is not in the range 1<=x<=65536"),
         (["--pairing", "bipartite", "--topology", "complete"], "expected a bipartite one"),
         (["--pairing", "hops", "--topology", "ring"], "edges of 2"),
         (

@@ -363,8 +363,8 @@ def test_refused_by_the_parser(words, complaint, capsys):
     (
         (["--grid", "4x4", "--peers", "17"], "grid: expected cells for 17 peers, got 16"),
         (["--peers", "99999999999999"], "--peers: expected 1 to"),
-        (["--until", "1e-3"], "--until: expected above 0, at most 1e-9, got 0.001"),
-        (["--until", "0"], "--until: expected above 0"),
+        (["--until", "1e-3"], "--until: 0.001 is not in the range 0<x<=1e-09"),
+        (["--until", "0"], "--until: 0.0 is not in the range 0<x"),
         (["--paper-compat", "--keys", "dynamic"], "--keys: expected static with --paper-compat"),
         (["--paper-compat", "--losses", "void"], "--losses: expected absent with --paper-compat"),
         (["--paper-compat", "--grid", "99999x9999"], "--grid: expected at most 268435456 cells"),

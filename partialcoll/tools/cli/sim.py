@@ -76,7 +76,7 @@ _add(
         other, share the time. Latencies, which keep a rank busy, have the same effect
     --step-times: how long a gradient step takes: constant, exponential
     """,
-    option("--ranks", values.RANKS, 64, "simulated ranks"),
+    option("--ranks", click.IntRange(1, 1 << 16), 64, "simulated ranks"),
     option("--topology", values.TOPOLOGIES, "ring"),
     option("--methods", values.some_of(METHODS), "a2cid2,baseline,allreduce"),
     option("--rate", values.RATES, "1"),
@@ -130,7 +130,7 @@ _add(
     option("--keys", values.some_of(("static", "dynamic")), None),
     option("--losses", ("void", "absent"), None),
     option("--rounds", POSITIVE_INT, 50),
-    option("--until", values.NOT_NEGATIVE, 1e-9),
+    option("--until", values.Number(0, 1e-9, min_open=True), 1e-9),
     flag("--paper-compat"),
     options.seed("of all draws"),
 )
