@@ -63,10 +63,7 @@ def draw(name: str, r: random.Random) -> dict[str, Any]:
         "timeout": 100.0,  # longer than a wait for a dead rank may take
         "seed": r.randrange(1000),
     }
-    if name == "Swarm":
-        known.discard("pairing")
-    else:
-        known.discard("variant")
+    known.discard("pairing" if name == "Swarm" else "variant")
     return {key: value for key, value in drawn.items() if key in known}
 
 
