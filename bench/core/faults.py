@@ -252,18 +252,6 @@ class LightJob(killing.KilledJob):
         return killing.judge(self.folder, self.ranks, self.killed, killing.PATIENCE_NS + silent)
 
 
-def run_seed(seed: int, ranks: int, kills: int) -> tuple[dict[str, Any], killing.Tally]:
-    kind = draw(seed)
-    tally, aimed = killing.Tally(), Counter[str]()
-    while tally.kills < kills:
-        most = min(ranks - 1, kills - tally.kills)
-        job = LightJob(ranks, kind, f"{seed}-{len(tally.verdicts)}", most)
-        tally.run(job)
-        aimed += job.aimed
-    row = {"seed": seed, **tally.row(kind.quorum, kind.domain, ranks)}
-    return {**row, "deliver": kind.deliver, "count": kind.count, "aimed": dict(aimed)}, tally
-
-
 @click.command("faults", help=__doc__, short_help="allreduces whose ranks are killed, many times")
 @options.option("-n", values.RANKS, 8, "ranks of each job", metavar="RANKS")
 @options.option("--kills", values.POSITIVE_INT, 70, "for each seed")
@@ -274,8 +262,14 @@ def command(n: int, kills: int, seeds: tuple[int, int], json: str | None) -> int
     rows: list[dict[str, Any]] = []
     every = killing.Tally()
     for seed in range(seeds[0], seeds[1] + 1):
-        row, tally = run_seed(seed, n, kills)
-        rows.append(row)
+        kind, tally, aimed = draw(seed), killing.Tally(), Counter[str]()
+        while tally.kills < kills:
+            most = min(n - 1, kills - tally.kills)
+            job = LightJob(n, kind, f"{seed}-{len(tally.verdicts)}", most)
+            tally.run(job)
+            aimed += job.aimed
+        row = {"seed": seed, **tally.row(kind.quorum, kind.domain, n)}
+        rows.append({**row, "deliver": kind.deliver, "count": kind.count, "aimed": dict(aimed)})
         every.verdicts += tally.verdicts
         total = {"seed": "all", **every.row("all", "all", n)}
         document = killing.document("bench faults", n, [total, *rows])

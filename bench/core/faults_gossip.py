@@ -23,7 +23,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +119,11 @@ class GossipJob(LightJob):
 
     def judge(self) -> killing.Verdict:
         verdict = killing.Verdict()
-        notes = {rank: self._read(rank) for rank in range(self.ranks)}
+        notes: dict[int, list[dict[str, Any]]] = {}
+        for rank in range(self.ranks):
+            path = self.folder / f"notes-{rank}"
+            text = path.read_text() if path.exists() else ""
+            notes[rank] = [json.loads(line) for line in text.splitlines()]
         dead = {life.rank for life in self.killed}
         ends = {rank: lines[-1] for rank, lines in notes.items() if lines and "end" in lines[-1]}
         for rank in set(range(self.ranks)) - dead - set(ends):
@@ -132,20 +135,8 @@ class GossipJob(LightJob):
                 verdict.diverged.append(f"rank {rank} ended with {end['failed']} dead, not {dead}")
         if len({end["digest"] for end in ends.values()}) > 1:
             verdict.diverged.append("the average is not the same on all")
-        self._judge_rounds(notes, dead, verdict)
-        if not verdict.faults:
-            self._judge_mass(notes, dead, ends, verdict)
-        return verdict
-
-    def _read(self, rank: int) -> list[dict[str, Any]]:
-        path = self.folder / f"notes-{rank}"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-    def _judge_rounds(
-        self, notes: dict[int, list[dict[str, Any]]], dead: set[int], verdict: killing.Verdict
-    ) -> None:
-        """Check that the members of a group have the same result of a round. The last round of a
-        dead rank does not count, since no other rank may know of it."""
+        # Members of a group must have the same result of a round. The last round of a dead rank
+        # does not count, since no other rank may know of it.
         first: dict[tuple[int, int], tuple[int, dict[str, Any]]] = {}
         for rank, lines in notes.items():
             rounds = [line for line in lines if "round" in line]
@@ -153,10 +144,12 @@ class GossipJob(LightJob):
                 for member in line["group"]:
                     other, seen = first.setdefault((line["round"], member), (rank, line))
                     if seen != line:
-                        verdict.diverged.append(
-                            f"round {line['round']}: ranks {rank} and {other} differ"
-                        )
+                        who = f"ranks {rank} and {other}"
+                        verdict.diverged.append(f"round {line['round']}: {who} differ")
         verdict.rounds = len({index for index, _ in first})
+        if not verdict.faults:
+            self._judge_mass(notes, dead, ends, verdict)
+        return verdict
 
     def _judge_mass(
         self,
@@ -190,21 +183,6 @@ class GossipJob(LightJob):
             verdict.lost.append(f"the sum is {found}, expected {expected} up to {allowed:g}")
 
 
-def run_strategy(name: str, ranks: int, kills: int, seed: int) -> Iterator[dict[str, Any]]:
-    tally, aimed, exact = killing.Tally(), Counter[str](), 0
-    kept = (*COLUMNS[2:], "ended_by_mpi", "rounds")
-    while tally.kills < kills:
-        most = min(ranks - 1, kills - tally.kills)
-        job = GossipJob(ranks, name, f"{seed}-{name}-{len(tally.verdicts)}", most)
-        tally.run(job)
-        aimed += job.aimed
-        exact += job.between
-        whole = tally.row("", "", ranks)
-        row = {"strategy": name, "seed": seed, "ranks": ranks, "exact_jobs": exact}
-        row.update({key: whole[key] for key in kept})
-        yield {**row, "aimed": dict(sorted(aimed.items()))}
-
-
 @click.command("faults_gossip", help=__doc__, short_help="gossip and groups whose ranks are killed")
 @options.option("-n", values.RANKS, 6, "ranks of each job", metavar="RANKS")
 @options.option("--kills", values.POSITIVE_INT, 250, "for each strategy")
@@ -214,8 +192,18 @@ def run_strategy(name: str, ranks: int, kills: int, seed: int) -> Iterator[dict[
 def command(n: int, kills: int, seed: int, strategies: list[str], json: str | None) -> int:
     killing.check_launcher("bench faults_gossip")
     rows: dict[str, dict[str, Any]] = {}
+    kept = (*COLUMNS[2:], "ended_by_mpi", "rounds")
     for name in strategies:
-        for row in run_strategy(name, n, kills, seed):
+        tally, aimed, exact = killing.Tally(), Counter[str](), 0
+        while tally.kills < kills:
+            most = min(n - 1, kills - tally.kills)
+            job = GossipJob(n, name, f"{seed}-{name}-{len(tally.verdicts)}", most)
+            tally.run(job)
+            aimed += job.aimed
+            exact += job.between
+            whole = tally.row("", "", n)
+            row = {"strategy": name, "seed": seed, "ranks": n, "exact_jobs": exact}
+            row.update({key: whole[key] for key in kept}, aimed=dict(sorted(aimed.items())))
             rows[name] = row
             document = killing.document("bench faults_gossip", n, list(rows.values()))
             killing.keep(json, document)
