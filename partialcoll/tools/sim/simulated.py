@@ -80,24 +80,12 @@ def latencies(mean: float, seed: object) -> Callable[[], float]:
     return lambda: float(random.exponential(mean)) if mean else 0.0
 
 
-class _BufferRanks:
-    """What the buffers of all ranks share. The simulator's object is freed with the last of
-    them."""
-
-    def __init__(self, events: Events, latency: Callable[[], float]) -> None:
-        self.events, self.latency = events, latency
-        self.buffers: list[SimulatedBuffer] = []
-        self.core: Any = None
-
-
 class SimulatedBuffer(GossipBuffer):
     """The buffer of one rank, made by `buffers`. Free does nothing."""
 
     _library = simulator
 
-    def __init__(
-        self, rank: int, ranks: _BufferRanks, options: Any, like: Array, topology: Any
-    ) -> None:
+    def __init__(self, rank: int, ranks: Any, options: Any, like: Array, topology: Any) -> None:
         self._pointer = _ffi.new("pcoll_gossip **")
         self._rank, self._size = rank, topology.n
         self._ranks = ranks
@@ -107,7 +95,7 @@ class SimulatedBuffer(GossipBuffer):
         self.on_arrival: Callable[[], Any] = lambda: None
 
     def clock(self) -> float:
-        return self._ranks.events.now
+        return float(self._ranks.events.now)
 
     def publish(self, x: Array) -> int:
         self._publications += 1
@@ -160,7 +148,8 @@ def buffers(
     kind: type[SimulatedBuffer] = SimulatedBuffer,
 ) -> list[SimulatedBuffer]:
     """Return the buffers of all ranks of a topology, with the arguments of `GossipBuffer`."""
-    ranks = _BufferRanks(events, latency)
+    # What all share. The simulator's object is freed with the last of them.
+    ranks = SimpleNamespace(events=events, latency=latency, buffers=[], core=None)
     options = _ffi.new("pcoll_gossip_options *")
     everybody = [kind(rank, ranks, options, like, topology) for rank in range(topology.n)]
     everybody[0]._choose(options, codec, queue_slots, max_uncollected, "manual")
