@@ -272,17 +272,8 @@ def make(case: Case, compat: bool, draws: Draws) -> Averager:
     return Means(values, _hops) if compat else PushSum(values)
 
 
-@dataclass
-class ErrorCourse:
-    errors: list[float]
-    mean_error: float = 0.0
-
-    def rounds_to(self, target: float, most: int) -> int:
-        """Return the first round after which the error is below the target, else `most`."""
-        return next((i for i, error in enumerate(self.errors) if error < target), most)
-
-
-def follow(case: Case, options: SimpleNamespace, restart: int) -> ErrorCourse:
+def follow(case: Case, options: SimpleNamespace, restart: int) -> tuple[list[float], float]:
+    """Return the errors before and after each round, and how much the mean has changed."""
     compat = options.paper_compat
     draws = Draws(compat, options.seed, restart)
     averager = make(case, compat, draws)
@@ -292,49 +283,19 @@ def follow(case: Case, options: SimpleNamespace, restart: int) -> ErrorCourse:
         center = averager.values.mean() if compat else mean
         return float(np.mean((averager.values - center) ** 2))
 
-    course = ErrorCourse([error()])
+    errors = [error()]
     for round in range(options.rounds):
-        if course.errors[-1] < options.until:
+        if errors[-1] < options.until:
             break
         there = draws.failures.uniform(0, 1, peers) >= case.p
         averager.step(there, round + 1 if compat else round)
-        course.errors.append(error())
-    course.mean_error = abs(averager.mean() - mean)
-    return course
+        errors.append(error())
+    return errors, abs(averager.mean() - mean)
 
 
-def row(
-    case: Case, options: SimpleNamespace, courses: list[ErrorCourse], seconds: float
-) -> report.Row:
-    most = max(len(course.errors) for course in courses)
-    # Restarts that have ended keep their last error.
-    padded = [c.errors + [c.errors[-1]] * (most - len(c.errors)) for c in courses]
-    errors = np.mean(padded, axis=0).tolist()
-    # The factor of a round, before the first restart is below 1e-9; none if one round is enough.
-    rounds = min(c.rounds_to(1e-9, len(c.errors)) for c in courses) - 1
-    shrinks = rounds >= 1 and errors[0] > 0
-    found: report.Row = {
-        "peers": case.grid.peers,
-        "p": case.p,
-        "grid": str(case.grid),
-        "method": case.method,
-        "keys": case.keys,
-        "losses": case.losses,
-    }
-    for name, target in TARGETS.items():
-        found[name] = float(np.mean([c.rounds_to(target, options.rounds) for c in courses]))
-    found |= {
-        "finished": float(np.mean([c.errors[-1] < 1e-9 for c in courses])),
-        "rate": (errors[rounds] / errors[0]) ** (1 / rounds) if shrinks else None,
-        "mean_error": max(course.mean_error for course in courses),
-        "errors": errors,
-        "restarts": len(courses),
-        "most_rounds": options.rounds,
-        "paper_compat": options.paper_compat,
-        "seed": options.seed,
-        "seconds": seconds,
-    }
-    return found
+def rounds_to(errors: list[float], target: float, most: int) -> int:
+    """Return the first round after which the error is below the target, else `most`."""
+    return next((i for i, error in enumerate(errors) if error < target), most)
 
 
 def cases(options: SimpleNamespace) -> list[Case]:
@@ -366,8 +327,38 @@ def run(options: SimpleNamespace) -> list[report.Row]:
     rows = []
     for case in report.progress(cases(options), True, "sim moshpit"):
         began = time.perf_counter()
-        courses = [follow(case, options, restart) for restart in range(options.restarts)]
-        rows.append(row(case, options, courses, time.perf_counter() - began))
+        followed = [follow(case, options, restart) for restart in range(options.restarts)]
+        courses, changes = zip(*followed)
+        longest = max(map(len, courses))
+        # Restarts that have ended keep their last error.
+        errors = np.mean([c + [c[-1]] * (longest - len(c)) for c in courses], axis=0).tolist()
+        # The factor of a round, while no restart is below 1e-9; none if one round is enough.
+        rounds = min(rounds_to(c, 1e-9, len(c)) for c in courses) - 1
+        shrinks = rounds >= 1 and errors[0] > 0
+        reached = {
+            name: float(np.mean([rounds_to(c, target, options.rounds) for c in courses]))
+            for name, target in TARGETS.items()
+        }
+        rows.append(
+            {
+                "peers": case.grid.peers,
+                "p": case.p,
+                "grid": str(case.grid),
+                "method": case.method,
+                "keys": case.keys,
+                "losses": case.losses,
+                **reached,
+                "finished": float(np.mean([c[-1] < 1e-9 for c in courses])),
+                "rate": (errors[rounds] / errors[0]) ** (1 / rounds) if shrinks else None,
+                "mean_error": max(changes),
+                "errors": errors,
+                "restarts": len(courses),
+                "most_rounds": options.rounds,
+                "paper_compat": options.paper_compat,
+                "seed": options.seed,
+                "seconds": time.perf_counter() - began,
+            }
+        )
     return rows
 
 
