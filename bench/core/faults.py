@@ -20,7 +20,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -104,19 +104,13 @@ _PATIENCE_S = 0.4  # for a moment that may not come
 _LIMIT_S = 100
 
 
-class JobKind(NamedTuple):
-    quorum: str
-    domain: str
-    deliver: str
-    count: int
-
-
-def draw(seed: int) -> JobKind:
+def draw(seed: int) -> dict[str, Any]:
     """Return a kind of jobs. deliver="all" has small payloads: a late rank must be given every
     round."""
     r = random.Random(seed)
-    quorum, domain = r.choice(QUORUMS), r.choice(DOMAINS)
-    return JobKind(quorum, domain, r.choice(("one", "one", "all")), r.choice(COUNTS))
+    kind = {"quorum": r.choice(QUORUMS), "domain": r.choice(DOMAINS)}
+    deliver, count = r.choice(("one", "one", "all")), r.choice(COUNTS)
+    return {**kind, "deliver": deliver, "count": min(count, 1000 if deliver == "all" else count)}
 
 
 class LightJob(killing.KilledJob):
@@ -124,16 +118,17 @@ class LightJob(killing.KilledJob):
 
     _closes = 0.3  # the share of jobs in which the last rank dies while the handle closes
 
-    def __init__(self, ranks: int, kind: JobKind, seed: str, most: int) -> None:
-        super().__init__(ranks, kind.quorum, kind.domain, seed, most)
+    def __init__(
+        self, ranks: int, seed: str, most: int, quorum: str = "", domain: str = "", **kind: Any
+    ) -> None:
+        super().__init__(ranks, quorum, domain, seed, most)
         self._closing: Life | None = None
         self._living: list[Life] = []
         self._moments: dict[Life, Moments] = {}
         self.aimed: Counter[str] = Counter()  # where they died as they were told to
         self.began = self.ended = 0.0
         self.given.update(
-            deliver=kind.deliver,
-            count=min(kind.count, 1000) if kind.deliver == "all" else kind.count,
+            **kind,
             think=self.random.choice(THINK_SECONDS),
             algorithm=self.random.choice(killing.ALGORITHMS[1:-1]),
             at_once=True,
@@ -242,9 +237,8 @@ class LightJob(killing.KilledJob):
         machine the ranks of a job without kills are silent, too."""
         if not verdict.hangs or not all("was silent" in text for text in verdict.hangs):
             return verdict
-        seed = str(self.given["seed"])
-        kind = JobKind(*(self.given[name] for name in JobKind._fields))
-        control = LightJob(self.ranks, kind, seed, 0)
+        kind = {name: self.given[name] for name in ("quorum", "domain", "deliver", "count")}
+        control = LightJob(self.ranks, str(self.given["seed"]), 0, **kind)
         seconds = max(2.0, self.ended - self.began)
         control.kill = lambda job, living: time.sleep(seconds)  # type: ignore[method-assign]
         silent = control.run().silent_ns
@@ -265,11 +259,11 @@ def command(n: int, kills: int, seeds: tuple[int, int], json: str | None) -> int
         kind, tally, aimed = draw(seed), killing.Tally(), Counter[str]()
         while tally.kills < kills:
             most = min(n - 1, kills - tally.kills)
-            job = LightJob(n, kind, f"{seed}-{len(tally.verdicts)}", most)
+            job = LightJob(n, f"{seed}-{len(tally.verdicts)}", most, **kind)
             tally.run(job)
             aimed += job.aimed
-        row = {"seed": seed, **tally.row(kind.quorum, kind.domain, n)}
-        rows.append({**row, "deliver": kind.deliver, "count": kind.count, "aimed": dict(aimed)})
+        row = {"seed": seed, **tally.row(kind["quorum"], kind["domain"], n)}
+        rows.append({**row, **kind, "aimed": dict(aimed)})
         every.verdicts += tally.verdicts
         total = {"seed": "all", **every.row("all", "all", n)}
         document = killing.document("bench faults", n, [total, *rows])

@@ -28,7 +28,7 @@ from typing import Any
 
 import click
 
-from core.faults import GOSSIP, GROUPS, JobKind, LightJob
+from core.faults import GOSSIP, GROUPS, LightJob
 from partialcoll import decentralized
 from partialcoll.errors import Error
 from partialcoll.tools import report
@@ -72,7 +72,7 @@ class GossipJob(LightJob):
     _closes = 0.0
 
     def __init__(self, ranks: int, name: str, seed: str, most: int) -> None:
-        super().__init__(ranks, JobKind("", "", "", 1), seed, most)
+        super().__init__(ranks, seed, most)
         r = self.random
         self.name, self.status = name, -1
         self.between = r.random() < 0.3

@@ -49,10 +49,6 @@ class RanksPlace(NamedTuple):
     hosts: int
     ranks: int
 
-    @property
-    def title(self) -> str:
-        return f"{self.hosts} hosts, {self.ranks} each" if self.hosts > 1 else f"{self.ranks} ranks"
-
 
 def _place(text: str) -> RanksPlace:
     found = re.fullmatch(r"(?:([2-9]|[1-9]\d+)x)?([1-9]\d*)", text)
@@ -133,7 +129,7 @@ def plot(rows: Rows, path: str, _: str = "") -> None:
             ]
             plots.lines(time, some, "bytes", "latency_us_p50", label)
             plots.lines(share, some, "bytes", "speedup_vs_limit", label)
-            time.set(xscale="log", yscale="log", title=_place(place).title)
+            time.set(xscale="log", yscale="log", title=f"{place} ranks")
             time.set_xscale("log", base=2)
             share.set(ylim=(0, 1.1), xlabel="bytes")
             for axes in (time, share):
