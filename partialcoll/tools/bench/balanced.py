@@ -182,10 +182,6 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
 
 
 def plot(rows: list[report.Row], path: str, title: str = "", by: str = "collective") -> None:
-    title = title or f"{rows[0]['ranks']} ranks, no skew"
-    ylabel = "time of a call, median (µs)"
-
-    def label(row: report.Row) -> str:
-        return skewed.label(row, rows, by)
-
-    plots.over_bytes(rows, path, "latency_us_p50", ylabel, label, title=title, log=True)
+    how: dict[str, Any] = {"title": title or f"{rows[0]['ranks']} ranks, no skew", "log": True}
+    label = partial(skewed.label, rows=rows, by=by)
+    plots.over_bytes(rows, path, "latency_us_p50", "time of a call, median (µs)", label, **how)

@@ -191,13 +191,6 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
 
 def plot(rows: list[report.Row], path: str, title: str = "") -> None:
     title = title or f"{rows[0]['ranks']} ranks on {rows[0]['devices']} × {rows[0]['device']}"
-    ylabel = "time of a call, median (µs)"
-    plots.over_bytes(
-        rows,
-        path,
-        "latency_us_p50",
-        ylabel,
-        lambda row: skewed.label(row, rows),
-        title=title,
-        log=True,
-    )
+    how: dict[str, Any] = {"title": title, "log": True}
+    label = partial(skewed.label, rows=rows)
+    plots.over_bytes(rows, path, "latency_us_p50", "time of a call, median (µs)", label, **how)
