@@ -67,15 +67,12 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def fields(rows: list[Row]) -> list[str]:
-    """Return the fields that a table can show, in the order of the rows, without courses."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [n for n in names if not any(isinstance(row.get(n), (list, dict)) for row in rows)]
-
-
 def table(rows: list[Row], columns: Iterable[str] | None = None, file: Any = None) -> None:
-    """Print the rows as aligned columns under their names, by default all `fields`; never cut."""
-    names = fields(rows) if columns is None else list(columns)
+    """Print the rows as aligned columns under their names, never cut; by default all fields that
+    are no courses, in the order of the rows."""
+    every = dict.fromkeys(name for row in rows for name in row)
+    plain = [n for n in every if not any(isinstance(row.get(n), (list, dict)) for row in rows)]
+    names = plain if columns is None else list(columns)
     lines = [names, *([_text(row.get(name)) for name in names] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]
     for line in lines:
