@@ -13,9 +13,6 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
     "setting",
     (
         "PROGRESS=magic",
-        "ALGORITHM=☃",
-        "DOMAIN=node:0",
-        "HOST_TIMEOUT=1",
         "TUNE=/nowhere/table",
         "REPLAY=/nowhere",
     ),

@@ -115,22 +115,22 @@ class SimulatedBuffer(GossipBuffer):
         self._moved = moved  # since it was asked for
 
     def average(self, x: Any, peer: int, **how: Any) -> bool:
-        return super().average(x, peer, **how) and self._send()
+        return super().average(x, peer, **how) and bool(self._send())
 
     def push(self, peer: int, x: Any, **how: Any) -> bool:
-        return super().push(peer, x, **how) and self._send()
+        return super().push(peer, x, **how) and bool(self._send())
 
-    def _send(self) -> bool:
-        """Deliver what was just given or sent, after a latency."""
+    def _send(self) -> Any:
+        """Deliver what was just given or sent, after a latency; return what is on its way."""
         core = self._ranks.core
         parcel = simulator.answer("void *", _lib.pcoll_sim_gossip_sent, core, self._rank)
+        self._ranks.events.after(self._ranks.latency(), lambda: self._land(parcel))
+        return parcel
 
-        def land() -> None:
-            rank = simulator.answer("uint32_t", _lib.pcoll_sim_gossip_land, core, parcel)
-            self._ranks.buffers[rank].on_arrival()
-
-        self._ranks.events.after(self._ranks.latency(), land)
-        return True
+    def _land(self, parcel: Any) -> None:
+        core = self._ranks.core
+        rank = simulator.answer("uint32_t", _lib.pcoll_sim_gossip_land, core, parcel)
+        self._ranks.buffers[rank].on_arrival()
 
     def Free(self, timeout: float | None = None) -> None:
         pass
