@@ -263,21 +263,6 @@ def test_zero_copy(run):
     assert all(set(row) == set(ROW) and row["wrong"] == 0 for row in rows)
 
 
-def test_peers_without_torch(clean_environment):
-    """Says what is missing, and does not start a job."""
-    script = BENCH / "run.py"
-    hide = f"import sys; sys.modules['torch'] = None; sys.argv = ['{script}', 'peers']"
-    code = f"{hide}; import runpy; runpy.run_path('{script}', run_name='__main__')"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=clean_environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 2 and "pip install torch" in done.stderr, done.stderr
-
-
 def test_overhead(run, tmp_path):
     rows = run("overhead", "--iters", "3", "--plot", str(tmp_path / "p.png"))
     assert [set(row) for row in rows] == [{"call", "us"}] * 5
