@@ -35,7 +35,6 @@
     X(LOCK_DRIVE, "drive")                                                             \
     X(LOCK_CONTEXTS, "list of communicators")                                          \
     X(LOCK_ENTRIES, "list of objects")                                                 \
-    X(LOCK_GROUP, "group")                                                             \
     X(LOCK_FAILURE, "failure")                                                         \
     X(LOCK_RETIRED, "retire list")                                                     \
     X(LOCK_EVENTS, "event log")                                                        \

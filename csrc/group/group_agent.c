@@ -16,80 +16,60 @@ enum { FIRST_PAUSE_NS = 200000, LAST_PAUSE_NS = 20000000 };
 /* The inquiry. */
 
 /* The directory has answered, with these entries. Drop an answer to an earlier round, or one that
- * nothing waits for. After a query, do not wait for ranks that have declared themselves and then
- * left. */
-static void group_matching_on_answer(struct group *g, const struct group_message *m,
-                                     const struct match_entry *entries)
+ * nothing waits for. Do not wait for ranks that have declared themselves and then left. */
+static void group_matching_on_found(struct group *g, const struct group_message *m,
+                                    const struct match_entry *entries, uint32_t count)
 {
     struct group_inquiry *i = &g->inquiry;
-    const union group_values *v = &m->values;
-    enum group_inquiry_stage stage = m->kind - WIRE_DECLARED;
-    int64_t now = g->clock.time;
-    if (g->phase != PHASE_MATCHING || m->round != g->round || !i->waits ||
-        i->stage != stage)
+    uint32_t kept = 0;
+    if (g->phase != PHASE_MATCHING || m->round != g->round || !i->waits)
         return;
-    if (stage == INQUIRY_COUNT)
-        i->counted = v->count;
-    for (uint32_t k = 0; k < v->entries && i->found < g->membership.ranks; k++)
+    for (uint32_t k = 0; k < count && i->found < g->membership.ranks; k++)
         i->entries[i->found++] = entries[k];
-    if (stage == INQUIRY_QUERY && i->found < v->count)
+    if (i->found < m->values.count)
         return;
     i->waits = false;
-    i->stage = stage == INQUIRY_COUNT ? INQUIRY_QUERY : INQUIRY_COUNT;
-    if (stage != INQUIRY_QUERY)
-        return;
-    uint32_t kept = 0;
+    i->counted = m->values.counted;
     for (uint32_t k = 0; k < i->found; k++) {
         struct match_entry entry = i->entries[k];
         if (entry.peer == g->window->rank ||
             membership_takes_part(&g->membership, entry.peer, g->round))
             i->entries[kept++] = entry;
     }
-    match_candidates(&g->match, now, i->entries, kept);
+    match_candidates(&g->match, g->clock.time, i->entries, kept);
     if (i->counted >= membership_count(&g->membership, g->round))
-        match_expect(&g->match, now, kept);
-    i->at = now + i->pause;
+        match_expect(&g->match, g->clock.time, kept);
+    i->at = g->clock.time + i->pause;
     i->pause = 2 * i->pause < LAST_PAUSE_NS ? 2 * i->pause : LAST_PAUSE_NS;
 }
 
 /* Ask the directory, and go on with the answer if it is near. */
-static int group_matching_ask(struct group *g, enum group_inquiry_stage stage,
-                              uint64_t key, int64_t time)
+static int group_matching_ask(struct group *g, enum group_wire_kind kind)
 {
     bool answered;
-    struct group_message answer, m = {.kind = WIRE_DECLARE + stage,
-                                      .source = g->window->rank,
-                                      .round = g->round,
-                                      .values = {.key = key, .time = time}};
+    struct group_message answer,
+        m = {.kind = kind,
+             .source = g->window->rank,
+             .round = g->round,
+             .values = {.key = group_agent_line(g), .time = g->inquiry.time}};
+    g->inquiry.waits = g->inquiry.declared = kind == WIRE_DECLARE;
+    g->inquiry.found = 0;
     int rc = group_window_request(g, &m, &answered, &answer);
     if (rc == PCOLL_OK && answered)
-        group_matching_on_answer(g, &answer, g->remote.found);
+        group_matching_on_found(g, &answer, g->remote.found, answer.values.count);
     return rc;
 }
 
 static int group_matching_inquire(struct group *g)
 {
-    struct group_inquiry *i = &g->inquiry;
-    int rc = PCOLL_OK;
-    while (rc == PCOLL_OK && !i->waits && g->clock.time >= i->at &&
-           g->match.state != MATCH_FORMED) {
-        int64_t more = !i->counted_self;
-        i->waits = true;
-        i->found = 0;
-        i->counted_self |= i->stage == INQUIRY_COUNT;
-        rc = i->stage == INQUIRY_COUNT
-                 ? group_matching_ask(g, i->stage, group_window_all_keys, more)
-                 : group_matching_ask(g, i->stage, group_agent_line(g), i->time);
-    }
-    return rc;
+    bool due = !g->inquiry.waits && g->clock.time >= g->inquiry.at;
+    return due && g->match.state != MATCH_FORMED ? group_matching_ask(g, WIRE_DECLARE)
+                                                 : PCOLL_OK;
 }
 
 static int group_matching_withdraw(struct group *g)
 {
-    bool counted = g->inquiry.counted_self;
-    g->inquiry.counted_self = g->inquiry.waits = false;
-    return counted ? group_matching_ask(g, INQUIRY_COUNT, group_window_all_keys, -1)
-                   : PCOLL_OK;
+    return g->inquiry.declared ? group_matching_ask(g, WIRE_WITHDRAW) : PCOLL_OK;
 }
 
 /* Candidates. */
@@ -235,7 +215,7 @@ static int group_matching_catch_up(struct group *g)
     match_end(&g->match);
     g->round = ahead > g->round ? ahead : g->round + 1;
     g->chain = 0;
-    return group_wire_announce_join(g);
+    return group_wire_announce(g, g->window->rank);
 }
 
 static int group_matching_step(struct group *g, enum group_phase *next)
@@ -305,7 +285,7 @@ static int group_agent_leave(struct group *g)
     CHECK(g->phase == PHASE_AWAY && !match_bound(&g->match));
     g->rejoin.suspected = false;
     membership_set(&g->membership, rank, MEMBER_AWAY, returns);
-    return group_wire_announce(g, rank, MEMBER_AWAY, returns);
+    return group_wire_announce(g, rank);
 }
 
 /* Return. The rank does not join a round that it has left, because no other rank waits
@@ -321,7 +301,7 @@ static int group_agent_begin_rejoin(struct group *g)
     g->rejoin = (struct group_rejoin){.highest = g->round,
                                       .wait_until = g->clock.time +
                                                     group_agent_timeout_ns(g) / 10};
-    return group_wire_announce(g, rank, MEMBER_LIVE, returns);
+    return group_wire_announce(g, rank);
 }
 
 /* Return the round that a returning rank may join, as far as this rank knows. */
@@ -341,7 +321,7 @@ static int group_agent_continue_rejoin(struct group *g, enum group_phase *next)
     CHECK(g->phase == PHASE_ASKING && g->rejoin.highest >= g->round);
     g->round = group_agent_round_to_join(g);
     *next = PHASE_IDLE;
-    return group_agent_leaves(g) ? PCOLL_OK : group_wire_announce_join(g);
+    return group_agent_leaves(g) ? PCOLL_OK : group_wire_announce(g, g->window->rank);
 }
 
 /* Ignore an answer to an earlier return: its sender does not know how far the rounds
@@ -504,12 +484,13 @@ static int group_agent_on_membership(struct group *g, const struct group_message
         g->rejoin.suspected |= v->returns == g->membership.entries[v->rank].returns;
         return PCOLL_OK;
     }
+    bool live = v->status == MEMBER_LIVE;
     bool news = membership_set(&g->membership, v->rank, v->status, v->returns);
-    if (v->status == MEMBER_LIVE) /* It takes part from the round that it was at. */
-        news |= membership_join(&g->membership, v->rank, v->returns, m->round);
-    if (news)
+    bool joins =
+        live && membership_join(&g->membership, v->rank, v->returns, m->round);
+    if (news || joins)
         group_wire_membership_changed(g, v->rank);
-    if (v->status != MEMBER_LIVE)
+    if (!live || !news)
         return PCOLL_OK;
     return group_wire_send(g, m->source, WIRE_ROUND, 0, group_agent_round_to_join(g),
                            (union group_values){.returns = v->returns});
@@ -517,7 +498,8 @@ static int group_agent_on_membership(struct group *g, const struct group_message
 
 static int group_agent_dispatch(struct group *g, const struct group_message *m)
 {
-    struct match_entry found[FOUND_ENTRIES];
+    struct match_entry entries[FOUND_ENTRIES];
+    uint32_t found = 0;
     switch (m->kind) {
     case WIRE_MATCH:
     case WIRE_NUDGED:
@@ -536,20 +518,14 @@ static int group_agent_dispatch(struct group *g, const struct group_message *m)
     case WIRE_ROUND:
         group_agent_on_round(g, m);
         return PCOLL_OK;
-    case WIRE_JOIN:
-        if (membership_join(&g->membership, m->source, m->values.returns, m->round))
-            group_wire_membership_changed(g, m->source);
-        return PCOLL_OK;
     case WIRE_DECLARE:
-    case WIRE_COUNT:
-    case WIRE_QUERY:
+    case WIRE_WITHDRAW:
         return group_window_serve(g, m);
-    case WIRE_DECLARED:
-    case WIRE_COUNTED:
     case WIRE_FOUND:
-        for (uint32_t i = 0; i < m->values.entries; i++)
-            found[i] = (struct match_entry){m->values.peer[i], m->values.peer_time[i]};
-        group_matching_on_answer(g, m, found);
+        for (; found < FOUND_ENTRIES && m->values.peer[found] != MATCH_NOBODY; found++)
+            entries[found] = (struct match_entry){m->values.peer[found],
+                                                  m->values.peer_time[found]};
+        group_matching_on_found(g, m, entries, found);
         return PCOLL_OK;
     }
     return PCOLL_OK;

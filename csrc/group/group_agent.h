@@ -62,24 +62,18 @@ enum group_phase { PHASE_IDLE, PHASE_ASKING, PHASE_MATCHING, PHASE_ROUND, PHASE_
  * How a rank finds the group of its next round. With static keys the ranks of the line
  * are known: the rank waits for the live ones, and the lowest of them leads.
  *
- * With dynamic keys the directory (group_wire.h) knows them. A rank declares itself,
- * counts itself, and queries the entries under its key. Then it reads the count and
- * queries again, at growing intervals. Once all live ranks have declared themselves for
- * the round, no other rank can appear.
+ * With dynamic keys the directory (group_wire.h) knows them. A rank declares itself there, and
+ * asks for the entries under its key, at growing intervals. Once all live ranks have declared
+ * themselves for the round, no other rank can appear.
  */
 
-/* The next step of the inquiry: declare, count, query, count, query, … in the order of the kinds
- * of messages. */
-enum group_inquiry_stage { INQUIRY_DECLARE, INQUIRY_COUNT, INQUIRY_QUERY };
-
 struct group_inquiry {
-    enum group_inquiry_stage stage;
     int64_t time;      /* The priority that the rank declares. */
     int64_t at, pause; /* Time of the next query, and the interval; ns. */
     bool waits;        /* For an answer from another node. */
-    bool counted_self; /* This rank is in the count of the round. */
-    uint32_t counted;  /* Ranks that had declared themselves before the query. */
-    uint32_t found;    /* Entries that the query has found. */
+    bool declared;     /* This rank has an entry in the directory of the round. */
+    uint32_t counted;  /* Ranks that have declared themselves, under any key. */
+    uint32_t found;    /* Entries that the query has found so far. */
     struct match_entry *entries; /* With static keys: the ranks of the line. */
 };
 
@@ -208,11 +202,10 @@ struct group_shared {
     _Atomic bool wants_away; /* The last call was leave, not rejoin. */
     bool closing;            /* The object is being freed. */
     _Atomic uint64_t shown_round; /* The round that the application sees. */
-    struct lock mutex;            /* Protects the fields below. */
     struct pcoll_group_round outcome;
     uint32_t *outcome_ranks;
     double *outcome_shares;
-    pcoll_group_stats stats;
+    pcoll_group_stats stats; /* Under the drive lock. */
 };
 
 struct group {

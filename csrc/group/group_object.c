@@ -92,7 +92,8 @@ static int group_object_allocate(struct group *g, uint32_t ranks)
                    GROUP_ALLOCATE(g->wire.received_at, ranks) &&
                    GROUP_ALLOCATE(g->inquiry.entries, ranks) &&
                    GROUP_ALLOCATE(g->remote.found, ranks) &&
-                   GROUP_ALLOCATE(g->remote.words, (size_t)ranks * ENTRY_WORDS) &&
+                   GROUP_ALLOCATE(g->remote.entries, ranks) &&
+                   GROUP_ALLOCATE(g->membership.entries, ranks) &&
                    GROUP_ALLOCATE(g->now.bandwidths, most) &&
                    GROUP_ALLOCATE(g->shared.outcome_ranks, most) &&
                    GROUP_ALLOCATE(g->shared.outcome_shares, most) &&
@@ -108,14 +109,13 @@ int group_object_prepare(struct group *g, uint32_t rank, uint32_t ranks)
     g->base = object_init(&group_agent_ops);
     g->drain.again_at = g->clock.due = INT64_MAX;
     g->clock.time = communicator_now(g->communicator);
-    lock_init(&g->shared.mutex, LOCK_GROUP);
+    g->membership.ranks = ranks;
     int rc = group_object_check_options(&g->options) ?: group_object_lay_out(g, ranks);
     if (rc != PCOLL_OK)
         return rc;
     int64_t by_timeout = g->options.timeout_us * 1000 / ANSWER_TIMEOUT_PARTS;
     int64_t by_window = g->options.window_us * 1000 / ANSWER_TIMEOUTS_IN_WINDOW;
     rc = group_object_allocate(g, ranks)
-             ?: membership_init(&g->membership, ranks)
              ?: match_init(&g->match, rank, ranks,
                            by_timeout < by_window ? by_timeout : by_window);
     if (rc != PCOLL_OK)
@@ -146,7 +146,6 @@ void group_object_dispose(struct group *g)
     CHECK(!g->driven || atomic_load(&g->base.closed));
     group_data_destroy(&g->now.data);
     match_destroy(&g->match);
-    membership_destroy(&g->membership);
     void *const all[] = {g->cells,
                          g->restart.words,
                          g->matching.line,
@@ -154,7 +153,8 @@ void group_object_dispose(struct group *g)
                          g->wire.received_at,
                          g->inquiry.entries,
                          g->remote.found,
-                         g->remote.words,
+                         g->remote.entries,
+                         g->membership.entries,
                          g->now.bandwidths,
                          g->shared.outcome_ranks,
                          g->shared.outcome_shares,
@@ -162,7 +162,6 @@ void group_object_dispose(struct group *g)
                          g->drain.counts};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
-    lock_destroy(&g->shared.mutex);
 }
 
 /* The calls of the application. */
@@ -222,9 +221,7 @@ int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
     if (rc != PCOLL_OK)
         return user_object_leave(&p->base, rc);
     CHECK(atomic_load(&g->shared.finished) == atomic_load(&g->shared.started));
-    lock_take(&g->shared.mutex);
     *round = g->shared.outcome;
-    lock_release(&g->shared.mutex);
     const char *from =
         round->is_void ? g->window->memory + g->place.input_at : g->now.data.landing;
     if (receive != from)
@@ -244,11 +241,9 @@ int pcoll_group_members(pcoll_group *p, uint32_t *ranks, double *shares)
         return rc;
     if (p->base.ended)
         return fail(PCOLL_ESTATE, "the grouped allreduce has been freed");
-    lock_take(&g->shared.mutex);
     memcpy(ranks, g->shared.outcome_ranks, g->shared.outcome.members * sizeof *ranks);
     memcpy(shares, g->shared.outcome_shares,
            g->shared.outcome.members * sizeof *shares);
-    lock_release(&g->shared.mutex);
     return PCOLL_OK;
 }
 
@@ -315,9 +310,9 @@ int pcoll_group_get_stats(pcoll_group *p, pcoll_group_stats *stats)
     int rc = fail_if_null_as("group, stats", p, stats) ?: user_object_enter(&p->base);
     if (rc != PCOLL_OK)
         return rc;
-    lock_take(&g->shared.mutex);
+    progress_lock(p->base.communicator->progress);
     *stats = g->shared.stats;
-    lock_release(&g->shared.mutex);
+    progress_unlock(p->base.communicator->progress);
     return user_object_leave(&p->base, rc);
 }
 

@@ -19,9 +19,7 @@ void group_round_set_bandwidth(struct group *g, double bandwidth)
     CHECK(bandwidth >= 0);
     double told = bandwidth < (double)FLT_MAX ? bandwidth : (double)FLT_MAX;
     g->bandwidth.told = bandwidth > 0 ? (float)fmax(told, (double)FLT_MIN) : 0;
-    lock_take(&g->shared.mutex);
     g->shared.stats.bandwidth = bandwidth;
-    lock_release(&g->shared.mutex);
 }
 
 /* The link can receive what the rank has received, and send what all other members together have
@@ -76,8 +74,7 @@ static int group_round_learn(struct group *g, enum decision decision, bool told)
     if (told)
         return PCOLL_OK;
     MOMENT("decided");
-    return group_round_send(
-        g, decision == DECISION_COMMIT ? NOTICE_COMMIT : NOTICE_ABORT, false);
+    return group_round_send(g, group_wire_bit_of(decision), false);
 }
 
 /* Return whether this rank is in a round of this group. */
@@ -115,7 +112,7 @@ int group_round_on_vote(struct group *g, const struct group_message *m)
         return group_round_learn(g, decision, false);
     if (decision == DECISION_EXPIRED)
         return rc; /* The leader has sent it; it is no longer known here. */
-    return group_wire_send_decision(g, m->source, name, decision);
+    return group_wire_send_notice(g, m->source, name, group_wire_bit_of(decision), 0);
 }
 
 int group_round_refuse(struct group *g)
@@ -129,7 +126,7 @@ int group_round_refuse(struct group *g)
         if (rc != PCOLL_OK || decision != DECISION_ABORT)
             continue;
         if (name.leader != g->window->rank)
-            rc = group_wire_send_decision(g, name.leader, name, decision);
+            rc = group_wire_send_notice(g, name.leader, name, NOTICE_ABORT, 0);
         else if (group_round_is(g, name))
             rc = group_round_learn(g, decision, false);
     }
@@ -208,7 +205,6 @@ static void group_round_publish_outcome(struct group *g, bool counts)
     size_t members = counts ? r->group.members : 0;
     CHECK(atomic_load(&g->shared.finished) < atomic_load(&g->shared.started));
     CHECK(g->shared.last_index <= g->round && r->active <= r->group.members);
-    lock_take(&g->shared.mutex);
     g->shared.outcome = (struct pcoll_group_round){
         .index = g->round,
         .missed = g->round - g->shared.last_index,
@@ -221,7 +217,6 @@ static void group_round_publish_outcome(struct group *g, bool counts)
     };
     memcpy(g->shared.outcome_ranks, r->group.rank, members * sizeof *r->group.rank);
     memcpy(g->shared.outcome_shares, r->group.share, members * sizeof *r->group.share);
-    lock_release(&g->shared.mutex);
     g->shared.last_index = g->round + 1;
     atomic_store(&g->shared.shown_round, g->round + 1);
     atomic_fetch_add(&g->shared.finished, 1);
@@ -244,13 +239,11 @@ int group_round_finish(struct group *g)
     bool complete =
         r->group.members == g->grid.side[axis] && r->active == r->group.members;
     g->chain = counts && complete ? g->now.chain + 1 : 0;
-    lock_take(&g->shared.mutex);
     g->shared.stats.rounds += own && counts;
     g->shared.stats.void_rounds += own && !counts;
     g->shared.stats.null_rounds += g->now.contribution == CONTRIBUTION_NULL;
     g->shared.stats.matched_ahead += own && g->now.early;
     g->shared.stats.bytes_fetched = r->bytes_fetched;
-    lock_release(&g->shared.mutex);
     if (own)
         group_round_publish_outcome(g, counts);
     if (counts && g->dynamic)

@@ -53,57 +53,20 @@ int group_wire_send_notice(struct group *g, uint32_t to, struct group_name name,
         (union group_values){.name = name, .bits = bit, .rate = rate});
 }
 
-int group_wire_send_decision(struct group *g, uint32_t to, struct group_name name,
-                             enum decision decision)
+int group_wire_announce(struct group *g, uint32_t rank)
 {
-    CHECK(decision != DECISION_PENDING);
-    return group_wire_send_notice(
-        g, to, name, decision == DECISION_COMMIT ? NOTICE_COMMIT : NOTICE_ABORT, 0);
-}
-
-static int group_wire_send_to_all(struct group *g, enum group_wire_kind kind,
-                                  union group_values values)
-{
+    const struct membership_entry *e = &g->membership.entries[rank];
     int rc = PCOLL_OK;
     for (uint32_t r = 0; r < g->membership.ranks && rc == PCOLL_OK; r++)
         if (r != g->window->rank)
-            rc = group_wire_send(g, r, kind, 0, g->round, values);
+            rc = group_wire_send(g, r, WIRE_MEMBERSHIP, 0, g->round,
+                                 (union group_values){.returns = e->returns,
+                                                      .rank = rank,
+                                                      .status = e->status});
     return rc;
 }
 
-int group_wire_announce(struct group *g, uint32_t rank, enum member_status status,
-                        uint32_t returns)
-{
-    CHECK(g->membership.entries[rank].status == status);
-    return group_wire_send_to_all(
-        g, WIRE_MEMBERSHIP,
-        (union group_values){.returns = returns, .rank = rank, .status = status});
-}
-
-int group_wire_announce_join(struct group *g)
-{
-    const struct membership_entry *own = &g->membership.entries[g->window->rank];
-    CHECK(own->status == MEMBER_LIVE);
-    return group_wire_send_to_all(g, WIRE_JOIN,
-                                  (union group_values){.returns = own->returns});
-}
-
 /* The membership. */
-
-int membership_init(struct membership *r, uint32_t ranks)
-{
-    CHECK(ranks >= 1);
-    *r = (struct membership){
-        .entries = calloc(ranks, sizeof *r->entries), .ranks = ranks, .live = ranks};
-    return r->entries ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for %u ranks", ranks);
-}
-
-void membership_destroy(struct membership *r)
-{
-    CHECK(r->live <= r->ranks);
-    free(r->entries);
-    r->entries = NULL;
-}
 
 /* Return whether the statement changes the entry. A rank that has left is never suspected. */
 static bool membership_is_news(const struct membership_entry *e,
@@ -123,8 +86,7 @@ bool membership_set(struct membership *r, uint32_t rank, enum member_status stat
     struct membership_entry *e = &r->entries[rank];
     if (!membership_is_news(e, status, returns))
         return false;
-    r->live += (status == MEMBER_LIVE) - (e->status == MEMBER_LIVE);
-    CHECK(r->live <= r->ranks && returns >= e->returns);
+    CHECK(returns >= e->returns);
     *e = (struct membership_entry){.status = status, .returns = returns};
     return true;
 }
@@ -146,7 +108,6 @@ void membership_agreed(struct membership *r, uint32_t rank, enum member_status s
     CHECK(rank < r->ranks && status != MEMBER_SUSPECT);
     struct membership_entry *e = &r->entries[rank];
     CHECK(e->status != MEMBER_DEAD || status == MEMBER_DEAD);
-    r->live += (status == MEMBER_LIVE) - (e->status == MEMBER_LIVE);
     *e = (struct membership_entry){.status = status, .returns = returns, .from = from};
 }
 
@@ -165,7 +126,6 @@ uint32_t membership_count(const struct membership *r, uint64_t round)
     uint32_t count = 0;
     for (uint32_t rank = 0; rank < r->ranks; rank++)
         count += membership_takes_part(r, rank, round);
-    CHECK(count <= r->live);
     return count;
 }
 
@@ -186,10 +146,8 @@ int group_wire_suspect(struct group *g, uint32_t rank)
     if (!membership_set(&g->membership, rank, MEMBER_SUSPECT, returns))
         return PCOLL_OK;
     group_wire_membership_changed(g, rank);
-    lock_take(&g->shared.mutex);
     g->shared.stats.suspected++;
-    lock_release(&g->shared.mutex);
-    return group_wire_announce(g, rank, MEMBER_SUSPECT, returns);
+    return group_wire_announce(g, rank);
 }
 
 /* Return what is wrong with a message that no correct sender makes, or NULL. */
@@ -224,23 +182,18 @@ static const char *group_wire_find_wrong(uint32_t self, uint32_t ranks,
         /* Others say that a rank is silent. A rank says everything else itself. */
         return (v->rank == m->source) == (v->status == MEMBER_SUSPECT) ? "who says it"
                                                                        : NULL;
-    case WIRE_COUNT:
-        return v->time < -1 || v->time > 1 ? "how many more" : NULL;
-    case WIRE_DECLARED:
-    case WIRE_COUNTED:
     case WIRE_FOUND:
-        if (v->count > ranks || v->entries > FOUND_ENTRIES || v->entries > v->count ||
-            (m->kind == WIRE_FOUND ? v->count && !v->entries : v->entries > 0))
+        if (v->counted > ranks || v->count > v->counted ||
+            !v->count != (v->peer[0] == MATCH_NOBODY))
             return "how many ranks or entries";
-        for (uint32_t i = 0; i < v->entries; i++)
-            if (v->peer[i] >= ranks)
+        for (uint32_t i = 0; i < FOUND_ENTRIES; i++)
+            if (v->peer[i] >= ranks && v->peer[i] != MATCH_NOBODY)
                 return "the rank of an entry";
         return NULL;
     case WIRE_NUDGED:
     case WIRE_ROUND:
-    case WIRE_JOIN:
     case WIRE_DECLARE:
-    case WIRE_QUERY:
+    case WIRE_WITHDRAW:
         return NULL;
     }
     return "its kind";
@@ -269,9 +222,10 @@ struct group_layout group_window_layout(uint32_t ranks, size_t element, size_t c
 {
     struct group_layout layout = {.element = element, .count = count};
     size_t data = group_window_round_up(element * count);
-    size_t directory = (COUNTS + (size_t)ENTRY_WORDS * ranks) * sizeof(int64_t);
     layout.directory_at = group_window_round_up(DECISIONS * sizeof(int64_t));
-    layout.input_at = layout.directory_at + group_window_round_up(directory);
+    layout.input_at =
+        layout.directory_at +
+        group_window_round_up((size_t)ranks * sizeof(struct directory_entry));
     layout.part_at = layout.input_at + data;
     layout.bytes = layout.part_at + data;
     return layout;
@@ -336,102 +290,49 @@ int group_window_vote(struct group *g, struct group_name name, enum decision_vot
 
 /* The directory. */
 
-/* A word that was never written is 0, which is no tag. */
-static uint64_t group_window_tag(const struct group_message *m)
+static uint64_t group_window_check(const struct directory_entry *e)
 {
-    return splitmix_at(m->values.key, m->round) | 1;
+    return splitmix_at(splitmix_at(e->round, e->key), (uint64_t)e->time);
 }
 
-static size_t group_window_entry_at(size_t at, uint32_t rank)
-{
-    return at + (COUNTS + (size_t)ENTRY_WORDS * rank) * sizeof(int64_t);
-}
-
-/* Write the entry of the rank that sends m. */
-static int group_window_declare(struct window *w, size_t at, uint32_t host,
-                                const struct group_message *m)
-{
-    uint64_t tag = group_window_tag(m);
-    int64_t time = m->values.time;
-    int64_t words[ENTRY_WORDS] = {(int64_t)tag, time,
-                                  (int64_t)(tag ^ splitmix_mix((uint64_t)time))};
-    return w->ops->put(w, host, group_window_entry_at(at, m->source), words,
-                       sizeof words)
-               ?: w->ops->flush(w, host);
-}
-
-/* Add `more` (-1, 0 or 1) to the count of a round, which stays between 0 and the number of ranks.
- * *counted is the new count, or 0 if the word already counts a newer round. */
-static int group_window_count(struct window *w, size_t at, uint32_t counter,
-                              uint64_t round, int32_t more, uint32_t *counted)
-{
-    size_t place = at + round % COUNTS * sizeof(int64_t);
-    int64_t word, seen;
-    int rc = window_read_swapped(w, counter, place, &word);
-    while (rc == PCOLL_OK) {
-        int32_t newer = (int32_t)((uint32_t)((uint64_t)word >> 32) - (uint32_t)round);
-        uint32_t before = newer ? 0 : (uint32_t)word, after = before + (uint32_t)more;
-        *counted = newer > 0 ? 0 : after > w->size ? before : after;
-        if (*counted > w->size)
-            return fail(PCOLL_EPROTOCOL,
-                        "rank %u counts %u ranks in round %llu, of %u in all", counter,
-                        *counted, (unsigned long long)round, w->size);
-        if (*counted == before)
-            break;
-        rc = w->ops->compare_swap(w, counter, place, word,
-                                  (int64_t)(round << 32 | after), &seen);
-        if (rc != PCOLL_OK || seen == word)
-            break;
-        word = seen;
-    }
-    return rc;
-}
-
-/* Read the entries under a key to r->found; *count is their number. */
-static int group_window_query(struct window *w, size_t at, uint32_t host,
-                              const struct group_message *m, struct group_remote *r,
-                              uint32_t *count)
-{
-    uint64_t tag = group_window_tag(m);
-    int64_t *words = r->words;
-    size_t bytes = (size_t)w->size * ENTRY_WORDS * sizeof *words;
-    int rc = w->ops->get(w, host, group_window_entry_at(at, 0), words, bytes)
-                 ?: w->ops->complete(w, host);
-    *count = 0;
-    for (uint32_t rank = 0; rank < w->size && rc == PCOLL_OK; rank++) {
-        const int64_t *entry = words + (size_t)rank * ENTRY_WORDS;
-        uint64_t check = (uint64_t)entry[0] ^ splitmix_mix((uint64_t)entry[1]);
-        if ((uint64_t)entry[0] == tag && (uint64_t)entry[2] == check)
-            r->found[(*count)++] = (struct match_entry){rank, entry[1]};
-    }
-    return rc;
-}
-
-/* Do the access that the message asks for in the directory of `host`. */
+/* Write the entry of the rank that sends m into the directory of `host`. If it declares itself, read
+ * all entries. */
 static int group_window_access(struct group *g, uint32_t host,
                                const struct group_message *m,
                                struct group_message *answer)
 {
     struct window *w = g->window;
+    struct directory_entry *all = g->remote.entries, own = {.key = m->values.key,
+                                                            .time = m->values.time};
+    bool declares = m->kind == WIRE_DECLARE;
     size_t at = g->place.directory_at;
-    *answer = (struct group_message){.kind = m->kind - WIRE_DECLARE + WIRE_DECLARED,
-                                     .source = host,
-                                     .round = m->round};
-    if (m->kind == WIRE_DECLARE)
-        return group_window_declare(w, at, host, m);
-    if (m->kind == WIRE_COUNT)
-        return group_window_count(w, at, host, m->round, (int32_t)m->values.time,
-                                  &answer->values.count);
-    CHECK(m->kind == WIRE_QUERY);
-    int rc = group_window_query(w, at, host, m, &g->remote, &answer->values.count);
-    answer->values.entries = answer->values.count;
+    CHECK(declares || m->kind == WIRE_WITHDRAW);
+    own.round = declares ? m->round + 1 : 0;
+    own.check = group_window_check(&own);
+    *answer = (struct group_message){
+        .kind = WIRE_FOUND, .source = host, .round = m->round};
+    int rc = w->ops->put(w, host, at + m->source * sizeof own, &own, sizeof own)
+                 ?: w->ops->flush(w, host);
+    if (rc != PCOLL_OK || !declares)
+        return rc;
+    rc = w->ops->get(w, host, at, all, w->size * sizeof *all)
+             ?: w->ops->complete(w, host);
+    for (uint32_t rank = 0; rank < w->size && rc == PCOLL_OK; rank++) {
+        if (all[rank].round < own.round ||
+            all[rank].check != group_window_check(&all[rank]))
+            continue;
+        answer->values.counted++;
+        if (all[rank].round == own.round && all[rank].key == own.key)
+            g->remote.found[answer->values.count++] =
+                (struct match_entry){rank, all[rank].time};
+    }
     return rc;
 }
 
 int group_window_request(struct group *g, const struct group_message *m, bool *answered,
                          struct group_message *answer)
 {
-    uint32_t host = splitmix_below(m->values.key, m->round, g->membership.ranks);
+    uint32_t host = splitmix_below(0, m->round, g->membership.ranks);
     CHECK(m->round == g->round && m->source == g->window->rank);
     *answered = !window_is_far(g->window, host);
     return *answered ? group_window_access(g, host, m, answer)
@@ -444,14 +345,16 @@ int group_window_serve(struct group *g, const struct group_message *m)
     struct group_message answer;
     const struct match_entry *found = g->remote.found;
     int rc = group_window_access(g, g->window->rank, m, &answer);
-    uint32_t sent = 0, all = answer.values.entries;
+    uint32_t sent = 0, all = answer.values.count;
+    if (m->kind == WIRE_WITHDRAW)
+        return rc;
     do {
-        union group_values v = {.count = answer.values.count};
-        for (; v.entries < FOUND_ENTRIES && sent < all; sent++) {
-            v.peer[v.entries] = found[sent].peer;
-            v.peer_time[v.entries++] = found[sent].time;
+        union group_values v = {.counted = answer.values.counted, .count = all};
+        for (uint32_t k = 0; k < FOUND_ENTRIES; k++, sent++) {
+            v.peer[k] = sent < all ? found[sent].peer : MATCH_NOBODY;
+            v.peer_time[k] = sent < all ? found[sent].time : 0;
         }
-        rc = rc ?: group_wire_send(g, m->source, answer.kind, 0, m->round, v);
+        rc = rc ?: group_wire_send(g, m->source, WIRE_FOUND, 0, m->round, v);
     } while (rc == PCOLL_OK && sent < all);
     return rc;
 }

@@ -65,21 +65,13 @@ struct group_message;
  *
  * The directory. With dynamic keys ranks find each other here (Ryabinin et al.,
  * appendix B.5; a table in windows takes the place of a DHT, because the ranks of an
- * MPI job are known). A hash of key and round names the rank that keeps the entries
- * under a key:
- *
- *   entry r   written by rank r, three words: tag(key, round), time, tag ^ mix(time)
- *   counts    the number of ranks that have declared themselves for a round, under any
- *             key: round mod 2^32 << 32 | number, at place `round mod COUNTS` of the
- *             rank that a hash of the round names
- *
- * A rank writes its entry, waits until it is complete, and then counts itself. So a
- * rank that has seen all ranks counted finds all entries that will ever exist, and need
- * not wait for more. Rank r alone writes entry r, once per round. All ranks change
- * counts by compare-and-swap. An entry that is read while it is written does not match
- * its third word; the reader ignores it and finds it with its next query. A stale entry
- * has another tag. A count of an older round is overwritten, a count of a newer round
- * is kept.
+ * MPI job are known). A hash of the round names the rank that keeps its directory, with an
+ * entry of each rank (struct directory_entry). Rank r alone writes entry r: when it begins the
+ * round, and when it withdraws. Rounds ascend, so a rank whose entry has this round or a later
+ * one appears under no other key of this round. A rank that has read such entries of all ranks
+ * has found all that will ever exist, and need not wait for more. An entry that is read while it
+ * is written does not match its last word; the reader ignores it and finds it with its next
+ * query.
  *
  * Near and far. A rank accesses the window of a rank on its own node itself, and has
  * the answer at once. It asks a rank on another node by a message to do the same
@@ -87,7 +79,14 @@ struct group_message;
  * pending).
  */
 
-enum { DECISIONS = 64, COUNTS = 16, ENTRY_WORDS = 3 };
+enum { DECISIONS = 64 };
+
+struct directory_entry {
+    uint64_t round; /* Plus 1; 0: none. */
+    uint64_t key;
+    int64_t time;   /* The priority of the rank. */
+    uint64_t check; /* A hash of the others. */
+};
 
 enum decision { DECISION_PENDING, DECISION_COMMIT, DECISION_ABORT, DECISION_EXPIRED };
 
@@ -107,8 +106,8 @@ struct group_layout {
 
 /* Memory for a query of the directory. */
 struct group_remote {
-    struct match_entry *found; /* Entries found by the last query. */
-    int64_t *words;            /* Entries as they are in the window. */
+    struct match_entry *found;       /* Ranks under the key of the last query. */
+    struct directory_entry *entries; /* By rank, as they are in the window. */
 };
 
 struct group_layout group_window_layout(uint32_t ranks, size_t element, size_t count);
@@ -119,11 +118,11 @@ int64_t group_window_after_vote(int64_t word, uint32_t seq, uint32_t members,
 /* Vote in the window of a near leader, or ask a far one for it. */
 int group_window_vote(struct group *g, struct group_name name, enum decision_vote vote,
                       uint32_t members, enum decision *decision);
-/* Send a WIRE_DECLARE, WIRE_COUNT or WIRE_QUERY to the rank that keeps its key. *answered: that
- * rank is near, and the answer is in *answer, with all entries in remote.found. */
+/* Send a WIRE_DECLARE or WIRE_WITHDRAW to the rank that keeps the directory. *answered: that rank is
+ * near, and the answer is in *answer, with all entries in remote.found. */
 int group_window_request(struct group *g, const struct group_message *m, bool *answered,
                          struct group_message *answer);
-/* Serve a WIRE_DECLARE, WIRE_COUNT or WIRE_QUERY of a rank on another node. */
+/* Serve a WIRE_DECLARE or WIRE_WITHDRAW of a rank on another node. */
 int group_window_serve(struct group *g, const struct group_message *m);
 
 /*
@@ -131,7 +130,8 @@ int group_window_serve(struct group *g, const struct group_message *m);
  * that it leaves and that it is back. The ranks that have waited for a silent rank say that it
  * is silent. Each return of a rank has a number. A statement about a rank from before its last
  * return is out of date, and is dropped. A rank that is back asks the others for their rounds,
- * joins the latest of them, and says so: ranks in an earlier round do not wait for it there.
+ * joins the latest of them, and announces itself again from there: ranks in an earlier round do
+ * not wait for it.
  */
 
 /* DEAD is final: no statement changes it. */
@@ -143,14 +143,11 @@ struct membership_entry {
     uint64_t from;    /* It is live, and takes part from this round on. */
 };
 
+/* As zeros all ranks are live. */
 struct membership {
     struct membership_entry *entries; /* By rank. */
-    uint32_t ranks, live;
+    uint32_t ranks;
 };
-
-/* Initialize with all ranks live. PCOLL_ENOMEM. */
-int membership_init(struct membership *r, uint32_t ranks);
-void membership_destroy(struct membership *r);
 
 /* Take a statement about a rank after its return number `returns`. True: it is new. */
 bool membership_set(struct membership *r, uint32_t rank, enum member_status status,
@@ -195,13 +192,9 @@ enum group_wire_kind {
     WIRE_VOTE,   /* To a leader on another node. */
     WIRE_MEMBERSHIP, /* To all ranks: the status of a rank. */
     WIRE_ROUND,      /* To a rank that has returned: the round that it may join. */
-    WIRE_JOIN,       /* To all ranks: the round that the sender joins. */
-    WIRE_DECLARE,    /* Requests to the directory on another node, … */
-    WIRE_COUNT,
-    WIRE_QUERY,
-    WIRE_DECLARED, /* … and its answers, in the same order. */
-    WIRE_COUNTED,
-    WIRE_FOUND
+    WIRE_DECLARE,  /* To a directory on another node: write an entry, and answer. */
+    WIRE_FOUND,    /* The answer. */
+    WIRE_WITHDRAW /* To a directory on another node: remove the entry. */
 };
 
 /* What a member has told the others about a group, one bit for each message. A message without
@@ -223,9 +216,6 @@ struct group_traffic {
 
 enum { FOUND_ENTRIES = 2 }; /* Most entries in one WIRE_FOUND. */
 
-/* The key under which the ranks of all keys count themselves. */
-static const uint64_t group_window_all_keys = UINT64_MAX;
-
 /* The values of a message of a kind from WIRE_NOTICE on, and of no value. */
 union group_values {
     uint64_t word[4];
@@ -241,18 +231,18 @@ union group_values {
         };
     };
     struct {
-        uint32_t returns;      /* MEMBERSHIP, ROUND, JOIN */
+        uint32_t returns;      /* MEMBERSHIP, ROUND */
         uint32_t rank, status; /* MEMBERSHIP: a rank and its status. */
     };
     uint64_t application; /* NUDGE: the flag. */
-    struct {
-        uint64_t key; /* DECLARE, QUERY; COUNT: group_window_all_keys */
-        int64_t time; /* DECLARE: priority. COUNT: how many ranks more: -1, 0 or 1. */
+    struct { /* DECLARE */
+        uint64_t key;
+        int64_t time; /* The priority. */
     };
-    struct {
-        uint32_t count;   /* COUNTED: ranks; FOUND: all entries. */
-        uint32_t entries; /* FOUND: entries in this message. */
-        uint32_t peer[FOUND_ENTRIES];
+    struct { /* FOUND */
+        uint32_t counted; /* Ranks that have declared themselves, under any key. */
+        uint32_t count;   /* Those under the key. */
+        uint32_t peer[FOUND_ENTRIES]; /* Some of them; then MATCH_NOBODY. */
         int64_t peer_time[FOUND_ENTRIES];
     };
 };
@@ -273,13 +263,9 @@ int group_wire_send(struct group *g, uint32_t to, enum group_wire_kind kind,
                     uint16_t part, uint64_t round, union group_values values);
 int group_wire_send_notice(struct group *g, uint32_t to, struct group_name name,
                            enum group_notice_bit bit, uint32_t rate);
-int group_wire_send_decision(struct group *g, uint32_t to, struct group_name name,
-                             enum decision decision);
-/* Tell all ranks the status of a rank. */
-int group_wire_announce(struct group *g, uint32_t rank, enum member_status status,
-                        uint32_t returns);
-/* Tell all ranks that this rank takes part from its current round on. */
-int group_wire_announce_join(struct group *g);
+/* Tell all ranks the status of a rank; if it is live, that it takes part from the current round
+ * on. */
+int group_wire_announce(struct group *g, uint32_t rank);
 
 /* Update the clock. Call this first whenever the rank is driven. */
 void group_wire_update_clock(struct group *g);
@@ -293,6 +279,11 @@ int group_wire_suspect(struct group *g, uint32_t rank);
 static inline int64_t group_wire_process_time(const struct group_clock *c)
 {
     return c->time + c->behind;
+}
+
+static inline enum group_notice_bit group_wire_bit_of(enum decision decision)
+{
+    return decision == DECISION_COMMIT ? NOTICE_COMMIT : NOTICE_ABORT;
 }
 
 static inline bool group_wire_same_name(struct group_name a, struct group_name b)

@@ -10,7 +10,7 @@
 #include "hostile.h"
 #include "sim_window.h"
 
-enum { RANKS = 6, COUNT = 20, TIMEOUT_US = 10000, WIRE_KINDS = WIRE_FOUND + 2 };
+enum { RANKS = 6, COUNT = 20, TIMEOUT_US = 10000, WIRE_KINDS = WIRE_WITHDRAW + 2 };
 
 static const int64_t longest_get_ns = 1000000;
 
@@ -132,7 +132,7 @@ static void write_hostile(void)
     if (roll(2))
         at = (int64_t *)(void *)g->window->memory +
              (roll(2) ? g->now.name.seq % DECISIONS
-                      : g->place.directory_at / sizeof(int64_t) + g->round % COUNTS);
+                      : g->place.directory_at / sizeof(int64_t) + 4 * roll(w.ranks));
     *at = (int64_t)(roll(2) ? hostile_word(w.hostile)
                             : (uint64_t)*at ^ (uint64_t)1 << roll(64));
     hostile_note(w.hostile, PCOLL_OK);

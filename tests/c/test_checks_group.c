@@ -29,6 +29,7 @@ static struct match match;
 static struct group group;
 static struct window window = {.rank = 0, .size = RANKS};
 static uint32_t line[RANKS];
+static struct membership_entry entries[RANKS];
 static struct gossip_memory memory;
 
 static void make_match(void)
@@ -45,7 +46,7 @@ static void make_group(enum group_phase phase)
     group.window = &window;
     group.grid = (struct grid){.axes = 1, .side = {RANKS}};
     group.matching.line = line;
-    EXPECT_OK(membership_init(&group.membership, RANKS));
+    group.membership = (struct membership){entries, RANKS};
     EXPECT_OK(match_init(&group.match, 0, RANKS, 100));
 }
 
@@ -113,20 +114,6 @@ static void others_of_no_rank(void)
 {
     make_group(PHASE_IDLE);
     membership_others(&group.membership, RANKS);
-}
-
-static void more_live_than_ranks(void)
-{
-    make_group(PHASE_IDLE);
-    group.membership.live = RANKS + 1;
-    membership_destroy(&group.membership);
-}
-
-static void more_take_part_than_live(void)
-{
-    make_group(PHASE_IDLE);
-    group.membership.live = 1;
-    membership_count(&group.membership, 0);
 }
 
 /* Matchmaking. */
@@ -227,25 +214,6 @@ static void sent_about_no_group(void)
     group_wire_send_notice(&group, 1, (struct group_name){1, 0}, NOTICE_PASS, 0);
 }
 
-static void told_that_nothing_is_decided(void)
-{
-    make_group(PHASE_ROUND);
-    group_wire_send_decision(&group, 1, (struct group_name){1, 1}, DECISION_PENDING);
-}
-
-static void announced_what_is_not_so(void)
-{
-    make_group(PHASE_ROUND);
-    group_wire_announce(&group, 1, MEMBER_AWAY, 0);
-}
-
-static void joined_while_away(void)
-{
-    make_group(PHASE_AWAY);
-    group.membership.entries[0].status = MEMBER_AWAY;
-    group_wire_announce_join(&group);
-}
-
 static void received_from_itself(void)
 {
     make_group(PHASE_ROUND);
@@ -265,7 +233,7 @@ static void request_for_another_round(void)
     struct group_message answer;
     make_group(PHASE_MATCHING);
     group_window_request(&group,
-                         &(struct group_message){.kind = WIRE_QUERY, .round = 1},
+                         &(struct group_message){.kind = WIRE_DECLARE, .round = 1},
                          &answered, &answer);
 }
 
@@ -547,8 +515,6 @@ static const struct {
     CASE("group/group_wire.c", status_of_no_rank),
     CASE("group/group_wire.c", join_of_no_rank),
     CASE("group/group_wire.c", others_of_no_rank),
-    CASE("group/group_wire.c", more_live_than_ranks),
-    CASE("group/group_wire.c", more_take_part_than_live),
     CASE("protocol/group/matchmaking.c", message_to_itself),
     CASE("protocol/group/matchmaking.c", part_of_no_list),
     CASE("protocol/group/matchmaking.c", member_beyond_a_part),
@@ -563,9 +529,6 @@ static const struct {
     CASE("protocol/group/matchmaking.c", asks_while_it_follows),
     CASE("group/group_wire.c", sent_to_itself),
     CASE("group/group_wire.c", sent_about_no_group),
-    CASE("group/group_wire.c", told_that_nothing_is_decided),
-    CASE("group/group_wire.c", announced_what_is_not_so),
-    CASE("group/group_wire.c", joined_while_away),
     CASE("group/group_agent.c", received_from_itself),
     CASE("group/group_wire.c", far_vote_that_opens),
     CASE("group/group_wire.c", request_for_another_round),
