@@ -486,8 +486,7 @@ static int group_agent_on_membership(struct group *g, const struct group_message
     }
     bool live = v->status == MEMBER_LIVE;
     bool news = membership_set(&g->membership, v->rank, v->status, v->returns);
-    bool joins =
-        live && membership_join(&g->membership, v->rank, v->returns, m->round);
+    bool joins = live && membership_join(&g->membership, v->rank, v->returns, m->round);
     if (news || joins)
         group_wire_membership_changed(g, v->rank);
     if (!live || !news)
@@ -523,8 +522,8 @@ static int group_agent_dispatch(struct group *g, const struct group_message *m)
         return group_window_serve(g, m);
     case WIRE_FOUND:
         for (; found < FOUND_ENTRIES && m->values.peer[found] != MATCH_NOBODY; found++)
-            entries[found] = (struct match_entry){m->values.peer[found],
-                                                  m->values.peer_time[found]};
+            entries[found] =
+                (struct match_entry){m->values.peer[found], m->values.peer_time[found]};
         group_matching_on_found(g, m, entries, found);
         return PCOLL_OK;
     }

@@ -146,20 +146,12 @@ void group_object_dispose(struct group *g)
     CHECK(!g->driven || atomic_load(&g->base.closed));
     group_data_destroy(&g->now.data);
     match_destroy(&g->match);
-    void *const all[] = {g->cells,
-                         g->restart.words,
-                         g->matching.line,
-                         g->now.notices,
-                         g->wire.received_at,
-                         g->inquiry.entries,
-                         g->remote.found,
-                         g->remote.entries,
-                         g->membership.entries,
-                         g->now.bandwidths,
-                         g->shared.outcome_ranks,
-                         g->shared.outcome_shares,
-                         g->now.received_at,
-                         g->drain.counts};
+    void *const all[] = {
+        g->cells,           g->restart.words,        g->matching.line,
+        g->now.notices,     g->wire.received_at,     g->inquiry.entries,
+        g->remote.found,    g->remote.entries,       g->membership.entries,
+        g->now.bandwidths,  g->shared.outcome_ranks, g->shared.outcome_shares,
+        g->now.received_at, g->drain.counts};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }

@@ -302,15 +302,15 @@ static int group_window_access(struct group *g, uint32_t host,
                                struct group_message *answer)
 {
     struct window *w = g->window;
-    struct directory_entry *all = g->remote.entries, own = {.key = m->values.key,
-                                                            .time = m->values.time};
+    struct directory_entry *all = g->remote.entries,
+                           own = {.key = m->values.key, .time = m->values.time};
     bool declares = m->kind == WIRE_DECLARE;
     size_t at = g->place.directory_at;
     CHECK(declares || m->kind == WIRE_WITHDRAW);
     own.round = declares ? m->round + 1 : 0;
     own.check = group_window_check(&own);
-    *answer = (struct group_message){
-        .kind = WIRE_FOUND, .source = host, .round = m->round};
+    *answer =
+        (struct group_message){.kind = WIRE_FOUND, .source = host, .round = m->round};
     int rc = w->ops->put(w, host, at + m->source * sizeof own, &own, sizeof own)
                  ?: w->ops->flush(w, host);
     if (rc != PCOLL_OK || !declares)

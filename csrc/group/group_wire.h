@@ -192,9 +192,9 @@ enum group_wire_kind {
     WIRE_VOTE,   /* To a leader on another node. */
     WIRE_MEMBERSHIP, /* To all ranks: the status of a rank. */
     WIRE_ROUND,      /* To a rank that has returned: the round that it may join. */
-    WIRE_DECLARE,  /* To a directory on another node: write an entry, and answer. */
-    WIRE_FOUND,    /* The answer. */
-    WIRE_WITHDRAW /* To a directory on another node: remove the entry. */
+    WIRE_DECLARE,    /* To a directory on another node: write an entry, and answer. */
+    WIRE_FOUND,      /* The answer. */
+    WIRE_WITHDRAW    /* To a directory on another node: remove the entry. */
 };
 
 /* What a member has told the others about a group, one bit for each message. A message without
@@ -235,11 +235,11 @@ union group_values {
         uint32_t rank, status; /* MEMBERSHIP: a rank and its status. */
     };
     uint64_t application; /* NUDGE: the flag. */
-    struct { /* DECLARE */
+    struct {              /* DECLARE */
         uint64_t key;
         int64_t time; /* The priority. */
     };
-    struct { /* FOUND */
+    struct {              /* FOUND */
         uint32_t counted; /* Ranks that have declared themselves, under any key. */
         uint32_t count;   /* Those under the key. */
         uint32_t peer[FOUND_ENTRIES]; /* Some of them; then MATCH_NOBODY. */
