@@ -33,8 +33,6 @@
     X(LOCK_COMMUNICATOR, "communicator")                                               \
     X(LOCK_STAGING, "staging")                                                         \
     X(LOCK_DRIVE, "drive")                                                             \
-    X(LOCK_CONTEXTS, "list of communicators")                                          \
-    X(LOCK_ENTRIES, "list of objects")                                                 \
     X(LOCK_FAILURE, "failure")                                                         \
     X(LOCK_RETIRED, "retire list")                                                     \
     X(LOCK_EVENTS, "event log")                                                        \

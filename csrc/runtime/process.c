@@ -28,15 +28,13 @@ struct process {
     struct progress *progress;
     struct watch *watch;
     _Atomic uint64_t handles; /* Number of handles ever asked for. */
-    struct lock mutex;
-    struct communicator *communicators; /* Through `next`, under the mutex. */
-    _Atomic uint32_t count; /* Number of communicators, with those that part. */
-    /* Retired objects, and communicators whose ranks part, the oldest first. Under the drive
-     * lock. */
-    struct user_object *retired;
-    struct communicator *parting;
-    /* Transports of communicators whose ranks have parted, for others of the same ranks. Under
-     * the drive lock. */
+    _Atomic uint32_t count;   /* Number of communicators. */
+    /* Under the drive lock. */
+    struct communicator *communicators; /* Through `next`, the youngest first. */
+    struct user_object *objects; /* Through `next`, in the order of their slots. */
+    int spinning;                /* Objects that want a spinning agent. */
+    struct user_object *retired; /* The oldest first. */
+    /* Transports of communicators whose ranks have parted, for others of the same ranks. */
     struct transport *idle[MOST_IDLE];
     int count_idle;
 };
@@ -94,22 +92,22 @@ static void process_join_job(uint32_t rank)
 
 static void process_add_communicator(struct process *r, struct communicator *c)
 {
-    lock_take(&r->mutex);
+    progress_lock(r->progress);
     c->next = r->communicators;
     r->communicators = c;
     atomic_fetch_add(&r->count, 1);
-    lock_release(&r->mutex);
+    progress_unlock(r->progress);
 }
 
+/* Driver. */
 static void process_remove_communicator(struct process *r, struct communicator *c)
 {
-    lock_take(&r->mutex);
     struct communicator **at = &r->communicators;
     while (*at && *at != c)
         at = &(*at)->next;
     CHECK(*at);
     *at = c->next;
-    lock_release(&r->mutex);
+    atomic_fetch_sub(&r->count, 1);
 }
 
 /* Driver: begin to part (user_object.h). `waits`: this thread waits for the other ranks next. */
@@ -171,7 +169,7 @@ static void process_end_communicator(struct process *r, struct communicator *c,
                                      bool usable)
 {
     struct transport *t = c->transport;
-    atomic_fetch_sub(&r->count, 1);
+    process_remove_communicator(r, c);
     progress_drop(r->progress, &c->source);
     bool keeps = usable && t && t->number && !c->spent && !t->ops->pending(t) &&
                  atomic_load(&c->failure) == PCOLL_OK;
@@ -197,20 +195,11 @@ static bool process_ends_by_driver(const struct communicator *c)
 }
 
 /* Driver: begin to part if the communicator has no use any more, and return whether it has none. */
-static bool process_retire_communicator(struct process *r, struct communicator *c,
-                                        bool waits)
+static bool process_retire_communicator(struct communicator *c, bool waits)
 {
     if (!c->abandoned || c->handles)
         return false;
     process_begin_parting(c, waits);
-    if (process_ends_by_driver(c)) {
-        struct communicator **end = &r->parting;
-        process_remove_communicator(r, c);
-        while (*end)
-            end = &(*end)->next;
-        c->next = NULL;
-        *end = c;
-    }
     return true;
 }
 
@@ -228,12 +217,11 @@ static void process_release(struct communicator *c)
     progress_lock(r->progress);
     CHECK(c->handles > 0);
     c->handles--;
-    bool waits = process_retire_communicator(r, c, true) && !process_ends_by_driver(c);
+    bool waits = process_retire_communicator(c, true) && !process_ends_by_driver(c);
     progress_unlock(r->progress);
     if (waits)
         process_await_parting(c, true);
     if (waits && !c->late) {
-        process_remove_communicator(r, c);
         process_finish_parting(r, c);
         communicator_destroy(&c);
     }
@@ -262,9 +250,9 @@ void process_adopt(struct communicator *c)
 void process_disown(struct communicator *c)
 {
     CHECK(!c->handles);
-    struct process *r = mpi_process_state();
-    process_remove_communicator(r, c);
-    atomic_fetch_sub(&r->count, 1);
+    progress_lock(c->progress);
+    process_remove_communicator(mpi_process_state(), c);
+    progress_unlock(c->progress);
 }
 
 uint32_t process_communicators(void)
@@ -289,14 +277,35 @@ int user_object_admit(const struct user_object_kind *kind, const void *comm,
                            continues ? PCOLL_FAILURE_CONTINUE : PCOLL_FAILURE_RAISE, c);
 }
 
+/* Driver. */
+static void user_object_remove(struct user_object *o)
+{
+    struct process *r = mpi_process_state();
+    struct user_object **at = &r->objects;
+    while (*at && *at != o)
+        at = &(*at)->next;
+    CHECK(*at);
+    *at = o->next;
+    r->spinning -= o->progress == PCOLL_PROGRESS_SPIN;
+    progress_spin(r->progress, r->spinning);
+}
+
+/* Driver. */
 static void user_object_place(struct user_object *o, struct communicator *c,
                               struct object *object)
 {
+    struct process *r = mpi_process_state();
+    struct user_object **at = &r->objects;
     CHECK(object->slots > 0);
     o->communicator = c;
     o->slot = object->slot;
     atomic_store(&o->object, object);
-    progress_spin(c->progress, user_object_add(o));
+    while (*at && (*at)->slot <= o->slot)
+        at = &(*at)->next;
+    o->next = *at;
+    *at = o;
+    r->spinning += o->progress == PCOLL_PROGRESS_SPIN;
+    progress_spin(r->progress, r->spinning);
 }
 
 void user_object_made(struct user_object *o, struct communicator *c,
@@ -304,15 +313,34 @@ void user_object_made(struct user_object *o, struct communicator *c,
 {
     CHECK(!o->ended && !atomic_load(&o->object));
     o->progress = progress;
+    progress_lock(c->progress);
     user_object_place(o, c, object);
+    progress_unlock(c->progress);
 }
 
 void user_object_move(struct user_object *o, struct communicator *c,
                       struct object *object)
 {
     CHECK(atomic_load(&o->object) && !atomic_load(&o->closing));
+    progress_lock(c->progress);
     user_object_remove(o);
     user_object_place(o, c, object);
+    progress_unlock(c->progress);
+}
+
+struct user_object *user_object_list(const struct communicator *c)
+{
+    struct user_object *first = NULL, **end = &first;
+    const struct process *r = mpi_process_state();
+    progress_lock(r->progress);
+    for (struct user_object *o = r->objects; o; o = o->next)
+        if (o->communicator == c) {
+            *end = o;
+            end = &o->next_recovered;
+        }
+    *end = NULL;
+    progress_unlock(r->progress);
+    return first;
 }
 
 /* The end of users' objects. */
@@ -358,7 +386,7 @@ static bool user_object_unregister(struct user_object *o)
     CHECK(o->object);
     CHECK(atomic_load(&o->closing));
     struct communicator *c = o->communicator;
-    progress_spin(c->progress, user_object_remove(o));
+    user_object_remove(o);
     communicator_unregister(c, o->slot);
     o->object = NULL;
     o->ended = true;
@@ -457,15 +485,14 @@ static int process_reclaim(struct progress_source *source)
         *at = o->next_retired;
         o->kind->dispose(o, user_object_unregister(o));
         o->retired(o);
-        process_retire_communicator(r, parent, false);
+        process_retire_communicator(parent, false);
     }
-    for (struct communicator **at = &r->parting, *c; (c = *at);) {
+    for (struct communicator *c = r->communicators, *next; c; c = next) {
         uint64_t nothing;
-        if (c->parting && !agree_is_over(c->parting)) {
-            at = &c->next;
+        next = c->next;
+        if (!atomic_load(&c->parts) || !process_ends_by_driver(c) ||
+            (c->parting && !agree_is_over(c->parting)))
             continue;
-        }
-        *at = c->next;
         int rc = c->parting ? agree_end(c->parting, &nothing) : PCOLL_ESTATE;
         process_end_communicator(r, c, rc == PCOLL_OK);
         communicator_destroy(&c);
@@ -483,10 +510,11 @@ static bool user_object_any_closed(void *first)
 
 /* Wait until an object has closed, and free all that have. The application still has the shells
  * and may free them later. */
-static void user_object_finalize_some(struct progress *p, uint32_t rank)
+static void user_object_finalize_some(struct process *r, uint32_t rank)
 {
-    struct user_object *o = user_object_first(), *next;
-    progress_wait_or_warn(p, rank, user_object_any_closed, o, user_object_explain);
+    struct user_object *o = r->objects, *next;
+    progress_wait_or_warn(r->progress, rank, user_object_any_closed, o,
+                          user_object_explain);
     for (; o; o = next) {
         struct outage *outage = o->communicator->outage;
         next = o->next;
@@ -510,7 +538,7 @@ static void process_end(void *state)
     uint32_t rank, ranks;
     mpi_world(&rank, &ranks);
     progress_remove(r->progress, &r->reclaim);
-    for (struct user_object *o = user_object_first(); o; o = o->next)
+    for (struct user_object *o = r->objects; o; o = o->next)
         user_object_begin_close(o);
     for (bool more = true; more;) {
         progress_lock(r->progress);
@@ -518,19 +546,13 @@ static void process_end(void *state)
             if (!c->handles)
                 process_begin_parting(c, false);
         progress_unlock(r->progress);
-        more = user_object_first();
+        more = r->objects;
         if (more)
-            user_object_finalize_some(r->progress, rank);
+            user_object_finalize_some(r, rank);
     }
     while ((c = r->communicators)) {
-        r->communicators = c->next;
         if (!c->late)
             process_await_parting(c, false);
-        process_finish_parting(r, c);
-    }
-    while ((c = r->parting)) {
-        r->parting = c->next;
-        process_await_parting(c, false);
         process_finish_parting(r, c);
     }
     while (r->count_idle) {
@@ -539,7 +561,6 @@ static void process_end(void *state)
     }
     watch_destroy(&r->watch);
     progress_destroy(&r->progress);
-    lock_destroy(&r->mutex);
     free(r);
     process_tell_job("end\n");
 }
@@ -556,7 +577,6 @@ static int process_get(struct process **out)
     struct process *r = calloc(1, sizeof *r);
     if (!r)
         return fail(PCOLL_ENOMEM, "no memory for the runtime");
-    lock_init(&r->mutex, LOCK_CONTEXTS);
     int rc = progress_create(&r->progress) ?: watch_timeout(&timeout);
     rc = rc
              ?: watch_create(timeout, progress_doorbell(r->progress)->page,

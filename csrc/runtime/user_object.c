@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of users' objects, and the list of objects; see user_object.h. */
+/* Calls of users' objects; see user_object.h. */
 #include "runtime/user_object.h"
 
 #include "base/check.h"
@@ -73,60 +73,4 @@ int user_object_enter_open(struct user_object *o)
         return rc;
     rc = user_object_check(o);
     return rc == PCOLL_OK ? rc : user_object_leave(o, rc);
-}
-
-/* The list. */
-
-static struct lock user_object_mutex = LOCK_INIT(LOCK_ENTRIES);
-static struct user_object *user_object_head;
-static int user_object_spinning; /* Objects that want a spinning agent. */
-
-bool user_object_add(struct user_object *o)
-{
-    CHECK(atomic_load(&o->object));
-    lock_take(&user_object_mutex);
-    struct user_object **at = &user_object_head;
-    while (*at && (*at)->slot <= o->slot)
-        at = &(*at)->next;
-    o->next = *at;
-    *at = o;
-    user_object_spinning += o->progress == PCOLL_PROGRESS_SPIN;
-    bool spins = user_object_spinning;
-    lock_release(&user_object_mutex);
-    return spins;
-}
-
-bool user_object_remove(struct user_object *o)
-{
-    lock_take(&user_object_mutex);
-    struct user_object **at = &user_object_head;
-    while (*at && *at != o)
-        at = &(*at)->next;
-    if (*at) {
-        *at = o->next;
-        user_object_spinning -= o->progress == PCOLL_PROGRESS_SPIN;
-    }
-    bool spins = user_object_spinning;
-    lock_release(&user_object_mutex);
-    return spins;
-}
-
-struct user_object *user_object_first(void)
-{
-    return user_object_head;
-}
-
-struct user_object *user_object_list(const struct communicator *c)
-{
-    struct user_object *first = NULL, **end = &first;
-    lock_take(&user_object_mutex);
-    for (struct user_object *o = user_object_head; o; o = o->next) {
-        if (o->communicator != c || !atomic_load(&o->object))
-            continue;
-        o->next_recovered = NULL;
-        *end = o;
-        end = &o->next_recovered;
-    }
-    lock_release(&user_object_mutex);
-    return first;
 }

@@ -97,14 +97,8 @@ int user_object_end(struct user_object *o, int64_t timeout_us, bool *over);
 /* Free it without waiting. `end` frees the shell, now or later. */
 void user_object_retire(struct user_object *o, void (*end)(struct user_object *o));
 
-/* The list of the objects that have to end before MPI does. It is in the order of their slots:
- * the same on all ranks for the objects of one communicator, whichever threads made them. Add or
- * remove an object; return whether the user of some object has asked for a spinning agent. */
-bool user_object_add(struct user_object *o);
-bool user_object_remove(struct user_object *o);
-/* Return the first one, at the end of the process, when no other thread changes the list. */
-struct user_object *user_object_first(void);
-/* Return those of this communicator, as a list through next_recovered. */
+/* Return the objects of this communicator in the order of their slots, as a list through
+ * next_recovered: the same on all ranks, whichever threads made them. */
 struct user_object *user_object_list(const struct communicator *c);
 
 /* Return whether this process is a forked child, where nothing works: its agent stayed with the
