@@ -74,25 +74,21 @@ static int group_matching_withdraw(struct group *g)
 
 /* Candidates. */
 
-uint32_t group_matching_live_on_line(struct group *g)
+bool group_matching_is_on_line(const struct group *g, uint32_t rank)
 {
-    uint32_t axis = grid_axis(&g->grid, g->round), count = 0;
-    uint64_t line = group_agent_line(g);
-    for (uint32_t r = 0; r < g->membership.ranks; r++)
-        if (r == g->window->rank ||
-            (membership_takes_part(&g->membership, r, g->round) &&
-             grid_line(&g->grid, g->cells[r], axis) == line))
-            g->matching.line[count++] = r;
-    return count;
+    return rank == g->window->rank ||
+           (membership_takes_part(&g->membership, rank, g->round) &&
+            grid_line(&g->grid, g->cells[rank], grid_axis(&g->grid, g->round)) ==
+                group_agent_line(g));
 }
 
 static void group_matching_offer_line(struct group *g)
 {
-    struct match_entry *entries = g->inquiry.entries;
-    uint32_t count = group_matching_live_on_line(g);
-    for (uint32_t i = 0; i < count; i++)
-        entries[i] = (struct match_entry){.peer = g->matching.line[i]};
-    match_candidates(&g->match, g->clock.time, entries, count);
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < g->membership.ranks; r++)
+        if (group_matching_is_on_line(g, r))
+            g->inquiry.entries[count++] = (struct match_entry){.peer = r};
+    match_candidates(&g->match, g->clock.time, g->inquiry.entries, count);
     match_expect(&g->match, g->clock.time, count);
 }
 
@@ -146,15 +142,12 @@ static int group_matching_nudge(struct group *g)
     if (g->clock.time < m->nudge_at)
         return rc;
     m->nudge_at = g->clock.time + half;
-    uint32_t waited_for =
-        g->dynamic ? g->membership.ranks : group_matching_live_on_line(g);
-    for (uint32_t i = 0; i < waited_for && rc == PCOLL_OK; i++) {
-        uint32_t rank = g->dynamic ? i : m->line[i];
-        if (rank != g->window->rank &&
-            membership_takes_part(&g->membership, rank, g->round))
-            rc = group_wire_send(g, rank, WIRE_NUDGE, 0, g->round,
+    for (uint32_t r = 0; r < g->membership.ranks && rc == PCOLL_OK; r++)
+        if (r != g->window->rank &&
+            membership_takes_part(&g->membership, r, g->round) &&
+            (g->dynamic || group_matching_is_on_line(g, r)))
+            rc = group_wire_send(g, r, WIRE_NUDGE, 0, g->round,
                                  (union group_values){.application = waits});
-    }
     return rc;
 }
 
@@ -189,18 +182,18 @@ static int group_matching_flush(struct group *g)
 static int group_matching_suspect_absent(struct group *g)
 {
     const struct match_list *list = match_formed(&g->match);
-    const uint32_t *line = g->matching.line;
-    uint32_t count = g->dynamic ? 0 : group_matching_live_on_line(g), at = 0;
+    uint32_t at = 0;
     int rc = PCOLL_OK;
-    for (uint32_t i = 0; i < count && rc == PCOLL_OK; i++) {
-        while (at < list->count && list->members[at].rank < line[i])
+    for (uint32_t r = 0; r < g->membership.ranks && rc == PCOLL_OK; r++) {
+        while (at < list->count && list->members[at].rank < r)
             at++;
-        if (at < list->count && list->members[at].rank == line[i])
+        if (g->dynamic || !group_matching_is_on_line(g, r) ||
+            (at < list->count && list->members[at].rank == r))
             continue;
-        int64_t last = g->wire.received_at[line[i]];
+        int64_t last = g->wire.received_at[r];
         if (g->clock.time - last > group_agent_timeout_ns(g) ||
             last < g->matching.began)
-            rc = group_wire_suspect(g, line[i]);
+            rc = group_wire_suspect(g, r);
     }
     return rc;
 }

@@ -1,26 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A grouped allreduce on one rank, as the agent drives it, and as its application uses
- * it. It combines modules that each answer one question: grid.h (which ranks meet),
- * matchmaking.h (who forms a group), group_data.h (the data) and group_wire.h (messages,
- * which ranks take part, and does the round count).
+ * A grouped allreduce on one rank. It combines modules that each answer one question:
+ * grid.h (which ranks meet), matchmaking.h (who forms a group), group_data.h (the data) and
+ * group_wire.h (messages, which ranks take part, and does the round count).
  *
  * Phases. Each phase returns the phase that follows, and group_agent.c enters it.
  *
  *   IDLE      A round has ended: leave, return, or look for the next group.
- *   ASKING    The rank has returned, and asks the others for their round.
- *   MATCHING  The rank looks for the group of `round` while the application computes
- *             (struct group_matching).
- *   ROUND     The rank is in a group (struct group_round). Its contribution is the
- *             application's if that has started. Otherwise it is null: the rank only
- *             reduces its part for the others. It is null if the rank leaves, or if the
- *             others pass it over because they have waited for half their timeout. Then
- *             come the data and the decision.
+ *   ASKING    The rank has returned, and asks the others for their round. It joins the latest of
+ *             them. Ranks that are away answer as well: if all ranks have left, only they know
+ *             how far the rounds had progressed.
+ *   MATCHING  The rank looks for the group of `round` while the application computes.
+ *   ROUND     The rank is in a group. Its contribution is the application's if that has
+ *             started. Otherwise it is null: the rank only reduces its part for the others. It
+ *             is null if the rank leaves, or if the others pass it over because they have
+ *             waited for half their timeout. Then come the data and the decision.
  *   AWAY      The rank has left.
- *
- * Leaving and returning. A rank that returns asks the others which round they are at,
- * and joins the latest of these rounds. Ranks that are away answer as well: if all
- * ranks have left, only they know how far the rounds had progressed.
  *
  * Closing. No rank begins anything, but messages may be under way. The ranks sum up
  * what they have sent and received until two sums in a row agree in both (Mattern's
@@ -38,16 +33,12 @@
  *                 content of windows is not taken for a part of it.
  *   membership    Each live rank states its own status. The status of a dead rank never
  *                 changes again. No rank is suspected.
- *
- * Layers, from the bottom: group_wire.c; group_data.c; group_round.c; group_agent.c;
- * group_object.c; group_create.c.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/lock.h"
 #include "group/group_data.h"
 #include "group/group_wire.h"
 #include "protocol/group/grid.h"
@@ -60,11 +51,9 @@ enum group_phase { PHASE_IDLE, PHASE_ASKING, PHASE_MATCHING, PHASE_ROUND, PHASE_
 
 /*
  * How a rank finds the group of its next round. With static keys the ranks of the line
- * are known: the rank waits for the live ones, and the lowest of them leads.
- *
- * With dynamic keys the directory (group_wire.h) knows them. A rank declares itself there, and
- * asks for the entries under its key, at growing intervals. Once all live ranks have declared
- * themselves for the round, no other rank can appear.
+ * are known: the rank waits for the live ones, and the lowest of them leads. With dynamic keys
+ * the directory (group_wire.h) knows them. A rank declares itself there, and asks for the
+ * entries under its key, at growing intervals.
  */
 
 struct group_inquiry {
@@ -78,7 +67,6 @@ struct group_inquiry {
 };
 
 struct group_matching {
-    uint32_t *line;       /* Ranks of this rank's line; room for all ranks. */
     bool members_changed; /* Since candidates were offered. */
     int64_t began;
     int64_t stay_until; /* The rank leaves, but waits for a list until then; 0: no. */
@@ -87,20 +75,18 @@ struct group_matching {
     uint32_t opened;    /* seq of the last own group whose decision is open. */
 };
 
-/* Fill matching.line with the live ranks of this rank's line, including this rank. */
-uint32_t group_matching_live_on_line(struct group *g);
+/* Is this a live rank of this rank's line? */
+bool group_matching_is_on_line(const struct group *g, uint32_t rank);
 
 /*
- * A group's round on one rank, from the list of members to the outcome: the
- * contribution of this rank, the data (group_data.h), the notices of the other members,
- * the decision (group_wire.h) and its consequences.
+ * A group's round on one rank, from the list of members to the outcome.
  *
  * Silence. T is the timeout. Each member sends the others a heartbeat four times in T
  * while the round lasts. A member that has contributed for T/2 passes over the members
  * whose application has not started: it asks their agents to go on without it. A member
  * that has sent nothing for T is suspected, and the round is aborted. A rank that has
- * waited for its group for T/2 nudges the ranks that it waits for (group_matching_nudge),
- * because they may be in an earlier round in which no application has started yet.
+ * waited for its group for T/2 nudges the ranks that it waits for, because they may be in an
+ * earlier round in which no application has started yet.
  */
 
 /* The bandwidth of this rank's link, as it tells the others. */
@@ -149,17 +135,15 @@ int64_t group_round_alarm(struct group *g);
 /* Finish a round that is decided. */
 int group_round_finish(struct group *g);
 
-/* A notice has arrived. PCOLL_EPROTOCOL: it says that a round counts in which this rank
- * has not voted. */
 int group_round_on_notice(struct group *g, const struct group_message *m);
 /* A rank waits in `round`: do not wait for the application in an earlier round. */
 int group_round_on_nudge(struct group *g, uint64_t round);
 /* A far member votes in the window of this rank, which leads the group. */
 int group_round_on_vote(struct group *g, const struct group_message *m);
-/* Send a notice to a member; `arg` is a struct group. */
-group_data_notice_fn group_round_notify;
-/* Send the members a heartbeat if one is due; `arg` is a struct group. */
-int group_round_heartbeat(void *arg);
+/* Send a member the notice that belongs to an edge of the butterfly. */
+int group_round_notify(struct group *g, uint32_t member, int edge);
+/* Send the members a heartbeat if one is due. */
+int group_round_heartbeat(struct group *g);
 
 /* Abort the groups whose list names a member that does not keep it (match_refused), so
  * that their members need not wait for the timeout. In any phase. */

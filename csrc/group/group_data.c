@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The data of a group's round; see group_data.h. */
 
-#include "group/group_data.h"
+#include "group/group_agent.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -101,7 +101,7 @@ static int group_data_begin_get(struct group_data *r, int op, uint32_t member,
         r->under_way += rc == PCOLL_OK && group_data_is_far(r, member);
         done += n;
         if (rc == PCOLL_OK)
-            rc = r->heartbeat(r->arg);
+            rc = group_round_heartbeat(r->owner);
     }
     return rc;
 }
@@ -265,7 +265,7 @@ static int group_data_issue(struct group_data *r, int id)
     const struct op *op = &r->sched->ops[id];
     switch (op->kind) {
     case OP_SEND:
-        return r->notice(r->arg, (uint32_t)op->peer, op->edge);
+        return group_round_notify(r->owner, (uint32_t)op->peer, op->edge);
     case OP_RECV:
         return op->edge == BUTTERFLY_INPUT ? group_data_fetch_input(r, id, op)
                                            : group_data_fetch_part(r, id, op);
@@ -285,7 +285,7 @@ int group_data_run(struct group_data *r)
 {
     CHECK(r->sched);
     for (int id; r->sched && (id = engine_next(&r->engine)) >= 0;) {
-        int rc = group_data_issue(r, id) ?: r->heartbeat(r->arg);
+        int rc = group_data_issue(r, id) ?: group_round_heartbeat(r->owner);
         if (rc != PCOLL_OK)
             return rc;
         if (!group_data_has_fetches(r, id))

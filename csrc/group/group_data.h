@@ -5,8 +5,7 @@
  * near member is complete when it returns. The driver polls gets from far members
  * (group_data_poll).
  *
- * There is one round at a time, and one thread at a time drives it. This module does
- * not know who belongs to the group or whether the round counts.
+ * There is one round at a time, and one thread at a time drives it.
  */
 #pragma once
 
@@ -55,10 +54,8 @@ struct group_abandoned {
     struct group_abandoned *next;
 };
 
-/* Send a member the notice that belongs to an edge of the butterfly. */
-typedef int group_data_notice_fn(void *arg, uint32_t member, int edge);
-
 struct group_data {
+    struct group *owner;
     struct window *window;
     struct group_layout place;
     const struct dtype *dtype;
@@ -66,9 +63,6 @@ struct group_data {
     size_t held; /* Bytes of an element of a sum. */
     uint32_t max_members;
     size_t piece; /* Elements of a piece. */
-    group_data_notice_fn *notice;
-    int (*heartbeat)(void *arg); /* Called now and then during long work. */
-    void *arg;
 
     struct group_members group;
     bool *empty; /* By member: it has no part to reduce. */
@@ -90,11 +84,9 @@ struct group_data {
     struct group_meter meter;
 };
 
-/* Allocate memory. The caller has set window, place, dtype, max_members, notice,
- * heartbeat and arg. PCOLL_ENOMEM. */
+/* Allocate memory. The caller has set owner, window, place, dtype and max_members. PCOLL_ENOMEM. */
 int group_data_init(struct group_data *r);
 void group_data_destroy(struct group_data *r);
-/* Return the bytes of memory of this module. */
 size_t group_data_bytes(const struct group_data *r);
 
 /* Make the schedule for the group that the caller has filled in. */

@@ -87,8 +87,7 @@ static int group_object_allocate(struct group *g, uint32_t ranks)
         most = g->grid.side[i] > most ? g->grid.side[i] : most;
     most = most < ranks ? most : ranks;
     g->now.data.max_members = most;
-    return GROUP_ALLOCATE(g->matching.line, ranks) &&
-                   GROUP_ALLOCATE(g->now.notices, ranks) &&
+    return GROUP_ALLOCATE(g->now.notices, ranks) &&
                    GROUP_ALLOCATE(g->wire.received_at, ranks) &&
                    GROUP_ALLOCATE(g->inquiry.entries, ranks) &&
                    GROUP_ALLOCATE(g->remote.found, ranks) &&
@@ -134,9 +133,7 @@ int group_object_attach(struct group *g)
     r->window = g->window;
     r->place = g->place;
     r->dtype = dtype_find(g->options.dtype);
-    r->notice = group_round_notify;
-    r->heartbeat = group_round_heartbeat;
-    r->arg = g;
+    r->owner = g;
     memset(g->window->memory, 0, g->place.input_at);
     return g->window->ops->sync(g->window) ?: group_data_init(r);
 }
@@ -146,12 +143,19 @@ void group_object_dispose(struct group *g)
     CHECK(!g->driven || atomic_load(&g->base.closed));
     group_data_destroy(&g->now.data);
     match_destroy(&g->match);
-    void *const all[] = {
-        g->cells,           g->restart.words,        g->matching.line,
-        g->now.notices,     g->wire.received_at,     g->inquiry.entries,
-        g->remote.found,    g->remote.entries,       g->membership.entries,
-        g->now.bandwidths,  g->shared.outcome_ranks, g->shared.outcome_shares,
-        g->now.received_at, g->drain.counts};
+    void *const all[] = {g->cells,
+                         g->restart.words,
+                         g->now.notices,
+                         g->wire.received_at,
+                         g->inquiry.entries,
+                         g->remote.found,
+                         g->remote.entries,
+                         g->membership.entries,
+                         g->now.bandwidths,
+                         g->shared.outcome_ranks,
+                         g->shared.outcome_shares,
+                         g->now.received_at,
+                         g->drain.counts};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -357,7 +361,6 @@ static void group_object_describe_round(struct text *t, struct group *g)
 
 static void group_object_describe_matching(struct text *t, struct group *g)
 {
-    uint32_t line = g->dynamic ? 0 : group_matching_live_on_line(g);
     text_add(t, " looks for its group");
     if (g->match.state == MATCH_FOLLOWING)
         text_add(t, ", waits for the list of rank %u", g->match.leader);
@@ -365,10 +368,11 @@ static void group_object_describe_matching(struct text *t, struct group *g)
         text_add(t, "; %u of %u ranks have come to this round", g->inquiry.counted,
                  membership_count(&g->membership, g->round));
     const char *before = "; expected: rank";
-    for (uint32_t i = 0; i < line; i++) {
-        text_add(t, "%s %u", before, g->matching.line[i]);
-        before = ",";
-    }
+    for (uint32_t r = 0; !g->dynamic && r < g->membership.ranks; r++)
+        if (group_matching_is_on_line(g, r)) {
+            text_add(t, "%s %u", before, r);
+            before = ",";
+        }
 }
 
 static void group_object_describe(struct text *t, struct group *g)

@@ -166,9 +166,8 @@ static int group_round_abort_on_silence(struct group *g)
 
 /* Heartbeats follow the time of the process, because a process that was suspended has
  * sent none in the meantime. */
-int group_round_heartbeat(void *arg)
+int group_round_heartbeat(struct group *g)
 {
-    struct group *g = arg;
     CHECK(g->phase == PHASE_ROUND);
     group_wire_update_clock(g);
     int64_t now = group_wire_process_time(&g->clock);
@@ -341,9 +340,8 @@ int group_round_on_notice(struct group *g, const struct group_message *m)
     return group_round_apply_notice(g, m->source);
 }
 
-int group_round_notify(void *arg, uint32_t member, int edge)
+int group_round_notify(struct group *g, uint32_t member, int edge)
 {
-    struct group *g = arg;
     const struct group_data *r = &g->now.data;
     CHECK(member < r->group.members && member != r->group.position);
     double rate = fmin(r->state[member].rate / KIB, UINT32_MAX);

@@ -28,7 +28,6 @@ enum { RANKS = 3, FIRED = 7 };
 static struct match match;
 static struct group group;
 static struct window window = {.rank = 0, .size = RANKS};
-static uint32_t line[RANKS];
 static struct membership_entry entries[RANKS];
 static struct gossip_memory memory;
 
@@ -45,7 +44,6 @@ static void make_group(enum group_phase phase)
     group.phase = phase;
     group.window = &window;
     group.grid = (struct grid){.axes = 1, .side = {RANKS}};
-    group.matching.line = line;
     group.membership = (struct membership){entries, RANKS};
     EXPECT_OK(match_init(&group.match, 0, RANKS, 100));
 }
