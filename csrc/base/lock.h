@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mutexes with a rank, and the order in which threads take locks (docs/locking.md says what
- * each lock protects and who takes it).
+ * Mutexes with a rank, the order in which threads take locks, and other means of threads to wait for
+ * each other. docs/locking.md says what each lock protects and who takes it.
  *
  * Rule: a thread waits for a lock only while every lock that it holds has a lower rank. So
  * threads of one process cannot wait for each other in a circle. A lock that a thread only
  * tries needs no order, but counts as held afterwards. A thread may be inside several gates of
  * one rank: a thread that closes gates waits at one of them at a time, outside of all others.
  *
- * Where CHECK is compiled in, each thread keeps a list of the ranks that it holds, and a wait
- * in the wrong order ends the process with the names of both locks. Other builds keep no list,
- * and a lock is a pthread mutex. Tests that interleave simulated threads on one thread keep no
- * list either: what one of them holds is not held by the others.
- *
+ * Where CHECK is compiled in, each thread counts the locks of each rank that it holds, and a wait
+ * in the wrong order ends the process with the names of both locks. Tests that interleave
+ * simulated threads on one thread count nothing: what one of them holds is not held by the others.
  * Locks that are not mutexes (the drive lock, gates, staging) report with lock_waits, lock_held
  * and lock_released.
  */
@@ -101,11 +99,6 @@ void lock_released(enum lock_rank rank);
 #define fence_all() atomic_thread_fence(memory_order_seq_cst)
 #endif
 
-/*
- * Threads of one process: start a thread of the library, yield the core, sleep until another
- * thread has changed something.
- */
-
 /* Start a thread as pthread_create does, with all signals blocked that are meant for the
  * application. Faults of the thread itself are not blocked: otherwise the process would die
  * without a message, whatever handler the application or MPI has installed. */
@@ -126,19 +119,17 @@ static inline int thread_start(pthread_t *thread, void *(*run)(void *), void *ar
  * Contention for cores: should a waiting thread yield its core or sleep?
  *
  * If the other threads wait, too, a yield takes microseconds. If one of them computes, a yield
- * takes its whole time slice, whatever message arrives meanwhile, and the kernel counts the rest
- * of our slice as used: some twenty milliseconds where there are many threads. A thread that
- * sleeps instead gets the core as soon as a ring wakes it. So after a yield that took long, the
- * cores count as crowded, and threads that would yield sleep for a while.
+ * takes its whole time slice, and the kernel counts the rest of our slice as used: some twenty
+ * milliseconds where there are many threads. A thread that sleeps instead gets the core as soon as
+ * a ring wakes it. So after a yield that took long, the cores count as crowded, and threads that
+ * would yield sleep for a while.
  *
- * Any number of threads may share one struct. Each writes what it has measured; a value that is
- * wrong for another thread costs it one yield or one sleep.
+ * Any number of threads may share one struct, which begins as zeros. Each writes what it has
+ * measured; a value that is wrong for another thread costs it one yield or one sleep.
  */
-
-/* The time until which the cores count as crowded, and the length of the last such period,
- * which each fast yield halves. Begins as zeros. */
 struct contention {
-    _Atomic int64_t until_us, lasting_us;
+    _Atomic int64_t until_us;   /* Until then the cores count as crowded, … */
+    _Atomic int64_t lasting_us; /* … for as long as that. Each fast yield halves it. */
 };
 
 /* Return whether other threads need the cores for longer than a yield, so that this thread
@@ -171,12 +162,8 @@ void sleepers_wake(struct sleepers *s);
 
 /*
  * A reader/writer lock with a rare writer. Threads of the application enter and leave all the
- * time. Now and then a recovery closes the gate, waits until no thread is inside, uses alone
- * what the gate protects, and opens the gate again. Entering and leaving an open gate costs one
- * atomic addition each.
- *
- * A communicator has a gate (communicator.h), and each handle that continues when ranks die has one
- * (allreduce/handle.h). csrc/base/lock.h gives them their order.
+ * time, for one atomic addition each. Now and then a recovery closes the gate, waits until no
+ * thread is inside, uses alone what the gate protects, and opens the gate again.
  *
  * Protocol. Every operation below is sequentially consistent.
  *
@@ -192,12 +179,9 @@ void sleepers_wake(struct sleepers *s);
  * an open gate in E2 does so before C1 or after O1. If it reads before C1, its E1 comes before
  * C1 as well, so C2 does not read 0 until the thread has left.
  *
- * No wake-up is lost (base/lock.h): if a thread that leaves reads an open gate in L2, then
- * L2 comes before C1. Its L1 comes before that, so C2 reads the new value.
- *
- * A stale read is harmless: a thread that reads an open gate as closed leaves, reads `closed`
- * again under the mutex of the sleepers, and tries again. A thread that leaves at once was
- * counted for a moment without being inside. The writer sleeps until that thread wakes it.
+ * No wake-up is lost: if a thread that leaves reads an open gate in L2, then L2 comes before C1.
+ * Its L1 comes before that, so C2 reads the new value. A thread that reads an open gate as closed
+ * leaves, reads `closed` again under the mutex of the sleepers, and tries again.
  *
  * The data that the gate protects need not be atomic. The writer that reads inside == 0 acquires what
  * every thread that left has released, because `inside` changes by additions only. A thread

@@ -121,17 +121,17 @@ void user_object_note_fork(void);
  *     complete, all ranks know that nothing is under way there. Each keeps the transport for a later
  *     communicator of the same ranks (transport/mpi/mpi_transport.h), or destroys it.
  *
- * The driver takes these steps whenever it polls (process_reclaim, a progress source). Each is
- * local, or an agreement that only this communicator waits for, so the order in which ranks retire
- * does not matter. The transport's MPI_Comm_free is collective in name only (MPI-4.1, section
- * 7.4.3). MPI_Finalize ends what is left: it begins everything before it waits for anything.
+ * The driver takes these steps whenever it polls (process_reclaim). Each is local, or an agreement
+ * that only this communicator waits for, so the order in which ranks retire does not matter. The
+ * transport's MPI_Comm_free is collective in name only (MPI-4.1, section 7.4.3). MPI_Finalize ends
+ * what is left: it begins everything before it waits for anything.
  *
  * Communicators that recover (recovery.h), and those on which gossip buffers or groups have left
  * windows, need a step after the barrier that blocks until all ranks take it. Ranks that took it on
  * several communicators in different orders would wait for each other for ever. So the barrier also
  * tells whether a thread of each rank waits, in the free of the last object or of the MPI_Comm. If
- * so, each takes the step at once. Otherwise some rank has left the communicator to MPI_Finalize,
- * and all ranks take the step there, on one communicator after the other, the youngest first.
+ * not, all ranks take the step in MPI_Finalize, on one communicator after the other, the youngest
+ * first.
  */
 
 /* Return how many handles this process has asked for before. */

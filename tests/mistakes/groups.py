@@ -210,7 +210,7 @@ MUTANTS = [
     Mutant(
         "nobody is nudged",
         "group/group_agent.c",
-        "rc = group_wire_send(g, rank, WIRE_NUDGE, 0, g->round,\n"
+        "rc = group_wire_send(g, r, WIRE_NUDGE, 0, g->round,\n"
         "                                 (union group_values){.application = waits});",
         "rc = PCOLL_OK;",
     ),
@@ -265,8 +265,8 @@ MUTANTS = [
     Mutant(
         "one that is back is waited for in rounds that it has left",
         "group/group_agent.c",
-        "(membership_takes_part(&g->membership, r, g->round) &&",
-        "(membership_is_live(&g->membership, r) &&",
+        "(membership_takes_part(&g->membership, rank, g->round) &&",
+        "(membership_is_live(&g->membership, rank) &&",
     ),
     Mutant(
         "who leaves forgets what it has started",
