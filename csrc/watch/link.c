@@ -265,34 +265,27 @@ static bool link_shake_hands(struct link *l, const struct watch_card *own,
                              double timeout)
 {
     struct link_challenge *challenge = &l->handshake.challenge;
-    struct siphash_tag proof, *answer = &l->incoming.answer;
-    int got;
-    switch (l->state) {
-    case LINK_CONNECTING:
+    struct siphash_tag *answer = &l->incoming.answer;
+    if (l->state == LINK_CONNECTING) {
         if (poll(&(struct pollfd){.fd = l->fd, .events = POLLOUT}, 1, 0) <= 0)
             return true;
-        if (!link_say_hello(l, own))
-            return false;
         link_begin_step(l, LINK_CHALLENGED);
-        return true;
-    case LINK_CHALLENGED:
-        got = link_read(l->fd, challenge, sizeof *challenge, &l->got);
-        if (got <= 0)
-            return !got;
-        proof = link_proof(l, &l->handshake);
-        if (!link_send(l->fd, &proof, sizeof proof))
-            return false;
-        link_begin_step(l, LINK_ANSWERED);
-        return true;
-    default:
-        got = link_read(l->fd, answer, sizeof *answer, &l->got);
-        if (got <= 0)
-            return !got;
-        if (!siphash_equal(l->incoming.answer, link_tag(l, LINK_ANSWER, &l->handshake)))
-            return false;
-        link_begin_session(l, timeout);
-        return true;
+        return link_say_hello(l, own);
     }
+    bool challenged = l->state == LINK_CHALLENGED;
+    int got = challenged ? link_read(l->fd, challenge, sizeof *challenge, &l->got)
+                         : link_read(l->fd, answer, sizeof *answer, &l->got);
+    if (got <= 0)
+        return !got;
+    if (challenged) {
+        struct siphash_tag proof = link_proof(l, &l->handshake);
+        link_begin_step(l, LINK_ANSWERED);
+        return link_send(l->fd, &proof, sizeof proof);
+    }
+    if (!siphash_equal(l->incoming.answer, link_tag(l, LINK_ANSWER, &l->handshake)))
+        return false;
+    link_begin_session(l, timeout);
+    return true;
 }
 
 enum link_event link_step(struct link *l, const struct watch_card *own, double timeout,

@@ -22,24 +22,23 @@
 
 enum { GROUP_PAIRS = 2 };
 
-/* A member, under its host and then under the first member of its host. */
 struct watch_member {
-    uint64_t key;
+    uint64_t host;
     uint32_t rank;
 };
 
 static int watch_compare_members(const void *a, const void *b)
 {
     const struct watch_member *x = a, *y = b;
-    return x->key != y->key ? (x->key > y->key) - (x->key < y->key)
-                            : (x->rank > y->rank) - (x->rank < y->rank);
+    return x->host != y->host ? (x->host > y->host) - (x->host < y->host)
+                              : (x->rank > y->rank) - (x->rank < y->rank);
 }
 
 /* Return the number of members of the host whose first member is m[0], of `count` in all. */
 static uint32_t watch_count_members(const struct watch_member *m, uint32_t count)
 {
     uint32_t i = 1;
-    while (i < count && m[i].key == m[0].key)
+    while (i < count && m[i].host == m[0].host)
         i++;
     return i;
 }
@@ -54,31 +53,21 @@ void watch_group_each_peer(const struct watch_group *g,
     uint32_t count = 0, a = 0, here = 0;
     for (uint32_t r = 0; m && r < g->size; r++)
         if (g->cards[r].port != 0)
-            m[count++] = (struct watch_member){.key = g->hosts[r], .rank = r};
-    if (!count) {
-        free(m);
-        return;
-    }
-    qsort(m, count, sizeof *m, watch_compare_members);
-    for (uint32_t i = 0; i < count;) {
-        uint32_t first = m[i].rank, end = i + watch_count_members(&m[i], count - i);
-        while (i < end)
-            m[i++].key = first;
-    }
-    qsort(m, count, sizeof *m, watch_compare_members);
-    for (uint32_t i = 0, b = 0; i < count && !own; b++) {
+            m[count++] = (struct watch_member){.host = g->hosts[r], .rank = r};
+    if (count)
+        qsort(m, count, sizeof *m, watch_compare_members);
+    for (uint32_t i = 0, b = 0; i < count && !own; i += here, b++) {
         here = watch_count_members(&m[i], count - i);
         a = b;
-        own = g->hosts[m[i].rank] == g->hosts[g->rank] ? &m[i] : NULL;
-        i += here;
+        own = m[i].host == g->hosts[g->rank] ? &m[i] : NULL;
     }
     for (uint32_t i = 0, b = 0; own && i < count; b++) {
         uint32_t there = watch_count_members(&m[i], count - i);
         uint32_t pairs = here > there ? here : there;
         for (uint32_t k = 0; b != a && k < GROUP_PAIRS && k < pairs; k++)
             if (own[(b + k) % here].rank == g->rank) {
-                uint32_t peer = m[i + (a + k) % there].rank;
-                each(arg, &g->cards[peer], g->hosts[peer]);
+                const struct watch_member *peer = &m[i + (a + k) % there];
+                each(arg, &g->cards[peer->rank], peer->host);
             }
         i += there;
     }
@@ -153,14 +142,6 @@ static bool watch_is_lost(const struct watch *w, uint64_t host)
     return watch_find_host(w, host) < atomic_load(&w->lost);
 }
 
-static bool watch_is_own(const struct watch *w, uint64_t host)
-{
-    for (const struct watch_group *g = w->groups; g; g = g->next)
-        if (g->hosts[g->rank] == host)
-            return true;
-    return false;
-}
-
 static void watch_drop(struct watch *w, const char *what)
 {
     if (what && !w->dropped)
@@ -216,8 +197,11 @@ static void watch_cut(const struct watch *w, uint64_t host)
 static void watch_note_lost(struct watch *w, uint64_t host)
 {
     uint32_t i = watch_find_host(w, host), lost = atomic_load(&w->lost);
+    bool own = false;
     CHECK(i < w->host_count);
-    if (i < lost || watch_is_own(w, host))
+    for (const struct watch_group *g = w->groups; g; g = g->next)
+        own |= g->hosts[g->rank] == host;
+    if (i < lost || own)
         return;
     w->hosts[i] = w->hosts[lost];
     w->hosts[lost] = host;
@@ -237,13 +221,10 @@ static void watch_note_lost(struct watch *w, uint64_t host)
 
 /* Polling. */
 
-static void watch_poll(struct watch *w, int fd, short events)
+/* Poll this descriptor (-1: none), at the latest at this time. */
+static void watch_poll(struct watch *w, int fd, short events, int64_t due)
 {
     w->polled[w->polled_count++] = (struct pollfd){.fd = fd, .events = events};
-}
-
-static void watch_poll_until(struct watch *w, int64_t due)
-{
     w->due = due < w->due ? due : w->due;
 }
 
@@ -259,22 +240,20 @@ static bool watch_collect(struct watch *w)
     w->polled = polled;
     w->polled_count = 0;
     w->due = INT64_MAX;
-    watch_poll(w, w->wake[0], POLLIN);
+    watch_poll(w, w->wake[0], POLLIN, INT64_MAX);
     if (clock_us() < w->listener.paused_to)
-        watch_poll_until(w, w->listener.paused_to);
+        watch_poll(w, -1, 0, w->listener.paused_to);
     else
-        watch_poll(w, w->listener.fd, POLLIN);
+        watch_poll(w, w->listener.fd, POLLIN, INT64_MAX);
     for (int i = 0; i < w->listener.count; i++) {
         const struct incoming *in = &w->listener.incoming[i];
         /* The watch reads a pending one later, so its bytes must not end poll(). */
-        watch_poll(w, in->state == INCOMING_PENDING ? -1 : in->fd, POLLIN);
-        watch_poll_until(w, in->due);
+        watch_poll(w, in->state == INCOMING_PENDING ? -1 : in->fd, POLLIN, in->due);
     }
-    for (struct link *l = w->links; l; l = l->next) {
-        watch_poll(w, l->fd, l->state == LINK_CONNECTING ? POLLOUT : POLLIN);
-        if (l->state >= LINK_PAUSED && l->state <= LINK_ANSWERED)
-            watch_poll_until(w, l->due);
-    }
+    for (struct link *l = w->links; l; l = l->next)
+        watch_poll(w, l->fd, l->state == LINK_CONNECTING ? POLLOUT : POLLIN,
+                   l->state >= LINK_PAUSED && l->state <= LINK_ANSWERED ? l->due
+                                                                        : INT64_MAX);
     return true;
 }
 
@@ -289,10 +268,9 @@ static void watch_step_link(struct watch *w, struct link *l)
 {
     uint64_t host;
     enum link_event event = LINK_NEWS;
-    for (int i = 0; i < WATCH_MESSAGES && event == LINK_NEWS; i++) {
-        event = link_step(l, &w->own, w->timeout, &host);
-        if (event != LINK_NEWS)
-            break;
+    for (int i = 0; i < WATCH_MESSAGES &&
+                    (event = link_step(l, &w->own, w->timeout, &host)) == LINK_NEWS;
+         i++) {
         /* A connection brings each host at most once, and hosts of a shared group only. */
         if (watch_find_host(w, host) < w->host_count && l->received <= w->host_count)
             watch_note_lost(w, host);

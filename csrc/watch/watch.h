@@ -73,8 +73,8 @@ void card_cut(const struct watch_card *theirs, const struct watch_card *own);
 /*
  * A watch group: ranks that watch each other's hosts, those of one communicator. Between each two
  * hosts of a group two processes of each hold a connection to one of the other host (one, where
- * both hosts have one process). Hosts are numbered by their first rank. The k-th connection between
- * hosts a and b is held by member (b + k) of a and member (a + k) of b, which spreads the
+ * both hosts have one process). Hosts are counted in the order of their numbers. The k-th connection
+ * between hosts a and b is held by member (b + k) of a and member (a + k) of b, which spreads the
  * connections over the ranks of a host.
  *
  * The caller owns the group, and keeps it from watch_announce to watch_leave.

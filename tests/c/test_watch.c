@@ -91,21 +91,18 @@ static void check_pairs(const struct watch_group *g, const uint32_t *members)
         }
 }
 
-/* Return the number of a rank's host, in the order of first living ranks, its place there, and
- * how many living ranks the host has: as watch.h says, by a pass over all ranks. */
+/* Return how many hosts with living ranks have lower numbers than a rank's host, the rank's place
+ * on its host, and how many living ranks the host has: as watch.h says, by a pass over all ranks. */
 static uint32_t host_of(const struct watch_group *g, uint32_t rank, uint32_t *place,
                         uint32_t *members)
 {
-    uint32_t first = g->size, number = 0;
+    uint32_t number = 0;
     *place = *members = 0;
     for (uint32_t r = 0; r < g->size; r++) {
         bool member = g->cards[r].port && g->hosts[r] == g->hosts[rank];
-        first = member && r < first ? r : first;
         *place += member && r < rank;
         *members += member;
-    }
-    for (uint32_t r = 0; r < first; r++) {
-        bool is_first = g->cards[r].port;
+        bool is_first = g->cards[r].port && g->hosts[r] < g->hosts[rank];
         for (uint32_t before = 0; before < r; before++)
             is_first &= !g->cards[before].port || g->hosts[before] != g->hosts[r];
         number += is_first;
