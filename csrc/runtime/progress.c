@@ -21,11 +21,13 @@ struct progress {
     _Atomic uint32_t notifications;
     /* The doorbell's count before the last poll; see progress_wake_waiters. */
     _Atomic uint32_t polled;
-    _Atomic int rounds;              /* In progress. */
-    _Atomic int unrung;              /* Messages under way that come without a ring. */
-    _Atomic int64_t alarm_us;        /* The earliest of the sources'. */
-    struct contention contention[2]; /* See progress_contention. */
-    _Atomic uint32_t vain;           /* Polls of threads that do not wait. */
+    _Atomic int rounds;       /* In progress. */
+    _Atomic int unrung;       /* Messages under way that come without a ring. */
+    _Atomic int64_t alarm_us; /* The earliest of the sources'. */
+    /* The agent counts its yields apart: on a core of this process alone it meets the thread that
+     * will wait next. */
+    struct contention contention, agent_contention;
+    _Atomic uint32_t vain; /* Polls of threads that do not wait. */
     /* The usual time of a poll in which nothing happens; 0: unknown. Any waiter writes it. A
      * stale or lost value costs a few polls. */
     _Atomic int64_t idle_poll_ns;
@@ -56,10 +58,9 @@ enum { POLLS_A_YIELD = 64 };
 
 /*
  * The longest sleep before the next poll, in microseconds. It starts at `first` and grows
- * to `last`, by one part in `growth` each time. Messages that ring the doorbell end the
- * sleep early. The limit exists for what does not ring: messages from other nodes
- * (`unrung`), and the application's own MPI traffic, which moves only while some thread
- * polls MPI.
+ * to `last`, by one part in `growth` each time. The limit exists for what does not ring: messages
+ * from other nodes (`unrung`), and the application's own MPI traffic, which moves only while some
+ * thread polls MPI.
  */
 struct backoff {
     int64_t first, last, growth;
@@ -86,14 +87,6 @@ struct rest {
     int64_t backoff; /* The last sleep's limit, in microseconds; 0: none yet. */
     bool moved;      /* MPI has moved data lately: sleep for short times only. */
 };
-
-/* The agent counts its yields apart: on a core of this process alone it meets the thread that
- * will wait next. */
-static struct contention *progress_contention(struct progress *p,
-                                              enum doorbell_sleeper who)
-{
-    return &p->contention[who == DOORBELL_AGENT];
-}
 
 /* Return whether something may come without a ring. */
 static bool progress_must_poll(const struct progress *p)
@@ -175,10 +168,9 @@ void progress_lock(struct progress *p)
     if (!p)
         return;
     lock_waits(LOCK_DRIVE);
-    struct contention *contention = progress_contention(p, DOORBELL_WAITER);
     for (int spins = 0; !progress_try_lock(p); spins++) {
-        if (spins < WAITER_POLLS && !contention_is_high(contention))
-            contention_yield(contention);
+        if (spins < WAITER_POLLS && !contention_is_high(&p->contention))
+            contention_yield(&p->contention);
         else
             nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
     }
@@ -276,12 +268,10 @@ const struct doorbell *progress_doorbell(const struct progress *p)
 /* A thread that finds no work yields, then sleeps, longer each time. */
 
 /*
- * Drive like progress_drive_or_notify. Set *moved if MPI seems to have moved data.
- * MPI cannot be asked whether it has work for the application. An idle poll of it takes
- * some 0.2 us and one that moves data takes longer, so the time tells. It is the time
- * that this thread has had a core: with more ranks than cores, other threads run in the
- * middle of many polls. The comparison is with the usual time of an idle poll,
- * p->idle_poll_ns. A wrong answer costs a few polls, or one sleep.
+ * Drive like progress_drive_or_notify. Set *moved if MPI seems to have moved data. MPI cannot be
+ * asked whether it has work for the application. An idle poll of it takes some 0.2 us and one that
+ * moves data takes longer, so the time on the core tells. A wrong answer costs a few polls, or one
+ * sleep.
  */
 static int progress_drive_timed(struct progress *p, bool *moved)
 {
@@ -302,7 +292,8 @@ static void progress_take_rest(struct progress *p, struct rest *r, uint32_t seen
                                enum doorbell_sleeper who, int polls,
                                const struct backoff *backoff, int64_t limit_us)
 {
-    struct contention *contention = progress_contention(p, who);
+    struct contention *contention =
+        who == DOORBELL_AGENT ? &p->agent_contention : &p->contention;
     bool full = contention_is_high(contention);
     if (full && r->polls < polls - AWOKEN_POLLS)
         r->polls = polls - AWOKEN_POLLS;
@@ -355,16 +346,14 @@ static void *progress_agent_main(void *arg)
 int progress_create(struct progress **out)
 {
     struct progress *p = calloc(1, sizeof *p);
-    if (!p)
-        return fail(PCOLL_ENOMEM, "no memory for the progress engine");
-    int rc = doorbell_create(&p->doorbell);
-    if (rc != PCOLL_OK) {
+    int rc = p ? doorbell_create(&p->doorbell)
+               : fail(PCOLL_ENOMEM, "no memory for the progress engine");
+    if (rc == PCOLL_OK) {
+        atomic_store(&p->alarm_us, INT64_MAX);
+        *out = p;
+    } else
         free(p);
-        return rc;
-    }
-    atomic_store(&p->alarm_us, INT64_MAX);
-    *out = p;
-    return PCOLL_OK;
+    return rc;
 }
 
 int progress_start_agent(struct progress *p)
@@ -408,25 +397,19 @@ void progress_destroy(struct progress **at)
 
 /* Threads of the application that wait. */
 
-static void progress_relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 bool progress_soon(struct progress *p, bool (*ready)(void *), void *arg)
 {
     for (int i = 0; i < SOON_SPINS; i++) {
         if (ready(arg))
             return true;
-        progress_relax();
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield");
+#endif
     }
-    struct contention *contention = progress_contention(p, DOORBELL_WAITER);
-    for (int i = 0; i < SOON_YIELDS && !contention_is_high(contention); i++) {
-        contention_yield(contention);
+    for (int i = 0; i < SOON_YIELDS && !contention_is_high(&p->contention); i++) {
+        contention_yield(&p->contention);
         if (ready(arg))
             return true;
     }

@@ -62,25 +62,18 @@ struct recovery {
     uint32_t transports; /* Retired so far. */
 };
 
-static void recovery_add_retired(struct recovery *r, struct retired *retired,
-                                 bool in_use)
-{
-    lock_take(&r->mutex);
-    retired->after = r->transports + in_use;
-    retired->next = r->retired;
-    r->retired = retired;
-    lock_release(&r->mutex);
-}
-
 void recovery_retire(struct communicator *c, void (*end)(void *), void *what,
                      bool in_use)
 {
-    CHECK(c->recovery && end && what);
+    struct recovery *r = c->recovery;
+    CHECK(r && end && what);
     struct retired *retired = malloc(sizeof *retired);
     if (!retired)
         return; /* `what` is lost. */
-    *retired = (struct retired){.end = end, .what = what};
-    recovery_add_retired(c->recovery, retired, in_use);
+    lock_take(&r->mutex);
+    *retired = (struct retired){end, what, r->transports + in_use, r->retired};
+    r->retired = retired;
+    lock_release(&r->mutex);
 }
 
 /* Retire a transport that has been revoked. */
@@ -120,14 +113,6 @@ static void recovery_reclaim(struct recovery *r)
         retired->end(retired->what);
         free(retired);
     }
-}
-
-static void recovery_hand_over(struct recovery *r, struct recovery *to)
-{
-    for (int i = 0; i < r->olds; i++)
-        recovery_retire_transport(to, r->old[i]);
-    for (struct retired *retired; (retired = recovery_next_reclaimable(r));)
-        recovery_add_retired(to, retired, false);
 }
 
 /* Decisions. */
@@ -373,8 +358,12 @@ void recovery_discard(struct communicator *c, struct communicator *keeper)
     mpi_revoke(c->transport);
     recovery_retire_transport(r, c->transport);
     communicator_abandon(c);
-    if (keeper)
-        recovery_hand_over(r, keeper->recovery);
+    for (int i = 0; keeper && i < r->olds; i++)
+        recovery_retire_transport(keeper->recovery, r->old[i]);
+    for (struct retired *retired; keeper && (retired = recovery_next_reclaimable(r));) {
+        recovery_retire(keeper, retired->end, retired->what, false);
+        free(retired);
+    }
     recovery_detach(c);
 }
 
