@@ -386,29 +386,6 @@ static int group_agent_drain(struct group *g)
 
 /* The phases. */
 
-/* Do one step of the current phase. *next is the phase that follows. */
-static int group_agent_step(struct group *g, enum group_phase *next)
-{
-    *next = g->phase;
-    switch (g->phase) {
-    case PHASE_IDLE:
-        *next = group_agent_leaves(g) ? PHASE_AWAY
-                : g->rejoin.suspected ? PHASE_ASKING
-                                      : PHASE_MATCHING;
-        return PCOLL_OK;
-    case PHASE_ASKING:
-        return group_agent_continue_rejoin(g, next);
-    case PHASE_MATCHING:
-        return group_matching_continue(g, next);
-    case PHASE_ROUND:
-        return group_round_continue(g, next);
-    case PHASE_AWAY:
-        *next = group_agent_leaves(g) ? PHASE_AWAY : PHASE_ASKING;
-        return PCOLL_OK;
-    }
-    return PCOLL_OK;
-}
-
 static int (*const group_agent_begin[])(struct group *g) = {
     [PHASE_ASKING] = group_agent_begin_rejoin,
     [PHASE_MATCHING] = group_matching_begin,
@@ -419,9 +396,19 @@ static int (*const group_agent_begin[])(struct group *g) = {
 /* Do one step. *more: the phase or the round has changed. */
 static int group_agent_continue(struct group *g, bool *more)
 {
-    enum group_phase next, before = g->phase;
+    enum group_phase before = g->phase, next = before;
     uint64_t round = g->round;
-    int rc = group_round_refuse(g) ?: group_agent_step(g, &next);
+    int rc = group_round_refuse(g);
+    if (rc == PCOLL_OK && before == PHASE_IDLE)
+        next = group_agent_leaves(g) ? PHASE_AWAY
+               : g->rejoin.suspected ? PHASE_ASKING
+                                     : PHASE_MATCHING;
+    else if (rc == PCOLL_OK && before == PHASE_AWAY)
+        next = group_agent_leaves(g) ? PHASE_AWAY : PHASE_ASKING;
+    else if (rc == PCOLL_OK)
+        rc = before == PHASE_ASKING     ? group_agent_continue_rejoin(g, &next)
+             : before == PHASE_MATCHING ? group_matching_continue(g, &next)
+                                        : group_round_continue(g, &next);
     *more = rc == PCOLL_OK && (next != before || g->round != round);
     if (rc != PCOLL_OK)
         return rc;

@@ -33,7 +33,7 @@ struct process {
     struct communicator *communicators; /* Through `next`, the youngest first. */
     struct user_object *objects; /* Through `next`, in the order of their slots. */
     int spinning;                /* Objects that want a spinning agent. */
-    struct user_object *retired; /* The oldest first. */
+    int retired; /* Objects that the driver frees when they have closed. */
     /* Transports of communicators whose ranks have parted, for others of the same ranks. */
     struct transport *idle[MOST_IDLE];
     int count_idle;
@@ -450,13 +450,10 @@ void user_object_retire(struct user_object *o, void (*end)(struct user_object *o
     if (user_object_enter(o) != PCOLL_OK)
         return;
     user_object_begin_close(o);
-    o->retired = end;
     struct process *r = mpi_process_state();
     progress_lock(r->progress);
-    struct user_object **at = &r->retired;
-    while (*at)
-        at = &(*at)->next_retired;
-    *at = o;
+    o->retired = end;
+    r->retired++;
     progress_unlock(r->progress);
 }
 
@@ -476,13 +473,12 @@ static void user_object_explain(void *arg, char *text, size_t capacity)
 static int process_reclaim(struct progress_source *source)
 {
     struct process *r = (struct process *)source;
-    for (struct user_object **at = &r->retired, *o; (o = *at);) {
+    for (struct user_object *o = r->retired ? r->objects : NULL, *next; o; o = next) {
         struct communicator *parent = o->communicator;
-        if (!user_object_is_closed(o)) {
-            at = &o->next_retired;
+        next = o->next;
+        if (!o->retired || !user_object_is_closed(o))
             continue;
-        }
-        *at = o->next_retired;
+        r->retired--;
         o->kind->dispose(o, user_object_unregister(o));
         o->retired(o);
         process_retire_communicator(parent, false);
@@ -577,11 +573,11 @@ static int process_get(struct process **out)
     struct process *r = calloc(1, sizeof *r);
     if (!r)
         return fail(PCOLL_ENOMEM, "no memory for the runtime");
-    int rc = progress_create(&r->progress) ?: watch_timeout(&timeout);
-    rc = rc
-             ?: watch_create(timeout, progress_doorbell(r->progress)->page,
-                             pcoll_tells_of_failures(), &r->watch);
-    rc = rc ?: mpi_set_process_state(r, process_end);
+    int rc = progress_create(&r->progress)
+                 ?: watch_timeout(&timeout)
+                 ?: watch_create(timeout, progress_doorbell(r->progress)->page,
+                                 pcoll_tells_of_failures(), &r->watch)
+                 ?: mpi_set_process_state(r, process_end);
     if (rc != PCOLL_OK) {
         if (r->watch)
             watch_destroy(&r->watch);

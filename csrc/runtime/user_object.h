@@ -58,7 +58,6 @@ struct user_object {
      * release: the next thread may free the object. */
     _Atomic bool in_use;
     struct user_object *next;         /* In the list of objects that end before MPI. */
-    struct user_object *next_retired; /* Under the drive lock. */
     struct user_object *next_recovered; /* In the list of user_object_list. */
 };
 
