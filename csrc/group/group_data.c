@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data of a group's round; see group_data.h. */
+/* The data of a group's round; see group_agent.h. */
 
 #include "group/group_agent.h"
 

@@ -16,7 +16,6 @@
 #include "gossip/register.h"
 #include "gossip/queue.h"
 #include "group/group_agent.c" /* Their CHECKs are in static functions. */
-#include "group/group_round.c"
 #include "group/group_wire.c"
 #include "protocol/group/matchmaking.c"
 #include "protocol/group/grid.h"
@@ -538,14 +537,14 @@ static const struct {
     CASE("group/group_agent.c", match_messages_lost),
     CASE("group/group_agent.c", left_in_a_round),
     CASE("group/group_agent.c", back_in_an_earlier_round),
-    CASE("group/group_round.c", bandwidth_below_0),
-    CASE("group/group_round.c", round_outside_a_round),
-    CASE("group/group_round.c", notice_to_no_member),
-    CASE("group/group_round.c", votes_done_before_it_is),
-    CASE("group/group_round.c", vote_for_another_leader),
-    CASE("group/group_round.c", heartbeat_outside_a_round),
-    CASE("group/group_round.c", finished_undecided),
-    CASE("group/group_round.c", counts_without_its_vote),
+    CASE("group/group_agent.c", bandwidth_below_0),
+    CASE("group/group_agent.c", round_outside_a_round),
+    CASE("group/group_agent.c", notice_to_no_member),
+    CASE("group/group_agent.c", votes_done_before_it_is),
+    CASE("group/group_agent.c", vote_for_another_leader),
+    CASE("group/group_agent.c", heartbeat_outside_a_round),
+    CASE("group/group_agent.c", finished_undecided),
+    CASE("group/group_agent.c", counts_without_its_vote),
     CASE("group/group_agent.c", queued_without_closing),
     CASE("group/group_agent.c", closed_before_it_has_left),
     CASE("group/group_object.c", disposed_while_driven),

@@ -50,7 +50,7 @@ MUTANTS = [
     ),
     Mutant(
         "simulated: a void round is told as one that counts",
-        "group/group_round.c",
+        "group/group_agent.c",
         "        .is_void = !counts,",
         "        .is_void = false,",
         program="simulator",
