@@ -31,8 +31,6 @@
  */
 #pragma once
 
-#include <stddef.h>
-
 #include "watch/watch.h"
 
 enum link_state {
@@ -77,12 +75,12 @@ struct link {
     enum link_state state;
     struct watch_card peer;
     uint64_t host;
-    struct siphash_key key; /* Derived from both secrets. */
+    struct siphash_tag key; /* Derived from both secrets. */
     int fd;                 /* -1: none. */
     int attempt, rounds;    /* Next address to try, times that all have failed. */
     int64_t due;            /* base/clock.h, us. */
     struct link_handshake handshake;
-    struct siphash_key session; /* Key of the proven connection. */
+    struct siphash_tag session; /* Key of the proven connection. */
     uint64_t sent, received;
     uint32_t told; /* Number of losses that the peer has been told (watch.c). */
     bool mute;     /* The kernel did not take a message whole: none can follow it. */
@@ -107,6 +105,14 @@ void link_tell(struct link *l, const struct watch_card *own, uint64_t host);
 /* Close the connection for good. */
 void link_end(struct link *l);
 
+/*
+ * Return the tag of these bytes: SipHash-2-4 with 128 bits (Aumasson, Bernstein: "SipHash: a fast
+ * short-input PRF", 2012, and the authors' 128-bit variant). It is a keyed message authentication
+ * code, and does not encrypt. Each message begins with a label that names the purpose, so that a
+ * tag made for one purpose is never valid for another one.
+ */
+struct siphash_tag siphash_tag_of(struct siphash_tag key, const void *data,
+                                  size_t bytes);
 struct siphash_tag link_proof(const struct link *l,
                               const struct link_handshake *handshake);
 bool link_send(int fd, const void *data, size_t bytes);

@@ -29,12 +29,17 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/doorbell.h"
-#include "base/random.h"
 
 enum { CARD_ADDRESSES = 8 };
+
+/* A tag of SipHash-2-4 (link.h), or a key, which may be a tag. */
+struct siphash_tag {
+    uint64_t word[2];
+};
 
 /*
  * The card of a process says how the watches of other processes reach it, and holds the secret
@@ -45,7 +50,7 @@ enum { CARD_ADDRESSES = 8 };
  */
 struct watch_card {
     uint64_t id;               /* Random, names the process. */
-    struct siphash_key secret; /* Random, known to the ranks that share a group. */
+    struct siphash_tag secret; /* Random, known to the ranks that share a group. */
     uint64_t pid, wake, pipe;  /* Descriptor and inode of its pipe (card_tell). */
     uint32_t port;             /* TCP port of the listener; 0: no watch runs there. */
     uint32_t reserved;

@@ -43,7 +43,7 @@ static void vectors(void)
                      {0x51, 0x50, 0xd1, 0x77, 0x2f, 0x50, 0x83, 0x4a, 0x50, 0x3e, 0x06,
                       0x9a, 0x97, 0x3f, 0xbd, 0x7c}}};
     unsigned char bytes[64];
-    struct siphash_key key;
+    struct siphash_tag key;
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (unsigned char)i;
     memcpy(&key, bytes, sizeof key);
