@@ -87,6 +87,7 @@ static void group_data_meter_end(struct group_data *r, const struct op *op,
 static int group_data_begin_get(struct group_data *r, int op, uint32_t member,
                                 size_t offset, char *into, size_t bytes)
 {
+    struct window *w = r->window;
     uint32_t peer = r->group.rank[member];
     int rc = PCOLL_OK;
     r->bytes_fetched += bytes;
@@ -96,8 +97,11 @@ static int group_data_begin_get(struct group_data *r, int op, uint32_t member,
         struct group_fetch *f = &r->fetches[r->under_way];
         f->op = op;
         f->bytes = n;
-        rc = r->window->ops->begin_get(r->window, peer, offset + done, into + done, n,
-                                       &f->get);
+        if (group_data_is_far(r, member))
+            rc = w->ops->begin_get(w, peer, offset + done, into + done, n, &f->get);
+        else
+            rc = w->ops->get(w, peer, offset + done, into + done, n)
+                     ?: w->ops->complete(w, peer);
         r->under_way += rc == PCOLL_OK && group_data_is_far(r, member);
         done += n;
         if (rc == PCOLL_OK)
@@ -216,10 +220,10 @@ static int group_data_reduce(struct group_data *r, const struct op *op)
     char *elements = own ? group_data_in_window(r, r->place.input_at, begin)
                          : group_data_room_of(r, member, piece);
     if (!own && !group_data_is_far(r, member)) {
-        struct window_get get;
+        uint32_t peer = r->group.rank[member];
         size_t offset = r->place.input_at + begin * r->place.element;
-        int rc = r->window->ops->begin_get(r->window, r->group.rank[member], offset,
-                                           elements, bytes, &get);
+        int rc = r->window->ops->get(r->window, peer, offset, elements, bytes)
+                     ?: r->window->ops->complete(r->window, peer);
         if (rc != PCOLL_OK)
             return rc;
         r->bytes_fetched += bytes;

@@ -119,24 +119,8 @@ static int shared_window_sync(struct window *w)
 
 static int shared_window_complete(struct window *w, uint32_t peer)
 {
-    CHECK(peer < w->size);
     (void)peer;
     return shared_window_sync(w);
-}
-
-static int shared_window_begin_get(struct window *w, uint32_t peer, size_t offset,
-                                   void *into, size_t bytes, struct window_get *g)
-{
-    g->request = 0;
-    shared_window_get(w, peer, offset, into, bytes);
-    return shared_window_sync(w);
-}
-
-static int shared_window_is_over(struct window *w, struct window_get *g, bool *over)
-{
-    (void)w, (void)g;
-    *over = true;
-    return PCOLL_OK;
 }
 
 static _Atomic int64_t *shared_window_word(struct window *w, uint32_t peer,
@@ -182,8 +166,6 @@ static const struct window_ops shared_window_ops = {
     .add = shared_window_add,
     .get_sums = shared_window_get_sums,
     .complete = shared_window_complete,
-    .begin_get = shared_window_begin_get,
-    .over = shared_window_is_over,
     .flush = shared_window_complete,
     .fetch_add = shared_window_fetch_add,
     .compare_swap = shared_window_compare_swap,

@@ -42,8 +42,7 @@ struct window_ops {
     int (*get_sums)(struct window *w, uint32_t peer, size_t offset, void *into,
                     int dtype, size_t count);
     int (*complete)(struct window *w, uint32_t peer);
-    /* A separate get, for callers that must not wait: complete when `over` says so; at once if the
-     * peer is near. */
+    /* A separate get from a far peer, for callers that must not wait: complete when `over` says so. */
     int (*begin_get)(struct window *w, uint32_t peer, size_t offset, void *into,
                      size_t bytes, struct window_get *get);
     int (*over)(struct window *w, struct window_get *get, bool *over);

@@ -172,15 +172,11 @@ static int window_mpi_begin_get(struct window *w, uint32_t peer, size_t offset,
 {
     struct window_mpi *m = window_mpi_of(w);
     MPI_Request request = MPI_REQUEST_NULL;
-    int rc;
-    if (window_is_far(w, peer))
-        rc = mpi_check_on(m->comm,
-                          window_mpi_call(WINDOW_GET, m->win, (int)peer,
-                                          (MPI_Aint)offset, NULL, into, MPI_BYTE,
-                                          (int)bytes, &request),
-                          "MPI_Rget");
-    else if ((rc = window_mpi_get(w, peer, offset, into, bytes)) == PCOLL_OK)
-        rc = window_mpi_complete(w, peer);
+    int rc =
+        mpi_check_on(m->comm,
+                     window_mpi_call(WINDOW_GET, m->win, (int)peer, (MPI_Aint)offset,
+                                     NULL, into, MPI_BYTE, (int)bytes, &request),
+                     "MPI_Rget");
     memcpy(&g->request, &request, sizeof request); /* a number or a pointer */
     return rc;
 }

@@ -131,13 +131,6 @@ static int sim_window_get_sums(struct window *window, uint32_t peer, size_t offs
     return sim_window_get(window, peer, offset, into, count * dtype_find(dtype)->size);
 }
 
-static int sim_window_begin_get(struct window *window, uint32_t peer, size_t offset,
-                                void *into, size_t bytes, struct window_get *request)
-{
-    (void)request; /* complete at once */
-    return sim_window_get(window, peer, offset, into, bytes);
-}
-
 static int sim_window_send(struct window *window, uint32_t peer, int kind,
                            size_t offset, const void *data, size_t bytes)
 {
@@ -218,7 +211,6 @@ static const struct window_ops ops = {.get = sim_window_get,
                                       .add = sim_window_add,
                                       .get_sums = sim_window_get_sums,
                                       .complete = sim_window_complete,
-                                      .begin_get = sim_window_begin_get,
                                       .flush = sim_window_flush,
                                       .fetch_add = sim_window_fetch_add,
                                       .compare_swap = sim_window_compare_swap,
