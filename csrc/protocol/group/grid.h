@@ -21,9 +21,7 @@
  * A rank that missed a round keeps its cell while its group moves, so a line can
  * contain more ranks than its side. No group exceeds the side: such a line makes
  * several groups. The ranks that are left over should not be the same ones every time:
- * if a rank misses a round with probability 0.005, on a full 8 x 8 x 8 x 8 grid, an error
- * of 1e-9 takes 10 rounds if they are drawn, and 27 if they are always those with the
- * highest numbers.
+ * that nearly triples the rounds to a small error.
  *
  * Shares. A member with bandwidth b that reduces the share w of a vector sends the
  * other 1 - w of its own vector and receives w from each of the M - 1 other members:
@@ -62,14 +60,11 @@ int grid_init(struct grid *g, const uint32_t *sides, uint32_t axes, uint64_t pee
 void grid_auto(struct grid *g, uint64_t peers);
 
 uint64_t grid_cells(const struct grid *g);
-
 /* Return the axis of a round. */
 uint32_t grid_axis(const struct grid *g, uint64_t round);
-
 uint32_t grid_coordinate(const struct grid *g, uint64_t cell, uint32_t axis);
 
-/* Return the number of a cell's line along the axis, below cells / side. It is equal
- * for the cells of one line, and different for all others. */
+/* Return the number of a cell's line along the axis, below cells / side. */
 uint64_t grid_line(const struct grid *g, uint64_t cell, uint32_t axis);
 
 /* Return the cell with its coordinate on the axis replaced; coordinate < side. */
@@ -85,13 +80,11 @@ uint64_t grid_move(const struct grid *g, uint64_t cell, uint32_t axis,
  *
  * The coordinates of a group are consecutive modulo a width, from an offset drawn for
  * round and line. The width is the number of peers on a line of this axis if they are
- * spread evenly, rounded up; for a larger group it is its size plus 1, at most the side. So lines of equal size stay on few coordinates, and the lines across
- * them are full: 768 peers on 32 x 32 need two rounds. Where sizes differ, the empty
- * coordinates are anywhere. If they were always the last ones, as with 0 ... size - 1
- * in any order, the last line across would hold few ranks, and its average would be far
- * from that of all: an error of 1e-9 would take 900 peers on 32 x 32 5.3 rounds rather
- * than 4.0, and 470 peers on 8 x 8 x 8 9.7 rather than 7.9. A random order of the
- * members changes nothing.
+ * spread evenly, rounded up; for a larger group it is its size plus 1, at most the side. So lines
+ * of equal size stay on few coordinates, and the lines across them are full. Where sizes differ,
+ * the empty coordinates are anywhere. If they were always the last ones, the last line across
+ * would hold few ranks, and its average would be far from that of all: an error of 1e-9 would take
+ * 900 peers on 32 x 32 5.3 rounds rather than 4.0, and 470 peers on 8 x 8 x 8 9.7 rather than 7.9.
  */
 uint32_t grid_chunk(const struct grid *g, uint64_t peers, uint64_t round, uint64_t line,
                     uint32_t position, uint32_t size);
