@@ -150,7 +150,7 @@ static int group_round_abort_on_silence(struct group *g)
     bool lost = false;
     int rc = PCOLL_OK;
     for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++) {
-        int64_t last = now->received_at[i];
+        int64_t last = now->data.state[i].received_at;
         bool left = g->membership.entries[group->rank[i]].status == MEMBER_AWAY &&
                     !now->data.state[i].known;
         if (i == group->position ||
@@ -271,7 +271,7 @@ static int group_round_apply_notice(struct group *g, uint32_t rank)
     while (member < now->data.group.members && now->data.group.rank[member] != rank)
         member++;
     if (member < now->data.group.members) {
-        now->received_at[member] = g->clock.time;
+        now->data.state[member].received_at = g->clock.time;
         if (n->bits & (NOTICE_INPUT | NOTICE_NULL))
             group_data_input(&now->data, member, n->bits & NOTICE_INPUT);
         if (n->bits & NOTICE_PART)
@@ -308,12 +308,11 @@ static int group_round_begin(struct group *g)
         if (member->chain < now->chain)
             now->chain = member->chain;
         known = known && member->bandwidth > 0;
-        now->bandwidths[i] = (double)member->bandwidth;
-        now->received_at[i] = time;
+        group->share[i] = (double)member->bandwidth;
     }
     CHECK(group->rank[group->position] == g->window->rank);
     for (uint32_t i = 0; i < list->count && !known; i++)
-        now->bandwidths[i] = 1;
+        group->share[i] = 1;
     now->name = (struct group_name){list->leader, list->seq};
     now->contribution = CONTRIBUTION_OPEN;
     now->decision = DECISION_PENDING;
@@ -323,7 +322,7 @@ static int group_round_begin(struct group *g)
     now->abort_after = 0;
     now->backoff = FIRST_BACKOFF_NS;
     now->early = !group_agent_was_started(g);
-    int rc = grid_shares(now->bandwidths, list->count, group->share);
+    int rc = grid_shares(group->share, list->count, group->share);
     if (rc != PCOLL_OK)
         return rc;
     grid_bounds(group->share, list->count, g->place.count,

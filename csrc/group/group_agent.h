@@ -86,6 +86,7 @@ struct group_meter {
 struct group_member {
     bool known, contributes;    /* It has said whether it contributes, and it does. */
     int input_there, part_done; /* The operation of its notice, or -1. */
+    int64_t received_at;        /* Time of its last notice in this round; own clock. */
     int64_t begun;              /* Time of its first fetch. */
     double rate;                /* Bytes per second; 0: not measured. */
 };
@@ -226,20 +227,18 @@ struct group_round {
     struct group_name name;
     struct group_data data;
     struct group_notice *notices; /* By rank. */
-    double *bandwidths;           /* By member; memory for computing shares. */
     enum group_contribution contribution;
     enum decision decision;
-    bool marked;          /* This rank has voted that it is done. */
-    bool passed;          /* Another member asks to go on without the application. */
-    bool passed_over;     /* This rank has asked the others for that. */
-    uint32_t chain;       /* Lowest chain of the members. */
-    bool early;           /* The group was known before the application started. */
-    int64_t began;        /* When this rank contributed. */
-    int64_t heartbeat;    /* When it sent the last heartbeat; time of the process. */
-    int64_t voted;        /* When it last voted or read the decision. */
-    int64_t abort_after;  /* Earliest time of the next vote to abort. */
-    int64_t *received_at; /* By member: when its last notice arrived. */
-    int64_t backoff;      /* Interval between polls of far fetches; ns. */
+    bool marked;         /* This rank has voted that it is done. */
+    bool passed;         /* Another member asks to go on without the application. */
+    bool passed_over;    /* This rank has asked the others for that. */
+    uint32_t chain;      /* Lowest chain of the members. */
+    bool early;          /* The group was known before the application started. */
+    int64_t began;       /* When this rank contributed. */
+    int64_t heartbeat;   /* When it sent the last heartbeat; time of the process. */
+    int64_t voted;       /* When it last voted or read the decision. */
+    int64_t abort_after; /* Earliest time of the next vote to abort. */
+    int64_t backoff;     /* Interval between polls of far fetches; ns. */
 };
 
 /* Send a member the notice that belongs to an edge of the butterfly. */

@@ -93,10 +93,8 @@ static int group_object_allocate(struct group *g, uint32_t ranks)
                    GROUP_ALLOCATE(g->remote.found, ranks) &&
                    GROUP_ALLOCATE(g->remote.entries, ranks) &&
                    GROUP_ALLOCATE(g->membership.entries, ranks) &&
-                   GROUP_ALLOCATE(g->now.bandwidths, most) &&
                    GROUP_ALLOCATE(g->shared.outcome_ranks, most) &&
                    GROUP_ALLOCATE(g->shared.outcome_shares, most) &&
-                   GROUP_ALLOCATE(g->now.received_at, most) &&
                    GROUP_ALLOCATE(g->drain.counts, 2)
                ? PCOLL_OK
                : fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
@@ -151,10 +149,8 @@ void group_object_dispose(struct group *g)
                          g->remote.found,
                          g->remote.entries,
                          g->membership.entries,
-                         g->now.bandwidths,
                          g->shared.outcome_ranks,
                          g->shared.outcome_shares,
-                         g->now.received_at,
                          g->drain.counts};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);

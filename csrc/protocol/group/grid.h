@@ -89,7 +89,7 @@ uint64_t grid_move(const struct grid *g, uint64_t cell, uint32_t axis,
 uint32_t grid_chunk(const struct grid *g, uint64_t peers, uint64_t round, uint64_t line,
                     uint32_t position, uint32_t size);
 
-/* Compute the shares of members with these bandwidths, in any unit. PCOLL_EINVAL names
+/* Compute the shares of members with these bandwidths, in any unit; `share` may be the same array. PCOLL_EINVAL names
  * the first bandwidth that is not finite or not above 0; PCOLL_ENOMEM. */
 int grid_shares(const double *bandwidth, uint32_t members, double *share);
 
