@@ -394,10 +394,16 @@ static int group_round_on_nudge(struct group *g, uint64_t round)
     return rc;
 }
 
-static int group_round_step(struct group *g)
+static int group_round_continue(struct group *g, enum group_phase *next)
 {
     struct group_round *now = &g->now;
-    int rc = group_round_contribute(g) ?: group_data_run(&now->data);
+    bool ended;
+    CHECK(g->phase == PHASE_ROUND && match_formed(&g->match));
+    int rc = group_data_poll(&now->data, &ended);
+    if (ended)
+        now->backoff = FIRST_BACKOFF_NS;
+    if (rc == PCOLL_OK && now->decision == DECISION_PENDING)
+        rc = group_round_contribute(g) ?: group_data_run(&now->data);
     if (rc == PCOLL_OK && now->decision == DECISION_PENDING && !now->marked &&
         group_data_complete(&now->data)) {
         CHECK(now->contribution != CONTRIBUTION_OPEN);
@@ -407,19 +413,7 @@ static int group_round_step(struct group *g)
     }
     if (rc == PCOLL_OK && now->decision == DECISION_PENDING)
         rc = group_round_watch_members(g);
-    return rc;
-}
-
-static int group_round_continue(struct group *g, enum group_phase *next)
-{
-    bool ended;
-    CHECK(g->phase == PHASE_ROUND && match_formed(&g->match));
-    int rc = group_data_poll(&g->now.data, &ended);
-    if (ended)
-        g->now.backoff = FIRST_BACKOFF_NS;
-    if (rc == PCOLL_OK && g->now.decision == DECISION_PENDING)
-        rc = group_round_step(g);
-    if (rc != PCOLL_OK || g->now.decision == DECISION_PENDING)
+    if (rc != PCOLL_OK || now->decision == DECISION_PENDING)
         return rc;
     *next = PHASE_IDLE;
     return group_round_finish(g);
@@ -488,13 +482,6 @@ static int group_matching_ask(struct group *g, enum group_wire_kind kind)
     if (rc == PCOLL_OK && answered)
         group_matching_on_found(g, &answer, g->remote.found, answer.values.count);
     return rc;
-}
-
-static int group_matching_inquire(struct group *g)
-{
-    bool due = !g->inquiry.waits && g->clock.time >= g->inquiry.at;
-    return due && g->match.state != MATCH_FORMED ? group_matching_ask(g, WIRE_DECLARE)
-                                                 : PCOLL_OK;
 }
 
 static int group_matching_withdraw(struct group *g)
@@ -644,7 +631,10 @@ static int group_matching_catch_up(struct group *g)
 static int group_matching_step(struct group *g, enum group_phase *next)
 {
     match_tick(&g->match, g->clock.time);
-    int rc = group_matching_inquire(g) ?: group_matching_nudge(g);
+    bool asks = !g->inquiry.waits && g->clock.time >= g->inquiry.at &&
+                g->match.state != MATCH_FORMED;
+    int rc = (asks ? group_matching_ask(g, WIRE_DECLARE) : PCOLL_OK)
+                 ?: group_matching_nudge(g);
     if (rc != PCOLL_OK)
         return rc;
     if (g->match.state == MATCH_BEHIND) {
@@ -861,8 +851,9 @@ static int group_agent_settle(struct group *g)
     return communicator_close(g->communicator, &g->base);
 }
 
-int group_agent_drive(struct group *g)
+int group_agent_drive(struct object *p)
 {
+    struct group *g = (struct group *)p;
     bool more;
     int rc = PCOLL_OK;
     CHECK(!g->queued || g->shared.closing);
@@ -962,15 +953,10 @@ static int group_agent_on_message(struct object *p, uint32_t source,
     memcpy(match.value, message->value, sizeof match.value);
     rc = matches ? match_on_message(&g->match, g->clock.time, &match)
                  : group_agent_dispatch(g, &m);
-    return rc ?: group_agent_drive(g);
+    return rc ?: group_agent_drive(p);
 }
 
-static int group_agent_run(struct object *p)
-{
-    return group_agent_drive((struct group *)p);
-}
-
-const struct object_ops group_agent_ops = {.run = group_agent_run,
+const struct object_ops group_agent_ops = {.run = group_agent_drive,
                                            .control = group_agent_on_message,
                                            .begin_close = group_agent_begin_close};
 

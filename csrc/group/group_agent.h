@@ -333,7 +333,7 @@ struct pcoll_group {
 extern const struct object_ops group_agent_ops;
 
 /* Run the phases as far as possible. */
-int group_agent_drive(struct group *g);
+int group_agent_drive(struct object *p);
 
 /* Return the status of this rank as a word for the others. */
 uint64_t group_agent_state_word(const struct group *g);

@@ -63,7 +63,7 @@ static void group_create_resume(struct user_object *o, struct communicator *c)
     progress_lock(c->progress);
     g->communicator = c;
     g->driven = true;
-    int rc = o->orphan ? PCOLL_OK : group_agent_drive(g);
+    int rc = o->orphan ? PCOLL_OK : group_agent_drive(&g->base);
     if (rc != PCOLL_OK)
         communicator_fail(c, rc);
     progress_unlock(c->progress);

@@ -342,7 +342,7 @@ static void counts_without_its_vote(void)
 static void queued_without_closing(void)
 {
     group.queued = true;
-    group_agent_drive(&group);
+    group_agent_drive(&group.base);
 }
 
 static void closed_before_it_has_left(void)

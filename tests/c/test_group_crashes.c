@@ -371,7 +371,7 @@ static void go(uint32_t r)
     struct rank *k = &w.rank[r];
     k->g.driven = true;
     k->heard = false;
-    int rc = group_agent_drive(&k->g);
+    int rc = group_agent_drive(&k->g.base);
     k->heard = rc != PCOLL_OK;
     EXPECT(!k->heard || w.outage, "%s", pcoll_last_error());
 }
