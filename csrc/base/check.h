@@ -60,8 +60,8 @@ extern void (*interleave_hook)(void); /* set by tests (tests/c/interleave.c) */
 
 enum { MOMENT_THREADS = 63, MOMENT_NAME = 24 };
 
-/* The last point that a thread has passed. Only that thread writes it. Names are written
- * alternately, so a death in between leaves the last name whole. */
+/* The last point that a thread has passed. Only that thread writes it, and it writes names
+ * alternately: a death in between leaves the last name whole. */
 struct thread_moment {
     _Atomic uint32_t which; /* index of the last name, plus 1; 0: none yet */
     uint32_t number;        /* points passed until now */

@@ -19,10 +19,9 @@
  * (they drive the communication themselves), and the agent, which works while no such
  * thread does. `waiters` counts the application's threads inside a wait, asleep or not. A
  * ringer wakes one of them if it sleeps, and the agent only if there is no waiter at all.
- * A waiter that leaves first removes itself from `waiters`, then compares `count` with its
- * value before the waiter's last check. If `count` has changed, the waiter wakes the
- * agent. So either the ringer sees that there is no waiter left, or the waiter sees the
- * ring.
+ * A waiter that leaves first removes itself from `waiters`. Then it wakes the agent if `count` has
+ * changed since its last check. So either the ringer sees that there is no waiter left, or the
+ * waiter sees the ring.
  *
  * A stale read of the sleep flags only costs an unnecessary wake-up.
  */

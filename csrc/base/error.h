@@ -72,10 +72,7 @@ struct failure fail_keep(int code);
 /* Report it. Return its code, which may be PCOLL_OK. */
 int fail_again(const struct failure *f);
 
-/*
- * Texts that are written piece by piece, and numbers as texts.
- */
-
+/* A text that is written piece by piece. */
 struct text {
     char *at;    /* the next character to write */
     size_t left; /* bytes left, including the 0 at the end */
@@ -86,9 +83,6 @@ struct text {
 void text_add(struct text *text, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Numbers with a decimal point, whichever locale the program has chosen. */
-
-/* Parse a number like strtod. */
+/* Parse like strtod and print like "%.*g", with a decimal point in every locale. */
 double decimal_parse(const char *text, char **end);
-/* Print a number like "%.*g". */
 void decimal_print(char *text, size_t capacity, int digits, double value);

@@ -5,9 +5,7 @@
  * Other users may be able to write to the folder, or may have made it first. Therefore the
  * folder and every file that is opened in it must belong to this user, links in it are not
  * followed, and a file is created only if it did not exist. Every write and the close can
- * fail (a full disk, a quota): the caller has to check.
- *
- * On failure a function sets *why to the reason, which the caller must not free.
+ * fail (a full disk, a quota). On failure a function sets *why to the reason, a constant text.
  */
 #pragma once
 
@@ -34,17 +32,11 @@ bool file_write(int fd, const void *data, size_t bytes, const char **why);
 bool file_close(int fd, const char **why);
 
 /*
- * The environment. All of csrc reads it through this function; tests/house/test_layers.py
- * forbids other ways.
- *
- * A program with privileges that its caller lacks (set-user-id, set-group-id, file
- * capabilities) must not trust the caller's variables: one could name a library that the
- * program then loads, or a file that it then writes. In such a program every variable
- * counts as not set.
+ * Return the value of a variable, or NULL if it is not set, is empty, or must not be trusted: a
+ * program with privileges that its caller lacks (set-user-id, set-group-id, file capabilities) must
+ * not load a library or write a file that the caller's variables name. All of csrc reads the
+ * environment through this function (tests/house/test_layers.py).
  */
-
-/* Return the value of a variable, or NULL if it is not set, is empty, or must not be
- * trusted. */
 static inline const char *environment_get(const char *name)
 {
     const char *value = secure_getenv(name);

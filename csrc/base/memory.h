@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Memory: pages for messages, the processor's cache, the amount that is left, and memory that
- * outlives its object.
- */
+/* Memory: pages for messages, the cache, the amount that is left, and what outlives its object. */
 #pragma once
 
 #include <stddef.h>
@@ -29,30 +26,23 @@ static inline void *memory_allocate_pages(size_t bytes)
  * reports it. (The C library may report the caches of all cores together.) */
 size_t memory_cache_size(void);
 
-/*
- * Copy as memcpy does, but past the cache: for data that is so large that it would leave the
- * cache before it is read. A plain copy reads every cache line that it overwrites, and evicts
- * other data. Measured with two cores, 16 MiB: 11 GB/s with memcpy, 22 GB/s with streaming
- * stores; 1 MiB, in the cache: 46 and 27. The stores become visible like all others.
- */
+/* Copy as memcpy does, but past the cache: for data that is so large that it would leave the cache
+ * before it is read. A plain copy reads every cache line that it overwrites, and evicts other data:
+ * 11 GB/s rather than 22 for 16 MiB on two cores, but 46 rather than 27 for 1 MiB in the cache. The
+ * stores become visible like all others. */
 void memory_copy_past_cache(void *out, const void *in, size_t bytes);
 
-/*
- * Return the number of bytes that can still be allocated, by the machine and by the control
- * groups of this process. A larger allocation would not fail: the kernel would later kill this
- * process or another one of its container or batch job.
- */
+/* Return the number of bytes that can still be allocated, by the machine and by the control groups
+ * of this process. A larger allocation would not fail: the kernel would later kill this process or
+ * another one of its container or batch job. */
 uint64_t memory_left(void);
 
 /* The same for control groups only, of both versions. `groups` is a file like
  * /proc/self/cgroup, and the files of the groups are below `mount`. UINT64_MAX: no limit. */
 uint64_t memory_left_in_groups(const char *groups, const char *mount);
 
-/*
- * Dispose of memory by end(memory, bytes). Users can have views of it, and a program that reads
- * an array after its object was freed must not die by a signal. pcoll_memory_hold holds an
- * address; if one in this memory is held, the memory is disposed of when the last such address
- * is released. Any thread may call this.
- */
+/* Dispose of memory by end(memory, bytes): when no address in it is held any more
+ * (pcoll_memory_hold), because a program that reads a view after its object was freed must not die
+ * by a signal. Any thread may call this. */
 void memory_dispose(void *memory, size_t bytes,
                     void (*end)(void *memory, size_t bytes));

@@ -39,11 +39,11 @@ int progress_create(struct progress **out);
 /* Stop the agent, too. No thread may be waiting. */
 void progress_destroy(struct progress **p);
 
-/* Start the agent if it does not run. It sleeps while there is nothing to do, … */
+/* Start the agent if it does not run. */
 int progress_start_agent(struct progress *p);
-/* … or, from now on, polls without end. */
+/* Let the agent sleep while there is nothing to do, or poll without end. */
 void progress_spin(struct progress *p, bool spins);
-/* End it; threads that wait drive. One thread at a time may call this. */
+/* End the agent; threads that wait drive. One thread at a time may call this. */
 void progress_stop_agent(struct progress *p);
 
 void progress_add(struct progress *p, struct progress_source *source);
@@ -51,7 +51,6 @@ void progress_remove(struct progress *p, struct progress_source *source);
 /* Driver: remove it. */
 void progress_drop(struct progress *p, struct progress_source *source);
 
-/* Return this process's doorbell. */
 const struct doorbell *progress_doorbell(const struct progress *p);
 
 /* Hold the drive lock (rarely: to begin and end things). Both do nothing for NULL, which a

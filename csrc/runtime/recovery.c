@@ -347,26 +347,6 @@ bool recovery_part(struct communicator *c)
     return usable;
 }
 
-void recovery_discard(struct communicator *c, struct communicator *keeper)
-{
-    struct recovery *r = c->recovery;
-    CHECK(r && !c->handles);
-    progress_remove(c->progress, &c->source);
-    r->called_off = true;
-    outage_leave(c->outage);
-    recovery_join(c);
-    mpi_revoke(c->transport);
-    recovery_retire_transport(r, c->transport);
-    communicator_abandon(c);
-    for (int i = 0; keeper && i < r->olds; i++)
-        recovery_retire_transport(keeper->recovery, r->old[i]);
-    for (struct retired *retired; keeper && (retired = recovery_next_reclaimable(r));) {
-        recovery_retire(keeper, retired->end, retired->what, false);
-        free(retired);
-    }
-    recovery_detach(c);
-}
-
 const void *recovery_comm(const struct communicator *c)
 {
     return c->recovery && c->recovery->gave ? &c->recovery->given : NULL;
@@ -482,10 +462,27 @@ int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
     return rc;
 }
 
-/* The shell of a communicator that the program has an MPI_Comm of stays until that is freed. */
+/* End a communicator without objects on this rank alone, as a thread that is inside (communicator.h).
+ * `keeper` frees later what MPI may still write to; NULL: it is lost. The shell of a communicator
+ * that the program has an MPI_Comm of stays until that is freed. */
 static void growth_discard(struct communicator *c, struct communicator *keeper)
 {
-    recovery_discard(c, keeper);
+    struct recovery *r = c->recovery;
+    CHECK(r && !c->handles);
+    progress_remove(c->progress, &c->source);
+    r->called_off = true;
+    outage_leave(c->outage);
+    recovery_join(c);
+    mpi_revoke(c->transport);
+    recovery_retire_transport(r, c->transport);
+    communicator_abandon(c);
+    for (int i = 0; keeper && i < r->olds; i++)
+        recovery_retire_transport(keeper->recovery, r->old[i]);
+    for (struct retired *retired; keeper && (retired = recovery_next_reclaimable(r));) {
+        recovery_retire(keeper, retired->end, retired->what, false);
+        free(retired);
+    }
+    recovery_detach(c);
     process_disown(c);
     if (c->abandoned)
         communicator_destroy(&c);

@@ -30,10 +30,7 @@
 
 struct user_object;
 
-/*
- * The census. Each rank writes down the objects that it has. The maxima over all ranks are what
- * all ranks know. It is computed without I/O.
- */
+/* The census. The maxima of what all ranks write down are what all ranks know. */
 enum { CENSUS_WORDS = 3 };
 
 struct census {        /* Arrays by slot. */
@@ -42,7 +39,6 @@ struct census {        /* Arrays by slot. */
     uint64_t *least;   /* Complement of the smallest number of complete rounds. */
 };
 
-/* The knowledge of all ranks about an object. */
 struct recovery_plan {
     uint32_t slot;
     uint64_t complete; /* Rounds that are complete anywhere. */
@@ -79,7 +75,7 @@ struct recoverable {
     void (*go)(struct user_object *o, struct communicator *c);
 };
 
-/* Make, before the communicator has objects, the thread that recovers. PCOLL_ENOMEM. */
+/* Make the thread that recovers, before the communicator has objects. PCOLL_ENOMEM. */
 int recovery_attach(struct communicator *c);
 /* Free `what` by end(what) when MPI does not write to it any more: when the requests of all
  * earlier transports are complete; with `in_use` those of the current one as well. */
@@ -98,11 +94,8 @@ void recovery_await_parting(struct communicator *c, bool all, uint64_t *late);
 bool recovery_part(struct communicator *c);
 /* Free what belongs to the recovery, whose thread has ended. */
 void recovery_detach(struct communicator *c);
-/* Stop the thread that recovers, and detach it, while no failure has been met. */
+/* Stop the thread and detach it, while no failure has been met. */
 void recovery_stop(struct communicator *c);
-/* End a communicator without objects on this rank alone, as a thread that is inside (communicator.h).
- * `keeper` frees later what MPI may still write to; NULL: it is lost. */
-void recovery_discard(struct communicator *c, struct communicator *keeper);
 
 /* recovery_steps.c: the steps from the census to the last barrier, for these objects of the old
  * communicator (a list through next_recovered), on `to`. Collective. */

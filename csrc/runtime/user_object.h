@@ -10,8 +10,7 @@
  *             PCOLL_ESTATE. No call works in a forked child.
  *   closing   The user has freed the object, or MPI_Finalize has begun. The object closes with
  *             its peers (communicator.h). It never does if its communicator has failed.
- *   ended     The inside is freed. The user may still hold the object, an empty shell, until the
- *             user frees it, too.
+ *   ended     The inside is freed. The user may still hold the object, an empty shell.
  *
  * The owner of an object that does not recover need not wait: the driver frees a retired object
  * as a whole when it has closed.
@@ -57,7 +56,7 @@ struct user_object {
      * all that it wrote to the thread that enters next. Nothing of the object is read after the
      * release: the next thread may free the object. */
     _Atomic bool in_use;
-    struct user_object *next;         /* In the list of objects that end before MPI. */
+    struct user_object *next; /* In the list of objects that end before MPI. */
     struct user_object *next_recovered; /* In the list of user_object_list. */
 };
 
