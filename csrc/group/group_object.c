@@ -222,9 +222,8 @@ int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
     return user_object_leave(&p->base, PCOLL_OK);
 }
 
-/* Return the members of the last round. This call ends a wait whose round is complete,
- * so it does not take the object: another thread that reads something must not make it
- * fail. */
+/* This call ends a wait whose round is complete, so it does not take the object: another thread
+ * that reads something must not make it fail. */
 int pcoll_group_members(pcoll_group *p, uint32_t *ranks, double *shares)
 {
     struct group *g = &p->group;
@@ -239,8 +238,7 @@ int pcoll_group_members(pcoll_group *p, uint32_t *ranks, double *shares)
     return PCOLL_OK;
 }
 
-/* Set what the driver does next. The driver need not see every one of several
- * changes. */
+/* Set what the driver does next. The driver need not see every one of several changes. */
 static int group_object_set_away(pcoll_group *p, bool away)
 {
     struct group *g = &p->group;
@@ -327,35 +325,30 @@ int pcoll_group_get_shape(pcoll_group *p, pcoll_group_shape *shape)
 
 /* Stall warnings: what a grouped allreduce waits for. */
 
-static void
-group_object_describe_members(struct text *t, struct group *g, const char *what,
-                              bool (*waits)(const struct group_data *, uint32_t))
+/* Add a rank to a list that begins with `what`. */
+static void group_object_list(struct text *t, const char *what, uint32_t rank)
 {
-    const struct group_data *r = &g->now.data;
-    const char *before = what;
-    for (uint32_t i = 0; i < r->group.members; i++)
-        if (i != r->group.position && waits(r, i)) {
-            text_add(t, "%s %u", before, r->group.rank[i]);
-            before = ",";
-        }
+    text_add(t, "%s %u", t->items++ ? "," : what, rank);
 }
 
-static void group_object_describe_round(struct text *t, struct group *g)
+static void group_object_describe_round(struct text *t, const struct group_round *now)
 {
-    const struct group_round *now = &g->now;
-    text_add(t, " in a group of %u led by rank %u", now->data.group.members,
-             now->name.leader);
+    const struct group_data *r = &now->data;
+    text_add(t, " in a group of %u led by rank %u", r->group.members, now->name.leader);
     if (now->contribution == CONTRIBUTION_OPEN)
         text_add(t, ", not started here");
-    group_object_describe_members(t, g, ": no input yet of rank",
-                                  group_data_waits_for_input);
-    group_object_describe_members(t, g, ": no part yet of rank",
-                                  group_data_waits_for_part);
+    for (uint32_t i = 0; i < r->group.members; i++)
+        if (i != r->group.position && group_data_waits_for_input(r, i))
+            group_object_list(t, ": no input yet of rank", r->group.rank[i]);
+    t->items = 0;
+    for (uint32_t i = 0; i < r->group.members; i++)
+        if (i != r->group.position && group_data_waits_for_part(r, i))
+            group_object_list(t, ": no part yet of rank", r->group.rank[i]);
     if (now->marked)
         text_add(t, ": done here, the others have not all said so");
 }
 
-static void group_object_describe_matching(struct text *t, struct group *g)
+static void group_object_describe_matching(struct text *t, const struct group *g)
 {
     text_add(t, " looks for its group");
     if (g->match.state == MATCH_FOLLOWING)
@@ -363,39 +356,26 @@ static void group_object_describe_matching(struct text *t, struct group *g)
     if (g->dynamic)
         text_add(t, "; %u of %u ranks have come to this round", g->inquiry.counted,
                  membership_count(&g->membership, g->round));
-    const char *before = "; expected: rank";
     for (uint32_t r = 0; !g->dynamic && r < g->membership.ranks; r++)
-        if (group_matching_is_on_line(g, r)) {
-            text_add(t, "%s %u", before, r);
-            before = ",";
-        }
+        if (group_matching_is_on_line(g, r))
+            group_object_list(t, "; expected: rank", r);
 }
 
-static void group_object_describe(struct text *t, struct group *g)
+static void group_object_describe(struct text *t, const struct group *g)
 {
     text_add(t, "round %" PRIu64 ":", g->round);
-    switch (g->phase) {
-    case PHASE_ROUND:
-        group_object_describe_round(t, g);
-        break;
-    case PHASE_MATCHING:
+    if (g->phase == PHASE_ROUND)
+        group_object_describe_round(t, &g->now);
+    else if (g->phase == PHASE_MATCHING)
         group_object_describe_matching(t, g);
-        break;
-    case PHASE_ASKING:
+    else if (g->phase == PHASE_ASKING)
         text_add(t, " back again, asks the others where they are");
-        break;
-    case PHASE_AWAY:
+    else if (g->phase == PHASE_AWAY)
         text_add(t, " this rank has left");
-        break;
-    case PHASE_IDLE:
-        break;
-    }
-    const char *before = "; suspected: rank";
+    t->items = 0;
     for (uint32_t r = 0; r < g->membership.ranks; r++)
-        if (g->membership.entries[r].status == MEMBER_SUSPECT) {
-            text_add(t, "%s %u", before, r);
-            before = ",";
-        }
+        if (g->membership.entries[r].status == MEMBER_SUSPECT)
+            group_object_list(t, "; suspected: rank", r);
 }
 
 int pcoll_group_pending(pcoll_group *p, char *text, uint64_t capacity)
