@@ -128,6 +128,12 @@ void link_init(struct link *l, const struct watch_card *own,
                        .host = host,
                        .key = siphash_tag_of(low->secret, &from, sizeof from),
                        .fd = -1};
+    /* An address that this host has, too, usually leads back to this host (a bridge for containers),
+     * so it is tried last. */
+    for (int last = 0, n = 0; last < 2; last++)
+        for (int i = 0; i < CARD_ADDRESSES; i++)
+            if (card_has(own, peer->address[i]) == last)
+                l->peer.address[n++] = peer->address[i];
 }
 
 static struct siphash_tag link_tag(const struct link *l, enum link_label label,
@@ -280,24 +286,13 @@ static void link_begin_step(struct link *l, enum link_state state)
     l->got = 0;
 }
 
-/* Set `attempt` to the next address of the peer; false: none is left. An address that this host
- * has, too, usually leads back to this host (a bridge for containers), so it is tried last. */
-static bool link_next_address(struct link *l, const struct watch_card *own)
-{
-    for (; l->attempt < 2 * CARD_ADDRESSES; l->attempt++) {
-        uint32_t address = l->peer.address[l->attempt % CARD_ADDRESSES];
-        bool last = l->attempt >= CARD_ADDRESSES;
-        if (address && card_has(own, address) == last)
-            return true;
-    }
-    return false;
-}
-
 /* No rank knows which address leads there, so each is tried in turn. */
-static void link_connect_next(struct link *l, const struct watch_card *own)
+static void link_connect_next(struct link *l)
 {
     link_close(l);
-    if (!link_next_address(l, own)) {
+    while (l->attempt < CARD_ADDRESSES && !l->peer.address[l->attempt])
+        l->attempt++;
+    if (l->attempt == CARD_ADDRESSES) {
         l->attempt = 0;
         l->state = LINK_PAUSED;
         l->due = clock_us() +
@@ -306,8 +301,7 @@ static void link_connect_next(struct link *l, const struct watch_card *own)
     }
     struct sockaddr_in to = {.sin_family = AF_INET,
                              .sin_port = htons((uint16_t)l->peer.port),
-                             .sin_addr.s_addr =
-                                 l->peer.address[l->attempt++ % CARD_ADDRESSES]};
+                             .sin_addr.s_addr = l->peer.address[l->attempt++]};
     link_begin_step(l, LINK_CONNECTING);
     l->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (l->fd < 0 || (connect(l->fd, (struct sockaddr *)&to, sizeof to) != 0 &&
@@ -367,7 +361,7 @@ enum link_event link_step(struct link *l, const struct watch_card *own, double t
         return LINK_QUIET;
     if (l->state == LINK_AWAITED || clock_us() >= l->due ||
         (l->state != LINK_PAUSED && !link_shake_hands(l, own, timeout)))
-        link_connect_next(l, own);
+        link_connect_next(l);
     return LINK_QUIET;
 }
 
