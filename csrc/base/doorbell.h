@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The doorbell of a process. Other processes of the node ring it after they have sent
- * something, so that the owner does not have to poll. It is in an anonymous memory file,
- * which peers open through /proc and which disappears with the last process that has it
- * open: nothing can be left behind.
+ * The doorbell of a process. Other processes of the node ring it after they have sent something, so
+ * that the owner does not have to poll. It is in an anonymous memory file, which peers open through
+ * /proc and which disappears with the last process that has it open: nothing can be left behind.
  *
  * Protocol. `count` is the futex word. Every operation below is sequentially consistent.
  *
@@ -11,17 +10,16 @@
  *   sleeper   1. c = count                  2. checks for work   3. says that it sleeps
  *             4. futex_wait(count, c)
  *
- * Either the ringer reads in step 3 that the sleeper sleeps. Or the sleeper's step 3 comes
- * after the ringer's step 3, so its step 4 comes after the ringer's step 2, and the wait
- * returns at once. No ring is lost.
+ * Either the ringer reads in step 3 that the sleeper sleeps. Or the sleeper's step 3 comes after
+ * the ringer's step 3, so its step 4 comes after the ringer's step 2, and the wait returns at once.
+ * No ring is lost.
  *
- * Two kinds of sleepers share the word: threads of the application that wait for a round
- * (they drive the communication themselves), and the agent, which works while no such
- * thread does. `waiters` counts the application's threads inside a wait, asleep or not. A
- * ringer wakes one of them if it sleeps, and the agent only if there is no waiter at all.
- * A waiter that leaves first removes itself from `waiters`. Then it wakes the agent if `count` has
- * changed since its last check. So either the ringer sees that there is no waiter left, or the
- * waiter sees the ring.
+ * Two kinds of sleepers share the word: threads of the application that wait for a round (they
+ * drive the communication themselves), and the agent, which works while no such thread does.
+ * `waiters` counts the application's threads inside a wait, asleep or not. A ringer wakes one of
+ * them if it sleeps, and the agent only if there is no waiter at all. A waiter that leaves first
+ * removes itself from `waiters`. Then it wakes the agent if `count` has changed since its last
+ * check. So either the ringer sees that there is no waiter left, or the waiter sees the ring.
  *
  * A stale read of the sleep flags only costs an unnecessary wake-up.
  */

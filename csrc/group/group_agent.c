@@ -139,9 +139,9 @@ static int group_round_refuse(struct group *g)
 
 /* Silence; see group_agent.h. */
 
-/* Suspect the members that are silent, and those that have left without contributing. Such a
- * member left while its leader closed the list, and has never seen the list: otherwise it would
- * finish the round first. */
+/* Suspect the members that are silent, and those that have left without contributing. Such a member
+ * left while its leader closed the list, and has never seen the list: otherwise it would finish the
+ * round first. */
 static int group_round_abort_on_silence(struct group *g)
 {
     const struct group_round *now = &g->now;
@@ -168,8 +168,8 @@ static int group_round_abort_on_silence(struct group *g)
                                           : rc;
 }
 
-/* Heartbeats follow the time of the process, because a process that was suspended has
- * sent none in the meantime. */
+/* Heartbeats follow the time of the process, because a process that was suspended has sent none in
+ * the meantime. */
 int group_round_heartbeat(struct group *g)
 {
     CHECK(g->phase == PHASE_ROUND);
@@ -236,9 +236,9 @@ static int group_round_finish(struct group *g)
     CHECK(g->now.decision != DECISION_PENDING);
     CHECK(!counts || g->now.marked);
     group_round_measure_bandwidth(g);
-    /* Was the group full, and did all its members contribute? On a full grid, such rounds
-     * along all axes in a row make the average of all ranks: each multiplies the number of
-     * ranks behind a value by a side, and no rank is counted twice. */
+    /* Was the group full, and did all its members contribute? On a full grid, such rounds along all
+     * axes in a row make the average of all ranks: each multiplies the number of ranks behind a
+     * value by a side, and no rank is counted twice. */
     bool complete =
         r->group.members == g->grid.side[axis] && r->active == r->group.members;
     g->chain = counts && complete ? g->now.chain + 1 : 0;
@@ -542,9 +542,8 @@ static int group_matching_begin(struct group *g)
     return PCOLL_OK;
 }
 
-/* Nudge the ranks that are missing. If the application waits, they go on without their
- * application. Otherwise they only answer, so that they do not count as silent when the
- * window ends. */
+/* Nudge the ranks that are missing. If the application waits, they go on without their application.
+ * Otherwise they only answer, so that they do not count as silent when the window ends. */
 static int group_matching_nudge(struct group *g)
 {
     struct group_matching *m = &g->matching;
@@ -570,8 +569,8 @@ static int group_matching_nudge(struct group *g)
 
 /* The list. */
 
-/* Send the messages of matchmaking. Open the decision of an own group before any member is sent
- * its list. */
+/* Send the messages of matchmaking. Open the decision of an own group before any member is sent its
+ * list. */
 static int group_matching_flush(struct group *g)
 {
     const struct match_list *list = match_formed(&g->match);
@@ -650,8 +649,8 @@ static int group_matching_step(struct group *g, enum group_phase *next)
                : rc;
 }
 
-/* A rank that wants to leave may be on its leader's list already. It waits for the list
- * for a moment, because a round whose list names a rank that has left is void. */
+/* A rank that wants to leave may be on its leader's list already. It waits for the list for a
+ * moment, because a round whose list names a rank that has left is void. */
 static int group_matching_continue(struct group *g, enum group_phase *next)
 {
     int64_t *until = &g->matching.stay_until;
@@ -701,8 +700,8 @@ static int group_agent_leave(struct group *g)
     return group_wire_announce(g, rank);
 }
 
-/* Return. The rank does not join a round that it has left, because no other rank waits
- * for it there. */
+/* Return. The rank does not join a round that it has left, because no other rank waits for it
+ * there. */
 static int group_agent_begin_rejoin(struct group *g)
 {
     uint32_t rank = g->window->rank, returns = g->membership.entries[rank].returns + 1;
@@ -737,8 +736,8 @@ static int group_agent_continue_rejoin(struct group *g, enum group_phase *next)
     return group_agent_leaves(g) ? PCOLL_OK : group_wire_announce(g, g->window->rank);
 }
 
-/* Ignore an answer to an earlier return: its sender does not know how far the rounds
- * have progressed since. */
+/* Ignore an answer to an earlier return: its sender does not know how far the rounds have
+ * progressed since. */
 static void group_agent_on_round(struct group *g, const struct group_message *m)
 {
     struct group_rejoin *r = &g->rejoin;
@@ -972,9 +971,8 @@ uint64_t group_agent_state_word(const struct group *g)
            (uint64_t)own->returns * WORD_RETURNS;
 }
 
-/* Decide the round by its word, and end it. If the word was opened again, the round is
- * void: it has lasted for DECISIONS groups of its leader, which takes a process that was
- * suspended. */
+/* Decide the round by its word, and end it. If the word was opened again, the round is void: it has
+ * lasted for DECISIONS groups of its leader, which takes a process that was suspended. */
 static int group_agent_end_round(struct group *g, const uint64_t *words)
 {
     struct group_round *now = &g->now;

@@ -1,38 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A grouped allreduce on one rank. It combines modules that each answer one question:
- * grid.h (which ranks meet), matchmaking.h (who forms a group), group_data.c (the data) and
- * group_wire.h (messages, which ranks take part, and does the round count).
+ * A grouped allreduce on one rank. It combines modules that each answer one question: grid.h (which
+ * ranks meet), matchmaking.h (who forms a group), group_data.c (the data) and group_wire.h
+ * (messages, which ranks take part, and does the round count).
  *
  * Phases. Each phase returns the phase that follows, and group_agent.c enters it.
  *
  *   IDLE      A round has ended: leave, return, or look for the next group.
  *   ASKING    The rank has returned, and asks the others for their round. It joins the latest of
- *             them. Ranks that are away answer as well: if all ranks have left, only they know
- *             how far the rounds had progressed.
+ *             them. Ranks that are away answer as well: if all ranks have left, only they know how
+ *             far the rounds had progressed.
  *   MATCHING  The rank looks for the group of `round` while the application computes.
- *   ROUND     The rank is in a group. Its contribution is the application's if that has
- *             started. Otherwise it is null: the rank only reduces its part for the others. It
- *             is null if the rank leaves, or if the others pass it over because they have
- *             waited for half their timeout. Then come the data and the decision.
+ *   ROUND     The rank is in a group. Its contribution is the application's if that has started.
+ *             Otherwise it is null: the rank only reduces its part for the others. It is null if
+ *             the rank leaves, or if the others pass it over because they have waited for half
+ *             their timeout. Then come the data and the decision.
  *   AWAY      The rank has left.
  *
- * Closing. No rank begins anything, but messages may be under way. The ranks sum up
- * what they have sent and received until two sums in a row agree in both (Mattern's
- * four counters). Then the window is left for later.
+ * Closing. No rank begins anything, but messages may be under way. The ranks sum up what they have
+ * sent and received until two sums in a row agree in both (Mattern's four counters). Then the
+ * window is left for later.
  *
- * Dead ranks. The live ranks stop, and begin again without the dead
- * (group_agent_restart). Messages under way are lost; windows stay as they were.
+ * Dead ranks. The live ranks stop, and begin again without the dead (group_agent_restart). Messages
+ * under way are lost; windows stay as they were.
  *
- *   round         The word of its group decides it. It cannot change any more once a
- *                 live member has read it here. The round counts if all members had
- *                 everything they needed, the dead ones included. Otherwise it is void
- *                 if one of its members has died. If none has, the round is undone: the
- *                 contribution goes into the next round.
- *   matchmaking   It begins again in a round that no rank has begun yet, so that old
- *                 content of windows is not taken for a part of it.
- *   membership    Each live rank states its own status. The status of a dead rank never
- *                 changes again. No rank is suspected.
+ *   round         The word of its group decides it. It cannot change any more once a live member
+ *                 has read it here. The round counts if all members had everything they needed, the
+ *                 dead ones included. Otherwise it is void if one of its members has died. If none
+ *                 has, the round is undone: the contribution goes into the next round.
+ *   matchmaking   It begins again in a round that no rank has begun yet, so that old content of
+ *                 windows is not taken for a part of it.
+ *   membership    Each live rank states its own status. The status of a dead rank never changes
+ *                 again. No rank is suspected.
  */
 #pragma once
 
@@ -49,10 +48,9 @@
 struct group;
 
 /*
- * The data of a group's round on one rank: a butterfly (algorithms/butterfly.c) on the
- * schedule engine, whose fetches are gets from the windows of the members. A get from a
- * near member is complete when it returns. The driver polls gets from far members
- * (group_data_poll).
+ * The data of a group's round on one rank: a butterfly (algorithms/butterfly.c) on the schedule
+ * engine, whose fetches are gets from the windows of the members. A get from a near member is
+ * complete when it returns. The driver polls gets from far members (group_data_poll).
  *
  * There is one round at a time, and one thread at a time drives it.
  */
@@ -148,8 +146,8 @@ int group_data_poll(struct group_data *r, bool *ended);
 /* Does the round wait for a notice of this member? */
 bool group_data_waits_for_input(const struct group_data *r, uint32_t member);
 bool group_data_waits_for_part(const struct group_data *r, uint32_t member);
-/* End a round that is complete or void. Fetches that are not complete are abandoned:
- * their memory is freed when they complete. PCOLL_ENOMEM. */
+/* End a round that is complete or void. Fetches that are not complete are abandoned: their memory
+ * is freed when they complete. PCOLL_ENOMEM. */
 int group_data_end(struct group_data *r);
 
 /* Does this rank contribute? Only a rank that contributes gets the result. */
@@ -166,10 +164,10 @@ static inline bool group_data_complete(const struct group_data *r)
 enum group_phase { PHASE_IDLE, PHASE_ASKING, PHASE_MATCHING, PHASE_ROUND, PHASE_AWAY };
 
 /*
- * How a rank finds the group of its next round. With static keys the ranks of the line
- * are known: the rank waits for the live ones, and the lowest of them leads. With dynamic keys
- * the directory (group_wire.h) knows them. A rank declares itself there, and asks for the
- * entries under its key, at growing intervals.
+ * How a rank finds the group of its next round. With static keys the ranks of the line are known:
+ * the rank waits for the live ones, and the lowest of them leads. With dynamic keys the directory
+ * (group_wire.h) knows them. A rank declares itself there, and asks for the entries under its key,
+ * at growing intervals.
  */
 
 struct group_inquiry {
@@ -197,12 +195,12 @@ bool group_matching_is_on_line(const struct group *g, uint32_t rank);
 /*
  * A group's round on one rank, from the list of members to the outcome.
  *
- * Silence. T is the timeout. Each member sends the others a heartbeat four times in T
- * while the round lasts. A member that has contributed for T/2 passes over the members
- * whose application has not started: it asks their agents to go on without it. A member
- * that has sent nothing for T is suspected, and the round is aborted. A rank that has
- * waited for its group for T/2 nudges the ranks that it waits for, because they may be in an
- * earlier round in which no application has started yet.
+ * Silence. T is the timeout. Each member sends the others a heartbeat four times in T while the
+ * round lasts. A member that has contributed for T/2 passes over the members whose application has
+ * not started: it asks their agents to go on without it. A member that has sent nothing for T is
+ * suspected, and the round is aborted. A rank that has waited for its group for T/2 nudges the
+ * ranks that it waits for, because they may be in an earlier round in which no application has
+ * started yet.
  */
 
 /* The bandwidth of this rank's link, as it tells the others. */
@@ -214,8 +212,8 @@ struct group_bandwidth {
 
 enum group_contribution { CONTRIBUTION_OPEN, CONTRIBUTION_OWN, CONTRIBUTION_NULL };
 
-/* The notices of a rank about its newest group. A notice may arrive before this rank
- * knows the group. */
+/* The notices of a rank about its newest group. A notice may arrive before this rank knows the
+ * group. */
 struct group_notice {
     struct group_name name;
     uint32_t bits; /* enum group_notice_bit */
@@ -272,10 +270,10 @@ struct group_restart {
     struct communicator *communicator; /* The new one. */
 };
 
-/* State that application and driver share. The application owns the input in the window
- * while no deposit is outstanding. The driver owns `outcome` and the landing until it
- * increments `finished`; then the application owns them until it starts again. A round
- * with a null contribution does not touch them. */
+/* State that application and driver share. The application owns the input in the window while no
+ * deposit is outstanding. The driver owns `outcome` and the landing until it increments `finished`;
+ * then the application owns them until it starts again. A round with a null contribution does not
+ * touch them. */
 struct group_shared {
     _Atomic uint64_t started, finished;
     uint64_t consumed;       /* Driver: deposits that a round has used. */
@@ -340,8 +338,8 @@ uint64_t group_agent_state_word(const struct group *g);
 /* Check the words of all ranks, 0 for the dead ones. PCOLL_EPROTOCOL. */
 int group_agent_check_words(const struct group *g, const uint64_t *words,
                             uint64_t round);
-/* Ranks have died, and all live ranks are stopped. Continue in `round`, which no rank
- * has begun, with these words. */
+/* Ranks have died, and all live ranks are stopped. Continue in `round`, which no rank has begun,
+ * with these words. */
 int group_agent_restart(struct group *g, const uint64_t *words, uint64_t round);
 
 /* group_object.c. Check the options and make everything that needs no window. */

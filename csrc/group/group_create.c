@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Creating and freeing a grouped allreduce, and its part in a recovery
- * (runtime/recovery.h): it is its own successor and keeps its window, which is memory
- * that the ranks share. group_agent.h says what happens to its rounds. The application
- * may start and wait during a recovery: it touches only its input and the counts, and
- * everything else that it reads changes under the progress lock. Other ranks may
- * continue before this rank does. This rank takes and answers their messages on the new
- * communicator, but is not driven yet.
+ * Creating and freeing a grouped allreduce, and its part in a recovery (runtime/recovery.h): it is
+ * its own successor and keeps its window, which is memory that the ranks share. group_agent.h says
+ * what happens to its rounds. The application may start and wait during a recovery: it touches only
+ * its input and the counts, and everything else that it reads changes under the progress lock.
+ * Other ranks may continue before this rank does. This rank takes and answers their messages on the
+ * new communicator, but is not driven yet.
  */
 #include "group/group_agent.h"
 
@@ -30,8 +29,8 @@ static uint64_t group_create_complete(struct user_object *o)
     return group_create_group_of(o)->round;
 }
 
-/* The plan has the highest round of the live ranks. That round may have begun, and with
- * dynamic keys a dead rank may have declared itself for the one after it. */
+/* The plan has the highest round of the live ranks. That round may have begun, and with dynamic
+ * keys a dead rank may have declared itself for the one after it. */
 static int group_create_rebuild(struct user_object *o, struct communicator *c,
                                 const struct recovery_plan *plan)
 {
@@ -148,8 +147,8 @@ static int group_create_compare_cells(const void *a, const void *b)
     return x->peer < y->peer ? -1 : 1;
 }
 
-/* Check that no two live ranks are in the same cell. The entries of the inquiry, which are
- * not in use yet, hold pairs of rank and cell: nothing can fail on one rank alone. */
+/* Check that no two live ranks are in the same cell. The entries of the inquiry, which are not in
+ * use yet, hold pairs of rank and cell: nothing can fail on one rank alone. */
 static int group_create_check_cells(const struct transport *t, struct group *g)
 {
     struct match_entry *sorted = g->inquiry.entries;

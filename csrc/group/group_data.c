@@ -36,8 +36,8 @@ static char *group_data_in_window(const struct group_data *r, size_t at, size_t 
     return r->window->memory + at + element * r->place.element;
 }
 
-/* Return where a piece of a member's input is fetched to: two slots for each far
- * member, the first slot for near ones. */
+/* Return where a piece of a member's input is fetched to: two slots for each far member, the first
+ * slot for near ones. */
 static char *group_data_room_of(const struct group_data *r, uint32_t member,
                                 uint32_t piece)
 {
@@ -63,8 +63,8 @@ static void group_data_meter_begin(struct group_data *r, uint32_t member)
         r->state[member].begun = now;
 }
 
-/* A piece of a far member's input has arrived. While several members send, the bytes of
- * all so far over the time so far are the least that this rank's link can receive. */
+/* A piece of a far member's input has arrived. While several members send, the bytes of all so far
+ * over the time so far are the least that this rank's link can receive. */
 static void group_data_meter_end(struct group_data *r, const struct op *op,
                                  size_t bytes)
 {
@@ -82,8 +82,7 @@ static void group_data_meter_end(struct group_data *r, const struct op *op,
 
 /* Gets. */
 
-/* Fetch for an operation, in gets of limited size. Gets from far members stay under
- * way. */
+/* Fetch for an operation, in gets of limited size. Gets from far members stay under way. */
 static int group_data_begin_get(struct group_data *r, int op, uint32_t member,
                                 size_t offset, char *into, size_t bytes)
 {
@@ -343,8 +342,8 @@ bool group_data_waits_for_part(const struct group_data *r, uint32_t member)
 
 /* Memory and schedules. */
 
-/* Bytes of a piece: near, as much as fits twice into a processor's second-level cache;
- * far, as much as keeps a link busy. */
+/* Bytes of a piece: near, as much as fits twice into a processor's second-level cache; far, as much
+ * as keeps a link busy. */
 enum { NEAR_BYTES = 1 << 18, FAR_BYTES = 1 << 20, LARGEST_SHIFT = 24 };
 
 static bool group_data_some_far(const struct group_data *r)
@@ -453,8 +452,8 @@ int group_data_prepare(struct group_data *r)
     return PCOLL_OK;
 }
 
-/* Keep memory that MPI may still write to in a record of its own. The landing stays if
- * this rank has contributed nothing: it holds the result of an earlier round. */
+/* Keep memory that MPI may still write to in a record of its own. The landing stays if this rank
+ * has contributed nothing: it holds the result of an earlier round. */
 static int group_data_abandon(struct group_data *r)
 {
     struct group_abandoned *a = malloc(sizeof *a);

@@ -10,10 +10,9 @@
 #include "base/check.h"
 #include "base/error.h"
 
-/* The answer timeout of matchmaking as a part of the timeout; it is at most a fifth of
- * the window (matchmaking.h). And the default window. With static keys the window ends
- * only if a rank is lost: it ends after the ranks that wait for that rank in the middle
- * of a round have given up. */
+/* The answer timeout of matchmaking as a part of the timeout; it is at most a fifth of the window
+ * (matchmaking.h). And the default window. With static keys the window ends only if a rank is lost:
+ * it ends after the ranks that wait for that rank in the middle of a round have given up. */
 enum {
     ANSWER_TIMEOUT_PARTS = 10,
     STATIC_WINDOW_TIMES = 2,

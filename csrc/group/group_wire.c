@@ -295,8 +295,8 @@ static uint64_t group_window_check(const struct directory_entry *e)
     return splitmix_at(splitmix_at(e->round, e->key), (uint64_t)e->time);
 }
 
-/* Write the entry of the rank that sends m into the directory of `host`. If it declares itself, read
- * all entries. */
+/* Write the entry of the rank that sends m into the directory of `host`. If it declares itself,
+ * read all entries. */
 static int group_window_access(struct group *g, uint32_t host,
                                const struct group_message *m,
                                struct group_message *answer)

@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The control messages that the ranks of a grouped allreduce send each other, how many
- * were sent and received, the clock by which a rank judges the silence of others, and
- * what follows when a rank leaves or falls silent. group_agent.c says what each message
- * does. Messages of matchmaking have kinds below WIRE_NOTICE, and matchmaking.c checks
- * them.
+ * The control messages that the ranks of a grouped allreduce send each other, how many were sent
+ * and received, the clock by which a rank judges the silence of others, and what follows when a
+ * rank leaves or falls silent. group_agent.c says what each message does. Messages of matchmaking
+ * have kinds below WIRE_NOTICE, and matchmaking.c checks them.
  *
- * Bad messages. A message that no correct sender makes (a rank, kind, count, flag, name
- * or round outside its bounds) is refused with PCOLL_EPROTOCOL before anything has
- * changed. So is a COMMIT for a round in which this rank has not voted. The communicator
- * then fails on this rank: every call returns PCOLL_EPROTOCOL, and the objects can only
- * be freed. Words of windows that other ranks write are checked in the same way. A
- * message that is possible, but late or not expected, is dropped.
+ * Bad messages. A message that no correct sender makes (a rank, kind, count, flag, name or round
+ * outside its bounds) is refused with PCOLL_EPROTOCOL before anything has changed. So is a COMMIT
+ * for a round in which this rank has not voted. The communicator then fails on this rank: every
+ * call returns PCOLL_EPROTOCOL, and the objects can only be freed. Words of windows that other
+ * ranks write are checked in the same way. A message that is possible, but late or not expected, is
+ * dropped.
  *
- * The clock of a rank stops while the rank is late. A rank that was suspended, or that
- * computed for a long time, has not read what the others sent in the meantime. If that
- * time counted, the rank would suspect the others. A sixteenth of the timeout still
- * counts, so that a rank that is always late gives up too.
+ * The clock of a rank stops while the rank is late. A rank that was suspended, or that computed for
+ * a long time, has not read what the others sent in the meantime. If that time counted, the rank
+ * would suspect the others. A sixteenth of the timeout still counts, so that a rank that is always
+ * late gives up too.
  */
 #pragma once
 
@@ -31,52 +30,47 @@ struct group;
 struct group_message;
 
 /*
- * The window of each rank: the decisions of the groups that the rank leads, its part of
- * the directory, its input, and the part of the result that it has reduced. The layout
- * is the same on all ranks.
+ * The window of each rank: the decisions of the groups that the rank leads, its part of the
+ * directory, its input, and the part of the result that it has reduced. The layout is the same on
+ * all ranks.
  *
- * The application writes the input before a round, and the members read it during the
- * round. The driver writes the part, and the members read it. Both may be written again
- * as soon as the round is decided: a member that still reads then is in a void round
- * and discards what it reads.
+ * The application writes the input before a round, and the members read it during the round. The
+ * driver writes the part, and the members read it. Both may be written again as soon as the round
+ * is decided: a member that still reads then is in a void round and discards what it reads.
  *
- * The decision on a round. A round may count only if every member has all its results.
- * Otherwise some members would go on with the average and others without it, and the
- * sum over all ranks would change. The members agree by one word in the leader's
- * window, at place `seq mod DECISIONS`:
+ * The decision on a round. A round may count only if every member has all its results. Otherwise
+ * some members would go on with the average and others without it, and the sum over all ranks would
+ * change. The members agree by one word in the leader's window, at place `seq mod DECISIONS`:
  *
  *   seq << 32 | abort << 31 | done
  *
  *   open    The leader writes seq, with no member done, before it sends the list.
- *   done    A member adds 1 to done, once, when it has fetched all that it needs,
- *           unless the round is aborted.
+ *   done    A member adds 1 to done, once, when it has fetched all that it needs, unless the round
+ *           is aborted.
  *   abort   Any member sets abort when it has waited long enough, unless all are done.
  *
- * Invariant: "all done" and "abort" exclude each other, and a word never leaves either
- * state. So a member that reads one of them knows what all other members will read.
- * Every rank changes the word by compare-and-swap only. No other data is ordered by the
- * word, because a member has already copied what it fetched. A stale read is harmless:
- * the swap that is based on it fails.
+ * Invariant: "all done" and "abort" exclude each other, and a word never leaves either state. So a
+ * member that reads one of them knows what all other members will read. Every rank changes the word
+ * by compare-and-swap only. No other data is ordered by the word, because a member has already
+ * copied what it fetched. A stale read is harmless: the swap that is based on it fails.
  *
- * A member that has not marked itself done may leave the round without asking, because
- * the round can no longer count. A word that was opened again for a later round is
- * EXPIRED. Only a member that was suspended for DECISIONS groups of its leader sees
- * that, and the others have sent it the decision in the meantime.
+ * A member that has not marked itself done may leave the round without asking, because the round
+ * can no longer count. A word that was opened again for a later round is EXPIRED. Only a member
+ * that was suspended for DECISIONS groups of its leader sees that, and the others have sent it the
+ * decision in the meantime.
  *
- * The directory. With dynamic keys ranks find each other here (Ryabinin et al.,
- * appendix B.5; a table in windows takes the place of a DHT, because the ranks of an
- * MPI job are known). A hash of the round names the rank that keeps its directory, with an
- * entry of each rank (struct directory_entry). Rank r alone writes entry r: when it begins the
- * round, and when it withdraws. Rounds ascend, so a rank whose entry has this round or a later
- * one appears under no other key of this round. A rank that has read such entries of all ranks
- * has found all that will ever exist, and need not wait for more. An entry that is read while it
- * is written does not match its last word; the reader ignores it and finds it with its next
- * query.
+ * The directory. With dynamic keys ranks find each other here (Ryabinin et al., appendix B.5; a
+ * table in windows takes the place of a DHT, because the ranks of an MPI job are known). A hash of
+ * the round names the rank that keeps its directory, with an entry of each rank (struct
+ * directory_entry). Rank r alone writes entry r: when it begins the round, and when it withdraws.
+ * Rounds ascend, so a rank whose entry has this round or a later one appears under no other key of
+ * this round. A rank that has read such entries of all ranks has found all that will ever exist,
+ * and need not wait for more. An entry that is read while it is written does not match its last
+ * word; the reader ignores it and finds it with its next query.
  *
- * Near and far. A rank accesses the window of a rank on its own node itself, and has
- * the answer at once. It asks a rank on another node by a message to do the same
- * access, and the answer comes by a message (*answered is false, or the decision is
- * pending).
+ * Near and far. A rank accesses the window of a rank on its own node itself, and has the answer at
+ * once. It asks a rank on another node by a message to do the same access, and the answer comes by
+ * a message (*answered is false, or the decision is pending).
  */
 
 enum { DECISIONS = 64 };
@@ -118,20 +112,19 @@ int64_t group_window_after_vote(int64_t word, uint32_t seq, uint32_t members,
 /* Vote in the window of a near leader, or ask a far one for it. */
 int group_window_vote(struct group *g, struct group_name name, enum decision_vote vote,
                       uint32_t members, enum decision *decision);
-/* Send a WIRE_DECLARE or WIRE_WITHDRAW to the rank that keeps the directory. *answered: that rank is
- * near, and the answer is in *answer, with all entries in remote.found. */
+/* Send a WIRE_DECLARE or WIRE_WITHDRAW to the rank that keeps the directory. *answered: that rank
+ * is near, and the answer is in *answer, with all entries in remote.found. */
 int group_window_request(struct group *g, const struct group_message *m, bool *answered,
                          struct group_message *answer);
 /* Serve a WIRE_DECLARE or WIRE_WITHDRAW of a rank on another node. */
 int group_window_serve(struct group *g, const struct group_message *m);
 
 /*
- * The membership: which ranks take part, as far as this rank knows. A rank announces itself
- * that it leaves and that it is back. The ranks that have waited for a silent rank say that it
- * is silent. Each return of a rank has a number. A statement about a rank from before its last
- * return is out of date, and is dropped. A rank that is back asks the others for their rounds,
- * joins the latest of them, and announces itself again from there: ranks in an earlier round do
- * not wait for it.
+ * The membership: which ranks take part, as far as this rank knows. A rank announces itself that it
+ * leaves and that it is back. The ranks that have waited for a silent rank say that it is silent.
+ * Each return of a rank has a number. A statement about a rank from before its last return is out
+ * of date, and is dropped. A rank that is back asks the others for their rounds, joins the latest
+ * of them, and announces itself again from there: ranks in an earlier round do not wait for it.
  */
 
 /* DEAD is final: no statement changes it. */
@@ -197,8 +190,8 @@ enum group_wire_kind {
     WIRE_WITHDRAW    /* To a directory on another node: remove the entry. */
 };
 
-/* What a member has told the others about a group, one bit for each message. A message without
- * a bit is a heartbeat. */
+/* What a member has told the others about a group, one bit for each message. A message without a
+ * bit is a heartbeat. */
 enum group_notice_bit {
     NOTICE_ALIVE = 0,
     NOTICE_INPUT = 1,

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of a process; how its communicators and the objects of users end. See
- * user_object.h. */
+/* The state of a process; how its communicators and the objects of users end. See user_object.h. */
 #include "runtime/user_object.h"
 
 #include <fcntl.h>
@@ -40,14 +39,13 @@ struct process {
 };
 
 /*
- * What a rank tells the command that has started its job (`partialcoll run`, `partialcoll
- * bench`; partialcoll/tools/job.py). PARTIALCOLL_JOB names the job's folder, which exists
- * on the host of the command alone. A rank of another host, or of another launcher, tells
- * nothing.
+ * What a rank tells the command that has started its job (`partialcoll run`, `partialcoll bench`;
+ * partialcoll/tools/job.py). PARTIALCOLL_JOB names the job's folder, which exists on the host of
+ * the command alone. A rank of another host, or of another launcher, tells nothing.
  *
- * "lock"   A file. A process that uses it holds a shared flock() until it ends, so that
+ * "lock" A file. A process that uses it holds a shared flock() until it ends, so that
  *          `partialcoll doctor` sees that the job lives, whatever namespace it is in.
- * "ranks"  A socket on which the command listens. A rank that uses the library connects
+ * "ranks" A socket on which the command listens. A rank that uses the library connects
  *          to it, says "begin RANK", says "end" in MPI_Finalize, and keeps the connection
  *          until it ends. So the command knows which rank has ended without
  *          MPI_Finalize: MPICH's launcher kills the others then and may give status 0.
@@ -364,8 +362,8 @@ static int user_object_begin_close(struct user_object *o)
     return rc;
 }
 
-/* Return whether it has closed, or never will. A recovery replaces the object and frees it in
- * the next outage, so only a thread inside (communicator.h) reads it. During an outage nothing has
+/* Return whether it has closed, or never will. A recovery replaces the object and frees it in the
+ * next outage, so only a thread inside (communicator.h) reads it. During an outage nothing has
  * closed for good. */
 static bool user_object_is_closed(void *arg)
 {
@@ -393,9 +391,9 @@ static bool user_object_unregister(struct user_object *o)
     return atomic_load(&c->failure) == PCOLL_OK;
 }
 
-/* Free the inside if the object has closed, or never will. This thread is inside the outage, so
- * no recovery begins meanwhile. Return false if one has been before: the object that has closed
- * has a successor that has not. */
+/* Free the inside if the object has closed, or never will. This thread is inside the outage, so no
+ * recovery begins meanwhile. Return false if one has been before: the object that has closed has a
+ * successor that has not. */
 static bool user_object_dispose_closed(struct user_object *o)
 {
     struct progress *p = o->communicator->progress;
@@ -504,8 +502,8 @@ static bool user_object_any_closed(void *first)
     return o;
 }
 
-/* Wait until an object has closed, and free all that have. The application still has the shells
- * and may free them later. */
+/* Wait until an object has closed, and free all that have. The application still has the shells and
+ * may free them later. */
 static void user_object_finalize_some(struct process *r, uint32_t rank)
 {
     struct user_object *o = r->objects, *next;

@@ -79,8 +79,7 @@ uint64_t grid_move(const struct grid *g, uint64_t cell, uint32_t axis,
     return cell + (coordinate - before) * grid_stride(g, axis);
 }
 
-/* Return the number of coordinates that a group on the axis moves to, at least its
- * size. */
+/* Return the number of coordinates that a group on the axis moves to, at least its size. */
 static uint32_t grid_width(const struct grid *g, uint64_t peers, uint32_t axis,
                            uint32_t size)
 {
@@ -119,8 +118,8 @@ static uint32_t grid_even_side(uint64_t peers, uint32_t axes)
     return side;
 }
 
-/* Write `cells` as a product of sides from `axis` on, none above `most`, longest first.
- * False: there is no such product. */
+/* Write `cells` as a product of sides from `axis` on, none above `most`, longest first. False:
+ * there is no such product. */
 static bool grid_factor(struct grid *g, uint32_t axis, uint64_t cells, uint64_t most)
 {
     if (axis == g->axes)
@@ -186,10 +185,9 @@ static int grid_compare_bandwidths(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Return xi with which the shares add up to 1. If only the k fastest members have a
- * share, xi is (M - 2 + k) / (sum of their bandwidths), and that is right if the next
- * one gets nothing. Members are added as long as they get a share, which becomes less
- * with each one. */
+/* Return xi with which the shares add up to 1. If only the k fastest members have a share, xi is (M
+ * - 2 + k) / (sum of their bandwidths), and that is right if the next one gets nothing. Members are
+ * added as long as they get a share, which becomes less with each one. */
 static double grid_share_level(const double *fast, uint32_t members)
 {
     double sum = 0, xi = INFINITY;

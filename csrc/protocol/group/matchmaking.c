@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matchmaking; matchmaking.h has the protocol. From the bottom to the top: messages and the
- * queue of messages to be sent; asking, following, leading and receiving lists; the events
- * that come in, and what is due after each of them.
+ * Matchmaking; matchmaking.h has the protocol. From the bottom to the top: messages and the queue
+ * of messages to be sent; asking, following, leading and receiving lists; the events that come in,
+ * and what is due after each of them.
  *
- * The parts of a list are made when they are fetched, because a large group has thousands
- * of them.
+ * The parts of a list are made when they are fetched, because a large group has thousands of them.
  *
  * Bad messages. match_find_wrong refuses a message that no correct sender makes with
- * PCOLL_EPROTOCOL, before anything reads its values. A message that is possible, but
- * does not fit the state (an old attempt, an unexpected part), is dropped. A list that
- * does not fit is refused.
+ * PCOLL_EPROTOCOL, before anything reads its values. A message that is possible, but does not fit
+ * the state (an old attempt, an unexpected part), is dropped. A list that does not fit is refused.
  */
 #include "protocol/group/matchmaking.h"
 
@@ -147,8 +145,8 @@ static const char *match_find_wrong_member(const struct match *m,
     return NULL;
 }
 
-/* Return what is wrong with a message that no correct sender makes. NULL: nothing, and every
- * rank, reason, length and number is within its bounds. */
+/* Return what is wrong with a message that no correct sender makes. NULL: nothing, and every rank,
+ * reason, length and number is within its bounds. */
 static const char *match_find_wrong(const struct match *m,
                                     const struct match_message *message)
 {
@@ -336,9 +334,8 @@ static bool match_nobody_left(const struct match *m)
     return true;
 }
 
-/* A candidate that is ahead may have left this round while others still come. So this
- * rank is behind only if a rank has reported the end of the round, or no other rank has
- * come. */
+/* A candidate that is ahead may have left this round while others still come. So this rank is
+ * behind only if a rank has reported the end of the round, or no other rank has come. */
 static bool match_is_behind(const struct match *m)
 {
     return m->ahead > m->goal.round && !m->follower_count && m->given &&
@@ -434,8 +431,8 @@ static bool match_on_accept(struct match *m, int64_t now,
     return false;
 }
 
-/* Another rank knows a lower one that leads. If this rank has asked that one before,
- * the ask is filed there and will be answered. */
+/* Another rank knows a lower one that leads. If this rank has asked that one before, the ask is
+ * filed there and will be answered. */
 static void match_take_hint(struct match *m, uint32_t hint, int64_t time)
 {
     if (hint < m->size && match_below(m, time, hint))
@@ -483,9 +480,9 @@ static void match_on_disband(struct match *m, int64_t now,
     match_take_hint(m, note->hint, note->time);
 }
 
-/* Leading. A peer's ask stays filed from its arrival until it is answered finally:
- * while it waits for a round to begin, while its sender follows this rank, and while it
- * was rejected for a reason that may go away. */
+/* Leading. A peer's ask stays filed from its arrival until it is answered finally: while it waits
+ * for a round to begin, while its sender follows this rank, and while it was rejected for a reason
+ * that may go away. */
 
 static void match_reject(struct match *m, uint32_t peer, enum match_reason reason)
 {
@@ -708,9 +705,9 @@ static void match_close(struct match *m)
         o->alike &= match_same_values(&m->members[i], &m->members[0]);
 }
 
-/* Lists. A list is taken only from the leader that this rank follows, for the attempt
- * that was accepted, complete and valid. Any other list is refused, because its group
- * counts on this rank. */
+/* Lists. A list is taken only from the leader that this rank follows, for the attempt that was
+ * accepted, complete and valid. Any other list is refused, because its group counts on this
+ * rank. */
 
 /* Add a part. False: it does not fit the parts before it. */
 static bool match_add_part(struct match *m, const struct match_message *message)

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matchmaking: ranks that share the key of a round find each other and agree on a group
- * (Moshpit SGD, appendix E). Each rank has one state machine. The driver feeds it with
- * messages and the time, and asks it what to send. The machine does no I/O, reads no
- * clock, and allocates no memory after match_init.
+ * Matchmaking: ranks that share the key of a round find each other and agree on a group (Moshpit
+ * SGD, appendix E). Each rank has one state machine. The driver feeds it with messages and the
+ * time, and asks it what to send. The machine does no I/O, reads no clock, and allocates no memory
+ * after match_init.
  *
- * Terms. The priority of a rank is (goal.time, rank); the lower one leads. Candidates
- * are the other ranks that are said to have declared the same key. P is the answer
- * timeout. An ask is open while its sender waits for an answer, and filed while the
- * receiver keeps it for later.
+ * Terms. The priority of a rank is (goal.time, rank); the lower one leads. Candidates are the other
+ * ranks that are said to have declared the same key. P is the answer timeout. An ask is open while
+ * its sender waits for an answer, and filed while the receiver keeps it for later.
  *
- * Messages. Each message carries the round. `attempt` numbers the asks of a rank, and
- * every answer names the attempt that it answers.
+ * Messages. Each message carries the round. `attempt` numbers the asks of a rank, and every answer
+ * names the attempt that it answers.
  *
  *   ASK      key, priority, bandwidth, chain    May I follow you?
  *   ACCEPT   longest time until the list        Yes. With the flag "confirm": do you
@@ -25,13 +24,13 @@
  * States.
  *
  *   IDLE       The rank has begun no round.
- *   LOOKING    The rank asks its lower candidates, one after the other in ascending
- *              order, and leads the ranks that have asked it.
+ *   LOOKING    The rank asks its lower candidates, one after the other in ascending order, and
+ *              leads the ranks that have asked it.
  *   FOLLOWING  A lower rank has accepted this one. It must wait for the list.
  *   FORMED     The rank holds a list: it has closed its own, or has received one.
- *   BEHIND     No rank accepts this one for the round, and some candidate is in a later
- *              round. Entered when that candidate says that this round has ended there,
- *              or when no candidate is left, or when the window ends without a group.
+ *   BEHIND     No rank accepts this one for the round, and some candidate is in a later round.
+ *              Entered when that candidate says that this round has ended there, or when no
+ *              candidate is left, or when the window ends without a group.
  *
  * Rules.
  *
@@ -64,23 +63,21 @@
  *
  *   KEY       This rank has another key. Final for this round.
  *   CLOSED    This rank has a list of this round. Final.
- *   GONE      This rank has ended or left this round. Final. The message tells its
- *             current round, or this round if it was the last one and this rank left it
- *             without using it.
+ *   GONE      This rank has ended or left this round. Final. The message tells its current round,
+ *             or this round if it was the last one and this rank left it without using it.
  *   FOLLOWS   This rank follows another: ask that one. The ask is filed.
  *   FULL      `max_members` ranks have asked. The ask is filed.
- *   LOWER     The asker precedes this rank, so it should lead: it had a wrong time of
- *             this rank, and does not ask this rank again.
+ *   LOWER     The asker precedes this rank, so it should lead: it had a wrong time of this rank,
+ *             and does not ask this rank again.
  *
  * An ask for a round that this rank has not begun is filed until the round begins.
  *
- * There is no cycle: a rank that accepts compares its priority with the asker's, so the
- * follower's priority value is always the greater one. There is no deadlock: every wait
- * has an alarm. There is no message storm: MATCH_TRIES bounds the asks for each
- * candidate and round, and each ask causes at most a few other messages. If all ranks
- * begin within P/4 and know the lowest one, a group of M takes 2(M - 1) messages and M
- * - 1 lists. A list is ceil(M/8) messages if bandwidth and chain are the same for all
- * members, otherwise ceil(M/2).
+ * There is no cycle: a rank that accepts compares its priority with the asker's, so the follower's
+ * priority value is always the greater one. There is no deadlock: every wait has an alarm. There is
+ * no message storm: MATCH_TRIES bounds the asks for each candidate and round, and each ask causes
+ * at most a few other messages. If all ranks begin within P/4 and know the lowest one, a group of M
+ * takes 2(M - 1) messages and M - 1 lists. A list is ceil(M/8) messages if bandwidth and chain are
+ * the same for all members, otherwise ceil(M/2).
  *
  * Guarantees.
  *
@@ -101,10 +98,9 @@
  *   W is the longest window and f the number of failures. After a failure a rank looks
  *   for at least 2P more.
  *
- * Clocks. `now` is the rank's own clock; clocks of different ranks may differ by any
- * amount. Ranks tell each other only durations (the rest of the window). The drift
- * during a window must stay below P. goal.time only orders ranks: a rank whose clock is
- * slow leads more often.
+ * Clocks. `now` is the rank's own clock; clocks of different ranks may differ by any amount. Ranks
+ * tell each other only durations (the rest of the window). The drift during a window must stay
+ * below P. goal.time only orders ranks: a rank whose clock is slow leads more often.
  *
  * Messages must be reliable and in order for each pair of ranks.
  */
@@ -166,8 +162,8 @@ struct match_note {
     uint64_t attempt;
 };
 
-/* The values of a LIST: members k, k + 1 … of the list. If all members differ only in their
- * ranks, and the ranks fit in 16 bits, `part` has the flag PART_ALIKE. */
+/* The values of a LIST: members k, k + 1 … of the list. If all members differ only in their ranks,
+ * and the ranks fit in 16 bits, `part` has the flag PART_ALIKE. */
 enum { PART_ALIKE = 0x8000, PART_MEMBERS = 8 };
 struct match_part {
     union {
@@ -189,8 +185,7 @@ struct match_part {
     uint32_t seq;     /* Of the group. */
 };
 
-/* `peer` is the receiver of a message to be sent, the sender of one that has
- * arrived. */
+/* `peer` is the receiver of a message to be sent, the sender of one that has arrived. */
 struct match_message {
     uint32_t peer;
     uint16_t kind, part;
@@ -230,8 +225,8 @@ struct match_list {
     const struct match_member *members;
 };
 
-/* A list that a member does not keep. The member is this rank, or a rank that left
- * after this rank had closed its list. */
+/* A list that a member does not keep. The member is this rank, or a rank that left after this rank
+ * had closed its list. */
 struct match_refusal {
     uint32_t leader, seq;
 };
@@ -288,66 +283,63 @@ struct match {
     struct match_outbox out;
 };
 
-/* Initialize. answer_timeout is the time in ns after which the next candidate is asked.
- * It must be the same on all ranks, and at least four times what a message takes.
- * PCOLL_EINVAL, PCOLL_ENOMEM. */
+/* Initialize. answer_timeout is the time in ns after which the next candidate is asked. It must be
+ * the same on all ranks, and at least four times what a message takes. PCOLL_EINVAL,
+ * PCOLL_ENOMEM. */
 int match_init(struct match *m, uint32_t rank, uint32_t size, int64_t answer_timeout);
 void match_destroy(struct match *m);
 
 /*
- * After each of the following calls, send all messages that match_next returns and read
- * the state: the next call may drop an own list. `now` never decreases. Only match_tick gives up what has waited too long:
- * handle the messages that have arrived first, so that an agent that was late itself
- * does not blame others.
+ * After each of the following calls, send all messages that match_next returns and read the state:
+ * the next call may drop an own list. `now` never decreases. Only match_tick gives up what has
+ * waited too long: handle the messages that have arrived first, so that an agent that was late
+ * itself does not blame others.
  *
- * Begin a round. Rounds ascend. A round that has ended here, or was left, is BEHIND at
- * once. The current round is abandoned.
+ * Begin a round. Rounds ascend. A round that has ended here, or was left, is BEHIND at once. The
+ * current round is abandoned.
  */
 void match_begin(struct match *m, int64_t now, const struct match_goal *goal);
-/* Add candidates: the ranks that have declared this key in a directory, or all live
- * ranks of a static line with time 0. May be called again with more; this rank and
- * repetitions are ignored. Before the first call only the end of the window closes a
- * group. */
+/* Add candidates: the ranks that have declared this key in a directory, or all live ranks of a
+ * static line with time 0. May be called again with more; this rank and repetitions are ignored.
+ * Before the first call only the end of the window closes a group. */
 void match_candidates(struct match *m, int64_t now, const struct match_entry *entries,
                       uint32_t count);
 /* Set the number of expected ranks later, or change it. */
 void match_expect(struct match *m, int64_t now, uint32_t expected);
-/* A rank has left or is suspected: treat it as if it had left this round, unless it asks
- * again. */
+/* A rank has left or is suspected: treat it as if it had left this round, unless it asks again. */
 void match_lost(struct match *m, int64_t now, uint32_t peer);
 /* A rank is back: it may be asked again in this round. */
 void match_back(struct match *m, int64_t now, uint32_t peer);
-/* Handle a message, in any state. PCOLL_EPROTOCOL: no correct sender makes it
- * (matchmaking.c), and nothing has changed. */
+/* Handle a message, in any state. PCOLL_EPROTOCOL: no correct sender makes it (matchmaking.c), and
+ * nothing has changed. */
 int match_on_message(struct match *m, int64_t now, const struct match_message *message);
 /* Apply all timeouts that have passed. */
 void match_tick(struct match *m, int64_t now);
 /* Return when to call match_tick; INT64_MAX: no need. */
 int64_t match_alarm(const struct match *m);
-/* End the round, which was used or given up. The state is IDLE, and asks for rounds up
- * to this one are answered with GONE. While looking or following this abandons the
- * round: the leader or the followers are told. */
+/* End the round, which was used or given up. The state is IDLE, and asks for rounds up to this one
+ * are answered with GONE. While looking or following this abandons the round: the leader or the
+ * followers are told. */
 void match_end(struct match *m);
 
-/* Begin again after ranks have died. All messages under way are lost on all ranks. The
- * first round is `first` or a later one. The state is IDLE. */
+/* Begin again after ranks have died. All messages under way are lost on all ranks. The first round
+ * is `first` or a later one. The state is IDLE. */
 void match_restart(struct match *m, uint64_t first);
 
-/* Has this rank asked a rank, or does it follow one? Then it may be on a list
- * already. */
+/* Has this rank asked a rank, or does it follow one? Then it may be on a list already. */
 bool match_bound(const struct match *m);
 
 /* Fetch the next message to be sent; false: no more. */
 bool match_next(struct match *m, struct match_message *out);
-/* Fetch the next group that has to become void; false: no more. Of the groups of one
- * leader only the newest is kept. */
+/* Fetch the next group that has to become void; false: no more. Of the groups of one leader only
+ * the newest is kept. */
 bool match_refused(struct match *m, struct match_refusal *out);
 
 /* Return the list while FORMED, otherwise NULL. It is valid until match_end. */
 const struct match_list *match_formed(const struct match *m);
 
-/* Write a part of a list: the number of members that this LIST message has room for, and the
- * index of the first one. */
+/* Write a part of a list: the number of members that this LIST message has room for, and the index
+ * of the first one. */
 uint32_t match_part_holds(const struct match_message *message);
 uint32_t match_part_first(const struct match_message *message);
 void match_put_member(struct match_message *message, uint32_t i,
