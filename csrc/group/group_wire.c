@@ -319,7 +319,8 @@ static int group_window_access(struct group *g, uint32_t host,
              ?: w->ops->complete(w, host);
     for (uint32_t rank = 0; rank < w->size && rc == PCOLL_OK; rank++) {
         if (all[rank].round < own.round ||
-            all[rank].check != group_window_check(&all[rank]))
+            all[rank].check != group_window_check(&all[rank]) ||
+            g->membership.entries[rank].status == MEMBER_DEAD)
             continue;
         answer->values.counted++;
         if (all[rank].round == own.round && all[rank].key == own.key)
