@@ -10,6 +10,7 @@
 
 #include "algorithms/algorithms.h"
 #include "base/check.h"
+#include "base/random.h"
 
 /* A round. */
 
@@ -470,7 +471,7 @@ static void group_matching_on_found(struct group *g, const struct group_message 
 /* Ask the directory, and go on with the answer if it is near. */
 static int group_matching_ask(struct group *g, enum group_wire_kind kind)
 {
-    bool answered;
+    uint32_t host = splitmix_below(0, g->round, g->membership.ranks);
     struct group_message answer,
         m = {.kind = kind,
              .source = g->window->rank,
@@ -478,8 +479,10 @@ static int group_matching_ask(struct group *g, enum group_wire_kind kind)
              .values = {.key = group_agent_line(g), .time = g->inquiry.time}};
     g->inquiry.waits = g->inquiry.declared = kind == WIRE_DECLARE;
     g->inquiry.found = 0;
-    int rc = group_window_request(g, &m, &answered, &answer);
-    if (rc == PCOLL_OK && answered)
+    if (window_is_far(g->window, host))
+        return group_wire_send(g, host, kind, 0, g->round, m.values);
+    int rc = group_window_access(g, host, &m, &answer);
+    if (rc == PCOLL_OK)
         group_matching_on_found(g, &answer, g->remote.found, answer.values.count);
     return rc;
 }

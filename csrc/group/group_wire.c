@@ -295,11 +295,8 @@ static uint64_t group_window_check(const struct directory_entry *e)
     return splitmix_at(splitmix_at(e->round, e->key), (uint64_t)e->time);
 }
 
-/* Write the entry of the rank that sends m into the directory of `host`. If it declares itself,
- * read all entries. */
-static int group_window_access(struct group *g, uint32_t host,
-                               const struct group_message *m,
-                               struct group_message *answer)
+int group_window_access(struct group *g, uint32_t host, const struct group_message *m,
+                        struct group_message *answer)
 {
     struct window *w = g->window;
     struct directory_entry *all = g->remote.entries,
@@ -328,16 +325,6 @@ static int group_window_access(struct group *g, uint32_t host,
                 (struct match_entry){rank, all[rank].time};
     }
     return rc;
-}
-
-int group_window_request(struct group *g, const struct group_message *m, bool *answered,
-                         struct group_message *answer)
-{
-    uint32_t host = splitmix_below(0, m->round, g->membership.ranks);
-    CHECK(m->round == g->round && m->source == g->window->rank);
-    *answered = !window_is_far(g->window, host);
-    return *answered ? group_window_access(g, host, m, answer)
-                     : group_wire_send(g, host, m->kind, 0, m->round, m->values);
 }
 
 /* Send the entries, two in each message; without entries, send one empty message. */

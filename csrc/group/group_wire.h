@@ -112,10 +112,10 @@ int64_t group_window_after_vote(int64_t word, uint32_t seq, uint32_t members,
 /* Vote in the window of a near leader, or ask a far one for it. */
 int group_window_vote(struct group *g, struct group_name name, enum decision_vote vote,
                       uint32_t members, enum decision *decision);
-/* Send a WIRE_DECLARE or WIRE_WITHDRAW to the rank that keeps the directory. *answered: that rank
- * is near, and the answer is in *answer, with all entries in remote.found. */
-int group_window_request(struct group *g, const struct group_message *m, bool *answered,
-                         struct group_message *answer);
+/* Carry out a WIRE_DECLARE or WIRE_WITHDRAW in the directory of `host`, which is near: write the
+ * entry of its sender. If that declares itself, read all entries; remote.found has those of its key. */
+int group_window_access(struct group *g, uint32_t host, const struct group_message *m,
+                        struct group_message *answer);
 /* Serve a WIRE_DECLARE or WIRE_WITHDRAW of a rank on another node. */
 int group_window_serve(struct group *g, const struct group_message *m);
 

@@ -224,16 +224,6 @@ static void far_vote_that_opens(void)
     group_window_vote(&group, (struct group_name){1, 1}, VOTE_OPEN, 2, &decision);
 }
 
-static void request_for_another_round(void)
-{
-    bool answered;
-    struct group_message answer;
-    make_group(PHASE_MATCHING);
-    group_window_request(&group,
-                         &(struct group_message){.kind = WIRE_DECLARE, .round = 1},
-                         &answered, &answer);
-}
-
 static void served_what_nobody_asked_for(void)
 {
     make_group(PHASE_MATCHING);
@@ -528,7 +518,6 @@ static const struct {
     CASE("group/group_wire.c", sent_about_no_group),
     CASE("group/group_agent.c", received_from_itself),
     CASE("group/group_wire.c", far_vote_that_opens),
-    CASE("group/group_wire.c", request_for_another_round),
     CASE("group/group_wire.c", served_what_nobody_asked_for),
     CASE("group/group_wire.c", suspects_itself),
     CASE("group/group_wire.c", own_membership_changed_by_others),
