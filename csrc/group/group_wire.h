@@ -70,7 +70,7 @@ struct group_message;
  *
  * Near and far. A rank accesses the window of a rank on its own node itself, and has the answer at
  * once. It asks a rank on another node by a message to do the same access, and the answer comes by
- * a message (*answered is false, or the decision is pending).
+ * a message (the decision is pending until then).
  */
 
 enum { DECISIONS = 64 };
