@@ -118,12 +118,16 @@ static void process_begin_parting(struct communicator *c, bool waits)
         c->parting = NULL;
 }
 
-/* Wait until all ranks part. */
+/* Wait until all ranks part, or a failure is final. */
 static void process_await_parting(struct communicator *c, bool waits)
 {
     uint64_t late = !waits;
     bool all = c->parting && agree_end(c->parting, &late) == PCOLL_OK;
-    recovery_await_parting(c, all, &late);
+    while (c->recovery && !all && atomic_load(&c->failure) == PCOLL_OK) {
+        outage_enter(c->outage); /* Wait until an outage has ended. */
+        outage_leave(c->outage);
+        all = agree_max(c, &late, 1) == PCOLL_OK;
+    }
     c->late = late;
 }
 

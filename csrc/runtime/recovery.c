@@ -325,15 +325,6 @@ void recovery_stop(struct communicator *c)
     recovery_detach(c);
 }
 
-void recovery_await_parting(struct communicator *c, bool all, uint64_t *late)
-{
-    while (c->recovery && !all && atomic_load(&c->failure) == PCOLL_OK) {
-        outage_enter(c->outage); /* Wait until an outage has ended. */
-        outage_leave(c->outage);
-        all = agree_max(c, late, 1) == PCOLL_OK;
-    }
-}
-
 bool recovery_part(struct communicator *c)
 {
     if (!c->recovery)

@@ -85,12 +85,9 @@ void recovery_retire(struct communicator *c, void (*end)(void *), void *what,
  * rank has died. */
 const void *recovery_comm(const struct communicator *c);
 
-/* Ending a communicator, or MPI. These functions do nothing for a communicator without recovery.
- * First all ranks have come to the end (communicator.parts): `all` if a barrier has said so.
- * Otherwise wait for one here, which replaces *late by its maximum over all ranks, or for a
- * failure that is final. … */
-void recovery_await_parting(struct communicator *c, bool all, uint64_t *late);
-/* … Nothing recovers any more. Return whether the transport can still be used. Collective. */
+/* Ending a communicator, or MPI, when all ranks have come to the end (communicator.parts): nothing
+ * recovers any more. Return whether the transport can still be used. Collective. These functions do
+ * nothing for a communicator without recovery. */
 bool recovery_part(struct communicator *c);
 /* Free what belongs to the recovery, whose thread has ended. */
 void recovery_detach(struct communicator *c);
