@@ -44,10 +44,7 @@ static uint32_t watch_count_members(const struct watch_member *m, uint32_t count
 }
 
 /* Without memory for the members this rank holds no connection. */
-void watch_group_each_peer(const struct watch_group *g,
-                           void (*each)(void *arg, const struct watch_card *peer,
-                                        uint64_t host),
-                           void *arg)
+void watch_group_each_peer(const struct watch_group *g, watch_peer_fn *each, void *arg)
 {
     struct watch_member *m = malloc(g->size * sizeof *m), *own = NULL;
     uint32_t count = 0, a = 0, here = 0;
@@ -484,10 +481,7 @@ void watch_leave(struct watch *w, struct watch_group *g)
     lock_release(&w->mutex);
 }
 
-void watch_each_lost(struct watch *w,
-                     void (*each)(void *arg, const struct watch_group *g,
-                                  uint32_t rank),
-                     void *arg)
+void watch_each_lost(struct watch *w, watch_lost_fn *each, void *arg)
 {
     lock_take(&w->mutex);
     for (const struct watch_group *g = w->groups; g; g = g->next)

@@ -95,10 +95,8 @@ struct watch_group {
 
 /* Call `each` for every peer on another host to which this rank holds a connection. All ranks
  * compute the same connections. */
-void watch_group_each_peer(const struct watch_group *g,
-                           void (*each)(void *arg, const struct watch_card *peer,
-                                        uint64_t host),
-                           void *arg);
+typedef void watch_peer_fn(void *arg, const struct watch_card *peer, uint64_t host);
+void watch_group_each_peer(const struct watch_group *g, watch_peer_fn *each, void *arg);
 
 struct watch;
 
@@ -124,7 +122,5 @@ void watch_leave(struct watch *w, struct watch_group *g);
 /* Return the number of lost hosts, which only grows. */
 uint32_t watch_lost(const struct watch *w);
 /* Call `each` for each rank of a lost host, in each group. */
-void watch_each_lost(struct watch *w,
-                     void (*each)(void *arg, const struct watch_group *g,
-                                  uint32_t rank),
-                     void *arg);
+typedef void watch_lost_fn(void *arg, const struct watch_group *g, uint32_t rank);
+void watch_each_lost(struct watch *w, watch_lost_fn *each, void *arg);

@@ -670,15 +670,11 @@ static bool match_may_close(const struct match *m)
     return m->window_over || (enough && m->given);
 }
 
-static void match_name_list(struct match *m, uint32_t leader, uint32_t seq,
-                            uint32_t count)
+static struct match_list match_name_list(const struct match *m, uint32_t leader,
+                                         uint32_t seq, uint32_t count)
 {
-    m->list = (struct match_list){.leader = leader,
-                                  .seq = seq,
-                                  .round = m->goal.round,
-                                  .key = m->goal.key,
-                                  .count = count,
-                                  .members = m->members};
+    return (struct match_list){leader,      seq,   m->goal.round,
+                               m->goal.key, count, m->members};
 }
 
 static int match_compare_ranks(const void *a, const void *b)
@@ -696,7 +692,7 @@ static void match_close(struct match *m)
     for (uint32_t i = 1; i < count; i++)
         m->members[i] = m->peers[m->followers[i - 1]].ask.member;
     qsort(m->members, count, sizeof *m->members, match_compare_ranks);
-    match_name_list(m, m->rank, ++m->seq, count);
+    m->list = match_name_list(m, m->rank, ++m->seq, count);
     CHECK(count <= m->goal.max_members && m->seq);
     m->state = MATCH_FORMED;
     o->to = o->part = 0;
@@ -715,7 +711,7 @@ static bool match_add_part(struct match *m, const struct match_message *message)
     const struct match_part *part = &message->list;
     uint32_t first = match_part_first(message);
     if (!first) {
-        match_name_list(m, m->leader, part->seq, part->count);
+        m->list = match_name_list(m, m->leader, part->seq, part->count);
         m->listed = 0;
     }
     if (part->count > m->goal.max_members || part->count != m->list.count ||
