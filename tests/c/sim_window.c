@@ -71,8 +71,7 @@ static struct get *free_get(struct sim_window *w, uint64_t *number)
 static int begin_get(struct window *w, uint32_t peer, size_t offset, void *into,
                      size_t bytes, struct window_get *handle)
 {
-    if (!window_is_far(w, peer))
-        return get(w, peer, offset, into, bytes);
+    EXPECT(window_is_far(w, peer), "a get of its own from a near rank");
     struct get *g = free_get(of(w), &handle->request);
     memset(into, 0xee, bytes);
     *g = (struct get){.due =
