@@ -123,11 +123,11 @@ static int compare_swap(struct window *window, uint32_t peer, size_t offset,
     return rc;
 }
 
-static int begin_get(struct window *window, uint32_t peer, size_t offset, void *into,
-                     size_t bytes, struct window_get *get)
+static int get(struct window *window, uint32_t peer, size_t offset, void *into,
+               size_t bytes)
 {
     mortal();
-    return w.near.begin_get(window, peer, offset, into, bytes, get);
+    return w.near.get(window, peer, offset, into, bytes);
 }
 
 static int control(struct transport *t, uint32_t peer, const struct control *message)
@@ -205,7 +205,7 @@ static void create(uint64_t seed)
                        w.windows);
     w.near = w.window_ops = *w.windows[0]->ops;
     w.window_ops.compare_swap = compare_swap;
-    w.window_ops.begin_get = begin_get;
+    w.window_ops.get = get;
     for (uint32_t r = 0; r < w.ranks; r++) {
         struct group *g = &w.rank[r].g;
         w.windows[r]->ops = &w.window_ops;
