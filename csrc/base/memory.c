@@ -14,21 +14,6 @@
 #include "base/lock.h"
 #include "include/partialcoll.h"
 
-/* The size of the cache. */
-
-size_t memory_cache_size(void)
-{
-    enum { TYPICAL_KIB = 32 << 10 }; /* if the system does not report it */
-    unsigned long kib = 0;
-    FILE *f = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
-    if (f) {
-        if (fscanf(f, "%luK", &kib) != 1)
-            kib = 0;
-        fclose(f);
-    }
-    return (kib ? kib : TYPICAL_KIB) * 1024;
-}
-
 /* Copying past the cache. */
 
 #ifdef __SSE2__
@@ -72,18 +57,7 @@ void memory_copy_past_cache(void *out, const void *in, size_t bytes)
 
 #endif
 
-/* The amount that is left. */
-
-/* Names of the files of a control group. Memory that only caches files counts as used there, but
- * the kernel reclaims it before it kills a process. */
-struct version {
-    const char *folder, *limit, *used, *cached;
-};
-static const struct version unified = {"", "memory.max", "memory.current",
-                                       "inactive_file %llu"},
-                            first = {"/memory", "memory.limit_in_bytes",
-                                     "memory.usage_in_bytes",
-                                     "total_inactive_file %llu"};
+/* The cache, and the amount that is left, as the system reports them. */
 
 /* Return the number in the first line of this form. UINT64_MAX: no such line, or no file. */
 static uint64_t memory_read_number(const char *folder, const char *name,
@@ -102,16 +76,33 @@ static uint64_t memory_read_number(const char *folder, const char *name,
     return found;
 }
 
+size_t memory_cache_size(void)
+{
+    enum { TYPICAL_KIB = 32 << 10 }; /* if the system does not report it */
+    uint64_t kib = memory_read_number("/sys/devices/system/cpu/cpu0/cache/index3",
+                                      "size", "%lluK");
+    return (kib && kib != UINT64_MAX ? kib : TYPICAL_KIB) * 1024;
+}
+
 static uint64_t memory_least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
-static uint64_t memory_left_in(const struct version *v, const char *folder)
+/* Read the files of a control group of either version. Memory that only caches files counts as used
+ * there, but the kernel reclaims it before it kills a process. */
+static uint64_t memory_left_in(const char *folder)
 {
-    uint64_t limit = memory_read_number(folder, v->limit, "%llu");
-    uint64_t used = memory_read_number(folder, v->used, "%llu");
-    uint64_t cached = memory_read_number(folder, "memory.stat", v->cached);
+    uint64_t limit =
+        memory_least(memory_read_number(folder, "memory.max", "%llu"),
+                     memory_read_number(folder, "memory.limit_in_bytes", "%llu"));
+    uint64_t used =
+        memory_least(memory_read_number(folder, "memory.current", "%llu"),
+                     memory_read_number(folder, "memory.usage_in_bytes", "%llu"));
+    uint64_t cached =
+        memory_read_number(folder, "memory.stat", "total_inactive_file %llu");
+    if (cached == UINT64_MAX)
+        cached = memory_read_number(folder, "memory.stat", "inactive_file %llu");
     if (limit == UINT64_MAX || used == UINT64_MAX)
         return UINT64_MAX;
     if (cached != UINT64_MAX)
@@ -120,32 +111,21 @@ static uint64_t memory_left_in(const struct version *v, const char *folder)
 }
 
 /* Return the least of a group and of all groups that contain it. */
-static uint64_t memory_left_from(const struct version *v, const char *mount,
+static uint64_t memory_left_from(const char *mount, const char *hierarchy,
                                  const char *own)
 {
     char folder[PATH_MAX];
     uint64_t left = UINT64_MAX;
-    size_t root = strlen(mount) + strlen(v->folder);
-    int length = snprintf(folder, sizeof folder, "%s%s%s", mount, v->folder, own);
-    if (length >= (int)sizeof folder)
-        return left;
-    while (strlen(folder) >= root) {
-        left = memory_least(left, memory_left_in(v, folder));
+    size_t root = strlen(mount) + strlen(hierarchy);
+    int length = snprintf(folder, sizeof folder, "%s%s%s", mount, hierarchy, own);
+    while (length < (int)sizeof folder && strlen(folder) >= root) {
+        left = memory_least(left, memory_left_in(folder));
         char *slash = strrchr(folder + root, '/');
         if (!slash)
             break;
         *slash = 0;
     }
     return left;
-}
-
-/* Is "memory" one of these names, which commas separate? */
-static bool memory_is_controlled(const char *names)
-{
-    for (const char *at = names; (at = strstr(at, "memory")); at++)
-        if ((at == names || at[-1] == ',') && (at[6] == ',' || !at[6]))
-            return true;
-    return false;
 }
 
 uint64_t memory_left_in_groups(const char *groups, const char *mount)
@@ -161,9 +141,9 @@ uint64_t memory_left_in_groups(const char *groups, const char *mount)
             continue;
         *own++ = 0;
         if (!*++names)
-            left = memory_least(left, memory_left_from(&unified, mount, own));
-        else if (memory_is_controlled(names))
-            left = memory_least(left, memory_left_from(&first, mount, own));
+            left = memory_least(left, memory_left_from(mount, "", own));
+        else if (strstr(names, "memory"))
+            left = memory_least(left, memory_left_from(mount, "/memory", own));
     }
     if (f)
         fclose(f);
