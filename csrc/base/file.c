@@ -23,13 +23,10 @@ static bool file_look_up(int folder, const char *name, int flags, struct statx *
 static int file_keep_own(int fd, const char **why)
 {
     struct statx s;
-    if (fd < 0 || !file_look_up(fd, "", AT_EMPTY_PATH, &s)) {
-        *why = file_reason();
-    } else if (s.stx_uid != geteuid()) {
-        *why = "it belongs to another user";
-    } else {
+    bool known = fd >= 0 && file_look_up(fd, "", AT_EMPTY_PATH, &s);
+    if (known && s.stx_uid == geteuid())
         return fd;
-    }
+    *why = known ? "it belongs to another user" : file_reason();
     if (fd >= 0)
         close(fd);
     return -1;

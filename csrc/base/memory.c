@@ -167,7 +167,6 @@ uint64_t memory_left(void)
 
 struct hold {
     uintptr_t address;
-    size_t count;
     struct hold *next;
 };
 
@@ -195,29 +194,17 @@ static bool memory_is_held(const struct memory_block *b)
     return false;
 }
 
-static struct hold **memory_find_hold(uintptr_t address)
-{
-    struct hold **at = &holds;
-    while (*at && (*at)->address != address)
-        at = &(*at)->next;
-    return at;
-}
-
 int pcoll_memory_hold(const void *address)
 {
     int rc = fail_if_null(address);
-    if (rc != PCOLL_OK)
-        return rc;
+    struct hold *h = rc == PCOLL_OK ? malloc(sizeof *h) : NULL;
+    if (!h)
+        return rc ?: fail(PCOLL_ENOMEM, "no memory to hold a view");
     lock_take(&mutex);
-    struct hold **at = memory_find_hold((uintptr_t)address);
-    if (!*at && (*at = malloc(sizeof **at)))
-        **at = (struct hold){.address = (uintptr_t)address};
-    if (*at)
-        (*at)->count++;
-    else
-        rc = fail(PCOLL_ENOMEM, "no memory to hold a view");
+    *h = (struct hold){(uintptr_t)address, holds};
+    holds = h;
     lock_release(&mutex);
-    return rc;
+    return PCOLL_OK;
 }
 
 /* Take the block of this address from the list, if no address in it is held. */
@@ -235,18 +222,18 @@ static struct memory_block *memory_take_block(uintptr_t address)
 
 void pcoll_memory_release(const void *address)
 {
-    struct memory_block *free_now = NULL;
     if (!address)
         return;
     lock_take(&mutex);
-    struct hold **at = memory_find_hold((uintptr_t)address), *h = *at;
-    CHECK(h && h->count > 0);
-    if (!--h->count) {
-        *at = h->next;
-        free(h);
-        free_now = memory_take_block((uintptr_t)address);
-    }
+    struct hold **at = &holds;
+    while (*at && (*at)->address != (uintptr_t)address)
+        at = &(*at)->next;
+    struct hold *h = *at;
+    CHECK(h);
+    *at = h->next;
+    struct memory_block *free_now = memory_take_block((uintptr_t)address);
     lock_release(&mutex);
+    free(h);
     if (free_now)
         free_now->end((void *)free_now->begin, free_now->bytes);
     free(free_now);

@@ -226,22 +226,19 @@ static void agree_list_values(const struct agree_field *field, const uint64_t *v
                               const struct transport *t, char *out, size_t capacity)
 {
     struct text text = {.at = out, .left = capacity};
-    uint32_t ranks = t->size;
-    bool *listed = calloc(ranks, sizeof *listed);
-    for (uint32_t i = 0; listed && i < ranks && text.left > 1; i++) {
+    for (uint32_t i = 0; i < t->size && text.left > 1; i++) {
         char number[24];
-        if (listed[i] || !transport_lives(t, i))
+        bool first = transport_lives(t, i);
+        for (uint32_t j = 0; j < i; j++)
+            first &= !transport_lives(t, j) || values[j] != values[i];
+        if (!first)
             continue;
         text_add(&text, "%s%s on rank", text.items++ ? "; " : "",
                  agree_show(field, values[i], number, sizeof number));
-        for (uint32_t j = i; j < ranks; j++) {
-            if (values[j] != values[i] || !transport_lives(t, j))
-                continue;
-            listed[j] = true;
-            text_add(&text, "%s %u", j == i ? "" : ",", j);
-        }
+        for (uint32_t j = i; j < t->size; j++)
+            if (values[j] == values[i] && transport_lives(t, j))
+                text_add(&text, "%s %u", j == i ? "" : ",", j);
     }
-    free(listed);
 }
 
 int agree_same(struct communicator *c, int local, const struct agree_field *fields,

@@ -88,7 +88,7 @@ struct watch {
     struct link *links;
     struct watch_group *groups;
     uint64_t *hosts; /* Of all groups so far: first the lost ones, in their order. */
-    uint32_t host_count, host_capacity;
+    uint32_t host_count;
     _Atomic uint32_t lost; /* Number of lost hosts. */
     struct pollfd *polled;
     int polled_count;
@@ -413,14 +413,10 @@ static bool watch_add_host(struct watch *w, uint64_t host)
 {
     if (watch_find_host(w, host) < w->host_count)
         return true;
-    if (w->host_count == w->host_capacity) {
-        uint32_t capacity = w->host_capacity ? 2 * w->host_capacity : 16;
-        uint64_t *hosts = realloc(w->hosts, capacity * sizeof *hosts);
-        if (!hosts)
-            return false;
-        w->hosts = hosts;
-        w->host_capacity = capacity;
-    }
+    uint64_t *hosts = realloc(w->hosts, (w->host_count + 1) * sizeof *hosts);
+    if (!hosts)
+        return false;
+    w->hosts = hosts;
     w->hosts[w->host_count++] = host;
     return true;
 }
