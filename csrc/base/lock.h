@@ -32,7 +32,6 @@
     X(LOCK_STAGING, "staging")                                                         \
     X(LOCK_DRIVE, "drive")                                                             \
     X(LOCK_FAILURE, "failure")                                                         \
-    X(LOCK_RETIRED, "retire list")                                                     \
     X(LOCK_EVENTS, "event log")                                                        \
     X(LOCK_IN_MPI, "exclusion from MPI")                                               \
     X(LOCK_WATCH, "watch")                                                             \

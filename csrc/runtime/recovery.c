@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/lock.h"
 #include "runtime/agreement.h"
 #include "runtime/user_object.h"
 #include "transport/mpi/mpi_transport.h"
@@ -52,64 +51,59 @@ struct recovery {
      * than their last use: Open MPI ends the process when the rest of a request fails after it
      * was freed, and a request may be complete for the program before it is for MPI.
      *
-     * The recovery and the application retire memory, under the mutex. Only the recovery, or a
-     * thread that keeps others from it, retires transports and frees both.
+     * The recovery and the application retire memory: they push it to the list, which the recovery
+     * takes as a whole. Only the recovery, or a thread that keeps others from it, retires
+     * transports and frees both.
      */
-    struct lock mutex;
-    struct retired *retired;
+    struct retired *_Atomic retired;
     struct transport *old[RECOVERY_TRANSPORTS];
     int olds;
-    uint32_t transports; /* Retired so far. */
+    _Atomic uint32_t transports; /* Retired so far. */
 };
+
+static void recovery_push(struct recovery *r, struct retired *retired)
+{
+    retired->next = atomic_load(&r->retired);
+    while (!atomic_compare_exchange_weak(&r->retired, &retired->next, retired))
+        ;
+}
 
 void recovery_retire(struct communicator *c, void (*end)(void *), void *what,
                      bool in_use)
 {
-    struct recovery *r = c->recovery;
-    CHECK(r && end && what);
+    CHECK(c->recovery && end && what);
     struct retired *retired = malloc(sizeof *retired);
     if (!retired)
         return; /* `what` is lost. */
-    lock_take(&r->mutex);
-    *retired = (struct retired){end, what, r->transports + in_use, r->retired};
-    r->retired = retired;
-    lock_release(&r->mutex);
+    *retired = (struct retired){
+        .end = end, .what = what, .after = c->recovery->transports + in_use};
+    recovery_push(c->recovery, retired);
 }
 
 /* Retire a transport that has been revoked. */
 static void recovery_retire_transport(struct recovery *r, struct transport *t)
 {
-    lock_take(&r->mutex);
     r->transports++;
-    lock_release(&r->mutex);
     if (r->olds < RECOVERY_TRANSPORTS)
         r->old[r->olds++] = t;
-}
-
-static struct retired *recovery_next_reclaimable(struct recovery *r)
-{
-    lock_take(&r->mutex);
-    struct retired **at = &r->retired;
-    while (*at && (*at)->after > r->transports)
-        at = &(*at)->next;
-    struct retired *retired = *at;
-    if (retired)
-        *at = retired->next;
-    lock_release(&r->mutex);
-    return retired;
 }
 
 /* Free the retired transports whose requests are complete. If none is left, free the memory that
  * they may have written to. */
 static void recovery_reclaim(struct recovery *r)
 {
-    struct retired *retired;
     int kept = 0;
     for (int i = 0; i < r->olds; i++)
         if (!mpi_abandon(r->old[i]))
             r->old[kept++] = r->old[i];
     r->olds = kept;
-    while (!kept && (retired = recovery_next_reclaimable(r))) {
+    struct retired *retired = kept ? NULL : atomic_exchange(&r->retired, NULL), *next;
+    for (; retired; retired = next) {
+        next = retired->next;
+        if (retired->after > r->transports) {
+            recovery_push(r, retired);
+            continue;
+        }
         retired->end(retired->what);
         free(retired);
     }
@@ -287,7 +281,6 @@ int recovery_attach(struct communicator *c)
     c->recovery = r;
     c->outage = &r->outage;
     outage_init(c->outage);
-    lock_init(&r->mutex, LOCK_RETIRED);
     if (thread_start(&r->thread, recovery_main, c) == 0)
         return PCOLL_OK;
     recovery_detach(c);
@@ -305,7 +298,6 @@ void recovery_detach(struct communicator *c)
         communicator_destroy(&spent);
     }
     outage_destroy(c->outage);
-    lock_destroy(&r->mutex);
     free(r);
     c->recovery = NULL;
     c->outage = NULL;
@@ -469,9 +461,11 @@ static void growth_discard(struct communicator *c, struct communicator *keeper)
     communicator_abandon(c);
     for (int i = 0; keeper && i < r->olds; i++)
         recovery_retire_transport(keeper->recovery, r->old[i]);
-    for (struct retired *retired; keeper && (retired = recovery_next_reclaimable(r));) {
-        recovery_retire(keeper, retired->end, retired->what, false);
-        free(retired);
+    struct retired *retired = keeper ? atomic_load(&r->retired) : NULL, *next;
+    for (; retired; retired = next) {
+        next = retired->next;
+        retired->after = keeper->recovery->transports;
+        recovery_push(keeper->recovery, retired);
     }
     recovery_detach(c);
     process_disown(c);
