@@ -218,23 +218,24 @@ static int handle_growth_exchange(struct handle_growth *g)
 {
     struct communicator *c = g->base.to;
     struct endpoint *old = g->handle->endpoint;
-    struct census s;
-    uint64_t words[CENSUS_WORDS + 1] = {0};
+    struct {
+        struct census census;
+        uint64_t algorithm;
+    } all = {.census.lacking = 1};
     uint64_t own = old ? handle_member(g->handle).complete : 0;
-    census_begin(&s, words, 1);
     if (old) {
-        census_note(&s, 0, own, c->transport->rank);
-        words[CENSUS_WORDS] = old->data.plan.algorithm;
+        all.census = census_of(own, c->transport->rank);
+        all.algorithm = old->data.plan.algorithm;
     }
-    int rc = agree_max(c, words, CENSUS_WORDS + 1)
-                 ?: census_plan(&s, 0, c->transport->size, own, &g->plan);
+    int rc = agree_max(c, (uint64_t *)(void *)&all, CENSUS_WORDS + 1)
+                 ?: census_plan(&all.census, 0, c->transport->size, own, &g->plan);
     if (rc != PCOLL_OK)
         return rc;
-    if (words[CENSUS_WORDS] > PCOLL_ALGORITHM_NATIVE)
+    if (all.algorithm > PCOLL_ALGORITHM_NATIVE)
         return fail(PCOLL_EPROTOCOL, "the ranks agreed on algorithm %llu",
-                    (unsigned long long)words[CENSUS_WORDS]);
-    g->plan.some_lack = g->plan.some_lack || s.lacking[0];
-    g->options.algorithm = (int32_t)words[CENSUS_WORDS];
+                    (unsigned long long)all.algorithm);
+    g->plan.some_lack = g->plan.some_lack || all.census.lacking;
+    g->options.algorithm = (int32_t)all.algorithm;
     return PCOLL_OK;
 }
 

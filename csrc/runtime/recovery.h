@@ -30,14 +30,14 @@
 
 struct user_object;
 
-/* The census. The maxima of what all ranks write down are what all ranks know. */
-enum { CENSUS_WORDS = 3 };
-
-struct census {        /* Arrays by slot. */
-    uint64_t *lacking; /* Nonzero: some rank does not have the object. */
-    uint64_t *claim;   /* Complete rounds, and a rank that has completed them. */
-    uint64_t *least;   /* Complement of the smallest number of complete rounds. */
+/* What a rank says of an object. The maxima over all ranks are what all ranks know. As zeros, but for
+ * `lacking`, if the rank does not have the object. */
+struct census {
+    uint64_t lacking; /* 1: some rank does not have the object. */
+    uint64_t claim;   /* Complete rounds, and a rank that has completed them. */
+    uint64_t least;   /* Complement of the smallest number of complete rounds. */
 };
+enum { CENSUS_WORDS = sizeof(struct census) / sizeof(uint64_t) };
 
 struct recovery_plan {
     uint32_t slot;
@@ -46,10 +46,8 @@ struct recovery_plan {
     bool some_lack;    /* Some rank has not. */
 };
 
-/* Begin in `words`, CENSUS_WORDS for each slot, as a rank that has no object. */
-void census_begin(struct census *s, uint64_t *words, uint64_t slots);
-/* Note that `rank` has the object of this slot, with `complete` complete rounds. */
-void census_note(struct census *s, uint32_t slot, uint64_t complete, uint32_t rank);
+/* Return what `rank` says of an object that has `complete` complete rounds there. */
+struct census census_of(uint64_t complete, uint32_t rank);
 /* Read the plan of an object from the maxima. `own` is the number of rounds complete on this
  * rank, 0 if it lacks the object. PCOLL_EPROTOCOL: the maxima contradict each other, `own`, or
  * the number of ranks; the recovery then fails on this rank. */

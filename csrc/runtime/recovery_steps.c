@@ -11,35 +11,24 @@
 /* The maximum of claims is the largest number of rounds, and among equals the lowest rank. */
 enum { RANK_BITS = 20, MAX_RANK = (1 << RANK_BITS) - 1 };
 
-void census_begin(struct census *s, uint64_t *words, uint64_t slots)
-{
-    *s = (struct census){
-        .lacking = words, .claim = words + slots, .least = words + 2 * slots};
-    for (uint64_t i = 0; i < slots; i++) {
-        s->lacking[i] = 1;
-        s->claim[i] = s->least[i] = 0;
-    }
-}
-
-void census_note(struct census *s, uint32_t slot, uint64_t complete, uint32_t rank)
+struct census census_of(uint64_t complete, uint32_t rank)
 {
     CHECK(rank <= MAX_RANK);
-    s->lacking[slot] = 0;
-    s->claim[slot] = complete << RANK_BITS | (MAX_RANK - rank);
-    s->least[slot] = ~complete;
+    return (struct census){.claim = complete << RANK_BITS | (MAX_RANK - rank),
+                           .least = ~complete};
 }
 
 int census_plan(const struct census *s, uint32_t slot, uint32_t ranks, uint64_t own,
                 struct recovery_plan *plan)
 {
-    uint64_t complete = s->claim[slot] >> RANK_BITS, least = ~s->least[slot];
-    uint32_t source = MAX_RANK - (uint32_t)(s->claim[slot] & MAX_RANK);
-    bool claimed = s->claim[slot] != 0;
+    uint64_t complete = s->claim >> RANK_BITS, least = ~s->least;
+    uint32_t source = MAX_RANK - (uint32_t)(s->claim & MAX_RANK);
+    bool claimed = s->claim != 0;
     *plan = (struct recovery_plan){.slot = slot,
                                    .complete = complete,
                                    .source = source,
                                    .some_lack = claimed && least < complete};
-    bool sound = claimed ? source < ranks && least <= complete : s->lacking[slot] != 0;
+    bool sound = claimed ? source < ranks && least <= complete : s->lacking != 0;
     return sound && own <= complete
                ? PCOLL_OK
                : fail(PCOLL_EPROTOCOL,
@@ -48,12 +37,13 @@ int census_plan(const struct census *s, uint32_t slot, uint32_t ranks, uint64_t 
                       (unsigned long long)complete, slot, source);
 }
 
-/* Take the census into words that the caller frees. All ranks reserve as many slots, because the
+/* Take the census of all slots, which the caller frees. All ranks reserve as many slots, because the
  * votes on closing have one word for each slot. */
 static int recovery_take_census(struct communicator *to, struct user_object *objects,
-                                struct census *s)
+                                struct census **out)
 {
-    uint64_t slots = 1, *words;
+    uint64_t slots = 1;
+    struct census *all;
     for (struct user_object *o = objects; o; o = o->next_recovered) {
         uint64_t end = o->slot + atomic_load(&o->object)->slots;
         slots = end > slots ? end : slots;
@@ -68,16 +58,17 @@ static int recovery_take_census(struct communicator *to, struct user_object *obj
     progress_lock(to->progress);
     rc = communicator_reserve(to, (uint32_t)slots);
     progress_unlock(to->progress);
-    if (rc == PCOLL_OK && !(words = calloc(CENSUS_WORDS * slots, sizeof *words)))
+    if (rc == PCOLL_OK && !(*out = all = calloc(slots, sizeof *all)))
         rc = fail(PCOLL_ENOMEM, "no memory for %u objects", (uint32_t)slots);
     if (rc != PCOLL_OK)
         return rc;
-    census_begin(s, words, slots);
+    for (uint64_t i = 0; i < slots; i++)
+        all[i].lacking = 1;
     for (struct user_object *o = objects; o; o = o->next_recovered)
         if (!o->orphan)
-            census_note(s, o->slot, o->kind->recoverable->complete(o),
-                        to->transport->rank);
-    return agree_max(to, words, (int)(CENSUS_WORDS * slots));
+            all[o->slot] =
+                census_of(o->kind->recoverable->complete(o), to->transport->rank);
+    return agree_max(to, (uint64_t *)(void *)all, (int)(CENSUS_WORDS * slots));
 }
 
 /* No rank is left to close it with. It stays an orphan: the rank that lacked it may die next, and
@@ -98,11 +89,11 @@ static int recovery_rebuild(struct communicator *to, struct user_object *objects
 {
     for (struct user_object *o = objects; o; o = o->next_recovered) {
         struct recovery_plan plan;
-        if (s->lacking[o->slot]) {
+        if (s[o->slot].lacking) {
             recovery_orphan(o);
             continue;
         }
-        int rc = census_plan(s, o->slot, to->transport->size,
+        int rc = census_plan(&s[o->slot], o->slot, to->transport->size,
                              o->kind->recoverable->complete(o), &plan)
                      ?: o->kind->recoverable->rebuild(o, to, &plan);
         if (rc != PCOLL_OK)
@@ -119,7 +110,7 @@ static int recovery_inherit(struct communicator *to, struct user_object *objects
     for (struct user_object *o = objects; o; o = o->next_recovered) {
         struct object *object = atomic_load(&o->object);
         int moved =
-            s->lacking[o->slot] ? PCOLL_OK : o->kind->recoverable->inherit(o, &object);
+            s[o->slot].lacking ? PCOLL_OK : o->kind->recoverable->inherit(o, &object);
         progress_lock(to->progress);
         int entered = communicator_register(to, object, o->slot);
         progress_unlock(to->progress);
@@ -131,16 +122,16 @@ static int recovery_inherit(struct communicator *to, struct user_object *objects
 int recovery_build(struct communicator *to, struct user_object *objects)
 {
     uint64_t nothing = 0;
-    struct census s = {0};
+    struct census *s = NULL;
     int rc = recovery_take_census(to, objects, &s);
     MOMENT("census taken");
-    rc = rc ?: recovery_rebuild(to, objects, &s);
+    rc = rc ?: recovery_rebuild(to, objects, s);
     MOMENT("rebuilt");
     rc = rc ?: agree_max(to, &nothing, 1);
     MOMENT("all rebuilt");
-    rc = rc ?: recovery_inherit(to, objects, &s);
+    rc = rc ?: recovery_inherit(to, objects, s);
     MOMENT("inherited");
     rc = rc ?: agree_max(to, &nothing, 1);
-    free(s.lacking);
+    free(s);
     return rc == PCOLL_OK ? rc : communicator_fail_undriven(to, rc);
 }

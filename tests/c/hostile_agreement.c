@@ -30,15 +30,15 @@ static void spoil(uint64_t *words, uint32_t count)
 
 static int plan_census(void)
 {
-    uint64_t words[CENSUS_WORDS * SLOTS], own = roll(10);
-    struct census s;
+    struct census all[SLOTS];
+    uint64_t own = roll(10);
+    uint32_t slot = roll(SLOTS);
     struct recovery_plan plan;
-    census_begin(&s, words, SLOTS);
     for (uint32_t i = 0; i < SLOTS; i++)
-        census_note(&s, i, own + roll(2), roll(h->ranks));
-    spoil(words, CENSUS_WORDS * SLOTS);
-    int rc = census_plan(&s, roll(SLOTS), h->ranks, own, &plan);
-    EXPECT(rc != PCOLL_OK || s.lacking[plan.slot] || plan.source < h->ranks,
+        all[i] = census_of(own + roll(2), roll(h->ranks));
+    spoil((uint64_t *)(void *)all, CENSUS_WORDS * SLOTS);
+    int rc = census_plan(&all[slot], slot, h->ranks, own, &plan);
+    EXPECT(rc != PCOLL_OK || all[slot].lacking || plan.source < h->ranks,
            "a plan with rank %u of %u", plan.source, h->ranks);
     EXPECT(rc != PCOLL_OK || plan.complete >= own, "fewer rounds than here");
     return rc;

@@ -101,12 +101,12 @@ static struct endpoint *old_of(struct world *w, int k, uint32_t rank)
 static void take_census(struct world *w, uint32_t rank, struct recovery *r)
 {
     uint64_t slots = (uint64_t)w->o.handles;
-    uint64_t *words = world_memory(w, CENSUS_WORDS * slots * sizeof *words);
-    census_begin(&r->census, words, slots);
+    r->census = world_memory(w, slots * sizeof *r->census);
     for (int k = 0; k < w->o.handles; k++)
-        if (!w->gone[k][rank] && !is_new(w, rank))
-            census_note(&r->census, (uint32_t)k, complete_of(w, k, rank), rank);
-    agree(r, words, CENSUS_WORDS * slots, AGREE_MAX);
+        r->census[k] = !w->gone[k][rank] && !is_new(w, rank)
+                           ? census_of(complete_of(w, k, rank), rank)
+                           : (struct census){.lacking = 1};
+    agree(r, (uint64_t *)(void *)r->census, CENSUS_WORDS * slots, AGREE_MAX);
 }
 
 static void enter(struct world *w, uint32_t rank, struct recovery *r)
@@ -200,9 +200,9 @@ static void build_next(struct world *w, uint32_t rank, struct recovery *r)
         enter_barrier(w, r);
         return;
     }
-    int planned = census_plan(&r->census, (uint32_t)k, w->o.ranks, 0, &r->plan);
+    int planned = census_plan(&r->census[k], (uint32_t)k, w->o.ranks, 0, &r->plan);
     INVARIANT("census", planned == PCOLL_OK, "%s", pcoll_last_error());
-    if (!r->census.lacking[k] || r->grows) {
+    if (!r->census[k].lacking || r->grows) {
         rebuild(w, rank, r);
         if (r->step == BUILDING)
             begin_at(w, rank, r);

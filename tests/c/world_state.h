@@ -79,7 +79,7 @@ struct recovery {
     bool grows;        /* with others; it is to be settled whether that is to be */
     struct communicator *to;
     struct agreement agreement;
-    struct census census;
+    struct census *census; /* by handle */
     int handle;
     struct recovery_plan plan;
     uint64_t *shared; /* a message, as words */

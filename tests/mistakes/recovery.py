@@ -107,8 +107,8 @@ MUTANTS = [
     Mutant(
         "the round that is under way counts as complete",
         "runtime/recovery_steps.c",
-        "uint64_t complete = s->claim[slot] >> RANK_BITS, ",
-        "uint64_t complete = (s->claim[slot] >> RANK_BITS) + 1, ",
+        "uint64_t complete = s->claim >> RANK_BITS, ",
+        "uint64_t complete = (s->claim >> RANK_BITS) + 1, ",
     ),
     Mutant(
         "a round is given by who does not have it",
@@ -125,8 +125,8 @@ MUTANTS = [
     Mutant(
         "an object that others have ended is rebuilt",
         "runtime/recovery_steps.c",
-        "s->lacking[i] = 1;",
-        "s->lacking[i] = 0;",
+        "all[i].lacking = 1;",
+        "all[i].lacking = 0;",
     ),
     Mutant(
         "who has the number of a dead rank is not live",
