@@ -117,36 +117,39 @@ static bool group_data_has_fetches(const struct group_data *r, int op)
     return false;
 }
 
-/* Remove a complete fetch from the list. taken->op is -1 if none is complete. */
-static int group_data_take_complete(struct window *w, struct group_fetch *fetches,
-                                    uint32_t *count, struct group_fetch *taken)
+/* Remove the complete fetches from a list, which is that of the round or an abandoned one. */
+static int group_data_poll_list(struct group_data *r, struct group_fetch *fetches,
+                                uint32_t *count)
 {
-    taken->op = -1;
-    for (uint32_t i = 0; i < *count; i++) {
+    for (uint32_t i = 0; i < *count;) {
         bool over;
-        int rc = w->ops->over(w, &fetches[i].get, &over);
+        struct group_fetch f = fetches[i];
+        int rc = r->window->ops->over(r->window, &fetches[i].get, &over);
         if (rc != PCOLL_OK)
             return rc;
-        if (!over)
+        if (!over) {
+            i++;
             continue;
-        *taken = fetches[i];
+        }
         fetches[i] = fetches[--*count];
-        return PCOLL_OK;
+        if (fetches != r->fetches)
+            continue;
+        if (r->sched->ops[f.op].edge == BUTTERFLY_INPUT)
+            group_data_meter_end(r, &r->sched->ops[f.op], f.bytes);
+        if (!group_data_has_fetches(r, f.op))
+            engine_complete(&r->engine, r->engine.current, f.op);
     }
     return PCOLL_OK;
 }
 
-static int group_data_poll_abandoned(struct group_data *r)
+int group_data_poll(struct group_data *r, bool *ended)
 {
-    for (struct group_abandoned **at = &r->abandoned; *at;) {
-        struct group_abandoned *a = *at;
-        struct group_fetch over;
-        int rc;
-        do
-            rc = group_data_take_complete(r->window, a->fetches, &a->count, &over);
-        while (rc == PCOLL_OK && over.op >= 0);
-        if (rc != PCOLL_OK)
-            return rc;
+    uint32_t before = r->under_way;
+    int rc = PCOLL_OK;
+    CHECK(!r->under_way || r->sched);
+    for (struct group_abandoned *a, **at = &r->abandoned;
+         rc == PCOLL_OK && (a = *at);) {
+        rc = group_data_poll_list(r, a->fetches, &a->count);
         if (a->count) {
             at = &a->next;
             continue;
@@ -157,26 +160,8 @@ static int group_data_poll_abandoned(struct group_data *r)
         free(a->fetched);
         free(a);
     }
-    return PCOLL_OK;
-}
-
-int group_data_poll(struct group_data *r, bool *ended)
-{
-    int rc = group_data_poll_abandoned(r);
-    CHECK(!r->under_way || r->sched);
-    *ended = false;
-    while (rc == PCOLL_OK && r->under_way) {
-        struct group_fetch over;
-        rc = group_data_take_complete(r->window, r->fetches, &r->under_way, &over);
-        if (rc != PCOLL_OK || over.op < 0)
-            break;
-        *ended = true;
-        const struct op *op = &r->sched->ops[over.op];
-        if (op->edge == BUTTERFLY_INPUT)
-            group_data_meter_end(r, op, over.bytes);
-        if (!group_data_has_fetches(r, over.op))
-            engine_complete(&r->engine, r->engine.current, over.op);
-    }
+    rc = rc ?: group_data_poll_list(r, r->fetches, &r->under_way);
+    *ended = r->under_way < before;
     return rc;
 }
 
