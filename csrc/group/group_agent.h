@@ -68,7 +68,7 @@ struct group_members {
 
 /* A get that is not complete. */
 struct group_fetch {
-    int op; /* The operation that it belongs to; -1: none. */
+    int op; /* The operation that it belongs to. */
     size_t bytes;
     struct window_get get;
 };
