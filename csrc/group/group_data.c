@@ -251,21 +251,15 @@ static int group_data_average(struct group_data *r, const struct op *op)
 static int group_data_issue(struct group_data *r, int id)
 {
     const struct op *op = &r->sched->ops[id];
-    switch (op->kind) {
-    case OP_SEND:
+    if (op->kind == OP_SEND)
         return group_round_notify(r->owner, (uint32_t)op->peer, op->edge);
-    case OP_RECV:
+    if (op->kind == OP_RECV)
         return op->edge == BUTTERFLY_INPUT ? group_data_fetch_input(r, id, op)
                                            : group_data_fetch_part(r, id, op);
-    case OP_REDUCE:
+    if (op->kind == OP_REDUCE)
         return group_data_reduce(r, op);
-    case OP_COPY:
+    if (op->kind == OP_COPY)
         return group_data_average(r, op);
-    case OP_NOP:
-    case OP_TIMER:
-    case OP_NATIVE:
-        break;
-    }
     return fail(PCOLL_EPROTOCOL, "a butterfly does not %s", op->label);
 }
 
