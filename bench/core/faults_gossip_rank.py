@@ -7,8 +7,9 @@ changes the sum of all elements over all ranks, the mass. Every note is one line
 call, so that a kill leaves whole lines:
 
 - {"in": step}: a step begins.
-- {"out": step, "mass": m, "most": a}: the step has ended. The sum of this rank's elements, and the
-  largest absolute value of an element.
+- {"out": step, "mass": m, "most": a, "resyncs": n}: the step has ended. The sum of this rank's
+  elements, the largest absolute value of an element, and how often the rank took the model of
+  another one because it had been stopped for long.
 - {"round": i, "group": [...], "digest": d}: the last round of the rank's group, unless it was void.
 - {"end": ...}: the rank has reached its end. The average over all surviving ranks, and its counts.
 """
@@ -74,7 +75,8 @@ class Rank:
         model = state["model"]
         if "momentum" in state:
             model = (model + state["momentum"]) / 2
-        self.note(out=self.steps, mass=float(model.sum()), most=float(abs(model).max()))
+        mass, most = float(model.sum()), float(abs(model).max())
+        self.note(out=self.steps, mass=mass, most=most, resyncs=self.process.stats.resyncs)
 
     def note_round(self) -> None:
         last = None
