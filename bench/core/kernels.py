@@ -23,7 +23,7 @@ from partialcoll.tools.cli import options
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "csrc" / "kernels"
-FILES = ("dtypes", "quantize", "lattice")
+FILES = ("reduce", "quantize", "lattice")
 TARGETS = {"default": [], "avx2": ["-mavx2"], "avx512f": ["-mavx512f"]}
 HOT = "/*hot*/"
 CC = os.environ.get("CC", "gcc")

@@ -19,6 +19,110 @@
 #include "base/error.h"
 #include "base/file.h"
 
+/* The driver. */
+
+/* The oldest version that has all these functions: CUDA 11. */
+static int const oldest = 11000;
+
+struct cuda cuda;
+static char refusal[400]; /* "": the table is filled */
+static pid_t owner;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+#define CUDA_ENTRY(member, name, parameters) {offsetof(struct cuda, member), name},
+static const struct {
+    size_t place;
+    const char *name;
+} entries[] = {CUDA_FUNCTIONS(CUDA_ENTRY)};
+
+#define cuda_refuse(...) ((void)snprintf(refusal, sizeof refusal, __VA_ARGS__))
+
+/* Look up all functions and the version, or record what is missing. */
+static bool cuda_find_functions(void *library, const char *file)
+{
+    int version = 0;
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        void *function = dlsym(library, entries[i].name);
+        if (!function) {
+            cuda_refuse("the CUDA driver %s is too old: it has no %s", file,
+                        entries[i].name);
+            return false;
+        }
+        memcpy((char *)&cuda + entries[i].place, &function, sizeof function);
+    }
+    if (cuda.version(&version) != CUDA_SUCCESS || version >= oldest)
+        return true;
+    cuda_refuse("the CUDA driver %s is too old: it is for CUDA %d.%d, expected 11.0 or "
+                "newer",
+                file, version / 1000, version % 1000 / 10);
+    return false;
+}
+
+static const char *cuda_file_of_driver(void)
+{
+    const char *named = environment_get("PARTIALCOLL_CUDA_LIBRARY");
+    return named ? named : "libcuda.so.1";
+}
+
+static int cuda_count_loaded(struct dl_phdr_info *info, size_t size, void *count)
+{
+    (void)size;
+    *(unsigned long long *)count = info->dlpi_adds;
+    return 1; /* stop: it is the same for each library */
+}
+
+/* Return whether the process has loaded the library. Checks again after it has loaded another
+ * library. */
+static bool cuda_is_loaded(void)
+{
+    static _Atomic bool loaded;
+    static _Atomic unsigned long long then; /* libraries loaded at the last check */
+    unsigned long long now = 0;
+    if (atomic_load(&loaded))
+        return true;
+    dl_iterate_phdr(cuda_count_loaded, &now);
+    if (now == atomic_load(&then))
+        return false;
+    void *library = dlopen(cuda_file_of_driver(), RTLD_LAZY | RTLD_NOLOAD);
+    if (library)
+        dlclose(library); /* the program's own reference stays */
+    atomic_store(&loaded, library != NULL);
+    atomic_store(&then, now);
+    return library != NULL;
+}
+
+static void cuda_open_library(void)
+{
+    const char *file = cuda_file_of_driver(), *name = NULL;
+    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    owner = getpid();
+    if (!library)
+        cuda_refuse("there is no CUDA driver here, looked for %s: %s", file, dlerror());
+    if (!library || !cuda_find_functions(library, file))
+        return;
+    cuda_result result = cuda.init(0);
+    if (result == CUDA_SUCCESS)
+        return;
+    if (cuda.error_name(result, &name) != CUDA_SUCCESS)
+        name = "an error without a name";
+    cuda_refuse("the CUDA driver %s does not start: %s", file, name);
+}
+
+int cuda_start(void)
+{
+    pthread_once(&once, cuda_open_library);
+    if (refusal[0])
+        return fail(PCOLL_ESTATE, "%s", refusal);
+    if (owner != getpid())
+        return fail(PCOLL_ESTATE,
+                    "this process was forked from one that had used CUDA, which does "
+                    "not survive that: start it with spawn, or fork before the first "
+                    "use");
+    return PCOLL_OK;
+}
+
+/* Lanes. */
+
 enum { STREAMS = 2, NON_BLOCKING = 1, NO_TIMING = 2, PORTABLE = 1 };
 
 /* The time between two polls of copies that a thread waits for. */
@@ -32,7 +136,6 @@ static const struct timespec backoff = {.tv_nsec = 50000};
 static size_t const chunk_bytes = PCOLL_TEST_COPY_BYTES;
 
 struct lane {
-    const struct cuda *cuda;
     int device;
     enum lane_direction direction;
     cuda_context context;
@@ -44,14 +147,14 @@ struct lane {
 };
 
 /* Return PCOLL_OK or PCOLL_ESTATE: `what` has failed, with the driver's message. */
-static int cuda_check(const struct cuda *cuda, cuda_result result, const char *what)
+static int cuda_check(cuda_result result, const char *what)
 {
     const char *name = NULL, *text = NULL;
     if (result == CUDA_SUCCESS)
         return PCOLL_OK;
-    if (cuda->error_name(result, &name) != CUDA_SUCCESS || !name)
+    if (cuda.error_name(result, &name) != CUDA_SUCCESS || !name)
         name = "an unknown error";
-    if (cuda->error_string(result, &text) != CUDA_SUCCESS || !text)
+    if (cuda.error_string(result, &text) != CUDA_SUCCESS || !text)
         text = "";
     return fail(result == CUDA_OUT_OF_MEMORY ? PCOLL_ENOMEM : PCOLL_ESTATE,
                 "CUDA: %s failed with %s (%s)", what, name, text);
@@ -64,53 +167,43 @@ static cuda_stream lane_stream_of(uint64_t number)
 
 static int lane_enter(const struct lane *l)
 {
-    return cuda_check(l->cuda, l->cuda->context_push(l->context),
-                      "entering a device's context");
+    return cuda_check(cuda.context_push(l->context), "entering a device's context");
 }
 
 /* Make the caller's context current again, whatever has failed before. */
-static int lane_leave(const struct lane *l, int rc)
+static int lane_leave(int rc)
 {
     cuda_context own;
-    cuda_result result = l->cuda->context_pop(&own);
-    return rc ?: cuda_check(l->cuda, result, "leaving a context");
+    cuda_result result = cuda.context_pop(&own);
+    return rc ?: cuda_check(result, "leaving a context");
 }
 
 static int lane_make_streams(struct lane *l)
 {
-    const struct cuda *d = l->cuda;
-    cuda_result result = d->event_create(&l->given, NO_TIMING);
+    cuda_result result = cuda.event_create(&l->given, NO_TIMING);
     for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++) {
-        result = d->stream_create(&l->stream[i], NON_BLOCKING);
+        result = cuda.stream_create(&l->stream[i], NON_BLOCKING);
         if (result == CUDA_SUCCESS)
-            result = d->event_create(&l->over[i], NO_TIMING);
+            result = cuda.event_create(&l->over[i], NO_TIMING);
     }
-    return cuda_check(d, result, "making a stream");
+    return cuda_check(result, "making a stream");
 }
 
 int lane_create(int device, enum lane_direction direction, struct lane **out)
 {
-    const struct cuda *d;
     int count = 0;
-    int rc =
-        cuda_get(&d) ?: cuda_check(d, d->device_count(&count), "counting the devices");
-    if (rc != PCOLL_OK)
-        return rc;
-    if (device < 0 || device >= count)
-        return fail(PCOLL_EINVAL, "device: expected 0 to %d, got %d", count - 1,
-                    device);
-    struct lane *l = calloc(1, sizeof *l);
-    if (!l)
-        return fail(PCOLL_ENOMEM, "no memory for a lane");
-    *l = (struct lane){.cuda = d, .device = device, .direction = direction};
-    rc = cuda_check(d, d->primary_retain(&l->context, device),
-                    "taking a device's context");
-    if (rc != PCOLL_OK) {
-        free(l);
-        return rc;
+    struct lane *l = *out = calloc(1, sizeof *l);
+    int rc = l ? cuda_start() : fail(PCOLL_ENOMEM, "no memory for a lane");
+    rc = rc ?: cuda_check(cuda.device_count(&count), "counting the devices");
+    if (rc == PCOLL_OK && (device < 0 || device >= count))
+        rc = fail(PCOLL_EINVAL, "device: expected 0 to %d, got %d", count - 1, device);
+    if (rc == PCOLL_OK) {
+        *l = (struct lane){.device = device, .direction = direction};
+        rc = cuda_check(cuda.primary_retain(&l->context, device),
+                        "taking a device's context")
+                 ?: lane_enter(l)
+                 ?: lane_leave(lane_make_streams(l));
     }
-    *out = l;
-    rc = lane_enter(l) ?: lane_leave(l, lane_make_streams(l));
     if (rc != PCOLL_OK)
         lane_destroy(out);
     return rc;
@@ -122,25 +215,26 @@ void lane_settle(struct lane *l)
         nanosleep(&backoff, NULL);
 }
 
-void lane_destroy(struct lane **l)
+void lane_destroy(struct lane **at)
 {
-    struct lane *gone = *l;
-    lane_settle(gone);
-    const struct cuda *d = gone->cuda;
-    if (lane_enter(gone) == PCOLL_OK) {
-        for (int i = 0; i < STREAMS; i++) {
-            if (gone->over[i])
-                d->event_destroy(gone->over[i]);
-            if (gone->stream[i])
-                d->stream_destroy(gone->stream[i]);
+    struct lane *l = *at;
+    if (l && l->context) {
+        lane_settle(l);
+        if (lane_enter(l) == PCOLL_OK) {
+            for (int i = 0; i < STREAMS; i++) {
+                if (l->over[i])
+                    cuda.event_destroy(l->over[i]);
+                if (l->stream[i])
+                    cuda.stream_destroy(l->stream[i]);
+            }
+            if (l->given)
+                cuda.event_destroy(l->given);
+            (void)lane_leave(PCOLL_OK);
         }
-        if (gone->given)
-            d->event_destroy(gone->given);
-        (void)lane_leave(gone, PCOLL_OK);
+        cuda.primary_release(l->device);
     }
-    d->primary_release(gone->device);
-    free(gone);
-    *l = NULL;
+    free(l);
+    *at = NULL;
 }
 
 /* Can the copies be ordered with the work of this stream? */
@@ -148,7 +242,7 @@ static int lane_check_stream(const struct lane *l, cuda_stream stream)
 {
     cuda_context context = NULL;
     int capturing = 0;
-    int rc = cuda_check(l->cuda, l->cuda->stream_context(stream, &context),
+    int rc = cuda_check(cuda.stream_context(stream, &context),
                         "asking a stream for its device");
     if (rc == PCOLL_OK && context != l->context)
         return fail(PCOLL_EINVAL,
@@ -156,7 +250,7 @@ static int lane_check_stream(const struct lane *l, cuda_stream stream)
                     "of another device or context",
                     l->device);
     rc = rc
-             ?: cuda_check(l->cuda, l->cuda->stream_capturing(stream, &capturing),
+             ?: cuda_check(cuda.stream_capturing(stream, &capturing),
                            "asking a stream whether it records a graph");
     if (rc != PCOLL_OK || !capturing)
         return rc;
@@ -167,11 +261,10 @@ static int lane_check_stream(const struct lane *l, cuda_stream stream)
 
 static int lane_record_and_wait(const struct lane *l, cuda_stream stream)
 {
-    const struct cuda *d = l->cuda;
-    cuda_result result = d->event_record(l->given, stream);
+    cuda_result result = cuda.event_record(l->given, stream);
     for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++)
-        result = d->stream_wait(l->stream[i], l->given, 0);
-    return cuda_check(d, result, "waiting for a stream of the user's");
+        result = cuda.stream_wait(l->stream[i], l->given, 0);
+    return cuda_check(result, "waiting for a stream of the user's");
 }
 
 /* Distribute the chunks of all pieces over the streams in turn. */
@@ -186,14 +279,13 @@ static int lane_begin_copies(const struct lane *l, const pcoll_piece *pieces, in
             size_t bytes = left < chunk_bytes ? left : chunk_bytes;
             char *host = (char *)p->host + from;
             cuda_stream stream = l->stream[turn % STREAMS];
-            result =
-                l->direction == LANE_TO_HOST
-                    ? l->cuda->copy_to_host(host, p->device + from, bytes, stream)
-                    : l->cuda->copy_to_device(p->device + from, host, bytes, stream);
+            result = l->direction == LANE_TO_HOST
+                         ? cuda.copy_to_host(host, p->device + from, bytes, stream)
+                         : cuda.copy_to_device(p->device + from, host, bytes, stream);
             from += bytes;
         }
     }
-    return cuda_check(l->cuda, result, "beginning a copy");
+    return cuda_check(result, "beginning a copy");
 }
 
 int lane_begin(struct lane *l, const pcoll_piece *pieces, int count, uint64_t stream)
@@ -210,12 +302,12 @@ int lane_begin(struct lane *l, const pcoll_piece *pieces, int count, uint64_t st
         rc = lane_begin_copies(l, pieces, count);
         cuda_result result = CUDA_SUCCESS; /* Even if only some copies were begun: */
         for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++)
-            result = l->cuda->event_record(l->over[i], l->stream[i]);
-        int ends = cuda_check(l->cuda, result, "noting the end of a copy");
+            result = cuda.event_record(l->over[i], l->stream[i]);
+        int ends = cuda_check(result, "noting the end of a copy");
         l->under_way = ends == PCOLL_OK;
         l->failure = rc = rc ?: ends;
     }
-    return lane_leave(l, rc);
+    return lane_leave(rc);
 }
 
 int lane_poll(struct lane *l)
@@ -227,13 +319,13 @@ int lane_poll(struct lane *l)
         return rc;
     cuda_result result = CUDA_SUCCESS;
     for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++)
-        result = l->cuda->event_query(l->over[i]);
+        result = cuda.event_query(l->over[i]);
     if (result == CUDA_NOT_READY)
-        return lane_leave(l, PCOLL_EAGAIN);
+        return lane_leave(PCOLL_EAGAIN);
     l->under_way = false;
-    int failed = cuda_check(l->cuda, result, "a copy");
+    int failed = cuda_check(result, "a copy");
     l->failure = l->failure ?: failed;
-    return lane_leave(l, l->failure);
+    return lane_leave(l->failure);
 }
 
 int lane_order(struct lane *l, uint64_t stream)
@@ -244,28 +336,26 @@ int lane_order(struct lane *l, uint64_t stream)
     rc = lane_check_stream(l, lane_stream_of(stream));
     cuda_result result = CUDA_SUCCESS;
     for (int i = 0; i < STREAMS && rc == PCOLL_OK && result == CUDA_SUCCESS; i++)
-        result = l->cuda->stream_wait(lane_stream_of(stream), l->over[i], 0);
+        result = cuda.stream_wait(lane_stream_of(stream), l->over[i], 0);
     if (rc == PCOLL_OK)
-        rc = cuda_check(l->cuda, result, "having a stream of the user's wait");
-    return lane_leave(l, rc);
+        rc = cuda_check(result, "having a stream of the user's wait");
+    return lane_leave(rc);
 }
 
 int lane_register(struct lane *l, void *memory, size_t bytes)
 {
     CHECK(memory && bytes);
     return lane_enter(l)
-               ?: lane_leave(l,
-                             cuda_check(l->cuda,
-                                        l->cuda->host_register(memory, bytes, PORTABLE),
+               ?: lane_leave(cuda_check(cuda.host_register(memory, bytes, PORTABLE),
                                         "pinning memory"));
 }
 
 int lane_unregister(struct lane *l, void *memory)
 {
-    CHECK(!l->under_way);
+    lane_settle(l);
     return lane_enter(l)
-               ?: lane_leave(l, cuda_check(l->cuda, l->cuda->host_unregister(memory),
-                                           "letting memory go"));
+               ?: lane_leave(
+                      cuda_check(cuda.host_unregister(memory), "letting memory go"));
 }
 
 /* Mirrors: see the public header. */
@@ -363,119 +453,13 @@ int pcoll_mirror_free(pcoll_mirror **at)
     if (!at || !*at)
         return PCOLL_OK;
     pcoll_mirror *m = *at;
-    if (m->to_device)
-        lane_destroy(&m->to_device);
-    if (m->to_host)
-        lane_settle(m->to_host);
+    lane_destroy(&m->to_device);
     while (m->pins)
         (void)lane_unregister(m->to_host, m->pinned[--m->pins]);
-    if (m->to_host)
-        lane_destroy(&m->to_host);
+    lane_destroy(&m->to_host);
     free(m->pinned);
     free(m);
     *at = NULL;
-    return PCOLL_OK;
-}
-
-/* The oldest version that has all these functions: CUDA 11. */
-static int const oldest = 11000;
-
-static struct cuda table;
-static char refusal[400]; /* "": the table is filled */
-static pid_t owner;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-#define CUDA_ENTRY(member, name, parameters) {offsetof(struct cuda, member), name},
-static const struct {
-    size_t place;
-    const char *name;
-} entries[] = {CUDA_FUNCTIONS(CUDA_ENTRY)};
-
-#define cuda_refuse(...) ((void)snprintf(refusal, sizeof refusal, __VA_ARGS__))
-
-/* Look up all functions and the version, or record what is missing. */
-static bool cuda_find_functions(void *library, const char *file)
-{
-    int version = 0;
-    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
-        void *function = dlsym(library, entries[i].name);
-        if (!function) {
-            cuda_refuse("the CUDA driver %s is too old: it has no %s", file,
-                        entries[i].name);
-            return false;
-        }
-        memcpy((char *)&table + entries[i].place, &function, sizeof function);
-    }
-    if (table.version(&version) != CUDA_SUCCESS || version >= oldest)
-        return true;
-    cuda_refuse("the CUDA driver %s is too old: it is for CUDA %d.%d, expected 11.0 or "
-                "newer",
-                file, version / 1000, version % 1000 / 10);
-    return false;
-}
-
-static const char *cuda_file_of_driver(void)
-{
-    const char *named = environment_get("PARTIALCOLL_CUDA_LIBRARY");
-    return named ? named : "libcuda.so.1";
-}
-
-static int cuda_count_loaded(struct dl_phdr_info *info, size_t size, void *count)
-{
-    (void)size;
-    *(unsigned long long *)count = info->dlpi_adds;
-    return 1; /* stop: it is the same for each library */
-}
-
-/* Return whether the process has loaded the library. Checks again after it has loaded another
- * library. */
-static bool cuda_is_loaded(void)
-{
-    static _Atomic bool loaded;
-    static _Atomic unsigned long long then; /* libraries loaded at the last check */
-    unsigned long long now = 0;
-    if (atomic_load(&loaded))
-        return true;
-    dl_iterate_phdr(cuda_count_loaded, &now);
-    if (now == atomic_load(&then))
-        return false;
-    void *library = dlopen(cuda_file_of_driver(), RTLD_LAZY | RTLD_NOLOAD);
-    if (library)
-        dlclose(library); /* the program's own reference stays */
-    atomic_store(&loaded, library != NULL);
-    atomic_store(&then, now);
-    return library != NULL;
-}
-
-static void cuda_open_library(void)
-{
-    const char *file = cuda_file_of_driver(), *name = NULL;
-    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    owner = getpid();
-    if (!library)
-        cuda_refuse("there is no CUDA driver here, looked for %s: %s", file, dlerror());
-    if (!library || !cuda_find_functions(library, file))
-        return;
-    cuda_result result = table.init(0);
-    if (result == CUDA_SUCCESS)
-        return;
-    if (table.error_name(result, &name) != CUDA_SUCCESS)
-        name = "an error without a name";
-    cuda_refuse("the CUDA driver %s does not start: %s", file, name);
-}
-
-int cuda_get(const struct cuda **cuda)
-{
-    pthread_once(&once, cuda_open_library);
-    if (refusal[0])
-        return fail(PCOLL_ESTATE, "%s", refusal);
-    if (owner != getpid())
-        return fail(PCOLL_ESTATE,
-                    "this process was forked from one that had used CUDA, which does "
-                    "not survive that: start it with spawn, or fork before the first "
-                    "use");
-    CHECK(table.event_query);
-    *cuda = &table;
     return PCOLL_OK;
 }
 
@@ -502,14 +486,12 @@ struct place_answer {
 /* Ask the driver. All answers are 0 for memory that it does not know. */
 static int place_ask(cuda_address address, struct place_answer *a)
 {
-    const struct cuda *d;
     int which[] = {MEMORY_TYPE, IS_MANAGED, DEVICE_ORDINAL, RANGE_START, RANGE_SIZE};
     void *values[] = {&a->type, &a->managed, &a->device, &a->start, &a->size};
     *a = (struct place_answer){.device = PLACE_HOST};
-    return cuda_get(&d)
-               ?: cuda_check(d,
-                             d->pointer_attributes(sizeof which / sizeof *which, which,
-                                                   values, address),
+    return cuda_start()
+               ?: cuda_check(cuda.pointer_attributes(sizeof which / sizeof *which,
+                                                     which, values, address),
                              "asking where an address lies");
 }
 
@@ -524,17 +506,15 @@ int pcoll_device_of(uint64_t address, int32_t *device)
 
 int pcoll_device_count(int32_t *devices, int32_t *driver)
 {
-    const struct cuda *d;
     return fail_if_null(devices, driver)
-               ?: cuda_get(&d)
-               ?: cuda_check(d, d->device_count(devices), "counting the devices")
-               ?: cuda_check(d, d->version(driver), "asking for the driver's version");
+               ?: cuda_start()
+               ?: cuda_check(cuda.device_count(devices), "counting the devices")
+               ?: cuda_check(cuda.version(driver), "asking for the driver's version");
 }
 
 int pcoll_device_in_use(void)
 {
-    const struct cuda *d;
-    return cuda_is_loaded() && cuda_get(&d) == PCOLL_OK;
+    return cuda_is_loaded() && cuda_start() == PCOLL_OK;
 }
 
 int pcoll_device_allocation(uint64_t address, uint64_t *begin, uint64_t *bytes)

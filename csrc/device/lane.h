@@ -25,7 +25,7 @@ enum lane_direction { LANE_TO_HOST, LANE_TO_DEVICE };
 
 /* Create a lane. PCOLL_ESTATE (no driver), PCOLL_EINVAL (no such device), PCOLL_ENOMEM. */
 int lane_create(int device, enum lane_direction direction, struct lane **out);
-/* Wait for copies in progress, and destroy the lane. */
+/* Wait for copies in progress, and destroy the lane, or nothing (NULL). */
 void lane_destroy(struct lane **l);
 
 /* Begin to copy all pieces after the work that the user's `stream` has been given so far (a
@@ -41,8 +41,8 @@ int lane_order(struct lane *l, uint64_t stream);
 /* Wait until no copies are in progress. */
 void lane_settle(struct lane *l);
 
-/* Pin memory of the host for copies, for all devices: whole pages, each at most once. No copies may
- * be in progress when it is unregistered. */
+/* Pin memory of the host for copies, for all devices: whole pages, each at most once. Unregistering
+ * it waits for copies in progress. */
 int lane_register(struct lane *l, void *memory, size_t bytes);
 int lane_unregister(struct lane *l, void *memory);
 
@@ -96,13 +96,13 @@ enum {
     F(event_query, "cuEventQuery", (cuda_event event))
 
 #define CUDA_MEMBER(member, name, parameters) cuda_result(*member) parameters;
-struct cuda {
+extern struct cuda {
     CUDA_FUNCTIONS(CUDA_MEMBER)
-};
+} cuda;
 
-/* Get the table. PCOLL_ESTATE: there is no driver, it is too old, or this process was forked from
+/* Fill the table. PCOLL_ESTATE: there is no driver, it is too old, or this process was forked from
  * one that has used CUDA; the message says which. */
-int cuda_get(const struct cuda **cuda);
+int cuda_start(void);
 
 /* Check that `bytes` bytes from this address are allocated on this device. PCOLL_EINVAL. */
 int place_check(const void *address, size_t bytes, int device);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The accumulator and pair averaging; see accumulator.h. */
-#include "gossip/accumulator.h"
+/* The accumulator and pair averaging; see gossip.h. */
+#include "gossip/gossip.h"
 
 #include <math.h>
 
 #include "base/check.h"
-#include "gossip/register.h"
 #include "kernels/reduce.h"
 
 static int accumulator_count_up(struct gossip_memory *memory, uint32_t peer,
@@ -23,11 +22,10 @@ int accumulator_reserve(struct gossip_memory *memory, uint32_t peer, uint32_t ca
     CHECK(peer < memory->layout.ranks && peer != window->rank);
     int64_t before, collected = 0;
     int rc =
-        window->ops->fetch_add(window, peer, gossip_word_at(WORD_RESERVED), 1, &before);
-    if (rc == PCOLL_OK)
-        rc = window_read_word(window, peer, gossip_word_at(WORD_COLLECTED), &collected);
-    if (rc == PCOLL_OK) /* not ordered: the peer may collect between the two reads */
-        rc = gossip_decode_lead(peer, before, collected, false, uncollected);
+        window->ops->fetch_add(window, peer, gossip_word_at(WORD_RESERVED), 1, &before)
+            ?: window_read_word(window, peer, gossip_word_at(WORD_COLLECTED), &collected)
+            /* not ordered: the peer may collect between the two reads */
+            ?: gossip_decode_lead(peer, before, collected, false, uncollected);
     if (rc != PCOLL_OK)
         return rc;
     *reserved = *uncollected < cap;
@@ -39,11 +37,13 @@ static size_t accumulator_sums_at(const struct gossip_layout *layout, size_t fir
     return layout->sums_at + first * layout->sum;
 }
 
-static int accumulator_add(struct gossip_memory *memory, uint32_t peer, size_t first)
+int accumulator_add(struct gossip_memory *memory, uint32_t peer, size_t first)
 {
     const struct gossip_layout *layout = &memory->layout;
     struct window *window = memory->window;
     CHECK(first < layout->count && first % layout->chunk == 0);
+    if (peer != window->rank)
+        memory->stats.bytes_written += gossip_chunk_length(layout, first) * layout->sum;
     return window->ops->add(window, peer, accumulator_sums_at(layout, first),
                             memory->change, layout->held,
                             gossip_chunk_length(layout, first))
@@ -54,14 +54,6 @@ static int accumulator_give(struct gossip_memory *memory, uint32_t peer, size_t 
 {
     return accumulator_add(memory, peer, first)
                ?: memory->window->ops->flush(memory->window, peer);
-}
-
-int accumulator_add_chunk(struct gossip_memory *memory, uint32_t peer, size_t first)
-{
-    CHECK(peer != memory->window->rank);
-    memory->stats.bytes_written +=
-        gossip_chunk_length(&memory->layout, first) * memory->layout.sum;
-    return accumulator_add(memory, peer, first);
 }
 
 int accumulator_landed(struct gossip_memory *memory, uint32_t peer)
@@ -227,7 +219,7 @@ static int exchange_average_chunk(struct gossip_memory *memory, uint32_t peer,
         model_collect(layout->held, memory->theirs, NULL, memory->change, 1, count);
     }
     exchange_move(memory, p, &weight, count);
-    rc = accumulator_add_chunk(memory, peer, first);
+    rc = accumulator_add(memory, peer, first);
     MOMENT("chunk given");
     return rc;
 }
@@ -236,7 +228,7 @@ int exchange_average(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
                      double weight, const struct gossip_model *own, int32_t *averaged)
 {
     const struct gossip_layout *layout = &memory->layout;
-    uint64_t version;
+    uint64_t version = 0;
     int64_t uncollected;
     *averaged = false;
     int rc = register_version(memory, peer, &version);

@@ -5,20 +5,18 @@
  * Recovery (runtime/recovery.h). The window is memory that the ranks share
  * (runtime/shared_window.c), so it stays, and the buffer is its own successor. Calls
  * are counted (outage_enter), so no call runs during a recovery; once all ranks have
- * exchanged their states, no rank is in a call, and each rank settles (accumulator.h).
+ * exchanged their states, no rank is in a call, and each rank settles (gossip.h).
  *
  * End (user_object.h): freed by its user, or by MPI_Finalize. Freeing a window is
  * collective and blocks, so all ranks first agree that it is this buffer's turn
  * (runtime/communicator.h). Then the driver frees the window, whatever its rank waits for:
  * the ranks need not free their buffers in the same order.
  */
-#include "gossip/gossip_memory.h"
+#include "gossip/gossip.h"
 
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "gossip/accumulator.h"
-#include "gossip/queue.h"
 #include "runtime/agreement.h"
 #include "runtime/recovery.h"
 #include "transport/mpi/mpi_transport.h"

@@ -10,7 +10,7 @@
  * are driven one after the other, as messages arrive and alarms expire. Reading the
  * memory of another rank takes no time.
  */
-#include "gossip/gossip_memory.h"
+#include "gossip/gossip.h"
 #include "group/group_agent.h"
 #include "include/simulator.h"
 #include "transport/sim/sim_transport.h"

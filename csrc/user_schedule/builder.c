@@ -467,11 +467,9 @@ struct sched *builder_build(struct builder *builder)
 
 /* A receive from this rank itself follows its send: a cycle through both would wait forever. Check
  * it on a separate schedule, since the extra edge changes the gate. */
-static int builder_check_own_messages(struct builder *builder)
+static void builder_order_own_messages(const struct builder *builder,
+                                       struct sched *sched)
 {
-    struct sched *sched = builder_build(builder);
-    if (!sched)
-        return builder_no_memory(builder);
     for (uint32_t i = 0; i < builder->count; i++) {
         const struct builder_op *op = &builder->ops[i];
         if (op->kind != OP_RECV || op->partner < 0)
@@ -479,19 +477,17 @@ static int builder_check_own_messages(struct builder *builder)
         sched_after(sched, (int)i, op->partner);
         sched_need(sched, (int)i, sched->ops[i].preds);
     }
-    int rc = sched_commit(sched);
-    sched_free(&sched);
-    return rc;
 }
 
 int builder_commit(struct builder *builder, struct sched **out)
 {
-    struct sched *sched = builder_build(builder);
-    if (!sched)
-        return builder_no_memory(builder);
-    int rc = sched_commit(sched)
-                 ?: builder_check_own_messages(builder)
-                 ?: builder_check_races(builder, sched);
+    struct sched *sched = builder_build(builder), *own = builder_build(builder);
+    int rc = sched && own ? sched_commit(sched) : builder_no_memory(builder);
+    if (rc == PCOLL_OK) {
+        builder_order_own_messages(builder, own);
+        rc = sched_commit(own) ?: builder_check_races(builder, sched);
+    }
+    sched_free(&own);
     if (rc == PCOLL_OK)
         *out = sched;
     else

@@ -213,11 +213,11 @@ int pcoll_schedule_start(pcoll_schedule *schedule)
     if (rc != PCOLL_OK)
         return rc;
     if (schedule->waiting)
-        rc = fail(PCOLL_ESTATE, "started already: wait for the run first");
-    else
-        schedule_run_start(schedule->run);
+        return schedule_leave(
+            schedule, fail(PCOLL_ESTATE, "started already: wait for the run first"));
     schedule->waiting = true;
-    return schedule_leave(schedule, rc);
+    schedule_run_start(schedule->run);
+    return schedule_leave(schedule, PCOLL_OK);
 }
 
 int pcoll_schedule_wait(pcoll_schedule *schedule, int64_t timeout_us)
@@ -225,13 +225,15 @@ int pcoll_schedule_wait(pcoll_schedule *schedule, int64_t timeout_us)
     int rc = schedule_enter_committed(schedule);
     if (rc != PCOLL_OK)
         return rc;
+    struct communicator *communicator = schedule->base.communicator;
     if (!schedule->waiting)
-        return schedule_leave(
-            schedule, fail(PCOLL_ESTATE, "not started: there is nothing to wait for"));
-    rc = progress_wait(schedule->base.communicator->progress, schedule_run_is_over,
-                       schedule, timeout_us)
-             ?: communicator_check(schedule->base.communicator);
-    schedule->waiting = rc != PCOLL_OK;
+        rc = fail(PCOLL_ESTATE, "not started: there is nothing to wait for");
+    else {
+        rc = progress_wait(communicator->progress, schedule_run_is_over, schedule,
+                           timeout_us)
+                 ?: communicator_check(communicator);
+        schedule->waiting = rc != PCOLL_OK;
+    }
     return schedule_leave(schedule, rc);
 }
 
@@ -276,47 +278,41 @@ static struct goal_cost schedule_cost(const void *arg, int id)
         .bytes = op->bytes, .tag = (uint32_t)op->edge, .time = (uint64_t)time};
 }
 
-/* Print as Graphviz, as text, or in GOAL (NULL), and leave. */
+/* Print as Graphviz, as text, or in GOAL (NULL). */
 static int schedule_print(pcoll_schedule *schedule, const char *format,
                           double ns_per_byte, char **text)
 {
     const struct schedule_pricing pricing = {&schedule->builder, ns_per_byte};
+    if (format && strcmp(format, "dot") && strcmp(format, "text"))
+        return fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",
+                    format);
+    if (!(ns_per_byte >= 0 && ns_per_byte <= PCOLL_LONGEST_TIME))
+        return fail(PCOLL_EINVAL, "ns_per_byte: expected 0 to %g, got %g",
+                    PCOLL_LONGEST_TIME, ns_per_byte);
     struct sched *sched =
         schedule->run ? schedule->run->sched : builder_build(&schedule->builder);
-    if (format && sched)
-        *text = sched_print(sched, !strcmp(format, "dot"));
-    else
-        *text = sched
-                    ? sched_goal(sched, schedule->builder.rank, schedule_cost, &pricing)
-                    : NULL;
+    *text = !sched ? NULL
+            : format
+                ? sched_print(sched, !strcmp(format, "dot"))
+                : sched_goal(sched, schedule->builder.rank, schedule_cost, &pricing);
     if (!schedule->run)
         sched_free(&sched);
-    return schedule_leave(schedule, *text ? PCOLL_OK
-                                          : fail(PCOLL_ENOMEM, "no memory for a text"));
+    return *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text");
 }
 
 int pcoll_schedule_text(pcoll_schedule *schedule, const char *format, char **text)
 {
-    int rc = fail_if_null(format, text) ?: schedule_enter(schedule);
-    if (rc != PCOLL_OK)
-        return rc;
-    if (!strcmp(format, "dot") || !strcmp(format, "text"))
-        return schedule_print(schedule, format, 0, text);
-    rc = fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",
-              format);
-    return schedule_leave(schedule, rc);
+    return fail_if_null(format, text)
+               ?: schedule_enter(schedule)
+               ?: schedule_leave(schedule, schedule_print(schedule, format, 0, text));
 }
 
 int pcoll_schedule_goal(pcoll_schedule *schedule, double ns_per_byte, char **text)
 {
-    int rc = fail_if_null(text) ?: schedule_enter(schedule);
-    if (rc != PCOLL_OK)
-        return rc;
-    if (ns_per_byte >= 0 && ns_per_byte <= PCOLL_LONGEST_TIME)
-        return schedule_print(schedule, NULL, ns_per_byte, text);
-    rc = fail(PCOLL_EINVAL, "ns_per_byte: expected 0 to %g, got %g", PCOLL_LONGEST_TIME,
-              ns_per_byte);
-    return schedule_leave(schedule, rc);
+    return fail_if_null(text)
+               ?: schedule_enter(schedule)
+               ?: schedule_leave(schedule,
+                                 schedule_print(schedule, NULL, ns_per_byte, text));
 }
 
 int pcoll_schedule_free_begin(pcoll_schedule *schedule)

@@ -152,9 +152,8 @@ int schedule_run_close(struct schedule_run *run);
 /* Driver: describe what the current run waits for. */
 void schedule_run_pending(const struct schedule_run *run, char *text, size_t capacity);
 
-/* Commit a builder, which must outlive the run. Collective: every rank checks its own builder,
- * then all ranks compare their messages, agree on slots, and register the run. A rank that has
- * failed so far passes its error as `local` and takes part, so that the commit fails on every
- * rank. */
+/* Commit a builder, which must outlive the run. Collective: every rank checks its own builder, then
+ * all ranks compare their messages, agree on slots, and register the run. A rank that has failed so
+ * far passes its error as `local` and takes part, so that the commit fails on every rank. */
 int schedule_run_commit(struct communicator *communicator, int local,
                         struct builder *builder, struct schedule_run **out);

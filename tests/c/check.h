@@ -4,9 +4,10 @@
  * promise of docs/semantics.md was broken; EXPECT is for everything else. The core has
  * CHECKs of its own (csrc/base/check.h).
  */
-#ifndef PCOLL_TESTS_CHECK_H
-#define PCOLL_TESTS_CHECK_H
+#pragma once
 
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -19,6 +20,16 @@ extern void (*check_dump)(FILE *out);
 
 /* Ends the program. */
 _Noreturn void check_failed(void);
+
+/* Return the number that a variable of the environment has, or `otherwise`. */
+uint64_t check_setting(const char *name, uint64_t otherwise);
+/* Run seeds 1 to PARTIALCOLL_SCHEDULES (or `schedules`) and return how many. Or run the seed
+ * PARTIALCOLL_SEED again, and end the program. */
+uint64_t check_seeds(uint64_t schedules, void (*run)(uint64_t seed));
+
+/* Return true in a new process, which a CHECK has to end before the next call; and false in this
+ * one, after that. `part`: of the message of the CHECK, such as its condition or its file. */
+bool check_breaks(const char *part);
 
 #define EXPECT_AS(what, condition, ...)                                                \
     do {                                                                               \
@@ -40,5 +51,3 @@ _Noreturn void check_failed(void);
         int check_rc = (call);                                                         \
         EXPECT(check_rc == PCOLL_OK, "%d: %s", check_rc, pcoll_last_error());          \
     } while (0)
-
-#endif

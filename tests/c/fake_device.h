@@ -1,31 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fake device (tests/fake_cuda) in C tests: its functions that the core does not use. */
-#ifndef PCOLL_TESTS_FAKE_DEVICE_H
-#define PCOLL_TESTS_FAKE_DEVICE_H
+#pragma once
 
 #include "../fake_cuda/fake_cuda.h"
 #include "device/lane.h"
 
-extern int (*memory_take)(uint64_t *address, size_t bytes);
-extern int (*managed_take)(uint64_t *address, size_t bytes, unsigned flags);
-extern int (*memory_free)(uint64_t address);
-extern int (*stream_sync)(uint64_t stream);
-extern int (*late_write)(uint64_t stream, uint64_t address, const void *bytes,
-                         size_t count, unsigned late_us);
-extern int (*late_read)(uint64_t stream, uint64_t address, void *bytes, size_t count,
-                        unsigned late_us);
-extern int (*stream_hold)(uint64_t stream);
-extern void (*streams_release)(void);
-extern void (*streams_settle)(void);
-extern void (*capture)(uint64_t stream, int capturing);
-extern void (*slow_streams)(unsigned us);
-extern void (*get_counts)(struct fake_cuda_counts *counts);
+#define FAKE_FUNCTIONS(F)                                                              \
+    F("cuMemAlloc_v2", memory_take, (uint64_t *address, size_t bytes), int)            \
+    F("cuMemAllocManaged", managed_take,                                               \
+      (uint64_t *address, size_t bytes, unsigned flags), int)                          \
+    F("cuMemFree_v2", memory_free, (uint64_t address), int)                            \
+    F("cuStreamSynchronize", stream_sync, (uint64_t stream), int)                      \
+    F("fake_cuda_write", late_write,                                                   \
+      (uint64_t stream, uint64_t address, const void *bytes, size_t count,             \
+       unsigned late_us),                                                              \
+      int)                                                                             \
+    F("fake_cuda_read", late_read,                                                     \
+      (uint64_t stream, uint64_t address, void *bytes, size_t count,                   \
+       unsigned late_us),                                                              \
+      int)                                                                             \
+    F("fake_cuda_hold", stream_hold, (uint64_t stream), int)                           \
+    F("fake_cuda_release", streams_release, (void), void)                              \
+    F("fake_cuda_settle", streams_settle, (void), void)                                \
+    F("fake_cuda_capture", capture, (uint64_t stream, int capturing), void)            \
+    F("fake_cuda_slow", slow_streams, (unsigned us), void)                             \
+    F("fake_cuda_counts", get_counts, (struct fake_cuda_counts * counts), void)
+#define FAKE_DECLARED(name, member, parameters, result)                                \
+    extern result(*member) parameters;
+FAKE_FUNCTIONS(FAKE_DECLARED)
 
 /* Before anything asks for a driver: which file it is, where nobody has said so. */
 void fake_device_name(void);
-/* The driver, as the core has it; finds these functions. */
-const struct cuda *fake_device_start(void);
+/* Start the driver and find these functions. */
+void fake_device_start(void);
 /* Of a stream, or an address. */
 uint64_t number(const void *handle);
-
-#endif

@@ -5,8 +5,7 @@
  * arbitrary ones. The object that gets one returns PCOLL_OK or PCOLL_EPROTOCOL. It does
  * not crash, no sanitizer and no CHECK fires, and it does not run without end.
  */
-#ifndef PCOLL_TESTS_HOSTILE_H
-#define PCOLL_TESTS_HOSTILE_H
+#pragma once
 
 #include "transport/transport.h"
 
@@ -43,5 +42,3 @@ void hostile_handles(struct hostile *h, uint64_t most);
 void hostile_schedules(struct hostile *h, uint64_t most);
 void hostile_gossip(struct hostile *h, uint64_t most);
 void hostile_agreements(struct hostile *h, uint64_t most);
-
-#endif

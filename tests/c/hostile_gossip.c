@@ -5,9 +5,7 @@
  */
 #include <string.h>
 
-#include "gossip/accumulator.h"
-#include "gossip/queue.h"
-#include "gossip/register.h"
+#include "gossip/gossip.h"
 #include "check.h"
 #include "hostile.h"
 #include "memory_window.h"

@@ -3,8 +3,7 @@
  * A transport between threads of one process, each of which plays a rank with a
  * progress engine and an agent of its own: what the thread sanitizer can look at.
  */
-#ifndef PCOLL_TESTS_INPROC_H
-#define PCOLL_TESTS_INPROC_H
+#pragma once
 
 #include "base/doorbell.h"
 #include "transport/transport.h"
@@ -24,5 +23,3 @@ void inproc_wait(struct progress *p, struct communicator *c, bool (*what)(void *
                  void *arg);
 /* Half of the time nothing, else long enough for the agent to take over. */
 void inproc_nap(uint32_t rank, uint64_t n);
-
-#endif

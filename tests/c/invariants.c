@@ -33,57 +33,15 @@ static void check_order(struct world *w, int k, uint32_t rank, const pcoll_round
     *next = r->index + 1;
 }
 
-/* The mask and the counts are what the ranks were seen to put in. */
-static void check_mask(struct world *w, int k, const pcoll_round *r,
-                       const uint64_t *masks)
-{
-    const struct ledger *l = &w->ledger[k];
-    const uint64_t *stored = masks + bitset_words(w->o.ranks);
-    const uint64_t *failed = stored + bitset_words(w->o.ranks);
-    uint32_t active = 0, late = 0, dead = 0;
-    for (uint32_t i = 0; i < w->o.ranks; i++) {
-        const struct ledger_entry *e = &l->round[r->index][i];
-        bool died = ledger_dead(l, i, r->index);
-        INVARIANT("one history", bitset_has(failed, i) == died && !(died && e->active),
-                  "round %llu says of rank %u that it is dead: %d; it is %d",
-                  (unsigned long long)r->index, i, bitset_has(failed, i), died);
-        dead += died;
-        INVARIANT("agreement", died || l->frozen[i] > r->index,
-                  "round %llu is over, and rank %u has not entered it",
-                  (unsigned long long)r->index, i);
-        INVARIANT("agreement",
-                  bitset_has(masks, i) == e->active &&
-                      bitset_has(stored, i) == (e->active && !e->arrived),
-                  "rank %u in the masks of round %llu: %d, stored %d; it was %d, %d", i,
-                  (unsigned long long)r->index, bitset_has(masks, i),
-                  bitset_has(stored, i), e->active, e->active && !e->arrived);
-        active += e->active;
-        late += e->active && !e->arrived;
-    }
-    INVARIANT("one history", r->failed == dead,
-              "round %llu says %u have died, it was %u", (unsigned long long)r->index,
-              r->failed, dead);
-    INVARIANT("agreement", r->active == active && r->stored == late,
-              "round %llu says %u active, %u stored; it was %u, %u",
-              (unsigned long long)r->index, r->active, r->stored, active, late);
-}
-
-/* Nobody has put anything in: what the op gives for nothing. */
-static double identity_of(int op)
-{
-    return op == PCOLL_SUM ? 0 : op == PCOLL_MIN ? INFINITY : -INFINITY;
-}
-
-/* The result is made of the contributions of the mask, to the bit. Element i is put in
- * as element 0 times a power of two, so it is rounded alike; a block of 64 bytes is
- * added up in one order. */
+/* The result is made of the contributions of the mask, to the bit. Element i is put in as element 0
+ * times a power of two, so it is rounded alike; a block of 64 bytes is added up in one order. */
 static void check_result(struct world *w, int k, uint32_t rank, const pcoll_round *r)
 {
     const struct world_handle *h = handle_of(w, k);
     const struct space_algorithm *a = &space_algorithms[h->algorithm];
     const double *recv = w->app[rank].recv;
     uint32_t blocks = (w->o.count + 7) / 8;
-    double expected = identity_of(h->op);
+    double expected = reference_identity(h->op);
     const struct world_layout *layout = layout_of(w, k, r->index);
     struct ledger_entry endpoints[LEDGER_MAX_RANKS];
     reference_gather(&w->ledger[k], r->index, reference_op(h->op), layout->domain,
@@ -111,15 +69,7 @@ static void check_agreement(struct world *w, int k, uint32_t rank, const pcoll_r
     uint64_t hash =
         hash_words(1, w->app[rank].recv, w->o.count * sizeof *w->app[rank].recv);
     hash = hash_words(hash, masks, 3 * words * sizeof *masks);
-    struct ledger_seen *s = &w->ledger[k].seen[r->index];
-    struct ledger_seen now = {true, hash, r->active, r->stored, r->initiator};
-    if (!s->known)
-        *s = now;
-    INVARIANT("agreement",
-              s->hash == now.hash && s->active == now.active &&
-                  s->stored == now.stored && s->initiator == now.initiator,
-              "two ranks saw different rounds %llu of handle %d",
-              (unsigned long long)r->index, k);
+    reference_check_same(&w->ledger[k], r, hash);
 }
 
 static uint32_t living_in(const struct ledger *l, uint64_t round)
@@ -167,8 +117,7 @@ static bool has_bare_arrival(const struct ledger *l, uint64_t round)
     return false;
 }
 
-/* The policy was kept, or the round says that a deadline cut it short; and that one had
- * passed. */
+/* The policy was kept, or the round says that a deadline cut it short; and that one had passed. */
 static void check_quorum(struct world *w, int k, const pcoll_round *r)
 {
     const struct world_handle *h = handle_of(w, k);
@@ -214,7 +163,7 @@ void check_delivery(struct world *w, int k, uint32_t rank, const pcoll_round *r,
                     const uint64_t *masks)
 {
     check_order(w, k, rank, r);
-    check_mask(w, k, r, masks);
+    reference_check_masks(&w->ledger[k], r, masks);
     check_result(w, k, rank, r);
     check_agreement(w, k, rank, r, masks);
     check_quorum(w, k, r);
@@ -222,12 +171,7 @@ void check_delivery(struct world *w, int k, uint32_t rank, const pcoll_round *r,
 
 void check_joined(struct world *w, int k, int n, uint32_t rank, const pcoll_round *r)
 {
-    uint64_t *at = &w->joined_at[k][n];
-    if (!*at)
-        *at = r->index + 1;
-    INVARIANT("agreement", *at == r->index + 1,
-              "rank %u came out of join with round %llu, another one with %llu", rank,
-              (unsigned long long)r->index, (unsigned long long)*at - 1);
+    reference_check_joined(&w->joined_at[k][n], rank, r);
 }
 
 void check_closed(struct world *w, int k, uint32_t rank)

@@ -3,8 +3,7 @@
  * What was seen to happen to one handle of a simulated world: what each rank put into
  * each round. What a round's result has to be follows from it (reference.h).
  */
-#ifndef PCOLL_TESTS_LEDGER_H
-#define PCOLL_TESTS_LEDGER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -67,5 +66,3 @@ static inline bool ledger_dead(const struct ledger *l, uint32_t rank, uint64_t r
 /* Empties a ledger; what is zero gets its memory, which is then kept from run to run.
  */
 void ledger_clear(struct ledger *l, uint32_t ranks);
-
-#endif

@@ -6,13 +6,84 @@
 
 #include "base/random.h"
 #include "check.h"
-#include "matching_events.h"
 
 enum { EVENTS_OF_RUN = 2000000 };
 
 struct sim_world sim;
 
 static int64_t last_arrival[MAX_PEERS][MAX_PEERS]; /* of each pair */
+
+/* What is to happen, by time: a binary heap. Of two at one time the one that was made first goes
+ * first. */
+
+enum event_kind {
+    EVENT_MESSAGE,
+    EVENT_BEGIN,
+    EVENT_LOOK_UP,
+    EVENT_EXPECT,
+    EVENT_LOST,
+    EVENT_BACK,
+    EVENT_ABANDON,
+    EVENT_ROUND,
+    EVENT_END
+};
+
+struct event {
+    int64_t at;
+    uint64_t number;
+    enum event_kind kind;
+    uint32_t peer;
+    uint64_t round;
+    uint32_t about;
+    struct match_message message;
+};
+
+enum { MAX_EVENTS = 1 << 16 }; /* at one time */
+
+static struct {
+    struct event heap[MAX_EVENTS];
+    uint32_t count;
+    uint64_t number;
+} queue;
+
+static bool earlier(const struct event *a, const struct event *b)
+{
+    return a->at < b->at || (a->at == b->at && a->number < b->number);
+}
+
+/* Insert it, also again at a later time, but still before what was made after it. */
+static void insert(struct event e)
+{
+    EXPECT(queue.count < MAX_EVENTS, "more than %d events are to come", MAX_EVENTS);
+    uint32_t at = queue.count++;
+    for (; at && earlier(&e, &queue.heap[(at - 1) / 2]); at = (at - 1) / 2)
+        queue.heap[at] = queue.heap[(at - 1) / 2];
+    queue.heap[at] = e;
+}
+
+static struct event events_pop(void)
+{
+    struct event first = queue.heap[0], last = queue.heap[--queue.count];
+    uint32_t at = 0;
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child + 1 < queue.count &&
+            earlier(&queue.heap[child + 1], &queue.heap[child]))
+            child++;
+        if (child >= queue.count || !earlier(&queue.heap[child], &last))
+            break;
+        queue.heap[at] = queue.heap[child];
+        at = child;
+    }
+    queue.heap[at] = last;
+    return first;
+}
+
+static void events_add(struct event e)
+{
+    e.number = queue.number++;
+    insert(e);
+}
 
 uint32_t sim_draw(uint32_t bound)
 {
@@ -338,9 +409,9 @@ static bool step(void)
 {
     uint32_t peer = 0;
     int64_t alarm = first_alarm(&peer);
-    if (events_empty() && alarm == INT64_MAX)
+    if (!queue.count && alarm == INT64_MAX)
         return false;
-    if (events_empty() || alarm < events_first()) {
+    if (!queue.count || alarm < queue.heap[0].at) {
         sim.now = alarm;
         match_tick(&sim.peers[peer].m, sim_clock(&sim.peers[peer], sim.now));
         settle(peer, true);
@@ -352,7 +423,8 @@ static bool step(void)
     if (stopped(p))
         return true;
     if (paused(p)) {
-        events_postpone(e, p->back_at);
+        e.at = p->back_at;
+        insert(e);
     } else {
         handle(&e);
     }
@@ -406,7 +478,8 @@ static void touch_by_fate(uint32_t peer)
 void sim_run(const struct matching_plan *plan)
 {
     memset(&sim, 0, sizeof sim);
-    events_clear();
+    queue.count = 0;
+    queue.number = 0;
     memset(last_arrival, 0, sizeof last_arrival);
     sim.plan = *plan;
     for (uint32_t i = 0; i < plan->peers; i++) {

@@ -4,8 +4,7 @@
  * csrc/protocol/group/matchmaking.h and a clock of its own, messages that take time,
  * and what may go wrong. Discrete events in true time, all drawn from one seed.
  */
-#ifndef PCOLL_TESTS_MATCHING_H
-#define PCOLL_TESTS_MATCHING_H
+#pragma once
 
 #include "protocol/group/matchmaking.h"
 #include "group/group_wire.h"
@@ -132,5 +131,3 @@ void check_peer(uint32_t peer, bool ticked);
 void check_formed(uint32_t peer);
 void check_refusal(uint32_t peer, const struct match_refusal *refusal);
 void check_end(void);
-
-#endif

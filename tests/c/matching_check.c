@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What has to hold of simulated matchmaking (csrc/protocol/group/matchmaking.h), by
- * name:
+ * What has to hold of simulated matchmaking (csrc/protocol/group/matchmaking.h), by name:
  *   same list     all who form a group hold the same members, as these declared them
  *   well formed   ascending ranks, with the leader, which has the lowest priority, and
  *                 the one who holds it; of its round and its key

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One machine of csrc/protocol/group/matchmaking.h, and anything at any time: calls in
- * any order, and messages whose values are mostly near to what could be. Whatever
- * comes, it does not crash, waits with an alarm, sends to others only and within
- * bounds, and forms no list but its own or one that the rank it follows has sent, with
- * itself as it is.
+ * One machine of csrc/protocol/group/matchmaking.h, and anything at any time: calls in any order,
+ * and messages whose values are mostly near to what could be. Whatever comes, it does not crash,
+ * waits with an alarm, sends to others only and within bounds, and forms no list but its own or one
+ * that the rank it follows has sent, with itself as it is.
  */
 #include <string.h>
 

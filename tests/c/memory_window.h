@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Windows of ranks that are coroutines of one thread: every step on another's memory is
- * a point at which somebody else may go on, and takes no more than the seam promises
- * (csrc/transport/window.h): gets see memory piece by piece; puts and additions arrive
- * piece by piece, in any order, at the latest in flush; one element at a time is
- * atomic.
+ * Windows of ranks that are coroutines of one thread: every step on another's memory is a point at
+ * which somebody else may go on, and takes no more than the seam promises
+ * (csrc/transport/window.h): gets see memory piece by piece; puts and additions arrive piece by
+ * piece, in any order, at the latest in flush; one element at a time is atomic.
  */
-#ifndef PCOLL_TESTS_MEMORY_WINDOW_H
-#define PCOLL_TESTS_MEMORY_WINDOW_H
+#pragma once
 
 #include "transport/window.h"
 
@@ -23,5 +21,3 @@ void memory_window_die(struct window *w);
 
 /* Called after every change of a word, if set. */
 extern void (*memory_window_watch)(void);
-
-#endif

@@ -3,8 +3,7 @@
  * What the contract says about one rank's deposits: which are in time, what the next
  * round must take, what it has to say about them. Notes it in the ledger.
  */
-#ifndef PCOLL_TESTS_MODEL_H
-#define PCOLL_TESTS_MODEL_H
+#pragma once
 
 #include "domain/domain.h"
 #include "ledger.h"
@@ -44,5 +43,3 @@ void model_lose(struct ledger *l, uint32_t rank);
  * or NULL if it contributes nothing; what the header says of it. */
 void model_freeze(struct ledger *l, uint32_t rank, uint64_t round,
                   const struct round_header *h, const void *payload, int64_t time);
-
-#endif

@@ -4,8 +4,45 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/bitset.h"
 #include "base/random.h"
+#include "check.h"
 #include "include/partialcoll.h"
+
+static uint64_t rounds_of(const struct ledger *l)
+{
+    uint64_t most = 0;
+    for (uint32_t r = 0; r < l->ranks; r++)
+        most = l->frozen[r] > most ? l->frozen[r] : most;
+    return most;
+}
+
+void ledger_clear(struct ledger *l, uint32_t ranks)
+{
+    if (!l->round) {
+        l->round = calloc(LEDGER_MAX_ROUNDS, sizeof *l->round);
+        l->seen = calloc(LEDGER_MAX_ROUNDS, sizeof *l->seen);
+        l->first_arrival = calloc(LEDGER_MAX_ROUNDS, sizeof *l->first_arrival);
+        l->first_absent = calloc(LEDGER_MAX_ROUNDS, sizeof *l->first_absent);
+        EXPECT(l->round && l->seen && l->first_arrival && l->first_absent,
+               "no memory for a ledger");
+    }
+    memset(l->round, 0, (rounds_of(l) + 1) * sizeof *l->round);
+    memset(l->seen, 0, rounds_of(l) * sizeof *l->seen);
+    memset(l->first_arrival, 0, (rounds_of(l) + 1) * sizeof *l->first_arrival);
+    memset(l->first_absent, 0, (rounds_of(l) + 1) * sizeof *l->first_absent);
+    memset(l->frozen, 0, sizeof l->frozen);
+    memset(l->account, 0, sizeof l->account);
+    memset(l->sent, 0, sizeof l->sent);
+    memset(l->received, 0, sizeof l->received);
+    for (uint32_t r = 0; r < ranks; r++)
+        l->account[r].taken_in = -1;
+    memset(l->died_in, 0xff, sizeof l->died_in);
+    memset(l->entered_in, 0, sizeof l->entered_in);
+    memset(l->begins, 0, sizeof l->begins);
+    l->epoch = 0;
+    l->ranks = ranks;
+}
 
 static bool has_died(const struct ledger *l, uint64_t round, uint32_t rank)
 {
@@ -255,4 +292,63 @@ double reference_in_order(const struct ledger_entry *endpoints, uint32_t n,
     for (uint32_t r = 1; r < n; r++)
         absorb(&sum, &endpoints[r], combine);
     return sum.value;
+}
+
+double reference_identity(int op)
+{
+    return op == PCOLL_SUM ? 0 : op == PCOLL_MIN ? INFINITY : -INFINITY;
+}
+
+void reference_check_masks(const struct ledger *l, const pcoll_round *r,
+                           const uint64_t *masks)
+{
+    const uint64_t *stored = masks + bitset_words(l->ranks);
+    const uint64_t *failed = stored + bitset_words(l->ranks);
+    uint32_t active = 0, late = 0, dead = 0;
+    for (uint32_t i = 0; i < l->ranks; i++) {
+        const struct ledger_entry *e = &l->round[r->index][i];
+        bool died = ledger_dead(l, i, r->index);
+        INVARIANT("one history", bitset_has(failed, i) == died && !(died && e->active),
+                  "round %llu says of rank %u that it is dead: %d; it is %d",
+                  (unsigned long long)r->index, i, bitset_has(failed, i), died);
+        dead += died;
+        INVARIANT("agreement", died || l->frozen[i] > r->index,
+                  "round %llu is over, and rank %u has not entered it",
+                  (unsigned long long)r->index, i);
+        INVARIANT("agreement",
+                  bitset_has(masks, i) == e->active &&
+                      bitset_has(stored, i) == (e->active && !e->arrived),
+                  "rank %u in the masks of round %llu: %d, stored %d; it was %d, %d", i,
+                  (unsigned long long)r->index, bitset_has(masks, i),
+                  bitset_has(stored, i), e->active, e->active && !e->arrived);
+        active += e->active;
+        late += e->active && !e->arrived;
+    }
+    INVARIANT("one history", r->failed == dead,
+              "round %llu says %u have died, it was %u", (unsigned long long)r->index,
+              r->failed, dead);
+    INVARIANT("agreement", r->active == active && r->stored == late,
+              "round %llu says %u active, %u stored; it was %u, %u",
+              (unsigned long long)r->index, r->active, r->stored, active, late);
+}
+
+void reference_check_same(struct ledger *l, const pcoll_round *r, uint64_t hash)
+{
+    struct ledger_seen *s = &l->seen[r->index];
+    struct ledger_seen now = {true, hash, r->active, r->stored, r->initiator};
+    if (!s->known)
+        *s = now;
+    INVARIANT("agreement",
+              s->hash == now.hash && s->active == now.active &&
+                  s->stored == now.stored && s->initiator == now.initiator,
+              "two ranks saw different rounds %llu", (unsigned long long)r->index);
+}
+
+void reference_check_joined(uint64_t *at, uint32_t rank, const pcoll_round *r)
+{
+    if (!*at)
+        *at = r->index + 1;
+    INVARIANT("agreement", *at == r->index + 1,
+              "rank %u came out of join with round %llu, another one with %llu", rank,
+              (unsigned long long)r->index, (unsigned long long)*at - 1);
 }

@@ -4,8 +4,7 @@
  * was kept, and the result, bit for bit. Written from docs/semantics.md and
  * docs/algorithms.md, without the code under test.
  */
-#ifndef PCOLL_TESTS_REFERENCE_H
-#define PCOLL_TESTS_REFERENCE_H
+#pragma once
 
 #include "include/partialcoll.h"
 #include "ledger.h"
@@ -37,8 +36,7 @@ quorum_rule reference_any, reference_first_of, reference_last_of, reference_quor
 bool reference_may_start(const struct quorum_case *c, uint32_t rank);
 /* Has this rank, live in the round, arrived at it, or come to say that it goes away? */
 bool reference_came(const struct quorum_case *c, uint32_t rank);
-/* Was nobody absent who had been absent for policy.max_staleness rounds in a row, of one
- * epoch? */
+/* Was nobody absent who had been absent for policy.max_staleness rounds in a row, of one epoch? */
 bool reference_fresh(const struct quorum_case *c);
 
 typedef double combine_fn(double a, double b);
@@ -55,4 +53,13 @@ typedef double result_rule(const struct ledger_entry *endpoints, uint32_t n,
                            combine_fn *combine, uint64_t block, uint64_t blocks);
 result_rule reference_recdbl, reference_ring, reference_in_order;
 
-#endif
+/* What the op gives for nothing. */
+double reference_identity(int op);
+
+/* Check what several tests are told of a delivered round: the masks (three, as those of
+ * pcoll_handle_deliver) and the counts are what the ranks were seen to put in; it is the same,
+ * by a hash of the rest, wherever it is seen; all come out of a join (`at`) with the same one. */
+void reference_check_masks(const struct ledger *l, const pcoll_round *r,
+                           const uint64_t *masks);
+void reference_check_same(struct ledger *l, const pcoll_round *r, uint64_t hash);
+void reference_check_joined(uint64_t *at, uint32_t rank, const pcoll_round *r);

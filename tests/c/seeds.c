@@ -11,16 +11,10 @@
 
 static struct world_options (*draw_world)(uint64_t seed);
 
-static uint64_t setting(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 10) : otherwise;
-}
-
 static void run(uint64_t seed, struct space_tally *tally)
 {
     struct world_options o = draw_world(seed);
-    o.ranks = (uint32_t)setting("PARTIALCOLL_RANKS", o.ranks);
+    o.ranks = (uint32_t)check_setting("PARTIALCOLL_RANKS", o.ranks);
     EXPECT(o.ranks >= 1 && o.ranks <= LEDGER_MAX_RANKS, "PARTIALCOLL_RANKS: 1 to %d",
            LEDGER_MAX_RANKS);
     struct world_report report;
@@ -76,15 +70,15 @@ int seeds_run(struct world_options (*draw)(uint64_t seed), uint64_t schedules,
 {
     static struct space_tally tally;
     draw_world = draw;
-    uint64_t seed = setting("PARTIALCOLL_SEED", 0);
+    uint64_t seed = check_setting("PARTIALCOLL_SEED", 0);
     if (seed) {
         run(seed, &tally);
         printf("%s\npassed\n", check_context);
         return 0;
     }
-    uint64_t first = setting("PARTIALCOLL_FIRST", 1);
-    uint64_t end = first + setting("PARTIALCOLL_SCHEDULES", schedules);
-    uint64_t jobs = setting("PARTIALCOLL_JOBS", 1);
+    uint64_t first = check_setting("PARTIALCOLL_FIRST", 1);
+    uint64_t end = first + check_setting("PARTIALCOLL_SCHEDULES", schedules);
+    uint64_t jobs = check_setting("PARTIALCOLL_JOBS", 1);
     if (before)
         before();
     double begin = seconds();

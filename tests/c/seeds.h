@@ -8,8 +8,7 @@
  *   PARTIALCOLL_JOBS=n       in n processes (default 1)
  *   PARTIALCOLL_RANKS=n      n ranks in all of them
  */
-#ifndef PCOLL_TESTS_SEEDS_H
-#define PCOLL_TESTS_SEEDS_H
+#pragma once
 
 #include "world.h"
 
@@ -17,5 +16,3 @@
  * (NULL: nothing). Its exit status. */
 int seeds_run(struct world_options (*draw)(uint64_t seed), uint64_t schedules,
               void (*before)(void));
-
-#endif

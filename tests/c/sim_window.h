@@ -4,8 +4,7 @@
  * other. Near memory is there at once. Far gets take their time, read the memory when
  * they end and not before, and do not end while their target stands still.
  */
-#ifndef PCOLL_TESTS_SIM_WINDOW_H
-#define PCOLL_TESTS_SIM_WINDOW_H
+#pragma once
 
 #include "transport/window.h"
 #include "transport/sim/sim_transport.h"
@@ -15,5 +14,3 @@
 void far_windows_create(struct sim *s, uint32_t ranks, uint32_t ranks_of_node,
                         size_t bytes, const bool *stands, struct window **windows);
 void far_windows_destroy(uint32_t ranks, struct window **windows);
-
-#endif

@@ -271,8 +271,7 @@ uint32_t space_hosts(const struct world_options *o, uint64_t *hosts)
     return groupings[o->grouping].most;
 }
 
-/* Is it in the same place, and in the same of the even parts that its ranks are dealt
- * out in? */
+/* Is it in the same place, and in the same of the even parts that its ranks are dealt out in? */
 static bool share_memory(const struct world_options *o, const uint32_t *position,
                          uint32_t count, uint32_t a, uint32_t b)
 {

@@ -4,8 +4,7 @@
  * surroundings can be. A policy, a modifier, an algorithm or a network that is added
  * later is covered by being listed in space.c.
  */
-#ifndef PCOLL_TESTS_SPACE_H
-#define PCOLL_TESTS_SPACE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -51,8 +50,7 @@ struct world_options space_draw_crashes(uint64_t seed);
 /* It in words. */
 void space_describe(const struct world_options *o, char *text, size_t capacity);
 
-/* How many handles there were of each policy and algorithm, with so many ranks, and
- * grouped so. */
+/* How many handles there were of each policy and algorithm, with so many ranks, and grouped so. */
 struct space_tally {
     uint64_t runs, rounds, lost, handles, handles_of[16][8][LEDGER_MAX_RANKS + 1];
     uint64_t grouped_of[16][8][16];
@@ -62,5 +60,3 @@ struct space_tally {
 void space_count(struct space_tally *t, const struct world_options *o,
                  const struct world_report *r);
 void space_print(const struct space_tally *t, FILE *out);
-
-#endif

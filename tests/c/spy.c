@@ -1,28 +1,242 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watched domain: what its application calls. Everything it does not look at is passed
- * on. */
+/* The watched domain: what its application calls, freezing, which any member may do, and what the
+ * leader's driver calls where there is a fabric. */
 #include "spy.h"
 
 #include "base/check.h"
 #include "check.h"
+#include "domain/node.h"
 #include "model.h"
+#include "reference.h"
 
-void spy_poison(const struct round_shape *shape, const struct round_header *h)
+struct spy {
+    struct domain_ops ops; /* first: the domain's, some of them ours */
+    const struct domain_ops *real;
+    struct domain *domain;
+    struct spy_arg hooks;
+    struct ledger *ledger;
+    struct ledger_account *account; /* in the ledger */
+    uint32_t rank;
+    enum pcoll_late late;
+    enum pcoll_deliver deliver;
+    uint32_t history;
+    bool over;      /* its rank has died, or another domain follows */
+    uint64_t began; /* first round of this domain */
+    pcoll_stats expected;
+    struct round_header *frozen; /* what the round in progress reads */
+};
+
+static struct spy *spy_of(struct domain *d)
+{
+    return (struct spy *)d->ops;
+}
+
+/* The round begins: nothing of its result is there. It is over: nobody reads this. */
+static void spy_poison(const struct round_shape *shape, const struct round_header *h)
 {
     memset(message_payload(h), 0xff, shape->payload.bytes);
+}
+
+/* A rank that frees its handle holds nobody up any more. */
+static bool spy_closing(const struct spy *s, uint32_t rank)
+{
+    const struct endpoint *v = s->hooks.endpoints[rank];
+    return !v || atomic_load(&v->closing) != OPEN;
+}
+
+static const struct node *node_in(const struct spy *s)
+{
+    return (const struct node *)s->domain;
+}
+
+/* Rounds complete, as the shared memory says. */
+static uint64_t spy_node_complete(const struct spy *s)
+{
+    return node_control_round(atomic_load(&node_in(s)->shared->control));
+}
+
+static const struct placement *placement_of(const struct spy *s)
+{
+    return &s->hooks.own->placement;
+}
+
+/* What all may know of a member, between whose steps nobody goes on. */
+static struct member look_at(struct spy *s, uint32_t who)
+{
+    void (*hook)(void) = interleave_hook;
+    struct member m;
+    interleave_hook = NULL;
+    s->real->poll(s->domain, (int)who, &m);
+    interleave_hook = hook;
+    return m;
+}
+
+/* The first member of a round is frozen: nobody is too far behind; its result is not there yet. */
+static void begin_round(struct spy *s, uint64_t round, const struct round_header *h)
+{
+    const struct placement *p = placement_of(s);
+    for (uint32_t who = 0; who < p->members; who++) {
+        struct member m = look_at(s, who);
+        INVARIANT("staleness",
+                  s->deliver != PCOLL_DELIVER_ONE || m.left ||
+                      spy_closing(s, p->member[who]) ||
+                      round - m.delivered < s->history,
+                  "round %llu begins, of which rank %u has %llu, history is %u",
+                  (unsigned long long)round, p->member[who],
+                  (unsigned long long)m.delivered, s->history);
+    }
+    if (p->members > 1) /* else there is only a header */
+        spy_poison(s->domain->shape, h);
+}
+
+/* Nobody reads what the round was made of, from before its owners may write there. */
+static bool round_ends;
+
+bool spy_round_ends(void)
+{
+    bool ends = round_ends;
+    round_ends = false;
+    return ends;
+}
+
+static void note_over(void *arg, uint64_t round)
+{
+    struct spy *s = arg; /* of whoever ends it */
+    const struct placement *p = placement_of(s);
+    (void)round;
+    round_ends = true;
+    for (uint32_t who = 0; who < p->members; who++) {
+        struct ledger_account *a = &s->ledger->account[p->member[who]];
+        if (a->slot)
+            memset(a->slot, 0xff, s->domain->shape->payload.bytes);
+        a->slot = NULL;
+    }
+}
+
+static void note_frozen(void *arg, uint32_t rank, uint64_t round,
+                        const struct round_header *h, const void *payload)
+{
+    struct spy *s = arg; /* of whoever freezes */
+    if (rank == placement_of(s)->member[0])
+        begin_round(s, round, h);
+    model_freeze(s->ledger, rank, round, h, payload, sim_now(s->hooks.sim));
+    s->ledger->account[rank].slot = (void *)(uintptr_t)payload;
+}
+
+static void wake(void *arg, uint32_t rank)
+{
+    const struct spy *s = arg;
+    s->hooks.wake(s->hooks.arg, rank);
+}
+
+/* As allreduce/handle_create.c. */
+static void alert(void *arg, uint32_t rank)
+{
+    const struct spy *s = arg;
+    struct endpoint *v = s->hooks.own;
+    if (rank == s->rank)
+        communicator_notify(v->communicator, &v->base);
+    else
+        s->hooks.alert(s->hooks.arg, rank);
+}
+
+static int64_t now(void *arg)
+{
+    return sim_now(((const struct spy *)arg)->hooks.sim);
+}
+
+static int spy_node_create(struct spy *s, const struct round_shape *shape,
+                           const pcoll_options *options)
+{
+    struct endpoint *v = s->hooks.own;
+    struct node_hooks hooks = {.memory = s->hooks.memory,
+                               .placement = &v->placement,
+                               .slot = &v->base.slot,
+                               .owned_sends = options->owned_send,
+                               .arg = s,
+                               .wake = wake,
+                               .alert = alert,
+                               .now = now,
+                               .frozen = note_frozen,
+                               .over = note_over};
+    return domain_node_create(shape, options, &hooks, &s->domain);
+}
+
+/* The driver's, where there is a fabric. */
+
+/* Had all who are there joined with this round? */
+static bool all_joined(const struct ledger *l, uint64_t round)
+{
+    bool joined = false;
+    for (uint32_t r = 0; r < l->ranks; r++) {
+        if (!reference_gone(l, round, r))
+            return false;
+        joined = joined || l->round[round][r].joined;
+    }
+    return joined;
+}
+
+/* What the contract lets hold a round back: a lag of the whole history, the round
+ * before, with which all have joined, not yet read. Such reasons only go away. */
+static bool is_held_back(struct spy *s, uint64_t round)
+{
+    const struct placement *p = placement_of(s);
+    bool joins = round && all_joined(s->ledger, round - 1);
+    for (uint32_t who = 0; who < p->members; who++) {
+        struct member m = look_at(s, who);
+        bool lags = s->deliver == PCOLL_DELIVER_ONE && !m.left &&
+                    round - m.delivered >= s->history;
+        bool unaware = joins && m.delivered < round &&
+                       s->ledger->round[round - 1][p->member[who]].joined;
+        if ((lags || unaware) && !m.retired)
+            return true;
+    }
+    return false;
+}
+
+static bool admits(struct domain *d)
+{
+    struct spy *s = spy_of(d);
+    uint64_t round = spy_node_complete(s);
+    bool held = is_held_back(s, round), admitted = s->real->admits(s->domain);
+    INVARIANT("liveness", admitted || held,
+              "the domain of rank %u holds round %llu back for nothing", s->rank,
+              (unsigned long long)round);
+    return admitted;
+}
+
+static struct round_header *freeze(struct domain *d, uint64_t round)
+{
+    struct spy *s = spy_of(d);
+    struct round_header *h = s->real->freeze(s->domain, round);
+    bool sum = h == node_in(s)->gathered && d->members > 1;
+    s->frozen = sum ? h : NULL; /* else a member's: note_over */
+    struct round_header *result = s->real->result(s->domain, round);
+    memset((char *)(result + 1) - d->shape->header_bytes, 0xff, d->shape->slot_bytes);
+    return h;
+}
+
+/* The fabric has read the sum of the domain. */
+static void publish(struct domain *d, uint64_t round)
+{
+    struct spy *s = spy_of(d);
+    if (s->frozen)
+        spy_poison(d->shape, s->frozen);
+    s->frozen = NULL;
+    s->real->publish(s->domain, round);
 }
 
 static int spy_deposit(struct domain *d, const void *const *buffers,
                        enum deposit_outcome *outcome)
 {
     struct spy *s = spy_of(d);
-    const double *first = buffers ? buffers[0] : s->real->ops->send_slot(s->real);
+    const double *first = buffers ? buffers[0] : s->real->send_slot(d);
     struct model_deposit call = {.rank = s->rank,
                                  .value = *first,
                                  .late = s->late,
                                  .deliver = s->deliver,
                                  .began = sim_now(s->hooks.sim)};
-    int rc = s->real->ops->deposit(s->real, buffers, outcome);
+    int rc = s->real->deposit(s->domain, buffers, outcome);
     if (rc != PCOLL_OK)
         return rc;
     call.complete = spy_node_complete(s);
@@ -34,20 +248,10 @@ static int spy_deposit(struct domain *d, const void *const *buffers,
     return rc;
 }
 
-static void *spy_send_slot(struct domain *d)
-{
-    return spy_of(d)->real->ops->send_slot(spy_of(d)->real);
-}
-
-static int spy_pending(struct domain *d, void *const *buffers)
-{
-    return spy_of(d)->real->ops->pending(spy_of(d)->real, buffers);
-}
-
 static bool spy_ready(struct domain *d)
 {
     struct spy *s = spy_of(d);
-    bool ready = s->real->ops->ready(s->real);
+    bool ready = s->real->ready(s->domain);
     INVARIANT("liveness", ready == (spy_node_complete(s) > s->account->delivered),
               "rank %u: ready %d, %llu of %llu rounds delivered", s->rank, ready,
               (unsigned long long)s->account->delivered,
@@ -79,8 +283,7 @@ static int spy_deliver(struct domain *d, uint64_t last, uint64_t horizon,
 {
     struct spy *s = spy_of(d);
     uint64_t before = spy_node_complete(s);
-    int rc =
-        s->real->ops->deliver(s->real, last, horizon, buffers, round, masks, moved);
+    int rc = s->real->deliver(s->domain, last, horizon, buffers, round, masks, moved);
     if (rc != PCOLL_OK)
         return rc;
     s->account->delivered = round->index + 1;
@@ -90,23 +293,13 @@ static int spy_deliver(struct domain *d, uint64_t last, uint64_t horizon,
     return rc;
 }
 
-static void spy_snapshot(struct domain *d, struct member *copy)
-{
-    spy_of(d)->real->ops->snapshot(spy_of(d)->real, copy);
-}
-
-static void spy_poll(struct domain *d, int who, struct member *copy)
-{
-    spy_of(d)->real->ops->poll(spy_of(d)->real, who, copy);
-}
-
 /* The application's own look, between whose steps nobody goes on. */
 static struct member own_state(struct spy *s)
 {
     void (*hook)(void) = interleave_hook;
     struct member m;
     interleave_hook = NULL;
-    s->real->ops->snapshot(s->real, &m);
+    s->real->snapshot(s->domain, &m);
     interleave_hook = hook;
     return m;
 }
@@ -123,7 +316,7 @@ static int spy_change(struct domain *d, int (*step)(struct member *))
 {
     struct spy *s = spy_of(d);
     int64_t began = sim_now(s->hooks.sim);
-    int rc = s->real->ops->change(s->real, step);
+    int rc = s->real->change(s->domain, step);
     note_leaver(s, began);
     return rc;
 }
@@ -144,7 +337,7 @@ static void spy_begin_at(struct domain *d, struct domain *old, uint64_t round,
                          const struct round_header *last)
 {
     struct spy *s = spy_of(d);
-    s->real->ops->begin_at(s->real, old ? spy_of(old)->real : NULL, round, last);
+    s->real->begin_at(d, old, round, last);
     s->began = round;
 }
 
@@ -171,19 +364,13 @@ static int spy_inherit(struct domain *d, struct domain *old, uint64_t round,
                        const struct round_header *last)
 {
     struct spy *s = spy_of(d);
-    struct domain *before = old ? spy_of(old)->real : NULL;
     int64_t began = sim_now(s->hooks.sim); /* others may come between its steps */
     if (s->hooks.grows)
-        return s->real->ops->inherit(s->real, before, round, last);
+        return s->real->inherit(d, old, round, last);
     model_begin(s->ledger, s->hooks.epoch, round, d->shape->failed);
-    int rc = s->real->ops->inherit(s->real, before, round, last);
+    int rc = s->real->inherit(d, old, round, last);
     follow(s, old, began);
     return rc;
-}
-
-static void spy_retire(struct domain *d)
-{
-    spy_of(d)->real->ops->retire(spy_of(d)->real);
 }
 
 /* The statistics that users see. */
@@ -209,30 +396,22 @@ static void spy_destroy(struct domain *d)
     struct spy *s = spy_of(d);
     if (!s->over)
         check_stats(s);
-    s->real->ops->destroy(s->real);
+    s->real->destroy(s->domain);
     free(s);
 }
 
-struct domain_ops spy_member_ops(void)
+static void watch(struct domain_ops *ops)
 {
-    return (struct domain_ops){.deposit = spy_deposit,
-                               .send_slot = spy_send_slot,
-                               .pending = spy_pending,
-                               .ready = spy_ready,
-                               .deliver = spy_deliver,
-                               .snapshot = spy_snapshot,
-                               .poll = spy_poll,
-                               .change = spy_change,
-                               .retire = spy_retire,
-                               .begin_at = spy_begin_at,
-                               .inherit = spy_inherit,
-                               .destroy = spy_destroy};
-}
-
-bool spy_closing(const struct spy *s, uint32_t rank)
-{
-    const struct endpoint *v = s->hooks.endpoints[rank];
-    return !v || atomic_load(&v->closing) != OPEN;
+    ops->deposit = spy_deposit;
+    ops->ready = spy_ready;
+    ops->deliver = spy_deliver;
+    ops->change = spy_change;
+    ops->begin_at = spy_begin_at;
+    ops->inherit = spy_inherit;
+    ops->destroy = spy_destroy;
+    ops->admits = admits;
+    ops->freeze = freeze;
+    ops->publish = publish;
 }
 
 int spy_create(const struct round_shape *shape, const pcoll_options *options, void *arg,
@@ -248,14 +427,15 @@ int spy_create(const struct round_shape *shape, const pcoll_options *options, vo
     s->late = options->late;
     s->deliver = options->deliver;
     s->history = options->history;
-    s->ops = spy_node_ops();
     int rc = spy_node_create(s, shape, options);
     if (rc != PCOLL_OK) {
         free(s);
         return rc;
     }
-    s->base = *s->real;
-    s->base.ops = &s->ops;
-    *out = &s->base;
+    s->real = s->domain->ops;
+    s->ops = *s->real;
+    watch(&s->ops);
+    s->domain->ops = &s->ops;
+    *out = s->domain;
     return PCOLL_OK;
 }

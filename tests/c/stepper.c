@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stepper.h"
 
+#include <stdint.h>
 #include <string.h>
+#include <ucontext.h>
 
 #include "base/check.h"
 #include "base/random.h"
 #include "check.h"
 
-enum { NOWHERE = -1 };
+enum { NOWHERE = -1, STACK = 128 << 10 };
+
+/* A coroutine stays when its body is over, and is used again by the next run. */
+static ucontext_t caller, context[COROUTINES];
+static char *stack[COROUTINES];
 
 static struct {
     struct stepper_options o;
@@ -22,6 +28,7 @@ static struct {
     int victim;
     uint64_t stalled_until;
     int next_victim; /* after so many steps */
+    coroutine_body *body;
     uint32_t steps_left;
 } s;
 
@@ -156,6 +163,8 @@ static int choose(void)
     return s.ready[0];
 }
 
+static ucontext_t *context_of(int id);
+
 static void go_on(void)
 {
     s.report->steps++;
@@ -177,7 +186,7 @@ static void go_on(void)
         return;
     s.current = to;
     s.report->switches++;
-    coroutine_switch(from, to);
+    swapcontext(&context[from], context_of(to));
 }
 
 void stepper_point(void)
@@ -198,14 +207,29 @@ void stepper_wake(int id)
     make_ready(id);
 }
 
-static void end(int id)
+static void loop(int id)
 {
-    make_unready(id);
-    s.over[id] = true;
-    if (--s.left)
-        go_on();
-    else
-        coroutine_return(id);
+    for (;;) {
+        s.body(id);
+        make_unready(id);
+        s.over[id] = true;
+        if (--s.left)
+            go_on();
+        else
+            swapcontext(&context[id], &caller);
+    }
+}
+
+static ucontext_t *context_of(int id)
+{
+    if (!stack[id]) {
+        stack[id] = malloc(STACK);
+        EXPECT(stack[id] && getcontext(&context[id]) == 0, "no memory for a coroutine");
+        context[id].uc_stack.ss_sp = stack[id];
+        context[id].uc_stack.ss_size = STACK;
+        makecontext(&context[id], (void (*)(void))(uintptr_t)loop, 1, id);
+    }
+    return &context[id];
 }
 
 void stepper_run(const struct stepper_options *o, coroutine_body *body,
@@ -227,7 +251,8 @@ void stepper_run(const struct stepper_options *o, coroutine_body *body,
     }
     interleave_hook = stepper_point;
     s.current = o->mode == STEPPER_PLANNED ? 0 : any();
-    coroutine_run(body, end, s.current);
+    s.body = body;
+    swapcontext(&caller, context_of(s.current));
     interleave_hook = NULL;
     report->time = s.clock;
 }

@@ -4,13 +4,15 @@
  * atomic step of the code under test is a point (base/check.h) at which it may let
  * another one go on. Reproducible from the seed.
  */
-#ifndef PCOLL_TESTS_STEPPER_H
-#define PCOLL_TESTS_STEPPER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "coroutine.h"
+enum { COROUTINES = 160 };
+
+/* What coroutine `id` runs. */
+typedef void coroutine_body(int id);
 
 enum stepper_mode {
     STEPPER_UNIFORM,  /* any that can run */
@@ -62,5 +64,3 @@ void stepper_wake(int id);
 void stepper_stall_soon(uint32_t steps);
 /* Let the others go on: a step that does nothing. */
 void stepper_point(void);
-
-#endif

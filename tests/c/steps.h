@@ -6,8 +6,7 @@
  * it is woken, so a start or a wake-up that is lost shows as a deadlock. The invariants
  * of docs/semantics.md are checked as they go. One seed, one run.
  */
-#ifndef PCOLL_TESTS_STEPS_H
-#define PCOLL_TESTS_STEPS_H
+#pragma once
 
 #include "domain/node.h"
 #include "space.h"
@@ -95,21 +94,6 @@ static inline struct node *steps_node(const struct steps *s, uint32_t rank)
     return (struct node *)s->member[rank].domain;
 }
 
-/* steps_app.c: what coroutine `id` does: the application or the driver of a rank. */
-void steps_begin(struct steps *s);
-void steps_body(int id);
-static inline int steps_application(uint32_t rank)
-{
-    return 2 * (int)rank;
-}
-static inline int steps_driver(uint32_t rank)
-{
-    return 2 * (int)rank + 1;
-}
-
-/* steps_fabric.c: the leader's driver runs. */
-void steps_run_fabric(struct steps *s);
-
 /* steps_check.c */
 
 /* The domain says: a member has been frozen. */
@@ -131,5 +115,3 @@ void steps_closing(uint32_t rank);
 void steps_idle(int64_t until);
 /* All is over. */
 void steps_end(struct steps *s);
-
-#endif

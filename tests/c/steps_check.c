@@ -231,31 +231,6 @@ static void check_order(struct steps *s, uint32_t rank, const pcoll_round *r)
     s->lost += r->lost;
 }
 
-static void check_masks(struct steps *s, const pcoll_round *r, const uint64_t *masks)
-{
-    const uint64_t *stored = masks + bitset_words(s->o.ranks);
-    uint32_t active = 0, late = 0;
-    for (uint32_t i = 0; i < s->o.ranks; i++) {
-        const struct ledger_entry *e = &s->ledger->round[r->index][i];
-        bool is_late = e->active && !e->arrived;
-        INVARIANT(
-            "agreement",
-            s->ledger->frozen[i] > r->index && bitset_has(masks, i) == e->active &&
-                bitset_has(stored, i) == is_late,
-            "rank %u in the masks of round %llu", i, (unsigned long long)r->index);
-        active += e->active;
-        late += is_late;
-    }
-    INVARIANT("agreement", r->active == active && r->stored == late,
-              "round %llu says %u active, %u stored; it was %u, %u",
-              (unsigned long long)r->index, r->active, r->stored, active, late);
-}
-
-static double identity_of(int op)
-{
-    return op == PCOLL_SUM ? 0 : op == PCOLL_MIN ? INFINITY : -INFINITY;
-}
-
 /* Added up in the order of the ranks, whoever did it. */
 static void check_result(struct steps *s, uint32_t rank, const pcoll_round *r,
                          const double *recv)
@@ -264,7 +239,7 @@ static void check_result(struct steps *s, uint32_t rank, const pcoll_round *r,
     const struct ledger *l = s->ledger;
     double sum = r->active ? reference_in_order(l->round[r->index], l->ranks,
                                                 reference_op(op), 0, 1)
-                           : identity_of(op);
+                           : reference_identity(op);
     for (uint32_t i = 0; i < s->o.count; i++) {
         double e = r->active ? steps_element(sum, i) : sum;
         INVARIANT("conservation", recv[i] == e || fabs(recv[i] - e) <= 1e-9 * fabs(e),
@@ -325,14 +300,7 @@ static void check_agreement(struct steps *s, const pcoll_round *r, const double 
         memcpy(&word, &recv[i], sizeof word);
         hash = splitmix_mix(hash ^ word);
     }
-    struct ledger_seen *seen = &s->ledger->seen[r->index];
-    struct ledger_seen now = {true, hash, r->active, r->stored, r->initiator};
-    if (!seen->known)
-        *seen = now;
-    INVARIANT("agreement",
-              seen->hash == hash && seen->active == r->active &&
-                  seen->stored == r->stored && seen->initiator == r->initiator,
-              "two ranks saw different rounds %llu", (unsigned long long)r->index);
+    reference_check_same(s->ledger, r, hash);
 }
 
 void steps_delivered(struct steps *s, uint32_t rank, const pcoll_round *r,
@@ -340,7 +308,7 @@ void steps_delivered(struct steps *s, uint32_t rank, const pcoll_round *r,
 {
     struct steps_member *m = &s->member[rank];
     check_order(s, rank, r);
-    check_masks(s, r, masks);
+    reference_check_masks(s->ledger, r, masks);
     check_result(s, rank, r, recv);
     check_agreement(s, r, recv);
     check_quorum(s, r);
@@ -357,12 +325,7 @@ void steps_delivered(struct steps *s, uint32_t rank, const pcoll_round *r,
 
 void steps_joined(struct steps *s, uint32_t rank, const pcoll_round *r)
 {
-    uint64_t *at = &s->joined_at[s->member[rank].joins++];
-    if (!*at)
-        *at = r->index + 1;
-    INVARIANT("agreement", *at == r->index + 1,
-              "rank %u came out of join with round %llu, another one with %llu", rank,
-              (unsigned long long)r->index, (unsigned long long)*at - 1);
+    reference_check_joined(&s->joined_at[s->member[rank].joins++], rank, r);
 }
 
 /* All that was handed in has come out, or is known to be pending or forgotten. */

@@ -20,7 +20,6 @@ enum { PAGE = 4096, MOST = 40 * PAGE };
 
 /* The user's side: a device, its context, a stream, memory. */
 struct user {
-    const struct cuda *cuda;
     cuda_context context;
     cuda_stream stream;
     uint64_t memory;
@@ -30,28 +29,28 @@ struct user {
 
 static void enter(const struct user *u)
 {
-    INVARIANT("contexts are as before",
-              u->cuda->context_push(u->context) == CUDA_SUCCESS,
+    INVARIANT("contexts are as before", cuda.context_push(u->context) == CUDA_SUCCESS,
               "so many have been left there that the driver takes no more");
 }
 
 static void leave(const struct user *u)
 {
     cuda_context context;
-    EXPECT(u->cuda->context_pop(&context) == CUDA_SUCCESS, "no context to leave");
+    EXPECT(cuda.context_pop(&context) == CUDA_SUCCESS, "no context to leave");
     INVARIANT("contexts are as before", context == u->context, "another is current");
 }
 
-static struct user make_user(const struct cuda *d, int device)
+static struct user make_user(int device)
 {
-    struct user u = {.cuda = d, .device = device};
-    EXPECT(d->primary_retain(&u.context, device) == CUDA_SUCCESS, "no device");
+    struct user u = {.device = device};
+    fake_device_start();
+    EXPECT(cuda.primary_retain(&u.context, device) == CUDA_SUCCESS, "no device");
     enter(&u);
-    EXPECT(d->stream_create(&u.stream, 0) == CUDA_SUCCESS, "no stream");
+    EXPECT(cuda.stream_create(&u.stream, 0) == CUDA_SUCCESS, "no stream");
     EXPECT(memory_take(&u.memory, MOST) == CUDA_SUCCESS, "no memory");
     u.host =
         mmap(NULL, MOST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    EXPECT(d->host_register(u.host, MOST, 0) == CUDA_SUCCESS, "not registered");
+    EXPECT(cuda.host_register(u.host, MOST, 0) == CUDA_SUCCESS, "not registered");
     leave(&u);
     return u;
 }
@@ -59,12 +58,12 @@ static struct user make_user(const struct cuda *d, int device)
 static void end_user(const struct user *u)
 {
     enter(u);
-    EXPECT(u->cuda->host_unregister(u->host) == CUDA_SUCCESS, "not registered");
+    EXPECT(cuda.host_unregister(u->host) == CUDA_SUCCESS, "not registered");
     munmap(u->host, MOST);
     EXPECT(memory_free(u->memory) == CUDA_SUCCESS, "not freed");
-    EXPECT(u->cuda->stream_destroy(u->stream) == CUDA_SUCCESS, "not destroyed");
+    EXPECT(cuda.stream_destroy(u->stream) == CUDA_SUCCESS, "not destroyed");
     leave(u);
-    EXPECT(u->cuda->primary_release(u->device) == CUDA_SUCCESS, "not released");
+    EXPECT(cuda.primary_release(u->device) == CUDA_SUCCESS, "not released");
 }
 
 static void fill(char *bytes, size_t count, unsigned seed)
@@ -100,7 +99,7 @@ static void expect_nothing_wrong(uint64_t live)
 static void test_to_host(void)
 {
     static char wanted[MOST];
-    struct user u = make_user(fake_device_start(), 1);
+    struct user u = make_user(1);
     struct lane *l;
     uint64_t bytes = 0;
     EXPECT_OK(lane_create(1, LANE_TO_HOST, &l));
@@ -137,7 +136,7 @@ static void test_to_host(void)
 static void test_to_device(void)
 {
     static char given[MOST], found[MOST];
-    struct user u = make_user(fake_device_start(), 0);
+    struct user u = make_user(0);
     struct lane *l;
     EXPECT_OK(lane_create(0, LANE_TO_DEVICE, &l));
     for (unsigned i = 0; i < 30; i++) {
@@ -170,7 +169,7 @@ static void test_to_device(void)
 static void test_one_slow_stream(void)
 {
     static char wanted[MOST], found[MOST];
-    struct user u = make_user(fake_device_start(), 0);
+    struct user u = make_user(0);
     struct lane *to_host, *to_device;
     slow_streams(10000);
     EXPECT_OK(lane_create(0, LANE_TO_HOST, &to_host));
@@ -208,12 +207,11 @@ static void test_one_slow_stream(void)
 static void test_several(void)
 {
     enum { LANES = 4 };
-    const struct cuda *d = fake_device_start();
     struct user u[LANES];
     struct lane *l[LANES];
     static char wanted[LANES][MOST];
     for (int i = 0; i < LANES; i++) {
-        u[i] = make_user(d, i % 2);
+        u[i] = make_user(i % 2);
         EXPECT_OK(lane_create(i % 2, LANE_TO_HOST, &l[i]));
         fill(wanted[i], MOST, (unsigned)i);
     }
@@ -250,8 +248,7 @@ static void refused(int rc, int expected, const char *why)
  * lane is as it was. */
 static void test_bad_input(void)
 {
-    const struct cuda *d = fake_device_start();
-    struct user u = make_user(d, 0), other = make_user(d, 1);
+    struct user u = make_user(0), other = make_user(1);
     struct lane *l;
     pcoll_piece piece = {u.host, u.memory, 100};
     refused(lane_create(2, LANE_TO_HOST, &l), PCOLL_EINVAL, "expected 0 to 1, got 2");
@@ -276,7 +273,7 @@ static void test_bad_input(void)
 
 static void test_registering(void)
 {
-    struct user u = make_user(fake_device_start(), 0);
+    struct user u = make_user(0);
     struct lane *l;
     EXPECT_OK(lane_create(0, LANE_TO_HOST, &l));
     refused(lane_register(l, u.host + 100, 10), PCOLL_ESTATE, "ALREADY_REGISTERED");
@@ -291,7 +288,7 @@ static void test_registering(void)
 
 static void test_places(void)
 {
-    struct user u = make_user(fake_device_start(), 1);
+    struct user u = make_user(1);
     int32_t device;
     char here;
     EXPECT_OK(pcoll_device_of((uintptr_t)&here, &device));
@@ -317,7 +314,7 @@ static void test_places(void)
  * turns, that it lies. */
 static void test_managed(void)
 {
-    struct user u = make_user(fake_device_start(), 1);
+    struct user u = make_user(1);
     int32_t device;
     uint64_t address;
     enter(&u);
@@ -340,7 +337,7 @@ static void test_managed(void)
 /* Memory that goes under a copy is an error of the copy, which stays, and no hang. */
 static void test_freed_under_way(void)
 {
-    struct user u = make_user(fake_device_start(), 0);
+    struct user u = make_user(0);
     struct lane *l;
     pcoll_piece piece = {u.host, u.memory, MOST};
     int rc;
@@ -374,7 +371,7 @@ static void await_mirror(pcoll_mirror *m)
 static void test_mirror(void)
 {
     static char given[MOST], found[MOST];
-    struct user u = make_user(fake_device_start(), 1);
+    struct user u = make_user(1);
     char *host =
         mmap(NULL, MOST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     pcoll_mirror *m = NULL;
@@ -432,7 +429,7 @@ static void test_mirror(void)
 
 static void test_the_host_may_not_look(void)
 {
-    struct user u = make_user(fake_device_start(), 0);
+    struct user u = make_user(0);
     pid_t child = fork();
     if (child == 0) {
         fclose(stderr);
@@ -447,11 +444,10 @@ static void test_the_host_may_not_look(void)
 
 static void test_forked(void)
 {
-    const struct cuda *d;
     fake_device_start();
     pid_t child = fork();
     if (child == 0) {
-        refused(cuda_get(&d), PCOLL_ESTATE, "start it with spawn");
+        refused(cuda_start(), PCOLL_ESTATE, "start it with spawn");
         _exit(0);
     }
     int status;
@@ -462,32 +458,28 @@ static void test_forked(void)
 /* No driver, one that is too old, one without devices: a sentence, and no crash. */
 static void test_no_driver(void)
 {
-    const struct cuda *d;
     struct lane *l;
     setenv("PARTIALCOLL_CUDA_LIBRARY", "/nonexistent/libcuda.so", 1);
-    refused(cuda_get(&d), PCOLL_ESTATE, "looked for /nonexistent/libcuda.so");
+    refused(cuda_start(), PCOLL_ESTATE, "looked for /nonexistent/libcuda.so");
     refused(lane_create(0, LANE_TO_HOST, &l), PCOLL_ESTATE, "no CUDA driver");
 }
 
 static void test_no_functions(void)
 {
-    const struct cuda *d;
     setenv("PARTIALCOLL_CUDA_LIBRARY", "libm.so.6", 1);
-    refused(cuda_get(&d), PCOLL_ESTATE, "it has no cuInit");
+    refused(cuda_start(), PCOLL_ESTATE, "it has no cuInit");
 }
 
 static void test_old_driver(void)
 {
-    const struct cuda *d;
     setenv("FAKE_CUDA_VERSION", "10020", 1);
-    refused(cuda_get(&d), PCOLL_ESTATE, "for CUDA 10.2, expected 11.0");
+    refused(cuda_start(), PCOLL_ESTATE, "for CUDA 10.2, expected 11.0");
 }
 
 static void test_no_devices(void)
 {
-    const struct cuda *d;
     setenv("FAKE_CUDA_DEVICES", "0", 1);
-    refused(cuda_get(&d), PCOLL_ESTATE, "CUDA_ERROR_NO_DEVICE");
+    refused(cuda_start(), PCOLL_ESTATE, "CUDA_ERROR_NO_DEVICE");
 }
 
 static void in_a_process(void (*test)(void))

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random input for the schedule builder, the engine and the parsers, compared with an
- * oracle: what a schedule means is worked out here a second time, by looking at
- * all operations again and again.
+ * Random input for the schedule builder, the engine and the parsers, compared with an oracle: what
+ * a schedule means is worked out here a second time, by looking at all operations again and again.
  *
  *   PARTIALCOLL_SEED=n  that case alone
  *   PARTIALCOLL_FUZZ=n  seeds 1 to n (default 20000)
@@ -379,29 +378,25 @@ static void fuzz_domain(struct dice *d, uint64_t *accepted)
     EXPECT(!strcmp(text, canonical), "\"%s\" is taken for \"%s\"", text, canonical);
 }
 
-static void fuzz(uint64_t seed, uint64_t *committed, uint64_t *accepted)
+static uint64_t committed, accepted; /* of all seeds */
+
+static void fuzz(uint64_t seed)
 {
     struct dice d = {.seed = seed};
     snprintf(check_context, sizeof check_context, "PARTIALCOLL_SEED=%llu",
              (unsigned long long)seed);
-    fuzz_schedule(&d, committed);
+    fuzz_schedule(&d, &committed);
     for (int i = 0; i < 5; i++)
-        fuzz_policy(&d, accepted);
-    fuzz_domain(&d, accepted);
+        fuzz_policy(&d, &accepted);
+    fuzz_domain(&d, &accepted);
 }
 
 int main(void)
 {
-    const char *one = getenv("PARTIALCOLL_SEED"), *many = getenv("PARTIALCOLL_FUZZ");
-    uint64_t cases = many ? strtoull(many, NULL, 10) : 20000;
-    uint64_t committed = 0, accepted = 0;
-    if (one)
-        fuzz(strtoull(one, NULL, 10), &committed, &accepted);
-    for (uint64_t seed = 1; seed <= cases && !one; seed++)
-        fuzz(seed, &committed, &accepted);
+    uint64_t cases = check_seeds(check_setting("PARTIALCOLL_FUZZ", 20000), fuzz);
     printf("fuzz: %llu cases; %llu schedules were valid and run, %llu policies and "
            "domains were taken\n",
-           (unsigned long long)(one ? 1 : cases), (unsigned long long)committed,
+           (unsigned long long)cases, (unsigned long long)committed,
            (unsigned long long)accepted);
     return 0;
 }

@@ -313,7 +313,9 @@ static uint32_t roll(uint64_t seed, uint64_t n, uint32_t bound)
     return splitmix_below(seed, n, bound);
 }
 
-static void run_seed(uint64_t seed, struct count *c)
+static struct count drawn;
+
+static void run_seed(uint64_t seed)
 {
     static const uint32_t stays[] = {2, 5, 20};
     struct stepper_report report;
@@ -328,7 +330,7 @@ static void run_seed(uint64_t seed, struct count *c)
                     .stay = stays[roll(seed, 6, 3)],
                     .tick = 1}};
     p.outages = p.closings ? (int)roll(seed, 7, (uint32_t)p.closings + 1) : 0;
-    run(&p, &report, c);
+    run(&p, &report, &drawn);
 }
 
 /* All schedules with one departure more than this one has, after its last. */
@@ -380,27 +382,13 @@ static void print(const char *what, const struct count *c, clock_t begin)
            (unsigned long long)c->slept, (double)(clock() - begin) / CLOCKS_PER_SEC);
 }
 
-static uint64_t setting(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 10) : otherwise;
-}
-
 int main(void)
 {
-    struct count drawn = {0}, planned = {0};
-    uint64_t seed = setting("PARTIALCOLL_SEED", 0);
-    uint64_t schedules = setting("PARTIALCOLL_SCHEDULES", 20000);
-    int most = (int)setting("PARTIALCOLL_DEPARTURES", 4);
+    struct count planned = {0};
+    int most = (int)check_setting("PARTIALCOLL_DEPARTURES", 4);
     EXPECT(most <= STEPPER_DEPARTURES, "at most %d departures", STEPPER_DEPARTURES);
-    if (seed) {
-        run_seed(seed, &drawn);
-        printf("%s\npassed\n", check_context);
-        return 0;
-    }
     clock_t begin = clock();
-    for (seed = 1; seed <= schedules; seed++)
-        run_seed(seed, &drawn);
+    check_seeds(20000, run_seed);
     print("drawn", &drawn, begin);
     EXPECT(drawn.refused && drawn.slept, "nobody has met a closed gate");
     begin = clock();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: interleaved (with points at which ranks may die). */
 /*
- * Ranks die in the middle of whatever they do with gossip buffers (csrc/gossip/accumulator.h), also
+ * Ranks die in the middle of whatever they do with gossip buffers (csrc/gossip/gossip.h), also
  * in the middle of settling, and the others go on. Between two deaths those who live end the
  * call that they are in, then settle. Checked:
  *   conserved    the sum over those who live, and the models of the dead as they were: to
@@ -20,9 +20,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "gossip/accumulator.h"
-#include "gossip/queue.h"
-#include "gossip/register.h"
+#include "gossip/gossip.h"
 #include "check.h"
 #include "memory_window.h"
 #include "stepper.h"
@@ -248,15 +246,11 @@ static void create(uint64_t seed)
                                        .dtype = PCOLL_FLOAT64,
                                        .queue_slots = 1 + DRAW(7, 3),
                                        .max_uncollected = t.cap};
-    struct gossip_layout l;
-    EXPECT_OK(gossip_layout_init(&l, t.ranks, &t.options));
-    memory_windows_create(t.ranks, l.bytes, t.windows);
+    for (uint32_t r = 0; r < t.ranks; r++)
+        EXPECT_OK(gossip_memory_prepare(&t.memory[r], &t.options, r, t.ranks, false));
+    memory_windows_create(t.ranks, t.memory[0].layout.bytes, t.windows);
     for (uint32_t r = 0; r < t.ranks; r++) {
-        struct gossip_memory *m = &t.memory[r];
-        *m = (struct gossip_memory){.margin = 1, .seed = splitmix_mix(r)};
-        EXPECT_OK(gossip_layout_init(&m->layout, t.ranks, &t.options));
-        EXPECT_OK(gossip_memory_init(m));
-        m->window = t.windows[r];
+        t.memory[r].window = t.windows[r];
         for (size_t i = 0; i < t.options.count; i++)
             t.model[r][i] = (double)splitmix_below(seed + r, 100 + i, 1000) / 10 - 50;
         publish(r);
@@ -293,9 +287,11 @@ static uint64_t part(uint64_t seed, uint64_t number, coroutine_body *body)
     return report.steps;
 }
 
-static uint64_t run(uint64_t seed)
+static uint64_t steps, deaths; /* of all seeds */
+
+static void run(uint64_t seed)
 {
-    uint64_t steps = 0, number = 0;
+    uint64_t number = 0;
     create(seed);
     for (int i = 0; i < 3; i++) {
         draw_deaths(seed, ++number, 3, 400);
@@ -309,28 +305,12 @@ static uint64_t run(uint64_t seed)
     for (uint32_t i = 0; i < t.ranks; i++)
         gossip_memory_destroy(&t.memory[i]);
     memory_windows_destroy(t.ranks, t.windows);
-    return steps;
-}
-
-static uint64_t setting(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 10) : otherwise;
+    deaths += t.deaths;
 }
 
 int main(void)
 {
-    uint64_t seed = setting("PARTIALCOLL_SEED", 0), steps = 0, deaths = 0;
-    uint64_t schedules = setting("PARTIALCOLL_SCHEDULES", 3000);
-    if (seed) {
-        run(seed);
-        printf("%s\npassed\n", check_context);
-        return 0;
-    }
-    for (seed = 1; seed <= schedules; seed++) {
-        steps += run(seed);
-        deaths += t.deaths;
-    }
+    uint64_t schedules = check_seeds(3000, run);
     EXPECT(deaths > schedules, "%llu deaths", (unsigned long long)deaths);
     printf("gossip crashes: %llu schedules, %llu deaths, %llu steps: all invariants "
            "held\n",

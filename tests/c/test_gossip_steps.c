@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: interleaved (with points at which others may come between). */
 /*
- * The gossip buffers (csrc/gossip: register.h, accumulator.h, queue.h) step by step:
- * ranks as coroutines, every step on somebody's memory a point at which another one may
- * go on, seeded schedules. Checked:
+ * The gossip buffers (csrc/gossip/gossip.h) step by step: ranks as coroutines, every step on
+ * somebody's memory a point at which another one may go on, seeded schedules. Checked:
  *   whole        what a register or a queue is read as was published or sent like that
  *   newest       a version is never older than one seen before
  *   conserved    the sum over all ranks of model and accumulator, at the end
@@ -18,9 +17,7 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "gossip/accumulator.h"
-#include "gossip/queue.h"
-#include "gossip/register.h"
+#include "gossip/gossip.h"
 #include "check.h"
 #include "memory_window.h"
 #include "stepper.h"
@@ -111,7 +108,7 @@ static void read_chunk(uint32_t rank)
 {
     struct gossip_memory *m = &t.memory[rank];
     uint32_t peer = other(rank);
-    uint64_t version;
+    uint64_t version = 0;
     bool whole;
     EXPECT_OK(register_version(m, peer, &version));
     if (!version)
@@ -281,23 +278,23 @@ static void finish(void)
     }
 }
 
-static uint64_t setting(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 10) : otherwise;
-}
-
 static void prepare(uint32_t rank, uint64_t seed)
 {
     struct gossip_memory *m = &t.memory[rank];
-    *m = (struct gossip_memory){.margin = 1, .seed = splitmix_mix(rank)};
-    EXPECT_OK(gossip_layout_init(&m->layout, t.ranks, &t.options));
-    EXPECT_OK(gossip_memory_init(m));
     m->window = t.windows[rank];
     for (size_t i = 0; i < t.options.count; i++) {
         t.model[rank][i] = uniform(seed + rank, 100 + 2 * i) * 100;
         t.momentum[rank][i] = uniform(seed + rank, 101 + 2 * i);
     }
+}
+
+static void create_memories(void)
+{
+    t.options.margin = 1;
+    t.options.max_uncollected = t.cap;
+    for (uint32_t r = 0; r < t.ranks; r++)
+        EXPECT_OK(gossip_memory_prepare(&t.memory[r], &t.options, r, t.ranks, false));
+    memory_windows_create(t.ranks, t.memory[0].layout.bytes, t.windows);
 }
 
 static void create(uint64_t seed)
@@ -313,11 +310,8 @@ static void create(uint64_t seed)
     t.options = (pcoll_gossip_options){.count = counts[DRAW(5, 5)],
                                        .dtype = PCOLL_FLOAT64,
                                        .bits = t.stamps ? 0 : bits[DRAW(6, 5)],
-                                       .queue_slots = 1 + DRAW(7, 3),
-                                       .max_uncollected = t.cap};
-    struct gossip_layout l;
-    EXPECT_OK(gossip_layout_init(&l, t.ranks, &t.options));
-    memory_windows_create(t.ranks, l.bytes, t.windows);
+                                       .queue_slots = 1 + DRAW(7, 3)};
+    create_memories();
 }
 
 static void destroy(void)
@@ -337,7 +331,9 @@ static void describe(uint64_t seed)
              t.options.queue_slots);
 }
 
-static uint64_t run(uint64_t seed)
+static uint64_t steps; /* of all seeds */
+
+static void run(uint64_t seed)
 {
     static const enum stepper_mode modes[] = {STEPPER_UNIFORM, STEPPER_STAY,
                                               STEPPER_PRIORITY, STEPPER_STALL};
@@ -358,7 +354,7 @@ static uint64_t run(uint64_t seed)
     memory_window_watch = NULL;
     finish();
     destroy();
-    return report.steps;
+    steps += report.steps;
 }
 
 /* Two ranks, one after the other. */
@@ -367,14 +363,9 @@ static void create_pair(int bits)
     memset(&t, 0, sizeof t);
     t.ranks = 2;
     t.cap = 1;
-    t.options = (pcoll_gossip_options){.count = 2048,
-                                       .dtype = PCOLL_FLOAT64,
-                                       .bits = bits,
-                                       .queue_slots = 2,
-                                       .max_uncollected = 1};
-    struct gossip_layout l;
-    EXPECT_OK(gossip_layout_init(&l, t.ranks, &t.options));
-    memory_windows_create(t.ranks, l.bytes, t.windows);
+    t.options = (pcoll_gossip_options){
+        .count = 2048, .dtype = PCOLL_FLOAT64, .bits = bits, .queue_slots = 2};
+    create_memories();
     prepare(0, 1);
     prepare(1, 2);
 }
@@ -436,15 +427,7 @@ static void test_corrupted_register(void)
 
 int main(void)
 {
-    uint64_t seed = setting("PARTIALCOLL_SEED", 0), steps = 0;
-    uint64_t schedules = setting("PARTIALCOLL_SCHEDULES", 4000);
-    if (seed) {
-        run(seed);
-        printf("%s\npassed\n", check_context);
-        return 0;
-    }
-    for (seed = 1; seed <= schedules; seed++)
-        steps += run(seed);
+    uint64_t schedules = check_seeds(4000, run);
     test_corrupted();
     test_corrupted_register();
     printf("gossip steps: %llu schedules, %llu steps: all invariants held\n",

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: threads (with the thread sanitizer). */
 /*
- * Accumulator and queue between real threads, under the thread sanitizer. The window is
- * memory that all share: words and sums are atomic, as MPI's are; messages are copied
- * plainly, so a queue that let two ranks at a slot at a time would be a data race.
- * (A register is read while it may be overwritten, by design, and thrown away then:
- * test_gossip_steps.c is for that.)
+ * Accumulator and queue between real threads, under the thread sanitizer. The window is memory that
+ * all share: words and sums are atomic, as MPI's are; messages are copied plainly, so a queue that
+ * let two ranks at a slot at a time would be a data race. (A register is read while it may be
+ * overwritten, by design, and thrown away then: test_gossip_steps.c is for that.)
  */
 #include <pthread.h>
 #include <sched.h>
@@ -13,8 +12,7 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "gossip/accumulator.h"
-#include "gossip/queue.h"
+#include "gossip/gossip.h"
 #include "check.h"
 
 enum { RANKS = 4, COUNT = 1500, ACTIONS = 3000, CAP = 2 };
@@ -133,7 +131,7 @@ static void give(struct rank *r, uint32_t peer)
             ((double *)r->memory.change)[i] = 1;
             r->model[first + i] -= 1;
         }
-        EXPECT_OK(accumulator_add_chunk(&r->memory, peer, first));
+        EXPECT_OK(accumulator_add(&r->memory, peer, first));
     }
     if (reserved)
         EXPECT_OK(accumulator_landed(&r->memory, peer));
@@ -201,8 +199,7 @@ static void create(void)
                                     .max_uncollected = CAP};
     for (uint32_t i = 0; i < RANKS; i++) {
         struct rank *r = &ranks[i];
-        EXPECT_OK(gossip_layout_init(&r->memory.layout, RANKS, &options));
-        EXPECT_OK(gossip_memory_init(&r->memory));
+        EXPECT_OK(gossip_memory_prepare(&r->memory, &options, i, RANKS, false));
         r->window = (struct window){.ops = &ops,
                                     .rank = i,
                                     .size = RANKS,

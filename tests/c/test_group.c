@@ -414,9 +414,10 @@ static void check_back(void)
                           : "silent");
 }
 
-static uint64_t test_random(uint64_t seed)
+static uint64_t commits; /* of all seeds */
+
+static void test_random(uint64_t seed)
 {
-    uint64_t commits = 0;
     snprintf(check_context, sizeof check_context, "PARTIALCOLL_SEED=%llu",
              (unsigned long long)seed);
     create(seed);
@@ -444,19 +445,13 @@ static uint64_t test_random(uint64_t seed)
     }
     close_all();
     destroy();
-    return commits;
 }
 
 int main(void)
 {
-    const char *seed = getenv("PARTIALCOLL_SEED");
-    const char *schedules = getenv("PARTIALCOLL_SCHEDULES");
-    uint64_t first = seed ? strtoull(seed, NULL, 10) : 1, commits = 0;
-    uint64_t count = seed ? 1 : schedules ? strtoull(schedules, NULL, 10) : 200;
     check_dump = dump;
-    for (uint64_t i = 0; i < count; i++)
-        commits += test_random(first + i);
+    uint64_t schedules = check_seeds(200, test_random);
     printf("groups: %llu schedules, %llu rounds that counted: all invariants held\n",
-           (unsigned long long)count, (unsigned long long)commits);
+           (unsigned long long)schedules, (unsigned long long)commits);
     return 0;
 }

@@ -496,6 +496,8 @@ static void check_all(void)
         }
 }
 
+static uint64_t deaths, voids; /* of all seeds */
+
 static void test_random(uint64_t seed)
 {
     snprintf(check_context, sizeof check_context, "PARTIALCOLL_SEED=%llu",
@@ -520,23 +522,17 @@ static void test_random(uint64_t seed)
         ;
     INVARIANT("liveness", all_have_closed(), "not all have closed");
     destroy();
+    deaths += w.deaths;
+    voids += w.voids;
 }
 
 int main(void)
 {
-    const char *seed = getenv("PARTIALCOLL_SEED");
-    const char *schedules = getenv("PARTIALCOLL_SCHEDULES");
-    uint64_t first = seed ? strtoull(seed, NULL, 10) : 1, deaths = 0, voids = 0;
-    uint64_t count = seed ? 1 : schedules ? strtoull(schedules, NULL, 10) : 2000;
-    for (uint64_t i = 0; i < count; i++) {
-        test_random(first + i);
-        deaths += w.deaths;
-        voids += w.voids;
-    }
+    uint64_t schedules = check_seeds(2000, test_random);
     printf(
         "group crashes: %llu schedules, %llu deaths, %llu void rounds: all invariants "
         "held\n",
-        (unsigned long long)count, (unsigned long long)deaths,
+        (unsigned long long)schedules, (unsigned long long)deaths,
         (unsigned long long)voids);
     return 0;
 }

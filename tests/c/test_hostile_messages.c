@@ -23,13 +23,12 @@ static const struct {
 
 int main(void)
 {
-    const char *seed = getenv("PARTIALCOLL_SEED"),
-               *many = getenv("PARTIALCOLL_HOSTILE");
     const char *only = getenv("PARTIALCOLL_OBJECT");
-    uint64_t wanted = many ? strtoull(many, NULL, 10) : 100000;
+    uint64_t seed = check_setting("PARTIALCOLL_SEED", 0),
+             wanted = check_setting("PARTIALCOLL_HOSTILE", 100000);
     for (size_t i = 0; i < sizeof objects / sizeof *objects; i++) {
         uint64_t messages = 0, refused = 0, done = 0, worlds = 0;
-        uint64_t world = seed ? strtoull(seed, NULL, 10) : 1;
+        uint64_t world = seed ? seed : 1;
         if (only && strcmp(only, objects[i].name) != 0)
             continue;
         do {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: interleaved (with points at which others may come between). */
 /*
- * The invariants of docs/semantics.md over simulated ranks, for everything that is
- * listed in space.c. The checks themselves are in invariants.c, spy.c and wire.c: this
- * file says what is run.
+ * The invariants of docs/semantics.md over simulated ranks, for everything that is listed in
+ * space.c. The checks themselves are in invariants.c, spy.c and wire.c: this file says what is run.
  *
  * seeds.h says how to run some of them (default: 8000).
  */
@@ -56,8 +55,7 @@ static void test_reproducible(void)
     }
 }
 
-/* The draw of majority: on average half of the ranks are there, when they come one by
- * one. */
+/* The draw of majority: on average half of the ranks are there, when they come one by one. */
 static void test_majority_half(void)
 {
     struct world_options o = plain(16, 3, "majority");

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every op on every dtype against a reference that knows the values, not the loops; the
- * conversions of all float16 and bfloat16 numbers; blocks, slots and slices; reductions
- * that are not ours.
+ * Every op on every dtype against a reference that knows the values, not the loops; the conversions
+ * of all float16 and bfloat16 numbers; blocks, slots and slices; reductions that are not ours.
  */
 #include <math.h>
 #include <string.h>

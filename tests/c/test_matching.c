@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matchmaking (csrc/protocol/group/matchmaking.h) of 1 to 40 simulated peers, in
- * several keys and rounds, under seeded delays, clocks, failures and reports of
- * failures; the invariants are in matching_check.c. And any messages at any time to one
- * machine.
+ * Matchmaking (csrc/protocol/group/matchmaking.h) of 1 to 40 simulated peers, in several keys and
+ * rounds, under seeded delays, clocks, failures and reports of failures; the invariants are in
+ * matching_check.c. And any messages at any time to one machine.
  *
  *   PARTIALCOLL_SEED=n        run seed n only, again
  *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
@@ -14,12 +13,6 @@
 #include "base/random.h"
 #include "check.h"
 #include "matching.h"
-
-static uint64_t setting(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 10) : otherwise;
-}
 
 static struct matching_plan draw_plan(uint64_t seed)
 {
@@ -92,14 +85,16 @@ static void dump(FILE *out)
     }
 }
 
-static void run(uint64_t seed, uint64_t *messages, uint64_t *together)
+static uint64_t messages, together; /* of all seeds */
+
+static void run(uint64_t seed)
 {
     struct matching_plan plan = draw_plan(seed);
     describe(&plan);
     sim_run(&plan);
     sim_destroy();
-    *messages += sim.messages;
-    *together += sim.together;
+    messages += sim.messages;
+    together += sim.together;
 }
 
 /* Messages go on until there are none. */
@@ -231,16 +226,8 @@ static void fuzz(uint64_t cases)
 
 int main(void)
 {
-    uint64_t seed = setting("PARTIALCOLL_SEED", 0), messages = 0, together = 0;
-    uint64_t schedules = setting("PARTIALCOLL_SCHEDULES", 20000);
     check_dump = dump;
-    if (seed) {
-        run(seed, &messages, &together);
-        printf("%s\npassed\n", check_context);
-        return 0;
-    }
-    for (seed = 1; seed <= schedules; seed++)
-        run(seed, &messages, &together);
+    uint64_t schedules = check_seeds(20000, run);
     printf(
         "matching: %llu schedules, %llu messages, %llu rounds of those that are well: "
         "all invariants held\n",
@@ -252,6 +239,6 @@ int main(void)
     test_behind();
     test_large_ranks();
     test_bad_input();
-    fuzz(setting("PARTIALCOLL_FUZZ", 5000));
+    fuzz(check_setting("PARTIALCOLL_FUZZ", 5000));
     return 0;
 }

@@ -4,7 +4,7 @@
  * The protocol of a domain in shared memory (csrc/domain/node.h), step by step: seeded
  * schedules of everything that a handle can be, and for the smallest handles all
  * schedules with few departures from running one member after the other. The members
- * are played in steps_app.c, checked in steps_check.c.
+ * are played in steps.c, checked in steps_check.c.
  *
  *   PARTIALCOLL_SEED=n        run seed n only, again
  *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
@@ -18,12 +18,6 @@
 #include "steps.h"
 
 #define LENGTH(table) (sizeof(table) / sizeof *(table))
-
-static uint64_t setting(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 10) : otherwise;
-}
 
 /* The n-th draw of a seed. */
 struct dice {
@@ -222,27 +216,23 @@ static void print(const char *what, const struct vote_tally *t, clock_t begin)
            (unsigned long long)t->switches, (double)(clock() - begin) / CLOCKS_PER_SEC);
 }
 
+static struct vote_tally drawn, planned;
+
+static void run_seed(uint64_t seed)
+{
+    struct steps_options o = draw(seed);
+    run(&o, &drawn);
+}
+
 int main(void)
 {
-    struct vote_tally votes = {0}, planned = {0};
-    uint64_t seed = setting("PARTIALCOLL_SEED", 0);
-    uint64_t schedules = setting("PARTIALCOLL_SCHEDULES", 20000);
-    int most = (int)setting("PARTIALCOLL_DEPARTURES", 2);
+    int most = (int)check_setting("PARTIALCOLL_DEPARTURES", 2);
     EXPECT(most <= STEPPER_DEPARTURES, "PARTIALCOLL_DEPARTURES: at most %d",
            STEPPER_DEPARTURES);
-    if (seed) {
-        struct steps_options o = draw(seed);
-        run(&o, &votes);
-        printf("%s\npassed\n", check_context);
-        return 0;
-    }
     test_parts();
     clock_t begin = clock();
-    for (seed = 1; seed <= schedules; seed++) {
-        struct steps_options o = draw(seed);
-        run(&o, &votes);
-    }
-    print("node steps, drawn", &votes, begin);
+    check_seeds(20000, run_seed);
+    print("node steps, drawn", &drawn, begin);
     begin = clock();
     run_departures(&planned, most);
     print("node steps, planned", &planned, begin);

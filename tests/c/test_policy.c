@@ -136,8 +136,7 @@ static void make(struct bed *b, uint64_t live)
         .ranks = RANKS, .live = &b->live, .drawn = &b->drawn, .overdue = &b->overdue};
 }
 
-/* Every rank is drawn equally often, m different ones each time, never one that has
- * gone. */
+/* Every rank is drawn equally often, m different ones each time, never one that has gone. */
 static void test_draws(void)
 {
     for (uint32_t m = 1; m <= RANKS; m++) {

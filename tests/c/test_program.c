@@ -371,8 +371,7 @@ static void test_random(uint64_t seed)
     destroy();
 }
 
-/* A gate of 1 of 2 has to open early: its second predecessor waits for what it lets
- * begin. */
+/* A gate of 1 of 2 has to open early: its second predecessor waits for what it lets begin. */
 static void test_opens_early(void)
 {
     enum { GO, NEAR, FAR };
@@ -413,8 +412,7 @@ static void test_opens_early(void)
     }
 }
 
-/* into = from op into, from on the left: a NaN on the left wins MAX, on the right it
- * loses. */
+/* into = from op into, from on the left: a NaN on the left wins MAX, on the right it loses. */
 static void test_operands(void)
 {
     double x[2] = {NAN, 1}, y[2] = {1, NAN};
@@ -588,16 +586,8 @@ static void test_tags(void)
     destroy();
 }
 
-static uint64_t environment(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 10) : otherwise;
-}
-
 int main(void)
 {
-    uint64_t one = environment("PARTIALCOLL_SEED", 0);
-    uint64_t count = environment("PARTIALCOLL_SCHEDULES", 10000);
     check_dump = dump;
     test_refused();
     test_accumulate();
@@ -605,8 +595,7 @@ int main(void)
     test_opens_early();
     test_operands();
     test_tags();
-    for (uint64_t seed = one ? one : 1; seed <= (one ? one : count); seed++)
-        test_random(seed);
+    check_seeds(10000, test_random);
     printf("programs: all tests passed\n");
     return 0;
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: threads (with the thread sanitizer). */
 /*
- * A user's schedule as it runs under MPI, on ranks that are threads, each with an
- * agent: start and wait on one side, the driver on the other. The thread sanitizer
- * watches.
+ * A user's schedule as it runs under MPI, on ranks that are threads, each with an agent: start and
+ * wait on one side, the driver on the other. The thread sanitizer watches.
  *
  * Every rank sends to all others; what comes in is added up, each part in a place of
  * its own. A gate of 2 of n starts a timer.

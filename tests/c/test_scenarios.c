@@ -1,16 +1,385 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The scenarios of tests/scenarios, played by the simulator: the transcripts are what
- * they were. With "write" as argument they are written anew, to be read before they are
- * kept.
+ * The scenarios of tests/scenarios, played by the simulator: the transcripts are what they were.
+ * With "write" as argument they are written anew, to be read before they are kept.
  */
 #include <glob.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 
+#include "allreduce/control.h"
+#include "allreduce/endpoint.h"
 #include "check.h"
 #include "domain/node.h"
-#include "narrator.h"
-#include "scenario.h"
+#include "transport/sim/sim_transport.h"
+
+/*
+ * A scenario: what some ranks do and when, and the transcript of what comes of it. One
+ * file of tests/scenarios each: an explanation in lines that begin with "#", settings
+ * and the ranks' programs, a line "--", the transcript. README.md there has the words.
+ */
+
+enum { SCENARIO_RANKS = 16, SCENARIO_ACTIONS = 16 };
+
+enum action_kind { ACT_DEPOSIT, ACT_JOIN, ACT_LEAVE, ACT_FREE };
+
+struct action {
+    enum action_kind kind;
+    double value; /* of a deposit */
+    int64_t at;   /* ns; later if the one before is not over by then */
+};
+
+struct program {
+    int count;
+    struct action action[SCENARIO_ACTIONS];
+};
+
+struct scenario {
+    uint32_t ranks;
+    uint64_t hosts[SCENARIO_RANKS];
+    bool shares; /* some ranks share memory */
+    uint64_t elements;
+    double latency; /* ns */
+    pcoll_options options;
+    struct program program[SCENARIO_RANKS];
+};
+
+static int64_t const MICROSECOND = 1000;
+
+struct line {
+    const char *file;
+    int number;
+    char *rest; /* what has not been read yet */
+};
+
+static _Noreturn void refuse(const struct line *l, const char *expected)
+{
+    fprintf(stderr, "%s:%d: expected %s\n", l->file, l->number, expected);
+    check_failed();
+}
+
+/* The next word, or NULL. */
+static char *word(struct line *l)
+{
+    return strtok_r(NULL, " ,:", &l->rest);
+}
+
+static double number(struct line *l)
+{
+    char *text = word(l), *end = text;
+    double value = text ? strtod(text, &end) : 0;
+    if (!text || end == text || *end)
+        refuse(l, "a number");
+    return value;
+}
+
+static int64_t time_of(struct line *l)
+{
+    return (int64_t)(number(l) * (double)MICROSECOND);
+}
+
+/* The place of a word among these. */
+static int one_of(struct line *l, const char *text, const char *const *names, int count)
+{
+    for (int i = 0; text && i < count; i++)
+        if (!strcmp(text, names[i]))
+            return i;
+    refuse(l, "another word");
+}
+
+#define ONE_OF(l, text, ...)                                                           \
+    one_of(l, text, (const char *const[]){__VA_ARGS__},                                \
+           (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)))
+
+/* deposit 3 at 5 */
+static void read_action(struct line *l, struct program *p, const char *verb)
+{
+    if (p->count == SCENARIO_ACTIONS)
+        refuse(l, "fewer actions");
+    struct action *a = &p->action[p->count++];
+    a->kind = (enum action_kind)ONE_OF(l, verb, "deposit", "join", "leave", "free");
+    if (a->kind == ACT_DEPOSIT)
+        a->value = number(l);
+    ONE_OF(l, word(l), "at");
+    a->at = time_of(l);
+}
+
+/* nodes 0 1 | 2 3 */
+static void read_nodes(struct line *l, struct scenario *s)
+{
+    uint64_t host = 1;
+    s->shares = true;
+    for (uint32_t r = 0; r < s->ranks;) {
+        const char *text = word(l);
+        if (!text)
+            refuse(l, "all ranks in order, with | between nodes");
+        if (!strcmp(text, "|"))
+            host++;
+        else if ((uint32_t)atoi(text) == r)
+            s->hosts[r++] = host;
+        else
+            refuse(l, "the ranks in order");
+    }
+}
+
+static void read_program(struct line *l, struct scenario *s)
+{
+    uint32_t rank = (uint32_t)number(l);
+    if (rank >= s->ranks)
+        refuse(l, "a rank (ranks come first)");
+    for (char *verb; (verb = word(l));)
+        read_action(l, &s->program[rank], verb);
+}
+
+static void read_setting(struct line *l, struct scenario *s, const char *name)
+{
+    pcoll_options *o = &s->options;
+    if (!strcmp(name, "ranks")) {
+        s->ranks = (uint32_t)number(l);
+        if (!s->ranks || s->ranks > SCENARIO_RANKS)
+            refuse(l, "1 to 16 ranks");
+    } else if (!strcmp(name, "policy"))
+        EXPECT_OK(pcoll_policy_parse(strtok_r(NULL, "", &l->rest), &o->policy));
+    else if (!strcmp(name, "late"))
+        o->late = ONE_OF(l, word(l), "carry", "latest", "drop");
+    else if (!strcmp(name, "deliver"))
+        o->deliver = ONE_OF(l, word(l), "one", "all");
+    else if (!strcmp(name, "history"))
+        o->history = (uint32_t)number(l);
+    else if (!strcmp(name, "algorithm"))
+        o->algorithm = PCOLL_ALGORITHM_RECDBL +
+                       ONE_OF(l, word(l), "recdbl", "rabenseifner", "ring");
+    else if (!strcmp(name, "elements"))
+        s->elements = (uint64_t)number(l);
+    else if (!strcmp(name, "latency"))
+        s->latency = (double)time_of(l);
+    else if (!strcmp(name, "nodes"))
+        read_nodes(l, s);
+    else if (!strcmp(name, "rank"))
+        read_program(l, s);
+    else
+        refuse(l, "a setting");
+}
+
+/* Ends the program with the line that cannot be read. Returns where the transcript begins. */
+static const char *scenario_read(const char *file, const char *text,
+                                 struct scenario *out)
+{
+    *out = (struct scenario){.elements = 1, .latency = 2.0 * (double)MICROSECOND};
+    out->options.history = 4;
+    out->options.seed = 1;
+    out->options.algorithm = PCOLL_ALGORITHM_RECDBL;
+    struct line line = {.file = file};
+    while (*text) {
+        const char *end = strchr(text, '\n');
+        EXPECT(end && end - text < 200, "%s:%d: too long", file, line.number);
+        char copy[200], *rest = copy;
+        memcpy(copy, text, (size_t)(end - text));
+        copy[end - text] = 0;
+        line.number++;
+        text = end + 1;
+        if (!strcmp(copy, "--"))
+            return text;
+        char *name = strtok_r(copy, " ", &rest);
+        line.rest = rest;
+        if (name && *name != '#')
+            read_setting(&line, out, name);
+    }
+    return text;
+}
+
+/*
+ * Tells what simulated ranks do: what they send, when a round takes their deposits, when
+ * it is complete. It stands at the two seams of an endpoint, transport and domain, and
+ * changes nothing. One simulation at a time.
+ */
+
+enum { TEXT = 200 };
+
+static FILE *out;
+static struct sim *sim;
+static struct endpoint *followed[SCENARIO_RANKS];
+/* What they do without us. */
+static const struct transport_ops *wire;
+static struct transport_ops told_wire;
+static const struct domain_ops *domain[SCENARIO_RANKS];
+static struct domain_ops told_domain[SCENARIO_RANKS];
+
+/* A line with the time and the rank. */
+__attribute__((format(printf, 2, 3))) static void narrate(uint32_t rank,
+                                                          const char *format, ...)
+{
+    va_list arguments;
+    fprintf(out, "%8.1f  rank %u ", (double)sim_now(sim) / 1e3, rank);
+    va_start(arguments, format);
+    vfprintf(out, format, arguments);
+    va_end(arguments);
+    fputc('\n', out);
+}
+
+static const char *narrator_set(const uint64_t *set, uint32_t ranks)
+{
+    static char text[TEXT];
+    int used = 0;
+    for (uint32_t r = 0; r < ranks; r++)
+        if (bitset_has(set, r))
+            used += snprintf(text + used, sizeof text - (size_t)used, "%s%u",
+                             used ? " " : "", r);
+    text[used] = 0;
+    return text;
+}
+
+static const char *sum_of(uint32_t ranks, const struct round_header *h,
+                          const void *payload)
+{
+    static char text[2 * TEXT];
+    double first;
+    if (round_is_null(h, ranks))
+        return "nothing";
+    memcpy(&first, payload, sizeof first);
+    uint64_t active[TEXT / 64] = {0};
+    round_apply(h, ranks, ROUND_ACTIVE, active, true);
+    snprintf(text, sizeof text, "%g of rank%s %s", first,
+             bitset_count(active, bitset_words(ranks)) > 1 ? "s" : "",
+             narrator_set(active, ranks));
+    return text;
+}
+
+static const char *narrator_sum(const struct endpoint *v, const struct round_header *h)
+{
+    return sum_of(v->shape.ranks, h, message_payload(h));
+}
+
+/* The sum in a message, whose header follows the data. */
+static const char *message_sum(const struct endpoint *v, const char *data, size_t bytes)
+{
+    static struct round_header header[TEXT / sizeof(struct round_header)];
+    uint32_t ranks = v->shape.ranks;
+    const struct round_header *last = (const struct round_header *)(data + bytes) - 1;
+    size_t wire = round_header_length(last, ranks);
+    uint64_t round = last->round;
+    struct round_header *h = header + sizeof header / sizeof *header - 1;
+    CHECK(round_header_bytes(ranks) <= sizeof header);
+    CHECK(round_header_decode(h, data + bytes - wire, wire, ranks, round) == PCOLL_OK);
+    return sum_of(ranks, h, data);
+}
+
+static int send(struct transport *t, uint32_t peer, uint32_t tag, const void *data,
+                size_t bytes, uint64_t cookie)
+{
+    const struct endpoint *v = followed[t->rank];
+    if (v->data.plan.algorithm == PCOLL_ALGORITHM_RECDBL) /* messages are whole */
+        narrate(t->rank, "-> rank %u: %s", peer, message_sum(v, data, bytes));
+    else
+        narrate(t->rank, "-> rank %u: a part of the data, %zu bytes", peer, bytes);
+    return wire->send(t, peer, tag, data, bytes, cookie);
+}
+
+static int control(struct transport *t, uint32_t peer, const struct control *m)
+{
+    unsigned long long round = m->round;
+    switch ((enum control_kind)m->kind) {
+    case CONTROL_ACTIVATE:
+        narrate(t->rank, "-> rank %u: activates round %llu", peer, round);
+        break;
+    case CONTROL_REPORT:
+        narrate(t->rank, "-> rank %u: reports for round %llu: %u arrived, %u drawn",
+                peer, round, (unsigned)(m->value[0] >> 32), (unsigned)m->value[0]);
+        break;
+    case CONTROL_LAST:
+        narrate(t->rank, "-> rank %u: sends nothing any more", peer);
+        break;
+    default:
+        narrate(t->rank, "-> rank %u: control message %u", peer, m->kind);
+    }
+    return wire->control(t, peer, m);
+}
+
+static struct endpoint *endpoint_of(const struct domain *d)
+{
+    for (uint32_t r = 0; r < SCENARIO_RANKS; r++)
+        if (followed[r] && followed[r]->domain == d)
+            return followed[r];
+    EXPECT(false, "nobody's domain");
+    return NULL;
+}
+
+static uint32_t rank_of(const struct endpoint *v)
+{
+    return v->communicator->transport->rank;
+}
+
+static void told_frozen(uint32_t rank, uint64_t round, bool null)
+{
+    narrate(rank, null ? "has nothing in round %llu" : "has its deposit in round %llu",
+            (unsigned long long)round);
+}
+
+static void narrator_frozen(void *arg, uint32_t rank, uint64_t round,
+                            const struct round_header *h, const void *payload)
+{
+    (void)arg;
+    (void)h;
+    told_frozen(rank, round, !payload);
+}
+
+static struct round_header *freeze(struct domain *d, uint64_t round)
+{
+    struct endpoint *v = endpoint_of(d);
+    uint32_t rank = rank_of(v);
+    struct round_header *h = domain[rank]->freeze(d, round);
+    if (h && v->initiator != ROUND_NOBODY)
+        narrate(rank, "starts round %llu", (unsigned long long)round);
+    if (h && v->placement.members == 1)
+        told_frozen(rank, round, round_is_null(h, v->shape.ranks));
+    return h;
+}
+
+static void publish(struct domain *d, uint64_t round)
+{
+    const struct endpoint *v = endpoint_of(d);
+    uint32_t rank = rank_of(v);
+    narrate(rank, "completes round %llu: %s", (unsigned long long)round,
+            narrator_sum(v, domain[rank]->result(d, round)));
+    domain[rank]->publish(d, round);
+}
+
+static void narrator_begin(FILE *stream, struct sim *s)
+{
+    out = stream;
+    sim = s;
+    memset(followed, 0, sizeof followed);
+}
+
+static struct transport *narrator_transport(uint32_t rank)
+{
+    struct transport *t = sim_endpoint(sim, rank);
+    if (t->ops != &told_wire) {
+        wire = t->ops;
+        told_wire = *wire;
+        told_wire.send = send;
+        told_wire.control = control;
+        t->ops = &told_wire;
+    }
+    return t;
+}
+
+static void narrator_follow(struct endpoint *v)
+{
+    uint32_t rank = rank_of(v);
+    followed[rank] = v;
+    domain[rank] = v->domain->ops;
+    told_domain[rank] = *v->domain->ops;
+    if (told_domain[rank].freeze)
+        told_domain[rank].freeze = freeze;
+    if (told_domain[rank].publish)
+        told_domain[rank].publish = publish;
+    v->domain->ops = &told_domain[rank];
+}
+
+/* Playing. */
 
 enum token { AGENT, DOORBELL, ACTION };
 enum phase { IDLE, WAITING, JOINING, FREEING };

@@ -334,12 +334,6 @@ static void test_refused(void)
     EXPECT(pcoll_sim_gossip_create(2, &g, &t.gossip) == PCOLL_EINVAL, "slots");
 }
 
-static uint64_t setting(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 10) : otherwise;
-}
-
 static void run(uint64_t seed)
 {
     static const uint64_t counts[] = {1, 7, 1024, 1025, 1500};
@@ -355,13 +349,10 @@ static void run(uint64_t seed)
 
 int main(void)
 {
-    uint64_t seed = setting("PARTIALCOLL_SEED", 0);
-    uint64_t schedules = seed ? seed : setting("PARTIALCOLL_SCHEDULES", 300);
-    for (uint64_t s = seed ? seed : 1; s <= schedules; s++)
-        run(s);
+    uint64_t schedules = check_seeds(300, run);
     check_context[0] = 0;
     test_refused();
     printf("simulator: %llu schedules: all invariants held\n",
-           (unsigned long long)(seed ? 1 : schedules));
+           (unsigned long long)schedules);
     return 0;
 }

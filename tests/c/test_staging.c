@@ -18,7 +18,6 @@
 enum { COUNT = 3000, ROUNDS = 40, BUFFERS = 2, DRIVERS = 2 };
 
 struct rank {
-    const struct cuda *cuda;
     cuda_context context;
     cuda_stream sends, receives;              /* the user's */
     pcoll_place send[BUFFERS], recv[BUFFERS]; /* on the device */
@@ -44,11 +43,12 @@ static void make(struct rank *r, enum pcoll_late late)
     o.owned_send = 1;
     o.history = 1;
     o.late = (int32_t)late;
-    *r = (struct rank){.cuda = fake_device_start()};
-    EXPECT(r->cuda->primary_retain(&r->context, 0) == CUDA_SUCCESS, "no device");
-    EXPECT(r->cuda->context_push(r->context) == CUDA_SUCCESS, "no context");
-    EXPECT(r->cuda->stream_create(&r->sends, 1) == CUDA_SUCCESS, "no stream");
-    EXPECT(r->cuda->stream_create(&r->receives, 1) == CUDA_SUCCESS, "no stream");
+    *r = (struct rank){0};
+    fake_device_start();
+    EXPECT(cuda.primary_retain(&r->context, 0) == CUDA_SUCCESS, "no device");
+    EXPECT(cuda.context_push(r->context) == CUDA_SUCCESS, "no context");
+    EXPECT(cuda.stream_create(&r->sends, 1) == CUDA_SUCCESS, "no stream");
+    EXPECT(cuda.stream_create(&r->receives, 1) == CUDA_SUCCESS, "no stream");
     for (int i = 0; i < BUFFERS; i++) {
         EXPECT(memory_take(&r->send[i].address, bytes_of(i)) == CUDA_SUCCESS,
                "no memory");
@@ -73,10 +73,10 @@ static void end(struct rank *r)
         memory_free(r->send[i].address);
         memory_free(r->recv[i].address);
     }
-    r->cuda->stream_destroy(r->sends);
-    r->cuda->stream_destroy(r->receives);
-    EXPECT(r->cuda->context_pop(&context) == CUDA_SUCCESS, "no context to leave");
-    r->cuda->primary_release(0);
+    cuda.stream_destroy(r->sends);
+    cuda.stream_destroy(r->receives);
+    EXPECT(cuda.context_pop(&context) == CUDA_SUCCESS, "no context to leave");
+    cuda.primary_release(0);
     get_counts(&c);
     INVARIANT("nothing is left", c.live == 0 && c.complaints == 0, "%d left, %d wrong",
               (int)c.live, (int)c.complaints);

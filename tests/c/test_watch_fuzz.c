@@ -298,18 +298,11 @@ static void one(uint64_t seed)
 
 int main(void)
 {
-    const char *seed = getenv("PARTIALCOLL_SEED"),
-               *many = getenv("PARTIALCOLL_SCHEDULES");
-    uint64_t count = many ? strtoull(many, NULL, 10) : 100000;
     setenv("PARTIALCOLL_INTERFACE", "lo", 1);
     EXPECT(card_fill(&here) && card_fill(&there), "no cards");
     here.id = 2;
     there.id = 1;
-    if (seed)
-        one(strtoull(seed, NULL, 10));
-    for (uint64_t i = 0; !seed && i < count; i++)
-        one(i);
     printf("%llu hostile streams and messages: nothing but the genuine ones counts\n",
-           (unsigned long long)count);
+           (unsigned long long)check_seeds(100000, one));
     return 0;
 }

@@ -5,8 +5,7 @@
  * and everybody else goes on. Nobody drives a rank while its application holds the
  * progress lock, nor the other way round.
  */
-#ifndef PCOLL_TESTS_THREADS_H
-#define PCOLL_TESTS_THREADS_H
+#pragma once
 
 #include "world.h"
 
@@ -16,5 +15,3 @@ struct world;
 void threads_renew(struct world *w, uint32_t rank);
 /* Until nothing is left to happen. */
 void threads_run(struct world *w);
-
-#endif

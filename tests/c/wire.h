@@ -4,8 +4,7 @@
  * carries two of one round, and rounds never go back. Now and then an activation is
  * sent twice, which has to be harmless.
  */
-#ifndef PCOLL_TESTS_WIRE_H
-#define PCOLL_TESTS_WIRE_H
+#pragma once
 
 #include "transport/sim/sim_transport.h"
 #include "ledger.h"
@@ -17,5 +16,3 @@ struct transport *wire_create(struct sim *s, uint32_t rank, uint32_t handles,
 /* New handles in the slots: their rounds begin at 0, and these are their ledgers, where
  * it is noted who started a round (the first out-edge fires with nothing else). */
 void wire_renew(struct transport *wire, struct ledger *ledgers);
-
-#endif

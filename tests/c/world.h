@@ -3,14 +3,12 @@
  * P simulated ranks, each with an application that loops over its handles, and the
  * invariants of docs/semantics.md checked as they go. One seed, one run.
  */
-#ifndef PCOLL_TESTS_WORLD_H
-#define PCOLL_TESTS_WORLD_H
+#pragma once
 
 #include "transport/sim/sim_transport.h"
 #include "ledger.h"
 
-/* Handles at a time, and how often they are made, freed and made again in the same
- * slots. */
+/* Handles at a time, and how often they are made, freed and made again in the same slots. */
 enum { WORLD_MAX_HANDLES = 4, WORLD_MAX_GENERATIONS = 2 };
 enum { WORLD_MAX_MADE = WORLD_MAX_HANDLES * WORLD_MAX_GENERATIONS };
 
@@ -96,5 +94,3 @@ struct world_report {
 /* Runs it to its end; any violation, and a deadlock, ends the program with a message
  * and the state of all ranks. */
 void world_run(const struct world_options *options, struct world_report *report);
-
-#endif

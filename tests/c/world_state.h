@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inside of a simulated world: world.c builds and runs it, app.c plays the ranks'
  * applications, invariants.c looks at what they are given. */
-#ifndef PCOLL_TESTS_WORLD_STATE_H
-#define PCOLL_TESTS_WORLD_STATE_H
+#pragma once
 
 #include "allreduce/endpoint.h"
 #include "runtime/recovery.h"
@@ -24,8 +23,7 @@ enum app_phase {
     NEW_HERE /* as one of them */
 };
 
-/* What sim_wake was called for. WAKE_DOORBELL: and the handle, from WAKE_HANDLE bits
- * on. */
+/* What sim_wake was called for. WAKE_DOORBELL: and the handle, from WAKE_HANDLE bits on. */
 enum wake_token {
     WAKE_AGENT,
     WAKE_CALL,
@@ -249,5 +247,3 @@ void check_joined(struct world *w, int k, int n, uint32_t rank, const pcoll_roun
 void check_nobody_waits(struct world *w);
 /* All handles are closed. */
 void check_end(struct world *w);
-
-#endif

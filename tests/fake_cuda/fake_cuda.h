@@ -2,8 +2,7 @@
 /*
  * What tests do to the fake device that a program cannot do to a real one.
  */
-#ifndef PCOLL_TESTS_FAKE_CUDA_H
-#define PCOLL_TESTS_FAKE_CUDA_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ void fake_cuda_settle(void);
 void fake_cuda_slow(unsigned us);
 /* From now on the stream records a graph, or no longer. */
 void fake_cuda_capture(uint64_t stream, int capturing);
-
-#endif

@@ -27,7 +27,7 @@ CARRIERS = {
 # Who reads words of windows, and what it checks them with.
 WINDOW_READERS = {
     "gossip/accumulator.c": ("gossip_decode_lead",),
-    "gossip/register.c": ("gossip_decode_version",),
+    "gossip/gossip_models.c": ("gossip_decode_version",),
     "group/group_wire.c": ("PCOLL_EPROTOCOL", "group_window_after_vote"),
 }
 
@@ -58,10 +58,10 @@ def test_words_of_windows_are_checked():
             assert name in WINDOW_READERS, f"{name} reads words of windows"
             assert all(check in text for check in WINDOW_READERS[name]), name
         if re.search(r"% SLOT_STATES|& \(SLOT_STATES", text):
-            assert name == "gossip/gossip_memory.h", f"{name} takes states apart"
+            assert name == "gossip/gossip.h", f"{name} takes states apart"
 
 
-@pytest.mark.parametrize("name", sorted({*DECODERS.values(), "gossip/gossip_memory.h"}))
+@pytest.mark.parametrize("name", sorted({*DECODERS.values(), "gossip/gossip.h"}))
 def test_what_becomes_of_bad_messages_is_said(name):
     """At the top of the decoder's file."""
     top = (CSRC / name).read_text().split("*/", 2)[1]

@@ -8,14 +8,14 @@ MUTANTS = [
     Mutant(
         "one stream does not wait for the producer's",
         "device/lane.c",
-        "result = d->stream_wait(l->stream[i], l->given, 0);",
-        "result = i ? CUDA_SUCCESS : d->stream_wait(l->stream[i], l->given, 0);",
+        "result = cuda.stream_wait(l->stream[i], l->given, 0);",
+        "result = i ? CUDA_SUCCESS : cuda.stream_wait(l->stream[i], l->given, 0);",
     ),
     Mutant(
         "copies are over with those of the first stream",
         "device/lane.c",
-        "i < STREAMS && result == CUDA_SUCCESS; i++)\n        result = l->cuda->event_query",
-        "i < 1 && result == CUDA_SUCCESS; i++)\n        result = l->cuda->event_query",
+        "i < STREAMS && result == CUDA_SUCCESS; i++)\n        result = cuda.event_query",
+        "i < 1 && result == CUDA_SUCCESS; i++)\n        result = cuda.event_query",
     ),
     Mutant(
         "the consumer's stream waits for one stream's copies only",
@@ -32,13 +32,13 @@ MUTANTS = [
     Mutant(
         "the context of another device is taken",
         "device/lane.c",
-        "d->primary_retain(&l->context, device)",
-        "d->primary_retain(&l->context, !device)",
+        "cuda.primary_retain(&l->context, device)",
+        "cuda.primary_retain(&l->context, !device)",
     ),
     Mutant(
         "the caller's context is not given back",
         "device/lane.c",
-        "cuda_result result = l->cuda->context_pop(&own);",
+        "cuda_result result = cuda.context_pop(&own);",
         "cuda_result result = CUDA_SUCCESS;",
     ),
     Mutant(

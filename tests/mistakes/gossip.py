@@ -7,25 +7,25 @@ MUTANTS = [
     # The gossip buffers: register, accumulator, queue.
     Mutant(
         "a register has two slots",
-        "gossip/gossip_memory.h",
+        "gossip/gossip.h",
         "REGISTER_SLOTS = 3",
         "REGISTER_SLOTS = 2",
     ),
     Mutant(
         "a chunk is taken that may have been overwritten",
-        "gossip/register.c",
+        "gossip/gossip_models.c",
         "*whole = *version - before <= 1;",
         "*whole = *version - before <= 3;",
     ),
     Mutant(
         "a register is not looked at again after it was read",
-        "gossip/register.c",
-        "rc = register_renew_version(memory, peer, now);",
-        "rc = PCOLL_OK;",
+        "gossip/gossip_models.c",
+        "?: register_version(memory, peer, &newest);",
+        ";",
     ),
     Mutant(
         "a version is announced before it is written",
-        "gossip/register.c",
+        "gossip/gossip_models.c",
         "    register_write_slot(memory, slot, x, &header);\n",
         "    window->ops->fetch_add(window, window->rank, gossip_word_at(WORD_VERSION),\n"
         "                           1, &last);\n"
@@ -63,7 +63,7 @@ MUTANTS = [
         "gossip/accumulator.c",
         "    if (rc != PCOLL_OK || !whole)\n        return rc;",
         "    if (rc != PCOLL_OK)\n        return rc;\n"
-        "    if (!whole)\n        return accumulator_add_chunk(memory, peer, first);",
+        "    if (!whole)\n        return accumulator_add(memory, peer, first);",
     ),
     Mutant(
         "what was collected is not taken off the sum",
@@ -73,31 +73,31 @@ MUTANTS = [
     ),
     Mutant(
         "who claims a slot does not look whether it was first",
-        "gossip/queue.c",
+        "gossip/gossip_models.c",
         "if (rc != PCOLL_OK || found == *word)",
         "if (rc != PCOLL_OK || found)",
     ),
     Mutant(
         "a message is announced before it has arrived",
-        "gossip/queue.c",
+        "gossip/gossip_models.c",
         "return rc ?: window->ops->flush(window, peer);",
         "return rc;",
     ),
     Mutant(
         "a slot of a queue has no generations",
-        "gossip/queue.c",
+        "gossip/gossip_models.c",
         "oldest.state - SLOT_FULL + SLOT_STATES",
         "oldest.state - SLOT_FULL",
     ),
     Mutant(
         "a message is not looked at again after it was read",
-        "gossip/queue.c",
+        "gossip/gossip_models.c",
         "if (word == newest.state) {",
         "if (word >= 0) {",
     ),
     Mutant(
         "a message is given free before it is read",
-        "gossip/queue.c",
+        "gossip/gossip_models.c",
         "        rc = queue_read(memory, own, &oldest, key, out, &whole)\n",
         "        queue_swap(memory, own, oldest.slot, oldest.state,\n"
         "                   oldest.state - SLOT_FULL + SLOT_STATES, &before);\n"
@@ -113,7 +113,7 @@ MUTANTS = [
     ),
     Mutant(
         "a slot that a dead rank was writing to stays taken",
-        "gossip/queue.c",
+        "gossip/gossip_models.c",
         "if (rc == PCOLL_OK && state == SLOT_WRITING)",
         "if (rc == PCOLL_OK && state == SLOT_STATES)",
         "gossip crashes",

@@ -29,7 +29,7 @@ MUTANTS = [
     ),
     Mutant(
         "simulated: a message is announced before it has arrived",
-        "gossip/queue.c",
+        "gossip/gossip_models.c",
         "return rc ?: window->ops->flush(window, peer);",
         "return rc;",
         program="simulator",

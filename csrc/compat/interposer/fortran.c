@@ -5,9 +5,8 @@
  * functions of MPICH's mpi_f08 that have no buffer. In both MPIs the wrappers announce where the
  * program calls from: otherwise all calls would come from one site in MPI's Fortran library.
  *
- * mpif.h and the module mpi use the same functions, under the name that the Fortran
- * compiler gives them: one of five. mpi_f08 has functions of its own, which in Open MPI
- * call those named ompi_…_f.
+ * mpif.h and the module mpi use the same functions, under the name that the Fortran compiler gives
+ * them: one of five. mpi_f08 has functions of its own, which in Open MPI call those named ompi_…_f.
  */
 #include <dlfcn.h>
 #include <mpi.h>
@@ -71,12 +70,6 @@ ANNOUNCED(MPI_ALLREDUCE)
 
 #endif
 
-static void fortran_set_error(MPI_Fint *error, int rc)
-{
-    if (error)
-        *error = (MPI_Fint)rc;
-}
-
 /* Give fortran_<function> another name, by which Fortran calls it. */
 #define NAME(name, function)                                                           \
     extern __typeof__(fortran_##function) name                                         \
@@ -101,6 +94,7 @@ static void fortran_set_error(MPI_Fint *error, int rc)
 #ifdef OPEN_MPI
 
 enum { SPELLINGS = 4 };
+#define SPELLED(lower, upper) {lower "_", lower, lower "__", upper}
 enum fortran_found { NONE, ANOTHER, THIS };
 
 /* Which of the variables there are depends on the compiler. */
@@ -131,12 +125,10 @@ static bool fortran_is_one_of(const void *address, const char *const names[SPELL
 /* Return a buffer as C has it: MPI_IN_PLACE and MPI_BOTTOM of Open MPI's Fortran are variables. */
 static void *fortran_buffer(void *address, const void *caller)
 {
-    static const char *const in_place[SPELLINGS] = {
-        "mpi_fortran_in_place_", "mpi_fortran_in_place", "mpi_fortran_in_place__",
-        "MPI_FORTRAN_IN_PLACE"};
-    static const char *const bottom[SPELLINGS] = {
-        "mpi_fortran_bottom_", "mpi_fortran_bottom", "mpi_fortran_bottom__",
-        "MPI_FORTRAN_BOTTOM"};
+    static const char *const in_place[SPELLINGS] =
+        SPELLED("mpi_fortran_in_place", "MPI_FORTRAN_IN_PLACE"),
+                             *const bottom[SPELLINGS] =
+                                 SPELLED("mpi_fortran_bottom", "MPI_FORTRAN_BOTTOM");
     if (fortran_is_one_of(address, in_place, caller))
         return MPI_IN_PLACE;
     return fortran_is_one_of(address, bottom, caller) ? MPI_BOTTOM : address;
@@ -147,77 +139,14 @@ static void fortran_allreduce(void *send, void *recv, MPI_Fint *count, MPI_Fint 
 {
     const void *call_site = CALL_SITE, *before = entries_announce(NULL);
     entries_announce(before ? before : call_site); /* mpi_f08 may have announced it. */
-    fortran_set_error(error, MPI_Allreduce(fortran_buffer(send, call_site),
-                                           fortran_buffer(recv, call_site), (int)*count,
-                                           PMPI_Type_f2c(*type), PMPI_Op_f2c(*op),
-                                           PMPI_Comm_f2c(*comm)));
+    int rc = MPI_Allreduce(
+        fortran_buffer(send, call_site), fortran_buffer(recv, call_site), (int)*count,
+        PMPI_Type_f2c(*type), PMPI_Op_f2c(*op), PMPI_Comm_f2c(*comm));
     entries_announce(before);
+    if (error)
+        *error = (MPI_Fint)rc;
 }
 NAMES(allreduce, ALLREDUCE)
-
-#endif
-
-static void fortran_init(MPI_Fint *error)
-{
-    fortran_set_error(error, MPI_Init(NULL, NULL));
-}
-NAMES(init, INIT)
-
-static void fortran_init_thread(MPI_Fint *required, MPI_Fint *provided, MPI_Fint *error)
-{
-    int level = 0;
-    fortran_set_error(error, MPI_Init_thread(NULL, NULL, (int)*required, &level));
-    *provided = (MPI_Fint)level;
-}
-NAMES(init_thread, INIT_THREAD)
-
-static void fortran_finalize(MPI_Fint *error)
-{
-    fortran_set_error(error, MPI_Finalize());
-}
-NAMES(finalize, FINALIZE)
-
-static void fortran_comm_free(MPI_Fint *comm, MPI_Fint *error)
-{
-    MPI_Comm c = PMPI_Comm_f2c(*comm);
-    int rc = MPI_Comm_free(&c);
-    if (rc == MPI_SUCCESS)
-        *comm = PMPI_Comm_c2f(c);
-    fortran_set_error(error, rc);
-}
-NAMES(comm_free, COMM_FREE)
-
-static void fortran_comm_set_info(MPI_Fint *comm, MPI_Fint *info, MPI_Fint *error)
-{
-    fortran_set_error(error,
-                      MPI_Comm_set_info(PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info)));
-}
-NAMES(comm_set_info, COMM_SET_INFO)
-
-static void fortran_comm_dup_with_info(MPI_Fint *comm, MPI_Fint *info,
-                                       MPI_Fint *newcomm, MPI_Fint *error)
-{
-    MPI_Comm made = MPI_COMM_NULL;
-    int rc = MPI_Comm_dup_with_info(PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info), &made);
-    if (rc == MPI_SUCCESS)
-        *newcomm = PMPI_Comm_c2f(made);
-    fortran_set_error(error, rc);
-}
-NAMES(comm_dup_with_info, COMM_DUP_WITH_INFO)
-
-static void fortran_comm_split_type(MPI_Fint *comm, MPI_Fint *split_type, MPI_Fint *key,
-                                    MPI_Fint *info, MPI_Fint *newcomm, MPI_Fint *error)
-{
-    MPI_Comm made = MPI_COMM_NULL;
-    int rc = MPI_Comm_split_type(PMPI_Comm_f2c(*comm), (int)*split_type, (int)*key,
-                                 PMPI_Info_f2c(*info), &made);
-    if (rc == MPI_SUCCESS)
-        *newcomm = PMPI_Comm_c2f(made);
-    fortran_set_error(error, rc);
-}
-NAMES(comm_split_type, COMM_SPLIT_TYPE)
-
-#ifdef OPEN_MPI
 
 static void fortran_allreduce_init(void *send, void *recv, MPI_Fint *count,
                                    MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm,
@@ -232,36 +161,66 @@ static void fortran_allreduce_init(void *send, void *recv, MPI_Fint *count,
     entries_announce(before);
     if (rc == MPI_SUCCESS)
         *request = PMPI_Request_c2f(made);
-    fortran_set_error(error, rc);
+    if (error)
+        *error = (MPI_Fint)rc;
 }
 NAMES(allreduce_init, ALLREDUCE_INIT)
 
 #endif
 
+/* Define a function that calls ours for C, and stores what it has made. */
+#define FORTRAN(lower, upper, parameters, variable, call, store)                       \
+    static void fortran_##lower parameters                                             \
+    {                                                                                  \
+        variable;                                                                      \
+        int rc = call;                                                                 \
+        if (rc == MPI_SUCCESS) {                                                       \
+            store;                                                                     \
+        }                                                                              \
+        if (error)                                                                     \
+            *error = (MPI_Fint)rc;                                                     \
+    }                                                                                  \
+    NAMES(lower, upper)
+
+FORTRAN(init, INIT, (MPI_Fint * error), , MPI_Init(NULL, NULL), )
+FORTRAN(init_thread, INIT_THREAD,
+        (MPI_Fint * required, MPI_Fint *provided, MPI_Fint *error), int level = 0,
+        MPI_Init_thread(NULL, NULL, (int)*required, &level),
+        *provided = (MPI_Fint)level)
+FORTRAN(finalize, FINALIZE, (MPI_Fint * error), , MPI_Finalize(), )
+FORTRAN(comm_free, COMM_FREE, (MPI_Fint * comm, MPI_Fint *error),
+        MPI_Comm c = PMPI_Comm_f2c(*comm), MPI_Comm_free(&c), *comm = PMPI_Comm_c2f(c))
+FORTRAN(comm_set_info, COMM_SET_INFO,
+        (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *error), ,
+        MPI_Comm_set_info(PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info)), )
+FORTRAN(comm_dup_with_info, COMM_DUP_WITH_INFO,
+        (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *newcomm, MPI_Fint *error),
+        MPI_Comm made = MPI_COMM_NULL,
+        MPI_Comm_dup_with_info(PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info), &made),
+        *newcomm = PMPI_Comm_c2f(made))
+FORTRAN(comm_split_type, COMM_SPLIT_TYPE,
+        (MPI_Fint * comm, MPI_Fint *split_type, MPI_Fint *key, MPI_Fint *info,
+         MPI_Fint *newcomm, MPI_Fint *error),
+        MPI_Comm made = MPI_COMM_NULL,
+        MPI_Comm_split_type(PMPI_Comm_f2c(*comm), (int)*split_type, (int)*key,
+                            PMPI_Info_f2c(*info), &made),
+        *newcomm = PMPI_Comm_c2f(made))
+FORTRAN(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *error),
+        MPI_Request r = PMPI_Request_f2c(*request), MPI_Request_free(&r),
+        *request = PMPI_Request_c2f(MPI_REQUEST_NULL))
+
 /* MPI_Start does not change the handle of a persistent request. */
-static void fortran_startall(MPI_Fint *count, MPI_Fint *requests, MPI_Fint *error)
+static int fortran_start_all(MPI_Fint count, const MPI_Fint *requests)
 {
     int rc = MPI_SUCCESS;
-    for (MPI_Fint i = 0; i < *count && rc == MPI_SUCCESS; i++) {
+    for (MPI_Fint i = 0; i < count && rc == MPI_SUCCESS; i++) {
         MPI_Request request = PMPI_Request_f2c(requests[i]);
         rc = MPI_Start(&request);
     }
-    fortran_set_error(error, rc);
+    return rc;
 }
-NAMES(startall, STARTALL)
 
-static void fortran_start(MPI_Fint *request, MPI_Fint *error)
-{
-    fortran_startall(&(MPI_Fint){1}, request, error);
-}
-NAMES(start, START)
-
-static void fortran_request_free(MPI_Fint *request, MPI_Fint *error)
-{
-    MPI_Request r = PMPI_Request_f2c(*request);
-    int rc = MPI_Request_free(&r);
-    if (rc == MPI_SUCCESS)
-        *request = PMPI_Request_c2f(MPI_REQUEST_NULL);
-    fortran_set_error(error, rc);
-}
-NAMES(request_free, REQUEST_FREE)
+FORTRAN(startall, STARTALL, (MPI_Fint * count, MPI_Fint *requests, MPI_Fint *error), ,
+        fortran_start_all(*count, requests), )
+FORTRAN(start, START, (MPI_Fint * request, MPI_Fint *error), ,
+        fortran_start_all(1, request), )

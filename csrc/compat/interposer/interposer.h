@@ -5,8 +5,7 @@
  *   startup.c      MPI_Init and MPI_Finalize, the environment, the report
  *   mpi_entries.c  the functions of MPI that are replaced
  *   fortran.c      the same for Fortran
- *   intercept.c    whether a call is taken over, and by which handle
- *   persistent.c   persistent allreduces
+ *   intercept.c    whether a call is taken over, and by which handle; persistent allreduces
  *
  * The ranks of a call must decide alike, without a message (docs/interposer.md):
  *
@@ -133,24 +132,8 @@ struct call {
     const void *call_site; /* in the program */
 };
 
-/* Decide about a call. TAKEN fills in record and key. */
-enum outcome intercept_plan(const struct call *call, struct record **record,
-                            struct cache_key *key);
-/* Return whether the communicator may have a duplicate, for handles. Its ranks agree once.
- * Collective. */
-bool intercept_admit(struct record *record, MPI_Comm comm);
 /* Do a blocking call if it is ours. TAKEN: *error is MPI's code for it. */
 enum outcome intercept_run(const struct call *call, int *error);
-
-/* mpi_entries.c */
-
-/* Let the calls of this thread count as made at this site, or where they return to (NULL).
- * Return the site from before. */
-const void *entries_announce(const void *call_site);
-/* Apply the info that MPI_Comm_idup_with_info gave to a communicator, now that it is used. */
-void info_arrived(MPI_Comm comm);
-
-/* persistent.c */
 
 /* MPI_Allreduce_init. TAKEN: *request is an inactive request, *error MPI's code. */
 enum outcome persistent_init(const struct call *call, MPI_Request *request, int *error);
@@ -160,6 +143,14 @@ int persistent_started(int count, const MPI_Request *requests);
 void persistent_forget(MPI_Request request);
 /* End the thread that completes requests. No request may be active. */
 void persistent_stop(void);
+
+/* mpi_entries.c */
+
+/* Let the calls of this thread count as made at this site, or where they return to (NULL).
+ * Return the site from before. */
+const void *entries_announce(const void *call_site);
+/* Apply the info that MPI_Comm_idup_with_info gave to a communicator, now that it is used. */
+void info_arrived(MPI_Comm comm);
 
 /* Functions of MPI that are newer than MPI 3.0: weak, so NULL where the MPI that is loaded does
  * not have them. Our replacements are always there, and a program that looks for them (mpi4py

@@ -24,12 +24,6 @@ const void *entries_announce(const void *call_site)
     return before;
 }
 
-static bool entries_count(enum outcome outcome)
-{
-    report_count(outcome);
-    return outcome == TAKEN;
-}
-
 /* Fail a call for which this MPI has no function. */
 static int entries_refuse(MPI_Comm comm, int code)
 {
@@ -37,23 +31,29 @@ static int entries_refuse(MPI_Comm comm, int code)
     return code;
 }
 
-#define CALL                                                                           \
-    (&(struct call){.send = sendbuf,                                                   \
-                    .recv = recvbuf,                                                   \
-                    .count = count,                                                    \
-                    .type = datatype,                                                  \
-                    .op = op,                                                          \
-                    .comm = comm,                                                      \
-                    .call_site = announced ?: __builtin_return_address(0)})
+/* Return from the function if the call is taken over. */
+#define TAKE_OVER(take, ...)                                                           \
+    struct call call = {.send = sendbuf,                                               \
+                        .recv = recvbuf,                                               \
+                        .count = count,                                                \
+                        .type = datatype,                                              \
+                        .op = op,                                                      \
+                        .comm = comm,                                                  \
+                        .call_site = announced ?: __builtin_return_address(0)};        \
+    int error;                                                                         \
+    enum outcome outcome = take(&call, __VA_ARGS__);                                   \
+    report_count(outcome);                                                             \
+    if (outcome == TAKEN)                                                              \
+    return error
 
 int MPI_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype datatype,
                   MPI_Op op, MPI_Comm comm)
 {
-    int error;
     if (full_is_mpis(count))
         report_count(PASSED_FULL);
-    else if (entries_count(intercept_run(CALL, &error)))
-        return error;
+    else {
+        TAKE_OVER(intercept_run, &error);
+    }
     return PMPI_Allreduce(sendbuf, recvbuf, count, datatype, op, comm);
 }
 
@@ -61,9 +61,7 @@ int MPI_Allreduce_init(const void *sendbuf, void *recvbuf, int count,
                        MPI_Datatype datatype, MPI_Op op, MPI_Comm comm, MPI_Info info,
                        MPI_Request *request)
 {
-    int error;
-    if (entries_count(persistent_init(CALL, request, &error)))
-        return error;
+    TAKE_OVER(persistent_init, request, &error);
     return PMPI_Allreduce_init ? PMPI_Allreduce_init(sendbuf, recvbuf, count, datatype,
                                                      op, comm, info, request)
                                : entries_refuse(comm, MPI_ERR_UNSUPPORTED_OPERATION);
@@ -72,11 +70,11 @@ int MPI_Allreduce_init(const void *sendbuf, void *recvbuf, int count,
 int MPI_Allreduce_c(const void *sendbuf, void *recvbuf, MPI_Count count,
                     MPI_Datatype datatype, MPI_Op op, MPI_Comm comm)
 {
-    int error;
     if (full_is_mpis(count))
         report_count(PASSED_FULL);
-    else if (entries_count(intercept_run(CALL, &error)))
-        return error;
+    else {
+        TAKE_OVER(intercept_run, &error);
+    }
     if (PMPI_Allreduce_c)
         return PMPI_Allreduce_c(sendbuf, recvbuf, count, datatype, op, comm);
     return count > INT_MAX
@@ -88,9 +86,7 @@ int MPI_Allreduce_init_c(const void *sendbuf, void *recvbuf, MPI_Count count,
                          MPI_Datatype datatype, MPI_Op op, MPI_Comm comm, MPI_Info info,
                          MPI_Request *request)
 {
-    int error;
-    if (entries_count(persistent_init(CALL, request, &error)))
-        return error;
+    TAKE_OVER(persistent_init, request, &error);
     if (PMPI_Allreduce_init_c)
         return PMPI_Allreduce_init_c(sendbuf, recvbuf, count, datatype, op, comm, info,
                                      request);
@@ -166,38 +162,28 @@ int MPI_Comm_set_info(MPI_Comm comm, MPI_Info info)
     return info_take(PMPI_Comm_set_info(comm, info), &comm, info);
 }
 
-int MPI_Comm_dup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *newcomm)
-{
-    return info_take(PMPI_Comm_dup_with_info(comm, info, newcomm), newcomm, info);
-}
+#define GIVES_INFO(name, parameters, arguments)                                        \
+    int name parameters                                                                \
+    {                                                                                  \
+        return info_take(P##name arguments, newcomm, info);                            \
+    }
 
-int MPI_Comm_split_type(MPI_Comm comm, int split_type, int key, MPI_Info info,
-                        MPI_Comm *newcomm)
-{
-    return info_take(PMPI_Comm_split_type(comm, split_type, key, info, newcomm),
-                     newcomm, info);
-}
-
-int MPI_Dist_graph_create(MPI_Comm comm, int n, const int sources[],
-                          const int degrees[], const int destinations[],
-                          const int weights[], MPI_Info info, int reorder,
-                          MPI_Comm *newcomm)
-{
-    return info_take(PMPI_Dist_graph_create(comm, n, sources, degrees, destinations,
-                                            weights, info, reorder, newcomm),
-                     newcomm, info);
-}
-
-int MPI_Dist_graph_create_adjacent(MPI_Comm comm, int indegree, const int sources[],
-                                   const int sourceweights[], int outdegree,
-                                   const int destinations[], const int destweights[],
-                                   MPI_Info info, int reorder, MPI_Comm *newcomm)
-{
-    return info_take(PMPI_Dist_graph_create_adjacent(
-                         comm, indegree, sources, sourceweights, outdegree,
-                         destinations, destweights, info, reorder, newcomm),
-                     newcomm, info);
-}
+GIVES_INFO(MPI_Comm_dup_with_info, (MPI_Comm comm, MPI_Info info, MPI_Comm *newcomm),
+           (comm, info, newcomm))
+GIVES_INFO(MPI_Comm_split_type,
+           (MPI_Comm comm, int split_type, int key, MPI_Info info, MPI_Comm *newcomm),
+           (comm, split_type, key, info, newcomm))
+GIVES_INFO(MPI_Dist_graph_create,
+           (MPI_Comm comm, int n, const int sources[], const int degrees[],
+            const int destinations[], const int weights[], MPI_Info info, int reorder,
+            MPI_Comm *newcomm),
+           (comm, n, sources, degrees, destinations, weights, info, reorder, newcomm))
+GIVES_INFO(MPI_Dist_graph_create_adjacent,
+           (MPI_Comm comm, int indegree, const int sources[], const int sourceweights[],
+            int outdegree, const int destinations[], const int destweights[],
+            MPI_Info info, int reorder, MPI_Comm *newcomm),
+           (comm, indegree, sources, sourceweights, outdegree, destinations,
+            destweights, info, reorder, newcomm))
 
 /* A communicator that MPI_Comm_idup_with_info has begun must not be touched before its request
  * completes: its info waits here until its first allreduce, or its end. Each rank has an

@@ -17,6 +17,7 @@
 /* Offsets in a payload; docs/quantization.md has its form. The checksum is of everything before the
  * planes, except itself. Low planes come first, so that a reader may fetch them alone. */
 struct lattice_layout {
+    pcoll_lattice l;
     uint64_t blocks, bytes;
     uint64_t hashes, steps, low, high; /* offsets */
     size_t low_each, high_each;        /* bytes of a full block */
@@ -56,6 +57,7 @@ static int lattice_layout(const pcoll_lattice *l, struct lattice_layout *at)
         return rc;
     uint64_t full = l->count / LATTICE_BLOCK;
     size_t rest = (size_t)(l->count % LATTICE_BLOCK);
+    at->l = *l;
     at->low_each = plane_bytes(LATTICE_BLOCK, l->bits);
     at->high_each =
         l->high ? plane_bytes(LATTICE_BLOCK, LATTICE_MAX_BITS - l->bits) : 0;
@@ -88,9 +90,9 @@ static uint64_t lattice_checksum(const struct lattice_layout *at, const char *pa
     return lattice_extend_sum(sum, payload + TABLE, at->low - TABLE);
 }
 
-static void lattice_seal(const pcoll_lattice *l, const struct lattice_layout *at,
-                         char *payload)
+static void lattice_seal(const struct lattice_layout *at, char *payload)
 {
+    const pcoll_lattice *l = &at->l;
     struct lattice_header head = {
         .magic = magic,
         .version = VERSION,
@@ -105,8 +107,7 @@ static void lattice_seal(const pcoll_lattice *l, const struct lattice_layout *at
     memcpy(payload + CHECKSUM, &sum, sizeof sum);
 }
 
-static int lattice_open(const char *payload, uint64_t bytes, pcoll_lattice *l,
-                        struct lattice_layout *at)
+static int lattice_open(const char *payload, uint64_t bytes, struct lattice_layout *at)
 {
     struct lattice_header head;
     uint64_t sum;
@@ -124,13 +125,13 @@ static int lattice_open(const char *payload, uint64_t bytes, pcoll_lattice *l,
     if (head.version != VERSION)
         return fail(PCOLL_EPROTOCOL, "payload: expected version %d, got %d", VERSION,
                     head.version);
-    *l = (pcoll_lattice){.count = head.count,
-                         .seed = head.seed,
-                         .dtype = head.dtype,
-                         .bits = head.bits,
-                         .high = (head.flags & HAS_HIGH) != 0,
-                         .rotate = (head.flags & ROTATED) != 0};
-    if (head.flags & ~FLAGS || lattice_layout(l, at) != PCOLL_OK)
+    pcoll_lattice l = {.count = head.count,
+                       .seed = head.seed,
+                       .dtype = head.dtype,
+                       .bits = head.bits,
+                       .high = (head.flags & HAS_HIGH) != 0,
+                       .rotate = (head.flags & ROTATED) != 0};
+    if (head.flags & ~FLAGS || lattice_layout(&l, at) != PCOLL_OK)
         return fail(PCOLL_EPROTOCOL, "payload: the header is damaged");
     if (at->bytes != bytes)
         return fail(PCOLL_EPROTOCOL,
@@ -242,34 +243,25 @@ int pcoll_lattice_distances(const pcoll_lattice *l, const void *x, const void *k
 
 /* Encode. */
 
-static int lattice_check_finite(const pcoll_lattice *l, const struct lattice_block *b,
-                                const char *name, const void *vector)
-{
-    float elements[LATTICE_BLOCK];
-    if (!vector)
-        return PCOLL_OK;
-    lattice_form_of(l->dtype).widen(elements, (const char *)vector + b->offset,
-                                    b->count);
-    for (size_t i = 0; i < b->count; i++)
-        if (!isfinite(elements[i]))
-            return fail(PCOLL_EINVAL,
-                        "%s: expected numbers that are finite as float32, got %g at "
-                        "element %llu",
-                        name, (double)elements[i],
-                        (unsigned long long)(b->index * LATTICE_BLOCK + i));
-    return PCOLL_OK;
-}
-
 /* Return the error of a block that has no step. */
 static int lattice_explain_no_step(const pcoll_lattice *l,
                                    const struct lattice_block *b, const void *x,
                                    const void *key)
 {
-    int rc = lattice_check_finite(l, b, "x", x);
-    if (!rc)
-        rc = lattice_check_finite(l, b, "key", key);
-    if (rc)
-        return rc;
+    const char *const vectors[] = {x, key}, *const names[] = {"x", "key"};
+    float elements[LATTICE_BLOCK];
+    for (int v = 0; v < 2; v++) {
+        if (!vectors[v])
+            continue;
+        lattice_form_of(l->dtype).widen(elements, vectors[v] + b->offset, b->count);
+        for (size_t i = 0; i < b->count; i++)
+            if (!isfinite(elements[i]))
+                return fail(PCOLL_EINVAL,
+                            "%s: expected numbers that are finite as float32, got %g "
+                            "at element %llu",
+                            names[v], (double)elements[i],
+                            (unsigned long long)(b->index * LATTICE_BLOCK + i));
+    }
     return fail(PCOLL_EINVAL,
                 "x: expected elements and distances below about 2^%d, got larger ones "
                 "in block %llu",
@@ -307,7 +299,7 @@ int pcoll_lattice_encode(const pcoll_lattice *l, const void *x, const void *key,
         memcpy(to + at.hashes + i * sizeof hash, &hash, sizeof hash);
         memcpy(to + at.steps + i * sizeof step, &step, sizeof step);
     }
-    lattice_seal(l, &at, payload);
+    lattice_seal(&at, payload);
     return PCOLL_OK;
 }
 
@@ -316,61 +308,45 @@ int pcoll_lattice_encode(const pcoll_lattice *l, const void *x, const void *key,
 int pcoll_lattice_look(const void *payload, uint64_t bytes, pcoll_lattice *lattice)
 {
     struct lattice_layout at;
-    return fail_if_null_array(bytes, payload)
-               ?: fail_if_null(lattice)
-               ?: lattice_open(payload, bytes, lattice, &at);
+    int rc = fail_if_null_array(bytes, payload)
+                 ?: fail_if_null(lattice)
+                 ?: lattice_open(payload, bytes, &at);
+    if (!rc)
+        *lattice = at.l;
+    return rc;
 }
-
-/* An opened payload. */
-struct lattice_reader {
-    pcoll_lattice l;
-    struct lattice_layout at;
-    const char *payload;
-};
 
 /* Try the low plane first, then both; the output stays rotated. With a high plane, `out` must not
  * alias `key`. */
-static bool lattice_decode_block(const struct lattice_reader *r,
+static bool lattice_decode_block(const struct lattice_layout *at, const char *payload,
                                  const struct lattice_block *b, const float *key,
                                  float *out)
 {
     uint64_t hash;
     float step;
-    int bits = r->l.bits;
-    const char *low = r->payload + r->at.low + b->index * r->at.low_each;
-    const char *high = r->payload + r->at.high + b->index * r->at.high_each;
-    memcpy(&hash, r->payload + r->at.hashes + b->index * sizeof hash, sizeof hash);
-    memcpy(&step, r->payload + r->at.steps + b->index * sizeof step, sizeof step);
-    return lattice_decode(out, key, b->count, step, b->seed, bits, low, NULL, hash) ||
-           (r->l.high &&
-            lattice_decode(out, key, b->count, step, b->seed, bits, low, high, hash));
+    const char *low = payload + at->low + b->index * at->low_each;
+    const char *high = payload + at->high + b->index * at->high_each;
+    memcpy(&hash, payload + at->hashes + b->index * sizeof hash, sizeof hash);
+    memcpy(&step, payload + at->steps + b->index * sizeof step, sizeof step);
+    return lattice_decode(out, key, b->count, step, b->seed, at->l.bits, low, NULL,
+                          hash) ||
+           (at->l.high && lattice_decode(out, key, b->count, step, b->seed, at->l.bits,
+                                         low, high, hash));
 }
 
-#define APPROACH(name, type)                                                           \
-    CLONES static void name(type *restrict x, const float *restrict y, size_t count,   \
-                            type weight)                                               \
-    {                                                                                  \
-        for (size_t i = 0; i < count; i++)                                             \
-            x[i] -= weight * (x[i] - (type)y[i]);                                      \
-    }
-APPROACH(lattice_approach_float32, float)
-APPROACH(lattice_approach_float64, double)
-
-/* Move x towards y, in float64 if x has that dtype, otherwise in float32. */
-static void lattice_approach(int dtype, void *x, const float *y, size_t count,
-                             double weight)
+/* Move x towards y, which is overwritten: in float64 if x has that dtype, otherwise in float32. */
+static void lattice_approach(int dtype, void *x, float *y, size_t count, double weight)
 {
     struct lattice_elements form = lattice_form_of(dtype);
-    float wide[LATTICE_BLOCK];
+    _Alignas(64) char wide[LATTICE_BLOCK * sizeof(double)];
+    void *moved = dtype == PCOLL_FLOAT32 || dtype == PCOLL_FLOAT64 ? x : wide, *to = y;
     if (dtype == PCOLL_FLOAT64)
-        lattice_approach_float64(x, y, count, weight);
-    else if (dtype == PCOLL_FLOAT32)
-        lattice_approach_float32(x, y, count, (float)weight);
-    else {
+        form.narrow(to = wide, y, count);
+    else if (moved == wide)
         form.widen(wide, x, count);
-        lattice_approach_float32(wide, y, count, (float)weight);
+    model_average(dtype, moved, to, NULL, to, weight, 0, count);
+    if (moved == wide)
         form.narrow(x, wide, count);
-    }
 }
 
 /* Decode all blocks into a vector, or move the vector towards them (weight). key may be NULL. A
@@ -380,22 +356,22 @@ static int lattice_decode_all(const void *payload, uint64_t bytes, const void *k
                               void *vector, const double *weight, uint8_t *failed,
                               uint64_t *failures)
 {
-    struct lattice_reader r = {.payload = payload};
-    const pcoll_lattice *l = &r.l;
+    struct lattice_layout layout;
+    const pcoll_lattice *l = &layout.l;
     int rc =
-        fail_if_null_array(bytes, payload) ?: lattice_open(payload, bytes, &r.l, &r.at);
+        fail_if_null_array(bytes, payload) ?: lattice_open(payload, bytes, &layout);
     if (rc)
         return rc;
     bool direct = !weight && l->dtype == PCOLL_FLOAT32 && !l->rotate &&
                   !(l->high && key == vector);
     *failures = 0;
-    for (uint64_t i = 0; i < r.at.blocks; i++) {
+    for (uint64_t i = 0; i < layout.blocks; i++) {
         float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
         struct lattice_block b = lattice_block_of(l, i);
         char *at = (char *)vector + b.offset;
         float *into = direct ? (float *)(void *)at : decoded;
-        failed[i] =
-            !lattice_decode_block(&r, &b, lattice_load_of(l, &b, key, room), into);
+        failed[i] = !lattice_decode_block(&layout, payload, &b,
+                                          lattice_load_of(l, &b, key, room), into);
         *failures += failed[i];
         if (failed[i])
             continue;

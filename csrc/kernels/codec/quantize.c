@@ -151,19 +151,11 @@ static inline uint32_t lattice_round(float value)
 
 /* Distances. */
 
-/* Floats without sign are ordered like their bits, and NaN is the largest. */
-CLONES_V4 static uint32_t lattice_largest(const float *x, size_t count)
-{
-    uint32_t most = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint32_t size = bits_of_float(x[i]) & 0x7fffffff;
-        most = size > most ? size : most;
-    }
-    return most;
-}
+static const float zeros[LATTICE_BLOCK]; /* the key, if there is none */
 
-CLONES_V4 static uint32_t lattice_furthest(const float *x, const float *key,
-                                           size_t count, uint32_t *magnitude)
+/* Floats without sign are ordered like their bits, and NaN is the largest. */
+CLONES_V4 static void lattice_furthest(const float *x, const float *key, size_t count,
+                                       float *distance, float *magnitude)
 {
     uint32_t most = 0, far = 0;
     for (size_t i = 0; i < count; i++) {
@@ -172,21 +164,14 @@ CLONES_V4 static uint32_t lattice_furthest(const float *x, const float *key,
         most = size > most ? size : most;
         far = away > far ? away : far;
     }
-    *magnitude = most;
-    return far;
+    *distance = float_of_bits(far);
+    *magnitude = float_of_bits(most);
 }
 
 void lattice_distance(const float *x, const float *key, size_t count, float *distance,
                       float *magnitude)
 {
-    uint32_t most;
-    uint32_t far;
-    if (key)
-        far = lattice_furthest(x, key, count, &most);
-    else
-        far = most = lattice_largest(x, count);
-    *distance = float_of_bits(far);
-    *magnitude = float_of_bits(most);
+    lattice_furthest(x, key ? key : zeros, count, distance, magnitude);
 }
 
 /* Let D = |x - key| / s. Decoding is right if D + (error of the two quotients) < (q - 1) / 2. A
@@ -315,7 +300,6 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
                     uint64_t seed, int bits, const void *low, const void *high,
                     uint64_t hash)
 {
-    static const float zeros[LATTICE_BLOCK];
     uint16_t words[LATTICE_BLOCK] = {0};
     size_t lanes = plane_lanes(count);
     plane_unpack(words, low, lanes, 0, bits);
@@ -350,12 +334,10 @@ CLONES static void rotate_signs(float *out, const float *in, uint32_t count,
     uint32_t first = (uint32_t)key, second = (uint32_t)(key >> 32) | 1;
     INDEPENDENT
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t h = i * 0x9e3779b9u + first, bits;
+        uint32_t h = i * golden + first;
         h = (h ^ h >> 15) * second;
         h = (h ^ h >> 16) * 0x7feb352du;
-        memcpy(&bits, in + i, sizeof bits);
-        bits ^= h & 0x80000000u;
-        memcpy(out + i, &bits, sizeof bits);
+        out[i] = float_of_bits(bits_of_float(in[i]) ^ (h & 0x80000000u));
     }
 }
 
