@@ -13,7 +13,7 @@ from ..errors import StateError
 from . import waiting
 from .buffers import Array, Buffer, addresses, held, identity, is_half, narrow, wrap
 from .device import DeviceBuffer, on_device, refuse_stream, stream_number
-from .ffi import answer, check, ffi, lib
+from .ffi import check, ffi, lib, raise_error
 from .mirror import Twins
 
 
@@ -42,7 +42,9 @@ class SendSlots:
         self.views: dict[tuple[int, int], Array] = {}
 
     def place(self, buffer: int = 0) -> int:
-        check(lib.pcoll_handle_send_slot(self._pointer[0], buffer, self._place))
+        code = lib.pcoll_handle_send_slot(self._pointer[0], buffer, self._place)
+        if code:
+            raise_error(code)
         return int(ffi.cast("uintptr_t", self._place[0]))
 
     def next(self) -> list[Array]:
@@ -62,6 +64,8 @@ class Slots:
 
     def __init__(self, pointer: Any, record: Record, buffers: list[Buffer], ops: list[Any]) -> None:
         self._pointer, self._record, self._buffers, self._ops = pointer, record, buffers, ops
+        self._halves = [is_half(buffer) for buffer in buffers]
+        self._place = ffi.new("void const **")
         self.views: dict[tuple[int, int], Array] = {}
         # The round whose result is there for this rank; None: the library may write there.
         self.index: int | None = None
@@ -95,8 +99,10 @@ class Slots:
     def _view(self, i: int, buffer: Buffer) -> Array:
         if self._pointer[0] == ffi.NULL:
             raise StateError("the handle has been freed")
-        address = answer("void const *", lib.pcoll_handle_result, self._pointer[0], i)
-        half = is_half(buffer)
+        code = lib.pcoll_handle_result(self._pointer[0], i, self._place)
+        if code:
+            raise_error(code)
+        address, half = self._place[0], self._halves[i]
         key = (i, int(ffi.cast("uintptr_t", address)))
         view = self.views.get(key)
         if view is None:  # there are no more than results are kept
