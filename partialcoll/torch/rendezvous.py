@@ -5,9 +5,9 @@ Importing partialcoll.torch sets RANK, WORLD_SIZE and LOCAL_RANK where they are 
 the launcher's variables or an MPI that has begun tell them. It does not begin MPI. `init` and
 `init_process_group` begin it, and set what was still unknown. The address of torch's store needs
 communication, because its port has to be free: it is found when `init_process_group` looks for it.
-Rank 0 opens the store on a port that the system chooses and tells the others by MPI; MASTER_ADDR
-and MASTER_PORT are set then. ``init_method="mpi://"`` asks for that; so does torch's default,
-``env://``, where the environment does not name both.
+Rank 0 opens the store on a port that the system chooses and tells the others by MPI, also when it
+gives up; MASTER_ADDR and MASTER_PORT are set then. ``init_method="mpi://"`` asks for that; so does
+torch's default, ``env://``, where the environment does not name both.
 
 The former is a scheme of our own, which torch lets everybody register. For the default there is no
 public way: `init_process_group` without an init_method goes to ``env://``, a scheme is registered
@@ -17,7 +17,7 @@ So its handler is replaced, in `install`, by one that else calls it.
 Ranks that meet in a store, here and for each new group, leave a note there and read those of the
 others: so all of them see who is missing, and who has come with something else in mind. A store
 answers everybody who can connect to it. So the names under which ranks meet contain a random secret
-of the job, which rank 0 draws and tells the others by MPI.
+of the job, which rank 0 draws and tells the others by MPI, with the address.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ import torch.distributed as dist
 
 from .._core import launch, settings, waiting
 from .._core.attendance import name_ranks
-from .._core.failures import goes_on, told_by
+from .._core.failures import goes_on
 from .._core.mpi import MPI, RECORD, check_rank, has_begun, is_child_of_rank
 from ..collectives.agreement import ranks_by_text, sides
 from ..errors import Error, MismatchError, StateError
 from .ops.call import GroupTimeout
 
-_ASK, _TELL = 32741, 32742  # on COMM_WORLD, for the store's address alone
+_TAG = 32741  # on COMM_WORLD, for the store's address alone
 _NAP, _PATIENCE = 20e-3, 10.0  # seconds
 _TCPStore: Any = getattr(dist, "TCPStore", None)  # none where torch has no torch.distributed
 _LOCAL_RANK = (
     *("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
     *("PALS_LOCAL_RANKID", "SLURM_LOCALID"),
 )
+_told: list[Any] = []  # requests of what rank 0 has told, which MPI may still read
 _counts = itertools.count()  # of what must not be the same twice in this process
 _world = ""  # the identity of the world made last, the same on all its ranks
 _secret = ""  # of the job, the same on all its ranks; empty until this rank knows it
@@ -123,14 +124,7 @@ def _naps() -> Iterator[float]:
 
 
 def meet(
-    store: Any,
-    name: str,
-    me: int,
-    members: Sequence[int],
-    note: Any,
-    timeout: float,
-    what: str,
-    meanwhile: Callable[[], None] = lambda: None,
+    store: Any, name: str, me: int, members: Sequence[int], note: Any, timeout: float, what: str
 ) -> dict[int, Any]:
     """Leave a note in the store and wait for those of all members; the notes.
 
@@ -138,7 +132,7 @@ def meet(
     it has done with another store does not count.
 
     Raises GroupTimeout after `timeout` seconds, naming who is missing: on all that have come, and
-    on those that come later. what: for that message. meanwhile: called while this rank waits.
+    on those that come later. what: for that message.
     """
     place = _place(store, name, me, 1)
     keys = [f"{place}/{rank}" for rank in members]
@@ -147,7 +141,7 @@ def meet(
     for passed in _naps():
         if store.check([verdict]):
             break
-        meanwhile()
+        waiting.look()
         if store.check(keys):
             store.compare_set(verdict, "", "go")
         elif passed >= timeout:
@@ -220,60 +214,43 @@ def _complaint(url: str) -> str | None:
     return "; ".join(claims) or None
 
 
-def _answers(where: tuple[str, str, int] = ("", "", 0)) -> Callable[[], None]:
-    """Return what tells, on rank 0, where its store is and the job's secret. The others ask and
-    rank 0 answers, both by MPI, so that nobody takes an answer to an earlier question, of a time
-    when others were missing, for its own. A store of the user's own needs the secret alone."""
+def _tell(where: tuple[str, str, int] | None) -> None:
+    """Tell all others the job's secret, and host, node and port of rank 0's store; None: there is
+    none, or none any more."""
     global _secret
     if not _secret and MPI.COMM_WORLD.size > 1:
         _secret = secrets.token_hex(16)
-    sent, status = [], MPI.Status()
-
-    def tell() -> None:
-        with told_by(MPI.COMM_WORLD):
-            while message := MPI.COMM_WORLD.improbe(MPI.ANY_SOURCE, _ASK, status):
-                answer = (message.recv(), where, _secret)
-                sent.append(MPI.COMM_WORLD.isend(answer, status.Get_source(), _TELL))
-
-    return tell
+    for rank in range(1, MPI.COMM_WORLD.size):
+        with contextlib.suppress(MPI.Exception):  # that rank has died, and will be missing
+            _told.append(MPI.COMM_WORLD.isend((where, _secret), rank, _TAG))
 
 
-def _ask(timeout: float) -> tuple[str, str, int]:
-    """Return host, node and port of rank 0's store, on the others."""
+def _hear(timeout: float, secret: bool = False) -> Any:
+    """Return what rank 0 has told last, when there is a store; secret: when the secret is known."""
     global _secret
-    question = next(_counts)
-    request = MPI.COMM_WORLD.isend(question, 0, _ASK)
+    where = None
     for passed in _naps():
-        while message := MPI.COMM_WORLD.improbe(0, _TELL):
-            answered, where, secret = message.recv()
-            if answered == question:
-                _secret = secret
-                request.wait()
-                host, node, port = where
-                return host, node, port
+        while message := MPI.COMM_WORLD.improbe(0, _TAG):
+            where, _secret = message.recv()
+        if where is not None or (secret and _secret):
+            return where
         if passed >= timeout:
-            break
-    _unanswered.append(request)
-    raise GroupTimeout(f"init_process_group: rank 0 is missing after {timeout:g} s")
+            raise GroupTimeout(f"init_process_group: rank 0 is missing after {timeout:g} s")
 
 
-_unanswered: list[Any] = []  # questions, which MPI may still read
-
-
-def _open_store(timeout: timedelta) -> tuple[Any, str, int, Callable[[], None]]:
-    """Rank 0's store, which the others hear of; or theirs. Its host, its port, and what rank 0
-    does while it waits for the others."""
+def _open_store(timeout: timedelta) -> tuple[Any, str, int]:
+    """Rank 0's store, which the others hear of; or theirs. Its host and its port."""
     if MPI.COMM_WORLD.rank == 0:
         port, named = int(given("MASTER_PORT") or 0), given("MASTER_ADDR")
         store = _TCPStore(
             "localhost", port, is_master=True, wait_for_workers=False, timeout=timeout
         )
-        here = (named or socket.gethostname(), MPI.Get_processor_name(), store.port)
-        return store, named or "localhost", store.port, _answers(here)
-    host, node, port = _ask(timeout.total_seconds())
+        _tell((named or socket.gethostname(), MPI.Get_processor_name(), store.port))
+        return store, named or "localhost", store.port
+    host, node, port = _hear(timeout.total_seconds())
     if given("MASTER_ADDR") is None and node == MPI.Get_processor_name():
         host = "localhost"
-    return _TCPStore(host, port, timeout=timeout), host, port, lambda: None
+    return _TCPStore(host, port, timeout=timeout), host, port
 
 
 def _by_mpi(url: str, **options: Any) -> Iterator[Any]:
@@ -281,25 +258,22 @@ def _by_mpi(url: str, **options: Any) -> Iterator[Any]:
     same error on all ranks."""
     check_rank("init_process_group")
     world, timeout = MPI.COMM_WORLD, options.get("timeout") or dist.constants.default_pg_timeout
-    store, host, port, serve = _open_store(timeout)
-    members, seconds = range(world.size), timeout.total_seconds()
-    note = [_complaint(url), MPI.Get_processor_name()]
-    what = "init_process_group"
-    notes = meet(store, "world", world.rank, members, note, seconds, what, serve)
-    wrong = [f"rank {rank}: {complaint}" for rank, (complaint, _) in notes.items() if complaint]
-    if wrong:
-        _part(store, "world", world.rank, members)
-        raise _wrong_numbers("; ".join(wrong))
-    before = [rank for rank in range(world.rank) if notes[rank][1] == note[1]]
-    set_absent(
-        {
-            "RANK": str(world.rank),
-            "WORLD_SIZE": str(world.size),
-            "LOCAL_RANK": str(len(before)),
-            "MASTER_ADDR": host,
-            "MASTER_PORT": str(port),
-        }
-    )
+    store, host, port = _open_store(timeout)
+    members, node = range(world.size), MPI.Get_processor_name()
+    note, seconds = [_complaint(url), node], timeout.total_seconds()
+    try:
+        notes = meet(store, "world", world.rank, members, note, seconds, "init_process_group")
+        wrong = [f"rank {rank}: {complaint}" for rank, (complaint, _) in notes.items() if complaint]
+        if wrong:
+            _part(store, "world", world.rank, members)
+            raise _wrong_numbers("; ".join(wrong))
+    except BaseException:
+        if world.rank == 0:
+            _tell(None)
+        raise
+    values = {"RANK": world.rank, "WORLD_SIZE": world.size, "MASTER_ADDR": host}
+    values["LOCAL_RANK"] = sum(notes[rank][1] == node for rank in range(world.rank))
+    set_absent({name: str(value) for name, value in {**values, "MASTER_PORT": port}.items()})
     yield store, world.rank, world.size
     raise RuntimeError("init_process_group: expected to be asked for a store once")
 
@@ -331,30 +305,11 @@ def install() -> None:
 # Communicators
 
 
-def _agree_on_secret(size: int, timeout: float) -> Callable[[], None]:
-    """Before a world meets in a store of the user's own. Returns what rank 0 does while it waits
-    for the others. Ranks that MPI has not started together have no secret; those are refused."""
-    alone = MPI.COMM_WORLD.size != size or size == 1
-    if alone or MPI.COMM_WORLD.rank:
-        if not alone and not _secret:
-            _ask(timeout)
-        return waiting.look
-    tell = _answers()
-
-    def serve() -> None:
-        waiting.look()
-        tell()
-
-    return serve
-
-
 def _check_members(notes: dict[int, Any], what: str) -> None:
     """Raises MismatchError, on all ranks, if they have different members or options in mind;
     StateError if MPI was initialized with too little on some of them."""
-    members = {rank: _brief(note[2]) for rank, note in sorted(notes.items())}
-    options = {rank: note[5] for rank, note in sorted(notes.items())}
-    for topic, said in (("who its members are", members), ("its options", options)):
-        found = sides(said.items())
+    for topic, i in (("who its members are", 2), ("its options", 5)):
+        found = sides((rank, note[i]) for rank, note in sorted(notes.items()))
         if len(found) > 1:
             raise MismatchError(f"{what}: the ranks differ in {topic}: {ranks_by_text(found)}")
     short = [rank for rank, note in sorted(notes.items()) if not note[3]]
@@ -387,9 +342,11 @@ def gather_members(
     what = f"new_group, group {name}" if ranks else "init_process_group"
     place = f"{_world} group {name}" if ranks else f"world {name}"
     threads = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
-    note = [world.rank, world.size, members, threads, next(_counts), options]
-    meanwhile = waiting.look if ranks else _agree_on_secret(size, timeout)
-    notes = meet(store, place, me, members, note, timeout, what, meanwhile)
+    note = [world.rank, world.size, _brief(members), threads, next(_counts), options]
+    # A store of the user's own; ranks that MPI has not started together are refused below.
+    if not ranks and not _secret and 1 < size == world.size:
+        _hear(timeout, secret=True) if world.rank else _tell(None)
+    notes = meet(store, place, me, members, note, timeout, what)
     try:
         if not ranks:
             _check_worlds(notes)
@@ -403,7 +360,7 @@ def gather_members(
     if goes_on():  # also of a world in which a rank has died, that is none of them
         comm = MPI.Intracomm.Create_from_group(group, identity)
     else:
-        comm = world.Create_group(group, _ASK)
+        comm = world.Create_group(group, _TAG)
     group.Free()
     if not ranks:
         _world = identity
