@@ -135,31 +135,6 @@ class ObjectState(State):
             self.save()
 
 
-class _Stateful:
-    """A value with state_dict and load_state_dict."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self.save()
-
-    def save(self) -> None:
-        self._saved = copy.deepcopy(self.value.state_dict())
-
-    def restore(self) -> None:
-        if hasattr(self.value, "_loop"):
-            self.value._loop.discard()
-        keeps = not isinstance(self.value, torch.nn.Module)  # what it is given, and changes it
-        self.value.load_state_dict(copy.deepcopy(self._saved) if keeps else self._saved)
-
-    def sync(self) -> None:
-        if isinstance(self.value, torch.nn.Module):
-            broadcast_parameters(self.value.state_dict(), root_rank=0)
-        elif isinstance(self.value, torch.optim.Optimizer):
-            broadcast_optimizer_state(self.value, root_rank=0)
-        else:
-            self.value.load_state_dict(broadcast_object(self.value.state_dict()))
-
-
 class TorchState(ObjectState):
     """A `model`, an `optimizer`, and other values, which are attributes.
 
@@ -174,31 +149,40 @@ class TorchState(ObjectState):
         given = {"model": model, "optimizer": optimizer, **values}
         both = ("state_dict", "load_state_dict")
         stateful = [n for n, one in given.items() if all(hasattr(one, name) for name in both)]
-        self._stateful = {name: _Stateful(given.pop(name)) for name in stateful}
-        for name, one in self._stateful.items():
-            super().__setattr__(name, one.value)
+        self._states: dict[str, Any] = dict.fromkeys(stateful)  # of values, as of the last save
+        for name in stateful:
+            setattr(self, name, given.pop(name))
         super().__init__(**given)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__.get("_stateful", ()):
-            self._stateful[name] = _Stateful(value)
         super().__setattr__(name, value)
+        if name in self.__dict__.get("_states", ()):
+            self._states[name] = copy.deepcopy(value.state_dict())
 
     def save(self) -> None:
-        for one in self._stateful.values():
-            one.save()
+        for name in self._states:
+            self._states[name] = copy.deepcopy(getattr(self, name).state_dict())
         super().save()
 
     def restore(self) -> None:
-        for one in self._stateful.values():
-            one.restore()
+        for name, saved in self._states.items():
+            value = getattr(self, name)
+            if hasattr(value, "_loop"):
+                value._loop.discard()
+            keeps = not isinstance(value, torch.nn.Module)  # what it is given, and changes it
+            value.load_state_dict(copy.deepcopy(saved) if keeps else saved)
         super().restore()
 
     def sync(self) -> None:
         """All become what rank 0 has; on a rank that has not committed yet, as if it had.
         Collective."""
-        for one in self._stateful.values():
-            one.sync()
+        for value in (getattr(self, name) for name in self._states):
+            if isinstance(value, torch.nn.Module):
+                broadcast_parameters(value.state_dict(), root_rank=0)
+            elif isinstance(value, torch.optim.Optimizer):
+                broadcast_optimizer_state(value, root_rank=0)
+            else:
+                value.load_state_dict(broadcast_object(value.state_dict()))
         super().sync()
 
 
