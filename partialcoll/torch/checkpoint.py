@@ -2,8 +2,8 @@
 """The state of a replica, for a peer that needs it and for checkpoints.
 
 For a peer: parameters, the optimizer's state and groups, the attached schedulers. Tensors are
-pickled as arrays over their own memory, which out-of-band buffers take as they are (see
-`partialcoll.StateExchange`); what numpy has no type for, bfloat16 above all, travels as its bits.
+pickled as bytes over their own memory, which out-of-band buffers take as they are (see
+`partialcoll.StateExchange`).
 Back: parameters are written in place, so gradients, views and references of users stay; the
 optimizer loads through its own `load_state_dict`. Bit for bit in both directions.
 
@@ -31,8 +31,6 @@ from .ops import wire
 
 KEY = "partialcoll"
 _FIELDS = ("size", "rank", "version", "updates", "strategy", "layout", "schedulers")
-# Integers of the same size carry the bits of what numpy does not have.
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def map_tree(value: Any, kind: type, by: Callable[[Any], Any]) -> Any:
@@ -62,17 +60,16 @@ class Bits:
         if not tensor.permute(order).is_contiguous():
             tensor, order = tensor.contiguous(), tuple(range(tensor.dim()))
         dense = tensor.permute(order)
-        try:
-            array = dense.numpy()
-        except TypeError:  # no such dtype there
-            array = dense.view(_BITS[dense.element_size()]).numpy()
-        return _tensor_of, (array, wire.name(dense.dtype), order)
+        return _tensor_of, (wire.bits(dense), wire.name(dense.dtype), tuple(dense.shape), order)
 
 
-def _tensor_of(array: NDArray[Any], dtype: str, order: tuple[int, ...]) -> torch.Tensor:
+def _tensor_of(
+    array: NDArray[Any], dtype: str, shape: tuple[int, ...], order: tuple[int, ...]
+) -> torch.Tensor:
     """The tensor, over the array's memory where that can be written."""
-    dense = torch.from_numpy(array if array.flags.writeable else array.copy())
-    return dense.view(getattr(torch, dtype)).permute([order.index(i) for i in range(len(order))])
+    flat = torch.from_numpy(array if array.flags.writeable else array.copy())
+    dense = flat.view(getattr(torch, dtype)).view(shape)
+    return dense.permute([order.index(i) for i in range(len(order))])
 
 
 def pack(value: Any) -> Any:
