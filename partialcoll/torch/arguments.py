@@ -11,8 +11,10 @@ import torch
 from .._core import checks
 from ..policy import Full, Policy, as_policy
 from .ops import wire
-from .ops.handles import Form
+from .ops.transfer import Form
 from .world import OptionalSet, size
+
+__all__ = ["Adasum", "Average", "Compression", "Compressor", "Max", "Min", "Product", "Sum"]
 
 
 class Reduction(enum.Enum):

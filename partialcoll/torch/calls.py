@@ -9,6 +9,7 @@ first call of a name is compared.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import pickle
 import threading
@@ -16,6 +17,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Callable, NoReturn
 
 import numpy as np
@@ -30,12 +32,9 @@ from .._core.worker import Worker
 from ..collectives.agreement import JOINED
 from ..collectives.allreduce import Allreduce_init
 from ..errors import MismatchError, RankFailedError, StateError
-from ..policy import Policy
 from .ops import transfer
-from .ops.call import Call
-from .ops.queue import Queue, follow_up
+from .ops.call import Call, Queue, follow_up
 
-Place = tuple[Any, bool]  # of a name; do all ranks make the same call?
 JOIN, END = 1, 2  # names of the library's own calls
 
 
@@ -44,29 +43,28 @@ class Order:
     in another order; all ranks compute the same order from what all have told."""
 
     def __init__(self, ranks: int) -> None:
-        self._ranks = range(ranks)
-        self._told: dict[Any, list[deque[Any]]] = {}  # by each rank, without a place
+        self._none = np.zeros(ranks, int)
+        self._told: dict[Any, Array] = {}  # calls of each rank without a place, by name
 
-    def tell(self, rank: int, name: Any, digest: Any = 0) -> list[Place]:
-        """Take down that a rank has made a call of this name and digest. Return the names that have
-        their place now, in this order."""
-        self._told.setdefault(name, [deque() for _ in self._ranks])[rank].append(digest)
-        concerned = sorted(self._told, key=lambda one: one == JOIN) if name == JOIN else [name]
-        return [place for one in concerned for place in self._places(one)]
-
-    def _places(self, name: Any) -> Iterator[Place]:
-        while name in self._told and not self.missing(name):
-            told = self._told[name]
-            said = [one.popleft() for one in told if one]
-            if not any(told):  # a rank may repeat what it has been refused
-                del self._told[name]
-            yield name, len(said) == len(told) and len(set(said)) == 1
+    def tell(self, rank: int, name: Any) -> list[Any]:
+        """Take down that a rank has made a call of this name. Return the names that have their
+        place now, in this order."""
+        self._told.setdefault(name, self._none.copy())[rank] += 1
+        places = []
+        for one in sorted(self._told, key=lambda one: one == JOIN) if name == JOIN else [name]:
+            while one in self._told and not self.missing(one):
+                told = self._told[one]
+                told[told > 0] -= 1
+                if not told.any():  # a rank may repeat what it has been refused
+                    del self._told[one]
+                places.append(one)
+        return places
 
     def missing(self, name: Any) -> list[int]:
         """Return the ranks for which a name waits. It does not wait for ranks that have joined."""
-        joined = None if name in (JOIN, END) else self._told.get(JOIN)
-        there = [self._told.get(name), joined]
-        return [rank for rank in self._ranks if not any(told and told[rank] for told in there)]
+        told = self._told.get(name, self._none)
+        joined = self._none if name in (JOIN, END) else self._told.get(JOIN, self._none)
+        return list(map(int, np.flatnonzero(told + joined == 0)))
 
 
 class Names:
@@ -74,18 +72,15 @@ class Names:
     Made collectively; needs threads.
 
     As long as a call of a rank has no place yet, a thread of that rank takes part in rounds of a
-    full allreduce. In each round every rank tells the names that it has not told yet, `TOLD` of
-    them at most, with a digest of each call. So all ranks know the same (`Order`), and when all
-    ranks have told a name it has its place, on all of them in the same round. In this order the
-    calls go into a `Queue` on a communicator of their own; where all digests are equal, the queue
-    does not compare the calls again.
+    full allreduce, in which every rank tells up to `TOLD` names that it has not told yet. So all
+    ranks know the same (`Order`), and a name that all ranks have told gets its place on all of them
+    in the same round. In this order the calls go into a `Queue` on a communicator of their own.
 
     This cannot block, whatever the ranks' orders are: a call is in the queue only when every rank
-    has made it, so carrying it out waits for nobody's program. A name that not all ranks have told
-    holds up nothing but itself: a rank that could bring about a place has a call without one, and
-    therefore takes part in the next round. Ranks sleep in a round until all ranks have such calls.
-    If then nobody has anything new to tell, each rank waits a little before the next round, or
-    until its program makes a call.
+    has made it. A name that not all ranks have told holds up nothing but itself: a rank that could
+    bring about a place has a call without one, and therefore takes part in the next round. If in a
+    round no rank has anything new to tell, each rank waits a little before the next one, or until
+    its program makes a call.
 
     A rank that has joined has told `JOIN`, and until all have, no name waits for it.
 
@@ -99,10 +94,10 @@ class Names:
         self._comm, self._window = comm.Dup(), window
         self._lock = threading.Condition()
         self._unplaced: dict[int, deque[Call]] = {}
-        self._untold: deque[tuple[int, int]] = deque()
+        self._untold: deque[int] = deque()
         self._latest: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
         self._order = Order(self._comm.size)
-        rows = np.zeros((self._comm.size, self.TOLD, 2), np.uint64)
+        rows = np.zeros((self._comm.size, self.TOLD), np.uint64)
         self._rounds = Allreduce_init(
             self._comm, None, None, MPI.BOR, like=rows, quorum="full", name="calls by name"
         )
@@ -113,8 +108,6 @@ class Names:
         self.wake, self.aside = self._worker.wake, self._worker.aside
         self._error: Exception | None = None
         self._ended = False
-
-    # By the thread that makes a call
 
     def begin(self, call: Call, name: str | int) -> Call:
         """Raise ValueError if a call of this name is under way on this rank."""
@@ -133,7 +126,7 @@ class Names:
             self._latest[key] = call
         with self._lock:
             self._unplaced.setdefault(key, deque()).append(call)
-            self._untold.append((key, int.from_bytes(call._intent.digest(self._comm.rank), "big")))
+            self._untold.append(key)
             self._lock.notify()
         self.wake()
         return call
@@ -145,15 +138,11 @@ class Names:
         return self.begin(Call("join"), JOIN) if before is None or before._over else before
 
     def drive(self, call: Call) -> None:
-        """Advance a call that a thread waits for, once the call has its place in the order."""
-        if call._queue is not self:
-            call._queue.drive(call)
+        """Do nothing: the call has no place in the order yet. With its place it gets the queue."""
 
     def poll(self, call: Call) -> bool:
-        """Return whether the call has ended. Never blocks."""
-        return call._over if call._queue is self else bool(call._queue.poll(call))
-
-    # The thread
+        """Return whether the call has ended."""
+        return call._over
 
     def _work_off(self) -> None:
         naps = waiting.naps()
@@ -178,18 +167,16 @@ class Names:
             own = [self._untold.popleft() for _ in range(min(self.TOLD, len(self._untold)))]
         rows = self._rounds.send_buffer
         rows[:] = 0
-        for row, told in zip(rows[self._comm.rank], own):
-            row[:] = told
+        rows[self._comm.rank, : len(own)] = np.array(own, np.uint64)
         self._rounds.Start()
         self._rounds.Wait()
         result: Array = self._rounds.result
-        news = [(rank, *map(int, result[rank, i])) for rank, i in np.argwhere(result[..., 0])]
-        for one in news:
-            for name, alike in self._order.tell(*one):
-                self._enqueue(name, alike)
-        return bool(news)
+        for rank, i in np.argwhere(result):
+            for name in self._order.tell(rank, int(result[rank, i])):
+                self._enqueue(name)
+        return bool(result.any())
 
-    def _enqueue(self, name: int, alike: bool) -> None:
+    def _enqueue(self, name: int) -> None:
         """Append the call of this name, which is the next one on all ranks, to the queue."""
         if self.queue is None:
             self.queue = Queue(self._comm, "calls by name", self._window)
@@ -198,14 +185,11 @@ class Names:
             call = own.popleft() if own else Call("join", role=JOINED)
             if not own:
                 self._unplaced.pop(name, None)
-        call.compared = alike
         self._ended |= name == END
         try:
             self.queue.submit(call, background=True)
         except (StateError, RankFailedError) as error:  # an earlier call has failed
             call._end(error)
-
-    # Missing ranks
 
     def _look_around(self) -> bool:
         """Called while a round waits for ranks that have no calls without a place."""
@@ -240,8 +224,6 @@ class Names:
             return ""
         return f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} not called it"
 
-    # The end
-
     def _end_all(self, error: Exception | None = None) -> None:
         with self._lock:
             rest = [call for many in self._unplaced.values() for call in many]
@@ -263,32 +245,6 @@ class Names:
 WINDOW = 8  # calls that can be under way; more wait for their turn
 
 
-class Partial:
-    """The calls of one name with a quorum. Created collectively."""
-
-    def __init__(
-        self, comm: MPI.Intracomm, name: str, quorum: Policy, call: Call, on_failure: str
-    ) -> None:
-        self._name, self._text = name, str(call)
-        self.queue = Queue(comm, repr(name), 1, quorum=quorum, on_failure=on_failure)
-        if call.key is not None:  # else there is nothing to move
-            self.queue.handles.make(call.key, call.result()[0].device)
-
-    def begin(self, call: Call) -> None:
-        """Raises ValueError if the name stands for something else."""
-        if str(call) != self._text:
-            raise ValueError(
-                f"name: {self._name!r} stands for {self._text}, got {call}; with a quorum a name "
-                "keeps its shape, dtype and options: take another one"
-            )
-        self.queue.begin(call, background=False)
-
-    def join(self) -> None:
-        """Contribute nothing until all ranks have joined."""
-        self.queue.complete()
-        self.queue.handles.join()
-
-
 class Calls:
     """All of this rank's calls on one communicator. Created collectively.
 
@@ -304,7 +260,7 @@ class Calls:
         self.run = self._in_order.run
         by_name = self._threads and on_failure == "raise"
         self._names = Names(comm, WINDOW) if by_name else None
-        self._partial: dict[str, Partial] = {}
+        self._partial: dict[str, tuple[Queue, str]] = {}  # by name, with the text of its calls
         self._joining: tuple[Call, Array] | None = None  # is still there after an interruption
 
     def agree(self, text: str) -> None:
@@ -314,10 +270,8 @@ class Calls:
     def allgather(self, value: Any, text: str = "a comparison of arguments") -> list[Any]:
         """Return the values of all live ranks in the order of the ranks, as a communicator does.
         They are pickled. Collective."""
-        try:
+        with self.checking():
             data = np.frombuffer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), np.uint8)
-        except Exception as error:
-            self.refuse(error)
         come: list[Any] = []
         self.run(Call(text, lambda to: transfer.gather_buffers(to, data, come)))
         return [pickle.loads(one.data) for one in come]
@@ -325,14 +279,28 @@ class Calls:
     def start(self, call: Call, name: Any, later: bool) -> None:
         """Begin a call, and complete it unless `later`."""
         if call.quorum is not None:
-            if name not in self._partial:
-                self.agree(f"the first call of the name {name!r}: {call}")
-                self._partial[name] = Partial(self.comm, name, call.quorum, call, self._on_failure)
-            self._partial[name].begin(call)
+            self._start_partial(call, name)
         elif later:
             self.begin(call, name)
         else:
             self.run(call)
+
+    def _start_partial(self, call: Call, name: str) -> None:
+        """Begin a call with a quorum. Raises ValueError if the name stands for something else."""
+        if name not in self._partial:
+            self.agree(f"the first call of the name {name!r}: {call}")
+            how: Any = {"quorum": call.quorum, "on_failure": self._on_failure}
+            queue, text = Queue(self.comm, repr(name), 1, **how), str(call)
+            if call._first is not None and call._first.key is not None:
+                queue.handles.make(call._first.key, call._first.output.device)
+            self._partial[name] = queue, text
+        queue, text = self._partial[name]
+        if str(call) != text:
+            raise ValueError(
+                f"name: {name!r} stands for {text}, got {call}; with a quorum a name keeps its "
+                "shape, dtype and options: take another one"
+            )
+        queue.begin(call, background=False)
 
     def begin(self, call: Call, name: str | None) -> Call:
         """Begin an asynchronous call."""
@@ -350,10 +318,23 @@ class Calls:
             self.begin(Call(text, refused=True), known if by_name else None)
         raise error
 
+    @contextlib.contextmanager
+    def checking(self) -> Iterator[None]:
+        """Within this an error, which is about this rank's arguments, is reported to all ranks."""
+        try:
+            yield
+        except Exception as error:
+            self.refuse(error)
+
     def join_partial(self) -> list[Callable[[], None]]:
         """Return functions that join the calls with a quorum, one for each name. Call them at the
         same time as `join`."""
-        return [one.join for one in self._partial.values()]
+
+        def join(queue: Queue) -> None:
+            queue.complete()
+            queue.handles.join()
+
+        return [partial(join, queue) for queue, _ in self._partial.values()]
 
     def join(self, came: float) -> int:
         """Contribute nothing to the sums of other ranks until all have joined. Return the rank that
@@ -390,6 +371,6 @@ class Calls:
                 self._names.begin(Call("shutdown"), END).wait()
         except RankFailedError:
             pass
-        for one in [*ending, *(one.queue for one in self._partial.values()), self._in_order]:
+        for one in [*ending, *(queue for queue, _ in self._partial.values()), self._in_order]:
             one.free()
         self.comm.Free()

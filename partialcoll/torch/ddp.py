@@ -32,25 +32,12 @@ from . import checkpoint, world
 from .flat import Layout, Named, dense_strides, divide
 from .loop import average_statistics, average_tensors, check_model, describe
 from .metrics import RoundMetrics
-from .ops.futures import new_future
+from .ops.call import new_future
 from .optimizer import check_dense, check_parameters
 from .rounds import Replicated
 from .strategies import Eager
 
 DDP = torch.nn.parallel.DistributedDataParallel
-
-
-def _check_strategy(strategy: Eager) -> None:
-    if strategy.deliver != "one":
-        raise ValueError(
-            "deliver: expected 'one' (a backward pass of DDP takes one round), got "
-            f"{strategy.deliver!r}; with DistributedOptimizer there is Eager(deliver='all')"
-        )
-    if strategy.clip_norm is not None:
-        raise ValueError(
-            f"clip_norm: expected None, got {strategy.clip_norm}: clip after backward, as with any "
-            "DistributedDataParallel"
-        )
 
 
 def _check_ddp(ddp: Any, comm: MPI.Intracomm) -> None:
@@ -91,16 +78,12 @@ def _check_ddp(ddp: Any, comm: MPI.Intracomm) -> None:
 def _parameters_of(ddp: Any, seen: list[torch.Tensor] | None) -> Named:
     """Those that the buckets brought, or before the first of them those that will come, by name,
     in the model's order (that of buckets changes). Raises TypeError for one that cannot work."""
-    known = {id(tensor) for tensor in seen or ()}
-    named = []
-    for name, parameter in ddp.module.named_parameters():
-        if seen is None:
-            ignored = ddp.parameters_to_ignore
-            wanted = parameter.requires_grad and not {name, f".{name}"} & set(ignored)
-        else:
-            wanted = id(parameter) in known
-        if wanted:
-            named.append((name, parameter))
+    everything = list(ddp.module.named_parameters())
+    if seen is None:
+        ignored = {name.lstrip(".") for name in ddp.parameters_to_ignore}
+        seen = [one for name, one in everything if one.requires_grad and name not in ignored]
+    known = {id(tensor) for tensor in seen}
+    named = [(name, parameter) for name, parameter in everything if id(parameter) in known]
     if len(named) < len(known):
         raise StateError(
             f"PartialState: {len(known) - len(named)} parameters in the buckets are not among the "
@@ -178,8 +161,17 @@ class PartialState:
         average_every: int | None = None,
         **options: Any,
     ) -> None:
-        self._strategy = Eager(quorum, **options)
-        _check_strategy(self._strategy)
+        strategy = self._strategy = Eager(quorum, **options)
+        if strategy.deliver != "one":
+            raise ValueError(
+                "deliver: expected 'one' (a backward pass of DDP takes one round), got "
+                f"{strategy.deliver!r}; with DistributedOptimizer there is Eager(deliver='all')"
+            )
+        if strategy.clip_norm is not None:
+            raise ValueError(
+                f"clip_norm: expected None, got {strategy.clip_norm}: clip after backward, as with "
+                "any DistributedDataParallel"
+            )
         if average_every is not None:
             checks.count("average_every", average_every, what="a number of rounds")
         self._every = average_every
@@ -229,7 +221,7 @@ class PartialState:
             # In the first step of a static graph all are number 0, and none is last (torch 2.13).
             over = bucket.is_last()
             if not over and bucket.index() == 0 and len(self._buckets) > 1:
-                named = _parameters_of(self._the_ddp(), None)
+                named = _parameters_of(self._ddp(), None)
                 over = self._seen().issuperset(id(parameter) for _, parameter in named)
             last = over
             if last:
@@ -286,7 +278,7 @@ class PartialState:
             for bucket in self._buckets:
                 self._deposit(self._rounds, bucket)
         rounds: Replicated = self._rounds
-        if self._every and self._due(rounds):
+        if self._due():
             with self._noting():
                 raise StateError(
                     f"PartialState: average_every={self._every}, but average_parameters() was "
@@ -318,12 +310,6 @@ class PartialState:
 
     # Beginning
 
-    def _the_ddp(self) -> Any:
-        ddp = self._ddp()
-        if ddp is None:
-            raise StateError("PartialState: its DistributedDataParallel object is gone")
-        return ddp
-
     def _set_up(self, seen: list[torch.Tensor] | None) -> None:
         """The handle, and everything that must be the same on all ranks. Collective."""
         saved = self._loaded
@@ -334,7 +320,9 @@ class PartialState:
                     "PartialState: not after init(respawn=True): DistributedDataParallel keeps the "
                     "process group that it was made with; take DistributedOptimizer"
                 )
-            ddp = self._the_ddp()
+            ddp = self._ddp()
+            if ddp is None:
+                raise StateError("PartialState: its DistributedDataParallel object is gone")
             _check_ddp(ddp, self._comm)
             named = _parameters_of(ddp, seen)
             if saved is not None:
@@ -398,31 +386,26 @@ class PartialState:
         self._check_heard()
         if self._every and self._rounds is None:
             return False
-        rounds = self._ready()
-        if not self._due(rounds):
-            return False
-        self._average_all(rounds)
-        return True
+        self._ready()
+        due = self._every is None or self._due()
+        if due:
+            self._average()
+        return due
 
-    def _due(self, rounds: Replicated) -> bool:
-        if self._every is None:
-            return True
-        return rounds.updates % self._every == 0 and rounds.updates != self._averaged
+    def _due(self) -> bool:
+        """Return whether `average_every` asks for an average now."""
+        updates = self._rounds.updates
+        return bool(self._every and updates % self._every == 0 and updates != self._averaged)
 
-    def _average_all(self, rounds: Replicated) -> None:
-        average_tensors(self._the_total(), [parameter for _, parameter in self._named])
-        self._average_statistics()
-        self._averaged = rounds.updates
-
-    def _the_total(self) -> GlobalSum:
-        """Collective when it is new."""
+    def _average(self, parameters: bool = True) -> None:
+        """Average BatchNorm's statistics, and the parameters. Collective."""
+        how = self._strategy.on_failure
         if self._total is None:
-            self._total = GlobalSum.over(self._own, self._strategy.on_failure)
-        return self._total
-
-    def _average_statistics(self) -> None:
-        total, how = self._the_total(), self._strategy.on_failure
-        average_statistics(self._own, total, self._module, how)
+            self._total = GlobalSum.over(self._own, how)
+        if parameters:
+            average_tensors(self._total, [parameter for _, parameter in self._named])
+            self._averaged = self._rounds.updates
+        average_statistics(self._own, self._total, self._module, how)
 
     def join(self, step: Any = None) -> None:
         """No more data on this rank: contribute nothing until all ranks have joined. Collective.
@@ -452,15 +435,12 @@ class PartialState:
         self._extra, self._joining = None, None
         said = [("join", "without step" if step is None else "with step")]
         check_agreement(self._own, said, self._strategy.on_failure)
-        if step is None:
-            self._average_all(rounds)
-        else:
-            self._average_statistics()
+        self._average(parameters=step is None)
 
     def _average_if_due(self) -> None:
         """Others call `average_parameters` after this round: take part."""
-        if self._every and self._due(self._rounds):
-            self._average_all(self._rounds)
+        if self._due():
+            self._average()
 
     def _update(self, _: Result) -> None:
         """A round's average is in `applied`: in `join` this rank steps with it."""

@@ -5,16 +5,18 @@
 >>> torch.distributed.init_process_group("partialcoll")  # under mpiexec, with no other setup
 
 A collective of torch's becomes a plan: the text that all ranks compare, how the data moves, and the
-tensors that are filled. The arguments are checked here. ops/queue.py carries the plans out in their
-order, and has waiting and time limits; ops/handles.py and ops/transfer.py move the data;
-messages.py has send and recv; in rendezvous.py the ranks meet.
+tensors that are filled. The arguments are checked here, and messages are sent and received.
+ops/call.py carries the plans out in their order, and has waiting and time limits; ops/transfer.py
+moves the data; in rendezvous.py the ranks meet.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,15 +26,15 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
-from .._core import checks
-from .._core.failures import Departures
+from .._core import checks, communicator, waiting
+from .._core.failures import Departures, alone, failed_ranks, goes_on, told_by
 from .._core.mpi import MPI
+from .._core.worker import Worker
+from ..errors import Error, RankFailedError, StateError
 from . import rendezvous
-from .messages import Messages
-from .ops import futures, transfer, wire
-from .ops.call import Call, Move, Steps, Work, untraced
-from .ops.handles import CHUNK, Form, Handles, Reduction
-from .ops.queue import Queue
+from .ops import transfer, wire
+from .ops.call import Call, GroupTimeout, Line, Move, Queue, Work, here, untraced
+from .ops.transfer import CHUNK, Form, Reduction, Steps
 
 NAME = "partialcoll"
 WINDOW = 3  # operations of the program that are compared ahead
@@ -87,29 +89,21 @@ def _form(op: Any, dtype: torch.dtype, ranks: int) -> Form:
     return Form("sum", None, ranks) if name == "avg" else Form(name, factor)
 
 
-def _check_filled(argument: str, tensors: Tensors, like: torch.Tensor) -> None:
-    """Tensors that are filled with what others send, of the dtype of one that is sent."""
-    for tensor in tensors:
-        wire.check_tensor(tensor, written=True, reduced=False)
-    _check_dtypes(argument, tensors, like)
+def _check_like(
+    argument: str, tensor: Any, like: torch.Tensor, count: int | None = None, written: bool = True
+) -> None:
+    """A tensor of the dtype of another one, and of `count` elements."""
+    wire.check_tensor(tensor, written, reduced=False)
+    if tensor.dtype != like.dtype:
+        raise TypeError(
+            f"{argument}: expected {wire.name(like.dtype)}, got {wire.name(tensor.dtype)}"
+        )
+    if count is not None and tensor.numel() != count:
+        raise ValueError(f"{argument}: expected {count} elements, got {tensor.numel()}")
 
 
-def _check_dtypes(argument: str, tensors: Tensors, like: torch.Tensor) -> None:
-    for tensor in tensors:
-        if tensor.dtype != like.dtype:
-            raise TypeError(
-                f"{argument}: expected {wire.name(like.dtype)}, got {wire.name(tensor.dtype)}"
-            )
-
-
-def _check_size(argument: str, tensor: torch.Tensor, count: int, what: str = "") -> None:
-    if tensor.numel() != count:
-        raise ValueError(f"{argument}: expected {count} elements{what}, got {tensor.numel()}")
-
-
-def _check_sent(*tensors: torch.Tensor) -> None:
-    for tensor in tensors:
-        wire.check_tensor(tensor, written=False, reduced=False)
+def _one_by_one(move: Callable[..., Steps], pairs: Sequence[Any]) -> Move:
+    return lambda to: chain.from_iterable(move(to, *pair) for pair in pairs)
 
 
 def _tensors_in(given: Any) -> Iterator[torch.Tensor]:
@@ -140,6 +134,164 @@ def _collective(options: Callable[[], Any] | None = None) -> Callable[[Callable[
     return decorate
 
 
+# Messages from one rank to another. Whoever waits for a non-blocking MPI message polls it; a thread
+# polls those that no thread waits for. Both sleep between two polls, the longer they have waited.
+
+_unfinished: list[Message] = []  # whose memory MPI still reads or writes
+
+
+def _nap(waited: float) -> None:
+    time.sleep(min(5e-3, max(20e-6, waited / 8)))
+
+
+class Message(Work):
+    def __init__(
+        self, messages: Messages, text: str, tensor: torch.Tensor, timeout: float, written: bool
+    ) -> None:
+        super().__init__([tensor], messages)
+        self._text = text
+        self._memory, self._side = transfer.Memory(tensor, written), wire.side_of([tensor])
+        self._begin, self._timeout = time.monotonic(), timeout
+        self._looking = threading.Lock()
+        self._given_up = False  # it will be over, in error
+        self._request: MPI.Request = MPI.REQUEST_NULL
+        self._source = -1 if written else None  # of one that is received; -1: not known yet
+
+    def __str__(self) -> str:
+        return self._text
+
+    def look(self, ending: bool = False) -> bool:
+        """Is it over, well or badly? ending: the group ends."""
+        error: Exception | None = None
+        with self._looking:
+            if self._over or self._given_up:
+                return self._over
+            try:
+                if not ending and not self._arrived():
+                    return False
+                if ending:
+                    self._give_up()
+                    error = StateError(f"the group was destroyed before {self}")
+            except Exception as raised:
+                error = raised
+        self._end(error)
+        return True
+
+    def _arrived(self) -> bool:
+        status = MPI.Status()
+        try:
+            with told_by(self._queue.comm):
+                over = alone(lambda: self._request.Test(status))
+        except MPI.Exception as error:
+            raise Error(f"{self}: {error.Get_error_string()}") from error
+        if over:
+            if self._source is not None:
+                self._source = status.Get_source()
+                come, expected = status.Get_elements(MPI.BYTE), self._memory.bytes.size
+                if come != expected:
+                    raise Error(f"{self}: expected {expected} bytes, got {come}")
+                with self._side:
+                    self._memory.land()
+                self._side.settle()
+            return True
+        try:
+            if lost := self._queue.lost():
+                raise RankFailedError(lost, f"{self}: the messages of its group end")
+            if time.monotonic() - self._begin >= self._timeout:
+                raise GroupTimeout(f"{self} was not over after its timeout of {self._timeout:g} s")
+            waiting.look()
+        except Exception:
+            self._give_up()
+            raise
+        return False
+
+    def _give_up(self) -> None:
+        """Keep the memory that MPI still reads or writes."""
+        self._given_up, over = True, False
+        if self._source is not None:
+            with contextlib.suppress(MPI.Exception):  # a rank has died
+                self._request.Cancel()
+                over = self._request.Test()
+        if not over:
+            _unfinished.append(self)
+
+    def source_rank(self) -> int:
+        """Return the rank that has sent this message."""
+        assert self._source is not None
+        return self._source
+
+    _source_rank = source_rank
+
+
+class Messages:
+    """The messages of one group. comm: of the group's ranks, for this only. on_failure: "raise":
+    all end when a rank of the group dies; else those with that rank."""
+
+    def __init__(self, comm: MPI.Intracomm, on_failure: str) -> None:
+        self.comm = comm
+        self._ends = on_failure == "raise" and goes_on()
+        highest = comm.Get_attr(MPI.TAG_UB)
+        self._highest_tag = 32767 if highest is None else int(highest)
+        self._under_way: list[Message] = []
+        self._lock = threading.Lock()
+        self._worker = Worker("partialcoll messages", self._work_off, self._fail)
+        self.aside, self.wake = self._worker.aside, self._worker.wake
+        self.halt, self.join = self._worker.halt, self._worker.join
+
+    def lost(self) -> list[int]:
+        """Ranks that have died, and whose death ends what is under way, whoever it is with."""
+        return failed_ranks(self.comm) if self._ends else []
+
+    def drive(self, message: Message) -> None:
+        """Wait for a message."""
+        begin = time.monotonic()
+        while not message.look():
+            _nap(time.monotonic() - begin)
+
+    def begin(
+        self, tensor: torch.Tensor, what: str, peer: int | None, tag: int, timeout: float
+    ) -> Message:
+        """Begin to send to a rank, or to receive from it; None: from any. what: "send to" or "recv
+        from". Raise ValueError if MPI has no such tag, StateError when it has ended."""
+        communicator.check_running("torch.distributed")
+        written = what == "recv from"
+        begin: Callable[..., Any] = self.comm.Irecv if written else self.comm.Isend
+        who = "any rank" if peer is None else f"rank {peer}"
+        message = Message(self, f"{what} {who}, tag {tag}", tensor, timeout, written)
+        if not 0 <= tag <= self._highest_tag:
+            raise ValueError(f"tag: expected 0 to {self._highest_tag}, got {tag}")
+        with told_by(self.comm), transfer.one_message(message._memory.bytes) as room:
+            message._request = begin(room, MPI.ANY_SOURCE if peer is None else peer, tag)
+        if not message.look():
+            with self._lock:
+                if self._worker.stopping:
+                    raise StateError("the group has been destroyed")
+                self._under_way.append(message)
+            self.wake()
+        return message
+
+    def _work_off(self) -> None:
+        begin = time.monotonic()
+        while self._under_way and not self._worker.stopping:
+            # Who waits looks more often; the thread is for the others.
+            _nap(max(time.monotonic() - begin, 8e-3))
+            over = [message for message in self._under_way if message.look()]
+            with self._lock:
+                self._under_way = [one for one in self._under_way if one not in over]
+            if over:
+                begin = time.monotonic()
+
+    def _fail(self) -> None:
+        with self._lock:
+            rest, self._under_way = self._under_way, []
+        if MPI.Is_initialized() and not MPI.Is_finalized():
+            for message in rest:
+                message.look(ending=True)
+
+
+# The group
+
+
 class ProcessGroup(_Base):
     """One group of ranks. Made by `init_process_group` and `new_group`.
 
@@ -166,12 +318,12 @@ class ProcessGroup(_Base):
         how: Any = {"owner": "torch.distributed", "on_failure": on_failure}
         how["remedy"] = "destroy_process_group() and make it anew"
         calls, within = f"group {name}", f"group {name}, in a callback"
-        # Of the program, and of callbacks (ops/futures.py).
+        # Of the program, and of callbacks (ops/call.py).
         self._queues = (
             Queue(comm.Dup(), calls, WINDOW, **how),
             Queue(comm.Dup(), within, 1, **how),
         )
-        self._line = futures.Line()
+        self._line = Line()
         self._messages = Messages(comm, on_failure)
         self._departures = Departures(comm) if tells else None
         self._coalescing: dict[int, list[Work]] = {}  # by thread
@@ -223,12 +375,13 @@ class ProcessGroup(_Base):
         asked: timedelta | None = getattr(options, "timeout", None)
         endless = asked is None or asked <= timedelta(0)
         limit = self._timeout if asked is None or endless else asked.total_seconds()
-        queue = self._queues[futures.inside()]
+        queue = self._queues[here.inside]
         try:
             text, move, filled = plan(self, *given, options)
             call = Call(text, move, filled, timeout=limit, read=list(_tensors_in(given)))
         except Exception as error:
-            queue.refuse(error, limit, background=True)
+            queue.begin(Call(f"{type(error).__name__}: {error}", timeout=limit, refused=True))
+            raise
         call.line = self._line
         self._sequence += 1
         queue.submit(call, background=getattr(options, "asyncOp", True))
@@ -306,22 +459,16 @@ class ProcessGroup(_Base):
 
     def _scattering(self, pairs: Sequence[tuple[torch.Tensor, Tensors]], op: Any) -> Plan:
         """For each output of this rank: the pieces that it sends to all ranks, itself included."""
-        forms = []
+        moved = []
         for output, pieces in pairs:
             wire.check_tensor(output, written=True)
-            self._check_each("input_list", pieces)
-            _check_sent(*pieces)
-            _check_dtypes("input_list", pieces, output)
-            count = pieces[self._rank].numel()
-            _check_size("output", output, count, " as in the input for this rank")
-            forms.append(_form(op, output.dtype, self._ranks))
-
-        def move(to: Handles) -> Steps:
-            for (output, pieces), form in zip(pairs, forms):
-                yield from transfer.reduce_pieces(to.everybody, pieces, form, output)
-
+            self._check_each("input_list", pieces, output, written=False)
+            _check_like("output", output, output, pieces[self._rank].numel())
+            moved.append((pieces, _form(op, output.dtype, self._ranks), output))
         sizes = ", ".join(_sizes(pieces, output) for output, pieces in pairs)
-        return f"reduce_scatter of {sizes}, {op.op.name}", move, [output for output, _ in pairs]
+        outputs = [output for output, _ in pairs]
+        text = f"reduce_scatter of {sizes}, {op.op.name}"
+        return text, _one_by_one(transfer.reduce_pieces, moved), outputs
 
     @_collective(dist.ReduceScatterOptions)
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
@@ -338,7 +485,8 @@ class ProcessGroup(_Base):
 
     def _equal_pieces(self, argument: str, whole: Any, part: Any) -> Tensors:
         """A tensor as one piece for each rank, each as large as another tensor."""
-        _check_sent(whole, part)
+        wire.check_tensor(whole, written=False, reduced=False)
+        wire.check_tensor(part, written=False, reduced=False)
         if whole.numel() != part.numel() * self._ranks:
             raise ValueError(
                 f"{argument}: expected {self._ranks} times {part.numel()} elements, got "
@@ -356,40 +504,30 @@ class ProcessGroup(_Base):
         text = f"broadcast of {_what(tensor)} from rank {root}"
         return text, lambda to: transfer.broadcast(to, tensor, root), [tensor]
 
-    def _gathering(self, pairs: Sequence[tuple[Tensors, torch.Tensor]]) -> Plan:
-        for outputs, tensor in pairs:
-            _check_sent(tensor)
+    def _gathering(self, pairs: Sequence[tuple[torch.Tensor, Tensors]]) -> Plan:
+        for tensor, outputs in pairs:
+            wire.check_tensor(tensor, written=False, reduced=False)
             self._check_each("tensor_list", outputs, tensor)
-            own = outputs[self._rank]
-            _check_size("tensor_list", own, tensor.numel(), " for this rank's tensor")
-
-        def move(to: Handles) -> Steps:
-            for outputs, tensor in pairs:
-                yield from transfer.gather_all(to, tensor, outputs)
-
-        sizes = ", ".join(_sizes(outputs, tensor) for outputs, tensor in pairs)
-        return f"all_gather of {sizes}", move, list(chain.from_iterable(one for one, _ in pairs))
+            _check_like("tensor_list", outputs[self._rank], tensor, tensor.numel())
+        sizes = ", ".join(_sizes(outputs, tensor) for tensor, outputs in pairs)
+        filled = list(chain.from_iterable(outputs for _, outputs in pairs))
+        return f"all_gather of {sizes}", _one_by_one(transfer.gather_all, pairs), filled
 
     @_collective()
     def allgather(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
-        return self._gathering([(_one_of(outputs, "tensor_list"), _one_of(inputs))])
+        return self._gathering([(_one_of(inputs), _one_of(outputs, "tensor_list"))])
 
     @_collective()
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
         """The i-th output list is for the i-th input; torch passes one list for each rank."""
-        return self._gathering(list(zip(zip(*outputs), inputs)))
+        return self._gathering(list(zip(inputs, zip(*outputs))))
 
     @_collective()
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
-        pairs = list(zip(outputs, inputs))
-        for output, tensor in pairs:
+        for tensor, output in zip(inputs, outputs):
             self._equal_pieces("output", output, tensor)
-            _check_filled("output", [output], tensor)
-
-        def move(to: Handles) -> Steps:
-            for output, tensor in pairs:
-                yield from transfer.gather_flat(to, tensor, output)
-
+            _check_like("output", output, tensor)
+        move = _one_by_one(transfer.gather_flat, list(zip(inputs, outputs)))
         return f"all_gather of {', '.join(map(_what, inputs))} each", move, outputs
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
@@ -399,49 +537,42 @@ class ProcessGroup(_Base):
     @_collective(dist.GatherOptions)
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
         tensor, root = _one_of(inputs), opts.rootRank
-        _check_sent(tensor)
-        own = _one_of(outputs, "gather_list") if self._rank == root else None
-        if own is not None:
-            self._check_each("gather_list", own, tensor)
-            for output in own:
-                _check_size("gather_list", output, tensor.numel())
-        text = f"gather of {_what(tensor)} to rank {root}"
-        return text, lambda to: transfer.gather(to.everybody, tensor, own, root), own or []
+        wire.check_tensor(tensor, written=False, reduced=False)
+        own: Any = []
+        if self._rank == root:
+            own = _one_of(outputs, "gather_list")
+            self._check_each("gather_list", own, tensor, count=tensor.numel())
+        move = _one_by_one(transfer.messages, [([(root, tensor)], list(enumerate(own)))])
+        return f"gather of {_what(tensor)} to rank {root}", move, own
 
     @_collective(dist.ScatterOptions)
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
         tensor, root = _one_of(outputs), opts.rootRank
         wire.check_tensor(tensor, written=True, reduced=False)
-        own = _one_of(inputs, "scatter_list") if self._rank == root else None
-        if own is not None:
-            self._check_each("scatter_list", own)
-            for piece in own:
-                _check_sent(piece)
-                _check_filled("tensor", [tensor], piece)
-                _check_size("scatter_list", piece, tensor.numel())
-        text = f"scatter of {_what(tensor)} from rank {root}"
-        return text, lambda to: transfer.scatter(to.everybody, tensor, own, root), [tensor]
+        own: Any = []
+        if self._rank == root:
+            own = _one_of(inputs, "scatter_list")
+            self._check_each("scatter_list", own, tensor, count=tensor.numel(), written=False)
+        move = _one_by_one(transfer.messages, [(list(enumerate(own)), [(root, tensor)])])
+        return f"scatter of {_what(tensor)} from rank {root}", move, [tensor]
 
     @_collective()
     def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
-        self._check_each("input_tensor_list", inputs)
-        self._check_each("output_tensor_list", outputs)
-        for tensor in inputs:
-            _check_sent(tensor)
-            _check_filled("output_tensor_list", outputs, tensor)
+        self._check_each("input_tensor_list", inputs, written=False)
+        self._check_each("output_tensor_list", outputs, inputs[0])
         text = f"all_to_all of {wire.name(inputs[0].dtype)}"
-        return text, lambda to: transfer.exchange(to.everybody, inputs, outputs), outputs
+        return text, lambda to: transfer.exchange(to, inputs, outputs), outputs
 
     @_collective()
     def all_to_all_single(
         self, output: Any, input: Any, output_splits: Any, input_splits: Any, opts: Any
     ) -> Plan:
-        _check_sent(input)
-        _check_filled("output", [output], input)
+        wire.check_tensor(input, written=False, reduced=False)
+        _check_like("output", output, input)
         come = self._split("output_split_sizes", output, output_splits)
         sent = self._split("input_split_sizes", input, input_splits)
         text = f"all_to_all_single of {wire.name(input.dtype)}"
-        return text, lambda to: transfer.exchange(to.everybody, sent, come), [output]
+        return text, lambda to: transfer.exchange(to, sent, come), [output]
 
     def _split(self, argument: str, tensor: torch.Tensor, sizes: Any) -> Tensors:
         """By the first dimension, evenly if there are no sizes."""
@@ -450,14 +581,14 @@ class ProcessGroup(_Base):
         pieces: Tensors = torch.split(tensor.detach(), found)
         return pieces
 
-    def _check_each(self, argument: str, tensors: Tensors, like: Any = None) -> None:
-        """One for each rank; that are filled, if they are to be like another one."""
+    def _check_each(self, argument: str, tensors: Tensors, like: Any = None, **how: Any) -> None:
+        """One for each rank, as of `_check_like`."""
         if len(tensors) != self._ranks:
             raise ValueError(
                 f"{argument}: expected a tensor for each of {self._ranks} ranks, got {len(tensors)}"
             )
-        if like is not None:
-            _check_filled(argument, tensors, like)
+        for tensor in tensors:
+            _check_like(argument, tensor, tensors[0] if like is None else like, **how)
 
     @_collective()
     def barrier(self, opts: Any) -> Plan:
@@ -482,29 +613,24 @@ class ProcessGroup(_Base):
 
     # Messages
 
-    def _check_peer(self, argument: str, peer: int) -> int:
-        if not 0 <= peer < self._ranks:
-            raise ValueError(f"{argument}: expected 0 to {self._ranks - 1}, got {peer}")
-        return peer
+    def _message(self, what: str, tensors: Any, peer: int | None, tag: int, where: str) -> Work:
+        tensor = _one_of(tensors)
+        wire.check_tensor(tensor, written=what == "recv from", reduced=False)
+        if peer is not None and not 0 <= peer < self._ranks:
+            raise ValueError(f"{where}: expected 0 to {self._ranks - 1}, got {peer}")
+        return self._messages.begin(tensor, what, peer, tag, self._timeout)
 
     @untraced
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
-        tensor = _one_of(tensors)
-        wire.check_tensor(tensor, written=False, reduced=False)
-        return self._messages.send(tensor, self._check_peer("dst", dst), tag, self._timeout)
+        return self._message("send to", tensors, dst, tag, "dst")
 
     @untraced
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
-        return self._receive(tensors, self._check_peer("src", src), tag)
+        return self._message("recv from", tensors, src, tag, "src")
 
     @untraced
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
-        return self._receive(tensors, None, tag)
-
-    def _receive(self, tensors: Any, source: int | None, tag: int) -> Work:
-        tensor = _one_of(tensors)
-        wire.check_tensor(tensor, written=True, reduced=False)
-        return self._messages.recv(tensor, source, tag, self._timeout)
+        return self._message("recv from", tensors, None, tag, "src")
 
 
 # How torch makes groups of the backend, and when their memory is freed

@@ -38,9 +38,9 @@ from .arguments import (
 from .calls import Calls
 from .loop import Loop
 from .ops import transfer, wire
-from .ops.call import Call, Steps, result_of
-from .ops.handles import Handles
-from .ops.handles import Reduction as Reducing
+from .ops.call import Call, result_of
+from .ops.transfer import Found, Handles, Rows, Steps
+from .ops.transfer import Reduction as Reducing
 from .optimizer import check_kind
 from .world import OptionalSet, attended, calls_of, forget_dropped, rank, world
 
@@ -55,9 +55,8 @@ __all__ += ["sparse_allreduce_async", "start_timeline", "stop_timeline", "synchr
 
 Tensors = Sequence[torch.Tensor]
 Entries = list[tuple[str, Any]]
-Found = transfer.Found
 # Gives the steps in which data moves, on handles; makes room for rows; appends what arrives.
-_Move = Callable[[Handles, transfer.Rows, Found], Steps]
+_Move = Callable[[Handles, Rows, Found], Steps]
 
 
 class _Part(NamedTuple):
@@ -74,19 +73,21 @@ class _Part(NamedTuple):
 
 class _Verb(NamedTuple):
     """part: of a tensor, the options, the set and the number of ranks. back: the gradients of the
-    arguments, of those of the results, of what was found, the options and the set."""
+    arguments, of those of the results, of what was found, the options and the set. result: what
+    `synchronize` returns, of what was found."""
 
     what: str
     part: Callable[[Any, Options, OptionalSet, int], _Part]
     back: Callable[[Tensors, Sequence[Found], Options, OptionalSet], Tensors]
+    result: Callable[[Found], Any] = lambda found: found[0]
 
 
 def _begin(
     verb: _Verb, arguments: dict[str, Any], **how: bool
-) -> tuple[Call, Tensors, Options, OptionalSet]:
-    """Begin a call with the arguments of a verb, by name; return it, its tensors, options and set.
-    A synchronous call is complete when this returns. The other ranks are notified of every error in
-    this rank's arguments."""
+) -> tuple[Call, list[Found], Tensors, Options, OptionalSet]:
+    """Begin a call with the arguments of a verb, by name; return it, what it finds, its tensors,
+    options and set. A synchronous call is complete when this returns. The other ranks are notified
+    of every error in this rank's arguments."""
     name, process_set = arguments.pop("name", None), arguments.pop("process_set", None)
     tensors = arguments.pop("tensors" if "tensors" in arguments else "tensor")
     options, given = Options(**arguments, **how), (tensors,)
@@ -121,11 +122,17 @@ def _begin(
         call = Call(text, move, outputs, apart=apart, role=role, read=read)
     except Exception as error:
         calls.refuse(error, name, by_name)
-    call.quorum, call.found = policy, found
-    call.lands = [partial(one.finish, one.found) for one in parts if one.finish is not None]
-    call.shown = lambda _: _firsts(found) if options.several else found[0][0]
+
+    def land() -> Any:
+        for part in parts:
+            if part.finish is not None:
+                part.finish(part.found)
+        results = [verb.result(one) for one in found]
+        return results if options.several else results[0]
+
+    call.quorum, call.land = policy, land
     calls.start(call, name, options.later)
-    return call, given, options, process_set
+    return call, found, given, options, process_set
 
 
 class _Differentiable(torch.autograd.Function):
@@ -144,9 +151,8 @@ class _Differentiable(torch.autograd.Function):
 def _now(verb: _Verb, arguments: dict[str, Any], **how: bool) -> list[Found]:
     """Make a synchronous call; return what each of its tensors has found. The results have
     gradients if the tensors have."""
-    call, given, options, process_set = _begin(verb, arguments, **how)
+    call, found, given, options, process_set = _begin(verb, arguments, **how)
     result_of(call)
-    found: list[Found] = call.found
     if options.in_place or not torch.is_grad_enabled():
         return found
     if not any(one.requires_grad for one in given):
@@ -319,8 +325,7 @@ def allreduce_async_(
     *,
     quorum: Policy | str = "full",
 ) -> Call:
-    """Start an `allreduce` in place, in the background: leave `tensor` alone until `synchronize`.
-    Collective."""
+    """Start an `allreduce` in place: leave `tensor` alone until `synchronize`. Collective."""
     return _begin(_REDUCE, locals(), in_place=True, later=True)[0]
 
 
@@ -360,8 +365,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: OptionalSet = None,
 ) -> Call:
-    """Start an `allreduce` of several `tensors`, as one call, in the background; see
-    `allreduce_async`. Collective."""
+    """Start an `allreduce` of several `tensors`, as one call; see `allreduce_async`. Collective."""
     return _begin(_REDUCE, locals(), several=True, later=True)[0]
 
 
@@ -374,8 +378,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: OptionalSet = None,
 ) -> Call:
-    """Start an `allreduce` of several `tensors`, as one call, in place and in the background: leave
-    them alone until `synchronize`. Collective."""
+    """Start an `allreduce` in place of several `tensors`; see `allreduce_async_`. Collective."""
     return _begin(_REDUCE, locals(), several=True, in_place=True, later=True)[0]
 
 
@@ -428,8 +431,7 @@ def broadcast_async(
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: OptionalSet = None
 ) -> Call:
-    """Start a `broadcast` in place, in the background: leave `tensor` alone until `synchronize`.
-    Collective."""
+    """Start a `broadcast` in place: leave `tensor` alone until `synchronize`. Collective."""
     return _begin(_BROADCAST, locals(), in_place=True, later=True)[0]
 
 
@@ -484,8 +486,7 @@ def allgather(
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: OptionalSet = None
 ) -> Call:
-    """Start an `allgather` in the background: leave `tensor` alone until `synchronize`.
-    Collective."""
+    """Start an `allgather`: leave `tensor` alone until `synchronize`. Collective."""
     return _begin(_GATHER, locals(), later=True)[0]
 
 
@@ -499,8 +500,7 @@ def grouped_allgather(
 def grouped_allgather_async(
     tensors: Tensors, name: str | None = None, process_set: OptionalSet = None
 ) -> Call:
-    """Start an `allgather` of several `tensors`, as one call, in the background; see
-    `allgather_async`. Collective."""
+    """Start an `allgather` of several `tensors`, as one call; see `allgather_async`. Collective."""
     return _begin(_GATHER, locals(), several=True, later=True)[0]
 
 
@@ -512,7 +512,7 @@ def _exchanged(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
             raise ValueError(f"splits: expected integers, got {wire.name(splits.dtype)}")
         given = splits.tolist()
     rows = wire.splits("splits", given, len(sent), ranks)
-    move = lambda to, *room: transfer.exchange_rows(to.everybody, sent, rows, *room)  # noqa: E731
+    move = lambda to, *room: transfer.exchange_rows(to, sent, rows, *room)  # noqa: E731
 
     def finish(found: Found) -> None:
         like = (splits.device, splits.dtype) if isinstance(splits, torch.Tensor) else (torch.int32,)
@@ -525,6 +525,7 @@ _EXCHANGE = _Verb(
     "alltoall",
     _exchanged,
     lambda gradients, found, _, of: [alltoall(gradients[0], found[0][1], None, of)[0]],
+    tuple,
 )
 
 
@@ -552,11 +553,8 @@ def alltoall_async(
     name: str | None = None,
     process_set: OptionalSet = None,
 ) -> Call:
-    """Start an `alltoall` of `tensor` in the background; `synchronize` returns both tensors.
-    Collective."""
-    call = _begin(_EXCHANGE, locals(), later=True)[0]
-    call.shown = lambda _: tuple(call.found[0])
-    return call
+    """Start an `alltoall` of `tensor`; `synchronize` returns both tensors. Collective."""
+    return _begin(_EXCHANGE, locals(), later=True)[0]
 
 
 def _scattered(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
@@ -564,7 +562,7 @@ def _scattered(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
         raise NotImplementedError("op: Adasum is of whole tensors; use Average or Sum")
     sent, finish = _rows_of(tensor, options, reduced=True)
     form, words = options.form(sent.dtype, ranks)
-    move = lambda to, *room: transfer.reduce_rows(to.everybody, sent, form, *room)  # noqa: E731
+    move = lambda to, *room: transfer.reduce_rows(to, sent, form, *room)  # noqa: E731
     return _Part(f"{wire.describe(sent)}, {words}", move, (sent,), [], finish)
 
 
@@ -606,8 +604,7 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Call:
-    """Start a `reducescatter` in the background: leave `tensor` alone until `synchronize`.
-    Collective."""
+    """Start a `reducescatter`: leave `tensor` alone until `synchronize`. Collective."""
     return _begin(_SCATTER, locals(), later=True)[0]
 
 
@@ -632,8 +629,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Call:
-    """Start a `reducescatter` of several `tensors`, as one call, in the background; see
-    `reducescatter_async`. Collective."""
+    """Start a `reducescatter` of several `tensors`; see `reducescatter_async`. Collective."""
     return _begin(_SCATTER, locals(), several=True, later=True)[0]
 
 
@@ -696,13 +692,11 @@ def broadcast_object(
     calls = calls_of(process_set)
     comm = calls.comm
     buffers: list[state_exchange.Bytes] = []
-    try:
+    with calls.checking():
         root = check_root(root_rank, process_set)
         text = named(f"broadcast_object from rank {root}", name)
         if comm.rank == root:
             buffers = state_exchange.pack(obj)
-    except Exception as error:
-        calls.refuse(error)
     calls.run(Call(text, lambda to: transfer.spread_buffers(to, buffers, root)))
     return obj if comm.rank == root else state_exchange.unpack(buffers)
 
@@ -717,10 +711,8 @@ def allgather_object(
     `broadcast_object`.
     """
     calls = calls_of(process_set)
-    try:
+    with calls.checking():
         text = named("allgather_object", name)
-    except Exception as error:
-        calls.refuse(error)
     return calls.allgather(obj, text)
 
 
@@ -728,23 +720,19 @@ def allgather_object(
 
 
 def _entries(params: Any) -> Entries:
-    """Names and values; a dictionary's in the order of its names, which may differ by rank."""
-    if not isinstance(params, Iterable) or isinstance(params, (str, torch.Tensor)):
-        raise TypeError(
-            "params: expected a state_dict, named_parameters(), parameters() or pairs of name and "
-            f"tensor, got {type(params).__name__}"
-        )
-    found: Entries = []
+    """Names and values; a dictionary's in the order of its names, which may differ by rank, and
+    those of parameters() with their places for names."""
     if isinstance(params, Mapping):
         params = sorted(params.items(), key=lambda item: str(item[0]))
-    for i, pair in enumerate(params):
-        if isinstance(pair, torch.Tensor):  # parameters(): they have their places for names
-            found.append((str(i), pair))
-            continue
+    several = isinstance(params, Iterable) and not isinstance(params, torch.Tensor)
+    found: Entries = []
+    for i, pair in enumerate(params if several else [params]):
+        if several and isinstance(pair, torch.Tensor):
+            pair = str(i), pair
         if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str)):
             raise TypeError(
-                "params: expected pairs of name and tensor, as named_parameters() gives them, got "
-                f"{type(pair).__name__}"
+                "params: expected a state_dict, named_parameters(), parameters() or pairs of name "
+                f"and tensor, got {type(pair).__name__}"
             )
         found.append((pair[0], pair[1]))
     return found
@@ -759,14 +747,13 @@ def _describe(entries: Entries, replaceable: bool) -> list[str]:
                 wire.check_tensor(value, written=True, reduced=False)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"params[{name!r}]: {error}") from None
-            said.append(f"{name}: {wire.describe(value)}")
-        elif replaceable:
-            said.append(f"{name}: an object")
-        else:
+        elif not replaceable:
             raise TypeError(
                 f"params[{name!r}]: expected a tensor, got {type(value).__name__}; other objects "
                 "only in a dictionary, where they can be replaced"
             )
+        what = wire.describe(value) if isinstance(value, torch.Tensor) else "an object"
+        said.append(f"{name}: {what}")
     return said
 
 
@@ -788,12 +775,10 @@ def broadcast_parameters(params: Any, root_rank: int = 0) -> None:
     rank's arguments are wrong (the others get MismatchError).
     """
     calls = world().calls
-    try:
+    with calls.checking():
         root = check_root(root_rank, None)
         entries = _entries(params)
         said = _describe(entries, isinstance(params, dict))
-    except Exception as error:
-        calls.refuse(error)
     _compare(calls, "broadcast_parameters", root, said)
     tensors = [value for _, value in entries if isinstance(value, torch.Tensor)]
     objects = {name: value for name, value in entries if not isinstance(value, torch.Tensor)}
@@ -830,15 +815,13 @@ def broadcast_optimizer_state(
     loop = getattr(optimizer, "_loop", None)  # of a DistributedOptimizer
     inner = optimizer if loop is None else loop._inner
     state: Any = None
-    try:
+    with calls.checking():
         root = check_root(root_rank, None)
         check_kind(optimizer)
         own = calls.comm.rank == root
         if own:
             position = None if loop is None else loop.position()
             state = {"optimizer": checkpoint.pack(inner.state_dict()), "rounds": position}
-    except Exception as error:
-        calls.refuse(error)
     said = [f"optimizer: {type(inner).__qualname__}"]
     for i, group in enumerate(inner.param_groups):
         for j, parameter in enumerate(group["params"]):

@@ -22,9 +22,16 @@ from .._core.attendance import attending
 from .._core.failures import Departures, all_say, among_the_living, goes_on, living
 from .._core.mpi import MPI, check_rank
 from .._core.settings import logger
+from ..collectives.agreement import sides
 from ..errors import RankFailedError, StateError
 from . import rendezvous
 from .calls import Calls
+
+__all__ = ["ProcessSet", "add_process_set", "ccl_built", "check_extension", "comm", "cross_rank"]
+__all__ += ["cross_size", "cuda_built", "ddl_built", "global_process_set", "gloo_built"]
+__all__ += ["gloo_enabled", "init", "is_homogeneous", "is_initialized", "local_rank", "local_size"]
+__all__ += ["mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built", "rank"]
+__all__ += ["remove_process_set", "rocm_built", "shutdown", "size"]
 
 # Process sets
 
@@ -61,19 +68,6 @@ class ProcessSet:
         """By its ranks: what is loaded has to be added to its world. The global one by its name."""
         return "global_process_set" if self is global_process_set else (ProcessSet, (self.ranks,))
 
-    def check(self, ranks: int, others: Iterable[ProcessSet]) -> None:
-        """ValueError unless a world of so many `ranks` can have it beside the `others`."""
-        if self.process_set_id is not None:
-            raise ValueError(f"process_set: {self} is usable already")
-        expected = set(self.ranks) <= set(range(ranks)) and len(set(self.ranks)) == len(self.ranks)
-        if not self.ranks or not expected:
-            raise ValueError(
-                f"process_set: expected different ranks from 0 to {ranks - 1}, got {self.ranks}"
-            )
-        for other in others:
-            if other.ranks == self.ranks:
-                raise ValueError(f"process_set: there is one of ranks {self.ranks} already")
-
     def size(self) -> int | None:
         """The number of its ranks; None if it is not usable. Local."""
         return None if self.process_set_id is None else len(self.ranks)
@@ -94,6 +88,11 @@ class ProcessSet:
         if self._calls is None:
             raise ValueError(f"process_set: rank {rank()} is not in {self}")
         return self._calls
+
+    def _free(self) -> None:
+        calls, self.process_set_id, self._calls = self._calls, None, None
+        if calls is not None:
+            calls.free()
 
     def root(self, root_rank: int) -> int:
         """Return the number of `root_rank` within the set; ValueError if that is not in it."""
@@ -143,7 +142,7 @@ class Replacing:
     spawned: elastic.Spawned | None = None  # the newcomers that load
 
     def wants(self, size: int) -> bool:
-        """Are there too few, and are more to be started?"""
+        """Return whether there are too few ranks and more are to be started."""
         return size < self.ranks and self.tries < MOST_TRIES
 
     def formed(self, size: int, known: Iterable[Told]) -> Replacing:
@@ -293,15 +292,12 @@ def _check_comm(comm: Any) -> MPI.Intracomm:
             "MPI.COMM_WORLD.Split"
         )
     communicator.address(comm)
-    checked: MPI.Intracomm = comm
-    return checked
+    return cast("MPI.Intracomm", comm)
 
 
 def _place(rank: int, names: dict[int, str]) -> tuple[int, int, int, int]:
     """local_rank, local_size, cross_rank, cross_size; from the ranks' nodes."""
-    nodes: dict[str, list[int]] = {}
-    for one, name in names.items():
-        nodes.setdefault(name, []).append(one)
+    nodes = sides(names.items())
     here = nodes[names[rank]]
     number = here.index(rank)
     across = sorted(node[number] for node in nodes.values() if number < len(node))
@@ -502,15 +498,9 @@ def shutdown() -> None:
 def _free(ending: World) -> None:
     ending.calls.free()
     for one in ending.sets:
-        _free_set(one)
+        one._free()
     ending.departures.free()
     ending.comm.Free()
-
-
-def _free_set(one: ProcessSet) -> None:
-    calls, one.process_set_id, one._calls = one._calls, None, None
-    if calls is not None:
-        calls.free()
 
 
 @attended
@@ -522,13 +512,19 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     they give different ones.
     """
     here = world()
-    try:
+    with here.calls.checking():
         if here.replacing is not None:
             raise StateError("add_process_set: not after init(respawn=True): worlds change")
         one = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
-        one.check(here.comm.size, [global_process_set, *here.sets])
-    except Exception as error:
-        here.calls.refuse(error)
+        ranks = here.comm.size
+        if one.process_set_id is not None:
+            raise ValueError(f"process_set: {one} is usable already")
+        if not one.ranks or sorted({*one.ranks} & {*range(ranks)}) != one.ranks:
+            raise ValueError(
+                f"process_set: expected different ranks from 0 to {ranks - 1}, got {one.ranks}"
+            )
+        if any(other.ranks == one.ranks for other in (global_process_set, *here.sets)):
+            raise ValueError(f"process_set: there is one of ranks {one.ranks} already")
     here.calls.agree(f"add_process_set of ranks {one.ranks}")
     own = here.comm.rank
     comm: Any = here.comm.Split(0 if own in one.ranks else MPI.UNDEFINED, own)
@@ -553,7 +549,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if not usable:
         return False
     here.sets.remove(process_set)
-    _free_set(process_set)
+    process_set._free()
     return True
 
 
@@ -619,9 +615,6 @@ def mpi_built() -> bool:
     return True
 
 
-mpi_enabled = mpi_built
-
-
 def mpi_threads_supported() -> bool:
     """May several threads call MPI? Local."""
     return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
@@ -629,8 +622,7 @@ def mpi_threads_supported() -> bool:
 
 def is_homogeneous() -> bool:
     """Have all nodes as many ranks? Collective, unlike Horovod's."""
-    sizes = comm().allgather(local_size())
-    return len(set(sizes)) == 1
+    return len(set(comm().allgather(local_size()))) == 1
 
 
 def _never() -> bool:
@@ -638,6 +630,7 @@ def _never() -> bool:
     return False
 
 
+mpi_enabled = mpi_built
 gloo_built = gloo_enabled = nccl_built = ddl_built = ccl_built = cuda_built = rocm_built = _never
 
 

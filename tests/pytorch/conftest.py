@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests of what moves bytes: as much in one operation as there is, or so little that everything
-goes in several."""
+"""For tests of what moves bytes: counted one by one, or as elements of a large datatype."""
 
 import pytest
 
 
-@pytest.fixture(params=(None, 7), ids=("whole", "in pieces"))
+@pytest.fixture(params=(None, 7), ids=("bytes", "a datatype"))
 def operations(request, monkeypatch):
     from partialcoll.torch.ops import transfer
 

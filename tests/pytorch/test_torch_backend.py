@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 import partialcoll as pc  # noqa: E402
 import partialcoll.torch as pct  # noqa: E402
 from partialcoll.torch import process_group  # noqa: E402
-from partialcoll.torch.ops import handles as ops_handles  # noqa: E402
+from partialcoll.torch.ops import transfer  # noqa: E402
 from partialcoll.torch.ops.call import GroupTimeout  # noqa: E402
 
 torch.set_num_threads(1)
@@ -121,7 +121,7 @@ def test_all_reduce(world, op):
 @pytest.mark.mpi
 def test_all_reduce_of_any_size(world):
     """Nothing, one element, sizes beside those of handles, more than a chunk and a rest."""
-    chunk = ops_handles.CHUNK // 4
+    chunk = transfer.CHUNK // 4
     for count in (0, 1, 64, 65, 1000, chunk - 1, chunk, chunk + 1, 2 * chunk + 77):
         tensor = torch.arange(count, dtype=torch.float32).remainder(1000) * (world.rank + 1)
         dist.all_reduce(tensor)
@@ -132,17 +132,17 @@ def test_all_reduce_of_any_size(world):
 
 def test_sizes_of_handles():
     """Never smaller than the data, at most a quarter larger, never more than a chunk; few."""
-    sizes = {ops_handles.rounded_up(count, 1 << 17) for count in range(1, 1 << 17)}
+    sizes = {transfer.rounded_up(count, 1 << 17) for count in range(1, 1 << 17)}
     assert len(sizes) < 50 and max(sizes) == 1 << 17
     for count in [*range(1, 3000), *range(2**17 - 50, 2**17 + 1)]:
-        size = ops_handles.rounded_up(count, 1 << 17)
+        size = transfer.rounded_up(count, 1 << 17)
         assert count <= size and (size <= 64 or size <= 1.25 * count)
 
 
 @pytest.mark.mpi
 def test_memory_has_a_bound(world, monkeypatch):
     """Handles for data of ever new kinds replace old ones, on all ranks alike."""
-    monkeypatch.setattr(ops_handles, "_KEPT", 3)
+    monkeypatch.setattr(transfer, "_KEPT", 3)
     group = dist.new_group()
     for again in range(2):
         for count in (20000, 30000, 40000, 50000, 30000, 70000):

@@ -15,10 +15,8 @@ dist = pytest.importorskip("torch.distributed")
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
 import partialcoll.torch  # noqa: E402, F401
-from partialcoll.torch.ops import futures  # noqa: E402
-from partialcoll.torch.ops.call import Call  # noqa: E402
-from partialcoll.torch.ops.handles import Form, Reduction  # noqa: E402
-from partialcoll.torch.ops.queue import Queue  # noqa: E402
+from partialcoll.torch.ops.call import Call, Future, Line, Queue  # noqa: E402
+from partialcoll.torch.ops.transfer import Form, Reduction  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = [
@@ -210,8 +208,8 @@ def test_order_in_which_they_are_chained(comm, group):
 
 def test_a_callback_waits_for_a_later_one():
     """Of its own line, and for what is chained to that: it runs it where it waits."""
-    line = futures.Line()
-    begun, other = futures.Future([], line), futures.Future([], line)
+    line = Line()
+    begun, other = Future([], line), Future([], line)
     seen = []
 
     def then(future):
@@ -231,7 +229,7 @@ def test_a_callback_waits_for_a_later_one():
 
 def test_errors_in_callbacks():
     """Whoever is chained to it hears of it; the line goes on."""
-    begun = futures.Future([], futures.Line())
+    begun = Future([], Line())
     failed = begun.then(lambda future: 1 // 0)
     begun.add_done_callback(lambda future: 1 // 0)
     heard = failed.then(lambda future: future.value())

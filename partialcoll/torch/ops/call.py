@@ -1,10 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work that has begun, for torch: waiting for it, its error, its future. A collective call: its
-description for the other ranks, the steps of its data, and its state."""
+description for the other ranks, the steps of its data, and its state.
+
+Callbacks of futures may make further collective calls, in the same order on all ranks. When a
+callback runs depends on the rank: the future may be complete when something is chained to it, or a
+thread completes it later, between other calls of the program. So the calls of callbacks have a
+queue and a communicator of their own (../process_group.py), and the callbacks of a group run one at
+a time, in the order in which the program chained them (`Line`). A callback that chains another one
+waits for the future and runs that one at once. So all ranks make the calls of callbacks in the same
+order. A callback that waits for a later one of its own line runs those before it where it waits,
+which is at the same place on all ranks.
+
+All ranks compare what each call is, in a round of the core (`Agreement`). If they differ, this call
+fails on all ranks, with the text of each rank, and the queue continues. While a rank waits for the
+calls of others it sleeps, and can name the missing ranks. The data of a small reduction goes with
+the comparison, so such a call is one round. Other data moves after it, between ranks that agree. A
+new handle for such data is created while its call is the first in the queue, so all ranks create
+the same handles in the same order. Up to `window` calls are compared ahead, by as many agreements
+in turn. Data goes with the comparison of a call that is not the first one only if the call says
+that it may (`Call.apart`): an earlier call could still change it. Calls end in their order.
+
+A rank that has joined does not know what the others call next, and says only that it has joined. If
+the others agree on a call that allows it, the first of them tells what is reduced, and all reduce;
+ranks that have joined contribute nothing.
+
+A thread that waits for a call processes the calls before it and then this one. A worker thread may
+process calls that no thread waits for yet. One thread at a time processes calls: it holds the lock
+`_turn`.
+"""
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import functools
 import math
 import sys
 import threading
@@ -17,16 +46,20 @@ import torch
 import torch.distributed as dist
 from torch.compiler import disable
 
-from ..._core import timeline, waiting
-from ...collectives.agreement import Agreement, Intent
+from ..._core import communicator, timeline, waiting
+from ..._core.failures import Departed, is_rank_failure, told
+from ..._core.mpi import MPI
+from ..._core.settings import logger
+from ..._core.worker import Worker
+from ...collectives import state_exchange
+from ...collectives.agreement import JOINED, OPEN, Agreement, Intent, complaint
 from ...collectives.handle import AllreduceHandle
+from ...errors import MismatchError, RankFailedError, StateError
 from ...policy import Policy
 from ...round import Result, Round
-from .futures import Future, Line, new_future
-from .handles import Handles, Key, Reduction
+from .transfer import Handles, NeedsAll, Reduction, Steps, spread_buffers
 from .wire import side_of
 
-Steps = Iterator[Any]  # yields the handles and MPI requests to wait for, one after the other
 Move = Union[Callable[[Handles], Steps], Steps, "list[Reduction]", None]
 
 
@@ -46,10 +79,169 @@ class untraced:
         return self._method if instance is None else self._method.__get__(instance, owner)
 
 
+_Future: Any = torch.futures.Future
 _Error: Any = dist.DistBackendError
 _Work: Any = dist.Work
 _FOREVER = timedelta(0)  # torch's "no limit"
 _lock = threading.Lock()  # protects _over, _ended and _future; held briefly
+
+
+class _Here(threading.local):
+    """Whether the thread is in a callback, and the lines of the callbacks that it runs."""
+
+    inside = False
+    lines: tuple[Line, ...] = ()
+
+
+here = _Here()
+
+
+@contextlib.contextmanager
+def _within(inside: bool, *lines: Line) -> Iterator[None]:
+    before = here.inside, here.lines
+    here.inside, here.lines = inside, (*here.lines, *lines)
+    try:
+        yield
+    finally:
+        here.inside, here.lines = before
+
+
+class Line:
+    """The callbacks that the program has chained to the futures of one group. The thread that
+    completes a future, runs the callback before it, or chains it runs a callback."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # protects the fields below
+        self._waiting: collections.deque[tuple[Future, Callable[[], None]]] = collections.deque()
+        self._busy = False
+
+    def add(self, future: Future, run: Callable[[], None]) -> None:
+        """Append a callback, which never raises."""
+        with self._lock:
+            self._waiting.append((future, run))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Run the callbacks that can run, unless a thread does so already."""
+        while True:
+            with self._lock:
+                if self._busy or not self._waiting or not self._waiting[0][0].done():
+                    return
+                self._busy = True
+                run = self._waiting.popleft()[1]
+            try:
+                with _within(True, self):
+                    run()
+            finally:
+                self._busy = False
+
+    def run_until(self, future: Future) -> None:
+        """Run callbacks until the future is complete, in a callback of this line that waits."""
+        while not future.done() and self._waiting:
+            first, run = self._waiting.popleft()
+            with contextlib.suppress(Exception):  # the callback sees it
+                first.wait()
+            with _within(True, self):
+                run()
+
+
+class _Failure(Exception):
+    """The error of a future, in place of its value. torch's DDP takes it for a value, and pickles
+    it to look for tensors; then it raises the error."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise self.error
+
+
+class Future(_Future):
+    """A torch.futures.Future whose callbacks stand in line. What C++ chains to it (DDP,
+    `torch.futures.collect_all`) runs when it is completed. devices: of the tensors in its value,
+    beside the host. line: None: callbacks run when it is complete."""
+
+    def __init__(self, devices: Sequence[torch.device], line: Line | None) -> None:
+        super().__init__(devices=list(devices))
+        self._devices, self._line, self._inside = devices, line, here.inside
+        self._source: Future | None = None  # whose callback gives its value
+
+    def then(self, callback: Callable[[Any], Any]) -> Future:
+        """Return the future of what the callback returns, which is given this one."""
+        chained = Future(self._devices, self._line)
+        chained._source = self
+
+        def run() -> None:
+            try:
+                chained.set_result(callback(self))
+            except Exception as error:
+                chained.set_exception(error)
+
+        self._chain(run)
+        return chained
+
+    def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
+        """As torch's; an error of the callback is logged."""
+
+        def run() -> None:
+            try:
+                callback(self)
+            except Exception:
+                logger.exception("a callback of a future failed")
+
+        self._chain(run)
+
+    def _chain(self, run: Callable[[], None]) -> None:
+        if self._line is None:
+
+            def run_there(_: Any) -> None:
+                with _within(True):
+                    run()
+
+            super().add_done_callback(run_there)
+        elif here.inside:
+            with contextlib.suppress(Exception):  # the callback sees it
+                self.wait()
+            run()
+        else:
+            self._line.add(self, run)
+
+    def set_result(self, result: Any) -> None:
+        with _within(self._inside):
+            super().set_result(result)
+        if self._line is not None:
+            self._line.go_on()
+
+    def set_exception(self, error: BaseException) -> None:
+        super().set_exception(_Failure(error))
+
+    def wait(self) -> Any:
+        if not self.done() and self._source is not None and here.lines:
+            if self._line in here.lines:
+                self._line.run_until(self)
+            else:
+                with contextlib.suppress(Exception):
+                    self._source.wait()
+        with _as_it_was():
+            return super().wait()
+
+    def value(self) -> Any:
+        with _as_it_was():
+            return super().value()
+
+
+@contextlib.contextmanager
+def _as_it_was() -> Iterator[None]:
+    try:
+        yield
+    except _Failure as failure:
+        raise failure.error from None
+
+
+def new_future(tensors: Sequence[torch.Tensor], line: Line | None = None) -> Future:
+    """Return a future of these tensors. A wait for tensors of a device happens on its stream."""
+    return Future(sorted({t.device for t in tensors} - {torch.device("cpu")}, key=str), line)
 
 
 class GroupTimeout(_Error, TimeoutError):
@@ -58,32 +250,26 @@ class GroupTimeout(_Error, TimeoutError):
 
 class Work(_Work):
     """What the collectives of torch.distributed return. tensors: what is filled; the value of its
-    future."""
+    future. queue: carries it out: `drive` in the thread that waits, a thread of its own after
+    `wake`, which steps `aside` for what may wait for other works."""
 
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, tensors: list[torch.Tensor], queue: Any = None) -> None:
         super().__init__()
-        self._tensors = tensors
+        self._tensors, self._queue = tensors, queue
         self._over = False
         self._ended: threading.Event | None = None  # for who waits until another thread ends it
         self._error: BaseException | None = None
         self._future: Future | None = None
         self.line: Line | None = None  # of the callbacks of its future
 
-    def _carry_out(self) -> None:
-        """Do the part of the work that a waiting thread can do."""
-
-    def _ensure(self) -> None:
-        """Let another thread carry the work on: no thread waits for it, or the one that waits
-        cannot carry it on itself."""
-
     @untraced
     def wait(self, timeout: timedelta = _FOREVER) -> bool:
         """Until it is over. GroupTimeout after `timeout`, and it can be waited for again."""
         endless = timeout is _FOREVER or timeout <= _FOREVER
         if endless:
-            self._carry_out()
+            self._queue.drive(self)
         if not self._over:
-            self._ensure()
+            self._queue.wake()
             if not self._wait_for_others(None if endless else timeout.total_seconds()):
                 seconds = timeout.total_seconds()
                 raise GroupTimeout(f"{self} was not over after {seconds} s; wait again")
@@ -105,7 +291,7 @@ class Work(_Work):
 
     def is_completed(self) -> bool:
         if not self._over:
-            self._ensure()
+            self._queue.wake()
         return self._over
 
     def is_success(self) -> bool:
@@ -126,16 +312,12 @@ class Work(_Work):
                 if self._over:
                     self._resolve()
         if not self._over:
-            self._ensure()
+            self._queue.wake()
         return self._future
-
-    def _aside(self) -> contextlib.AbstractContextManager[None]:
-        """Around what may wait for other works: those go on meanwhile."""
-        return contextlib.nullcontext()
 
     def _resolve(self) -> None:
         assert self._future is not None
-        with self._aside():
+        with self._queue.aside():
             if self._error is None:
                 self._future.set_result(self._tensors)
             else:
@@ -154,12 +336,13 @@ class Work(_Work):
 
 
 def complete(step: Any, wait: bool, patient: Callable[[], Any]) -> Any:
-    """Wait for a step: return the round of a handle, or False for another step; None if it is
-    incomplete and wait=False. patient: called while waiting; an exception of it ends the wait."""
+    """Wait for a step: return the round of a handle, whether the ranks agree, or False for another
+    step; None if it is incomplete and wait=False. patient: called while waiting; an exception of it
+    ends the wait."""
+    if isinstance(step, Agreement):
+        return step.settle(wait)
     if isinstance(step, AllreduceHandle):
         return step.Wait() if wait else step.Test()
-    if isinstance(step, Agreement):
-        return None if step.settle(wait) is None else False
     if wait:
         waiting.until(step.Test, patient)
     elif not step.Test():
@@ -193,48 +376,28 @@ class Call(Work):
         role: str = "",
     ) -> None:
         super().__init__(list(tensors))
-        self.reductions: list[Reduction] = move if isinstance(move, list) else []
         self.side = side_of([*tensors, *read])
-        self._first: Reduction | None = None  # a single reduction, which may begin early
-        if isinstance(move, list):
-            self._first = move[0] if len(move) == 1 else None
-            move = self._first.steps if self._first else self._in_turn
-        self._move = move
+        self.reductions: list[Reduction] = move if isinstance(move, list) else []
+        # A single reduction, which may begin early.
+        self._first = self.reductions[0] if len(self.reductions) == 1 else None
+        self._move = None if self.reductions else move
         self._intent, self.apart = Intent(text, refused, role), apart
         self.began = time.monotonic()
         self.warned = 0.0  # time of the last warning that it has no place in an order
+        self._agreed = False  # whether the ranks make the same call
         self._agreed_at: float | None = None
         self._timeout, self._deadline = timeout, self.began + timeout
-        self.compared = False  # whether all ranks have compared it already
-        self._queue: Any = None  # the queue that processes it
-        self.announced = False  # it has its place among the calls that are compared
+        self._steps: Steps | None = None  # once it has its place among the calls that are compared
+        self._step: Any = None  # the step that it waits for
+        self.with_data = False  # its data goes with the comparison
         self.started = False  # its comparison, or its data if nothing is compared
-        self.agreement: Agreement | None = None  # that compares it
-        self._steps: Steps | None = None  # once all ranks have been compared
-        self._step: Any = None  # the step that its data waits for
-        self._moved = False
         self.in_background = False  # the worker thread completes it
-        self.without: bool = False  # it continues without ranks that have joined
+        self.without = False  # it continues without ranks that have joined
         self._outcome: BaseException | None = None
         self.described: bytes | Round | None = None  # the round that delivered the result
         self.quorum: Policy | None = None  # None: all ranks make it
-        self.lands: list[Callable[[], Any]] = []  # called before the result is returned
-        self.found: list[list[torch.Tensor]] = []  # received tensors of sizes not known before
-        self.shown: Callable[[list[torch.Tensor]], Any] = lambda tensors: tensors[0]  # the result
-
-    def _in_turn(self, handles: Handles) -> Steps:
-        for one in self.reductions:
-            yield from one.steps(handles)
-
-    @property
-    def begun(self) -> bool:
-        """Whether its data has been sent."""
-        return self._first is not None and self._first.begun is not None
-
-    @property
-    def key(self) -> Key | None:
-        """The key of the handle that it needs first."""
-        return None if self._first is None else self._first.key
+        self.land: Callable[[], Any] | None = None  # makes the result of what has arrived
+        self._result: Any = self._tensors[0] if self._tensors else None
 
     @property
     def round(self) -> Round | None:
@@ -246,15 +409,6 @@ class Call(Work):
     def poll(self) -> bool:
         """Advance without blocking; return whether the call has ended, with or without an error."""
         return bool(self._queue.poll(self))
-
-    def _ensure(self) -> None:
-        self._queue.wake()
-
-    def _carry_out(self) -> None:
-        self._queue.drive(self)
-
-    def _aside(self) -> Any:
-        return self._queue.aside()
 
     def _end(self, error: BaseException | None = None) -> None:
         if timeline.recorder is not None:
@@ -270,6 +424,350 @@ class Call(Work):
 def result_of(call: Call) -> Any:
     """Wait for the end of the call; return its result, or raise its error."""
     call.wait()
-    while call.lands:
-        call.lands.pop()()
-    return call.shown(call.result())
+    if call.land is not None:
+        call._result, call.land = call.land(), None
+    return call._result
+
+
+# The order of calls
+
+
+def follow_up(broken: BaseException, text: str) -> Exception:
+    """Return the error for a call after the queue has failed."""
+    if isinstance(broken, RankFailedError):
+        return RankFailedError(broken.ranks, text)
+    return StateError(text)
+
+
+class Queue:
+    """The calls of one communicator, matched by their order. Created collectively.
+
+    comm: its traffic is ordered by its user. name, owner, remedy: for messages; remedy: what helps
+    after an error. window: calls that are compared ahead. quorum: None: all ranks make each call
+    together; else there is nothing to compare. on_failure: "continue": calls are among the ranks
+    that live. Who has died is the same for all ranks in each round of a handle, so all go on alike.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        name: str,
+        window: int,
+        *,
+        owner: str = "partialcoll.torch",
+        remedy: str = "shutdown() and init() again",
+        quorum: Policy | None = None,
+        on_failure: str = "raise",
+    ) -> None:
+        self.comm, self._name, self._window, self._owner = comm, name, window, owner
+        self.ranks: int = comm.size
+        self._remedy, self._on_failure = remedy, on_failure
+        title = f"{owner}: data of {name}"
+        self.handles = Handles(comm, title, self._patient, quorum or "full", on_failure)
+        numbers = range(window if quorum is None else 0)
+        self._agreements = [self._agreement(number) for number in numbers]
+        self._lock = threading.Lock()  # of what is waiting, and of the thread
+        self._waiting: collections.deque[Call] = collections.deque()
+        self._announced: collections.deque[Call] = collections.deque()
+        self._count = 0
+        goes_on = on_failure == "continue"
+        self._alike = (MismatchError, RankFailedError, NeedsAll) if goes_on else (MismatchError,)
+        self._turn = threading.Lock()  # of what is announced, and of all handles
+        self._head: Call | None = None  # that is being processed
+        self._broken: BaseException | None = None
+        worker = self._worker = Worker(f"partialcoll {name}", self._work_off, self._fail)
+        self.aside, self.wake, self.stop = worker.aside, worker.wake, worker.stop
+        self.halt, self.join = worker.halt, worker.join
+
+    def _agreement(self, number: int) -> Agreement:
+        made = Agreement(self.comm, f"{self._owner}: {self._name}, {number}", self._on_failure)
+        made.while_waiting(
+            functools.partial(self._patient, made.missing),
+            functools.partial(self._report, made.missing),
+        )
+        return made
+
+    # By whoever makes a call
+
+    def submit(self, call: Call, background: bool = False) -> Call:
+        """Append a call. background: the worker thread may complete it."""
+        with self._lock:
+            if self._broken is not None or self._worker.stopping or MPI.Is_finalized():
+                self._check()
+            call._queue = self
+            self._waiting.append(call)
+        if background:
+            call.in_background = True
+            self.wake()
+        return call
+
+    def begin(self, call: Call, background: bool = True) -> Call:
+        """Append a call, and start its data if that needs no waiting. background: the worker
+        thread completes it. Otherwise whoever waits for it does, if it is a reduction; other calls
+        are completed here."""
+        self.submit(call)
+        if self._turn.acquire(blocking=False):
+            try:
+                self._announce()
+            finally:
+                self._turn.release()
+        if background:
+            if not (call.started and call.with_data):
+                call.in_background = True
+                self.wake()
+            return call
+        while call._steps is None and not call._over:  # until earlier calls have made room
+            with self._turn:
+                self._announce()
+                before = self._announced[0] if self._announced else None
+            if before is not None and call._steps is None:
+                self._complete(before)
+        if call._first is None:
+            self._complete(call)
+        return call
+
+    def _complete(self, call: Call) -> None:
+        self.drive(call)
+        call._wait_for_others()
+
+    def run(self, call: Call) -> Call:
+        """The next call, from its beginning to its end; raises its error."""
+        self.submit(call).wait()
+        return call
+
+    def _check(self) -> None:
+        communicator.check_running(self._name)
+        if self._broken is not None:
+            text = f"{self._name} has ended with an error: {self._broken}; {self._remedy}"
+            raise follow_up(self._broken, text)
+        if self._worker.stopping:
+            raise StateError(f"{self._name} has been destroyed")
+
+    def poll(self, call: Call) -> bool:
+        """Advance without blocking; return whether the call has ended, with or without an error.
+        Calls that may have to create a handle are left to the worker thread."""
+        while not call._over:
+            first = next(iter(self._announced), None)
+            left_to_thread = first is not None and first.in_background
+            if left_to_thread or not self._turn.acquire(blocking=False):
+                break
+            if not self._next(wait=False):
+                break
+        return call._over
+
+    # By whoever's turn it is
+
+    def drive(self, until: Call) -> None:
+        """Carry out calls up to this one, unless others are at it."""
+        while not until._over:
+            if not self._turn.acquire(blocking=False):
+                self.wake()  # whoever is at it may stop before this one
+                return
+            self._next()
+
+    def _next(self, wait: bool = True) -> bool:
+        """Complete the first call and release the turn. Return False if there is none or, with
+        wait=False, if it is incomplete."""
+        ended: list[Call] = []
+        try:
+            self._announce()
+            head = self._head = self._announced[0] if self._announced else None
+            if head is None:
+                return False
+            if head._outcome is None and not self._carry_out(head, wait):
+                return False
+            ended = self._after(head)
+        finally:
+            self._head = None
+            self._turn.release()
+            for call in ended:
+                call._end(call._outcome)
+        return True
+
+    def _announce(self) -> None:
+        """Announce waiting calls, while the window has room, and start what can be started."""
+        if self._announced:
+            self._start(self._announced[0])
+        while self._waiting and len(self._announced) < self._window:
+            with self._lock:
+                call = self._waiting.popleft()
+                self._announced.append(call)
+            lane, first = self._count % self._window, call._first
+            agreement = self._agreements[lane] if self._agreements else None
+            call.with_data = first is not None and agreement is not None and first.fits(agreement)
+            call._steps = self._course(call, agreement)
+            self._count += 1
+            self._start(call)
+            if call._outcome is not None:
+                return
+
+    def _start(self, call: Call) -> None:
+        """Start the comparison of a call, with its data if that is small; where nothing is
+        compared, start the data. A call that is not apart may have to wait for earlier ones."""
+        waits = call.with_data and not call.apart and call is not self._announced[0]
+        if call.started or waits:
+            return
+        assert call._steps is not None
+        call.started = True
+        try:
+            with call.side:
+                call._step = next(call._steps, None)
+        except BaseException as error:  # on this rank only: raise it where the call is waited for
+            call._outcome = self._broken = error
+
+    def _carry_out(self, head: Call, wait: bool) -> bool:
+        """Advance the call. Return False if it is incomplete. An interrupted wait can be resumed.
+        An error is stored as its outcome. It ends the queue, unless all ranks have the same error
+        at the same point."""
+        assert head._steps is not None
+        try:
+            while True:
+                if head._step is not None:
+                    came = complete(head._step, wait, self._patient)
+                    if came is None:
+                        return False
+                    if isinstance(head._step, Agreement):
+                        head._agreed = came
+                    else:
+                        head.described = came or head.described
+                head._step = None
+                with head.side:
+                    head._step = next(head._steps, None)
+                if head._step is None:
+                    head.side.settle()
+                    return True
+        except Exception as error:
+            outcome = told(error, self.comm) if is_rank_failure(error) else error
+            head._outcome = outcome
+            if isinstance(outcome, Departed) or not isinstance(outcome, self._alike):
+                self._broken = outcome
+                if isinstance(outcome, RankFailedError):
+                    self.comm.Revoke()  # who waits for this rank is told
+        except BaseException as error:
+            if head._step is not None:  # a wait, which can be resumed
+                raise
+            head._outcome = self._broken = error  # what was interrupted there cannot go on
+        return True
+
+    def _course(self, call: Call, agreement: Agreement | None) -> Steps:
+        """Yield what a call waits for: the calls of the other ranks, then its data."""
+        first = call._first
+        if agreement is not None:
+            if first is not None and call.with_data:
+                first.begin_with(agreement, call._intent)
+            else:
+                agreement.start(call._intent)
+            yield agreement
+        call._agreed_at = time.monotonic()
+        if agreement is not None and (not call._agreed or call._intent.refused):
+            yield from self._differ(call, agreement)
+        elif agreement is not None and first is not None and call.with_data:
+            call.described = agreement.describe()
+            yield from first.steps(self.handles, agreement)
+        else:
+            yield from self._data(call)
+
+    def _data(self, head: Call) -> Steps:
+        """Yield the steps that move the data after the comparison."""
+        for one in head.reductions:
+            yield from one.steps(self.handles)
+        move = head._move
+        yield from move(self.handles) if callable(move) else move or ()
+
+    def _differ(self, head: Call, agreement: Agreement) -> Steps:
+        """Find out what all ranks call. Raises MismatchError on all of them, unless the only
+        difference is that some have joined, or that the data of some is on a device and could not
+        go with the comparison."""
+        agreement.start_texts(head._intent)
+        yield agreement
+        heard = agreement.texts()
+        if len(set(heard.values())) == 1 and not head._intent.refused:
+            yield from self._data(head)
+            return
+        rest = [rank for rank, one in heard.items() if one.role != JOINED]
+        said = {heard[rank] for rank in rest}
+        if len(said) != 1 or len(rest) == len(heard) or said.pop().role != OPEN:
+            raise MismatchError(complaint(heard))
+        head.without, reductions = True, head.reductions
+        own = [one.blank() for one in reductions] if self.comm.rank == rest[0] else None
+        blanks = [] if own is None else state_exchange.pack(own)
+        yield from spread_buffers(self.handles, blanks, rest[0])
+        if head._intent.role == JOINED:
+            reductions = [
+                Reduction(form, None, torch.empty(count, dtype=dtype), wanted=False, chunk=chunk)
+                for form, dtype, count, chunk in state_exchange.unpack(blanks)
+            ]
+        for one in reductions:
+            yield from one.steps(self.handles)
+
+    def _after(self, head: Call) -> list[Call]:
+        """Return the calls that have ended: this one, and all if the queue is broken."""
+        self._announced.remove(head)
+        if self._broken is None:
+            return [head]
+        rest = self._take_all()
+        for call in rest:
+            text = f"an earlier operation failed: {self._broken}"
+            call._outcome = call._outcome or follow_up(self._broken, text)
+        return [head, *rest]
+
+    def _take_all(self) -> list[Call]:
+        with self._lock:
+            rest = [*self._announced, *self._waiting]
+            self._announced.clear()
+            self._waiting.clear()
+        return rest
+
+    def _report(self, missing: Callable[[], str], waited: float) -> None:
+        """Warn that the current call has waited long."""
+        who = missing()
+        if who:
+            logger.warning("waiting for %.1f s in %s: %s: %s", waited, self._owner, self._head, who)
+
+    def _patient(self, missing: Callable[[], str] = str) -> bool:
+        """Called while the current call waits: raise when its timeout has passed. missing: names
+        the ranks that it waits for."""
+        head = self._head
+        if head is None:  # the queue is being freed
+            return False
+        if self._worker.stopping:
+            raise StateError(f"{self._name} ended while {head} was under way")
+        if time.monotonic() >= head._deadline:
+            who = missing()
+            raise GroupTimeout(
+                f"{head} in {self._name} was not over after its timeout of {head._timeout:g} s"
+                + (f": {who}" if who else "")
+            )
+        return False
+
+    # The thread
+
+    def _work_off(self) -> None:
+        while not self._worker.stopping and (self._announced or self._waiting):
+            self._turn.acquire()
+            self._next()
+
+    def _fail(self) -> None:
+        with self._turn:
+            rest = self._take_all()
+        for call in rest:
+            call._end(StateError(f"{self._name} was destroyed before {call}"))
+
+    @property
+    def broken(self) -> bool:
+        """Return whether a call has failed on this rank, so that the ranks may be at different
+        calls."""
+        return self._broken is not None
+
+    def complete(self) -> None:
+        """Complete all announced calls."""
+        while self._announced:
+            self._complete(self._announced[0])
+
+    def free(self) -> None:
+        """Free everything. Collective, by ranks that are at the same call or know of a death."""
+        self.complete()
+        self.stop()
+        self.handles.free()
+        for agreement in self._agreements:
+            agreement.free()

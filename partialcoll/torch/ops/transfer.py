@@ -1,31 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How bytes of tensors move that are not reduced, or are reduced by one rank alone.
+"""How the data of calls moves: the allreduce handles of a queue, and tensors that go through them;
+bytes that are not reduced, or are reduced by one rank alone.
+
+A handle serves all sizes that round up to its size, so there are few handles; the ones used last
+are kept. A long tensor may be reduced in chunks, which bounds the memory. All ranks wait for each
+other at each chunk. This costs most where ranks share cores with each other and with backward, so
+chunks are few, and larger than the private cache of a core.
 
 All ranks of a communicator call a function here together, in the same order, with arguments that
 they have compared. It yields MPI's own non-blocking operations, or rounds of handles, which the
-caller completes in turn. MPI's counts and places are ints of 32 bits, so a large block goes in
-several operations, the same ones on all ranks.
+caller completes in turn. MPI's counts and places are ints of 32 bits, so a large block is one
+element of a datatype.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from ..._core.buffers import Array, wrap
+from ..._core.device import as_device_buffer
 from ..._core.mpi import MPI
 from ...collectives.adasum import adasum
-from ...errors import MismatchError, RankFailedError
+from ...collectives.agreement import Agreement, Intent
+from ...collectives.allreduce import Allreduce_init
+from ...collectives.handle import AllreduceHandle
+from ...errors import MismatchError, RankFailedError, StateError
+from ...policy import Policy
 from . import wire
-from .handles import CHUNK, Form, Handles, Reduction, divide, scale
 
-Steps = Iterator[Any]
+Steps = Iterator[Any]  # yields the handles and MPI requests to wait for, one after the other
 Tensors = Sequence[torch.Tensor]
 
-LARGEST = 1 << 30  # bytes of one operation on one rank
+LARGEST = 1 << 30  # bytes that MPI counts one by one
 _MANY = 1 << 20
 
 _COMBINE: dict[str, np.ufunc] = {  # numpy's: torch has none of these for unsigned integers
@@ -34,7 +46,278 @@ _COMBINE: dict[str, np.ufunc] = {  # numpy's: torch has none of these for unsign
 }
 
 
-# Bytes for several ranks
+# The key of a handle: dtype, number of elements, reduction.
+Key = tuple[str, int, str]
+
+CHUNK = 1 << 21  # bytes that are reduced at once
+_KEPT = 32  # handles
+_SMALLEST = 64  # elements of the smallest handle
+
+# MPI's ops by their names in torch. "avg" is a sum with a division.
+_OPS = {name: name.upper() for name in ("sum", "min", "max", "band", "bor", "bxor")}
+_OPS["product"] = "PROD"
+_OPS_OF_BOOL = {
+    **{"sum": "LOR", "max": "LOR", "bor": "LOR", "bxor": "LXOR"},
+    **{"product": "LAND", "min": "LAND", "band": "LAND"},
+}
+
+
+def rounded_up(count: int, most: int) -> int:
+    """Round up to one of four sizes in each octave. A count beyond `most` stays as it is."""
+    if count > most:
+        return count
+    if count <= _SMALLEST:
+        return min(_SMALLEST, most)
+    step = 1 << ((count - 1).bit_length() - 3)
+    return min(most, -(-count // step) * step)
+
+
+class NeedsAll(StateError):
+    """Raised on all live ranks for a collective that they cannot make without the dead ones."""
+
+
+def deposit(handle: AllreduceHandle, device: Any, part: torch.Tensor | None, factor: Any) -> Any:
+    """Start a handle with a part; what is behind it in the slot does not matter. None: with zeros.
+    device: the handle copies tensors of this device in the background, and what is returned must
+    be kept until the round is complete; for tensors elsewhere the caller waits for the copy."""
+    there = part is not None and part.device == device and device.type != "cpu"
+    if there:
+        like = handle._recv[0]
+        slot = torch.empty(like.size, dtype=getattr(torch, str(like.dtype)), device=device)
+    else:
+        slot = torch.from_numpy(handle.send_buffer)
+    if part is None:
+        slot.zero_()
+    else:
+        room = slot[: part.numel()]
+        room.copy_(part)
+        if factor is not None:
+            scale(room, factor)
+    if there:
+        handle._start_from([as_device_buffer("tensor", slot, writable=False)])
+    else:
+        handle.Start()
+    return slot
+
+
+class Handles:
+    """Handles for data of different kinds, the ones used last. They are the same on all ranks.
+
+    name: for messages. meanwhile: called while this rank waits, with a function that names the
+    missing ranks; an exception of it ends the wait. quorum, on_failure: of the handles.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        name: str,
+        meanwhile: Callable[[Callable[[], str]], bool],
+        quorum: Policy | str = "full",
+        on_failure: str = "raise",
+    ) -> None:
+        self.comm, self._meanwhile = comm, meanwhile
+        self.go_on = on_failure == "continue"
+        self._options: dict[str, Any] = {"quorum": quorum, "name": name, "on_failure": on_failure}
+        if quorum == "full":
+            self._options["history"] = 1
+        self._of: dict[Key, tuple[AllreduceHandle, torch.device]] = {}
+
+    @property
+    def everybody(self) -> MPI.Intracomm:
+        """The communicator for MPI's own collectives. Raises NeedsAll if the ranks continue after a
+        death: such a collective could be complete on some of them and not on others."""
+        if self.go_on:
+            raise NeedsAll(
+                "with on_failure='continue' there are reductions, broadcasts, all_gather of "
+                "tensors of known sizes, and barriers: other collectives cannot go on when a rank "
+                "dies; make them in a group without it"
+            )
+        return self.comm
+
+    def make(self, key: Key, device: torch.device) -> tuple[AllreduceHandle, torch.device]:
+        """Return the handle for such data, and the device whose tensors it copies. If there is
+        none, create it for tensors of this rank on `device`; that is collective."""
+        found = self._of.pop(key, None)
+        if found is None:
+            while len(self._of) >= _KEPT:
+                self._of.pop(next(iter(self._of)))[0].Free()
+            found = self._new(device, *key), device
+        self._of[key] = found
+        return found
+
+    def _new(self, device: torch.device, dtype: str, count: int, op: str) -> AllreduceHandle:
+        like: Any = np.zeros(count, np.dtype(dtype))
+        if device.type != "cpu":
+            like = torch.empty(count, dtype=getattr(torch, dtype), device=device)
+        reduction = getattr(MPI, (_OPS_OF_BOOL if dtype == "bool" else _OPS)[op])
+        handle = Allreduce_init(self.comm, None, None, reduction, like=like, **self._options)
+        handle._while_waiting = lambda: self._meanwhile(handle._missing)
+        return handle
+
+    def join(self) -> None:
+        """Contribute nothing to any handle until all ranks have joined. Collective."""
+        for handle, _ in self._of.values():
+            handle.join()
+
+    def free(self) -> None:
+        """Free all handles. Collective."""
+        for handle, _ in self._of.values():
+            handle.Free()
+        self._of.clear()
+
+
+@dataclass(frozen=True)
+class Form:
+    """A reduction by torch's name, with a factor before it, and a divisor and a factor after it.
+    Quotients of integers are truncated."""
+
+    op: str
+    before: Any = None  # None: 1
+    divisor: int = 1
+    after: float = 1.0
+
+
+def divide(values: Array, divisor: int) -> None:
+    """Divide in place. Quotients of integers are truncated; both parts of complex numbers are
+    divided."""
+    kind = values.dtype.kind
+    if kind in "iu":
+        exact = np.uint64(divisor) if kind == "u" else np.int64(divisor)
+        upwards = (values < 0) & (np.remainder(values, exact) != 0)  # floor_divide rounds down
+        np.floor_divide(values, exact, out=values, casting="unsafe")
+        values += upwards
+    elif kind == "c":
+        values.real /= divisor
+        values.imag /= divisor
+    else:
+        values /= divisor
+
+
+def scale(values: torch.Tensor, factor: Any) -> None:
+    """Multiply in place. Integers are multiplied in float64, and the product is truncated."""
+    if values.is_floating_point() or values.is_complex():
+        values.mul_(factor)
+    else:
+        values.copy_(values.double().mul_(factor))
+
+
+class Reduction:
+    """A tensor's values reduced over all ranks. source: None: this rank contributes nothing.
+    output: receives the result; it may be the source. wanted: this rank takes the result. chunk:
+    bytes that are reduced at once; None: all of them."""
+
+    def __init__(
+        self,
+        form: Form,
+        source: torch.Tensor | None,
+        output: torch.Tensor,
+        *,
+        wanted: bool = True,
+        chunk: int | None = None,
+    ) -> None:
+        self.form, self._wanted = form, wanted
+        self.source, self.output = source, output.detach()
+        self._wire, itemsize = wire.WIRE[output.dtype], wire.WIDE[output.dtype].itemsize
+        self._count, self._room = output.numel(), CHUNK // itemsize
+        self._bytes = self._count * itemsize
+        self._chunk_bytes = chunk
+        self._most = max(1, self._count) if chunk is None else chunk // itemsize
+
+    def blank(self) -> tuple[Form, torch.dtype, int, int | None]:
+        """Return what a rank needs that takes part with nothing."""
+        return self.form, self.output.dtype, self._count, self._chunk_bytes
+
+    @property
+    def key(self) -> Key | None:
+        """The key of the handle for the first chunk; None: there is nothing to reduce."""
+        return self._key(min(self._count, self._most)) if self._count else None
+
+    def _key(self, count: int) -> Key:
+        return (self._wire, rounded_up(count, self._room), self.form.op)
+
+    def _chunk(self, flat: torch.Tensor, first: int) -> torch.Tensor:
+        return flat if self._count <= self._most else flat[first : first + self._most]
+
+    def fits(self, agreement: Agreement) -> bool:
+        """Return whether the data can go with the comparison of the call."""
+        source = self.source
+        if source is None or source.device.type != "cpu" or self.output.device.type != "cpu":
+            return False
+        return 0 < self._bytes <= agreement.capacity
+
+    def begin_with(self, agreement: Agreement, intent: Intent) -> None:
+        """Start the comparison of the call, with the data."""
+        assert self.source is not None
+        room = torch.from_numpy(agreement.room(self._wire))[: self._count]
+        room.copy_(_flat(self.source))  # not earlier: calls before this one may change it
+        if self.form.before is not None:
+            scale(room, self.form.before)
+        op = (_OPS_OF_BOOL if self._wire == "bool" else _OPS)[self.form.op]
+        agreement.start(intent, (self._wire, self._count, op))
+
+    def steps(
+        self, handles: Handles, agreement: Agreement | None = None
+    ) -> Iterator[AllreduceHandle]:
+        """Yield each handle for which the caller has to wait: none if the data went with the
+        comparison by an agreement, which is complete."""
+        output, flat = self.output, _flat(self.output)
+        direct = flat is output or flat.data_ptr() == output.data_ptr()
+        if self._wanted and not direct:
+            flat = torch.empty_like(flat)
+        if agreement is not None and self._wanted:
+            gone = agreement.failed() if handles.go_on else 0
+            self._take(agreement.result(self._wire)[: self._count], flat, gone)
+        source = None if self.source is None or agreement is not None else _flat(self.source)
+        for first in range(0, self._count if agreement is None else 0, self._most):
+            part = self._chunk(flat, first)
+            handle, device = handles.make(self._key(part.numel()), output.device)
+            sent = None if source is None else self._chunk(source, first)
+            kept = deposit(handle, device, sent, self.form.before)
+            yield handle
+            del kept
+            if self._wanted:
+                last = handle.last_round
+                gone = int(np.count_nonzero(last.failed)) if handles.go_on and last else 0
+                self._take(handle.result[: part.numel()], part, gone)
+        if self._wanted and not direct:
+            output.copy_(flat.view(output.shape))
+
+    def _take(self, result: Array, into: torch.Tensor, gone: int) -> None:
+        """Copy the result out, and round it once. The result is in memory of the library, which is
+        read-only. gone: number of dead ranks, which do not count in an average."""
+        divisor = self.form.divisor - gone if self.form.divisor > 1 else 1
+        dtype = wire.WIDE[into.dtype]
+        same = into.dtype == dtype
+        wide = into if same else torch.empty_like(into, dtype=dtype)
+        if into.device.type == "cpu":
+            values = wide.numpy()
+            np.copyto(values, result)
+            if divisor > 1:
+                divide(values, divisor)
+        elif divisor == 1 or dtype.is_floating_point or dtype.is_complex:
+            wide.copy_(torch.from_numpy(wrap(result.ctypes.data, result)))
+            if divisor > 1:
+                wide.div_(divisor)
+        else:  # devices cannot divide all integers
+            values = result.copy()
+            divide(values, divisor)
+            wide.copy_(torch.from_numpy(values))
+        if self.form.after != 1:
+            scale(wide, self.form.after)
+        if not same:
+            into.copy_(wide)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with one dimension; a view if possible."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    return tensor if tensor.dim() == 1 else tensor.reshape(-1)
+
+
+# Memory
 
 
 @contextlib.contextmanager
@@ -72,71 +355,24 @@ class Memory:
             self._target.detach().copy_(self._copy)
 
 
-class Blocks:
-    """A block of bytes for each rank, or from each, one after the other. memory: None: new."""
-
-    def __init__(self, sizes: list[int], memory: Any = None) -> None:
-        self.sizes = sizes
-        self.memory = np.empty(sum(sizes), np.uint8) if memory is None else memory
-
-    @classmethod
-    def of(cls, tensors: Tensors) -> Blocks:
-        return cls(_bytes_of(tensors), np.concatenate([wire.bits(tensor) for tensor in tensors]))
-
-    def into(self, outputs: Tensors) -> None:
-        for output, part in zip(outputs, self.parts(slice(None))):
-            if part.size:
-                come = torch.from_numpy(part).view(output.dtype)
-                output.detach().copy_(come.view(output.shape))
-
-    def cut(self, cut: slice) -> list[Any]:
-        """Return this part of every block, and the sizes: the memory itself if that is all."""
-        parts = self.parts(cut)
-        all_of_them = cut.start == 0 and cut.stop >= max(self.sizes)
-        memory = self.memory if all_of_them else np.concatenate(parts)
-        return [memory, [part.size for part in parts]]
-
-    def land(self, cut: slice, come: list[Any]) -> None:
-        """Put what was received in a part into the blocks."""
-        memory, sizes = come
-        if memory is not self.memory:
-            for part, one in zip(self.parts(cut), np.split(memory, np.cumsum(sizes)[:-1])):
-                part[:] = one
-
-    def parts(self, cut: slice) -> list[Any]:
-        """Return views of this part of every block."""
-        ends = np.cumsum(self.sizes).tolist()
-        return [self.memory[end - size : end][cut] for end, size in zip(ends, self.sizes)]
+def _from_root(comm: MPI.Intracomm, memory: Any, root: int) -> Steps:
+    with one_message(memory) as room:
+        yield comm.Ibcast(room, root)
 
 
-def _bytes_of(tensors: Tensors) -> list[int]:
-    return [tensor.numel() * tensor.element_size() for tensor in tensors]
+def _to_all(comm: MPI.Intracomm, own: Any, memory: Any, sizes: list[int]) -> Steps:
+    if memory.size <= LARGEST:
+        yield comm.Iallgatherv(own, [memory, sizes])
+        return
+    parts = _parts(memory, sizes)
+    parts[comm.rank][:] = own
+    for root, part in enumerate(parts):
+        yield from _from_root(comm, part, root)
 
 
-def _in_cuts(
-    begin: Callable[[slice, Any], Any], largest: int, blocks: int, come: Blocks | None = None
-) -> Steps:
-    """Begin an operation for each part of the blocks, and put what it receives into `come`.
-    largest: bytes of the largest block on any rank; blocks: that a rank sends or gets at a time."""
-    each = max(1, LARGEST // blocks)
-    for first in range(0, max(1, largest), each):
-        cut = slice(first, first + each)
-        room: Any = None if come is None else come.cut(cut)
-        yield begin(cut, room)
-        if come is not None:
-            come.land(cut, room)
-
-
-def _to_all(comm: MPI.Intracomm, own: Any, come: Blocks) -> Steps:
-    """The bytes of every rank, whose sizes all ranks know, to all."""
-    begin = lambda cut, room: comm.Iallgatherv(own[cut], room)  # noqa: E731
-    return _in_cuts(begin, max(come.sizes), comm.size, come)
-
-
-def _to_each(comm: MPI.Intracomm, sent: Blocks, come: Blocks, largest: int) -> Steps:
-    """A block to each rank, and one from each; largest: bytes of a block on any rank."""
-    begin = lambda cut, room: comm.Ialltoallv(sent.cut(cut), room)  # noqa: E731
-    return _in_cuts(begin, largest, comm.size, come)
+def _parts(memory: Any, sizes: Any) -> list[Any]:
+    """Return the bytes of each rank, where those of all ranks are one after the other."""
+    return np.split(memory, np.cumsum(sizes)[:-1])
 
 
 # Bytes over handles, whose rounds all ranks that live have, or none
@@ -158,7 +394,7 @@ def overlay(to: Handles, sent: Any, come: Any) -> Generator[Any, None, Any]:
 def spread(to: Handles, memory: Any, root: int) -> Steps:
     """One rank's bytes to all, in place."""
     if not to.go_on:
-        yield from _in_cuts(lambda cut, _: to.comm.Ibcast(memory[cut], root), memory.size, 1)
+        yield from _from_root(to.comm, memory, root)
         return
     own = to.comm.rank == root
     sent = memory if memory.flags.writeable else memory.copy()  # else torch would warn
@@ -185,11 +421,10 @@ def share(to: Handles, own: Any, memory: Any, sizes: list[int]) -> Generator[Any
     if np.may_share_memory(own, memory):  # torch lets the input be its part of the output
         own = own.copy()
     if not to.go_on:
-        yield from _to_all(to.comm, own, Blocks(sizes, memory))
+        yield from _to_all(to.comm, own, memory, sizes)
         return np.ones(to.comm.size, bool)
-    begin = sum(sizes[: to.comm.rank])
     memory[:] = 0
-    memory[begin : begin + own.size] = own
+    _parts(memory, sizes)[to.comm.rank][:] = own
     return (yield from overlay(to, memory, memory))
 
 
@@ -200,8 +435,7 @@ def gather_buffers(to: Handles, own: Any, come: list[Any]) -> Steps:
     yield from share(to, np.array([own.size]).view(np.uint8), sizes.view(np.uint8), [8] * ranks)
     memory = np.empty(sizes.sum(), np.uint8)
     here = yield from share(to, own, memory, sizes.tolist())
-    parts = np.split(memory, np.cumsum(sizes)[:-1])
-    come += [part for part, size, there in zip(parts, sizes, here) if there and size]
+    come += [part for part, there in zip(_parts(memory, sizes), here) if there and part.size]
 
 
 # Tensors
@@ -216,9 +450,13 @@ def broadcast(to: Handles, tensor: torch.Tensor, root: int) -> Steps:
 
 def gather_all(to: Handles, tensor: torch.Tensor, outputs: Tensors) -> Steps:
     """Every rank's tensor into the outputs, on all ranks."""
-    come = Blocks(_bytes_of(outputs))
-    _check_all((yield from share(to, wire.bits(tensor), come.memory, come.sizes)))
-    come.into(outputs)
+    sizes = [output.nbytes for output in outputs]
+    memory = np.empty(sum(sizes), np.uint8)
+    _check_all((yield from share(to, wire.bits(tensor), memory, sizes)))
+    for output, part in zip(outputs, _parts(memory, sizes)):
+        place = Memory(output, written=True)
+        place.bytes[:] = part
+        place.land()
 
 
 def gather_flat(to: Handles, tensor: torch.Tensor, output: torch.Tensor) -> Steps:
@@ -235,40 +473,35 @@ def _check_all(here: Any) -> None:
         raise RankFailedError(lost, "all_gather is of all ranks: make a group of those who live")
 
 
-def gather(
-    comm: MPI.Intracomm, tensor: torch.Tensor, outputs: Tensors | None, root: int | None
-) -> Steps:
-    """Every rank's tensor into the outputs, on all ranks (root None), or on one."""
-    own, come = wire.bits(tensor), None if outputs is None else Blocks(_bytes_of(outputs))
-    if root is None:
-        assert come is not None
-        yield from _to_all(comm, own, come)
-    else:  # the same size from each
-        begin = lambda cut, room: comm.Igatherv(own[cut], room, root)  # noqa: E731
-        yield from _in_cuts(begin, own.size, comm.size, come)
-    if come is not None and outputs is not None:
-        come.into(outputs)
+Pairs = Sequence[tuple[int, torch.Tensor]]  # ranks and tensors
+_unfinished: list[MPI.Request] = []  # whose memory MPI still reads or writes
 
 
-def scatter(comm: MPI.Intracomm, tensor: torch.Tensor, inputs: Tensors | None, root: int) -> Steps:
-    """The root's inputs, one to each rank."""
-    memory = Memory(tensor, written=True)
-    sent = None if inputs is None else Blocks.of(inputs)
+def messages(to: Handles, sent: Pairs, come: Pairs) -> Steps:
+    """Send tensors to ranks, and receive tensors of the same sizes from ranks."""
+    comm, requests = to.everybody, []
+    places = [(rank, Memory(tensor, written=True)) for rank, tensor in come]
+    for rank, place in places:
+        with one_message(place.bytes) as room:
+            requests.append(comm.Irecv(room, rank))
+    for rank, tensor in sent:
+        with one_message(wire.bits(tensor)) as room:
+            requests.append(comm.Isend(room, rank))
+    try:
+        yield from requests
+    finally:  # of a call that ends before its messages
+        _unfinished.extend(request for request in requests if request)
+    for _, place in places:
+        place.land()
 
-    def begin(cut: slice, _: Any) -> Any:
-        return comm.Iscatterv(None if sent is None else sent.cut(cut), memory.bytes[cut], root)
 
-    yield from _in_cuts(begin, memory.bytes.size, comm.size)
-    memory.land()
-
-
-def exchange(comm: MPI.Intracomm, inputs: Tensors, outputs: Tensors) -> Steps:
+def exchange(to: Handles, inputs: Tensors, outputs: Tensors) -> Steps:
     """Input i goes to rank i, output i comes from it. The sizes may differ; MismatchError on
     all ranks, and nothing moves, if a rank expects another size than it is sent."""
-    ranks = comm.size
+    ranks = to.comm.size
     everyones = np.empty((ranks, 2, ranks), np.int64)
-    own = np.array([_bytes_of(inputs), _bytes_of(outputs)], np.int64)
-    yield comm.Iallgather(own, everyones)
+    own = np.array([[one.nbytes for one in some] for some in (inputs, outputs)], np.int64)
+    yield to.everybody.Iallgather(own, everyones)
     wrong = np.argwhere(everyones[:, 0, :] != everyones[:, 1, :].T)
     if len(wrong):
         sender, receiver = map(int, wrong[0])
@@ -277,22 +510,18 @@ def exchange(comm: MPI.Intracomm, inputs: Tensors, outputs: Tensors) -> Steps:
             f"{everyones[sender, 0, receiver]} bytes to rank {receiver}, which expects "
             f"{everyones[receiver, 1, sender]}"
         )
-    come = Blocks(_bytes_of(outputs))
-    yield from _to_each(comm, Blocks.of(inputs), come, int(everyones.max()))
-    come.into(outputs)
+    yield from messages(to, list(enumerate(inputs)), list(enumerate(outputs)))
 
 
-def reduce_pieces(comm: MPI.Intracomm, pieces: Tensors, form: Form, into: torch.Tensor) -> Steps:
+def reduce_pieces(to: Handles, pieces: Tensors, form: Form, into: torch.Tensor) -> Steps:
     """Piece i of every rank goes to rank i, which reduces them in the order of the ranks."""
     wide = wire.WIDE[into.dtype]
     if form.before is not None:  # scaled as what it is combined in, and so it travels
         pieces = [piece.detach().to(wide, copy=True) for piece in pieces]
         for piece in pieces:
             scale(piece, form.before)
-    come = torch.empty(into.numel() * comm.size, dtype=pieces[0].dtype, device="cpu")
-    landing = Blocks([come.nbytes // comm.size] * comm.size, wire.bits(come))
-    yield from _to_each(comm, Blocks.of(pieces), landing, max(_bytes_of(pieces)))
-    parts = come.view(comm.size, into.numel())
+    parts = torch.empty(to.comm.size, into.numel(), dtype=pieces[0].dtype, device="cpu")
+    yield from messages(to, list(enumerate(pieces)), list(enumerate(parts)))
     total = parts[0].to(wide, copy=True)
     with np.errstate(all="ignore"):  # as torch
         for part in parts[1:]:
@@ -333,28 +562,30 @@ def gather_rows(comm: MPI.Intracomm, tensor: torch.Tensor, rows: Rows, found: Fo
     counts = np.empty(comm.size, np.int64)
     yield comm.Iallgather(np.array([len(tensor)]), counts)
     output = rows(tensor, int(counts.sum()))
-    yield from gather(comm, tensor, output.split(counts.tolist()), None)
+    memory, sizes = Memory(output, written=True), counts * output[:1].nbytes
+    yield from _to_all(comm, wire.bits(tensor), memory.bytes, sizes.tolist())
+    memory.land()
     found += [output, torch.from_numpy(counts)]
 
 
 def exchange_rows(
-    comm: MPI.Intracomm, tensor: torch.Tensor, splits: Sequence[int], rows: Rows, found: Found
+    to: Handles, tensor: torch.Tensor, splits: Sequence[int], rows: Rows, found: Found
 ) -> Steps:
     """So many rows to each rank; what comes, and how many rows from which."""
-    come = np.empty(comm.size, np.int64)
-    yield comm.Ialltoall(np.array(splits, np.int64), come)
+    come = np.empty(to.comm.size, np.int64)
+    yield to.everybody.Ialltoall(np.array(splits, np.int64), come)
     output = rows(tensor, int(come.sum()))
-    yield from exchange(comm, tensor.split(list(splits)), output.split(come.tolist()))
+    sent = enumerate(tensor.split(list(splits)))
+    yield from messages(to, list(sent), list(enumerate(output.split(come.tolist()))))
     found += [output, torch.from_numpy(come)]
 
 
-def reduce_rows(
-    comm: MPI.Intracomm, tensor: torch.Tensor, form: Form, rows: Rows, found: Found
-) -> Steps:
-    """Each rank gets a part of the reduced rows; the first ones one more, if they do not go up."""
-    pieces = tensor.detach().tensor_split(comm.size)
-    output = rows(tensor, len(pieces[comm.rank]))
-    yield from reduce_pieces(comm, pieces, form, output)
+def reduce_rows(to: Handles, tensor: torch.Tensor, form: Form, rows: Rows, found: Found) -> Steps:
+    """Each rank gets a part of the reduced rows; the first ones get one more if they do not divide
+    evenly."""
+    pieces = tensor.detach().tensor_split(to.comm.size)
+    output = rows(tensor, len(pieces[to.comm.rank]))
+    yield from reduce_pieces(to, pieces, form, output)
     found.append(output)
 
 

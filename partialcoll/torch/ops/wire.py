@@ -110,56 +110,45 @@ def room_for_rows(like: torch.Tensor, count: int) -> torch.Tensor:
 
 
 class Side:
-    """Where a call does something with tensors, in a ``with`` statement."""
+    """Where a call does something with tensors, in a ``with`` statement: for those of a device with
+    a stream of its own, which is the current one within the statement."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | None = None) -> None:
         self._inference = torch.is_inference_mode_enabled()
         self._entered: list[Any] = []
-
-    def _enter(self, context: Any) -> None:
-        context.__enter__()
-        self._entered.append(context)
+        self._stream: Any = None
+        if device is not None:
+            self._module: Any = getattr(torch, device.type)
+            self._callers = self._module.current_stream(device)
+            self._stream = self._module.Stream(device)
+            self._stream.wait_event(self._callers.record_event())
 
     def __enter__(self) -> None:
         if torch.is_inference_mode_enabled() != self._inference:
-            self._enter(torch.inference_mode(self._inference))
+            self._entered.append(torch.inference_mode(self._inference))
+            self._entered[-1].__enter__()
+        if self._stream is not None:
+            self._entered.append(self._module.stream(self._stream))
+            self._entered[-1].__enter__()
 
     def __exit__(self, *error: object) -> None:
         while self._entered:
             self._entered.pop().__exit__(*error)
 
     def rows(self, like: torch.Tensor, count: int) -> torch.Tensor:
-        """Room for so many rows like a tensor's."""
-        return room_for_rows(like, count)
-
-    def settle(self) -> None:
-        """Wait for what was begun there."""
-
-
-class SideStream(Side):
-    """With a stream, which is the current one within the statement."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()
-        self._module: Any = getattr(torch, device.type)
-        self._callers = self._module.current_stream(device)
-        self._stream = self._module.Stream(device)
-        self._stream.wait_event(self._callers.record_event())
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        self._enter(self._module.stream(self._stream))
-
-    def rows(self, like: torch.Tensor, count: int) -> torch.Tensor:
-        """It is of the caller's stream, which goes on with it and frees it, so that what had this
-        memory before must come first."""
+        """Return room for so many rows like a tensor's. It is of the caller's stream, which goes on
+        with it and frees it, so that what had this memory before must come first."""
+        if self._stream is None:
+            return room_for_rows(like, count)
         with self._module.stream(self._callers):
             room = room_for_rows(like, count)
         self._stream.wait_event(self._callers.record_event())
         return room
 
     def settle(self) -> None:
-        self._stream.synchronize()
+        """Wait for what was begun there."""
+        if self._stream is not None:
+            self._stream.synchronize()
 
 
 def side_of(tensors: Iterable[torch.Tensor]) -> Side:
@@ -171,4 +160,4 @@ def side_of(tensors: Iterable[torch.Tensor]) -> Side:
     if len(devices) > 1:
         got = " and ".join(sorted(devices))
         raise ValueError(f"tensors: expected them on one device, got {got}")
-    return SideStream(torch.device(devices.pop())) if devices else Side()
+    return Side(torch.device(devices.pop()) if devices else None)
