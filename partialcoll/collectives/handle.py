@@ -24,7 +24,7 @@ from .._core.mpi import MPI
 from .._core.object import CoreObject
 from .._core.slots import HandleBuffers, Record, SendSlots, Slots
 from ..errors import MismatchError, StateError
-from ..policy import Policy, as_policy
+from ..policy import Full, Policy, as_policy
 from ..round import Result, Round
 
 _ANY = 2**64 - 1
@@ -389,6 +389,7 @@ class AllreduceHandle(CoreObject):
         self._record = Record(self._size)
         self.last_round = None
         self._started = False
+        self._filled: set[int] = set()  # buffers named by Pready for the call to come
         recv, ops = given.recv, given.ops
         self._ops = ops  # those of users must live as long as the handle
         # For each buffer: whether several results of one call are added, and whether a round
@@ -455,6 +456,29 @@ class AllreduceHandle(CoreObject):
         self._started = True
         if self._slots is not None:
             self._slots.index = None
+        if self._filled:
+            self._filled.clear()
+
+    def Pready(self, buffer: int) -> None:
+        """Buffer number `buffer` (from 0) is filled; with the last one, the call starts. Local.
+
+        In place of `Start`, in any order, for a handle with several buffers and ``quorum="full"``:
+        a call that counts as arrived must have all of its data. The buffers may be changed when
+        the last one has been named. IndexError for one that does not exist; StateError if it has
+        been named for this call, or the call has started.
+        """
+        if not isinstance(self.policy, Full):
+            raise StateError(f'Pready: expected a handle with quorum="full", got {self.policy}')
+        buffer = checks.integer("buffer", buffer)
+        if not 0 <= buffer < len(self._recv):
+            raise IndexError(f"buffer: expected 0 to {len(self._recv) - 1}, got {buffer}")
+        self._core()
+        if self._started or buffer in self._filled:
+            raise StateError(f"Pready: buffer {buffer} of this call is ready already")
+        if len(self._filled) + 1 == len(self._recv):
+            self.Start()
+        else:
+            self._filled.add(buffer)
 
     def _start_from(self, send: list[Buffer]) -> None:
         """Start a handle that was made with ``like=`` on a device with these device buffers. The

@@ -119,7 +119,8 @@ static void break_protocol(void)
     }
     if (check_breaks("plan.target < c->slots")) {
         struct contribution c = contribution(NO_SLOT, NO_SLOT);
-        contribution_publish(&c, (struct deposit_plan){.target = 9, .carried = NO_SLOT});
+        contribution_publish(&c,
+                             (struct deposit_plan){.target = 9, .carried = NO_SLOT});
     }
     if (check_breaks("m->started")) {
         struct member m = member();

@@ -235,6 +235,39 @@ def test_drop_in_again(comm):
     assert sum_of(x, y) == [2 * p] * 3 + [0] * 2
 
 
+def test_pready(comm):
+    """Buffers that are filled one after the other, in any order; the last one starts the call."""
+    send = [np.zeros(3), np.zeros(2, np.int32), np.zeros(1)]
+    with pc.Allreduce_init(comm, send, quorum="full") as h:
+        for t in range(3):
+            for i in ((0, 1, 2), (2, 0, 1), (1, 2, 0))[t]:
+                with pytest.raises(pc.StateError):
+                    h.Wait()
+                send[i][:] = 10 * t + i
+                h.Pready(i)
+            for i in (0, 1, 2):
+                with pytest.raises(pc.StateError, match="ready already"):
+                    h.Pready(i)
+            h.Wait()
+            for i, recv in enumerate(h.recv_buffer):
+                assert list(recv) == [(10 * t + i) * comm.size] * send[i].size
+        h.Pready(1)
+        with pytest.raises(pc.StateError, match="ready already"):
+            h.Pready(1)
+        for wrong, error in ((3, IndexError), (-1, IndexError), ("0", TypeError)):
+            with pytest.raises(error, match="buffer"):
+                h.Pready(wrong)
+        h.Start()  # all of them
+        h.Wait()
+    with pytest.raises(pc.StateError):
+        h.Pready(0)
+    with (
+        pc.Allreduce_init(comm, send, quorum="solo") as h,
+        pytest.raises(pc.StateError, match='quorum="full"'),
+    ):
+        h.Pready(0)
+
+
 def test_drop_in_looks_again(comm):
     """The same array objects, with another dtype, other memory, read-only; another list of ops."""
     a, b = np.full(4, comm.rank + 1.0), np.zeros(4)

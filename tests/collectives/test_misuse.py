@@ -75,6 +75,7 @@ MISUSE = """
         "Schedule": (made(pc.Schedule, comm=comm), "comm"),
         "handle.Wait": (call(handle, "Wait"), "timeout"),
         "handle.until": (lambda name: lambda value: next(handle.until(value), 0), "rounds"),
+        "handle.Pready": (call(handle, "Pready"), "buffer"),
         "Startall": (lambda name: pc.Startall, "handles"),
         "Waitall": (lambda name: pc.Waitall, "handles"),
         "Waitany": (lambda name: pc.Waitany, "handles"),
