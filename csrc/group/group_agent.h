@@ -80,7 +80,7 @@ struct group_meter {
     double download; /* Highest rate of all members together, bytes per second. */
 };
 
-/* What this rank knows of a member in a round. */
+/* What this rank knows about a member of its group in one round. */
 struct group_member {
     bool known, contributes;    /* It has said whether it contributes, and it does. */
     int input_there, part_done; /* The operation of its notice, or -1. */
@@ -189,7 +189,7 @@ struct group_matching {
     uint32_t opened;    /* seq of the last own group whose decision is open. */
 };
 
-/* Is this a live rank of this rank's line? */
+/* Return whether the rank is live and on the same line as this one. */
 bool group_matching_is_on_line(const struct group *g, uint32_t rank);
 
 /*

@@ -136,7 +136,7 @@ struct membership_entry {
     uint64_t from;    /* It is live, and takes part from this round on. */
 };
 
-/* As zeros all ranks are live. */
+/* Who has left or died. If all bytes are zero, all ranks are live. */
 struct membership {
     struct membership_entry *entries; /* By rank. */
     uint32_t ranks;
