@@ -18,8 +18,10 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
     ),
 )
 def test_without_meaning(clean_environment, setting):
-    """The library refuses the value on all ranks, and no line is printed twice. The file of a record
-    has the number of its rank."""
+    """The library refuses the value on all ranks, and no line is printed twice.
+
+    The file of a record has the number of its rank.
+    """
     name, _, value = f"PARTIALCOLL_{setting}".partition("=")
     done = subprocess.run(
         [sys.executable, "-m", "partialcoll", "bench", "skew", "-n", "2", "--iters", "1"],
