@@ -305,16 +305,11 @@ class LocalLoop(Loop):
 
     def _check_loading(self, saved: Any) -> None:
         self._check_between("load_state_dict()")
-        rank, size, attached = self.comm.rank, self.comm.size, self._attached()
-        checkpoint.check_own(saved, rank, size, attached, ("process",))
-        here = self.strategy.describe(size)
+        who, attached = (self.comm.rank, self.comm.size), self._attached()
+        checkpoint.check_own(saved, *who, attached, self._layout, "process")
+        here = self.strategy.describe(self.comm.size)
         if saved["strategy"] != here:
             raise ValueError(f"state_dict: it is of {saved['strategy']}, expected one of {here}")
-        if saved["layout"] != self._layout.digest():
-            raise ValueError(
-                "state_dict: it is of parameters of other shapes, dtypes or orders of memory than "
-                "this model's"
-            )
 
     def _free(self) -> None:
         try:

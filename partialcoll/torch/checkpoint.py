@@ -18,13 +18,12 @@ that `torch.load` takes it with ``weights_only=True``.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable
 
 import torch
 from numpy.typing import NDArray
 
-from .._core.mpi import MPI
 from ..errors import StateError
 from .flat import Layout, Named, by_falling_stride
 from .ops import wire
@@ -154,19 +153,14 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
 # The entry of a checkpoint
 
 
-def entry(comm: MPI.Intracomm, strategy: str) -> dict[str, Any]:
-    who = {"size": comm.size, "rank": comm.rank, "strategy": strategy}
-    return {**who, "version": 0, "updates": 0, "pending": None, "layout": "", "schedulers": []}
-
-
 def check_own(
-    saved: Any, rank: int, size: int, schedulers: Sequence[Any], more: Iterable[str]
+    saved: Any, rank: int, size: int, schedulers: Sequence[Any], layout: Layout, field: str
 ) -> None:
-    """Raises ValueError unless it is one of this rank, of as many ranks, or shared, and has these
-    fields."""
-    if not isinstance(saved, dict) or any(field not in saved for field in _FIELDS):
+    """Raise ValueError unless `saved` is an entry of this rank, of as many ranks, or shared, and
+    what its `field` holds, if anything, is of this layout."""
+    if not isinstance(saved, dict) or any(name not in saved for name in _FIELDS):
         raise ValueError(f"state_dict: its entry {KEY!r} is none that state_dict() has written")
-    if any(field not in saved for field in more):
+    if field not in saved:
         raise ValueError(
             f"state_dict: it was written with the strategy {saved['strategy']}, which keeps other "
             "things than this one; take that one, or the state without its entry "
@@ -184,12 +178,9 @@ def check_own(
             f"state_dict: it has the state of {len(saved['schedulers'])} attached schedulers, "
             f"{len(schedulers)} are attached: attach() the same ones before"
         )
-
-
-def check_pending(saved: dict[str, Any], layout: Layout) -> None:
-    """Raises ValueError unless what is pending there is a deposit of this layout."""
-    if saved["pending"] is not None and saved["layout"] != layout.digest():
+    if saved[field] is not None and saved["layout"] != layout.digest():
+        what = "its pending gradient" if field == "pending" else "it"
         raise ValueError(
-            "state_dict: its pending gradient is of parameters of other shapes, dtypes or orders "
-            "of memory than this model's"
+            f"state_dict: {what} is of parameters of other shapes, dtypes or orders of memory than "
+            "this model's"
         )

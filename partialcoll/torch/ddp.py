@@ -28,8 +28,8 @@ from ..collectives.fingerprints import Fingerprints
 from ..decentralized import GlobalSum
 from ..errors import StateError
 from ..round import Result, Round
-from . import checkpoint, world
-from .flat import Layout, Named, dense_strides, divide
+from . import world
+from .flat import Named, dense_strides, divide
 from .loop import average_statistics, average_tensors, check_model, describe
 from .metrics import RoundMetrics
 from .ops.call import new_future
@@ -64,33 +64,12 @@ def _check_ddp(ddp: Any, comm: MPI.Intracomm) -> None:
         "delay_all_reduce_named_params= is an allreduce that waits for all ranks; leave it out": (
             getattr(ddp, "_delay_all_reduce_params", None)
         ),
-        "within ddp.join() every step waits for all ranks; use state.join() for uneven data": (
-            getattr(getattr(ddp, "_join_config", None), "enable", False)
-        ),
     }
     for text, found in waits.items():
         if found:
             raise ValueError(f"DistributedDataParallel: {text}")
     check_model(ddp.module)
     check_dense(ddp.module, "make it with sparse=False")
-
-
-def _parameters_of(ddp: Any, seen: list[torch.Tensor] | None) -> Named:
-    """Those that the buckets brought, or before the first of them those that will come, by name,
-    in the model's order (that of buckets changes). Raises TypeError for one that cannot work."""
-    everything = list(ddp.module.named_parameters())
-    if seen is None:
-        ignored = {name.lstrip(".") for name in ddp.parameters_to_ignore}
-        seen = [one for name, one in everything if one.requires_grad and name not in ignored]
-    known = {id(tensor) for tensor in seen}
-    named = [(name, parameter) for name, parameter in everything if id(parameter) in known]
-    if len(named) < len(known):
-        raise StateError(
-            f"PartialState: {len(known) - len(named)} parameters in the buckets are not among the "
-            "model's; make the DistributedDataParallel again after replacing parameters"
-        )
-    check_parameters(named)
-    return named
 
 
 class _Bucket:
@@ -105,25 +84,9 @@ class _Bucket:
     def __init__(self, bucket: Any) -> None:
         self.buffer: torch.Tensor = bucket.buffer()
         self.future: Any = new_future([self.buffer])
-        self.parameters: list[torch.Tensor] = bucket.parameters()
-        self.ids = [id(parameter) for parameter in self.parameters]
-        self.gradients: list[torch.Tensor] = []  # flat views of the buffer, in its order
-        self.places: list[int] = []  # of the parameters that were deposited
-
-    def look(self, bucket: Any) -> None:
-        """Raise TypeError for gradients that cannot be added up."""
-        if self.buffer.layout != torch.strided:
-            raise TypeError(
-                "DistributedDataParallel: a bucket is sparse, which is not supported; make its "
-                "layer with sparse=False"
-            )
-        self.gradients = [gradient.view(-1) for gradient in bucket.gradients()]
-        for gradient, parameter in zip(self.gradients, self.parameters):
-            if gradient.dtype != parameter.dtype:
-                raise TypeError(
-                    f"DistributedDataParallel: expected gradients of their parameters' dtype, "
-                    f"got {gradient.dtype} for {parameter.dtype}"
-                )
+        self.ids = list(map(id, bucket.parameters()))
+        # Flat views of the buffer, by place in the layout, of the gradients that were deposited.
+        self.gradients: dict[int, torch.Tensor] = {}
 
 
 class PartialState:
@@ -146,9 +109,8 @@ class PartialState:
         it is called.
 
     The gradient that DDP gets is the sum of the round divided by how many ranks live. A
-    gradient that was late is in the next round. Made collectively, and the arguments and
-    parameters compared between ranks, in the first step: MismatchError out of everybody's
-    backward() if they differ.
+    gradient that was late is in the next round. Collective; MismatchError on every rank if the
+    arguments or the parameters differ.
 
     Source: Li et al., PPoPP 2020, section 5; docs/ddp.md says what it promises.
     """
@@ -161,38 +123,54 @@ class PartialState:
         average_every: int | None = None,
         **options: Any,
     ) -> None:
-        strategy = self._strategy = Eager(quorum, **options)
-        if strategy.deliver != "one":
-            raise ValueError(
-                "deliver: expected 'one' (a backward pass of DDP takes one round), got "
-                f"{strategy.deliver!r}; with DistributedOptimizer there is Eager(deliver='all')"
-            )
-        if strategy.clip_norm is not None:
-            raise ValueError(
-                f"clip_norm: expected None, got {strategy.clip_norm}: clip after backward, as with "
-                "any DistributedDataParallel"
-            )
-        if average_every is not None:
-            checks.count("average_every", average_every, what="a number of rounds")
+        comm = world.comm()
+
+        def check() -> tuple[Eager, Named]:
+            if world.world().replacing is not None:
+                raise StateError(
+                    "PartialState: not after init(respawn=True): DistributedDataParallel keeps the "
+                    "process group that it was made with; take DistributedOptimizer"
+                )
+            strategy = Eager(quorum, **options)
+            if strategy.deliver != "one":
+                raise ValueError(
+                    "deliver: expected 'one' (a backward pass of DDP takes one round), got "
+                    f"{strategy.deliver!r}; with DistributedOptimizer there is Eager(deliver='all')"
+                )
+            if strategy.clip_norm is not None:
+                raise ValueError(
+                    f"clip_norm: expected None, got {strategy.clip_norm}: clip after backward, as "
+                    "with any DistributedDataParallel"
+                )
+            if average_every is not None:
+                checks.count("average_every", average_every, what="a number of rounds")
+            _check_ddp(ddp, comm)
+            ignored = {name.lstrip(".") for name in ddp.parameters_to_ignore}
+            everything = ddp.module.named_parameters()  # buckets have another order, which changes
+            named = [(n, one) for n, one in everything if one.requires_grad and n not in ignored]
+            check_parameters(named)
+            return strategy, named
+
+        self._strategy, self._named = together(comm, check)
         self._every = average_every
-        self._comm = world.comm()
-        self._own: Any = None  # a duplicate of it, since shutdown() may come before close()
-        _check_ddp(ddp, self._comm)
+        check_agreement(comm, [("state", repr(self)), *describe(self._named)])
+        ddp.register_comm_hook(self, partial_allreduce_hook)
         self._ddp = weakref.ref(ddp)  # DDP's reducer holds this state, invisibly to the collector
-        self._module: Any = None
-        self._rounds: Any = None  # a Replicated, made in the first step
+        self._module = ddp.module
+        self._own = own = comm.Dup()  # shutdown() may come before close()
+        self._rounds = Replicated(
+            own, self._named, self._strategy, float, Fingerprints(own), self._update
+        )
         self._total: GlobalSum | None = None
-        self._named: Named = []
-        self._places: dict[int, int] = {}  # id of a parameter -> its place in the layout
+        # The place of each parameter in the layout, by its id.
+        self._places = {id(parameter): i for i, (_, parameter) in enumerate(self._named)}
         self._buckets: list[_Bucket] = []  # of the step under way
         # An interrupted step's average, for the next gradient.
         self._extra: list[torch.Tensor] | None = None
         self._averaged = 0  # the number of updates at which parameters were averaged last
         self._joining: Callable[[], Any] | None = None
-        self._loaded: dict[str, Any] | None = None  # a checkpoint for the rounds to come
         self._error: BaseException | None = None  # of the hook, which nobody has heard of yet
         self._closed = False
-        ddp.register_comm_hook(self, partial_allreduce_hook)
 
     def __repr__(self) -> str:
         return f"PartialState({self._strategy!r}, average_every={self._every})"
@@ -213,16 +191,14 @@ class PartialState:
             self._buckets.clear()
         self._buckets.append(here)
         with self._noting():
-            here.look(bucket)
-            if self._rounds is not None and not self._closed:
-                self._deposit(self._rounds, here)
+            if not self._closed:
+                self._deposit(here, bucket)
         last = True  # whatever fails
         with self._noting():
             # In the first step of a static graph all are number 0, and none is last (torch 2.13).
             over = bucket.is_last()
             if not over and bucket.index() == 0 and len(self._buckets) > 1:
-                named = _parameters_of(self._ddp(), None)
-                over = self._seen().issuperset(id(parameter) for _, parameter in named)
+                over = self._seen().issuperset(self._places)
             last = over
             if last:
                 self._exchange()
@@ -256,28 +232,39 @@ class PartialState:
     def _seen(self) -> set[int]:
         return {key for bucket in self._buckets for key in bucket.ids}
 
-    def _deposit(self, rounds: Replicated, bucket: _Bucket) -> None:
+    def _deposit(self, here: _Bucket, bucket: Any) -> None:
         """The gradients of a bucket to their places in the send buffer."""
-        flats = rounds.slot().flats
-        for key, parameter, gradient in zip(bucket.ids, bucket.parameters, bucket.gradients):
-            place = self._places.get(key)
+        if here.buffer.layout != torch.strided:
+            raise TypeError(
+                "DistributedDataParallel: a bucket is sparse, which is not supported; make its "
+                "layer with sparse=False"
+            )
+        flats = self._rounds.slot().flats
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+            place, flat = self._places.get(id(parameter)), gradient.view(-1)
             if place is None:
                 raise StateError(
                     f"DistributedDataParallel: a parameter of shape {tuple(parameter.shape)} was "
-                    "not in the first step's buckets; make a DistributedDataParallel and a "
-                    "PartialState anew after changing the model"
+                    "not among the model's; make a DistributedDataParallel and a PartialState "
+                    "anew after changing the model"
                 )
-            rounds.layout.part(flats, place).copy_(gradient)
-            bucket.places.append(place)
+            if flat.dtype != parameter.dtype:
+                raise TypeError(
+                    "DistributedDataParallel: expected gradients of their parameters' dtype, got "
+                    f"{flat.dtype} for {parameter.dtype}"
+                )
+            self._rounds.layout.part(flats, place).copy_(flat)
+            here.gradients[place] = flat
 
     def _exchange(self) -> None:
         """All buckets are there: the round of this step."""
         self._check_open()
-        if not self._rounds:
-            self._set_up([p for bucket in self._buckets for p in bucket.parameters])
-            for bucket in self._buckets:
-                self._deposit(self._rounds, bucket)
-        rounds: Replicated = self._rounds
+        if getattr(getattr(self._ddp(), "_join_config", None), "enable", False):
+            raise ValueError(
+                "DistributedDataParallel: within ddp.join() every step waits for all ranks; use "
+                "state.join() for uneven data"
+            )
+        rounds = self._rounds
         if self._due():
             with self._noting():
                 raise StateError(
@@ -286,7 +273,7 @@ class PartialState:
                     "optimizer.step(), on all ranks"
                 )
         slot = rounds.slot()
-        filled = {place for bucket in self._buckets for place in bucket.places}
+        filled = {place for bucket in self._buckets for place in bucket.gradients}
         for place in range(len(self._named)):
             if place not in filled:  # its bucket failed: the others wait for this rank
                 rounds.layout.part(slot.flats, place).zero_()
@@ -297,7 +284,7 @@ class PartialState:
         """The round's average to the buckets, and that of a step that was interrupted."""
         rounds = self._rounds
         for bucket in self._buckets:
-            for place, gradient in zip(bucket.places, bucket.gradients):
+            for place, gradient in bucket.gradients.items():
                 divide(rounds.layout.part(sums, place), rounds.divisor, gradient)
                 if self._extra is not None:
                     gradient.add_(rounds.layout.part(self._extra, place))
@@ -308,38 +295,6 @@ class PartialState:
         if self._closed:
             raise StateError("the PartialState is closed; make another DistributedDataParallel")
 
-    # Beginning
-
-    def _set_up(self, seen: list[torch.Tensor] | None) -> None:
-        """The handle, and everything that must be the same on all ranks. Collective."""
-        saved = self._loaded
-
-        def check() -> tuple[Any, Named]:
-            if world.is_initialized() and world.world().replacing is not None:
-                raise StateError(
-                    "PartialState: not after init(respawn=True): DistributedDataParallel keeps the "
-                    "process group that it was made with; take DistributedOptimizer"
-                )
-            ddp = self._ddp()
-            if ddp is None:
-                raise StateError("PartialState: its DistributedDataParallel object is gone")
-            _check_ddp(ddp, self._comm)
-            named = _parameters_of(ddp, seen)
-            if saved is not None:
-                checkpoint.check_pending(saved, Layout([parameter for _, parameter in named]))
-            return ddp, named
-
-        ddp, named = together(self._comm, check)
-        check_agreement(self._comm, [("state", repr(self)), *describe(named)])
-        own = self._comm.Dup()
-        prints = Fingerprints(own)
-        rounds = Replicated(own, named, self._strategy, float, prints, self._update)
-        if saved is not None:
-            self._resume(saved, rounds)
-        self._module = ddp.module
-        self._named, self._rounds, self._own = named, rounds, own
-        self._places = {id(parameter): i for i, (_, parameter) in enumerate(named)}
-
     def _check_heard(self) -> None:
         """For a call between steps: nothing is to be raised."""
         self._raise_noted()
@@ -348,11 +303,8 @@ class PartialState:
     def _ready(self) -> Replicated:
         """The rounds, with what an interrupted step has missed."""
         self._check_heard()
-        if self._rounds is None:
-            self._set_up(None)
         self._extra = self._rounds.catch_up(self._extra)
-        rounds: Replicated = self._rounds
-        return rounds
+        return self._rounds
 
     # What users ask
 
@@ -360,18 +312,16 @@ class PartialState:
     def round(self) -> int:
         """Rounds that this rank has seen. Ranks of the same round have been given the same
         gradients."""
-        if self._rounds is None:
-            return 0 if self._loaded is None else int(self._loaded["version"])
         return self._rounds.version
 
     @property
     def last_round(self) -> Round | None:
         """Who was in the last step's round, and what else is known of it; None before."""
-        return None if self._rounds is None else self._rounds.handle.last_round
+        return self._rounds.handle.last_round
 
     def metrics(self) -> RoundMetrics:
         """Return the counts of this rank so far."""
-        return RoundMetrics() if self._rounds is None else copy.copy(self._rounds.metrics)
+        return copy.copy(self._rounds.metrics)
 
     # Parameters
 
@@ -383,9 +333,6 @@ class PartialState:
         then each time. The running statistics of BatchNorm are averaged as well (their counts
         become the largest), the optimizer's state is not. Returns whether it did.
         """
-        self._check_heard()
-        if self._every and self._rounds is None:
-            return False
         self._ready()
         due = self._every is None or self._due()
         if due:
@@ -467,35 +414,23 @@ class PartialState:
         Between two steps, on all ranks after the same one.
         """
         self._check_heard()
-        rounds = self._rounds
-        if rounds is None:
-            return dict(self._loaded or checkpoint.entry(self._comm, repr(self._strategy)))
-        if self._extra is not None or rounds.missed() is not None:
+        if self._extra is not None or self._rounds.missed() is not None:
             raise StateError(
                 "state_dict() after a step that was interrupted: its round is in no gradient yet; "
                 "make another step before"
             )
-        return rounds.entry()
+        return self._rounds.entry()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was called; before the first step or right after `join`. Local.
 
         What was pending is added to this rank's next deposit. ValueError for a state of another
-        rank, number of ranks or model (of another model: in the first step, on all ranks at
-        least MismatchError); StateError between rounds.
+        rank, number of ranks or model; StateError between rounds.
         """
         self._check_heard()
-        if self._rounds is not None:
-            self._rounds.check_loading(state_dict, [])
-            self._resume(state_dict, self._rounds)
-            return
-        checkpoint.check_own(state_dict, self._comm.rank, self._comm.size, (), ("pending",))
-        self._loaded = dict(state_dict)
-
-    def _resume(self, saved: dict[str, Any], rounds: Replicated) -> None:
-        rounds.load(saved)
-        self._averaged = rounds.updates
-        self._loaded = None
+        self._rounds.check_loading(state_dict, [])
+        self._rounds.load(state_dict)
+        self._averaged = self._rounds.updates
 
     def close(self) -> None:
         """Free what the library holds. Collective; idempotent. The DDP object cannot step any more.
@@ -506,9 +441,8 @@ class PartialState:
         if not closed and not MPI.Is_finalized():
             if self._total is not None:
                 self._total.Free()
-            if self._rounds is not None:
-                self._rounds.free()
-                self._own.Free()
+            self._rounds.free()
+            self._own.Free()
         self._raise_noted()
 
 

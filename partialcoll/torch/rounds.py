@@ -362,9 +362,9 @@ class Replicated:
         # Shared if nothing is pending on any rank. A loaded deposit may be pending on others.
         shared = last is not None and last.index >= self._skipped and pending is None
         shared = shared and (self.strategy.synchronous or self.rests)
-        found = checkpoint.entry(self._comm, repr(self.strategy))
-        found.update(version=self.version, updates=self.updates, pending=copies, shared=shared)
-        return {**found, "layout": self.plain.digest()}
+        found = {"size": self._comm.size, "rank": self._comm.rank, "strategy": repr(self.strategy)}
+        found.update(version=self.version, updates=self.updates, schedulers=[], shared=shared)
+        return {**found, "layout": self.plain.digest(), "pending": copies}
 
     def check_loading(self, saved: Any, schedulers: list[Any]) -> None:
         """Raise ValueError unless `saved` is an entry of this rank and model, StateError between
@@ -374,8 +374,8 @@ class Replicated:
                 "load_state_dict() between rounds: late deposits of the ranks are under way; load "
                 "before the first step or right after join()"
             )
-        checkpoint.check_own(saved, self._comm.rank, self._comm.size, schedulers, ("pending",))
-        checkpoint.check_pending(saved, self.plain)
+        who = self._comm.rank, self._comm.size
+        checkpoint.check_own(saved, *who, schedulers, self.plain, "pending")
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from an entry, including its pending deposit."""
