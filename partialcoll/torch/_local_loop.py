@@ -84,7 +84,7 @@ class LocalLoop(Loop):
         self._before = None if np.array_equal(own, first) else (own, first)
         self._slot = slot = Views(self._layout, self._layout.new())
         refusal = self.settings.sparse_refusal(self.strategy)
-        self.gradients = Gradients(self.parameters, slot, self._metrics, self.settings, refusal)
+        self.gradients = Gradients(self.settings, self.parameters, slot, self._metrics, refusal)
         self.process.start()
 
     def _learning_rate(self, steps: int) -> float:
@@ -108,7 +108,6 @@ class LocalLoop(Loop):
                 clip(self.gradients.flats, self.settings.clip_norm)
             self.gradients.hide(self.gradients.used)
             self._inner_step()
-            self._flat.bring_back()  # the optimizer may have replaced memory
             self._metrics.rounds += 1
         else:
             self._metrics.skipped += 1
@@ -187,7 +186,6 @@ class LocalLoop(Loop):
         self._begin()
 
     def _take_changes(self) -> None:
-        self._flat.bring_back()
         self._flat.gather()
         self._check_model()
         self.process.hand_over_changes()
@@ -262,7 +260,6 @@ class LocalLoop(Loop):
             self._take_changes()
             state = self.process.state_dict()
         else:  # drop what others have sent since
-            self._flat.bring_back()
             self._flat.gather()
             state = self.process.state_of_model()
         entry = {

@@ -128,10 +128,6 @@ class Layout:
         strides = dense_strides(tensor)
         return Place(buffer, begin, begin + length, tensor.shape, strides, pairs)
 
-    def __len__(self) -> int:
-        """Return the number of tensors."""
-        return len(self.places)
-
     def digest(self) -> str:
         """Return a text that is equal for layouts with the same places in the same order."""
         places = [(p.buffer, p.begin, tuple(p.shape), p.strides) for p in self.places]
@@ -180,7 +176,7 @@ class Views:
 
     def __init__(self, layout: Layout, flats: list[torch.Tensor], rows: Any = None) -> None:
         self._layout, self.flats, self.rows = layout, flats, rows
-        self.tensors = [layout.view(flats, i) for i in range(len(layout))]
+        self.tensors = [layout.view(flats, i) for i in range(len(layout.places))]
         self.addresses = list(map(torch.Tensor.data_ptr, self.tensors))
 
     def strayed(self) -> Sequence[int]:
@@ -276,6 +272,7 @@ class ParameterVector:
     @torch.no_grad()
     def gather(self) -> None:
         """Add the changes of the parameters since `scatter` to the array."""
+        self.bring_back()
         for i in self._apart:
             parameter, view = self._named[i][1], self._views.tensors[i]
             view += parameter.to(view.dtype) - view.to(parameter.dtype).to(view.dtype)
@@ -304,7 +301,7 @@ def _form(tensor: torch.Tensor) -> str:
     return f"of shape {tuple(tensor.shape)} and {wire.name(tensor.dtype)}{where}"
 
 
-OF_ANOTHER = (
+_OF_ANOTHER = (
     "if the gradient came with another model's, as in a GAN, call requires_grad_(False) of this "
     "model before that backward pass, and requires_grad_(True) after it"
 )
@@ -314,21 +311,19 @@ class Gradients:
     """The gradients of named parameters. Keeps no reference to the optimizer.
 
     refusal: why dense parameters may not have sparse gradients; None: they may, and autograd adds
-    them to the dense memory. watch: `Early` or None. sparse: parameters whose gradients stay where
-    autograd puts them.
+    them to the dense memory. sparse: parameters whose gradients stay where autograd puts them.
     """
 
     def __init__(
         self,
+        settings: Settings,
         parameters: Named,
         slot: Views,
         metrics: Metrics,
-        settings: Settings,
         refusal: str | None,
-        watch: Any = None,
         sparse: Sequence[tuple[str, torch.nn.Parameter]] = (),
     ) -> None:
-        self._watch, self._metrics = watch, metrics
+        self._metrics = metrics
         self._unused_as_zeros = settings.unused_as_zeros
         self.passes = settings.backward_passes_per_step  # backward passes that belong to a step
         self._names = [name for name, _ in (*parameters, *sparse)]
@@ -355,7 +350,7 @@ class Gradients:
             raise StateError(
                 f"parameter {self._names[i]!r}: a gradient came {self._passes[i]} times before "
                 f"step(), expected backward_passes_per_step={self.passes}; call step() after "
-                f"each backward pass, or set backward_passes_per_step; {OF_ANOTHER}"
+                f"each backward pass, or set backward_passes_per_step; {_OF_ANOTHER}"
             )
         if self.averaged:
             self._spoilt = True
@@ -363,14 +358,8 @@ class Gradients:
                 "backward() between synchronize() and step(): its gradient would be added to "
                 "the average, on this rank alone"
             )
-        if i >= len(self._parameters):
-            return
-        view = self.slot.tensors[i]
-        complete = self._watch is not None and self._passes[i] == self.passes
-        if parameter.grad is not view or (complete and view.data_ptr() != self.slot.addresses[i]):
+        if i < len(self._parameters) and parameter.grad is not self.slot.tensors[i]:
             self._move(i)
-        if complete:
-            self._watch.filled(i)
 
     def _refuse_sparse(self, i: int, parameter: Any, refusal: str) -> Any:
         """Refuse a sparse gradient. Only the first one is checked: later ones cost nothing."""
@@ -386,8 +375,6 @@ class Gradients:
     @torch.no_grad()
     def _move(self, i: int) -> None:
         """Copy a gradient in memory of the program to the send buffer."""
-        if self._watch is not None:
-            self._watch.check_waits(i)
         parameter, view = self._parameters[i], self.slot.sound()[i]
         gradient = parameter.grad
         if gradient is None:
@@ -416,11 +403,16 @@ class Gradients:
 
     def set_passes(self, passes: int) -> None:
         """Change it from the next step on. StateError between a backward pass and the step."""
+        self.check_none("set_backward_passes_per_step()")
+        self.passes = passes
+
+    def check_none(self, what: str) -> None:
+        """Raise StateError if a gradient has come since the last step."""
         if self.came:
             raise StateError(
-                "set_backward_passes_per_step() between backward() and step(); call step() first"
+                f"{what} between backward() and step(): the gradient would be lost; call step() "
+                f"first; {_OF_ANOTHER}"
             )
-        self.passes = passes
 
     def gather(self, fewer: bool) -> None:
         """Copy gradients that the program has replaced, or removed, since backward. StateError if a

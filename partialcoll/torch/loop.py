@@ -38,15 +38,7 @@ from ..decentralized.strategy import check_clip_norm
 from ..errors import RankFailedError, StateError
 from . import world
 from .arguments import Adasum, Average, Compression, Reduction, Sum, check_compression
-from .flat import (
-    OF_ANOTHER,
-    Gradients,
-    Named,
-    ParameterVector,
-    by_falling_stride,
-    by_rows,
-    dense_strides,
-)
+from .flat import Gradients, Named, ParameterVector, by_falling_stride, by_rows, dense_strides
 from .metrics import Metrics
 from .ops import wire
 from .strategies import Allreduce
@@ -348,11 +340,7 @@ class Loop:
     def zero_grad(self) -> None:
         """Collect gradients from zero."""
         self._check_open()
-        if self.gradients.came:
-            raise StateError(
-                "zero_grad() between backward() and step(): the gradient would be lost; call "
-                f"step() first; {OF_ANOTHER}"
-            )
+        self.gradients.check_none("zero_grad()")
         self.gradients.collect()
 
     @staticmethod
@@ -378,10 +366,7 @@ class Loop:
     def _check_between(self, what: str) -> None:
         """Raise StateError unless it is open and between a step and the next backward pass."""
         self._check_open()
-        if self.gradients.came:
-            raise StateError(
-                f"{what} between backward() and step(); call step() first; {OF_ANOTHER}"
-            )
+        self.gradients.check_none(what)
 
     # Averages over all ranks
 

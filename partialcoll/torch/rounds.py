@@ -12,7 +12,7 @@ Between two starts the handle's send buffers belong to this rank: backward write
 views. From the start on they belong to the library, and others take their place. The sums are read
 from the library's memory, and divided into `applied`. With a model on a device the send buffers
 stay this rank's own, and belong to the library from the start to the end of the wait. With
-`overlap=True` (`Early`) a bucket of gradients belongs to the library as soon as it is full.
+`overlap=True` (`EarlyGradients`) a bucket belongs to the library as soon as it is full.
 
 Gradients of embeddings may stay sparse (`RoundLoop._exchange_rows`). All ranks that apply a round
 send their rows right after it; a rank that has joined has none. Which parameters are sparse is
@@ -92,13 +92,10 @@ class Replicated:
         self._divisor, self._fingerprints, self._update = divisor, fingerprints, update
         self.divisor = divisor(comm.size)
         self._loses_ranks = strategy.on_failure == "continue"
-        self.early: Early | None = None  # with overlap=True
-        self._slot: Views | None = None  # of the next deposit, if `slot` was called
-        self._slots: dict[Any, Views] = {}
+        self._slots: dict[Any, Views] = {}  # by place
         self._last_pending: Any = False  # what was pending when the handle was freed
-        # Pending deposit of a checkpoint (`plain`), and buffers to which it was not added yet.
-        self._carried: list[torch.Tensor] | None = None
-        self._owed: set[int] = set()
+        # The pending deposit of a checkpoint (`plain`), which goes with the next one.
+        self.carried: list[torch.Tensor] | None = None
         options = {"late": "carry", **room_for_joins(strategy.options(), comm.size)}
         fingerprints.remember(options.get("history", 1))
         send = [*self.layout.outline(), fingerprints.outline()]
@@ -142,44 +139,31 @@ class Replicated:
         """Return the send buffers of the next deposit."""
         if MPI.Is_finalized():
             communicator.check_running("a deposit")  # raises
-        if self._slot is None:
-            place = self.handle._send_place()
-            if place not in self._slots:  # there are a few places, used in turn
-                *arrays, rows = self.handle.send_buffer
-                flats = self.layout.tensors(arrays)
-                self.layout.clear_gaps(flats)  # backward writes only the parameters' parts
-                self._slots[place] = Views(self.layout, flats, rows)
-            self._slot = self._slots[place]
-            if self.early is not None:
-                self.early.begin(self._slot)
-        return self._slot
-
-    @torch.no_grad()
-    def add_carried(self, slot: Views, buffer: int) -> None:
-        """Add the pending deposit of a checkpoint to one buffer, once."""
-        if self._carried is not None and buffer in self._owed:
-            self._owed.discard(buffer)
-            for i, place in enumerate(self.layout.places):
-                if place.buffer == buffer:
-                    self.layout.part(slot.flats, i).add_(self.plain.part(self._carried, i))
+        place = self.handle._send_place()
+        if place not in self._slots:  # there are a few places, used in turn
+            *arrays, rows = self.handle.send_buffer
+            flats = self.layout.tensors(arrays)
+            self.layout.clear_gaps(flats)  # backward writes only the parameters' parts
+            self._slots[place] = Views(self.layout, flats, rows)
+        return self._slots[place]
 
     def start(self, slot: Views, gradient: bool, used: Sequence[bool] = ()) -> None:
         """Deposit the slot: a gradient, or zeros. used: which parameters have a gradient."""
         waiting.look()
         if self.resync is not None:
             self.resync.serve()
-        if self._carried is not None:  # which of its parameters were used is unknown
-            for buffer in tuple(self._owed):
-                self.add_carried(slot, buffer)
-            parts = [self.layout.part(slot.flats, i) for i in range(len(used))]
+        if self.carried is not None:  # which of its parameters were used is unknown
+            parts = [self.layout.part(slot.flats, i) for i in range(len(self.layout.places))]
+            with torch.no_grad():
+                for i, part in enumerate(parts):
+                    part.add_(self.plain.part(self.carried, i))
             used = [(gradient and one) or bool(part.any()) for one, part in zip(used, parts)]
-            self._carried, gradient = None, True
+            self.carried, gradient = None, True
         self._fingerprints.write(slot.rows, self._first, self.version, gradient, used)
         self._outstanding += 1
         self.metrics.steps += 1
         self.began = time.monotonic()
         self.handle.Start()
-        self._slot = None
 
     def wait(self) -> Round:
         """Wait for the round of this step. Pass it to `deliver`."""
@@ -314,7 +298,6 @@ class Replicated:
             passed()
 
         self._joining = True  # stays set if the join is interrupted
-        self._slot = None
         last = self.handle.join(on_round=deliver)
         self._joining = self._behind = False
         self.metrics.included += self._outstanding
@@ -346,7 +329,7 @@ class Replicated:
             assert isinstance(self.handle, AllreduceHandle)
             arrays = self.handle._pending()
         if arrays is None:
-            return self._carried
+            return self.carried
         sums = self.layout.tensors(arrays[:-1])  # without the fingerprints
         return [flat.to(self.layout.device) for flat in sums]
 
@@ -391,14 +374,12 @@ class Replicated:
         self._fingerprints.forget()
         self._skipped = 0 if last is None else last.index + 1
         self._first = version - self._skipped
-        self._carried = pending
-        self._owed = set(range(len(self.layout.counts)))
+        self.carried = pending
         self._updating, self._difference = False, None
 
     def free(self) -> None:
         """Free the handle and the memory of its slots. Collective."""
         self._last_pending = self.pending
-        self._slot = None
         self._slots.clear()
         self.handle.Free()
         if self.resync is not None:
@@ -413,7 +394,7 @@ _TOO_LATE = (
 )
 
 
-class Early:
+class EarlyGradients(Gradients):
     """Sends a bucket of gradients as soon as it is full (`Partitioned`).
 
     Gradients may be changed before that, in hooks of the backward pass, or after the sum
@@ -424,50 +405,52 @@ class Early:
     """
 
     def __init__(
-        self, rounds: Replicated, handle: Partitioned, names: list[str], settings: Settings
+        self, rounds: Replicated, handle: Partitioned, settings: Settings, *others: Any
     ) -> None:
-        self._rounds, self._handle, self._settings, self._names = rounds, handle, settings, names
+        self._rounds, self._handle, self._settings = rounds, handle, settings
         self._bucket = [place.buffer for place in rounds.layout.places]
+        super().__init__(settings, *others)
 
-    def begin(self, slot: Views) -> None:
-        """Begin a step whose backward passes fill this slot."""
+    def restart(self, slot: Views) -> None:
+        super().restart(slot)
         every = self._settings.check_every  # rounds after which the bits are compared
-        self._slot, self._exact = slot, self._rounds.version % every == 0
+        self._exact = self._rounds.version % every == 0
         self._missing = [self._bucket.count(b) for b in range(len(slot.flats))]
         self._prepared: set[int] = set()
-        self._gone: dict[
-            int, tuple[int, bytes]
-        ] = {}  # bucket that was sent -> `_look` at that time
+        self._gone: dict[int, Any] = {}  # bucket that was sent -> `_look` at that time
 
-    def filled(self, i: int) -> None:
-        """Note that the gradient of parameter i is complete. Called within backward."""
+    def _added(self, i: int, parameter: torch.Tensor) -> None:
+        super()._added(i, parameter)
+        if self._passes[i] < self.passes or i >= len(self._bucket):
+            return
+        if self.slot.tensors[i].data_ptr() != self.slot.addresses[i]:
+            self._move(i)
         bucket = self._bucket[i]
         self._missing[bucket] -= 1
-        if not self._missing[bucket]:
+        if not self._missing[bucket] and self._rounds.carried is None:
             self._rounds.check("backward()")
             self._prepare(bucket)
-            self._rounds.add_carried(self._slot, bucket)
             self._gone[bucket] = self._look(bucket)
             self._handle.Pready(bucket)
+
+    def _move(self, i: int) -> None:
+        if self._bucket[i] in self._gone:
+            raise StateError(f"parameter {self._names[i]!r}: its gradient was replaced {_TOO_LATE}")
+        super()._move(i)
 
     @torch.no_grad()
     def _prepare(self, bucket: int) -> None:
         if bucket not in self._prepared:
             self._prepared.add(bucket)
-            self._settings.compress([self._slot.flats[bucket]])
+            self._settings.compress([self.slot.flats[bucket]])
             if self._settings.before != 1.0:
-                self._slot.flats[bucket].mul_(self._settings.before)
+                self.slot.flats[bucket].mul_(self._settings.before)
 
     def _look(self, bucket: int) -> tuple[int, bytes]:
-        flat = self._slot.flats[bucket]
+        flat = self.slot.flats[bucket]
         # The library converts a deposit of 16-bit floats in place.
         exact = self._exact and flat.dtype not in (torch.float16, torch.bfloat16)
         return int(flat._version), hash_tensors([flat]) if exact else b""
-
-    def check_waits(self, i: int) -> None:
-        """Raise StateError if the gradient of parameter i, which is to be replaced, was sent."""
-        if self._bucket[i] in self._gone:
-            raise StateError(f"parameter {self._names[i]!r}: its gradient was replaced {_TOO_LATE}")
 
     def finish(self) -> None:
         """Prepare the buckets that were not sent. StateError if one that was sent has changed."""
@@ -497,7 +480,6 @@ class RoundLoop(Loop):
             rows.update(p for _, p in self.parameters if self._rows_only)
         sparse = [pair for pair in self.parameters if pair[1] in rows]
         dense = [pair for pair in self.parameters if pair[1] not in rows]
-        divisor = self.settings.divisor
         self._sparse = sparse
         self._calls = Calls(self.comm) if sparse else None  # carries sparse gradients
         self._own_rows: list[Any] = [None] * len(sparse)  # this rank's part of the next exchange
@@ -511,17 +493,15 @@ class RoundLoop(Loop):
             len(dense),
         )
         replica = Replica(self._capture, self._restore)
-        self.rounds = rounds = Replicated(
-            self.comm, dense, self.strategy, divisor, fingerprints, self._update, replica
-        )
+        how = self.settings.divisor, fingerprints, self._update, replica
+        self.rounds = rounds = Replicated(self.comm, dense, self.strategy, *how)
         self.metrics = rounds.metrics
-        if isinstance(rounds.handle, Partitioned):
-            names = [name for name, _ in dense]
-            rounds.early = Early(rounds, rounds.handle, names, self.settings)
         refusal = self.settings.sparse_refusal(self.strategy)
-        self.gradients = Gradients(
-            dense, rounds.slot(), self.metrics, self.settings, refusal, rounds.early, sparse
-        )
+        given = self.settings, dense, rounds.slot(), self.metrics, refusal, sparse
+        if isinstance(rounds.handle, Partitioned):
+            self.gradients = EarlyGradients(rounds, rounds.handle, *given)
+        else:
+            self.gradients = Gradients(*given)
 
     # One step
 
@@ -605,13 +585,13 @@ class RoundLoop(Loop):
 
     def _prepare(self, scale: float | None, overflown: bool) -> bool:
         """Turn the gradient in the slot into the deposit. Return whether it is finite."""
-        if self.rounds.early is not None:
+        if isinstance(self.gradients, EarlyGradients):
             if scale is not None or overflown:
                 raise StateError(
                     "step() of a GradScaler with Allreduce(overlap=True): the scaled gradients "
                     "have been sent; take Allreduce() without overlap"
                 )
-            self.rounds.early.finish()
+            self.gradients.finish()
             return True
         flats, finite = self.gradients.flats, not overflown
         if finite and scale not in (None, 1):  # before it is rounded: 16 bits may not hold it
@@ -686,10 +666,9 @@ class RoundLoop(Loop):
             raise StateError(f"{what} between synchronize() and step(){why}; call step() first")
 
     def _check_between(self, what: str) -> None:
-        self._check_open()
+        super()._check_between(what)
         self.rounds.check(what)
         self._check_averaged(what)
-        super()._check_between(what)
 
     def zero_grad(self) -> None:
         """Collect gradients from zero. After `synchronize`: skip the update."""
@@ -708,7 +687,7 @@ class RoundLoop(Loop):
 
     def discard(self) -> None:
         """Forget a gradient that no step has taken, unless a part of it may have been sent."""
-        if self.rounds.early is None:
+        if not isinstance(self.gradients, EarlyGradients):
             self._averaged = self._plain = None
             super().discard()
 
@@ -739,8 +718,8 @@ class RoundLoop(Loop):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         communicator.check_running("load_state_dict()")
-        if self._averaged is not None or self.gradients.came:
-            raise StateError("load_state_dict() between backward() and step(); call step() first")
+        self._check_averaged("load_state_dict()")
+        self.gradients.check_none("load_state_dict()")
         saved = state.get(checkpoint.KEY)
         if saved is not None:
             self.rounds.check_loading(saved, self._attached())
@@ -772,14 +751,10 @@ class RoundLoop(Loop):
 
 def hyperparameters(optimizer: torch.optim.Optimizer) -> Groups:
     """Return everything in the optimizer's groups that changes the update."""
-    found = []
-    for group in optimizer.param_groups:
-        values = []
-        for name, value in group.items():
-            if name != "params":
-                values.append((name, _plain(value)))
-        found.append(tuple(values))
-    return tuple(found)
+    return tuple(
+        tuple((name, _plain(value)) for name, value in group.items() if name != "params")
+        for group in optimizer.param_groups
+    )
 
 
 def _plain(value: Any) -> Any:
