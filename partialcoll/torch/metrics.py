@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, ClassVar
+from typing import Any, Callable
 
 
 @dataclass(repr=False)
@@ -43,16 +43,14 @@ class Metrics:
     copied: int = 0
     failed: tuple[int, ...] = ()
 
-    _averages: ClassVar[tuple[str, ...]] = ("included_ratio",)
-
     @property
     def included_ratio(self) -> float:
         """Part of the own gradients that has reached an applied round; 1 before the first."""
         return self.included / self.steps if self.steps else 1.0
 
     def __repr__(self) -> str:
-        shown = {name: getattr(self, name) for name in self._averages}
-        shown = {name: round(value, 3) for name, value in shown.items()}
+        averages = [name for name in ("included_ratio", "mean_active") if hasattr(self, name)]
+        shown = {name: round(getattr(self, name), 3) for name in averages}
         words = ", ".join(f"{name}={value!r}" for name, value in {**vars(self), **shown}.items())
         return f"Metrics({words})"
 
@@ -64,8 +62,6 @@ class RoundMetrics(Metrics):
     active: int = 0
     lag: int = 0
     lost: int = 0
-
-    _averages: ClassVar[tuple[str, ...]] = ("included_ratio", "mean_active")
 
     @property
     def mean_active(self) -> float:

@@ -11,29 +11,25 @@ from .._core import checks
 from ..decentralized.strategy import Strategy, check_clip_norm
 from ..policy import Full, Policy, as_policy
 
-_MODIFIERS = ("linger", "deadline", "max_staleness")
-
-
-def _goes_on(on_failure: Any) -> bool:
-    return checks.one_of("on_failure", on_failure, ("raise", "continue")) == "continue"
-
 
 class RoundStrategy(Strategy):
     """A strategy whose ranks all apply the same updates, those of the rounds of one handle."""
 
     _HANDLE_OPTIONS: ClassVar[tuple[str, ...]] = ()  # options that are handed on
 
+    def __post_init__(self) -> None:
+        check_clip_norm(self.clip_norm)
+        checks.one_of("on_failure", self.on_failure, ("raise", "continue"))
+
     @property
     def policy(self) -> Policy:
-        """When a round may complete."""
-        raise NotImplementedError
+        """When a round may complete: when all ranks have come."""
+        return Full()
 
     def options(self) -> dict[str, Any]:
         """Of the handle that carries the gradients, see `partialcoll.Allreduce_init`."""
-        return {
-            "quorum": self.policy,
-            **{name: getattr(self, name) for name in self._HANDLE_OPTIONS},
-        }
+        options = {name: getattr(self, name) for name in self._HANDLE_OPTIONS}
+        return {"quorum": self.policy, **options}
 
     @property
     def synchronous(self) -> bool:
@@ -82,8 +78,8 @@ class Allreduce(RoundStrategy):
     _HANDLE_OPTIONS: ClassVar[tuple[str, ...]] = ("algorithm", "domain", "progress", "on_failure")
 
     def __post_init__(self) -> None:
-        check_clip_norm(self.clip_norm)
-        if _goes_on(self.on_failure) and self.overlap:
+        super().__post_init__()
+        if self.on_failure == "continue" and self.overlap:
             raise ValueError(
                 "overlap: expected False with on_failure='continue': a rank that dies would be in "
                 "some buckets of a step and not in others"
@@ -95,10 +91,6 @@ class Allreduce(RoundStrategy):
     def takes_sparse(self) -> bool:
         """They go outside of the rounds, where nobody's death is survived."""
         return self.on_failure == "raise"
-
-    @property
-    def policy(self) -> Policy:
-        return Full()
 
     @property
     def early_bytes(self) -> int | None:
@@ -154,9 +146,9 @@ class Eager(RoundStrategy):
     _HANDLE_OPTIONS = ("deliver", "history", *Allreduce._HANDLE_OPTIONS, "seed")
 
     def __post_init__(self) -> None:
-        check_clip_norm(self.clip_norm)
+        super().__post_init__()
         checks.one_of("deliver", self.deliver, ("one", "all"))
-        if _goes_on(self.on_failure) and self.deliver == "all":
+        if self.on_failure == "continue" and self.deliver == "all":
             raise ValueError(
                 "deliver: expected 'one' with on_failure='continue': who has lost rounds takes the "
                 "state of another rank, which may have died"
@@ -166,7 +158,7 @@ class Eager(RoundStrategy):
     @property
     def policy(self) -> Policy:
         """When a round may complete, modifiers included."""
+        modifiers = ("linger", "deadline", "max_staleness")
+        given = {n: getattr(self, n) for n in modifiers if getattr(self, n) is not None}
         policy = as_policy(self.quorum)
-        given = {name: getattr(self, name) for name in _MODIFIERS}
-        given = {name: value for name, value in given.items() if value is not None}
         return policy.replace(**given) if given else policy
