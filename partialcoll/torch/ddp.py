@@ -193,20 +193,18 @@ class PartialState:
         with self._noting():
             if not self._closed:
                 self._deposit(here, bucket)
-        last = True  # whatever fails
-        with self._noting():
+        last = bucket.is_last()
+        if not last and bucket.index() == 0 and len(self._buckets) > 1:
             # In the first step of a static graph all are number 0, and none is last (torch 2.13).
-            over = bucket.is_last()
-            if not over and bucket.index() == 0 and len(self._buckets) > 1:
-                over = self._seen().issuperset(self._places)
-            last = over
-            if last:
-                self._exchange()
-        if last:
-            for one in self._buckets:
-                one.future.set_result(one.buffer)
-            self._buckets.clear()
-        if last and self._error is not None:
+            last = self._seen().issuperset(self._places)
+        if not last:
+            return here.future
+        with self._noting():
+            self._exchange()
+        for one in self._buckets:
+            one.future.set_result(one.buffer)
+        self._buckets.clear()
+        if self._error is not None:
             # DDP has asked for a callback in this pass, and has finished after it. Where no
             # backward pass is under way, the next call raises the error.
             engine = torch.autograd.Variable._execution_engine

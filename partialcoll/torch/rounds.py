@@ -666,9 +666,10 @@ class RoundLoop(Loop):
             raise StateError(f"{what} between synchronize() and step(){why}; call step() first")
 
     def _check_between(self, what: str) -> None:
-        super()._check_between(what)
+        self._check_open()
         self.rounds.check(what)
         self._check_averaged(what)
+        super()._check_between(what)
 
     def zero_grad(self) -> None:
         """Collect gradients from zero. After `synchronize`: skip the update."""
