@@ -651,13 +651,8 @@ class RoundLoop(Loop):
         for call in self.settings.on_round:
             call(result)
 
-    @property
-    def version(self) -> int:
-        return self.rounds.version
-
-    @property
-    def updates(self) -> int:
-        return self.rounds.updates
+    version = property(lambda self: self.rounds.version)
+    updates = property(lambda self: self.rounds.updates)
 
     # Between steps
 
