@@ -12,7 +12,6 @@ from .._core import checks
 from ..policy import Full, Policy, as_policy
 from .ops import wire
 from .ops.transfer import Form
-from .world import OptionalSet, size
 
 __all__ = ["Adasum", "Average", "Compression", "Compressor", "Max", "Min", "Product", "Sum"]
 
@@ -41,8 +40,7 @@ class Compressor:
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Return the result `tensor` in the form of the tensor for which `compress` returned
-        `ctx`."""
+        """Return the result `tensor` as the tensor was for which `compress` returned `ctx`."""
         raise NotImplementedError
 
 
@@ -89,27 +87,11 @@ class Compression:
 
 def check_compression(given: Any) -> type[Compressor] | Compressor:
     """Return a compressor; raise TypeError for an object without compress and decompress."""
-    methods = getattr(given, "compress", None), getattr(given, "decompress", None)
-    if not (callable(methods[0]) and callable(methods[1])):
+    if not all(callable(getattr(given, name, None)) for name in ("compress", "decompress")):
         raise TypeError(
             f"compression: expected Compression.none, .fp16, .bf16 or a Compressor, got {given!r}"
         )
-    compressor: type[Compressor] | Compressor = given
-    return compressor
-
-
-def check_root(root_rank: Any, process_set: OptionalSet) -> int:
-    """Return the number within the set of the rank with this number in the world."""
-    root = checks.rank("root_rank", root_rank, size())
-    return root if process_set is None else process_set.root(root)
-
-
-def named(text: str, name: Any) -> str:
-    """Return the text that the ranks compare, with the name. Raise TypeError for a name that is
-    not a text."""
-    if name is None:
-        return text
-    return f"{text}, name={checks.instance('name', name, str, 'a text or None')!r}"
+    return given
 
 
 class Options(NamedTuple):
@@ -123,7 +105,6 @@ class Options(NamedTuple):
     quorum: Any = "full"
     root_rank: Any = None
     splits: Any = None
-    several: bool = False  # a grouped call
     in_place: bool = False
     later: bool = False  # asynchronous
 
@@ -152,9 +133,7 @@ class Options(NamedTuple):
         """Return the reduction that `op` or `average` stands for."""
         if self.average is not None:
             if self.op is not None:
-                raise ValueError(
-                    "average: expected it without op, got both; give op=Average or Sum"
-                )
+                raise ValueError("average: expected no op with it, got both; use op=Average or Sum")
             return Average if self.average else Sum
         if self.op is None:
             return Average

@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any, Callable, NamedTuple
 
 import torch
+from torch import Tensor
 
 from .._core import checks, timeline
 from ..collectives import state_exchange
@@ -24,17 +25,7 @@ from ..collectives.agreement import OPEN, first_difference, ranks_by_text, toget
 from ..errors import MismatchError
 from ..policy import Policy
 from . import checkpoint
-from .arguments import (
-    Adasum,
-    Average,
-    Compression,
-    Options,
-    Reduction,
-    Sum,
-    check_compression,
-    check_root,
-    named,
-)
+from .arguments import Adasum, Average, Compression, Options, Reduction, Sum, check_compression
 from .calls import Calls
 from .loop import Loop
 from .ops import transfer, wire
@@ -42,7 +33,7 @@ from .ops.call import Call, result_of
 from .ops.transfer import Found, Handles, Rows, Steps
 from .ops.transfer import Reduction as Reducing
 from .optimizer import check_kind
-from .world import OptionalSet, attended, calls_of, forget_dropped, rank, world
+from .world import OptionalSet, attended, calls_of, check_root, forget_dropped, rank, world
 
 __all__ = ["allgather", "allgather_async", "allgather_object", "allreduce", "allreduce_"]
 __all__ += ["allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier"]
@@ -53,7 +44,7 @@ __all__ += ["grouped_allreduce_async", "grouped_allreduce_async_", "grouped_redu
 __all__ += ["grouped_reducescatter_async", "join", "poll", "reducescatter", "reducescatter_async"]
 __all__ += ["sparse_allreduce_async", "start_timeline", "stop_timeline", "synchronize"]
 
-Tensors = Sequence[torch.Tensor]
+Tensors = Sequence[Tensor]
 Entries = list[tuple[str, Any]]
 # Gives the steps in which data moves, on handles; makes room for rows; appends what arrives.
 _Move = Callable[[Handles, Rows, Found], Steps]
@@ -82,59 +73,6 @@ class _Verb(NamedTuple):
     result: Callable[[Found], Any] = lambda found: found[0]
 
 
-def _begin(
-    verb: _Verb, arguments: dict[str, Any], **how: bool
-) -> tuple[Call, list[Found], Tensors, Options, OptionalSet]:
-    """Begin a call with the arguments of a verb, by name; return it, what it finds, its tensors,
-    options and set. A synchronous call is complete when this returns. The other ranks are notified
-    of every error in this rank's arguments."""
-    name, process_set = arguments.pop("name", None), arguments.pop("process_set", None)
-    tensors = arguments.pop("tensors" if "tensors" in arguments else "tensor")
-    options, given = Options(**arguments, **how), (tensors,)
-    by_name = options.later and not options.partial
-    calls = calls_of(process_set, name if by_name else None)
-    try:
-        policy, what = options.policy(name), verb.what
-        if options.several:
-            given, what = tuple(tensors), f"grouped {what}"
-            if not given:
-                raise ValueError("tensors: expected at least one, got none")
-        parts = [verb.part(one, options, process_set, calls.comm.size) for one in given]
-        text = named(f"{what} of {'; '.join(part.text for part in parts)}", name)
-        if policy is not None:
-            text += f", quorum={policy}"
-        found = [part.found for part in parts]
-        outputs = [part.found[0] for part in parts if part.found]
-        read = [one for part in parts for one in part.read]
-        move: Any = [part.move for part in parts]
-        apart, role = options.later and name is None, ""
-        if not isinstance(move[0], Reducing):
-            apart, steps = False, list(zip(move, found))
-
-            def move(to: Handles) -> Steps:
-                return chain.from_iterable(one(to, call.side.rows, into) for one, into in steps)
-
-        if verb is _REDUCE:
-            if options.later and policy is None:
-                text = f"asynchronous {text}"
-            if policy is None and options.reduction() in (Average, Sum):
-                role = OPEN
-        call = Call(text, move, outputs, apart=apart, role=role, read=read)
-    except Exception as error:
-        calls.refuse(error, name, by_name)
-
-    def land() -> Any:
-        for part in parts:
-            if part.finish is not None:
-                part.finish(part.found)
-        results = [verb.result(one) for one in found]
-        return results if options.several else results[0]
-
-    call.quorum, call.land = policy, land
-    calls.start(call, name, options.later)
-    return call, found, given, options, process_set
-
-
 class _Differentiable(torch.autograd.Function):
     """The results of a call, as a function of its tensors."""
 
@@ -148,40 +86,90 @@ class _Differentiable(torch.autograd.Function):
         return (None, None, *ctx.back(gradients))
 
 
-def _now(verb: _Verb, arguments: dict[str, Any], **how: bool) -> list[Found]:
-    """Make a synchronous call; return what each of its tensors has found. The results have
-    gradients if the tensors have."""
-    call, found, given, options, process_set = _begin(verb, arguments, **how)
-    result_of(call)
-    if options.in_place or not torch.is_grad_enabled():
-        return found
-    if not any(one.requires_grad for one in given):
-        return found
-    again = options._replace(quorum="full", several=True)
-    back = lambda gradients: verb.back(gradients, found, again, process_set)  # noqa: E731
-    differentiable: Any = _Differentiable.apply
-    results = differentiable(_firsts(found), back, *given)
-    return [[result, *one[1:]] for result, one in zip(results, found)]
+def _named(text: str, name: Any) -> str:
+    """Return the text that the ranks compare, with the name; TypeError for one that is no text."""
+    if name is None:
+        return text
+    return f"{text}, name={checks.instance('name', name, str, 'a text or None')!r}"
 
 
-def _firsts(found: list[Found]) -> list[torch.Tensor]:
-    return [one[0] for one in found]
+def _begin(verb: _Verb, arguments: dict[str, Any], **how: bool) -> Call:
+    """Begin a call with the arguments of a verb, by name. A synchronous call is complete when this
+    returns, and its results have gradients if the tensors have. The other ranks are notified of
+    every error in this rank's arguments."""
+    name, process_set = arguments.pop("name", None), arguments.pop("process_set", None)
+    several = "tensors" in arguments
+    tensors = arguments.pop("tensors" if several else "tensor")
+    options, given = Options(**arguments, **how), (tensors,)
+    by_name = options.later and not options.partial
+    calls = calls_of(process_set, name if by_name else None)
+    try:
+        policy, what = options.policy(name), verb.what
+        if several:
+            given, what = tuple(tensors), f"grouped {what}"
+            if not given:
+                raise ValueError("tensors: expected at least one, got none")
+        parts = [verb.part(one, options, process_set, calls.comm.size) for one in given]
+        text = _named(f"{what} of {'; '.join(part.text for part in parts)}", name)
+        if policy is not None:
+            text += f", quorum={policy}"
+        found = [part.found for part in parts]
+        outputs = [part.found[0] for part in parts if part.found]
+        read = [one for part in parts for one in part.read]
+        move: Any = [part.move for part in parts]
+        apart, role = options.later and name is None, ""
+        if not isinstance(move[0], Reducing):
+            apart, steps = False, list(zip(move, found))
+
+            def move(to: Handles) -> Steps:
+                return chain.from_iterable(one(to, call.side.rows, into) for one, into in steps)
+
+        if verb is _REDUCE and policy is None:
+            text = f"asynchronous {text}" if options.later else text
+            role = OPEN if options.reduction() in (Average, Sum) else ""
+        call = Call(text, move, outputs, apart=apart, role=role, read=read)
+    except Exception as error:
+        calls.refuse(error, name, by_name)
+
+    def land() -> Any:
+        for part in parts:
+            if part.finish is not None:
+                part.finish(part.found)
+        results, plain = found, options.later or options.in_place or not torch.is_grad_enabled()
+        if not plain and any(one.requires_grad for one in given):
+            again = options._replace(quorum="full")
+            back = lambda gradients: verb.back(gradients, found, again, process_set)  # noqa: E731
+            firsts = _Differentiable.apply([one[0] for one in found], back, *given)
+            results = [[first, *one[1:]] for first, one in zip(firsts, found)]
+        values = [verb.result(one) for one in results]
+        return values if several else values[0]
+
+    call.quorum, call.land = policy, land
+    calls.start(call, name, options.later)
+    return call
 
 
 def _again(verb: _Verb, tensors: Any, options: Options, process_set: Any) -> Tensors:
     given = {"tensors": tensors, "process_set": process_set, **options._asdict()}
-    return _firsts(_now(verb, given))
+    return result_of(_begin(verb, given))
 
 
 def _compressed(
-    tensor: torch.Tensor, options: Options
-) -> tuple[torch.Tensor, Callable[[Found], None] | None]:
-    """Return what travels in place of a tensor, and what makes the result of what has arrived."""
+    tensor: Any, options: Options, reduced: bool = True, rows: bool = False
+) -> tuple[Tensor, Callable[[Found], None] | None]:
+    """Check a tensor; return what travels in its place, and what makes the result of what has
+    arrived. rows: it is divided along its first dimension."""
+    wire.check_tensor(tensor, written=options.in_place, reduced=reduced)
+    if rows and tensor.dim() == 0:
+        raise ValueError("tensor: expected a first dimension, got a scalar; use reshape(1)")
     compressor, plain = options.compression, tensor.detach()
     if compressor is Compression.none:
         return plain, None
     compressor = check_compression(compressor)
     sent, ctx = compressor.compress(plain)
+    wire.check_tensor(sent, written=False, reduced=reduced)
+    if rows and sent.dim() == 0:
+        raise ValueError("compression: expected a tensor with a first dimension, got a scalar")
 
     def finish(found: Found) -> None:
         result = compressor.decompress(found[0], ctx)
@@ -199,14 +187,8 @@ def _check_linear(what: str, options: Options) -> None:
         raise RuntimeError(f"{what}: {op.name} has no gradient; use Average or Sum")
 
 
-# Allreduce
-
-
 def _reduced(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
-    wire.check_tensor(tensor, written=options.in_place)
     sent, finish = _compressed(tensor, options)
-    if finish is not None:
-        wire.check_tensor(sent, written=False)
     form, words = options.form(sent.dtype, ranks)
     text, copied = f"{wire.describe(sent)}, {words}", options.later and not options.in_place
     if copied and sent.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
@@ -227,11 +209,112 @@ def _reduced_back(gradients: Any, _: Any, options: Options, process_set: Any) ->
     return _again(_REDUCE, gradients, options, process_set)
 
 
+def _sent_by_root(tensor: Any, options: Options, process_set: OptionalSet, _: int) -> _Part:
+    root = check_root(options.root_rank, process_set)
+    wire.check_tensor(tensor, written=options.in_place, reduced=False)
+    output = tensor if options.in_place else tensor.detach().clone()
+    text = f"{wire.describe(tensor)} from rank {root}"
+    return _Part(text, lambda to, *_: transfer.broadcast(to, output, root), (), [output])
+
+
+def _sent_back(gradients: Any, _: Any, options: Options, process_set: Any) -> Tensors:
+    mean = allreduce(gradients[0], process_set=process_set)
+    return [mean if rank() == options.root_rank else torch.zeros_like(mean)]
+
+
+# Collectives that divide tensors along their first dimension. They are carried out in the order in
+# which they are made, on all ranks alike.
+
+
+def _name_rows(tensor: Tensor) -> str:
+    return f"rows of {wire.name(tensor.dtype)} {tuple(tensor.shape[1:])}"
+
+
+def _gathered(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
+    sent, finish = _compressed(tensor, options, reduced=False, rows=True)
+    move = lambda to, *room: transfer.gather_rows(to.everybody, sent, *room)  # noqa: E731
+    return _Part(_name_rows(sent), move, (sent,), [], finish)
+
+
+def _gathered_back(gradients: Any, found: Any, _: Options, process_set: Any) -> Tensors:
+    means = grouped_allreduce(gradients, process_set=process_set)
+    own = calls_of(process_set).comm.rank
+    return [mean.split(rows.tolist())[own] for mean, (_, rows) in zip(means, found)]
+
+
+def _exchanged(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
+    sent, _finish = _compressed(tensor, options, reduced=False, rows=True)
+    splits = given = options.splits
+    if isinstance(splits, Tensor):
+        if splits.is_floating_point() or splits.is_complex() or splits.dtype == torch.bool:
+            raise ValueError(f"splits: expected integers, got {wire.name(splits.dtype)}")
+        given = splits.tolist()
+    rows = wire.splits("splits", given, len(sent), ranks)
+    move = lambda to, *room: transfer.exchange_rows(to, sent, rows, *room)  # noqa: E731
+
+    def finish(found: Found) -> None:
+        like = (splits.device, splits.dtype) if isinstance(splits, Tensor) else (torch.int32,)
+        found[1] = found[1].to(*like)
+
+    return _Part(_name_rows(sent), move, (sent,), [], finish)
+
+
+def _exchanged_back(gradients: Any, found: Any, _: Options, process_set: Any) -> Tensors:
+    return [alltoall(gradients[0], found[0][1], None, process_set)[0]]
+
+
+def _scattered(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
+    if options.op is Adasum:
+        raise NotImplementedError("op: Adasum is of whole tensors; use Average or Sum")
+    sent, finish = _compressed(tensor, options, rows=True)
+    form, words = options.form(sent.dtype, ranks)
+    move = lambda to, *room: transfer.reduce_rows(to, sent, form, *room)  # noqa: E731
+    return _Part(f"{wire.describe(sent)}, {words}", move, (sent,), [], finish)
+
+
+def _scattered_back(gradients: Any, _: Any, options: Options, process_set: Any) -> Tensors:
+    _check_linear("reducescatter", options)
+    factor = options.prescale_factor * options.postscale_factor
+    if options.op is Sum:
+        factor *= calls_of(process_set).comm.size
+    return _again(_GATHER, [one * factor for one in gradients], options, process_set)
+
+
+def _added_up(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
+    op = options.op
+    if not any(op is one for one in (Average, Sum)):
+        raise ValueError(f"op: expected Average or Sum, got {op!r}")
+    checks.instance("tensor", tensor, Tensor, "a sparse torch.Tensor")
+    if tensor.layout != torch.sparse_coo:
+        raise TypeError(f"tensor: expected a sparse COO tensor, got {tensor.layout}")
+    sent = [tensor._indices().t().contiguous().detach(), tensor._values().detach()]
+
+    def move(to: Handles, *room: Any) -> Iterator[Any]:
+        return chain.from_iterable(transfer.gather_rows(to.everybody, one, *room) for one in sent)
+
+    def finish(found: Found) -> None:
+        places, _, values, _ = found
+        if op is Average:
+            values = values / ranks
+        found[:] = [torch.sparse_coo_tensor(places.t(), values, tensor.shape)]
+
+    text = f"{wire.name(tensor.dtype)} {tuple(tensor.shape)}, {tensor.sparse_dim()} of them sparse"
+    return _Part(f"{text}, {op.name}", move, sent, [], finish)
+
+
 _REDUCE = _Verb("allreduce", _reduced, _reduced_back)
+_BROADCAST = _Verb("broadcast", _sent_by_root, _sent_back)
+_GATHER = _Verb("allgather", _gathered, _gathered_back)
+_EXCHANGE = _Verb("alltoall", _exchanged, _exchanged_back, tuple)
+_SCATTER = _Verb("reducescatter", _scattered, _scattered_back)
+_SPARSE = _Verb("sparse allreduce", _added_up, _reduced_back)  # asynchronous, without a gradient
+
+
+# Allreduce
 
 
 def allreduce(
-    tensor: torch.Tensor,
+    tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
     compression: Any = Compression.none,
@@ -241,7 +324,7 @@ def allreduce(
     process_set: OptionalSet = None,
     *,
     quorum: Policy | str = "full",
-) -> torch.Tensor:
+) -> Tensor:
     """Return the tensor combined over all ranks, in a new tensor. Collective.
 
     Parameters
@@ -273,11 +356,11 @@ def allreduce(
     TypeError or ValueError if this rank's arguments are wrong (the others get MismatchError).
     StateError before `init`.
     """
-    return _now(_REDUCE, locals())[0][0]
+    return result_of(_begin(_REDUCE, locals()))
 
 
 def allreduce_(
-    tensor: torch.Tensor,
+    tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
     op: Reduction | None = None,
@@ -286,13 +369,13 @@ def allreduce_(
     process_set: OptionalSet = None,
     *,
     quorum: Policy | str = "full",
-) -> torch.Tensor:
+) -> Tensor:
     """`allreduce` in place; return `tensor`. Collective."""
-    return _now(_REDUCE, locals(), in_place=True)[0][0]
+    return result_of(_begin(_REDUCE, locals(), in_place=True))
 
 
 def allreduce_async(
-    tensor: torch.Tensor,
+    tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
     op: Reduction | None = None,
@@ -311,11 +394,11 @@ def allreduce_async(
     is a ValueError. All ranks make a call asynchronous, or none does. With a quorum the first call
     of a name waits for all ranks, and one that finds the one before it under way waits for that.
     """
-    return _begin(_REDUCE, locals(), later=True)[0]
+    return _begin(_REDUCE, locals(), later=True)
 
 
 def allreduce_async_(
-    tensor: torch.Tensor,
+    tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
     op: Reduction | None = None,
@@ -326,7 +409,7 @@ def allreduce_async_(
     quorum: Policy | str = "full",
 ) -> Call:
     """Start an `allreduce` in place: leave `tensor` alone until `synchronize`. Collective."""
-    return _begin(_REDUCE, locals(), in_place=True, later=True)[0]
+    return _begin(_REDUCE, locals(), in_place=True, later=True)
 
 
 def grouped_allreduce(
@@ -338,9 +421,9 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: OptionalSet = None,
-) -> list[torch.Tensor]:
+) -> list[Tensor]:
     """`allreduce` of several `tensors`, as one call. Collective."""
-    return _firsts(_now(_REDUCE, locals(), several=True))
+    return result_of(_begin(_REDUCE, locals()))
 
 
 def grouped_allreduce_(
@@ -351,9 +434,9 @@ def grouped_allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: OptionalSet = None,
-) -> list[torch.Tensor]:
+) -> list[Tensor]:
     """`allreduce` of several `tensors`, as one call, in place; return them. Collective."""
-    return _firsts(_now(_REDUCE, locals(), several=True, in_place=True))
+    return result_of(_begin(_REDUCE, locals(), in_place=True))
 
 
 def grouped_allreduce_async(
@@ -366,7 +449,7 @@ def grouped_allreduce_async(
     process_set: OptionalSet = None,
 ) -> Call:
     """Start an `allreduce` of several `tensors`, as one call; see `allreduce_async`. Collective."""
-    return _begin(_REDUCE, locals(), several=True, later=True)[0]
+    return _begin(_REDUCE, locals(), later=True)
 
 
 def grouped_allreduce_async_(
@@ -379,31 +462,15 @@ def grouped_allreduce_async_(
     process_set: OptionalSet = None,
 ) -> Call:
     """Start an `allreduce` in place of several `tensors`; see `allreduce_async_`. Collective."""
-    return _begin(_REDUCE, locals(), several=True, in_place=True, later=True)[0]
+    return _begin(_REDUCE, locals(), in_place=True, later=True)
 
 
 # Broadcast
 
 
-def _sent_by_root(tensor: Any, options: Options, process_set: OptionalSet, _: int) -> _Part:
-    root = check_root(options.root_rank, process_set)
-    wire.check_tensor(tensor, written=options.in_place, reduced=False)
-    output = tensor if options.in_place else tensor.detach().clone()
-    text = f"{wire.describe(tensor)} from rank {root}"
-    return _Part(text, lambda to, *_: transfer.broadcast(to, output, root), (), [output])
-
-
-def _sent_back(gradients: Any, _: Any, options: Options, process_set: Any) -> Tensors:
-    mean = allreduce(gradients[0], process_set=process_set)
-    return [mean if rank() == options.root_rank else torch.zeros_like(mean)]
-
-
-_BROADCAST = _Verb("broadcast", _sent_by_root, _sent_back)
-
-
 def broadcast(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: OptionalSet = None
-) -> torch.Tensor:
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: OptionalSet = None
+) -> Tensor:
     """Return the root's tensor, bit for bit, in a new tensor on every rank. Collective.
 
     `tensor`: of the same shape and dtype on all ranks (MismatchError). If it requires a gradient,
@@ -411,129 +478,63 @@ def broadcast(
     `root_rank`: the root's number in the world; ValueError if there is no such rank. `name` and
     `process_set`: see `allreduce`.
     """
-    return _now(_BROADCAST, locals())[0][0]
+    return result_of(_begin(_BROADCAST, locals()))
 
 
 def broadcast_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: OptionalSet = None
-) -> torch.Tensor:
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: OptionalSet = None
+) -> Tensor:
     """`broadcast` in place; return `tensor`. Collective."""
-    return _now(_BROADCAST, locals(), in_place=True)[0][0]
+    return result_of(_begin(_BROADCAST, locals(), in_place=True))
 
 
 def broadcast_async(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: OptionalSet = None
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: OptionalSet = None
 ) -> Call:
     """Start a `broadcast` of `tensor` in the background; see `allreduce_async`. Collective."""
-    return _begin(_BROADCAST, locals(), later=True)[0]
+    return _begin(_BROADCAST, locals(), later=True)
 
 
 def broadcast_async_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: OptionalSet = None
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: OptionalSet = None
 ) -> Call:
     """Start a `broadcast` in place: leave `tensor` alone until `synchronize`. Collective."""
-    return _begin(_BROADCAST, locals(), in_place=True, later=True)[0]
+    return _begin(_BROADCAST, locals(), in_place=True, later=True)
 
 
-# Collectives that divide tensors along their first dimension. They are carried out in the order in
-# which they are made, on all ranks alike.
-
-
-def _rows_of(tensor: Any, options: Options, reduced: bool = False) -> Any:
-    """Return what travels of a tensor that has rows, as `_compressed`."""
-    wire.check_tensor(tensor, written=False, reduced=reduced)
-    if tensor.dim() == 0:
-        raise ValueError("tensor: expected a first dimension, got a scalar; use reshape(1)")
-    sent, finish = _compressed(tensor, options)
-    if finish is not None:
-        wire.check_tensor(sent, written=False, reduced=reduced)
-        if sent.dim() == 0:
-            raise ValueError("compression: expected a tensor with a first dimension, got a scalar")
-    return sent, finish
-
-
-def _name_rows(tensor: torch.Tensor) -> str:
-    return f"rows of {wire.name(tensor.dtype)} {tuple(tensor.shape[1:])}"
-
-
-def _gathered(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
-    sent, finish = _rows_of(tensor, options)
-    move = lambda to, *room: transfer.gather_rows(to.everybody, sent, *room)  # noqa: E731
-    return _Part(_name_rows(sent), move, (sent,), [], finish)
-
-
-def _gathered_back(gradients: Any, found: Any, _: Options, process_set: Any) -> Tensors:
-    means = grouped_allreduce(gradients, process_set=process_set)
-    own = calls_of(process_set).comm.rank
-    return [mean.split(rows.tolist())[own] for mean, (_, rows) in zip(means, found)]
-
-
-_GATHER = _Verb("allgather", _gathered, _gathered_back)
-
-
-def allgather(
-    tensor: torch.Tensor, name: str | None = None, process_set: OptionalSet = None
-) -> torch.Tensor:
+def allgather(tensor: Tensor, name: str | None = None, process_set: OptionalSet = None) -> Tensor:
     """Return all ranks' tensors, concatenated along the first dimension, on all ranks. Collective.
 
     `tensor`: its first dimension may differ between ranks, dtype and the others must not
     (MismatchError). ValueError for a scalar. If it requires a gradient, so does the result. `name`
     and `process_set`: see `allreduce`.
     """
-    return _now(_GATHER, locals())[0][0]
+    return result_of(_begin(_GATHER, locals()))
 
 
 def allgather_async(
-    tensor: torch.Tensor, name: str | None = None, process_set: OptionalSet = None
+    tensor: Tensor, name: str | None = None, process_set: OptionalSet = None
 ) -> Call:
     """Start an `allgather`: leave `tensor` alone until `synchronize`. Collective."""
-    return _begin(_GATHER, locals(), later=True)[0]
+    return _begin(_GATHER, locals(), later=True)
 
 
 def grouped_allgather(
     tensors: Tensors, name: str | None = None, process_set: OptionalSet = None
-) -> list[torch.Tensor]:
+) -> list[Tensor]:
     """`allgather` of several `tensors`, as one call. Collective."""
-    return _firsts(_now(_GATHER, locals(), several=True))
+    return result_of(_begin(_GATHER, locals()))
 
 
 def grouped_allgather_async(
     tensors: Tensors, name: str | None = None, process_set: OptionalSet = None
 ) -> Call:
     """Start an `allgather` of several `tensors`, as one call; see `allgather_async`. Collective."""
-    return _begin(_GATHER, locals(), several=True, later=True)[0]
-
-
-def _exchanged(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
-    sent, _finish = _rows_of(tensor, options)
-    splits = given = options.splits
-    if isinstance(splits, torch.Tensor):
-        if splits.is_floating_point() or splits.is_complex() or splits.dtype == torch.bool:
-            raise ValueError(f"splits: expected integers, got {wire.name(splits.dtype)}")
-        given = splits.tolist()
-    rows = wire.splits("splits", given, len(sent), ranks)
-    move = lambda to, *room: transfer.exchange_rows(to, sent, rows, *room)  # noqa: E731
-
-    def finish(found: Found) -> None:
-        like = (splits.device, splits.dtype) if isinstance(splits, torch.Tensor) else (torch.int32,)
-        found[1] = found[1].to(*like)
-
-    return _Part(_name_rows(sent), move, (sent,), [], finish)
-
-
-_EXCHANGE = _Verb(
-    "alltoall",
-    _exchanged,
-    lambda gradients, found, _, of: [alltoall(gradients[0], found[0][1], None, of)[0]],
-    tuple,
-)
+    return _begin(_GATHER, locals(), later=True)
 
 
 def alltoall(
-    tensor: torch.Tensor,
-    splits: Any = None,
-    name: str | None = None,
-    process_set: OptionalSet = None,
+    tensor: Tensor, splits: Any = None, name: str | None = None, process_set: OptionalSet = None
 ) -> Any:
     """Send rows to each rank; return the rows from each, in the ranks' order. Collective.
 
@@ -543,49 +544,26 @@ def alltoall(
     `allreduce`. ValueError if the length is not the sum of the splits, or not divisible by the
     number of ranks (the others get MismatchError).
     """
-    output, rows = _now(_EXCHANGE, locals())[0]
+    output, rows = result_of(_begin(_EXCHANGE, locals()))
     return output if splits is None else (output, rows)
 
 
 def alltoall_async(
-    tensor: torch.Tensor,
-    splits: Any = None,
-    name: str | None = None,
-    process_set: OptionalSet = None,
+    tensor: Tensor, splits: Any = None, name: str | None = None, process_set: OptionalSet = None
 ) -> Call:
     """Start an `alltoall` of `tensor`; `synchronize` returns both tensors. Collective."""
-    return _begin(_EXCHANGE, locals(), later=True)[0]
-
-
-def _scattered(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
-    if options.op is Adasum:
-        raise NotImplementedError("op: Adasum is of whole tensors; use Average or Sum")
-    sent, finish = _rows_of(tensor, options, reduced=True)
-    form, words = options.form(sent.dtype, ranks)
-    move = lambda to, *room: transfer.reduce_rows(to, sent, form, *room)  # noqa: E731
-    return _Part(f"{wire.describe(sent)}, {words}", move, (sent,), [], finish)
-
-
-def _scattered_back(gradients: Any, _: Any, options: Options, process_set: Any) -> Tensors:
-    _check_linear("reducescatter", options)
-    factor = options.prescale_factor * options.postscale_factor
-    if options.op is Sum:
-        factor *= calls_of(process_set).comm.size
-    return _again(_GATHER, [one * factor for one in gradients], options, process_set)
-
-
-_SCATTER = _Verb("reducescatter", _scattered, _scattered_back)
+    return _begin(_EXCHANGE, locals(), later=True)
 
 
 def reducescatter(
-    tensor: torch.Tensor,
+    tensor: Tensor,
     name: str | None = None,
     compression: Any = Compression.none,
     op: Reduction = Average,
     process_set: OptionalSet = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> torch.Tensor:
+) -> Tensor:
     """Combine the tensors of all ranks; return this rank's part of the rows. Collective.
 
     The first ranks get one row more if the rows cannot be divided evenly. `tensor`: of the same
@@ -593,11 +571,11 @@ def reducescatter(
     (NotImplementedError). `name`, `compression`, `process_set`, `prescale_factor` and
     `postscale_factor`: see `allreduce`.
     """
-    return _now(_SCATTER, locals())[0][0]
+    return result_of(_begin(_SCATTER, locals()))
 
 
 def reducescatter_async(
-    tensor: torch.Tensor,
+    tensor: Tensor,
     name: str | None = None,
     op: Reduction = Average,
     process_set: OptionalSet = None,
@@ -605,7 +583,7 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Call:
     """Start a `reducescatter`: leave `tensor` alone until `synchronize`. Collective."""
-    return _begin(_SCATTER, locals(), later=True)[0]
+    return _begin(_SCATTER, locals(), later=True)
 
 
 def grouped_reducescatter(
@@ -616,9 +594,9 @@ def grouped_reducescatter(
     process_set: OptionalSet = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> list[torch.Tensor]:
+) -> list[Tensor]:
     """`reducescatter` of several `tensors`, as one call. Collective."""
-    return _firsts(_now(_SCATTER, locals(), several=True))
+    return result_of(_begin(_SCATTER, locals()))
 
 
 def grouped_reducescatter_async(
@@ -630,50 +608,22 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Call:
     """Start a `reducescatter` of several `tensors`; see `reducescatter_async`. Collective."""
-    return _begin(_SCATTER, locals(), several=True, later=True)[0]
-
-
-# Sparse tensors
-
-
-def _added_up(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
-    op = options.op
-    if not any(op is one for one in (Average, Sum)):
-        raise ValueError(f"op: expected Average or Sum, got {op!r}")
-    checks.instance("tensor", tensor, torch.Tensor, "a sparse torch.Tensor")
-    if tensor.layout != torch.sparse_coo:
-        raise TypeError(f"tensor: expected a sparse COO tensor, got {tensor.layout}")
-    sent = [tensor._indices().t().contiguous().detach(), tensor._values().detach()]
-
-    def move(to: Handles, *room: Any) -> Iterator[Any]:
-        return chain.from_iterable(transfer.gather_rows(to.everybody, one, *room) for one in sent)
-
-    def finish(found: Found) -> None:
-        places, _, values, _ = found
-        if op is Average:
-            values = values / ranks
-        found[:] = [torch.sparse_coo_tensor(places.t(), values, tensor.shape)]
-
-    text = f"{wire.name(tensor.dtype)} {tuple(tensor.shape)}, {tensor.sparse_dim()} of them sparse"
-    return _Part(f"{text}, {op.name}", move, sent, [], finish)
-
-
-_SPARSE = _Verb("sparse allreduce", _added_up, _reduced_back)  # has no gradient: it is asynchronous
+    return _begin(_SCATTER, locals(), later=True)
 
 
 def sparse_allreduce_async(
-    tensor: torch.Tensor,
+    tensor: Tensor,
     name: str | None = None,
     op: Reduction = Average,
     process_set: OptionalSet = None,
-) -> Callable[[], torch.Tensor]:
+) -> Callable[[], Tensor]:
     """Start to add up the ranks' sparse tensors; return a function that waits for the sum, which
     has the entries of all ranks. Collective.
 
     `tensor`: sparse (COO), of the same shape and dtype on all ranks; TypeError for others. `op`:
     Average or Sum; ValueError for others. `name` and `process_set`: see `allreduce`.
     """
-    return partial(result_of, _begin(_SPARSE, locals(), later=True)[0])
+    return partial(result_of, _begin(_SPARSE, locals(), later=True))
 
 
 # Objects
@@ -694,7 +644,7 @@ def broadcast_object(
     buffers: list[state_exchange.Bytes] = []
     with calls.checking():
         root = check_root(root_rank, process_set)
-        text = named(f"broadcast_object from rank {root}", name)
+        text = _named(f"broadcast_object from rank {root}", name)
         if comm.rank == root:
             buffers = state_exchange.pack(obj)
     calls.run(Call(text, lambda to: transfer.spread_buffers(to, buffers, root)))
@@ -707,54 +657,50 @@ def allgather_object(
 ) -> list[Any]:
     """The objects `obj` of all ranks, in their order, on every rank; they are pickled. Collective.
 
-    `name` and `process_set` as of `allreduce`; what cannot be pickled raises as in
-    `broadcast_object`.
+    `name` and `process_set` as of `allreduce`; what cannot be pickled, as in `broadcast_object`.
     """
     calls = calls_of(process_set)
     with calls.checking():
-        text = named("allgather_object", name)
+        text = _named("allgather_object", name)
     return calls.allgather(obj, text)
 
 
 # Parameters, and the optimizer's state
 
 
-def _entries(params: Any) -> Entries:
-    """Names and values; a dictionary's in the order of its names, which may differ by rank, and
-    those of parameters() with their places for names."""
+def _entries(params: Any) -> tuple[Entries, list[str]]:
+    """Return names and values, and a text of each that all ranks must agree on. The entries of a
+    dictionary are in the order of their names, which may differ by rank; those of parameters() have
+    their places for names. Raises what is wrong with one."""
+    replaceable = isinstance(params, dict)
     if isinstance(params, Mapping):
         params = sorted(params.items(), key=lambda item: str(item[0]))
-    several = isinstance(params, Iterable) and not isinstance(params, torch.Tensor)
-    found: Entries = []
+    several = isinstance(params, Iterable) and not isinstance(params, Tensor)
+    found, said = [], []
     for i, pair in enumerate(params if several else [params]):
-        if several and isinstance(pair, torch.Tensor):
+        if several and isinstance(pair, Tensor):
             pair = str(i), pair
         if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str)):
             raise TypeError(
                 "params: expected a state_dict, named_parameters(), parameters() or pairs of name "
                 f"and tensor, got {type(pair).__name__}"
             )
-        found.append((pair[0], pair[1]))
-    return found
-
-
-def _describe(entries: Entries, replaceable: bool) -> list[str]:
-    """Each entry's name, and what all ranks must agree on. Raises what is wrong with one."""
-    said = []
-    for name, value in entries:
-        if isinstance(value, torch.Tensor):
+        name, value = pair
+        what = "an object"
+        if isinstance(value, Tensor):
             try:
                 wire.check_tensor(value, written=True, reduced=False)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"params[{name!r}]: {error}") from None
+            what = wire.describe(value)
         elif not replaceable:
             raise TypeError(
                 f"params[{name!r}]: expected a tensor, got {type(value).__name__}; other objects "
                 "only in a dictionary, where they can be replaced"
             )
-        what = wire.describe(value) if isinstance(value, torch.Tensor) else "an object"
+        found.append((name, value))
         said.append(f"{name}: {what}")
-    return said
+    return found, said
 
 
 def _compare(calls: Calls, what: str, root: int, said: list[str]) -> None:
@@ -777,11 +723,10 @@ def broadcast_parameters(params: Any, root_rank: int = 0) -> None:
     calls = world().calls
     with calls.checking():
         root = check_root(root_rank, None)
-        entries = _entries(params)
-        said = _describe(entries, isinstance(params, dict))
+        entries, said = _entries(params)
     _compare(calls, "broadcast_parameters", root, said)
-    tensors = [value for _, value in entries if isinstance(value, torch.Tensor)]
-    objects = {name: value for name, value in entries if not isinstance(value, torch.Tensor)}
+    tensors = [value for _, value in entries if isinstance(value, Tensor)]
+    objects = {name: value for name, value in entries if not isinstance(value, Tensor)}
     places = {tensor.data_ptr() for tensor in tensors}
     loops = [optimizer._loop for optimizer in world().optimizers]
     concerned = [loop for loop in loops if any(p.data_ptr() in places for _, p in loop.parameters)]
@@ -849,8 +794,7 @@ def poll(handle: Call) -> bool:
 
 
 def synchronize(handle: Call) -> Any:
-    """Wait for the asynchronous call that has returned `handle`; its result: a tensor, or a list of
-    a grouped one's.
+    """Wait for the asynchronous call that has returned `handle`; its result, grouped ones' a list.
 
     Raises what the call itself would: MismatchError, if the ranks have made different ones.
     """
@@ -878,8 +822,7 @@ def join(device: int = -1) -> int:
     less than THREAD_MULTIPLE they join in the order they were made, and with uneven data only
     strategies whose steps wait for nobody do: `ADPSGD` and its like.)
 
-    `device` is Horovod's; nothing has to be made on it. Returns the rank that came last, by the
-    machines' clocks.
+    `device` is Horovod's, and ignored. Returns the rank that came last, by the machines' clocks.
     """
     here = world()
     if isinstance(device, bool) or not isinstance(device, int) or device < -1:
@@ -894,8 +837,7 @@ def join(device: int = -1) -> int:
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """From now on write down when calls and optimizers' rounds wait and move, in Chrome's trace
-    format, until `stop_timeline` or the next `start_timeline`. Local; ranks other than 0 write
-    nothing.
+    format, until `stop_timeline` or the next `start_timeline`. Local; only rank 0 writes.
 
     `file_path`: written anew; OSError if that cannot be. `mark_cycles`: marks as well where data
     begins to move; Horovod's cycles are not there.

@@ -37,8 +37,7 @@ __all__ += ["remove_process_set", "rocm_built", "shutdown", "size"]
 
 
 class ProcessSet:
-    """Ranks of the world that reduce, gather, … among themselves. `init` or `add_process_set` makes
-    it usable.
+    """Ranks of the world with calls of their own. `init` or `add_process_set` makes it usable.
 
     `ranks`: numbers in the world; as an attribute in ascending order, and a rank's number within
     the set is its place there. Sets may overlap. `process_set_id`: 0 of the global one; None before
@@ -80,25 +79,10 @@ class ProcessSet:
         """Is this process in it? None if it is not usable. Local."""
         return None if self.process_set_id is None else self._calls is not None
 
-    @property
-    def calls(self) -> Calls:
-        """Of its ranks. ValueError if this one cannot make any."""
-        if self.process_set_id is None:
-            raise ValueError(f"process_set: {self} is not usable: give it to add_process_set()")
-        if self._calls is None:
-            raise ValueError(f"process_set: rank {rank()} is not in {self}")
-        return self._calls
-
     def _free(self) -> None:
         calls, self.process_set_id, self._calls = self._calls, None, None
         if calls is not None:
             calls.free()
-
-    def root(self, root_rank: int) -> int:
-        """Return the number of `root_rank` within the set; ValueError if that is not in it."""
-        if root_rank not in self.ranks:
-            raise ValueError(f"root_rank: expected one of {self}, got {root_rank}")
-        return self.ranks.index(root_rank)
 
     def __str__(self) -> str:
         return f"ProcessSet({self.ranks})"
@@ -185,19 +169,18 @@ class Replacing:
 
 def _begin_respawn(overlap: bool) -> tuple[MPI.Intracomm, Replacing]:
     """Where `init` forms the world. Collective over survivors and newcomers in the latter."""
-    if _everybody:
-        return _everybody[0], Replacing(_everybody[0].size, overlap=overlap)
-    parents = MPI.Comm.Get_parent()
-    if parents == MPI.COMM_NULL:
-        return MPI.COMM_WORLD, Replacing(MPI.COMM_WORLD.size, overlap=overlap)
-    # The others wait from here on, and the first optimizer has torch load half of itself.
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    try:
-        _everybody.append(elastic.merge_with_parents(parents))
-    except RankFailedError as error:
-        logger.warning("this process ends: %s", error)
-        sys.exit(0)
-    return _everybody[0], Replacing(_everybody[0].size, lived=False, overlap=overlap)
+    lived, parents = True, MPI.Comm.Get_parent()
+    if not _everybody and parents != MPI.COMM_NULL:
+        # The others wait from here on, and the first optimizer has torch load half of itself.
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        try:
+            _everybody.append(elastic.merge_with_parents(parents))
+        except RankFailedError as error:
+            logger.warning("this process ends: %s", error)
+            sys.exit(0)
+        lived = False
+    comm = _everybody[0] if _everybody else MPI.COMM_WORLD
+    return comm, Replacing(comm.size, lived=lived, overlap=overlap)
 
 
 def _spawn(here: MPI.Intracomm, replacing: Replacing) -> elastic.Spawned | None:
@@ -391,17 +374,13 @@ def _form(comm: MPI.Intracomm, on_failure: str, replacing: Replacing | None) -> 
 
 
 def _make(own: MPI.Intracomm, on_failure: str, replacing: Replacing | None) -> World:
-    """Where ranks may die MPI's own collectives are none of it: a rank could wait in them for
-    ever."""
+    """Where ranks may die, MPI's own collectives are not used: they may never return."""
     _check_threads(own)
     calls = Calls(own, on_failure)
-    respawn: bool | str = replacing is not None
-    told: Any = None
-    if replacing is not None:
-        respawn = "overlap" if replacing.overlap else True
-        told = replacing.lived, replacing.ranks, replacing.tries
-    said = (own.rank, MPI.Get_processor_name(), told)
-    known = calls.allgather(said, f"init(respawn={respawn!r})")
+    how = replacing and ("overlap" if replacing.overlap else True)
+    told: Any = replacing and (replacing.lived, replacing.ranks, replacing.tries)
+    said = own.rank, MPI.Get_processor_name(), told
+    known = calls.allgather(said, f"init(respawn={how or False!r})")
     if replacing is not None:
         replacing = replacing.formed(own.size, [row for _, _, row in known])
     place = _place(own.rank, {rank: name for rank, name, _ in known})
@@ -564,11 +543,23 @@ def calls_of(process_set: ProcessSet | None, name: Any = None) -> Calls:
         return here.calls
     try:
         checks.instance("process_set", process_set, ProcessSet, "a ProcessSet or None")
-        return process_set.calls
+        if process_set.process_set_id is None:
+            raise ValueError(f"process_set: {process_set} is not usable; use add_process_set()")
     except (TypeError, ValueError) as error:
-        if getattr(process_set, "process_set_id", None) is not None:
-            raise  # this rank is not in it, and nobody waits for it
         here.calls.refuse(error, name, by_name=True)
+    if process_set._calls is None:  # nobody waits for this rank
+        raise ValueError(f"process_set: rank {rank()} is not in {process_set}")
+    return process_set._calls
+
+
+def check_root(root_rank: Any, process_set: OptionalSet) -> int:
+    """Return the number within the set of the rank with this number in the world."""
+    root = checks.rank("root_rank", root_rank, size())
+    if process_set is None:
+        return root
+    if root not in process_set.ranks:
+        raise ValueError(f"root_rank: expected one of {process_set}, got {root}")
+    return process_set.ranks.index(root)
 
 
 def comm() -> MPI.Intracomm:
