@@ -84,8 +84,7 @@ class Names:
 
     A rank that has joined has told `JOIN`, and until all have, no name waits for it.
 
-    The lock guards the calls without a place, which any thread adds to. All else belongs to the
-    thread.
+    The lock guards the calls without a place, which any thread adds to; all else is the thread's.
     """
 
     TOLD = 8
@@ -132,8 +131,7 @@ class Names:
         return call
 
     def join(self) -> Call:
-        """Return a call that is complete when all ranks have joined. Until then names do not wait
-        for this rank."""
+        """Return a call that ends when all ranks have joined. Until then no name waits for this."""
         before = self._latest.get(JOIN)  # of a join that was interrupted
         return self.begin(Call("join"), JOIN) if before is None or before._over else before
 
@@ -155,19 +153,19 @@ class Names:
                     continue
                 with self._lock:
                     self._untold or self._lock.wait(next(naps))
-                self._warn(lambda name: self._name_missing(self._order.missing(name)))
+                self._warn()
         except Exception as error:  # MPI's, or another rank's program has ended
             self._error = error
             self._end_all(error)
 
     def _take_round(self) -> bool:
-        """Tell and learn names; enqueue the calls that have their place. Return whether any rank
-        had a name to tell."""
+        """Tell and learn names; the calls that have their place go into the queue. Return whether
+        any rank had a name to tell."""
         with self._lock:
             own = [self._untold.popleft() for _ in range(min(self.TOLD, len(self._untold)))]
         rows = self._rounds.send_buffer
         rows[:] = 0
-        rows[self._comm.rank, : len(own)] = np.array(own, np.uint64)
+        rows[self._comm.rank, : len(own)] = own
         self._rounds.Start()
         self._rounds.Wait()
         result: Array = self._rounds.result
@@ -178,11 +176,10 @@ class Names:
 
     def _enqueue(self, name: int) -> None:
         """Append the call of this name, which is the next one on all ranks, to the queue."""
-        if self.queue is None:
-            self.queue = Queue(self._comm, "calls by name", self._window)
+        self.queue = self.queue or Queue(self._comm, "calls by name", self._window)
         with self._lock:
-            own = self._unplaced.get(name)  # none: this rank has joined
-            call = own.popleft() if own else Call("join", role=JOINED)
+            own = self._unplaced.get(name)
+            call = own.popleft() if own else Call("join", role=JOINED)  # this rank has joined
             if not own:
                 self._unplaced.pop(name, None)
         self._ended |= name == END
@@ -195,34 +192,29 @@ class Names:
         """Called while a round waits for ranks that have no calls without a place."""
         if self._worker.stopping:
             raise StateError("calls by name: shutdown before all ranks had called them")
-
-        def absent(_: int) -> str:
-            who, said, _rest = self._rounds._missing().partition(": ")[2].partition(" arrived")
-            return f"{who} called it" if said else who
-
-        self._warn(absent)
+        self._warn(in_round=True)
         return False
 
-    def _warn(self, absent: Callable[[int], str]) -> None:
-        """Log the calls that have waited long. absent: says of a name which ranks are missing, or
-        nothing if another rank says so."""
+    def _warn(self, in_round: bool = False) -> None:
+        """Log the calls that have waited long, with the missing ranks. in_round: those are missing
+        in the round. Otherwise the lowest rank that is not missing speaks for all."""
         now, patience = time.monotonic(), stall_warning()
         with self._lock:
             late = [(name, many[0]) for name, many in self._unplaced.items()]
         for name, call in late:
             if now - max(call.began, call.warned) < patience or name in (JOIN, END):
                 continue
-            call.warned = now
-            if who := absent(name):
+            call.warned, who = now, ""
+            ranks = self._order.missing(name)
+            present = [rank for rank in range(self._comm.size) if rank not in ranks]
+            if in_round:
+                who, said, _rest = self._rounds._missing().partition(": ")[2].partition(" arrived")
+                who = f"{who} called it" if said else who
+            elif ranks and present[:1] == [self._comm.rank]:
+                who = f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} not called it"
+            if who:
                 what = f"partialcoll.torch: {call}"
                 logger.warning("waiting for %.1f s in %s: %s", now - call.began, what, who)
-
-    def _name_missing(self, ranks: list[int]) -> str:
-        """Name the missing ranks, on the lowest rank that is not missing; nothing on the others."""
-        present = [rank for rank in range(self._comm.size) if rank not in ranks]
-        if not ranks or present[:1] != [self._comm.rank]:
-            return ""
-        return f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} not called it"
 
     def _end_all(self, error: Exception | None = None) -> None:
         with self._lock:
@@ -286,13 +278,14 @@ class Calls:
             self.run(call)
 
     def _start_partial(self, call: Call, name: str) -> None:
-        """Begin a call with a quorum. Raises ValueError if the name stands for something else."""
+        """Begin a call with a quorum, after the one before it. Raises ValueError if the name stands
+        for something else."""
         if name not in self._partial:
             self.agree(f"the first call of the name {name!r}: {call}")
             how: Any = {"quorum": call.quorum, "on_failure": self._on_failure}
             queue, text = Queue(self.comm, repr(name), 1, **how), str(call)
-            if call._first is not None and call._first.key is not None:
-                queue.handles.make(call._first.key, call._first.output.device)
+            if call._first is not None:
+                call._first.prepare(queue.handles)
             self._partial[name] = queue, text
         queue, text = self._partial[name]
         if str(call) != text:
@@ -300,6 +293,7 @@ class Calls:
                 f"name: {name!r} stands for {text}, got {call}; with a quorum a name keeps its "
                 "shape, dtype and options: take another one"
             )
+        queue.complete()
         queue.begin(call, background=False)
 
     def begin(self, call: Call, name: str | None) -> Call:
@@ -310,8 +304,7 @@ class Calls:
 
     def refuse(self, error: Exception, name: Any = None, by_name: bool = False) -> NoReturn:
         """Raise an error about this rank's arguments, and report it to the ranks that wait for the
-        call: under its `name`, or in the order of calls. After the first call of a name with a
-        quorum none waits."""
+        call: under its `name`, or in the order of calls. With a quorum only the first one waits."""
         known = name if isinstance(name, str) else None
         if known not in self._partial:
             text = f"{type(error).__name__}: {error}"
@@ -327,8 +320,7 @@ class Calls:
             self.refuse(error)
 
     def join_partial(self) -> list[Callable[[], None]]:
-        """Return functions that join the calls with a quorum, one for each name. Call them at the
-        same time as `join`."""
+        """Return functions that join the names with a quorum. Call them at the time of `join`."""
 
         def join(queue: Queue) -> None:
             queue.complete()
@@ -362,15 +354,15 @@ class Calls:
 
     def free(self) -> None:
         """Complete all calls and free everything. Collective; local after a death with
-        on_failure="raise". Raises MismatchError on all ranks, and frees nothing, if some ranks make
-        another call."""
-        ending: list[Any] = [] if self._names is None else [self._names]
+        on_failure="raise". MismatchError on all ranks, and nothing is freed, if calls differ."""
         try:
             self.agree("shutdown")
             if self._names is not None:  # which completes what all ranks have called
                 self._names.begin(Call("shutdown"), END).wait()
         except RankFailedError:
             pass
-        for one in [*ending, *(queue for queue, _ in self._partial.values()), self._in_order]:
-            one.free()
+        if self._names is not None:
+            self._names.free()
+        for queue in [*(queue for queue, _ in self._partial.values()), self._in_order]:
+            queue.free()
         self.comm.Free()

@@ -44,7 +44,7 @@ Tensors = Sequence[torch.Tensor]
 Plan = tuple[str, Move, Tensors]
 
 _INTEGER_ONLY = {"band", "bor", "bxor"}
-_OPS = {"sum", "product", "min", "max", "avg", *_INTEGER_ONLY}
+_OPS = {"sum", "product", "min", "max", "avg", "premul_sum", *_INTEGER_ONLY}
 
 # Without the signatures of torch's own methods, which are overloaded and change.
 _Base: Any = dist.ProcessGroup
@@ -72,34 +72,30 @@ def _one_of(tensors: Any, argument: str = "tensors") -> Any:
 
 def _form(op: Any, dtype: torch.dtype, ranks: int) -> Form:
     """Return the reduction; raise TypeError if it is not defined for the dtype."""
-    name, factor = op.op.name.lower(), None
-    exact = not (dtype.is_floating_point or dtype.is_complex)
-    if name == "premul_sum":
-        if exact:
-            raise TypeError(f"op: PREMUL_SUM is not defined for {wire.name(dtype)}")
-        name, factor = "sum", op.factor
+    name, exact = op.op.name.lower(), not (dtype.is_floating_point or dtype.is_complex)
     if name not in _OPS:
         raise TypeError(f"op: expected one of {', '.join(sorted(_OPS))}, got {name}")
     if (
-        (name in _INTEGER_ONLY and not exact)
+        (exact and name == "premul_sum")
+        or (not exact and name in _INTEGER_ONLY)
         or (name in ("min", "max") and dtype.is_complex)
         or (name == "avg" and dtype == torch.bool)
     ):
-        raise TypeError(f"op: {name} is not defined for {wire.name(dtype)}")
-    return Form("sum", None, ranks) if name == "avg" else Form(name, factor)
+        raise TypeError(f"op: {op.op.name} is not defined for {wire.name(dtype)}")
+    if name == "avg":
+        return Form("sum", None, ranks)
+    return Form("sum", op.factor) if name == "premul_sum" else Form(name)
 
 
 def _check_like(
-    argument: str, tensor: Any, like: torch.Tensor, count: int | None = None, written: bool = True
+    what: str, tensor: Any, like: torch.Tensor, count: int | None = None, written: bool = True
 ) -> None:
     """A tensor of the dtype of another one, and of `count` elements."""
     wire.check_tensor(tensor, written, reduced=False)
     if tensor.dtype != like.dtype:
-        raise TypeError(
-            f"{argument}: expected {wire.name(like.dtype)}, got {wire.name(tensor.dtype)}"
-        )
+        raise TypeError(f"{what}: expected {wire.name(like.dtype)}, got {wire.name(tensor.dtype)}")
     if count is not None and tensor.numel() != count:
-        raise ValueError(f"{argument}: expected {count} elements, got {tensor.numel()}")
+        raise ValueError(f"{what}: expected {count} elements, got {tensor.numel()}")
 
 
 def _one_by_one(move: Callable[..., Steps], pairs: Sequence[Any]) -> Move:
@@ -135,13 +131,9 @@ def _collective(options: Callable[[], Any] | None = None) -> Callable[[Callable[
 
 
 # Messages from one rank to another. Whoever waits for a non-blocking MPI message polls it; a thread
-# polls those that no thread waits for. Both sleep between two polls, the longer they have waited.
+# polls those that no thread waits for. Both sleep between two polls.
 
 _unfinished: list[Message] = []  # whose memory MPI still reads or writes
-
-
-def _nap(waited: float) -> None:
-    time.sleep(min(5e-3, max(20e-6, waited / 8)))
 
 
 class Message(Work):
@@ -149,11 +141,10 @@ class Message(Work):
         self, messages: Messages, text: str, tensor: torch.Tensor, timeout: float, written: bool
     ) -> None:
         super().__init__([tensor], messages)
-        self._text = text
+        self._text, self._begin, self._timeout = text, time.monotonic(), timeout
         self._memory, self._side = transfer.Memory(tensor, written), wire.side_of([tensor])
-        self._begin, self._timeout = time.monotonic(), timeout
         self._looking = threading.Lock()
-        self._given_up = False  # it will be over, in error
+        self._decided = False  # it will be over: its outcome is known
         self._request: MPI.Request = MPI.REQUEST_NULL
         self._source = -1 if written else None  # of one that is received; -1: not known yet
 
@@ -164,16 +155,17 @@ class Message(Work):
         """Is it over, well or badly? ending: the group ends."""
         error: Exception | None = None
         with self._looking:
-            if self._over or self._given_up:
+            if self._decided:
                 return self._over
             try:
-                if not ending and not self._arrived():
-                    return False
                 if ending:
-                    self._give_up()
-                    error = StateError(f"the group was destroyed before {self}")
+                    raise StateError(f"the group was destroyed before {self}")
+                if not self._arrived():
+                    return False
             except Exception as raised:
                 error = raised
+                self._give_up()
+            self._decided = True
         self._end(error)
         return True
 
@@ -184,31 +176,26 @@ class Message(Work):
                 over = alone(lambda: self._request.Test(status))
         except MPI.Exception as error:
             raise Error(f"{self}: {error.Get_error_string()}") from error
-        if over:
-            if self._source is not None:
-                self._source = status.Get_source()
-                come, expected = status.Get_elements(MPI.BYTE), self._memory.bytes.size
-                if come != expected:
-                    raise Error(f"{self}: expected {expected} bytes, got {come}")
-                with self._side:
-                    self._memory.land()
-                self._side.settle()
-            return True
-        try:
-            if lost := self._queue.lost():
+        if not over:
+            if self._queue.ends and (lost := failed_ranks(self._queue.comm)):
                 raise RankFailedError(lost, f"{self}: the messages of its group end")
             if time.monotonic() - self._begin >= self._timeout:
                 raise GroupTimeout(f"{self} was not over after its timeout of {self._timeout:g} s")
             waiting.look()
-        except Exception:
-            self._give_up()
-            raise
-        return False
+        elif self._source is not None:
+            self._source = status.Get_source()
+            come, expected = status.Get_elements(MPI.BYTE), self._memory.bytes.size
+            if come != expected:
+                raise Error(f"{self}: expected {expected} bytes, got {come}")
+            with self._side:
+                self._memory.land()
+            self._side.settle()
+        return bool(over)
 
     def _give_up(self) -> None:
         """Keep the memory that MPI still reads or writes."""
-        self._given_up, over = True, False
-        if self._source is not None:
+        over = not self._request
+        if not over and self._source is not None:
             with contextlib.suppress(MPI.Exception):  # a rank has died
                 self._request.Cancel()
                 over = self._request.Test()
@@ -229,7 +216,7 @@ class Messages:
 
     def __init__(self, comm: MPI.Intracomm, on_failure: str) -> None:
         self.comm = comm
-        self._ends = on_failure == "raise" and goes_on()
+        self.ends = on_failure == "raise" and goes_on()
         highest = comm.Get_attr(MPI.TAG_UB)
         self._highest_tag = 32767 if highest is None else int(highest)
         self._under_way: list[Message] = []
@@ -238,28 +225,23 @@ class Messages:
         self.aside, self.wake = self._worker.aside, self._worker.wake
         self.halt, self.join = self._worker.halt, self._worker.join
 
-    def lost(self) -> list[int]:
-        """Ranks that have died, and whose death ends what is under way, whoever it is with."""
-        return failed_ranks(self.comm) if self._ends else []
-
     def drive(self, message: Message) -> None:
         """Wait for a message."""
-        begin = time.monotonic()
-        while not message.look():
-            _nap(time.monotonic() - begin)
+        waiting.until(message.look, bool)
 
-    def begin(
-        self, tensor: torch.Tensor, what: str, peer: int | None, tag: int, timeout: float
-    ) -> Message:
+    def begin(self, what: str, tensors: Any, peer: int | None, tag: int, timeout: float) -> Message:
         """Begin to send to a rank, or to receive from it; None: from any. what: "send to" or "recv
-        from". Raise ValueError if MPI has no such tag, StateError when it has ended."""
+        from". Raise ValueError if there is no such rank or tag, StateError when it has ended."""
         communicator.check_running("torch.distributed")
-        written = what == "recv from"
+        tensor, written, size = _one_of(tensors), what == "recv from", self.comm.size
+        wire.check_tensor(tensor, written, reduced=False)
+        if peer is not None and not 0 <= peer < size:
+            raise ValueError(f"{'src' if written else 'dst'}: expected 0 to {size - 1}, got {peer}")
+        if not 0 <= tag <= self._highest_tag:
+            raise ValueError(f"tag: expected 0 to {self._highest_tag}, got {tag}")
         begin: Callable[..., Any] = self.comm.Irecv if written else self.comm.Isend
         who = "any rank" if peer is None else f"rank {peer}"
         message = Message(self, f"{what} {who}, tag {tag}", tensor, timeout, written)
-        if not 0 <= tag <= self._highest_tag:
-            raise ValueError(f"tag: expected 0 to {self._highest_tag}, got {tag}")
         with told_by(self.comm), transfer.one_message(message._memory.bytes) as room:
             message._request = begin(room, MPI.ANY_SOURCE if peer is None else peer, tag)
         if not message.look():
@@ -271,15 +253,11 @@ class Messages:
         return message
 
     def _work_off(self) -> None:
-        begin = time.monotonic()
         while self._under_way and not self._worker.stopping:
-            # Who waits looks more often; the thread is for the others.
-            _nap(max(time.monotonic() - begin, 8e-3))
+            time.sleep(2e-3)
             over = [message for message in self._under_way if message.look()]
             with self._lock:
                 self._under_way = [one for one in self._under_way if one not in over]
-            if over:
-                begin = time.monotonic()
 
     def _fail(self) -> None:
         with self._lock:
@@ -298,8 +276,7 @@ class ProcessGroup(_Base):
     The collectives are those of `torch.distributed`, which calls them here; all ranks make them in
     the same order. Ranks that differ in what they call get MismatchError, all of them, and may go
     on. An operation that takes longer than the group's time limit raises GroupTimeout, which is a
-    TimeoutError, and ends the group. tells: its ranks hear of it when an exception ends the program
-    of one of them.
+    TimeoutError, and ends the group. tells: a program that an exception ends tells the other ranks.
     """
 
     def __init__(
@@ -317,12 +294,9 @@ class ProcessGroup(_Base):
         self._comm = comm  # its messages are send and recv
         how: Any = {"owner": "torch.distributed", "on_failure": on_failure}
         how["remedy"] = "destroy_process_group() and make it anew"
-        calls, within = f"group {name}", f"group {name}, in a callback"
+        calls, inner = f"group {name}", f"group {name}, in a callback"
         # Of the program, and of callbacks (ops/call.py).
-        self._queues = (
-            Queue(comm.Dup(), calls, WINDOW, **how),
-            Queue(comm.Dup(), within, 1, **how),
-        )
+        self._queues = (Queue(comm.Dup(), calls, WINDOW, **how), Queue(comm.Dup(), inner, 1, **how))
         self._line = Line()
         self._messages = Messages(comm, on_failure)
         self._departures = Departures(comm) if tells else None
@@ -372,15 +346,15 @@ class ProcessGroup(_Base):
 
     def _begin(self, plan: Callable[..., Plan], given: Sequence[Any], options: Any) -> Work:
         """Begin the next operation. If the arguments are wrong, the other ranks are told."""
-        asked: timedelta | None = getattr(options, "timeout", None)
-        endless = asked is None or asked <= timedelta(0)
-        limit = self._timeout if asked is None or endless else asked.total_seconds()
+        asked = getattr(options, "timeout", None) or timedelta(0)
+        limit = asked.total_seconds() if asked > timedelta(0) else self._timeout
         queue = self._queues[here.inside]
         try:
             text, move, filled = plan(self, *given, options)
             call = Call(text, move, filled, timeout=limit, read=list(_tensors_in(given)))
         except Exception as error:
-            queue.begin(Call(f"{type(error).__name__}: {error}", timeout=limit, refused=True))
+            refused = Call(f"{type(error).__name__}: {error}", timeout=limit, refused=True)
+            queue.submit(refused, background=True)
             raise
         call.line = self._line
         self._sequence += 1
@@ -480,8 +454,7 @@ class ProcessGroup(_Base):
         return self._scattering(list(zip(outputs, pieces)), opts.reduceOp)
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Work:
-        work: Work = self.reduce_scatter_single_coalesced([output], [input], opts)
-        return work
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     def _equal_pieces(self, argument: str, whole: Any, part: Any) -> Tensors:
         """A tensor as one piece for each rank, each as large as another tensor."""
@@ -492,8 +465,7 @@ class ProcessGroup(_Base):
                 f"{argument}: expected {self._ranks} times {part.numel()} elements, got "
                 f"{whole.numel()}"
             )
-        pieces: Tensors = whole.detach().reshape(self._ranks, part.numel()).unbind(0)
-        return pieces
+        return whole.detach().reshape(self._ranks, part.numel()).unbind(0)
 
     # Bytes
 
@@ -527,34 +499,32 @@ class ProcessGroup(_Base):
         for tensor, output in zip(inputs, outputs):
             self._equal_pieces("output", output, tensor)
             _check_like("output", output, tensor)
-        move = _one_by_one(transfer.gather_flat, list(zip(inputs, outputs)))
+        pairs = [(tensor, [output]) for tensor, output in zip(inputs, outputs)]
+        move = _one_by_one(transfer.gather_all, pairs)
         return f"all_gather of {', '.join(map(_what, inputs))} each", move, outputs
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
-        work: Work = self.all_gather_single_coalesced([output], [input], opts)
-        return work
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    def _with_root(self, name: str, one: Any, lists: Any, root: int, gathers: bool) -> Plan:
+        """A tensor of every rank to the list of the root, or from there."""
+        wire.check_tensor(one, written=not gathers, reduced=False)
+        own: Any = []
+        if self._rank == root:
+            own = _one_of(lists, f"{name}_list")
+            self._check_each(f"{name}_list", own, one, count=one.numel(), written=gathers)
+        ends = [(root, one)], list(enumerate(own))
+        sent, come = ends if gathers else ends[::-1]
+        text = f"{name} of {_what(one)} {'to' if gathers else 'from'} rank {root}"
+        return text, lambda to: transfer.messages(to, sent, come), own if gathers else [one]
 
     @_collective(dist.GatherOptions)
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
-        tensor, root = _one_of(inputs), opts.rootRank
-        wire.check_tensor(tensor, written=False, reduced=False)
-        own: Any = []
-        if self._rank == root:
-            own = _one_of(outputs, "gather_list")
-            self._check_each("gather_list", own, tensor, count=tensor.numel())
-        move = _one_by_one(transfer.messages, [([(root, tensor)], list(enumerate(own)))])
-        return f"gather of {_what(tensor)} to rank {root}", move, own
+        return self._with_root("gather", _one_of(inputs), outputs, opts.rootRank, True)
 
     @_collective(dist.ScatterOptions)
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
-        tensor, root = _one_of(outputs), opts.rootRank
-        wire.check_tensor(tensor, written=True, reduced=False)
-        own: Any = []
-        if self._rank == root:
-            own = _one_of(inputs, "scatter_list")
-            self._check_each("scatter_list", own, tensor, count=tensor.numel(), written=False)
-        move = _one_by_one(transfer.messages, [(list(enumerate(own)), [(root, tensor)])])
-        return f"scatter of {_what(tensor)} from rank {root}", move, [tensor]
+        return self._with_root("scatter", _one_of(outputs), inputs, opts.rootRank, False)
 
     @_collective()
     def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> Plan:
@@ -578,8 +548,7 @@ class ProcessGroup(_Base):
         """By the first dimension, evenly if there are no sizes."""
         rows = tensor.shape[0] if tensor.dim() else 0
         found = wire.splits(argument, sizes or None, rows, self._ranks)
-        pieces: Tensors = torch.split(tensor.detach(), found)
-        return pieces
+        return torch.split(tensor.detach(), found)
 
     def _check_each(self, argument: str, tensors: Tensors, like: Any = None, **how: Any) -> None:
         """One for each rank, as of `_check_like`."""
@@ -613,24 +582,17 @@ class ProcessGroup(_Base):
 
     # Messages
 
-    def _message(self, what: str, tensors: Any, peer: int | None, tag: int, where: str) -> Work:
-        tensor = _one_of(tensors)
-        wire.check_tensor(tensor, written=what == "recv from", reduced=False)
-        if peer is not None and not 0 <= peer < self._ranks:
-            raise ValueError(f"{where}: expected 0 to {self._ranks - 1}, got {peer}")
-        return self._messages.begin(tensor, what, peer, tag, self._timeout)
-
     @untraced
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
-        return self._message("send to", tensors, dst, tag, "dst")
+        return self._messages.begin("send to", tensors, dst, tag, self._timeout)
 
     @untraced
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
-        return self._message("recv from", tensors, src, tag, "src")
+        return self._messages.begin("recv from", tensors, src, tag, self._timeout)
 
     @untraced
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
-        return self._message("recv from", tensors, None, tag, "src")
+        return self._messages.begin("recv from", tensors, None, tag, self._timeout)
 
 
 # How torch makes groups of the backend, and when their memory is freed
@@ -662,19 +624,10 @@ def _free_retired(comm: MPI.Intracomm) -> None:
 
 def create(options: Any, backend_options: Any = None) -> ProcessGroup:
     """What torch calls for a group of this backend; see `torch.distributed.Backend`. Collective."""
-    ranks = list(options.global_ranks_in_group)
-    timeout: timedelta = options.timeout
+    ranks, timeout = list(options.global_ranks_in_group), options.timeout
     given = GroupOptions() if backend_options is None else backend_options
     checks.instance("pg_options", given, GroupOptions, "GroupOptions() or None")
-    identity, comm = rendezvous.gather_members(
-        options.store,
-        options.group_id,
-        options.group_rank,
-        options.group_size,
-        ranks,
-        timeout.total_seconds(),
-        repr(given),
-    )
+    identity, comm = rendezvous.gather_members(options, repr(given))
     if not ranks:
         _free_retired(comm)
     tells = not ranks or not isinstance(dist.group.WORLD, ProcessGroup)  # else the world does

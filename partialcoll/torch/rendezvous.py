@@ -23,6 +23,7 @@ of the job, which rank 0 draws and tells the others by MPI, with the address.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -47,7 +48,7 @@ from .ops.call import GroupTimeout
 
 _TAG = 32741  # on COMM_WORLD, for the store's address alone
 _NAP, _PATIENCE = 20e-3, 10.0  # seconds
-_TCPStore: Any = getattr(dist, "TCPStore", None)  # none where torch has no torch.distributed
+_Store: Any = getattr(dist, "TCPStore", None)  # none where torch has no torch.distributed
 _LOCAL_RANK = (
     *("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
     *("PALS_LOCAL_RANKID", "SLURM_LOCALID"),
@@ -95,13 +96,10 @@ def set_environment() -> None:
     """
     if is_child_of_rank():
         return
-    if has_begun():
-        rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-    else:
-        told = launch.launched_rank()
-        if told is None:
-            return
-        rank, size = told
+    told = (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size) if has_begun() else launch.launched_rank()
+    if told is None:
+        return
+    rank, size = told
     values = {"RANK": str(rank), "WORLD_SIZE": str(size)}
     local = next((os.environ[name] for name in _LOCAL_RANK if name in os.environ), None)
     if local is None and size == 1:
@@ -125,8 +123,9 @@ def _naps() -> Iterator[float]:
 
 def meet(
     store: Any, name: str, me: int, members: Sequence[int], note: Any, timeout: float, what: str
-) -> dict[int, Any]:
-    """Leave a note in the store and wait for those of all members; the notes.
+) -> tuple[dict[int, Any], Callable[[], None]]:
+    """Leave a note in the store and wait for those of all members; the notes, and a function to
+    call before all members raise an error.
 
     A name may be met under again: how often this rank has is counted in the store, so that what
     it has done with another store does not count.
@@ -134,7 +133,8 @@ def meet(
     Raises GroupTimeout after `timeout` seconds, naming who is missing: on all that have come, and
     on those that come later. what: for that message.
     """
-    place = _place(store, name, me, 1)
+    place = f"partialcoll/{_secret}/{name}"
+    place = f"{place}/turn {store.add(f'{place}/{me}', 1)}"
     keys = [f"{place}/{rank}" for rank in members]
     verdict = f"{place}/verdict"  # whoever comes to one first has said it for all
     store.set(f"{place}/{me}", json.dumps(note))
@@ -150,22 +150,16 @@ def meet(
             store.compare_set(verdict, "", said if missing else "go")
     said = store.get(verdict).decode()
     if said != "go":
-        there = [rank for rank, key in zip(members, keys) if store.check([key])]
-        _part(store, name, me, there)
+        members = [rank for rank, key in zip(members, keys) if store.check([key])]
+        _part(store, place, me, members)
         raise GroupTimeout(f"{what}: {said}")
-    return {rank: json.loads(store.get(key)) for rank, key in zip(members, keys)}
+    notes = {rank: json.loads(store.get(key)) for rank, key in zip(members, keys)}
+    return notes, functools.partial(_part, store, place, me, members)
 
 
-def _place(store: Any, name: str, me: int, more: int) -> str:
-    """Where the ranks meet under a name: `more` than so far, as counted in the store."""
-    place = f"partialcoll/{_secret}/{name}"
-    return f"{place}/turn {store.add(f'{place}/{me}', more)}"
-
-
-def _part(store: Any, name: str, me: int, members: Sequence[int]) -> None:
+def _part(store: Any, place: str, me: int, members: Sequence[int]) -> None:
     """Before an error: the store ends with the process that holds it, and the others, who know
     what has happened from there, may not have read it. Waits for them a while."""
-    place = _place(store, name, me, 0)
     store.set(f"{place}/{me}/heard", "")
     others = [f"{place}/{rank}/heard" for rank in members]
     with contextlib.suppress(dist.DistError):  # who held it waits no longer
@@ -178,21 +172,6 @@ def _brief(ranks: Sequence[int]) -> str:
     """Ranks, for messages."""
     listed = ", ".join(map(str, ranks)) if len(ranks) <= 16 else f"… ({len(ranks)} in all)"
     return f"[{listed}]"
-
-
-def _check_worlds(notes: dict[int, Any]) -> None:
-    """Each rank's note begins with its number and the number of ranks, by MPI. Raises ValueError,
-    on all ranks, if that is not what torch.distributed takes them for; Error if MPI has not started
-    them together."""
-    if len(notes) > 1 and all(note[:2] == [0, 1] for note in notes.values()):
-        raise launch.apart(len(notes))
-    wrong = [
-        f"rank {rank} of {len(notes)} is MPI's rank {note[0]} of {note[1]}"
-        for rank, note in sorted(notes.items())
-        if note[:2] != [rank, len(notes)]
-    ]
-    if wrong:
-        raise _wrong_numbers("; ".join(wrong[:4]) + ("; …" if len(wrong) > 4 else ""))
 
 
 def _wrong_numbers(got: str) -> ValueError:
@@ -242,15 +221,13 @@ def _open_store(timeout: timedelta) -> tuple[Any, str, int]:
     """Rank 0's store, which the others hear of; or theirs. Its host and its port."""
     if MPI.COMM_WORLD.rank == 0:
         port, named = int(given("MASTER_PORT") or 0), given("MASTER_ADDR")
-        store = _TCPStore(
-            "localhost", port, is_master=True, wait_for_workers=False, timeout=timeout
-        )
+        store = _Store("localhost", port, is_master=True, wait_for_workers=False, timeout=timeout)
         _tell((named or socket.gethostname(), MPI.Get_processor_name(), store.port))
         return store, named or "localhost", store.port
     host, node, port = _hear(timeout.total_seconds())
     if given("MASTER_ADDR") is None and node == MPI.Get_processor_name():
         host = "localhost"
-    return _TCPStore(host, port, timeout=timeout), host, port
+    return _Store(host, port, timeout=timeout), host, port
 
 
 def _by_mpi(url: str, **options: Any) -> Iterator[Any]:
@@ -262,10 +239,10 @@ def _by_mpi(url: str, **options: Any) -> Iterator[Any]:
     members, node = range(world.size), MPI.Get_processor_name()
     note, seconds = [_complaint(url), node], timeout.total_seconds()
     try:
-        notes = meet(store, "world", world.rank, members, note, seconds, "init_process_group")
+        notes, part = meet(store, "world", world.rank, members, note, seconds, "init_process_group")
         wrong = [f"rank {rank}: {complaint}" for rank, (complaint, _) in notes.items() if complaint]
         if wrong:
-            _part(store, "world", world.rank, members)
+            part()
             raise _wrong_numbers("; ".join(wrong))
     except BaseException:
         if world.rank == 0:
@@ -279,8 +256,7 @@ def _by_mpi(url: str, **options: Any) -> Iterator[Any]:
 
 
 def install() -> None:
-    """Let torch find the store by MPI: for ``mpi://``, and for ``env://`` where the environment
-    does not name it."""
+    """Let torch find the store by MPI: for ``mpi://``, and ``env://`` where nothing names it."""
     module: Any = sys.modules["torch.distributed.rendezvous"]
     module.register_rendezvous_handler("mpi", _by_mpi)
     handlers: dict[str, Callable[..., Iterator[Any]]] = module._rendezvous_handlers
@@ -305,14 +281,26 @@ def install() -> None:
 # Communicators
 
 
-def _check_members(notes: dict[int, Any], what: str) -> None:
-    """Raises MismatchError, on all ranks, if they have different members or options in mind;
-    StateError if MPI was initialized with too little on some of them."""
-    for topic, i in (("who its members are", 2), ("its options", 5)):
-        found = sides((rank, note[i]) for rank, note in sorted(notes.items()))
+def _check(notes: dict[int, Any], is_world: bool, what: str) -> None:
+    """Check the notes that the members of a group have left. Raises, on all ranks: ValueError if
+    torch counts the ranks in another way than MPI; Error if MPI has not started them together;
+    MismatchError if they have different members or options in mind; StateError if MPI was
+    initialized with too little on some of them."""
+    ordered = sorted(notes.items())
+    if is_world and len(notes) > 1 and all(note["mpi"] == [0, 1] for _, note in ordered):
+        raise launch.apart(len(notes))
+    wrong = [
+        f"rank {rank} of {len(notes)} is MPI's rank {note['mpi'][0]} of {note['mpi'][1]}"
+        for rank, note in ordered
+        if is_world and note["mpi"] != [rank, len(notes)]
+    ]
+    if wrong:
+        raise _wrong_numbers("; ".join(wrong[:4]) + ("; …" if len(wrong) > 4 else ""))
+    for topic in ("who its members are", "its options"):
+        found = sides((rank, note[topic]) for rank, note in ordered)
         if len(found) > 1:
             raise MismatchError(f"{what}: the ranks differ in {topic}: {ranks_by_text(found)}")
-    short = [rank for rank, note in sorted(notes.items()) if not note[3]]
+    short = [rank for rank, note in ordered if not note["threads"]]
     if short:
         raise StateError(
             f"the backend needs MPI_THREAD_MULTIPLE; MPI was initialized with less on "
@@ -320,16 +308,12 @@ def _check_members(notes: dict[int, Any], what: str) -> None:
         )
 
 
-def gather_members(
-    store: Any, name: str, rank: int, size: int, ranks: Sequence[int], timeout: float, options: str
-) -> tuple[str, MPI.Intracomm]:
+def gather_members(wanted: Any, options: str) -> tuple[str, MPI.Intracomm]:
     """A communicator of a group's ranks, and a name that no other group has or had. Collective.
 
-    rank, size: in the group. ranks: the members' numbers in the world; none: it is the world.
-
-    Raises, on all members that have come: GroupTimeout if others have not; ValueError if torch
-    counts the ranks in another way than MPI; Error if MPI takes each for a job of its own;
-    MismatchError if they differ in who the members are.
+    wanted: the group, as torch describes it to a backend; it has no members' numbers if it is the
+    world. options: for comparison. Raises, on all members that have come: GroupTimeout if others
+    have not; else as `_check`.
     """
     global _world
     check_rank("init_process_group")
@@ -337,26 +321,31 @@ def gather_members(
         raise StateError("the backend needs MPI: initialized (mpi4py.MPI.Init) and not finalized")
     world = MPI.COMM_WORLD
     launch.check_launcher()
-    members = list(ranks) or list(range(size))
-    me, first = members[rank], members[0]
+    name, ranks, size = wanted.group_id, list(wanted.global_ranks_in_group), wanted.group_size
+    store, timeout = wanted.store, wanted.timeout.total_seconds()
+    members = ranks or list(range(size))
+    me, first = members[wanted.group_rank], members[0]
     what = f"new_group, group {name}" if ranks else "init_process_group"
     place = f"{_world} group {name}" if ranks else f"world {name}"
-    threads = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
-    note = [world.rank, world.size, _brief(members), threads, next(_counts), options]
+    note = {
+        "mpi": [world.rank, world.size],
+        "number": next(_counts),
+        "who its members are": _brief(members),
+        "its options": options,
+        "threads": MPI.Query_thread() >= MPI.THREAD_MULTIPLE,
+    }
     # A store of the user's own; ranks that MPI has not started together are refused below.
     if not ranks and not _secret and 1 < size == world.size:
         _hear(timeout, secret=True) if world.rank else _tell(None)
-    notes = meet(store, place, me, members, note, timeout, what)
+    notes, part = meet(store, place, me, members, note, timeout, what)
     try:
-        if not ranks:
-            _check_worlds(notes)
-        _check_members(notes, what)
+        _check(notes, not ranks, what)
     except (ValueError, Error):
         if not ranks:  # else the world's store goes on
-            _part(store, place, me, members)
+            part()
         raise
     group = world.group.Incl(members)
-    identity = f"{name}/{first}/{notes[first][4]}"  # the first of them counts for all
+    identity = f"{name}/{first}/{notes[first]['number']}"  # the first of them counts for all
     if goes_on():  # also of a world in which a rank has died, that is none of them
         comm = MPI.Intracomm.Create_from_group(group, identity)
     else:

@@ -25,8 +25,7 @@ the others agree on a call that allows it, the first of them tells what is reduc
 ranks that have joined contribute nothing.
 
 A thread that waits for a call processes the calls before it and then this one. A worker thread may
-process calls that no thread waits for yet. One thread at a time processes calls: it holds the lock
-`_turn`.
+process calls that no thread waits for yet. The thread that processes calls holds the lock `_turn`.
 """
 
 from __future__ import annotations
@@ -184,13 +183,13 @@ class Future(_Future):
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
         """As torch's; an error of the callback is logged."""
 
-        def run() -> None:
+        def run(future: Any) -> None:
             try:
-                callback(self)
+                callback(future)
             except Exception:
                 logger.exception("a callback of a future failed")
 
-        self._chain(run)
+        self.then(run)
 
     def _chain(self, run: Callable[[], None]) -> None:
         if self._line is None:
@@ -286,8 +285,7 @@ class Work(_Work):
                 self._ended = threading.Event()
         return self._ended.wait(seconds)
 
-    def synchronize(self) -> None:
-        self.wait()
+    synchronize = wait
 
     def is_completed(self) -> bool:
         if not self._over:
@@ -333,21 +331,6 @@ class Work(_Work):
             ended.set()
         if known:
             self._resolve()
-
-
-def complete(step: Any, wait: bool, patient: Callable[[], Any]) -> Any:
-    """Wait for a step: return the round of a handle, whether the ranks agree, or False for another
-    step; None if it is incomplete and wait=False. patient: called while waiting; an exception of it
-    ends the wait."""
-    if isinstance(step, Agreement):
-        return step.settle(wait)
-    if isinstance(step, AllreduceHandle):
-        return step.Wait() if wait else step.Test()
-    if wait:
-        waiting.until(step.Test, patient)
-    elif not step.Test():
-        return None
-    return False
 
 
 class Call(Work):
@@ -464,8 +447,12 @@ class Queue:
         self._remedy, self._on_failure = remedy, on_failure
         title = f"{owner}: data of {name}"
         self.handles = Handles(comm, title, self._patient, quorum or "full", on_failure)
-        numbers = range(window if quorum is None else 0)
-        self._agreements = [self._agreement(number) for number in numbers]
+        self._agreements: list[Agreement] = []
+        for number in range(window if quorum is None else 0):
+            made = Agreement(comm, f"{owner}: {name}, {number}", on_failure)
+            waits = functools.partial(self._patient, made.missing)
+            made.while_waiting(waits, functools.partial(self._report, made.missing))
+            self._agreements.append(made)
         self._lock = threading.Lock()  # of what is waiting, and of the thread
         self._waiting: collections.deque[Call] = collections.deque()
         self._announced: collections.deque[Call] = collections.deque()
@@ -474,26 +461,24 @@ class Queue:
         self._alike = (MismatchError, RankFailedError, NeedsAll) if goes_on else (MismatchError,)
         self._turn = threading.Lock()  # of what is announced, and of all handles
         self._head: Call | None = None  # that is being processed
-        self._broken: BaseException | None = None
+        # The error with which a call has failed on this rank, so that the ranks may be apart.
+        self.broken: BaseException | None = None
         worker = self._worker = Worker(f"partialcoll {name}", self._work_off, self._fail)
         self.aside, self.wake, self.stop = worker.aside, worker.wake, worker.stop
         self.halt, self.join = worker.halt, worker.join
-
-    def _agreement(self, number: int) -> Agreement:
-        made = Agreement(self.comm, f"{self._owner}: {self._name}, {number}", self._on_failure)
-        made.while_waiting(
-            functools.partial(self._patient, made.missing),
-            functools.partial(self._report, made.missing),
-        )
-        return made
 
     # By whoever makes a call
 
     def submit(self, call: Call, background: bool = False) -> Call:
         """Append a call. background: the worker thread may complete it."""
         with self._lock:
-            if self._broken is not None or self._worker.stopping or MPI.Is_finalized():
-                self._check()
+            if MPI.Is_finalized():
+                communicator.check_running(self._name)
+            if self.broken is not None:
+                text = f"{self._name} has ended with an error: {self.broken}; {self._remedy}"
+                raise follow_up(self.broken, text)
+            if self._worker.stopping:
+                raise StateError(f"{self._name} has been destroyed")
             call._queue = self
             self._waiting.append(call)
         if background:
@@ -501,28 +486,19 @@ class Queue:
             self.wake()
         return call
 
-    def begin(self, call: Call, background: bool = True) -> Call:
+    def begin(self, call: Call, background: bool) -> Call:
         """Append a call, and start its data if that needs no waiting. background: the worker
-        thread completes it. Otherwise whoever waits for it does, if it is a reduction; other calls
-        are completed here."""
+        thread completes it. Otherwise a reduction is completed by its waiter, and others here."""
         self.submit(call)
-        if self._turn.acquire(blocking=False):
+        if self._turn.acquire(blocking=not background):
             try:
                 self._announce()
             finally:
                 self._turn.release()
-        if background:
-            if not (call.started and call.with_data):
-                call.in_background = True
-                self.wake()
-            return call
-        while call._steps is None and not call._over:  # until earlier calls have made room
-            with self._turn:
-                self._announce()
-                before = self._announced[0] if self._announced else None
-            if before is not None and call._steps is None:
-                self._complete(before)
-        if call._first is None:
+        if background and not (call.started and call.with_data):
+            call.in_background = True
+            self.wake()
+        elif not background and call._first is None:
             self._complete(call)
         return call
 
@@ -534,14 +510,6 @@ class Queue:
         """The next call, from its beginning to its end; raises its error."""
         self.submit(call).wait()
         return call
-
-    def _check(self) -> None:
-        communicator.check_running(self._name)
-        if self._broken is not None:
-            text = f"{self._name} has ended with an error: {self._broken}; {self._remedy}"
-            raise follow_up(self._broken, text)
-        if self._worker.stopping:
-            raise StateError(f"{self._name} has been destroyed")
 
     def poll(self, call: Call) -> bool:
         """Advance without blocking; return whether the call has ended, with or without an error.
@@ -576,7 +544,13 @@ class Queue:
                 return False
             if head._outcome is None and not self._carry_out(head, wait):
                 return False
-            ended = self._after(head)
+            ended.append(head)
+            self._announced.remove(head)
+            if self.broken is not None:
+                text = f"an earlier operation failed: {self.broken}"
+                for call in self._take_all():
+                    call._outcome = call._outcome or follow_up(self.broken, text)
+                    ended.append(call)
         finally:
             self._head = None
             self._turn.release()
@@ -613,23 +587,29 @@ class Queue:
             with call.side:
                 call._step = next(call._steps, None)
         except BaseException as error:  # on this rank only: raise it where the call is waited for
-            call._outcome = self._broken = error
+            call._outcome = self.broken = error
 
     def _carry_out(self, head: Call, wait: bool) -> bool:
         """Advance the call. Return False if it is incomplete. An interrupted wait can be resumed.
-        An error is stored as its outcome. It ends the queue, unless all ranks have the same error
-        at the same point."""
+        An error is stored as its outcome. It ends the queue, unless all ranks have it here."""
         assert head._steps is not None
         try:
             while True:
-                if head._step is not None:
-                    came = complete(head._step, wait, self._patient)
-                    if came is None:
+                step = head._step
+                if isinstance(step, Agreement):
+                    agreed = step.settle(wait)
+                    if agreed is None:
                         return False
-                    if isinstance(head._step, Agreement):
-                        head._agreed = came
-                    else:
-                        head.described = came or head.described
+                    head._agreed = agreed
+                elif isinstance(step, AllreduceHandle):
+                    described = step.Wait() if wait else step.Test()
+                    if described is None:
+                        return False
+                    head.described = described
+                elif step is not None and wait:
+                    waiting.until(step.Test, self._patient)
+                elif step is not None and not step.Test():
+                    return False
                 head._step = None
                 with head.side:
                     head._step = next(head._steps, None)
@@ -640,13 +620,13 @@ class Queue:
             outcome = told(error, self.comm) if is_rank_failure(error) else error
             head._outcome = outcome
             if isinstance(outcome, Departed) or not isinstance(outcome, self._alike):
-                self._broken = outcome
+                self.broken = outcome
                 if isinstance(outcome, RankFailedError):
                     self.comm.Revoke()  # who waits for this rank is told
         except BaseException as error:
             if head._step is not None:  # a wait, which can be resumed
                 raise
-            head._outcome = self._broken = error  # what was interrupted there cannot go on
+            head._outcome = self.broken = error  # what was interrupted there cannot go on
         return True
 
     def _course(self, call: Call, agreement: Agreement | None) -> Steps:
@@ -700,17 +680,6 @@ class Queue:
         for one in reductions:
             yield from one.steps(self.handles)
 
-    def _after(self, head: Call) -> list[Call]:
-        """Return the calls that have ended: this one, and all if the queue is broken."""
-        self._announced.remove(head)
-        if self._broken is None:
-            return [head]
-        rest = self._take_all()
-        for call in rest:
-            text = f"an earlier operation failed: {self._broken}"
-            call._outcome = call._outcome or follow_up(self._broken, text)
-        return [head, *rest]
-
     def _take_all(self) -> list[Call]:
         with self._lock:
             rest = [*self._announced, *self._waiting]
@@ -752,12 +721,6 @@ class Queue:
             rest = self._take_all()
         for call in rest:
             call._end(StateError(f"{self._name} was destroyed before {call}"))
-
-    @property
-    def broken(self) -> bool:
-        """Return whether a call has failed on this rank, so that the ranks may be at different
-        calls."""
-        return self._broken is not None
 
     def complete(self) -> None:
         """Complete all announced calls."""

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..._core.buffers import Array, wrap
 from ..._core.device import as_device_buffer
@@ -35,7 +36,7 @@ from ...policy import Policy
 from . import wire
 
 Steps = Iterator[Any]  # yields the handles and MPI requests to wait for, one after the other
-Tensors = Sequence[torch.Tensor]
+Tensors = Sequence[Tensor]
 
 LARGEST = 1 << 30  # bytes that MPI counts one by one
 _MANY = 1 << 20
@@ -76,7 +77,7 @@ class NeedsAll(StateError):
     """Raised on all live ranks for a collective that they cannot make without the dead ones."""
 
 
-def deposit(handle: AllreduceHandle, device: Any, part: torch.Tensor | None, factor: Any) -> Any:
+def deposit(handle: AllreduceHandle, device: Any, part: Tensor | None, factor: Any) -> Any:
     """Start a handle with a part; what is behind it in the slot does not matter. None: with zeros.
     device: the handle copies tensors of this device in the background, and what is returned must
     be kept until the round is complete; for tensors elsewhere the caller waits for the copy."""
@@ -141,18 +142,16 @@ class Handles:
         if found is None:
             while len(self._of) >= _KEPT:
                 self._of.pop(next(iter(self._of)))[0].Free()
-            found = self._new(device, *key), device
+            dtype, count, op = key
+            like: Any = np.zeros(count, np.dtype(dtype))
+            if device.type != "cpu":
+                like = torch.empty(count, dtype=getattr(torch, dtype), device=device)
+            reduction = getattr(MPI, (_OPS_OF_BOOL if dtype == "bool" else _OPS)[op])
+            handle = Allreduce_init(self.comm, None, None, reduction, like=like, **self._options)
+            handle._while_waiting = lambda: self._meanwhile(handle._missing)
+            found = handle, device
         self._of[key] = found
         return found
-
-    def _new(self, device: torch.device, dtype: str, count: int, op: str) -> AllreduceHandle:
-        like: Any = np.zeros(count, np.dtype(dtype))
-        if device.type != "cpu":
-            like = torch.empty(count, dtype=getattr(torch, dtype), device=device)
-        reduction = getattr(MPI, (_OPS_OF_BOOL if dtype == "bool" else _OPS)[op])
-        handle = Allreduce_init(self.comm, None, None, reduction, like=like, **self._options)
-        handle._while_waiting = lambda: self._meanwhile(handle._missing)
-        return handle
 
     def join(self) -> None:
         """Contribute nothing to any handle until all ranks have joined. Collective."""
@@ -178,8 +177,7 @@ class Form:
 
 
 def divide(values: Array, divisor: int) -> None:
-    """Divide in place. Quotients of integers are truncated; both parts of complex numbers are
-    divided."""
+    """Divide in place. Quotients of integers are truncated; complex numbers, by their parts."""
     kind = values.dtype.kind
     if kind in "iu":
         exact = np.uint64(divisor) if kind == "u" else np.int64(divisor)
@@ -193,7 +191,7 @@ def divide(values: Array, divisor: int) -> None:
         values /= divisor
 
 
-def scale(values: torch.Tensor, factor: Any) -> None:
+def scale(values: Tensor, factor: Any) -> None:
     """Multiply in place. Integers are multiplied in float64, and the product is truncated."""
     if values.is_floating_point() or values.is_complex():
         values.mul_(factor)
@@ -209,8 +207,8 @@ class Reduction:
     def __init__(
         self,
         form: Form,
-        source: torch.Tensor | None,
-        output: torch.Tensor,
+        source: Tensor | None,
+        output: Tensor,
         *,
         wanted: bool = True,
         chunk: int | None = None,
@@ -227,15 +225,15 @@ class Reduction:
         """Return what a rank needs that takes part with nothing."""
         return self.form, self.output.dtype, self._count, self._chunk_bytes
 
-    @property
-    def key(self) -> Key | None:
-        """The key of the handle for the first chunk; None: there is nothing to reduce."""
-        return self._key(min(self._count, self._most)) if self._count else None
+    def prepare(self, handles: Handles) -> None:
+        """Create the handle for the first chunk. Collective."""
+        if self._count:
+            handles.make(self._key(min(self._count, self._most)), self.output.device)
 
     def _key(self, count: int) -> Key:
         return (self._wire, rounded_up(count, self._room), self.form.op)
 
-    def _chunk(self, flat: torch.Tensor, first: int) -> torch.Tensor:
+    def _chunk(self, flat: Tensor, first: int) -> Tensor:
         return flat if self._count <= self._most else flat[first : first + self._most]
 
     def fits(self, agreement: Agreement) -> bool:
@@ -255,9 +253,7 @@ class Reduction:
         op = (_OPS_OF_BOOL if self._wire == "bool" else _OPS)[self.form.op]
         agreement.start(intent, (self._wire, self._count, op))
 
-    def steps(
-        self, handles: Handles, agreement: Agreement | None = None
-    ) -> Iterator[AllreduceHandle]:
+    def steps(self, handles: Handles, agreement: Agreement | None = None) -> Steps:
         """Yield each handle for which the caller has to wait: none if the data went with the
         comparison by an agreement, which is complete."""
         output, flat = self.output, _flat(self.output)
@@ -282,33 +278,37 @@ class Reduction:
         if self._wanted and not direct:
             output.copy_(flat.view(output.shape))
 
-    def _take(self, result: Array, into: torch.Tensor, gone: int) -> None:
+    def _take(self, result: Array, into: Tensor, gone: int) -> None:
         """Copy the result out, and round it once. The result is in memory of the library, which is
         read-only. gone: number of dead ranks, which do not count in an average."""
-        divisor = self.form.divisor - gone if self.form.divisor > 1 else 1
         dtype = wire.WIDE[into.dtype]
-        same = into.dtype == dtype
-        wide = into if same else torch.empty_like(into, dtype=dtype)
+        wide = into if into.dtype == dtype else torch.empty_like(into, dtype=dtype)
         if into.device.type == "cpu":
-            values = wide.numpy()
-            np.copyto(values, result)
-            if divisor > 1:
-                divide(values, divisor)
-        elif divisor == 1 or dtype.is_floating_point or dtype.is_complex:
+            np.copyto(wide.numpy(), result)
+        else:
             wide.copy_(torch.from_numpy(wrap(result.ctypes.data, result)))
-            if divisor > 1:
-                wide.div_(divisor)
-        else:  # devices cannot divide all integers
-            values = result.copy()
-            divide(values, divisor)
-            wide.copy_(torch.from_numpy(values))
-        if self.form.after != 1:
-            scale(wide, self.form.after)
-        if not same:
+        if self.form.divisor > 1 or self.form.after != 1:
+            _finish(wide, self.form, gone)
+        if wide is not into:
             into.copy_(wide)
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
+def _finish(total: Tensor, form: Form, gone: int = 0) -> None:
+    """Divide and scale what was reduced, in place. gone: ranks that do not count in an average."""
+    divisor = form.divisor - gone
+    if divisor > 1 and total.device.type == "cpu":
+        divide(total.numpy(), divisor)
+    elif divisor > 1 and (total.is_floating_point() or total.is_complex()):
+        total.div_(divisor)
+    elif divisor > 1:  # devices cannot divide all integers
+        values = total.cpu()
+        divide(values.numpy(), divisor)
+        total.copy_(values)
+    if form.after != 1:
+        scale(total, form.after)
+
+
+def _flat(tensor: Tensor) -> Tensor:
     """Return the tensor with one dimension; a view if possible."""
     if tensor.requires_grad:
         tensor = tensor.detach()
@@ -338,10 +338,9 @@ def one_message(memory: Any) -> Iterator[list[Any]]:
 
 
 class Memory:
-    """A tensor's bytes in one piece: its own memory if possible, else a copy. written: bytes are
-    received there."""
+    """A tensor's bytes in one piece: its memory if possible, else a copy. written: by a message."""
 
-    def __init__(self, tensor: torch.Tensor, written: bool) -> None:
+    def __init__(self, tensor: Tensor, written: bool) -> None:
         self._target, self._written, self._copy = tensor, written, tensor
         own = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
         if not own or tensor.device.type != "cpu":
@@ -387,7 +386,7 @@ def overlay(to: Handles, sent: Any, come: Any) -> Generator[Any, None, Any]:
     output = torch.from_numpy(come if wanted else sent)
     for handle in Reduction(Form("bor"), source, output, wanted=wanted, chunk=CHUNK).steps(to):
         yield handle
-        here &= handle.last_round.mask  # type: ignore[union-attr]
+        here &= handle.last_round.mask
     return here
 
 
@@ -416,8 +415,7 @@ def spread_buffers(to: Handles, buffers: list[Any], root: int) -> Steps:
 
 
 def share(to: Handles, own: Any, memory: Any, sizes: list[int]) -> Generator[Any, None, Any]:
-    """The ranks' bytes, one after the other, so many of each, into memory. Returns whose are there:
-    bool, shape (ranks,)."""
+    """The ranks' bytes, one after the other, into memory. Returns whose are there, as `overlay`."""
     if np.may_share_memory(own, memory):  # torch lets the input be its part of the output
         own = own.copy()
     if not to.go_on:
@@ -441,39 +439,32 @@ def gather_buffers(to: Handles, own: Any, come: list[Any]) -> Steps:
 # Tensors
 
 
-def broadcast(to: Handles, tensor: torch.Tensor, root: int) -> Steps:
+def broadcast(to: Handles, tensor: Tensor, root: int) -> Steps:
     """One rank's bits to all, in place."""
     memory = Memory(tensor, written=to.comm.rank != root)
     yield from spread(to, memory.bytes, root)
     memory.land()
 
 
-def gather_all(to: Handles, tensor: torch.Tensor, outputs: Tensors) -> Steps:
-    """Every rank's tensor into the outputs, on all ranks."""
-    sizes = [output.nbytes for output in outputs]
+def gather_all(to: Handles, tensor: Tensor, outputs: Tensors) -> Steps:
+    """Every rank's tensor into the outputs, on all ranks: one for each rank, or one for all of
+    them, one after the other."""
+    own, places = wire.bits(tensor), [Memory(output, written=True) for output in outputs]
+    sizes = [place.bytes.size for place in places]
     memory = np.empty(sum(sizes), np.uint8)
-    _check_all((yield from share(to, wire.bits(tensor), memory, sizes)))
-    for output, part in zip(outputs, _parts(memory, sizes)):
-        place = Memory(output, written=True)
-        place.bytes[:] = part
-        place.land()
-
-
-def gather_flat(to: Handles, tensor: torch.Tensor, output: torch.Tensor) -> Steps:
-    """Every rank's tensor, one after the other, into one."""
-    memory, own = Memory(output, written=True), wire.bits(tensor)
-    _check_all((yield from share(to, own, memory.bytes, [own.size] * to.comm.size)))
-    memory.land()
-
-
-def _check_all(here: Any) -> None:
-    """RankFailedError, on all ranks, if one has died."""
+    if len(outputs) == 1:
+        memory, sizes = places[0].bytes, [own.size] * to.comm.size
+    here = yield from share(to, own, memory, sizes)
     if not here.all():
         lost = np.flatnonzero(~here).tolist()
         raise RankFailedError(lost, "all_gather is of all ranks: make a group of those who live")
+    for place, part in zip(places, _parts(memory, sizes)):
+        if len(outputs) > 1:
+            place.bytes[:] = part
+        place.land()
 
 
-Pairs = Sequence[tuple[int, torch.Tensor]]  # ranks and tensors
+Pairs = Sequence[tuple[int, Tensor]]  # ranks and tensors
 _unfinished: list[MPI.Request] = []  # whose memory MPI still reads or writes
 
 
@@ -513,7 +504,7 @@ def exchange(to: Handles, inputs: Tensors, outputs: Tensors) -> Steps:
     yield from messages(to, list(enumerate(inputs)), list(enumerate(outputs)))
 
 
-def reduce_pieces(to: Handles, pieces: Tensors, form: Form, into: torch.Tensor) -> Steps:
+def reduce_pieces(to: Handles, pieces: Tensors, form: Form, into: Tensor) -> Steps:
     """Piece i of every rank goes to rank i, which reduces them in the order of the ranks."""
     wide = wire.WIDE[into.dtype]
     if form.before is not None:  # scaled as what it is combined in, and so it travels
@@ -526,38 +517,29 @@ def reduce_pieces(to: Handles, pieces: Tensors, form: Form, into: torch.Tensor) 
     with np.errstate(all="ignore"):  # as torch
         for part in parts[1:]:
             _COMBINE[form.op](total.numpy(), part.to(wide).numpy(), out=total.numpy())
-    _land_sum(total, form)
+    _finish(total, form)
     into.detach().copy_(total.view(into.shape))
 
 
-def _land_sum(total: torch.Tensor, form: Form) -> None:
-    if form.divisor > 1:
-        divide(total.numpy(), form.divisor)
-    if form.after != 1:
-        scale(total, form.after)
-
-
-def adasum_tensor(
-    comm: MPI.Intracomm, form: Form, source: torch.Tensor, output: torch.Tensor
-) -> Steps:
+def adasum_tensor(comm: MPI.Intracomm, form: Form, source: Tensor, output: Tensor) -> Steps:
     """The output becomes the combination of the ranks' sources. 16-bit floats are combined in
     float32 and rounded once."""
     wide = torch.empty(source.shape, dtype=wire.WIDE[source.dtype], device="cpu").copy_(source)
     if form.before is not None:
         scale(wide, form.before)
     yield from adasum(comm, wide.view(-1).numpy(), [(0, wide.numel())])
-    _land_sum(wide, form)
+    _finish(wide, form)
     output.detach().copy_(wide)
 
 
 # Shared out along the first dimension. They fill a list, since only the ranks together know sizes;
 # rows: gives room for so many rows like those of a tensor.
 
-Rows = Callable[[torch.Tensor, int], torch.Tensor]
-Found = list[torch.Tensor]
+Rows = Callable[[Tensor, int], Tensor]
+Found = list[Tensor]
 
 
-def gather_rows(comm: MPI.Intracomm, tensor: torch.Tensor, rows: Rows, found: Found) -> Steps:
+def gather_rows(comm: MPI.Intracomm, tensor: Tensor, rows: Rows, found: Found) -> Steps:
     """All ranks' rows, in the ranks' order, and how many of each."""
     counts = np.empty(comm.size, np.int64)
     yield comm.Iallgather(np.array([len(tensor)]), counts)
@@ -568,21 +550,18 @@ def gather_rows(comm: MPI.Intracomm, tensor: torch.Tensor, rows: Rows, found: Fo
     found += [output, torch.from_numpy(counts)]
 
 
-def exchange_rows(
-    to: Handles, tensor: torch.Tensor, splits: Sequence[int], rows: Rows, found: Found
-) -> Steps:
+def exchange_rows(to: Handles, tensor: Tensor, sizes: list[int], rows: Rows, found: Found) -> Steps:
     """So many rows to each rank; what comes, and how many rows from which."""
     come = np.empty(to.comm.size, np.int64)
-    yield to.everybody.Ialltoall(np.array(splits, np.int64), come)
+    yield to.everybody.Ialltoall(np.array(sizes, np.int64), come)
     output = rows(tensor, int(come.sum()))
-    sent = enumerate(tensor.split(list(splits)))
+    sent = enumerate(tensor.split(sizes))
     yield from messages(to, list(sent), list(enumerate(output.split(come.tolist()))))
     found += [output, torch.from_numpy(come)]
 
 
-def reduce_rows(to: Handles, tensor: torch.Tensor, form: Form, rows: Rows, found: Found) -> Steps:
-    """Each rank gets a part of the reduced rows; the first ones get one more if they do not divide
-    evenly."""
+def reduce_rows(to: Handles, tensor: Tensor, form: Form, rows: Rows, found: Found) -> Steps:
+    """Each rank gets a part of the reduced rows, the first ones one more if there is a rest."""
     pieces = tensor.detach().tensor_split(to.comm.size)
     output = rows(tensor, len(pieces[to.comm.rank]))
     yield from reduce_pieces(to, pieces, form, output)
@@ -590,7 +569,7 @@ def reduce_rows(to: Handles, tensor: torch.Tensor, form: Form, rows: Rows, found
 
 
 def sum_sparse(
-    comm: MPI.Intracomm, places: torch.Tensor, values: torch.Tensor, shape: Any, found: Found
+    comm: MPI.Intracomm, places: Tensor, values: Tensor, shape: Any, found: Found
 ) -> Steps:
     """The ranks' sparse tensors added up, in the order of the ranks; coalesced and not rounded."""
     all_places: Found = []
@@ -602,7 +581,7 @@ def sum_sparse(
     found.append(torch.sparse_coo_tensor(there, wide, shape, check_invariants=False).coalesce())
 
 
-def reduce_sparse(comm: MPI.Intracomm, tensor: torch.Tensor, form: Form) -> Steps:
+def reduce_sparse(comm: MPI.Intracomm, tensor: Tensor, form: Form) -> Steps:
     """A sparse tensor becomes the ranks' sum, in place."""
     own, found = tensor.detach().coalesce(), Found()
     values = own.values()
@@ -611,7 +590,6 @@ def reduce_sparse(comm: MPI.Intracomm, tensor: torch.Tensor, form: Form) -> Step
         scale(values, form.before)
     yield from sum_sparse(comm, own.indices(), values, tensor.shape, found)
     (total,) = found
-    if form.divisor > 1:
-        divide(total.values().numpy(), form.divisor)
+    _finish(total.values(), form)
     with torch.no_grad():  # what detach() gives has indices of its own
         tensor.copy_(total.to(tensor.dtype))

@@ -75,20 +75,16 @@ def bits(tensor: torch.Tensor) -> Array:
     return array
 
 
-def splits(argument: str, sizes: Sequence[int] | None, rows: int, ranks: int) -> list[int]:
+def splits(what: str, sizes: Sequence[int] | None, rows: int, ranks: int) -> list[int]:
     """Return how many rows go to each rank: the given sizes, or the same number of rows to each."""
     if sizes is None:
         if rows % ranks:
-            raise ValueError(
-                f"{argument}: expected sizes for {rows} rows on {ranks} ranks, got none"
-            )
+            raise ValueError(f"{what}: expected sizes for {rows} rows on {ranks} ranks, got none")
         return [rows // ranks] * ranks
-    found = [int(size) for size in sizes]
-    if len(found) != ranks or sum(found) != rows or min(found) < 0:
-        raise ValueError(
-            f"{argument}: expected {ranks} numbers of rows with the sum {rows}, got {found}"
-        )
-    return found
+    own = [int(size) for size in sizes]
+    if len(own) != ranks or sum(own) != rows or min(own) < 0:
+        raise ValueError(f"{what}: expected {ranks} numbers of rows with the sum {rows}, got {own}")
+    return own
 
 
 def in_stream(device: torch.device, call: Callable[[], Any]) -> Callable[[], Any]:
