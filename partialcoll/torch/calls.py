@@ -47,8 +47,7 @@ class Order:
         self._told: dict[Any, Array] = {}  # calls of each rank without a place, by name
 
     def tell(self, rank: int, name: Any) -> list[Any]:
-        """Take down that a rank has made a call of this name. Return the names that have their
-        place now, in this order."""
+        """Note a call of this name on a rank; return the names that have their place now."""
         self._told.setdefault(name, self._none.copy())[rank] += 1
         places = []
         for one in sorted(self._told, key=lambda one: one == JOIN) if name == JOIN else [name]:
@@ -159,8 +158,7 @@ class Names:
             self._end_all(error)
 
     def _take_round(self) -> bool:
-        """Tell and learn names; the calls that have their place go into the queue. Return whether
-        any rank had a name to tell."""
+        """Tell names, enqueue calls that have their place; return whether any rank told a name."""
         with self._lock:
             own = [self._untold.popleft() for _ in range(min(self.TOLD, len(self._untold)))]
         rows = self._rounds.send_buffer
@@ -260,8 +258,7 @@ class Calls:
         self.run(Call(text))
 
     def allgather(self, value: Any, text: str = "a comparison of arguments") -> list[Any]:
-        """Return the values of all live ranks in the order of the ranks, as a communicator does.
-        They are pickled. Collective."""
+        """Return the values of all live ranks in their order. They are pickled. Collective."""
         with self.checking():
             data = np.frombuffer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), np.uint8)
         come: list[Any] = []
@@ -278,8 +275,7 @@ class Calls:
             self.run(call)
 
     def _start_partial(self, call: Call, name: str) -> None:
-        """Begin a call with a quorum, after the one before it. Raises ValueError if the name stands
-        for something else."""
+        """Begin a call with a quorum, after the one before it; ValueError if it differs."""
         if name not in self._partial:
             self.agree(f"the first call of the name {name!r}: {call}")
             how: Any = {"quorum": call.quorum, "on_failure": self._on_failure}

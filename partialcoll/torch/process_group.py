@@ -276,21 +276,14 @@ class ProcessGroup(_Base):
     The collectives are those of `torch.distributed`, which calls them here; all ranks make them in
     the same order. Ranks that differ in what they call get MismatchError, all of them, and may go
     on. An operation that takes longer than the group's time limit raises GroupTimeout, which is a
-    TimeoutError, and ends the group. tells: a program that an exception ends tells the other ranks.
+    TimeoutError, and ends the group. wanted: as torch describes the group to a backend.
     """
 
-    def __init__(
-        self,
-        name: str,
-        identity: str,
-        comm: MPI.Intracomm,
-        timeout: timedelta,
-        on_failure: str,
-        tells: bool,
-    ) -> None:
+    def __init__(self, wanted: Any, identity: str, comm: MPI.Intracomm, on_failure: str) -> None:
         super().__init__(comm.rank, comm.size)
+        name, self._timeout = wanted.group_id, wanted.timeout.total_seconds()
         self._name, self._description, self._identity = name, "undefined", identity
-        self._rank, self._ranks, self._timeout = comm.rank, comm.size, timeout.total_seconds()
+        self._rank, self._ranks = comm.rank, comm.size
         self._comm = comm  # its messages are send and recv
         how: Any = {"owner": "torch.distributed", "on_failure": on_failure}
         how["remedy"] = "destroy_process_group() and make it anew"
@@ -299,6 +292,8 @@ class ProcessGroup(_Base):
         self._queues = (Queue(comm.Dup(), calls, WINDOW, **how), Queue(comm.Dup(), inner, 1, **how))
         self._line = Line()
         self._messages = Messages(comm, on_failure)
+        # The other ranks hear of an exception that ends the program of one; once.
+        tells = not (wanted.global_ranks_in_group and isinstance(dist.group.WORLD, ProcessGroup))
         self._departures = Departures(comm) if tells else None
         self._coalescing: dict[int, list[Work]] = {}  # by thread
         self._sequence = 0
@@ -624,14 +619,12 @@ def _free_retired(comm: MPI.Intracomm) -> None:
 
 def create(options: Any, backend_options: Any = None) -> ProcessGroup:
     """What torch calls for a group of this backend; see `torch.distributed.Backend`. Collective."""
-    ranks, timeout = list(options.global_ranks_in_group), options.timeout
     given = GroupOptions() if backend_options is None else backend_options
     checks.instance("pg_options", given, GroupOptions, "GroupOptions() or None")
     identity, comm = rendezvous.gather_members(options, repr(given))
-    if not ranks:
+    if not options.global_ranks_in_group:
         _free_retired(comm)
-    tells = not ranks or not isinstance(dist.group.WORLD, ProcessGroup)  # else the world does
-    return ProcessGroup(options.group_id, identity, comm, timeout, given.on_failure, tells)
+    return ProcessGroup(options, identity, comm, given.on_failure)
 
 
 def register() -> None:

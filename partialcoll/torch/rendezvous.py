@@ -194,8 +194,7 @@ def _complaint(url: str) -> str | None:
 
 
 def _tell(where: tuple[str, str, int] | None) -> None:
-    """Tell all others the job's secret, and host, node and port of rank 0's store; None: there is
-    none, or none any more."""
+    """Tell the others the job's secret, and host, node and port of rank 0's store; None: none."""
     global _secret
     if not _secret and MPI.COMM_WORLD.size > 1:
         _secret = secrets.token_hex(16)
@@ -231,8 +230,7 @@ def _open_store(timeout: timedelta) -> tuple[Any, str, int]:
 
 
 def _by_mpi(url: str, **options: Any) -> Iterator[Any]:
-    """What torch calls a rendezvous handler: store, rank and number of ranks, once. Collective; the
-    same error on all ranks."""
+    """What torch calls a rendezvous handler. Collective; the same error on all ranks."""
     check_rank("init_process_group")
     world, timeout = MPI.COMM_WORLD, options.get("timeout") or dist.constants.default_pg_timeout
     store, host, port = _open_store(timeout)

@@ -51,13 +51,12 @@ _Move = Callable[[Handles, Rows, Found], Steps]
 
 
 class _Part(NamedTuple):
-    """One tensor of a call. text: what the ranks compare. read: what is sent. found: the result,
-    then what else has arrived; empty at first if only the ranks together know its size. finish:
-    called once with `found`, by the thread that takes the result."""
+    """One tensor of a call. text: what the ranks compare. found: the result, then what else has
+    arrived; empty at first if only the ranks together know its size. finish: called once with
+    `found`, by the thread that takes the result."""
 
     text: str
     move: Reducing | _Move
-    read: Tensors
     found: Found
     finish: Callable[[Found], None] | None = None
 
@@ -115,7 +114,6 @@ def _begin(verb: _Verb, arguments: dict[str, Any], **how: bool) -> Call:
             text += f", quorum={policy}"
         found = [part.found for part in parts]
         outputs = [part.found[0] for part in parts if part.found]
-        read = [one for part in parts for one in part.read]
         move: Any = [part.move for part in parts]
         apart, role = options.later and name is None, ""
         if not isinstance(move[0], Reducing):
@@ -127,7 +125,7 @@ def _begin(verb: _Verb, arguments: dict[str, Any], **how: bool) -> Call:
         if verb is _REDUCE and policy is None:
             text = f"asynchronous {text}" if options.later else text
             role = OPEN if options.reduction() in (Average, Sum) else ""
-        call = Call(text, move, outputs, apart=apart, role=role, read=read)
+        call = Call(text, move, outputs, apart=apart, role=role, read=given)
     except Exception as error:
         calls.refuse(error, name, by_name)
 
@@ -201,7 +199,7 @@ def _reduced(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
         move = lambda to, *_: transfer.adasum_tensor(to.everybody, form, sent, output)  # noqa: E731
     else:
         move = Reducing(form, sent, output)
-    return _Part(text, move, (), [output], finish)
+    return _Part(text, move, [output], finish)
 
 
 def _reduced_back(gradients: Any, _: Any, options: Options, process_set: Any) -> Tensors:
@@ -214,7 +212,7 @@ def _sent_by_root(tensor: Any, options: Options, process_set: OptionalSet, _: in
     wire.check_tensor(tensor, written=options.in_place, reduced=False)
     output = tensor if options.in_place else tensor.detach().clone()
     text = f"{wire.describe(tensor)} from rank {root}"
-    return _Part(text, lambda to, *_: transfer.broadcast(to, output, root), (), [output])
+    return _Part(text, lambda to, *_: transfer.broadcast(to, output, root), [output])
 
 
 def _sent_back(gradients: Any, _: Any, options: Options, process_set: Any) -> Tensors:
@@ -233,7 +231,7 @@ def _name_rows(tensor: Tensor) -> str:
 def _gathered(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
     sent, finish = _compressed(tensor, options, reduced=False, rows=True)
     move = lambda to, *room: transfer.gather_rows(to.everybody, sent, *room)  # noqa: E731
-    return _Part(_name_rows(sent), move, (sent,), [], finish)
+    return _Part(_name_rows(sent), move, [], finish)
 
 
 def _gathered_back(gradients: Any, found: Any, _: Options, process_set: Any) -> Tensors:
@@ -256,7 +254,7 @@ def _exchanged(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
         like = (splits.device, splits.dtype) if isinstance(splits, Tensor) else (torch.int32,)
         found[1] = found[1].to(*like)
 
-    return _Part(_name_rows(sent), move, (sent,), [], finish)
+    return _Part(_name_rows(sent), move, [], finish)
 
 
 def _exchanged_back(gradients: Any, found: Any, _: Options, process_set: Any) -> Tensors:
@@ -269,7 +267,7 @@ def _scattered(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
     sent, finish = _compressed(tensor, options, rows=True)
     form, words = options.form(sent.dtype, ranks)
     move = lambda to, *room: transfer.reduce_rows(to, sent, form, *room)  # noqa: E731
-    return _Part(f"{wire.describe(sent)}, {words}", move, (sent,), [], finish)
+    return _Part(f"{wire.describe(sent)}, {words}", move, [], finish)
 
 
 def _scattered_back(gradients: Any, _: Any, options: Options, process_set: Any) -> Tensors:
@@ -299,7 +297,7 @@ def _added_up(tensor: Any, options: Options, _: Any, ranks: int) -> _Part:
         found[:] = [torch.sparse_coo_tensor(places.t(), values, tensor.shape)]
 
     text = f"{wire.name(tensor.dtype)} {tuple(tensor.shape)}, {tensor.sparse_dim()} of them sparse"
-    return _Part(f"{text}, {op.name}", move, sent, [], finish)
+    return _Part(f"{text}, {op.name}", move, [], finish)
 
 
 _REDUCE = _Verb("allreduce", _reduced, _reduced_back)

@@ -194,8 +194,7 @@ def _spawn(here: MPI.Intracomm, replacing: Replacing) -> elastic.Spawned | None:
 
 
 def _take_in(comm: MPI.Intracomm, replacing: Replacing) -> MPI.Intracomm | None:
-    """A communicator of those of `comm` who live, and of newcomers. None: none came. Collective
-    over those who live."""
+    """Those of `comm` who live, and newcomers; None if none came. Collective over the former."""
     here = living(comm)
     try:
         spawned = replacing.spawned or _spawn(here, replacing)

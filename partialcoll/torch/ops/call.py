@@ -534,8 +534,7 @@ class Queue:
             self._next()
 
     def _next(self, wait: bool = True) -> bool:
-        """Complete the first call and release the turn. Return False if there is none or, with
-        wait=False, if it is incomplete."""
+        """Complete the first call and release the turn. Return whether there was one that ended."""
         ended: list[Call] = []
         try:
             self._announce()
@@ -694,8 +693,7 @@ class Queue:
             logger.warning("waiting for %.1f s in %s: %s: %s", waited, self._owner, self._head, who)
 
     def _patient(self, missing: Callable[[], str] = str) -> bool:
-        """Called while the current call waits: raise when its timeout has passed. missing: names
-        the ranks that it waits for."""
+        """Raise when the timeout of the current call has passed. missing: names absent ranks."""
         head = self._head
         if head is None:  # the queue is being freed
             return False

@@ -447,8 +447,7 @@ def broadcast(to: Handles, tensor: Tensor, root: int) -> Steps:
 
 
 def gather_all(to: Handles, tensor: Tensor, outputs: Tensors) -> Steps:
-    """Every rank's tensor into the outputs, on all ranks: one for each rank, or one for all of
-    them, one after the other."""
+    """Every rank's tensor into an output of its own, or all of them into one, on all ranks."""
     own, places = wire.bits(tensor), [Memory(output, written=True) for output in outputs]
     sizes = [place.bytes.size for place in places]
     memory = np.empty(sum(sizes), np.uint8)
@@ -522,8 +521,7 @@ def reduce_pieces(to: Handles, pieces: Tensors, form: Form, into: Tensor) -> Ste
 
 
 def adasum_tensor(comm: MPI.Intracomm, form: Form, source: Tensor, output: Tensor) -> Steps:
-    """The output becomes the combination of the ranks' sources. 16-bit floats are combined in
-    float32 and rounded once."""
+    """Combine the ranks' sources; 16-bit floats in float32, and rounded once."""
     wide = torch.empty(source.shape, dtype=wire.WIDE[source.dtype], device="cpu").copy_(source)
     if form.before is not None:
         scale(wide, form.before)
