@@ -201,27 +201,21 @@ def scale(values: Tensor, factor: Any) -> None:
 
 class Reduction:
     """A tensor's values reduced over all ranks. source: None: this rank contributes nothing.
-    output: receives the result; it may be the source. wanted: this rank takes the result. chunk:
-    bytes that are reduced at once; None: all of them."""
+    out: receives the result; it may be the source. wanted: this rank takes the result. chunk:
+    bytes that are reduced at once; 0: all of them."""
 
     def __init__(
-        self,
-        form: Form,
-        source: Tensor | None,
-        output: Tensor,
-        *,
-        wanted: bool = True,
-        chunk: int | None = None,
+        self, form: Form, source: Tensor | None, out: Tensor, *, wanted: bool = True, chunk: int = 0
     ) -> None:
         self.form, self._wanted = form, wanted
-        self.source, self.output = source, output.detach()
-        self._wire, itemsize = wire.WIRE[output.dtype], wire.WIDE[output.dtype].itemsize
-        self._count, self._room = output.numel(), CHUNK // itemsize
+        self.source, self.output = source, out.detach()
+        self._wire, itemsize = wire.WIRE[out.dtype], wire.WIDE[out.dtype].itemsize
+        self._count, self._room = out.numel(), CHUNK // itemsize
         self._bytes = self._count * itemsize
         self._chunk_bytes = chunk
-        self._most = max(1, self._count) if chunk is None else chunk // itemsize
+        self._most = chunk // itemsize or max(1, self._count)
 
-    def blank(self) -> tuple[Form, torch.dtype, int, int | None]:
+    def blank(self) -> tuple[Form, torch.dtype, int, int]:
         """Return what a rank needs that takes part with nothing."""
         return self.form, self.output.dtype, self._count, self._chunk_bytes
 
@@ -232,9 +226,6 @@ class Reduction:
 
     def _key(self, count: int) -> Key:
         return (self._wire, rounded_up(count, self._room), self.form.op)
-
-    def _chunk(self, flat: Tensor, first: int) -> Tensor:
-        return flat if self._count <= self._most else flat[first : first + self._most]
 
     def fits(self, agreement: Agreement) -> bool:
         """Return whether the data can go with the comparison of the call."""
@@ -265,9 +256,10 @@ class Reduction:
             self._take(agreement.result(self._wire)[: self._count], flat, gone)
         source = None if self.source is None or agreement is not None else _flat(self.source)
         for first in range(0, self._count if agreement is None else 0, self._most):
-            part = self._chunk(flat, first)
+            end = first + self._most
+            part = flat[first:end]
             handle, device = handles.make(self._key(part.numel()), output.device)
-            sent = None if source is None else self._chunk(source, first)
+            sent = None if source is None else source[first:end]
             kept = deposit(handle, device, sent, self.form.before)
             yield handle
             del kept

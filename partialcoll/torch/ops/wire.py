@@ -149,10 +149,7 @@ class Side:
 
 def side_of(tensors: Iterable[torch.Tensor]) -> Side:
     """Return that of a call that reads or fills these; ValueError if they are on two devices."""
-    devices = set()
-    for tensor in tensors:
-        if tensor.device.type != "cpu":
-            devices.add(str(tensor.device))
+    devices = {str(tensor.device) for tensor in tensors if tensor.device.type != "cpu"}
     if len(devices) > 1:
         got = " and ".join(sorted(devices))
         raise ValueError(f"tensors: expected them on one device, got {got}")
