@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adding the operations of a schedule, one macro for each kind. */
+/* Macros that add one operation of each kind to a schedule. */
 #pragma once
 
 #include "user_schedule/user_schedule.h"

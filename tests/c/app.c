@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank's application does: think, deposit, wait, take, and end. */
+/* The application of a simulated rank: think, deposit, wait, take results, end. */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ const char *app_phase_name(enum app_phase phase)
     return names[phase];
 }
 
-/* Reproducible: of rank, call and handle alone, not of the timing. */
+/* Reproducible: depends on rank, call and handle, but not on timing. */
 static double deposit_value(const struct world *w, uint32_t rank, uint64_t call, int k)
 {
     uint64_t stream = rank * 1000003u + (uint64_t)k;
@@ -46,8 +46,8 @@ static struct endpoint *endpoint_at(struct world *w, uint32_t rank)
     return w->endpoint[w->app[rank].handle][rank];
 }
 
-/* Begin to wait. In shared memory it says so, looks once, and then it sleeps until
- * somebody wakes it: nothing else makes it look (allreduce/handle.c). */
+/* Begin to wait. In shared memory the rank announces that it sleeps, polls once, and
+ * then polls only when it is woken (allreduce/handle.c). */
 static void wait_for_round(struct world *w, uint32_t rank, enum app_phase phase)
 {
     struct domain *d = endpoint_at(w, rank)->domain;
@@ -85,7 +85,7 @@ static bool is_ready(struct world *w, uint32_t rank)
     return ready;
 }
 
-/* While it recovers nothing that others see: it is looked at when all goes on. */
+/* The endpoint is not polled during a recovery, but at its end (go in recover.c). */
 static void poll_endpoint(struct world *w, uint32_t rank, struct endpoint *v)
 {
     if (!w->recovery[rank].stopped)
@@ -135,7 +135,7 @@ static void start(struct world *w, uint32_t rank)
         to[i] = ldexp(value, -(int)(i % 16));
     const void *send[] = {to};
     EXPECT_OK(v->domain->ops->deposit(v->domain, owned ? NULL : send, &outcome));
-    /* What was handed over may be overwritten at once. */
+    /* The core must have copied the data: overwrite the buffer at once. */
     memset(a->send, 0xff, w->o.count * sizeof *a->send);
     if (!w->recovery[rank].stopped)
         endpoint_deposited(v, outcome);
@@ -151,7 +151,7 @@ static void begin_join(struct world *w, uint32_t rank)
     wait_for_round(w, rank, JOINING);
 }
 
-/* Handles of the generation that a rank is at: from the first to before the end. */
+/* The handles of the rank's current generation: [first_handle, end_of_handles). */
 static int first_handle(const struct world *w, uint32_t rank)
 {
     return w->app[rank].generation * w->o.handles;
@@ -197,7 +197,7 @@ static void leave_all(struct world *w, uint32_t rank)
     }
 }
 
-/* The loops are over: the end that was asked for. */
+/* The loops are done: leave, join or free, as drawn. */
 static void end_loops(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
@@ -211,7 +211,7 @@ static void end_loops(struct world *w, uint32_t rank)
         begin_free(w, rank);
 }
 
-/* A loop is over: again, or the end. */
+/* One loop is done: start the next one, or end. */
 static void next_loop(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
@@ -223,8 +223,7 @@ static void next_loop(struct world *w, uint32_t rank)
     else
         end_loops(w, rank);
 }
-/* After the first join everybody works again, other numbers of calls, or none at all,
- * and joins again. */
+/* After the first join: another number of calls, maybe none, then join again. */
 static void join_over(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
@@ -254,9 +253,9 @@ static void finish_call(struct world *w, uint32_t rank)
     stop_waiting(w, rank);
     d->ops->snapshot(d, &m);
     uint64_t last = m.deliver == PCOLL_DELIVER_ONE ? m.delivered : m.complete - 1;
-    /* The first may be a newer one: those before it are lost by now. */
+    /* The first round may be newer: earlier ones may have been overwritten. */
     INVARIANT("order", deliver_one(w, a->handle, rank, UINT64_MAX, &r),
-              "rank %u was told of a round that is not there", rank);
+              "rank %u was told of a round that does not exist", rank);
     while (deliver_one(w, a->handle, rank, last, &r))
         ;
     EXPECT_OK(d->ops->change(d, member_finish));
@@ -268,7 +267,7 @@ static void finish_call(struct world *w, uint32_t rank)
     }
 }
 
-/* Who hears of a death first recovers from that. */
+/* A rank that learns of a death recovers before it grows. */
 static bool advance_growing(struct world *w, uint32_t rank)
 {
     if (is_recovering(w, rank))
@@ -277,7 +276,7 @@ static bool advance_growing(struct world *w, uint32_t rank)
     return true;
 }
 
-/* A newcomer makes the calls of the rounds that are left, and sees the one before. */
+/* A newcomer makes the calls of the remaining rounds. It is given the round before. */
 void app_grown(struct world *w, uint32_t rank, uint64_t round)
 {
     struct app *a = &w->app[rank];
@@ -287,7 +286,7 @@ void app_grown(struct world *w, uint32_t rank, uint64_t round)
         a->call = round ? round - 1 : 0;
         w->expected_next[0][rank] = a->call;
         INVARIANT("one history", !round || deliver_one(w, 0, rank, UINT64_MAX, &r),
-                  "rank %u has come, and is not given the last round", rank);
+                  "newcomer %u is not given the last round", rank);
         if (!round) {
             think(w, rank);
             return;
@@ -319,7 +318,7 @@ static void meet(struct world *w, uint32_t rank, enum app_phase phase)
     EXPECT_OK(communicator_agree(w->communicator[rank], &a->agreement));
 }
 
-/* All handles are closed: the same again in the same slots, or the end. */
+/* All handles are closed: create the next generation in the same slots, or end. */
 static void end_generation(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
@@ -330,11 +329,11 @@ static void end_generation(struct world *w, uint32_t rank)
     meet(w, rank, RENEWING);
 }
 
-/* Holding the progress lock. */
+/* Called with the progress lock. */
 static bool advance_free(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
-    if (is_recovering(w, rank)) /* it waits for the end of that first */
+    if (is_recovering(w, rank)) /* closing waits for the end of the recovery */
         return false;
     if (!a->asks)
         ask_to_close(w, rank);
@@ -351,8 +350,8 @@ static bool advance_free(struct world *w, uint32_t rank)
     return a->phase == FREEING;
 }
 
-/* All have freed: make the new ones; all have made theirs: begin (allreduce/handle_create.c).
- */
+/* When all have freed, create new handles. When all have created theirs, begin
+ * (allreduce/handle_create.c). */
 static bool advance_meeting(struct world *w, uint32_t rank)
 {
     struct app *a = &w->app[rank];
@@ -366,7 +365,7 @@ static bool advance_meeting(struct world *w, uint32_t rank)
     return true;
 }
 
-/* A round is there to be taken. */
+/* Take the round that is ready. */
 static void take(struct world *w, uint32_t rank)
 {
     if (w->app[rank].phase == JOINING)
@@ -375,7 +374,7 @@ static void take(struct world *w, uint32_t rank)
         finish_call(w, rank);
 }
 
-/* Its round is complete, but its process is not scheduled for a while. */
+/* Sometimes delay a rank whose round is complete, as if it were not scheduled. */
 static bool stalls(struct world *w, uint32_t rank)
 {
     const struct world_trouble *t = &w->o.trouble;
@@ -395,7 +394,7 @@ static bool advance_waiting(struct world *w, uint32_t rank)
     return true;
 }
 
-/* What needs the progress lock. */
+/* The steps that need the progress lock. */
 static bool advance_locked(struct world *w, uint32_t rank)
 {
     uint32_t misuses = w->o.trouble.misuses;
@@ -423,7 +422,7 @@ bool app_advance(struct world *w, uint32_t rank)
         return false;
     if (w->o.in_call && a->phase == WAITING && rank != w->o.awake &&
         sim_now(w->sim) < w->o.asleep) {
-        a->stalled = true; /* begun, and not looked at again before */
+        a->stalled = true; /* the call has begun, but does not poll until then */
         sim_wake(w->sim, rank, w->o.asleep - sim_now(w->sim), WAKE_STALLED);
         return false;
     }
@@ -463,7 +462,7 @@ void app_begin(struct world *w, uint32_t rank)
 {
     const struct world_options *o = &w->o;
     struct app *a = &w->app[rank];
-    /* Several handles: equal loops, as the contract asks for. */
+    /* With several handles all ranks make equally many calls, as required. */
     bool uneven = o->ending != END_LOOP && o->handles == 1;
     a->handle = first_handle(w, rank);
     a->call = 0;
@@ -476,7 +475,7 @@ void app_begin(struct world *w, uint32_t rank)
     if (o->asleep && rank != o->awake && o->in_call)
         think(w, rank);
     else if (o->asleep && rank != o->awake)
-        sim_wake(w->sim, rank, o->asleep, WAKE_CALL); /* computing, for now */
+        sim_wake(w->sim, rank, o->asleep, WAKE_CALL); /* compute until then */
     else
         think(w, rank);
 }

@@ -25,8 +25,8 @@ static void give_up(int signal)
     _exit(1);
 }
 
-/* What the core finds wrong with itself ends a test like what the test finds. It may
- * hold a lock that the dump of the state waits for. */
+/* Make a CHECK of the core fail like a check of the test. The core may hold a lock that
+ * the dump of the state needs, so limit the time. */
 static void core_failed(void)
 {
     signal(SIGALRM, give_up);
@@ -52,7 +52,7 @@ bool check_breaks(const char *part)
     static bool child;
     int ends[2], status;
     char said[4096] = "";
-    if (child) /* The last case has survived. */
+    if (child) /* No CHECK fired in the last case. */
         _exit(0);
     EXPECT(pipe(ends) == 0, "no pipe");
     child = fork() == 0;

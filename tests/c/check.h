@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks for the C tests: say what went wrong and where, and end. INVARIANT names which
- * promise of docs/semantics.md was broken; EXPECT is for everything else. The core has
- * CHECKs of its own (csrc/base/check.h).
+ * Checks for the C tests: print what failed and where, and exit. INVARIANT names the
+ * promise of docs/semantics.md that was broken; EXPECT is for everything else. The core has
+ * its own CHECKs (csrc/base/check.h).
  */
 #pragma once
 
@@ -13,22 +13,23 @@
 
 #include "base/error.h"
 
-/* Printed with every failure: what to set to see it again. */
+/* Printed with every failure: the settings that reproduce it. */
 extern char check_context[512];
-/* Prints the state of things after a failure, if set. */
+/* Print the state after a failure, if set. */
 extern void (*check_dump)(FILE *out);
 
-/* Ends the program. */
+/* End the program. */
 _Noreturn void check_failed(void);
 
-/* Return the number that a variable of the environment has, or `otherwise`. */
+/* Return the number in an environment variable, or `otherwise` if it is not set. */
 uint64_t check_setting(const char *name, uint64_t otherwise);
-/* Run seeds 1 to PARTIALCOLL_SCHEDULES (or `schedules`) and return how many. Or run the seed
- * PARTIALCOLL_SEED again, and end the program. */
+/* Run seeds 1 to PARTIALCOLL_SCHEDULES (default `schedules`) and return their number.
+ * With PARTIALCOLL_SEED run only that seed and end the program. */
 uint64_t check_seeds(uint64_t schedules, void (*run)(uint64_t seed));
 
-/* Return true in a new process, which a CHECK has to end before the next call; and false in this
- * one, after that. `part`: of the message of the CHECK, such as its condition or its file. */
+/* Fork. Return true in the child, in which a CHECK must fire before the next call, and
+ * then false in the parent. `part` is a part of the CHECK's message, such as its
+ * condition or its file. */
 bool check_breaks(const char *part);
 
 #define EXPECT_AS(what, condition, ...)                                                \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Deaths of simulated ranks: when, and who hears of it. A rank that is dead makes no step
- * any more, in the middle of whatever it did. Nobody is said to be dead who lives, each
- * hears of a death at a time of its own, and who does tells all others.
+ * Deaths of simulated ranks. A dead rank makes no further step, even in the middle of an
+ * operation. Only dead ranks are reported as dead. Each rank detects a death after its own
+ * delay, and the first one to detect it notifies all others.
  */
 #include "base/random.h"
 #include "check.h"
@@ -10,10 +10,10 @@
 
 enum { LONGEST_REVOCATION = 3000 };
 
-bool crash_unburied(const struct world *w)
+bool crash_unhandled(const struct world *w)
 {
     for (uint32_t r = 0; r < w->o.ranks; r++)
-        if (w->dead[r] && !w->buried[r])
+        if (w->dead[r] && !w->handled[r])
             return true;
     return false;
 }
@@ -33,7 +33,7 @@ static bool has_come(const struct world *w, const struct world_crash *c)
     case WHILE_GROWING:
         return phase == GROWING || phase == NEW_HERE;
     case AFTER_ANOTHER:
-        return w->report.attempts || crash_unburied(w);
+        return w->report.attempts || crash_unhandled(w);
     case WORLD_MOMENTS:
         break;
     }
@@ -52,7 +52,7 @@ static void die(struct world *w, uint32_t rank)
     for (uint32_t r = 0; r < w->o.ranks; r++)
         if (!w->dead[r])
             crash_tell(w, r, w->o.detection);
-    recover_shrink(w); /* the others may have waited for it */
+    recover_shrink(w); /* the other ranks may have waited only for this one */
     grow_settle(w);
 }
 
@@ -71,8 +71,8 @@ bool crash_step(struct world *w, uint32_t rank)
 void crash_detected(struct world *w, uint32_t rank)
 {
     struct recovery *r = &w->recovery[rank];
-    if (r->epoch != w->epoch || !crash_unburied(w))
-        return; /* it has heard already */
+    if (r->epoch != w->epoch || !crash_unhandled(w))
+        return; /* this epoch has no death that is not yet handled */
     for (uint32_t to = 0; to < w->o.ranks && !w->revoked; to++)
         if (!w->dead[to] && to != rank)
             crash_tell(w, to, LONGEST_REVOCATION);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake device (tests/fake_cuda) in C tests: its functions that the core does not use. */
+/* Functions of the fake device (tests/fake_cuda) that the core does not use. */
 #pragma once
 
 #include "../fake_cuda/fake_cuda.h"
@@ -29,9 +29,9 @@
     extern result(*member) parameters;
 FAKE_FUNCTIONS(FAKE_DECLARED)
 
-/* Before anything asks for a driver: which file it is, where nobody has said so. */
+/* Set the path of the fake driver if it is not set, before the driver is loaded. */
 void fake_device_name(void);
 /* Start the driver and find these functions. */
 void fake_device_start(void);
-/* Of a stream, or an address. */
+/* Return the number of a stream or address. */
 uint64_t number(const void *handle);

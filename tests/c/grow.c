@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Others take the numbers of simulated ranks that have died: what runtime/recovery.c and
- * allreduce/handle_recovery.c do, with MPI's part at once for all. The steps between are those of
- * recover.c.
+ * New processes take the numbers of dead simulated ranks: the steps of runtime/recovery.c
+ * and allreduce/handle_recovery.c, with MPI's part done for all ranks at once. recover.c
+ * has the steps in between.
  */
 #include <string.h>
 
@@ -27,14 +27,14 @@ static bool all_paused(const struct world *w)
         if (!w->dead[r] &&
             (w->recovery[r].step != PAUSED || w->recovery[r].epoch != w->epoch))
             return false;
-    return !crash_unburied(w);
+    return !crash_unhandled(w);
 }
 
-/* Another process. What the dead one had is kept. */
+/* Start a new process as this rank. The dead process's objects are kept. */
 static void come(struct world *w, uint32_t rank)
 {
     recover_abandon(w, rank);
-    w->dead[rank] = w->buried[rank] = false;
+    w->dead[rank] = w->handled[rank] = false;
     w->growth.newcomer[rank] = true;
     w->report.newcomers++;
     sim_revive(w->sim, rank);
@@ -64,7 +64,7 @@ void grow_begin(struct world *w)
     recover_begin_epoch(w);
 }
 
-/* One that has died may have brought what it had, or not. */
+/* Move a rank to its new domain. A dead rank's deposits are lost unless it voted. */
 static void move(struct world *w, int k, uint32_t r)
 {
     struct domain *old = w->endpoint[k][r]->domain;
@@ -81,7 +81,7 @@ static void move(struct world *w, int k, uint32_t r)
     recover_replace(w, k, r);
 }
 
-/* Who lives is on it from now on, also before it knows. */
+/* Move all live ranks to the new epoch, even if they do not know the decision yet. */
 static void commit(struct world *w)
 {
     for (uint32_t r = 0; r < w->o.ranks; r++)
@@ -93,11 +93,11 @@ static void commit(struct world *w)
     w->report.grown++;
 }
 
-/* Who has come and died was never there. */
+/* Newcomers that died count as if they had never come. */
 static void call_off(struct world *w)
 {
     for (uint32_t r = 0; r < w->o.ranks; r++)
-        w->buried[r] = w->buried[r] || (w->growth.newcomer[r] && w->dead[r]);
+        w->handled[r] = w->handled[r] || (w->growth.newcomer[r] && w->dead[r]);
     w->report.called_off++;
 }
 
@@ -140,10 +140,10 @@ void grow_call_off(struct world *w, uint32_t rank)
     r->step = RUNNING;
     w->app[rank].rung = true;
     if (w->growth.newcomer[rank]) {
-        w->dead[rank] = w->buried[rank] = true;
+        w->dead[rank] = w->handled[rank] = true;
         sim_kill(w->sim, rank);
-        recover_shrink(w); /* the others may have waited for its end */
+        recover_shrink(w); /* the other ranks may have waited for this one to end */
         wake_all(w);
-    } else if (crash_unburied(w))
+    } else if (crash_unhandled(w))
         crash_tell(w, rank, w->o.detection);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Drawing hostile messages; see hostile.h. */
+/* Draw hostile messages; see hostile.h. */
 #include "hostile.h"
 
 #include <string.h>
@@ -49,7 +49,7 @@ uint64_t hostile_word(struct hostile *h)
     }
 }
 
-/* The tapped transports are all of one kind. */
+/* All tapped transports have the same ops. */
 static struct hostile *tapping;
 static const struct transport_ops *own;
 
@@ -59,7 +59,7 @@ static int tap(struct transport *t, uint32_t peer, const struct control *message
     return own->control(t, peer, message);
 }
 
-/* What a send takes its data from has to stay. */
+/* The data of a send must stay allocated until the send completes. */
 struct copy {
     struct copy *next;
     uint64_t words[];

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hostile outcomes of agreements, which other ranks add their words to: the census of a
- * recovery, the states of a group that restarts, the messages of schedules that do not
- * match, and headers of rounds.
+ * Hostile results of agreements, to which other ranks contribute: the inventory of a
+ * recovery, the states of a group that restarts, mismatched schedules, and round headers.
  */
 #include <string.h>
 
@@ -21,7 +20,7 @@ static uint32_t roll(uint32_t bound)
     return hostile_roll(h, bound);
 }
 
-/* Some words of an honest outcome are replaced. */
+/* Replace some words of a valid result. */
 static void spoil(uint64_t *words, uint32_t count)
 {
     for (uint32_t i = roll(4); i; i--)
@@ -62,7 +61,7 @@ static int check_header(void)
     return rc;
 }
 
-/* A header of many ranks as it is on the wire, some words of which are replaced. */
+/* Decode a header of many ranks in wire format with some words replaced. */
 static int decode_header(void)
 {
     static uint64_t memory[64], copy[64];

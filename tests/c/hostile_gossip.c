@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Hostile words, slot headers, block notes and data in the windows of gossip buffers,
- * between the calls of ranks that go on as if nothing were wrong.
+ * written between the calls of ranks that continue as usual.
  */
 #include <string.h>
 
@@ -93,7 +93,7 @@ static int act(uint32_t r)
     }
 }
 
-/* Somewhere among the words, in a slot's header and notes, or anywhere. */
+/* Return an offset of a word, of a slot's header or notes, or any other offset. */
 static size_t some_place(const struct gossip_layout *l)
 {
     uint32_t slots = REGISTER_SLOTS + l->queue_slots, slot = roll(slots);
@@ -143,7 +143,7 @@ void hostile_gossip(struct hostile *h, uint64_t most)
             continue;
         write_hostile();
         hostile_note(h, sound ? PCOLL_OK : rc);
-        if (!roll(50)) /* what is wrong stays so: others begin again */
+        if (!roll(50)) /* damage stays in the window: start over with a new world */
             break;
     }
     destroy();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hostile messages to grouped allreduces on simulated ranks, as in test_group.c, and
+ * Hostile messages to grouped allreduces on simulated ranks (as in test_group.c), and
  * arbitrary words in the parts of their windows that other ranks write.
  */
 #include <string.h>
@@ -75,7 +75,7 @@ static void create(void)
     }
 }
 
-/* What MPI would still write to has to come first. */
+/* Complete the fetches before their target memory is freed. */
 static void end_fetches(struct group *g)
 {
     struct sim_stop stop;
@@ -100,7 +100,7 @@ static void destroy(void)
     sim_free(&w.sim);
 }
 
-/* The application comes, leaves, comes back. */
+/* The application enters a round, leaves, or returns. */
 static void act(uint32_t r)
 {
     struct group *g = &w.groups[r];
@@ -123,7 +123,7 @@ static void send_hostile(void)
     hostile_note(w.hostile, g->base.ops->control(&g->base, from, &message));
 }
 
-/* A word of a decision, of a count, or of an entry of the directory. */
+/* Overwrite a word of a decision, of a count, or of an entry of the directory. */
 static void write_hostile(void)
 {
     struct group *g = &w.groups[roll(w.ranks)];
@@ -138,14 +138,15 @@ static void write_hostile(void)
     hostile_note(w.hostile, PCOLL_OK);
 }
 
-/* A communicator that has failed does nothing any more. */
+/* Poll. A failed communicator must not do anything. */
 static bool poll(uint32_t r)
 {
     struct communicator *c = w.communicators[r];
     communicator_poll(c);
     int rc = communicator_check(c);
     EXPECT(rc == PCOLL_OK || rc == PCOLL_EPROTOCOL, "%d: %s", rc, pcoll_last_error());
-    EXPECT(rc == PCOLL_OK || !communicator_poll(c), "it goes on after it has failed");
+    EXPECT(rc == PCOLL_OK || !communicator_poll(c),
+           "a failed communicator still polls");
     return rc == PCOLL_OK;
 }
 

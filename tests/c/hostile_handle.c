@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Hostile messages to the endpoints of a handle on simulated ranks: control messages, and
- * data messages with other headers, data and lengths.
+ * data messages whose header, data or length was changed.
  */
 #include <string.h>
 
@@ -55,7 +55,7 @@ static pcoll_options draw_options(void)
     return o;
 }
 
-/* Between two rounds: the ranks agree on the next call in most cases. */
+/* Describe the next call between two rounds. In most cases the ranks agree on it. */
 static void describe(uint32_t r)
 {
     struct round_shape *shape = &w.endpoints[r]->shape;
@@ -103,7 +103,7 @@ static void destroy(void)
 {
     for (uint32_t r = 0; r < w.ranks; r++) {
         communicator_fail(w.communicators[r], PCOLL_EPROTOCOL); /* it may be closing */
-        uint64_t *ballot = w.communicators[r]->closing.ballot;  /* stays with an MPI */
+        uint64_t *ballot = w.communicators[r]->closing.ballot;  /* MPI would keep it */
         communicator_unregister(w.communicators[r], 0);
         endpoint_destroy(&w.endpoints[r]);
         communicator_destroy(&w.communicators[r]);
@@ -171,7 +171,8 @@ static bool poll(uint32_t r)
     communicator_poll(c);
     int rc = communicator_check(c);
     EXPECT(rc == PCOLL_OK || rc == PCOLL_EPROTOCOL, "%d: %s", rc, pcoll_last_error());
-    EXPECT(rc == PCOLL_OK || !communicator_poll(c), "it goes on after it has failed");
+    EXPECT(rc == PCOLL_OK || !communicator_poll(c),
+           "a failed communicator still polls");
     w.hostile->refused += rc != PCOLL_OK;
     return rc == PCOLL_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hostile data messages to schedules of users on simulated ranks. */
+/* Hostile data messages to user schedules on simulated ranks. */
 #include <string.h>
 
 #include "user_schedule/user_schedule.h"
@@ -25,7 +25,7 @@ static uint32_t roll(uint32_t bound)
     return hostile_roll(w.hostile, bound);
 }
 
-/* To the next rank, from the one before, then into the sum; sometimes after a timer. */
+/* Receive from the previous rank, add, send to the next; maybe after a timer. */
 static void create_rank(uint32_t r)
 {
     pcoll_buffer shape = {.count = COUNT, .dtype = PCOLL_INT64, .op = PCOLL_MAX};
@@ -51,7 +51,7 @@ static void create_rank(uint32_t r)
 static void destroy(void)
 {
     for (uint32_t r = 0; r < w.ranks; r++) {
-        communicator_fail(w.communicators[r], PCOLL_EPROTOCOL); /* it may run */
+        communicator_fail(w.communicators[r], PCOLL_EPROTOCOL); /* it may be running */
         communicator_unregister(w.communicators[r], 0);
         schedule_run_destroy(&w.runs[r]);
         builder_destroy(&w.builders[r]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queues behind one mutex; a send is over when its message has been taken. */
+/* Message queues behind one mutex. A send completes when its message is taken. */
 #include "inproc.h"
 
 #include <pthread.h>
@@ -33,18 +33,18 @@ struct endpoint {
     struct transport base;
     struct inproc *net;
     struct doorbell_page *doorbell;
-    struct item *inbox; /* under the mutex, like all below */
+    struct item *inbox; /* under the mutex, like all fields below */
     struct wanted *wanted;
     struct transport_event fresh[MAX_EVENTS];
     int fresh_count, pending_sends;
-    struct transport_event polled[MAX_EVENTS]; /* the poller's own */
+    struct transport_event polled[MAX_EVENTS]; /* used only by the poller */
 };
 
 struct inproc {
     pthread_mutex_t mutex;
     uint32_t size;
     struct endpoint *endpoints;
-    uint64_t maxima[16]; /* of the one agreement under way */
+    uint64_t maxima[16]; /* of the only agreement in progress */
     uint64_t *values[64];
     uint64_t cookies[64];
     uint32_t arrived;
@@ -69,7 +69,7 @@ static void append(struct item **list, struct item *item)
     *list = item;
 }
 
-/* Match what has come with what is wanted. Under the mutex. */
+/* Match arrived messages with posted receives. Called under the mutex. */
 static void match(struct endpoint *e)
 {
     for (struct item **at = &e->inbox; *at;) {
@@ -254,7 +254,7 @@ void inproc_wait(struct progress *p, struct communicator *c, bool (*what)(void *
     EXPECT_OK(communicator_check(c));
 }
 
-void inproc_nap(uint32_t rank, uint64_t n)
+void inproc_pause(uint32_t rank, uint64_t n)
 {
     uint32_t us = splitmix_below(rank + 77, n, 400);
     if (us > 200)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A transport between threads of one process, each of which plays a rank with a
- * progress engine and an agent of its own: what the thread sanitizer can look at.
+ * A transport between threads of one process. Each thread plays a rank that has its own
+ * progress engine and agent, so that the thread sanitizer sees all ranks.
  */
 #pragma once
 
@@ -12,14 +12,14 @@ struct inproc;
 
 struct inproc *inproc_create(uint32_t size);
 void inproc_free(struct inproc *n);
-/* The transport of a rank, whose doorbell others ring. */
+/* Return the transport of a rank. Other ranks ring `doorbell`. */
 struct transport *inproc_endpoint(struct inproc *n, uint32_t rank,
                                   struct doorbell_page *doorbell);
 
-/* What their applications do. Wait for it, a minute at most. */
+/* Wait as the application of a rank does, for at most one minute. */
 struct progress;
 struct communicator;
 void inproc_wait(struct progress *p, struct communicator *c, bool (*what)(void *),
                  void *arg);
-/* Half of the time nothing, else long enough for the agent to take over. */
-void inproc_nap(uint32_t rank, uint64_t n);
+/* Return at once in half of the calls. Else sleep until the agent takes over. */
+void inproc_pause(uint32_t rank, uint64_t n);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the core calls between two steps, where it is compiled for that; else unused. */
+/* The hook that the core calls between two steps if compiled for interleaving. */
 #include "base/check.h"
 
 void (*interleave_hook)(void);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The promises of docs/semantics.md, looked at from outside. */
+/* The promises of docs/semantics.md, checked from outside. */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "space.h"
 #include "world_state.h"
 
-/* Whole words only. */
+/* Only whole words are hashed. */
 static uint64_t hash_words(uint64_t hash, const void *data, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += sizeof hash) {
@@ -20,7 +20,7 @@ static uint64_t hash_words(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
-/* In sequence, or the gap is reported. */
+/* Rounds are delivered in order, or the gap is reported. */
 static void check_order(struct world *w, int k, uint32_t rank, const pcoll_round *r)
 {
     uint64_t *next = &w->expected_next[k][rank];
@@ -33,8 +33,9 @@ static void check_order(struct world *w, int k, uint32_t rank, const pcoll_round
     *next = r->index + 1;
 }
 
-/* The result is made of the contributions of the mask, to the bit. Element i is put in as element 0
- * times a power of two, so it is rounded alike; a block of 64 bytes is added up in one order. */
+/* The result equals the reduction of the mask's contributions, bit for bit. Element i
+ * of a deposit is element 0 times a power of two, so it is rounded alike. The order of
+ * additions is the same within each block of 64 bytes. */
 static void check_result(struct world *w, int k, uint32_t rank, const pcoll_round *r)
 {
     const struct world_handle *h = handle_of(w, k);
@@ -61,7 +62,7 @@ static void check_result(struct world *w, int k, uint32_t rank, const pcoll_roun
     }
 }
 
-/* The same bits, masks and counts wherever the round is seen. */
+/* Every rank sees the same bits, masks and counts of a round. */
 static void check_agreement(struct world *w, int k, uint32_t rank, const pcoll_round *r,
                             const uint64_t *masks)
 {
@@ -80,8 +81,9 @@ static uint32_t living_in(const struct ledger *l, uint64_t round)
     return living;
 }
 
-/* The lowest rank that started it: of an endpoint seen to start it on the wire where
- * each decides for itself, under full the lowest that had to come. */
+/* The initiator is the lowest rank that started the round. If each endpoint decides for
+ * itself, it is a rank of an endpoint that was seen to start the round on the wire.
+ * Under full it is the lowest rank that had to arrive. */
 static void check_initiator(struct world *w, int k, const pcoll_round *r,
                             const struct quorum_case *c)
 {
@@ -107,8 +109,9 @@ static void check_initiator(struct world *w, int k, const pcoll_round *r,
               (unsigned long long)r->index, k, r->initiator, (int)lowest);
 }
 
-/* One whose deposit was dropped, since the round was under way that is done again: headers do
- * not say that it has come, so the round may be called below its quorum. */
+/* Return whether a rank arrived without data: its deposit was dropped during the round
+ * that is repeated. Headers do not show this arrival, so the round may look as if it
+ * were below its quorum. */
 static bool has_bare_arrival(const struct ledger *l, uint64_t round)
 {
     for (uint32_t i = 0; i < l->ranks; i++)
@@ -117,7 +120,8 @@ static bool has_bare_arrival(const struct ledger *l, uint64_t round)
     return false;
 }
 
-/* The policy was kept, or the round says that a deadline cut it short; and that one had passed. */
+/* The policy was met, or the round reports that its deadline, now past, cut it
+ * short. */
 static void check_quorum(struct world *w, int k, const pcoll_round *r)
 {
     const struct world_handle *h = handle_of(w, k);
@@ -141,10 +145,10 @@ static void check_quorum(struct world *w, int k, const pcoll_round *r)
               "round %llu of handle %d: %s, started by rank %d, with %u ranks", t, k,
               space_policy_text(h), r->initiator, r->active);
     INVARIANT("staleness", fresh || r->below_quorum,
-              "round %llu of handle %d: %s, and somebody is absent again", t, k,
+              "round %llu of handle %d: %s, and a rank is absent again", t, k,
               space_policy_text(h));
     INVARIANT("quorum", r->initiator >= 0 && reference_came(&c, (uint32_t)r->initiator),
-              "round %llu of handle %d started by rank %d, which has not come", t, k,
+              "round %llu of handle %d started by rank %d, which has not arrived", t, k,
               r->initiator);
     check_initiator(w, k, r, &c);
     INVARIANT("quorum",
@@ -177,13 +181,13 @@ void check_joined(struct world *w, int k, int n, uint32_t rank, const pcoll_roun
 void check_closed(struct world *w, int k, uint32_t rank)
 {
     const struct ledger *l = &w->ledger[k];
-    INVARIANT("isolation", l->sent[rank] == l->received[rank] || crash_unburied(w),
+    INVARIANT("isolation", l->sent[rank] == l->received[rank] || crash_unhandled(w),
               "handle %d of rank %u is closed, with %llu of %llu messages received", k,
               rank, (unsigned long long)l->received[rank],
               (unsigned long long)l->sent[rank]);
 }
 
-void check_nobody_waits(struct world *w)
+void check_none_waits(struct world *w)
 {
     for (uint32_t r = 0; r < w->o.ranks; r++)
         INVARIANT("liveness",
@@ -192,8 +196,7 @@ void check_nobody_waits(struct world *w)
                   r, app_phase_name(w->app[r].phase), (int)w->recovery[r].step);
 }
 
-/* All that a rank has handed in has come out, in one round each, or is known to be pending or
- * forgotten. */
+/* Each deposit is in the results exactly once, or known to be pending or dropped. */
 static void check_account(const struct world *w, int k, uint32_t rank)
 {
     const struct ledger *l = &w->ledger[k];

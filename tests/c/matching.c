@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated peers and the network between them; see matching.h. */
+/* The simulated peers and their network; see matching.h. */
 #include "matching.h"
 
 #include <string.h>
@@ -11,10 +11,10 @@ enum { EVENTS_OF_RUN = 2000000 };
 
 struct sim_world sim;
 
-static int64_t last_arrival[MAX_PEERS][MAX_PEERS]; /* of each pair */
+static int64_t last_arrival[MAX_PEERS][MAX_PEERS]; /* by pair */
 
-/* What is to happen, by time: a binary heap. Of two at one time the one that was made first goes
- * first. */
+/* Future events: a binary heap ordered by time. Events of the same time happen in the
+ * order of their creation. */
 
 enum event_kind {
     EVENT_MESSAGE,
@@ -38,7 +38,7 @@ struct event {
     struct match_message message;
 };
 
-enum { MAX_EVENTS = 1 << 16 }; /* at one time */
+enum { MAX_EVENTS = 1 << 16 }; /* pending at one time */
 
 static struct {
     struct event heap[MAX_EVENTS];
@@ -51,10 +51,10 @@ static bool earlier(const struct event *a, const struct event *b)
     return a->at < b->at || (a->at == b->at && a->number < b->number);
 }
 
-/* Insert it, also again at a later time, but still before what was made after it. */
+/* Insert an event, or reinsert it at a later time with its original order. */
 static void insert(struct event e)
 {
-    EXPECT(queue.count < MAX_EVENTS, "more than %d events are to come", MAX_EVENTS);
+    EXPECT(queue.count < MAX_EVENTS, "more than %d events are pending", MAX_EVENTS);
     uint32_t at = queue.count++;
     for (; at && earlier(&e, &queue.heap[(at - 1) / 2]); at = (at - 1) / 2)
         queue.heap[at] = queue.heap[(at - 1) / 2];
@@ -113,7 +113,7 @@ int64_t sim_clock(const struct sim_peer *p, int64_t at)
     return p->skew + at + (int64_t)(p->drift * (double)at);
 }
 
-/* The first time at which this clock shows so much. */
+/* Return the first true time at which this peer's clock shows at least `shows`. */
 static int64_t clock_reaches(const struct sim_peer *p, int64_t shows)
 {
     int64_t at = (int64_t)((double)(shows - p->skew) / (1 + p->drift)) - 2;
@@ -150,7 +150,7 @@ static void send(uint32_t from, struct match_message message)
     uint32_t to = message.peer;
     int64_t at = sim.now + draw_delay();
     if (at < last_arrival[from][to])
-        at = last_arrival[from][to]; /* in order for each pair */
+        at = last_arrival[from][to]; /* keep the order within each pair */
     last_arrival[from][to] = at;
     sim.late += at - sim.now > PATIENCE / 4;
     sim.messages++;
@@ -171,7 +171,7 @@ static bool stopped(const struct sim_peer *p)
     return p->fate == FATE_STOPS && sim.now >= p->fate_at;
 }
 
-/* Whoever may have dealt with this peer in this round. */
+/* Record that the peers with this peer's key may have been disturbed in this round. */
 static void touch(uint32_t peer, uint64_t round)
 {
     if (round < MAX_ROUNDS)
@@ -189,7 +189,7 @@ static void next_round(uint32_t peer, uint64_t round)
     schedule_call(EVENT_BEGIN, peer, round, sim.now + draw_time(sim.plan.spread));
 }
 
-/* Matching is over: use the group. */
+/* Matching has ended for this peer: use the group. */
 static void note_over(uint32_t peer)
 {
     struct sim_peer *p = &sim.peers[peer];
@@ -205,7 +205,7 @@ static void note_over(uint32_t peer)
                   sim.now + draw_time(PATIENCE));
 }
 
-/* After every event at a peer. */
+/* Run after every event at a peer. */
 static void settle(uint32_t peer, bool ticked)
 {
     struct sim_peer *p = &sim.peers[peer];
@@ -293,7 +293,7 @@ static void expect(uint32_t peer)
     match_expect(&p->m, sim_clock(p, sim.now), comers);
 }
 
-/* In the round for which the call was meant? */
+/* Return whether the peer is still in the round for which the call was meant. */
 static bool in_round(const struct sim_peer *p, uint64_t round)
 {
     return p->round == round && !p->waiting && !p->done && p->rounds[round].begun;
@@ -382,7 +382,7 @@ static void handle(const struct event *e)
     settle(e->peer, false);
 }
 
-/* The peer whose alarm is first; INT64_MAX: none. */
+/* Return the time of the first alarm and its peer, or INT64_MAX. */
 static int64_t first_alarm(uint32_t *peer)
 {
     int64_t first = INT64_MAX;
@@ -466,7 +466,7 @@ static void report_falsely(uint32_t about)
         tell(EVENT_BACK, about, from + 4 * PATIENCE + draw_time(4 * PATIENCE));
 }
 
-/* Nobody is dealt with as usual while, or after, it stands still. */
+/* Mark all rounds of peers that stop, pause or left as disturbed. */
 static void touch_by_fate(uint32_t peer)
 {
     struct sim_peer *p = &sim.peers[peer];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Simulated matchmaking: peers, each with a machine of
- * csrc/protocol/group/matchmaking.h and a clock of its own, messages that take time,
- * and what may go wrong. Discrete events in true time, all drawn from one seed.
+ * Simulated matchmaking: peers that each have a machine of
+ * csrc/protocol/group/matchmaking.h and their own clock, delayed messages, and failures.
+ * Discrete events in true time, all drawn from one seed.
  */
 #pragma once
 
@@ -13,30 +13,30 @@ enum {
     MAX_PEERS = 40,
     MAX_ROUNDS = 5,
     MAX_GROUPS = 1024,
-    PATIENCE = 1000 /* a nanosecond is as good as any other unit */
+    PATIENCE = 1000 /* in nanoseconds; the unit does not matter */
 };
 
 enum delays { DELAY_CONSTANT, DELAY_UNIFORM, DELAY_HEAVY };
 enum knowledge {
-    KNOW_ALL,      /* a static line: all at once, time 0 */
-    KNOW_DIRECTORY /* each look-up sees a part of who has declared */
+    KNOW_ALL,      /* static list: every peer knows all others from time 0 */
+    KNOW_DIRECTORY /* each look-up sees some of the declared peers */
 };
 enum expectation { EXPECT_NOTHING, EXPECT_AT_ONCE, EXPECT_LATER };
 
-/* What is drawn for a run. */
+/* The drawn parameters of a run. */
 struct matching_plan {
     uint64_t seed;
     uint32_t peers, rounds, keys;
     enum delays delays;
-    int64_t delay; /* at most, but for the heavy tail */
+    int64_t delay; /* maximal, except for the heavy tail */
     enum knowledge knowledge;
-    int64_t look_up; /* between two look-ups, and how old an entry is when all see it */
-    bool wrong_times; /* the directory's times are not those of the peers */
-    bool wrong_keys;  /* it names peers that have another key */
+    int64_t look_up;  /* time between two look-ups, and until all peers see an entry */
+    bool wrong_times; /* the directory's times differ from those of the peers */
+    bool wrong_keys;  /* the directory names peers that have another key */
     enum expectation expectation;
     uint32_t most;
-    bool alike;             /* in bandwidth and chain */
-    int64_t window, spread; /* begins of a round, at least */
+    bool alike;             /* equal bandwidth and chain */
+    int64_t window, spread; /* minimal time between begins of rounds */
     bool faults, false_reports;
 };
 
@@ -56,7 +56,7 @@ struct sim_round {
     int64_t begun_at, over_at, goal_time;
     int group; /* index, or -1 */
     struct match_member self;
-    /* with the group (matching_round.c) */
+    /* the round of the group (matching_round.c) */
     enum round_step step;
     bool published, marked, has_read;
     int64_t give_up, word;
@@ -67,21 +67,21 @@ struct sim_peer {
     struct match m;
     int64_t skew;
     double drift;
-    uint64_t round;  /* to begin, or in */
-    bool waiting;    /* END or BEGIN is in the queue */
-    bool gone, done; /* stopped or left for good; all rounds are over */
+    uint64_t round;  /* the current or next round */
+    bool waiting;    /* an END or BEGIN event is queued */
+    bool gone, done; /* stopped or left for good; has done all rounds */
     enum fate fate;
     int64_t fate_at, back_at;
-    int64_t reported_at[MAX_PEERS]; /* that others are lost, the last time */
+    int64_t reported_at[MAX_PEERS]; /* last time that this peer was told of each loss */
     struct sim_round rounds[MAX_ROUNDS];
 };
 
-/* A list, as the first one who formed it holds it. */
+/* A list as its leader, the first to form it, holds it. */
 struct sim_group {
     uint32_t leader, seq, count;
     uint64_t round, key;
     struct match_member members[MAX_PEERS];
-    bool formed[MAX_PEERS], refused; /* by peer */
+    bool formed[MAX_PEERS], refused; /* formed: by peer */
     enum decision decision;
 };
 
@@ -94,9 +94,10 @@ struct sim_world {
     int64_t now;
     uint64_t events, messages;
     uint64_t sent[MAX_ROUNDS][MAX_PEERS]; /* by round and key */
-    bool touched[MAX_ROUNDS][MAX_PEERS];  /* a member of it failed, or was said to */
-    uint32_t faults, late;                /* late: messages beyond P/4 */
-    uint64_t together;                    /* rounds of survivors that were checked */
+    bool touched[MAX_ROUNDS][MAX_PEERS];  /* by round and key: a member failed or was
+                                           * reported */
+    uint32_t faults, late;                /* late: messages delayed by more than P/4 */
+    uint64_t together;                    /* checked rounds of surviving peers */
     uint64_t draws;
 };
 
@@ -104,26 +105,27 @@ extern struct sim_world sim;
 
 uint32_t sim_draw(uint32_t bound);
 uint64_t sim_key(uint32_t peer, uint64_t round);
-/* Peers that would be in the group if all went well. */
+/* Return the number of peers that are in the group if nothing fails. */
 uint32_t sim_comers(uint64_t round, uint64_t key);
 int64_t sim_clock(const struct sim_peer *p, int64_t at);
 bool sim_before(uint32_t a, uint32_t b, uint64_t round); /* by priority */
 
-/* The whole run; checks as it goes. */
+/* Run a plan to its end and check the invariants. */
 void sim_run(const struct matching_plan *plan);
 void sim_destroy(void);
 
-/* The round of a group (matching_round.c): the leader opens it before it sends the
- * list, each member begins it and goes on after so long, until STEP_OVER. */
+/* The round of a group (matching_round.c). The leader opens it before it sends the
+ * list. Each member begins it, and continues after the returned delay until
+ * STEP_OVER. */
 void sim_round_open(const struct sim_group *g);
 void sim_round_begin(uint32_t peer);
 int64_t sim_round_go_on(uint32_t peer);
-/* Somebody is on a list that it does not keep. */
+/* Note that a peer refused a list that contains it. */
 void sim_round_refuse(const struct sim_group *g);
 void check_round(const struct sim_group *g, bool calm);
 
-/* Anything at any time to one machine (matching_fuzz.c); how often it formed the list
- * of another one. */
+/* Send arbitrary messages and calls to one machine (matching_fuzz.c). Return how often
+ * it formed a list of another peer. */
 uint64_t matching_fuzz(uint64_t seed);
 
 /* Invariants (matching_check.c). */

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What has to hold of simulated matchmaking (csrc/protocol/group/matchmaking.h), by name:
- *   same list     all who form a group hold the same members, as these declared them
- *   well formed   ascending ranks, with the leader, which has the lowest priority, and
- *                 the one who holds it; of its round and its key
- *   one group     nobody is in two groups of a round
- *   unique names  (leader, seq) is one group
- *   size          no group is larger than allowed
- *   follows       a follower's priority is greater than its leader's
- *   alarm         whatever waits will be woken; after a tick, later than now
- *   refused       a member that goes on and does not form the group has said so, or the
- *                 leader has
- *   kept          no list is refused where nobody fails and no message is late
- *   maximal       one group of all, where nobody fails and all come in time
- *   together      where some fail and that is known early enough, the rest are in one
- *   survivors     every live peer has formed a group, or was behind, in every round
- *   in time       within the bound
- *   messages      no more than the bound; where all begin together just what is needed
- *   bounded       it comes to an end
- *   ahead         who is behind is told a later round
- * matching_round.c has those of the round that follows.
+ * Invariants of simulated matchmaking (csrc/protocol/group/matchmaking.h), by name:
+ *  same list     all who form a group hold the same members, as these declared them
+ *  well formed   the list has ascending ranks, contains the leader, which has the lowest
+ *                priority, and the rank that holds it, and is of its round and key
+ *  one group     no rank is in two groups of a round
+ *  unique names  (leader, seq) names one group
+ *  size          no group is larger than allowed
+ *  follows       a follower's priority is greater than its leader's
+ *  alarm         a machine that waits has an alarm, after a tick later than now
+ *  refused       a live member that does not form the group has refused it, or the
+ *                leader has
+ *  kept          without failures and late messages no list is refused
+ *  maximal       one group of all, if none fails and all arrive in time
+ *  together      if failures are known early enough, the others are in one group
+ *  survivors     every live peer formed a group, or was behind, in every round
+ *  in time       matching ends within the bound
+ *  messages      at most the bound; exactly the minimum if all begin together
+ *  bounded       the run ends
+ *  ahead         a peer that is behind is told a later round
+ * matching_round.c has the invariants of the round that follows.
  */
 #include <string.h>
 
@@ -47,7 +47,7 @@ void check_peer(uint32_t peer, bool ticked)
     INVARIANT("alarm", waits == (alarm != INT64_MAX), "peer %u waits without", peer);
     INVARIANT("messages", !p->m.out.lost, "peer %u lost %llu messages", peer,
               (unsigned long long)p->m.out.lost);
-    INVARIANT("bound", waits || !match_bound(&p->m), "peer %u is bound to nobody",
+    INVARIANT("bound", waits || !match_bound(&p->m), "peer %u is bound to no peer",
               peer);
     INVARIANT("rounds", !waits || p->m.floor == p->m.goal.round,
               "peer %u looks for another round than its first", peer);
@@ -92,7 +92,7 @@ static int find_group(uint32_t leader, uint32_t seq)
     return -1;
 }
 
-/* The leader is the first to form it. */
+/* The leader must be the first to form the group. */
 static int new_group(const struct match_list *list)
 {
     EXPECT(sim.group_count < MAX_GROUPS, "too many groups");
@@ -155,7 +155,7 @@ void check_refusal(uint32_t peer, const struct match_refusal *refusal)
     sim_round_refuse(&sim.groups[at]);
 }
 
-/* Faults that are known, and messages as slow as is allowed. */
+/* Neither a failure of a member nor a late message. */
 static bool undisturbed(uint64_t round, uint64_t key)
 {
     return !sim.touched[round][key] && !sim.late;
@@ -181,7 +181,7 @@ static void check_group(const struct sim_group *g)
     }
 }
 
-/* Begins of a round and key: first, last; false: somebody never began. */
+/* Find the first and last begin of a round. Return false if a peer never began. */
 static bool begins(uint64_t round, uint64_t key, int64_t *first, int64_t *last)
 {
     *first = INT64_MAX;
@@ -212,23 +212,23 @@ static void check_one_group(uint64_t round, uint64_t key)
     }
 }
 
-/* When the others of the round know that this one has failed; INT64_MAX: never, or it
- * is too complicated. */
+/* Return when the other peers of the round know that this one failed. INT64_MAX: never,
+ * or the case is not computed. */
 static int64_t known_to_fail(uint32_t peer, uint64_t round, int64_t first)
 {
     const struct sim_peer *p = &sim.peers[peer];
     int64_t last = 0;
     if (p->fate == FATE_STOPS && p->fate_at <= first)
-        return 0; /* it has never answered */
+        return 0; /* it never answered */
     if (p->fate == FATE_LEAVES && round + 1 < MAX_ROUNDS && p->rounds[round + 1].over)
-        return INT64_MAX; /* it is two rounds ahead, and forgets what it left */
+        return INT64_MAX; /* two rounds ahead: it forgot the round it left */
     for (uint32_t i = 0; i < sim.plan.peers; i++) {
         const struct sim_peer *other = &sim.peers[i];
         int64_t told = other->reported_at[peer];
         if (sim_key(i, round) != sim_key(peer, round) || other->fate != FATE_NONE)
             continue;
         if (p->fate == FATE_LEAVES && told)
-            return INT64_MAX; /* it may be with some, and lost to others */
+            return INT64_MAX; /* some may have it in their group, others not */
         if (p->fate == FATE_STOPS && !told)
             return INT64_MAX;
         last = told > last ? told : last;
@@ -236,8 +236,8 @@ static int64_t known_to_fail(uint32_t peer, uint64_t round, int64_t first)
     return last;
 }
 
-/* When the first one began, and the last one of those that are well; false: one of them
- * did not, or it is too complicated. */
+/* Find the first begin of all peers and the last begin of those without a fault. Return
+ * false if one of the latter did not begin, or a peer pauses. */
 static bool begins_of_survivors(uint64_t round, uint64_t key, int64_t *first,
                                 int64_t *last)
 {
@@ -259,7 +259,7 @@ static bool begins_of_survivors(uint64_t round, uint64_t key, int64_t *first,
     return *last > 0;
 }
 
-/* Those that are well. One that is alone may be behind one that has left. */
+/* Peers without a fault are in one group. A single one may be behind. */
 static void check_one_group_of(uint64_t round, uint64_t key)
 {
     uint32_t well = 0;
@@ -297,8 +297,9 @@ static void check_together(uint64_t round, uint64_t key, int64_t learn)
     check_one_group_of(round, key);
 }
 
-/* The lowest one has accepted all, and stops without a word: they find each other. */
-static void check_orphans(uint64_t round, uint64_t key)
+/* If the peer of lowest rank accepts all others and then stops silently, the others
+ * find each other. */
+static void check_leaderless(uint64_t round, uint64_t key)
 {
     uint32_t stopped = MATCH_NOBODY;
     int64_t first, last;
@@ -320,7 +321,7 @@ static void check_orphans(uint64_t round, uint64_t key)
         check_one_group_of(round, key);
 }
 
-/* All begin together, and know all: just what is needed. */
+/* If all begin together and know all peers, exactly the needed messages are sent. */
 static void check_messages(uint64_t round, uint64_t key, bool together)
 {
     uint64_t n = sim_comers(round, key), sent = sim.sent[round][key];
@@ -350,11 +351,11 @@ static void check_key(uint64_t round, uint64_t key)
         check_one_group(round, key);
     if (fit && !plan->wrong_keys) {
         check_together(round, key, learn);
-        check_orphans(round, key);
+        check_leaderless(round, key);
     }
 }
 
-/* When the last one that it may have met in this round began. */
+/* Return when the last peer began that this one may have met in the round. */
 static int64_t last_begin(uint32_t peer, uint64_t round)
 {
     int64_t over_at = sim.peers[peer].rounds[round].over_at, last = 0;

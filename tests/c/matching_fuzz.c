@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One machine of csrc/protocol/group/matchmaking.h, and anything at any time: calls in any order,
- * and messages whose values are mostly near to what could be. Whatever comes, it does not crash,
- * waits with an alarm, sends to others only and within bounds, and forms no list but its own or one
- * that the rank it follows has sent, with itself as it is.
+ * Arbitrary input to one machine of csrc/protocol/group/matchmaking.h: calls in any order, and
+ * messages whose values are mostly near valid ones. The machine must not crash, must have an alarm
+ * while it waits, and must send only to other peers and within bounds. A list that it forms is its
+ * own, or one that was sent by the rank it follows and contains this rank's declaration.
  */
 #include <string.h>
 
@@ -18,9 +18,9 @@ static struct {
     struct match m;
     uint64_t seed, n;
     int64_t now;
-    uint32_t asked[MAX_SIZE]; /* attempt of the last ask to each */
+    uint32_t asked[MAX_SIZE]; /* attempt of the last ask to each peer */
     struct match_goal goal;
-    struct match_message list; /* the last part that came */
+    struct match_message list; /* the last part received */
 } f;
 
 static uint32_t roll(uint32_t bound)
@@ -44,7 +44,7 @@ static uint64_t some_attempt(uint32_t peer)
     return peer < MAX_SIZE && roll(8) ? f.asked[peer] : roll(6);
 }
 
-/* Of a list of all, or of the leader and this rank. */
+/* Return a member of a list of all, or of the leader and this rank. */
 static struct match_member member_of(uint32_t leader, uint32_t count, uint32_t i)
 {
     uint32_t self = f.m.rank, low = leader < self ? leader : self;
@@ -55,7 +55,7 @@ static struct match_member member_of(uint32_t leader, uint32_t count, uint32_t i
     return (struct match_member){rank, 1, 0};
 }
 
-/* A part of a list, mostly one that continues the last one. */
+/* Draw a part of a list, mostly one that continues the last part. */
 static void draw_part(struct match_message *message)
 {
     bool next = roll(12) && f.list.peer == message->peer &&
@@ -80,7 +80,7 @@ static void draw_part(struct match_message *message)
     f.list = *message;
 }
 
-/* What this machine waits for. */
+/* Make it a message that this machine waits for. */
 static void draw_apt(struct match_message *message)
 {
     bool follows = f.m.state == MATCH_FOLLOWING;
@@ -132,7 +132,7 @@ static void draw_candidates(void)
     match_candidates(&f.m, f.now, entries, count);
 }
 
-/* True: after it everything that was due is done. */
+/* Make one call. Return true if it also processed everything that was due. */
 static bool act(void)
 {
     struct match_message message;

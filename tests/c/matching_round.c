@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What comes after matching: a group's round with its decision (csrc/group/group_wire.h).
- * Each member publishes, waits until all have published, fetches for a while, marks
- * itself done, and looks until there is a decision; when its patience ends it votes for
- * void. The word is read in one step and swapped in another: others come between.
+ * The round after matching: a group's round with its decision (csrc/group/group_wire.h).
+ * Each member publishes, waits until all have published, fetches for a while, marks itself
+ * done, and polls until there is a decision. When its patience ends it votes for void. The
+ * decision word is read in one step and swapped in another, with other peers in between.
  *
- *   agreement     all who learn a decision learn the same one
- *   all done      a round counts only if all members have marked themselves done
- *   counts        it does, where nobody fails
+ *  agreement     all who learn a decision learn the same one
+ *  all done      a round counts only if all members have marked themselves done
+ *  counts        a round counts if none fails
  */
 #include "check.h"
 #include "matching.h"
@@ -67,7 +67,7 @@ static void learn(uint32_t peer, struct sim_group *g, enum decision decision)
                   g->members[i].rank);
 }
 
-/* The second half of a vote; false: the word was changed meanwhile. */
+/* The second half of a vote. Return false if the word was changed meanwhile. */
 static bool swap(uint32_t peer, struct sim_group *g, enum decision_vote vote)
 {
     struct sim_round *r = round_of(peer);
@@ -131,7 +131,7 @@ int64_t sim_round_go_on(uint32_t peer)
 void check_round(const struct sim_group *g, bool calm)
 {
     INVARIANT("counts", !calm || g->decision == DECISION_COMMIT,
-              "(%u, %u): %d, and nobody has failed", g->leader, g->seq, g->decision);
+              "(%u, %u): %d, and no peer has failed", g->leader, g->seq, g->decision);
     for (uint32_t i = 0; i < g->count; i++) {
         const struct sim_peer *p = &sim.peers[g->members[i].rank];
         const struct sim_round *r = &p->rounds[g->round];

@@ -9,14 +9,14 @@
 
 void (*memory_window_watch)(void);
 
-enum { PIECE = 1600 }; /* bytes that arrive together */
+enum { PIECE = 1600 }; /* bytes that arrive at once */
 
-/* What is under way: a piece of a put or of an addition. */
+/* A piece of a put or of an addition that has not arrived yet. */
 struct parcel {
     struct parcel *next;
     uint32_t peer;
     size_t offset, bytes;
-    int dtype; /* PCOLL_UINT8: put */
+    int dtype; /* PCOLL_UINT8: a put */
     _Alignas(8) char data[PIECE];
 };
 
@@ -52,7 +52,7 @@ static void deliver(struct window *w, struct parcel *p)
     free(p);
 }
 
-/* One of those under way to the peer, whichever. */
+/* Deliver one of the pieces on their way to the peer, drawn at random. */
 static bool deliver_one(struct window *w, uint32_t peer)
 {
     uint32_t count = 0;
@@ -183,7 +183,7 @@ static int sync(struct window *w)
 
 static void destroy(struct window *w)
 {
-    (void)w; /* all of them at once, below */
+    (void)w; /* all windows are freed together, below */
 }
 
 static const struct window_ops ops = {.get = get,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls at the wrong moment: refused, and nothing has changed. And a question that may
- * be asked at any time: whom does the round wait for?
+ * Calls in the wrong state must be refused and change nothing. The question for whom the
+ * round waits is allowed at any time.
  */
 #include <string.h>
 
@@ -17,13 +17,13 @@ static void check_refused(struct world *w, uint32_t rank, const char *what, int 
     const struct app *a = &w->app[rank];
     struct domain *d = w->endpoint[a->handle][rank]->domain;
     struct member after;
-    memset(&after, 0, sizeof after); /* what lies between its fields as well */
+    memset(&after, 0, sizeof after); /* padding is compared as well */
     d->ops->snapshot(d, &after);
     EXPECT(rc == PCOLL_ESTATE && !memcmp(before, &after, sizeof after),
            "rank %u, %s, may %s: %d", rank, app_phase_name(a->phase), what, rc);
 }
 
-/* The ranks that the round waits for; NULL: any (allreduce/control.c). */
+/* Return the ranks that the round waits for, or NULL: any (allreduce/control.c). */
 static const uint64_t *awaited_by(struct endpoint *v)
 {
     if (v->drives)
@@ -74,7 +74,7 @@ static void try_all(struct world *w, uint32_t rank)
         check_refused(w, rank, "finish", d->ops->change(d, member_finish), &before);
 }
 
-/* Nobody goes on in the middle: what changes would be somebody else's doing. */
+/* Interleaving is off here, so a change of state would be caused by the call itself. */
 void app_misuse(struct world *w, uint32_t rank)
 {
     void (*hook)(void) = interleave_hook;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank's deposits, as the contract has them; see model.h. */
+/* The deposits of one rank according to the contract; see model.h. */
 #include "model.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 #include "check.h"
 #include "reference.h"
 
-/* Does a call that deposits now arrive at the round that it stands for? */
+/* Return whether a call that deposits now arrives at its round. */
 static bool in_time(const struct ledger *l, const struct model_deposit *d)
 {
     uint64_t frozen = l->frozen[d->rank], delivered = l->account[d->rank].delivered;
@@ -17,7 +17,7 @@ static bool in_time(const struct ledger *l, const struct model_deposit *d)
     return d->complete == delivered && frozen == d->complete;
 }
 
-/* The earliest; time 0 stands for none. */
+/* Keep the earliest time. Times are stored + 1, so 0 means none. */
 static void note_time(int64_t *times, uint64_t round, int64_t time)
 {
     if (!times[round] || time + 1 < times[round])
@@ -57,8 +57,8 @@ void model_deposit(struct ledger *l, const struct model_deposit *d,
         model_arrival(l, d->rank, d->began);
 }
 
-/* Nobody who lives has been given it; who had, and has died, takes it along, and the round
- * after it, which it may have entered. */
+/* No live rank may have received the round. Forget it and the next one, which a dead
+ * rank may have entered. */
 static void forget_round(struct ledger *l, uint64_t round)
 {
     for (uint32_t r = 0; r < l->ranks; r++)
@@ -77,9 +77,9 @@ void model_begin(struct ledger *l, uint32_t epoch, uint64_t round,
     if (l->epoch == epoch)
         return;
     EXPECT(epoch < LEDGER_MAX_EPOCHS, "%u epochs", epoch);
-    for (uint32_t i = l->epoch + 1; i < epoch; i++) /* never began */
+    for (uint32_t i = l->epoch + 1; i < epoch; i++) /* these epochs never began */
         l->begins[i] = 0;
-    for (uint32_t i = 0; i < epoch; i++) /* nor do rounds after this one count */
+    for (uint32_t i = 0; i < epoch; i++) /* later rounds do not count either */
         l->begins[i] = l->begins[i] > round ? 0 : l->begins[i];
     l->epoch = epoch;
     l->begins[epoch] = round;
@@ -119,7 +119,7 @@ void model_recover(struct ledger *l, uint32_t rank, enum pcoll_late late, int64_
     uint64_t round = l->begins[l->epoch];
     struct ledger_entry *e = &l->round[round][rank];
     INVARIANT("one history", l->frozen[rank] == round || l->frozen[rank] == round + 1,
-              "rank %u goes on with round %llu, and has entered %llu", rank,
+              "rank %u continues with round %llu, and has entered %llu", rank,
               (unsigned long long)round, (unsigned long long)l->frozen[rank]);
     if (l->frozen[rank] > round) {
         take_back(a, e, round, late);
@@ -156,7 +156,7 @@ void model_lose(struct ledger *l, uint32_t rank)
     a->pending = 0;
 }
 
-/* At the source: a round takes exactly what is owed, once, and at the first chance. */
+/* A round takes exactly the pending deposit, once, in the first round entered. */
 static void check_contribution(const struct ledger *l, uint32_t rank, uint64_t round,
                                const struct round_header *h, const double *value)
 {
@@ -177,7 +177,7 @@ static void check_contribution(const struct ledger *l, uint32_t rank, uint64_t r
               rank, t, active, stored, !!value, value && !a->pending_arrived);
 }
 
-/* Live, not arrived, and not here to say that it goes away. */
+/* Live, not arrived, and not announcing a join or leave. */
 static bool is_absent(const struct ledger *l, uint64_t round, uint32_t rank)
 {
     const struct ledger_entry *e = &l->round[round][rank];

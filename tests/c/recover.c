@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recovery of simulated ranks: what runtime/recovery.c and allreduce/handle_recovery.c do,
- * with MPI's shrinking at once for all, and agreements that are the simulation's.
+ * Recovery of simulated ranks: the steps of runtime/recovery.c and
+ * allreduce/handle_recovery.c, with MPI's shrink done for all ranks at once and with
+ * simulated agreements.
  */
 #include <string.h>
 
@@ -43,7 +44,7 @@ static bool agreed(struct recovery *r)
     return atomic_load(&r->agreement.done);
 }
 
-/* All at once: nobody who lives is anywhere else. */
+/* Shrink once all live ranks are in this step, for all at once. */
 void recover_shrink(struct world *w)
 {
     bool anybody = false;
@@ -53,9 +54,9 @@ void recover_shrink(struct world *w)
             return;
         anybody = anybody || !w->dead[r];
     }
-    EXPECT(anybody, "nobody lives");
+    EXPECT(anybody, "no rank lives");
     w->report.attempts++;
-    memcpy(w->buried, w->dead, sizeof w->dead);
+    memcpy(w->handled, w->dead, sizeof w->dead);
     recover_begin_epoch(w);
 }
 
@@ -86,13 +87,13 @@ static uint64_t complete_of(struct world *w, int k, uint32_t rank)
     return m.complete;
 }
 
-/* It has nothing yet. */
+/* A newcomer has no state yet. */
 static bool is_new(const struct world *w, uint32_t rank)
 {
     return w->recovery[rank].grows && w->growth.newcomer[rank];
 }
 
-/* What it had before. */
+/* The endpoint before the recovery, or NULL. */
 static struct endpoint *old_of(struct world *w, int k, uint32_t rank)
 {
     return is_new(w, rank) ? NULL : w->endpoint[k][rank];
@@ -118,11 +119,11 @@ static void enter(struct world *w, uint32_t rank, struct recovery *r)
     r->epoch = w->epoch;
     r->step = CENSUS;
     take_census(w, rank, r);
-    if (crash_unburied(w))
+    if (crash_unhandled(w))
         crash_tell(w, rank, w->o.detection);
 }
 
-/* The message of the last complete round, from who has it where somebody has not. */
+/* Share the result of the last complete round if some rank lacks it. */
 static void share_last(struct world *w, uint32_t rank, struct recovery *r,
                        struct endpoint *old)
 {
@@ -169,7 +170,7 @@ static void rebuild(struct world *w, uint32_t rank, struct recovery *r)
     share_last(w, rank, r, old);
 }
 
-/* Its last round is there. */
+/* The last round's result is available: begin after it. */
 static void begin_at(struct world *w, uint32_t rank, struct recovery *r)
 {
     int k = r->handle++;
@@ -182,7 +183,7 @@ static void begin_at(struct world *w, uint32_t rank, struct recovery *r)
     r->step = BUILDING;
 }
 
-/* Of those who live. */
+/* Return the live rank that has entered the most rounds. */
 static uint32_t most_frozen(const struct world *w, int k)
 {
     const uint64_t *frozen = w->ledger[k].frozen;
@@ -299,7 +300,7 @@ void recover_abandon(struct world *w, uint32_t rank)
     r->to = NULL;
 }
 
-/* What it has inherited it keeps. */
+/* Start the recovery again after another death. Inherited state is kept. */
 static void begin_again(struct world *w, uint32_t rank)
 {
     recover_abandon(w, rank);
@@ -308,7 +309,8 @@ static void begin_again(struct world *w, uint32_t rank)
     w->recovery[rank].step = STOPPING;
 }
 
-/* Somebody has died, or it has voted. False: it does what is next. */
+/* Vote or act on the decision if a rank has died or this one has voted. Return false if
+ * the next step is to be made. */
 static bool settle(struct world *w, uint32_t rank)
 {
     struct recovery *r = &w->recovery[rank];

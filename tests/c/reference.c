@@ -116,8 +116,8 @@ static uint32_t drawn_ranks(const struct quorum_case *c)
     return c->policy.kind == PCOLL_MAJORITY ? 1 : c->policy.count;
 }
 
-/* The drawn ranks: a uniform set, each that is gone replaced by the next that is live
- * and not drawn. */
+/* Draw a uniform set of ranks. A drawn rank that is gone is replaced by the next live
+ * rank that is not drawn. */
 static void draw(const struct quorum_case *c, bool *drawn)
 {
     uint32_t ranks = c->ledger->ranks;
@@ -138,7 +138,7 @@ static void draw(const struct quorum_case *c, bool *drawn)
     }
 }
 
-/* How many of the drawn ranks came, and how many there are. */
+/* Return how many of the drawn ranks came. *all is the number of drawn ranks. */
 static uint32_t drawn_came(const struct quorum_case *c, uint32_t *all)
 {
     bool drawn[LEDGER_MAX_RANKS];
@@ -174,7 +174,7 @@ bool reference_last_of(const struct quorum_case *c)
     return drawn_came(c, &all) == all && all > 0;
 }
 
-/* Absent: live, and without data, though it might have come. */
+/* A live rank is absent if it contributed no data. */
 static bool absent(const struct ledger *l, uint64_t round, uint32_t rank)
 {
     bool live[LEDGER_MAX_RANKS];
@@ -229,7 +229,7 @@ combine_fn *reference_op(int op)
     return ops[op];
 }
 
-/* a (+) b into a, where either may be missing. */
+/* Reduce b into a. Either may be missing. */
 static void absorb(struct ledger_entry *a, const struct ledger_entry *b,
                    combine_fn *combine)
 {
@@ -249,8 +249,8 @@ void reference_gather(const struct ledger *l, uint64_t round, combine_fn *combin
             absorb(&endpoints[domain[r]], &l->round[round][r], combine);
 }
 
-/* Those beyond the power of two are folded in first, then neighbors at 1, 2, 4 …, the
- * lower on the left. */
+/* Endpoints beyond the power of two are folded in first, then neighbors at distance 1,
+ * 2, 4 …, with the lower one on the left. */
 double reference_recdbl(const struct ledger_entry *endpoints, uint32_t n,
                         combine_fn *combine, uint64_t block, uint64_t blocks)
 {
@@ -269,8 +269,8 @@ double reference_recdbl(const struct ledger_entry *endpoints, uint32_t n,
     return v[0].value;
 }
 
-/* The blocks are dealt out in n even segments; segment s is added up from endpoint s+1
- * on round to endpoint s. */
+/* The blocks are divided into n segments. Segment s is reduced from endpoint s+1 around
+ * the ring to endpoint s. */
 double reference_ring(const struct ledger_entry *endpoints, uint32_t n,
                       combine_fn *combine, uint64_t block, uint64_t blocks)
 {

@@ -38,7 +38,7 @@ static void add(struct space_tally *sum, const struct space_tally *part)
         to[i] += from[i];
 }
 
-/* Every jobs-th seed in a process of its own. True if all held. */
+/* Run every jobs-th seed in its own process. Return true if all seeds passed. */
 static bool run_jobs(uint64_t first, uint64_t end, uint64_t jobs,
                      struct space_tally *sum)
 {

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Worlds drawn from seeds, one after the other, as many as the environment asks for:
+ * Worlds drawn from consecutive seeds, as the environment asks:
  *
- *   PARTIALCOLL_SEED=n       run seed n only, again
- *   PARTIALCOLL_SCHEDULES=n  so many seeds
- *   PARTIALCOLL_FIRST=n      from n on (default 1)
- *   PARTIALCOLL_JOBS=n       in n processes (default 1)
- *   PARTIALCOLL_RANKS=n      n ranks in all of them
+ *  PARTIALCOLL_SEED=n       run only seed n
+ *  PARTIALCOLL_SCHEDULES=n  run n seeds
+ *  PARTIALCOLL_FIRST=n      start with seed n (default 1)
+ *  PARTIALCOLL_JOBS=n       use n processes (default 1)
+ *  PARTIALCOLL_RANKS=n      use n ranks in every world
  */
 #pragma once
 
 #include "world.h"
 
-/* A program's main: so many if it is not told otherwise, after what else there is to run
- * (NULL: nothing). Its exit status. */
+/* The main function of a program. Call `before` (unless NULL), then run `schedules`
+ * seeds unless the environment sets a number. Return the exit status. */
 int seeds_run(struct world_options (*draw)(uint64_t seed), uint64_t schedules,
               void (*before)(void));

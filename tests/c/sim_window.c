@@ -56,7 +56,7 @@ static int nothing(struct window *w, uint32_t peer)
     return PCOLL_OK;
 }
 
-/* Where the next get goes. */
+/* Return an unused entry for the next get. */
 static struct get *free_get(struct sim_window *w, uint64_t *number)
 {
     for (*number = 0; *number < w->capacity; ++*number)
@@ -120,7 +120,7 @@ static void retire(struct window *w)
 
 static void destroy(struct window *w)
 {
-    (void)w; /* freed with all of them */
+    (void)w; /* far_windows_destroy frees all of them */
 }
 
 static const struct window_ops ops = {.get = get,

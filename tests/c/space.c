@@ -42,7 +42,7 @@ const struct space_algorithm space_algorithms[] = {
 static const struct {
     const char *name;
     int late;
-    bool any_op; /* else SUM */
+    bool any_op; /* true: every op; false: SUM */
 } lates[] = {{"carry", PCOLL_LATE_CARRY, false},
              {"latest", PCOLL_LATE_LATEST, true},
              {"drop", PCOLL_LATE_DROP, true}};
@@ -54,7 +54,7 @@ static const struct {
 } delivers[] = {{"one", PCOLL_DELIVER_ONE, WORLD_MAX_HANDLES},
                 {"all", PCOLL_DELIVER_ALL, 1}};
 
-/* Where a rank is; those in one place share memory. */
+/* The place of a rank. Ranks of one place share memory. */
 static uint32_t by_itself(uint32_t rank)
 {
     return rank;
@@ -66,7 +66,7 @@ static uint32_t together(uint32_t rank)
     return 0;
 }
 
-/* 1, 4 and 2 neighbors, again and again. */
+/* Places of 1, 4 and 2 consecutive ranks, repeated. */
 static uint32_t unevenly(uint32_t rank)
 {
     uint32_t within = rank % 7;
@@ -81,12 +81,12 @@ static uint32_t by_turns(uint32_t rank)
 static const struct {
     const char *name;
     uint32_t (*place)(uint32_t rank);
-    uint32_t most; /* ranks in a domain; 0: all of a place */
+    uint32_t most; /* ranks in a domain; 0: no limit */
 } groupings[] = {{"alone", by_itself, 0},    {"one", together, 0},
                  {"pairs", together, 2},     {"threes", together, 3},
                  {"1+4+2", unevenly, 0},     {"strided", by_turns, 0},
                  {"dealt out", by_turns, 4}, {"single", by_turns, 1}};
-static const int grouped[] = {0, 7, 1, 1, 1, 2, 3, 4, 5, 6}; /* how often each */
+static const int grouped[] = {0, 7, 1, 1, 1, 2, 3, 4, 5, 6}; /* weighted rows */
 
 static const char *const moments[WORLD_MOMENTS] = {
     [AT_ANY_TIME] = "at any time",     [WHILE_RECOVERING] = "while recovering",
@@ -110,11 +110,11 @@ static const uint32_t rank_counts[] = {1,  2,  3,  4,  5,  6,  7,  8, 9,
 static const uint32_t many_ranks[] = {32, 64, 65, 130}; /* one run in fifty */
 static const uint32_t counts[] = {1, 1, 2, 3, 7, 64, 257};
 static const int64_t thinks[] = {0, 1000, 10000, 100000};
-static const uint32_t one_ins[] = {0, 0, 3, 20}; /* how often a trouble happens */
+static const uint32_t one_ins[] = {0, 0, 3, 20}; /* steps per trouble */
 
-static const uint32_t pauses[] = {0, 4, 15, 60}; /* of a thread, between two steps */
+static const uint32_t pauses[] = {0, 4, 15, 60}; /* of a thread between two steps */
 
-/* The n-th draw of a seed. */
+/* A sequence of draws from a seed. */
 struct dice {
     uint64_t seed, n;
 };
@@ -163,7 +163,8 @@ struct world_options space_draw(uint64_t seed)
         o.handle[k] = draw_handle(&d, deliver, o.ranks);
     bool free_ok =
         o.handles == 1 && o.handle[0].policy == 0 && !*modifiers[o.handle[0].modifier];
-    if (o.ending == END_FREE && !free_ok) /* others would wait for those who free */
+    if (o.ending == END_FREE && !free_ok) /* ranks would wait for those that have
+                                           * freed */
         o.ending = END_LOOP;
     o.generations = roll(&d, 4) ? 1 : WORLD_MAX_GENERATIONS;
     o.calls = 1 + roll(&d, 30);
@@ -185,7 +186,7 @@ struct world_options space_draw(uint64_t seed)
     return o;
 }
 
-/* Often soon, now and then late; most moments are short. */
+/* Usually early, sometimes late. Most kill points last only a few steps. */
 static uint32_t draw_steps(struct dice *d, enum world_moment moment)
 {
     return roll(d, (size_t)1 << roll(d, moment == AT_ANY_TIME ? 13 : 9));
@@ -199,8 +200,8 @@ static bool is_victim(const struct world_options *o, uint32_t rank)
     return false;
 }
 
-/* Few calls, then a join in shared memory, in which somebody dies: what has to be right when a
- * round is over that not all have read is over soon. */
+/* Few calls, then a join in shared memory, in which a rank dies: covers the short time
+ * in which a round is complete but some ranks have not read it. */
 static void end_soon(struct world_options *o, struct dice *d)
 {
     o->ending = END_JOIN;
@@ -211,7 +212,7 @@ static void end_soon(struct world_options *o, struct dice *d)
     o->crash[0].steps = roll(d, 100);
 }
 
-/* Equal loops, in which others come; now and then who has come dies again. */
+/* Equal loops in which newcomers join. Sometimes a newcomer dies again. */
 static void grow(struct world_options *o, struct dice *d)
 {
     o->grows = true;
@@ -234,7 +235,7 @@ struct world_options space_draw_crashes(uint64_t seed)
     struct world_options o = space_draw(seed);
     o.ranks = o.ranks > 1 ? o.ranks : 2 + roll(&d, 16);
     o.generations = 1;
-    for (int k = 0; k < o.handles; k++) /* of which none can be taken back */
+    for (int k = 0; k < o.handles; k++) /* native operations cannot be withdrawn */
         while (space_algorithms[o.handle[k].algorithm].algorithm ==
                PCOLL_ALGORITHM_NATIVE)
             o.handle[k].algorithm = (int)roll(&d, LENGTH(space_algorithms));
@@ -271,7 +272,8 @@ uint32_t space_hosts(const struct world_options *o, uint64_t *hosts)
     return groupings[o->grouping].most;
 }
 
-/* Is it in the same place, and in the same of the even parts that its ranks are dealt out in? */
+/* Return whether two ranks are in the same place and in the same of the even parts into
+ * which its ranks are divided. */
 static bool share_memory(const struct world_options *o, const uint32_t *position,
                          uint32_t count, uint32_t a, uint32_t b)
 {

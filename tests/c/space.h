@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is covered by the simulated runs: the tables of everything that a handle and its
- * surroundings can be. A policy, a modifier, an algorithm or a network that is added
- * later is covered by being listed in space.c.
+ * The space that the simulated runs cover: tables of all variants of a handle and its
+ * environment. To cover a new policy, modifier, algorithm or network, add it to space.c.
  */
 #pragma once
 
@@ -14,16 +13,16 @@
 struct space_policy {
     const char *text; /* as users write it */
     quorum_rule *kept;
-    uint32_t least; /* ranks */
+    uint32_t least; /* minimal number of ranks */
 };
 extern const struct space_policy space_policies[];
 
 int space_policy_count(void);
 int space_modifier_count(void);
-/* Row of a modifier. */
+/* Return the row of a modifier. */
 int space_modifier(const char *text);
 
-/* What a handle's policy is, modifier and all. The text stays until the next call. */
+/* Return a handle's policy with its modifier. The text is valid until the next call. */
 const char *space_policy_text(const struct world_handle *h);
 pcoll_policy space_policy_of(const struct world_handle *h);
 
@@ -34,23 +33,24 @@ struct space_algorithm {
 };
 extern const struct space_algorithm space_algorithms[];
 
-/* How ranks are grouped, by the row in world_options: where each is, and the most in a
- * domain. The first row: all alone. */
+/* Groupings of ranks, by the row in world_options: the host of each rank. Return the
+ * largest size of a domain. In the first row every rank is alone. */
 int space_grouping_count(void);
 uint32_t space_hosts(const struct world_options *o, uint64_t *hosts);
-/* What has to come of it for a handle with this row's algorithm: the domain of each
- * rank that is not dead (NULL: of all), numbered by their lowest ranks; how many. */
+/* Compute the expected domains of a handle with this row's algorithm: the domain of
+ * each live rank (dead == NULL: all live), numbered by their lowest ranks. Return their
+ * number. */
 uint32_t space_domains(const struct world_options *o, int algorithm, const bool *dead,
                        uint32_t *domain);
 
-/* A run drawn from its seed, uniformly over the tables. */
+/* Draw a run from its seed, uniformly over the tables. */
 struct world_options space_draw(uint64_t seed);
-/* The same, in which ranks die. */
+/* The same with ranks that die. */
 struct world_options space_draw_crashes(uint64_t seed);
-/* It in words. */
+/* Describe a run in words. */
 void space_describe(const struct world_options *o, char *text, size_t capacity);
 
-/* How many handles there were of each policy and algorithm, with so many ranks, and grouped so. */
+/* The number of handles by policy, algorithm and number of ranks, and by grouping. */
 struct space_tally {
     uint64_t runs, rounds, lost, handles, handles_of[16][8][LEDGER_MAX_RANKS + 1];
     uint64_t grouped_of[16][8][16];

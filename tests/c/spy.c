@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watched domain: what its application calls, freezing, which any member may do, and what the
- * leader's driver calls where there is a fabric. */
+/* The watched domain: calls of its application, freezes, which any member may do, and
+ * calls of the leader's driver if there is a fabric. */
 #include "spy.h"
 
 #include "base/check.h"
@@ -10,7 +10,7 @@
 #include "reference.h"
 
 struct spy {
-    struct domain_ops ops; /* first: the domain's, some of them ours */
+    struct domain_ops ops; /* first member: the domain's ops, some replaced by ours */
     const struct domain_ops *real;
     struct domain *domain;
     struct spy_arg hooks;
@@ -20,10 +20,10 @@ struct spy {
     enum pcoll_late late;
     enum pcoll_deliver deliver;
     uint32_t history;
-    bool over;      /* its rank has died, or another domain follows */
+    bool over;      /* the rank has died, or another domain has taken over */
     uint64_t began; /* first round of this domain */
     pcoll_stats expected;
-    struct round_header *frozen; /* what the round in progress reads */
+    struct round_header *frozen; /* the header that the round in progress reads */
 };
 
 static struct spy *spy_of(struct domain *d)
@@ -31,13 +31,14 @@ static struct spy *spy_of(struct domain *d)
     return (struct spy *)d->ops;
 }
 
-/* The round begins: nothing of its result is there. It is over: nobody reads this. */
+/* Fill with NaNs: before a round begins, its result must not exist; after it is
+ * complete, its memory must not be read. */
 static void spy_poison(const struct round_shape *shape, const struct round_header *h)
 {
     memset(message_payload(h), 0xff, shape->payload.bytes);
 }
 
-/* A rank that frees its handle holds nobody up any more. */
+/* A rank that frees its handle no longer delays others. */
 static bool spy_closing(const struct spy *s, uint32_t rank)
 {
     const struct endpoint *v = s->hooks.endpoints[rank];
@@ -49,7 +50,7 @@ static const struct node *node_in(const struct spy *s)
     return (const struct node *)s->domain;
 }
 
-/* Rounds complete, as the shared memory says. */
+/* Return the number of complete rounds according to shared memory. */
 static uint64_t spy_node_complete(const struct spy *s)
 {
     return node_control_round(atomic_load(&node_in(s)->shared->control));
@@ -60,7 +61,7 @@ static const struct placement *placement_of(const struct spy *s)
     return &s->hooks.own->placement;
 }
 
-/* What all may know of a member, between whose steps nobody goes on. */
+/* Read the public state of a member without interleaving. */
 static struct member look_at(struct spy *s, uint32_t who)
 {
     void (*hook)(void) = interleave_hook;
@@ -71,7 +72,8 @@ static struct member look_at(struct spy *s, uint32_t who)
     return m;
 }
 
-/* The first member of a round is frozen: nobody is too far behind; its result is not there yet. */
+/* The first member of a round is frozen: no member may lag too far behind, and the
+ * result must not exist yet. */
 static void begin_round(struct spy *s, uint64_t round, const struct round_header *h)
 {
     const struct placement *p = placement_of(s);
@@ -85,11 +87,12 @@ static void begin_round(struct spy *s, uint64_t round, const struct round_header
                   (unsigned long long)round, p->member[who],
                   (unsigned long long)m.delivered, s->history);
     }
-    if (p->members > 1) /* else there is only a header */
+    if (p->members > 1) /* a single member has only a header */
         spy_poison(s->domain->shape, h);
 }
 
-/* Nobody reads what the round was made of, from before its owners may write there. */
+/* Set when a round ends, before the owners of its slots may write there: nobody may
+ * read them. */
 static bool round_ends;
 
 bool spy_round_ends(void)
@@ -101,7 +104,7 @@ bool spy_round_ends(void)
 
 static void note_over(void *arg, uint64_t round)
 {
-    struct spy *s = arg; /* of whoever ends it */
+    struct spy *s = arg; /* of the rank that ends the round */
     const struct placement *p = placement_of(s);
     (void)round;
     round_ends = true;
@@ -116,7 +119,7 @@ static void note_over(void *arg, uint64_t round)
 static void note_frozen(void *arg, uint32_t rank, uint64_t round,
                         const struct round_header *h, const void *payload)
 {
-    struct spy *s = arg; /* of whoever freezes */
+    struct spy *s = arg; /* of the rank that freezes */
     if (rank == placement_of(s)->member[0])
         begin_round(s, round, h);
     model_freeze(s->ledger, rank, round, h, payload, sim_now(s->hooks.sim));
@@ -129,7 +132,7 @@ static void wake(void *arg, uint32_t rank)
     s->hooks.wake(s->hooks.arg, rank);
 }
 
-/* As allreduce/handle_create.c. */
+/* As in allreduce/handle_create.c. */
 static void alert(void *arg, uint32_t rank)
 {
     const struct spy *s = arg;
@@ -162,9 +165,9 @@ static int spy_node_create(struct spy *s, const struct round_shape *shape,
     return domain_node_create(shape, options, &hooks, &s->domain);
 }
 
-/* The driver's, where there is a fabric. */
+/* Calls of the leader's driver, if there is a fabric. */
 
-/* Had all who are there joined with this round? */
+/* Return whether all remaining ranks had joined with this round. */
 static bool all_joined(const struct ledger *l, uint64_t round)
 {
     bool joined = false;
@@ -176,8 +179,9 @@ static bool all_joined(const struct ledger *l, uint64_t round)
     return joined;
 }
 
-/* What the contract lets hold a round back: a lag of the whole history, the round
- * before, with which all have joined, not yet read. Such reasons only go away. */
+/* Reasons for which the contract lets a round wait: a member lags by the whole history,
+ * or has not read the previous round, with which all have joined. These reasons only
+ * disappear. */
 static bool is_held_back(struct spy *s, uint64_t round)
 {
     const struct placement *p = placement_of(s);
@@ -210,7 +214,7 @@ static struct round_header *freeze(struct domain *d, uint64_t round)
     struct spy *s = spy_of(d);
     struct round_header *h = s->real->freeze(s->domain, round);
     bool sum = h == node_in(s)->gathered && d->members > 1;
-    s->frozen = sum ? h : NULL; /* else a member's: note_over */
+    s->frozen = sum ? h : NULL; /* a member's own slot is handled in note_over */
     struct round_header *result = s->real->result(s->domain, round);
     memset((char *)(result + 1) - d->shape->header_bytes, 0xff, d->shape->slot_bytes);
     return h;
@@ -293,7 +297,7 @@ static int spy_deliver(struct domain *d, uint64_t last, uint64_t horizon,
     return rc;
 }
 
-/* The application's own look, between whose steps nobody goes on. */
+/* Read the application's own state without interleaving. */
 static struct member own_state(struct spy *s)
 {
     void (*hook)(void) = interleave_hook;
@@ -304,7 +308,8 @@ static struct member own_state(struct spy *s)
     return m;
 }
 
-/* Who joins or leaves arrives, too, to say so: now, or when the next round opens. */
+/* A rank that joins or leaves arrives as well, now or when the next round opens, to
+ * announce it. */
 static void note_leaver(struct spy *s, int64_t time)
 {
     struct member m = own_state(s);
@@ -331,7 +336,7 @@ uint64_t spy_complete_of(struct domain *d)
     return spy_node_complete(spy_of(d));
 }
 
-/* A recovery: the watched domains see each other alone. */
+/* Recovery: the watched domains see only each other. */
 
 static void spy_begin_at(struct domain *d, struct domain *old, uint64_t round,
                          const struct round_header *last)
@@ -364,7 +369,7 @@ static int spy_inherit(struct domain *d, struct domain *old, uint64_t round,
                        const struct round_header *last)
 {
     struct spy *s = spy_of(d);
-    int64_t began = sim_now(s->hooks.sim); /* others may come between its steps */
+    int64_t began = sim_now(s->hooks.sim); /* other ranks may run between its steps */
     if (s->hooks.grows)
         return s->real->inherit(d, old, round, last);
     model_begin(s->ledger, s->hooks.epoch, round, d->shape->failed);

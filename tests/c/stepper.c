@@ -11,7 +11,7 @@
 
 enum { NOWHERE = -1, STACK = 128 << 10 };
 
-/* A coroutine stays when its body is over, and is used again by the next run. */
+/* A coroutine whose body has returned is kept for the next run. */
 static ucontext_t caller, context[COROUTINES];
 static char *stack[COROUTINES];
 
@@ -22,12 +22,12 @@ static struct {
     int ready[COROUTINES], where[COROUTINES], ready_count;
     int64_t timer[COROUTINES], next_timer, clock;
     bool over[COROUTINES];
-    int left; /* that are not over */
+    int left; /* coroutines not yet finished */
     uint64_t draws;
     int64_t priority[COROUTINES], lowest;
     int victim;
     uint64_t stalled_until;
-    int next_victim; /* after so many steps */
+    int next_victim; /* after this many steps */
     coroutine_body *body;
     uint32_t steps_left;
 } s;
@@ -114,7 +114,7 @@ void stepper_stall_soon(uint32_t steps)
     s.steps_left = 1 + stepper_random(steps);
 }
 
-/* Unless nobody else can run. */
+/* Choose another coroutine than the victim, unless only the victim can run. */
 static int not_the_victim(void)
 {
     choose_victim();
@@ -125,7 +125,7 @@ static int not_the_victim(void)
     return id;
 }
 
-/* The same one, or the one with the lowest number. */
+/* The same coroutine again, or else the one with the lowest number. */
 static int planned(void)
 {
     uint64_t step = s.report->steps;
@@ -172,7 +172,7 @@ static void go_on(void)
     s.clock += s.o.tick;
     if (s.clock >= s.next_timer)
         fire_timers();
-    while (!s.ready_count) { /* all are asleep */
+    while (!s.ready_count) { /* all sleep */
         interleave_hook = NULL;
         s.o.idle(s.next_timer);
         interleave_hook = stepper_point;
@@ -242,7 +242,7 @@ void stepper_run(const struct stepper_options *o, coroutine_body *body,
     s.left = o->coroutines;
     s.victim = NOWHERE;
     s.next_timer = INT64_MAX;
-    s.draws = (uint64_t)1 << 40; /* others draw from the seed, too */
+    s.draws = (uint64_t)1 << 40; /* other draws use the same seed */
     for (int id = 0; id < o->coroutines; id++) {
         s.where[id] = NOWHERE;
         s.timer[id] = INT64_MAX;

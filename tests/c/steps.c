@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making the members of a domain, what their applications and drivers do, and what others see of
- * the domain after a failure. */
+/* Create the members of a domain, run their applications and drivers, and check the
+ * public state of the domain after a failure. */
 #include "steps.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 
 static struct steps s;
 
-/* Coroutines. */
+/* The coroutines: an application and a driver for each rank. */
 static int steps_application(uint32_t rank)
 {
     return 2 * (int)rank;
@@ -21,11 +21,11 @@ static int steps_driver(uint32_t rank)
     return 2 * (int)rank + 1;
 }
 
-/* The leader's driver where there is a fabric, as in
- * csrc/allreduce/{endpoint,starting}.c: it starts the rounds, and carries the sum of
- * the domain into the result, as if the other domains had nothing to say. */
+/* The leader's driver if there is a fabric, as in csrc/allreduce/{endpoint,starting}.c.
+ * It starts the rounds, and copies the sum of the domain into the result as if the
+ * other domains contributed nothing. */
 
-/* What the round asks for; its initiator, if it may start. */
+/* Return whether the round may start, and its initiator. */
 static bool may_start(struct steps *s, uint32_t *initiator)
 {
     struct steps_fabric *f = &s->fabric;
@@ -76,7 +76,7 @@ static void finish_round(struct steps *s, const struct round_header *contributio
     f->started = false;
 }
 
-/* In parts, from somewhere in the middle on, then everything. */
+/* Gather some chunks from the middle on, then everything. */
 static bool gather(struct steps *s)
 {
     struct domain *d = s->member[0].domain;
@@ -110,7 +110,7 @@ static void steps_run_fabric(struct steps *s)
     }
 }
 
-/* What the application and the driver of a member do, in the order of steps of
+/* The steps of a member's application and driver, as in
  * csrc/allreduce/{handle,endpoint,sharing}.c. */
 
 static struct steps_member *of(uint32_t rank)
@@ -124,7 +124,7 @@ static void notify_driver(uint32_t rank)
     stepper_wake(steps_driver(rank));
 }
 
-/* endpoint_poll. */
+/* As endpoint_poll. */
 static void look_again(uint32_t rank)
 {
     struct domain *d = of(rank)->domain;
@@ -138,7 +138,7 @@ static void look_again(uint32_t rank)
         notify_driver(rank);
 }
 
-/* endpoint_help. */
+/* As endpoint_help. */
 static void help(uint32_t rank)
 {
     struct steps_member *m = of(rank);
@@ -150,7 +150,7 @@ static void help(uint32_t rank)
     notify_driver(rank);
 }
 
-/* call_is_over. */
+/* As call_is_over. */
 static bool is_over(uint32_t rank)
 {
     struct domain *d = of(rank)->domain;
@@ -160,7 +160,7 @@ static bool is_over(uint32_t rank)
     return d->ops->ready(d);
 }
 
-/* progress_soon, then progress_wait. */
+/* As progress_soon, then progress_wait. */
 static void wait_for_round(uint32_t rank)
 {
     struct steps_member *m = of(rank);
@@ -188,7 +188,7 @@ static void think(uint32_t rank)
         stepper_block(stepper_now() + stepper_random(most));
 }
 
-/* Each is another number, so that what a round took tells which deposit it was. */
+/* Each deposit has its own number, which shows which deposit a round took. */
 static double value_of(uint32_t rank, uint64_t call)
 {
     double number = (double)(call * 1000 + rank + 1);
@@ -232,7 +232,7 @@ static bool deliver(uint32_t rank, uint64_t last, pcoll_round *r)
     memset(recv, 0xff, sizeof recv);
     m->doing = "taking a result";
     if (s.o.stepper.mode == STEPPER_STALL && !stepper_random(4))
-        stepper_stall_soon(8); /* in the middle of the copy */
+        stepper_stall_soon(8); /* during the copy */
     m->in_deliver = true;
     int rc = d->ops->deliver(d, last, UINT64_MAX, buffers, r, masks, &moved);
     m->in_deliver = false;
@@ -267,7 +267,7 @@ static void finish(uint32_t rank)
     of(rank)->calling = false;
 }
 
-/* One call: with deliver="one" a round, else those that have not been seen. */
+/* Make one call: one round with deliver="one", else all rounds not seen yet. */
 static void call(uint32_t rank, uint64_t number)
 {
     struct domain *d = of(rank)->domain;
@@ -281,7 +281,7 @@ static void call(uint32_t rank, uint64_t number)
     uint64_t last = one ? m.delivered : m.complete - 1;
     while (deliver(rank, last, &r))
         any = true;
-    INVARIANT("order", any || !one, "rank %u was told of a round that is not there",
+    INVARIANT("order", any || !one, "rank %u was told of a round that does not exist",
               rank);
     finish(rank);
 }
@@ -314,7 +314,7 @@ static bool leaves(uint32_t rank)
            (everybody || splitmix_below(s.o.stepper.seed + 4, rank, 3) == 0);
 }
 
-/* "all": to a round number; those that others wait for do not stop before. */
+/* With deliver="all" loop up to a round number if other ranks wait for this one. */
 static uint64_t loop(uint32_t rank, uint64_t number, uint64_t calls)
 {
     bool until = s.o.handle.deliver == PCOLL_DELIVER_ALL && s.o.ending == END_LOOP;
@@ -323,8 +323,7 @@ static uint64_t loop(uint32_t rank, uint64_t number, uint64_t calls)
     return number;
 }
 
-/* Who has left does something else, and frees its handle when the others are through.
- */
+/* Leave. Do something else, and free the handle when the others are done. */
 static void leave(uint32_t rank)
 {
     change(rank, member_leave);
@@ -359,7 +358,7 @@ static void application(uint32_t rank)
             notify_driver(i);
 }
 
-/* The leader's: when it has been notified, or finds the mark. */
+/* The leader's driver runs when it is notified or finds the mark. */
 static void drive_fabric(void)
 {
     struct steps_member *m = of(0);
@@ -374,7 +373,7 @@ static void drive_fabric(void)
     }
 }
 
-/* run_member, when it is asked to, and when its alarm rings. */
+/* run_member, when asked to and when its alarm rings. */
 static void driver(uint32_t rank)
 {
     struct steps_member *m = of(rank);
@@ -412,9 +411,8 @@ static void wake(void *arg, uint32_t rank)
     stepper_wake(steps_application(rank));
 }
 
-/* The leader itself is notified; others ring its doorbell, and leave the mark in the
- * domain.
- */
+/* Notify the leader's own driver directly. Other ranks ring its doorbell, and leave the
+ * mark in the domain. */
 static void alert(void *arg, uint32_t rank)
 {
     (void)arg;
@@ -488,13 +486,14 @@ static struct node_hooks site_of(uint32_t rank)
                                .over = steps_over};
 }
 
-/* What others may see of a member is what it has done; nobody is at work. */
+/* While all sleep, a member's public state equals its actions, and none is busy. */
 static void check_looks(void)
 {
     uint64_t busy[bitset_words(STEPS_MAX_RANKS)];
     bitset_clear(busy, bitset_words(STEPS_MAX_RANKS));
     s.observer->ops->busy(s.observer, busy);
-    EXPECT(bitset_empty(busy, bitset_words(s.o.ranks)), "somebody is busy, all sleep");
+    EXPECT(bitset_empty(busy, bitset_words(s.o.ranks)),
+           "a member is busy, but all sleep");
     const uint64_t *awaited = s.observer->ops->awaited(s.observer);
     EXPECT(s.o.fabric || !awaited == !policy_draws(&s.policy), "awaited");
     for (uint32_t i = 0; i < s.o.ranks; i++) {
@@ -506,16 +505,16 @@ static void check_looks(void)
                       m.joining == (known->joining && !known->all_joined) &&
                       m.started == known->calling && m.retired == known->retired &&
                       m.frozen == s.rounds && m.complete == s.rounds,
-                  "what is seen of rank %u", i);
+                  "public state of rank %u", i);
     }
 }
 
-/* Who closes is named, if it should stop there. */
+/* A rank that closes a round is reported as busy, in case it stops there. */
 void steps_closing(uint32_t rank)
 {
     uint64_t busy[bitset_words(STEPS_MAX_RANKS)];
     void (*hook)(void) = interleave_hook;
-    if (!hook) /* steps_idle, which does not expect it */
+    if (!hook) /* called by steps_idle, which makes no step */
         return;
     bitset_clear(busy, bitset_words(STEPS_MAX_RANKS));
     interleave_hook = NULL;
@@ -524,11 +523,11 @@ void steps_closing(uint32_t rank)
     INVARIANT("at most once",
               bitset_count(busy, bitset_words(s.o.ranks)) == 1 &&
                   bitset_has(busy, rank),
-              "rank %u closes a round, and others are said to be busy", rank);
+              "rank %u closes a round, and others are reported as busy", rank);
 }
 
-/* Nobody makes a step until then: nothing may be left to do, and who is to look at an
- * alarm has set it. */
+/* No coroutine runs until then: no round may be left to start or end, and the rank
+ * responsible for an alarm must have set it. */
 void steps_idle(int64_t until)
 {
     const struct node *n = (struct node *)s.observer;
@@ -544,7 +543,7 @@ void steps_idle(int64_t until)
     for (uint32_t i = 0; i < s.o.ranks; i++)
         set = s.member[i].alarm < set ? s.member[i].alarm : set;
     INVARIANT("liveness", alarm >= set || until == INT64_MAX,
-              "all are asleep, and nobody looks at round %llu at %lld, but at %lld",
+              "all are asleep, and round %llu is due at %lld, but polled at %lld",
               (unsigned long long)node_control_round(before), (long long)alarm,
               (long long)set);
     check_looks();
@@ -557,7 +556,7 @@ static void make_member(uint32_t rank)
     *m = (struct steps_member){
         .taken_in = -1, .alarm = INT64_MAX, .doing = "about to begin"};
     EXPECT_OK(placement_init(&m->placement, rank, s.o.ranks, hosts, NULL, 0));
-    m->placement.domains += s.o.fabric; /* one without ranks */
+    m->placement.domains += s.o.fabric; /* another domain without ranks */
     if (rank == 0) {
         s.bytes = node_bytes(&s.shape, &s.options, &m->placement);
         s.memory = aligned_alloc(64, (s.bytes + 63) / 64 * 64);
@@ -569,8 +568,8 @@ static void make_member(uint32_t rank)
     void *memory;
     size_t bytes;
     m->domain->ops->memory(m->domain, &memory, &bytes);
-    EXPECT(memory == s.memory && bytes == s.bytes, "another memory than it was given");
-    if (rank == 0) { /* nobody may count on what has never been written */
+    EXPECT(memory == s.memory && bytes == s.bytes, "not the memory that it was given");
+    if (rank == 0) { /* fresh memory must not be assumed to be zero */
         struct node *n = steps_node(&s, 0);
         memset(n->slots, 0xff, s.bytes - (size_t)(n->slots - (char *)s.memory));
     }

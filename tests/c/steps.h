@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * P members of one domain in shared memory, step by step: each has an application that
- * deposits, waits and takes as csrc/allreduce/handle.c does, and a driver. Every atomic
- * step is a point where the others may go on, and whoever sleeps is really gone until
- * it is woken, so a start or a wake-up that is lost shows as a deadlock. The invariants
- * of docs/semantics.md are checked as they go. One seed, one run.
+ * P members of one domain in shared memory, step by step. Each has an application that
+ * deposits, waits and takes results as csrc/allreduce/handle.c does, and a driver. Every
+ * atomic step is a point where another coroutine may run. A coroutine that sleeps runs only
+ * after it is woken, so a lost start or wake-up shows as a deadlock. The invariants of
+ * docs/semantics.md are checked during the run. One run per seed.
  */
 #pragma once
 
@@ -17,38 +17,38 @@ enum { STEPS_MAX_RANKS = 70, STEPS_MAX_COUNT = 48 };
 struct steps_options {
     uint32_t ranks;
     struct world_handle handle;
-    uint64_t calls; /* of each rank, or rounds with deliver="all" */
+    uint64_t calls; /* calls of each rank; rounds with deliver="all" */
     enum world_ending ending;
     uint32_t count; /* float64 elements */
     bool fractions; /* values whose sum depends on the order of additions */
-    uint32_t think; /* ns between calls, at most */
+    uint32_t think; /* maximal ns between calls */
     uint32_t slow;  /* this rank thinks ten times as long; none if >= ranks */
-    bool fabric;    /* rounds start at the leader, and pass through a fabric */
-    uint32_t nosy;  /* ns between looks of a driver that nobody has asked; 0: none */
+    bool fabric;    /* rounds start at the leader and use a fabric */
+    uint32_t nosy;  /* ns between unrequested polls of a driver; 0: none */
     struct stepper_options stepper;
 };
 
-/* One member: what its application does, and what it is known to have done. */
+/* One member: the state of its application, and its observed actions. */
 struct steps_member {
     struct placement placement;
     struct node_hooks hooks;
     struct domain *domain;
-    const char *doing;      /* for a failure */
+    const char *doing;      /* shown after a failure */
     uint32_t rings;         /* of the application's doorbell */
     uint32_t notifications; /* of the driver */
     int64_t alarm;          /* of the driver */
-    int64_t told;           /* that its application has told it of */
+    int64_t told;           /* time that the application has passed to it */
     bool in_deposit, in_change, in_deliver;
-    double depositing;    /* the value that is being handed in */
-    bool deposit_taken;   /* and has been taken already, */
-    bool deposit_arrived; /* as one that had arrived */
-    int64_t came_at;      /* the call with which it arrives began */
-    uint64_t call;        /* deliver="one": the round its last call stands for */
-    int64_t taken_in;     /* its last deposit, or -1 */
+    double depositing;    /* value being deposited */
+    bool deposit_taken;   /* that value has been taken already, */
+    bool deposit_arrived; /* and had arrived by then */
+    int64_t came_at;      /* begin of the call with which it arrives */
+    uint64_t call;        /* deliver="one": the round of its last call */
+    int64_t taken_in;     /* the round that took its last deposit, or -1 */
     bool calling, joining, left, retired;
-    bool all_joined;   /* joining, and the round with which all had is under way */
-    uint64_t next;     /* the round that it has not been given */
-    double *frozen_in; /* the slot that the last round reads */
+    bool all_joined;   /* joining, and the round of that join is in progress */
+    uint64_t next;     /* the next round to be delivered */
+    double *frozen_in; /* the slot that the last round read */
     int joins;
 };
 
@@ -74,20 +74,20 @@ struct steps {
     uint32_t slot; /* of the handle, for the draws */
     struct steps_member member[STEPS_MAX_RANKS];
     struct steps_fabric fabric;
-    struct domain *observer; /* as rank 0 sees it: for steps_idle */
+    struct domain *observer; /* rank 0's view, for steps_idle */
     struct ledger *ledger;
-    uint32_t applications; /* that are not over */
-    uint32_t leavers;      /* of them: have left, and wait for the others */
-    uint64_t joined_at[2]; /* round with which the first, second join was over, +1 */
+    uint32_t applications; /* applications that have not ended */
+    uint32_t leavers;      /* how many of them have left and wait for the others */
+    uint64_t joined_at[2]; /* 1 + the round of the first and second join */
     uint64_t rounds, lost;
     struct stepper_report report;
 };
 
-/* Runs it to its end; any violation ends the program with a message and the state of
- * all members. The answer stays until the next run. */
+/* Run to the end. A violation ends the program with a message and the state of all
+ * members. The return value is valid until the next run. */
 const struct steps *steps_run(const struct steps_options *o);
 
-/* For its files. */
+/* For the files of this test. */
 
 static inline struct node *steps_node(const struct steps *s, uint32_t rank)
 {
@@ -96,22 +96,22 @@ static inline struct node *steps_node(const struct steps *s, uint32_t rank)
 
 /* steps_check.c */
 
-/* The domain says: a member has been frozen. */
+/* Hook of the domain: a member has been frozen. */
 void steps_frozen(void *arg, uint32_t rank, uint64_t round,
                   const struct round_header *header, const void *payload);
-/* All have ended a round. */
+/* Hook of the domain: all members have ended a round. */
 void steps_over(void *arg, uint64_t round);
-/* Element i of what is handed in is the value times a power of two. */
+/* Element i of a deposit is the value times a power of two. */
 double steps_element(double value, uint32_t i);
-/* Its deposit is handed in. */
+/* Check the outcome of a deposit. */
 void steps_deposited(struct steps *s, uint32_t rank, enum deposit_outcome outcome);
-/* A rank was given a round. */
+/* Check a delivered round. */
 void steps_delivered(struct steps *s, uint32_t rank, const pcoll_round *r,
                      const uint64_t *masks, const double *recv);
 void steps_joined(struct steps *s, uint32_t rank, const pcoll_round *r);
-/* A rank begins to close a round. */
+/* Check that a rank may begin to close a round. */
 void steps_closing(uint32_t rank);
-/* All are asleep until then. */
+/* Check that all may sleep until then. */
 void steps_idle(int64_t until);
-/* All is over. */
+/* Check the end of the run. */
 void steps_end(struct steps *s);

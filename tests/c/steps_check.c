@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The promises of docs/semantics.md, from what each freeze was seen to take and what
+/* The promises of docs/semantics.md, checked against what each freeze took and what
  * each rank was given. */
 #include <math.h>
 #include <string.h>
@@ -18,7 +18,8 @@ static void spoil(struct steps *s, double *payload)
     memset(payload, 0xff, s->shape.payload.bytes);
 }
 
-/* A round is over: nobody may use what it read, but its owner to write there. */
+/* A round is complete: the deposits that it read may be used only by their owners, for
+ * new deposits. */
 void steps_over(void *arg, uint64_t round)
 {
     struct steps *s = arg;
@@ -30,7 +31,8 @@ void steps_over(void *arg, uint64_t round)
     }
 }
 
-/* A round begins to close: nobody may use a result from here on that it overwrites. */
+/* A round begins to close. Its result overwrites an older one, which must not be used
+ * from here on. */
 static void begin_round(struct steps *s, uint64_t round)
 {
     struct node *n = steps_node(s, 0);
@@ -38,8 +40,8 @@ static void begin_round(struct steps *s, uint64_t round)
     s->rounds = round + 1;
 }
 
-/* deliver="one": none lags more than the history; and nothing comes after the round
- * with which all have joined before all have read it. */
+/* With deliver="one" no rank lags by more than the history. No round starts before all
+ * have read the one with which all have joined. */
 static void check_lags(struct steps *s, uint64_t round)
 {
     for (uint32_t i = 0; i < s->o.ranks; i++) {
@@ -58,7 +60,7 @@ static void check_lags(struct steps *s, uint64_t round)
     }
 }
 
-/* What the descriptor said of joins and leaves is what the rank has said. */
+/* The descriptor announces joins and leaves exactly as the rank made them. */
 static void check_announced(struct steps *s, uint32_t rank,
                             const struct ledger_entry *e)
 {
@@ -70,7 +72,7 @@ static void check_announced(struct steps *s, uint32_t rank,
               "rank %u is announced as leaving: %d", rank, e->left);
 }
 
-/* Is it the deposit that is being handed in, with what it carries? */
+/* Return whether the value is the deposit being made, with what it carries. */
 static bool is_new(const struct steps *s, const struct steps_member *m,
                    const struct ledger_account *a, double value)
 {
@@ -79,8 +81,7 @@ static bool is_new(const struct steps *s, const struct steps_member *m,
     return m->in_deposit && !m->deposit_taken && value == sum;
 }
 
-/* What a freeze took: what was pending, the deposit that is being handed in right now,
- * or nothing, if there was nothing. */
+/* A freeze takes the pending deposit, the one being made, or nothing if none is. */
 static void check_taken(struct steps *s, uint32_t rank, struct ledger_entry *e)
 {
     struct steps_member *m = &s->member[rank];
@@ -106,7 +107,7 @@ static void check_taken(struct steps *s, uint32_t rank, struct ledger_entry *e)
               "rank %u in round %llu: arrived %d", rank, (unsigned long long)round,
               e->arrived);
     if (fresh && s->o.handle.late != PCOLL_LATE_CARRY)
-        a->dropped += a->pending; /* it was replaced */
+        a->dropped += a->pending; /* replaced */
     if (fresh) {
         m->deposit_taken = true;
         m->deposit_arrived = e->arrived;
@@ -127,7 +128,7 @@ static bool all_gone(const struct steps *s, uint64_t round)
     return gone;
 }
 
-/* The first arrival, and the first freeze of a round. */
+/* Note the times of the first arrival and the first freeze of a round. */
 static void note_times(struct steps *s, uint32_t rank, uint64_t round,
                        const struct ledger_entry *e)
 {
@@ -212,7 +213,8 @@ void steps_deposited(struct steps *s, uint32_t rank, enum deposit_outcome outcom
     a->pending_arrived = outcome == DEPOSIT_ARRIVED;
 }
 
-/* In sequence, or the gap is reported; what is not older than the history is there. */
+/* Rounds are delivered in order, or the gap is reported. Rounds not older than the
+ * history are available. */
 static void check_order(struct steps *s, uint32_t rank, const pcoll_round *r)
 {
     struct steps_member *m = &s->member[rank];
@@ -231,7 +233,7 @@ static void check_order(struct steps *s, uint32_t rank, const pcoll_round *r)
     s->lost += r->lost;
 }
 
-/* Added up in the order of the ranks, whoever did it. */
+/* The result is reduced in the order of the ranks, on whichever rank. */
 static void check_result(struct steps *s, uint32_t rank, const pcoll_round *r,
                          const double *recv)
 {
@@ -283,8 +285,8 @@ static void check_quorum(const struct steps *s, const pcoll_round *r)
               text, r->active);
     INVARIANT("quorum", met || timed, "round %llu: %s, with %u ranks", t, text,
               r->active);
-    INVARIANT("staleness", fresh || timed,
-              "round %llu: %s, and somebody is absent again", t, text);
+    INVARIANT("staleness", fresh || timed, "round %llu: %s, and a rank is absent again",
+              t, text);
     INVARIANT("quorum",
               r->initiator >= 0 && reference_came(&c, (uint32_t)r->initiator) &&
                   (timed || reference_may_start(&c, (uint32_t)r->initiator)),
@@ -328,7 +330,7 @@ void steps_joined(struct steps *s, uint32_t rank, const pcoll_round *r)
     reference_check_joined(&s->joined_at[s->member[rank].joins++], rank, r);
 }
 
-/* All that was handed in has come out, or is known to be pending or forgotten. */
+/* Each deposit appears in a result, or is known to be pending or dropped. */
 void steps_end(struct steps *s)
 {
     const struct ledger *l = s->ledger;

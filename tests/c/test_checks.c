@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CHECKs of the core (csrc/base/check.h) fire: each case calls a function in a way that no
- * caller may, and has to end with the condition that it breaks. What needs an MPI or a second
- * driver to be broken is not here: the CHECKs of user_object.c, process.c and agreement.c, and
- * those of a domain's inside, which tests/mistakes breaks.
+ * The CHECKs of the core (csrc/base/check.h) fire: each case calls a function in a forbidden way,
+ * which must end with the violated condition. CHECKs that need an MPI or a second driver are tested
+ * elsewhere or not at all: those of user_object.c, process.c and agreement.c, and those inside a
+ * domain, which tests/mistakes breaks.
  */
 #include "check.h"
 #include "domain/domain.h"
@@ -19,7 +19,7 @@ enum { RANKS = 4 };
 static pcoll_options const options = {
     .policy = {.kind = PCOLL_SOLO}, .history = 2, .late = PCOLL_LATE_CARRY};
 
-/* A round of four ranks that waits for any. */
+/* A policy round of four ranks, none of them drawn. */
 static uint64_t live[1] = {15}, drawn[1], overdue[1];
 static struct policy_round const asked = {.ranks = RANKS,
                                           .live = live,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CHECKs of matchmaking, groups and gossip buffers fire: each case breaks something that a
- * function relies on, and has to end by a CHECK of the file that is named. (Many are seen to fire
- * by tests/mutants.py as well; those of group_object.c and group_create.c need an MPI.)
+ * The CHECKs of matchmaking, groups and gossip buffers fire: each case breaks an assumption of a
+ * function, which must end by a CHECK of the named file. (tests/mutants.py triggers many of them
+ * as well; those of group_object.c and group_create.c need an MPI.)
  */
 #include "check.h"
 #include "gossip/gossip_models.c" /* Their CHECKs are in static functions. */
@@ -13,7 +13,7 @@
 
 enum { RANKS = 3 };
 
-/* A rank of three as far as it has to be there, this one 0. */
+/* Only the parts that the functions use: this is rank 0 of three. */
 
 static struct match match;
 static struct group group;

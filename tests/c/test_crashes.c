@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compiled: interleaved (with points at which others may come between). */
+/* Compiled: interleaved (with points at which other ranks may run). */
 /*
- * Simulated ranks of which one to three die at any step: the others go on
- * (docs/faults.md), and the invariants hold. seeds.h says how to run some of them.
+ * Simulated ranks, of which one to three die at any step. The others continue
+ * (docs/faults.md), and the invariants hold. seeds.h says how to run selected seeds.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 enum { COMPARED = 64 };
 
-/* A seed says all that happens, whatever ran before it in the process. */
+/* A seed determines a run, whatever ran before it in the process. */
 static void test_order_of_seeds(void)
 {
     static struct world_report upwards[COMPARED];

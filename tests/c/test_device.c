@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies between host and device, on the fake driver (tests/fake_cuda), which is opened by
- * the name that PARTIALCOLL_CUDA_LIBRARY has. Each test in a process of its own: what the
- * environment says, and what a driver has become, stays for the life of one.
+ * Copies between host and device on the fake driver (tests/fake_cuda), which is found by the
+ * variable PARTIALCOLL_CUDA_LIBRARY. Each test runs in its own process, because settings and the
+ * state of the driver last for the life of a process.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 
 enum { PAGE = 4096, MOST = 40 * PAGE };
 
-/* The user's side: a device, its context, a stream, memory. */
+/* The application: a device, its context, a stream, memory. */
 struct user {
     cuda_context context;
     cuda_stream stream;
@@ -30,7 +30,7 @@ struct user {
 static void enter(const struct user *u)
 {
     INVARIANT("contexts are as before", cuda.context_push(u->context) == CUDA_SUCCESS,
-              "so many have been left there that the driver takes no more");
+              "the driver has too many contexts");
 }
 
 static void leave(const struct user *u)
@@ -94,8 +94,8 @@ static void expect_nothing_wrong(uint64_t live)
     EXPECT(c.live == live, "%d left, expected %d", (int)c.live, (int)live);
 }
 
-/* What a late kernel writes is what arrives, whole, at any size and offset; the bytes
- * cross the bus once. */
+/* The data of a late kernel arrives completely, at any size and offset. The bytes cross
+ * the bus once. */
 static void test_to_host(void)
 {
     static char wanted[MOST];
@@ -116,7 +116,7 @@ static void test_to_host(void)
         begin(l, pieces, 2, number(u.stream));
         leave(&u);
         wait_for(l);
-        INVARIANT("what was written arrives",
+        INVARIANT("written data arrives",
                   !memcmp(u.host + from, wanted + from, first) &&
                       !memcmp(u.host + MOST - second, wanted + MOST - second, second),
                   "round %u", i);
@@ -131,8 +131,8 @@ static void test_to_host(void)
     expect_nothing_wrong(0);
 }
 
-/* What the user's stream reads after lane_order is what was given, though the host's
- * memory is overwritten when lane_poll says so. */
+/* After lane_order, the application's stream reads the data that was passed, even if
+ * the host memory is overwritten once lane_poll reports completion. */
 static void test_to_device(void)
 {
     static char given[MOST], found[MOST];
@@ -146,7 +146,7 @@ static void test_to_device(void)
         memcpy(u.host, given, MOST);
         memset(found, 0, MOST);
         enter(&u);
-        /* It still reads what the last round has left there. */
+        /* A late kernel that still reads the result of the last round. */
         late_write(number(u.stream), u.memory, found, MOST, i % 3 * 500);
         begin(l, &piece, 1, number(u.stream));
         EXPECT_OK(lane_order(l, number(u.stream)));
@@ -157,15 +157,15 @@ static void test_to_device(void)
         enter(&u);
         EXPECT(stream_sync(number(u.stream)) == CUDA_SUCCESS, "no end");
         leave(&u);
-        INVARIANT("a stream sees what was copied", !memcmp(found, given, count),
-                  "round %u", i);
+        INVARIANT("a stream sees copied data", !memcmp(found, given, count), "round %u",
+                  i);
     }
     lane_destroy(&l);
     end_user(&u);
     expect_nothing_wrong(0);
 }
 
-/* A lane has two streams: nothing is over before both are, whichever is behind. */
+/* A lane has two streams. A copy completes only when both do. */
 static void test_one_slow_stream(void)
 {
     static char wanted[MOST], found[MOST];
@@ -183,8 +183,7 @@ static void test_one_slow_stream(void)
         begin(to_host, &piece, 1, number(u.stream));
         leave(&u);
         wait_for(to_host);
-        INVARIANT("what was written arrives", !memcmp(u.host, wanted, MOST), "round %u",
-                  i);
+        INVARIANT("written data arrives", !memcmp(u.host, wanted, MOST), "round %u", i);
         fill(u.host, MOST, 9 + i);
         memcpy(wanted, u.host, MOST);
         enter(&u);
@@ -193,8 +192,8 @@ static void test_one_slow_stream(void)
         late_read(number(u.stream), u.memory, found, MOST, 0);
         EXPECT(stream_sync(number(u.stream)) == CUDA_SUCCESS, "no end");
         leave(&u);
-        INVARIANT("a stream sees what was copied", !memcmp(found, wanted, MOST),
-                  "round %u", i);
+        INVARIANT("a stream sees copied data", !memcmp(found, wanted, MOST), "round %u",
+                  i);
         wait_for(to_device);
     }
     lane_destroy(&to_host);
@@ -203,7 +202,7 @@ static void test_one_slow_stream(void)
     expect_nothing_wrong(0);
 }
 
-/* Two lanes and two devices at the same time, begun from one thread. */
+/* Two lanes on each of two devices at the same time, started from one thread. */
 static void test_several(void)
 {
     enum { LANES = 4 };
@@ -229,7 +228,7 @@ static void test_several(void)
     streams_release();
     for (int i = 0; i < LANES; i++) {
         wait_for(l[i]);
-        INVARIANT("what was written arrives", !memcmp(u[i].host, wanted[i], MOST),
+        INVARIANT("written data arrives", !memcmp(u[i].host, wanted[i], MOST),
                   "lane %d", i);
         lane_destroy(&l[i]);
         end_user(&u[i]);
@@ -239,13 +238,13 @@ static void test_several(void)
 
 static void refused(int rc, int expected, const char *why)
 {
-    INVARIANT("what cannot be is refused", rc == expected, "%d instead of %d: %s", rc,
+    INVARIANT("invalid input is refused", rc == expected, "%d instead of %d: %s", rc,
               expected, pcoll_last_error());
     EXPECT(strstr(pcoll_last_error(), why), "%s", pcoll_last_error());
 }
 
-/* A stream of another device, one that records a graph, devices that are not there; the
- * lane is as it was. */
+/* Refuse a stream of another device, a stream that records a graph, and missing
+ * devices. The lane stays unchanged. */
 static void test_bad_input(void)
 {
     struct user u = make_user(0), other = make_user(1);
@@ -310,8 +309,8 @@ static void test_places(void)
     expect_nothing_wrong(0);
 }
 
-/* Managed memory belongs to the device that it was made for, wherever the driver says, in
- * turns, that it lies. */
+/* Managed memory belongs to the device for which it was allocated, whatever location
+ * the driver reports. */
 static void test_managed(void)
 {
     struct user u = make_user(1);
@@ -334,7 +333,7 @@ static void test_managed(void)
     expect_nothing_wrong(0);
 }
 
-/* Memory that goes under a copy is an error of the copy, which stays, and no hang. */
+/* Freeing memory during a copy makes this copy and later ones fail, without a hang. */
 static void test_freed_under_way(void)
 {
     struct user u = make_user(0);
@@ -366,8 +365,8 @@ static void await_mirror(pcoll_mirror *m)
               pcoll_last_error());
 }
 
-/* What a late kernel has written is pulled, what is pushed is read by a late one; nothing
- * begins while something is under way, and what was pinned is let go. */
+/* A pull copies the data of a late kernel, and a late kernel reads pushed data. No copy
+ * begins while another is in progress, and pinned memory is released. */
 static void test_mirror(void)
 {
     static char given[MOST], found[MOST];
@@ -392,7 +391,7 @@ static void test_mirror(void)
         refused(pcoll_mirror_push(m, pieces, 2, stream), PCOLL_ESTATE, "not over");
         streams_release();
         await_mirror(m);
-        INVARIANT("what was written is pulled",
+        INVARIANT("written data is pulled",
                   !memcmp(host + i, given + i, PAGE) &&
                       !memcmp(host + MOST - PAGE, given + MOST - PAGE, PAGE),
                   "round %u", i);
@@ -407,7 +406,7 @@ static void test_mirror(void)
         stream_sync(stream);
         leave(&u);
         fill(given, MOST, i + 100);
-        INVARIANT("what is pushed is read", !memcmp(found + i, given + i, PAGE),
+        INVARIANT("pushed data is read", !memcmp(found + i, given + i, PAGE),
                   "round %u", i);
     }
     pcoll_piece beyond = {host, u.memory + MOST, 1};
@@ -433,7 +432,7 @@ static void test_the_host_may_not_look(void)
     pid_t child = fork();
     if (child == 0) {
         fclose(stderr);
-        /* The sanitizer would say so, and exit with another status. */
+        /* The sanitizer would report it and exit with another status. */
         _exit(*(volatile char *)(uintptr_t)u.memory); /* NOLINT */
     }
     int status;
@@ -455,7 +454,7 @@ static void test_forked(void)
     EXPECT(status == 0, "status %x", status);
 }
 
-/* No driver, one that is too old, one without devices: a sentence, and no crash. */
+/* No driver, an old driver, or no devices: an error message, and no crash. */
 static void test_no_driver(void)
 {
     struct lane *l;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random input for the schedule builder, the engine and the parsers, compared with an oracle: what
- * a schedule means is worked out here a second time, by looking at all operations again and again.
+ * Random input for the schedule builder, the engine and the parsers, compared with an oracle. The
+ * oracle computes the meaning of a schedule by repeated passes over all operations.
  *
- *   PARTIALCOLL_SEED=n  that case alone
- *   PARTIALCOLL_FUZZ=n  seeds 1 to n (default 20000)
+ *  PARTIALCOLL_SEED=n  only this case
+ *  PARTIALCOLL_FUZZ=n  seeds 1 to n (default 20000)
  */
 #include <string.h>
 
@@ -23,13 +23,13 @@ static uint32_t roll(struct dice *d, uint32_t bound)
     return splitmix_below(d->seed, d->n++, bound);
 }
 
-/* A schedule as it was asked for. */
+/* A requested schedule. */
 struct plan {
     int ops, edges, end;
     bool outside[MAX_OPS], nop[MAX_OPS];
     uint32_t need[MAX_OPS], preds[MAX_OPS]; /* need 0: all */
     int from[MAX_EDGES], to[MAX_EDGES];
-    bool nonsense; /* an operation that does not exist was named */
+    bool nonsense; /* named an operation that does not exist */
 };
 
 static int add_random(struct sched *s, struct dice *d, struct plan *p)
@@ -58,7 +58,7 @@ static int add_random(struct sched *s, struct dice *d, struct plan *p)
     }
 }
 
-/* Mostly an operation that exists. */
+/* Usually an operation that exists. */
 static int some_op(struct dice *d, const struct plan *p)
 {
     if (roll(d, 400) == 0)
@@ -70,7 +70,7 @@ static void add_edge(struct sched *s, struct dice *d, struct plan *p)
 {
     int to = some_op(d, p), from = some_op(d, p);
     bool exist = to >= 0 && to < p->ops && from >= 0 && from < p->ops;
-    /* Mostly forward, so that not every plan has a cycle; events rarely wait. */
+    /* Usually forward, so that not every plan has a cycle; events rarely wait. */
     if (exist && from > to && roll(d, 100)) {
         int swap = from;
         from = to;
@@ -113,7 +113,7 @@ static uint32_t gate(const struct plan *p, int op)
     return p->need[op] ? p->need[op] : p->preds[op];
 }
 
-/* Take away what has no predecessors left until nothing goes any more. */
+/* Remove operations without remaining predecessors until none is left to remove. */
 static bool acyclic(const struct plan *p)
 {
     bool gone[MAX_OPS] = {false};
@@ -149,7 +149,7 @@ static bool gate_open(const struct plan *p, const bool *done, int op)
     return count >= gate(p, op);
 }
 
-/* What has to be done once these events have happened: the least fixed point. */
+/* Compute which operations must be done after these events: the least fixed point. */
 static void fixed_point(const struct plan *p, const bool *happened, bool *done)
 {
     memset(done, 0, MAX_OPS * sizeof *done);
@@ -158,7 +158,7 @@ static void fixed_point(const struct plan *p, const bool *happened, bool *done)
             done[i] = done[i] || (p->outside[i] ? happened[i] : gate_open(p, done, i));
 }
 
-/* An engine that is run, and what has been seen of it. */
+/* A running engine, and the observed state of its operations. */
 struct run {
     struct dice *dice;
     const struct plan *plan;
@@ -168,7 +168,7 @@ struct run {
     int running[MAX_OPS], count;
 };
 
-/* An event of this round or the next, sometimes twice. */
+/* Report an event of this round or the next, sometimes twice. */
 static void happen(struct run *r)
 {
     int op = (int)roll(r->dice, (uint32_t)r->plan->ops);
@@ -185,7 +185,7 @@ static void happen(struct run *r)
     *before = true;
 }
 
-/* NOPs fire inside the engine: whatever is done by now follows from what was told. */
+/* NOPs fire inside the engine, so compute which are done from the reported events. */
 static void learn_nops(struct run *r)
 {
     for (int pass = 0; pass <= r->plan->ops; pass++)
@@ -241,12 +241,12 @@ static void run_round(struct run *r)
     memset(r->done, 0, sizeof r->done);
     memset(r->issued, 0, sizeof r->issued);
     for (int i = (int)roll(r->dice, 20); i > 0; i--)
-        happen(r); /* held: nothing may come of it yet */
+        happen(r); /* held: the event must not have an effect yet */
     EXPECT(engine_next(&r->engine) < 0, "an operation ran before its round");
     engine_release(&r->engine);
     for (int i = 0; i < 10 * r->plan->ops; i++)
         steps[roll(r->dice, 3)](r);
-    for (int i = 0; i <= r->plan->ops; i++) { /* and to its end */
+    for (int i = 0; i <= r->plan->ops; i++) { /* run to the end */
         issue(r);
         complete(r);
     }
@@ -281,7 +281,7 @@ static void fuzz_schedule(struct dice *d, uint64_t *committed)
     sched_free(&s);
 }
 
-/* Words of the grammar and anything else, put together at random. */
+/* A random sequence of words of the grammar and other text. */
 static void random_text(struct dice *d, char *text, size_t capacity)
 {
     static const char *const words[] = {
@@ -333,8 +333,7 @@ static void random_text(struct dice *d, char *text, size_t capacity)
     }
 }
 
-/* What is taken has one canonical text, which means the same; what is not is explained.
- */
+/* An accepted policy has one canonical text. A refusal is explained. */
 static void fuzz_policy(struct dice *d, uint64_t *accepted)
 {
     char text[256], canonical[256], again[256];
@@ -355,7 +354,7 @@ static void fuzz_policy(struct dice *d, uint64_t *accepted)
            again);
 }
 
-/* What is taken is a word, and a number in its one form, and says the same again. */
+/* An accepted domain is a word or a canonical number, and prints as the same text. */
 static void fuzz_domain(struct dice *d, uint64_t *accepted)
 {
     static const char *const words[] = {[PCOLL_DOMAIN_NODE] = "node",

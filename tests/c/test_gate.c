@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compiled: interleaved (with points at which others may come between). */
+/* Compiled: interleaved (with points at which other threads may run). */
 /*
  * The gate (csrc/base/lock.h) step by step: threads of an application enter and leave, some
- * of them only if the gate is open. Now and then the thread that recovers closes the gate, or a
- * thread that is inside does. The schedules are seeded; for a few small programs the test runs
+ * of them only if the gate is open. Now and then the recovery thread or a thread that is
+ * inside closes the gate. The schedules are seeded; for a few small programs the test runs
  * all schedules with few departures from running one thread after the other.
  *
  * A thread that sleeps does not run until it is woken, so a lost wake-up ends with all threads
  * asleep. The test replaces the sleepers of base/lock.c by its own, with the same rules.
  *
- *   PARTIALCOLL_SEED=n        run seed n only, again
- *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
- *   PARTIALCOLL_DEPARTURES=n  at most n departures (default 4)
+ *  PARTIALCOLL_SEED=n        run only seed n
+ *  PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
+ *  PARTIALCOLL_DEPARTURES=n  at most n departures (default 4)
  */
 #include <string.h>
 #include <time.h>
@@ -25,27 +25,27 @@ enum { MAX_APPLICATIONS = 5, MAX_THREADS = MAX_APPLICATIONS + 1, NOBODY = -1 };
 
 struct program {
     int applications;
-    int calls;     /* of each */
-    int closings;  /* by the recovery, which is the last thread */
-    int outages;   /* the first of them: closed by an application, from inside */
-    int tries;     /* every so many calls only tries to enter; 0: none does */
-    bool spurious; /* sleepers wake for nothing, as they may */
+    int calls;     /* of each thread */
+    int closings;  /* by the recovery (the last thread), or for it */
+    int outages;   /* the first of them: closed by an application from inside */
+    int tries;     /* each `tries`-th call only tries to enter; 0: none */
+    bool spurious; /* sleepers may wake spuriously */
     struct stepper_options stepper;
 };
 
 static struct program program;
 
-/* What is known from outside. */
+/* The expected state of the gate. */
 static struct {
     struct gate gate;
-    int inside;      /* threads that have entered */
-    bool alone;      /* the recovery may touch what is kept */
-    bool shut;       /* closing has come back, opening has not begun */
-    bool open;       /* opening has come back, and closing has not begun */
-    uint32_t closed; /* so often */
-    int outages;     /* that applications have not begun yet */
-    bool met;        /* one has, which the recovery waits for */
-    int kept;        /* what the gate keeps */
+    int inside;      /* threads inside */
+    bool alone;      /* the recovery may change `kept` */
+    bool shut;       /* closing has returned, opening has not begun */
+    bool open;       /* opening has returned, closing has not begun */
+    uint32_t closed; /* number of closings */
+    int outages;     /* outages that applications have not begun yet */
+    bool met;        /* an outage has begun, for which the recovery waits */
+    int kept;        /* protected by the gate */
     int entered, refused;
 } w;
 
@@ -54,7 +54,7 @@ static bool spuriously(void)
     return program.spurious && stepper_random(4) == 0;
 }
 
-/* What is entered and closed. */
+/* Entering and closing. */
 
 static struct sleepers *sleepers(void)
 {
@@ -113,12 +113,12 @@ void sleepers_init(struct sleepers *s)
 void sleepers_destroy(struct sleepers *s)
 {
     (void)s;
-    EXPECT(room.holder == NOBODY, "thread %d is not through", room.holder);
+    EXPECT(room.holder == NOBODY, "thread %d still holds it", room.holder);
 }
 
 void sleepers_await(struct sleepers *s, bool (*so)(void *arg), void *arg)
 {
-    EXPECT(s == sleepers(), "sleepers of others");
+    EXPECT(s == sleepers(), "other sleepers");
     room.awaits++;
     room.awaits_of[stepper_self()]++;
     lock();
@@ -135,7 +135,7 @@ void sleepers_await(struct sleepers *s, bool (*so)(void *arg), void *arg)
 
 void sleepers_wake(struct sleepers *s)
 {
-    EXPECT(s == sleepers(), "sleepers of others");
+    EXPECT(s == sleepers(), "other sleepers");
     room.wakes++;
     lock();
     for (int i = 0; i < MAX_THREADS; i++)
@@ -153,7 +153,7 @@ static int recovery(void)
     return program.applications;
 }
 
-/* Applications read it for as long as they are inside; the recovery changes it. */
+/* Applications read `kept` while they are inside. Only the recovery changes it. */
 static void use(void)
 {
     int before = w.kept;
@@ -173,7 +173,7 @@ static void close_it(void)
     w.closed++;
 }
 
-/* As one that meets a death does. */
+/* Close the gate from inside, like a thread that detects a death. */
 static void begin_outage(void)
 {
     if (!w.outages || !w.open)
@@ -184,8 +184,9 @@ static void begin_outage(void)
     stepper_wake(recovery());
 }
 
-/* Was it closed from before the call on, until after? And open? A thread sleeps once for
- * each closing that it meets, the one that is under way included. */
+/* A gate that was closed during the whole call lets no thread in, and one that was open
+ * lets every thread in. A thread sleeps once for each closing during the call,
+ * including one in progress. */
 static bool enter(bool tries)
 {
     uint32_t closed = w.closed, slept = room.awaits_of[stepper_self()];
@@ -196,9 +197,9 @@ static bool enter(bool tries)
               slept <= (tries ? 0 : w.closed - closed + !was_open), "thread %d: %u",
               stepper_self(), slept);
     bool same = closed == w.closed;
-    INVARIANT("nobody enters what is closed", !(enters && was_shut && w.shut && same),
+    INVARIANT("no thread enters a closed gate", !(enters && was_shut && w.shut && same),
               "thread %d did", stepper_self());
-    INVARIANT("an open gate keeps nobody out", enters || !(was_open && w.open && same),
+    INVARIANT("an open gate refuses no thread", enters || !(was_open && w.open && same),
               "thread %d", stepper_self());
     return enters;
 }
@@ -251,7 +252,7 @@ static void body(int id)
     }
     for (int i = 1; id != recovery() && i <= program.calls; i++)
         call(program.tries && i % program.tries == 0);
-    while (id == 0 && w.outages) /* somebody has to begin them */
+    while (id == 0 && w.outages) /* begin the remaining outages */
         call(false);
 }
 
@@ -333,7 +334,7 @@ static void run_seed(uint64_t seed)
     run(&p, &report, &drawn);
 }
 
-/* All schedules with one departure more than this one has, after its last. */
+/* Run all schedules that extend this one by a departure after its last one. */
 static void depart(struct program *p, struct count *c, int most)
 {
     static uint8_t choices[STEPPER_DEPARTURES + 1][STEPPER_PLANNED_STEPS];
@@ -390,7 +391,7 @@ int main(void)
     clock_t begin = clock();
     check_seeds(20000, run_seed);
     print("drawn", &drawn, begin);
-    EXPECT(drawn.refused && drawn.slept, "nobody has met a closed gate");
+    EXPECT(drawn.refused && drawn.slept, "no thread has met a closed gate");
     begin = clock();
     run_departures(&planned, most);
     print("planned", &planned, begin);

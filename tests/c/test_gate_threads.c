@@ -2,12 +2,12 @@
 /* Compiled: threads (with the thread sanitizer). */
 /*
  * The gate (csrc/base/lock.h) and an outage (csrc/runtime/communicator.h) with real threads and
- * the real sleepers. What the gate protects is not atomic, so the thread sanitizer reports a
- * thread that is inside when it should not be. Applications enter and leave as fast as they
- * can. A recovery closes the gate, is alone for a moment, and opens the gate.
+ * the real sleepers. The data that the gate protects is not atomic, so the thread sanitizer reports
+ * a thread that is wrongly inside. Applications enter and leave as fast as they can. A recovery
+ * closes the gate, has exclusive access for a moment, and opens the gate.
  *
- * The gate is closed again only after somebody has been inside: so applications get in
- * between, and a gate that stays closed, or a wake-up that is lost, ends in the alarm.
+ * The gate is closed again only after a thread has been inside. So applications enter in
+ * between, and the alarm ends the test if the gate stays closed or a wake-up is lost.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -23,16 +23,16 @@ static struct {
     struct outage outage;
     _Atomic bool over;
     _Atomic uint64_t entered, refused;
-    uint64_t kept[2]; /* equal, but while the recovery is alone */
+    uint64_t kept[2]; /* equal, except while the recovery has exclusive access */
 } w;
 
-/* Each closing has its own time, however many there are. */
+/* Give each closing its own time limit. */
 static void wind_alarm(void)
 {
     alarm(LIMIT_S);
 }
 
-/* Somebody has been inside since then. */
+/* Wait until a thread has entered since then. */
 static void await_calls(uint64_t since)
 {
     wind_alarm();
@@ -99,7 +99,7 @@ static void run_gate(void)
     gate_destroy(&w.gate);
 }
 
-/* An outage: one of the applications meets the death, inside, as the driver. */
+/* An outage: an application detects the death inside the gate, as the driver. */
 
 static void *call(void *arg)
 {
@@ -112,7 +112,7 @@ static void *call(void *arg)
         INVARIANT("an outage ends an epoch", now >= epoch, "%u after %u", now, epoch);
         if (meets && now < OUTAGES)
             EXPECT(outage_begin(&w.outage, &(struct failed_ranks){0}),
-                   "nobody recovers");
+                   "no thread recovers");
         epoch = now;
         outage_leave(&w.outage);
     }

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: interleaved (with points at which ranks may die). */
 /*
- * Ranks die in the middle of whatever they do with gossip buffers (csrc/gossip/gossip.h), also
- * in the middle of settling, and the others go on. Between two deaths those who live end the
- * call that they are in, then settle. Checked:
- *   conserved    the sum over those who live, and the models of the dead as they were: to
- *                rounding if all died outside of averages, collections and settling, else but
- *                for a chunk for each that did not
- *   reserved     at the end nothing counts as under way
- *   slots        no slot of a queue is lost
- *   whole        what is drained was pushed like that, by somebody who said so, or has died
+ * Ranks die at any step of their use of gossip buffers (csrc/gossip/gossip.h), also while they
+ * settle, and the others continue. Between two deaths the live ranks end their current call,
+ * then settle. Checked:
+ *  conserved    the sum over live ranks and the last models of dead ones: up to rounding if
+ *               all died outside of averages, collections and settling, else up to one
+ *               chunk for each rank that did not
+ *  reserved     at the end nothing counts as in progress
+ *  slots        no slot of a queue is lost
+ *  whole        a drained message was pushed with these contents, by the rank named in it or
+ *               by a dead one
  *
- *   PARTIALCOLL_SEED=n        run seed n only, again
- *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 3000)
+ *  PARTIALCOLL_SEED=n        run only seed n
+ *  PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 3000)
  */
 #include <math.h>
 #include <setjmp.h>
@@ -27,7 +28,7 @@
 
 enum { MAX_COUNT = 2600, CHUNK = 1024, ACTIONS = 12 };
 
-/* What a rank is doing: where a death takes something with it. */
+/* The current action of a rank, where its death would lose data. */
 enum deed { NOTHING, MOVES, PUSHES };
 
 static struct {
@@ -36,12 +37,12 @@ static struct {
     struct window *windows[MEMORY_RANKS];
     struct gossip_memory memory[MEMORY_RANKS];
     double model[MEMORY_RANKS][MAX_COUNT];
-    jmp_buf grave[MEMORY_RANKS];
+    jmp_buf at_death[MEMORY_RANKS];
     enum deed deed[MEMORY_RANKS];
-    int dies_after[MEMORY_RANKS]; /* so many of its steps in this part; 0: not */
+    int dies_after[MEMORY_RANKS]; /* after how many steps of this part; 0: never */
     bool dead[MEMORY_RANKS];
-    bool outage; /* somebody has died in this part: the others end their calls */
-    int torn;    /* chunks that may have gone with the dead */
+    bool outage; /* a rank has died in this part: the others end their calls */
+    int torn;    /* chunks that may be lost with dead ranks */
     double stamp, before;
     uint64_t deaths;
 } t;
@@ -70,12 +71,12 @@ static void point(void)
         t.deaths++;
         t.torn += t.deed[self] == MOVES;
         memory_window_die(t.windows[self]);
-        longjmp(t.grave[self], 1);
+        longjmp(t.at_death[self], 1);
     }
     stepper_point();
 }
 
-/* One that lives, as far as a rank knows. */
+/* Return another rank that is live as far as this rank knows. */
 static uint32_t other(uint32_t rank)
 {
     uint32_t peer;
@@ -162,17 +163,17 @@ static void begin(void)
 
 static void work(int id)
 {
-    if (t.dead[id] || setjmp(t.grave[id]))
+    if (t.dead[id] || setjmp(t.at_death[id]))
         return;
     begin();
     for (int i = 0; i < ACTIONS && !t.outage; i++)
         act((uint32_t)id);
 }
 
-/* Who is cut short in it leaves the rest to those who come after. */
+/* Settle after deaths. If a rank dies in here, the next part does the rest. */
 static void settle(int id)
 {
-    if (t.dead[id] || setjmp(t.grave[id]))
+    if (t.dead[id] || setjmp(t.at_death[id]))
         return;
     begin();
     EXPECT_OK(accumulator_settle(&t.memory[id]));
@@ -184,7 +185,7 @@ static void settle(int id)
     t.deed[id] = NOTHING;
 }
 
-/* Of those who live and what lies uncollected anywhere; the dead have their models. */
+/* Sum live ranks' models, uncollected deltas, and dead ranks' last models. */
 static double sum_of_all(void)
 {
     double sum = 0;
@@ -262,7 +263,7 @@ static void create(uint64_t seed)
              t.cap, t.options.queue_slots);
 }
 
-/* Some of those that live, each after some of its steps. */
+/* Draw some live ranks to die after some of their steps. */
 static void draw_deaths(uint64_t seed, uint64_t part, uint32_t often, uint32_t steps)
 {
     for (uint32_t r = 0; r < t.ranks; r++)
@@ -296,7 +297,7 @@ static void run(uint64_t seed)
     for (int i = 0; i < 3; i++) {
         draw_deaths(seed, ++number, 3, 400);
         steps += part(seed, number, work);
-        do { /* until nobody dies in it */
+        do { /* until no rank dies in it */
             draw_deaths(seed, ++number, 4, 60);
             steps += part(seed, number, settle);
         } while (t.outage);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compiled: interleaved (with points at which others may come between). */
+/* Compiled: interleaved (with points at which other ranks may run). */
 /*
- * The gossip buffers (csrc/gossip/gossip.h) step by step: ranks as coroutines, every step on
- * somebody's memory a point at which another one may go on, seeded schedules. Checked:
- *   whole        what a register or a queue is read as was published or sent like that
- *   newest       a version is never older than one seen before
- *   conserved    the sum over all ranks of model and accumulator, at the end
- *   capped       deltas that have landed uncollected, after every step
- *   once         what push took is drained once, by its target
- *   alone        a slot that a rank has claimed is changed by no other rank
+ * The gossip buffers (csrc/gossip/gossip.h) step by step: ranks are coroutines, and every
+ * access to another rank's memory is a point at which another rank may run. Checked:
+ *  whole        a register or queue is read exactly as published or sent
+ *  newest       a version is never older than one seen before
+ *  conserved    the sum over all ranks of model and accumulator, at the end
+ *  capped       landed and uncollected deltas, after every step
+ *  once         a pushed message is drained once, by its target
+ *  alone        a slot that a rank has claimed is changed by no other rank
  *
- *   PARTIALCOLL_SEED=n        run seed n only, again
- *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 4000)
+ *  PARTIALCOLL_SEED=n        run only seed n
+ *  PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 4000)
  */
 #include <math.h>
 #include <string.h>
@@ -24,8 +24,8 @@
 
 enum { MAX_COUNT = 2600, MAX_MESSAGES = 256 };
 
-/* A run: stamps (models all of whose elements are one number, which shows tearing) or
- * averages (models of all kinds, which shows what is lost). */
+/* A run uses stamps (models whose elements are all equal, which shows tearing) or
+ * averages (arbitrary models, which shows losses). */
 static struct {
     uint32_t ranks, cap, actions;
     bool stamps;
@@ -36,7 +36,7 @@ static struct {
     double before;
     double published[MEMORY_RANKS]; /* the newest stamp */
     uint64_t seen[MEMORY_RANKS][MEMORY_RANKS];
-    /* by target: the stamps of what was pushed, and how often it was drained */
+    /* by target: the stamps pushed to it, and how often each was drained */
     double pushed[MEMORY_RANKS][MAX_MESSAGES];
     int drained[MEMORY_RANKS][MAX_MESSAGES], messages[MEMORY_RANKS];
     double next_stamp;
@@ -70,7 +70,7 @@ static int64_t word(uint32_t rank, enum gossip_word which)
     return *(const int64_t *)(t.windows[rank]->memory + gossip_word_at(which));
 }
 
-/* After every change of a word. */
+/* Called after every change of a word. */
 static void check_cap(void)
 {
     for (uint32_t i = 0; i < t.ranks; i++) {
@@ -129,7 +129,7 @@ static void push_stamp(uint32_t rank)
     int at = t.messages[peer]++;
     EXPECT(at < MAX_MESSAGES, "more messages than expected");
     int32_t pushed;
-    t.pushed[peer][at] = stamp; /* it may be drained before push returns */
+    t.pushed[peer][at] = stamp; /* the target may drain it before push returns */
     static double x[MEMORY_RANKS][MAX_COUNT];
     fill(x[rank], stamp);
     int rc = queue_push(&t.memory[rank], peer, x[rank], NULL, NULL, &pushed);
@@ -155,7 +155,7 @@ static bool drain_stamp(uint32_t rank)
                       out[rank][0]);
             return true;
         }
-    INVARIANT("once", false, "rank %u drained %g, which nobody sent it", rank,
+    INVARIANT("once", false, "rank %u drained %g, which no rank sent it", rank,
               out[rank][0]);
     return true;
 }
@@ -233,7 +233,7 @@ static void body(int id)
             act_on_averages((uint32_t)id);
 }
 
-/* Of models, momenta, and what lies uncollected, which both will gain. */
+/* Sum models, momenta, and uncollected deltas, which will be added to both. */
 static double sum_of_all(void)
 {
     double sum = 0;
@@ -247,15 +247,15 @@ static double sum_of_all(void)
     return sum;
 }
 
-/* Whoever collects now may be given to again. */
+/* After a rank has collected, no reservation is left. */
 static void check_reservations(void)
 {
     for (uint32_t r = 0; r < t.ranks; r++) {
         collect(r);
-        INVARIANT("capped", word(r, WORD_RESERVED) == word(r, WORD_COLLECTED),
-                  "rank %u: %lld reserved, %lld collected, and nobody is under way", r,
-                  (long long)word(r, WORD_RESERVED),
-                  (long long)word(r, WORD_COLLECTED));
+        INVARIANT(
+            "capped", word(r, WORD_RESERVED) == word(r, WORD_COLLECTED),
+            "rank %u: %lld reserved, %lld collected, and no average is in progress", r,
+            (long long)word(r, WORD_RESERVED), (long long)word(r, WORD_COLLECTED));
     }
 }
 
@@ -357,7 +357,7 @@ static void run(uint64_t seed)
     steps += report.steps;
 }
 
-/* Two ranks, one after the other. */
+/* Two ranks, used sequentially. */
 static void create_pair(int bits)
 {
     memset(&t, 0, sizeof t);
@@ -370,8 +370,8 @@ static void create_pair(int bits)
     prepare(1, 2);
 }
 
-/* Any flipped bit of what the codec wrote: a message is thrown away, a register is read
- * with more bits or as it is, never wrongly. */
+/* After any flipped bit in an encoded message, the message is discarded and never
+ * decoded wrongly. */
 static void test_corrupted(void)
 {
     create_pair(8);
@@ -402,7 +402,7 @@ static void test_corrupted(void)
     destroy();
 }
 
-/* The same for registers, which have more bits to fall back to. */
+/* The same for registers, which are read again with more bits or unencoded. */
 static void test_corrupted_register(void)
 {
     create_pair(8);

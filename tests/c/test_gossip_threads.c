@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: threads (with the thread sanitizer). */
 /*
- * Accumulator and queue between real threads, under the thread sanitizer. The window is memory that
- * all share: words and sums are atomic, as MPI's are; messages are copied plainly, so a queue that
- * let two ranks at a slot at a time would be a data race. (A register is read while it may be
- * overwritten, by design, and thrown away then: test_gossip_steps.c is for that.)
+ * Accumulator and queue between real threads, under the thread sanitizer. The window is shared
+ * memory: words and sums are atomic, as with MPI. Messages are copied without atomics, so two ranks
+ * at one slot of a queue would be a data race. (A register may be overwritten while it is read, by
+ * design, and the copy is then discarded: test_gossip_steps.c covers that.)
  */
 #include <pthread.h>
 #include <sched.h>
@@ -118,7 +118,7 @@ static void collect(struct rank *r)
     EXPECT(deltas <= CAP, "%llu deltas", (unsigned long long)deltas);
 }
 
-/* A whole number from every element, so that sums are exact. */
+/* Give an integer from every element, so that sums are exact. */
 static void give(struct rank *r, uint32_t peer)
 {
     const struct gossip_layout *l = &r->memory.layout;
@@ -182,7 +182,7 @@ static void *run(void *arg)
         }
     }
     atomic_fetch_sub(&left, 1);
-    while (atomic_load(&left)) /* others may still give and send */
+    while (atomic_load(&left)) /* other ranks may still give and send */
         sched_yield();
     drain(r);
     for (int i = 0; i < 8; i++)

@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Grouped allreduces on simulated ranks: the object as it runs under MPI, over
- * simulated messages and windows, with applications that come when they like, leave,
- * come back, and processes that stand still at any moment for any time. After every
- * round that an application has waited for, and at the end:
+ * Grouped allreduces on simulated ranks: the object as it runs under MPI, over simulated
+ * messages and windows. Applications enter at random times, leave and return, and processes
+ * are suspended at any step for any time. Checked after every round and at the end:
  *
- *   conservation   nothing was lost: the sum over the ranks is what it was
- *   agreement      members of one group have the same list and the same bits
- *   exact          who is told that it has the average of all has it
- *   side           no group is larger than its side
- *   blame          nobody is suspected without a failure; one that stands still is
- *                  suspected once for each time, and suspects nobody
- *   back           at the end, when all have come back, all know that
- *   liveness       nobody waits for longer than some timeouts for each standstill,
- *                  however long others stand still
- *   quiet          when all have closed, nothing is under way
+ *  conservation   the sum over the ranks does not change
+ *  agreement      members of one group have the same list and the same bits
+ *  exact          a rank that is told that it has the average of all has it
+ *  side           no group is larger than its side
+ *  blame          no rank is suspected without a failure; a suspended one is suspected
+ *                 once for each suspension, and suspects no other
+ *  back           at the end, when all have returned, all know it
+ *  liveness       a wait is bounded by some timeouts for each suspension, however long
+ *                 the suspensions are
+ *  quiet          when all have closed, nothing is in progress
  *
- *   PARTIALCOLL_SEED=17 build/c/test_group        one seed again
- *   PARTIALCOLL_SCHEDULES=100000 …                more of them
+ *  PARTIALCOLL_SEED=17 build/c/test_group         run one seed
+ *  PARTIALCOLL_SCHEDULES=100000 …                 run more seeds
  */
 #include <math.h>
 #include <stdbool.h>
@@ -39,7 +38,7 @@ enum {
 
 static const int64_t timeout_ns = TIMEOUT_US * INT64_C(1000);
 
-/* The bits that the members of a group have. */
+/* The result that all members of a group must share. */
 struct result {
     uint64_t index, list, bits;
 };
@@ -49,7 +48,7 @@ struct rank {
     struct communicator *communicator;
     double x[MAX_COUNT];
     bool waits, is_away, is_done;
-    int64_t since, stood; /* waits, in all its standstills; ns */
+    int64_t since, stood; /* start of the current wait; total time in doubt; ns */
     uint64_t rounds, commits;
 };
 
@@ -60,8 +59,8 @@ static struct {
     struct window *windows[RANKS];
     struct rank rank[RANKS];
     bool stands[RANKS];
-    bool calm;     /* nobody leaves or stands still */
-    uint32_t only; /* calm but for this one, which stands still; RANKS: no such */
+    bool calm;     /* no rank leaves or is suspended */
+    uint32_t only; /* the only suspended rank of a calm run; RANKS: none */
     uint32_t standstills;
     int64_t end, checked;
     double sum[MAX_COUNT];
@@ -88,7 +87,7 @@ static void dump(FILE *out)
     }
 }
 
-/* Making the world. */
+/* Create the world. */
 
 static void draw_grid(pcoll_group_options *o)
 {
@@ -170,7 +169,7 @@ static void destroy(void)
     sim_free(&w.sim);
 }
 
-/* What must hold. */
+/* The invariants. */
 
 static uint64_t hash(uint64_t h, const void *data, size_t bytes)
 {
@@ -230,8 +229,9 @@ static void check_sum(void)
     }
 }
 
-/* Has voted, and the word is on another node that stands still: nobody can know whether
- * the others have all voted (docs/groups.md). */
+/* Return whether this rank has voted and the decision word is on another node whose
+ * rank is suspended. It cannot know then whether the others have all voted
+ * (docs/groups.md). */
 static bool is_in_doubt(uint32_t r)
 {
     const struct group *g = &w.rank[r].g;
@@ -291,7 +291,7 @@ static void start(uint32_t r)
     communicator_notify(k->communicator, &k->g.base);
 }
 
-/* Leaves now and then, and comes back. Also while its round is under way. */
+/* Now and then leave, or return, also during a round. */
 static void change_mind(uint32_t r)
 {
     struct rank *k = &w.rank[r];
@@ -318,14 +318,14 @@ static void act(uint32_t r)
         change_mind(r);
     else {
         start(r);
-        if (!w.calm && !draw(30)) { /* leaves right away: this round counts still */
+        if (!w.calm && !draw(30)) { /* leaves at once: this round still counts */
             k->is_away = true;
             atomic_store(&k->g.shared.wants_away, true);
         }
     }
 }
 
-/* The process stands still, or goes on. */
+/* Suspend or continue the process. */
 static void stop_or_go(uint32_t r)
 {
     if (w.stands[r]) {
@@ -396,8 +396,8 @@ static void close_all(void)
               (unsigned long long)sent, (unsigned long long)taken);
 }
 
-/* Nobody is away, and what is said of that has come. Who is taken for silent knows it,
- * and comes back after the round that it is in. */
+/* All have returned and all know it. A rank that others consider silent knows that, and
+ * returns after its current round. */
 static void check_back(void)
 {
     int64_t until = sim_now(w.sim) + 10 * timeout_ns;

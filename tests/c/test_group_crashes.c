@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks die in the middle of grouped averaging, and the others go on (csrc/group/group_agent.c):
+ * Ranks die in the middle of grouped averaging, and the others continue (csrc/group/group_agent.c):
  * the object as it runs under MPI, over simulated messages and windows in shared memory. A
- * rank dies at any of its steps on a window or message; the others hear of it one after the
- * other, some in the middle of what they send; then all begin anew, and another may die
- * before all have. Nobody is late here, so only deaths make rounds void. Checked:
- *   conservation   the sum over all ranks, the dead with what they had last
- *   agreement      members of one group have the same list and the same bits
- *   void at once   who was in a group with a dead rank waits no more; who was not has
- *                  no void round
- *   dead           all who live know who has died, and suspect nobody
- *   liveness       all come to their end, and close
+ * rank dies at any of its steps on a window or message. The others are notified one after the
+ * other, some while they send. Then all restart, and another rank may die before all have.
+ * No rank is late here, so only deaths make rounds void. Checked:
+ *  conservation   the sum over all ranks, with the last models of dead ones
+ *  agreement      members of one group have the same list and the same bits
+ *  void at once   a rank in a group with a dead rank stops waiting; other ranks have no
+ *                 void round
+ *  dead           all live ranks know who has died, and suspect no other
+ *  liveness       all end and close
  *
- *   PARTIALCOLL_SEED=17 build/c/test_group_crashes        one seed again
- *   PARTIALCOLL_SCHEDULES=100000 …                        more of them
+ *  PARTIALCOLL_SEED=17 build/c/test_group_crashes      run one seed
+ *  PARTIALCOLL_SCHEDULES=100000 …                      run more seeds
  */
 #include <math.h>
 #include <setjmp.h>
@@ -29,7 +29,7 @@ enum {
     RANKS = 8,
     MAX_COUNT = 40,
     RESULTS = 4096,
-    TIMEOUT_US = 100000000, /* nobody waits so long */
+    TIMEOUT_US = 100000000, /* longer than any wait */
     COMMUNICATORS = 4096,
     WAKE_APP = 1,
     WAKE_NEWS = 2
@@ -41,8 +41,8 @@ struct rank {
     double x[MAX_COUNT];
     bool waits, is_done, dead, heard;
     uint32_t left;       /* rounds */
-    uint32_t dies_after; /* steps; 0: not */
-    uint32_t cut_after;  /* messages, when somebody has died */
+    uint32_t dies_after; /* steps; 0: does not die */
+    uint32_t cut_after;  /* messages, after a death */
 };
 
 struct result {
@@ -59,8 +59,8 @@ static struct {
     int (*control)(struct transport *, uint32_t, const struct control *);
     struct rank rank[RANKS];
     bool stands[RANKS], outage;
-    int32_t driven; /* who is, or -1 */
-    jmp_buf grave;
+    int32_t driven; /* the rank being driven, or -1 */
+    jmp_buf at_death;
     struct communicator *old[COMMUNICATORS];
     uint32_t olds;
     double sum[MAX_COUNT];
@@ -111,7 +111,7 @@ static void mortal(void)
     if (!k || !k->dies_after || --k->dies_after || living() == 1)
         return;
     die((uint32_t)w.driven);
-    longjmp(w.grave, 1);
+    longjmp(w.at_death, 1);
 }
 
 static int compare_swap(struct window *window, uint32_t peer, size_t offset,
@@ -135,11 +135,11 @@ static int control(struct transport *t, uint32_t peer, const struct control *mes
     mortal();
     struct rank *k = &w.rank[t->rank];
     if (w.outage && k->cut_after && --k->cut_after == 0)
-        return fail(PCOLL_EFAILED, "somebody has died");
+        return fail(PCOLL_EFAILED, "a rank has died");
     return w.control(t, peer, message);
 }
 
-/* Making the world. */
+/* Create the world. */
 
 static struct transport *endpoint(uint32_t r)
 {
@@ -219,7 +219,7 @@ static void create(uint64_t seed)
     draw_death();
 }
 
-static void bury_communicator(struct communicator *c)
+static void retire_communicator(struct communicator *c)
 {
     EXPECT(w.olds < COMMUNICATORS, "too many communicators");
     c->transport = NULL;
@@ -232,7 +232,7 @@ static void destroy(void)
         w.rank[r].g.driven = false;
         group_object_dispose(&w.rank[r].g);
         communicator_free_windows(w.rank[r].communicator);
-        bury_communicator(w.rank[r].communicator);
+        retire_communicator(w.rank[r].communicator);
     }
     for (uint32_t i = 0; i < w.olds; i++)
         communicator_destroy(&w.old[i]);
@@ -291,7 +291,7 @@ static void drive(uint32_t r, void (*how)(uint32_t r))
     if (w.rank[r].dead)
         return;
     w.driven = (int32_t)r;
-    if (!setjmp(w.grave))
+    if (!setjmp(w.at_death))
         how(r);
     w.driven = -1;
 }
@@ -312,7 +312,7 @@ static void act(uint32_t r)
     if (k->dead || k->waits || k->is_done)
         return;
     if (!k->left--) {
-        k->is_done = true; /* and is waited for no more */
+        k->is_done = true; /* no other rank waits for it from now on */
         atomic_store(&k->g.shared.wants_away, true);
     } else {
         memcpy(w.windows[r]->memory + k->g.place.input_at, k->x,
@@ -323,9 +323,9 @@ static void act(uint32_t r)
     communicator_notify(k->communicator, &k->g.base);
 }
 
-/* Going on. */
+/* Recovery. */
 
-/* How it was with a round when all stood still. */
+/* The state of a rank in its round when all were stopped. */
 struct stood {
     bool in_group, with_dead, own;
 };
@@ -351,12 +351,12 @@ static void check_round(uint32_t r, struct stood s)
               "rank %u: a round of the living is void", r);
 }
 
-/* In a new communicator, at this round. */
+/* Restart in a new communicator at this round. */
 static void restart(uint32_t r, const uint64_t *words, uint64_t round)
 {
     struct rank *k = &w.rank[r];
     struct stood stood = look(r);
-    bury_communicator(k->communicator);
+    retire_communicator(k->communicator);
     EXPECT_OK(communicator_create(endpoint(r), NULL, &k->communicator));
     k->g.communicator = k->communicator;
     k->g.driven = false;
@@ -376,7 +376,8 @@ static void go(uint32_t r)
     EXPECT(!k->heard || w.outage, "%s", pcoll_last_error());
 }
 
-/* What a dead rank had last: what it was given, or has averaged in a round that counts. */
+/* Get a dead rank's last model: the last result it was given, or the average of a
+ * committed round. */
 static void take_last_model(uint32_t r)
 {
     struct rank *k = &w.rank[r];
@@ -394,7 +395,7 @@ static void take_last_model(uint32_t r)
         memcpy(k->x, g->now.data.landing, w.count * sizeof *k->x);
 }
 
-/* All who live stand still; false: somebody has died before all were there. */
+/* Restart all live ranks. Return false if one dies before all have restarted. */
 static bool recover(void)
 {
     uint64_t words[RANKS] = {0}, round = 0;
@@ -451,7 +452,7 @@ static bool step(void)
     if (!sim_step(w.sim, &stop))
         return false;
     INVARIANT("liveness", sim_now(w.sim) < TIMEOUT_US * INT64_C(50000),
-              "somebody waits for ever");
+              "a rank waits forever");
     if (stop.woken && stop.token == WAKE_APP)
         act(stop.rank);
     else if (stop.woken && w.outage)

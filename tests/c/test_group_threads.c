@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: threads (with the thread sanitizer). */
 /*
- * Grouped allreduce as it runs under MPI, on ranks that are threads, each with an
- * agent: the application on one side, the driver on the other, and windows that all
- * share. The thread sanitizer watches that inputs and parts are read only after the
- * notice that they are there, and written only after the decision.
+ * Grouped allreduce as it runs under MPI. The ranks are threads with an agent each: the
+ * application on one side, the driver on the other, and shared windows. The thread sanitizer
+ * checks that inputs and parts are read only after the notice that they are available, and
+ * written only after the decision.
  *
- * (In a void round somebody may still read what is written anew, by design, and throws
- * it away: test_group.c is for that. Here the timeouts are out of reach.)
+ * (In a void round a rank may by design read memory that is being overwritten, and discards
+ * the data: test_group.c covers that. Here the timeouts are too long to expire.)
  */
 #include <pthread.h>
 #include <string.h>
@@ -38,7 +38,7 @@ static int get(struct window *w, uint32_t peer, size_t offset, void *into, size_
     return PCOLL_OK;
 }
 
-/* Entries of the directory may be read while they are written: word by word. */
+/* Entries of the directory may be read during a write, so write word by word. */
 static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
                size_t bytes)
 {
@@ -118,10 +118,10 @@ static void *application(void *arg)
     for (uint64_t t = 0; t < ROUNDS; t++) {
         for (int i = 0; i < COUNT; i++)
             input[i] = t % 2 ? r->x[i] : (double)(r->rank + 10 * t);
-        inproc_nap(r->rank, 2 * t);
+        inproc_pause(r->rank, 2 * t);
         atomic_fetch_add(&r->g.shared.started, 1);
         communicator_notify(r->communicator, &r->g.base);
-        inproc_nap(r->rank, 2 * t + 1);
+        inproc_pause(r->rank, 2 * t + 1);
         inproc_wait(r->progress, r->communicator, over, r);
         EXPECT(!r->g.shared.outcome.is_void && r->g.shared.outcome.index == t,
                "round %llu", (unsigned long long)t);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compiled: interleaved (with points at which others may come between). */
+/* Compiled: interleaved (with points at which other ranks may run). */
 /*
- * The invariants of docs/semantics.md over simulated ranks, for everything that is listed in
- * space.c. The checks themselves are in invariants.c, spy.c and wire.c: this file says what is run.
+ * The invariants of docs/semantics.md over simulated ranks, for all variants that space.c lists.
+ * invariants.c, spy.c and wire.c have the checks; this file selects the runs.
  *
- * seeds.h says how to run some of them (default: 8000).
+ * seeds.h says how to run selected seeds (default: 8000).
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #include "seeds.h"
 #include "space.h"
 
-/* The other way round: one kind of world, chosen by hand. */
+/* A hand-chosen world. */
 static struct world_options plain(uint32_t ranks, uint64_t seed, const char *policy)
 {
     struct world_options o = {
@@ -34,7 +34,7 @@ static struct world_options plain(uint32_t ranks, uint64_t seed, const char *pol
     return o;
 }
 
-/* reproducible: under full the timing must not show in the bits. */
+/* Reproducible: under full, timing does not change the bits. */
 static void test_reproducible(void)
 {
     for (uint32_t ranks = 1; ranks <= 17; ranks++) {
@@ -55,7 +55,7 @@ static void test_reproducible(void)
     }
 }
 
-/* The draw of majority: on average half of the ranks are there, when they come one by one. */
+/* The draw of majority: if ranks come one by one, on average half are in a round. */
 static void test_majority_half(void)
 {
     struct world_options o = plain(16, 3, "majority");
@@ -68,8 +68,7 @@ static void test_majority_half(void)
               "%g active of 16", report.active_mean);
 }
 
-/* liveness: under solo one rank gets through all its calls while no other application
- * does anything at all. */
+/* Liveness: under solo a rank completes all its calls while all others are idle. */
 static void test_wait_free(void)
 {
     int64_t const a_second = 1000000000;
@@ -91,8 +90,8 @@ static void test_wait_free(void)
     }
 }
 
-/* Timers: rank 0 gets through all its calls while everybody else sleeps, since lingers
- * end and deadlines pass. */
+/* Timers: rank 0 completes all its calls while all others sleep, because lingers end
+ * and deadlines pass. */
 static void test_timers(void)
 {
     int64_t const a_second = 1000000000;
@@ -117,8 +116,8 @@ static void test_timers(void)
     }
 }
 
-/* Linger: ranks that come a little later are still in, and nobody waits for the end of
- * it when all are there. */
+/* Linger: ranks that arrive a little later are included. When all have arrived, the
+ * round does not wait for the end of the linger. */
 static void test_linger(void)
 {
     struct world_options o = plain(8, 1, "solo");
@@ -137,8 +136,8 @@ static void test_linger(void)
               (long long)with.loops_over[0]);
 }
 
-/* max_staleness: an overdue rank that has left a deposit, even a late one, holds nobody
- * up, whatever it does afterwards. */
+/* max_staleness: an overdue rank with a deposit, even a late one, delays no round,
+ * whatever it does afterwards. */
 static void test_stored_is_enough(void)
 {
     struct world_options o = plain(2, 1, "solo");

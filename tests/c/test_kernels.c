@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every op on every dtype against a reference that knows the values, not the loops; the conversions
- * of all float16 and bfloat16 numbers; blocks, slots and slices; reductions that are not ours.
+ * Every op on every dtype against a reference that computes single values; the conversions of all
+ * float16 and bfloat16 numbers; blocks, slots and slices; user-defined reductions.
  */
 #include <math.h>
 #include <string.h>
@@ -67,7 +67,7 @@ static struct number load(int dtype, const char *at)
         n.im = n.kind == COMPLEX ? load_real(at + n.bits / 8, n.bits) : 0;
         return n;
     }
-    memcpy(&n.word, at, (size_t)n.bits / 8); /* little end first, as on all we test */
+    memcpy(&n.word, at, (size_t)n.bits / 8); /* little-endian, like all test machines */
     if (n.kind == SIGNED && n.bits < 64 && n.word >> (n.bits - 1))
         n.word |= ~(uint64_t)0 << n.bits;
     return n;
@@ -83,7 +83,7 @@ static void store(struct number n, char *at)
         memcpy(at, &n.word, (size_t)n.bits / 8);
 }
 
-/* A double holds products of floats exactly, so rounding it once is what C does. */
+/* A double holds products of floats exactly, so rounding once gives the result of C. */
 static double rounded(const struct number *n, double value)
 {
     return n->bits == 32 ? (float)value : value;
@@ -146,7 +146,7 @@ static struct number reference(int op, struct number a, struct number b)
     return out;
 }
 
-/* As in MPI. */
+/* The combinations that MPI allows. */
 static bool is_legal(int op, int dtype)
 {
     switch (kind_of(dtype).kind) {
@@ -163,7 +163,7 @@ static bool is_legal(int op, int dtype)
     return false;
 }
 
-/* Small numbers, zeros, and any bits at all where they are integers. */
+/* Small numbers and zeros. Integers may have any bits. */
 static void draw(int dtype, char *at, size_t count, uint64_t seed)
 {
     for (size_t i = 0; i < count; i++, at += held_size(dtype)) {
@@ -251,7 +251,7 @@ static void test_ops(void)
            "unknown ops and dtypes");
 }
 
-/* As reduce.h says: on the left it stays, on the right it is passed over. */
+/* As reduce.h specifies: a NaN on the left stays, and one on the right is ignored. */
 static void test_nan(void)
 {
     const float left[2] = {NAN, 3}, right[2] = {3, NAN};
@@ -300,7 +300,7 @@ static void check_narrow(int dtype, float value, uint16_t expected)
            expected);
 }
 
-/* All numbers there and back, and what lies between any two of them. */
+/* All numbers convert back unchanged; midpoints between neighbors round to even. */
 static void check_half(int dtype, double (*value_of)(uint16_t), uint16_t infinity)
 {
     for (uint32_t h = 0; h <= UINT16_MAX; h++) {
@@ -319,7 +319,7 @@ static void check_half(int dtype, double (*value_of)(uint16_t), uint16_t infinit
     }
     for (uint16_t h = 0; h < infinity; h++) {
         double above = value_of(h + 1);
-        if (h + 1 == infinity) /* the number that would come next */
+        if (h + 1 == infinity) /* the next number, if it existed */
             above = value_of(h) + (value_of(h) - value_of(h - 1));
         float middle = (float)((value_of(h) + above) / 2);
         uint16_t even = h % 2 ? h + 1 : h;
@@ -336,7 +336,7 @@ static void test_conversions(void)
 {
     check_half(PCOLL_FLOAT16, float16_value, 0x7c00);
     check_half(PCOLL_BFLOAT16, bfloat16_value, 0x7f80);
-    /* A NaN whose mantissa is only in the bits that go away. */
+    /* A NaN whose mantissa is only in the bits that are cut off. */
     uint32_t bits = 0x7f800001;
     float nan;
     memcpy(&nan, &bits, sizeof nan);
@@ -348,7 +348,7 @@ static void test_conversions(void)
 
 /* Blocks. */
 
-/* A reduction that tells left from right: inout = 31 left + inout, byte by byte. */
+/* A reduction that is not commutative: inout = 31 left + inout, byte by byte. */
 struct fake {
     struct user_reduction base;
     int calls, fail_at;
@@ -363,8 +363,7 @@ static int fake_combine(struct user_reduction *user, void *inout, const void *le
     EXPECT(to != from, "combine may not be given one operand twice");
     for (size_t i = 0; i < count * user->element; i++)
         to[i] = (unsigned char)(31 * from[i] + to[i]);
-    return ++fake->calls == fake->fail_at ? fail(PCOLL_EMPI, "as it was told")
-                                          : PCOLL_OK;
+    return ++fake->calls == fake->fail_at ? fail(PCOLL_EMPI, "as requested") : PCOLL_OK;
 }
 
 static int frees;
@@ -375,7 +374,7 @@ static void fake_free(struct user_reduction *user)
     free(user);
 }
 
-/* The address of the datatype is that of the element's size. */
+/* The datatype's address stands for the element size. */
 static int make_fake(const pcoll_buffer *buffer, int index, struct user_reduction **out)
 {
     (void)index;
@@ -433,7 +432,7 @@ static void test_user_reduction(void)
 
 static const size_t size_24 = 24, size_0 = 0;
 
-/* A handle of many kinds. */
+/* A handle of several dtypes and ops. */
 static void init_mixed(struct payload *p)
 {
     const pcoll_buffer buffers[] = {
@@ -454,10 +453,10 @@ static void init_mixed(struct payload *p)
 static void fill(char *at, size_t bytes, uint64_t seed)
 {
     for (size_t i = 0; i < bytes; i++)
-        at[i] = (char)(splitmix_mix(seed + i) & 0x3f); /* as halves: small, no NaN */
+        at[i] = (char)(splitmix_mix(seed + i) & 0x3f); /* as float16: small, no NaN */
 }
 
-/* Packing and filling a slot in place give the same block; so do a carry of either. */
+/* Packing and filling a slot in place give the same block, also after a carry. */
 static void test_slot(void)
 {
     struct payload p;
@@ -498,7 +497,7 @@ static void test_slot(void)
     payload_destroy(&p);
 }
 
-/* 2048 + 1 + 1 is 2050; rounding after each step would leave 2048. */
+/* 2048 + 1 + 1 is 2050. Rounding after each step would give 2048. */
 static void test_rounded_once(void)
 {
     const pcoll_buffer buffer = {.count = 1, .dtype = PCOLL_FLOAT16, .op = PCOLL_SUM};
@@ -515,7 +514,7 @@ static void test_rounded_once(void)
     payload_destroy(&p);
 }
 
-/* Slice by slice is the same as all at once, and no element is cut. */
+/* Slice by slice gives the same result as at once, and no slice splits an element. */
 static void check_slices(const struct payload *p, uint32_t of)
 {
     char *a = malloc(p->bytes + 1), *b = malloc(p->bytes + 1);

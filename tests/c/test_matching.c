@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Matchmaking (csrc/protocol/group/matchmaking.h) of 1 to 40 simulated peers, in several keys and
- * rounds, under seeded delays, clocks, failures and reports of failures; the invariants are in
- * matching_check.c. And any messages at any time to one machine.
+ * rounds, under seeded delays, clocks, failures and reports of failures; matching_check.c has the
+ * invariants. Also arbitrary messages at any time to one machine.
  *
- *   PARTIALCOLL_SEED=n        run seed n only, again
- *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
- *   PARTIALCOLL_FUZZ=n        machines given anything (default 5000)
+ *  PARTIALCOLL_SEED=n        run only seed n
+ *  PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
+ *  PARTIALCOLL_FUZZ=n        machines with arbitrary input (default 5000)
  */
 #include <string.h>
 
@@ -97,7 +97,7 @@ static void run(uint64_t seed)
     together += sim.together;
 }
 
-/* Messages go on until there are none. */
+/* Deliver messages until there are none. */
 static void deliver(struct match *m, uint32_t peers, int64_t now)
 {
     bool more = true;
@@ -127,8 +127,8 @@ static void join(struct match *m, uint32_t peers, uint32_t peer, uint64_t round)
     deliver(m, peers, 0);
 }
 
-/* Rank 2 leaves a round and is in the next one while rank 1 is still to come: that does
- * not take rank 0 out of the round. */
+/* Rank 2 leaves a round and is already in the next one when rank 1 begins. Rank 0 stays
+ * in the round. */
 static void test_left_and_back(void)
 {
     struct match m[3];
@@ -151,8 +151,7 @@ static void test_left_and_back(void)
         match_destroy(&m[i]);
 }
 
-/* A rank that begins a round which is over here is behind; so is one that asks there.
- */
+/* A rank that begins a round that is over is behind, and so is one that asks. */
 static void test_behind(void)
 {
     struct match m[2];
@@ -172,7 +171,7 @@ static void test_behind(void)
         match_destroy(&m[i]);
 }
 
-/* Alike, but for ranks that need more than 16 bits. */
+/* The same with ranks that need more than 16 bits. */
 static void test_large_ranks(void)
 {
     enum { SIZE = 70000, HIGH = SIZE - 1 };

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compiled: interleaved (with points at which others may come between). */
+/* Compiled: interleaved (with points at which other members may run). */
 /*
  * The protocol of a domain in shared memory (csrc/domain/node.h), step by step: seeded
- * schedules of everything that a handle can be, and for the smallest handles all
- * schedules with few departures from running one member after the other. The members
- * are played in steps.c, checked in steps_check.c.
+ * schedules of all variants of a handle, and for the smallest handles all schedules with few
+ * departures from running one member after the other. steps.c plays the members, and
+ * steps_check.c checks them.
  *
- *   PARTIALCOLL_SEED=n        run seed n only, again
- *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
- *   PARTIALCOLL_DEPARTURES=n  at most n departures (default 2)
+ *  PARTIALCOLL_SEED=n        run only seed n
+ *  PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
+ *  PARTIALCOLL_DEPARTURES=n  at most n departures (default 2)
  */
 #include <string.h>
 #include <time.h>
@@ -19,7 +19,7 @@
 
 #define LENGTH(table) (sizeof(table) / sizeof *(table))
 
-/* The n-th draw of a seed. */
+/* A sequence of draws from a seed. */
 struct dice {
     uint64_t seed, n;
 };
@@ -65,13 +65,13 @@ static struct steps_options draw(uint64_t seed)
 {
     struct dice d = {.seed = seed};
     struct steps_options o = {.ranks = PICK(&d, rank_counts)};
-    if (roll(&d, 1000) == 0) /* more than a word of them */
+    if (roll(&d, 1000) == 0) /* sets of more than one word */
         o.ranks = 64 + roll(&d, STEPS_MAX_RANKS - 63);
     o.handle = draw_handle(&d, o.ranks);
     o.calls = o.ranks > 8 ? 2 : 1 + roll(&d, 6);
     o.ending = (enum world_ending)roll(&d, LENGTH(endings));
     bool solo = o.handle.policy == 0 && o.handle.modifier == 0;
-    if (o.ending == END_FREE && !solo) /* others would wait for those who free */
+    if (o.ending == END_FREE && !solo) /* ranks would wait for those that have freed */
         o.ending = END_LOOP;
     o.count = PICK(&d, counts);
     o.fractions = roll(&d, 2);
@@ -102,8 +102,8 @@ static void describe(const struct steps_options *o)
              modes[o->stepper.mode], o->stepper.stay, (long long)o->stepper.tick);
 }
 
-/* Every byte of the memory is reserved by one member: what is not would be missed when
- * it is first touched. */
+/* Every byte of the memory is reserved by exactly one member: missing memory for other
+ * bytes would show only when they are first touched. */
 static void test_parts(void)
 {
     enum { RANKS = 7, DOMAINS = 2 };
@@ -153,7 +153,7 @@ static const struct steps *run(const struct steps_options *o, struct vote_tally 
     return s;
 }
 
-/* All schedules with one departure more than this one has, after its last. */
+/* Run all schedules that extend this one by a departure after its last one. */
 static void depart(struct steps_options *o, struct vote_tally *t, int most)
 {
     static uint8_t choices[STEPPER_DEPARTURES + 1][STEPPER_PLANNED_STEPS];

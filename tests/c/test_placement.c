@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who shares memory with whom, and the words in which users say so. */
+/* Which ranks share memory, and the words by which users request it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 enum { MAX_RANKS = 12 };
 
-/* What has to come of it, as every rank works it out. */
+/* Check that every rank computes these domains. */
 static void expect(const char *what, uint32_t ranks, const uint64_t *hosts,
                    uint32_t most, const uint32_t *domain)
 {
@@ -57,8 +57,8 @@ static void test_planes(void)
     static const uint64_t uneven[] = {5, 9, 9, 9, 9, 1, 1};
     static const uint64_t apart[] = {UINT64_MAX, 0, UINT64_MAX, 4, 0};
     PLACED("one rank", one, 0, 0);
-    PLACED("nobody shares", NULL, 0, 0, 1, 2, 3);
-    PLACED("nobody shares, whatever the most", NULL, 2, 0, 1, 2, 3);
+    PLACED("no ranks share", NULL, 0, 0, 1, 2, 3);
+    PLACED("no ranks share, whatever the most", NULL, 2, 0, 1, 2, 3);
     PLACED("all", one, 0, 0, 0, 0, 0, 0);
     PLACED("as many as are allowed", one, 5, 0, 0, 0, 0, 0);
     PLACED("more than there are", one, UINT32_MAX, 0, 0, 0, 0, 0);
@@ -83,7 +83,7 @@ static uint32_t per_host(uint32_t ranks, const uint64_t *hosts, uint32_t most)
     return count;
 }
 
-/* An algorithm is chosen by how many domains send through the link of a host. */
+/* An algorithm is chosen by the number of domains that share the link of a host. */
 static void test_per_host(void)
 {
     static const uint64_t even[] = {7, 3, 7, 3, 3, 7, 3, 7};
@@ -112,7 +112,7 @@ static void test_tuning(void)
     EXPECT(a == PCOLL_ALGORITHM_RABENSEIFNER, "one host: %d", a);
 }
 
-/* The number of a word, and at most how many ranks; -1: refused. */
+/* Check the number of a word and the maximal number of ranks. -1: refused. */
 static void expect_words(const char *text, int32_t domain, uint32_t most)
 {
     int32_t got = -77;

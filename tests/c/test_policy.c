@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policies: their text, their draws, when they are met. */
+/* Policies: their text, their draws, and when they are met. */
 #include <math.h>
 #include <string.h>
 
@@ -122,7 +122,7 @@ static void test_check(void)
 
 enum { RANKS = 10, DRAWS = 20000 };
 
-/* A round of ten ranks with all that it needs. */
+/* A round of ten ranks and its masks. */
 struct bed {
     struct policy_round round;
     struct policy_draw draw;
@@ -136,7 +136,8 @@ static void make(struct bed *b, uint64_t live)
         .ranks = RANKS, .live = &b->live, .drawn = &b->drawn, .overdue = &b->overdue};
 }
 
-/* Every rank is drawn equally often, m different ones each time, never one that has gone. */
+/* Every rank is drawn equally often, m different ones in each round, and never one that
+ * has left. */
 static void test_draws(void)
 {
     for (uint32_t m = 1; m <= RANKS; m++) {
@@ -165,7 +166,7 @@ static void test_draws(void)
                b.round.drawn_count, m);
         b.live = 0;
         policy_open(&p, &b.draw, NULL, &b.round);
-        EXPECT(!b.round.drawn_count, "drawn among nobody");
+        EXPECT(!b.round.drawn_count, "drawn from no ranks");
     }
 }
 
@@ -220,7 +221,7 @@ static void test_met(void)
     b.live = 0;
     EXPECT(!met(&b, "full", 0, 0, all) && !met(&b, "quorum:1", 0, 0, all) &&
                !met(&b, "last_of:2", 0, 0, all),
-           "a round starts with nobody live");
+           "a round starts without live ranks");
 }
 
 int main(void)

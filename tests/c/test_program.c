@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Users' schedules on simulated ranks: random DAGs against a sequential evaluation.
+ * User schedules on simulated ranks: random DAGs against a sequential evaluation.
  *
- * A random program is a list of steps of all ranks, which is a valid order to carry
- * them out one after the other: that is the reference. Each rank's schedule has the
- * dependencies that the memory asks for, some more, and gates of k of n; the messages,
- * the timers and the runs of all ranks then go as the hostile simulation wants.
+ * A random program is a list of steps of all ranks in a valid sequential order, which is the
+ * reference. Each rank's schedule has the dependencies that memory requires, some more, and
+ * gates of k of n. The simulation then chooses the order of the messages, timers and runs
+ * of all ranks.
  *
- *   PARTIALCOLL_SEED=17 build/c/test_program        one seed again
- *   PARTIALCOLL_SCHEDULES=100000 …                  more of them
+ *  PARTIALCOLL_SEED=17 build/c/test_program        run one seed
+ *  PARTIALCOLL_SCHEDULES=100000 …                  run more seeds
  */
 #include <math.h>
 #include <stdbool.h>
@@ -25,14 +25,14 @@ enum { RANKS = 6, BUFFERS = 4, ELEMENTS = 20, STEPS = 40, MAX_OPS = 4 * STEPS };
 typedef int64_t memory[RANKS][BUFFERS][ELEMENTS];
 
 struct step {
-    enum op_kind kind; /* SEND: a message from rank, a to peer, b */
+    enum op_kind kind; /* SEND: a message from `rank`, buffer a, to `peer`, buffer b */
     uint32_t rank, peer;
     int a, b; /* buffers */
     uint64_t count;
     int op;
 };
 
-/* One operation of a rank: which buffers it reads and writes. */
+/* The buffers that one operation of a rank reads and writes. */
 struct access {
     int read, write; /* -1: none */
     bool accumulates;
@@ -52,7 +52,7 @@ struct world {
     struct communicator *communicator[RANKS];
     struct schedule_run *run[RANKS];
     uint64_t runs, started[RANKS];
-    bool asleep[RANKS]; /* its application has not come back yet */
+    bool asleep[RANKS]; /* its application computes */
 };
 
 static struct world w;
@@ -62,7 +62,7 @@ static uint32_t draw(uint32_t bound)
     return (uint32_t)(splitmix_mix(w.seed ^ ++w.drawn << 20) % bound);
 }
 
-/* Drawing a program. */
+/* Draw a program. */
 
 static struct step draw_step(void)
 {
@@ -111,7 +111,7 @@ static void note(uint32_t rank, int op, struct access access)
     w.access[rank][op] = access;
 }
 
-/* A gate of k of n over some earlier operations, to come before op. */
+/* Make op depend on a gate of k of n earlier operations. */
 static void add_gate(uint32_t rank, int op)
 {
     struct builder *d = &w.builder[rank];
@@ -133,7 +133,7 @@ static void add_gate(uint32_t rank, int op)
     EXPECT_OK(builder_after(d, gate, NULL, 0, 1 + draw(distinct)));
 }
 
-/* What must come before op, and some that need not. */
+/* Add the required dependencies of op, and some others. */
 static void add_dependencies(uint32_t rank, int op, struct access access)
 {
     note(rank, op, access);
@@ -146,13 +146,13 @@ static void add_dependencies(uint32_t rank, int op, struct access access)
     }
     if (op && !draw(3))
         add_gate(rank, op);
-    else if (op && !must && !draw(2)) { /* a gate of its own */
+    else if (op && !must && !draw(2)) { /* op with its own gate */
         int32_t before = (int32_t)draw((uint32_t)op);
         EXPECT_OK(builder_after(&w.builder[rank], op, &before, 1, 1));
     }
 }
 
-/* Some messages are given another tag; then only those of one tag keep their order. */
+/* Give some messages another tag. Order is then kept only among messages of one tag. */
 static void add_message(const struct step *s)
 {
     pcoll_buffer shape = {.count = s->count, .dtype = PCOLL_INT64};
@@ -194,7 +194,7 @@ static void add_step(const struct step *s)
     add_dependencies(s->rank, op, access);
 }
 
-/* Making the ranks. */
+/* Create the ranks. */
 
 static void commit_all(void)
 {
@@ -259,7 +259,7 @@ static void destroy(void)
     sim_free(&w.sim);
 }
 
-/* Running them. */
+/* Run them. */
 
 static void poll(uint32_t rank)
 {
@@ -270,7 +270,7 @@ static void poll(uint32_t rank)
 
 enum { APPLICATION = 1 }; /* token of its wake-ups */
 
-/* Its application thinks for a while before each start, and once a run is over. */
+/* An application computes for a while before each start and after a run. */
 static void sleep_application(uint32_t rank)
 {
     w.asleep[rank] = true;
@@ -289,7 +289,7 @@ static void step_application(uint32_t rank, uint64_t starts)
     sleep_application(rank);
 }
 
-/* Every rank starts so many runs, and then nothing is left to happen. */
+/* Run until nothing is left to happen. Rank r starts starts[r] runs. */
 static void run(const uint64_t starts[RANKS])
 {
     struct sim_stop stop;
@@ -371,7 +371,8 @@ static void test_random(uint64_t seed)
     destroy();
 }
 
-/* A gate of 1 of 2 has to open early: its second predecessor waits for what it lets begin. */
+/* A gate of 1 of 2 must open early: its second predecessor waits for an operation
+ * behind the gate. */
 static void test_opens_early(void)
 {
     enum { GO, NEAR, FAR };
@@ -412,7 +413,8 @@ static void test_opens_early(void)
     }
 }
 
-/* into = from op into, from on the left: a NaN on the left wins MAX, on the right it loses. */
+/* into = from op into, with from on the left: a NaN on the left wins MAX, one on the
+ * right loses. */
 static void test_operands(void)
 {
     double x[2] = {NAN, 1}, y[2] = {1, NAN};
@@ -432,7 +434,7 @@ static void test_operands(void)
     destroy();
 }
 
-/* What a commit refuses. */
+/* Check that a commit is refused. */
 
 static void refuse(struct builder *d, const char *part)
 {
@@ -471,7 +473,7 @@ static void test_refused(void)
     builder_send(&d, x + 3, &four, 1, 0, "out", &b);
     refuse(&d, "use the same memory");
 
-    /* Both or none: 1 of 2 does not say that the receive is over. */
+    /* 1 of 2 does not ensure that the receive is complete; 2 of 2 does. */
     for (uint32_t k = 1; k <= 2; k++) {
         builder_recv(&d, x, &four, 1, 0, "in", &a);
         builder_nop(&d, "other", &b);
@@ -486,7 +488,7 @@ static void test_refused(void)
 
     builder_nop(&d, "one", &a);
     builder_nop(&d, "two", &b);
-    builder_after(&d, b, (int32_t[]){a, a}, 2, 2); /* the same one twice counts once */
+    builder_after(&d, b, (int32_t[]){a, a}, 2, 2); /* a duplicate counts once */
     refuse(&d, "needs 2 of 1");
 
     EXPECT(builder_after(&d, 0, &a, 1, 0) == PCOLL_EINVAL, "a foreign operation");
@@ -515,7 +517,8 @@ static void test_accumulate(void)
     refuse(&d, "use the same memory");
 }
 
-/* Messages of rank 0 to 1 against those that 1 expects: what is said. */
+/* Check the error message for messages from rank 0 that do not match those that 1
+ * expects. */
 static void mismatch(int sent, int received, uint64_t count, int dtype,
                      const char *part)
 {
@@ -556,7 +559,7 @@ static void test_mismatch(void)
     mismatch(1, 1, 4, PCOLL_FLOAT64, "4 float64 where rank 1 receives it");
 }
 
-/* Messages of different tags may be written down in different orders. */
+/* Messages of different tags may be posted in different orders. */
 static void test_tags(void)
 {
     enum { TAGS = 3, EACH = 20 };

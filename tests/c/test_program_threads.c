@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: threads (with the thread sanitizer). */
 /*
- * A user's schedule as it runs under MPI, on ranks that are threads, each with an agent: start and
- * wait on one side, the driver on the other. The thread sanitizer watches.
+ * A user schedule as it runs under MPI, on ranks that are threads with an agent each: start and
+ * wait on one side, the driver on the other. The thread sanitizer checks for races.
  *
- * Every rank sends to all others; what comes in is added up, each part in a place of
- * its own. A gate of 2 of n starts a timer.
+ * Every rank sends to all others and adds up the received data, each message with its own
+ * buffer. A gate of 2 of n starts a timer.
  */
 #include <pthread.h>
 #include <time.h>
@@ -47,16 +47,16 @@ static void *application(void *arg)
             r->mine[i] = (double)(t + 1) * (r->rank + 1);
             r->total[i] = 0;
         }
-        inproc_nap(r->rank, 2 * t);
+        inproc_pause(r->rank, 2 * t);
         schedule_run_start(r->run);
-        inproc_nap(r->rank, 2 * t + 1);
+        inproc_pause(r->rank, 2 * t + 1);
         inproc_wait(r->progress, r->communicator, over, r);
         for (int i = 0; i < COUNT; i++)
             EXPECT(r->total[i] == (double)(t + 1) * RANKS * (RANKS + 1) / 2,
                    "run %llu: %g", (unsigned long long)t, r->total[i]);
     }
     if (r->rank == 0)
-        schedule_run_start(r->run); /* one that the others answer with nothing */
+        schedule_run_start(r->run); /* the others do not send in this run */
     progress_lock(r->progress);
     EXPECT_OK(schedule_run_close(r->run));
     progress_unlock(r->progress);

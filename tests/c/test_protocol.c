@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Headers, contributions and one rank's rounds, one by one. */
+/* Headers, contributions and the rounds of one rank. */
 #include <string.h>
 
 #include "protocol/member.h"
 #include "check.h"
 
-/* As a round that activates does. */
+/* Freeze as a round does when it activates. */
 static int freeze(struct contribution *c)
 {
     c->frozen = c->pending;
@@ -13,7 +13,7 @@ static int freeze(struct contribution *c)
     return c->frozen;
 }
 
-/* A carry that loses the race against an activation goes in alone. */
+/* A carry that loses the race against an activation contributes only its new data. */
 static void test_contribution_race(void)
 {
     struct contribution c;
@@ -37,7 +37,7 @@ static void test_contribution_race(void)
     EXPECT(freeze(&c) == NO_SLOT, "counted twice");
 }
 
-/* In place: the application's slot is never one that somebody reads. */
+/* In place: no round reads the slot that the application fills. */
 static void test_contribution_in_place(void)
 {
     struct contribution c;
@@ -61,7 +61,7 @@ struct header_storage {
     uint64_t words[32];
 };
 
-/* A round with the deposit, if there is one, is frozen and completes. */
+/* Freeze a round with the deposit, if any, and complete it. */
 static void complete_round(struct member *m)
 {
     if (freeze(&m->contribution) != NO_SLOT) {
@@ -132,8 +132,8 @@ static void test_member_all(void)
     EXPECT(m.stats.lost == 3, "%llu lost", (unsigned long long)m.stats.lost);
 }
 
-/* What a read found lost that came to nothing is told by the next one, also where the member
- * goes on in another domain in between. */
+/* If a read delivers nothing, the next one reports the rounds that it found lost, also
+ * after the member has moved to another domain. */
 static void test_member_overwritten(void)
 {
     struct member m;
@@ -174,8 +174,8 @@ static void test_header_merge(void)
     EXPECT(round_has(a, 8, ROUND_LEFT, 1), "lost a bit");
 }
 
-/* Any two numbers differ, however often and in whatever order they are merged, and a rank without
- * an intent agrees with all others. */
+/* Any two different intents are detected, however often and in whatever order they are
+ * merged. A rank without an intent agrees with all others. */
 static void test_intents(void)
 {
     EXPECT(!round_intent(0) && !round_intents_differ(0), "0 is an intent");
@@ -207,7 +207,7 @@ struct wire_case {
     const char *what;
     struct {
         enum round_mask mask;
-        uint32_t begin, end; /* Below a header's ranks; 0: that number. */
+        uint32_t begin, end; /* end 0: up to the last rank */
     } run[7];
     uint32_t runs;
     bool is_long;
@@ -217,7 +217,7 @@ static struct round_header *allocate_header(uint32_t ranks)
 {
     size_t bytes = round_header_bytes(ranks);
     char *memory = malloc(bytes);
-    memset(memory, 0xff, bytes); /* A header may be the first thing in its memory. */
+    memset(memory, 0xff, bytes); /* A header may be at the very start of its memory. */
     struct round_header *h = (struct round_header *)(void *)(memory + bytes) - 1;
     round_header_clear(h, ranks, 5);
     return h;
@@ -268,7 +268,7 @@ static void check_wire(uint32_t ranks, const struct wire_case *c)
     INVARIANT("intents", back->intent == h->intent, "P=%u, %s: lost an intent", ranks,
               c->what);
     EXPECT(!memcmp(wire, (char *)(back + 1) - encoded, encoded),
-           "P=%u, %s: comes as another one", ranks, c->what);
+           "P=%u, %s: decodes differently", ranks, c->what);
     check_sets(h, ranks, c);
     EXPECT(round_header_decode(back, wire, encoded, ranks, 6) == PCOLL_EPROTOCOL,
            "P=%u, %s: of another round", ranks, c->what);

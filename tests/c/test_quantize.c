@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lattice codec: planes against bits taken one by one; what decodes for certain, to
- * within what error; that wrong decodes, flipped bits and any bytes at all are found
- * out; rotation; payloads. The last check is one number over all that is computed: this
- * program is compiled for several processors, and that number is the same for all.
+ * The lattice codec: planes against bits extracted one by one; guaranteed decoding and its
+ * error; detection of wrong decodes, flipped bits and arbitrary bytes; rotation; payloads.
+ * The last check is a digest of all results: this program is compiled for several
+ * processors, and the digest is the same for all.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -16,7 +16,7 @@
 static const size_t counts[] = {0, 1, 2, 3, 15, 16, 17, 31, 509, 1000, 1023, 1024};
 enum { COUNTS = sizeof counts / sizeof *counts };
 
-/* Random numbers of a test, one after the other. */
+/* A sequence of random numbers. */
 struct draw {
     uint64_t stream, n;
 };
@@ -38,13 +38,13 @@ static void draw_block(struct draw *d, float *x, size_t count, float scale)
         x[i] = scale * draw_float(d);
 }
 
-/* A power of two, 2^least to 2^most. */
+/* A power of two from 2^least to 2^most. */
 static float draw_scale(struct draw *d, int least, int most)
 {
     return ldexpf(1, least + (int)(draw_word(d) % (uint64_t)(most - least + 1)));
 }
 
-/* An encoded block; planes at odd addresses, of just the size they need. */
+/* An encoded block. Planes are at odd addresses and have exactly the size they need. */
 struct coded {
     size_t count;
     float step;
@@ -88,7 +88,7 @@ static void test_sizes(void)
     }
 }
 
-/* Bit `bit` of the word in this row and lane, where quantize.h says it is. */
+/* Bit `bit` of the word in this row and lane, located as quantize.h specifies. */
 static int plane_bit(const unsigned char *plane, size_t lanes, size_t row, size_t lane,
                      int bit, int width)
 {
@@ -131,7 +131,7 @@ static void test_planes(void)
                 check_plane(lanes[i], shift, width);
 }
 
-/* What decodes. */
+/* Successful decoding. */
 
 static void check_error(const struct coded *c, const float *x, const float *y,
                         float magnitude)
@@ -143,8 +143,7 @@ static void check_error(const struct coded *c, const float *x, const float *y,
                fabs((double)x[i] - (double)y[i]), (double)c->step);
 }
 
-/* The keys that lattice_step promises: at the very distance, on one side or the other.
- */
+/* A key exactly at the distance for which lattice_step guarantees decoding. */
 static void draw_key(struct draw *d, float *key, const float *x, size_t count, float by)
 {
     for (size_t i = 0; i < count; i++)
@@ -163,7 +162,7 @@ static void check_round_trip(struct draw *d, size_t count, int bits)
     EXPECT(decode(&c, key, false, y), "%zu elements of %d bits, scale %g, distance %g",
            count, bits, (double)scale, (double)distance);
     check_error(&c, x, y, magnitude);
-    /* Too far for the low plane, near enough for both. */
+    /* Too far for the low plane, near enough for both planes. */
     float steps = (float)(1 << (bits - 1)) + (float)(draw_word(d) % 30000);
     steps = fminf(steps, 32766);
     draw_key(d, key, x, count, steps * step);
@@ -189,7 +188,7 @@ static void test_round_trips(void)
                 check_round_trip(&d, counts[i], bits);
 }
 
-/* The step is not wasteful: a little more than what arithmetic demands. */
+/* The step is only a little larger than arithmetic demands. */
 static void test_step_is_least(void)
 {
     for (int bits = LATTICE_LEAST_BITS; bits <= LATTICE_MAX_BITS; bits++) {
@@ -210,7 +209,7 @@ static void test_step_is_least(void)
                (double)no[i][0], (double)no[i][1]);
 }
 
-/* A block of zeros is exact, whatever the key. */
+/* A block of zeros is exact for every key. */
 static void test_zeros(void)
 {
     const float x[40] = {0}, minus[40] = {-0.0f};
@@ -258,10 +257,9 @@ static void test_distance(void)
     EXPECT(distance == 0 && magnitude == 0, "nothing");
 }
 
-/* What does not decode. */
+/* Failed decoding. */
 
-/* Move some elements of the key by multiples of q steps: they decode to other integers.
- */
+/* Move some elements of the key by multiples of q steps: they decode differently. */
 static void spoil(struct draw *d, float *key, const struct coded *c)
 {
     size_t wrong = draw_word(d) % 4 ? 1 + draw_word(d) % 3 : c->count;
@@ -275,7 +273,7 @@ static void spoil(struct draw *d, float *key, const struct coded *c)
     }
 }
 
-/* Opposite errors may cancel in key[at]: then it is a good key after all. */
+/* Return whether the key is bad: opposite errors in key[at] may cancel. */
 static bool is_spoiled(const struct coded *c, const float *key, const float *x)
 {
     for (size_t i = 0; i < c->count; i++)
@@ -284,7 +282,7 @@ static bool is_spoiled(const struct coded *c, const float *key, const float *x)
     return false;
 }
 
-/* All of more than 10^6 wrong decodes; of as many, fewer than one miss is expected. */
+/* All of more than 10^6 wrong decodes are detected. Fewer than one miss is expected. */
 static void test_wrong_keys(void)
 {
     struct draw d = {.stream = 5};
@@ -315,7 +313,7 @@ static void flip(void *memory, uint64_t bit)
     ((unsigned char *)memory)[bit / 8] ^= (unsigned char)(1 << bit % 8);
 }
 
-/* One bit of a plane, of the hash or of what the block is decoded with. */
+/* Flip each bit of a plane, of the hash and of the decoding parameters. */
 static void check_flips(size_t count, int bits)
 {
     float x[LATTICE_BLOCK], y[LATTICE_BLOCK];
@@ -367,7 +365,7 @@ static float any_float(struct draw *d)
     return draw_word(d) % 2 ? value : odd[draw_word(d) % 7];
 }
 
-/* Any step, key and planes may be handed in; nothing decodes by chance. */
+/* Arbitrary steps, keys and planes never decode by chance. */
 static void test_any_bytes(void)
 {
     struct draw d = {.stream = 8};
@@ -415,7 +413,7 @@ static double dot(const float *x, const float *y, size_t count)
     return sum;
 }
 
-/* Lengths and angles stay, and it can be undone. */
+/* The rotation keeps lengths and angles, and can be undone. */
 static void check_rotation(size_t count, uint64_t seed)
 {
     float x[LATTICE_BLOCK], y[LATTICE_BLOCK], rx[LATTICE_BLOCK], ry[LATTICE_BLOCK];
@@ -436,7 +434,7 @@ static void check_rotation(size_t count, uint64_t seed)
                (double)rx[i], (double)x[i]);
 }
 
-/* An outlier is spread evenly over its part of the block, and other seeds differ. */
+/* An outlier is spread evenly over its part of the block. Seeds differ. */
 static void test_rotation(void)
 {
     float x[LATTICE_BLOCK] = {0}, other[LATTICE_BLOCK] = {0};
@@ -466,7 +464,7 @@ static char *make_payload(const pcoll_lattice *l, const float *x, uint64_t *byte
     return payload;
 }
 
-/* PCOLL_OK and no failure? */
+/* Return whether the payload is decoded without an error or a failed block. */
 static bool payload_decodes(const char *payload, uint64_t bytes, float *out)
 {
     uint8_t failed[4];
@@ -482,7 +480,7 @@ static bool payload_decodes(const char *payload, uint64_t bytes, float *out)
     return !failures;
 }
 
-/* In memory of its very length, so that the sanitizer sees a read beyond it. */
+/* The memory has exactly the payload's length: the sanitizer sees reads beyond it. */
 static void check_truncated(const char *payload, uint64_t bytes)
 {
     float out[2500];
@@ -505,14 +503,14 @@ static void check_payload(const pcoll_lattice *l, uint64_t stride)
     check_truncated(payload, bytes);
     for (uint64_t bit = 0; bit < 8 * bytes; bit += bit < 800 ? 1 : stride) {
         flip(payload, bit);
-        /* A high plane that is not needed may be anything. */
+        /* A high plane that is not needed may contain anything. */
         bool harmless = payload_decodes(payload, bytes, out) && l->high &&
                         !memcmp(out, good, l->count * sizeof *out);
         EXPECT(harmless || !payload_decodes(payload, bytes, out),
                "bit %d of a payload of %d bytes", (int)bit, (int)bytes);
         flip(payload, bit);
     }
-    /* Half a step; rotated, of a block with larger elements and spread over it. */
+    /* Half a step. If rotated: of a block with larger elements, and spread over it. */
     float most = (l->rotate ? 30.0f : 1.01f) / (float)((1 << l->bits) - 1) + 1e-5f;
     for (size_t i = 0; i < l->count; i++)
         EXPECT(fabsf(x[i] - good[i]) < most, "%d bits: %g, %g", l->bits, (double)x[i],
@@ -542,7 +540,7 @@ static void test_payloads(void)
         EXPECT(pcoll_lattice_size(&bad[i], &bytes, &blocks) == PCOLL_EINVAL, "%d", i);
 }
 
-/* The same bits everywhere. */
+/* A digest that is the same on all machines. */
 
 static uint64_t digest(uint64_t sum, const void *memory, size_t bytes)
 {
@@ -571,8 +569,8 @@ static uint64_t digest_block(struct draw *d, uint64_t sum, size_t count, int bit
     return sum;
 }
 
-/* Changes with the format: payloads of one version are read by another then, or not at
- * all, so the version in lattice.c has to change as well. */
+/* This digest changes with the format. The version in lattice.c must change then as
+ * well, so that payloads of different versions are not mixed up. */
 static const uint64_t expected_digest = 0x2ac2fb9ce1041e73;
 
 static void test_same_bits(void)
@@ -585,7 +583,7 @@ static void test_same_bits(void)
     EXPECT(sum == expected_digest, "0x%llx", (unsigned long long)sum);
 }
 
-/* Compiled for one processor: is this one? */
+/* Return whether this processor can run code for the one that this was compiled for. */
 static bool can_run(void)
 {
 #if defined(__AVX512F__)

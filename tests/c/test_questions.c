@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where is a rank? Simulated ranks ask each other at random times, and close their handle at random
- * times. No question and no answer may come to a rank whose handle has closed, since its
- * communicator may be gone then.
+ * Queries for the state of a rank. Simulated ranks ask each other at random times, and close their
+ * handles at random times. A rank whose handle has closed must receive no query and no answer,
+ * because its communicator may be freed.
  */
 #include "allreduce/control.h"
 #include "base/random.h"
@@ -42,7 +42,7 @@ static void create(uint64_t seed)
     }
 }
 
-/* A rank that has closed: nothing may come. */
+/* A rank whose handle has closed receives no message. */
 static void expect_nothing(uint32_t r)
 {
     const struct transport_event *events;

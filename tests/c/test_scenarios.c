@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The scenarios of tests/scenarios, played by the simulator: the transcripts are what they were.
- * With "write" as argument they are written anew, to be read before they are kept.
+ * The simulator plays the scenarios of tests/scenarios. The transcripts must not change. With the
+ * argument "write" they are rewritten; read them before you commit them.
  */
 #include <glob.h>
 #include <stdarg.h>
@@ -16,9 +16,9 @@
 #include "transport/sim/sim_transport.h"
 
 /*
- * A scenario: what some ranks do and when, and the transcript of what comes of it. One
- * file of tests/scenarios each: an explanation in lines that begin with "#", settings
- * and the ranks' programs, a line "--", the transcript. README.md there has the words.
+ * A scenario: the actions of some ranks with their times, and the resulting transcript. Each file
+ * of tests/scenarios has one: an explanation in lines that begin with "#", settings and the
+ * ranks' programs, a line "--", the transcript. The README.md there explains the format.
  */
 
 enum { SCENARIO_RANKS = 16, SCENARIO_ACTIONS = 16 };
@@ -28,7 +28,7 @@ enum action_kind { ACT_DEPOSIT, ACT_JOIN, ACT_LEAVE, ACT_FREE };
 struct action {
     enum action_kind kind;
     double value; /* of a deposit */
-    int64_t at;   /* ns; later if the one before is not over by then */
+    int64_t at;   /* ns; later if the previous action has not ended by then */
 };
 
 struct program {
@@ -51,7 +51,7 @@ static int64_t const MICROSECOND = 1000;
 struct line {
     const char *file;
     int number;
-    char *rest; /* what has not been read yet */
+    char *rest; /* unread part */
 };
 
 static _Noreturn void refuse(const struct line *l, const char *expected)
@@ -60,7 +60,7 @@ static _Noreturn void refuse(const struct line *l, const char *expected)
     check_failed();
 }
 
-/* The next word, or NULL. */
+/* Return the next word, or NULL. */
 static char *word(struct line *l)
 {
     return strtok_r(NULL, " ,:", &l->rest);
@@ -80,7 +80,7 @@ static int64_t time_of(struct line *l)
     return (int64_t)(number(l) * (double)MICROSECOND);
 }
 
-/* The place of a word among these. */
+/* Return the index of a word among these. */
 static int one_of(struct line *l, const char *text, const char *const *names, int count)
 {
     for (int i = 0; text && i < count; i++)
@@ -163,7 +163,8 @@ static void read_setting(struct line *l, struct scenario *s, const char *name)
         refuse(l, "a setting");
 }
 
-/* Ends the program with the line that cannot be read. Returns where the transcript begins. */
+/* Parse a scenario. Return its transcript. End the program at a line that
+ * cannot be read. */
 static const char *scenario_read(const char *file, const char *text,
                                  struct scenario *out)
 {
@@ -191,9 +192,9 @@ static const char *scenario_read(const char *file, const char *text,
 }
 
 /*
- * Tells what simulated ranks do: what they send, when a round takes their deposits, when
- * it is complete. It stands at the two seams of an endpoint, transport and domain, and
- * changes nothing. One simulation at a time.
+ * Write the transcript of simulated ranks: their messages, when a round takes their deposits,
+ * and when it completes. It hooks into the two interfaces of an endpoint, transport and domain,
+ * and changes nothing. One simulation at a time.
  */
 
 enum { TEXT = 200 };
@@ -201,13 +202,13 @@ enum { TEXT = 200 };
 static FILE *out;
 static struct sim *sim;
 static struct endpoint *followed[SCENARIO_RANKS];
-/* What they do without us. */
+/* The wrapped functions. */
 static const struct transport_ops *wire;
 static struct transport_ops told_wire;
 static const struct domain_ops *domain[SCENARIO_RANKS];
 static struct domain_ops told_domain[SCENARIO_RANKS];
 
-/* A line with the time and the rank. */
+/* Write a line with the time and the rank. */
 __attribute__((format(printf, 2, 3))) static void narrate(uint32_t rank,
                                                           const char *format, ...)
 {
@@ -252,7 +253,7 @@ static const char *narrator_sum(const struct endpoint *v, const struct round_hea
     return sum_of(v->shape.ranks, h, message_payload(h));
 }
 
-/* The sum in a message, whose header follows the data. */
+/* Return the sum in a message, whose header follows the data. */
 static const char *message_sum(const struct endpoint *v, const char *data, size_t bytes)
 {
     static struct round_header header[TEXT / sizeof(struct round_header)];
@@ -270,7 +271,8 @@ static int send(struct transport *t, uint32_t peer, uint32_t tag, const void *da
                 size_t bytes, uint64_t cookie)
 {
     const struct endpoint *v = followed[t->rank];
-    if (v->data.plan.algorithm == PCOLL_ALGORITHM_RECDBL) /* messages are whole */
+    if (v->data.plan.algorithm == PCOLL_ALGORITHM_RECDBL) /* messages are whole
+                                                           * vectors */
         narrate(t->rank, "-> rank %u: %s", peer, message_sum(v, data, bytes));
     else
         narrate(t->rank, "-> rank %u: a part of the data, %zu bytes", peer, bytes);
@@ -302,7 +304,7 @@ static struct endpoint *endpoint_of(const struct domain *d)
     for (uint32_t r = 0; r < SCENARIO_RANKS; r++)
         if (followed[r] && followed[r]->domain == d)
             return followed[r];
-    EXPECT(false, "nobody's domain");
+    EXPECT(false, "unknown domain");
     return NULL;
 }
 
@@ -379,7 +381,7 @@ static void narrator_follow(struct endpoint *v)
     v->domain->ops = &told_domain[rank];
 }
 
-/* Playing. */
+/* Play a scenario. */
 
 enum token { AGENT, DOORBELL, ACTION };
 enum phase { IDLE, WAITING, JOINING, FREEING };
@@ -388,7 +390,7 @@ struct player {
     struct communicator *communicator;
     struct endpoint *endpoint;
     enum phase phase;
-    int next; /* action */
+    int next; /* index of the next action */
 };
 
 struct stage {
@@ -497,7 +499,7 @@ static void destroy(struct stage *stage)
     sim_free(&stage->sim);
 }
 
-/* It waits, and is woken when it shares memory with who has what it waits for. */
+/* Wait. If the rank shares memory, it is woken by the rank that completes the round. */
 static void wait(struct player *p, enum phase phase)
 {
     struct domain *d = p->endpoint->domain;
@@ -550,7 +552,7 @@ static void act(struct stage *stage, uint32_t rank)
     }
 }
 
-/* One result, if there is one up to this round. */
+/* Take one result up to this round, if there is one. */
 static bool take(struct stage *stage, uint32_t rank, uint64_t last, pcoll_round *r)
 {
     struct endpoint *v = stage->player[rank].endpoint;
@@ -585,7 +587,7 @@ static void finish(struct stage *stage, uint32_t rank)
     schedule(stage, rank);
 }
 
-/* What it was waiting for is there. */
+/* The round that the rank was waiting for is available. */
 static void receive(struct stage *stage, uint32_t rank)
 {
     struct player *p = &stage->player[rank];
@@ -604,7 +606,7 @@ static void receive(struct stage *stage, uint32_t rank)
         wait(p, JOINING);
 }
 
-/* True if it could go on. */
+/* Return whether the rank could make progress. */
 static bool advance(struct stage *stage, uint32_t rank)
 {
     struct player *p = &stage->player[rank];
@@ -634,7 +636,7 @@ static void run_rank(struct stage *stage, uint32_t rank)
     EXPECT_OK(communicator_check(p->communicator));
 }
 
-/* Nothing is left to happen. */
+/* Nothing is left to happen: report which ranks still wait. */
 static void tell_who_waits(struct stage *stage)
 {
     static const char *const waits[] = {[WAITING] = "waits for a round",

@@ -53,7 +53,7 @@ static void test_refused(void)
     expect_refused(s, "slices 1 to 3 of 2");
 }
 
-/* An event gate of 2 of 3, then a send; run for several rounds. */
+/* An event gate of 2 of 3, then a send, for several rounds. */
 static void test_quorum_gate(void)
 {
     struct sched *s = sched_create();
@@ -73,7 +73,7 @@ static void test_quorum_gate(void)
     for (uint64_t round = 0; round < 5; round++) {
         EXPECT(engine_next(&e) == -1, "runs before it is released");
         engine_release(&e);
-        /* From the second round on, arrival 0 has come early and was kept. */
+        /* From the second round on, arrival 0 was early and has been kept. */
         if (round == 0)
             EXPECT(engine_complete(&e, round, arrival[0]) == ENGINE_TAKEN, "lost");
         EXPECT(engine_next(&e) == -1, "fires at 1 of 3");
@@ -128,7 +128,7 @@ static void flood_free(struct flood *f)
     }
 }
 
-/* One hop: all that is sent now arrives at the end of it. */
+/* One hop: all messages sent now arrive at its end. */
 static void flood_hop(struct flood *f)
 {
     struct {
@@ -152,8 +152,8 @@ static void flood_hop(struct flood *f)
     }
 }
 
-/* Every root, and any two roots at once, reach every endpoint within ceil(log2 P) hops.
- */
+/* From every root, and from any two roots at once, every endpoint is reached within
+ * ceil(log2 P) hops. */
 static void test_activation_reaches_all(void)
 {
     for (uint32_t size = 1; size <= MOST; size++) {
@@ -187,7 +187,7 @@ static const struct op *find(const struct sched *s, enum op_kind kind, uint32_t 
     return NULL;
 }
 
-/* Every send of rank i is received as what it is. */
+/* Every send of rank i has a receive of the same size and kind. */
 static void check_sends(struct sched *const *s, uint32_t size, uint32_t i)
 {
     for (uint32_t peer = 0; peer < size; peer++)

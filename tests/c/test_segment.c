@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that processes share: opened by those it is for, and by nobody else. */
+/* Memory shared between processes: only the intended processes can open it. */
 #include <ftw.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -38,8 +38,8 @@ static void test_sharing(void)
     strcpy((char *)made.memory + BYTES - 6, "hello");
     EXPECT(!strcmp((char *)opened.memory + BYTES - 6, "hello"), "not shared");
 
-    /* What a stale number may lead to: another file, another job's, one of other size.
-     */
+    /* A stale descriptor number may refer to another file, another job's memory, or one
+     * of another size. */
     uint64_t pid = (uint64_t)getpid();
     check_refused(pid, made.fd, BYTES, COOKIE + 1, "is another one's");
     check_refused(pid, made.fd, BYTES + 1, COOKIE, "is not ours");
@@ -59,7 +59,7 @@ static long page_faults(void)
     return usage.ru_minflt;
 }
 
-/* A round that writes to reserved memory does not wait for its pages. */
+/* A round that writes to reserved memory causes no page faults. */
 static void test_reserved_memory_is_mapped(void)
 {
     enum { MANY = 4096 * 1024, POPULATE_WRITE = 23 };
@@ -84,7 +84,7 @@ static void test_too_large(void)
     EXPECT(!s.memory && s.fd == -1, "left open");
 }
 
-/* A file of a system that there is not. */
+/* Write a file of a simulated system. */
 static void write_file(const char *folder, const char *name, const char *text)
 {
     char path[200];
@@ -117,8 +117,8 @@ static int delete(const char *path, const struct stat *s, int kind, struct FTW *
     return remove(path);
 }
 
-/* The narrowest of the groups around this process, in both versions. Files that are cached
- * can be given back, whether they have filled it or not. */
+/* Find the smallest limit of the cgroups around this process, in both versions. Cached
+ * files count as free, since they can be evicted. */
 static void test_left_in_groups(void)
 {
     char mount[] = "/tmp/partialcoll-test-XXXXXX";
@@ -159,7 +159,7 @@ static void test_held(void)
 {
     static char block[100] = {7}, other[100] = {7};
     memory_dispose(block, sizeof block, end);
-    EXPECT(ended == 1, "nobody holds it");
+    EXPECT(ended == 1, "no one holds it");
     EXPECT_OK(pcoll_memory_hold(block + 99));
     EXPECT_OK(pcoll_memory_hold(block + 99));
     EXPECT_OK(pcoll_memory_hold(block));
@@ -170,13 +170,13 @@ static void test_held(void)
     pcoll_memory_release(block);
     EXPECT(ended == 2, "gone while one is held: %d", ended);
     pcoll_memory_release(block + 99);
-    EXPECT(ended == 3, "kept for nobody");
+    EXPECT(ended == 3, "kept without a holder");
     EXPECT_OK(pcoll_memory_hold(block));
     pcoll_memory_release(block);
     EXPECT(ended == 3, "ended twice: %d", ended);
 }
 
-/* A view of it is used after it was closed. */
+/* A view of the segment is used after the segment was closed. */
 static void test_held_segment(void)
 {
     struct segment s;

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulator through its interface: gossip buffers whose parcels land when they
- * like, and groups in virtual time, on grids that are full, with and without a rank that
- * stands still. It is csrc/gossip and csrc/group that run here, so their mistakes show:
+ * The simulator through its interface: gossip buffers whose parcels land at random times, and
+ * groups in virtual time, on full grids, with and without a suspended rank. The simulator runs
+ * csrc/gossip and csrc/group, so this test also finds their mistakes:
  *
- *   conserved   the sum over the ranks of models, and of what they have not collected
- *   corrected   an average goes half of the way to what its peer has published, and has
- *               been given since
- *   late        nothing of a parcel is there before it lands
- *   once        what was pushed is drained once, by its target, as it was
- *   exact       after a round for each axis everybody has the mean of all
- *   agreement   members of a group have the same bits
- *   void        who meets a rank that stands still keeps its own; the others do not
- *               notice
+ *  conserved   the sum over the ranks of models and uncollected deltas
+ *  corrected   an average moves half of the way to the peer's published model plus the
+ *              deltas given to it since
+ *  late        a parcel has no effect before it lands
+ *  once        a pushed message is drained once, by its target, unchanged
+ *  exact       after a round for each axis every rank has the mean of all
+ *  agreement   members of a group have the same bits
+ *  void        the members of a suspended rank's group keep their models; other ranks are
+ *              not affected
  *
- *   PARTIALCOLL_SEED=n        run seed n only, again
- *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 300)
+ *  PARTIALCOLL_SEED=n        run only seed n
+ *  PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 300)
  */
 #include <math.h>
 #include <stdbool.h>
@@ -32,7 +32,7 @@ static struct {
     uint32_t ranks;
     uint64_t count;
     double x[RANKS][MAX_COUNT];
-    /* gossip: what is on its way, and what was pushed and not drained yet */
+    /* gossip: parcels on their way, and messages pushed and not drained yet */
     pcoll_sim_gossip *gossip;
     pcoll_gossip *buffer[RANKS];
     void *parcel[PARCELS];
@@ -75,7 +75,7 @@ static double pending(uint32_t rank, uint64_t element)
     return sums[element];
 }
 
-/* Of one element, over all ranks. */
+/* The sum of one element over all ranks. */
 static double sum_of(uint64_t element)
 {
     double sum = 0;
@@ -88,7 +88,7 @@ static void keep_parcel(uint32_t rank)
 {
     void *parcel;
     EXPECT_OK(pcoll_sim_gossip_sent(t.gossip, rank, &parcel));
-    INVARIANT("late", parcel, "what rank %u has written is not on its way", rank);
+    INVARIANT("late", parcel, "the data of rank %u is not in flight", rank);
     t.parcel[t.parcels++] = parcel;
 }
 
@@ -99,7 +99,7 @@ static void land(uint32_t which)
     t.parcel[which] = t.parcel[--t.parcels];
 }
 
-/* Half of the way to what the peer has published and not collected yet. */
+/* Average with the peer: half of the way to its model plus uncollected deltas. */
 static void average(uint32_t rank, uint32_t peer)
 {
     static double theirs[MAX_COUNT];
@@ -238,7 +238,7 @@ static void start(uint32_t rank)
     EXPECT_OK(pcoll_sim_group_wake(t.sim, rank, 0));
 }
 
-/* The next round that is over; at whom. */
+/* Finish the next round. Return its rank. */
 static uint32_t finish_one(pcoll_group_round *round)
 {
     uint32_t rank;
@@ -261,7 +261,7 @@ static void check_group(uint32_t rank)
                   "ranks %u and %u of one group differ", rank, ranks[0]);
 }
 
-/* As many rounds as there are axes. */
+/* As many rounds as axes give the exact mean. */
 static void test_exact(void)
 {
     pcoll_group_options o = draw_grid();
@@ -284,7 +284,7 @@ static void test_exact(void)
     EXPECT_OK(pcoll_sim_group_free(&t.sim));
 }
 
-/* One stands still when its group is formed. */
+/* One rank is suspended when its group is formed. */
 static void test_void(void)
 {
     pcoll_group_options o = draw_grid();

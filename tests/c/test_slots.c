@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots and tags of a communicator: no two objects share one, what is free is used
- * again, and nobody gets a tag that MPI does not have. */
+/* Slots and tags of a communicator: no two objects share one, free ones are used again,
+ * and no object gets a tag beyond MPI's largest. */
 #include <string.h>
 
 #include "algorithms/algorithms.h"

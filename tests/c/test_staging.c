@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Deposits from a device and results to one, on the fake driver: a rank arrives once, with
- * what a late kernel has written, whoever sees the copy end; and no result goes back to the
- * library while it is being copied. The domain is that of one rank, whose rounds the test
- * drives itself. Compiled: threads.
+ * Deposits from a device and results to one, on the fake driver. A rank arrives once, with the data
+ * of a late kernel, whichever thread sees the end of the copy. The library does not reuse a result
+ * while it is being copied. The domain has one rank, and the test drives its rounds.
+ * Compiled: threads.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -19,7 +19,7 @@ enum { COUNT = 3000, ROUNDS = 40, BUFFERS = 2, DRIVERS = 2 };
 
 struct rank {
     cuda_context context;
-    cuda_stream sends, receives;              /* the user's */
+    cuda_stream sends, receives;              /* the application's streams */
     pcoll_place send[BUFFERS], recv[BUFFERS]; /* on the device */
     struct round_shape shape;
     struct domain *domain;
@@ -96,7 +96,7 @@ static void try_once(struct rank *r)
         atomic_fetch_add(&r->made, 1);
 }
 
-/* Drivers, which look at any time. */
+/* The drivers, which poll at any time. */
 static void *drive(void *arg)
 {
     struct rank *r = arg;
@@ -111,7 +111,7 @@ static void fill(float *values, uint16_t *halves, unsigned round)
 {
     for (unsigned i = 0; i < COUNT; i++) {
         values[i] = (float)(i * 7 + round * 1000);
-        halves[i] = (uint16_t)((i + round) % 20000 + 1000); /* bits of finite ones */
+        halves[i] = (uint16_t)((i + round) % 20000 + 1000); /* bits of finite numbers */
     }
 }
 
@@ -126,8 +126,8 @@ static void begin(struct rank *r, unsigned round, unsigned late_us)
     EXPECT_OK(staging_begin(r->staging, r->domain, r->send, number(r->sends)));
 }
 
-/* Is the deposit there, not before its copy and not twice? The application looks too, and
- * asks for the member now and then. */
+/* Wait for the deposit. It must appear after its copy, and once. The application polls
+ * as well, and sometimes reads the member's state. */
 static void await(struct rank *r, unsigned round)
 {
     struct member m;
@@ -147,7 +147,7 @@ static void await(struct rank *r, unsigned round)
               (int)m.stats.calls);
 }
 
-/* The round of one rank: its sum is what it has deposited. */
+/* The round of one rank: its sum is the deposit. */
 static void run_round(struct rank *r, uint64_t round)
 {
     struct domain *d = r->domain;
@@ -167,7 +167,7 @@ static void expect_result(const struct rank *r, unsigned round)
     late_read(number(r->receives), r->recv[1].address, found_halves,
               sizeof found_halves, 0);
     EXPECT(stream_sync(number(r->receives)) == CUDA_SUCCESS, "no end");
-    INVARIANT("a result is what was written",
+    INVARIANT("a result equals the deposit",
               !memcmp(found, values, sizeof values) &&
                   !memcmp(found_halves, halves, sizeof halves),
               "round %u", round);
@@ -203,13 +203,13 @@ static void test_rounds(void)
     atomic_store(&r.over, 1);
     for (int i = 0; i < DRIVERS; i++)
         pthread_join(driver[i], NULL);
-    INVARIANT("who makes a deposit is told", atomic_load(&r.made) == ROUNDS, "%d times",
+    INVARIANT("each deposit is reported", atomic_load(&r.made) == ROUNDS, "%d times",
               atomic_load(&r.made));
     end(&r);
 }
 
-/* The stream that receives is busy, so a result is copied long after it was taken; the
- * deposit after it, which would let it go, comes later still. */
+/* The receiving stream is busy, so a result is copied long after it was taken. The next
+ * deposit, which would release the result, is even later. */
 static void test_results_are_kept(void)
 {
     struct rank r;
@@ -224,7 +224,7 @@ static void test_results_are_kept(void)
         EXPECT(staging_fetch(r.staging, r.domain, r.recv, 0) == PCOLL_EAGAIN,
                "two at a time");
         begin(&r, ++t, 0);
-        streams_settle(); /* the deposit's copy is over */
+        streams_settle(); /* the deposit's copy has completed */
         try_once(&r);
         INVARIANT("a deposit waits for the last result", !staging_arrived(r.staging),
                   "it was made");
@@ -239,7 +239,7 @@ static void test_results_are_kept(void)
     end(&r);
 }
 
-/* Memory that is not the device's, and memory that goes while it is copied. */
+/* Memory of another device, and memory that is freed during the copy. */
 static void test_failures(void)
 {
     struct rank r;
@@ -247,7 +247,7 @@ static void test_failures(void)
     make(&r, PCOLL_LATE_CARRY);
     pcoll_place wrong[BUFFERS] = {{.address = number(here)}, r.send[1]};
     int rc = staging_begin(r.staging, r.domain, wrong, 0);
-    INVARIANT("what cannot be is refused",
+    INVARIANT("invalid input is refused",
               rc == PCOLL_EINVAL && staging_arrived(r.staging), "%d: %s", rc,
               pcoll_last_error());
     begin(&r, 0, 0);
@@ -259,7 +259,7 @@ static void test_failures(void)
     while (!staging_arrived(r.staging))
         try_once(&r);
     rc = staging_failure(r.staging);
-    INVARIANT("a copy that fails is told",
+    INVARIANT("a failed copy is reported",
               rc == PCOLL_ESTATE && strstr(pcoll_last_error(), "ILLEGAL_ADDRESS"),
               "%d: %s", rc, pcoll_last_error());
     EXPECT(atomic_load(&r.made) == 1, "a deposit without data");

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Domains that become one: what their members bring to results that all of them share. A survivor
- * knows the rounds up to the one it is at and has read some of them; newcomers were given the last
- * one when they came, and have nothing else. Whoever comes first, no result may be spoiled that a
- * survivor may still read. Schedules of deaths and newcomers seldom get there. And what a member has
- * deposited and not read yet stays pending.
+ * The results that members bring along when several domains become one. A surviving rank knows the
+ * rounds up to its current one and has read some of them. A newcomer has only the last result. In
+ * whatever order they join, no result that a survivor may still read is overwritten. Schedules of
+ * deaths and newcomers rarely reach this case. Also: a member's unread deposits stay pending.
  */
 #include <string.h>
 
@@ -18,7 +17,7 @@ static struct round_shape shape;
 static pcoll_options options;
 static uint64_t tests;
 
-/* What is shared, as far as it is looked at here. */
+/* The shared part, as far as this test needs it. */
 struct shared {
     struct node node;
     struct round_header *results[RING];
@@ -49,7 +48,7 @@ static double *value_of(struct round_header *h)
     return message_payload(h);
 }
 
-/* Another one in each test: memory may come back as it was. */
+/* Different values in each test, since freed memory may be reused unchanged. */
 static double expected(uint64_t round)
 {
     return (double)(tests * 100 + round);
@@ -69,17 +68,17 @@ static struct domain *new_single(uint32_t rank)
     return d;
 }
 
-/* Check the sum of what the member has deposited and not read. */
+/* Check the sum of the member's deposits that it has not read. */
 static void expect_pending(struct domain *d, double expected, const char *when)
 {
     double sum = 0;
     int rc = d->ops->pending(d, (void *[]){&sum});
-    INVARIANT("what was not read is pending",
+    INVARIANT("an unread deposit is pending",
               expected ? rc == PCOLL_OK && sum == expected : rc == PCOLL_EEMPTY,
               "%s: %g are pending, expected %g, rc %d", when, sum, expected, rc);
 }
 
-/* It has read so many of the rounds, and then been late. */
+/* A member that has read `read` of the rounds and was late since. */
 static struct domain *survivor(uint64_t rounds, uint64_t read)
 {
     struct domain *d = new_single(0);
@@ -104,7 +103,7 @@ static struct domain *survivor(uint64_t rounds, uint64_t read)
     return d;
 }
 
-/* Of a number, taken in when as many rounds were complete. */
+/* A newcomer with this rank that joined when `rounds` rounds were complete. */
 static struct domain *newcomer(uint32_t rank, uint64_t rounds,
                                const struct round_header *last)
 {
@@ -114,7 +113,7 @@ static struct domain *newcomer(uint32_t rank, uint64_t rounds,
     return d;
 }
 
-/* All of them, in an order that `turn` says. */
+/* Let all members join in an order that `turn` determines. */
 static void become_one(struct shared *to, struct domain *const *from, uint64_t rounds,
                        const struct round_header *last, uint32_t turn)
 {
@@ -134,7 +133,7 @@ static void test_nothing_is_spoiled(uint64_t rounds, uint64_t read, uint32_t tur
     become_one(&to, from, rounds, last, turn);
     for (uint64_t r = read ? read - 1 : 0; r < rounds; r++) {
         struct round_header *found = result(&to.node.base, r);
-        INVARIANT("what may still be read is there",
+        INVARIANT("a result that may be read exists",
                   found->round == r && *value_of(found) == expected(r),
                   "round %d of %d, %d read, order %u: it is %g of round %d", (int)r,
                   (int)rounds, (int)read, turn, *value_of(found), (int)found->round);
@@ -146,9 +145,9 @@ static void test_nothing_is_spoiled(uint64_t rounds, uint64_t read, uint32_t tur
 }
 
 /*
- * What is pending, against a count. Deposit i is 2^i, so a sum shows which deposits are in it. The
+ * Pending deposits against a count. Deposit i is 2^i, so a sum shows which deposits are in it. The
  * member is up to HISTORY rounds behind, and its domain is replaced from time to time, also when a
- * round has begun that is done again.
+ * round is in progress that must be repeated.
  */
 
 enum { STEPS = 3000, DEPOSITS = 48 };

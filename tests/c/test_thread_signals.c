@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Signals in the library's own threads: theirs are those that they cause. */
+/* Signals in the library's threads: they handle only those that they cause. */
 #include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -43,7 +43,7 @@ static void tell(int number)
     _exit(number);
 }
 
-/* The process has a handler for it, which is to be heard. */
+/* A handler of the process for this signal is called. */
 static void test_fault(int number)
 {
     pthread_t thread;

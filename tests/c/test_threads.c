@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled: threads (with the thread sanitizer). */
 /*
- * Domains as they run under MPI (csrc/allreduce/handle.c, handle_create.c), but with ranks that are
- * threads: each has an application thread, an agent, a doorbell, and random delays. Four ranks in
- * one domain in shared memory, in two with a fabric between them, and each in private memory; a
- * result has several chunks. Results are compared between ranks; the thread sanitizer watches.
+ * Domains as they run under MPI (csrc/allreduce/handle.c, handle_create.c), on ranks that are
+ * threads: each has an application thread, an agent, a doorbell, and random delays. Four ranks share
+ * one domain, or two with a fabric between them, or each has private memory. A result has several
+ * chunks. Results are compared between ranks, and the thread sanitizer checks for races.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -19,9 +19,9 @@
 
 enum { RANKS = 4, ROUNDS = 200, COUNT = 40 };
 
-/* With deliver="all" a result may be overwritten while it is copied out: the copy is
- * then thrown away (node.h, invariant 5). So the thread sanitizer is not told what is
- * read there; with "one" it is. */
+/* With deliver="all" a result may be overwritten while it is copied out, and the copy
+ * is then discarded (node.h, invariant 5). So the thread sanitizer must ignore these
+ * reads; with "one" it checks them. */
 void AnnotateIgnoreReadsBegin(const char *file, int line);
 void AnnotateIgnoreReadsEnd(const char *file, int line);
 
@@ -132,7 +132,8 @@ static bool deliver(struct rank *r, pcoll_round *round)
     return true;
 }
 
-/* handle.c: pcoll_handle_describe. Rank 1 makes mistakes: another count, another number. */
+/* handle.c: pcoll_handle_describe. Rank 1 makes mistakes: another count, another call
+ * number. */
 static void describe(struct rank *r, uint64_t t)
 {
     struct round_shape *shape = &r->endpoint->shape;
@@ -185,7 +186,7 @@ static void *application(void *arg)
     struct rank *r = arg;
     uint64_t t = 0;
     for (uint64_t seen = 0; seen < ROUNDS; t++) {
-        inproc_nap(r->rank, t);
+        inproc_pause(r->rank, t);
         seen = call(r, t);
     }
     if (!r->options.described)
@@ -197,7 +198,7 @@ static void *application(void *arg)
     return NULL;
 }
 
-/* The endpoint, and the memory of its domain: the leader comes before its members. */
+/* Create the endpoint and its domain's memory, the leader before its members. */
 static void share(struct rank *r, void **memory)
 {
     const struct placement *p = &r->endpoint->placement;

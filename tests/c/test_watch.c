@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watch of hosts: which processes hold connections, what is told, and what strangers and broken
- * peers cannot do. A host that is lost because it does not answer needs hosts:
- * tests/faults/test_hosts.py. Hostile bytes in large numbers: test_watch_fuzz.c. */
+/* The watch of hosts: which processes are connected, what is reported, and what
+ * foreign processes and broken peers cannot do. Hosts that stop answering need
+ * several hosts: tests/faults/test_hosts.py. test_watch_fuzz.c sends hostile bytes
+ * in large numbers. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <net/if.h>
@@ -23,8 +24,8 @@
 
 enum { MAX_RANKS = 24 };
 
-/* Tags of the bytes 0, 1, 2, … with the key 0, 1, …, 15; those of 0 and of 1 byte are the first two
- * of the authors' vectors, all four are those of OpenSSL's SIPHASH. */
+/* Tags of the bytes 0, 1, 2, … with the key 0, 1, …, 15. Those of 0 and 1 bytes are the
+ * authors' first two test vectors; all four equal OpenSSL's SIPHASH. */
 static void vectors(void)
 {
     static const struct {
@@ -54,7 +55,7 @@ static void vectors(void)
     }
 }
 
-/* Connections by rank and rank, as each of the two sees them. */
+/* Connections by rank and rank, as seen by each of the two. */
 static uint32_t seen[MAX_RANKS][MAX_RANKS];
 
 static void note_pair(void *arg, const struct watch_card *peer, uint64_t host)
@@ -91,8 +92,9 @@ static void check_pairs(const struct watch_group *g, const uint32_t *members)
         }
 }
 
-/* Return how many hosts with living ranks have lower numbers than a rank's host, the rank's place
- * on its host, and how many living ranks the host has: as watch.h says, by a pass over all ranks. */
+/* Return how many hosts with live ranks have lower numbers than a rank's host, the
+ * rank's place on its host, and how many live ranks the host has. Follows watch.h with
+ * a pass over all ranks. */
 static uint32_t host_of(const struct watch_group *g, uint32_t rank, uint32_t *place,
                         uint32_t *members)
 {
@@ -125,7 +127,7 @@ static void check_numbers(const struct watch_group *g)
         }
 }
 
-/* Ranks anywhere on some hosts, some of them dead. */
+/* Random ranks on some hosts, some of them dead. */
 static void pairs_of(uint64_t seed)
 {
     struct watch_card cards[MAX_RANKS] = {0};
@@ -148,7 +150,7 @@ static void pairs_of(uint64_t seed)
         check_numbers(&g);
 }
 
-/* Evaluate the condition until it holds; false: it does not within 20 s. */
+/* Evaluate the condition until it holds. Return false after 20 s. */
 #define COMES_TRUE(condition)                                                          \
     ({                                                                                 \
         bool holds;                                                                    \
@@ -167,9 +169,9 @@ static int open_descriptors(void)
     return count;
 }
 
-/* Three watches of this process, A and LOCAL on one host and B on another one, and a peer that
- * the test plays itself, FAKE, on a third host, all of one group. It has ranks on more hosts, from
- * FIRST on, whose processes have no watch. */
+/* Three watches of this process in one group: A and LOCAL on one host, B on another
+ * one. FAKE, on a third host, is a peer that the test plays. The group has ranks on
+ * more hosts, from FIRST on, whose processes have no watch. */
 enum { A, LOCAL, B, WATCHES, FAKE = WATCHES, RANKS = 16 };
 enum { FIRST = 100, UNKNOWN = 1000 };
 
@@ -196,7 +198,7 @@ static void job_begin(struct job *j)
                "PARTIALCOLL_INTERFACE=lo");
     }
     EXPECT(card_fill(&j->cards[FAKE]), "no card");
-    j->cards[FAKE].id = 1; /* so that it connects */
+    j->cards[FAKE].id = 1; /* the lowest id, so that it connects */
     j->cards[FAKE].port = 1;
     for (uint32_t i = 0; i < WATCHES; i++) {
         j->group[i] = (struct watch_group){.rank = i, .size = RANKS, .hosts = j->hosts};
@@ -217,7 +219,7 @@ static void job_end(struct job *j)
         doorbell_destroy(&j->doorbell[i]);
 }
 
-/* Tell A as another process of its host does. */
+/* Tell A about a lost host, like another process of its host. */
 static void job_tell(struct job *j, uint64_t host)
 {
     card_tell(&j->cards[A], host);
@@ -248,7 +250,7 @@ static uint32_t count_ranks_lost(struct job *j, int who)
     return ranks_lost;
 }
 
-/* All others are told first: they may know before this process's own waiters are woken. */
+/* Other processes are told first, maybe before this process's waiters are woken. */
 static bool is_woken(struct doorbell_page *page, uint32_t count)
 {
     return COMES_TRUE(atomic_load(&page->count) >= count);
@@ -262,19 +264,19 @@ static void news_travels(void)
     job_tell(&j, FIRST);
     for (int i = 0; i < WATCHES; i++)
         expect_lost(&j, i, 1);
-    INVARIANT("hosts", is_woken(j.doorbell[A].page, rang + 2), "nobody was woken");
-    job_tell(&j, 1); /* the own host is not lost, and no host twice */
+    INVARIANT("hosts", is_woken(j.doorbell[A].page, rang + 2), "no waiter was woken");
+    job_tell(&j, 1); /* its own host is not lost, and no host twice */
     job_tell(&j, FIRST);
     job_tell(&j, FIRST + 1);
     for (int i = 0; i < WATCHES; i++)
         expect_lost(&j, i, 2);
     INVARIANT("hosts", !count_ranks_lost(&j, A), "ranks of a host that lives are lost");
-    watch_destroy(&j.watch[B]); /* a process ends: its host does not */
+    watch_destroy(&j.watch[B]); /* the end of a process is not the loss of its host */
     job_tell(&j, FIRST + 2);
     expect_lost(&j, A, 3);
     job_tell(&j, FIRST + 3); /* A has seen all connections end before this */
     expect_lost(&j, A, 4);
-    expect_lost(&j, LOCAL, 4); /* by A alone: no other process is left */
+    expect_lost(&j, LOCAL, 4); /* told by A alone: no other process is left */
     INVARIANT("hosts", !count_ranks_lost(&j, A), "a process that ends is a lost host");
     job_tell(&j, B);
     expect_lost(&j, A, 5);
@@ -283,7 +285,7 @@ static void news_travels(void)
     job_end(&j);
 }
 
-/* Far more of them than the table of lost hosts once had places for. */
+/* Far more unknown hosts than a table of lost hosts would hold. */
 static void unknown_hosts_do_not_count(void)
 {
     struct job j;
@@ -296,8 +298,8 @@ static void unknown_hosts_do_not_count(void)
     job_end(&j);
 }
 
-/* News of an earlier group may arrive between the two: a group whose hosts are announced accepts it
- * before it has cards. */
+/* News of an earlier group may arrive between the two steps: a group whose hosts are
+ * announced accepts it before it has cards. */
 static void announced_hosts_count(void)
 {
     struct job j;
@@ -312,7 +314,8 @@ static void announced_hosts_count(void)
     job_end(&j);
 }
 
-/* Read from the pipe of a process: each host of `most` but the first two, once. */
+/* Read from the pipe of a process that it is told of each host of `most`, except the
+ * first two, once. */
 static void expect_all_told(int pipe, uint64_t most)
 {
     bool told[256] = {false};
@@ -330,7 +333,7 @@ static void expect_all_told(int pipe, uint64_t most)
     INVARIANT("hosts", read(pipe, &host, sizeof host) < 0, "host %d twice", (int)host);
 }
 
-/* Run it in a process of another user, if this one may. */
+/* Run `act` in a process of another user, if this one may change its user. */
 static void as_another_user(const struct watch_card *card,
                             void (*act)(const struct watch_card *card))
 {
@@ -350,9 +353,9 @@ static void tell_host_2(const struct watch_card *card)
     card_tell(card, 2);
 }
 
-/* A process that is stopped while many hosts are lost is told of each of them once it reads, and
- * one that joins later of all that were lost before. Another user cannot tell it, nor does news for
- * a process that has ended go to another one. */
+/* A process that is stopped while many hosts are lost reads about each of them once
+ * when it continues. A process that joins later is told of all earlier losses. Another
+ * user cannot tell it, and news for an ended process does not reach another process. */
 static void a_process_that_does_not_read(void)
 {
     enum { HOSTS = 64 };
@@ -403,11 +406,11 @@ static int connect_to(const struct watch_card *card)
                              .sin_addr.s_addr = card->address[0]};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     EXPECT(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0,
-           "nobody listens");
+           "no listener");
     return fd;
 }
 
-/* The other end closes the connection. */
+/* Expect that the other end closes the connection. */
 static void expect_closed(int fd)
 {
     struct pollfd at = {.fd = fd, .events = POLLIN};
@@ -420,7 +423,7 @@ static void expect_closed(int fd)
     close(fd);
 }
 
-/* Play FAKE: do what a connecting process does until the state is that. */
+/* Play FAKE: act as a connecting process until the link has this state. */
 static void fake_go(struct job *j, struct link *l, enum link_state state)
 {
     uint64_t host;
@@ -434,7 +437,7 @@ static void fake_init(struct job *j, struct link *l)
     link_init(l, &j->cards[FAKE], &j->cards[A], 1);
 }
 
-/* A sends this connection news of that host. */
+/* Expect that A sends news of this host on the connection. */
 static void fake_expect_news(struct job *j, struct link *l, uint64_t host)
 {
     uint64_t got = 0;
@@ -457,7 +460,7 @@ static void strangers_are_refused(void)
     fake_go(&j, &stranger, LINK_ANSWERED);
     expect_closed(dup(stranger.fd));
     link_end(&stranger);
-    fake_init(&j, &pending); /* says nothing, and nobody waits for it */
+    fake_init(&j, &pending); /* sends nothing, and does not delay A */
     fd = connect_to(&j.cards[A]);
     fake_go(&j, &pending, LINK_PROVEN);
     job_tell(&j, FIRST);
@@ -467,8 +470,8 @@ static void strangers_are_refused(void)
     job_end(&j);
 }
 
-/* Send this hello until A answers with a challenge: it does not while it has not seen that the
- * proven connection has ended. */
+/* Send this hello until A answers with a challenge. A does not answer before it has
+ * seen the end of the proven connection. */
 static int challenged(struct job *j, const struct link_hello *hello,
                       struct link_challenge *challenge)
 {
@@ -484,7 +487,7 @@ static int challenged(struct job *j, const struct link_hello *hello,
     return -1;
 }
 
-/* What was sent to prove one connection proves no other one. */
+/* The messages that proved one connection do not prove another one. */
 static void a_recorded_handshake_is_refused(void)
 {
     struct job j;
@@ -505,7 +508,7 @@ static void a_recorded_handshake_is_refused(void)
     job_end(&j);
 }
 
-/* Not even by one that proves as much; after it has failed it may. */
+/* A proven connection is not replaced, even by a proven one, until it has failed. */
 static void a_proven_connection_is_not_replaced(void)
 {
     struct job j;
@@ -531,12 +534,12 @@ static void a_proven_connection_is_not_replaced(void)
     link_end(&third);
     fake_init(&j, &second);
     fake_go(&j, &second, LINK_PROVEN);
-    fake_expect_news(&j, &second, FIRST); /* what it has missed */
+    fake_expect_news(&j, &second, FIRST); /* news missed so far */
     link_end(&second);
     job_end(&j);
 }
 
-/* A peer that is proven but broken: it sends unknown hosts, garbage, or one host for ever. */
+/* A proven but broken peer sends unknown hosts, garbage, or one host forever. */
 static void broken_peers_are_closed(int how)
 {
     struct job j;
@@ -556,13 +559,13 @@ static void broken_peers_are_closed(int how)
         link_tell(&peer, &j.cards[FAKE], FIRST);
     expect_closed(dup(peer.fd));
     link_end(&peer);
-    job_tell(&j, FIRST + 1); /* A goes on */
+    job_tell(&j, FIRST + 1); /* A continues */
     expect_lost(&j, A, 2);
     expect_lost(&j, B, 2);
     job_end(&j);
 }
 
-/* More connections that prove nothing than there may be. */
+/* More unproven connections than allowed. */
 static void a_flood_of_connections(void)
 {
     enum { FLOOD = 300 };
@@ -586,7 +589,7 @@ static void a_flood_of_connections(void)
     job_end(&j);
 }
 
-/* One line for all that is dropped. */
+/* All dropped connections are reported in one line. */
 static void drops_are_reported_once(void)
 {
     struct job j;
@@ -609,12 +612,12 @@ static void drops_are_reported_once(void)
     close(before);
 }
 
-/* With several addresses the port is open on all interfaces, but only these are served. */
+/* With several addresses all interfaces are open, but only these are served. */
 static void other_interfaces_are_not_served(void)
 {
     struct watch_card card = {.address = {htonl(INADDR_LOOPBACK), 1}}, other;
     struct listener listener;
-    EXPECT(listener_open(&listener, &card), "nobody listens");
+    EXPECT(listener_open(&listener, &card), "no listener");
     other = card;
     other.address[0] = htonl(INADDR_LOOPBACK + 1);
     int stranger = connect_to(&other), fd = connect_to(&card);
@@ -641,14 +644,14 @@ static int lowest_free_descriptor(void)
     return fd;
 }
 
-/* No descriptor is left: the listener pauses, and accepts what waits when there is one again. */
+/* Without free descriptors the listener pauses, and resumes when one is free. */
 static void a_process_without_descriptors(void)
 {
     struct listener listener = {0};
     struct watch_card card;
     struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
-    EXPECT(card_fill(&card) && listener_open(&listener, &card), "nobody listens");
+    EXPECT(card_fill(&card) && listener_open(&listener, &card), "no listener");
     int fd = connect_to(&card);
     limit_descriptors((rlim_t)lowest_free_descriptor());
     EXPECT(listener_admit(&listener, &card), "a descriptor was left");
@@ -664,7 +667,7 @@ static void a_process_without_descriptors(void)
     listener_close(&listener);
 }
 
-/* A start that fails half way leaves nothing open. */
+/* A start that fails halfway leaves no descriptor open. */
 static void a_failed_start(void)
 {
     struct doorbell doorbell;
@@ -708,7 +711,7 @@ static void settings(void)
     unsetenv("PARTIALCOLL_HOST_TIMEOUT");
 }
 
-/* Which addresses a card has: loopback only if it is asked for. */
+/* The addresses of a card include loopback only on request. */
 static void interfaces(void)
 {
     static const char *const loopback[] = {"lo", "none,lo", "127.0.0.1", "127.0.0.0/8"};
@@ -728,7 +731,7 @@ static void interfaces(void)
     setenv("PARTIALCOLL_INTERFACE", "", 1);
     card_fill(&card);
     EXPECT(!card_has(&card, local), "loopback does not lead to other hosts");
-    setenv("UCX_NET_DEVICES", "mlx5_0:1,lo", 1); /* as MPI is told */
+    setenv("UCX_NET_DEVICES", "mlx5_0:1,lo", 1); /* the setting for MPI */
     EXPECT(card_fill(&card) && card_has(&card, local) && !card.address[1], "lo");
     unsetenv("UCX_NET_DEVICES");
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hostile bytes for the watch of hosts, in every place that reads from a socket: incoming
- * connections, answers to our own connections, news over proven connections.
- * Nothing is proven and nothing is news but what the genuine peer has sent, in its order.
+/*
+ * Hostile bytes for the watch of hosts, in every place that reads from a socket: incoming
+ * connections, answers to our own connections, news over proven connections. Only the messages of
+ * the genuine peer, in their order, may prove a connection or count as news.
  *
- *   PARTIALCOLL_SCHEDULES=n  n streams or messages (100,000)
- *   PARTIALCOLL_SEED=n       seed n only, again
+ *  PARTIALCOLL_SCHEDULES=n  n streams or messages (100,000)
+ *  PARTIALCOLL_SEED=n       run only seed n
  */
 #include <string.h>
 #include <sys/socket.h>
@@ -31,7 +32,7 @@ static void random_bytes(void *into, size_t bytes)
         ((unsigned char *)into)[i] = (unsigned char)below(256);
 }
 
-/* Change a bit, a byte or a word, or nothing. Return whether it differs. */
+/* Change a bit, a byte or a word, or nothing. Return whether the memory changed. */
 static bool mutate(void *at, size_t bytes)
 {
     unsigned char before[MOST_BYTES], *byte = at;
@@ -69,7 +70,7 @@ static struct ends connect_ends(void)
     return (struct ends){fds[0], fds[1]};
 }
 
-/* Write it in pieces, with a step of the reader after each. */
+/* Write the data in pieces, with a step of the reader after each. */
 static void write_pieces(int fd, const void *data, size_t bytes,
                          void (*step)(void *arg), void *arg)
 {
@@ -77,7 +78,7 @@ static void write_pieces(int fd, const void *data, size_t bytes,
     for (size_t done = 0; done < bytes;) {
         size_t piece = below(3) ? bytes - done : 1 + below((uint32_t)(bytes - done));
         if (!link_send(fd, at + done, piece))
-            return; /* it was closed */
+            return; /* the reader has closed it */
         done += piece;
         step(arg);
     }
@@ -95,7 +96,7 @@ static void step_listener(void *arg)
     listener_step(&l->listener, &l->link, &here, timeout);
 }
 
-/* The peer closes its end. One whose sender may become known is kept for a while. */
+/* The peer closes. A connection whose sender may become known is kept for a while. */
 static void end_incoming(struct listening *l, int theirs)
 {
     close(theirs);
@@ -106,8 +107,8 @@ static void end_incoming(struct listening *l, int theirs)
     listener_close(&l->listener);
 }
 
-/* A handshake as the genuine peer's, or not: hello and proof, of which each may be changed, made
- * by another process, of an earlier handshake, or be cut off. */
+/* A handshake of the genuine peer, possibly modified: hello and proof may each be
+ * changed, made by another process, replayed, or cut off. */
 static void incoming_stream(void)
 {
     static struct link_handshake recorded;
@@ -143,7 +144,7 @@ static void incoming_stream(void)
         recorded_proof = proof;
     } else
         genuine = false;
-    if (whole && below(2)) { /* what is cut off must not be guessed by chance */
+    if (whole && below(2)) { /* else a cut-off message might be completed */
         char more[64];
         random_bytes(more, sizeof more);
         write_pieces(ends.theirs, more, 1 + below(sizeof more), step_listener, &l);
@@ -155,7 +156,7 @@ static void incoming_stream(void)
     link_end(&l.link);
 }
 
-/* Bytes without any sense; in the end the connection has gone. */
+/* Random bytes. At the end the connection is closed. */
 static void incoming_noise(void)
 {
     struct listening l = {.listener = {.fd = -1}};
@@ -177,7 +178,7 @@ static void step_link(void *arg)
     EXPECT(event != LINK_LOST, "lost by bytes");
 }
 
-/* What answers when we connect: challenge and answer, changed, cut off, or of another process. */
+/* Answers to our connection: changed, cut off, or of another process. */
 static void outgoing_stream(void)
 {
     struct link ours, theirs;
@@ -223,7 +224,7 @@ static void outgoing_stream(void)
     close(answer.theirs);
 }
 
-/* A proven connection whose other end the test holds. */
+/* Prove a connection whose other end the test holds. */
 static void prove(struct link *ours, struct link *theirs, struct ends ends)
 {
     struct link_handshake handshake;
@@ -238,7 +239,7 @@ static void prove(struct link *ours, struct link *theirs, struct ends ends)
            "no answers");
 }
 
-/* Messages in order, then one that is changed, repeated, left out, or our own sent back. */
+/* Messages in order, then one changed, repeated, left out, or our own sent back. */
 static void news_stream(void)
 {
     struct link ours, theirs;
@@ -247,7 +248,7 @@ static void news_stream(void)
     uint32_t count = 1 + below(6), got = 0;
     uint64_t host;
     prove(&ours, &theirs, ends);
-    struct link writer = theirs; /* of all messages that the peer would send */
+    struct link writer = theirs; /* writes all messages that the peer would send */
     writer.fd = written.ours;
     for (uint32_t i = 0; i < count + 2; i++) {
         link_tell(&writer, &there, 100 + i);

@@ -13,8 +13,8 @@
 #endif
 
 /*
- * Fibers: one of them runs at a time, and goes on until it pauses or ends. So anything can happen
- * between any two of its steps, and the same again.
+ * Fibers: one runs at a time, until it pauses or ends. So anything can happen between two of its
+ * steps, and each run is reproducible.
  */
 
 enum { STACK_BYTES = 256 << 10 };
@@ -24,12 +24,12 @@ struct fiber {
     void (*body)(void *arg);
     void *arg;
     char *stack;
-    bool runs; /* begun, and not ended */
+    bool runs; /* started, and not ended */
 };
 
 static struct fiber *current;
 
-/* The sanitizer wants to know on which stack it is. */
+/* The current stack, for the sanitizer. */
 struct stack {
     const void *bottom;
     size_t bytes;
@@ -57,7 +57,7 @@ static void enter_stack(void *kept, struct stack *from)
 #endif
 }
 
-/* swapcontext, of which the sanitizer says that it may not understand it. */
+/* swapcontext with the annotations that the sanitizer needs. */
 static void swap(ucontext_t *from, const ucontext_t *to)
 {
     volatile bool back = false;
@@ -78,7 +78,7 @@ static void fiber_begin(void)
     setcontext(&f->outside);
 }
 
-/* Go on with it, until it ends or pauses again. */
+/* Continue the fiber until it ends or pauses again. */
 static void fiber_resume(struct fiber *f)
 {
     void *kept;
@@ -98,8 +98,8 @@ static void fiber_prepare(struct fiber *f)
     makecontext(&f->inside, fiber_begin, 0);
 }
 
-/* Begin body(arg) in *at, which is made when it is first used, and come back when it has ended or
- * pauses. Not from within a fiber. */
+/* Run body(arg) in *at, which is created at the first use, until it ends or pauses. Not
+ * from within a fiber. */
 static void fiber_run(struct fiber **at, void (*body)(void *arg), void *arg)
 {
     struct fiber *f = *at;
@@ -120,7 +120,7 @@ static bool fiber_is_paused(const struct fiber *f)
     return f && f->runs && f != current;
 }
 
-/* It never goes on. */
+/* The fiber will not continue. */
 static void fiber_abandon(struct fiber **at)
 {
     if (*at)
@@ -134,7 +134,7 @@ static struct fiber *fiber_current(void)
     return current;
 }
 
-/* Within a fiber: come back to whoever ran it. */
+/* Return from within a fiber to its caller. */
 static void fiber_pause(void)
 {
     void *kept;
@@ -154,8 +154,8 @@ struct thread {
     struct world *world;
     uint32_t rank;
     enum who who;
-    struct fiber *fiber; /* kept from world to world */
-    uint64_t token;      /* application: it has been woken by this one, or NO_TOKEN */
+    struct fiber *fiber; /* kept between worlds */
+    uint64_t token;      /* application: the token that woke it, or NO_TOKEN */
     bool more;           /* it has made a step and may make another */
 };
 
@@ -173,7 +173,7 @@ static bool is_paused(const struct thread *t)
     return fiber_is_paused(t->fiber);
 }
 
-/* The others go on for a while in the middle of this one's step. */
+/* Sometimes let other ranks run for a while in the middle of this rank's step. */
 static void pause_now_and_then(void)
 {
     bool round_ends = spy_round_ends();
@@ -184,7 +184,7 @@ static void pause_now_and_then(void)
     if (round_ends && w->o.crashes)
         return;
     if (crash_step(w, t->rank))
-        fiber_pause(); /* for ever */
+        fiber_pause(); /* never continues */
     if (sim_random(w->sim, w->o.trouble.interleaves))
         return;
     int64_t longest = w->o.trouble.stall_longest;
@@ -212,7 +212,7 @@ static void resume(struct thread *t)
     running = NULL;
 }
 
-/* Holding the progress lock. */
+/* Run with the progress lock. */
 static void drive(void *arg)
 {
     struct thread *t = arg;
@@ -221,7 +221,7 @@ static void drive(void *arg)
     struct communicator *c;
     w->driving[t->rank] = true;
     while ((c = recover_polled(w, t->rank)) && communicator_poll(c) > 0)
-        INVARIANT("liveness", polls++ < MAX_POLLS, "rank %u is busy for ever", t->rank);
+        INVARIANT("liveness", polls++ < MAX_POLLS, "rank %u is busy forever", t->rank);
     w->driving[t->rank] = false;
     int rc = c ? communicator_check(c) : PCOLL_OK;
     INVARIANT("isolation", rc == PCOLL_OK, "rank %u: %d: %s", t->rank, rc,
@@ -244,7 +244,7 @@ static void recover(void *arg)
     t->more = recover_advance(t->world, t->rank);
 }
 
-/* Its application is kept away meanwhile, and so is its agent. */
+/* The recovery runs only while the application and the agent are not in a step. */
 static bool can_recover(struct world *w, uint32_t rank)
 {
     bool idle = !w->driving[rank];
@@ -253,7 +253,7 @@ static bool can_recover(struct world *w, uint32_t rank)
     return idle && is_recovering(w, rank);
 }
 
-/* Once each. */
+/* Run each thread once. */
 static bool run_threads(struct world *w, uint32_t rank)
 {
     struct thread *app = &threads[APPLICATION][rank], *agent = &threads[AGENT][rank],
@@ -270,7 +270,7 @@ static bool run_threads(struct world *w, uint32_t rank)
     return app->more || recovery->more || (w->again[rank] && !w->driving[rank]);
 }
 
-/* Its agent, its recovery and its application, until there is nothing to do for them. */
+/* Run agent, recovery and application until none of them has anything to do. */
 static void run_rank(struct world *w, uint32_t rank)
 {
     bool more = true;
@@ -302,7 +302,7 @@ static bool step(struct world *w)
     struct sim_stop stop;
     if (!sim_step(w->sim, &stop))
         return false;
-    INVARIANT("liveness", w->steps++ < MAX_STEPS, "it goes on for ever");
+    INVARIANT("liveness", w->steps++ < MAX_STEPS, "the run does not end");
     if (stop.woken)
         wake(w, &stop);
     run_rank(w, stop.rank);

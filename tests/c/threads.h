@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two threads of every simulated rank, its application and its agent, and when each
- * goes on. Where the world asks for it they pause between steps in memory, for a while,
- * and everybody else goes on. Nobody drives a rank while its application holds the
- * progress lock, nor the other way round.
+ * Schedules the two threads of every simulated rank, its application and its agent. If the
+ * world asks for it, they pause between steps in memory for a while, and other ranks run.
+ * The agent does not drive while its application holds the progress lock, and vice versa.
  */
 #pragma once
 
@@ -11,7 +10,7 @@
 
 struct world;
 
-/* Another process has this rank's number: those of the dead one never go on. */
+/* A new process has this rank: the threads of the dead one never continue. */
 void threads_renew(struct world *w, uint32_t rank);
-/* Until nothing is left to happen. */
+/* Run until nothing is left to happen. */
 void threads_run(struct world *w);

@@ -8,10 +8,9 @@
 
 enum { MAX_HANDLES = 4, MAX_OPERATIONS = 4096 };
 
-/* Rounds whose message of an operation, or on an edge, has been sent; one per item is
- * the next at least. */
+/* The lowest round that each operation and each activation edge may carry next. */
 struct wire {
-    struct transport_ops ops; /* first: the transport's, some of them ours */
+    struct transport_ops ops; /* first member; some of the ops are ours */
     const struct transport_ops *real;
     struct sim *sim;
     struct ledger *ledgers;
@@ -25,7 +24,7 @@ static struct wire *of(struct transport *t)
     return (struct wire *)t->ops;
 }
 
-/* The round must be one that this edge, or operation, has not carried yet. */
+/* Check that this edge or operation has not carried the round yet. */
 static void pass_once(const struct transport *t, uint64_t *next, uint64_t round,
                       const char *what, uint32_t by)
 {

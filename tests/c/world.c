@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Simulated ranks: made, run to their end, looked at when something is wrong. */
+/* Create simulated ranks, run them, and print their state after a failure. */
 #include "world.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ static void dump_rank(FILE *out, struct world *w, int k, uint32_t rank)
 {
     struct endpoint *v = w->endpoint[k][rank];
     if (!v || w->dead[rank])
-        return; /* not yet, or freed */
+        return; /* not created yet, or freed */
     const struct app *a = &w->app[rank];
     struct member m;
     v->domain->ops->poll(v->domain, (int)v->placement.who, &m);
@@ -48,7 +48,7 @@ static void dump_rank(FILE *out, struct world *w, int k, uint32_t rank)
     fprintf(out, "\n");
 }
 
-/* Every handle, every rank; and what the operations are, on the rank that is behind. */
+/* Print every handle on every rank, and the operations of the rank that is behind. */
 static void dump(FILE *out)
 {
     struct world *w = current;
@@ -156,7 +156,7 @@ static void create_handle(struct world *w, int k, uint32_t rank)
                                     (uint32_t)(k % w->o.handles)));
 }
 
-/* One that has ended before a recovery was none of its communicator's. */
+/* A handle that ended before a recovery is not in the current communicator. */
 static void free_handle(struct world *w, int k, uint32_t rank)
 {
     struct endpoint *v = w->endpoint[k][rank];
@@ -226,7 +226,7 @@ void *world_memory(struct world *w, size_t bytes)
     return memory;
 }
 
-/* What was under way there was never over. */
+/* Operations in progress in this communicator never complete. */
 void world_end_communicator(void *communicator)
 {
     struct communicator *c = communicator;
@@ -250,7 +250,7 @@ void world_lay_out(struct world *w, uint32_t epoch)
 {
     for (int k = 0; k < w->o.handles; k++) {
         struct world_layout *to = &w->layout[k][epoch];
-        to->from = epoch ? UINT64_MAX : 0; /* until somebody goes on in it */
+        to->from = epoch ? UINT64_MAX : 0; /* until a rank continues in it */
         to->domains =
             space_domains(&w->o, w->o.handle[k].algorithm, w->dead, to->domain);
     }
@@ -299,7 +299,7 @@ void world_run(const struct world_options *options, struct world_report *report)
     for (uint32_t r = 0; r < w->o.ranks; r++)
         app_begin(w, r);
     threads_run(w);
-    check_nobody_waits(w);
+    check_none_waits(w);
     check_end(w);
     fill_report(w);
     check_dump = NULL;
