@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests of what moves bytes: counted one by one, or as elements of a large datatype."""
+"""Run tests twice where bytes are moved: counted one by one, and as elements of a datatype."""
 
 import pytest
 

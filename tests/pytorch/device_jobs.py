@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of test_torch_device.py do, each test in a job of its own, which is given its
+"""Programs for the ranks of test_torch_device.py. Each test is a job, which is given the test's
 name."""
 
 import itertools
@@ -48,7 +48,7 @@ class Net(torch.nn.Module):
 
 
 def loss(net, step):
-    "Its gradients are numbers of no rounding: kernels of a device and the host's differ in it."
+    """Gradients that need no rounding, because device and host kernels round differently."""
     parts = []
     for i, p in enumerate(net.parameters()):
         factor = torch.arange(p.numel()).view(p.shape) % 13 + i - 3 * rank - step
@@ -82,7 +82,7 @@ def same(a, b):
 
 
 def rounded_alike(x, y):
-    "Are they equal? A real device's kernels round otherwise than the host's."
+    """Return whether two tensors are equal. A real device's kernels may round differently."""
     return torch.equal(x, y) or (not fake and x.is_floating_point() and torch.allclose(x, y))
 
 
@@ -92,7 +92,7 @@ def close(*opts):
 
 
 def the_fake_itself():
-    """A model is trained there as on the CPU, and its memory is the device's."""
+    """A model is trained on the fake device as on the CPU, and its memory is the device's."""
 
     def train(where):
         torch.manual_seed(0)
@@ -111,7 +111,7 @@ def the_fake_itself():
 
 
 def tensors():
-    """All dtypes; what an operation of torch's has written late is summed."""
+    """All dtypes. The sum includes what a torch operation wrote late."""
     for name in DTYPES:
         x = torch.zeros(3, 50, dtype=getattr(torch, name), device=device)
         y = torch.zeros_like(x)
@@ -154,7 +154,7 @@ SYNCHRONOUS = (
 
 
 def as_on_the_host():
-    """The same bits as of a model on the CPU, through steps and a join."""
+    """The bits equal those of a model on the CPU, through steps and a join."""
     for strategy, dtype in itertools.product(SYNCHRONOUS, (torch.float32, torch.bfloat16)):
         (there, a), (here, b) = (train(w, strategy, dtype=dtype) for w in (device, "cpu"))
         assert there.last.weight.grad.device.type == device
@@ -167,7 +167,7 @@ def as_on_the_host():
 
 
 def calls():
-    """Horovod's calls give what they give of tensors of the host."""
+    """Horovod's calls give the same results as with tensors on the host."""
 
     def numbers(where, dtype="float32", *shape, add=0):
         dtype, shape = getattr(torch, dtype), shape or (5, 3)
@@ -221,7 +221,7 @@ def calls():
         for x, y in zip(*(t if isinstance(t, tuple) else [t] for t in (one, other))):
             assert x.device.type == device and x.dtype == y.dtype
             assert rounded_alike(x.cpu(), y), (x, y)
-    other = numbers(device if rank else "cpu")  # each rank for itself
+    other = numbers(device if rank else "cpu")  # device or host may differ by rank
     total = pct.allreduce(other, op=pct.Sum)
     assert total.device == other.device and torch.equal(
         total.cpu(), pct.allreduce(numbers("cpu"), op=pct.Sum)
@@ -331,7 +331,7 @@ def ddp_hook():
 
 
 def strategies_that_wait_for_nobody():
-    """All ranks are the same after a join, and the model is where it was."""
+    """After a join all ranks are the same, and the model is still on its device."""
     codec = pc.Lattice(bits=8)
     for strategy in (
         pct.ADPSGD(),
@@ -356,7 +356,7 @@ def strategies_that_wait_for_nobody():
 
 
 def around_the_optimizer():
-    """Loss scaling, a checkpoint, parameters that are sent, and what is refused."""
+    """Loss scaling, a checkpoint, broadcast parameters, and refusals."""
     net, opt = train(device, pct.Eager("full"))
     saved = opt.state_dict()
     pct.broadcast_parameters(net.state_dict(), 0)
@@ -370,7 +370,7 @@ def around_the_optimizer():
     second.zero_grad()
     loss(other, 5).backward()
     second.step()
-    net.norm.load_state_dict(other.norm.state_dict())  # its buffers came from rank 0
+    net.norm.load_state_dict(other.norm.state_dict())  # rank 0's buffers were broadcast
     same(net, other)
     assert opt.metrics().skipped == 0
     opt.zero_grad()
@@ -395,7 +395,7 @@ def around_the_optimizer():
     refused(pc.StateError, "after it had been sent", early.step)
     early.close()
 
-    # What cannot work
+    # Unsupported cases
     def wrap(net, strategy):
         sgd = torch.optim.SGD(net.parameters(), lr=1)
         pct.DistributedOptimizer(sgd, net.named_parameters(), strategy=strategy)
@@ -411,7 +411,7 @@ def around_the_optimizer():
 
 
 def bench_gpu():
-    """The command has nothing to run on, but what it measures with works."""
+    """The command has no device to run on here, but its measuring functions work."""
     from partialcoll.tools.bench import gpu
 
     place = gpu.Device(comm, device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DistributedOptimizer: what a step promises with each strategy, and what it refuses."""
+"""DistributedOptimizer: what a step guarantees with each strategy, and what is refused."""
 
 import copy
 import gc
@@ -83,13 +83,13 @@ def train(comm, model, opt, steps, delay=0.0, each=lambda: None):
 
 
 def step_on(model, opt, gradient):
-    """A step whose local gradient is the same number everywhere."""
+    """Make a step whose local gradient is the same number everywhere."""
     opt.zero_grad()
     sum((parameter * gradient).sum() for parameter in model.parameters()).backward()
     opt.step()
 
 
-# What a step promises
+# Guarantees of a step
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
@@ -124,7 +124,7 @@ def test_as_if_one_process_had_all_the_data(comm, name, make):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_conservation(comm, name):
-    """Whatever was late: in the end every gradient of every rank is in the parameters, once."""
+    """Whatever was late, in the end every gradient of every rank is in the parameters once."""
     model = torch.nn.Linear(7, 1, bias=False).double()
     torch.nn.init.zeros_(model.weight)
     opt = wrap(model, torch.optim.SGD(model.parameters(), lr=1.0), strategy=STRATEGIES[name])
@@ -143,7 +143,7 @@ def test_conservation(comm, name):
 
 
 def test_solo_does_not_wait(comm):
-    """Nobody else moves: this rank's steps come to an end all the same."""
+    """This rank's steps end although no other rank makes one."""
     model = network()
     opt = wrap(model, strategy=pct.Eager("solo", history=16))
     if comm.rank == 0:
@@ -170,7 +170,7 @@ def test_ranks_with_more_and_less_data(comm):
 
 @pytest.mark.parametrize("name", ["allreduce", "overlap"])
 def test_backward_between_synchronize_and_step(comm, name):
-    """It would add to the average, on this rank alone."""
+    """A backward pass here would add to the average on this rank alone."""
     model = network()
     opt = wrap(model, strategy=STRATEGIES[name])
     opt.zero_grad()
@@ -184,8 +184,8 @@ def test_backward_between_synchronize_and_step(comm, name):
 
 
 def test_interrupted_join_of_several(comm):
-    """Ctrl-C while the others still train: nothing changes behind the program's back, and the
-    join can be called again."""
+    """After Ctrl-C while others still train, parameters do not change until join is called
+    again."""
     models = [network(0), network(1)]
     opts = [wrap(model, strategy=pct.Allreduce()) for model in models]
     last = comm.size - 1
@@ -224,7 +224,7 @@ def test_a_slow_rank_skips_ahead(comm):
     opt.close()
 
 
-# Gradients: where they lie, what becomes of them
+# The memory of gradients
 
 
 def test_gradients_lie_in_the_librarys_memory(comm):
@@ -260,7 +260,7 @@ def test_replaced_gradients_are_copied_once(comm):
     opt = wrap(model, strategy=pct.Allreduce())
     reference = OPTIMIZERS["sgd"](plain.parameters())
     for step in range(4):
-        model.zero_grad(set_to_none=True)  # not the optimizer's
+        model.zero_grad(set_to_none=True)  # the model's zero_grad, not the optimizer's
         loss(model, 0, step).backward()
         model[0].weight.grad = model[0].weight.grad * 2
         opt.step()
@@ -320,7 +320,7 @@ def test_frozen_and_unused_parameters_and_groups(comm, name):
     train(comm, model, opt, 5)
     opt.join()
     assert (model[0].bias == before).all()
-    assert (extra.weight == 1.0).all()  # the decay passes over what nobody has used
+    assert (extra.weight == 1.0).all()  # weight decay skips parameters that no rank has used
     assert len(set(comm.allgather(bits(model) + bits(extra)))) == 1
     opt.close()
 
@@ -381,7 +381,7 @@ def test_sum_and_average(comm, predivide):
     opt.close()
 
 
-# What follows the rounds
+# Updates follow the rounds
 
 
 @pytest.mark.parametrize("where", ["strategy", "optimizer"])
@@ -422,7 +422,7 @@ def test_schedulers_and_callbacks_follow_the_rounds(comm, deliver):
         opt.step()
         assert opt.param_groups[0]["lr"] == 0.05 * 0.5 ** (opt.metrics().rounds // 4)
         step += 1
-    # Ranks that have joined already may have brought rounds without any gradient: no updates.
+    # Ranks that have joined may contribute rounds without any gradient, which are no updates.
     assert [index for index, _ in seen[:12]] == list(range(12))
     assert len(seen) == opt.metrics().rounds <= opt.round
     assert all(1 <= active <= comm.size for _, active in seen)
@@ -451,7 +451,9 @@ def test_different_parameters_are_found_on_every_rank(comm, name):
         pytest.skip("needs two ranks")
     model = network(seed=comm.rank)
     opt = wrap(model, strategy=STRATEGIES[name], check_every=1)
-    with pytest.raises(pc.MismatchError, match="broadcast_parameters"):  # all in the same step
+    with pytest.raises(
+        pc.MismatchError, match="broadcast_parameters"
+    ):  # in the same step on all ranks
         train(comm, model, opt, 2000, each=comm.Barrier)
     comm.Barrier()
     opt.close()
@@ -515,7 +517,7 @@ def test_an_overflow_on_one_rank_skips_no_round(comm, name):
 
 
 def test_unscale_before_the_step(comm):
-    """scaler.unscale_(opt) has divided already."""
+    """scaler.unscale_(opt) has already divided."""
     model, plain = network(), network()
     opt, scaler = wrap(model), torch.amp.GradScaler("cpu", init_scale=64.0)
     reference = OPTIMIZERS["sgd"](plain.parameters())
@@ -553,7 +555,7 @@ def test_what_becomes_of_nan(comm, policy):
     opt.close()
 
 
-# Horovod's habits
+# Horovod's idioms
 
 
 def test_synchronize_then_clip_then_step(comm):
@@ -578,7 +580,7 @@ def test_synchronize_then_clip_then_step(comm):
 
 
 def test_changes_by_hand_while_others_have_joined(comm):
-    """Those apply the average as it is: replicas would drift apart without a word."""
+    """Joined ranks apply the unchanged average: replicas would diverge silently."""
     if comm.size < 2:
         pytest.skip("needs two ranks")
     model = network()
@@ -605,7 +607,7 @@ def test_changes_by_hand_while_others_have_joined(comm):
 
 
 def test_nothing_else_is_in_a_gradient(run):
-    """Memory that is not new has other things in it, also between the parameters."""
+    """Reused memory contains other data, also between the parameters."""
     done = run(
         """
         import torch
@@ -680,13 +682,12 @@ def test_it_is_the_optimizer_that_it_was(comm):
     opt.close()
 
 
-# What programs do
+# Habits of programs
 
 
 @pytest.mark.parametrize("name", ["allreduce", "overlap"])
 def test_fewer_passes_at_the_end_of_an_epoch(comm, name):
-    """As Horovod's example that splits its batches: the last one of an epoch is a part of one, on
-    some ranks."""
+    """As in Horovod's example that splits batches: an epoch's last batch may be shorter."""
     model, expected = network(), network()
     make = OPTIMIZERS["sgd"]
     opt = wrap(
@@ -709,7 +710,7 @@ def test_fewer_passes_at_the_end_of_an_epoch(comm, name):
 
 
 def test_no_update_of_a_bad_average(comm):
-    """As with Horovod: whether to step is decided on what synchronize() has brought."""
+    """As with Horovod, a program may decide to step after it has seen the average."""
     model, expected = network(), network()
     opt = wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for step, factor in ((0, 1.0), (1, float("inf"))):
@@ -749,7 +750,7 @@ def test_scaled_gradients_are_rounded_as_what_they_are(comm, compression):
 
 
 def test_layers_that_are_called_sparse(comm):
-    """Attention may be, and its gradients are dense."""
+    """An attention layer may have a `sparse` attribute although its gradients are dense."""
 
     class Attention(torch.nn.Module):
         def __init__(self, sparse):
@@ -767,7 +768,7 @@ def test_layers_that_are_called_sparse(comm):
 
 
 def test_a_scheduler_for_each_stage(comm):
-    """Wrapped anew after the close: the first stage's scheduler looks after that one's object."""
+    """After a close and a new wrap, the first stage's scheduler controls the new object."""
     model = network()
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
     for stage in range(3):
@@ -782,7 +783,7 @@ def test_a_scheduler_for_each_stage(comm):
 
 @pytest.mark.parametrize("strategy", (pct.Allreduce(), pct.Eager("solo"), pct.DPSGD()))
 def test_an_optimizer_that_the_program_drops(comm, strategy):
-    """It leaves the parameters alone, is joined no more, and another one takes its place."""
+    """A dropped optimizer leaves the parameters alone, is not joined, and can be replaced."""
     model = network()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     opt = wrap(model, inner, strategy=strategy)
@@ -799,7 +800,7 @@ def test_an_optimizer_that_the_program_drops(comm, strategy):
     loss(model, 0, 0).backward()  # the gradient is the program's own
     inner.zero_grad()
     pct.join()
-    pct.broadcast_parameters(model.state_dict())  # with DPSGD each rank has its own
+    pct.broadcast_parameters(model.state_dict())  # with DPSGD the ranks' parameters differ
     opt = wrap(model, inner)
     train(comm, model, opt, 2)
     pct.join()
@@ -808,7 +809,7 @@ def test_an_optimizer_that_the_program_drops(comm, strategy):
 
 
 def test_an_optimizer_that_was_closed_is_wrapped_again(comm):
-    """As by a cell of a notebook that is run again."""
+    """As when a notebook cell is run again."""
     model = network()
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
@@ -821,7 +822,7 @@ def test_an_optimizer_that_was_closed_is_wrapped_again(comm):
 
 
 def on_their_own(comm, model, optimizer, steps=3, before_step=lambda m: None):
-    """The same training without us: the mean of all ranks' gradients by hand."""
+    """Train without partialcoll, with the mean of all ranks' gradients computed by hand."""
     for step in range(steps):
         optimizer.zero_grad()
         for rank in range(comm.size):
@@ -836,7 +837,7 @@ def assert_close(model, expected):
 
 
 def test_a_scheduler_of_the_optimizer_inside(comm):
-    """It must not put the step that communicates nothing in the place of ours."""
+    """A scheduler of the inner optimizer must not replace our step by the inner one."""
     model, expected = network(), network()
     raw = torch.optim.SGD(model.parameters(), lr=0.1)
     opt = wrap(model, raw)
@@ -873,7 +874,7 @@ def test_synchronize_with_a_grad_scaler(comm, unscale):
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
 def test_fused_optimizers_with_channels_last(comm, make):
-    """They go through memory, whatever the strides of parameter and gradient."""
+    """Fused optimizers use memory order, whatever the strides of parameter and gradient."""
 
     def trained(wrapped):
         torch.manual_seed(0)
@@ -894,7 +895,7 @@ def test_fused_optimizers_with_channels_last(comm, make):
 
 
 def test_gradients_that_are_given_other_memory(comm):
-    """p.grad stays the same object, but is a view of nothing of ours any more."""
+    """p.grad stays the same object, but no longer views our memory."""
     model, expected = network(), network()
     opt = wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
@@ -914,7 +915,7 @@ def test_gradients_that_are_given_other_memory(comm):
 
 
 def test_gradients_without_backward(comm):
-    """torch.func and torch.autograd.grad: the program assigns them."""
+    """With torch.func and torch.autograd.grad the program assigns the gradients."""
     model, expected = network(), network()
     opt = wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for step in range(3):
@@ -943,7 +944,7 @@ def test_create_graph_leaves_no_graph(comm):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_parameters_that_are_given_other_memory(comm):
-    """The hash is of those that are trained."""
+    """The hash covers the parameters that are trained."""
     torch.manual_seed(comm.rank)
     conv = torch.nn.Conv2d(3, 4, 3)
     opt = wrap(conv, torch.optim.SGD(conv.parameters(), lr=0.1), check_every=1)
@@ -963,11 +964,9 @@ def test_parameters_that_are_given_other_memory(comm):
 
 
 def test_zero_grad_in_on_round(comm):
-    """A step may apply several rounds; what a callback does must not change the next one.
-
-    Each rank may start a round by its step and one by its join: with room for fewer than all of
-    these, the last rank to step takes another's state instead of applying the first rounds.
-    """
+    """A step may apply several rounds. A callback's changes must not affect the next one. Each rank
+    may start a round by its step and one by its join. With room for fewer rounds, the last rank to
+    step would take another rank's state instead of applying the first rounds."""
     if comm.size < 2:
         pytest.skip("one rank misses no rounds")
     model, opt, after = network(), None, {}
@@ -991,7 +990,7 @@ def test_zero_grad_in_on_round(comm):
 
 
 def test_an_interrupted_update(comm):
-    """Nobody can tell what the parameters are; no step and no checkpoint is made of them."""
+    """The parameters are undefined afterwards, so steps and checkpoints are refused."""
 
     def called(result):
         if result.index == 1:
@@ -1033,7 +1032,7 @@ def test_after_close(comm):
 
 
 def test_one_rank_has_wrapped_it_already(comm):
-    """The others are told, and do not wait."""
+    """The other ranks get an error, and do not wait."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     again = wrap(model, optimizer)
@@ -1067,7 +1066,7 @@ def test_shutdown_before_the_last_step(comm):
     opt.close()
 
 
-# What is refused
+# Refusals
 
 
 def refused(comm, kind, match, make, **options):

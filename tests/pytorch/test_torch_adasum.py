@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adasum: of tensors, and of what the ranks' optimizers have changed."""
+"""Adasum of tensors, and of the changes that the ranks' optimizers made."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def world(comm):
 
 
 def pair(a, b):
-    """The formula, as it stands in the paper."""
+    """The formula of the paper."""
     dot = float(a @ b)
     ca = 1 - dot / (2 * float(a @ a)) if a.any() else 1
     cb = 1 - dot / (2 * float(b @ b)) if b.any() else 1
@@ -28,7 +28,7 @@ def pair(a, b):
 
 
 def expected(vectors):
-    """Those beyond a power of two go to the first ranks, then pairs, and pairs of pairs."""
+    """Ranks beyond a power of two send to the first ranks; then pairs combine, then their pairs."""
     vectors = [np.asarray(vector, np.float64).reshape(-1) for vector in vectors]
     most = 1 << (len(vectors).bit_length() - 1)
     for i, extra in enumerate(vectors[most:]):
@@ -40,7 +40,7 @@ def expected(vectors):
 
 
 def of_rank(rank, shape=(6, 7), seed=0):
-    """With something in common."""
+    """Return the vector of a rank; all of them have a common part."""
     common = np.random.default_rng(seed).standard_normal(shape)
     return common + np.random.default_rng(100 * rank + seed + 1).standard_normal(shape)
 
@@ -73,7 +73,7 @@ def test_each_tensor_of_a_group_by_itself(comm):
 
 
 def test_the_two_extremes(comm):
-    """Equal vectors count once, orthogonal ones add up, zeros are nothing."""
+    """Equal vectors count once, orthogonal ones add up, zeros are ignored."""
     same = torch.full((4,), 3.0)
     assert torch.equal(pct.allreduce(same, op=pct.Adasum), same)
     unit = torch.zeros(comm.size + 1)
@@ -101,7 +101,7 @@ def test_what_has_no_adasum(comm):
 
 
 def test_the_changes_of_all_ranks_optimizers(comm):
-    """Ranks have different numbers of batches: who has joined changes nothing."""
+    """Ranks have different numbers of batches. A joined rank changes nothing."""
     steps = 6
     model = network().double()
     inner = torch.optim.Adam(model.parameters(), lr=0.1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that does not come to a collective call of partialcoll.torch is named, with the call."""
+"""A rank that is missing in a collective call of partialcoll.torch is named, with the call."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-# A rank that is late comes once another one has said so.
+# A late rank makes its call after another rank has reported it.
 SAYS = """
 import logging, re
 
@@ -70,7 +70,7 @@ def test_missing_in_calls(run):
 
 
 def test_an_error_before_the_call(run, tmp_path):
-    """The others wait for a rank whose program failed before it came: they say which."""
+    """The other ranks wait for a rank whose program failed before the call, and report it."""
     script = """
 import partialcoll.torch as pct
 if comm.rank == 1:

@@ -36,7 +36,7 @@ pytestmark = [
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 COMPLEX = (torch.complex64, torch.complex128)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
-UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # of which torch does not reduce any
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # torch reduces none of these
 DTYPES = (*FLOATS, *COMPLEX, *INTEGERS, torch.bool)
 SHORT = timedelta(seconds=1)
 
@@ -50,12 +50,12 @@ def backend():
 
 @pytest.fixture
 def world(comm, backend):
-    """The ranks, by MPI; the default group is the backend's."""
+    """The ranks of MPI. The default group uses the backend."""
     return comm
 
 
 def value(dtype, rank, count, seed=0):
-    """The same on every rank that asks for it; small, so that sums and products are exact."""
+    """Return the same values on every rank; small, so that sums and products are exact."""
     g = torch.Generator().manual_seed(100 * seed + rank)
     whole = torch.randint(0, 3, (count,), generator=g)
     if dtype.is_complex:
@@ -105,7 +105,7 @@ def defined(op, dtype):
 @pytest.mark.mpi
 @pytest.mark.parametrize("op", REDUCTIONS)
 def test_all_reduce(world, op):
-    """Every dtype that the reduction is defined for, exactly; the others are refused."""
+    """Every dtype for which the reduction is defined gives exact results. Others are refused."""
     for seed, dtype in enumerate(DTYPES):
         tensor = value(dtype, world.rank, 37, seed)
         if not defined(op, dtype):
@@ -120,7 +120,7 @@ def test_all_reduce(world, op):
 
 @pytest.mark.mpi
 def test_all_reduce_of_any_size(world):
-    """Nothing, one element, sizes beside those of handles, more than a chunk and a rest."""
+    """No element, one, sizes around those of handles, and more than a chunk."""
     chunk = transfer.CHUNK // 4
     for count in (0, 1, 64, 65, 1000, chunk - 1, chunk, chunk + 1, 2 * chunk + 77):
         tensor = torch.arange(count, dtype=torch.float32).remainder(1000) * (world.rank + 1)
@@ -131,7 +131,8 @@ def test_all_reduce_of_any_size(world):
 
 
 def test_sizes_of_handles():
-    """Never smaller than the data, at most a quarter larger, never more than a chunk; few."""
+    """A handle is never smaller than the data, at most a quarter larger and never larger than a
+    chunk. There are few sizes."""
     sizes = {transfer.rounded_up(count, 1 << 17) for count in range(1, 1 << 17)}
     assert len(sizes) < 50 and max(sizes) == 1 << 17
     for count in [*range(1, 3000), *range(2**17 - 50, 2**17 + 1)]:
@@ -141,7 +142,7 @@ def test_sizes_of_handles():
 
 @pytest.mark.mpi
 def test_memory_has_a_bound(world, monkeypatch):
-    """Handles for data of ever new kinds replace old ones, on all ranks alike."""
+    """Handles for new kinds of data replace old ones, in the same order on all ranks."""
     monkeypatch.setattr(transfer, "_KEPT", 3)
     group = dist.new_group()
     for again in range(2):
@@ -156,14 +157,14 @@ def test_memory_has_a_bound(world, monkeypatch):
 
 @pytest.mark.mpi
 def test_memory_in_any_order(world):
-    """Transposed, strided, negated tensors, and those that require a gradient."""
+    """Transposed, strided and negated tensors, and tensors that require a gradient."""
     ranks = world.size
     for look in (lambda w: w.t(), lambda w: w[:, ::2], lambda w: w[1:3, 2:4], lambda w: w[0, 0]):
         whole = torch.arange(24.0).view(4, 6) + world.rank
         expected = whole.clone()
         look(expected).sub_(world.rank).mul_(ranks).add_(ranks * (ranks - 1) / 2)
         dist.all_reduce(look(whole))
-        assert torch.equal(whole, expected)  # and nothing else has been written to
+        assert torch.equal(whole, expected)  # and nothing else was overwritten
     numbers = torch.tensor([1 + 2j, 3 - 1j]) * (world.rank + 1)
     negative = numbers.conj().imag
     assert negative.is_neg()
@@ -177,7 +178,7 @@ def test_memory_in_any_order(world):
 @pytest.mark.mpi
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
 def test_all_reduce_of_sparse_tensors(world, dtype):
-    """Some rows are on all ranks, some on one, the last one on none; a row twice in one tensor."""
+    """Some rows are on all ranks, some on one, and the last on none. One row occurs twice."""
     places = torch.tensor([[0, 0, world.rank + 1]])
     own = torch.sparse_coo_tensor(places, torch.ones(3, 2, dtype=dtype), (world.size + 2, 2))
     dist.all_reduce(own)
@@ -189,7 +190,7 @@ def test_all_reduce_of_sparse_tensors(world, dtype):
 
 @pytest.mark.mpi
 def test_rounded_once(world):
-    """16-bit floats are added up in float32: gloo's order of roundings loses the small ones."""
+    """16-bit floats are summed in float32. Rounding each addition would lose small values."""
     small = 2.0**-9
     tensor = torch.tensor([1.0 if world.rank == 0 else small], dtype=torch.bfloat16)
     dist.all_reduce(tensor)
@@ -216,7 +217,7 @@ def test_reduce_scatter_of_unsigned_integers(world, dtype):
 @pytest.mark.mpi
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float16))
 def test_factor_first(world, dtype):
-    """PREMUL_SUM: each rank's values times its own factor, before they are rounded."""
+    """PREMUL_SUM multiplies each rank's values by its factor before they are rounded."""
     make = torch._C._distributed_c10d._make_nccl_premul_sum
     tensor = torch.arange(3.0, dtype=dtype)
     dist.all_reduce(tensor, make(world.rank + 2.0))
@@ -237,7 +238,7 @@ def test_reduce_and_several_at_once(world):
         if world.rank == root:
             assert (tensor == world.size * (world.size + 1) / 2).all()
         else:
-            assert (tensor == world.rank + 1).all()  # left alone
+            assert (tensor == world.rank + 1).all()  # unchanged
     tensors = [torch.ones(2), torch.ones(1000), torch.ones(3)]
     with dist._coalescing_manager():
         for tensor in tensors:
@@ -251,7 +252,7 @@ def test_reduce_and_several_at_once(world):
 @pytest.mark.parametrize("op", REDUCTIONS)
 @pytest.mark.usefixtures("operations")
 def test_reduce_scatter(world, op):
-    """Pieces of one tensor, and a list of pieces, which need not be of one size."""
+    """Pieces of one tensor, and a list of pieces, whose sizes may differ."""
     ranks, me = world.size, world.rank
     reduction = getattr(dist.ReduceOp, op)
     for seed, dtype in enumerate(DTYPES):
@@ -268,19 +269,19 @@ def test_reduce_scatter(world, op):
     dist.reduce_scatter(output, list(everyones[me].split(sizes)), reduction)
     assert torch.equal(output, REDUCTIONS[op](everyones).split(sizes)[me])
     output = torch.zeros(3, dtype=torch.int64)
-    one = torch.ones(1, dtype=torch.int64)  # what is only read may lie in one element
+    one = torch.ones(1, dtype=torch.int64)  # an input may have stride 0
     dist.reduce_scatter_tensor(output, one.expand(3 * ranks), reduction)
     assert (output == REDUCTIONS[op](one.expand(ranks, 1))).all()
 
 
-# What is only moved
+# Movements of data
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("dtype", (*DTYPES, torch.float8_e5m2), ids=str)
 @pytest.mark.usefixtures("operations")
 def test_bits_are_moved(world, dtype):
-    """Bit for bit, whatever the dtype."""
+    """Data arrives bit for bit, whatever the dtype."""
     ranks, me = world.size, world.rank
 
     def bits(rank, count=4):
@@ -321,8 +322,7 @@ def test_bits_are_moved(world, dtype):
 
 
 def every_operation(ranks, me, later):
-    """One after the other, with results that only fresh memory holds until they land. later: they
-    are begun, and waited for afterwards."""
+    """Make every operation, with results in fresh memory. `later`: start all, then wait for all."""
 
     def value(rank, *shape):
         return torch.full(shape, rank + 0.5, dtype=torch.bfloat16)
@@ -366,7 +366,7 @@ def every_operation(ranks, me, later):
 
 @pytest.mark.mpi
 def test_with_a_default_device(world):
-    """What lies on the host does so whatever torch.empty makes; on meta nothing would come."""
+    """Host tensors stay on the host, whatever torch.empty creates; meta would lose the data."""
     pct.init()
     torch.set_default_device("meta")
     try:
@@ -389,7 +389,7 @@ def test_with_a_default_device(world):
 @pytest.mark.mpi
 @pytest.mark.parametrize("later", (False, True))
 def test_in_inference_mode(world, later):
-    """Whichever thread moves the data; what is kept for the next call serves others as well."""
+    """It works in any thread that moves the data, and memory kept for later calls works too."""
     pct.init()
     with torch.inference_mode():
         every_operation(world.size, world.rank, later)
@@ -410,7 +410,7 @@ def test_pieces_of_several_sizes(world):
     outputs = [torch.zeros(rank, 2) for rank in range(ranks)]
     dist.all_gather(outputs, torch.full((me, 2), float(me)))
     assert all((output == rank).all() for rank, output in enumerate(outputs))
-    # Row i of rank s, for rank d, which gets s + d rows of it.
+    # Row i of rank s is for rank d, which gets s + d rows of it.
     sent = torch.cat([torch.full((me + rank, 2), 10.0 * me + rank) for rank in range(ranks)])
     splits = [me + rank for rank in range(ranks)]
     output = torch.zeros(sum(splits), 2)
@@ -426,7 +426,7 @@ def test_pieces_of_several_sizes(world):
 
 @pytest.mark.mpi
 def test_pieces_that_do_not_fit(world):
-    """All ranks hear of it, and the group goes on."""
+    """All ranks get the error, and the group continues to work."""
     ranks = world.size
     splits = [1] * ranks
     expected = splits if world.rank < ranks - 1 else [2, *splits[1:]]
@@ -437,7 +437,7 @@ def test_pieces_that_do_not_fit(world):
 
 @pytest.mark.mpi
 def test_as_gloo_does(world):
-    """The same calls on both, one after the other."""
+    """The same calls on both backends."""
     gloo, ranks, me = dist.new_group(backend="gloo"), world.size, world.rank
 
     def calls(group):
@@ -501,8 +501,8 @@ def test_messages_around_a_ring(world):
 
 @pytest.mark.mpi
 def test_tags_and_any_source(world):
-    """Messages of one tag keep their order, others do not wait for them; a receiver that names
-    nobody hears who it was."""
+    """Messages of one tag keep their order, and other tags do not wait for them. A receiver that
+    names no source learns which rank it was."""
     ranks, me = world.size, world.rank
     if ranks == 1:
         return
@@ -559,8 +559,7 @@ def test_messages_that_do_not_come_or_fit(world):
 
 @pytest.mark.mpi
 def test_many_under_way(world):
-    """More than are announced ahead, waited for in another order than they were begun, and
-    synchronous ones among them."""
+    """More calls than are announced ahead, waited for out of order, with synchronous ones."""
     tensors = [torch.full((1 + 37 * k % 50,), float(world.rank + k)) for k in range(30)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     now = torch.ones(3)
@@ -578,7 +577,7 @@ def test_many_under_way(world):
 
 @pytest.mark.mpi
 def test_futures(world):
-    """They come without anybody waiting; what follows may call the group again."""
+    """Futures complete without a wait. Callbacks may call the group again."""
     first, second = torch.ones(5), torch.ones(2)
 
     def then(future):
@@ -594,7 +593,7 @@ def test_futures(world):
 
 @pytest.mark.mpi
 def test_wait_with_a_limit(world):
-    """Whoever waits in vain may wait again; nothing is lost."""
+    """After a timeout of wait() the caller may wait again, and nothing is lost."""
     tensor = torch.ones(4)
     if world.rank == 0:
         work = dist.all_reduce(tensor, async_op=True)
@@ -615,7 +614,7 @@ def test_wait_with_a_limit(world):
 
 @pytest.mark.mpi
 def test_groups_side_by_side(world):
-    """Each rank is in several groups, and waits for them in an order of its own."""
+    """Each rank is in several groups, and waits for them in its own order."""
     ranks, me = world.size, world.rank
     pairs = [sorted({a, (a + 1) % ranks}) for a in range(ranks)]
     groups = [(pair, dist.new_group(pair)) for pair in pairs]
@@ -649,7 +648,7 @@ def test_ranks_in_another_order(world):
 
 @pytest.mark.mpi
 def test_new_group_with_ranks_missing(world):
-    """Those who come hear who does not, in time; whoever comes later hears it as well."""
+    """Ranks that come learn in time which rank does not. A later rank gets the error as well."""
     ranks = world.size
     if ranks == 1:
         return
@@ -684,7 +683,7 @@ def test_new_group_of_different_members(world):
 
 @pytest.mark.mpi
 def test_ranks_that_differ(world):
-    """All ranks hear who calls what, and go on."""
+    """All ranks learn which rank calls what, and continue."""
     ranks, last = world.size, world.rank == world.size - 1
     if ranks == 1:
         return
@@ -711,11 +710,11 @@ def test_ranks_that_differ(world):
 
 @pytest.mark.mpi
 def test_what_follows_a_difference(world):
-    """What has left early for an operation on which the ranks differ gets into no later one."""
+    """Data that left early for an operation on which the ranks differ enters no later operation."""
     ranks = world.size
     if ranks == 1:
         return
-    dist.all_reduce(torch.ones(4))  # makes the handle
+    dist.all_reduce(torch.ones(4))  # creates the handle
     for odd in (0, ranks - 1, 0):
         mine = torch.full((4,), 7.0)
         if world.rank == odd:
@@ -751,7 +750,7 @@ REFUSED = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", REFUSED)
 def test_refused_tensors(world, kind):
-    """By name; if only one rank brings such a tensor, the others hear of it."""
+    """The tensor is refused by name. If only one rank passes it, the others get an error too."""
     make, match = REFUSED[kind]
     with pytest.raises((TypeError, ValueError), match=match):
         dist.all_reduce(make())
@@ -791,7 +790,7 @@ def test_refused_arguments(world):
 
 @pytest.mark.mpi
 def test_an_operation_that_takes_too_long(world):
-    """The error names who is missing; the group has ended, others have not."""
+    """The error names the missing ranks. The group has ended, and other groups have not."""
     ranks, last = world.size, world.size - 1
     if ranks == 1:
         return
@@ -832,7 +831,7 @@ def test_barriers(world):
 
 @pytest.mark.mpi
 def test_a_destroyed_group(world):
-    """What is under way fails, no thread is left, and the group says so."""
+    """Operations in progress fail, no thread is left, and the group reports its end."""
     group = dist.new_group()
     work = None
     if world.rank == 0 and world.size > 1:
@@ -850,7 +849,7 @@ def test_a_destroyed_group(world):
 
 @pytest.mark.mpi
 def test_a_world_after_another(world):
-    """Each world frees what the ones before have left; groups by the same names are new."""
+    """Each world frees the remains of earlier ones. Groups of the same names are new."""
     for again in range(3):
         dist.destroy_process_group()
         assert not dist.is_initialized()
@@ -868,7 +867,7 @@ def test_a_world_after_another(world):
 
 @pytest.mark.mpi
 def test_groups_after_a_world_with_a_group_of_some_ranks(world):
-    """How often a rank has been in a group of that name before is of no matter."""
+    """It does not matter how often a rank was in a group of that name before."""
     for ranks in ([0], None, [0], None):
         dist.destroy_process_group()
         dist.init_process_group("partialcoll", timeout=timedelta(seconds=20))
@@ -881,7 +880,7 @@ def test_groups_after_a_world_with_a_group_of_some_ranks(world):
 
 @pytest.mark.mpi
 def test_a_store_of_ones_own_for_several_worlds(world):
-    """What was left in it by one world is not taken for the next one's."""
+    """The remains of one world in the store are not mistaken for those of the next one."""
     dist.destroy_process_group()
     limit = timedelta(seconds=20)
     connect = functools.partial(
@@ -924,7 +923,7 @@ class Network(torch.nn.Module):
 
 
 def rows(world, dtype, step=0, each=4):
-    """The whole batch, and this rank's part of it."""
+    """Return the whole batch, and this rank's part of it."""
     g = torch.Generator().manual_seed(step)
     x = torch.randn(each * world.size, 6, generator=g).to(dtype)
     y = torch.randn(each * world.size, 3, generator=g).to(dtype)
@@ -957,7 +956,8 @@ DDP_OPTIONS = {
     ids=str,
 )
 def test_ddp_gradients_are_those_of_one_process(world, name, dtype):
-    """On the whole batch, in several steps; what is not used has none."""
+    """Gradients equal those of one process on the whole batch, in several steps. Unused parameters
+    have none."""
     side = name != "unused"
     alone, model = Network(dtype), DDP(Network(dtype), **DDP_OPTIONS[name])
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
@@ -978,7 +978,7 @@ def test_ddp_gradients_are_those_of_one_process(world, name, dtype):
 
 @pytest.mark.mpi
 def test_ddp_without_synchronization(world):
-    """no_sync adds up what the next step sends."""
+    """The next step sends the gradients added up under no_sync."""
     alone, model = Network(), DDP(Network())
     for step in range(2):
         x, y, mine = rows(world, torch.float64, step)
@@ -993,7 +993,7 @@ def test_ddp_without_synchronization(world):
 
 
 def trained(world, group, steps=4, **options):
-    """Parameters and buffers after some steps of DDP on a group."""
+    """Return parameters and buffers after some steps of DDP on a group."""
     model = DDP(Network(norm=True), process_group=group, **options)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for step in range(steps):
@@ -1006,7 +1006,7 @@ def trained(world, group, steps=4, **options):
 
 @pytest.mark.mpi
 def test_ddp_trains_as_with_gloo(world):
-    """The same parameters, and with BatchNorm the same buffers, in one job."""
+    """Parameters, and with BatchNorm buffers, are the same as with gloo in one job."""
     gloo = dist.new_group(backend="gloo")
     ours = trained(world, None, bucket_cap_mb=0.001)
     theirs = trained(world, gloo, bucket_cap_mb=0.001)
@@ -1025,8 +1025,8 @@ torch.set_num_threads(1)
 
 
 def test_a_program_with_no_setup(run):
-    """Importing sets what the ranks are, init_process_group the rest; the program may end with
-    operations under way, and without destroying anything of ours."""
+    """The import sets the environment of the ranks, and init_process_group does the rest. The
+    program may end with operations in progress and without destroying anything."""
     script = """
     rank, size = str(comm.rank), str(comm.size)
     before = dict(os.environ)
@@ -1061,7 +1061,7 @@ def test_a_program_with_no_setup(run):
 
 @pytest.mark.parametrize("wrong", ("size", "all", "one", "port"))
 def test_an_environment_that_differs_from_mpi(run, wrong):
-    """Said by name on every rank; a free port of the user's is taken."""
+    """Every rank reports the wrong variable by name. A free port that the user has set is used."""
     script = """
     import contextlib, socket
     wrong = sys.argv[1]
@@ -1103,8 +1103,8 @@ def test_an_environment_that_differs_from_mpi(run, wrong):
 
 
 def test_processes_of_torchrun(clean_environment, tmp_path):
-    """Each is an MPI job of its own. Found by what torchrun leaves in the environment, and by what
-    the ranks tell each other: other launchers leave nothing that we know."""
+    """Each process is its own MPI job. This is found by torchrun's variables in the environment,
+    and by comparing the ranks: other launchers leave no variables that we know."""
     path = tmp_path / "script.py"
     path.write_text(
         textwrap.dedent(
@@ -1157,8 +1157,8 @@ def test_a_rank_that_does_not_come(run):
 
 @pytest.mark.parametrize("whose", ["ours", "the user's"])
 def test_a_stranger_decides_nothing(run, whose):
-    """The store answers everybody: a verdict under a name that can be known beforehand has no
-    effect, since the names in use contain a secret that the ranks have by MPI."""
+    """Any process may write to the store. A forged verdict under a predictable name has no effect,
+    because the names in use contain a secret that the ranks share by MPI."""
     script = """
     import datetime, socket
     import partialcoll.torch
@@ -1197,7 +1197,7 @@ def test_a_stranger_decides_nothing(run, whose):
 
 
 def test_without_mpi(run):
-    """Importing does not begin MPI, nor need it; the backend says that it does."""
+    """Importing neither starts nor needs MPI. The backend reports that it needs MPI."""
     script = """
     assert not MPI.Is_initialized()
     import partialcoll.torch
@@ -1222,7 +1222,7 @@ def test_without_mpi(run):
 
 
 def test_what_was_set_is_not_inherited():
-    """A job that a program starts has ranks of its own."""
+    """A job that a program starts has its own ranks."""
     from partialcoll.torch import rendezvous
 
     before = dict(os.environ)
@@ -1242,6 +1242,6 @@ def test_what_was_set_is_not_inherited():
 
 
 def test_timeouts_are_both_errors():
-    """Of torch.distributed, and of Python."""
+    """A timeout is an error of torch.distributed and of Python."""
     assert issubclass(GroupTimeout, (dist.DistBackendError))
     assert issubclass(GroupTimeout, TimeoutError)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch builds on a group of the backend: DDP's hooks, options and compiled models, sharded
-models and optimizers, meshes, pipelines, checkpoints. Each against one process, or gloo."""
+"""Users of the backend inside torch: DDP's hooks, options and compiled models, sharded models and
+optimizers, meshes, pipelines, checkpoints. Each is compared with one process or with gloo."""
 
 import copy
 import tempfile
@@ -44,7 +44,7 @@ def backend():
 
 @pytest.fixture
 def world(comm, backend):
-    """The ranks, by MPI. Few: each loads torch's compiler, seconds of processor time."""
+    """The ranks of MPI. At most four, because each loads torch's compiler for seconds."""
     if comm.size > 4:
         pytest.skip("few ranks are enough")
     return comm
@@ -62,7 +62,7 @@ def mesh_of(*shape, names=("data",)):
 
 
 def train(model, world, part=0, parts=1, steps=4, optimizer=None):
-    """On the given part of the batch; the model."""
+    """Train on the given part of the batch. Return the model."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(steps):
         x, y = batch(world, step)
@@ -96,7 +96,7 @@ def check_replicas(world, model):
 
 
 def test_compiled_model(world):
-    """The first steps, in which DDP makes its buckets anew, and later ones."""
+    """The first steps, in which DDP rebuilds its buckets, and later ones."""
     model = DDP(network())
     train(torch.compile(model, backend="aot_eager"), world, world.rank, world.size)
     check_same(model, train(network(), world))
@@ -118,7 +118,7 @@ HOOKS = {
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_hooks_as_with_gloo(world, name):
-    """With post-local SGD ranks go on alone, and average their parameters every other step."""
+    """With post-local SGD the ranks train alone, and average their parameters every other step."""
     gloo = dist.new_group(backend="gloo")
     models = []
     for group in (dist.group.WORLD, gloo):
@@ -150,7 +150,7 @@ def test_options(world, name):
 
 
 def test_ranks_that_differ_hear_of_it_in_backward(world):
-    """With and without a hook: DDP looks for tensors in whatever a future holds."""
+    """With and without a hook: DDP looks for tensors in the contents of a future."""
     if world.size == 1:
         pytest.skip("nobody to differ from")
     for hook in (None, default_hooks.fp16_compress_hook):
@@ -165,7 +165,7 @@ def test_ranks_that_differ_hear_of_it_in_backward(world):
 
 
 def test_uneven_data(world):
-    """Ranks run out of data one after the other; the optimizer's state is shared out."""
+    """Ranks run out of data one after the other. The optimizer's state is sharded."""
     model = DDP(network(), gradient_as_bucket_view=True)
     optimizer = optim.ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
     with Join([model, optimizer]):
@@ -186,7 +186,7 @@ def test_optimizer_state_that_is_shared_out(world):
 
 
 def test_sharded_and_tensor_parallel(world):
-    """Rows of the mesh share out the data and the parameters, columns the layers."""
+    """Rows of the mesh share the data and the parameters, columns the layers."""
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import parallel
 
@@ -201,7 +201,7 @@ def test_sharded_and_tensor_parallel(world):
 
 
 def test_checkpoints_of_a_sharded_model(world):
-    """Written beside the program and read by each rank; all of it on rank 0, and back."""
+    """Written as shards and read by each rank, and written whole on rank 0 and read back."""
     from torch.distributed.fsdp import fully_shard
 
     mesh, models = mesh_of(world.size), [network() for _ in range(3)]
@@ -229,7 +229,7 @@ def test_checkpoints_of_a_sharded_model(world):
 
 @pytest.mark.parametrize("schedule", ("ScheduleGPipe", "Schedule1F1B"))
 def test_pipeline(world, schedule):
-    """A stage on each rank: gradients are those of the whole."""
+    """Each rank has a stage. Gradients equal those of the whole model."""
     from torch.distributed import pipelining
 
     torch.manual_seed(0)

@@ -49,7 +49,7 @@ if __name__ == "__main__":
 
 
 def test_children_that_import_the_program(job, tmp_path):
-    """They can import partialcoll.torch, and are told that they are no ranks; the ranks go on."""
+    """Children can import partialcoll.torch, but are refused as ranks. The ranks continue."""
     script = tmp_path / "script.py"
     script.write_text(PROGRAM)
     words, env = job(script, 2)

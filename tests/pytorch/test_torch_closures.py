@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`step(closure)`: the closure computes this step's gradients, as trainers hand it in."""
+"""`step(closure)`: the closure computes this step's gradients, as trainers pass it."""
 
 import pytest
 
@@ -12,7 +12,7 @@ import partialcoll.torch as pct  # noqa: E402
 
 pytestmark = [pytest.mark.mpi, pytest.mark.one_domain, pytest.mark.few_ranks, pytest.mark.one_mpi]
 
-# What a step brings does not depend on who is late.
+# Strategies whose results do not depend on which rank is late.
 SAME_BITS = [
     pct.Allreduce(),
     pct.Allreduce(overlap=True, bucket_bytes=200),
@@ -47,7 +47,7 @@ def closure_of(model, opt, rank, step):
 
 
 def trained(rank, strategy, by_closure):
-    """The parameters, and the losses that the steps have returned."""
+    """Return the parameters, and the losses that the steps returned."""
     model = network()
     opt = wrap(model, strategy=strategy, clip_norm=1.0)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 0.9)
@@ -55,7 +55,7 @@ def trained(rank, strategy, by_closure):
     for step in range(5):
         closure = closure_of(model, opt, rank, step)
         if by_closure:
-            with torch.no_grad():  # as Lightning has it
+            with torch.no_grad():  # as in Lightning
                 losses.append(opt.step(closure))
         else:
             losses.append(closure())
@@ -107,7 +107,7 @@ def test_what_a_closure_may_not_do(comm, strategy):
     ):
         with pytest.raises(pc.StateError, match=match):
             opt.step(wrong)
-        opt.step()  # with the gradient that is there
+        opt.step()  # with the existing gradient
     with pytest.raises(ZeroDivisionError):
         opt.step(lambda: 1 / 0)
     assert opt.metrics().steps == opt.round == 3

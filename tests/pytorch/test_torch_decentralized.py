@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decentralized strategies of DistributedOptimizer: what a step and a join promise with each."""
+"""Decentralized strategies of DistributedOptimizer: guarantees of a step and a join with each."""
 
 import time
 
@@ -44,7 +44,7 @@ def world(comm):
 
 @pytest.fixture
 def alone():
-    """Each rank in a world of its own."""
+    """Each rank has its own world."""
     pct.shutdown()
     pct.init(MPI.COMM_SELF)
     yield
@@ -60,8 +60,8 @@ def alone():
     + [(name, make) for name in ("adpsgd", "dpsgd", "localsgd") for make in OPTIMIZERS],
 )
 def test_one_rank_alone_is_plain_torch(alone, name, make):
-    """To the bit: there is nobody to talk to. SlowMo, momentum off, divides and multiplies by the
-    learning rate."""
+    """One rank alone equals plain torch, bit for bit. SlowMo without momentum still divides and
+    multiplies by the learning rate."""
     model, plain = network(), network()
     strategy = without_slow_momentum(STRATEGIES[name])
     opt = wrap(model, make, strategy=strategy)
@@ -159,7 +159,7 @@ def test_after_join_all_ranks_are_the_same(comm, name):
     [(name, "sgd") for name in CONSERVING] + [(name, "adam") for name in ("adpsgd", "a2cid2")],
 )
 def test_conservation(comm, name, make):
-    """Whatever the delays and the optimizer: the average changes by the ranks' own updates."""
+    """Whatever the delays and the optimizer, the average changes by the ranks' own updates."""
     model = network(seed=comm.rank).double()
     opt = wrap(model, make, strategy=STRATEGIES[name], model=model)
     ledger = Ledger(model, opt)
@@ -179,7 +179,7 @@ def test_conservation(comm, name, make):
     + [(name, make) for name in ("swarm", "dpsgd") for make in ("sgd-plain", "adamw-foreach")],
 )
 def test_identical_gradients_are_as_one_rank(comm, name, make):
-    """Gradients that depend on the step only."""
+    """Gradients depend only on the step."""
     model, plain = network(), network()
     makes = {
         "sgd-plain": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
@@ -201,7 +201,7 @@ def test_identical_gradients_are_as_one_rank(comm, name, make):
 @pytest.mark.parametrize("make", ["sgd", "adamw-fused"])
 @pytest.mark.parametrize("name", ["dpsgd", "localsgd", "slowmo", "moshpit"])
 def test_identical_data_in_lock_step_is_as_one_rank(comm, name, make):
-    """Weight decay and all, after every step."""
+    """The models are equal after every step, with weight decay."""
     strategy = without_slow_momentum(patient(STRATEGIES[name], comm.size))
     model, plain = network(), network()
     opt = wrap(model, make, strategy=strategy)
@@ -217,7 +217,7 @@ def test_identical_data_in_lock_step_is_as_one_rank(comm, name, make):
 
 @every_strategy
 def test_it_learns(comm, name):
-    """Rank r pulls towards r + 1: the ranks agree on something near the mean of these."""
+    """Rank r pulls towards r + 1. The ranks agree on a value near the mean of these."""
     model = torch.nn.Linear(7, 1, bias=False)
     opt = wrap(model, torch.optim.SGD(model.parameters(), lr=0.02), strategy=STRATEGIES[name])
     middle = (comm.size + 1) / 2
@@ -225,11 +225,11 @@ def test_it_learns(comm, name):
     def away():
         return float((model.weight.detach() - middle).abs().max())
 
-    # The lot of the fastest rank alone would be half of the ranks away.
+    # The fastest rank alone would end half of the ranks away.
     enough = 0.2 * away() + 0.25 * comm.size
     epochs = 0
-    # Sixty steps take no time: ranks may make theirs one after the other, before anything is
-    # averaged. Where nobody waits more of them may be needed then; all others are there at once.
+    # Sixty steps are so quick that ranks may run one after the other before anything is averaged.
+    # Strategies that never wait may then need more steps; all others converge at once.
     while away() >= enough and epochs < (20 if name in WAIT_FREE else 1):
         for _ in range(60):
             opt.zero_grad()
@@ -242,7 +242,7 @@ def test_it_learns(comm, name):
 
 
 def test_variant_registers(comm):
-    """The paper's Algorithm 1 to the letter loses updates; it must still end and agree."""
+    """The paper's Algorithm 1, taken literally, loses updates. It must still end and agree."""
     model = network()
     opt = wrap(model, strategy=pct.Swarm(local_steps=2, variant="registers", geometric=True))
     train(model, opt, comm.rank, 10, delay=2e-3)
@@ -276,7 +276,7 @@ def test_consensus_distance_of_replicas(comm, strategy):
 
 
 class Normalized(torch.nn.Module):
-    """Buffers of every kind: statistics, a count, none, one that is nobody's business."""
+    """Buffers of every kind: statistics, a count, none, and one that is not averaged."""
 
     def __init__(self, seed):
         super().__init__()
@@ -292,7 +292,7 @@ class Normalized(torch.nn.Module):
 
 @pytest.mark.parametrize("name", [*STRATEGIES, "allreduce", "solo"])
 def test_averaged_model(comm, name):
-    """Parameters and BatchNorm's buffers; the own model stays as it is and goes on training."""
+    """Parameters and BatchNorm's buffers are averaged. The model itself continues unchanged."""
     strategy = {"allreduce": pct.Allreduce(), "solo": pct.Eager("solo"), **STRATEGIES}[name]
     replicas = name in ("allreduce", "solo")
     model = Normalized(0 if replicas else comm.rank)
@@ -310,7 +310,7 @@ def test_averaged_model(comm, name):
     own = {key: value.clone() for key, value in model.state_dict().items()}
     everybody = comm.allgather(own)
     whole = opt.averaged_model()
-    if name in ("swarm", "swarm-8bit", "moshpit-overlap"):  # what was under way is taken in
+    if name in ("swarm", "swarm-8bit", "moshpit-overlap"):  # data in flight is included
         own = {key: value.clone() for key, value in model.state_dict().items()}
     assert all(torch.equal(own[key], value) for key, value in model.state_dict().items())
     got = whole.state_dict()
@@ -329,7 +329,7 @@ def test_averaged_model(comm, name):
         )
         np.testing.assert_allclose(vector(whole), mean / comm.size, rtol=0, atol=1e-6)
     assert same_everywhere(comm, whole)
-    # It is a model of its own: what is done with it reaches neither model nor optimizer.
+    # The result is a separate model: its use affects neither model nor optimizer.
     whole.train()(torch.randn(8, 3)).sum().backward()
     with torch.no_grad():
         for parameter in whole.parameters():
@@ -371,7 +371,7 @@ class Quadratic(torch.nn.Module):
 
 
 def by_hand(size, steps, mix):
-    """Momentum SGD on all ranks; mix(step, models, updates) says what the models are then."""
+    """Run momentum SGD on all ranks; mix(step, models, updates) returns the next models."""
     x, v, seen = np.zeros((size, N)), np.zeros((size, N)), []
     for step in range(steps):
         gradients = np.stack([slope(rank, step, x[rank]) for rank in range(size)]) + DECAY * x
@@ -414,7 +414,7 @@ def test_local_sgd_by_hand(comm, local_steps):
 
 @pytest.mark.parametrize("topology", ["ring", "star", "complete", "exponential"])
 def test_dpsgd_by_hand(comm, topology):
-    """X <- W X + updates, with the updates taken at X."""
+    """X <- W X + updates, where the updates are computed at X."""
     graph = pc.Topology.make(topology, comm.size)
     near = [set(graph.neighbors(rank)) for rank in range(comm.size)]
     w = np.zeros((comm.size, comm.size))
@@ -442,18 +442,18 @@ def test_slowmo_by_hand(comm, inner):
         start = start - alpha * LR * slow
         return np.broadcast_to(start, x.shape).copy()
 
-    # The join begins an outer step anew; nothing by hand follows it.
+    # The join restarts the outer step, so the computation by hand ends here.
     check_by_hand(comm, pct.SlowMo(strategy, tau=tau, beta=beta, alpha=alpha), mix)
 
 
 def test_a2cid2_with_rate_0_is_local(comm):
-    """No averagings: x is the local one, and so is what x~ adds to the average."""
+    """Without averagings x is the local model, and so is the x~ that enters the average."""
     check_by_hand(comm, pct.A2CiD2(rate=0.0), lambda step, x, update: x + update)
 
 
 @pytest.mark.parametrize("grid, axes", [("auto", None), ((2, 2), 2), ((2, 2, 2), 3), ((2, 4), 2)])
 def test_moshpit_on_a_full_grid_by_hand(comm, grid, axes):
-    """As many rounds as axes: the exact average."""
+    """As many rounds as axes give the exact average."""
     if axes is not None and np.prod(grid) != comm.size:
         pytest.skip("another number of ranks fills this grid")
     if axes is None:
@@ -491,12 +491,12 @@ def test_moshpit_with_an_outer_optimizer_by_hand(comm):
     check_by_hand(comm, strategy, mix)
 
 
-# Who waits for whom
+# Waiting
 
 
 @pytest.mark.parametrize("name", WAIT_FREE)
 def test_no_step_waits(comm, name):
-    """Nobody else moves: this rank's steps come to an end all the same."""
+    """This rank's steps end although no other rank makes one."""
     model = network()
     opt = wrap(model, strategy=STRATEGIES[name])
     if comm.rank == 0:
@@ -511,7 +511,7 @@ def test_no_step_waits(comm, name):
 
 
 def test_dpsgd_waits_for_neighbors_only(comm):
-    """The ranks opposite on the ring do not move until rank 0's step is through."""
+    """The opposite ranks on the ring do not move until rank 0's step has ended."""
     if comm.size < 4:
         pytest.skip("everybody is a neighbor")
     model = network()
@@ -530,7 +530,7 @@ def test_dpsgd_waits_for_neighbors_only(comm):
 
 @every_strategy
 def test_ranks_with_more_and_less_data(comm, name):
-    """Some without any; twice in a row; and training goes on."""
+    """Some ranks have no data, twice in a row, and training continues."""
     model = network(seed=comm.rank).double()
     opt = wrap(model, strategy=STRATEGIES[name], model=model)
     ledger, steps = Ledger(model, opt), 0
@@ -568,7 +568,7 @@ def test_a_join_changes_nothing_where_all_agree(comm, name):
     own = vector(model)
     for _ in range(2):
         opt.join()
-        # What rounding has left in an accumulator comes with the next averaging.
+        # Rounding residues in an accumulator are applied with the next averaging.
         np.testing.assert_allclose(vector(model), own, rtol=0, atol=1e-7)
         assert same_everywhere(comm, model)
     opt.close()
@@ -576,7 +576,7 @@ def test_a_join_changes_nothing_where_all_agree(comm, name):
 
 @pytest.mark.parametrize("name", ["adpsgd", "dpsgd", "localsgd", "moshpit", "slowmo"])
 def test_one_rank_has_nearly_all_the_data(comm, name):
-    """Everybody else joins at once, and holds it up no more."""
+    """All other ranks join at once, and do not delay the last one."""
     model = network()
     opt = wrap(model, strategy=STRATEGIES[name])
     if comm.rank == comm.size - 1:
@@ -597,8 +597,8 @@ def test_one_rank_has_nearly_all_the_data(comm, name):
     ids=lambda strategies: "+".join(type(one).__name__ for one in strategies),
 )
 def test_join_of_horovod_joins_all_optimizers(comm, strategies):
-    """At the same time: who has more data makes steps of all of them by turns, and those of some
-    strategies wait for the ranks that have joined."""
+    """The ranks join all optimizers at once. A rank with more data steps all of them in turn, and
+    some strategies wait for the joined ranks in these steps."""
     models = [network(seed) for seed in range(len(strategies))]
     opts = [wrap(model, strategy=how) for model, how in zip(models, strategies)]
     for epoch in range(2):
@@ -626,21 +626,21 @@ def test_until(comm):
     opt.close()
 
 
-# Coming and going
+# Leaving and rejoining
 
 
 def test_leave_and_rejoin(comm):
-    """The others go on; who returns has the model of one of them."""
+    """The other ranks continue. A returning rank gets the model of one of them."""
     if comm.size < 2:
         pytest.skip("needs two ranks")
     model = network()
-    strategy = pct.Moshpit(grid=(comm.size,), timeout=60.0)  # nobody is thought to be gone
+    strategy = pct.Moshpit(grid=(comm.size,), timeout=60.0)  # no rank is suspected
     opt = wrap(model, strategy=strategy, model=model)
     last = comm.size - 1
     train(model, opt, comm.rank, 3)
     if comm.rank == last:
         opt.leave()
-        comm.send(None, 0)  # the others make a good many steps without it
+        comm.send(None, 0)  # the others make many steps without it
         train(model, opt, comm.rank, 2)  # its own
         for rank in range(last):
             comm.recv(source=rank)
@@ -675,7 +675,7 @@ def test_leaving_is_for_moshpit(comm, name):
 
 
 def test_rejoin_while_the_others_join(comm):
-    """Whom it asks has no more data, and still answers."""
+    """The rank that is asked has no more data, and still answers."""
     if comm.size < 2:
         pytest.skip("needs two ranks")
     model = network()
@@ -688,7 +688,7 @@ def test_rejoin_while_the_others_join(comm):
         train(model, opt, comm.rank, 2)
     else:
         comm.Barrier()
-        time.sleep(0.2)  # else it finds nobody live, and asks nobody
+        time.sleep(0.2)  # else it finds no live rank to ask
     opt.join()
     assert same_everywhere(comm, model)
     opt.close()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decentralized strategies where things come in another order than one would think: optimizers that
-make new memory, checkpoints before wrapping, steps that are skipped, ranks that save late."""
+"""Decentralized strategies with unusual orders of calls: optimizers that allocate new memory,
+checkpoints before wrapping, skipped steps, ranks that save late."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def world(comm):
 
 
 class NewMemory(torch.optim.SGD):
-    """As some optimizers do: the parameter is another tensor afterwards."""
+    """Like some optimizers, replace the parameter's tensor in each step."""
 
     def step(self, closure=None):
         for group in self.param_groups:
@@ -41,7 +41,7 @@ class NewMemory(torch.optim.SGD):
 
 @pytest.mark.parametrize("name", ("localsgd", "dpsgd", "moshpit", "slowmo"))
 def test_an_optimizer_that_makes_new_memory(comm, name):
-    """The averages are in the parameters all the same."""
+    """The parameters still receive the averages."""
     models = []
     for make in (torch.optim.SGD, NewMemory):
         model = network()
@@ -58,7 +58,7 @@ def test_an_optimizer_that_makes_new_memory(comm, name):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_what_rank_0_had_before_wrapping_is_broadcast(comm, name):
-    """Horovod's order: a checkpoint is loaded on one rank, then come wrapping and broadcasts."""
+    """Horovod's order: one rank loads a checkpoint, then come wrapping and broadcasts."""
     model = network(seed=comm.rank)
     first = comm.bcast(bits(model))
     opt = wrap(model, strategy=STRATEGIES[name])
@@ -73,7 +73,7 @@ def test_what_rank_0_had_before_wrapping_is_broadcast(comm, name):
 
 
 def test_what_was_loaded_after_wrapping_is_broadcast(comm):
-    """Not what was there before."""
+    """The broadcast sends the loaded values, not earlier ones."""
     model = network(seed=comm.rank)
     opt = wrap(model, strategy=pct.ADPSGD())
     if comm.rank == 0:
@@ -84,7 +84,7 @@ def test_what_was_loaded_after_wrapping_is_broadcast(comm):
 
 
 def test_a_part_of_the_parameters_is_broadcast(comm):
-    """The others become the average again."""
+    """The parameters that are not broadcast become the average again."""
     model = network(seed=comm.rank)
     opt = wrap(model, strategy=pct.LocalSGD())
     average = model[2].weight.detach().clone()
@@ -97,7 +97,7 @@ def test_a_part_of_the_parameters_is_broadcast(comm):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_skipped_step_keeps_what_the_program_has_done(comm, name):
-    """To parameters of a dtype that lies apart."""
+    """Changes to parameters of a dtype with separate memory survive a skipped step."""
     model = torch.nn.Linear(4, 4, bias=False).bfloat16()
     opt = wrap(model, strategy=STRATEGIES[name], non_finite="skip")
     with torch.no_grad():
@@ -132,7 +132,7 @@ def test_slowmo_does_not_leave(comm):
 
 @pytest.mark.parametrize("name", ("adpsgd", "a2cid2", "sgp", "swarm", "slowmo-sgp"))
 def test_a_rank_that_saves_late(comm, name):
-    """What others have sent since the join is not in the state."""
+    """The state does not contain data that others have sent since the join."""
     model = network(seed=comm.rank)
     opt = wrap(model, strategy=STRATEGIES[name])
     for step in range(5):
@@ -158,7 +158,7 @@ def test_a_rank_that_saves_late(comm, name):
 
 
 def test_no_rest_for_the_thread(comm):
-    """A communication thread that never pauses lets the others in."""
+    """A communication thread that never pauses lets other threads run."""
     model = network()
     opt = wrap(model, strategy=pct.ADPSGD(rate=None))
     for step in range(20):
@@ -172,7 +172,7 @@ def test_no_rest_for_the_thread(comm):
 
 
 def test_closing_after_a_change_of_dtype(comm):
-    """As the message asks for."""
+    """Close after a change of dtype, as the error message requests."""
     model = network()
     opt = wrap(model, strategy=pct.LocalSGD())
     loss(model, comm.rank, 0).backward()
@@ -184,7 +184,7 @@ def test_closing_after_a_change_of_dtype(comm):
 
 
 def test_memory_that_is_shared_after_wrapping(comm):
-    """`share_memory()` moves parameters; averages still reach them."""
+    """`share_memory()` moves parameters. Averages still reach them."""
     model = network()
     opt = wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), strategy=pct.LocalSGD(2))
     model.share_memory()

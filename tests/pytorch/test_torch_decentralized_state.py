@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of the decentralized strategies, and programs that end in every way."""
+"""Checkpoints of the decentralized strategies, and the ways in which programs end."""
 
 import copy
 import io
@@ -13,7 +13,7 @@ import partialcoll.torch as pct  # noqa: E402
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.few_ranks, pytest.mark.one_mpi]
 
-# No message is under way between two steps.
+# Strategies without messages in flight between two steps.
 SETTLED = {
     "dpsgd": lambda size: pct.DPSGD(),
     "localsgd": lambda size: pct.LocalSGD(local_steps=3),
@@ -81,7 +81,7 @@ def train(model, opt, rank, steps, first=0):
 
 
 def contents(value):
-    """Everything in a tree, tensors by their dtype, shape and bits."""
+    """Return everything in a tree, tensors as dtype, shape and bits."""
     if isinstance(value, torch.Tensor):
         flat = value.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
         return (str(value.dtype), tuple(value.shape), flat)
@@ -93,13 +93,13 @@ def contents(value):
 
 
 def everything(model, opt):
-    """Model, optimizer and schedulers, without what is the strategy's own."""
+    """Return model, optimizer and schedulers, without the strategy's own entry."""
     state = {k: v for k, v in opt.state_dict().items() if k != "partialcoll"}
     return contents([model.state_dict(), state, opt.param_groups[0]["lr"]])
 
 
 def written(model, opt):
-    """Through a file, as torch reads it by default: plain types only."""
+    """Write to a file and read it as torch does by default: plain types only."""
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "opt": opt.state_dict()}, file)
     file.seek(0)
@@ -107,7 +107,7 @@ def written(model, opt):
 
 
 def load(saved, model, opt):
-    """A copy of it: as with plain torch, the optimizer takes over the tensors it is given."""
+    """Load a copy: like in plain torch, the optimizer keeps the given tensors."""
     model.load_state_dict(saved["model"])
     opt.load_state_dict(copy.deepcopy(saved["opt"]))
 
@@ -119,7 +119,7 @@ def load(saved, model, opt):
 @pytest.mark.parametrize("order", ["wrap first", "load the model first"])
 @pytest.mark.parametrize("name", SETTLED)
 def test_resume_is_bitwise(world, name, order):
-    """11 steps; 5, a checkpoint, another optimizer with another model, 6: the same bits."""
+    """11 steps give the same bits as 5, a checkpoint, and 6 with another optimizer and model."""
     strategy = SETTLED[name](world.size)
     model = Model()
     opt = wrap(model, strategy)
@@ -151,7 +151,7 @@ def test_resume_is_bitwise(world, name, order):
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", ALL)
 def test_resume_after_join(world, name):
-    """Right after join: the same model, the same everything, and both go on."""
+    """Resume right after join: model and state are the same, and training continues."""
     strategy = ALL[name](world.size)
     model = Model(seed=world.rank)
     opt = wrap(model, strategy)
@@ -181,7 +181,7 @@ def test_resume_after_join(world, name):
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", ALL)
 def test_a_checkpoint_goes_back(world, name):
-    """Loaded into the optimizer that has gone on: nothing of later comes through."""
+    """A checkpoint loaded into a further trained optimizer removes the effects of later steps."""
     model = Model()
     opt = wrap(model, ALL[name](world.size))
     train(model, opt, world.rank, 4)
@@ -193,7 +193,7 @@ def test_a_checkpoint_goes_back(world, name):
     load(saved, model, opt)
     assert everything(model, opt) == before and opt.round == number
     train(model, opt, world.rank, 4)
-    load(saved, model, opt)  # whatever is under way
+    load(saved, model, opt)  # whatever is in flight
     assert everything(model, opt) == before and opt.round == number
     opt.join()
     assert everything(model, opt) == before
@@ -203,7 +203,7 @@ def test_a_checkpoint_goes_back(world, name):
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", SETTLED)
 def test_the_same_again_after_going_back(world, name):
-    """Between two steps, without a join."""
+    """Go back between two steps, without a join."""
     model = Model()
     opt = wrap(model, SETTLED[name](world.size))
     train(model, opt, world.rank, 4)
@@ -220,7 +220,7 @@ def test_the_same_again_after_going_back(world, name):
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", ALL)
 def test_state_of_an_optimizer_that_was_not_wrapped(world, name):
-    """And the other way round."""
+    """Load the state of a plain optimizer, and the other way round."""
     model, other = Model(1), Model(2)
     plain = torch.optim.AdamW(model.parameters(), amsgrad=True)
     train(model, plain, 0, 3)
@@ -265,16 +265,16 @@ def test_one_rank_loads_and_broadcasts(world, name):
     opt.close()
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", UNDER_WAY)
 def test_between_steps_only_what_is_settled(world, name):
-    """With one rank as well: a program must not work by the number of its ranks."""
+    """One rank is treated alike: a program's validity must not depend on the number of ranks."""
     model = Model()
     opt = wrap(model, UNDER_WAY[name](world.size))
-    opt.state_dict()  # before the first step all are the same
+    opt.state_dict()  # before the first step all ranks are the same
     for _ in range(2):
         train(model, opt, world.rank, 1)
         with pytest.raises(pc.StateError, match="join"):
@@ -302,7 +302,7 @@ def test_between_backward_and_step(world, name):
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", ALL)
 def test_checkpoints_that_are_refused(world, name):
-    """Each names what it expected and what it got; nothing has changed then."""
+    """Each error names the expected and the actual value. Nothing has changed."""
     model = Model()
     opt = wrap(model, ALL[name](world.size))
     train(model, opt, world.rank, 4)
@@ -339,7 +339,7 @@ def test_checkpoints_that_are_refused(world, name):
     [("adpsgd", "localsgd"), ("localsgd", "adpsgd"), ("slowmo", "localsgd"), ("dpsgd", "slowmo")],
 )
 def test_a_checkpoint_of_another_strategy(world, one, other):
-    """What a strategy keeps besides the model is missing or too much: it is refused, by name."""
+    """A checkpoint with a missing or additional strategy entry is refused by name."""
     model = Model()
     opt = wrap(model, ALL[one](world.size))
     train(model, opt, world.rank, 2)
@@ -409,7 +409,7 @@ QUIET = {"OMP_NUM_THREADS": "1"}
     ],
 )
 def test_a_program_just_ends(run, end):
-    """All strategies at once; without a join, or in the middle of something."""
+    """End with all strategies in use, without a join or in the middle of an operation."""
     done = run(ALL_AT_ONCE + end + "\nsay('end')", ranks=2, env=QUIET)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("end") == 2
@@ -426,7 +426,7 @@ def test_all_ranks_end_by_an_exception(run, tmp_path):
 
 @pytest.mark.parametrize("how", ["adpsgd", "dpsgd"])
 def test_one_rank_ends_by_an_exception(run, how, tmp_path):
-    """The others are in a step, or in a join: `python -m mpi4py` ends the job."""
+    """The other ranks are in a step or in a join. `python -m mpi4py` ends the job."""
     strategies = {"adpsgd": "pct.ADPSGD()", "dpsgd": "pct.DPSGD()"}
     script = f"""
     import torch, partialcoll.torch as pct
@@ -456,7 +456,7 @@ def test_one_rank_ends_by_an_exception(run, how, tmp_path):
 
 
 def test_ranks_that_end_at_different_steps(run):
-    """Nobody waits for anybody: without a join ranks may make different numbers of steps."""
+    """These strategies never wait: without a join, ranks may make different numbers of steps."""
     script = """
     import torch, partialcoll.torch as pct
     torch.set_num_threads(1)
@@ -478,8 +478,8 @@ def test_ranks_that_end_at_different_steps(run):
 
 @pytest.mark.parametrize("progress", ["agent", "manual"])
 def test_below_thread_multiple(run, progress):
-    """A communication thread is refused where MPI cannot have one, by name; what needs none
-    works."""
+    """Without MPI_THREAD_MULTIPLE a communication thread is refused by name, and strategies without
+    one work."""
     script = """
     import torch, partialcoll.torch as pct
     torch.set_num_threads(1)

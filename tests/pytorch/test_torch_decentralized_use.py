@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decentralized strategies in programs as they are: models of every kind, habits, and bad input."""
+"""Decentralized strategies in typical programs: models of every kind, idioms, and bad input."""
 
 import copy
 import gc
@@ -45,7 +45,7 @@ def world(comm):
 
 @pytest.fixture
 def alone():
-    """Each rank in a world of its own."""
+    """Each rank has its own world."""
     pct.shutdown()
     pct.init(MPI.COMM_SELF)
     yield
@@ -77,7 +77,7 @@ class Mixed(torch.nn.Module):
 
 @every_strategy
 def test_parameters_of_every_kind(comm, name):
-    """Several dtypes, memory orders, a scalar, an empty and an unused one."""
+    """Several dtypes, memory orders, a scalar, an empty and an unused parameter."""
     model = Mixed(comm.rank)
     first = {n: p.detach().clone() for n, p in model.named_parameters()}
     strides = {n: p.stride() for n, p in model.named_parameters()}
@@ -107,8 +107,7 @@ def test_parameters_of_every_kind(comm, name):
 
 @pytest.mark.parametrize("name", ["adpsgd", "dpsgd", "a2cid2", "swarm-8bit", "moshpit", "localsgd"])
 def test_bfloat16_learns_small_steps(comm, name):
-    """A step of half a unit in the last place is not made: as plain torch has it, no more and no
-    less."""
+    """A step of half a unit in the last place is lost, exactly as in plain torch."""
     model = torch.nn.Linear(4, 1, bias=False).bfloat16()
     plain = torch.nn.Linear(4, 1, bias=False).bfloat16()
     for m in (model, plain):
@@ -152,7 +151,7 @@ def test_tied_weights_and_groups_and_frozen_ones(comm, name):
     opt.join()
     assert model.b.weight is model.a.weight
     assert torch.equal(model.c.bias, frozen)
-    assert abs(model.c.weight.abs().sum().item() - inside) < 1e-5  # nobody used it: it stays
+    assert abs(model.c.weight.abs().sum().item() - inside) < 1e-5  # unused, so it stays
     assert same_everywhere(comm, model)
     opt.close()
 
@@ -160,7 +159,7 @@ def test_tied_weights_and_groups_and_frozen_ones(comm, name):
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
 @pytest.mark.parametrize("name", ["adpsgd", "dpsgd", "swarm", "localsgd"])
 def test_fused_optimizers_with_channels_last(alone, name, make):
-    """They go through memory, whatever the strides of parameter and gradient."""
+    """Fused optimizers use memory order, whatever the strides of parameter and gradient."""
 
     def trained(wrapped):
         torch.manual_seed(0)
@@ -181,13 +180,13 @@ def test_fused_optimizers_with_channels_last(alone, name, make):
         torch.testing.assert_close(a, b)
 
 
-# What programs do
+# Habits of programs
 
 
 @pytest.mark.parametrize("name", ["adpsgd", "dpsgd", "swarm", "a2cid2", "localsgd"])
 @pytest.mark.parametrize("how", ["in place", "data", "load_state_dict", "to"])
 def test_parameters_that_the_program_changes(comm, name, how):
-    """Between two steps: such a change counts as the optimizer's own does."""
+    """A change between two steps counts like the optimizer's own change."""
     torch.manual_seed(comm.rank)
     model = torch.nn.Conv2d(2, 3, 3).double()
     opt = wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), strategy=STRATEGIES[name])
@@ -219,7 +218,7 @@ def test_parameters_that_the_program_changes(comm, name, how):
     np.testing.assert_allclose(vector(model), ledger.expected(comm), rtol=0, atol=1e-11)
     with ledger.change(), torch.no_grad():
         model.bias.add_(1.0)
-    opt.join()  # right after the change, with no step between
+    opt.join()  # right after the change, without a step between
     np.testing.assert_allclose(vector(model), ledger.expected(comm), rtol=0, atol=1e-11)
     opt.close()
     np.testing.assert_allclose(vector(model), ledger.expected(comm), rtol=0, atol=1e-11)
@@ -227,7 +226,7 @@ def test_parameters_that_the_program_changes(comm, name, how):
 
 @pytest.mark.parametrize("name", ["adpsgd", "dpsgd", "localsgd"])
 def test_a_model_of_another_dtype(comm, name):
-    """The memory of the processes is of the dtype that it was made with."""
+    """The shared memory keeps the dtype with which it was created."""
     model = network()
     opt = wrap(model, strategy=STRATEGIES[name])
     train(model, opt, comm.rank, 2)
@@ -242,7 +241,7 @@ def test_a_model_of_another_dtype(comm, name):
 
 @every_strategy
 def test_horovods_order(comm, name):
-    """Wrap, then broadcast: all ranks have rank 0's model, and train on from it."""
+    """After wrap and broadcast all ranks have rank 0's model, and train from it."""
     model = network(seed=comm.rank).double()
     theirs = network(seed=77).double()
     opt = wrap(model, strategy=STRATEGIES[name])
@@ -266,7 +265,7 @@ def test_gradients_that_the_program_replaces(alone, name):
     strategy = without_slow_momentum(STRATEGIES[name])
     opt, reference = wrap(model, strategy=strategy), OPTIMIZERS["sgd"](plain.parameters())
     for step in range(4):
-        model.zero_grad(set_to_none=True)  # not the optimizer's
+        model.zero_grad(set_to_none=True)  # the model's zero_grad, not the optimizer's
         loss(model, 0, step).backward()
         model[0].weight.grad = model[0].weight.grad * 2
         model[2].bias.grad.data = model[2].bias.grad.data * 3
@@ -282,7 +281,7 @@ def test_gradients_that_the_program_replaces(alone, name):
 
 @pytest.mark.parametrize("name", ["adpsgd", "dpsgd", "localsgd"])
 def test_gradients_without_backward(alone, name):
-    """torch.autograd.grad: the program assigns them."""
+    """With torch.autograd.grad the program assigns the gradients."""
     model, plain = network(), network()
     opt, reference = wrap(model, strategy=STRATEGIES[name]), OPTIMIZERS["sgd"](plain.parameters())
     for step in range(3):
@@ -390,7 +389,7 @@ def test_an_overflow_on_one_rank_is_its_own(comm, name):
 @pytest.mark.parametrize("policy", ["propagate", "skip", "raise", None])
 @pytest.mark.parametrize("name", ["adpsgd", "dpsgd", "swarm", "moshpit", "localsgd", "slowmo"])
 def test_what_becomes_of_nan(comm, name, policy, caplog):
-    """Where nothing is said it is left out: averages would spread it."""
+    """By default NaN is excluded, because averages would spread it."""
     model = network()
     opt = wrap(model, strategy=STRATEGIES[name], non_finite=policy)
     raised, last = False, comm.rank == comm.size - 1
@@ -415,7 +414,7 @@ def test_what_becomes_of_nan(comm, name, policy, caplog):
 
 @every_strategy
 def test_training_goes_on_without_it(comm, name):
-    """After close the parameters have memory of their own, and the optimizer is torch's."""
+    """After close the parameters have their own memory, and the optimizer is torch's."""
     model = network()
     raw = OPTIMIZERS["adam"](model.parameters())
     opt = wrap(model, raw, strategy=STRATEGIES[name])
@@ -428,12 +427,12 @@ def test_training_goes_on_without_it(comm, name):
     reference.load_state_dict(copy.deepcopy(raw.state_dict()))
     del opt
     gc.collect()
-    pct.shutdown()  # and without the world
+    pct.shutdown()  # also without a world
     for m, o in ((model, raw), (plain, reference)):
         train(m, o, comm.rank, 3)
     assert bits(model) == bits(plain)
     pct.init()
-    opt = wrap(model, raw, strategy=STRATEGIES[name])  # and with it again
+    opt = wrap(model, raw, strategy=STRATEGIES[name])  # and with a world again
     train(model, opt, comm.rank, 3)
     opt.join()
     assert same_everywhere(comm, model)
@@ -442,7 +441,7 @@ def test_training_goes_on_without_it(comm, name):
 
 @pytest.mark.parametrize("name", ["adpsgd", "dpsgd", "moshpit", "localsgd", "slowmo"])
 def test_zero_grad_at_the_end_of_the_loop(comm, name):
-    """Then what need not wait for backward has begun, whatever follows."""
+    """With zero_grad at the end, communication that needs no gradient has already begun."""
     model = network()
     opt = wrap(model, strategy=STRATEGIES[name], model=model)
 
@@ -475,20 +474,20 @@ def test_zero_grad_at_the_end_of_the_loop(comm, name):
 
 @every_strategy
 def test_close_in_the_middle(comm, name):
-    """Without a join; ranks that wait for nobody may have made different numbers of steps."""
+    """Close without a join. Ranks that never wait may have made different numbers of steps."""
     model = network()
     opt = wrap(model, strategy=STRATEGIES[name])
     train(model, opt, comm.rank, 2 + comm.rank * (name in WAIT_FREE))
-    loss(model, comm.rank, 0).backward()  # between backward and step as well
+    loss(model, comm.rank, 0).backward()  # also between backward and step
     own = vector(model)
     opt.close()
-    if name != "moshpit-overlap":  # that takes in the round under way
+    if name != "moshpit-overlap":  # which includes the round in progress
         np.testing.assert_array_equal(vector(model), own)
     assert np.isfinite(vector(model)).all()
 
 
 def test_two_at_once(comm):
-    """Two models in one loop, one closed while the other goes on."""
+    """Two models in one loop, one of which is closed while the other continues."""
     models = [network(comm.rank), network(comm.rank + 1)]
     opts = [
         wrap(models[0], "adam", strategy=pct.A2CiD2()),
@@ -535,7 +534,7 @@ def test_metrics(comm, name):
     assert m.wait_s >= 0 and m.fallbacks >= 0 and m.refused >= 0
     assert not hasattr(m, "mean_active") and not hasattr(m, "lag") and "active" not in repr(m)
     assert ("partialcoll/included_ratio", 1.0, 12) in writer.said
-    # So few steps may be over before the communication threads have had a turn.
+    # A few steps may end before the communication threads have run.
     while comm.size > 1 and not comm.allreduce(opt.metrics().communications):
         train(model, opt, comm.rank, 1)
     opt.join()
@@ -545,15 +544,15 @@ def test_metrics(comm, name):
         assert m.received == 0
     else:
         assert communications > 0
-        assert received > 0 or name in ("localsgd", "slowmo")  # sums are of nobody in particular
-        if name == "adpsgd":  # one for each step; what was waiting is given up in join
+        assert received > 0 or name in ("localsgd", "slowmo")  # sums have no single source
+        if name == "adpsgd":  # one per step; join drops waiting ones
             assert m.asked == m.steps == m.achieved + m.refused + m.given_up and m.backlog == 0
     assert bar.what and any(step == 12 for _, _, step in writer.said)
     assert opt.strategy is strategy
     opt.close()
 
 
-# What is refused
+# Refusals
 
 
 def refused(comm, kind, match, **options):
@@ -626,7 +625,7 @@ def test_what_goes_by_sums_of_gradients(comm, name):
     ],
 )
 def test_bad_options(comm, make, match):
-    """At once, or when it is wrapped; by the argument's name."""
+    """An option is refused at once or when the optimizer is wrapped, by its name."""
     model = network()
     with pytest.raises((TypeError, ValueError), match=match):
         wrap(model, strategy=make())
@@ -709,15 +708,15 @@ def test_models_that_differ(comm, name):
 
 @pytest.mark.parametrize("bits_", [2, 3])
 def test_a_codec_that_cannot_hold_the_distances(comm, bits_):
-    """Ranks far apart: a block that cannot be decoded is read again with more bits, and counted.
-    Nothing is lost."""
+    """Ranks are far apart: a block that cannot be decoded is read again with more bits, and
+    counted. Nothing is lost."""
     model = torch.nn.Linear(3000, 1, bias=False).double()
     torch.nn.init.zeros_(model.weight)
     strategy = pct.Swarm(local_steps=1, codec=pc.Lattice(bits=bits_))
     opt = wrap(model, torch.optim.SGD(model.parameters(), lr=1.0), strategy=strategy)
     rng = np.random.default_rng(comm.rank)
     ledger, fallbacks, step = Ledger(model, opt), 0, 0
-    while step < 30 or (fallbacks == 0 and comm.size > 1):  # threads get to it when they can
+    while step < 30 or (fallbacks == 0 and comm.size > 1):  # threads do it when they can
         opt.zero_grad()
         far = torch.from_numpy(rng.standard_normal((1, 3000)) * 10.0 ** (step % 7))
         (model.weight * far).sum().backward()
@@ -736,7 +735,7 @@ def test_a_codec_that_cannot_hold_the_distances(comm, bits_):
     "reads, fallbacks, said", [(32, 48, True), (32, 47, False), (31, 93, False)]
 )
 def test_too_few_bits_are_said(reads, fallbacks, said, caplog):
-    """When half of the blocks, of 1024 elements each, have been read twice."""
+    """Warn when half of the blocks, of 1024 elements each, have been read twice."""
     stats = SimpleNamespace(reads=reads, fallbacks=fallbacks)
     assert warn_of_fallbacks(stats, elements=3000) == said
     assert ("too few bits" in caplog.text) == said

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An error that one rank alone has ends its program, and those of the others, who would wait."""
+"""An error on one rank ends its program, and those of other ranks, which would wait for it."""
 
 import pytest
 
@@ -36,7 +36,7 @@ TRAIN = """
 
 
 def check(done, ranks, own, kind="StateError"):
-    """Rank 1 has its own error, the others hear of it."""
+    """Rank 1 has its own error. The others report its end."""
     assert done.returncode != 0
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert said.pop("1").startswith(f"{kind} {own}"), done.stdout
@@ -107,7 +107,7 @@ def test_others_wait_in_a_call(run, call):
 
 
 def test_a_program_that_exits_with_an_error(run):
-    """The others wait in a barrier, which it does not come to."""
+    """The other ranks wait in a barrier that the failed rank does not reach."""
     done = run(
         TRAIN
         + """
@@ -120,7 +120,7 @@ def test_a_program_that_exits_with_an_error(run):
 
 
 def test_an_error_whose_text_no_encoding_has(run):
-    """As of a file's name in no UTF-8."""
+    """As with a file name that is not UTF-8."""
     done = run(
         TRAIN
         + """
@@ -160,7 +160,8 @@ def test_an_error_that_is_caught_is_nobody_elses(run):
 
 @pytest.mark.parametrize("strategy", ("ADPSGD()", "DPSGD()", "SGP()", "Moshpit()", "LocalSGD(2)"))
 def test_parameters_that_are_not_finite_stay_here(run, strategy):
-    """What an optimizer makes of finite gradients; the others have nothing of it."""
+    """An optimizer may turn finite gradients into parameters that are not finite. Other ranks do
+    not get them."""
     done = run(
         TRAIN
         + f"""
@@ -206,7 +207,7 @@ BACKEND = """
 
 @pytest.mark.parametrize("ranks", (2, 4))
 def test_a_hook_that_raises_in_ddp(run, ranks):
-    """On the backend; the others wait for its buckets in their backward pass."""
+    """With the backend, other ranks wait for the failed rank's buckets in their backward pass."""
     done = run(
         BACKEND
         + """
@@ -239,7 +240,7 @@ WAITS = {
 
 @pytest.mark.parametrize("call", WAITS)
 def test_others_wait_in_the_backend(run, call):
-    """The rank that fails has destroyed its groups before, as programs do in `finally`."""
+    """The failing rank has already destroyed its groups, as programs do in `finally`."""
     done = run(
         BACKEND
         + f"""
@@ -259,7 +260,7 @@ def test_others_wait_in_the_backend(run, call):
 
 
 def test_a_group_beside_gloo(run):
-    """There the world is gloo's, so the group's own ranks tell each other."""
+    """The default group is gloo's, so the ranks of the group notify each other."""
     done = run(
         BACKEND.replace('"partialcoll")', '"gloo")')
         + """

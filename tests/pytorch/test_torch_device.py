@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors on a device: PyTorch's own, whose memory is the fake's (tests/fake_torch), and on a CUDA
-device where there is one."""
+"""Tensors on PyTorch's fake device, with memory of tests/fake_torch, and on a CUDA device."""
 
 import shutil
 from pathlib import Path

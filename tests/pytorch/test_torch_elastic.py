@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""elastic: what all ranks get brings all back to the last commit, and nothing else does."""
+"""elastic: an error on all ranks brings all back to the last commit, and nothing else does."""
 
 import itertools
 
@@ -24,9 +24,9 @@ def world(comm):
 
 
 def trained(comm, trouble, within=lambda state: None):
-    """The parameters after training in which `trouble(state)` comes before each step, and `within`
+    """Return the parameters after training with `trouble(state)` before each step, and `within`
     between its gradient and its update."""
-    model = network(seed=comm.rank)  # rank 0's counts
+    model = network(seed=comm.rank)  # rank 0's is used
     inner = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     opt = pct.DistributedOptimizer(inner, model.named_parameters())
     scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 0.9)
@@ -54,7 +54,7 @@ def trained(comm, trouble, within=lambda state: None):
 
 
 def once(at, what):
-    """Troubles of these steps, each once."""
+    """Raise an error at these steps, once at each."""
     left = [at] if isinstance(at, int) else list(at)
 
     def trouble(state):
@@ -66,7 +66,7 @@ def once(at, what):
 
 
 def differ(comm):
-    """Ranks make different calls: all get MismatchError."""
+    """The ranks make different calls: all get MismatchError."""
     pct.allreduce(torch.ones(2 + comm.rank))
     raise pc.MismatchError("alone")
 
@@ -120,7 +120,7 @@ def test_what_does_not_begin_anew(comm):
 
     with pytest.raises(pc.MismatchError):  # without a commit in between
         again(state, pc.MismatchError("x"), 0)
-    assert state.calls == 1  # twice, from 0
+    assert state.calls == 1  # counted twice, from 0
     for error in (pc.StateError("own"), ValueError("own")):
         with pytest.raises(type(error), match="own"):
             again(state, error, 0)
@@ -142,11 +142,11 @@ def test_an_interrupt_of_the_programs_own(comm, skip):
             raise pct.HostsUpdatedInterrupt(skip_sync=skip)
 
     train(state)
-    assert seen == [0, 7 + comm.rank if skip else 7]  # where rank 0 is
+    assert seen == [0, 7 + comm.rank if skip else 7]  # the value of rank 0
 
 
 def test_a_commit_stays_what_it_was(comm):
-    """However often it is restored, and whatever is done to what it was made of."""
+    """A commit is independent of later restores and of changes to the original objects."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     seen = [1]
@@ -172,10 +172,10 @@ def test_a_commit_stays_what_it_was(comm):
 
 
 def test_synchronized_before_any_commit(comm):
-    """What is synchronized is all taken back to, model and values alike."""
+    """All ranks go back to the synchronized state, model and values alike."""
     model = network(seed=comm.rank)
     state = pct.elastic.TorchState(model, step=0)
-    with torch.no_grad():  # as from a checkpoint, which rank 0 alone has
+    with torch.no_grad():  # as from a checkpoint on rank 0 only
         for p in model.parameters():
             p.fill_(1.5 if comm.rank == 0 else -1.0)
     state.step = 40 if comm.rank == 0 else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After MPI.Finalize() everything that is still there says so, and no thread is inside MPI then."""
+"""After MPI.Finalize() all remaining objects report it, and no thread is inside MPI."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that would apply other updates than the others are told, whoever is late when."""
+"""Ranks that would apply different updates get an error, whichever rank is late when."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -43,8 +43,8 @@ def step(model, opt):
 
 
 def step_with_others_late(comm, model, opt, rounds=1, each=lambda i: None):
-    """Rank 0 steps alone; then the others, who deposit their late gradients and the next ones
-    before anything of theirs has left; then rank 0 goes on, and all join."""
+    """Rank 0 steps alone. Then the others deposit their late and next gradients before any of these
+    is sent. Then rank 0 continues, and all join."""
     if comm.rank == 0:
         for _ in range(rounds):
             step(model, opt)
@@ -102,7 +102,7 @@ def test_hyperparameters_that_differ_where_deposits_are_late(comm):
 
 
 def test_checkpoints_of_different_steps_where_deposits_are_late(comm):
-    """Round numbers, on which all else that is compared depends."""
+    """Round numbers are compared first, because all other comparisons depend on them."""
     model = network()
     opt = wrap(model, strategy=pct.Eager("solo"))
     saved = opt.state_dict()
@@ -114,8 +114,8 @@ def test_checkpoints_of_different_steps_where_deposits_are_late(comm):
 
 
 def test_a_hash_that_falls_due_while_others_are_late(comm):
-    """Parameters are compared after every seventh round, when the late ranks still have a deposit
-    under way that says something: they tell their hash when that has come."""
+    """Parameters are compared after every seventh round. Late ranks that still have a pending
+    deposit with information send their hash after it."""
     model = network()
     opt = wrap(model, strategy=pct.Eager("solo", history=16), check_every=7)
 
@@ -135,7 +135,7 @@ def test_a_hash_that_falls_due_while_others_are_late(comm):
     "strategy", (pct.Allreduce(), pct.Allreduce(overlap=True), pct.Eager("solo"))
 )
 def test_going_on_after_a_difference(comm, strategy):
-    """Its round is gone: whoever catches the error hears of it again, and can begin anew."""
+    """The round is lost. A program that catches the error gets it again, and can start over."""
     model = network(seed=comm.rank)
     opt = wrap(model, strategy=strategy)
     with pytest.raises(pc.MismatchError, match="differ between"):
@@ -189,7 +189,7 @@ def test_the_message_has_the_values_of_all_ranks(comm, strategy):
 
 
 def rows_of(values, version=0):
-    """The rows of a round; values: for each rank the optimizer's groups, and a checksum."""
+    """Return the rows of a round. `values`: the optimizer's groups and a checksum, by rank."""
     total = 0
     for rank, (groups, checksum) in enumerate(values):
         comm = SimpleNamespace(rank=rank, size=len(values))

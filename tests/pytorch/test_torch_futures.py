@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Futures of the backend: what is chained to one may wait for further collectives of the group."""
+"""Futures of the backend: chained callbacks may wait for further collectives of the group."""
 
 import functools
 import random
@@ -44,7 +44,7 @@ def group(comm, backend):
 
 
 def total(group, value=1.0):
-    """The future of an all_reduce."""
+    """Return the future of an all_reduce."""
     return dist.all_reduce(torch.tensor([value]), group=group, async_op=True).get_future()
 
 
@@ -57,18 +57,18 @@ def test_a_callback_waits_for_a_further_collective(comm, group):
 
 
 def test_a_callback_waits_for_one_that_had_begun(comm, group):
-    """Nobody but the group's own threads carries that out."""
+    """Only the group's own threads can run the callback."""
     if comm.rank:
         comm.Barrier()
     first, second = total(group), total(group)
     chained = first.then(lambda future: future.value()[0] + second.wait()[0])
-    if not comm.rank:  # whose callback the main thread has not run
+    if not comm.rank:  # whose main thread has not run the callback
         comm.Barrier()
     assert chained.wait() == 2 * comm.size
 
 
 def test_callbacks_within_callbacks(comm, group):
-    """Deeper than there are threads to begin with."""
+    """The nesting is deeper than the initial number of threads."""
 
     def deeper(left):
         def then(future):
@@ -103,7 +103,7 @@ def test_the_time_limit_holds_in_a_callback(comm, group):
     group.set_timeout(timedelta(seconds=2))
 
     def then(future):
-        if comm.rank:  # rank 0 makes no such call
+        if comm.rank:  # rank 0 does not make this call
             return total(group).wait()
 
     chained = total(group).then(then)
@@ -116,14 +116,14 @@ def test_the_time_limit_holds_in_a_callback(comm, group):
 
 
 def test_a_group_that_is_destroyed_while_a_callback_waits(comm, backend):
-    """What it waits for fails, and no thread is left."""
+    """The operation that a callback waits for fails, and no thread is left."""
     if comm.size < 2:
         pytest.skip("nobody is missing")
     group = dist.new_group()
     waits = threading.Event()
 
     def then(future):
-        if comm.rank:  # rank 0 makes no such call
+        if comm.rank:  # rank 0 does not make this call
             further = total(group)
             waits.set()
             further.wait()
@@ -142,21 +142,21 @@ def test_a_group_that_is_destroyed_while_a_callback_waits(comm, backend):
     comm.Barrier()
 
 
-# Order: what callbacks call must not meet what the program, or another callback, calls
+# Order: calls in callbacks must not be matched with those of the program or of other callbacks
 
 
 def straggle(draw):
-    """Be late by some random time, another one on each rank; often not at all."""
+    """Sleep for a random time that differs by rank, often 0."""
     time.sleep(draw.choice((0, 0, 0, 0.5e-3, 2e-3)))
 
 
 def every(comm, value):
-    """The sum of `value` and each rank's number."""
+    """Return the sum of `value` and each rank's number."""
     return comm.size * value + comm.size * (comm.size - 1) / 2
 
 
 def test_calls_in_callbacks_stay_apart_from_the_programs(comm, group):
-    """All of one shape, so that nobody notices if they are exchanged."""
+    """All calls have one shape, so an exchange would not raise an error."""
     draw = random.Random(comm.rank)
     for step in range(0, 1000, 20):
 
@@ -170,7 +170,7 @@ def test_calls_in_callbacks_stay_apart_from_the_programs(comm, group):
         for own in range(step, step + 20, 4):
             straggle(draw)
             begun = total(group)
-            straggle(draw)  # it is over by now, on some ranks
+            straggle(draw)  # some ranks have completed it by now
             chained.append(begun.then(functools.partial(then, own=own)))
             found.append((total(group, own + 2 + comm.rank).wait()[0].item(), own))
         for value, own in found:
@@ -180,8 +180,8 @@ def test_calls_in_callbacks_stay_apart_from_the_programs(comm, group):
 
 
 def test_order_in_which_they_are_chained(comm, group):
-    """Not that of the calls, which end when they end; deeper ones as well, and a last callback that
-    is chained when all is over."""
+    """The order is that of chaining, not of the calls' ends, also for nested callbacks and for one
+    that is chained when all has ended."""
     draw = random.Random(10 + comm.rank)
     for step in range(0, 400, 20):
         seen = []
@@ -207,7 +207,7 @@ def test_order_in_which_they_are_chained(comm, group):
 
 
 def test_a_callback_waits_for_a_later_one():
-    """Of its own line, and for what is chained to that: it runs it where it waits."""
+    """A callback that waits for a later one of its line runs it, and its callbacks, itself."""
     line = Line()
     begun, other = Future([], line), Future([], line)
     seen = []
@@ -221,14 +221,14 @@ def test_a_callback_waits_for_a_later_one():
     chained = later.then(lambda future: future.wait() + 2)
     thread = threading.Thread(target=begun.set_result, args=(0,))
     thread.start()
-    other.set_result(10)  # whenever it comes: before that callback or while it waits
+    other.set_result(10)  # before that callback, or while it waits
     thread.join(60)
     assert first.done() and first.wait() == 10 + 11 + 12
     assert seen == ["then", "later"]
 
 
 def test_errors_in_callbacks():
-    """Whoever is chained to it hears of it; the line goes on."""
+    """Chained callbacks get the error, and the line continues."""
     begun = Future([], Line())
     failed = begun.then(lambda future: 1 // 0)
     begun.add_done_callback(lambda future: 1 // 0)
@@ -242,8 +242,8 @@ def test_errors_in_callbacks():
 
 
 def train(comm, bucket_cap_mb, steps=12):
-    """With torch's PowerSGD hook, which waits within callbacks from its third step on; the weights
-    after each step, the losses, the number of buckets."""
+    """Train with torch's PowerSGD hook, which waits within callbacks from its third step on. Return
+    the weights after each step, the losses, and the number of buckets."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 
     draw = random.Random(comm.rank)
@@ -274,8 +274,8 @@ def train(comm, bucket_cap_mb, steps=12):
 
 @pytest.mark.parametrize("bucket_cap_mb", [25, 0.001])
 def test_power_sgd(comm, backend, bucket_cap_mb):
-    """One bucket, and one for each layer, whose calls have the same shapes: replicas are the same
-    to the bit after each step."""
+    """With one bucket, and with one per layer, whose calls have equal shapes, replicas are bitwise
+    equal after each step."""
     weights, losses, buckets = train(comm, bucket_cap_mb)
     assert buckets == (1 if bucket_cap_mb > 1 else 6)
     assert len(set(comm.allgather(weights.numpy().tobytes()))) == 1
@@ -283,13 +283,13 @@ def test_power_sgd(comm, backend, bucket_cap_mb):
 
 
 def test_a_tensor_that_is_resized_before_its_call_begins(comm):
-    """Whoever waits for the call's future gets the error."""
+    """A wait for the call's future raises the error."""
 
     def reduction(tensor):
         return Call("a sum", [Reduction(Form("sum"), tensor, tensor)], [tensor])
 
     queue = Queue(comm, "a test", 2)
-    queue.run(reduction(torch.ones(3)))  # makes the handle, so the next call starts early
+    queue.run(reduction(torch.ones(3)))  # creates the handle, so the next call starts early
     tensor = torch.ones(3)
     with queue._turn:
         call = queue.submit(reduction(tensor), background=True)

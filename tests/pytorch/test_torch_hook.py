@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The communication hook of DistributedDataParallel: what a step promises, on gloo."""
+"""The communication hook of DistributedDataParallel on gloo: guarantees of a step."""
 
 import copy
 import gc
@@ -38,14 +38,14 @@ SMALL = 1e-4  # MiB: several buckets
 
 @pytest.fixture(scope="module")
 def group():
-    """The process group that DDP has. Nothing of the hook's travels there."""
+    """DDP's process group. The hook does not use it for data."""
     torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the machine's name stands for
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the host name resolves to
     world = MPI.COMM_WORLD
     with tempfile.TemporaryDirectory() as own:
         store = dist.FileStore(f"{world.bcast(own)}/store", world.size)
         dist.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
-        del store  # its end touches the file
+        del store  # its destructor accesses the file
         yield
         world.Barrier()
         dist.destroy_process_group()
@@ -59,8 +59,8 @@ def world(comm, group):
 
 
 class Tensors(torch.nn.Module):
-    """Parameters of several dtypes, shapes and orders of memory; the gradient of each is what the
-    caller says, so that sums are exact."""
+    """Parameters of several dtypes, shapes and memory orders. The caller chooses the gradients, so
+    that sums are exact."""
 
     def __init__(self, seed=0):
         super().__init__()
@@ -85,7 +85,7 @@ def trained(model):
 
 
 def whole_numbers(model, rank, step):
-    """A gradient of small whole numbers, also in bfloat16."""
+    """Return a gradient of small integers, also in bfloat16."""
     g = torch.Generator().manual_seed(1000 * rank + step)
     return {
         name: torch.randint(-8, 9, p.shape, generator=g).to(p.dtype) for name, p in trained(model)
@@ -130,24 +130,24 @@ def step_on(ddp, opt, number):
 
 
 def delayed(comm, seed=0):
-    """Sleeps now and then, other ranks at other times."""
+    """Sleep now and then, each rank at different times."""
     rng = np.random.default_rng(100 * seed + comm.rank)
     return lambda: time.sleep(rng.random() * 4e-3 if rng.random() < 0.3 else 0)
 
 
 def close_but_rounded(ours, theirs):
-    """16 bits are rounded at each addition, by gloo and by whoever adds two of them."""
+    """16-bit sums are rounded at each addition, by gloo and by ours."""
     rounded = ours.dtype in (torch.float16, torch.bfloat16)
     torch.testing.assert_close(ours, theirs, **({"rtol": 0, "atol": 0.25} if rounded else {}))
 
 
-# What a step promises
+# Guarantees of a step
 
 
 @pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True}])
 @pytest.mark.parametrize("cap", [25, SMALL])
 def test_full_is_allreduce(comm, monkeypatch, options, cap):
-    """The exact mean, before and after the buckets are rebuilt, and what DDP gives on its own."""
+    """The mean is exact before and after the buckets are rebuilt, and equals that of plain DDP."""
     seen, take = [], pct.PartialState._take
 
     def took(state, bucket):
@@ -196,7 +196,7 @@ def test_replicas_are_identical_after_every_step(comm, name):
         opt.zero_grad()
         (ddp(torch.randn(5, 6)) - 1).square().mean().backward()
         step()
-    state.join(step)  # who joins early sees as many steps
+    state.join(step)  # a rank that joins early sees as many steps
     assert all(other == seen for other in comm.allgather(seen))
     assert state.metrics().rounds == len(seen)
     assert state.metrics().included_ratio == 1.0
@@ -206,8 +206,7 @@ def test_replicas_are_identical_after_every_step(comm, name):
 
 @pytest.mark.parametrize("name", QUORUMS)
 def test_nothing_is_lost(comm, name):
-    """What the steps brought, and what is pending, is what the ranks deposited; with whole
-    numbers, to the last bit."""
+    """Applied and pending gradients together are the ranks' deposits, exactly for integers."""
     ddp, state = hooked(Line(), name, bucket_cap_mb=SMALL)
     opt, delay = sgd(ddp), delayed(comm, seed=1)
     rng = np.random.default_rng(comm.rank)
@@ -231,7 +230,7 @@ def test_nothing_is_lost(comm, name):
 
 
 def test_solo_does_not_wait(comm):
-    """Nobody else moves: this rank's steps come to an end all the same."""
+    """This rank's steps end although no other rank makes one."""
     ddp, state = hooked(Line(), "solo")
     opt, number = sgd(ddp), float(comm.size)  # averages of such are exact
     for _ in range(2):  # DDP orders its buckets, together, in the second
@@ -248,8 +247,8 @@ def test_solo_does_not_wait(comm):
 
 
 def test_pending_of_a_rank_that_lags(comm):
-    """It is in rounds that it has not come to yet: what it was given and what a checkpoint has are
-    together what it deposited, at any time."""
+    """The pending gradient includes rounds that the rank has not reached yet: results and
+    checkpoint together are its deposits at any time."""
     if comm.size == 1:
         pytest.skip("one rank")
     ddp, state = hooked(Line(), "solo", history=20)
@@ -276,7 +275,7 @@ def test_pending_of_a_rank_that_lags(comm):
 
 
 def test_no_sync(comm):
-    """Gradients that were added up locally go in one round."""
+    """Gradients accumulated locally are sent in one round."""
     ddp, state = hooked(Tensors(), bucket_cap_mb=SMALL)
     opt = sgd(ddp.module)
     for step in range(3):
@@ -293,7 +292,7 @@ def test_no_sync(comm):
 
 
 def test_a_second_backward_in_a_step(comm):
-    """Both synchronized: the same as with DDP alone."""
+    """Both backward passes synchronize, like with DDP alone."""
     ddp, state = hooked(Line())
     for _ in range(3):
         ddp.zero_grad()
@@ -305,7 +304,7 @@ def test_a_second_backward_in_a_step(comm):
 
 
 class Checkpointed(torch.nn.Module):
-    """Activations computed anew, a layer used twice, one that is never used."""
+    """Activations computed again, a layer used twice, and one that is never used."""
 
     def __init__(self):
         super().__init__()
@@ -347,11 +346,11 @@ def test_two_models_in_one_loop(comm):
         state.close()
 
 
-# What goes wrong
+# Errors
 
 
 def test_what_makes_every_step_wait_is_refused(comm):
-    """And DDP goes on without a hook."""
+    """DDP continues without a hook."""
     ddp = DistributedDataParallel(Line(), find_unused_parameters=True)
     with pytest.raises(ValueError, match=r"find_unused_parameters=False.*static_graph=True"):
         pct.PartialState(ddp)
@@ -437,15 +436,15 @@ def test_bad_arguments(comm, monkeypatch):
     state.close()
     ddp = DistributedDataParallel(Line())
     monkeypatch.setattr("partialcoll.torch.world._world", None)
-    for error in (pc.StateError, ValueError):  # Horovod's
+    for error in (pc.StateError, ValueError):  # the second is Horovod's
         with pytest.raises(error, match="init"):
             pct.PartialState(ddp)
 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_interrupted_step(comm, monkeypatch, caplog, times):
-    """Ctrl-C while a rank waits: it comes out of backward(), once; the rounds that were missed are
-    in the rank's next gradient."""
+    """Ctrl-C in a waiting rank is raised by backward(), once. The missed rounds enter the rank's
+    next gradient."""
     ddp, state = hooked(Line())
     opt = sgd(ddp)
     step_on(ddp, opt, 1.0)
@@ -455,7 +454,7 @@ def test_an_interrupted_step(comm, monkeypatch, caplog, times):
 
     def interrupt():
         waits.append(1)
-        if len(waits) == 2:  # for the round of the step before
+        if len(waits) == 2:  # for the round of the previous step
             return wait()
         monkeypatch.undo()
         raise KeyboardInterrupt
@@ -469,7 +468,7 @@ def test_an_interrupted_step(comm, monkeypatch, caplog, times):
             if first:
                 with pytest.raises(KeyboardInterrupt):
                     ddp(number).backward()
-                assert (ddp.module.a.grad == number).all()  # the local one; no step is made with it
+                assert (ddp.module.a.grad == number).all()  # the local one; no step uses it
                 assert "KeyboardInterrupt" in caplog.text
             else:
                 ddp(number).backward()
@@ -484,7 +483,7 @@ def test_an_interrupted_step(comm, monkeypatch, caplog, times):
 
 
 def test_interrupted_before_average_and_join(comm, monkeypatch):
-    """The round that was missed does not make this rank miss what the others do together."""
+    """A rank that missed a round still takes part in the following collective operations."""
     for end in ("average", "join"):
         ddp, state = hooked(Line(), average_every=2)
         opt = sgd(ddp)
@@ -510,7 +509,7 @@ def test_interrupted_before_average_and_join(comm, monkeypatch):
 
 
 def test_a_bucket_that_fails(comm, monkeypatch):
-    """The others have their round, without this bucket; nobody waits for ever."""
+    """The other ranks complete their round without this bucket, and none waits forever."""
     ddp, state = hooked(Line(), bucket_cap_mb=SMALL)
     for _ in range(2):
         ddp.zero_grad()
@@ -540,7 +539,7 @@ def test_a_bucket_that_fails(comm, monkeypatch):
 
 
 def test_an_error_without_backward_is_raised_by_the_next_call(comm, caplog):
-    """The hook as DDP's join() calls it, outside of a backward pass."""
+    """DDP's join() calls the hook like this, outside of a backward pass."""
     ddp, state = hooked(Line())
     ddp(1.0).backward()
     state.close()
@@ -549,7 +548,7 @@ def test_an_error_without_backward_is_raised_by_the_next_call(comm, caplog):
     assert all(future.done() for future in futures) and "closed" in caplog.text
     with pytest.raises(pc.StateError, match="closed"):
         state.close()
-    state.close()  # once
+    state.close()  # only once
 
 
 def test_after_close(comm):
@@ -615,7 +614,7 @@ def test_forgotten_average_is_reported(comm):
 
 @pytest.mark.parametrize("name", ["solo", "full"])
 def test_average_while_somebody_has_joined(comm, name):
-    """Who has joined takes part in the averages of those who have not."""
+    """Joined ranks take part in the averages of the others."""
     ddp, state = hooked(Line(), name, average_every=2)
     opt, delay = sgd(ddp), delayed(comm, seed=2)
     for _ in range(4 + 3 * (comm.rank % 2)):
@@ -625,7 +624,7 @@ def test_average_while_somebody_has_joined(comm, name):
     state.join(opt)
     steps = sum(4 + 3 * (rank % 2) for rank in range(comm.size))
     assert (ddp.module.a == -steps).all()
-    step_on(ddp, opt, float(comm.size))  # and on
+    step_on(ddp, opt, float(comm.size))  # continue
     state.join(opt)
     assert (ddp.module.a == -steps - comm.size).all()
     state.close()
@@ -633,7 +632,7 @@ def test_average_while_somebody_has_joined(comm, name):
 
 @pytest.mark.parametrize("name", ["solo", "full"])
 def test_join_without_a_step_takes_the_mean(comm, name):
-    """The last rank makes more steps than the others; then all have the mean of what each has."""
+    """The last rank makes more steps than the others. Then all take the mean of all models."""
     ddp, state = hooked(Line(), name)
     opt = sgd(ddp)
     for _ in range(2 + 2 * (comm.rank == comm.size - 1)):
@@ -647,8 +646,8 @@ def test_join_without_a_step_takes_the_mean(comm, name):
 
 
 def test_join_with_memory_in_any_order(comm):
-    """A rank whose data ends early applies the others' rounds as they do. (Two steps each: before
-    its second, DDP itself waits for all ranks.)"""
+    """A rank whose data ends early applies the other ranks' rounds like they do. (Two steps each:
+    before its second, DDP itself waits for all ranks.)"""
     ddp, state = hooked(Tensors(), "solo", gradient_as_bucket_view=True)
     opt = torch.optim.SGD([p for _, p in trained(ddp.module)], lr=0.1, momentum=0.9)
     for step in range(2 + 3 * (comm.rank > 0)):
@@ -678,8 +677,8 @@ def test_join_in_different_ways(comm):
 
 @pytest.mark.parametrize("name", ["solo", "full"])
 def test_checkpoint(comm, name):
-    """In the middle, and into another process group of the same size with other buckets: what was
-    pending is in the end in the parameters, once."""
+    """A checkpoint in the middle, loaded into another process group of the same size with other
+    buckets: the pending gradients are applied once."""
     ddp, state = hooked(Line(), name)
     opt, delay, given = sgd(ddp), delayed(comm, seed=3), 0
     for step in range(8):
@@ -687,7 +686,7 @@ def test_checkpoint(comm, name):
         step_on(ddp, opt, float(step * comm.size))
         given += step
     saved = pickle.loads(pickle.dumps((ddp.module.state_dict(), state.state_dict())))
-    step_on(ddp, opt, 1e6)  # what is not in it
+    step_on(ddp, opt, 1e6)  # not in the checkpoint
     state.join(opt)
     state.close()
     ddp, state = hooked(Line(), name, bucket_cap_mb=SMALL)
@@ -733,7 +732,7 @@ def test_checkpoints_of_different_steps(comm):
 
 @pytest.mark.parametrize("wrapped", (True, False))
 def test_an_optimizer_that_averages_what_ddp_has_averaged(comm, wrapped):
-    """As a trainer does that wraps the model by itself: one warning, and the same updates."""
+    """As a trainer that wraps the model itself: one warning, and the same updates."""
     torch.manual_seed(0)
     line = torch.nn.Linear(3, 1)
     model = DistributedDataParallel(line) if wrapped else line

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's names: what they return, and what ranks are told that do not call the same."""
+"""Horovod's names: their results, and the errors when ranks make different calls."""
 
 import copy
 import itertools
@@ -42,7 +42,7 @@ LAYOUTS = {
 
 @pytest.fixture
 def world(comm):
-    """A world of the test's own; its communicator."""
+    """A world for this test. Return its communicator."""
     torch.set_num_threads(1)
     pct.shutdown()
     pct.init(comm)
@@ -51,19 +51,19 @@ def world(comm):
 
 
 def values(rank, dtype=torch.float32, shape=(3, 4)):
-    """Small whole numbers that differ by rank, exact in every dtype, sum and product."""
+    """Return small integers that differ by rank and are exact in every dtype, sum and product."""
     numbers = (torch.arange(int(np.prod(shape))) * (rank + 1) + rank) % 4
     return (numbers % 2 == 0 if dtype == torch.bool else numbers).to(dtype).reshape(shape)
 
 
 def as_exact(tensor):
-    """For comparisons, whatever the dtype."""
+    """Convert for comparisons, whatever the dtype."""
     wide = torch.complex128 if tensor.dtype.is_complex else torch.float64
     return tensor.to(wide)
 
 
 def alike(comm, tensor):
-    """Has every rank the same bits?"""
+    """Return whether every rank has the same bits."""
     plain = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     return len(set(comm.allgather(plain.numpy().tobytes()))) == 1
 
@@ -87,7 +87,7 @@ THEIRS = """
 
 
 def test_each_of_horovods_names_is_in_the_docs():
-    """And here, unless the docs say that it is not there."""
+    """Each name exists here too, unless the docs say that it is missing."""
     docs = (Path(__file__).parents[2] / "docs" / "horovod.md").read_text()
     rows = [line.split("|")[1:4] for line in docs.splitlines() if line.startswith("|")]
     for name in THEIRS.split():
@@ -231,7 +231,7 @@ def test_torch_is_not_imported_unasked(run):
 
 
 def test_what_means_the_same_is_the_same_in_each_process(run):
-    """What optimizers are compared by: no addresses, no order of a set, nothing left out."""
+    """Optimizers are compared by complete descriptions without addresses or set order."""
     script = """
         import functools, torch, types
         from partialcoll.torch.rounds import hyperparameters
@@ -255,7 +255,7 @@ def test_what_means_the_same_is_the_same_in_each_process(run):
 
 
 def expected(comm, tensors, op):
-    """Of all ranks' tensors."""
+    """Compute the result from all ranks' tensors."""
     stack = torch.stack([as_exact(t) for t in tensors])
     if op is pct.Min:
         return stack.min(0).values
@@ -354,7 +354,7 @@ def test_gradients(world):
     x.grad = None
     root = world.size - 1
     (pct.broadcast(x, root) * (world.rank + 1)).sum().backward()
-    share = (world.size + 1) / 2 if world.rank == root else 0  # the mean, as Horovod's
+    share = (world.size + 1) / 2 if world.rank == root else 0  # the mean, as in Horovod
     assert x.grad.tolist() == [share] * 3
     with torch.no_grad():
         assert not pct.allreduce(x).requires_grad
@@ -390,18 +390,18 @@ def test_broadcast_keeps_bits(world):
         assert torch.equal(result.view(torch.int32), patterns)
 
 
-# Calls that go on in the background
+# Asynchronous calls
 
 
 @pytest.mark.mpi
 def test_many_in_flight(world):
-    """More than there are channels, waited for in another order on every rank."""
+    """More calls than channels, waited for in another order on every rank."""
     count = 3 * WINDOW + 1
     handles = []
     for i in range(count):
         x = torch.full((1 + i % 3,), float(i + world.rank))
         handles.append(pct.allreduce_async(x, op=pct.Sum))
-        x.fill_(-1)  # it has been copied
+        x.fill_(-1)  # already copied
     order = np.random.default_rng(world.rank).permutation(count)
     offset = sum(range(world.size))
     for i in order:
@@ -414,7 +414,7 @@ def test_many_in_flight(world):
 
 @pytest.mark.mpi
 def test_more_is_waited_for_than_can_be_in_flight(world):
-    """Handles are all kept, on their channels: who waits for another call makes room for it."""
+    """All handles stay on their channels: waiting for another call frees a channel."""
     for step in range(3):
         ones = [torch.full((10,), world.rank + step + 1.0) for _ in range(WINDOW)]
         handles = [pct.allreduce_async_(one, op=pct.Sum) for one in ones]
@@ -433,7 +433,7 @@ def test_more_is_waited_for_than_can_be_in_flight(world):
 
 @pytest.mark.mpi
 def test_join_with_a_quorum(world):
-    """The others' rounds go on without the rank that has joined, for as long as they like."""
+    """Rounds of the others continue without the joined rank, however many they are."""
     needs_two(world)
     for _epoch in range(2):
         for _step in range(3 if world.rank == 0 else 40):
@@ -447,13 +447,13 @@ def test_join_with_a_quorum(world):
 @pytest.mark.mpi
 def test_poll(world):
     x = torch.ones(2)
-    pct.allreduce_async(x)  # makes channel and handles
+    pct.allreduce_async(x)  # creates channel and handles
     for _ in range(WINDOW - 1):
         pct.synchronize(pct.allreduce_async(x))
     if world.rank == 0:
         handle = pct.allreduce_async(x, op=pct.Sum)
         if world.size > 1:
-            assert not pct.poll(handle)  # the others wait for rank 0's word
+            assert not pct.poll(handle)  # the others wait for rank 0
     world.bcast(None)
     if world.rank:
         handle = pct.allreduce_async(x, op=pct.Sum)
@@ -464,9 +464,9 @@ def test_poll(world):
 
 @pytest.mark.mpi
 def test_a_call_does_not_wait_for_data_of_earlier_ones(world):
-    """Nor does it mix with them, where ranks differ in one of these."""
+    """Calls with other data are not mixed with earlier ones, also if ranks differ in one."""
     ones = torch.ones(3)
-    for _ in range(WINDOW):  # each channel has a handle then
+    for _ in range(WINDOW):  # then each channel has a handle
         pct.synchronize(pct.allreduce_async(ones, op=pct.Sum))
     for _ in range(2):
         handles = [pct.allreduce_async(ones * i, op=pct.Sum) for i in range(3)]
@@ -491,8 +491,8 @@ def test_a_call_does_not_wait_for_data_of_earlier_ones(world):
 
 @pytest.mark.mpi
 def test_names_in_any_order(world):
-    """New names as well as known ones, begun and waited for in an order of each rank's own, more of
-    them than can be under way; calls in order between them meet each other."""
+    """New and known names, started and waited for in a different order on each rank, more of them
+    than can be in flight. Calls without names between them are matched by order."""
     random = np.random.default_rng(world.rank)
     begin = [
         lambda i, name: pct.allreduce_async(torch.full((i + 1,), float(i)), name=name, op=pct.Max),
@@ -513,7 +513,7 @@ def test_names_in_any_order(world):
 
 @pytest.mark.mpi
 def test_a_name_that_is_under_way(world):
-    """It waits for nobody, and is an error at once; another rank may come in its own time."""
+    """A second call of a name in flight raises an error at once. Another rank may be late."""
     x, late = torch.ones(2), world.size - 1
     if world.rank != late:
         first = pct.allreduce_async(x, name="x", op=pct.Sum)
@@ -529,8 +529,8 @@ def test_a_name_that_is_under_way(world):
 
 
 def test_places_of_names():
-    """Whatever each rank's order is: a name has its place when the last rank that has not joined
-    tells it, once."""
+    """Whatever the ranks' orders, a name gets its place once, when the last rank that has not
+    joined announces it."""
     for seed in range(50):
         random, order = np.random.default_rng(seed), calls.Order(4)
         told = [[f"n{i}" for i in random.permutation(6)] for _ in range(4)]
@@ -558,7 +558,7 @@ def test_places_of_names():
 
 @pytest.mark.mpi
 def test_handles_are_bounded(world, monkeypatch):
-    """Data of ever new sizes, for which there is no handle: the oldest go, on all ranks alike."""
+    """For data of new sizes the oldest handles are freed, in the same order on all ranks."""
     kept = 4
     monkeypatch.setattr(transfer, "_KEPT", kept)
     sizes = [transfer.rounded_up(9 * size, 1 << 20) for size in (1 << 14, 1 << 15, 1 << 16)]
@@ -583,7 +583,7 @@ def test_shutdown_ends_what_is_under_way(world):
     assert pct.synchronize(handle).tolist() == [size] * 2
 
 
-# Ranks that do not call the same
+# Ranks that make different calls
 
 
 def needs_two(world):
@@ -592,7 +592,7 @@ def needs_two(world):
 
 
 def still_works(world):
-    """On every channel, whether it has handles already or not."""
+    """Check a call on every channel, with and without handles."""
     assert pct.allreduce(torch.ones(2), op=pct.Sum).tolist() == [world.size] * 2
     for handle in [pct.allreduce_async(torch.ones(2), op=pct.Sum) for _ in range(WINDOW)]:
         assert pct.synchronize(handle).tolist() == [world.size] * 2
@@ -696,7 +696,7 @@ def test_different_calls(world, case, warm):
 
 
 def begin_or_refuse(i, refused, odd, name):
-    """The i-th of several calls, which is another one, or wrong, on a rank that is odd."""
+    """Make the i-th of several calls, which is different, or wrong, on an odd rank."""
     if refused and odd:
         with pytest.raises(TypeError, match="got list"):
             pct.allreduce_async([], name=name and f"{name}{i}")
@@ -709,8 +709,8 @@ def begin_or_refuse(i, refused, odd, name):
 @pytest.mark.parametrize("name", (None, "x"))
 @pytest.mark.parametrize("refused", (False, True))
 def test_one_of_several_in_flight_differs(world, name, refused):
-    """The others end well, in whatever order ranks wait for them, and so do the same calls
-    later, on handles that had been started for the one that differed."""
+    """The other calls succeed in whatever order ranks wait for them, and so do the same calls
+    later, on handles that had been started for the call that differed."""
     needs_two(world)
     total, random = sum(range(world.size)), np.random.default_rng(world.rank)
     for differs in (False, True, False, True, True, False):
@@ -786,7 +786,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 @pytest.mark.parametrize("asynchronous", (False, True), ids=("now", "later"))
 def test_bad_arguments_on_one_rank(world, case, asynchronous):
-    """It says what is wrong, and the others learn that it has refused; all of them can be wrong."""
+    """The rank's error says what is wrong; the others learn that it refused. All may be wrong."""
     call, error, words = REFUSED[case]
     function = pct.allreduce_async if asynchronous else pct.allreduce
     with pytest.raises(error, match=words):
@@ -854,7 +854,7 @@ def test_nothing_with_a_quorum(world):
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", ("loss", "again"))
 def test_a_bad_first_call_with_a_quorum(world, name):
-    """The others wait for it in the order of calls, and learn of it there; the name is free."""
+    """The other ranks get the error where the order of calls puts it. The name stays free."""
     if world.rank == 0:
         with pytest.raises(TypeError, match=r"torch\.Tensor"):
             pct.allreduce_async(3, name=name, quorum="solo")
@@ -890,7 +890,7 @@ def test_with_a_quorum_a_name_is_of_one_thing(world):
         lambda: pct.allreduce(x, name="x", quorum="majority"),
         lambda: pct.allreduce(x, name="x", op=pct.Sum, quorum="solo"),
     ):
-        if world.rank == 0:  # the others need not be there
+        if world.rank == 0:  # the others need not take part
             with pytest.raises(ValueError, match="name: 'x' stands for allreduce of float32"):
                 call()
     if world.rank == 0:
@@ -1039,7 +1039,7 @@ def train(model, optimizer, steps):
 
 
 def numbers(value):
-    """A state for comparisons."""
+    """Return a state for comparisons."""
     if isinstance(value, torch.Tensor):
         return (str(value.dtype), tuple(value.shape), value.tolist())
     if isinstance(value, dict):
@@ -1053,7 +1053,7 @@ def numbers(value):
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("trained", ("root", "others", "all"))
 def test_broadcast_optimizer_state(world, kind, trained):
-    """Also where some have loaded a checkpoint and others have not."""
+    """Also if only some ranks have loaded a checkpoint."""
     root = world.size - 1
     model = model_of(world.rank)
     groups = [{"params": model[0].parameters()}, {"params": model[2].parameters()}]
@@ -1075,7 +1075,7 @@ def test_broadcast_optimizer_state(world, kind, trained):
 
 @pytest.mark.mpi
 def test_state_keeps_its_dtype(world):
-    """load_state_dict would make it the parameter's; the root's is float32."""
+    """load_state_dict would convert it to the parameter's dtype. The root's is float32."""
     model = model_of(0, torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if world.rank == 0:
@@ -1092,7 +1092,7 @@ def test_state_keeps_its_dtype(world):
 
 @pytest.mark.mpi
 def test_a_checkpoint_on_one_rank(world, tmp_path):
-    """As Horovod's examples resume: rank 0 loads, the others get it."""
+    """As Horovod's examples resume: rank 0 loads, and the others receive."""
     model, reference = model_of(world.rank), model_of(0)
     trained = torch.optim.Adam(reference.parameters(), lr=0.3)
     train(reference, trained, 3)
@@ -1112,7 +1112,7 @@ def test_a_checkpoint_on_one_rank(world, tmp_path):
 @pytest.mark.mpi
 @pytest.mark.parametrize("wrap_first", (False, True))
 def test_state_of_a_distributed_optimizer(world, wrap_first):
-    """Before it is wrapped or after; from then on the replicas are the same."""
+    """Broadcast before or after wrapping. From then on the replicas are the same."""
     model = model_of(world.rank)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1 / (1 + world.rank))
     if world.rank == 0:
@@ -1157,7 +1157,7 @@ def test_different_optimizers(world):
 
 
 class Picky(torch.optim.SGD):
-    """Cannot load anything on some ranks."""
+    """Cannot load a state on some ranks."""
 
     def load_state_dict(self, state_dict):
         if pct.rank() == 1:
@@ -1185,7 +1185,7 @@ def test_state_that_cannot_be_loaded_or_sent(world):
 
 @pytest.mark.mpi
 def test_join(world, monkeypatch):
-    """The rank that comes last, by the clock."""
+    """join() returns the rank that came last by the clock."""
     for last in {0, world.size - 1}:
         now = 2.0 if world.rank == last else 1.0
         monkeypatch.setattr(verbs.time, "time", lambda now=now: now)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allreduce(overlap=True): gradients that go while backward computes others."""
+"""Allreduce(overlap=True): gradients are sent while backward computes others."""
 
 import copy
 import time
@@ -16,7 +16,7 @@ import partialcoll.torch as pct  # noqa: E402
 from partialcoll.torch.flat import Layout, Views  # noqa: E402
 
 pytestmark = [pytest.mark.mpi, pytest.mark.one_domain, pytest.mark.few_ranks, pytest.mark.one_mpi]
-SMALL = pct.Allreduce(overlap=True, bucket_bytes=1)  # each parameter goes by itself
+SMALL = pct.Allreduce(overlap=True, bucket_bytes=1)  # sends each parameter separately
 LIMIT_S = 60
 
 
@@ -27,13 +27,13 @@ def world(comm):
 
 
 def gone(opt):
-    """The buckets that have been sent for the step to come."""
+    """Return the buckets that have been sent for the next step."""
     handle = opt._loop.rounds.handle
     return {i for i in range(len(opt._loop.rounds.layout.counts)) if handle._parts[i]._started}
 
 
 class Meanwhile(torch.autograd.Function):
-    """Does something in the middle of backward."""
+    """Call a function in the middle of backward."""
 
     @staticmethod
     def forward(context, x, what):
@@ -47,7 +47,7 @@ class Meanwhile(torch.autograd.Function):
 
 
 def test_buckets_arrive_while_backward_computes(comm):
-    """Ranks meet in the bucket of the last layer before anybody has a gradient of the first."""
+    """Ranks exchange the last layer's bucket before any has a gradient of the first layer."""
     first, last = torch.nn.Linear(6, 8), torch.nn.Linear(8, 3)
     model = torch.nn.Sequential(first, last)
     pct.broadcast_parameters(model.state_dict())
@@ -73,7 +73,7 @@ def test_buckets_arrive_while_backward_computes(comm):
 
 
 def test_as_without(comm):
-    """The same average, whatever the size of the buckets."""
+    """The average is the same, whatever the size of the buckets."""
     for size in (1, 100, 1000, 2**20):
         models = [network(), network()]
         opts = [
@@ -94,7 +94,7 @@ def test_as_without(comm):
 
 
 def test_parameters_without_a_gradient(comm):
-    """They fill no bucket, which goes at the step. Nobody uses them: they keep no gradient."""
+    """Such a parameter's bucket is sent at the step. If no rank uses it, it has no gradient."""
     model = network()
     unused = torch.nn.Linear(4, 4)
     named = [*model.named_parameters(), *(("unused." + n, p) for n, p in unused.named_parameters())]
@@ -115,7 +115,7 @@ def test_parameters_without_a_gradient(comm):
 
 
 def test_several_backward_passes(comm):
-    """With the last one the buckets go."""
+    """The buckets are sent in the last pass."""
     model, plain = network(), network()
     opt = wrap(model, strategy=SMALL, backward_passes_per_step=3)
     reference = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
@@ -147,7 +147,7 @@ def test_what_is_done_before_the_sum(comm, options):
 
 
 def test_synchronize(comm):
-    """What has gone has gone; the average can be changed before the update."""
+    """Sent buckets stay sent. The average can be changed before the update."""
     model = network()
     opt = wrap(model, strategy=SMALL)
     for step in range(3):
@@ -227,14 +227,14 @@ def test_a_late_gradient_of_a_checkpoint(comm, again):
     opt.close()
 
 
-# What has gone must stay
+# Sent gradients must not change
 
 
 @pytest.fixture
 def sent(comm):
-    """A step whose gradients have all gone."""
+    """Prepare a step whose gradients have all been sent."""
     pct.shutdown()
-    pct.init(comm.Split(comm.rank))  # errors are of one rank alone
+    pct.init(comm.Split(comm.rank))  # errors concern one rank only
     model = network()
     opt = wrap(model, strategy=SMALL)
     opt.zero_grad()
@@ -285,7 +285,7 @@ def test_zero_grad_after_it_was_sent(sent):
 
 
 def test_changed_before_it_is_sent(comm):
-    """In a hook of the parameter, within backward."""
+    """A parameter's hook changes it within backward."""
     model = network()
     model[0].weight.register_hook(lambda gradient: 0 * gradient)
     opt = wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), strategy=SMALL)
@@ -307,7 +307,7 @@ def test_grad_scaler_is_refused(sent, first):
 
 
 def test_moved_before_it_is_sent(comm):
-    """A gradient's memory that model.to() has replaced after wrapping; what lands there goes."""
+    """After wrapping, model.to() replaces a gradient's memory. The new contents are sent."""
     model, plain = (torch.nn.Conv2d(3, 4, 3) for _ in range(2))
     plain.load_state_dict(model.state_dict())
     for other in (model, plain):
@@ -328,7 +328,7 @@ def test_moved_before_it_is_sent(comm):
 
 
 def test_what_on_round_sees(comm):
-    """All sums and the fingerprints."""
+    """A callback sees all sums and fingerprints."""
     model, seen = network(), []
 
     def look(result):
@@ -342,12 +342,12 @@ def test_what_on_round_sees(comm):
     opt.close()
 
 
-# Interrupted
+# Interrupts
 
 
 @pytest.mark.parametrize("part", (0, 3))
 def test_interrupted_join_goes_on(comm, part, monkeypatch):
-    """Wherever Ctrl-C comes: nothing of what passes is lost."""
+    """Wherever Ctrl-C occurs, no passing gradient is lost."""
     model = network()
     opt = wrap(model, strategy=SMALL)
     train(model, opt, comm.rank, 1)
@@ -414,7 +414,7 @@ def test_non_finite_has_to_propagate(non_finite):
 
 
 def test_a_size_that_is_not_used(comm):
-    """Ranks may differ in it."""
+    """Ranks may differ in a size that is not used."""
     opt = wrap(network(), strategy=pct.Allreduce(bucket_bytes=1 + comm.rank))
     opt.close()
 
@@ -428,7 +428,7 @@ def test_ranks_that_differ(comm):
 
 
 def test_layout_of_buckets():
-    """From the last tensor on, none above the size unless a single tensor is."""
+    """Buckets start from the last tensor. None exceeds the size unless a single tensor does."""
     shapes = [(40,), (3, 5), (100,), (7,), (0, 3), ()]
     tensors = [torch.zeros(shape) for shape in shapes]
     tensors.insert(2, torch.zeros(9, dtype=torch.float64))

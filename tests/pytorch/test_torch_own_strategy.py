@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy that docs/decentralized.md writes, as it stands there."""
+"""The example strategy of docs/decentralized.md works as printed there."""
 
 import re
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_moves_to_the_mean(comm, own, part):
 
 
 def test_joins_and_saves(comm, own):
-    """Ranks with different numbers of steps end together, and go on from a checkpoint."""
+    """Ranks with different numbers of steps end together, and continue from a checkpoint."""
     model, other = network(), network(1)
     opt = wrap(model, strategy=own(every=2))
     train(model, opt, comm.rank, range(5 + comm.rank))

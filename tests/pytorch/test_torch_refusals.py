@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each collective of partialcoll.torch, with an argument that is wrong on one rank only: that rank
+"""Each collective of partialcoll.torch with an argument that is wrong on one rank only. That rank
 raises its error, the others raise within the call, and the next call works."""
 
 import functools
@@ -29,7 +29,7 @@ QUORUM = {"quorum": (3, "all of them")}
 SCATTERED = {**COMMON, **FACTORS, "op": (max, pct.Adasum)}
 ROOT = {"root_rank": (-1, 99, "x", None)}
 
-# The arguments that are right everywhere else, and the wrong values of each argument.
+# The valid arguments of each function, and the wrong values of each argument.
 VERBS = {
     "allgather": ({"tensor": torch.ones(2)}, {**ROWS, **COMMON}),
     "allgather_async": ({"tensor": torch.ones(2)}, {**ROWS, **COMMON}),
@@ -104,7 +104,7 @@ VERBS = {
         },
     ),
 }
-# These make or end the world; one that has joined waits on when the others are refused.
+# These create or end the world; a joined rank keeps waiting when others are refused.
 OTHERS = {"init", "shutdown", "join", "is_homogeneous"}
 
 
@@ -135,7 +135,7 @@ def set_of_rank_0():
 
 
 def meant(value):
-    """Tensors are copies: calls change them."""
+    """Return the value for a table entry. Tensors are copied, because calls change them."""
     if isinstance(value, torch.Tensor) and not value.is_meta:
         return value.clone()
     if isinstance(value, list):
@@ -161,7 +161,7 @@ def call(name, /, **arguments):
 
 
 def check_next(comm):
-    """The next call works."""
+    """Check that the next call works."""
     assert call("allreduce", tensor=torch.ones(1), op=pct.Sum).item() == comm.size
 
 
@@ -184,8 +184,8 @@ def test_an_argument_that_is_wrong_on_one_rank(comm, world, name):
 
 @pytest.mark.parametrize("name", [name for name in VERBS if "async" in name])
 def test_a_call_that_is_matched_by_its_name(comm, world, name):
-    """An invalid quorum is left out: it may be meant for the first call of a name, in the order of
-    calls."""
+    """A call with an invalid quorum is not tested: it may be the first of its name, which is
+    matched by order."""
     right, wrong = VERBS[name]
     for argument in [one for one in wrong if one not in ("name", "quorum")]:
         for value in wrong[argument]:

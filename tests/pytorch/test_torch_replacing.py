@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a world of `init(respawn=True)` is, as far as one process can tell; with deaths:
-tests/faults/test_torch_newcomers.py."""
+"""`init(respawn=True)` in one process. With deaths: tests/faults/test_torch_newcomers.py."""
 
 import pytest
 from mpi4py import MPI
@@ -15,7 +14,7 @@ from partialcoll.torch.world import MOST_TRIES, Replacing
 
 
 def test_what_init_refuses(monkeypatch):
-    monkeypatch.setattr(world, "_world", None)  # that other tests have made
+    monkeypatch.setattr(world, "_world", None)  # from other tests
     for options, word in (
         ({}, "on_failure='continue'"),
         ({"on_failure": "continue", "comm": MPI.COMM_WORLD}, "comm"),

@@ -25,7 +25,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.uint8
 
 @pytest.fixture
 def world(comm):
-    """A world of the test's own; its communicator."""
+    """A world for this test. Return its communicator."""
     torch.set_num_threads(1)
     pct.shutdown()
     pct.init(comm)
@@ -34,7 +34,7 @@ def world(comm):
 
 
 def rows(rank, count=None, dtype=torch.float32, width=3):
-    """So many, which differ by rank; each is one number."""
+    """Return `count` rows that differ by rank, each filled with one number."""
     count = rank if count is None else count
     return (torch.arange(count) + 10 * rank).to(dtype).view(-1, 1).expand(-1, width).clone()
 
@@ -45,7 +45,7 @@ def rows(rank, count=None, dtype=torch.float32, width=3):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.usefixtures("operations")
 def test_allgather(world, dtype):
-    """Ranks have other numbers of rows, one of them none."""
+    """Ranks have different numbers of rows, one of them none."""
     expected = torch.cat([rows(r, None, dtype) for r in range(world.size)])
     assert torch.equal(pct.allgather(rows(world.rank, None, dtype)), expected)
     flat = pct.allgather(torch.tensor([world.rank], dtype=dtype))
@@ -56,7 +56,7 @@ def test_allgather(world, dtype):
 
 
 def test_grouped_and_later(world):
-    """In one call, and several under way; synchronized in another order than they were begun."""
+    """Grouped in one call, and several in flight, synchronized in another order than started."""
     own = [rows(world.rank, n) for n in (1, 5, 0)]
     expected = [torch.cat([rows(r, n) for r in range(world.size)]) for n in (1, 5, 0)]
     found = pct.grouped_allgather(own)
@@ -156,7 +156,7 @@ def test_reducescatter(world, dtype, more):
 
 @pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
 def test_scaled_before_it_is_rounded(world, dtype):
-    """As in an allreduce: factors that leave the dtype on the way."""
+    """As in an allreduce, factors may leave the range of the dtype in between."""
     for value, before, after in ((40000, 2, 0.25), (6e-6, 1 / 1024, 1024)):
         x = torch.full((world.size, 1), value, dtype=dtype)
         factors = {"prescale_factor": before, "postscale_factor": after / world.size}
@@ -166,7 +166,7 @@ def test_scaled_before_it_is_rounded(world, dtype):
 
 
 def test_reducescatter_gradient(world):
-    """As Horovod has it: that of a sum is as many times that of a mean as there are ranks."""
+    """As in Horovod, the gradient of a sum is that of a mean times the number of ranks."""
     for op, factor in ((pct.Average, 1), (pct.Sum, world.size)):
         x = torch.ones(2 * world.size, 3, requires_grad=True)
         (pct.reducescatter(x, op=op) * (world.rank + 1)).sum().backward()
@@ -181,7 +181,7 @@ def test_reducescatter_gradient(world):
 
 @several
 def test_they_differ(world):
-    """All ranks are told, and go on."""
+    """All ranks get the error, and continue."""
     for call, words in (
         (lambda: pct.allgather(torch.ones(2, 3 + world.rank)), r"rows of float32 \(3,\)"),
         (lambda: pct.allgather(torch.ones(2, dtype=DTYPES[world.rank])), "rows of float16"),
@@ -229,7 +229,7 @@ def test_grouped_allreduce(world):
     assert x[0].grad.tolist() == [size * (size + 1) / 2] * 2
     with pytest.raises(ValueError, match="expected at least one, got none"):
         pct.grouped_allreduce([])
-    for _ in range(8):  # the first tensor's handle is there, the second's is new
+    for _ in range(8):  # the first tensor has a handle, the second a new one
         pct.synchronize(pct.grouped_allreduce_async([torch.ones(10)]))
     begun = [
         pct.grouped_allreduce_async([torch.ones(10), torch.full((1000,), k)]) for k in (1.0, 9.0)
@@ -240,7 +240,7 @@ def test_grouped_allreduce(world):
 
 @pytest.mark.usefixtures("operations")
 def test_sparse(world):
-    """An entry for each rank's; those at one place add up when they are coalesced."""
+    """The result has an entry for each rank's entry. Those at one place add up when coalesced."""
     place = torch.tensor([[0, world.rank + 1]])
     own = torch.sparse_coo_tensor(place, torch.ones(2, 4), (world.size + 1, 4))
     for op, factor in ((pct.Sum, 1), (pct.Average, 1 / world.size)):
@@ -252,7 +252,7 @@ def test_sparse(world):
 
 
 class Half(pct.Compressor):
-    """What travels is a view, and has the dtype and half of the elements."""
+    """Sends a view with another dtype and half of the elements."""
 
     @staticmethod
     def compress(tensor):
@@ -264,7 +264,7 @@ class Half(pct.Compressor):
 
 
 def test_a_compressor_of_ones_own(world):
-    """Asked for each result, whatever traveled; what is given may be changed at once."""
+    """decompress is called for each result, whatever was sent. The input may be changed at once."""
     expected = [world.size, world.size, -1, -1]
     for _ in range(2):
         given = torch.ones(4)
@@ -283,7 +283,7 @@ def test_a_compressor_of_ones_own(world):
 
 @several
 def test_process_sets(world):
-    """Sets that overlap, each with calls of its own, in any order between sets."""
+    """Overlapping sets with their own calls, in any order between sets."""
     size, rank = world.size, world.rank
     assert pct.global_process_set.size() == size and pct.global_process_set.rank() == rank
     assert pct.global_process_set.included() and pct.global_process_set.process_set_id == 0
@@ -328,7 +328,7 @@ def test_process_sets(world):
 
 @several
 def test_a_set_is_removed_while_it_is_in_use(world):
-    """What all of its ranks have called is brought to its end, the rest fails. So at shutdown."""
+    """Operations that all ranks of the set have called complete; others fail. So at shutdown."""
     x, rank = torch.ones(3), world.rank
     for end, which in ((pct.remove_process_set, range(world.size - 1)), (lambda _: None, None)):
         one = pct.add_process_set(which) if which else pct.global_process_set
@@ -356,8 +356,8 @@ def test_a_set_is_removed_while_it_is_in_use(world):
 
 @several
 def test_calls_by_name_of_threads(world):
-    """Of several threads, with names that are used once, of which nothing is kept; refused ones
-    are made again."""
+    """Calls of several threads with names that are used once, for which nothing is kept. Refused
+    calls are made again."""
     found = []
 
     def work(k):
@@ -422,7 +422,7 @@ def test_sets_of_init(comm):
 
 @several
 def test_calls_while_somebody_has_joined(world):
-    """Of what cannot do without it they are told; who has joined waits on."""
+    """Ranks get an error for operations that need the joined rank, which keeps waiting."""
     for call in (
         lambda: pct.allgather(torch.ones(2)),
         lambda: pct.allreduce(torch.ones(2), op=pct.Max),
@@ -443,7 +443,7 @@ def test_calls_while_somebody_has_joined(world):
 
 
 def sums(world, here, random):
-    """Several calls under way, waited for in any order. here: ranks that have not joined."""
+    """Make calls in flight, waited for in any order. `here`: the number of ranks not joined."""
     size, x, many = world.size, torch.arange(3.0), torch.arange(1000)
     begun = [
         (pct.allreduce_async(x, op=pct.Sum), [x * here]),
@@ -461,8 +461,8 @@ def sums(world, here, random):
 
 @several
 def test_sums_while_some_have_joined(world):
-    """Who has joined is a zero in them: by order and by name, on handles that are there or new,
-    though the others wait for them in other orders; ranks join one after the other."""
+    """A joined rank contributes zeros, in calls by order and by name, on existing or new handles,
+    although the others wait in other orders. Ranks join one after the other."""
     random = np.random.default_rng(world.rank)
     for turn in range(4):
         rounds = [(rank + turn) % world.size for rank in range(world.size)]
@@ -475,7 +475,7 @@ def test_sums_while_some_have_joined(world):
 
 @several
 def test_an_optimizer_of_a_set(world):
-    """Its ranks train together, the others by themselves."""
+    """The ranks of the set train together, the others by themselves."""
     some = pct.add_process_set(range(world.size - 1))
     x = torch.nn.Parameter(torch.zeros(3))
     sgd = torch.optim.SGD([x], lr=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse gradients of embeddings, and gradients that are rounded on their way."""
+"""Sparse gradients of embeddings, and gradients that are rounded when they are sent."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ class Words(torch.nn.Module):
 
 
 def words_of(rank, step):
-    """With a word twice, and words of other ranks."""
+    """Return words, one of them twice, and some of other ranks."""
     first = (rank + step) % 3
     return torch.tensor([first, first, 3 + rank % 4, 3 + step % 4])
 
@@ -55,7 +55,7 @@ def wrap(words, make, **options):
 
 
 def reference(make, ranks, steps):
-    """As if one process had all the data, and no gradient were sparse."""
+    """Train as if one process had all the data, with dense gradients."""
     plain = Words(sparse=False)
     inner = MAKERS[make](plain.parameters())
     for step in range(steps):
@@ -69,7 +69,7 @@ def reference(make, ranks, steps):
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("way", WAYS)
 def test_as_if_they_were_dense(comm, way, make):
-    """Ranks have different numbers of batches: who has joined has no rows."""
+    """Ranks have different numbers of batches. A joined rank has no rows."""
     model = Words()
     opt = wrap(model, make, **WAYS[way])
     for step in range(5 - comm.rank):
@@ -87,7 +87,7 @@ def test_as_if_they_were_dense(comm, way, make):
 @pytest.mark.parametrize("dense", (False, True))
 @pytest.mark.parametrize("strategy", (pct.Allreduce(), pct.LocalSGD(local_steps=1)), ids=repr)
 def test_sparse_adam_changes_the_rows_of_all_ranks(comm, strategy, dense):
-    """An optimizer that takes nothing else, of a model that has nothing else; Horovod's call."""
+    """SparseAdam takes only sparse gradients, and the model has no others. Horovod's call."""
     words = torch.nn.Embedding(ROWS, 3, sparse=True)
     torch.nn.init.ones_(words.weight)
     inner = torch.optim.SparseAdam(list(words.parameters()), lr=0.1)
@@ -120,7 +120,7 @@ def test_what_is_done_to_dense_gradients_is_done_to_sparse_ones(comm):
     with pytest.raises(pc.StateError, match="set_backward_passes_per_step"):
         opt.set_backward_passes_per_step(1)
     passes(3.0)
-    opt.synchronize()  # a mean of 4 of all ranks, and 4 / ranks of each
+    opt.synchronize()  # the mean is 4 in a row of all ranks, and 4 / ranks in a row of one
     mean = words.weight.grad.to_dense()
     assert (mean[ROWS - 1] == 4).all() and (mean[comm.rank] == 4 / comm.size).all()
     with opt.skip_synchronize():
@@ -153,7 +153,7 @@ def test_strategies_that_add_dense_gradients_say_what_helps(comm):
 @pytest.mark.parametrize("overlap", (False, True))
 @pytest.mark.parametrize("name", ("fp16", "bf16"))
 def test_gradients_are_rounded_on_their_way(comm, name, overlap):
-    """What each rank contributes and what comes of it, as with Horovod's compression."""
+    """The contribution of each rank and the result are rounded, as with Horovod's compression."""
     compression, dtype = getattr(pct.Compression, name), pct.Compression.__dict__[name]._to
     weight = torch.nn.Parameter(torch.zeros(50))
     opt = pct.DistributedOptimizer(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that stood still while the others trained on does not pull them back when it returns."""
+"""A rank that was suspended while the others trained does not pull them back when it returns."""
 
 import pytest
 
@@ -101,14 +101,14 @@ ALL_STAND_STILL = """
 
 
 def test_all_stood_still(run):
-    """Nobody is up to date: they ask each other, and go on before long."""
+    """No rank is up to date. They ask each other, and soon continue."""
     done = run(ALL_STAND_STILL, ranks=4)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["took True well True"] * 4
 
 
 def test_the_test_sees_it(run):
-    """Without, the others are pulled back."""
+    """Without stale_after the others are pulled back."""
     script = STANDS_STILL.format(strategy="Moshpit((2, 2), timeout=0.5, stale_after=None)", most=1)
     done = run(script, ranks=4)
     assert done.returncode == 0, done.stderr

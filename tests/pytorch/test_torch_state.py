@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas that are handed on, saved and taken up again: bit for bit, nothing lost."""
+"""Replicas that are sent, saved and loaded: bit for bit, with nothing lost."""
 
 import copy
 import io
@@ -39,7 +39,7 @@ SCHEDULERS = {
 
 
 class Model(torch.nn.Module):
-    """Something of every kind: a view, several shapes and dtypes, memory in another order."""
+    """Every kind of parameter: a view, several shapes and dtypes, memory in another order."""
 
     def __init__(self, seed=0):
         super().__init__()
@@ -52,7 +52,7 @@ class Model(torch.nn.Module):
         self.images = torch.nn.Parameter(images)
 
     def loss(self, x):
-        """Of a number: any gradient will do."""
+        """Return some loss that depends on x."""
         parts = ((p.double() * x + 0.1).square().mean() for p in self.parameters())
         return sum(parts)
 
@@ -62,7 +62,7 @@ def bits(tensor):
 
 
 def contents(value):
-    """Everything in a tree, tensors by their dtype, shape and bits."""
+    """Return everything in a tree, tensors as dtype, shape and bits."""
     if isinstance(value, torch.Tensor):
         return (str(value.dtype), tuple(value.shape), bits(value))
     if isinstance(value, dict):
@@ -98,7 +98,7 @@ def schedulers_of(scheduler):
 
 
 def send(state):
-    """As the exchange sends it: taken, then put together from what has come."""
+    """Pack and unpack a state as the exchange does."""
     return state_exchange.unpack([buffer.copy() for buffer in state_exchange.pack(state)])
 
 
@@ -111,7 +111,7 @@ def send(state):
     + [(kind, schedule) for kind in ("sgd", "adam") for schedule in SCHEDULERS],
 )
 def test_state_there_and_back(kind, schedule):
-    """Into a replica that has gone another way, and both go on alike."""
+    """A state restores a replica that was trained differently, and both continue alike."""
     ways = []
     for seed, steps in ((1, 7), (2, 3)):
         model = Model(seed)
@@ -125,7 +125,7 @@ def test_state_there_and_back(kind, schedule):
     before = replica(model, optimizer, scheduler)
     named = list(model.named_parameters())
     sent = send(checkpoint.capture(named, optimizer, schedulers_of(scheduler)))
-    train(model, optimizer, scheduler, 2, first=7)  # what was sent is a copy
+    train(model, optimizer, scheduler, 2, first=7)  # the sent state is a copy
     named = list(other.named_parameters())
     checkpoint.restore(sent, named, behind, schedulers_of(late))
     assert replica(other, behind, late) == before
@@ -136,7 +136,7 @@ def test_state_there_and_back(kind, schedule):
 
 
 def test_large_tensors_are_taken_as_they_are():
-    """No copy before that of the exchange; what is small rides along."""
+    """Large tensors are not copied before the exchange. Small ones are packed together."""
     model = Model()
     optimizer = OPTIMIZERS["adam"](model.parameters())
     train(model, optimizer, None, 1)
@@ -173,7 +173,7 @@ def test_memory_order_stays(shape):
 
 
 class Master(torch.optim.SGD):
-    """Keeps a copy in float32 of a parameter in bfloat16, as mixed precision does."""
+    """Keeps a float32 copy of a bfloat16 parameter, as mixed precision does."""
 
     def step(self, closure=None):
         for group in self.param_groups:
@@ -184,7 +184,7 @@ class Master(torch.optim.SGD):
 
 
 def test_optimizer_state_keeps_its_dtype():
-    """load_state_dict of torch would round it to that of the parameter."""
+    """torch's load_state_dict would round the state to the dtype of the parameter."""
     p, q = (torch.nn.Parameter(torch.randn(50).bfloat16()) for _ in range(2))
     one, other = Master([p], lr=1e-4), Master([q], lr=1e-4)
     p.grad = torch.randn(50).bfloat16()
@@ -216,8 +216,8 @@ def world(comm):
 
 
 class Ledger(torch.nn.Module):
-    """Its gradient is what it is told, a whole number; with SGD of rate 1 and the sum of the ranks
-    the parameters are minus all that has ever been applied, exactly."""
+    """Its gradient is the given integer. With SGD of rate 1 and the sum over ranks, the parameters
+    are exactly minus the sum of all applied deposits."""
 
     def __init__(self, size=3000):
         super().__init__()
@@ -231,13 +231,13 @@ class Ledger(torch.nn.Module):
         opt.step()
 
     def check(self, comm):
-        """Everything of everybody has been applied, once."""
+        """Check that all deposits of all ranks have been applied once."""
         total = comm.allreduce(self.deposited)
         assert (self.w == -total).all(), (float(self.w[0]), -total)
 
 
 def wrap(module, optimizer=None, **how):
-    """Tells what the parameters were at each version: `opt.seen`."""
+    """Wrap the module. `opt.seen` records the parameters of each version."""
     optimizer = optimizer or torch.optim.SGD(module.parameters(), lr=1.0)
     how.setdefault("op", pct.Sum)
     opt = pct.DistributedOptimizer(optimizer, module.named_parameters(), check_every=1, **how)
@@ -258,7 +258,7 @@ def wait_until(condition, limit_s=60.0):
 
 
 def same_versions(comm, opt):
-    """At equal versions the same bits, and there are some versions to compare."""
+    """Check that equal versions have equal bits. Return how many versions were compared."""
     everybody = comm.allgather(opt.seen)
     compared = 0
     for version in set().union(*everybody):
@@ -274,7 +274,7 @@ ALL = dict(deliver="all", history=2)
 @pytest.mark.mpi
 @pytest.mark.parametrize("quorum", ("solo", "first_of:2"))
 def test_far_behind(world, quorum):
-    """Rank 0 makes a step for 40 of the others: it takes their state, and nobody waits for it."""
+    """Rank 0 makes one step per 40 of the others. It takes their state, and none waits for it."""
     if world.size < 2:
         pytest.skip("takes two ranks")
     model, rounds = Ledger(), 150
@@ -284,7 +284,7 @@ def test_far_behind(world, quorum):
     steps = 0
     for t in opt.until(rounds):
         if world.rank == 0:
-            # Drawn ranks: the others may need this one.
+            # With drawn ranks the others may need this one.
             wait_until(lambda t=t: quorum != "solo" or opt.rounds_complete() >= min(t + 40, rounds))
         steps += 1
         model.deposit(opt, steps % 7 + 1)
@@ -306,8 +306,8 @@ def test_far_behind(world, quorum):
 
 @pytest.mark.mpi
 def test_all_but_one_far_behind_at_once(world):
-    """Rank 0 goes ahead alone and then joins; the others all ask at once, and each other first.
-    Then it begins anew, with another rank ahead, whose state has more than the rounds."""
+    """Rank 0 trains alone and then joins. The others all ask at once, first each other. Then the
+    same with another rank ahead, whose state contains more than the rounds."""
     if world.size < 2:
         pytest.skip("takes two ranks")
     model = Model(3)
@@ -336,7 +336,7 @@ def test_all_but_one_far_behind_at_once(world):
 
 @pytest.mark.mpi
 def test_asks_ranks_that_close(world):
-    """Everybody else has done with the optimizer; the rank that is behind still gets a state."""
+    """All other ranks are closing the optimizer. The rank that is behind still gets a state."""
     if world.size < 2:
         pytest.skip("takes two ranks")
     model = Ledger()
@@ -353,7 +353,7 @@ def test_asks_ranks_that_close(world):
 
 
 class Tell(logging.Handler):
-    """The other ranks hear of the first warning that rounds were lost."""
+    """Notify the other ranks of the first warning that rounds were lost."""
 
     def __init__(self, comm):
         super().__init__(logging.WARNING)
@@ -361,7 +361,7 @@ class Tell(logging.Handler):
 
     def emit(self, record):
         if "lost rounds before" not in record.getMessage():
-            return  # a round takes long
+            return  # a warning about a slow round
         if not self.said:
             for peer in range(1, self.comm.size):
                 self.comm.send(None, peer)
@@ -370,7 +370,7 @@ class Tell(logging.Handler):
 
 @pytest.mark.mpi
 def test_says_so_while_it_waits_for_a_state(world, monkeypatch):
-    """And goes on waiting: the others are inside something long."""
+    """The waiting rank reports it and keeps waiting, because the others are in a long operation."""
     if world.size < 2:
         pytest.skip("takes two ranks")
     monkeypatch.setenv("PARTIALCOLL_STALL_WARN", "0.1")
@@ -385,7 +385,7 @@ def test_says_so_while_it_waits_for_a_state(world, monkeypatch):
         assert "without an answer: " in tell.said[0]
         assert opt.metrics().resyncs == 1
     else:
-        if world.rank == 1:  # the others have no state that would do
+        if world.rank == 1:  # the others have no recent enough state
             for _ in opt.until(30):
                 model.deposit(opt, 1)
             world.send(None, 0)
@@ -397,7 +397,7 @@ def test_says_so_while_it_waits_for_a_state(world, monkeypatch):
 
 @pytest.mark.mpi
 def test_loses_rounds_in_join(world):
-    """A rank that is slow to apply what passes while it joins has the same state in the end."""
+    """A rank that is slow to apply rounds during its join has the same state in the end."""
     if world.size < 2:
         pytest.skip("takes two ranks")
     model = Ledger()
@@ -417,7 +417,7 @@ def test_loses_rounds_in_join(world):
     model.check(world)
     assert same_versions(world, opt) == 1
     assert not slow or (opt.metrics().lost > 0 and opt.metrics().resyncs == 1)
-    for _ in range(3):  # and it goes on
+    for _ in range(3):  # and it continues
         model.deposit(opt, 1)
     opt.join()
     model.check(world)
@@ -426,13 +426,13 @@ def test_loses_rounds_in_join(world):
 
 @pytest.mark.mpi
 def test_rounds_that_no_rank_has_applied(world, caplog):
-    """Not met with the history that there is; if it were, the ranks would be equal again."""
+    """Does not happen with a sufficient history. If it did, the ranks would become equal."""
     if world.size < 2:
         pytest.skip("takes two ranks")
     model = Ledger()
     opt = wrap(model, strategy=pct.Eager("solo", deliver="all"))
     opt.join()
-    opt._loop.rounds._first += 5  # as if five rounds had gone by
+    opt._loop.rounds._first += 5  # as if five rounds had been missed
     with torch.no_grad():
         model.w += world.rank
     opt._loop.rounds.version -= world.rank  # and the others had missed more
@@ -456,7 +456,7 @@ def test_history_has_room_for_joins(world):
 @pytest.mark.parametrize("deliver", ("one", "all"))
 @pytest.mark.parametrize("quorum", ("solo", "majority", "full"))
 def test_join_with_uneven_data(world, quorum, deliver):
-    """Two epochs; rank r has 5 r + 3 batches in each."""
+    """In each of two epochs, rank r has 5 r + 3 batches."""
     model = Ledger()
     opt = wrap(model, strategy=pct.Eager(quorum, deliver=deliver, history=3))
     for _ in range(2):
@@ -486,7 +486,7 @@ class Normalized(torch.nn.Module):
 
 @pytest.mark.mpi
 def test_join_averages_batch_normalization(world):
-    """Means of the ranks' statistics, the largest count; other buffers are the rank's own."""
+    """Means of the ranks' statistics, and the largest count. Other buffers stay as they are."""
     torch.manual_seed(1)
     model = Normalized()
     model.mine += world.rank
@@ -524,7 +524,7 @@ def test_batch_normalization_that_differs(world):
 
 
 def written(opt, extra=None):
-    """Through a file, as torch reads it by default: plain types only."""
+    """Write to a file and read it as torch does by default: plain types only."""
     file = io.BytesIO()
     torch.save({"opt": opt.state_dict(), **(extra or {})}, file)
     file.seek(0)
@@ -532,7 +532,7 @@ def written(opt, extra=None):
 
 
 def all_late_but_rank_0(comm, model, opt, steps):
-    """Rank 0 is alone in time: what the others deposit rides in the next round."""
+    """Only rank 0 is in time: the other ranks' deposits are added to the next round."""
     for t in range(steps):
         if comm.rank == 0:
             model.deposit(opt, t + 1)
@@ -545,8 +545,8 @@ def all_late_but_rank_0(comm, model, opt, steps):
 @pytest.mark.mpi
 @pytest.mark.parametrize("strategy", ("solo", "full"))
 def test_pending_deposits_are_saved(world, strategy):
-    """5 steps, save, and another optimizer in the place of the first: nothing is lost, nothing
-    comes twice, whether it is saved once more before the first step or not."""
+    """5 steps, a checkpoint, and another optimizer instead: nothing is lost or applied twice, also
+    if the state is saved again before the first step."""
     model = Ledger()
     opt = wrap(model, strategy=pct.Eager("solo", history=20))
     all_late_but_rank_0(world, model, opt, 5)
@@ -577,7 +577,7 @@ def test_pending_deposits_are_saved(world, strategy):
 
 @pytest.mark.mpi
 def test_checkpoint_goes_back(world):
-    """Loaded into an optimizer that has gone on: the same again, and the same from there."""
+    """A checkpoint loaded into a further trained optimizer gives the same state and steps."""
     model = Model(5)
     adam = torch.optim.Adam(model.parameters(), lr=0.01)
     opt = wrap(model, adam, strategy=pct.Eager("full"), op=pct.Average)
@@ -599,7 +599,7 @@ def test_checkpoint_goes_back(world):
 
 @pytest.mark.mpi
 def test_one_rank_loads_and_broadcasts(world):
-    """As Horovod's scripts resume: the others are at its round then, with its schedulers."""
+    """As Horovod's scripts resume: then the others are at its round, with its schedulers."""
     model = Model(5)
     adam = torch.optim.Adam(model.parameters(), lr=0.01)
     opt = wrap(model, adam, strategy=pct.Eager("full"), op=pct.Average)
@@ -652,8 +652,8 @@ class Parts(torch.nn.Module):
     ids=("allreduce", "overlap", "solo", "all", "local"),
 )
 def test_parameters_that_nobody_uses(world, strategy, zeros):
-    """Weight decay leaves them alone, unless zeros are wanted. One that only the last rank uses is
-    updated in the rounds that have its gradient, however late, and is the same on all ranks."""
+    """Weight decay skips unused parameters, unless zeros=True. A parameter that only the last rank
+    uses is updated in the rounds with its gradient, however late, and is the same on all ranks."""
     model = Parts()
     opt = pct.DistributedOptimizer(
         torch.optim.AdamW(model.parameters(), 0.01, weight_decay=0.5),
@@ -671,7 +671,7 @@ def test_parameters_that_nobody_uses(world, strategy, zeros):
             model.loss(uses and step == 1 and k == 1).backward()
         rounds = opt.metrics().rounds
         opt.step()
-        updated = local or opt.metrics().rounds > rounds  # deliver="all" may bring no round
+        updated = local or opt.metrics().rounds > rounds  # deliver="all" may return no round
         if not zeros and updated:
             assert model.never.grad is None
     opt.join()
@@ -685,8 +685,8 @@ def test_parameters_that_nobody_uses(world, strategy, zeros):
 
 @pytest.mark.mpi
 def test_a_gradient_that_is_written_without_backward(world):
-    """It is a gradient, where it is not zero; the average after synchronize() is None for others;
-    what a checkpoint brings is a gradient, too."""
+    """A gradient without backward counts where it is not zero. After synchronize() the average of
+    others is None. A gradient from a checkpoint counts as well."""
     model = Parts()
     opt = pct.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), 1.0, weight_decay=0.5), model.named_parameters()
@@ -714,7 +714,7 @@ def test_a_gradient_that_is_written_without_backward(world):
 
 
 class Around(torch.optim.Optimizer):
-    """Written as Lookahead is: around an optimizer, whose state is its own."""
+    """A wrapper of an optimizer that shares its state, like Lookahead."""
 
     def __init__(self, parameters):
         self.base = torch.optim.SGD(parameters, 0.1, momentum=0.9)
@@ -733,14 +733,14 @@ class Around(torch.optim.Optimizer):
 
 
 class Forgetful(Around):
-    """It keeps the groups that it was made with."""
+    """A wrapper that keeps the groups with which it was created."""
 
     def load_state_dict(self, state):
         self.base.load_state_dict(state)
 
 
 class Sharpness(Around):
-    """Written as SAM is: the state is that of the outer one."""
+    """A wrapper with its own state, like SAM."""
 
     state_dict = torch.optim.Optimizer.state_dict
 
@@ -750,7 +750,7 @@ class Sharpness(Around):
 
 
 class Forwarding(Around):
-    """Written as schedule-free's wrapper is: all is the inner one's, and nothing can be set."""
+    """A wrapper that forwards all to the inner optimizer without setters, like schedule-free's."""
 
     param_groups = property(lambda self: self.base.param_groups)
     state = property(lambda self: self.base.state)
@@ -767,8 +767,8 @@ class Forwarding(Around):
 @pytest.mark.parametrize("kind", (Around, Forgetful, Sharpness, Forwarding))
 @pytest.mark.parametrize("how", ("load", "broadcast"))
 def test_an_optimizer_around_another_one(world, kind, how):
-    """Both have the same groups after the state was loaded, the same ones as before: a learning
-    rate that is set later has an effect."""
+    """After loading, both optimizers share their original groups: a learning rate that is set later
+    has an effect."""
     model = torch.nn.Linear(4, 2).bfloat16()
     opt = pct.DistributedOptimizer(kind(model.parameters()), model.named_parameters())
     pct.broadcast_parameters(model.state_dict())
@@ -796,7 +796,7 @@ def test_an_optimizer_around_another_one(world, kind, how):
 
 @pytest.mark.mpi
 def test_one_rank_saves_for_all(world):
-    """Where nothing is pending: as trainers do. The ranks may be others then."""
+    """If nothing is pending, one rank can save for all, as trainers do, also for other ranks."""
     for strategy in (pct.Allreduce(), pct.Eager("solo")):
         model = Model(5)
         opt = wrap(model, torch.optim.Adam(model.parameters(), lr=0.01), strategy=strategy)
@@ -816,14 +816,14 @@ def test_one_rank_saves_for_all(world):
             assert contents(list(other.parameters())) == contents(list(model.parameters()))
             assert contents(opt.state_dict()["state"]) == contents(saved["opt"]["state"])
             assert opt.round == version
-            assert not opt.state_dict()["partialcoll"]["shared"]  # others might have loaded more
+            assert not opt.state_dict()["partialcoll"]["shared"]  # others may load more
             train(other, opt, None, 2)
             opt.close()
 
 
 @pytest.mark.mpi
 def test_a_checkpoint_without_rounds(world):
-    """That of an optimizer that was not wrapped loads, and the other way round."""
+    """A plain optimizer's state loads into a wrapped one, and the other way round."""
     model, other = Model(1), Model(2)
     plain = torch.optim.Adam(model.parameters())
     train(model, plain, None, 3)
@@ -839,7 +839,7 @@ def test_a_checkpoint_without_rounds(world):
 
 @pytest.mark.mpi
 def test_checkpoints_that_are_refused(world):
-    """Each names what it expected and what it got; nothing has changed then."""
+    """Each error names the expected and the actual value. Nothing has changed."""
     model = Ledger()
     opt = wrap(model, strategy=pct.Eager("solo"))
     model.deposit(opt, 1)
@@ -877,7 +877,7 @@ def test_checkpoints_that_are_refused(world):
 
 @pytest.mark.mpi
 def test_checkpoints_of_different_steps(world):
-    """One rank's is older: its write did not come to an end, for instance."""
+    """One rank's checkpoint is older, for instance because its last write failed."""
     model = Model(5)
     opt = wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
     train(model, opt, None, 2)
@@ -897,7 +897,7 @@ def test_checkpoints_of_different_steps(world):
 
 @pytest.mark.mpi
 def test_checkpoint_of_ranks_at_different_rounds(world):
-    """With deliver="all" there is one only after a join, when nothing is pending."""
+    """With deliver="all" a checkpoint exists only after a join, when nothing is pending."""
     model = Ledger()
     opt = wrap(model, strategy=pct.Eager("solo", **ALL))
     model.deposit(opt, 1)
@@ -936,7 +936,7 @@ def test_no_checkpoint_between_synchronize_and_step(world):
     opt.close()
 
 
-# Trains a small network from version A to B; a rank other than 0 now and then comes late.
+# Trains a small network from version A to B. Ranks other than 0 are sometimes late.
 TRAINING = """
 import hashlib, torch
 import partialcoll.torch as pct
@@ -986,7 +986,7 @@ RANKS = 2
 
 @pytest.fixture
 def training(run):
-    """Run it; what the ranks say, in order."""
+    """Run the training. Return what the ranks print, in order."""
 
     def start(kind, first, last, save="-", load="-", seed=1, **env):
         words = [kind, str(first), str(last), save, load, str(seed)]
@@ -1000,7 +1000,7 @@ def training(run):
 @pytest.mark.in_turns
 @pytest.mark.parametrize("kind", ("allreduce", "full"))
 def test_resume_is_bitwise(training, kind):
-    """10 steps; 5, a checkpoint, a new process, 5: the same bits."""
+    """10 steps give the same bits as 5, a checkpoint, a new process, and 5."""
     whole = training(kind, 0, 10)
     training(kind, 0, 5, save="half", seed=2)
     rest = training(kind, 5, 10, load="half", seed=3)
@@ -1010,8 +1010,8 @@ def test_resume_is_bitwise(training, kind):
 
 @pytest.mark.in_turns
 def test_resume_is_bitwise_under_recorded_arrivals(training, tmp_path):
-    """Two processes one after the other, recorded; again with other delays: the same bits, the
-    pending deposit included."""
+    """Two consecutive processes are recorded, and replayed with other delays: the same bits,
+    including the pending deposit."""
     ways = []
     for way, seed in (("RECORD", 1), ("REPLAY", 5)):
         halves = [{f"PARTIALCOLL_{way}": str(tmp_path / name)} for name in ("a", "b")]
@@ -1023,7 +1023,7 @@ def test_resume_is_bitwise_under_recorded_arrivals(training, tmp_path):
 
 
 def test_program_ends_without_join(run):
-    """A rank that is still behind gets its state from one whose program is over."""
+    """A rank that is behind gets its state from a rank whose program has ended."""
     script = """
     import torch, partialcoll.torch as pct
     torch.set_num_threads(1)
@@ -1046,7 +1046,7 @@ def test_program_ends_without_join(run):
 
 
 def test_program_that_an_exception_ends(run, tmp_path):
-    """It does not wait for the others then: `python -m mpi4py` can abort the job."""
+    """The program does not wait for other ranks: `python -m mpi4py` can abort the job."""
     script = """
     import torch, partialcoll.torch as pct
     pct.init()

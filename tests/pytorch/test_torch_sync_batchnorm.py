@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SyncBatchNorm: as if one process had the batches of all ranks."""
+"""SyncBatchNorm gives the results of one process with the batches of all ranks."""
 
 import copy
 import io
@@ -20,7 +20,7 @@ def world(comm):
 
 
 def batches(ranks, shape, dtype):
-    """Of different sizes, the second one empty, far from 0."""
+    """Return batches of different sizes, the second one empty, far from 0."""
     g = torch.Generator().manual_seed(7)
     rows = [0 if rank == 1 else 3 + rank for rank in range(ranks)]
     return [(torch.randn(n, 4, *shape, generator=g) * 3 + 50).to(dtype) for n in rows]
@@ -75,12 +75,12 @@ def test_one_batch_of_all_ranks(comm, shape, dtype, options):
     for name, buffer in ours.named_buffers():
         close(buffer, plain.get_buffer(name).to(wide))
     ours.eval()
-    if comm.rank == 0:  # alone: nobody is waited for
+    if comm.rank == 0:  # without waiting for other ranks
         close(ours(whole.detach().to(dtype)), plain.eval()(whole.detach()))
 
 
 def test_it_trains_with_an_optimizer(comm):
-    """The same running statistics on all ranks without any average of them."""
+    """All ranks have the same running statistics without averaging them."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), pct.SyncBatchNorm(4), torch.nn.Linear(4, 1))
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -97,7 +97,7 @@ def test_it_trains_with_an_optimizer(comm):
 
 @pytest.mark.parametrize("whose", ("all", "global", "own"))
 def test_it_is_copied_and_saved(comm, whose):
-    """A copy is of the same ranks; one that is loaded, of those of its world, once it has them."""
+    """A copy belongs to the same ranks, and a loaded one to those of its world once it has them."""
     if whose == "own" and comm.size == 1:
         pytest.skip("needs several ranks: there is one of rank 0 already")
     own = pct.ProcessSet([0])
@@ -105,7 +105,7 @@ def test_it_is_copied_and_saved(comm, whose):
     module = torch.nn.Sequential(pct.SyncBatchNorm(3, process_set=process_set))
     twin = copy.deepcopy(module)
     if whose == "own":
-        pct.add_process_set(own)  # also usable for who was copied before
+        pct.add_process_set(own)  # then it is usable in earlier copies as well
     try:
         if whose != "own" or comm.rank == 0:
             x = torch.arange(6.0).view(2, 3) + comm.rank

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timeline: whole JSON at any time, each call once, its phases in their order."""
+"""The timeline is valid JSON at any time, with each call once and its phases in order."""
 
 import json
 
@@ -26,7 +26,7 @@ def read(path):
 
 
 def spans(events):
-    """(name, begin, end) of each number's events."""
+    """Return (name, begin, end) of each number's events."""
     found = {}
     for event in events:
         if event["ph"] in "be":
@@ -76,7 +76,7 @@ def test_it_ends_and_begins_anew(comm, tmp_path):
     pct.stop_timeline()
     pct.stop_timeline()
     pct.allreduce(torch.ones(1), name="y")
-    with pytest.raises((pc.MismatchError, TypeError)):  # the others, and this one
+    with pytest.raises((pc.MismatchError, TypeError)):  # on the others, and on this one
         pct.allreduce(torch.ones(1) if comm.rank else 3)
     if comm.rank == 0:
         assert [set(one) for one in spans(read(first))] == [
