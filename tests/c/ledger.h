@@ -30,7 +30,7 @@ struct ledger_account {
     void *slot;                /* slot in shared memory that the last round read */
 };
 
-/* What the first rank to receive a round was told about it. */
+/* The first report of a round to any rank. */
 struct ledger_seen {
     bool known;
     uint64_t hash; /* of result and masks */

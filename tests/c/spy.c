@@ -91,7 +91,7 @@ static void begin_round(struct spy *s, uint64_t round, const struct round_header
         spy_poison(s->domain->shape, h);
 }
 
-/* Set when a round ends, before the owners of its slots may write there: nobody may
+/* Set when a round ends, before the owners of its slots may write there: no rank may
  * read them. */
 static bool round_ends;
 
@@ -132,7 +132,7 @@ static void wake(void *arg, uint32_t rank)
     s->hooks.wake(s->hooks.arg, rank);
 }
 
-/* As in allreduce/handle_create.c. */
+/* See allreduce/handle_create.c. */
 static void alert(void *arg, uint32_t rank)
 {
     const struct spy *s = arg;

@@ -251,7 +251,7 @@ static void test_ops(void)
            "unknown ops and dtypes");
 }
 
-/* As reduce.h specifies: a NaN on the left stays, and one on the right is ignored. */
+/* reduce.h specifies: a NaN on the left stays, and one on the right is ignored. */
 static void test_nan(void)
 {
     const float left[2] = {NAN, 3}, right[2] = {3, NAN};

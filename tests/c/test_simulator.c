@@ -261,7 +261,7 @@ static void check_group(uint32_t rank)
                   "ranks %u and %u of one group differ", rank, ranks[0]);
 }
 
-/* As many rounds as axes give the exact mean. */
+/* One round per axis gives the exact mean. */
 static void test_exact(void)
 {
     pcoll_group_options o = draw_grid();

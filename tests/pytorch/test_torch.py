@@ -687,7 +687,7 @@ def test_it_is_the_optimizer_that_it_was(comm):
 
 @pytest.mark.parametrize("name", ["allreduce", "overlap"])
 def test_fewer_passes_at_the_end_of_an_epoch(comm, name):
-    """As in Horovod's example that splits batches: an epoch's last batch may be shorter."""
+    """Like in Horovod's example that splits batches: an epoch's last batch may be shorter."""
     model, expected = network(), network()
     make = OPTIMIZERS["sgd"]
     opt = wrap(
@@ -710,7 +710,7 @@ def test_fewer_passes_at_the_end_of_an_epoch(comm, name):
 
 
 def test_no_update_of_a_bad_average(comm):
-    """As with Horovod, a program may decide to step after it has seen the average."""
+    """Like with Horovod, a program may decide to step after it has seen the average."""
     model, expected = network(), network()
     opt = wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for step, factor in ((0, 1.0), (1, float("inf"))):
@@ -809,7 +809,7 @@ def test_an_optimizer_that_the_program_drops(comm, strategy):
 
 
 def test_an_optimizer_that_was_closed_is_wrapped_again(comm):
-    """As when a notebook cell is run again."""
+    """This happens when a notebook cell is run again."""
     model = network()
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):

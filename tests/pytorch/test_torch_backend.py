@@ -1075,7 +1075,7 @@ def test_an_environment_that_differs_from_mpi(run, wrong):
         port = None
         if comm.rank == 0:
             with socket.socket() as s:
-                for port in range(20000 + os.getpid() % 10000, 32000):  # given to nobody by itself
+                for port in range(20000 + os.getpid() % 10000, 32000):  # not assigned automatically
                     with contextlib.suppress(OSError):
                         s.bind(("", port))
                         break

@@ -119,7 +119,7 @@ def test_what_a_closure_may_not_do(comm, strategy):
 
 
 def test_synchronize_within_the_closure(comm):
-    """As Lightning's strategy for Horovod does."""
+    """Lightning's strategy for Horovod does this."""
     model = network()
     opt = wrap(model)
 

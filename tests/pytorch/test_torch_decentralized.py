@@ -453,7 +453,7 @@ def test_a2cid2_with_rate_0_is_local(comm):
 
 @pytest.mark.parametrize("grid, axes", [("auto", None), ((2, 2), 2), ((2, 2, 2), 3), ((2, 4), 2)])
 def test_moshpit_on_a_full_grid_by_hand(comm, grid, axes):
-    """As many rounds as axes give the exact average."""
+    """One round per axis gives the exact average."""
     if axes is not None and np.prod(grid) != comm.size:
         pytest.skip("another number of ranks fills this grid")
     if axes is None:

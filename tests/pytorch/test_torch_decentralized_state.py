@@ -239,7 +239,7 @@ def test_state_of_an_optimizer_that_was_not_wrapped(world, name):
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", ["adpsgd", "localsgd", "slowmo"])
 def test_one_rank_loads_and_broadcasts(world, name):
-    """As Horovod's scripts resume, also with another number of ranks."""
+    """Resume like Horovod's scripts, also with another number of ranks."""
     model = Model()
     opt = wrap(model, ALL[name](world.size))
     train(model, opt, world.rank, 4)

@@ -120,7 +120,7 @@ def test_a_program_that_exits_with_an_error(run):
 
 
 def test_an_error_whose_text_no_encoding_has(run):
-    """As with a file name that is not UTF-8."""
+    """For example an error with a file name that is not UTF-8."""
     done = run(
         TRAIN
         + """

@@ -732,7 +732,7 @@ def test_checkpoints_of_different_steps(comm):
 
 @pytest.mark.parametrize("wrapped", (True, False))
 def test_an_optimizer_that_averages_what_ddp_has_averaged(comm, wrapped):
-    """As a trainer that wraps the model itself: one warning, and the same updates."""
+    """A trainer may wrap the model itself: one warning, and the same updates."""
     torch.manual_seed(0)
     line = torch.nn.Linear(3, 1)
     model = DistributedDataParallel(line) if wrapped else line

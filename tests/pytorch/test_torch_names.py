@@ -1092,7 +1092,7 @@ def test_state_keeps_its_dtype(world):
 
 @pytest.mark.mpi
 def test_a_checkpoint_on_one_rank(world, tmp_path):
-    """As Horovod's examples resume: rank 0 loads, and the others receive."""
+    """Resume like Horovod's examples: rank 0 loads, and the others receive."""
     model, reference = model_of(world.rank), model_of(0)
     trained = torch.optim.Adam(reference.parameters(), lr=0.3)
     train(reference, trained, 3)

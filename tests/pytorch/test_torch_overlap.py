@@ -94,7 +94,7 @@ def test_as_without(comm):
 
 
 def test_parameters_without_a_gradient(comm):
-    """Such a parameter's bucket is sent at the step. If no rank uses it, it has no gradient."""
+    """Its bucket is sent at the step. A parameter that no rank uses has no gradient."""
     model = network()
     unused = torch.nn.Linear(4, 4)
     named = [*model.named_parameters(), *(("unused." + n, p) for n, p in unused.named_parameters())]

@@ -156,7 +156,7 @@ def test_reducescatter(world, dtype, more):
 
 @pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
 def test_scaled_before_it_is_rounded(world, dtype):
-    """As in an allreduce, factors may leave the range of the dtype in between."""
+    """Like in an allreduce, factors may leave the range of the dtype in between."""
     for value, before, after in ((40000, 2, 0.25), (6e-6, 1 / 1024, 1024)):
         x = torch.full((world.size, 1), value, dtype=dtype)
         factors = {"prescale_factor": before, "postscale_factor": after / world.size}
@@ -166,7 +166,7 @@ def test_scaled_before_it_is_rounded(world, dtype):
 
 
 def test_reducescatter_gradient(world):
-    """As in Horovod, the gradient of a sum is that of a mean times the number of ranks."""
+    """Like in Horovod, the gradient of a sum is that of a mean times the number of ranks."""
     for op, factor in ((pct.Average, 1), (pct.Sum, world.size)):
         x = torch.ones(2 * world.size, 3, requires_grad=True)
         (pct.reducescatter(x, op=op) * (world.rank + 1)).sum().backward()

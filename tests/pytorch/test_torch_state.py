@@ -599,7 +599,7 @@ def test_checkpoint_goes_back(world):
 
 @pytest.mark.mpi
 def test_one_rank_loads_and_broadcasts(world):
-    """As Horovod's scripts resume: then the others are at its round, with its schedulers."""
+    """Resume like Horovod's scripts: then the others are at its round, with its schedulers."""
     model = Model(5)
     adam = torch.optim.Adam(model.parameters(), lr=0.01)
     opt = wrap(model, adam, strategy=pct.Eager("full"), op=pct.Average)
