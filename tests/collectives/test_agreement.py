@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether all ranks do the same: what they hear of each other, on all of them alike."""
+"""Agreement compares calls between ranks, and all ranks get the same answer."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_intents(comm):
     said = {rank: Intent(f"call {rank}" * 30 * rank) for rank in range(comm.size)}
     said[comm.size - 1] = Intent("wrong", refused=True)
     agreement.start(said[comm.rank])
-    assert agreement.settle() == (comm.size == 1)  # alone it agrees with itself
+    assert agreement.settle() == (comm.size == 1)  # a single rank agrees with itself
     agreement.start_texts(said[comm.rank])
     assert agreement.settle()
     heard = agreement.texts()
@@ -38,8 +38,8 @@ def test_intents(comm):
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "complex128"])
 def test_data(comm, dtype):
-    """Calls of several sizes in one handle; after ranks that differ, in their sizes too, the next
-    call works."""
+    """Calls of several sizes use one handle. After a call on which ranks differ, also in size, the
+    next call works."""
     agreement = Agreement(comm, "a test")
     for count in (0, 1, 17, agreement.capacity // np.dtype(dtype).itemsize):
         for mistaken in (False, True, False):

@@ -18,7 +18,7 @@ together = settings(derandomize=True, database=None, deadline=None, max_examples
 
 
 def run(h, times=1):
-    """So many rounds; the last one."""
+    """Make this many rounds. Return the last one."""
     for _ in range(times):
         h.Start()
         rnd = h.Wait()
@@ -28,7 +28,7 @@ def run(h, times=1):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("count", (0, 1, 2, 17, 1009, 70000, 600011))
 def test_as_mpi(comm, algorithm, count):
-    """600011 doubles: several chains of the ring, messages that MPI does not buffer."""
+    """600011 doubles: several chains of the ring, and messages that MPI does not buffer."""
     send = ((np.arange(count) * 7 + comm.rank * 3) % 5 + 1).astype(float)
     recv, expected = np.zeros_like(send), np.zeros_like(send)
     with pc.Allreduce_init(comm, send, recv, quorum="full", algorithm=algorithm) as h:
@@ -40,7 +40,7 @@ def test_as_mpi(comm, algorithm, count):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_several_buffers(comm, algorithm):
-    """A slice goes through the middle of buffers, each with its own dtype and op."""
+    """Slices contain several buffers, each with its own dtype and op."""
     kinds = [(100003, np.float32, MPI.SUM), (0, np.int32, MPI.SUM), (77, np.int64, MPI.MAX),
              (1, np.float64, MPI.MIN), (50001, np.int32, MPI.PROD)]  # fmt: skip
     send = [((np.arange(n) + comm.rank) % 3 + 1).astype(t) for n, t, _ in kinds]
@@ -74,7 +74,7 @@ def test_same_bits(comm):
     seed=st.integers(0, 1000),
 )
 def test_drawn(count, algorithm, quorum, seed):
-    """The sum over the mask, whoever is in it; several rounds, on every rank the same."""
+    """The result is the sum over the mask, whatever it is. All ranks see the same rounds."""
     comm = MPI.COMM_WORLD
     send, recv = np.zeros(count), np.zeros(count)
     h = pc.Allreduce_init(
@@ -111,7 +111,7 @@ def test_built_in_table(comm, monkeypatch):
 
 @pytest.fixture
 def table(comm, tmp_path, monkeypatch):
-    """Write the table that auto reads, the same on all ranks."""
+    """Return a function that writes the table that auto reads, the same on all ranks."""
 
     def write(text):
         path = tmp_path / "tune.txt"
@@ -135,7 +135,7 @@ def test_table(comm, table):
 
 
 def test_table_for_more_ranks(comm, table):
-    """Lines for more ranks than there are: those for the fewest serve."""
+    """If all lines are for more ranks, those for the fewest ranks apply."""
     table(f"{comm.size + 9} 0 recdbl\n{comm.size + 2} 0 ring\n")
     assert choice(comm, 100) == "ring"
 
@@ -147,7 +147,7 @@ def test_table_for_fewer_ranks(comm, table):
 
 @pytest.mark.parametrize("domain", ("node", "node:2", "rank"))
 def test_table_with_mpis_own(comm, table, domain):
-    """It is a collective of all ranks: where one drives for several, another one is taken."""
+    """native needs all ranks. Where one rank drives for several, another algorithm is chosen."""
     table("1 0 native\n")
     x = np.full(1000, comm.rank + 1.0)
     with pc.Allreduce_init(comm, x, algorithm="auto", domain=domain, quorum="full") as h:
@@ -171,7 +171,7 @@ def test_table_without_small_sizes(comm, table):
     ),
 )  # fmt: skip
 def test_corrupt_table(comm, table, line):
-    """Refused by line, on every rank; the communicator stays usable."""
+    """A corrupt line is refused on every rank. The communicator stays usable."""
     table(f"# fine\n2 0 recdbl\n{line}\n")
     with pytest.raises(ValueError, match=r"tune\.txt, line 3: expected ranks, bytes and an algo"):
         choice(comm, 1)
@@ -193,7 +193,7 @@ def test_missing_table(comm, monkeypatch, tmp_path):
 
 
 def test_tuned_lines():
-    """A change only where it is worth while, at the next size as well."""
+    """The algorithm changes only where it pays, at the next size as well."""
 
     def row(size, **us):
         return [
@@ -213,7 +213,7 @@ def test_tuned_lines():
 
 
 def test_tuned_thresholds():
-    """Ours from where on no larger size is MPI's."""
+    """Ours is used from the size on above which MPI's is never faster."""
 
     def row(size, full, mpi, ranks=2):
         both = (("full", "node", full), ("mpi", "-", mpi), ("full", "rank", 1))
@@ -228,7 +228,7 @@ def test_tuned_thresholds():
 
 
 def test_native_has_its_limits(comm):
-    """No ops of users, without an identity; half types are float32 on their way."""
+    """native takes no user ops, which have no identity. Half types are sent as float32."""
     op = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
     with pytest.raises(ValueError, match="native takes no ops"):
         pc.Allreduce_init(comm, np.zeros(3), op=op, algorithm="native")
@@ -252,7 +252,7 @@ def test_rabenseifner_has_its_limits(comm):
 
 
 def test_two_native_handles(comm):
-    """Activated in different orders on different ranks: each has a line of its own."""
+    """Two handles are activated in different orders by rank. Each has its own communicator."""
     sends = [np.full(3, 1.0), np.full(5, 10.0)]
     handles = [
         pc.Allreduce_init(comm, s, quorum="solo", late="carry", algorithm="native") for s in sends

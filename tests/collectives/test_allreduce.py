@@ -50,7 +50,7 @@ def test_integers_wrap(comm):
     parts=st.integers(1, 3),
 )
 def test_drawn(count, op, dtype, quorum, parts):
-    """Any shape of handle: the result is the reduction over the mask."""
+    """The result of any kind of handle is the reduction over the mask."""
     comm = MPI.COMM_WORLD
     functions = (np.sum, np.prod, np.min, np.max)
     table = [
@@ -131,7 +131,7 @@ def test_received_buffer_made_by_the_library(comm):
 
 
 def test_buffer_forms(comm):
-    """[array, count], [array, datatype], array.array, bytes-like: as mpi4py takes them."""
+    """[array, count], [array, datatype], array.array and bytes-like buffers work as in mpi4py."""
     import array
 
     recv = np.zeros(3)
@@ -146,7 +146,7 @@ def test_buffer_forms(comm):
 
 
 def test_drop_in(comm):
-    """One call, a handle for each place and name, freed with the communicator."""
+    """One function call uses one handle for each place and name, freed with the communicator."""
     send, recv, other = np.full(4, comm.rank + 1.0), np.zeros(4), np.zeros(4)
     expected = comm.size * (comm.size + 1) / 2
     for t in range(10):
@@ -190,7 +190,7 @@ def test_waitany_and_test(comm):
 
 
 def test_identity_of_an_empty_round(comm):
-    """A round to which nobody contributes holds the op's identity."""
+    """A round without contributions holds the op's identity."""
     for op, identity in ((MPI.SUM, 0.0), (MPI.PROD, 1.0), (MPI.MIN, np.inf), (MPI.MAX, -np.inf)):
         h = pc.Allreduce_init(comm, np.ones(2), np.zeros(2), op=op, quorum="full")
         r = h.join()
@@ -209,7 +209,8 @@ def test_torch_tensors(comm):
 
 
 def test_drop_in_again(comm):
-    """The same place with the same, other, larger and in-place buffers, another op and quorum."""
+    """One place is used with the same, other, larger and in-place buffers, other ops and
+    quorums."""
     x, y, z = np.full(3, 1.0), np.zeros(3), np.zeros(3)
 
     def sum_of(send, recv, op=MPI.SUM, quorum="full"):
@@ -236,7 +237,7 @@ def test_drop_in_again(comm):
 
 
 def test_pready(comm):
-    """Buffers that are filled one after the other, in any order; the last one starts the call."""
+    """Buffers become ready one after the other, in any order. The last one starts the call."""
     send = [np.zeros(3), np.zeros(2, np.int32), np.zeros(1)]
     with pc.Allreduce_init(comm, send, quorum="full") as h:
         for t in range(3):
@@ -257,7 +258,7 @@ def test_pready(comm):
         for wrong, error in ((3, IndexError), (-1, IndexError), ("0", TypeError)):
             with pytest.raises(error, match="buffer"):
                 h.Pready(wrong)
-        h.Start()  # all of them
+        h.Start()  # all buffers
         h.Wait()
     with pytest.raises(pc.StateError):
         h.Pready(0)
@@ -269,7 +270,8 @@ def test_pready(comm):
 
 
 def test_drop_in_looks_again(comm):
-    """The same array objects, with another dtype, other memory, read-only; another list of ops."""
+    """The same array objects may change dtype, memory or writability, and so may the list of
+    ops."""
     a, b = np.full(4, comm.rank + 1.0), np.zeros(4)
 
     def reduce(op=MPI.SUM):
@@ -297,7 +299,7 @@ def test_drop_in_looks_again(comm):
 
 
 def test_a_function_that_is_called_for_two_sums(comm):
-    """What is late for one of them is not added to the other one."""
+    """A late deposit of one sum is not added to the other one."""
 
     def helper(x, out):
         pc.Allreduce(comm, x, out, quorum="solo")
@@ -305,7 +307,7 @@ def test_a_function_that_is_called_for_two_sums(comm):
     ones, many = np.ones(3), np.full(3, 1000.0)
     one, other = np.empty(3), np.empty(3)
     for step in range(6):
-        late = step == 1 and comm.rank > 0  # the handles are there, and the rounds are over
+        late = step == 1 and comm.rank > 0  # the handles exist, and the rounds are complete
         if late:
             comm.Barrier()
         helper(many, other)
@@ -327,7 +329,7 @@ def test_one_place_for_two_sums_is_refused(comm):
 
 
 def test_handles_of_the_drop_in_are_bounded(comm, caplog):
-    """The one that was used least recently goes first, on all ranks; what is lost is said."""
+    """The least recently used handle is freed first, on all ranks. Lost deposits are reported."""
     cache = allreduce._cache_of(comm)
     kept = np.zeros(1)
     first, out = np.ones(1), np.zeros(1)
@@ -336,7 +338,7 @@ def test_handles_of_the_drop_in_are_bounded(comm, caplog):
         comm.Barrier()
     pc.Allreduce(comm, first, out, quorum="solo", name="first")
     if not comm.rank:
-        comm.Barrier()  # its round is over, so the others' deposits are late
+        comm.Barrier()  # its round is complete, so the others' deposits are late
     for size in range(1, allreduce._KEPT + 20):
         recv = np.zeros(size)
         pc.Allreduce(comm, np.ones(size), recv, quorum="full", name="many")
@@ -352,7 +354,7 @@ def test_handles_of_the_drop_in_are_bounded(comm, caplog):
 
 
 def test_drop_in_from_twins(comm):
-    """Two places that look the same from afar: each sends its own buffer."""
+    """Two places with equal source lines each send their own buffer."""
     source = "def step(c, a, b): pc.Allreduce(c, a, b, quorum='full'); return b[0]"
     steps = []
     for _ in range(2):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong arguments: the error that the interface names, on the ranks it concerns; nobody hangs,
-and the communicator and other handles stay usable."""
+"""Wrong arguments raise the documented error on the documented ranks. No rank hangs, and the
+communicator and other handles stay usable."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ PAIR = np.dtype([("value", "f8"), ("index", "i4")], align=True)
 
 
 def of(dtype, op, **more):
-    """Arguments of a handle on four elements of a dtype."""
+    """Return the arguments of a handle on four elements of a dtype."""
     return dict(sendbuf=np.ones(4, dtype), recvbuf=np.zeros(4, dtype), op=op, **more)
 
 
@@ -38,17 +38,17 @@ def pairs(send_type, op=MPI.MAXLOC, recv_type=None):
 
 
 def gap():
-    """8 bytes of data every 16 bytes."""
+    """Return a datatype with 8 bytes of data every 16 bytes."""
     return MPI.DOUBLE.Create_resized(0, 16)
 
 
 def shifted():
-    """8 bytes of data after a gap of 8."""
+    """Return a datatype with 8 bytes of data after a gap of 8."""
     return MPI.DOUBLE.Create_hindexed([1], [8])
 
 
 class Copies:
-    """An array can be made of it, which is another one each time."""
+    """Converts to a new array each time."""
 
     def __array__(self, dtype=None, copy=None):
         return np.zeros(4)
@@ -202,7 +202,7 @@ def test_everywhere(comm, case):
     ),
 )
 def test_on_one_rank(comm, case):
-    """Wrong on the last rank only: the others learn which rank it is, and what is wrong there."""
+    """Wrong on the last rank only: the others learn which rank it is and what is wrong."""
     arguments, error, text = WRONG[case]
     last = comm.size - 1
     wrong = comm.rank == last
@@ -245,7 +245,7 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("argument", DIFFERENT)
 def test_mismatch(comm, argument):
-    """Arguments that differ raise on every rank, naming the argument and the ranks."""
+    """Different arguments raise on every rank, naming the argument and the ranks."""
     if comm.size < 2:
         pytest.skip("takes two ranks")
     ours, theirs = DIFFERENT[argument]
@@ -260,7 +260,7 @@ def test_mismatch(comm, argument):
 
 
 def test_progress_may_differ(comm):
-    """How a rank is progressed is its own business, and so is who owns its send buffers."""
+    """Ranks may differ in their progress option, and in the owner of their send buffers."""
     h = pc.Allreduce_init(
         comm,
         None if comm.rank % 2 else GOOD,
@@ -305,7 +305,7 @@ def test_start_twice(comm):
 
 
 def test_too_large(comm):
-    """More bytes than there are: a clear error on all ranks, not a hang or a crash."""
+    """A size beyond the memory raises a clear error on all ranks, without a hang or a crash."""
     huge = np.lib.stride_tricks.as_strided(np.zeros(1), (2**40,), (8,))
     with pytest.raises((MemoryError, ValueError)):
         pc.Allreduce_init(comm, None, huge, quorum="full")

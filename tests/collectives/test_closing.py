@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that free in different orders, or leave it to MPI_Finalize: nobody waits for ever."""
+"""Ranks free in different orders, or leave it to MPI_Finalize. None waits forever."""
 
 import pytest
 
@@ -75,21 +75,21 @@ if comm.rank == 0:
 @pytest.mark.parametrize("one", ("handle", "schedule"))
 @pytest.mark.parametrize("two", ("handle", "schedule"))
 def test_nested(run, one, two):
-    """A rank exits inside, so that MPI_Finalize closes what the others free from the inside."""
+    """A rank exits inside the block, so MPI_Finalize closes what the others free there."""
     done = run(MAKE + NESTED.format(one, two), 3)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_orders(run):
-    """Not that of their making; one rank frees the first only and leaves the rest to
-    MPI_Finalize."""
+    """Objects are freed in another order than created. One rank frees only the first one and leaves
+    the rest to MPI_Finalize."""
     done = run(MAKE + ORDERS, 3)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("freed") == 8
 
 
 def test_handle_of_a_freed_communicator(run):
-    """One rank frees it, the other leaves it and a handle of another communicator to
+    """One rank frees the communicator. The other leaves it and a handle of another one to
     MPI_Finalize."""
     done = run(MAKE + FREED_COMMUNICATOR, 2)
     assert (done.returncode, done.stdout.strip()) == (0, "freed"), done.stdout + done.stderr
@@ -99,7 +99,6 @@ def test_handle_of_a_freed_communicator(run):
     "script", (FREED_COMMUNICATORS.format(0), FREED_COMMUNICATORS.format(2), FREED_BUFFERS)
 )
 def test_communicators_of_buffers(run, script):
-    """One rank frees a buffer or a communicator, the other leaves all that is left to
-    MPI_Finalize."""
+    """One rank frees a buffer or a communicator. The other leaves all the rest to MPI_Finalize."""
     done = run(BUFFERS + script, 2)
     assert (done.returncode, done.stdout.strip()) == (0, "freed"), done.stdout + done.stderr

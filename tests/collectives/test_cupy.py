@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of cupy, on a CUDA device. (What needs none is in test_device.py and its kin.)"""
+"""Arrays of cupy on a CUDA device. test_device.py and its siblings need no device."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ pc.Allreduce(comm, MPI.IN_PLACE, x)
 assert bool((x == sum(range(comm.size))).all())
 """
 
-# Gossip buffers, groups and schedules copy through pinned memory of the host.
+# Gossip buffers, groups and schedules copy through pinned host memory.
 OTHER_OBJECTS = """
 import cupy as cp
 import numpy as np
@@ -64,8 +64,8 @@ with schedule.commit():
         assert bool((come == theirs).all()) and (total == 1 + step * theirs.get()).all()
 """
 
-# The interposer is given addresses of the device by a program that knows nothing of it. The first
-# call is MPI's, which need not know of devices, so its buffers are on the host.
+# The interposer gets device addresses from a program that does not use the library. MPI makes the
+# first call and need not support devices, so its buffers are on the host.
 PRELOADED = """
 import cupy as cp
 import numpy as np

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allreduces of buffers on a device, which is the hostile fake of tests/fake_cuda: kernels and
-copies come late and in any order, and a host that looks at device memory dies."""
+"""Allreduces of buffers on the hostile fake device of tests/fake_cuda: kernels and copies are late
+and in any order, and an access of the host to device memory is fatal."""
 
 import contextlib
 import sys
@@ -34,7 +34,7 @@ def own(comm, shape, dtype, step):
 @pytest.mark.parametrize("quorum", ["full", "solo", "majority"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32, np.complex64])
 def test_rounds(comm, fake, nothing_left, quorum, dtype):
-    """A late kernel's values are summed; what the stream reads after Wait is the result."""
+    """The values of a late kernel are summed. After Wait the stream reads the result."""
     shape = (33, 65)
     x, y = nothing_left(np.zeros(shape, dtype)), nothing_left(np.zeros(shape, dtype))
     h = pc.Allreduce_init(comm, x, y, quorum=quorum, late="drop")
@@ -75,8 +75,8 @@ def test_nothing_is_lost(comm, fake, nothing_left):
 
 
 def test_start_does_not_wait(comm, fake, nothing_left):
-    """Start and Test return while a kernel runs that would never end; when it does, the rank
-    arrives though nobody calls anything."""
+    """Start and Test return during a kernel that does not end. When it ends, the rank arrives
+    without any call."""
     x, y = nothing_left(np.ones(10)), nothing_left(np.zeros(10))
     with pc.Allreduce_init(comm, x, y, quorum="full") as h:
         for step in range(3):
@@ -89,7 +89,7 @@ def test_start_does_not_wait(comm, fake, nothing_left):
             fake.release()
             begin = time.monotonic()
             while h.stats.calls == step and time.monotonic() < begin + 60:
-                time.sleep(0.001)  # looks only: nothing here could make the deposit
+                time.sleep(0.001)  # a counter only; no call here could make the deposit
             assert h.stats.calls == step + 1
             h.Wait(timeout=60)
             assert (y.get() == (step + 1) * comm.size).all()
@@ -97,7 +97,7 @@ def test_start_does_not_wait(comm, fake, nothing_left):
 
 @contextlib.contextmanager
 def a_copy_under_way(comm, fake, nothing_left):
-    """A handle whose start waits for its copy from here until the end, when the round is over."""
+    """Return a handle whose deposit waits for its copy, which completes at the end."""
     x, y = nothing_left(np.ones(10)), nothing_left(np.zeros(10))
     with pc.Allreduce_init(comm, x, y, quorum="full") as h:
         fake.hold()
@@ -111,7 +111,7 @@ def a_copy_under_way(comm, fake, nothing_left):
 
 
 def test_waiting_for_a_copy_takes_no_core(comm, fake, nothing_left):
-    """The agent and a call that waits look now and then whether it is over, not all the time."""
+    """The agent and a waiting call poll the copy at intervals, not all the time."""
     with a_copy_under_way(comm, fake, nothing_left) as h:
         for wait in (time.sleep, lambda seconds: h.Wait(timeout=seconds)):
             begin, before = time.monotonic(), fake.counts()["questions"]
@@ -122,7 +122,7 @@ def test_waiting_for_a_copy_takes_no_core(comm, fake, nothing_left):
 
 
 def test_nothing_else_while_a_copy_is_under_way(comm, fake, nothing_left):
-    """The C functions as well: what is being written is not deposited before its time."""
+    """No other call, also of the C functions, deposits data during the copy."""
     with a_copy_under_way(comm, fake, nothing_left) as h:
         assert lib.pcoll_handle_start(h._core(), ffi.NULL) == lib.PCOLL_ESTATE
         assert lib.pcoll_handle_join(h._core()) == lib.PCOLL_ESTATE
@@ -130,8 +130,8 @@ def test_nothing_else_while_a_copy_is_under_way(comm, fake, nothing_left):
 
 
 def test_a_result_stays_while_it_is_copied(comm, fake, nothing_left):
-    """A rank has joined while its last result is on the way to its device: the others go on as far
-    as the history has room, and no further."""
+    """A rank has joined while its last result is being copied. The others continue only as far as
+    the history has room."""
     last = comm.size - 1
     x, y = nothing_left(np.ones(10)), nothing_left(np.zeros(10))
 
@@ -166,7 +166,7 @@ def test_a_result_stays_while_it_is_copied(comm, fake, nothing_left):
 
 
 def test_solo_goes_on_without_a_busy_device(comm, fake, nothing_left):
-    """A rank whose kernel does not end is late; what it deposited rides with a later round."""
+    """A rank with a busy kernel is late. Its deposit takes part in a later round."""
     late = comm.size - 1
     x, y = nothing_left(np.ones(10)), nothing_left(np.zeros(10))
     total = np.zeros(10)
@@ -195,7 +195,7 @@ def test_solo_goes_on_without_a_busy_device(comm, fake, nothing_left):
 
 
 def test_streams(comm, fake, nothing_left):
-    """Only the streams that are named are waited for, and wait."""
+    """Only the given streams are waited for, and only they wait."""
     first, second = fake.stream(), fake.stream()
     x, y = nothing_left(np.zeros(1000)), nothing_left(np.zeros(1000))
     with pc.Allreduce_init(comm, x, y, quorum="full") as h:
@@ -217,7 +217,7 @@ def test_streams(comm, fake, nothing_left):
     [("float16", 2), ("float64", 2), ("int8", 0), ("uint32", 1), ("complex64", 5), ("bool", 6)],
 )
 def test_dlpack(comm, fake, nothing_left, name, code):
-    """Arrays that offer nothing else."""
+    """Arrays that offer only DLPack."""
     x, y = (nothing_left(np.zeros((4, 9), name)) for _ in range(2))
     op = MPI.LOR if name == "bool" else MPI.SUM
     there, back = DLPackArray(x, code), DLPackArray(y, code, (9, 1))
@@ -230,7 +230,7 @@ def test_dlpack(comm, fake, nothing_left, name, code):
 
 @pytest.mark.parametrize("offer", [lambda x: x, lambda x: DLPackArray(x, 2)])
 def test_managed_memory(comm, fake, nothing_left, offer):
-    """It is the device's for which it was made, wherever it lies: the host never looks."""
+    """Managed memory belongs to its device, wherever it is located: the host does not access it."""
     x, y = (nothing_left(np.zeros(5000), device=1, managed=True) for _ in range(2))
     with pc.Allreduce_init(comm, offer(x), offer(y), quorum="full") as h:
         for step in range(8):
@@ -300,7 +300,7 @@ def test_bytes_cross_once(comm, fake, nothing_left):
 
 
 def test_devices(comm, fake, nothing_left):
-    """The device of the buffers, whichever is current; each rank may have another one."""
+    """The device of the buffers is used, whichever is current. Each rank may have another one."""
     device = comm.rank % 2
     x, y = nothing_left(np.zeros(100), device), nothing_left(np.zeros(100), device)
     with pc.Allreduce_init(comm, x, y, quorum="full") as h:
@@ -311,7 +311,7 @@ def test_devices(comm, fake, nothing_left):
 
 
 def test_beside_the_host(comm, fake, nothing_left):
-    """One rank has a device, the others do not."""
+    """One rank has a device, and the others do not."""
     there = comm.rank == 0
     x = nothing_left(np.zeros(50)) if there else np.zeros(50)
     y = nothing_left(np.zeros(50)) if there else np.zeros(50)
@@ -360,7 +360,7 @@ def test_bad_arrays(comm, fake, nothing_left):
 
 
 def test_bad_streams(comm, fake, nothing_left):
-    """Refused at Start; the handle goes on."""
+    """A bad stream is refused at Start, and the handle stays usable."""
     x, y = nothing_left(np.ones(4)), nothing_left(np.zeros(4))
     other = fake.stream(1)
     with pc.Allreduce_init(comm, x, y, quorum="full") as h:
@@ -389,7 +389,7 @@ def test_bad_streams(comm, fake, nothing_left):
 
 
 def test_freed_under_way(comm, fake, nothing_left):
-    """Freed while the copy waits for the kernel: the deposit is brought to its end."""
+    """Freed while the copy waits for the kernel: the deposit is completed."""
     x, y = nothing_left(np.ones(40)), nothing_left(np.zeros(40))
     h = pc.Allreduce_init(comm, x, y, quorum="solo")
     x.set(1.0, late_us=50_000)
@@ -398,7 +398,7 @@ def test_freed_under_way(comm, fake, nothing_left):
 
 
 def test_freed_in_two_steps(comm, fake, nothing_left):
-    """A Free that was not waited for long enough is called again, with a call outstanding."""
+    """A Free that timed out is called again, with a call outstanding."""
     x, y = nothing_left(np.ones(40)), nothing_left(np.zeros(40))
     h = pc.Allreduce_init(comm, x, y, quorum="solo")
     h.Start()
@@ -410,7 +410,7 @@ def test_freed_in_two_steps(comm, fake, nothing_left):
 
 
 def test_after_leaving(comm, fake, nothing_left):
-    """The last deposit is made, though its kernel is late; there is no start after it."""
+    """The last deposit is made, though its kernel is late. After it Start is refused."""
     x, y = nothing_left(np.ones(40)), nothing_left(np.zeros(40))
     h = pc.Allreduce_init(comm, x, y, quorum="solo")
     x.set(2.0, late_us=LATE_US)
@@ -423,7 +423,7 @@ def test_after_leaving(comm, fake, nothing_left):
 
 
 def test_current_streams(comm, fake, nothing_left, monkeypatch):
-    """Without stream=: the current one of cupy, if that is loaded; else the array's."""
+    """Without stream= cupy's current stream is used if cupy is loaded, else the array's."""
     busy, own = fake.stream(), fake.stream()
     cuda = SimpleNamespace(
         Device=lambda number: contextlib.nullcontext(), get_current_stream=lambda: busy
@@ -472,7 +472,7 @@ def test_several(comm, fake, nothing_left):
 
 
 def test_drop_in(comm, fake, nothing_left):
-    """In place of comm.Allreduce: the handle of a place serves other arrays of that size."""
+    """Used in place of comm.Allreduce, the handle of a place serves other arrays of that size."""
     pairs = [(nothing_left(np.zeros(20)), nothing_left(np.zeros(20))) for _ in range(2)]
     place = comm.Dup()
     for step in range(6):
@@ -485,7 +485,7 @@ def test_drop_in(comm, fake, nothing_left):
 
 
 def test_memory(comm, fake, nothing_left):
-    """float16 is reduced in float32, so a result of a device needs room in its own form."""
+    """float16 is reduced in float32, so a device result needs room for its float16 form."""
     for dtype, room in ((np.float16, 40_000), (np.float64, 0)):
         arrays = [np.zeros(10_000, dtype) for _ in range(2)]
         here = pc.memory_estimate(comm, None, arrays[1], quorum="full")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What works on the host alone, given buffers on a device: gossip, groups, schedules; and handles
-with some buffers here and some there. The device is the hostile fake of tests/fake_cuda."""
+"""Objects that work on the host only, with device buffers: gossip, groups, schedules; and handles
+with some buffers on the host. The device is the hostile fake of tests/fake_cuda."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ LATE_US = 3000
 
 
 def test_here_and_there(comm, fake, nothing_left):
-    """One handle with buffers of both, in place, and from one to the other."""
+    """One handle with buffers on both, in place, and from one to the other."""
     a, host = nothing_left(np.zeros(100)), np.zeros(7, np.int32)
     with pc.Allreduce_init(comm, MPI.IN_PLACE, [a, host], quorum="full") as h:
         for step in range(4):
@@ -40,7 +40,7 @@ def test_here_and_there(comm, fake, nothing_left):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_results_of_the_host(comm, fake, nothing_left, dtype):
-    """recvbuf=None: results stay in the library's memory."""
+    """With recvbuf=None results stay in the library's memory."""
     x = nothing_left(np.zeros((4, 5), dtype))
     with pc.Allreduce_init(comm, [x, np.ones(3)], None, quorum="full") as h:
         for step in range(4):
@@ -55,7 +55,7 @@ def test_results_of_the_host(comm, fake, nothing_left, dtype):
 
 
 def test_every_round(comm, fake, nothing_left):
-    """deliver="all" with results of the host: nothing is lost."""
+    """deliver="all" with results on the host: nothing is lost."""
     steps, x = 12, nothing_left(np.zeros(50))
     total = np.zeros(50)
     with pc.Allreduce_init(comm, x, None, quorum="solo", deliver="all", history=64) as h:
@@ -72,7 +72,7 @@ def test_every_round(comm, fake, nothing_left):
 
 @pytest.mark.parametrize("in_place", (False, True))
 def test_every_round_lands(comm, fake, nothing_left, in_place):
-    """deliver="all" with receive buffers on the device: the sum of the rounds that have come."""
+    """deliver="all" with receive buffers on the device, which get the sum of the rounds."""
     steps, x, y = 8, nothing_left(np.zeros(50, np.float32)), nothing_left(np.zeros(50, np.float32))
     like, rows = np.ones(3), np.zeros(3)
     stream = fake.stream()
@@ -85,7 +85,7 @@ def test_every_round_lands(comm, fake, nothing_left, in_place):
     with pc.Allreduce_init(comm, send, recv, **options) as h:
         for step in range(steps):
             x.set(step + 1.0, stream, late_us=(step + comm.rank) % 3 * 300)
-            rows[:] = 1  # where that is what is sent
+            rows[:] = 1  # it is the send buffer in place
             h.Start(stream=stream)
             rnd = h.Wait(timeout=60, stream=stream)
             total += y.get(stream)
@@ -110,7 +110,7 @@ def test_every_round_lands(comm, fake, nothing_left, in_place):
 
 
 def test_gossip(comm, fake, nothing_left):
-    """The sum over all ranks stays, whatever is pending; x moves on the device."""
+    """The sum over all ranks, with pending deltas, is constant. x changes on the device."""
     count = 700
     x, v = nothing_left(np.zeros(count)), nothing_left(np.zeros(count))
     here = np.zeros(count)
@@ -124,7 +124,7 @@ def test_gossip(comm, fake, nothing_left):
             out = nothing_left(np.zeros(count))
             assert buffer.read(peer, out=out)[0] is out
             assert (out.get() == np.arange(count) + peer).all()
-        comm.Barrier()  # who averages twice publishes
+        comm.Barrier()  # ranks must publish between two averages
         for peer in peers:
             buffer.average(x, peer, momentum=v, ratio=2.0)
         comm.Barrier()
@@ -149,7 +149,7 @@ def test_gossip_queue(comm, fake, nothing_left):
             comm.Barrier()
             found, source = buffer.peek(comm.rank, key=key, out=out)
             assert found is out and source == (comm.rank - 1) % comm.size
-            theirs = comm.sendrecv(sent.get(), to, source=source)  # dithered by each for itself
+            theirs = comm.sendrecv(sent.get(), to, source=source)  # each rank dithers its own
             assert np.array_equal(out.get(), theirs)
             ((_, message),) = buffer.drain(key=key)
             assert np.array_equal(message, theirs)
@@ -224,7 +224,7 @@ class Part:
 
 
 def test_schedule(comm, fake, nothing_left):
-    """A ring, with parts of one allocation that overlap, and memory of the host beside it."""
+    """A ring with overlapping parts of one allocation, and with host memory."""
     count, stream = 3000, fake.stream()
     whole, total = nothing_left(np.zeros(2 * count)), np.zeros(count)
     own, come = Part(whole, 0, count), Part(whole, count, 2 * count)
@@ -258,7 +258,7 @@ def test_schedule(comm, fake, nothing_left):
 
 
 def test_schedule_reads_what_it_reads(comm, fake, nothing_left):
-    """What is only received is not copied to the host, what is only sent not to the device."""
+    """Receive-only data is not copied to the host, and send-only data not to the device."""
     x, y, none = (nothing_left(np.ones(1000)) for _ in range(3))
     with pc.Schedule(comm) as s:
         s.send(x, comm.rank)

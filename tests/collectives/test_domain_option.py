@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranks reduce in shared memory: the argument, the environment, what the handle answers."""
+"""The domain option: the argument, the environment, and what the handle reports."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ ONE = np.ones(3)
 
 
 def planes(comm, domain=None, **options):
-    """What a handle answers, after a round that must be right."""
+    """Return what a handle reports, after a round with the correct result."""
     with pc.Allreduce_init(comm, ONE, quorum="full", domain=domain, **options) as h:
         h.Start()
         assert h.Wait().active == comm.size and list(h.result) == [comm.size] * 3
@@ -25,13 +25,13 @@ def test_rank(comm):
 
 @pytest.mark.parametrize("domain", ("node:1", "auto:1"))
 def test_one_rank_to_a_domain(comm, domain):
-    """Nobody shares memory with anybody: that is what "rank" means."""
+    """No ranks share memory with domain "rank"."""
     assert planes(comm, domain) == ("rank", comm.size)
 
 
 @pytest.mark.parametrize("domain", ("node", "auto", "node:2", "auto:1000"))
 def test_the_answer_fits(comm, domain):
-    """ "node" is answered if, and only if, there are fewer domains than ranks; all answer alike."""
+    """The answer is "node" exactly if there are fewer domains than ranks, on all ranks."""
     answer, domains = planes(comm, domain)
     assert (answer == "node") == (domains < comm.size) and 1 <= domains <= comm.size
     assert set(comm.allgather((answer, domains))) == {(answer, domains)}
@@ -42,7 +42,7 @@ def test_native_is_messages_only(comm):
 
 
 def test_environment(comm, monkeypatch):
-    """Without an argument the environment decides; the argument wins."""
+    """Without an argument the environment decides. The argument has priority."""
     monkeypatch.setenv("PARTIALCOLL_DOMAIN", "rank")
     assert planes(comm) == ("rank", comm.size)
     by_argument = planes(comm, "node")
@@ -71,7 +71,7 @@ def test_no_text(comm, wrong):
 
 @pytest.mark.parametrize("theirs", ("node", "rank:1", "node:2"))
 def test_ranks_disagree(comm, theirs):
-    """Found when the handle is made, on every rank."""
+    """A difference is found on every rank when the handle is created."""
     if comm.size < 2:
         pytest.skip("takes two ranks")
     last = comm.rank == comm.size - 1
@@ -91,7 +91,7 @@ def test_memory_estimate(comm):
 
 
 def test_drop_in(comm):
-    """One place, a handle for each domain: both count from round 0, and go on."""
+    """One place with a handle for each domain: each counts from round 0 and continues."""
     recv = np.zeros(3)
     for t in range(3):
         for domain in ("node", "rank", None):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gossip buffers under MPI: what each of the three promises, whoever does what when."""
+"""Gossip buffers under MPI: the guarantees of register, accumulator and queue under any timing."""
 
 import contextlib
 import time
@@ -45,7 +45,7 @@ def distance(comm, x):
 
 
 def gossip(comm, g, x, rounds, collects_every=1, **moving):
-    """Average with anybody, all at their own pace; one rank collects rarely."""
+    """Average with random peers, all ranks at their own pace. One rank collects rarely."""
     rng = np.random.default_rng(comm.rank)
     peers, averaged = others(g), 0
     g.publish(x)
@@ -56,7 +56,7 @@ def gossip(comm, g, x, rounds, collects_every=1, **moving):
             g.publish(x)
         averaged += g.average(x, peers[rng.integers(len(peers))], **moving)
         if rng.random() < 0.1:
-            time.sleep(rng.random() * 1e-3)  # a rank that is late now and then
+            time.sleep(rng.random() * 1e-3)  # a rank is late now and then
     comm.Barrier()
     return averaged
 
@@ -74,7 +74,7 @@ def test_the_sum_stays(comm, dtype, codec):
             now = sum_over_ranks(comm, x.astype(np.float64) + g.pending())
             assert np.linalg.norm(now - before) <= limit * np.linalg.norm(before)
             comm.Barrier()
-            g.collect(x)  # what 16 bits do not hold stays in the accumulator
+            g.collect(x)  # the accumulator keeps what 16 bits cannot hold
             comm.Barrier()
 
 
@@ -84,7 +84,7 @@ def test_ranks_come_closer(comm, codec):
     x = start(comm)
     first = distance(comm, x)
     with pc.GossipBuffer(comm, like=x, topology="ring", codec=codec) as g:
-        for _ in range(200):  # until it has shrunk: how many averagings get through depends
+        for _ in range(200):  # until it has shrunk: how many averagings happen depends
             gossip(comm, g, x, 30, collects_every=5 if comm.rank == 0 else 1)
             g.collect(x)
             if distance(comm, x) < first / 100:
@@ -123,11 +123,11 @@ def test_weight(comm):
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)
 def test_a_register_is_read_whole(comm, codec):
-    """One version throughout, never older than one seen before, whatever the owner does."""
+    """A read returns one version, never older than one seen before, whatever the owner does."""
     several(comm)
     x = np.empty(COUNT)
     error = 1e-4
-    if codec is not None:  # a step, for keys that are 60 away
+    if codec is not None:  # a step, for keys at distance 60
         error = codec.margin * 2 * 60 / (2**codec.bits - 1) * (8 if codec.rotate else 1)
     with pc.GossipBuffer(comm, like=x, topology="ring", codec=codec) as g:
         peer = others(g)[0]
@@ -151,7 +151,7 @@ def test_a_register_is_read_whole(comm, codec):
 
 
 def test_one_waits_for_nobody(comm):
-    """The others do everything while rank 0 sleeps in the operating system."""
+    """The others make all kinds of calls while rank 0 sleeps in the operating system."""
     several(comm)
     x = start(comm)
     with pc.GossipBuffer(comm, like=x, topology="complete", queue_slots=2) as g:
@@ -173,8 +173,8 @@ def test_one_waits_for_nobody(comm):
 
 
 def test_a_correction_is_made_once(comm):
-    """Several averages before anybody collects, all ranks at once, of two that average with each
-    other and of all around a ring: what has been given already is taken into account."""
+    """Several averages before any collect, with all ranks at once, of two that average with each
+    other and of all around a ring: deltas given before are taken into account."""
     several(comm)
     x, rounds = start(comm), 20
     begin, total = distance(comm, x), sum_over_ranks(comm, x)
@@ -195,8 +195,8 @@ def test_a_correction_is_made_once(comm):
 
 
 def test_what_lies_at_a_peer_belongs_to_it(comm):
-    """A second average finds the first one's correction there, and has nothing to do; without a
-    publication of its own in between, others would take this rank for where it was."""
+    """A second average finds the first one's correction there and changes nothing. Without a
+    publication in between, other ranks would use this rank's old position."""
     if comm.size != 2:
         pytest.skip("for two ranks")
     x = np.full(COUNT, 8.0 * comm.rank)
@@ -209,7 +209,7 @@ def test_what_lies_at_a_peer_belongs_to_it(comm):
             comm.Barrier()
         assert g.stats.publishes == (3 if comm.rank == 0 else 1)
         if comm.rank == 1:
-            assert g.average(x, 0) and (x == 6).all()  # its own -4 it has not seen
+            assert g.average(x, 0) and (x == 6).all()  # it has not seen its own -4
             assert g.collect(x) == 3 and (x == 2).all()
         comm.Barrier()
         g.collect(x)
@@ -240,7 +240,7 @@ def test_the_cap(comm):
 @pytest.mark.parametrize("codec", CODECS, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_messages(comm, dtype, codec):
-    """All that push took comes, once, as push said."""
+    """Every message that push accepted arrives once, unchanged."""
     several(comm)
     x = start(comm, dtype, 5000)
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -285,7 +285,7 @@ def test_a_key_makes_messages_exact(comm):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bits_lose_what_the_distance_says(comm, dtype):
-    """Not more because the elements are wider or narrower than those of the codec."""
+    """The error depends on the distance, and not on the width of the elements."""
     several(comm)
     common = np.random.default_rng(7).normal(size=COUNT)
     distance = (comm.size - 1) / 8
@@ -355,7 +355,7 @@ def test_bits_save_bytes(comm):
     read = {}
     for codec in (None, pc.Lattice(8)):
         with pc.GossipBuffer(comm, like=near, topology="ring", codec=codec) as g:
-            for _ in range(3):  # the first one finds out how far the others are
+            for _ in range(3):  # the first one measures the distances
                 g.publish(near)
                 comm.Barrier()
                 for peer in others(g):
@@ -373,9 +373,9 @@ def test_bits_save_bytes(comm):
 
 
 def test_what_others_make_of_the_own_model(comm):
-    """Reading of oneself is what others read, and is no distance to learn from."""
+    """Reading one's own model returns what others read. It does not count as a distance."""
     several(comm)
-    model = np.random.default_rng(0).normal(size=COUNT).astype(np.float32)  # the same on all
+    model = np.random.default_rng(0).normal(size=COUNT).astype(np.float32)  # the same on all ranks
     with pc.GossipBuffer(comm, like=model, topology="complete", codec=pc.Lattice(8)) as g:
         own = model + np.float32(comm.rank)
         peer = (comm.rank + 1) % comm.size
@@ -393,7 +393,7 @@ def test_what_others_make_of_the_own_model(comm):
         np.testing.assert_array_equal(g.read(peer, key=own)[0], there)
         for _ in range(100):
             g.read(comm.rank, key=own)
-        comm.Barrier()  # all have compared what they were to compare
+        comm.Barrier()  # all have finished comparing
         g.publish(own)
         again = np.abs(g.read(comm.rank, key=own)[0] - own).max()
         assert again > error / 2  # not finer steps
@@ -402,7 +402,7 @@ def test_what_others_make_of_the_own_model(comm):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16], ids=str)
 def test_who_only_reads_saves_bytes_as_well(comm, dtype):
-    """As SwarmSGD does, which pushes: its first read finds out how far the others are."""
+    """A rank that only reads and pushes, as in SwarmSGD, learns the distances by reading."""
     several(comm)
     x = start(comm, dtype)
     near, out = x / 1000, np.empty_like(x)
@@ -420,8 +420,7 @@ def test_who_only_reads_saves_bytes_as_well(comm, dtype):
 
 @pytest.mark.parametrize("topology", ["ring", "complete"])
 def test_free_ranks_find_each_other(comm, topology):
-    """Over the board of the buffer: whoever takes somebody is the one whom that one was taken by;
-    a rank that has had enough holds nobody up."""
+    """The board makes mutual pairs. A rank that has left does not delay others."""
     several(comm)
     x = np.zeros(3)
     with pc.GossipBuffer(comm, like=x, topology=topology) as g:
@@ -430,7 +429,7 @@ def test_free_ranks_find_each_other(comm, topology):
         took, end = [], None
         while end is None or not end.Test():
             if rng.random() < 0.2:
-                time.sleep(rng.random() * 1e-3)  # a rank that is late now and then
+                time.sleep(rng.random() * 1e-3)  # a rank is late now and then
             if end is not None:
                 continue
             peer = free.poll()
@@ -438,7 +437,7 @@ def test_free_ranks_find_each_other(comm, topology):
                 took.append(peer)
             if len(took) + free.taken >= 40 or (peer is None and comm.Iprobe(tag=7)):
                 free.leave()
-                for other in range(comm.size):  # there may be nobody left for them
+                for other in range(comm.size):  # no partner may be left for them
                     if other != comm.rank:
                         comm.send(None, other, tag=7)
                 end = comm.Ibarrier()
@@ -496,7 +495,7 @@ def test_one_rank_is_wrong(comm):
     [dict(like=np.zeros(3, np.int32)), dict(queue_slots=0), dict(codec=3), dict(topology="?")],
 )
 def test_the_others_are_told(comm, wrong):
-    """Who is refused at home does not leave the others waiting."""
+    """A refusal on one rank does not leave the others waiting."""
     several(comm)
     options = {"like": np.zeros(3), "topology": "ring", **(wrong if comm.rank == 1 else {})}
     expected = (TypeError, ValueError) if comm.rank == 1 else pc.MismatchError
@@ -531,7 +530,7 @@ def test_disconnected(comm):
 
 
 class OnlyAnArray:
-    """Something that an array can be made of, each time another one."""
+    """Converts to a new array each time."""
 
     def __array__(self, dtype=None, copy=None):
         return np.ones((3, 4), dtype)
@@ -554,7 +553,7 @@ def test_bad_arguments(comm):
             (True, TypeError, "peer"),
         ):
             calls = [lambda p: g.average(x, p), lambda p: g.push(p, x)]
-            if bad != comm.rank:  # of oneself: what others make of the model
+            if bad != comm.rank:  # a rank may read its own model
                 calls.append(g.read)
             for call in calls:
                 with pytest.raises(error, match=words):
@@ -585,7 +584,7 @@ def test_bad_arguments(comm):
                     call(peer, key=x, out=both)
         with pytest.raises(TypeError, match="x: expected an array whose memory"):
             g.average(OnlyAnArray(), peer)
-        g.publish(OnlyAnArray())  # it may be read from
+        g.publish(OnlyAnArray())  # a source may be a copy
         with pytest.raises(ValueError, match="timeout"):
             g.Free(timeout=-1)
         g.publish(frozen)
@@ -594,7 +593,7 @@ def test_bad_arguments(comm):
 
 @pytest.mark.parametrize("dtype", ("float64", "float32", "float16"))
 def test_part_that_a_peer_will_take(comm, dtype):
-    """A²CiD²'s x takes a part of what lies there, and x~ the rest: who averages aims at that."""
+    """A²CiD²'s x takes a part of a delta, and x~ the rest. An averaging rank accounts for that."""
     if comm.size < 2:
         pytest.skip("needs two ranks")
     x = np.full(3, float(comm.rank == 0), dtype)
@@ -621,11 +620,11 @@ def test_part_that_a_peer_will_take(comm, dtype):
 
 
 def test_bfloat16_without_its_numpy_type(comm):
-    """Its elements are given as their bits then, wherever an array is made here."""
+    """Without ml_dtypes, arrays contain the elements' bits."""
     torch = pytest.importorskip("torch")
     x = torch.full((8,), comm.rank + 1.5, dtype=torch.bfloat16)
     with pc.GossipBuffer(comm, like=x, topology="complete") as g:
-        g.dtype = np.dtype(np.uint16)  # as where ml_dtypes is not installed
+        g.dtype = np.dtype(np.uint16)  # as without ml_dtypes
         g.publish(x)
         comm.Barrier()
         peer = (comm.rank + 1) % comm.size
@@ -666,7 +665,7 @@ def test_free_says_who_waits(comm):
 
 
 def test_several_buffers(comm):
-    """Freed in another order on each rank."""
+    """Buffers are freed in another order on each rank."""
     several(comm)
     buffers = [pc.GossipBuffer(comm, like=np.zeros(3), topology="ring") for _ in range(3)]
     if comm.rank % 2:
@@ -679,7 +678,7 @@ def test_several_buffers(comm):
 
 
 def test_buffers_of_two_communicators(comm):
-    """Freed in any order, and given up in between."""
+    """Buffers are freed in any order, with timeouts in between."""
     several(comm)
     other = comm.Dup()
     for i in range(20):
@@ -695,7 +694,7 @@ def test_buffers_of_two_communicators(comm):
 
 
 def test_free_keeps_its_time(comm):
-    """Even if another rank has asked, has given up, and does something else."""
+    """Free respects its timeout, even if another rank has asked, timed out, and moved on."""
     several(comm)
     g = pc.GossipBuffer(comm, like=np.zeros(3), topology="ring")
     if comm.rank == 0:
@@ -725,7 +724,7 @@ def test_memory_is_given_back(comm):
 
 
 def resident():
-    """Bytes of memory that this process has, shared ones included."""
+    """Return the resident bytes of this process, including shared ones."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
 

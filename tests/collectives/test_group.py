@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grouped allreduce under MPI: what a round gives, whoever is in the group; handles; bad input.
-Those that leave, are late or stop are in test_group_members.py."""
+"""Grouped allreduce under MPI: the result of a round for any group; handles; bad input.
+test_group_members.py has members that leave, are late or stop."""
 
 import contextlib
 import hashlib
@@ -14,7 +14,7 @@ import partialcoll as pc
 
 pytestmark = [pytest.mark.mpi, pytest.mark.one_domain]
 
-# So long that a test which needs it does not end: nobody is late in these.
+# Longer than a test may take: no rank counts as late in these tests.
 PATIENT = 240.0
 DTYPES = [np.float64, np.float32, np.float16]
 with contextlib.suppress(ImportError):
@@ -29,10 +29,10 @@ FULL = {
     5: [(5,), (1, 5)],
     8: [(8,), (2, 4), (4, 2), (2, 2, 2)],
 }
-# Of matchmaking where keys are dynamic and somebody may leave: it waits that long for the others.
+# The matchmaking window for dynamic keys where ranks may leave: how long it waits for others.
 WINDOW = 0.05
 ROOMY = {1: [(2,)], 2: [(2, 2)], 3: [(2, 2)], 4: [(2, 3)], 5: [(2, 3), (2, 2, 2)], 8: [(3, 3)]}
-PIECES = 400_009  # float64: a part of four is more than three pieces
+PIECES = 400_009  # float64: a quarter is more than three pieces
 
 
 def several(comm):
@@ -57,7 +57,7 @@ def mean(comm, dtype=np.float64, count=1009):
 
 
 def tolerance(dtype):
-    """Of a few roundings, relative to numbers of about 10."""
+    """Tolerance for a few roundings of numbers of about 10."""
     name = np.dtype(dtype).name
     return {"float64": 1e-12, "float32": 1e-5, "float16": 0.03, "bfloat16": 0.25}[name]
 
@@ -77,7 +77,7 @@ def same_everywhere(comm, x):
 
 
 def check_alike(comm, rnd):
-    """Members say the same of their group; each is in it, at its position."""
+    """Members report the same group. Each is in it, at its position."""
     said = comm.allgather(rnd)
     assert rnd.group[rnd.position] == comm.rank
     assert list(rnd.group) == sorted(set(rnd.group))
@@ -90,11 +90,11 @@ def check_alike(comm, rnd):
 
 
 def check_nobody_was_missed(t):
-    assert t.suspects == () and not t.away  # some may have left: they free theirs
+    assert t.suspects == () and not t.away  # some may have left: they are freeing theirs
     assert t.stats.suspected == t.stats.void_rounds == t.stats.null_rounds == 0
 
 
-# What a round gives
+# The result of a round
 
 
 def check_exact(comm, grid, dtype, count, y=None, **options):
@@ -142,7 +142,7 @@ def test_two_buffers(comm, dtype):
 
 
 def test_full_grid_with_dynamic_keys(comm):
-    """Cells move, but everybody still meets everybody."""
+    """Cells move, but every rank still meets every other one."""
     x = start(comm.rank)
     for grid in full_grids(comm):
         x[:] = start(comm.rank)
@@ -175,7 +175,7 @@ def test_the_send_buffer_stays(comm):
     before = x.copy()
     with groups(comm, x, y, grid=(comm.size,)) as t:
         t.Start()
-        x[:] = np.nan  # it may be used again at once
+        x[:] = np.nan  # may be used again at once
         assert t.Wait().exact
         assert np.isnan(x).all() and np.abs(y - mean(comm)).max() < 1e-12
         x[:] = before
@@ -196,7 +196,7 @@ def test_shapes(comm, shape):
 
 @pytest.mark.parametrize("dtype", DTYPES[2:])
 def test_halves_are_added_in_float32(comm, dtype):
-    """Sums that 16 bits do not hold, and addends that would be lost in them."""
+    """Sums that 16 bits cannot hold, and addends that 16 bits would lose."""
     big = 40_000.0 if np.dtype(dtype) == np.float16 else 3e38
     limit = float(np.finfo(np.float16).max) if np.dtype(dtype) == np.float16 else 3.39e38
     x = np.array([2048.0 if comm.rank == 0 else 1.0, 256.0 if comm.rank == 0 else 0.75, 1.0])
@@ -214,7 +214,7 @@ def test_halves_are_added_in_float32(comm, dtype):
 
 
 def test_cells_are_given(comm):
-    """Whoever sits where: the average is that over all."""
+    """The average is over all ranks, whatever their cells."""
     for grid in full_grids(comm):
         for seed in range(3):
             cells = np.random.default_rng(seed).permutation(comm.size)
@@ -241,7 +241,7 @@ def test_cells_are_given(comm):
 @pytest.mark.parametrize("count", [0, 3, 1009, PIECES])
 @pytest.mark.parametrize("kind", ["different", "two are fast", "one is slow", "tiny", "huge"])
 def test_bandwidths(comm, kind, count):
-    """Shares are those that the bandwidths of the group give; the result is the same."""
+    """Shares follow the bandwidths of the group. The result is the same."""
     bandwidth = {
         "different": [1.0 + r for r in range(comm.size)],
         "two are fast": [1000.0 if r in (0, comm.size - 1) else 1e-3 for r in range(comm.size)],
@@ -267,7 +267,7 @@ def test_bandwidths(comm, kind, count):
 
 
 def test_everybody_knows_how_many_contributed(comm):
-    """Also who reduces nothing, and so needs nobody's input."""
+    """This includes a rank that reduces nothing, and so needs no other rank's input."""
     x = np.array([comm.rank + 1.0])
     with groups(comm, x, grid=(comm.size,)) as t:
         for _ in range(300):
@@ -281,7 +281,7 @@ def test_bandwidth_may_change(comm):
         assert one_round(t).shares == (1 / comm.size,) * comm.size
         t.bandwidth = 1.0 + comm.rank
         assert t.bandwidth == 1.0 + comm.rank
-        for _ in range(2):  # the group of the first may be known already
+        for _ in range(2):  # the first group may be formed already
             rnd = one_round(t)
             check_alike(comm, rnd)
         assert comm.size < 3 or rnd.shares[-1] > rnd.shares[0]
@@ -306,7 +306,7 @@ def spread(comm, x):
 
 @pytest.mark.parametrize("keys", ["static", "dynamic"])
 def test_under_full(comm, keys):
-    """The sum stays, the ranks come closer, nobody is in a group above the side."""
+    """The sum is constant, the ranks converge, and no group is larger than the side."""
     for grid in roomy_grids(comm):
         x = start(comm.rank)
         total, first = comm.allreduce(x), spread(comm, x)
@@ -326,7 +326,7 @@ def test_under_full(comm, keys):
 
 
 def test_nobody_need_keep_step(comm):
-    """Ranks that start when they please, at different times: the same results."""
+    """Ranks that start at different times get the same results."""
     rng = np.random.default_rng(comm.rank)
     for grid in full_grids(comm):
         x = start(comm.rank)
@@ -408,7 +408,7 @@ def test_order_of_calls(comm):
             t.Wait(bad)
         with pytest.raises(ValueError, match="timeout"):
             t.Free(bad)
-    t.rejoin()  # is there: nothing
+    t.rejoin()  # no effect
     assert not t.away
     t.Free()
     t.Free()
@@ -418,7 +418,7 @@ def test_order_of_calls(comm):
     ):  # fmt: skip
         with pytest.raises(pc.StateError, match="freed"):
             call()
-    assert t.timeout == PATIENT and t.memory > 0 and t.grid  # what is known without it
+    assert t.timeout == PATIENT and t.memory > 0 and t.grid  # known without the object
 
 
 def test_wait_gives_up_and_goes_on(comm):
@@ -441,13 +441,13 @@ def test_wait_gives_up_and_goes_on(comm):
 
 
 def test_numbers_of_rounds_differ(comm):
-    """A rank that frees its handle is waited for by nobody."""
+    """No rank waits for a rank that frees its handle."""
     for grid in (*full_grids(comm)[:2], *roomy_grids(comm)[:1]):
         x = np.ones(100) * comm.rank
         full = int(np.prod(grid)) == comm.size
         t = groups(comm, x, grid=grid, window=None if full else WINDOW)
         for _ in range(3 * (comm.rank + 1)):
-            rnd = one_round(t)  # void if somebody's leaving crosses with its list
+            rnd = one_round(t)  # void if a leave crosses with its list
             assert rnd.void or rnd.active >= 1
         assert t.stats.suspected == 0
         t.Free()
@@ -471,14 +471,14 @@ def test_free_while_others_go_on(comm):
                 rnd = one_round(t)
                 assert rnd.void or rnd.active >= 1
             assert who not in rnd.group and t.stats.suspected == 0
-            t.leave()  # the others may have had a round less
+            t.leave()  # the others may have made one round less
         comm.Barrier()
         t.Free()
         assert np.allclose(comm.allreduce(x), total, rtol=1e-12, atol=1e-11)
 
 
 def test_free_in_mid_round(comm):
-    """Started and never waited for."""
+    """Free during a round that was started and never waited for."""
     x = np.ones(1000)
     for _ in range(10):
         t = groups(comm, x, grid=(comm.size,))
@@ -490,7 +490,7 @@ def test_free_in_mid_round(comm):
 
 
 def test_several_handles(comm):
-    """On one communicator and on two, freed in another order on each rank."""
+    """Handles on two communicators, freed in another order on each rank."""
     other = comm.Dup()
     for i in range(5):
         xs = [start(comm.rank, count=100 * (k + 1)) for k in range(4)]
@@ -509,7 +509,7 @@ def test_several_handles(comm):
                 ts[k].Start()
             for k in reversed(order):
                 rnd = ts[k].Wait()
-                # With a window, messages that take long on a busy machine may void a group.
+                # With a window, slow messages on a busy machine may void a group.
                 assert not rnd.void or k in (1, 3)
         assert np.abs(xs[2] - mean(comm, count=300)).max() < 1e-12
         for k in order:
@@ -554,7 +554,7 @@ def test_memory_is_given_back(comm):
 
 
 def resident():
-    """Bytes of memory that this process has, shared ones included."""
+    """Return the resident bytes of this process, including shared ones."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
 
@@ -581,7 +581,7 @@ def test_what_the_user_sends_is_left_alone(comm):
 
 
 def test_two_threads(comm):
-    """One at a time: the other is told so, and nothing breaks."""
+    """Only one thread may use the handle. Another one gets an error, and nothing breaks."""
     x = start(comm.rank)
     refused, over = [], threading.Event()
 
@@ -663,7 +663,7 @@ def test_progress(comm, progress):
     ],
 )
 def test_bad_options(comm, options, error, words):
-    """On all ranks, and on one: the others are told."""
+    """Bad options raise on all ranks. If one rank is wrong, the others get an error as well."""
     x = np.zeros(3)
     with pytest.raises(error, match=words):
         groups(comm, x, **options)
@@ -757,7 +757,7 @@ def test_bad_buffers(comm):
     ):
         with pytest.raises(error, match=words):
             pc.GroupAllreduce_init(comm, send, recv)
-    with pc.GroupAllreduce_init(comm, read_only, x) as t:  # it may be read from
+    with pc.GroupAllreduce_init(comm, read_only, x) as t:  # a source may be read-only
         one_round(t)
 
 
@@ -778,7 +778,7 @@ def test_bad_communicators(comm):
 
 
 def test_subset(comm):
-    """On a part of the ranks; the others know nothing of it."""
+    """A group on some of the ranks does not involve the others."""
     part = comm.Split(comm.rank % 2, -comm.rank)
     x = np.full(9, comm.rank + 1.0)
     expected = part.allreduce(comm.rank + 1.0) / part.size

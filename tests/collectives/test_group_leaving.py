@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of simulated ranks with dynamic keys, which find each other by declaring and counting
-themselves: one leaves while another one is late."""
+"""Groups of simulated ranks with dynamic keys, which find each other by declarations and counts:
+one leaves while another one is late."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ RANKS, LATE, DELAY, WINDOW = 5, 2, 0.09, 0.4
 
 
 def two_rounds(leaver):
-    """For each rank the group of its second round, by index, and when the last one was over."""
+    """Return each rank's group of the second round by index, and when the last round ended."""
     events = Events()
     handles = group_reductions(RANKS, "2x3", np.zeros(3), events, 1e-3, WINDOW)
     found, ends = {}, []
@@ -37,8 +37,8 @@ def two_rounds(leaver):
 
 @pytest.mark.parametrize("leaver", [None, 0, 1, 3, 4])
 def test_the_others_wait_for_one_that_is_late(leaver):
-    """Who leaves has declared itself for the next round, most of the time. It is not taken for the
-    one that is late, nor waited for."""
+    """The leaving rank has usually declared itself for the next round. It is not mistaken for the
+    late rank, and no rank waits for it."""
     found, end = two_rounds(leaver)
     staying = set(range(RANKS)) - {leaver}
     groups = {rank: found[rank].get(1) for rank in staying}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members of groups that leave, come back, are late or stop: the others go on, and the sum over
-all ranks stays what it was. Nothing is said here about how long anything takes: where nobody may
-wait, the timeout is so long that a test in which somebody does never ends."""
+"""Members of groups that leave, return, are late or stop: the others continue, and the sum over all
+ranks stays constant. No durations are checked. Where no rank may wait, the timeout is so long that
+a test with a waiting rank never ends."""
 
 import time
 
@@ -37,7 +37,7 @@ def one_round(t):
 
 
 def shapes(comm):
-    """Of a line, of a plane, and of one with free cells."""
+    """Return a line, a plane, and a plane with free cells."""
     rows = 2 if comm.size % 2 == 0 else 1
     return [
         dict(grid=(comm.size,)),
@@ -51,7 +51,7 @@ def check_sum(comm, x, total):
 
 
 def rounds_until(comm, t, enough, act=lambda: None):
-    """Rounds until all ranks have seen enough. Who leaves then holds nobody up."""
+    """Make rounds until all ranks have seen enough. A rank that then leaves delays none."""
     rounds, agreed = [], None
     while agreed is None or not agreed.Test():
         act()
@@ -66,7 +66,7 @@ def all_together(comm):
     return lambda rounds: rounds[-1].active == comm.size and not rounds[-1].void
 
 
-# Leaving and coming back
+# Leaving and returning
 
 
 @pytest.mark.parametrize("shape", range(3))
@@ -87,13 +87,13 @@ def test_the_others_go_on(comm, who, shape):
             with pytest.raises(pc.StateError, match="rejoin first"):
                 t.Start()
         else:
-            while away in t.live:  # it may take its time
+            while away in t.live:  # may take some time
                 one_round(t)
             for _ in range(20):
                 rnd = one_round(t)
                 assert rnd.void or rnd.active >= 1
             assert away not in rnd.group and away not in t.live
-            t.leave()  # the others may have had a round less
+            t.leave()  # the others may have made one round less
         comm.Barrier()
         assert t.away and (comm.rank != away or (x == mine).all())
         t.rejoin()
@@ -111,7 +111,7 @@ def test_the_others_go_on(comm, who, shape):
 
 @pytest.mark.parametrize("shape", range(3))
 def test_several_leave(comm, shape):
-    """All but one in the end; then all are back."""
+    """All but one leave, then all return."""
     several(comm)
     x = start(comm.rank)
     total = comm.allreduce(x)
@@ -163,7 +163,7 @@ def test_all_leave_and_come_back(comm, shape):
 
 @pytest.mark.parametrize("shape", range(3))
 def test_leave_right_after_start(comm, shape):
-    """What was started is finished."""
+    """A started round is completed."""
     several(comm)
     x = start(comm.rank)
     total = comm.allreduce(x)
@@ -214,7 +214,7 @@ def test_the_last_wish_counts(comm):
 @pytest.mark.parametrize("shape", range(3))
 @pytest.mark.parametrize("seed", range(3))
 def test_coming_and_going(comm, seed, shape):
-    """Many times, at any moment, several at once: nobody waits, nobody is suspected."""
+    """Ranks leave and return often, several at once. None waits, and none is suspected."""
     several(comm)
     rng = np.random.default_rng(1000 * seed + comm.rank)
     x = start(comm.rank)
@@ -262,7 +262,7 @@ def test_freeing_at_any_moment(comm, seed):
 
 @pytest.mark.parametrize("shape", range(3))
 def test_who_is_late_is_passed_over(comm, shape):
-    """Its agent works without it; it joins when it comes."""
+    """A late rank's agent takes no part until the application comes."""
     several(comm)
     late = comm.size - 1
     x = start(comm.rank)
@@ -373,7 +373,7 @@ def victim_line(t, victim):  # who is ever in a group with it
 )
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own")
 def test_a_rank_that_stops(run, grid, keys, victim):
-    """The others go on without it; it comes back by itself; nothing is lost."""
+    """The others continue without it, it returns by itself, and nothing is lost."""
     done = run(STOPPED, ranks=4, before=HELPERS, arguments=[grid, keys, str(victim)])
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("the others went on") == 3, done.stdout
@@ -437,7 +437,7 @@ def test_ranks_that_stop_at_any_moment(run, grid, keys, seed):
 @pytest.mark.parametrize("ranks", [None, 2, 4])
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own")
 def test_groups_are_left_to_finalize(run, ranks):
-    """Some in mid-round, some never used, one whose rank has left."""
+    """Some groups are in a round, some were never used, and one has a rank that has left."""
     done = run(
         """
         a = pc.GroupAllreduce_init(comm, MPI.IN_PLACE, np.ones(1000))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exception out of a signal's handler while a call waits: it can come before the core is done
-and after. What was left can be taken up again, and later calls are not lost."""
+"""A signal handler raises an exception while a call waits, before or after the core has finished.
+The call can be continued, and later calls are not lost."""
 
 import numpy as np
 import pytest
@@ -19,8 +19,7 @@ class Signal(Exception):
 
 @pytest.fixture(params=("before", "after"))
 def interrupt(request, monkeypatch):
-    """From now on one wait of a handle ends with an exception, before or after its round is over
-    for the core."""
+    """End one wait of a handle by an exception, before or after the core has completed it."""
     name = {"before": "Wait", "after": "_take"}[request.param]
     whole = getattr(AllreduceHandle, name)
 
@@ -104,7 +103,7 @@ def test_waitall_can_be_repeated(comm):
 
 
 def test_the_same_call_again_needs_no_look(comm):
-    """The short way is taken for each dtype, float64 included."""
+    """The fast path is used for each dtype, including float64."""
     for dtype in ("float32", "float64", "int64", "complex128"):
         x, y = np.ones(3, dtype), np.zeros(3, dtype)
         for _ in range(3):

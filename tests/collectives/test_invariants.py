@@ -14,7 +14,7 @@ import partialcoll as pc
 pytestmark = pytest.mark.mpi
 
 POLICIES = ("solo", "majority", "full", "quorum:0.5", "last_of:1,linger=200us,max_staleness=2")
-# All of a node in shared memory; two and two of them, with messages between; messages only.
+# All ranks of a node in shared memory; pairs in shared memory with messages between; messages only.
 PLANES = [("node", "auto"), *product(("node:2",), ("recdbl", "ring")),
           *product(("rank",), ("recdbl", "rabenseifner", "ring", "native"))]  # fmt: skip
 DOMAIN = os.environ.get("PARTIALCOLL_DOMAIN")
@@ -27,20 +27,20 @@ ROUNDS = 60
     ids=" ".join,
 )
 def plane(request, monkeypatch):
-    """Every test on both planes; those of the setting that the suite runs in, if it has one."""
+    """Run every test on all planes, or on that of the environment if it is set."""
     domain, algorithm = request.param
     monkeypatch.setenv("PARTIALCOLL_DOMAIN", domain)
     monkeypatch.setenv("PARTIALCOLL_ALGORITHM", algorithm)
 
 
 def delay(rng, most_ms=2.0):
-    """Arrive at some random time: half of the calls at once, the others late."""
+    """Arrive at a random time: half of the calls at once, the others late."""
     if rng.random() < 0.5:
         time.sleep(rng.random() * most_ms * 1e-3)
 
 
 def gather_equal(comm, value):
-    """All ranks hold the same value."""
+    """Check that all ranks hold the same value, and return it."""
     values = comm.allgather(value)
     assert all(v == values[0] for v in values), values
     return values[0]
@@ -49,8 +49,8 @@ def gather_equal(comm, value):
 @pytest.mark.parametrize("deliver", ("one", "all"))
 @pytest.mark.parametrize("quorum", POLICIES)
 def test_conservation(comm, quorum, deliver):
-    """Whole numbers, so that every sum is exact: after join nothing is pending, and all rounds
-    together hold exactly what was deposited."""
+    """Deposits are integers, so every sum is exact. After join nothing is pending, and all rounds
+    together hold exactly the deposits."""
     rng = np.random.default_rng(comm.rank)
     send, recv = np.zeros(5), np.zeros(5)
     h = pc.Allreduce_init(comm, send, recv, quorum=quorum, deliver=deliver, history=4096)
@@ -93,7 +93,7 @@ def test_agreement(comm, quorum):
 
 
 def test_quorum(comm):
-    """full: everybody. majority: the drawn rank has arrived. solo: somebody."""
+    """full: all ranks have arrived. majority: the drawn rank. solo: at least one."""
     rng = np.random.default_rng(200 + comm.rank)
     for quorum in POLICIES:
         send, recv = np.ones(3), np.zeros(3)
@@ -112,7 +112,7 @@ def test_quorum(comm):
 
 @pytest.mark.parametrize("history", (1, 3))
 def test_staleness(comm, history):
-    """deliver="one": a rank that lags `history` rounds holds the others back, no earlier."""
+    """deliver="one": a rank that lags by `history` rounds delays the others, but not earlier."""
     send, recv = np.ones(1), np.zeros(1)
     h = pc.Allreduce_init(comm, send, recv, quorum="solo", history=history, late="carry")
     slow = comm.size - 1
@@ -127,7 +127,7 @@ def test_staleness(comm, history):
 
 
 def test_stale_deposit_rides_in_the_next_round(comm):
-    """A deposit that misses its round is in the one after it."""
+    """A deposit that misses its round is in the next one."""
     if comm.size < 2:
         pytest.skip("takes two ranks")
     send, recv = np.zeros(1), np.zeros(1)
@@ -139,7 +139,7 @@ def test_stale_deposit_rides_in_the_next_round(comm):
         if comm.rank == 0:
             h.Start()
             h.Wait()
-        comm.Barrier()  # round t is over on rank 0: on nobody else can it be started again
+        comm.Barrier()  # round t is complete on rank 0, so no other rank can start it
         if comm.rank != 0:
             h.Start()
             h.Wait()
@@ -153,8 +153,8 @@ def test_stale_deposit_rides_in_the_next_round(comm):
 
 
 def test_liveness(comm):
-    """solo: the round of the one that comes is complete although no other rank's application
-    enters the library."""
+    """solo: the round of an arriving rank completes although no other application enters the
+    library."""
     send, recv = np.full(4, comm.rank + 1.0), np.zeros(4)
     h = pc.Allreduce_init(comm, send, recv, quorum="solo")
     comm.Barrier()
@@ -171,8 +171,8 @@ def test_liveness(comm):
 
 
 def test_liveness_of_mixed_handles(comm):
-    """Several handles with different policies in one loop of fixed length: the case that
-    deadlocks where a round may be missed."""
+    """Handles with different policies in one loop of fixed length, which would deadlock if rounds
+    could be missed."""
     rng = np.random.default_rng(300 + comm.rank)
     sends = [np.full(3, comm.rank + 1.0) for _ in POLICIES]
     recvs = [np.zeros(3) for _ in POLICIES]
@@ -193,7 +193,7 @@ def test_liveness_of_mixed_handles(comm):
 
 
 def test_order(comm):
-    """deliver="one" gives every round in turn; "all" gives them in order or reports the gap."""
+    """deliver="one" returns all rounds in order. "all" returns them in order or reports the gap."""
     rng = np.random.default_rng(400 + comm.rank)
     send, recv = np.ones(2), np.zeros(2)
     h = pc.Allreduce_init(comm, send, recv, quorum="solo", deliver="all", history=2)
@@ -213,7 +213,7 @@ def test_order(comm):
 
 
 def test_at_most_once(comm):
-    """All start at once: as many duplicates of the activation as there can be, one round."""
+    """All start at once: one round in spite of the maximal number of duplicate activations."""
     send, recv = np.ones(1), np.zeros(1)
     h = pc.Allreduce_init(comm, send, recv, quorum="solo", late="drop")
     for t in range(ROUNDS):
@@ -227,7 +227,7 @@ def test_at_most_once(comm):
 
 
 def test_isolation(comm):
-    """Handles on one communicator, and the user's own messages on it, never meet."""
+    """Handles and the user's messages on one communicator are not mixed up."""
     rng = np.random.default_rng(500 + comm.rank)
     n = 4
     sends = [np.zeros(3, np.int64) for _ in range(n)]
@@ -253,7 +253,7 @@ def test_isolation(comm):
 
 
 def test_bitwise_reproducible(comm):
-    """Same contributions, other arrival times: same bits."""
+    """Equal contributions with other arrival times give the same bits."""
     values = np.random.default_rng(comm.rank).standard_normal((20, 100)).astype(np.float32)
     runs = []
     for run in range(3):
@@ -273,7 +273,7 @@ def test_bitwise_reproducible(comm):
 
 
 def test_thousand_rounds(comm):
-    """A long run with random delays, every round checked against its mask."""
+    """A long run with random delays, in which every round is checked against its mask."""
     rng = np.random.default_rng(600 + comm.rank)
     send, recv = np.full(8, float(2**comm.rank)), np.zeros(8)
     h = pc.Allreduce_init(comm, send, recv, quorum="majority", late="drop")

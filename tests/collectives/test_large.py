@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More than 2**31 bytes in one message, and in one copy: no size is an int on its way.
-
-Both take gigabytes that are really written, so they are skipped, and say so, where that much is
-not free. Two ranks write 13 GiB: in each a receive buffer, a temporary and a result, while of
-the slot that is sent almost all pages stay untouched. One rank writes 6.5 GiB. As they take a
-minute each, they run when PARTIALCOLL_TEST_LARGE is set (`make test-large`).
+"""More than 2**31 bytes in one message and in one copy: sizes must not be stored in an int.
+Both tests really write gigabytes, so they are skipped, with a message, where that much is
+not free. Two ranks write 13 GiB: a receive buffer, a temporary and a result each, while
+almost all pages of the sent slot stay untouched. One rank writes 6.5 GiB. Each takes a
+minute, so they run only when PARTIALCOLL_TEST_LARGE is set (`make test-large`).
 """
 
 import os
@@ -22,7 +21,7 @@ GIB = 2**30
 
 
 def available(comm):
-    """Bytes that all ranks together may still take on this machine."""
+    """Return the bytes that are still available to all ranks of this machine."""
     with open("/proc/meminfo") as lines:
         found = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
     return comm.bcast(found["MemAvailable"])
@@ -39,13 +38,13 @@ def need(comm, ranks, gib):
 
 
 def places():
-    """Both ends, every power of two, and some on the far side of 2**31."""
+    """Return both ends, places around every power of two, and some beyond 2**31."""
     around = [2**k + d for k in range(6, 32) for d in (-1, 0, 1)]
     return np.unique([0, 1, BYTES - 1, BYTES - 4096, *[p for p in around if p < BYTES]])
 
 
 def check(result, factor):
-    """Nothing but the marks, and each of them in its place."""
+    """Check that the array contains exactly the marks, each in its place."""
     marks = places()
     assert list(result[marks]) == [factor * (1 + i % 5) for i in range(len(marks))]
     step = 64 * 2**20
@@ -81,7 +80,7 @@ def test_one_copy(comm):
 
 
 def test_state(comm):
-    """A state of more than 2**31 bytes in one array, and one of its own beside it."""
+    """A state with one array of more than 2**31 bytes and a separate small one."""
     need(comm, 2, 12)
     exchange = pc.StateExchange(comm, timeout=60)
     if comm.rank == 0:
@@ -99,7 +98,7 @@ def test_state(comm):
 
 
 def test_tensors(comm):
-    """Broadcast, gathered, and sent: more than an operation's counts take."""
+    """Broadcast, gather, and send more than the counts of one operation can express."""
     torch = pytest.importorskip("torch")
     need(comm, 2, 15)
     import torch.distributed as dist

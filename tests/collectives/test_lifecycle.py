@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Making, sharing and freeing handles; communicators; threads; what stays usable."""
+"""Creating, sharing and freeing handles; communicators; threads; and what stays usable."""
 
 import gc
 import pickle
@@ -34,7 +34,7 @@ def test_free_is_idempotent(comm):
 
 
 def test_free_with_a_call_under_way(comm):
-    """Started and never waited for: Free brings the round to its end, or never starts it."""
+    """Free completes a round that was started and never waited for, or never starts it."""
     for quorum in ("solo", "majority", "full"):
         h = pc.Allreduce_init(comm, np.ones(1), quorum=quorum)
         if comm.rank % 2 == 0:
@@ -43,7 +43,7 @@ def test_free_with_a_call_under_way(comm):
 
 
 def test_tags_are_used_again(comm):
-    """Far more handles, one after the other, than there are at a time; old ones go on."""
+    """Far more handles, one after the other, than can exist at once. Old ones continue to work."""
     keep = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full")
     for k in range(60):
         h = pc.Allreduce_init(
@@ -68,7 +68,7 @@ def test_many_handles_at_once(comm):
 
 
 def test_a_thousand_handles(comm):
-    """On one communicator, at once; started and waited for in different orders on the ranks."""
+    """On one communicator at once, started and waited for in different orders by rank."""
     sends = np.arange(1000.0) + comm.rank
     handles = [
         pc.Allreduce_init(comm, sends[k : k + 1], quorum="solo", name=str(k)) for k in range(1000)
@@ -105,7 +105,8 @@ def test_sub_communicators(comm):
 
 
 def test_communicators_one_after_the_other(comm):
-    """Of the same ranks, in another order, and of fewer; ranks free them at different times."""
+    """Communicators of the same ranks, in another order, and of fewer. Ranks free them at different
+    times."""
     x, y = np.ones(3), np.zeros(3)
     for k in range(20):
         some = [comm.Dup(), comm.Split(0, -comm.rank), comm.Split(comm.rank % 2), comm.Dup()]
@@ -223,7 +224,7 @@ def test_timeout_leaves_the_handle_waitable(comm):
 
 
 def serving(comm, called, tag):
-    """What a waiting rank does meanwhile: answers the rank that it waits for."""
+    """Return a function for a waiting rank: answer the rank that it waits for."""
 
     def serve():
         called.append(comm.rank)
@@ -236,13 +237,13 @@ def serving(comm, called, tag):
 
 
 def test_who_waits_serves_meanwhile(comm):
-    """In Wait, with and without a limit, in join and in Free: a rank that waits for rank 0 answers
-    it, else nobody would go on."""
+    """A rank that waits for rank 0, in Wait with and without a limit, in join and in Free, answers
+    it. Otherwise none would continue."""
     if comm.size < 2:
         pytest.skip("takes two ranks")
     h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="full")
     waits = (h.Wait, lambda: h.Wait(timeout=60), h.join, h.Free)
-    for tag, wait in enumerate(waits):  # who is late in one must not answer the next one's
+    for tag, wait in enumerate(waits):  # a late answer must not count for the next wait
         called = []
         starts = wait not in (h.join, h.Free)
         if comm.rank == 0:
@@ -259,7 +260,7 @@ def test_who_waits_serves_meanwhile(comm):
 
 
 def test_what_a_waiting_rank_raises_ends_the_wait(comm):
-    """And the handle can be waited for again."""
+    """The handle can be waited for again."""
     if comm.size < 2:
         pytest.skip("takes two ranks")
 
@@ -293,7 +294,7 @@ def test_manual_progress(comm):
 
 
 def others_time():
-    """CPU seconds of this process's other threads."""
+    """Return the CPU seconds of this process's other threads."""
     return time.process_time() - time.thread_time()
 
 
@@ -304,7 +305,7 @@ def test_the_agent_spins_no_longer_than_its_handle(comm):
         one_round(h)
         comm.Barrier()
         limit = time.monotonic() + 60
-        while progress == "agent":  # until it sleeps: the first handle is gone
+        while progress == "agent":  # until it sleeps: the first handle is freed
             before = others_time()
             time.sleep(0.2)
             if others_time() - before < 0.01:
@@ -361,7 +362,7 @@ def test_frees_that_overlap(comm):
                 h.Start()
             if comm.rank == comm.size - 1:
                 time.sleep(2e-3)
-        if comm.rank % 2:  # their slots are free again, and not on the other ranks
+        if comm.rank % 2:  # their slots are free here, but not yet on the other ranks
             for h in handles:
                 h.Free()
         other = pc.Allreduce_init(comm, np.ones(1), quorum="full")
@@ -373,9 +374,9 @@ def test_frees_that_overlap(comm):
 
 @pytest.mark.parametrize("deliver", ["one", "all"])
 def test_a_handle_is_small(comm, deliver):
-    """Instances with more than 30 attributes have dictionaries of their own, of five times the
-    size: ranks that come out of a computation fetch all that anew, and were late by that."""
+    """Instances with more than 30 attributes have their own dictionaries of five times the size.
+    Ranks that come out of a computation must load all of that, and were late because of it."""
     h = pc.Allreduce_init(comm, np.ones(1), quorum="full", deliver=deliver)
     one_round(h)
-    assert len(vars(h)) <= 30 - 2  # whoever lets a handle serve others gives it two more
+    assert len(vars(h)) <= 30 - 2  # the cache of the drop-in adds two
     h.Free()

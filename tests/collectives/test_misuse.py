@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each argument of the public calls with each kind of thing that it is not: the call refuses it in
-words of ours that name the argument, or takes it; nothing crashes, and nothing of Python's or
-numpy's own is all that the caller gets to read."""
+"""Each argument of the public calls gets values of each wrong type. The call must accept the value
+or refuse it with our message that names the argument. Nothing crashes, and no caller gets only an
+error of Python or numpy."""
 
 import pytest
 

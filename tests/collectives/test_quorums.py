@@ -54,7 +54,7 @@ def test_quorum_of_ranks(comm):
 
 @pytest.mark.parametrize("first", (True, False))
 def test_drawn_ranks(comm, first):
-    """With m = P the first of them is anybody, the last of them is everybody."""
+    """With m = P, first_of waits for any rank, and last_of for all."""
     policy = pc.FirstOf(comm.size) if first else pc.LastOf(comm.size)
     rng = np.random.default_rng(comm.rank)
     with handle(comm, policy) as h:
@@ -66,7 +66,7 @@ def test_drawn_ranks(comm, first):
 
 
 def test_first_of_one_is_majority(comm):
-    """All draw alike: the two policies start the same rounds with the same ranks."""
+    """All ranks draw alike: both policies start the same rounds with the same ranks."""
     initiators = []
     for policy in (pc.FirstOf(1), pc.LastOf(1), pc.Majority()):
         with handle(comm, policy, seed=5) as h:
@@ -80,7 +80,7 @@ def test_first_of_one_is_majority(comm):
 
 @pytest.mark.parametrize("quorum", ("full", "quorum:1.0", "last_of:1", "majority", "first_of:1"))
 def test_deadline(comm, quorum):
-    """One rank is away until the others are through: deadlines alone bring them there."""
+    """One rank is away until the others have finished, which deadlines alone allow."""
     away = comm.size - 1
     with handle(comm, f"{quorum},deadline=5ms", history=64) as h:
         below = 0
@@ -103,7 +103,7 @@ def test_deadline(comm, quorum):
 
 
 def test_no_deadline_no_cut(comm):
-    """Where all come at once nothing is cut short, whatever the modifiers."""
+    """If all ranks arrive at once nothing is cut short, whatever the modifiers."""
     with handle(comm, "full,deadline=100s,linger=10ms,max_staleness=1") as h:
         for _ in range(20):
             h.Start()
@@ -112,7 +112,7 @@ def test_no_deadline_no_cut(comm):
 
 
 def test_linger(comm):
-    """A linger that is longer than anybody's delay: everybody is in every round."""
+    """With a linger longer than any delay, all ranks are in every round."""
     rng = np.random.default_rng(comm.rank)
     with handle(comm, pc.Solo(linger=100.0)) as h:
         for _ in range(20):
@@ -122,7 +122,7 @@ def test_linger(comm):
 
 
 def test_linger_ends(comm):
-    """It does not wait for one that never comes."""
+    """A linger does not wait for a rank that never comes."""
     with handle(comm, pc.Solo(linger=2e-3), history=64) as h:
         if comm.rank == 0:
             for _ in range(5):
@@ -154,7 +154,7 @@ def test_max_staleness(comm, quorum, most):
     "quorum", ("quorum:0.5", "last_of:1", "solo,linger=1ms", "full,deadline=3ms")
 )
 def test_ranks_that_leave(comm, quorum):
-    """Policies are evaluated over live ranks: the last one left goes on alone."""
+    """Policies count live ranks only: the last one continues alone."""
     with handle(comm, quorum) as h:
         for _ in range(3 + 2 * comm.rank):
             h.Start()
@@ -175,7 +175,7 @@ def test_uneven_loops(comm, quorum):
 
 
 def test_many_handles_of_all_kinds(comm):
-    """Started in the same order on all ranks, whatever their policies."""
+    """Handles of all policies are started in the same order on all ranks."""
     quorums = ["solo", "quorum:1.0", "last_of:1,linger=200us", "majority,max_staleness=1",
                "full,deadline=2ms", "quorum:0.5,linger=100us,deadline=1ms,max_staleness=2",
                "full", "first_of:1"]  # fmt: skip
@@ -228,7 +228,7 @@ def test_ranks_disagree(comm, mine, other, what):
 
 
 def test_free_with_reports_under_way(comm):
-    """Made and freed in the same slot, again and again: no report of the last one counts."""
+    """Handles are created and freed in one slot repeatedly: old reports do not count."""
     for _ in range(15):
         with handle(comm, "quorum:0.5") as h:
             for _ in range(3):

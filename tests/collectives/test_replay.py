@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrivals recorded and replayed: the same run, bit for bit, whatever the timing."""
+"""Recorded arrivals are replayed: the run is the same, bit for bit, whatever the timing."""
 
 import os
 
@@ -7,7 +7,7 @@ import pytest
 
 RANKS = 3
 
-# Deposits depend on the step alone, delays on the seed. Prints what each rank saw of each handle.
+# Deposits depend only on the step, delays on the seed. Prints each rank's view of each handle.
 SCRIPT = """
 import hashlib, itertools
 
@@ -63,7 +63,7 @@ def sorted_lines(done):
 
 
 def test_replay(run, tmp_path):
-    """Two replays with other delays see what the recorded run saw; without one, they do not."""
+    """Two replays with other delays equal the recorded run. Runs without a record do not."""
     folder = str(tmp_path / "arrivals")
     first = sorted_lines(run(SCRIPT, RANKS, env={"SEED": "1", "PARTIALCOLL_RECORD": folder}))
     assert len(first) == RANKS * 30
@@ -74,7 +74,7 @@ def test_replay(run, tmp_path):
 
 
 def test_a_replay_that_is_recorded(run, tmp_path):
-    """The record of a replay is the record."""
+    """The record of a replay equals the replayed record."""
     script = """
     h = pc.Allreduce_init(comm, np.ones(1), quorum="solo")
     for _ in range(20):
@@ -126,8 +126,8 @@ def test_record_that_cannot_be_written(run, tmp_path):
     assert done.returncode == 1 and "PARTIALCOLL_RECORD: " in done.stderr
 
 
-# Each rank's record meets a limit after some rounds, as on a full disk: a write fails, but only
-# once the file is as large as that. Prints the sum of each round, from which its ranks follow.
+# Each rank's record reaches a limit after some rounds, as on a full disk: a write fails once the
+# file is that large. Prints the sum of each round, which tells its ranks.
 LIMITED = """
 import resource
 
@@ -150,8 +150,8 @@ if comm.rank == 0:
 
 
 def test_a_full_disk(run, tmp_path):
-    """It does not harm the run, whose status is 1. A replay has the rounds that were recorded, and
-    ends with a sentence on all ranks instead of running on."""
+    """A full disk does not disturb the run, whose status is 1. A replay has the recorded rounds and
+    ends with a message on all ranks."""
     folder = tmp_path / "arrivals"
     done = run(LIMITED, 2, env={"PARTIALCOLL_RECORD": str(folder)})
     *rounds, last = done.stdout.splitlines() or [done.stderr]
@@ -170,7 +170,7 @@ def test_a_full_disk(run, tmp_path):
 
 @pytest.mark.parametrize("deliver", ["one", "all"])
 def test_a_run_that_was_killed(run, tmp_path, deliver):
-    """A last line that is torn is not read; all ranks stop where the shortest record ends."""
+    """An incomplete last line is not read. All ranks stop where the shortest record ends."""
     script = f"""
     h = pc.Allreduce_init(comm, np.ones(1), quorum="majority", deliver="{deliver}")
     rounds = 0

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of an up-to-date rank for one that needs it: whole, from one round, blocking nobody."""
+"""An up-to-date rank sends its state to a rank that needs it: complete, of one round, and without
+blocking any rank."""
 
 import pickle
 import time
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.one_domain
 
 
 def state_of(rank, round, size=100_000):
-    """Something of every kind: every array tells its round and rank in each element."""
+    """Return a state in which every array contains its round and rank in each element."""
     value = 1000 * round + rank
     return {
         "x": np.full(size, value, np.float32),
@@ -30,7 +31,7 @@ def state_of(rank, round, size=100_000):
 
 
 def check_state(round, state):
-    """It is one rank's state of that round, all of it; that rank."""
+    """Check that the state is a complete one of that round. Return its rank."""
     value = state["steps"]
     assert value // 1000 == round
     arrays = [state["x"], *state["nested"][:1], state["fortran"], state["strided"]]
@@ -38,12 +39,12 @@ def check_state(round, state):
     assert (state["small"] == np.arange(3) + value).all() and state["none"].size == 0
     assert state["nested"][1:] == ["schedule", None]
     for array in arrays:
-        array += 1  # it is the asker's own
+        array += 1  # belongs to the rank that asked
     return value % 1000
 
 
 def serve_until(exchange, request, make, round=0):
-    """Step boundaries until the request, a barrier of all, is complete; the round then."""
+    """Serve at step boundaries until `request`, a barrier, is complete. Return the round."""
     while not request.Test():
         exchange.serve(round, lambda r=round: make(r))
         round += 1
@@ -59,7 +60,7 @@ def end(exchange, comm, make, round=0):
 @pytest.mark.mpi
 @pytest.mark.parametrize("size", (10, 100_000, 3_000_000))
 def test_each_asks_in_turn(comm, size):
-    """While the others take steps; the arrays that were sent change right after `serve`."""
+    """Each rank asks while the others make steps. The arrays change right after `serve`."""
     if comm.size == 1:
         pytest.skip("nobody to ask")
     exchange = pc.StateExchange(comm, timeout=60)
@@ -96,7 +97,7 @@ def test_each_asks_in_turn(comm, size):
 
 @pytest.mark.mpi
 def test_all_but_one_ask_at_once(comm):
-    """Each of its neighbor first, so that askers ask askers, who say that they have nothing."""
+    """Each asks its neighbor first, so ranks without a state ask each other and are refused."""
     if comm.size == 1:
         pytest.skip("nobody to ask")
     exchange = pc.StateExchange(comm, timeout=60)
@@ -104,14 +105,14 @@ def test_all_but_one_ask_at_once(comm):
     for _ in range(5):
         if comm.rank != giver:
             round, state = exchange.ask()
-            assert check_state(round, state) != comm.rank  # who has got one gives it on
+            assert check_state(round, state) != comm.rank  # it may come from an earlier asker
         serve_until(exchange, comm.Ibarrier(), lambda r: state_of(comm.rank, r))
     exchange.Free()
 
 
 @pytest.mark.mpi
 def test_nobody_has_one(comm):
-    """All ask: TimeoutError for all, naming whom they asked; and then it works."""
+    """All ask: all get a TimeoutError that names the asked ranks. Then the exchange works."""
     if comm.size == 1:
         pytest.skip("nobody to ask")
     exchange = pc.StateExchange(comm, timeout=0.2)
@@ -127,8 +128,8 @@ def test_nobody_has_one(comm):
 
 @pytest.mark.mpi
 def test_silent_peer(comm):
-    """One does not call `serve` for a while: the next is asked, and the silent one finds the
-    question and its withdrawal when it does."""
+    """One rank does not call `serve` for a while. The next one is asked, and the silent one later
+    finds the request and its withdrawal."""
     if comm.size < 3:
         pytest.skip("needs a third")
     exchange = pc.StateExchange(comm, timeout=60, patience=0.02)
@@ -151,15 +152,15 @@ def test_silent_peer(comm):
 
 @pytest.mark.mpi
 def test_late_and_duplicate_answers(comm):
-    """Two answer one question, large; the second is thrown away, and the next question gets an
-    answer to itself."""
+    """Two ranks send large answers to one request. The second is discarded, and the next request
+    gets its own answer."""
     if comm.size < 3:
         pytest.skip("needs a third")
     exchange = pc.StateExchange(comm, timeout=60, patience=1e-6)
     complete, rounds, told = exchange._complete, 6, 0
 
     def look(both):
-        """Tell both as soon as both have been asked; in every second round, wait for both."""
+        """Tell both as soon as both have been asked. In every second round, wait for both."""
         nonlocal told
         if exchange.stats.asked == 2 * (told + 1):
             told += 1
@@ -184,7 +185,7 @@ def test_late_and_duplicate_answers(comm):
     exchange.Free()
     counts = comm.allgather(exchange.stats)
     given = [c.answered for c in counts]
-    # Who comes late, when the other's answer has been taken, is no longer asked.
+    # A rank that is late, after the other's answer was received, is no longer asked.
     assert [c.answered + c.refused for c in counts[1:3]] == [rounds, rounds]
     assert sum(given) == given[1] + given[2] >= rounds + rounds // 2
     assert counts[0].asked == 2 * rounds and counts[0].drained == sum(given) - rounds
@@ -193,7 +194,7 @@ def test_late_and_duplicate_answers(comm):
 
 @pytest.mark.mpi
 def test_isolation(comm):
-    """Two exchanges and the user's messages on one communicator do not meet."""
+    """Two exchanges and the user's messages on one communicator are not mixed up."""
     if comm.size == 1:
         pytest.skip("nobody to ask")
     first, second = (pc.StateExchange(comm, timeout=60) for _ in range(2))
@@ -216,7 +217,7 @@ def test_isolation(comm):
 
 @pytest.mark.mpi
 def test_a_state_that_cannot_be_sent(comm):
-    """Raises where it was to be sent; who asked gets another's."""
+    """The error is raised on the sending rank. The asking rank gets another rank's state."""
     if comm.size < 3:
         pytest.skip("needs a third")
     exchange = pc.StateExchange(comm, timeout=120, patience=100)
@@ -239,7 +240,7 @@ def test_a_state_that_cannot_be_sent(comm):
 
 @pytest.mark.mpi
 def test_free_with_a_question_open(comm):
-    """The asker has given up; who was asked never served before `Free`."""
+    """The asking rank has timed out, and the asked rank never served before `Free`."""
     if comm.size == 1:
         pytest.skip("nobody to ask")
     exchange = pc.StateExchange(comm, timeout=0.05)
@@ -274,7 +275,7 @@ def test_bad_input(comm):
 @pytest.mark.mpi
 @pytest.mark.parametrize("how", ({"timeout": 0}, {"patience": -1.0}, {"timeout": float("nan")}))
 def test_one_rank_has_bad_times(comm, how):
-    """It says what; the others say who."""
+    """The wrong rank's error says what is wrong, the others' errors which rank it is."""
     last = comm.size - 1
     wrong = ValueError if comm.rank == last else pc.MismatchError
     with pytest.raises(wrong, match="expected seconds" if comm.rank == last else f"rank {last}"):
@@ -282,18 +283,19 @@ def test_one_rank_has_bad_times(comm, how):
 
 
 def test_whom_to_ask():
-    """In order, one more after patience, at once after a refusal, nobody twice while it owes."""
+    """Ranks are asked in order: one more after `patience`, at once after a refusal, and none twice
+    while it owes an answer."""
     q = Question(1, deque([3, 1, 2]), patience=1.0, progress=0.0)
     assert q.next_peer(0.0) == 3 and q.next_peer(0.5) is None
-    q.comes(0.6)  # something of its state
+    q.comes(0.6)  # a part of its state arrives
     assert q.next_peer(1.5) is None
     assert q.next_peer(1.6) == 1
     q.answered(1, False, 1.7)
     assert q.next_peer(1.7) == 2 and q.next_peer(1.8) is None
     assert q.next_peer(2.7) == 1  # 3 and 2 still owe an answer
-    assert q.next_peer(9.0) is None  # all owe
+    assert q.next_peer(9.0) is None  # all owe an answer
     q.answered(1, True, 9.0)
-    assert q.next_peer(99.0) is None  # its state is on the way
+    assert q.next_peer(99.0) is None  # its state is being sent
     assert "asked ranks 3, 1, 2" in q.complaint(0, 1) and "answer: 2, 3" in q.complaint(0, 1)
     assert check_peers([2, 2, np.int64(0)], 1, 3) == [2, 0]
     assert check_peers(None, 1, 4) == [2, 3, 0]
@@ -333,7 +335,8 @@ say("rank", comm.rank, "is free")
 
 
 def test_stopped_peer(run):
-    """SIGSTOP of the one that is asked: another has the state; whoever was stopped goes on."""
+    """The asked rank is stopped by SIGSTOP: another one sends the state. The stopped rank later
+    continues."""
     done = run(STOPPED, 3)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("is free") == 3
@@ -349,7 +352,7 @@ if comm.rank == 0:
         exchange.serve(5, {"x": x})
     os.kill(os.getpid(), signal.SIGSTOP)
 elif comm.rank == 1:
-    stopped = False  # before, rank 2 may be served by nobody but rank 0
+    stopped = False  # before that only rank 0 may serve rank 2
     while not comm.Iprobe(2, 7):
         stopped = stopped or state(pids[0]) == "T"
         if stopped:
@@ -376,14 +379,14 @@ say("rank", comm.rank, "is free")
 
 
 def test_stopped_while_sending(run):
-    """Whoever sends is stopped in the middle: the asker takes what is whole."""
+    """The sending rank is stopped halfway: the asking rank takes a complete state."""
     done = run(STOPPED_WHILE_SENDING, 3)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("is free") == 3
 
 
 def test_interrupt(run):
-    """Ctrl-C ends an ask, and costs no core meanwhile; the exchange goes on working."""
+    """Ctrl-C ends an ask, which uses no core while it waits. The exchange keeps working."""
     script = """
 import signal, threading, os
 exchange = pc.StateExchange(comm, timeout=100)
@@ -426,7 +429,7 @@ say("over")
 
 
 def test_alone(run):
-    """One process: nobody asks, and there is nobody to ask."""
+    """In a single process there is no rank to ask."""
     script = """
 with pc.StateExchange(comm) as exchange:
     exchange.serve(0, None)

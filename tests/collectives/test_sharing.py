@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that the ranks of a node share, in hostile circumstances."""
+"""Memory that the ranks of a node share, under failures."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# Every rank of a node in one domain, whatever this run is set to.
+# Every rank of a node in one domain, whatever the environment of this run.
 NODE = {"PARTIALCOLL_DOMAIN": "node"}
 
 STOPPED = """
@@ -88,13 +88,13 @@ def check_stopped(run, count):
 
 
 def test_a_stopped_rank_is_named(run):
-    """SIGSTOP in the middle of a reduction: the round waits and says for whom; nothing is
-    corrupted; other handles go on."""
+    """SIGSTOP in the middle of a reduction: the round waits and names the rank, nothing is
+    corrupted, and other handles continue."""
     check_stopped(run, 100)
 
 
 def test_a_stopped_rank_with_a_chunk_is_named(run):
-    """The same where several ranks work on one round, each on chunks of it."""
+    """The same where several ranks reduce chunks of one round."""
     check_stopped(run, 300_000)
 
 
@@ -132,8 +132,8 @@ LIMITED = """
     ],
 )
 def test_memory_that_cannot_be_had(run, rank, what, why):
-    """On the rank that makes it, on one that opens it: an error on every rank, with the size;
-    messages instead, where that was asked for."""
+    """Missing memory or descriptors, on the creating or on an opening rank, raise an error with the
+    size on every rank; or messages are used if that was requested."""
     done = run(LIMITED, ranks=3, arguments=[rank, what], env=NODE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("refused:") == 3 and done.stdout.count("done") == 3
@@ -161,14 +161,14 @@ def test_more_than_the_machine_has(run):
 
 
 def environment(process):
-    with contextlib.suppress(OSError):  # gone meanwhile
+    with contextlib.suppress(OSError):  # the process has ended
         return (process / "environ").read_bytes()
     return b""
 
 
 def test_nothing_is_left_of_a_crash(run):
-    """Killed in the middle of its rounds: no file stays behind and no process, whose memory it
-    would be, and the next job is not disturbed."""
+    """After a kill during rounds no file and no process, which would hold memory, is left, and the
+    next job is not disturbed."""
     before = set(os.listdir("/dev/shm"))
     job = uuid.uuid4().hex.encode()
     done = run(
@@ -185,13 +185,14 @@ def test_nothing_is_left_of_a_crash(run):
         env={**NODE, "PARTIALCOLL_TEST_JOB": job.decode()},
     )
     assert done.returncode != 0
-    # The launcher may be back before the last rank is gone; what holds memory is never gone.
+    # The launcher may return before the last rank has ended; a process that holds memory never
+    # ends.
     end = time.monotonic() + 60
     while any(job in environment(p) for p in Path("/proc").glob("[0-9]*")):
         assert time.monotonic() < end, "processes are left"
         time.sleep(0.01)
     new = [Path("/dev/shm", name) for name in set(os.listdir("/dev/shm")) - before]
-    # A folder is that of another job of Open MPI's, which runs at the same time.
+    # A folder belongs to another job of Open MPI that runs at the same time.
     assert not [path for path in new if "partialcoll" in path.name and path.is_file()]
     done = run(
         """

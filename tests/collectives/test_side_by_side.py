@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collective calls of several objects at the same time, in threads."""
+"""Concurrent collective calls of several objects, in threads."""
 
 import threading
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.one_domain, pytest.mark.few_ranks, py
 
 
 def test_side_by_side():
-    """Calls that wait for each other; one that fails is heard of though another one still waits."""
+    """Calls may wait for each other. An error is raised although another call still waits."""
     first, second, never = threading.Event(), threading.Event(), threading.Event()
 
     def fail():
@@ -40,11 +40,11 @@ def test_side_by_side():
     side_by_side([])
     with pytest.raises(KeyError, match="on purpose"):
         side_by_side([wait_for_ever, fail, wait_for_ever])
-    assert len(left) == 2  # nothing goes on
+    assert len(left) == 2  # no call continues
 
 
 def test_interrupted_while_a_thread_starts(monkeypatch):
-    """Ctrl-C before the thread has had the core for the first time: it does nothing then."""
+    """Ctrl-C before the thread runs for the first time: the thread then does nothing."""
 
     Thread = threading.Thread
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All dtypes and ops against MPI's own allreduce, or against numpy where MPI has no such type;
-ops and datatypes of users."""
+"""All dtypes and ops against MPI's own allreduce, or against numpy where MPI lacks the type; user
+ops and datatypes."""
 
 import sys
 
@@ -42,14 +42,14 @@ together = settings(derandomize=True, database=None, deadline=None, max_examples
 
 
 def as_dtype(name):
-    """bfloat16 is not numpy's own: skips where nobody brings it."""
+    """Return the dtype. Skip bfloat16 if ml_dtypes is missing."""
     if name == "bfloat16":
         return np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
     return np.dtype(name)
 
 
 def values(dtype, count, rank, seed=0):
-    """Numbers whose sums and products over a few ranks are exact."""
+    """Return numbers whose sums and products over a few ranks are exact."""
     base = (np.arange(count) * 7 + rank * 3 + seed) % 5
     if dtype.kind == "b":
         return base % 2 == 0
@@ -59,7 +59,7 @@ def values(dtype, count, rank, seed=0):
 
 
 def expected(op, rows, dtype):
-    """The reduction of some ranks' numbers; halves in float32, rounded once."""
+    """Reduce the numbers of some ranks; half types in float32, rounded once."""
     wide = [row.astype(np.float32) if dtype.name in HALVES else row for row in rows]
     total = wide[0]
     for row in wide[1:]:
@@ -99,7 +99,7 @@ def test_as_mpi(comm, name, op):
     owned=st.booleans(),
 )
 def test_drawn(case, count, quorum, owned):
-    """Any dtype, op and count: the result is the reduction over the mask."""
+    """For any dtype, op and count the result is the reduction over the mask."""
     comm = MPI.COMM_WORLD
     dtype, op = np.dtype(case[0]), case[1]
     rows = rows_of(comm, dtype, count, seed=count)
@@ -117,7 +117,7 @@ def test_drawn(case, count, quorum, owned):
 
 
 def test_different_dtypes_in_one_round(comm):
-    """Each buffer with its own dtype and op, ops of users among them."""
+    """Each buffer has its own dtype and op, also a user op."""
     names = ("float16", "int8", "bool", "complex128", "uint16", "float64")
     ops = ["SUM", "BXOR", "LOR", "PROD", "MAX", None]
     send = [values(np.dtype(n), 7 + i, comm.rank) for i, n in enumerate(names)]
@@ -169,7 +169,7 @@ def test_conservation_of_halves(comm, name, owned):
 
 
 def test_memory_of_halves(comm):
-    """They are held as float32, and the estimate knows."""
+    """Half types are stored as float32, and the estimate includes that."""
     half, single = np.zeros(1000, np.float16), np.zeros(1000, np.float32)
     assert pc.memory_estimate(comm, half, half.copy()) == pc.memory_estimate(
         comm, single, single.copy()
@@ -180,7 +180,7 @@ def test_memory_of_halves(comm):
 
 @pytest.mark.parametrize("name", HALVES)
 def test_missed_rounds_of_halves(comm, name):
-    """deliver="all": what several rounds add up to is rounded once as well."""
+    """deliver="all": the sum of several rounds is rounded once as well."""
     dtype = as_dtype(name)
     one = MPI.COMM_SELF
     large = 2048.0 if name == "float16" else 256.0
@@ -192,7 +192,7 @@ def test_missed_rounds_of_halves(comm, name):
 
 
 class Tensor:
-    """What is asked of a torch CPU tensor of bfloat16, which has no way to numpy."""
+    """Has the used attributes of a torch CPU tensor of bfloat16, which cannot convert to numpy."""
 
     class Device:
         type = "cpu"
@@ -225,7 +225,7 @@ class Tensor:
 
 @pytest.mark.parametrize("package", (True, False))
 def test_bfloat16_tensors(comm, package, monkeypatch):
-    """With ml_dtypes arrays are of its bfloat16, without it of the bits."""
+    """With ml_dtypes arrays have its bfloat16, without it they have the bits."""
     if package:
         of = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
     else:
@@ -283,7 +283,7 @@ def test_bfloat16_tensors_refused(comm):
     elsewhere.device = Tensor.Device()
     elsewhere.device.type = "cuda"
     learning.requires_grad = True
-    no_driver = "there is no CUDA driver here"  # or one that a test of devices has opened
+    no_driver = "there is no CUDA driver here"  # or one that a device test has opened
     for tensor, error, text in (
         (strided, ValueError, "sendbuf.*contiguous"),
         (elsewhere, (pc.StateError, ValueError), f"on cuda at .* does not know|{no_driver}"),
@@ -323,18 +323,18 @@ def test_no_dimensions(comm, name):
 
 
 def test_drop_in_tells_dtypes_apart(comm):
-    """One place in the program, two dtypes of one size: a handle for each."""
+    """One place in the program with two dtypes of one size uses a handle for each."""
     for name in ("float16", "uint16", "int16", "float16"):
         recv = np.zeros(3, name)
         pc.Allreduce(comm, np.full(3, 2, name), recv, quorum="full")
         assert list(recv) == [2 * comm.size] * 3
 
 
-# Ops and datatypes that are MPI's or the user's
+# MPI's and the user's ops and datatypes
 
 
 def larger_size(a, b, datatype):
-    """b = whichever is larger without its sign; of two equal ones the left."""
+    """b = the one with the larger absolute value, or the left one if equal."""
     x, y = np.frombuffer(a, np.float64), np.frombuffer(b, np.float64)
     y[:] = np.where(np.abs(x) >= np.abs(y), x, y)
 
@@ -366,7 +366,7 @@ def test_maxloc(comm):
 
 @pytest.mark.parametrize("name", ("longdouble", "clongdouble"))
 def test_long_double(comm, name):
-    """MPI has a kernel, we have none: it adds up and is carried like any sum."""
+    """MPI has a kernel and the library has none. It is summed and carried as usual."""
     send = np.full(6, comm.rank + 1, name)
     rounds = []
     h = pc.Allreduce_init(comm, send, quorum="solo")
@@ -390,7 +390,7 @@ def test_long_double(comm, name):
 
 @pytest.mark.parametrize("form", ("send", "in place", "owned"))
 def test_own_op(comm, form):
-    """Equal sizes of unequal sign: all ranks must agree which is the left one."""
+    """Equal absolute values of different sign: all ranks must agree on the left operand."""
     send = np.where(np.arange(9) % 2, comm.rank, 1.0) * (-1) ** comm.rank
     recv = send.copy() if form == "in place" else np.zeros(9)
     op = MPI.Op.Create(larger_size, commute=True)
@@ -407,14 +407,14 @@ def test_own_op(comm, form):
 
 @pytest.mark.parametrize("count", (0, 1, 5, 9000))
 def test_derived_datatype(comm, count):
-    """24 bytes, which no cut at a multiple of 64 respects; freed while the handle lives."""
+    """24 bytes, which cuts at multiples of 64 bytes would split; freed while the handle lives."""
     op = MPI.Op.Create(weighted, commute=True)
     triple = MPI.DOUBLE.Create_contiguous(3)  # the library commits its copy
     send = np.tile([1.0 + comm.rank, comm.rank, 1.0], count)
     recv = np.zeros_like(send)
     h = pc.Allreduce_init(comm, [send, count, triple], [recv, count, triple], op=op, quorum="full")
     triple.Free()
-    other = MPI.INT.Create_contiguous(5).Commit()  # may get the number of the one that went
+    other = MPI.INT.Create_contiguous(5).Commit()  # may get the handle number of the freed one
     for _ in range(3):
         h.Start()
         h.Wait()
@@ -429,7 +429,7 @@ def test_derived_datatype(comm, count):
 
 
 def test_structured_with_datatype(comm):
-    """A structured array with a datatype of its own size, counted in its elements."""
+    """A structured array with a datatype of its size, counted in its elements."""
     dtype = np.dtype([("weight", "f8"), ("mean", "f8", 2)])
     op = MPI.Op.Create(weighted, commute=True)
     triple = MPI.BYTE.Create_contiguous(24).Commit()
@@ -447,8 +447,8 @@ def test_structured_with_datatype(comm):
 
 @pytest.mark.parametrize("progress", ("agent", "manual"))
 def test_own_op_in_the_background(comm, progress):
-    """The agent runs Python while the application computes, waits and deposits: no deadlock,
-    and what is in a round is what its mask says."""
+    """The agent runs Python while the application computes, waits and deposits: there is no
+    deadlock, and a round contains the deposits of its mask."""
     op = MPI.Op.Create(larger_size, commute=True)
     send, recv = np.zeros(300), np.zeros(300)
     with pc.Allreduce_init(comm, send, recv, op=op, quorum="solo", progress=progress) as h:
@@ -463,7 +463,7 @@ def test_own_op_in_the_background(comm, progress):
 
 
 def test_empty_round_leaves_the_buffer(comm):
-    """No identity: a round to which nobody contributed changes nothing, and says so."""
+    """Without an identity, a round without contributions leaves the buffer unchanged."""
     op = MPI.Op.Create(larger_size, commute=True)
     recv, whole = np.full(3, 42.0), np.full(2, 7)
     with pc.Allreduce_init(
@@ -476,7 +476,7 @@ def test_empty_round_leaves_the_buffer(comm):
 
 
 def test_late_of_own_ops(comm):
-    """Replaced, not added: what rides in a later round is one deposit, of some rank's some call."""
+    """A late deposit is replaced, not added: a later round contains one deposit of each rank."""
     op = MPI.Op.Create(larger_size, commute=True)
     h = pc.Allreduce_init(comm, np.zeros(1), op=op, quorum="solo")
     assert h.send_buffer.shape == (1,)

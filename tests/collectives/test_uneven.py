@@ -14,7 +14,7 @@ POLICIES = ("solo", "majority", "full", "quorum:0.75", "full,deadline=2ms")
 
 
 def wait_until(condition, limit_s=60.0):
-    """The agents get there by themselves."""
+    """Wait for the agents, which need no calls."""
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, "the condition was not met in time"
@@ -23,7 +23,7 @@ def wait_until(condition, limit_s=60.0):
 
 @pytest.mark.parametrize("quorum", POLICIES)
 def test_join_with_uneven_data(comm, quorum):
-    """Rank r has r+1 batches, twice (two epochs): join brings all to the same round."""
+    """Rank r has r+1 batches in each of two epochs: join brings all to the same round."""
     send, recv = np.zeros(2), np.zeros(2)
     h = pc.Allreduce_init(comm, send, recv, quorum=quorum)
     for _ in range(2):
@@ -49,7 +49,7 @@ def test_join_with_uneven_data(comm, quorum):
 
 
 def test_join_ends_when_all_have_joined(comm):
-    """Nobody comes back before the last one has joined (one clock on one machine)."""
+    """No rank returns before the last one has joined (one clock on one machine)."""
     h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="solo")
     if comm.rank == comm.size - 1:
         time.sleep(0.05)
@@ -62,7 +62,7 @@ def test_join_ends_when_all_have_joined(comm):
 
 @pytest.mark.parametrize("quorum", POLICIES)
 def test_leave(comm, quorum):
-    """Ranks that leave hold nobody up; their last deposit is not lost."""
+    """Ranks that leave do not delay others. Their last deposit is not lost."""
     send, recv = np.ones(1), np.zeros(1)
     h = pc.Allreduce_init(comm, send, recv, quorum=quorum)
     leaves = comm.rank > 0 and comm.rank % 2 == 1
@@ -101,7 +101,7 @@ def test_leave_and_free_at_once(comm, quorum):
 
 
 def test_far_behind_one(comm):
-    """deliver="one": everybody gets every round, the slow one sets the pace after `history`."""
+    """deliver="one": all ranks get every round; the slow one limits the others by `history`."""
     send, recv = np.ones(1), np.zeros(1)
     h = pc.Allreduce_init(comm, send, recv, quorum="solo", history=4)
     for t in range(30):
@@ -114,7 +114,7 @@ def test_far_behind_one(comm):
 
 
 def test_far_behind_all(comm):
-    """deliver="all": the slow one skips ahead; what it never saw is counted."""
+    """deliver="all": the slow rank skips ahead, and the rounds that it never saw are counted."""
     send, recv = np.ones(1), np.zeros(1)
     h = pc.Allreduce_init(comm, send, recv, quorum="solo", deliver="all", history=3)
     slow = comm.size > 1 and comm.rank == comm.size - 1
@@ -133,7 +133,7 @@ def test_far_behind_all(comm):
             time.sleep(20e-3)
         else:
             time.sleep(0.2e-3)
-    if comm.rank == 0 and calls < 10 and comm.size > 1:  # late itself, it has skipped most
+    if comm.rank == 0 and calls < 10 and comm.size > 1:  # itself late, it has skipped most
         comm.send(None, comm.size - 1)
     assert h.stats.lost == lost and h.stats.delivered == seen
     assert seen + lost >= 60
@@ -143,7 +143,7 @@ def test_far_behind_all(comm):
 
 
 def test_missed_rounds_are_summed_or_the_newest(comm):
-    """A call that delivers several rounds: their sum, or the newest, in the receive buffer."""
+    """A call that delivers several rounds puts their sum or the newest into the buffer."""
     if comm.size < 2:
         pytest.skip("takes two ranks")
     for missed in ("sum", "latest"):
@@ -169,7 +169,7 @@ def test_missed_rounds_are_summed_or_the_newest(comm):
 
 
 def test_late_policies(comm):
-    """carry adds a late deposit to the next, latest replaces it, drop forgets it."""
+    """carry adds a late deposit to the next, latest replaces it, drop discards it."""
     if comm.size < 2:
         pytest.skip("takes two ranks")
     outcome = {}
@@ -181,7 +181,7 @@ def test_late_policies(comm):
                 h.Start()
                 h.Wait()
         comm.Barrier()
-        # Rank 1 comes late to rounds 0, 1 and 2: only then may round 3 start.
+        # Rank 1 is late to rounds 0, 1 and 2. Round 3 may start only after that.
         if comm.rank == 1:
             for value in (1, 10, 100):
                 send[0] = value
@@ -206,7 +206,7 @@ def test_late_policies(comm):
 
 
 def test_stored_is_told_from_arrived(comm):
-    """active counts who contributed, stored who of them had come before the round."""
+    """active counts the contributing ranks, stored those of them that had come before the round."""
     if comm.size < 2:
         pytest.skip("takes two ranks")
     h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="solo")
@@ -232,8 +232,8 @@ def test_stored_is_told_from_arrived(comm):
 
 @pytest.mark.parametrize("history", (1, 8))
 def test_slow_reader_leaves_join_with_the_same_round(comm, history):
-    """deliver="all": a rank that is slow in join comes out of it with the round with which all
-    had joined, although the others go on at once."""
+    """deliver="all": a rank that is slow in join returns with the round with which all had joined,
+    although the others continue at once."""
     send, recv = np.ones(1), np.zeros(1)
     h = pc.Allreduce_init(comm, send, recv, quorum="solo", deliver="all", history=history)
     last = h.join(on_round=lambda r: time.sleep(0.02) if comm.rank == 0 else None)
@@ -248,7 +248,7 @@ def test_slow_reader_leaves_join_with_the_same_round(comm, history):
 
 
 def test_interrupted_join_goes_on(comm):
-    """An exception in on_round: join again, and it goes on; nothing else does."""
+    """After an exception in on_round join continues when called again; other calls fail."""
 
     class Stop(Exception):
         pass

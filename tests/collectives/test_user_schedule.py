@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules of users' own: what matches, when things begin and end, what a commit refuses."""
+"""User schedules: matching of messages, begin and end of operations, refusals by commit."""
 
 import logging
 import pickle
@@ -33,7 +33,7 @@ def run(schedule):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 1000, 70001, 300000])
 def test_ring(comm, progress, dtype, count):
-    """Every size, also those that make no whole blocks of 64 bytes; several runs."""
+    """Every size, also without complete blocks of 64 bytes; several runs."""
     mine, other = np.empty(count, dtype), np.full(count, -1, dtype)
     with pc.Schedule(comm, progress=progress) as s:
         s.recv(other, (comm.rank - 1) % comm.size)
@@ -48,15 +48,15 @@ def test_ring(comm, progress, dtype, count):
 
 
 def test_order_of_writing(comm):
-    """The n-th send meets the n-th receive, in whatever order they are carried out, and each
-    tag counts for itself."""
+    """The n-th send is matched with the n-th receive of the same tag, in whatever order they are
+    executed."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     out = np.arange(6.0) + 10 * comm.rank
     into = np.full(6, -1.0)
     with pc.Schedule(comm) as s:
         sends = [s.send(out[i : i + 1], right, tag=i // 3) for i in range(6)]
         for earlier, later in zip(sends, sends[1:]):
-            s.after(earlier, later)  # the last one goes first
+            s.after(earlier, later)  # the last one is sent first
         for i in (3, 4, 5, 0, 1, 2):
             s.recv(into[i : i + 1], left, tag=i // 3)
         s.commit()
@@ -65,7 +65,7 @@ def test_order_of_writing(comm):
 
 
 def test_many_messages_of_one_pair(comm):
-    """More than a handle has tags: the schedule takes several slots; others are beside it."""
+    """More messages than a handle has tags: the schedule takes several slots."""
     n = 150
     total = np.zeros(1)
     handle = pc.Allreduce_init(comm, np.ones(1), total, quorum="full")
@@ -110,8 +110,8 @@ def test_self_and_nobody(comm):
 
 
 def test_isolation(comm):
-    """Messages of the schedule, of a handle and of the user, with the same peers and tags, on
-    the same communicator."""
+    """Messages of a schedule, of a handle and of the user have the same peers and tags on the same
+    communicator."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     a, b, c = np.full(64, 1.0 + comm.rank), np.zeros(64), np.zeros(64)
     total, theirs = np.zeros(64), np.zeros(64)
@@ -139,7 +139,7 @@ def test_isolation(comm):
 
 @needs_three
 def test_gate_opens_early(comm):
-    """1 of 2: the second predecessor waits for what the gate lets begin."""
+    """1 of 2: the second predecessor waits for an operation behind the gate."""
     x, y, z = np.zeros(1), np.zeros(1), np.full(1, comm.rank + 1.0)
     with pc.Schedule(comm) as s:
         if comm.rank == 0:
@@ -161,7 +161,7 @@ def test_gate_opens_early(comm):
 )
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_reduce(comm, op, function, dtype):
-    """Everybody sends to rank 0, which reduces in the order of ranks."""
+    """All ranks send to rank 0, which reduces in the order of ranks."""
     mine = (np.arange(50) % 7 + comm.rank + 1).astype(dtype)
     total = mine.copy()
     with pc.Schedule(comm) as s:
@@ -195,7 +195,7 @@ def test_operands(comm):
 
 @pytest.mark.parametrize("progress", ["agent", "manual"])
 def test_timer(comm, progress):
-    """A timer does not fire early; copies after it come after it."""
+    """A timer does not fire early, and copies that depend on it come after it."""
     x, y = np.ones(4), np.zeros(4)
     with pc.Schedule(comm, progress=progress) as s:
         first = s.timer(0.02)
@@ -212,7 +212,7 @@ def test_timer(comm, progress):
 
 
 def test_runs_in_the_background(comm):
-    """The agent carries a run to its end, timer included, while nobody is in the library."""
+    """The agent completes a run, timer included, while no thread is in the library."""
     x, y = np.full(5, comm.rank + 1.0), np.zeros(5)
     s = pc.Schedule(comm, progress="agent")
     wait = s.timer(0.01)
@@ -221,7 +221,7 @@ def test_runs_in_the_background(comm):
     s.commit()
     s.Start()
     begin = time.monotonic()
-    while s.runs < 1:  # looks at a counter, communicates nothing
+    while s.runs < 1:  # reads a counter, communicates nothing
         assert time.monotonic() - begin < LIMIT
         time.sleep(1e-3)
     assert np.all(y == (comm.rank - 1) % comm.size + 1.0)
@@ -230,7 +230,7 @@ def test_runs_in_the_background(comm):
 
 
 def test_empty(comm):
-    """No operations at all; and runs one after the other are counted."""
+    """A schedule without operations runs. Consecutive runs are counted."""
     with pc.Schedule(comm) as s:
         s.commit()
         for i in range(4):
@@ -244,7 +244,7 @@ def test_empty(comm):
 
 
 def random_program(rng, ranks):
-    """Steps of all ranks, in an order in which they may be carried out one by one."""
+    """Yield steps of all ranks, in a valid sequential order."""
     for _ in range(int(rng.integers(1, 40))):
         kind = rng.choice(["message", "message", "reduce", "copy", "timer", "nop"])
         a, b = rng.choice(3, 2, replace=False)
@@ -253,14 +253,14 @@ def random_program(rng, ranks):
 
 
 class Writer:
-    """Writes one rank's part of a random program down."""
+    """Adds one rank's part of a random program to its schedule."""
 
     def __init__(self, schedule, rng, buffers):
         self.schedule, self.rng, self.buffers = schedule, rng, buffers
-        self.done = []  # operations with what they read and write
+        self.done = []  # operations with their reads and writes
 
     def add(self, make, reads, writes):
-        """All ranks draw the same numbers; `make` is None if it is another's operation."""
+        """All ranks draw the same numbers. `make` is None for an operation of another rank."""
         draws = self.rng.random(4)
         if make is None:
             return
@@ -313,7 +313,7 @@ def evaluate(program, memory):
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random(comm, seed):
-    """A random DAG, several runs of it, against the same steps one after the other."""
+    """Several runs of a random DAG equal the same steps made one after the other."""
     rng = np.random.default_rng(seed)
     program = list(random_program(rng, comm.size))
     memory = rng.integers(-9, 9, (comm.size, 3, 8)).astype(np.float64)
@@ -329,11 +329,11 @@ def test_random(comm, seed):
         assert np.array_equal(own, memory[comm.rank]), str(s)
 
 
-# What a commit refuses
+# Refusals of a commit
 
 
 def mismatch(comm, schedule, *parts):
-    """The same error on every rank, with both sides in it; and nothing hangs afterwards."""
+    """The same error is raised on every rank and names both sides. Nothing hangs afterwards."""
     with pytest.raises(pc.MismatchError) as caught:
         schedule.commit()
     for part in parts:
@@ -368,7 +368,7 @@ def test_shape_differs(comm, other):
 
 @needs_two
 def test_wrong_on_one_rank(comm):
-    """A cycle on rank 0: the others hear of it. Mended, it can be committed."""
+    """A cycle on rank 0 is reported to the others. After a correction the commit succeeds."""
     x, y = np.full(1, 4.0), np.zeros(1)
     s = pc.Schedule(comm)
     if comm.rank == 0:
@@ -424,7 +424,7 @@ def write_while_read(s, x):
 
 @pytest.mark.parametrize("at", (3, 4, 5))
 def test_nothing_shares_memory_with_no_elements(comm, at):
-    """Wherever a part that is empty on this rank lies."""
+    """A part without elements conflicts with nothing, wherever it is."""
     x = np.arange(8.0)
     with pc.Schedule(comm) as s:
         s.recv(x[at:at], comm.rank)
@@ -478,7 +478,7 @@ def test_sums_in_any_order(comm):
 
 @needs_two
 def test_giving_up(comm):
-    """A rank that leaves the with statement by an exception lets the others know."""
+    """A rank that leaves the with statement by an exception notifies the others."""
     with pytest.raises((ZeroDivisionError, pc.MismatchError)) as caught, pc.Schedule(comm) as s:
         if comm.rank == 1:
             raise ZeroDivisionError
@@ -531,7 +531,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_arguments(comm, case):
-    """Refused at once; the schedule is as it was."""
+    """A wrong call is refused at once. The schedule stays unchanged."""
     call, error, text = WRONG[case]
     with pc.Schedule(comm) as s:
         with pytest.raises(error, match=text):
@@ -589,12 +589,12 @@ def test_wrong_progress(comm):
         pc.Schedule(comm, progress="magic")
 
 
-# Waiting, and the end
+# Waiting and freeing
 
 
 @needs_two
 def test_timeout_and_warning(comm, monkeypatch, caplog):
-    """A wait that takes long says which operations wait for which ranks, and goes on."""
+    """A long wait reports which operations wait for which ranks, and continues."""
     x = np.full(3, 5.0)
     s = pc.Schedule(comm)
     if comm.rank == 0:
@@ -624,7 +624,7 @@ def test_timeout_and_warning(comm, monkeypatch, caplog):
 
 @needs_two
 def test_free_says_whom_it_waits_for(comm, monkeypatch, caplog):
-    """Rank 1 has not come to its Free yet."""
+    """Rank 1 has not called Free yet."""
     monkeypatch.setenv("PARTIALCOLL_STALL_WARN", "0.1")
     s = pc.Schedule(comm).commit()
     said = "Schedule.Free: rank 1 has not called it"
@@ -636,8 +636,8 @@ def test_free_says_whom_it_waits_for(comm, monkeypatch, caplog):
 
 @needs_two
 def test_freed_without_a_wait(comm):
-    """Rank 0 has started a run that the others have not: all end, and nothing is written where
-    no run was started."""
+    """Rank 0 has started a run that the others have not: all end, and no data is written on ranks
+    that started no run."""
     x, y = np.full(10000, 1.0 + comm.rank), np.full(10000, -1.0)
     s = pc.Schedule(comm)
     into = s.recv(y, (comm.rank - 1) % comm.size)
@@ -657,7 +657,7 @@ def test_freed_without_a_wait(comm):
 
 
 def test_freed_in_the_middle(comm):
-    """All have started, nobody waits: the run is brought to its end."""
+    """All have started and none waits: the run is completed."""
     x, y = np.full(10000, 1.0 + comm.rank), np.zeros(10000)
     s = pc.Schedule(comm)
     s.recv(y, (comm.rank - 1) % comm.size)
@@ -698,7 +698,7 @@ def test_dot(comm):
 
 
 def test_goal(comm):
-    """The file of all ranks can be read and run; every message has both of its sides."""
+    """The file of all ranks can be read and run. Every message has a send and a receive."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     x, y, z = np.zeros(16), np.zeros(16), np.zeros(4)
     with pc.Schedule(comm) as s:
@@ -736,7 +736,7 @@ def test_goal_of_an_allreduce(comm, quorum):
 
 
 def test_exit_before_the_commit(comm):
-    """However it is left: the others' commits fail, nobody waits."""
+    """However one rank exits, the others' commits fail, and none waits."""
     if comm.size < 2:
         pytest.skip("takes two ranks")
     expected = SystemExit if comm.rank == 0 else pc.MismatchError

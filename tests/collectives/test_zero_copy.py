@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deposits written where they are sent from, results read where they were reduced."""
+"""Deposits are written where they are sent from, and results read where they were reduced."""
 
 import gc
 
@@ -22,7 +22,7 @@ def one_round(h):
 
 
 def is_refused(array):
-    """Neither written nor made writable."""
+    """Check that the array cannot be written or made writable."""
     with pytest.raises(ValueError, match="read-only"):
         array[...] = 0
     with pytest.raises(ValueError, match="WRITEABLE"):
@@ -32,7 +32,7 @@ def is_refused(array):
 
 @pytest.mark.parametrize("deliver", ("one", "all"))
 def test_like_in_another_order(comm, deliver):
-    """Buffers that are made here are in C order, whatever order they are to be like."""
+    """Buffers created by the library are in C order, whatever the order of `like`."""
     values = np.arange(6.0).reshape(2, 3)
     for like in (np.asfortranarray(values), np.zeros((3, 2)).T, np.zeros((4, 6))[::2, ::2]):
         h = pc.Allreduce_init(comm, None, None, like=like, quorum="full", deliver=deliver)
@@ -45,7 +45,7 @@ def test_like_in_another_order(comm, deliver):
 
 
 def test_neither_way(comm):
-    """Many rounds of one shape: the slots take turns, the values are right, nothing is written."""
+    """Many rounds of one shape: slots alternate, values are right, and `like` is not written."""
     like = np.zeros((2, 3), np.float32)
     h = pc.Allreduce_init(comm, None, None, like=like, quorum="full", history=2)
     sent, read = set(), set()
@@ -60,14 +60,14 @@ def test_neither_way(comm):
         assert result.shape == (2, 3) and result.dtype == np.float32 and is_refused(result)
         assert (result == sum(r + t for r in range(comm.size))).all()
         for other in (h.recv_buffer, rnd.results[0].buffers[0], np.asarray(rnd.results[0])):
-            assert other.ctypes.data == result.ctypes.data  # a view each, no copy
-    assert len(sent) > 1 and 1 < len(read) <= 3  # as many as results are kept, and one more
+            assert other.ctypes.data == result.ctypes.data  # views without a copy
+    assert len(sent) > 1 and 1 < len(read) <= 3  # the number of stored results plus one
     assert not like.any()
     h.Free()
 
 
 def test_results_alone(comm):
-    """Send buffers of the user, results of the library; several buffers."""
+    """The user's send buffers with results of the library; several buffers."""
     send = [np.full(3, comm.rank + 1.0), np.full((2, 2), comm.rank, np.int32), np.zeros(0)]
     ops = [MPI.SUM, MPI.MAX, MPI.MIN]
     with pc.Allreduce_init(comm, send, None, op=ops, quorum="full", late="latest") as h:
@@ -79,7 +79,7 @@ def test_results_alone(comm):
 
 
 def test_results_of_the_user(comm):
-    """With a receive buffer the result is a view of that, before the first round as well."""
+    """With a receive buffer the result is a view of it, also before the first round."""
     recv = np.full(3, 7.0)
     with pc.Allreduce_init(comm, np.ones(3), recv, quorum="full") as h:
         assert list(h.result) == [7] * 3 and h.result.base is recv
@@ -93,7 +93,7 @@ def test_results_of_the_user(comm):
 
 @pytest.mark.parametrize("code", DTYPES)
 def test_as_with_a_buffer(comm, code):
-    """Every dtype and op: the same bits as in a receive buffer, the half types' included."""
+    """Every dtype and op gives the same bits as with a receive buffer, including half types."""
     dtype = np.dtype(code)
     values = np.random.default_rng(comm.rank).integers(0, 2 if code == "?" else 5, 1009)
     send = (values / 3 if dtype.kind in "fc" else values).astype(dtype)
@@ -129,7 +129,7 @@ def test_bfloat16(comm):
 
 
 def test_elements_of_mpi(comm):
-    """Pairs, and an op of the user's on a derived datatype: as the bytes that they are."""
+    """Pairs, and a user op on a derived datatype, appear as bytes."""
     pairs = np.zeros(3, PAIR)
     pairs["value"], pairs["index"] = comm.rank, comm.rank
     spec = [pairs, 3, MPI.DOUBLE_INT]
@@ -173,7 +173,7 @@ IDENTITIES = [
 
 @pytest.mark.parametrize(("op", "code", "identity"), IDENTITIES)
 def test_nobody_contributes(comm, op, code, identity):
-    """The result of such a round is the op's identity, as the receive buffer's would be."""
+    """The result of such a round is the op's identity, as in a receive buffer."""
     like = np.ones(2, code)
     recv = np.full(2, 1, code)
     h = pc.Allreduce_init(comm, None, None, op, like=like, quorum="full")
@@ -183,7 +183,7 @@ def test_nobody_contributes(comm, op, code, identity):
     assert rnd.active == 0 and h.result.dtype == like.dtype
     assert list(h.result) == [identity] * 2 == list(recv)
     assert not h.result.flags.writeable
-    h.send_buffer[:] = 1  # and it goes on
+    h.send_buffer[:] = 1  # and it continues
     one_round(h)
     assert h.last_round.active == comm.size
     h.Free()
@@ -199,7 +199,7 @@ def test_nobody_contributes_and_no_identity(comm):
 
 
 def test_join_and_conservation(comm):
-    """Rounds are read where they lie while the others finish; nothing is lost."""
+    """Rounds are read in place while the others finish. Nothing is lost."""
     h = pc.Allreduce_init(comm, None, None, like=np.zeros(2), quorum="solo")
     total, seen = 0.0, 0.0
 
@@ -219,14 +219,14 @@ def test_join_and_conservation(comm):
 
 
 def test_deliver_all(comm):
-    """Several rounds may come at once, so there the library makes receive buffers."""
+    """Several rounds may be delivered at once, so the library allocates receive buffers."""
     h = pc.Allreduce_init(
         comm, None, None, like=[np.zeros(2), np.zeros(3, np.float16)], quorum="full", deliver="all"
     )
     for buffer in h.send_buffer:
         buffer[:] = 1
     for rnd in h.until(5):
-        assert h.recv_buffer[0].base is None  # memory of its own, where it was before
+        assert h.recv_buffer[0].base is None  # its own memory, always the same
         assert [list(b) for b in rnd.results[-1].buffers] == [list(r) for r in h.recv_buffer]
         assert not h.result[0].flags.writeable
         assert list(h.result[0]) == [comm.size] * 2 and list(h.result[1]) == [comm.size] * 3
@@ -237,7 +237,7 @@ def test_deliver_all(comm):
 
 
 def test_there_is_no_result(comm):
-    """Before the first round, while a call is under way, of an older round, after leave."""
+    """Not before the first round, during a call, for an older round, or after leave."""
     h = pc.Allreduce_init(comm, np.ones(2), quorum="full")
     for look in (lambda: h.result, lambda: h.recv_buffer):
         with pytest.raises(pc.StateError, match="none before the first Wait"):
@@ -271,7 +271,7 @@ def test_freed(comm):
 
 
 def test_a_shape_is_enough(comm):
-    """`like` is looked at, not used: strided and read-only arrays serve, gigabytes cost nothing."""
+    """Only the shape of `like` is used: strided and read-only arrays work; size costs nothing."""
     strided = np.zeros((4, 6), np.int32)[:, ::2]
     fixed = np.broadcast_to(np.float64(0), (5,))
     with pc.Allreduce_init(comm, None, None, like=[strided, fixed], quorum="full") as h:
@@ -286,7 +286,7 @@ def test_a_shape_is_enough(comm):
 
 
 def test_memory(comm):
-    """Nothing of the size of the data but the slots."""
+    """Only the slots have the size of the data."""
     options = dict(like=np.zeros(1000), history=3, domain="rank")
     with pc.Allreduce_init(comm, None, None, **options) as h:
         assert h.memory == pc.memory_estimate(comm, None, None, **options)
@@ -314,7 +314,7 @@ def test_refused(comm, arguments, error, text):
 
 
 def test_a_send_buffer_kept_over_the_loop_is_refused(comm):
-    """What one writes first: the second Start says what is wrong."""
+    """The second Start reports what is wrong with data written into an old buffer."""
     with pc.Allreduce_init(comm, None, None, like=np.zeros(4), quorum="full") as h:
         kept = h.send_buffer
         kept[:] = 1
@@ -323,7 +323,7 @@ def test_a_send_buffer_kept_over_the_loop_is_refused(comm):
         kept[:] = 2
         with pytest.raises(pc.StateError, match="send_buffer was not taken since the last Start"):
             h.Start()
-        h.send_buffer[:] = 2  # mended, the handle goes on
+        h.send_buffer[:] = 2  # after the correction the handle continues
         h.Start()
         h.Wait()
         assert (h.result == 2 * comm.size).all()
@@ -343,7 +343,7 @@ def test_send_buffers_of_users_need_not_be_taken(comm):
 
 @pytest.mark.parametrize("count", [3, 1 << 18])
 def test_views_outlive_the_handle(comm, count):
-    """Whatever they show: no signal. Their memory goes with the last of them."""
+    """Views stay readable without a signal. Their memory is freed with the last view."""
     h = pc.Allreduce_init(comm, None, None, like=np.zeros(count), quorum="full")
     h.send_buffer[:] = 1
     h.Start()
@@ -377,13 +377,13 @@ def test_views_outlive_mpi(run):
 
 
 def test_memory_of_views_is_given_back(comm):
-    """Handles come and go, and with them views that were kept for a while."""
+    """Handles come and go, and their views are kept for a while."""
 
     def mapped():
         with open("/proc/self/maps") as maps:
             return sum("partialcoll-domain" in line for line in maps)
 
-    gc.collect()  # what earlier tests have left
+    gc.collect()  # remains of earlier tests
     kept, before = [], mapped()
     for _ in range(4):
         h = pc.Allreduce_init(comm, None, None, like=np.zeros(1 << 12), quorum="full")
