@@ -232,8 +232,8 @@ def test_nothing_is_lost(comm, name):
 def test_solo_does_not_wait(comm):
     """This rank's steps end although no other rank makes one."""
     ddp, state = hooked(Line(), "solo")
-    opt, number = sgd(ddp), float(comm.size)  # averages of such are exact
-    for _ in range(2):  # DDP orders its buckets, together, in the second
+    opt, number = sgd(ddp), float(comm.size)  # averages of these are exact
+    for _ in range(2):  # in the second, all ranks together order DDP's buckets
         step_on(ddp, opt, number)
     comm.Barrier()
     for rank in range(comm.size):
@@ -379,7 +379,7 @@ def test_other_things_are_refused(comm):
 
 
 def test_ddp_that_joins_is_refused_in_each_step(comm):
-    """DDP goes on with its local gradient: nothing is left unfinished."""
+    """DDP continues with its local gradient: nothing is left unfinished."""
     ddp, state = hooked(Line())
     for _ in range(2):
         ddp.zero_grad()
@@ -401,7 +401,7 @@ def test_a_hook_without_its_state(comm, state):
 
 
 def test_ranks_that_differ(comm):
-    """On every rank, and DDP goes on without a hook."""
+    """All ranks get the error, and DDP continues without a hook."""
     if comm.size == 1:
         pytest.skip("one rank")
     ddp = DistributedDataParallel(Line())

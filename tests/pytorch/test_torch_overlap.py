@@ -195,7 +195,7 @@ def test_checkpoint(comm, saved, loaded):
 
 @pytest.mark.parametrize("again", (False, True), ids=("at once", "saved again"))
 def test_a_late_gradient_of_a_checkpoint(comm, again):
-    """What was pending with Eager rides in the first step, in which nothing goes early."""
+    """A pending gradient of Eager is added in the first step, in which nothing is sent early."""
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
     parameters = list(model.parameters())
     for parameter in parameters:
@@ -216,7 +216,7 @@ def test_a_late_gradient_of_a_checkpoint(comm, again):
         opt = wrap(model, torch.optim.SGD(parameters, lr=1.0), strategy=SMALL)
         opt.load_state_dict(state)
         pct.broadcast_optimizer_state(opt)
-    for early in (set(), {0, 1, 2}):  # the first parameter, which has no gradient, comes last
+    for early in (set(), {0, 1, 2}):  # the first parameter, without a gradient, is last
         opt.zero_grad()
         sum((parameter * comm.size).sum() for parameter in parameters[1:]).backward()
         assert gone(opt) == early
