@@ -33,17 +33,17 @@ from mpi4py import MPI
 import partialcoll as pc
 comm = MPI.COMM_WORLD
 
-def say(*words):  # in one piece, whatever the other ranks print
+def say(*words):  # in one piece, also if other ranks print
     os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
 
-def state(pid):  # of a process: "T" if it has been stopped
+def state(pid):  # a process's state: "T" if it is stopped
     with open(f"/proc/{{pid}}/stat") as file:
         return file.read().rsplit(")", 1)[1].split()[0]
 
-def tell(word):  # the others, and who comes later; it stays told, whatever becomes of this rank
+def tell(word):  # notify other and later ranks; outlives this rank
     open(word, "w").close()
 
-def hear(*words):  # all of them, however long that takes
+def hear(*words):  # wait for all of them without a limit
     while not all(map(os.path.exists, words)):
         time.sleep(0.01)
 """
@@ -51,7 +51,7 @@ def hear(*words):  # all of them, however long that takes
 
 @functools.cache
 def last_words():
-    """Where a rank that ends its job says why: a file that run.py prints, or standard error."""
+    """Return the stream for the reason of an abort: a file that run.py prints, or stderr."""
     folder = os.environ.get("PARTIALCOLL_TEST_WORDS")
     if MPI.COMM_WORLD.size == 1 or not folder:
         return sys.stderr

@@ -355,7 +355,7 @@ STOPPED = """
         t.Free()
 """
 HELPERS = """
-def victim_line(t, victim):  # who is ever in a group with it
+def victim_line(t, victim):  # ranks that are ever in a group with it
     return len(t.grid) == 1
 """
 

@@ -39,9 +39,9 @@ STOPPED = """
         if comm.rank == 0:
             logging.getLogger("partialcoll").addHandler(GoOn())
         stopped = False
-        while not stopped:  # the others may have added all of it before rank 1 came to it
+        while not stopped:  # the others may have added everything before rank 1 arrived
             over = None
-            if comm.rank == 1:  # the last to come closes the round, and stops in its first addition
+            if comm.rank == 1:  # the last rank closes the round, and stops in its first addition
                 stopper[:] = [signal.SIGSTOP]
                 comm.Barrier()
                 full.Start()
@@ -52,7 +52,7 @@ STOPPED = """
                     time.sleep(0.001)
                     over = full.Test()
             if comm.rank == 0 and over is None:
-                for _ in range(20):  # the other handle goes on without rank 1
+                for _ in range(20):  # the other handle continues without rank 1
                     solo.Start()
                     assert solo.Wait().active >= 1
                 assert full.Test() is None

@@ -82,7 +82,7 @@ SCHEDULES_LEFT = """
         running.Start()
         other.Start()
         if comm.rank == 0:
-            lonely.Start()  # the others never do
+            lonely.Start()  # the other ranks never start
         orphan.Start()
         warnings.simplefilter("ignore")
         del orphan
@@ -253,7 +253,7 @@ WARNING = """
 
             def emit(self, record):
                 if self.sent:
-                    return  # who is late from now on is late by chance
+                    return  # from now on ranks are late only by chance
                 self.texts.append(record.getMessage())
                 say(self.texts[-1])
                 if self.text in self.texts[-1] and not self.sent:
@@ -286,7 +286,7 @@ def test_exception_on_one_rank_is_named(run):
             except TimeoutError:
                 pass
         say("timed out")
-        # Nothing is left but to end as well: that must work, with the round still open.
+        # The program can only end, which must work with the round still open.
         """,
         ranks=3,
         env=QUIET,
@@ -388,7 +388,7 @@ def test_only_the_drawn_rank_is_named(run):
         + """
         with pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="majority") as h:
             h.Start()
-            drawn = h.Wait().initiator  # a new handle in its place draws the same again
+            drawn = h.Wait().initiator  # a new handle in its place draws the same rank
         h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="majority")
         first = min({0, 1, 2} - {drawn})
         if comm.rank == first:

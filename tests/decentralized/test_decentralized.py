@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of decentralized training, on simulated ranks: what is conserved, where they
-converge to, and each algorithm against its formula."""
+"""The processes of decentralized training on simulated ranks: invariants, convergence, and each
+algorithm against its formula."""
 
 import re
 import threading
@@ -34,8 +34,7 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 SEEDS = range(5)
 
 
-# What each process conserves: its mass on a rank, all that is under way included. An update adds
-# `gain` times itself.
+# The conserved mass of a process, including data in flight. An update adds `gain` times itself.
 
 
 def waiting(process):
@@ -108,7 +107,7 @@ GOSSIP = [make for make, _, _ in CONSERVING] + [swarm_registers]
 
 
 def in_place(process, update):
-    """As an optimizer does that changes the model itself."""
+    """Update like an optimizer that changes the model itself."""
     process.begin()
     process.lend()[:] += update
     process.apply_in_place()
@@ -134,9 +133,9 @@ def make_all(make, world, first, **how):
 )
 @pytest.mark.parametrize("apply", WAYS, ids=lambda x: x.__name__)
 def test_conservation(make, mass, gain, seed, dtype, apply):
-    """Whatever interleaves, with messages on their way: the sum changes by updates only."""
+    """In any interleaving, with messages in flight, the sum changes by updates only."""
     random = np.random.default_rng(seed)
-    ranks = 16 if make is a2cid2 else 6  # a ring that has something to gain
+    ranks = 16 if make is a2cid2 else 6  # a ring on which momentum helps
     world = World("ring", ranks, 5, latency=0.2, seed=seed, dtype=dtype)
     first = random.standard_normal((ranks, 5)).astype(dtype)
     processes = make_all(make, world, first)
@@ -166,14 +165,14 @@ def test_conservation(make, mass, gain, seed, dtype, apply):
     assert events > 40
     counts = [p.stats for p in processes]
     assert sum(c.communications for c in counts) > 30 and sum(c.received for c in counts) > 30
-    if make is a2cid2:  # ranks with momentum of their own averaged with each other
+    if make is a2cid2:  # ranks with different momentum averaged with each other
         ratios = [p._rule.ratio() for p in processes]
         assert min(ratios) == 1 and max(ratios) > 1.3 and len(set(ratios)) > 2
 
 
 @pytest.mark.parametrize("make", (adpsgd, baseline, swarm, sgp), ids=lambda m: m.__name__)
 def test_averaged_model(make):
-    """Exact: with everything under way."""
+    """The average is exact, including data in flight."""
     random = np.random.default_rng(3)
     world = World("ring", 5, 4, latency=0.3)
     first = random.standard_normal((5, 4))
@@ -209,7 +208,7 @@ def test_averaged_model(make):
 
 
 def train(world, processes, task, steps, noise_seed=0):
-    """Steps of random ranks, with communication in between."""
+    """Make steps of random ranks, with communication in between."""
     random = np.random.default_rng(noise_seed)
     for _ in range(steps * world.ranks):
         rank = int(random.integers(world.ranks))
@@ -224,11 +223,11 @@ def train(world, processes, task, steps, noise_seed=0):
 @pytest.mark.parametrize("make", GOSSIP, ids=lambda m: m.__name__)
 @pytest.mark.parametrize("kind", (Quadratic, Logistic))
 def test_convergence(make, kind):
-    """Heterogeneous data: to the optimum of the mean, which is nobody's own."""
+    """With heterogeneous data all ranks converge to the optimum of the mean."""
     ranks, dim = 8, 4
     task = kind(ranks, dim, 0.0, np.random.default_rng(1))
     world = World("exponential", ranks, dim, latency=0.05)
-    # Large steps, then ever smaller ones, which consensus follows.
+    # Large steps first, then decreasing ones, which consensus follows.
     rate = 0.6 if kind is Quadratic else 2.0
     processes = make_all(
         make, world, task.first, learning_rate=lambda t: rate / (1 + (t / 30) ** 1.5)
@@ -237,7 +236,7 @@ def test_convergence(make, kind):
     begin = losses()
     assert min(begin) > 0.05
     train(world, processes, task, 400)
-    # Races of "registers" lose updates, so it ends beside the optimum; the paper says so. Steps of
+    # Races of "registers" lose updates, so it ends beside the optimum, as the paper says. Steps of
     # SGP are twice as large where the weight is half.
     bound = 0.05 if make in (swarm_registers, swarm_geometric, sgp) else 0.02
     assert max(losses()) < bound * min(begin), losses()
@@ -256,14 +255,14 @@ def test_tasks_know_their_optimum():
 
 
 def exponential(matrix):
-    """Of a symmetric matrix."""
+    """Return the exponential of a symmetric matrix."""
     values, vectors = np.linalg.eigh(matrix)
     return (vectors * np.exp(values)) @ vectors.T
 
 
 def test_a2cid2_mixing():
-    """(x, x~) follows the linear equation, for each averaging made, and without one not at all,
-    whatever the clock says; an update adds to both."""
+    """(x, x~) follows the linear equation for each averaging made, and not with time. An update is
+    added to both."""
     now = [0.0]
     world = World("ring", 16, 3)
     buffers = world.buffers()
@@ -273,7 +272,7 @@ def test_a2cid2_mixing():
     assert p.eta == pytest.approx(0.14247, abs=1e-5)
     assert p.ratio == pytest.approx(1.87169 / 0.5, abs=2e-5)
     for _ in range(100000):
-        p._rule.tried(True)  # nothing is ever refused
+        p._rule.tried(True)  # no averaging is refused
     p._rule.averaged(100)
     p._mix()
     p._momentum += [1.0, -1.0, 0.5]
@@ -291,8 +290,8 @@ def test_a2cid2_mixing():
 
 
 def test_a2cid2_mixing_as_printed():
-    """Between two events (x, x~) follows equation 4 with the constants of proposition 3.6, in a
-    clock's time, whose unit is a gradient step; averagings do not matter."""
+    """Between two events (x, x~) follows equation 4 with the constants of proposition 3.6, in time
+    whose unit is a gradient step, independent of averagings."""
     now = [0.0]
     x, buffer = np.array([1.0, 2.0, 3.0]), World("ring", 8, 3).buffers()[0]
     how = {"variant": "paper", "clock": lambda: now[0], "unit": 2.0}
@@ -316,7 +315,7 @@ def test_a2cid2_mixing_as_printed():
 
 
 def test_a2cid2_measures_its_unit_of_time():
-    """The running mean of this rank's steps, as in the paper's section 4.1."""
+    """The unit is the running mean of this rank's steps, as in the paper's section 4.1."""
     now = [0.0]
     buffer = World("ring", 8, 1).buffers()[0]
     p = A2CiD2Process(np.zeros(1), buffer, Fixed(None), variant="paper", clock=lambda: now[0])
@@ -331,7 +330,7 @@ def test_a2cid2_measures_its_unit_of_time():
 
 @pytest.mark.parametrize("ranks", (8, 16))
 def test_a2cid2_averaging_as_printed(ranks):
-    """x loses alpha m and x~ alpha~ m on the side that begins; the peer gains the same, from the
+    """x loses alpha m and x~ alpha~ m on the initiating side. The peer gains the same, from the
     first averaging on."""
     world = World("ring", ranks, 2)
     buffers = world.buffers()
@@ -353,8 +352,8 @@ def test_a2cid2_averaging_as_printed(ranks):
 
 @pytest.mark.parametrize("made", [(0, 0), (100, 100), (100, 6), (6, 100)], ids=str)
 def test_a2cid2_averaging(made):
-    """Of two ranks: alpha to x and alpha~ to x~ on the side that begins. Both give and get the same
-    in x and x~ together; each splits it by its own alpha~, which grows with its averagings."""
+    """Two ranks: alpha to x and alpha~ to x~ on the initiating side. Both give and get the same in
+    x and x~ together; each splits it by its own alpha~, which grows with its averagings."""
     world = World("ring", 16, 2)
     buffers = world.buffers()
     first = np.random.default_rng(0).standard_normal((16, 2))
@@ -380,7 +379,8 @@ def test_a2cid2_averaging(made):
 
 
 def test_what_the_bounded_momentum_is():
-    """None to begin with, that of the topology where nothing is refused, none where much is."""
+    """The momentum is 0 at first, that of the topology where no averaging is refused, and 0 where
+    many are."""
     ratio, eta = 4.0, 0.1
     momentum = BoundedMomentum(eta, ratio)
     assert momentum.ratio() == 1 and momentum.part(1.0) == 0
@@ -393,12 +393,12 @@ def test_what_the_bounded_momentum_is():
     momentum.part(1.0)
     momentum.averaged(2)
     assert momentum.part(1.0) == pytest.approx(0.5 * (1 - np.exp(-2 * eta * 2)), rel=1e-3)
-    assert momentum.part(1.0) == 0  # for every averaging once
+    assert momentum.part(1.0) == 0  # once for every averaging
     for _ in range(200):  # one in five
         for went_through in (False, True, True, True, True):
             momentum.tried(went_through)
     assert momentum.ratio() == 1
-    momentum.averaged(1)  # what there was of it fades, at the pace of the baseline
+    momentum.averaged(1)  # the rest fades at the pace of the baseline
     assert momentum.part(1.0) == pytest.approx(0.5 * (1 - np.exp(-2 * eta / ratio)), rel=1e-3)
     for _ in range(2000):
         momentum.tried(True)
@@ -427,7 +427,7 @@ def test_momentum_is_for_those_who_gain(topology):
     "where", ("ring 4", "ring 8", "exponential 64", "hypercube 64", "torus 16")
 )
 def test_a2cid2_says_that_it_has_no_momentum(where, caplog):
-    """Once for each graph, by rank 0, and why; not if it was asked for, or is on."""
+    """Rank 0 reports it once for each graph, with the reason; not if it was requested or is on."""
     topology, ranks = where.split()
     world = World(topology, int(ranks), 1)
     buffers = world.buffers()
@@ -446,7 +446,7 @@ def test_a2cid2_says_that_it_has_no_momentum(where, caplog):
 
 
 def test_a_forced_momentum_moves():
-    """On a ring of 8, once peers have proved to be up to date."""
+    """On a ring of 8, after peers have proved to be up to date."""
     buffers = World("ring", 8, 1).buffers()
     p = A2CiD2Process(np.zeros(1), buffers[0], Fixed(None), momentum="force")
     for _ in range(2000):
@@ -456,7 +456,7 @@ def test_a_forced_momentum_moves():
 
 
 def test_a2cid2_an_event_far_ahead_holds_up_no_other():
-    """After a long step events are drawn far ahead; those of the next steps come before them."""
+    """After a long step events are drawn far ahead. Those of the next steps come before them."""
     now = [0.0]
     world = World("ring", 8, 2)
     x, buffer = np.zeros(2), world.buffers()[0]
@@ -504,8 +504,8 @@ def test_dpsgd(topology, begin_early):
 @pytest.mark.parametrize("drawn", (False, True))
 @pytest.mark.parametrize("ranks", (2, 5, 8))
 def test_sgp(ranks, drawn):
-    """Push-sum: (x, w) is multiplied by column-stochastic matrices, updates are added to x, where w
-    is below 1/2 later."""
+    """Push-sum: (x, w) is multiplied by column-stochastic matrices. Updates are added to x, later
+    where w is below 1/2."""
     random = np.random.default_rng(0)
     world = World("complete", ranks, 3, latency=0, queue_slots=ranks)
     first = random.standard_normal((ranks, 3))
@@ -529,7 +529,7 @@ def test_sgp(ranks, drawn):
             process.apply(update)
         for process in processes:
             process.communicate()
-        world.settle()  # nobody has what was sent in this round before all have sent
+        world.settle()  # all must have sent before any receives
         adds = xw[:, 3:] >= 1 / 2
         held_back += u
         xw = p @ (xw + np.c_[adds * held_back, np.zeros(ranks)])
@@ -578,8 +578,8 @@ def test_sgp_passes_on_what_is_too_much():
 @pytest.mark.parametrize("ranks", (2, 3, 4, 8, 16))
 @pytest.mark.parametrize("waits", (True, False))
 def test_sgp_what_the_last_ranks_learn_counts(ranks, waits):
-    """Ranks that have ended give their weight to those that go on: one, if they wait for it in a
-    sum, else half of them. What all have in the end is what these learn."""
+    """Ranks that have ended give their weight to those that continue: all but one if they wait for
+    it in a sum, else half of them. All end with what these learn."""
     world = World("complete", ranks, 1)
     totals = [SimpleNamespace(waiting=False) for _ in range(ranks)]
     buffers = world.buffers(np.zeros(2))
@@ -613,7 +613,7 @@ def test_sgp_what_the_last_ranks_learn_counts(ranks, waits):
 @pytest.mark.parametrize("ranks", (2, 3, 4, 5, 8))
 @pytest.mark.parametrize("waits", (True, False))
 def test_sgp_comes_to_rest(ranks, waits):
-    """Where nobody makes a step weight is not passed on for ever, however it is spread."""
+    """If no rank makes a step, passing of weight ends, however the weight is spread."""
     random = np.random.default_rng(ranks)
     for weights in ([0.8] * (ranks - 1), *random.dirichlet(np.ones(ranks), 20) * ranks):
         world = World("complete", ranks, 1)
@@ -634,7 +634,7 @@ def test_sgp_comes_to_rest(ranks, waits):
 
 
 def test_sgp_where_there_is_no_room_nobody_is_busy():
-    """Who has too much and cannot push it has nothing to do until the other one takes it."""
+    """A rank with too much weight that it cannot push is idle until the other one takes it."""
     world = World("complete", 2, 1, queue_slots=1)
     a, b = [SGPProcess(np.zeros(1), buffer) for buffer in world.buffers(np.zeros(2))]
     a._xw[-1] = 16
@@ -652,8 +652,8 @@ def test_sgp_where_there_is_no_room_nobody_is_busy():
 
 
 def test_sgp_does_not_give_everything_away():
-    """A rank that gets nothing: w stops at 1/4, and updates move z by no more than themselves until
-    something comes; all of them are in the average."""
+    """A rank that receives nothing stops at w = 1/4. Updates then move z by no more than themselves
+    until something arrives, and all of them are in the average."""
     world = World("complete", 2, 1, queue_slots=99)
     a, b = [SGPProcess(np.array([3.0]), buffer) for buffer in world.buffers(np.zeros(2))]
     for _ in range(20):
@@ -671,8 +671,8 @@ def test_sgp_does_not_give_everything_away():
 @pytest.mark.parametrize("speeds", ((1,) * 8, (10,) + (1,) * 7, (0.1,) + (1,) * 7), ids=str)
 @pytest.mark.parametrize(("make", "mass"), ((adpsgd, mass_adpsgd), (sgp, mass_sgp)))
 def test_the_learning_rate_is_the_nominal_one(make, mass, speeds):
-    """Whatever is on its way and whoever is faster: the average moves by all updates in full, and
-    so do the models, but for what they lag behind."""
+    """Whatever is in flight and whichever rank is faster, the average moves by all updates in full,
+    and so do the models except for their lag."""
     ranks, end = len(speeds), 200
     world = World("exponential", ranks, 1, latency=0.01)
     processes = make_all(make, world, np.zeros((ranks, 1)))
@@ -738,7 +738,7 @@ def test_slowmo_without_momentum_is_its_inner():
 
 @pytest.mark.parametrize("make", (adpsgd, swarm, sgp), ids=lambda m: m.__name__)
 def test_slowmo(make):
-    """Around gossip: Algorithm 1 with the exact average of what the inner processes did."""
+    """Around gossip: Algorithm 1 with the exact average of the inner processes' results."""
     random = np.random.default_rng(0)
     world = World("complete", 3, 2, latency=0.05)
     x = random.standard_normal(2)
@@ -754,7 +754,7 @@ def test_slowmo(make):
     for k in range(1, 13):
         updates = random.standard_normal((3, 2))
         mean = mean + updates.mean(axis=0)
-        world.settle()  # so that the exact average is one of everything
+        world.settle()  # so that the exact average includes all messages
         if k % 3 == 0:
             u = 0.6 * u + (begin - mean) / 0.5
             begin = mean = begin - 0.9 * 0.5 * u
@@ -775,7 +775,7 @@ def test_swarm_interaction():
         assert a.next_event() is None and not a.communicate()
         a.apply(np.array([1.0, 0.0]))
     assert a.next_event() == 0 and a.communicate()
-    np.testing.assert_array_equal(a.model, [2, 0])  # until training takes it in
+    np.testing.assert_array_equal(a.model, [2, 0])  # until the training thread takes it
     a.apply(np.zeros(2))
     np.testing.assert_array_equal(a.model, [5, 2])
     world.settle()
@@ -785,7 +785,7 @@ def test_swarm_interaction():
 
 
 def test_swarm_registers():
-    """Algorithm 1 to the letter, on the sequential model that it is written for."""
+    """Algorithm 1 taken literally, on the sequential model for which it is written."""
     random = np.random.default_rng(0)
     ranks, dim, steps = 5, 3, 2
     world = World("complete", ranks, dim, queue_slots=1000)
@@ -816,14 +816,14 @@ def test_swarm_registers():
 
 @pytest.mark.parametrize("latency, decoded", ((0.0, 1.0), (0.05, 0.97)))
 def test_swarm_registers_in_few_bits(latency, decoded):
-    """Line 8: what others have written is decoded with Q(X^_i), which they could read, and not with
-    X^_i. So all of it decodes but for races, and 8 bits end where whole models do."""
-    ranks, dim = 6, 3000  # three blocks of the codec, each of which has to decode
+    """Line 8: data written by others is decoded with Q(X^_i), which they could read, and not with
+    X^_i. So all of it decodes except for races, and 8 bits end like whole models."""
+    ranks, dim = 6, 3000  # three blocks of the codec, each of which must decode
     task = Quadratic(ranks, dim, 0.0, np.random.default_rng(1))
     losses = []
     for codec in (None, Lattice(bits=8)):
         world = World("complete", ranks, dim, latency, dtype=np.float32, codec=codec)
-        first = (task.first + 4).astype(np.float32)  # far from where they go
+        first = (task.first + 4).astype(np.float32)  # far from the optimum
         processes = make_all(swarm_registers, world, first, learning_rate=0.3)
         excess = lambda: np.mean([task.loss(p.model) - task.least for p in processes])  # noqa: B023, E731
         before = excess()
@@ -846,8 +846,8 @@ def test_swarm_registers_in_few_bits(latency, decoded):
 @pytest.mark.parametrize("bad", (np.nan, np.inf, -np.inf))
 @pytest.mark.parametrize("make", GOSSIP, ids=lambda m: m.__name__)
 def test_what_is_not_finite_stays_with_nobody(make, bad, caplog):
-    """An update with one such element is left out, said once and counted; what comes after it is
-    not. Large ones are updates as any other."""
+    """An update with a non-finite element is left out, reported once and counted; later ones are
+    not. Large updates are ordinary updates."""
     world = World("complete", 3, 4, dtype=np.float32)
     processes = make_all(make, world, np.zeros((3, 4), np.float32))
     for step in range(12):
@@ -882,13 +882,13 @@ def test_lock_step_without_what_is_not_finite():
     updates[1, 0] = np.nan
     for processes in made:
         world.step(processes, updates)
-        world.step(processes, np.zeros((3, 2)))  # D-PSGD averages what was before the update
+        world.step(processes, np.zeros((3, 2)))  # D-PSGD averages the models before the update
         np.testing.assert_allclose([p.model for p in processes], np.full((3, 2), 2 / 3))
         assert [p.stats.non_finite for p in processes] == [0, 1, 0]
 
 
 def test_no_update_waits_for_communication():
-    """One's own updates are in the model at once: alone, a process is plain SGD."""
+    """A rank's own updates are in the model at once: alone, a process is plain SGD."""
     world = World("complete", 1, 3)
     task = Quadratic(1, 3, 0.0, np.random.default_rng(0))
     x = np.zeros(3)
@@ -910,7 +910,7 @@ def test_no_update_waits_for_communication():
 
 @pytest.mark.parametrize("lent", (False, True))
 def test_shared_model(lent):
-    """Both sides by turns, drawn: the view has all own updates, and x gets each once."""
+    """Both sides in random order: the view has all own updates, and x gets each once."""
     random = np.random.default_rng(0)
     x = np.zeros(2)
     shared = SharedModel(x)
@@ -944,12 +944,12 @@ def test_shared_model(lent):
 
 
 def test_threads():
-    """Two processes with their threads, on one buffer under a lock: they agree, and stop."""
+    """Two processes with threads share a buffer under a lock: they agree, and stop."""
     world = World("complete", 2, 4)
     lock = threading.Lock()
 
     class Locked:
-        """A simulated buffer for two threads, whose messages come at once."""
+        """A simulated buffer for two threads, whose messages arrive at once."""
 
         def __init__(self, buffer):
             self._buffer = buffer
@@ -1007,7 +1007,7 @@ def test_an_error_in_the_thread_surfaces():
     thread._thread.join(60)
     with pytest.raises(StateError, match="the network is gone"):
         thread.check()
-    thread.check()  # once
+    thread.check()  # only once
     assert not thread.running
     thread.stop()
 
@@ -1021,7 +1021,7 @@ def test_an_error_in_the_thread_surfaces():
         p.step(np.ones(2))
     p.Free()
 
-    # In a with-statement at its end, unless there is another one.
+    # A with statement raises it at its end, unless there is another error.
     for error, expected in ((None, StateError), (KeyError("mine"), KeyError)):
         with pytest.raises(expected), ADPSGDProcess(np.zeros(2), buffers[0], Fixed(7)) as p:
             p.apply(np.ones(2))
@@ -1032,7 +1032,7 @@ def test_an_error_in_the_thread_surfaces():
 
 @pytest.mark.parametrize("make", GOSSIP, ids=lambda m: m.__name__)
 def test_state(make):
-    """What was saved goes on as it was; what does not fit changes nothing."""
+    """A saved state continues unchanged. A state that does not fit changes nothing."""
     random = np.random.default_rng(0)
     world = World("complete", 3, 2)
     processes = make_all(make, world, random.standard_normal((3, 2)))
@@ -1073,7 +1073,7 @@ def test_state_of_slowmo():
         slow[0].load_state_dict({"model": np.zeros(2)})
 
 
-# Who averages with whom
+# Choice of peers
 
 
 def test_pace():
@@ -1089,7 +1089,7 @@ def test_pace():
 
 
 def rated(make, peers, rate):
-    """A process, whose time is what it has of steps, and the other ranks' buffers."""
+    """Return a process whose time is its number of steps, and a function that communicates."""
     world = World("ring", 8, 2)
     like = SGPProcess.message(world.like) if make is SGPProcess else world.like
     own, *others = world.buffers(like)
@@ -1099,7 +1099,7 @@ def rated(make, peers, rate):
     p._clock = lambda: float(p.stats.steps)
 
     def communicate():
-        """All there is; nobody is full."""
+        """Make all pending communications; no queue is full."""
         for _ in range(p.stats.backlog):
             p.communicate()
             world.settle()
@@ -1120,8 +1120,8 @@ RATED = pytest.mark.parametrize(
 
 @RATED
 def test_what_was_asked_for_and_what_came_of_it(make):
-    """Each communication asked for is made, finds nobody, waits or is given up; so many wait as
-    belong to some steps, however many steps pass without communication."""
+    """Each requested communication is made, finds no partner, waits or is dropped. At most those of
+    some steps wait, however many steps pass without communication."""
     some = iter([1, None] * 10000)
     p, communicate = rated(make, SimpleNamespace(next_peer=lambda: next(some)), rate=6.0)
     of_a_step = 6 if make is SGPProcess else 3
@@ -1144,7 +1144,7 @@ def test_what_was_asked_for_and_what_came_of_it(make):
 @RATED
 @pytest.mark.parametrize("short", (False, True))
 def test_it_says_when_it_falls_short(make, short, caplog):
-    """Once; and not where the rate is met."""
+    """Reported once, and not if the rate is reached."""
     p, communicate = rated(make, Fixed(1), rate=2.0)
     for step in range(400):
         p.apply(np.zeros(2))
@@ -1185,7 +1185,7 @@ def test_pairings(name):
     models = [p.model for p in processes]
     np.testing.assert_allclose(models, 3.5, atol=1e-6)
     counts = [p.stats for p in processes]
-    # Whoever began an averaging of two that found each other: both had been asked for it.
+    # With mutual pairs, an averaging satisfies the requests of both ranks.
     achieved = sum(c.achieved for c in counts)
     assert achieved == begun * (2 if name == "available" else 1)
     assert achieved == sum(c.asked - c.skipped - c.backlog - c.given_up for c in counts)
@@ -1218,7 +1218,7 @@ def test_bad_construction(arguments, options, error, match):
 
 
 def test_an_exchange_of_another_shape():
-    """Said where the process is made, not by its thread."""
+    """Raised by the constructor, not in its thread."""
     exchanges = World("complete", 2, 3).buffers()
     with pytest.raises(ValueError, match=r"exchange: expected shape \(4,\) .*got \(3,\)"):
         ADPSGDProcess(np.zeros(4), exchanges[0], Fixed(1))
@@ -1294,7 +1294,7 @@ def test_bad_weights(weights, match):
 
 
 def test_a_peer_that_is_not_there_yet():
-    """Skipped, and counted."""
+    """Skipped and counted."""
     world = World("complete", 2, 2)
     buffer, _ = world.buffers()
     for make in (adpsgd, swarm, swarm_registers, baseline):
@@ -1324,11 +1324,11 @@ def test_uniform_peers_are_neighbors():
 
 
 def test_a_change_while_the_model_is_handed_over():
-    """The communication thread changes the model between the hand-over and taking it."""
+    """The communication thread changes the model between the hand-over and the taking."""
     world = World("complete", 2, 2)
     p = SwarmProcess(np.zeros(2), world.buffers()[0], Fixed(None), local_steps=1)
     p.apply(np.array([1.0, 0.0]))
-    p._alter(np.array([0.0, 5.0]))  # not in what was handed over
+    p._alter(np.array([0.0, 5.0]))  # not part of the handed-over model
     assert p.communicate()
     np.testing.assert_array_equal(p._own, [1, 5])
     p.apply(np.zeros(2))
@@ -1336,7 +1336,7 @@ def test_a_change_while_the_model_is_handed_over():
 
 
 def test_nobody_waits_for_a_rank_at_rest():
-    """While averages are taken nobody may count on this rank as a peer."""
+    """While averages are computed this rank must not be chosen as a peer."""
     world = World("complete", 2, 1)
     board = pairing.LocalBoard(2)
     peers = pairing.make("available", world.topology, 0, board=board)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of processes, and sums over all ranks, with arrays on a device: the fake of
-tests/fake_cuda."""
+"""Models of processes and global sums with arrays on the fake device of tests/fake_cuda."""
 
 import numpy as np
 import pytest
@@ -40,7 +39,7 @@ def test_global_sums(comm, fake, nothing_left, dtype):
 
 @pytest.mark.parametrize("kind", ("DPSGD", "LocalSGD"))
 def test_a_model(comm, fake, nothing_left, kind):
-    """The same bits as with gradients on the host."""
+    """The bits equal those with gradients on the host."""
 
     around = [{(r + 1) % comm.size, (r - 1) % comm.size} - {r} for r in range(comm.size)]
     own, weights, made = np.zeros(COUNT), metropolis(around, comm.rank), []

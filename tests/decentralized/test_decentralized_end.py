@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A communication thread is not inside MPI when that ends."""
+"""A communication thread is not inside MPI when MPI is finalized."""
 
 
 def test_a_thread_that_is_never_idle(run):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of decentralized training under MPI: the synchronous ones against their formulas,
-and what gossip conserves, with all threads running."""
+"""The processes of decentralized training under MPI: synchronous ones against their formulas, and
+invariants of gossip with all threads running."""
 
 import time
 from functools import partial
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.one_domain]
 
 
 def updates(comm, step, dim, dtype):
-    """Those of all ranks in one step."""
+    """Return the updates of all ranks in one step."""
     return np.random.default_rng(step).standard_normal((comm.size, dim)).astype(dtype)
 
 
@@ -41,7 +41,7 @@ def handle_like(comm, x):
 
 
 def in_place(process, update):
-    """As an optimizer does that changes the model itself."""
+    """Update like an optimizer that changes the model itself."""
     process.begin()
     process.lend()[:] += update
     process.apply_in_place()
@@ -57,7 +57,7 @@ ways = pytest.mark.parametrize("apply", (as_vector, in_place), ids=lambda x: x._
 @ways
 @pytest.mark.parametrize("dtype", (np.float32, np.float64))
 def test_allreduce_sgd(comm, dtype, apply):
-    """The mean of the updates, and the same bits everywhere."""
+    """The mean of the updates, and the same bits on all ranks."""
     x = np.linspace(0, 1, 37).astype(dtype)
     with handle_like(comm, x) as handle, AllreduceSGD(x, handle, learning_rate=0.5) as p:
         for step in range(5):
@@ -109,7 +109,7 @@ def test_dpsgd(comm, topology, begin_early, apply):
 
 
 def test_a_model_that_is_changed_too_early(comm):
-    """What D-PSGD sends to the neighbors is the model without the update."""
+    """D-PSGD sends the model without the update to the neighbors."""
     x = np.zeros(2)
     graph = Topology.make("ring", comm.size)
     around = [graph.neighbors(rank) for rank in range(comm.size)]
@@ -140,7 +140,7 @@ def test_neighbors_that_do_not_agree(comm):
 
 
 def test_averages(comm):
-    """More than a piece of the sum: exact, whatever the dtype."""
+    """More than one piece of the sum: exact, whatever the dtype."""
     dim = 70001
     models = updates(comm, 0, dim, np.float32)
     mean = models.astype(np.float64).mean(axis=0)
@@ -178,7 +178,7 @@ def test_slowmo(comm):
     total.Free()
 
 
-# So few ranks have nothing to gain from it: the momentum that more of them would have.
+# The momentum of more ranks: few ranks gain nothing from it.
 ACCELERATED = partial(A2CiD2Process, parameters=Topology.make("ring", 16).a2cid2())
 
 GOSSIP = {
@@ -193,7 +193,7 @@ GOSSIP = {
 
 
 def until_all(comm, enough):
-    """Yields until every rank has had enough; who has goes on for the others."""
+    """Yield until every rank has had enough. A finished rank continues for the others."""
     all_have = None
     while all_have is None or not all_have.Test():
         yield
@@ -205,7 +205,7 @@ def until_all(comm, enough):
 @ways
 @pytest.mark.parametrize("name", GOSSIP)
 def test_nothing_is_lost(comm, name, apply):
-    """Threads, windows, whatever interleaves: the exact average is that of all updates."""
+    """With threads and windows, in any interleaving, the exact average is that of all updates."""
     dim = 300
     models = updates(comm, 0, dim, np.float64)
     drawn = updates(comm, 1, dim, np.float64) * 0.01
@@ -223,7 +223,7 @@ def test_nothing_is_lost(comm, name, apply):
             steps += 1
         all_steps = comm.allgather(steps)
         expected = models.mean(axis=0) + np.array(all_steps) @ drawn / comm.size
-        # A rank that is held up makes the others add very many updates, and roundings add up.
+        # The other ranks of a delayed rank make very many updates, whose rounding errors add up.
         most = 1e-9 * max(1.0, (max(all_steps) / 20_000) ** 2)
         np.testing.assert_allclose(p.averaged_model(), expected, rtol=0, atol=most)
         p.average_models()
@@ -234,7 +234,7 @@ def test_nothing_is_lost(comm, name, apply):
 
 
 def test_swarm_registers_in_few_bits(comm):
-    """One rank after the other, as Algorithm 1 has it: what it writes decodes at its peer."""
+    """One rank after the other, as in Algorithm 1: written data decodes at the peer."""
     if comm.size == 1:
         pytest.skip("nobody to write to")
     x = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
@@ -254,8 +254,8 @@ def test_swarm_registers_in_few_bits(comm):
 
 
 def test_a2cid2_that_falls_short_agrees(comm):
-    """Asked for ten times as many averagings as ranks can make: they agree in spite of it, and say
-    what was asked for."""
+    """With ten times as many averagings requested as ranks can make, they still agree, and report
+    the requests."""
     if comm.size == 1:
         pytest.skip("nobody to average with")
     rate, dim = 1000.0, 2000
@@ -284,7 +284,7 @@ def test_a2cid2_that_falls_short_agrees(comm):
 @pytest.mark.parametrize("collective", ("average_models", "averaged_model"))
 @pytest.mark.parametrize("name", ("adpsgd", "a2cid2", "sgp"))
 def test_who_waits_for_an_average_answers(comm, name, collective):
-    """The others go on with it: more than it can leave uncollected."""
+    """A waiting rank answers: the others average more with it than it can leave uncollected."""
     if comm.size == 1:
         pytest.skip("nobody waits")
     own = np.zeros(10)
@@ -301,7 +301,7 @@ def test_who_waits_for_an_average_answers(comm, name, collective):
 
 
 def test_slowmo_around_gossip(comm):
-    """The outer step is exact, whatever the inner process has under way."""
+    """The outer step is exact, whatever the inner process has in flight."""
     topology = Topology.make("exponential", comm.size)
     peers = pairing.make("random", topology, comm.rank)
     x = np.ones(6)
@@ -340,7 +340,7 @@ def test_global_average(comm, dtype):
 
 @pytest.mark.parametrize("dtype", (np.float16, np.float32, np.float64))
 def test_the_average_of_equal_models_is_the_model(comm, dtype):
-    """Bit for bit on any number of ranks, and no distance; what is not finite stays so."""
+    """Bit for bit on any number of ranks, with distance 0. Non-finite values stay."""
     rng = np.random.default_rng(2)
     x = (rng.normal(size=70_000) * 10.0 ** rng.integers(-4, 4, 70_000)).astype(dtype)
     x[:3] = np.inf, -np.inf, np.nan

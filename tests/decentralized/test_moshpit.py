@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moshpit SGD: against its formulas in virtual time, and under MPI with ranks that leave, stop and
-come back."""
+"""Moshpit SGD against its formulas in virtual time, and under MPI with ranks that leave, stop and
+return."""
 
 import time
 
@@ -53,7 +53,7 @@ def mean_of_lines(x, lines):
 
 @pytest.mark.parametrize("tau", (1, 3))
 def test_parameters(tau):
-    """Every tau steps the mean over the line, the axes in turn; local steps in between."""
+    """Every tau steps the mean over the line, one axis after the other; local steps between."""
     s = Simulated((2, 3), 6, local_steps=tau)
     x, round = s.first.copy(), 0
     for step in range(1, 13):
@@ -85,7 +85,7 @@ def test_as_many_rounds_as_axes_are_exact():
 
 @pytest.mark.parametrize("alpha, beta", ((1.0, 0.0), (0.5, 0.0), (1.0, 0.7), (0.7, 0.4)))
 def test_pseudo_gradients(alpha, beta):
-    """The outer step from where the last one ended, against its formula."""
+    """The outer step starts at the end of the last one, according to its formula."""
     how = {"outer_learning_rate": alpha, "outer_momentum": beta}
     s = Simulated((2, 2), 4, local_steps=2, average="pseudo-gradients", **how)
     x, anchor, slow = s.first.copy(), s.first.copy(), np.zeros((4, 5))
@@ -109,7 +109,7 @@ def test_pseudo_gradients(alpha, beta):
 @pytest.mark.parametrize("beta", (0.0, 0.6))
 @pytest.mark.parametrize("average", ("parameters", "pseudo-gradients"))
 def test_overlap(average, beta):
-    """The average of one boundary is taken in at the next, as a difference: no step is lost."""
+    """The average of one boundary is applied at the next, as a difference: no step is lost."""
     if average == "parameters" and beta:
         pytest.skip("parameters have no outer step")
     how = {"outer_momentum": beta} if beta else {}
@@ -134,15 +134,15 @@ def test_overlap(average, beta):
         np.testing.assert_allclose(s.models.sum(axis=0), total, rtol=1e-12)
     before = s.processes[0].stats.communications
     s.world.carry_out([p.replacing(lambda model: model) for p in s.processes])
-    assert s.processes[0].stats.communications == before + 1  # the round under way
+    assert s.processes[0].stats.communications == before + 1  # the round in progress
     assert np.ptp(s.models, axis=0).max() == 0
     if not beta:
         np.testing.assert_allclose(s.models.sum(axis=0), total, rtol=1e-12)
 
 
 def test_a_void_round_changes_nothing():
-    """Who stands still in mid-round voids it for its group: the others there keep their models,
-    and it is counted. It comes back when it goes on."""
+    """A rank that is suspended in a round voids it for its group: the other members keep their
+    models, and it is counted. The rank returns when it continues."""
     s = Simulated((2, 2), 4, window=1.0, latency=0.001)
     s.world.events.run(0.5)  # groups form in the background
     s.handles[3].stand(True)
@@ -172,14 +172,14 @@ def test_a_void_round_changes_nothing():
 
 @pytest.mark.parametrize("overlap", (False, True))
 def test_a_void_round_is_no_pseudo_gradient(overlap):
-    """It leaves model, anchor and momentum as they are; the next average has the whole way."""
+    """A void round leaves model, anchor and momentum unchanged. The next average covers both."""
     how = {"average": "pseudo-gradients", "outer_learning_rate": 0.7, "outer_momentum": 0.6}
     s = Simulated((2, 2), 4, window=1.0, latency=0.001, overlap=overlap, **how)
     lost = s.processes[1]
     for step in range(3):  # so that there is momentum
         s.world.events.run(s.world.events.now + 0.5)
         s.step(updates(step, 4))
-    if overlap:  # the round under way, with rank 3
+    if overlap:  # the round in progress, with rank 3
         s.world.carry_out([p._finishing() for p in s.processes])
     s.world.events.run(s.world.events.now + 0.5)
     while s.lines(s.handles[1].round)[1] != s.lines(s.handles[1].round)[3]:
@@ -201,8 +201,9 @@ def test_a_void_round_is_no_pseudo_gradient(overlap):
 
 
 def test_who_is_away_delays_nobody():
-    """Their steps are their own; the others' groups are without them. After `rejoin` it takes
-    part in the next round whose group is not formed yet: not the one after the last."""
+    """A rank that is away makes its own steps, and the others' groups are without it. After
+    `rejoin` it takes part in the next round whose group is not formed yet, not the one after its
+    last."""
     s = Simulated((2, 2), 4)
     s.step(updates(0, 4))
     s.processes[3].leave()
@@ -227,20 +228,20 @@ def test_who_is_away_delays_nobody():
 
 
 def test_a_slow_rank_is_not_waited_for():
-    """A group waits for its window, then goes on with who is there."""
+    """A group waits for its window, then continues with the ranks that have come."""
     s = Simulated((2,), 2, window=1.0)
     s.world.step([s.processes[0]], [updates(0, 2)[0]])
     s.world.settle()
     np.testing.assert_array_equal(s.models[0], s.first[0] + updates(0, 2)[0])
     assert s.world.events.now == 1.0
-    s.world.step([s.processes[1]], [updates(0, 2)[1]])  # finds the round gone
+    s.world.step([s.processes[1]], [updates(0, 2)[1]])  # its round is over
     s.world.settle()
     assert s.handles[1].last_round.missed == 1 and s.handles[1].last_round.index == 1
 
 
 def test_state():
-    """Another process goes on from it exactly, momentum included; what does not fit is refused
-    and changes nothing."""
+    """Another process continues from the state exactly, momentum included. A state that does not
+    fit is refused and changes nothing."""
     how = {"average": "pseudo-gradients", "outer_momentum": 0.5, "local_steps": 2}
     a, b = Simulated((3,), 3, **how), Simulated((3,), 3, **how)
     for step in range(5):
@@ -294,7 +295,7 @@ def test_refused_handles():
 
 
 def make(comm, x, exchange=None, *, grid="auto", timeout=240.0, window=None, keys="auto", **how):
-    """Handle and process."""
+    """Return handle and process."""
     send, recv = np.empty_like(x), np.empty_like(x)
     handle = pc.GroupAllreduce_init(
         comm, send, recv, grid=grid, keys=keys, timeout=timeout, window=window
@@ -306,7 +307,7 @@ def make(comm, x, exchange=None, *, grid="auto", timeout=240.0, window=None, key
 @pytest.mark.parametrize("dtype", (np.float32, np.float64))
 @pytest.mark.parametrize("overlap", (False, True))
 def test_under_mpi(comm, dtype, overlap):
-    """As the formula says, on a full grid; the same bits in a group."""
+    """The result follows the formula on a full grid, with the same bits in a group."""
     grid = pc.Grid("auto", comm.size)
     x = np.full(1000, comm.rank, dtype)
     total = GlobalSum.over(comm)
@@ -334,7 +335,7 @@ def test_under_mpi(comm, dtype, overlap):
         pytest.skip("the grid is not full")
     p.average_models()
     assert len(set(comm.allgather(p.model.tobytes()))) == 1
-    assert p.consensus_distance() < 1e-4  # the mean of equal models is one to rounding
+    assert p.consensus_distance() < 1e-4  # the mean of equal models is equal up to rounding
     np.testing.assert_allclose(p.model, xs.mean(axis=0), rtol=1e-4, atol=1e-4)
     counts = p.stats
     assert counts.steps == 12 and counts.communications == 6 and counts.skipped == 0
@@ -344,7 +345,7 @@ def test_under_mpi(comm, dtype, overlap):
 
 
 def serve(request, exchange, handle, process):
-    """Step boundaries without steps, until all are here."""
+    """Serve at step boundaries without steps until all ranks are here."""
     while not request.Test():
         if not handle.away:
             exchange.serve(handle.round, process.state_dict)
@@ -353,8 +354,8 @@ def serve(request, exchange, handle, process):
 
 @pytest.mark.mpi
 def test_leaves_and_comes_back(comm):
-    """One rank leaves; the others go on; it returns with the model, the outer momentum and the
-    number of steps of one of them, to the bit."""
+    """One rank leaves and the others continue. It returns with the model, the outer momentum and
+    the number of steps of one of them, bit for bit."""
     if comm.size < 3:
         pytest.skip("needs others that go on")
     exchange = pc.StateExchange(comm)
@@ -372,13 +373,13 @@ def test_leaves_and_comes_back(comm):
     if comm.rank != leaver:
         for step in range(4, 10):
             p.apply(updates(step, comm.size, 5000)[comm.rank])
-        # The group of the round after it left may have been formed before.
+        # The group of the round after its leave may have been formed before.
         assert leaver not in handle.last_round.group and handle.last_round.active == comm.size - 1
-        while leaver in handle.live:  # it tells one rank after the other
+        while leaver in handle.live:  # it notifies one rank after the other
             time.sleep(1e-3)
     else:
         assert p.stats.steps == 4
-        p.apply(np.ones(5000))  # its own, forgotten when it comes back
+        p.apply(np.ones(5000))  # its own steps, forgotten when it returns
         p.apply(np.ones(5000))
         assert p.stats.communications == 2
     serve(comm.Ibarrier(), exchange, handle, p)
@@ -397,7 +398,7 @@ def test_leaves_and_comes_back(comm):
     for step in range(10, 40):
         p.apply(updates(step, comm.size, 5000)[comm.rank])
         met += leaver in handle.last_round.group
-    p.leave()  # they have not all come through as many rounds
+    p.leave()  # the ranks have made different numbers of rounds
     assert comm.allreduce(met) > 0
     p.Free()
     handle.Free()
@@ -426,12 +427,12 @@ if comm.rank == 3:
 else:
     while state(pids[3]) != "T":
         time.sleep(1e-3)
-    for step in range(20):  # while rank 3 stands still
+    for step in range(20):  # while rank 3 is suspended
         p.apply(np.full(20000, float(comm.rank)))
     say("went on", p.stats.steps, len(set(p.model)))
     if comm.rank:
         comm.Send(bytearray(1), 0, 5)
-    else:  # whomever it asks has made them all
+    else:  # the rank it asks has made them all
         for rank in (1, 2):
             comm.Recv(bytearray(1), rank, 5)
         os.kill(pids[3], signal.SIGCONT)
@@ -442,7 +443,7 @@ while not over.Test():
     time.sleep(1e-3)
 before = p.stats.communications
 distance = 1
-while distance >= 1:  # a rank that was late again is passed over in some rounds
+while distance >= 1:  # some rounds may be without a rank that was late again
     for step in range(4):
         p.apply(np.zeros(20000))
     distance = np.ptp(comm.allgather(p.model[0]))
@@ -455,8 +456,8 @@ exchange.Free()
 
 
 def test_stops_and_comes_back(run):
-    """SIGSTOP of a rank for longer than the timeout: the others go on, every model stays whole
-    (all elements are equal), and the rank that stopped takes the state of another."""
+    """SIGSTOP of a rank for longer than the timeout: the others continue, every model stays whole
+    (all elements are equal), and the stopped rank takes the state of another."""
     done = run(STOPS, 4)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("went on 25 1") == 3, done.stdout

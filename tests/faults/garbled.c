@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * To be preloaded: agreements end well with arbitrary bits, as Open MPI's have been seen to shortly
- * after a death. GARBLED="rank:n,rank:n" says which, rank 0's being its 1st, 2nd, ….
+ * Preload this: agreements succeed with arbitrary bits, as observed with Open MPI shortly after a
+ * death. GARBLED="rank:n,rank:n" selects them; rank 0's are its 1st, 2nd, ….
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

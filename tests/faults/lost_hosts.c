@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How many ranks are on a lost host, where there are more than a message names? The functions of
- * MPI and of the watch that are called stand here: a communicator of 256 ranks, of which the watch
+ * Count the ranks on a lost host if there are more than a message names. This file defines the
+ * called functions of MPI and of the watch: a communicator of 256 ranks, of which the watch
  * reports 128, from the last to the first.
  */
 #include "transport/mpi/mpi_create.c"
@@ -10,7 +10,7 @@
 enum { RANKS = 256, LOST = 128 };
 
 static struct watch_card cards[RANKS];
-static uint64_t known[RANKS / 64]; /* What MPI knows. */
+static uint64_t known[RANKS / 64]; /* The dead ranks that MPI knows. */
 static int chances;                /* How often MPI has made progress. */
 
 uint32_t watch_lost(const struct watch *w)
@@ -110,7 +110,7 @@ int main(void)
     if (mpi_await_deaths(&m.base) != PCOLL_OK || chances != 3)
         return printf("MPI was asked %d times\n", chances), 1;
     memset(known, 0, sizeof known);
-    chances = -100000; /* MPI never knows. */
+    chances = -100000; /* MPI never learns of the deaths. */
     if (mpi_await_deaths(&m.base) != PCOLL_EFAILED || chances != -100000 + 3000)
         return printf("given up after %d times\n", chances + 100000), 1;
     return 0;

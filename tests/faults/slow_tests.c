@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * To be preloaded: tests of requests take long, as on a machine where a thread that is in MPI
- * loses its core. Ends the process if an agreement begins during a test of another thread.
+ * Preload this: tests of requests take long, as on a machine where a thread inside MPI loses
+ * its core. End the process if an agreement begins during a test of another thread.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

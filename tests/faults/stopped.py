@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For ranks that stop themselves at a moment of the core (PARTIALCOLL_DIE="moment:1:stop"): as a
-program, it waits until the process of that number stands still, and has it go on two seconds later;
-the files "stood still" and "went on" say that it has."""
+"""For ranks that stop themselves at a kill point of the core (PARTIALCOLL_DIE="moment:1:stop"). As
+a program, wait until the process with this number is stopped, and continue it two seconds later.
+The files "stood still" and "went on" record both."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-# What the program of a rank calls for itself.
+# For the program of a rank: start this program for itself.
 GO_ON_LATER = f"""
     import subprocess
 
@@ -19,12 +19,12 @@ GO_ON_LATER = f"""
 
 
 def stands_still(pid):
-    """Has it been stopped?"""
+    """Return whether the process has been stopped."""
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
 
 
 def main(pid):
-    """Until it goes on."""
+    """Return after the process has been continued."""
     while not stands_still(pid):
         time.sleep(0.01)
     Path("stood still").touch()

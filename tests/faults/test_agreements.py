@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agreements that end well with arbitrary bits, as Open MPI's have been seen to shortly after a
-death: the recovery goes on all the same (csrc/transport/mpi/mpi_recovery.c). None begins while
-another thread is in MPI, however long that thread takes (csrc/transport/mpi/mpi_internal.h)."""
+"""Agreements may succeed with arbitrary bits, as observed with Open MPI shortly after a death: the
+recovery still succeeds (csrc/transport/mpi/mpi_recovery.c). None begins while another thread is in
+MPI, however long that thread takes (csrc/transport/mpi/mpi_internal.h)."""
 
 import subprocess
 from pathlib import Path
@@ -13,7 +13,7 @@ from ulfm import needs_ulfm
 
 pytestmark = [needs_ulfm, pytest.mark.in_turns]
 
-# Each rank's first four are those of making the handle, the next two of the first recovery.
+# Each rank's first four create the handle, the next two belong to the first recovery.
 GARBLED = {
     "the first time, on some": "0:5,2:5,0:7,1:8",
     "the second time, on some": "1:6,2:8",
@@ -24,7 +24,7 @@ GARBLED = {
 
 
 def survive(preloaded, tmp_path, monkeypatch):
-    """Preload a library made of this source, and let a rank of four die."""
+    """Preload a library built from this source, and let a rank of four die."""
     source, library = Path(__file__).with_name(preloaded), tmp_path / "preloaded.so"
     command = [c_users.mpicc(), "-shared", "-fPIC", str(source), "-o", str(library), "-ldl"]
     subprocess.run(command, check=True)

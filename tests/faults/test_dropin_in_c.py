@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCOLL_Allreduce where a rank has died."""
+"""PCOLL_Allreduce after the death of a rank."""
 
 import c_users
 from ulfm import needs_ulfm

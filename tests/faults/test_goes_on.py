@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks die, and the allreduces of the others go on (``on_failure="continue"``, docs/faults.md)."""
+"""Ranks die, and the allreduces of the others continue (``on_failure="continue"``)."""
 
 import pytest
 import stopped
@@ -30,7 +30,7 @@ def test_all_but_one_are_killed_at_random_moments(quorum, domain):
     assert len(job.killed) - job.ended_by_mpi == 3
 
 
-# Where a rank dies, and in which domains and under which policies it comes there.
+# Kill points, with domains and policies under which a rank reaches them.
 MOMENTS = {
     "deposit written": ("node", "solo"),
     "deposit published": ("node", "full"),
@@ -55,7 +55,7 @@ MOMENTS = {
     "drained": ("rank", "solo"),
     "confirmed": ("node", "solo"),
 }
-# Of a second one, in the recovery from the first death.
+# Kill points of a second rank, in the recovery from the first death.
 STEPS = (
     "outage begun",
     "revoked",
@@ -126,7 +126,7 @@ PROGRAM = """
         view[:] = comm.rank + 1
         dies()
         if comm.rank:
-            time.sleep(0.3)  # rank 0 has met the death by now, and the others have gone on
+            time.sleep(0.3)  # rank 0 knows of the death by now, and the others have continued
         rnd = step(h)
         assert h.result.tolist() == [left * (left + 1) / 2] * 5, h.result
         assert kept.tolist() == [comm.size] * 5
@@ -177,7 +177,7 @@ PROGRAM = """
         assert recv.tolist() == [left * (left + 1) / 2] * 2, recv
         h.Free()
 
-    # Their recoveries begin at once, on each rank in a thread of its own.
+    # Their recoveries begin at once, each in its own thread on each rank.
     def several_communicators():
         recv = np.zeros(3)
         handles = [make(comm.Dup(), np.ones(3), recv, quorum="full") for _ in range(5)]
@@ -213,7 +213,7 @@ def test_what_a_program_sees(run, scenario):
     assert done.stdout.splitlines().count("survived") == 4, f"{done.stdout}\n{done.stderr}"
 
 
-# The last rank dies, and another one stands still for two seconds while they recover.
+# The last rank dies, and another one is suspended for two seconds while they recover.
 STOPS = """
     import faulthandler, signal
     faulthandler.dump_traceback_later(60, exit=True)
@@ -248,8 +248,8 @@ def test_who_stands_still_meanwhile_is_not_dead(run, step):
     assert ends == [f"end {rank} True" for rank in range(3)], f"{done.stdout}\n{done.stderr}"
 
 
-# Rank 3 stands still in the midst of an agreement, in which the others need it no more; rank 1 dies
-# meanwhile. Who has a handle that others have not can free it, and all can make another one.
+# Rank 3 is suspended during an agreement, in which the others no longer need it. Meanwhile rank 1
+# dies. A rank with a handle that others lack can free it, and all can create another one.
 LACKS = """
     import faulthandler, signal, threading
     faulthandler.dump_traceback_later(60, exit=True)
@@ -257,7 +257,7 @@ LACKS = """
     agreement, last, others = map(int, sys.argv[1:])
     victim = comm.bcast(os.getpid(), root=1)
 
-    def die():  # rank 3 stands still while the handle is made, or all are through with that
+    def die():  # rank 3 is suspended while the handle is created, or all have created it
         if agreement <= last:
             hear("stood still")
         if agreement >= last:
@@ -329,7 +329,7 @@ def test_some_have_it_and_others_have_not(run, others, agreement):
     has, worked, stood_still = zip(*([word == "True" for word in end[2:]] for end in ends))
     assert all(stood_still) and worked == (all(has),) * 3
     assert has[:2] == (agreement >= last,) * 2
-    # Of the last agreement, rank 3 hears of the death or of the outcome first.
+    # In the last agreement, rank 3 learns of the death or of the outcome first.
     assert has[2] == (agreement > last) or agreement == last
 
 
@@ -367,7 +367,7 @@ def test_nobody_is_busy_afterwards(run, domain):
     done = run(IDLE, ranks=4, arguments=(domain,), launcher_options=["--with-ft", "ulfm"])
     ends = sorted(line.split() for line in done.stdout.splitlines() if line.startswith("end"))
     assert [end[1] for end in ends] == ["0", "1"], f"{done.stdout}\n{done.stderr}"
-    assert all(int(end[2]) < 300 for end in ends), ends  # who looks each ms has 1000
+    assert all(int(end[2]) < 300 for end in ends), ends  # polling each ms would give 1000
 
 
 FREED_COMMUNICATORS = """
@@ -392,8 +392,7 @@ if comm.rank == 0:
 @pytest.mark.parametrize("freed", ("0", "2"))
 @pytest.mark.parametrize("first", ("communicators", "handles"))
 def test_nobody_waits_for_what_others_leave_to_finalize(run, freed, first):
-    """One rank frees a handle or a communicator, the other leaves all that is left to
-    MPI_Finalize."""
+    """One rank frees a handle or a communicator. The other leaves all the rest to MPI_Finalize."""
     options = ["--with-ft", "ulfm"]
     done = run(FREED_COMMUNICATORS, 2, arguments=(freed, first), launcher_options=options)
     assert (done.returncode, done.stdout.strip()) == (0, "freed"), done.stdout + done.stderr

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks die, and the gossip of the others goes on (``on_failure="continue"``, docs/faults.md).
-
-Each rank writes down what it has before and after each call, in a file that outlives it; the oracle
-adds up what those who live have at the end and what the dead had last. Outside of calls that is
-what there was at the beginning, but for rounding; a rank that died inside one takes with it what
-was on its way in that call."""
+"""Ranks die, and the gossip of the others continues (``on_failure="continue"``, docs/faults.md).
+Each rank writes its model before and after each call into a file that outlives it. The oracle adds
+up the final models of the live ranks and the last models of the dead. Outside of calls this is the
+initial sum, up to rounding. The data in flight of a call in which a rank dies is lost with it.
+"""
 
 import json
 
@@ -46,7 +45,7 @@ PROGRAM = """
         note(name)
         try:
             getattr(g, name)(*arguments)
-        except pc.RankFailedError as error:  # of this call alone
+        except pc.RankFailedError as error:  # of this call only
             assert error.ranks == (peer,) and peer in victims, (error.ranks, peer)
             assert g.failed[peer]
             met.add(peer)
@@ -72,7 +71,7 @@ PROGRAM = """
     assert sorted(np.flatnonzero(g.failed)) == victims
     left = world.Shrink()
     left.Barrier()
-    for _ in range(30):  # among those who are left all goes on
+    for _ in range(30):  # the survivors continue
         peer = rng.choice([r for r in range(comm.size) if r != comm.rank and r not in victims])
         averaged = g.average(x, peer)
         g.collect(x)
@@ -91,7 +90,7 @@ PROGRAM = """
     total = float((x + g.pending()).sum())
     orphaned = left.allreduce(g.stats.orphaned)
     g.Free()
-    # What is made now knows of the dead.
+    # New objects know the dead ranks.
     with pc.GossipBuffer(comm, like=x, topology="complete", on_failure="continue") as again:
         assert sorted(np.flatnonzero(again.failed)) == victims
         again.publish(x)
@@ -122,8 +121,7 @@ def judged(run, tmp_path, dies, seed=1, count=COUNT):
         words = last_words(tmp_path, rank)
         found += words[-1]["sum"]
         if words[-1]["in"] in ("average", "collect"):
-            # At most its own delta, or those that lay uncollected; each at most half of how far
-            # apart two models can be.
+            # At most its own delta, or the uncollected ones; each at most half of a distance.
             most = max(line["most"] for r in range(RANKS) for line in last_words(tmp_path, r))
             allowed += count * most * 2
     assert abs(found - expected) <= allowed, (found - expected, allowed)
@@ -229,7 +227,7 @@ STOPPED = """
         while state(pids[1]) != "T":
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGKILL)
-    if comm.rank == 0:  # nobody goes on without the one that stands still, which is not dead
+    if comm.rank == 0:  # no rank continues without the suspended one, which is not dead
         while os.path.exists(f"/proc/{pids[3]}/exe"):
             time.sleep(0.001)
         os.kill(pids[1], signal.SIGCONT)
@@ -253,7 +251,7 @@ def test_who_stands_still_is_not_dead(run):
     assert done.stdout.splitlines().count("end") == 3, f"{done.stdout}\n{done.stderr}"
 
 
-# Of a star the center dies, then one that the bridge made a neighbor.
+# The center of a star dies, then a rank that the bridge made a neighbor.
 BRIDGED = """
     import faulthandler, os, signal
     faulthandler.dump_traceback_later(60, exit=True)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks die, and the groups of the others go on (``on_failure="continue"``, docs/faults.md).
-
-Each rank writes down what it puts in and what comes out, in a file that outlives it; the oracle
-compares: members of one group have the same result, which is the mean of what they put in; a round
-counts for all or for none; and nothing is lost but what a dead rank had."""
+"""Ranks die, and the groups of the others continue (``on_failure="continue"``, docs/faults.md).
+Each rank writes its inputs and results into a file that outlives it. The oracle compares them:
+members of one group have the same result, which is the mean of their inputs; a round counts for all
+or for none; and nothing is lost except the data of a dead rank.
+"""
 
 import json
 import math
@@ -29,7 +29,7 @@ PROGRAM = """
         os.write(log, (json.dumps(words) + chr(10)).encode())
 
     x = np.full(given["count"], 7.0 ** comm.rank)
-    # Nobody is silent for so long here: what is void is so because somebody has died.
+    # No rank is silent for this long, so a void round means that a rank has died.
     t = pc.GroupAllreduce_init(comm, MPI.IN_PLACE, x, grid=given["grid"], keys=given["keys"],
                                timeout=200, on_failure="continue")
     victims = sorted(map(int, given["dies"]))
@@ -64,7 +64,7 @@ PROGRAM = """
     t.Free()
     note(end=x[0])
     left = world.Shrink()
-    y = np.full(3, 1.0 * comm.rank)  # one that is made now knows of the dead
+    y = np.full(3, 1.0 * comm.rank)  # a new one knows the dead ranks
     with pc.GroupAllreduce_init(comm, MPI.IN_PLACE, y, grid=given["grid"], keys=given["keys"],
                                 timeout=200, on_failure="continue") as again:
         assert sorted(np.flatnonzero(again.failed)) == victims
@@ -80,7 +80,7 @@ PROGRAM = """
 
 
 def calls(path):
-    """Of a rank: what it put in and what came of it, None where nothing did; and its end."""
+    """Return the inputs and results of a rank, None for a missing result, and its end."""
     found, end = [], None
     for line in path.read_text().splitlines():
         words = json.loads(line)
@@ -96,7 +96,7 @@ def calls(path):
 def judge(folder, ranks, dead):
     logs = {rank: calls(folder / f"log-{rank}") for rank in range(ranks)}
     told = {rank: [came for _, came in found if came] for rank, (found, _) in logs.items()}
-    rounds = {}  # by index and group: what each member put in and got
+    rounds = {}  # by index and group: input and result of each member
     for rank, (found, _) in logs.items():
         for put, came in found:
             if came is None:
@@ -109,12 +109,13 @@ def judge(folder, ranks, dead):
     for key, members in rounds.items():
         assert len({got for _, got in members.values()}) == 1, f"round {key}: {members}"
         puts = [put for put, _ in members.values()]
-        # Who died before it was told, but had put something in.
+        # Ranks that contributed and died before they received the result.
         lost = [r for r in key[1] if r in dead and r not in members]
         puts += [logs[r][0][-1][0] for r in lost if logs[r][0][-1][1] is None]
         said = [came for r in members for came in told[r] if came["index"] == key[0]]
         actives = {came["active"] for came in said}
-        assert actives in ({len(puts)}, {len(members)}), (key, actives, puts)  # left: not active
+        # A rank that left is not active.
+        assert actives in ({len(puts)}, {len(members)}), (key, actives, puts)
         got = next(iter(members.values()))[1]
         mean = sum(puts[: max(actives)]) / max(actives)
         assert math.isclose(got, mean, rel_tol=1e-12), (key, puts, got)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Others take the numbers of ranks that have died (`AllreduceHandle.grow`, ``join=True``,
+"""Newcomers take the numbers of ranks that have died (`AllreduceHandle.grow`, ``join=True``,
 `partialcoll.elastic`)."""
 
 from pathlib import Path
@@ -61,7 +61,7 @@ def in_turn(run, program, ranks, domain="node", arguments=(), env=None):
     return done, done.stdout.splitlines()
 
 
-# All but the last one die, one after the other, and are replaced; without a pause.
+# All but the last one die and are replaced, one after the other, without a pause.
 REPLACED = """
     order = []
     x, y = np.zeros(7), np.zeros(7)
@@ -105,15 +105,15 @@ def test_each_is_replaced(run, domain):
 
 
 @pytest.mark.in_turns
-@pytest.mark.parametrize("fails", ["1", "2"])  # a newcomer, one that mpiexec has started
+@pytest.mark.parametrize("fails", ["1", "2"])  # a newcomer, a rank that mpiexec has started
 def test_the_status_is_that_of_a_rank_that_fails_at_the_end(run, fails):
     done, said = in_turn(run, REPLACED, 3, arguments=[fails])
     assert sum(line.startswith("end") for line in said) == 3, f"{done.stdout}\n{done.stderr}"
     assert done.returncode == 3, f"{done.stdout}\n{done.stderr}"
 
 
-# Rank 0 dies, and in the growth that follows somebody else does, or the newcomer; until all are
-# there.
+# Rank 0 dies, and in the growth that follows another rank or the newcomer dies, until all ranks are
+# present.
 DIES = """
     who, moment = sys.argv[1:]
     x, y = np.ones(7), np.zeros(7)
@@ -128,7 +128,7 @@ DIES = """
         say("new", h.rank)
     else:
         if who == "survivor" and world.rank == 2:
-            os.environ["PARTIALCOLL_DIE"] = moment + ":1"  # is read once
+            os.environ["PARTIALCOLL_DIE"] = moment + ":1"  # read only once
         h = make(world, x, y)
         for _ in range(5):
             step(h)
@@ -146,7 +146,7 @@ DIES = """
             try:
                 h.grow(elastic.respawn(h.comm, [sys.executable, *sys.argv], to=h.size))
             except pc.RankFailedError as error:
-                time.sleep(0.05)  # until h.comm is of those who live
+                time.sleep(0.05)  # until h.comm has only live ranks
         whole += step(h).active == h.size
     assert (y == 4).all(), y
     say("end", h.rank, h.last_round.index)
@@ -169,7 +169,7 @@ def test_another_one_dies_while_they_grow(run, who, moment):
     assert come == ({"0", "2"} if who == "survivor" else {"0"}), f"{said}\n{done.stderr}"
 
 
-# Rank 0 dies, and another one stands still for two seconds in the growth that follows.
+# Rank 0 dies, and another one is suspended for two seconds in the growth that follows.
 STOPS = """
     moment, = sys.argv[1:]
     x, y = np.ones(7), np.zeros(7)
@@ -203,7 +203,7 @@ def test_who_stands_still_meanwhile_is_not_dead(run, moment):
     assert ends == [f"end {rank} True" for rank in range(3)], f"{said}\n{done.stderr}"
 
 
-# What is refused, everywhere, and leaves the handle as it was.
+# Refused calls raise on all ranks and leave the handle unchanged.
 REFUSED = """
     x, y = np.ones(7), np.zeros(7)
     if new:
@@ -266,7 +266,7 @@ def test_what_is_refused_leaves_all_as_it_was(run):
     assert sorted(said) == ["end 0", "end 1", "end 2"], f"{said}\n{done.stderr}"
 
 
-# One that is started dies before it joins: those who wait for it are told, and can start others.
+# A newcomer dies before it joins: the waiting ranks are notified, and can start others.
 DEAD = """
 import os
 from mpi4py import MPI
@@ -281,12 +281,12 @@ EARLY = """
     assert world.size == 3 and world.allreduce(1) == 3
     say("end", world.rank)
     tell(f"end {world.rank}")
-    hear("end 0", "end 1", "end 2")  # who leaves takes along what others still wait for
+    hear("end 0", "end 1", "end 2")  # data that others wait for is lost when a rank ends
     os._exit(0)
 """
 
 
-# Those who have started it are gone before it says a word.
+# The ranks that started it have ended before they contact it.
 ORPHAN = """
     import faulthandler
     faulthandler.dump_traceback_later(60, exit=True)
@@ -340,7 +340,7 @@ def test_all_that_are_killed_are_replaced(quorum, domain):
     verdict = job.run()
     faults = [fault for fault in verdict.faults if "was silent" not in fault]  # for how long
     assert not faults, (faults, job.given)
-    # Two are left each time, or one, if the second one is killed before it has written that down.
+    # Two are left each time, or one if the second one is killed before it has written that down.
     assert len(job.killed) - job.ended_by_mpi == 2
     assert job.ended_by_mpi or len(verdict.rejoin_s) in (3, 4)
     job.forget()

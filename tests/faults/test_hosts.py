@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts that vanish. They are network namespaces of this machine (bench/lib/hosts.py), whose link
-goes down: nothing comes from there any more, and neither MPI nor the launcher says so for minutes.
-"""
+goes down: no data arrives from there, and neither MPI nor the launcher reports it for minutes."""
 
 import contextlib
 import os
@@ -23,7 +22,7 @@ PATIENCE = 60
 can_make_hosts = os.geteuid() == 0 and shutil.which("ip") and shutil.which("tc")
 pytestmark = [
     pytest.mark.one_domain,
-    # Jobs that start beside it meet its network, which goes away under them.
+    # Jobs that start at the same time would use its network, which disappears.
     pytest.mark.skipif("PARTIALCOLL_TEST_PARTS" in os.environ, reason="in test-all, by itself"),
     pytest.mark.skipif(not can_make_hosts, reason="emulated hosts need root and iproute2"),
 ]
@@ -51,7 +50,7 @@ say(f"pid {os.getpid()}")
 
 END = """
 say("end")
-while not (folder / "over").exists():  # MPICH ends the job with the first that ends
+while not (folder / "over").exists():  # MPICH ends the job when the first rank ends
     time.sleep(0.05)
 os._exit(0)
 """
@@ -86,7 +85,7 @@ seen, total = np.zeros(9), np.zeros(9)
 h = pc.Allreduce_init(comm, seen, total, quorum="full", on_failure="continue")
 try:
     over = False
-    while not over:  # they see it at different rounds, and leave after the same
+    while not over:  # the ranks see it at different rounds, and leave after the same one
         seen[:] = h.failed.any()
         h.Start()
         rnd = h.Wait()
@@ -104,7 +103,7 @@ except pc.RankFailedError as error:
     + END
 )
 
-MANY = 100_000  # doubles: TCP carries them in parts
+MANY = 100_000  # doubles: TCP sends them in parts
 
 IS_KILLED = (
     START
@@ -122,7 +121,7 @@ while not (folder / "over").exists():
 
 
 class Job:
-    """The program on some hosts, and what its ranks have written down."""
+    """The program on some hosts, and the files that its ranks have written."""
 
     def __init__(self, folder, hosts, ranks):
         self.folder, self.hosts, self.ranks = folder, hosts, ranks
@@ -144,7 +143,7 @@ class Job:
 
 
 def shared_memory(folder):
-    """Files that MPICH has made for the ranks, which it leaves behind when it is killed."""
+    """Return MPICH's files for the ranks, which stay behind when it is killed."""
     found = set()
     for said in folder.glob("rank*"):
         with contextlib.suppress(OSError):
@@ -185,7 +184,7 @@ def job_on_hosts(clean_environment, tmp_path):
 def test_one_that_vanishes_is_an_error_with_names_and_one_that_stops_is_not(job_on_hosts):
     with job_on_hosts(RAISES, hosts=2, per_host=1) as job:
         job.wait_for(0, "round", 20)
-        os.kill(job.pid(1), signal.SIGSTOP)  # nobody else is on its host
+        os.kill(job.pid(1), signal.SIGSTOP)  # the only rank on its host
         time.sleep(2 * TIMEOUT)
         assert not job.said(0, "told") + job.said(1, "told")
         os.kill(job.pid(1), signal.SIGCONT)

@@ -15,7 +15,7 @@ SOURCES = [Path(__file__).with_name("lost_hosts.c"), *(ROOT / "csrc/base").glob(
 
 def test_more_ranks_than_a_message_names(tmp_path):
     program = tmp_path / "lost_hosts"
-    # Of the two files that the program includes, only what it calls has to be there.
+    # Only the called functions of the two included files must be defined.
     words = ["-std=c11", "-D_GNU_SOURCE", "-ffunction-sections", "-fdata-sections", "-pthread"]
     link = ["-Wl,--gc-sections", "-Wl,--unresolved-symbols=ignore-all"]
     command = [c_users.mpicc(), *words, "-I", str(ROOT / "csrc"), *map(str, SOURCES), *link]

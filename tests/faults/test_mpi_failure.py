@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that MPI itself has ended are known by what it prints, and are dead like any other."""
+"""Ranks that MPI itself has ended are recognized by its output, and are dead like any other."""
 
 import os
 import sys
@@ -50,7 +50,7 @@ def test_a_job(function, ended):
     verdict = job.run()
     job.forget()
     assert job.ended_by_mpi == ended
-    assert len(verdict.hangs) == 2 - ended  # nobody came to its end
+    assert len(verdict.hangs) == 2 - ended  # no rank reached its end
     tally = killing.Tally()
     tally.add(job, verdict)
     assert tally.row("solo", "node", 2)["ended_by_mpi"] == ended

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does `bench/run.py faults` notice mistakes of the recovery? The core is built with one of them,
-and jobs of the same seeds are judged with and without it."""
+"""Check that `bench/run.py faults` detects mistakes of the recovery: the core is built with one of
+them, and jobs of the same seeds are judged with and without it."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from ulfm import needs_ulfm
 
 pytestmark = [needs_ulfm, pytest.mark.in_turns]
 
-SEEDS = ("3", "7")  # domains of one rank each, where results come to ranks one after the other
+SEEDS = ("3", "7")  # domains of one rank each, where results reach ranks one after the other
 MORE = ("11", "15", "19")
 MISTAKES = {
     "what was frozen is not taken back": "lost",
@@ -28,7 +28,7 @@ def libraries(tmp_path_factory):
 
 
 def total_of(package, folder, seeds=SEEDS):
-    """The sums of the rows of these seeds, by the package in this folder."""
+    """Return the sums of the rows of these seeds, by the package in this folder."""
     total, rows = Counter(), folder / "faults.json"
     words = ["faults", "-n", "8", "--kills", "42", "--json", str(rows)]
     env = {**os.environ, "PYTHONPATH": str(package), "TMPDIR": str(folder)}
@@ -58,7 +58,7 @@ def test_nothing_is_found_without_a_mistake(libraries, tmp_path):
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_it_is_found(libraries, tmp_path, mistake):
     package = libraries.package(mistake)
-    for seed in (*SEEDS, *MORE):  # until it shows: when ranks are late is not in the seed
+    for seed in (*SEEDS, *MORE):  # until it shows: the seed does not determine when ranks are late
         row, said = total_of(package, tmp_path, [seed])
         if row[MISTAKES[mistake]] > 0:
             return

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do real ranks notice mistakes in how handles take others in? The core is built with one of them
-(tests/mistakes/growth.py), and a job that should end well may not."""
+"""Check that real ranks detect mistakes of handle growth: the core is built with one of them
+(tests/mistakes/growth.py), and a job that should succeed may fail."""
 
 import os
 
@@ -16,8 +16,8 @@ pytestmark = [
     pytest.mark.skipif("PARTIALCOLL_TEST_PARTS" in os.environ, reason="in test-all: takes long"),
 ]
 
-# Ranks 2 and 0 die, one after the other, and are replaced. The first newcomer asks for something
-# else at first. Another handle stays behind, with those who were there from the beginning.
+# Ranks 2 and 0 die one after the other, and are replaced. The first newcomer first makes a
+# different call. Another handle is kept by the ranks that were there from the beginning.
 JOB = """
     faulthandler.dump_traceback_later(20, exit=True)
     y = np.zeros(7)
@@ -59,7 +59,7 @@ JOB = """
     assert h.comm.allreduce(1) == 3
     say("end", h.rank)
     tell(f"end {h.rank}")
-    hear("end 0", "end 1", "end 2")  # who leaves takes along what others still wait for
+    hear("end 0", "end 1", "end 2")  # data that others wait for is lost when a rank ends
     os._exit(0)
 """
 AS_IT_SHOULD = ["end 0", "end 1", "end 2"]
@@ -71,7 +71,7 @@ def libraries(tmp_path_factory):
 
 
 def ends(run, package):
-    """What the job says, and everything that it writes."""
+    """Return the ends that the job reports, and everything that it writes."""
     done, said = in_turn(run, JOB, 3, "rank", env={"PYTHONPATH": str(package)})
     return sorted(line for line in said if line.startswith("end")), done
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that are killed, on an MPI that tells the others (Open MPI 5, ``mpiexec --with-ft ulfm``):
-every call that waits, and every later one, raises RankFailedError with their numbers; nothing
-hangs; the others go on with a communicator of those who are left."""
+"""Ranks are killed, on an MPI that notifies the others (Open MPI 5, ``mpiexec --with-ft ulfm``):
+every waiting call, and every later one, raises RankFailedError with their numbers. Nothing hangs,
+and the others continue with a communicator of the survivors."""
 
 import pytest
 from ulfm import needs_ulfm
 
 pytestmark = needs_ulfm
 
-# Each scenario gets a communicator and who is to die; everybody else returns when it is known.
+# Each scenario gets a communicator and the victim. All other ranks return when the death is known.
 SCENARIOS = """
     import faulthandler, os, signal
     from partialcoll._core.ffi import lib
@@ -18,7 +18,7 @@ SCENARIOS = """
         comm.Barrier()
         if comm.rank == victim:
             time.sleep(delay)
-            # Not half way into a message: Open MPI may never get over that (docs/faults.md).
+            # Not in the middle of a message: Open MPI may never recover (docs/faults.md).
             lib.pcoll_mpi_enter(True)
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -101,7 +101,7 @@ SCENARIOS = """
     def freeing(comm, victim):
         h = pc.Allreduce_init(comm, np.ones(3), np.zeros(3), quorum="solo")
         all_come(comm, victim, delay=0.2)
-        h.Free()  # waits for the victim, until it is known
+        h.Free()  # waits for the victim, until its death is known
         until_known(victim, lambda: pc.Allreduce_init(comm, np.ones(3), np.zeros(3)))
 
     def bystanders(comm, victim):
@@ -110,7 +110,7 @@ SCENARIOS = """
         h = pc.Allreduce_init(comm, np.ones(3), np.zeros(3))
         all_come(comm, victim)
         until_known(victim, lambda: start_and_wait(h))
-        for step in range(20):  # handles of those who are left do not notice
+        for step in range(20):  # the survivors' handles do not notice
             start_and_wait(others)
         others.Free()
 
@@ -125,7 +125,7 @@ SCENARIOS = """
         assert total[0] == comm.size
     comm.Barrier()
     say("end")
-    os._exit(0)  # MPI_Finalize of Open MPI hangs now and then when a rank has died
+    os._exit(0)  # Open MPI's MPI_Finalize sometimes hangs after a death
 """
 
 
@@ -179,7 +179,7 @@ TORCH = """
     step()
     pct.allgather(torch.ones(3))
     pct.barrier()
-    if pct.rank() == pct.size() - 1:  # in the middle of calls
+    if pct.rank() == pct.size() - 1:  # during calls
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
     until_known(lambda: pct.{first}(torch.ones(30000)))
     for again in (pct.barrier, lambda: pct.broadcast_object(1), step):
@@ -187,7 +187,7 @@ TORCH = """
     left = pct.size() - 1
     opt.close()
     pct.shutdown()
-    pct.init()  # of those who live
+    pct.init()  # of the live ranks
     assert pct.size() == left == pct.allreduce(torch.ones(1), op=pct.Sum).item()
     say("end")
     comm.Shrink().Barrier()

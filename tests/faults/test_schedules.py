@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules of users when a rank dies: every rank that takes part is told, nothing can be started
+"""User schedules when a rank dies: every participating rank is notified, nothing can be started
 again, and all of it can be freed."""
 
 import numpy as np
@@ -8,7 +8,7 @@ from ulfm import needs_ulfm
 
 import partialcoll as pc
 
-# Each scenario gets a communicator and who is to die; everybody else returns when it is known.
+# Each scenario gets a communicator and the victim. All other ranks return when the death is known.
 PROGRAM = """
     import faulthandler, os, signal
     faulthandler.dump_traceback_later(60, exit=True)
@@ -31,7 +31,7 @@ PROGRAM = """
             assert time.monotonic() < begin + 30, "nobody was told"
 
     def ring(comm):
-        # Who is next to the victim hears of it by its messages, the others do not.
+        # The victim's neighbors notice by its messages, and the others do not.
         s, x = pc.Schedule(comm), np.full(99, float(comm.rank))
         y = np.zeros(99)
         s.send(x, (comm.rank + 1) % comm.size)
@@ -76,7 +76,7 @@ PROGRAM = """
         over(s, victim)
 
     def in_a_wait(comm, victim):
-        # It waits for one that is late, and that one kills it there.
+        # It waits for a late rank, which kills it there.
         s = ring(comm).commit()
         comm.Barrier()
         late = (victim - 1) % comm.size
@@ -103,7 +103,7 @@ PROGRAM = """
                 time.sleep(0.001)
             assert not s.Test()  # it is late, not dead
             os.kill(of_victim, signal.SIGKILL)
-        if not told(victim, s.Wait):  # who is not next to it may have its run
+        if not told(victim, s.Wait):  # a rank that is no neighbor may complete its run
             until_told(victim, lambda: run(s))
         over(s, victim)
 
@@ -147,12 +147,12 @@ PROGRAM = """
         victim = comm.size // 2
         scenario(comm, victim)
         comm = comm.Shrink()
-        with ring(comm) as s:  # those who are left write another one
+        with ring(comm) as s:  # the survivors write another one
             s.commit()
             run(s)
     comm.Barrier()
     say("end")
-    os._exit(0)  # MPI_Finalize of Open MPI hangs now and then when a rank has died
+    os._exit(0)  # Open MPI's MPI_Finalize sometimes hangs after a death
 """
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks die, and training in pairs or groups goes on (``on_failure="continue"``)."""
+"""Ranks die, and training in pairs or groups continues (``on_failure="continue"``)."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ from ulfm import needs_ulfm
 
 from partialcoll import decentralized
 
-# A quadratic with its minimum at the mean of the targets of those who live, about.
+# A quadratic whose minimum is about the mean of the live ranks' targets.
 PROGRAM = """
     import faulthandler, json, os, random, signal, threading
     faulthandler.dump_traceback_later(60, exit=True)
@@ -42,14 +42,14 @@ PROGRAM = """
     communications = process.stats.communications
     folder, told = given["folder"], False
     while len(os.listdir(folder)) < comm.size - len(victims) and time.monotonic() < begin + 50:
-        some_steps(1)  # as long as others need this rank to average with
+        some_steps(1)  # while others need this rank as a partner
         if not told and process.stats.communications > communications + 10:
             told = open(f"{folder}/{comm.rank}", "w").close() is None
     if hasattr(process, "leave"):
-        process.leave()  # who averages in groups waits for nobody who has come here
+        process.leave()  # group averaging does not wait for ranks that are here
     assert process.stats.communications > communications + 10, process.stats
     model = process.model
-    # Not all elements alike: gradients are of a model that is averaged meanwhile, and who dies may
+    # Elements may differ: the model is averaged while gradients are computed, and a dead rank may
     # have averaged some.
     assert (-1 <= model).all() and (model <= 10.0 * comm.size).all(), model
     left = world.Shrink()
@@ -88,8 +88,8 @@ def test_steps_go_on(run, tmp_path, options):
     assert done.returncode == 0, done.stderr
 
 
-# The world loses a rank with each strategy, at a random moment of its steps; the last one is a
-# strategy that is to be told.
+# The world loses a rank with each strategy, at a random point of its steps. The last strategy
+# raises the error.
 OPTIMIZERS = """
     import dataclasses, faulthandler, os, random, signal, threading, types
     faulthandler.dump_traceback_later(110, exit=True)
@@ -155,7 +155,7 @@ def test_optimizers_go_on(run):
 @pytest.mark.parametrize("options", KINDS)
 def test_it_is_refused_where_nobody_is_told_of_deaths(comm, options):
     if comm.size == 1 and options != "Moshpit":
-        return  # nobody to gossip with
+        return  # no partner to gossip with
     given = getattr(decentralized, options)(on_failure="continue")
     with pytest.raises(ValueError, match=r'on_failure: "continue" needs (the agent|an MPI)'):
         total = decentralized.GlobalSum.over(comm)

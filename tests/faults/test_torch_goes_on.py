@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks are killed, and the training of the others goes on (docs/faults.md)."""
+"""Ranks are killed, and the training of the others continues (docs/faults.md)."""
 
 import pytest
 from ulfm import needs_ulfm
@@ -29,7 +29,7 @@ COMMON = """
         assert len(set(said)) == 1, said
 """
 
-# Optimizers load torch's compiler, which takes each rank a second, to tell it to leave them alone.
+# Optimizers load torch's compiler for a second per rank, only to disable it for themselves.
 NO_COMPILER = """
     import types
     torch._dynamo = sys.modules["torch._dynamo"] = types.SimpleNamespace(
@@ -45,7 +45,7 @@ def survivors(run, program, ranks, dead):
     assert ended == ranks - dead, f"{done.stdout}\n{done.stderr}"
 
 
-# The gradients of rank r are r + 1. One optimizer; the highest rank that lives dies in each moment.
+# The gradients of rank r are r + 1. One optimizer; the highest live rank dies at each kill point.
 OPTIMIZER = (
     NO_COMPILER
     + """
@@ -67,7 +67,7 @@ OPTIMIZER = (
             model[0].bias.register_hook(die)
         (loss + 0 * model(torch.ones(2, 3)).sum()).backward()
         if now and at == "step":
-            opt._loop.rounds.wait = die  # with its deposit under way
+            opt._loop.rounds.wait = die  # while its deposit is in flight
         opt.step()
         return before - model[0].bias.detach()
 
@@ -105,7 +105,7 @@ def test_a_rank_dies_in_each_moment_of_a_step(run, strategy):
 
 
 # Horovod's calls, and a process group of each kind, at once. The last rank dies while all are in
-# calls; the others go on with them.
+# calls; the others continue with them.
 CALLS = """
     import torch.distributed as dist
     dist.init_process_group("partialcoll")
@@ -171,7 +171,7 @@ CALLS = """
     for work in [dist.all_reduce(torch.ones(2), group=goes, async_op=True) for _ in range(5)]:
         work.wait()
 
-    # what needs the dead
+    # operations that need the dead rank
     died = f"rank {last} has died"
     refused(pc.RankFailedError, lambda: dist.broadcast(x, last, group=goes), died)
     refused(pc.RankFailedError, lambda: dist.all_gather(whole, x, group=goes), died)
@@ -183,13 +183,13 @@ CALLS = """
         message, 1 - rank, group=goes) if rank < 2 else None
     assert rank != 1 or message == 0
 
-    # a group without it: all is told, at once
+    # a group without it is notified at once
     for call in (dist.all_reduce, dist.barrier, dist.all_gather_into_tensor, dist.recv):
         give = {dist.barrier: (), dist.recv: (x, (rank + 1) % alive)}.get(call, (x,))
         give = (torch.zeros(3 * size), x) if call is dist.all_gather_into_tensor else give
         refused(pc.RankFailedError, lambda: call(*give, group=told), died)
 
-    # DistributedDataParallel, whose process group goes on
+    # DistributedDataParallel, whose process group continues
     more = dist.new_group(
         list(range(alive)), use_local_synchronization=True,
         pg_options=pct.GroupOptions(on_failure="continue"),
@@ -229,7 +229,7 @@ ELASTIC = (
     opt = pct.DistributedOptimizer(inner, strategy=pct.Allreduce(on_failure="continue"))
     sampler = pct.elastic.ElasticSampler(list(range(120)), shuffle=False)
     state = pct.elastic.TorchState(model, opt, sampler=sampler, batch=0)
-    resets, kills = [], {4: 1, 9: 0, 14: 2}  # at which batch which rank of the first world
+    resets, kills = [], {4: 1, 9: 0, 14: 2}  # batch: rank of the first world
     first = pct.rank()
     state.register_reset_callbacks([lambda: resets.append((state.batch, pct.size()))])
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks are killed in training, and newcomers take their places; who comes or starts them may die
-in each moment of that (docs/faults.md)."""
+"""Ranks are killed in training, and newcomers take their places. Newcomers and the ranks that start
+them may die at each kill point (docs/faults.md)."""
 
 import json
 
@@ -14,8 +14,8 @@ pytestmark = [
     pytest.mark.in_turns,
 ]
 
-# A fate is the moment in which a process dies: that of the i-th newcomer is fates[i], others live.
-# Those of the first ranks are by their numbers; so is who dies before which step.
+# A fate is the kill point of a process: that of the i-th newcomer is fates[i], others live. Those
+# of the first ranks are by number; `kills` says which ranks die before which step.
 PREPARE = (
     """
     import faulthandler, json, signal
@@ -61,15 +61,15 @@ PREPARE = (
 
     if new:
         fate != "imported" or die()
-        fate != "slow" or hear("newcomer 1")  # it loads until the next one has
+        fate != "slow" or hear("newcomer 1")  # it loads until the next one has finished
         fate != "slower" or hear("trained")
         meet_fate()
 """
     + NO_COMPILER
 )
 
-# The gradients are 1 everywhere, so nobody's death changes what comes out; in numbers that float32
-# has exactly. Newcomers begin with other ones.
+# The gradients are 1 everywhere, so no death changes the result, in numbers that float32 represents
+# exactly. Newcomers start with other ones.
 TRAIN = """
     STEPS, LEAST = int(sys.argv[4]), int(sys.argv[6])
     pct.init(on_failure="continue", respawn="overlap" if LEAST else True)
@@ -89,7 +89,7 @@ TRAIN = """
         if not new and not steps:
             meet_fate()
         while state.batch < STEPS or pct.size() < LEAST:
-            time.sleep(0.005 * (LEAST > 0))  # leaves the cores to those who load
+            time.sleep(0.005 * (LEAST > 0))  # leaves the cores to the loading newcomers
             steps.append(state.batch)
             opt.zero_grad()
             sum(p.sum() for p in model.parameters()).backward()
@@ -121,8 +121,8 @@ TRAIN = """
 
 
 def trained(run, ranks, left, kills, fates=(), own=None, steps=8, quorum="none", least=0, env=None):
-    """Who is left at the end says so, and how many those are; what survivors said, and all. least:
-    training goes on while others load what they need, until there are so many ranks."""
+    """Return the reports of the remaining ranks with their number, the survivors' and all output.
+    least: training continues while newcomers load, until there are this many ranks."""
     given = [json.dumps(kills), json.dumps(fates), json.dumps(own or {}), str(steps), quorum]
     given.append(str(least))
     options = ["--with-ft", "ulfm", "--prtemca", "state_base_recoverable", "1"]
@@ -200,7 +200,7 @@ def test_training_goes_on_meanwhile(run, ranks, kills, fates, sizes):
 
 
 def test_training_ends_before_they_come(run):
-    soon = {"PARTIALCOLL_TIMEOUT": "2"}  # six times that, if they were not heard of in time
+    soon = {"PARTIALCOLL_TIMEOUT": "2"}  # six times that, if the end were not noticed in time
     ends, said = trained(run, 3, 2, {3: [1]}, ["slower"], least=2, env=soon)
     assert ends == ["end 2 old [(4, 2)]"] * 2, said
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a job outlive its ranks here?"""
+"""Check whether a job survives the death of its ranks here."""
 
 import pytest
 from mpi4py import MPI

@@ -197,7 +197,7 @@ BACKEND = """
     def telling(call):
         try:
             call()
-        except (RuntimeError, ValueError) as error:  # DDP makes RuntimeError of all
+        except (RuntimeError, ValueError) as error:  # DDP turns all into RuntimeError
             kind, text = type(error).__name__, str(error).splitlines()[0]
             _, told, why = text.partition("the program of rank 1 has ended")
             say(comm.rank, *(("Departed", told + why) if told else (kind, text)))

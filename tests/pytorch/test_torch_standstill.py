@@ -29,7 +29,7 @@ STANDS_STILL = """
         train()
     comm.Barrier()
     if comm.rank == 3:
-        with opt._loop.process._at_rest():  # an exchange under way would go through
+        with opt._loop.process._at_rest():  # an exchange in progress would complete
             os.kill(os.getpid(), signal.SIGSTOP)
     else:
         while state(pids[3]) != "T":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks: rows, options, limits by arithmetic."""
+"""The benchmarks: rows, options, and limits computed by formulas."""
 
 import importlib.util
 import itertools
@@ -21,7 +21,7 @@ BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 
 @pytest.fixture
 def run(clean_environment, tmp_path):
-    """Run a benchmark, which starts its own job; its rows."""
+    """Run a benchmark, which starts its own job. Return its rows."""
 
     def run_it(*words):
         path = tmp_path / "rows.json"
@@ -113,7 +113,7 @@ def test_refused(words, capsys):
     ),
 )
 def test_refused_before_a_job_is_started(words, said, capsys, monkeypatch):
-    """In one sentence that names the option, after the way to the help."""
+    """The error is one sentence that names the option, after a hint to the help."""
     monkeypatch.setattr("partialcoll.tools.launcher.relaunch", None)
     monkeypatch.setattr("partialcoll.tools.launcher.in_job", lambda: False)
     with pytest.raises(SystemExit) as refused:
@@ -131,7 +131,7 @@ def test_pictures_without_matplotlib(capsys, monkeypatch):
 
 
 def test_limits():
-    """Against the mean over all draws, worked out one by one."""
+    """The formula equals the mean over all draws, computed one by one."""
     ranks, skew = 7, 100.0
 
     def wait(starter):
@@ -168,7 +168,7 @@ def test_limits_of_many_ranks():
 
 
 def test_tune(run, tmp_path):
-    """All algorithms, 2 ranks and all; the table is one that auto takes."""
+    """All algorithms with 2 ranks and all ranks. auto can read the table."""
     path = tmp_path / "new" / "tune.txt"
     rows = run("tune", "-n", "3", "--sizes", "1K,64K", "--iters", "2", "--output", str(path))
     expected = itertools.product(
@@ -185,19 +185,18 @@ def test_tune(run, tmp_path):
 
 
 def test_tune_of_ranks_that_have_nothing_to_do(run, clean_environment, tmp_path):
-    """They wait by design, so nobody is warned of them; without a terminal lines say how far it
-    is."""
+    """Idle ranks wait by design and cause no warning. Without a terminal, lines show progress."""
     clean_environment["PARTIALCOLL_STALL_WARN"] = "0.5"
     path = tmp_path / "tune.txt"
     run("tune", "-n", "4", "--sizes", "1K:1M", "--iters", "5", "--output", str(path))
-    absent = ("rank 0 has not arrived", "rank 1 has not arrived")  # those that are measured
+    absent = ("rank 0 has not arrived", "rank 1 has not arrived")  # the measured ranks
     before, all_are_measured, _ = run.said.partition("bench tune: 4 of 4 ranks")
     assert not [line for line in before.splitlines() if all(who in line for who in absent)]
     assert "bench tune: 2 of 4 ranks" in before and all_are_measured
 
 
 def test_a_rank_that_fails_ends_the_job(clean_environment):
-    """Only rank 0 finds out; the others wait for it."""
+    """Only rank 0 finds the error; the others wait for it."""
     words = ["bench", "tune", "-n", "3", "--sizes", "8", "--iters", "1", "--output", "none"]
     done = subprocess.run(
         [sys.executable, "-m", "partialcoll", *words],
@@ -218,15 +217,15 @@ def test_balanced_says_its_algorithm(run, algorithm):
 
 
 def domains_of(rows, said, collective):
-    """Of the rows of a collective that was asked for on both planes: what each is, once; where
-    there is none in shared memory, that is said."""
+    """Check the domains of a collective's rows with both planes: each occurs once. If there is no
+    shared memory, a message says so."""
     domains = [row["domain"] for row in rows if row["collective"] == collective]
     assert domains == (["rank"] if 'domain "node" comes to "rank"' in said else ["node", "rank"])
     return domains
 
 
 def test_both_planes(run, tmp_path):
-    """By default, each row by what its handle is."""
+    """By default each row shows the domain of its handle."""
     picture = tmp_path / "p.png"
     words = ("-n", "2", "--iters", "2", "--collectives", "mpi,full", "--plot", str(picture))
     rows = run("skew", "--skew-ms", "0.1", *words)
@@ -253,7 +252,7 @@ def test_idle(run, tmp_path):
 
 
 def test_zero_copy(run):
-    """Every element is checked where it lies; mpi has no such way and stays as it is."""
+    """Every element is checked in place. mpi has no zero copy and is unchanged."""
     rows = run(
         "balanced", "-n", "3", "--sizes", "8,4K", "--iters", "1", "--zero-copy", "--domain", "rank",
         "--collectives", "mpi,full,solo",
@@ -273,7 +272,7 @@ def test_overhead(run, tmp_path):
 
 @pytest.mark.parametrize("ranks", ("1", "2"))
 def test_quantize(run, tmp_path, ranks):
-    """Errors are those that the bits allow, ratios those of the format."""
+    """The errors fit the bits, and the ratios fit the format."""
     rows = run(
         "quantize", "-n", ranks, "--sizes", "4,20K", "--bits", "4,8,13", "--rotate", "--iters", "2",
         "--plot", str(tmp_path / "p.png"),
@@ -314,7 +313,7 @@ def test_gossip(run, tmp_path, ranks):
 
 
 def test_gossip_alone(capfd):
-    """One rank has nobody to average with."""
+    """One rank has no partner to average with."""
     with pytest.raises(SystemExit) as refused:
         main(["bench", "gossip", "-n", "1"])
     assert refused.value.code == 2
@@ -323,8 +322,8 @@ def test_gossip_alone(capfd):
 
 @pytest.mark.parametrize("bandwidth", ("equal", "measured", "1,2,1,0.5"))
 def test_group(run, clean_environment, tmp_path, bandwidth):
-    """A turn is exact on a full grid and not meant to be on others; every element is checked."""
-    clean_environment["PARTIALCOLL_TIMEOUT"] = "240"  # nobody is passed over for being slow
+    """A turn is exact on a full grid, and not on others. Every element is checked."""
+    clean_environment["PARTIALCOLL_TIMEOUT"] = "240"  # no rank is passed over for being slow
     plot = tmp_path / "group.png"
     words = ["group", "-n", "4", "--sizes", "4,100K", "--grid", "2x2,4,3x2", "--iters", "2"]
     rows = run(*words, "--bandwidth", bandwidth, "--plot", str(plot))
@@ -361,7 +360,7 @@ def test_group(run, clean_environment, tmp_path, bandwidth):
     ),
 )
 def test_refused_by_the_ranks(clean_environment, words, said):
-    """What only they can know."""
+    """Options that only the ranks can check."""
     if words == ["gpu"] and pathlib.Path("/dev/nvidiactl").exists():
         pytest.skip("there may be one")
     command = [sys.executable, "-m", "partialcoll", "bench", *words, "-n", "4"]
@@ -372,7 +371,7 @@ def test_refused_by_the_ranks(clean_environment, words, said):
 
 
 def test_uneven_prediction():
-    """Against the linear program, solved by HiGHS."""
+    """Compared with the linear program, solved by HiGHS."""
     scipy = pytest.importorskip("scipy.optimize")
     import partialcoll as pc
 
@@ -399,7 +398,7 @@ def test_uneven_prediction():
 
 
 def test_hivemind_refuses():
-    """An interpreter that is none, before anything is started."""
+    """An invalid interpreter is refused before anything is started."""
     words = [sys.executable, str(BENCH / "run.py"), "hivemind", "--hivemind", "/nowhere/python"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "'/nowhere/python' does not exist" in done.stderr

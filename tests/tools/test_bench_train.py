@@ -50,20 +50,20 @@ ranks = st.integers(1, 17)
 seconds = st.floats(0.001, 10)
 
 
-# Who is late
+# Delays
 
 
 @tried
 @given(seed=st.integers(0, 2**64 - 1), step=st.integers(0, 10**6), ranks=ranks, delay=seconds)
 def test_one_random(seed, step, ranks, delay):
-    """One rank in each step, by all of the delay; all ranks agree who."""
+    """One rank in each step has the whole delay. All ranks draw the same one."""
     delays = Pattern("one-random").delays(seed, step, ranks, delay).tolist()
     assert sorted(delays) == [0] * (ranks - 1) + [delay]
     assert delays.index(delay) == chosen(seed, step, ranks)
 
 
 def test_one_random_is_anybody():
-    """Each rank about equally often, and not in the same order with another seed."""
+    """Each rank is drawn about equally often, in another order with another seed."""
     orders = [[chosen(seed, step, 8) for step in range(4000)] for seed in (0, 1)]
     for order in orders:
         counts = collections.Counter(order)
@@ -74,7 +74,7 @@ def test_one_random_is_anybody():
 @tried
 @given(step=st.integers(0, 10**6), ranks=ranks, delay=seconds)
 def test_all_shifted(step, ranks, delay):
-    """In every step the delays are those from delay/P to delay, moved on by one rank a step."""
+    """In every step the delays are delay/P to delay, shifted by one rank per step."""
 
     def delays(step):
         return Pattern("all-shifted").delays(0, step, ranks, delay).tolist()
@@ -131,7 +131,7 @@ def test_no_patterns(text):
 @tried
 @given(ranks=ranks, delay=seconds, name=st.sampled_from(("none", "one-random", "all-shifted")))
 def test_cases_are_what_happens(ranks, delay, name):
-    """The equally likely cases that limits are worked out from are the delays of steps."""
+    """The equally likely cases from which limits are computed are the delays of steps."""
     pattern = Pattern(name)
     cases = {tuple(row) for row in pattern.vectors(ranks, delay)}
     for step in range(2 * ranks):
@@ -139,7 +139,7 @@ def test_cases_are_what_happens(ranks, delay, name):
     assert len(cases) == (1 if name == "none" or ranks == 1 else ranks)
 
 
-# What that allows
+# Limits
 
 
 def cases(text, ranks, compute, delay):
@@ -149,7 +149,7 @@ def cases(text, ranks, compute, delay):
 @tried
 @given(ranks=ranks, c=seconds, d=seconds)
 def test_limits_with_one_random(ranks, c, d):
-    """Synchronous c + d; solo c + d/P; majority: unless neither oneself nor the drawn rank is the
+    """Synchronous c + d; solo c + d/P; majority: unless neither this nor the drawn rank is the
     delayed one."""
     found = {waits: step_seconds(waits, cases("one-random", ranks, c, d)) for waits in Waits}
     assert found[Waits.ALL] == pytest.approx(c + d)
@@ -172,7 +172,7 @@ def test_limits_with_all_shifted(ranks, c, d):
 @tried
 @given(ranks=st.integers(3, 17), c=seconds, factor=st.floats(1, 1000))
 def test_limits_with_one_slow(ranks, c, factor):
-    """Whoever keeps up with the slow rank goes at its pace; the others' is theirs."""
+    """A strategy that keeps up with the slow rank has its pace, and the others their own."""
     found = cases(f"one-slow:{factor}", ranks, c, 0)
     for waits in (Waits.ALL, Waits.FIRST, Waits.DRAWN):
         assert limit(waits, found) == pytest.approx(1)
@@ -180,7 +180,7 @@ def test_limits_with_one_slow(ranks, c, factor):
 
 
 def test_limits_of_the_paper():
-    """Ratios at 300 ms a step, and at 100 ms with up to 400 ms."""
+    """Ratios at 300 ms per step, and at 100 ms with up to 400 ms."""
     for delay, expected in ((0.2, 1.5385), (0.3, 1.7778), (0.4, 2.0)):
         assert limit(Waits.FIRST, cases("one-random", 8, 0.3, delay)) == pytest.approx(
             expected, abs=1e-4
@@ -196,7 +196,7 @@ def test_no_limit_without_time():
 @tried
 @given(data=st.data(), ranks=st.integers(1, 6), n=st.integers(1, 6))
 def test_limits_are_in_order(data, ranks, n):
-    """Waiting for more ranks takes longer; the pairs of majority one by one."""
+    """Waiting for more ranks takes longer. The pairs of majority are summed one by one."""
     rows = st.lists(seconds, min_size=ranks, max_size=ranks)
     some = np.array(data.draw(st.lists(rows, min_size=n, max_size=n)))
     found = {waits: step_seconds(waits, some) for waits in Waits}
@@ -209,7 +209,7 @@ def test_limits_are_in_order(data, ranks, n):
     assert found[Waits.FIRST] >= found[Waits.NOBODY] * (1 - 1e-9)
 
 
-# What it allows where ranks meet some of the others
+# Limits of strategies that meet some of the other ranks
 
 
 def times(text, ranks, compute=1.0, delay=0.0, count=400):
@@ -235,7 +235,7 @@ def test_steps_in_a_row_take_any_of_the_cases():
 
 
 def test_neighbors_by_hand():
-    """A chain of three. What one waits for is what its neighbor had after the step before."""
+    """In a chain of three, each rank waits for its neighbors' previous step."""
     chain = limits.neighbors([[1], [0, 2], [1]])
     some = np.array([[5.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     # Ends of the steps: (5, 1, 1), then (6, 5, 2), then (7, 6, 5).
@@ -249,7 +249,7 @@ def test_neighbors_by_hand():
     ranks=ranks, c=seconds, d=seconds, name=st.sampled_from(("none", "one-random", "all-shifted"))
 )
 def test_everybody_in_each_step(ranks, c, d, name):
-    """As the closed formula for an allreduce has it."""
+    """The result equals the closed formula for an allreduce."""
     found = meeting_seconds(limits.everybody(ranks, 1), times(name, ranks, c, d, 10 * ranks))
     assert found == pytest.approx(step_seconds(Waits.ALL, cases(name, ranks, c, d)))
 
@@ -257,8 +257,8 @@ def test_everybody_in_each_step(ranks, c, d, name):
 @tried
 @given(ranks=ranks, c=seconds, d=seconds, period=st.integers(1, 9))
 def test_everybody_now_and_then(ranks, c, d, period):
-    """Of H steps with one random delay each, whoever was delayed most often is waited for; all
-    shifted, P steps are as long on all ranks."""
+    """With one random delay per step, the rank delayed most often in H steps is waited for. With
+    all-shifted, P steps take equally long on all ranks."""
     some = times("one-random", ranks, c, d, 5 * period)
     blocks = some.reshape(5, period, ranks).sum(axis=1).max(axis=1)
     found = meeting_seconds(limits.everybody(ranks, period), some)
@@ -269,7 +269,7 @@ def test_everybody_now_and_then(ranks, c, d, period):
 
 
 def test_everybody_with_two_periods():
-    """SlowMo's own, and that of what is in it."""
+    """SlowMo's period, and that of its inner strategy."""
     found = limits.everybody(2, 4, 6)
     assert [t + 1 for t in range(13) if found.whom(t) is not None] == [4, 6, 8, 12]
 
@@ -278,7 +278,7 @@ def test_everybody_with_two_periods():
     "sides, peers", (("2x4", 8), ("auto", 16), ("8", 8), ("3x3", 7), ("4x4", 5))
 )
 def test_groups(sides, peers):
-    """Equivalences, none larger than a side, and after some rounds everybody has met everybody."""
+    """Groups are equivalence classes of at most a side. After some rounds all have met."""
     grid = Grid(sides, peers)
     meetings, reached = limits.groups(grid, 3), np.eye(peers, dtype=bool)
     for step in range(36):
@@ -306,8 +306,8 @@ def meetings(ranks):
 @pytest.mark.parametrize("name", meetings(2))
 @pytest.mark.parametrize("ranks", (3, 4, 8))
 def test_meetings_are_in_order(name, ranks):
-    """Nobody is slower than ranks that all wait for all, nor faster than ranks that wait for
-    nobody; and one slow rank sets everybody's pace in the end."""
+    """No strategy is slower than one where all wait for all, or faster than one without waits; and
+    one slow rank determines the pace of all in the end."""
     for text in ("none", "one-random", "all-shifted"):
         some = times(text, ranks, 1.0, 2.0)
         found = meeting_limit(meetings(ranks)[name], some)
@@ -327,7 +327,7 @@ def test_no_limit_of_meetings_without_time():
 
 
 def test_strategies_of_the_command_line():
-    """What the options say, and else the strategy's own."""
+    """Options of the command line, else the strategy's defaults."""
     make = strategies.make
     pct = pytest.importorskip("partialcoll.torch")
     nothing = argparse.Namespace(rate=None, local_steps=None, grid=None, history=16)
@@ -356,8 +356,7 @@ def test_topologies_of_strategies():
 
 
 def test_last_moment():
-    """Half of the ranks, rounded up, and a tenth of the time of the slowest of these, or a
-    second."""
+    """Half of the ranks, rounded up, and a tenth of the slowest one's time, or a second."""
     from partialcoll.tools.bench.train.run import last_moment
 
     assert last_moment([], 1) == last_moment([1.0], 4) == last_moment([1.0], 3) == float("inf")
@@ -370,8 +369,8 @@ def test_last_moment():
 
 @pytest.mark.mpi
 def test_ending(comm):
-    """The others' ends come without waiting. Who has made all steps is done; one that has made
-    none goes on until half of the ranks have ended, and not for long then."""
+    """The ends of other ranks arrive without waiting. A rank that has made all steps is done. A
+    rank without steps continues until half of the ranks have ended, and then not for long."""
     from partialcoll.tools.bench.train.run import Ending
 
     ending = Ending(comm, 3)
@@ -386,7 +385,7 @@ def test_ending(comm):
 
 @pytest.mark.mpi
 def test_distances(comm):
-    """Of rows, against numpy."""
+    """Distances of rows, compared with numpy."""
     pytest.importorskip("torch")
     from partialcoll.tools.bench.train.run import distances
 
@@ -398,7 +397,7 @@ def test_distances(comm):
 
 
 def test_copies(tasks):
-    """After every so many steps; of a step that was never made, the newest of that moment."""
+    """A copy after every period of steps. For a step never made, the newest copy of that time."""
     torch = pytest.importorskip("torch")
     from partialcoll.tools.bench.train.run import Copies
 
@@ -419,8 +418,8 @@ def test_copies(tasks):
 
 @pytest.mark.mpi
 def test_courses(comm, tasks):
-    """Of copies that say who made them: the mean's loss, one rank's own, and distances; the model
-    that is trained stays as it is. The slow rank 0 counts with what it had."""
+    """The course has the loss of the mean, one rank's loss, and distances, with the copies' owners.
+    The trained model is unchanged. The slow rank 0 counts with its last copy."""
     torch = pytest.importorskip("torch")
     from partialcoll.tools.bench.train.run import Copies, course_of
 
@@ -473,7 +472,7 @@ SMALL = {"hyperplane": {"size": 64}, "digits": {"size": 4}, "sequences": {"size"
 
 @pytest.fixture(params=TASKS)
 def make(request, tasks):
-    """Makes the task, small, for a rank of 4."""
+    """Return a function that creates the task, small, for a rank of 4."""
     if request.param == "digits":
         pytest.importorskip("sklearn")
     chosen = options(**SMALL[request.param])
@@ -492,7 +491,7 @@ def test_tasks_by_name(tasks):
 
 
 def test_tasks_are_deterministic(make):
-    """The same on every machine but for rounding; ranks, steps and seeds draw other samples."""
+    """Equal on every machine up to rounding. Ranks, steps and seeds draw different samples."""
     first, again, other = make(), make(), make(rank=1)
     for task in (first, again, other):
         task.start(5)
@@ -509,7 +508,7 @@ def test_tasks_are_deterministic(make):
 
 
 def test_tasks_can_be_learned(make):
-    """By one process."""
+    """One process can learn the task."""
     task = make()
     task.start(0)
     optimizer = task.optimizer()
@@ -524,8 +523,7 @@ def test_tasks_can_be_learned(make):
 
 
 def test_hyperplane_is_the_papers(tasks):
-    """8193 parameters, 2048 samples in a step, and a loss that is noise where it has been
-    learned."""
+    """8193 parameters, 2048 samples in a step, and a loss of noise once the task is learned."""
     torch = pytest.importorskip("torch")
     task = tasks.Hyperplane(options(steps=None, batch=None), 7, 8)
     task.start(0)
@@ -545,7 +543,7 @@ def test_lengths_are_ucf101s(tasks):
 
 
 def test_batches_of_sequences(tasks):
-    """Of similar length; a step takes as long as the longest of its batch; none is held out."""
+    """Videos of similar length: a step costs as much as its longest, and none is held out."""
     task = tasks.Sequences(options(length_scale=1, batch=32), 2, 4)
     for step in range(30):
         which = task.training(step)
@@ -559,7 +557,7 @@ def test_batches_of_sequences(tasks):
 
 
 def test_sorted_digits(tasks):
-    """Each rank has its own images, all together all of them, of as few digits as there can be."""
+    """The images are divided among the ranks, each with as few different digits as possible."""
     pytest.importorskip("sklearn")
     shared = tasks.Digits(options(), 0, 4)
     parts = [tasks.Digits(options(data="sorted"), rank, 4) for rank in range(4)]
@@ -583,7 +581,7 @@ def test_data_of_other_tasks():
 
 
 def test_padding_does_not_count(tasks):
-    """The class of a video does not depend on what it is batched with."""
+    """The class of a video does not depend on the others in its batch."""
     task = tasks.Sequences(options(size=8), 0, 1)
     task.start(1)
     short, long = 3, task.VIDEOS - 2
@@ -601,7 +599,7 @@ def test_too_few_samples(tasks):
 
 
 def test_identical():
-    """Compared where ranks have been at the same round, and in the end."""
+    """Replicas are compared at equal rounds and at the end."""
     pytest.importorskip("torch")
     from partialcoll.tools.bench.train.run import identical
 
@@ -612,8 +610,8 @@ def test_identical():
 
 
 def test_means_over_seeds():
-    """Speedups are over the allreduce of the same seed; means are of all seeds, no average of what
-    only some runs have, and one replica that differs is one too many."""
+    """Speedups are relative to the allreduce of the same seed. Means are over all seeds: no average
+    over some of the runs, and one differing replica is reported."""
     pytest.importorskip("torch")
     from partialcoll.tools.bench.train.run import compare, summary
 
@@ -635,7 +633,7 @@ def test_means_over_seeds():
 
 @pytest.fixture
 def train(clean_environment, tmp_path):
-    """Run the command; its JSON document."""
+    """Run the command. Return its JSON document."""
     pytest.importorskip("torch")
 
     def run_it(*words, picture=True, statuses=(0,)):
@@ -675,7 +673,7 @@ def test_training_goes_on_when_ranks_are_killed(train):
 @pytest.mark.in_turns
 @pytest.mark.skipif(launcher.flavor() != "openmpi", reason="this MPI ends the job when a rank dies")
 def test_ranks_that_are_killed_are_replaced(train):
-    """The launcher's status is 1 where newcomers were killed, too."""
+    """The launcher's status is 1 if newcomers were killed, too."""
     doc = train(
         "-n", "3", "--pattern", "kill:0.3", "--respawn", "--compute-ms", "20", "--steps", "60",
         "--seeds", "1", "--strategies", "allreduce", "--batch", "30", "--size",
@@ -705,7 +703,7 @@ def test_tasks_on_two_ranks(train, task):
         assert (row["accuracy"] is None) == (task == "hyperplane")
         assert row["steps_per_s"] > 0 and row["final_loss"] > 0 and row["wait_s"] >= 0
         assert run["steps"] == [12, 12] and len(run["wait_s"]) == 2
-        assert run["course"]["rounds"][:13] == [*range(13)]  # join may have brought more
+        assert run["course"]["rounds"][:13] == [*range(13)]  # join may have added some
         assert run["course"]["loss"][-1] == pytest.approx(row["final_loss"], rel=0.5)
     for row, base in zip(doc["rows"], doc["rows"][:1] * 2 + doc["rows"][2:3] * 2):
         expected = row["steps_per_s"] / base["steps_per_s"]
@@ -723,7 +721,7 @@ OWN_MODELS = [name for name in STRATEGIES if name not in REPLICAS]
 
 
 def test_all_strategies_with_replicas(train):
-    """All of them learn the same; what waits for all is the same to the bit."""
+    """All strategies learn the same. Those that wait for all are bitwise equal."""
     doc = train(
         "--task", "hyperplane", "-n", "3", "--steps", "40", "--batch", "96", "--size", "32",
         "--compute-ms", "2", "--delay-ms", "3", "--pattern", "one-random", "--seeds", "1",
@@ -733,7 +731,7 @@ def test_all_strategies_with_replicas(train):
     assert list(rows) == REPLICAS
     for name, row in rows.items():
         assert row["replicas_identical"] is True and row["included_ratio"] == 1, name
-        # Where nobody waits, a rank that the machine holds up leaves its gradients out.
+        # Without waits, a rank that the machine delays leaves its gradients out.
         most = 0.7 if STRATEGIES[name].waits is Waits.NOBODY else 0.5
         assert row["seed"] == 7 and row["final_loss"] < most and row["topology"] is None, name
         expected = limit(STRATEGIES[name].waits, cases("one-random", 3, 0.002, 0.003))
@@ -743,8 +741,8 @@ def test_all_strategies_with_replicas(train):
 
 
 def test_all_strategies_with_own_models(train):
-    """Each rank makes all steps; in the end all have one model, which has learned what replicas
-    learn; the courses begin together."""
+    """Each rank makes all steps. In the end all have one model, which has learned as much as
+    replicas. The courses start together."""
     doc = train(
         "--task", "hyperplane", "-n", "3", "--steps", "40", "--batch", "96", "--size", "32",
         "--compute-ms", "2", "--seeds", "1", "--strategies", ",".join(["allreduce", *OWN_MODELS]),
@@ -757,7 +755,7 @@ def test_all_strategies_with_own_models(train):
         name = row["strategy"], row["topology"]
         assert list(row) == FIELDS and row["limit"] == pytest.approx(1)
         assert row["replicas_identical"] is True and row["included_ratio"] == 1, name
-        # Where nobody waits, a rank that the machine holds up makes fewer steps.
+        # Without waits, a rank that the machine delays makes fewer steps.
         left_out = 1 - sum(run["steps"]) / 120
         distance = abs(row["final_loss"] - base["final_loss"])
         assert distance < 0.1 + left_out, name
@@ -778,7 +776,7 @@ def test_all_strategies_with_own_models(train):
 
 
 def test_on_two_topologies(train, tmp_path):
-    """What has a topology is run on each; the picture has both."""
+    """Strategies with a topology run on each. The picture has both."""
     pytest.importorskip("sklearn")
     doc = train(
         "--task", "digits", "-n", "3", "--steps", "6", "--batch", "24", "--size", "4",
@@ -799,7 +797,7 @@ def test_on_two_topologies(train, tmp_path):
 
 
 def test_nobody_waits_for_a_slow_rank(train):
-    """It makes fewer steps, and ends with the others' model."""
+    """The slow rank makes fewer steps, and ends with the others' model."""
     names = [name for name, choice in STRATEGIES.items() if choice.waits is Waits.NOBODY]
     assert set(names) > {"eager-solo-all", "adpsgd", "swarm", "a2cid2", "sgp"}
     doc = train(
@@ -849,7 +847,7 @@ def test_refused(words, capsys):
 
 
 def test_refused_by_the_ranks(clean_environment):
-    """What depends on how many there are."""
+    """Options whose validity depends on the number of ranks."""
     pytest.importorskip("torch")
     words = ["--task", "sequences", "--batch", "1", "-n", "2"]
     done = subprocess.run(
@@ -883,17 +881,17 @@ def test_what_does_not_fit_the_ranks(topology, grid, said):
 
 @pytest.mark.parametrize("module, package", (("torch", "torch"), ("sklearn", "scikit-learn")))
 def test_without(monkeypatch, capfd, module, package):
-    """Says what is missing, and does not start a job."""
+    """The command names the missing package, and does not start a job."""
     monkeypatch.setitem(sys.modules, module, None)
     for present in {"torch", "sklearn"} - {module}:
-        monkeypatch.setitem(sys.modules, present, pytest)  # there, whatever is installed
+        monkeypatch.setitem(sys.modules, present, pytest)  # present, whatever is installed
     monkeypatch.setattr("partialcoll.tools.launcher.relaunch", None)
     assert main(["bench", "train", "--task", "digits"]) == 1
     assert f"needs {package}: pip install" in capfd.readouterr().err
 
 
 def test_torch_is_loaded_late(clean_environment):
-    """Not by other commands, nor by the help of this one."""
+    """Neither other commands nor the help of this one load torch."""
     code = (
         "import sys, partialcoll.tools.cli\n"
         "try: partialcoll.tools.cli.main(['bench', 'train', '--help'])\n"
@@ -904,7 +902,7 @@ def test_torch_is_loaded_late(clean_environment):
     assert done.returncode == 0
 
 
-# Beside others
+# Compared with other systems
 
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 
@@ -921,7 +919,7 @@ def script(name, environment, *words):
 
 
 def test_beside_others(clean_environment, tmp_path):
-    """All come to the same parameters."""
+    """All systems reach the same parameters."""
     pytest.importorskip("torch")
     path = tmp_path / "rows.json"
     words = ["-n", "2", "--layers", "2", "--width", "16", "--batch", "4"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command as a process: how signals, closed pipes and full disks end it, and what it loads."""
+"""The command as a process: how signals, closed pipes and full disks end it; what it loads."""
 
 import os
 import re
@@ -27,7 +27,7 @@ from partialcoll.tools import launcher
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 JOBS = [path for path, command in COMMANDS.items() if any("-n" in p.opts for p in command.params)]
-LONG = ["--iters", "100000"]  # where there is such an option
+LONG = ["--iters", "100000"]  # if the command has this option
 ENDLESS = ["bench", "skew", "-n", "2", "--iters", "10000000", "--skew-ms", "1"]
 PROGRAM = ["run", "-n", "2", "yes"]
 SHARED = Path("/dev/shm")
@@ -45,7 +45,7 @@ QUICK = (
 
 
 def sessions(process):
-    """Folders of Open MPI's launcher."""
+    """Return the folders of Open MPI's launcher."""
     names = re.findall("PMIX_SERVER_TMPDIR=([^\0]*)", text_of(process / "environ"))
     return set(map(Path, names))
 
@@ -57,7 +57,7 @@ def segments(process):
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"])
 def test_a_signal_ends_the_job(start, name):
-    """Launcher and ranks are gone, and their segments and folder, and nobody has said anything."""
+    """Launcher and ranks end, with their segments and folder, and without any output."""
     command = start(*ENDLESS)
     wait_until(lambda: len(start.ranks()) == 2 and all(map(segments, start.ranks())))
     mapped = set().union(*map(segments, start.ranks()))
@@ -73,7 +73,8 @@ def test_a_signal_ends_the_job(start, name):
 
 
 def moments(start, command):
-    """From the first where the command listens to the one where ranks are in MPI."""
+    """Yield conditions from the first where the command handles signals to the one where ranks are
+    in MPI."""
     yield lambda: listens(Path(f"/proc/{command.pid}"))
     yield lambda: len(start.processes()) > 1
     yield start.ranks
@@ -83,8 +84,8 @@ def moments(start, command):
 @pytest.mark.in_turns
 @pytest.mark.parametrize("path", JOBS, ids=" ".join)
 def test_a_signal_at_any_moment(start, path):
-    """Each command that starts a job ends with it. What a job is told, its ranks may survive: they
-    are ended then as well. Each commit tries some moments, all of them together each signal."""
+    """Each command that starts a job ends with it. Ranks that survive a signal to the job are ended
+    as well. Each commit tries some kill points; all together try each signal."""
     if " ".join(path) == "bench faults" and launcher.flavor() != "openmpi":
         pytest.skip("it starts no job with an MPI that ends one when a rank dies")
     all_of_them = "PARTIALCOLL_TEST_PARTS" not in os.environ
@@ -94,7 +95,7 @@ def test_a_signal_at_any_moment(start, path):
         signum = SIGNALS[which % len(SIGNALS)]
         after = AFTER.get(path, []) and ["sleep", "1000"]
         command = start(*path, "-n", "2", *long, *after)
-        brief = after or path == ("bench", "gpu")  # no segments: a sleep, or there is no device
+        brief = after or path == ("bench", "gpu")  # no segments: a sleep, or no device
         last = 1 + (which // 2) % (3 if brief else 4)
         for moment, _ in zip(moments(start, command), range(last)):
             wait_until(lambda: moment() or command.poll() is not None)  # noqa: B023
@@ -105,7 +106,7 @@ def test_a_signal_at_any_moment(start, path):
         _, err = command.communicate(timeout=LIMIT_S)
         assert command.returncode > 128, err
         assert "Traceback" not in err
-        wait_until(lambda: not start.processes())  # mpiexec may still tell its version
+        wait_until(lambda: not start.processes())  # mpiexec may still print its version
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_a_signal_ends_what_else_has_children(start, tmp_path, words):
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_ends_a_simulation(start, signum):
-    """Which is in C for minutes."""
+    """A simulation runs in C for minutes."""
     command = start("sim", "skew", "--ranks", "8192", "--iters", "10000000")
     maps = Path(f"/proc/{command.pid}/maps")
     wait_until(lambda: "_simulator" in text_of(maps))
@@ -137,7 +138,7 @@ def test_a_signal_ends_a_simulation(start, signum):
 
 
 def test_an_ignored_signal_stays_ignored(clean_environment):
-    """As nohup has it."""
+    """With nohup the signal is ignored."""
     code = (
         "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
         "from partialcoll import _signals; _signals.end_quietly()\n"
@@ -165,7 +166,7 @@ def test_a_launcher_that_was_killed_leaves_no_ranks(start):
 
 @pytest.mark.parametrize("words", [*QUICK, [*ENDLESS[:4], "--iters", "1"], PROGRAM], ids=" ".join)
 def test_nobody_reads_on(start, words):
-    """As in `partialcoll … | true`: quiet, with the status that a shell has for it."""
+    """As in `partialcoll … | true`: no output, with the status that a shell has for it."""
     reader, writer = os.pipe()
     os.close(reader)
     command = start(*words, stdout=writer)
@@ -207,7 +208,7 @@ def test_a_full_disk(start, words):
     ids=" ".join,
 )
 def test_a_full_disk_under_a_file(start, words):
-    """One sentence says which, and what was measured has been shown."""
+    """One message names the file, and the measured results have been printed."""
     command = start(*words)
     out, err = command.communicate(timeout=LIMIT_S)
     said = [line for line in err.splitlines() if "No space left" in line]
@@ -218,7 +219,7 @@ def test_a_full_disk_under_a_file(start, words):
 
 @pytest.mark.parametrize("words", [*QUICK, [*ENDLESS[:4], "--iters", "0"]], ids=" ".join)
 def test_no_mpi_is_loaded(clean_environment, tmp_path, words):
-    """Where it may not start, and for what does not need it."""
+    """Neither before a job may start, nor for commands that do not need MPI."""
     fake = tmp_path / "mpi4py"
     fake.mkdir()
     (fake / "__init__.py").touch()

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is typed: each option of each command with each kind of value, and several at once. The
-command ends by itself, says in one sentence what is wrong with which
-option, and shows no traceback. Jobs are not started; simulations run for a moment.
-
-The command lines come from the parser, so a new option is among them.
+"""Arbitrary command lines: each option of each command with each kind of value, and combinations.
+The command ends by itself, names the wrong option in one sentence, and shows no traceback. Jobs are
+not started; simulations run for a moment. The parser provides the lines, with new options too.
 """
 
 import json
@@ -63,14 +61,14 @@ VALUES = (
     "/dev/full",
     "/dev/null/x.png",
 )
-QUICK = {  # what makes a simulation short; what is tried comes after it
+QUICK = {  # short simulations; the tried options follow
     ("run",): ["-n", "2"],
     ("sim", "skew"): ["--ranks", "8", "--iters", "2"],
     ("sim", "gossip"): ["--ranks", "4", "--time", "2", "--samples", "2"],
     ("sim", "moshpit"): ["--peers", "16", "--restarts", "1", "--rounds", "2"],
 }
-AFTER = {("run",): ["true"]}  # what a command needs behind its options
-# Runs each command line in a process of its own; prints how it ended and what it said.
+AFTER = {("run",): ["true"]}  # required after the options
+# Runs each command line in its own process; prints its end and its output.
 DRIVER = """
     import json, os, resource, select, signal, sys, time
     from partialcoll.tools import cli, launcher
@@ -119,7 +117,7 @@ DRIVER = """
 
 
 def leaves(command, path=()):
-    """Commands without subcommands, by the words that lead to them."""
+    """Return the commands without subcommands, by their words."""
     if not isinstance(command, click.Group):
         return {path: command}
     found = {}
@@ -149,7 +147,7 @@ def singles():
 
 
 def several(count):
-    """Two to four options of one command at once, and words that are none."""
+    """Yield two to four options of one command at once, and invalid words."""
     draw = random.Random(7)
     for _ in range(count):
         path, _ = draw.choice(OPTIONS)
@@ -163,10 +161,10 @@ def several(count):
 
 
 def ended_well(words, status, said):
-    """A sentence about what is wrong, or "" if nothing is."""
+    """Return a description of what is wrong, or ""."""
     if "Traceback" in said or "Exception ignored" in said:
         return "a traceback"
-    if status in (0, -27):  # well, or its half second is over: SIGPROF
+    if status in (0, -27):  # success, or its half second is over: SIGPROF
         return ""
     lines = said.splitlines()
     if status == 1:
@@ -182,7 +180,7 @@ def ended_well(words, status, said):
 
 
 def complaints(cases, folder):
-    """What is wrong, of each case; files that it writes lie in the folder."""
+    """Return what is wrong with each case. Files that it writes are in the folder."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(DRIVER)],
         input="".join(json.dumps(case) + "\n" for case in cases),

@@ -24,7 +24,7 @@ def visit(monkeypatch):
 
 
 def test_each_step_is_written_down(visit, tmp_path):
-    """A step that fails, or does not end, does not stop the next one."""
+    """A step that fails or hangs does not stop the next one."""
     todo = [
         visit.Step("fails", 60, "echo one; exit 3"),
         visit.Step("instead", 60, "echo two", "fails"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each finding of `partialcoll doctor`, provoked: by limits, namespaces, launchers and environments
-as users meet them, in processes of their own."""
+"""Each finding of `partialcoll doctor` is provoked in its own process, by limits, namespaces,
+launchers and environments as users have them."""
 
 import fcntl
 import json
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 DOCTOR = [sys.executable, "-m", "partialcoll", "doctor"]
 LIMIT_S = 120
-# What a container forbids: process_vm_readv (number 310 on x86_64) fails with EPERM.
+# A container's restriction: process_vm_readv (number 310 on x86_64) fails with EPERM.
 SECCOMP = """
 import ctypes, os, struct, sys
 code = [(0x20, 0, 0, 0), (0x15, 0, 1, 310), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7FFF0000)]
@@ -48,7 +48,7 @@ needs_mount = pytest.mark.skipif(not can_mount(), reason="cannot mount in a name
 
 @pytest.fixture
 def doctor(clean_environment, tmp_path):
-    """Runs it, perhaps by another command; its findings by check, and its exit status."""
+    """Run the doctor, perhaps through a command. Return findings by check, and exit status."""
 
     def start(*words, before=(), env=None, limit=None):
         done = subprocess.run(
@@ -73,7 +73,7 @@ def doctor(clean_environment, tmp_path):
 
 
 def mounted(before, after="true"):
-    """Words for a command with an /dev/shm of its own, and what the shell does around it."""
+    """Return words that run a command with its own /dev/shm, and shell commands around it."""
     return ["unshare", "-m", "sh", "-c", f'{before} && "$@"; s=$?; {after}; exit $s', "sh"]
 
 
@@ -97,8 +97,8 @@ def test_little_shared_memory(doctor, size, level):
 
 @needs_mount
 def test_stale_segments(doctor, monkeypatch, tmp_path):
-    """Only what is old, known by name, this user's and used by nobody goes."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # has other things that go
+    """Only files that are old, known by name, of this user and unused are removed."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # has other removable files
     files = "mpich_shm_old mpich_shm_mapped else ucx_shm_old partialcoll-old mpich_shm_other"
     script = (
         "mount -t tmpfs -o size=1g none /dev/shm && cd /dev/shm && mkdir partialcoll-old && "
@@ -119,8 +119,7 @@ def test_stale_segments(doctor, monkeypatch, tmp_path):
 
 
 def test_stale_launchers(doctor, tmp_path):
-    """A folder of a launcher that runs stays, and so does what only looks like one, and what may be
-    of another host."""
+    """Not removed are the folders of a running launcher, of other names, and of other hosts."""
     own, other = socket.gethostname(), "elsewhere"
     gone = [(4194305, own), (4194306, own)]
     kept = [(os.getpid(), own), (4194307, other), (4194308, ""), ("x", own), ("vm.0", own)]
@@ -140,7 +139,7 @@ def test_stale_launchers(doctor, tmp_path):
 
 @pytest.fixture
 def shared(monkeypatch, tmp_path):
-    """A folder in place of /dev/shm; makes something in it that is old."""
+    """Use a folder in place of /dev/shm. Return a function that creates an old file in it."""
     for module in (checks, job):
         monkeypatch.setattr(module, "_SHARED", tmp_path)
 
@@ -153,7 +152,8 @@ def shared(monkeypatch, tmp_path):
 
 
 def test_the_folder_of_a_live_job_is_not_stale(shared):
-    """However old it is: each process of the job holds a lock, wherever it can be seen from."""
+    """A live job's folder is kept whatever its age: each process of the job holds a lock, which
+    other containers see as well."""
     gone, alive, marked = map(shared, ("partialcoll-1", "partialcoll-2", "partialcoll-3"))
     for folder in (gone, alive):
         (folder / job.LOCK).touch()
@@ -161,13 +161,13 @@ def test_the_folder_of_a_live_job_is_not_stale(shared):
     with open(alive / job.LOCK) as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         env = {**os.environ, job.FOLDER: str(marked)}
-        with subprocess.Popen(["cat"], env=env, stdin=subprocess.PIPE):  # to the end of its input
+        with subprocess.Popen(["cat"], env=env, stdin=subprocess.PIPE):  # until its input ends
             assert checks.stale() == [gone]
     assert checks.stale() == [gone, alive, marked]
 
 
 def test_ranks_hold_the_lock_of_their_job(start, tmp_path):
-    """All that the job consists of: the command, the launcher, the ranks."""
+    """Command, launcher and ranks all hold the lock."""
     script = tmp_path / "rank.py"
     script.write_text(
         "import os, signal, numpy as np, partialcoll as pc\n"
@@ -187,7 +187,7 @@ def test_ranks_hold_the_lock_of_their_job(start, tmp_path):
 
 
 def test_files_that_vanish(shared, monkeypatch, tmp_path):
-    """Other processes remove theirs while the doctor looks."""
+    """Other processes remove files while the doctor runs."""
     old, gone = shared("partialcoll-1"), tmp_path / "partialcoll-2"
     glob = Path.glob
     monkeypatch.setattr(
@@ -234,7 +234,7 @@ def test_few_threads(doctor):
 
 
 def test_another_mpis_mpiexec(doctor, tmp_path):
-    """On PATH, where there is none beside Python."""
+    """On PATH, if there is none beside Python."""
     says = {"openmpi": "HYDRA build details", "mpich": "mpiexec (Open MPI) 5.0"}
     (tmp_path / "mpiexec").write_text(f"#!/bin/sh\necho '{says[launcher.flavor()]}'\n")
     (tmp_path / "mpiexec").chmod(0o755)
@@ -253,7 +253,7 @@ def test_another_mpis_mpiexec(doctor, tmp_path):
 
 
 def test_started_by_another_mpis_mpiexec(doctor):
-    """MPICH would not survive MPI_Init; Open MPI would be a job of one rank."""
+    """MPICH would not survive MPI_Init. Open MPI would be a job of one rank."""
     other = {"openmpi": {"PMI_SIZE": "4"}, "mpich": {"OMPI_COMM_WORLD_SIZE": "4"}}
     found = doctor(env=other[launcher.flavor()])["launcher"]
     assert found["level"] == "stop" and "4 processes were started by" in found["what"]
@@ -261,7 +261,7 @@ def test_started_by_another_mpis_mpiexec(doctor):
 
 @pytest.mark.parametrize("task", ["0", "3"])
 def test_started_by_srun_without_a_protocol(doctor, clean_environment, tmp_path, task):
-    """Four jobs of one rank, of which one tells."""
+    """Four jobs of one rank, one of which reports it."""
     slurm = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": task}
     if task == "0":
         found = doctor(env=slurm)["launcher"]
@@ -283,7 +283,7 @@ def test_two_mpis(doctor, monkeypatch):
 
 @pytest.mark.parametrize("library", ["libmpi.so.12", "libmpi.so.40"])
 def test_two_mpis_are_seen(clean_environment, tmp_path, library):
-    """Another library of that name, loaded beside the MPI: info tells of both."""
+    """With another library of that name loaded beside the MPI, info names both."""
     words = ["cc", "-shared", "-nostdlib", "-x", "c", "/dev/null", "-o", tmp_path / library]
     subprocess.run(words, check=True)
     env = {**clean_environment, "LD_PRELOAD": str(tmp_path / library)}
@@ -300,7 +300,7 @@ def test_no_driver(doctor):
 
 
 def variant(folder, version, **variants):
-    """A package that looks like this PyTorch."""
+    """Create a package that looks like this PyTorch."""
     (folder / "torch").mkdir(exist_ok=True)
     (folder / "torch/__init__.py").write_text("raise RuntimeError('torch was imported')")
     lines = [f"__version__ = {version!r}"]
@@ -334,7 +334,7 @@ def test_variants_of_torch(monkeypatch, tmp_path, version, variants, facts, leve
 
 
 def test_mpi_that_does_not_begin(doctor, tmp_path):
-    """It dies: the doctor does not."""
+    """MPI aborts, and the doctor does not."""
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py/__init__.py").write_text("rc = type('rc', (), {})\n")
     (tmp_path / "mpi4py/MPI.py").write_text("import os; os.abort()")
@@ -344,7 +344,7 @@ def test_mpi_that_does_not_begin(doctor, tmp_path):
 
 
 def test_libraries_that_print(doctor, tmp_path):
-    """As UCX does, on standard output, where it finds no network."""
+    """UCX prints to standard output if it finds no network."""
     (tmp_path / "sitecustomize.py").write_text(
         "import atexit, pathlib\n"
         "words = pathlib.Path('/proc/self/cmdline').read_bytes().split(b'\\0')\n"
@@ -365,7 +365,7 @@ def test_libraries_that_print_nothing_else(doctor, tmp_path):
 
 
 def test_inside_a_job(job, tmp_path):
-    """All ranks look, one tells, of ranks by their number; more ranks than cores are counted."""
+    """All ranks check, one prints, with numbers of ranks. More ranks than cores are counted."""
     ranks = (os.cpu_count() or 1) + 1
     words, env = job("-m", ranks, "partialcoll", "doctor", "--json")
     done = subprocess.run(
@@ -381,7 +381,7 @@ def test_inside_a_job(job, tmp_path):
 
 
 def test_one_rank_without_a_core(job, tmp_path):
-    """It takes part nevertheless: nobody waits for it for ever, and it is named."""
+    """The rank without a core takes part nevertheless: it is named, and no rank waits forever."""
     (tmp_path / "script.py").write_text(
         "import os, sys\n"
         "sys.argv[:] = ['partialcoll', 'doctor']\n"
@@ -402,7 +402,7 @@ def test_one_rank_without_a_core(job, tmp_path):
 
 
 def test_merge_and_print():
-    """Alike findings once; what is wrong last, with the ranks that have it."""
+    """Equal findings are printed once; problems last, with their ranks."""
     bad = checks.stop("bound", "it matters", "unbind", check="binding")
     good, same = (checks.fine(f"{n} cores", check="binding") for n in (2, 3))
     merged = checks.merge([[good], [bad], [same]])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variables of the environment that mean nothing: one sentence, once a job."""
+"""Invalid environment variables cause one message per job."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def test_without_meaning(clean_environment, setting):
 
 
 def test_what_only_ranks_can_see(clean_environment, tmp_path):
-    """A table with a line that is none: all ranks find it, and it is said once."""
+    """All ranks find the invalid line of a table, and it is reported once."""
     table = tmp_path / "table"
     table.write_text("2 0 magic\n")
     done = subprocess.run(
@@ -53,7 +53,7 @@ def test_what_only_ranks_can_see(clean_environment, tmp_path):
 
 
 def test_what_only_one_host_has(run):
-    """A table that the first rank can read: another rank says it, and none waits for ever."""
+    """Only the first rank can read the table: another rank reports it, and none waits forever."""
     done = run(
         """
         os.environ["PARTIALCOLL_TUNE"] = "/nowhere/table" if comm.rank else "none"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the judge of `bench faults` says of made-up logs, in which something is wrong."""
+"""The judge of `bench faults` finds the mistakes in artificial logs."""
 
 import pytest
 
@@ -21,22 +21,22 @@ BEGINS = 3  # the newcomer's first round
 
 
 def rounds():
-    """Six, in each of which rank 1 is, whoever it is, and rank 0."""
+    """Yield six rounds, each with rank 0 and whichever process is rank 1."""
     for index in range(6):
         call = index + 1 if index < BEGINS else index - BEGINS + 1
         yield LogRecord(ROUND, 10 * index + 5, index, (0b11, 0, 7), (1.0, 1.0, index + 1.0, call))
 
 
 def history():
-    """Rank 0 lives, rank 1 is killed after two rounds, and another one comes."""
+    """Return logs in which rank 0 lives, and rank 1 is killed after two rounds and replaced."""
     logs = {Life(0): [], OLD: [], NEW: [LogRecord(GROWN, 30, BEGINS, (21, 0b10, 0))]}
-    logs[NEW].append(list(rounds())[BEGINS - 1])  # the last one before
+    logs[NEW].append(list(rounds())[BEGINS - 1])  # the last round before
     for rnd in rounds():
         own = OLD if rnd.number < BEGINS else NEW
         for life in (Life(0), own):
             call = int(rnd.values[RANKS + life.rank])
             logs[life].append(LogRecord(DEPOSIT, rnd.time - 5, call))
-            if rnd.number != BEGINS - 1 or life != OLD:  # killed before it is given that one
+            if rnd.number != BEGINS - 1 or life != OLD:  # killed before it receives that one
                 logs[life].append(rnd)
     for life in (Life(0), NEW):
         logs[life].append(LogRecord(END, 100, 6))

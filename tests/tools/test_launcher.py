@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose launcher is it? What they print for --version, as recorded."""
+"""Launchers are identified by their recorded --version output."""
 
 import sys
 
@@ -58,7 +58,7 @@ def test_whose_it_is(which):
 @pytest.mark.parametrize("which", VERSIONS)
 @pytest.mark.parametrize("wanted", ["mpich", "openmpi"])
 def test_find(tmp_path, monkeypatch, which, wanted):
-    """The one that fits is taken; of any other, one sentence says what to do."""
+    """A matching launcher is used. For any other one, a message says what to do."""
     vendor, text = VERSIONS[which]
     (tmp_path / "version").write_text(text)
     mpiexec = tmp_path / "mpiexec"
@@ -74,7 +74,7 @@ def test_find(tmp_path, monkeypatch, which, wanted):
 
 
 def test_no_mpi_is_said_in_one_sentence(tmp_path, monkeypatch):
-    """In a package with cores for several MPIs, where mpi4py is asked for its own."""
+    """In a package with cores for several MPIs, mpi4py is asked for its own."""
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py/__init__.py").write_text("rc = type('rc', (), {})\n")
     (tmp_path / "mpi4py/MPI.py").write_text("raise RuntimeError('cannot load MPI library')")

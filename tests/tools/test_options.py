@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each option of each command, given words that make no sense for any of them."""
+"""Each option of each command refuses words that are invalid for all of them."""
 
 import click
 import pytest
@@ -8,8 +8,8 @@ from partialcoll.tools.cli import bench, main, sim, values
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
-TEXTS = ("--json", "--hosts", "--output", "--mpiexec-args")  # that may be any
-# Seconds and the like, of which a process cannot sleep or run as many as a float can hold.
+TEXTS = ("--json", "--hosts", "--output", "--mpiexec-args")  # any text is valid
+# Times for which a process cannot sleep or run if they are as large as a float can hold.
 TIMES = ("--skew-ms", "--seconds", "--delay-ms", "--compute-ms", "--slow")
 OPTIONS = [
     (group, name, option.opts[0])
@@ -37,7 +37,7 @@ def test_nonsense(group, name, option, capsys, monkeypatch):
 @pytest.mark.parametrize("option", ("--json", "--output", "--plot"))
 @pytest.mark.parametrize("word", ("", "/dev/null/x.json", ".", "/dev"))
 def test_outputs_that_cannot_be_written(option, word, capsys, monkeypatch):
-    """Before a job is started: its ranks would wait for the one that writes."""
+    """Refused before a job is started: its ranks would wait for the one that writes."""
     monkeypatch.setattr("partialcoll.tools.launcher.relaunch", None)
     monkeypatch.setattr("partialcoll.tools.launcher.in_job", lambda: False)
     with pytest.raises(SystemExit) as refused:
@@ -46,7 +46,7 @@ def test_outputs_that_cannot_be_written(option, word, capsys, monkeypatch):
 
 
 def test_files_are_those_of_the_first_rank(monkeypatch):
-    """Others may be on hosts without them, and neither read nor write them."""
+    """Other ranks may be on hosts without the files, and neither read nor write them."""
     for rank in ("1", "0"):
         monkeypatch.setenv("PMI_RANK", rank)
         for kind, text in ((values.JSON, "/nowhere/rows.json"), (values.HOSTS, "/nowhere/hosts")):
@@ -63,7 +63,7 @@ def test_more_hosts_than_a_file_name_can_have():
 
 
 def test_a_table_that_is_still_to_be_made(capsys, monkeypatch, tmp_path):
-    """Looked at before anything is measured, but it need not be there."""
+    """The path is checked before anything is measured, but the file need not exist."""
     started = []
     monkeypatch.setattr("partialcoll.tools.launcher.relaunch", lambda *all: started.append(all))
     monkeypatch.setattr("partialcoll.tools.launcher.in_job", lambda: False)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``partialcoll run``: any program on the ranks of a job: what reaches it, what comes of it, and
-how it ends."""
+"""``partialcoll run`` runs any program as a job: its input, its output and how it ends."""
 
 import contextlib
 import hashlib
@@ -32,7 +31,7 @@ from partialcoll.tools.job import Job
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 LABELS = {"openmpi": "--output tag", "mpich": "-prepend-rank"}[launcher.flavor()]
-# Writes what it hears of into a file; may end by itself then, when it has saved something.
+# Writes received signals into a file. May end by itself after it has saved something.
 PATIENT = """
 import os, signal, sys, time
 def say(text):
@@ -58,13 +57,13 @@ def script(folder, text):
 
 
 def ended(command, given=None):
-    """Its status, and what it has said on both streams."""
+    """Return the status and the text of both streams."""
     out, err = command.communicate(given, timeout=LIMIT_S)
     return command.returncode, out, err
 
 
 def test_ranks_arguments_and_status(start, tmp_path):
-    """All words after the program are its own, options like the command's as well."""
+    """All words after the program are its own, also those that look like the command's options."""
     path = script(
         tmp_path,
         """
@@ -86,7 +85,7 @@ def test_ranks_arguments_and_status(start, tmp_path):
 
 
 def test_what_reaches_the_program(start, tmp_path):
-    """Standard input, for rank 0 alone, and its end for all; variables; a file of hosts."""
+    """Standard input for rank 0 and its end for all; variables; a file of hosts."""
     (tmp_path / "hosts").write_text("# ours\nlocalhost slots=2\n")
     words = ("-n", "2", "--hosts", "hosts", "-x", "FIRST=1 2", "-x", "OMP_NUM_THREADS=3")
     command = ["sh", "-c", 'cat; echo "$FIRST $SECOND $OMP_NUM_THREADS"']
@@ -105,7 +104,8 @@ def test_the_printed_command_is_the_one(start):
 
 
 def test_all_bytes_come(start, tmp_path):
-    """Not lines, not text, nothing at the end, more than a pipe holds, to a file that is there."""
+    """All bytes arrive: without lines, without text, without a final newline, more than a pipe
+    holds, and into an existing file."""
     one = "import os; os.write(1, os.urandom(1 << 20) * 5); os.write(1, b'end')"
     other = "import os; os.write(2, b'y' * 99 * 50000)"
     own = f'[ "${{PMI_RANK-$OMPI_COMM_WORLD_RANK}}" = 0 ] && exec {sys.executable} -c "$0" || '
@@ -123,7 +123,7 @@ def test_all_bytes_come(start, tmp_path):
 
 
 def test_the_launchers_labels(start):
-    """Where it has been told something, it passes on what ranks say."""
+    """With options that make the launcher label output, its output is passed on."""
     status, said, errors = ended(start("run", "-n", "2", "--mpiexec-args", LABELS, "echo", "hi"))
     assert status == 0, errors
     labels = {line.removesuffix("hi") for line in said.splitlines()}
@@ -131,7 +131,7 @@ def test_the_launchers_labels(start):
 
 
 def test_a_million_lines(start):
-    """Of three ranks, more than there are cores perhaps; what is written at once stays together."""
+    """Three ranks may be more than there are cores. One write stays in one piece."""
     lines = "import os\nfor _ in range(1000): os.write(1, b'0123456789\\n' * 333)"
     status, said, errors = ended(start("run", "-n", "3", sys.executable, "-c", lines))
     assert status == 0, errors
@@ -139,14 +139,14 @@ def test_a_million_lines(start):
 
 
 def test_streams_that_are_closed(start):
-    """As with <&- and >&-: there is nothing to read, and nobody to tell."""
+    """With <&- and >&- there is no input, and standard output is closed."""
     words = " ".join([*COMMAND, "run -n 2 sh -c 'cat; echo out; echo err >&2'"])
     status, said, errors = ended(start(f"{words} <&- >&-", command=["sh", "-c"]))
     assert (status, said) == (0, "") and sorted(errors.splitlines()[:2]) == ["err"] * 2
 
 
 def test_a_stream_that_does_not_wait(start):
-    """Others may have made standard output non-blocking, for all who have it."""
+    """Another process may have made the shared standard output non-blocking."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     command = start("run", "-n", "2", "sh", "-c", "yes | head -c 1000000", stdout=writer)
@@ -173,12 +173,12 @@ def test_how_it_ended(start, status):
     ),
 )
 def test_how_launchers_tell_of_a_signal(script, status, clean_environment):
-    """MPICH's has its number as the status, and says so."""
+    """MPICH's launcher reports the signal and returns its number as the status."""
     assert Job().run(["sh", "-c", script], clean_environment) == status
 
 
 def patient(start, tmp_path, how, **more):
-    """Two ranks of it, ready; the file with what they have heard."""
+    """Start two ranks of it and wait until they are ready. Return the file of received signals."""
     heard = tmp_path / "heard"
     heard.touch()
     words = ("-n", "2", sys.executable, "-c", PATIENT, str(heard), how)
@@ -193,7 +193,7 @@ def twice(heard, signum):
 
 @pytest.mark.parametrize("signum", (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 def test_a_signal_is_for_the_ranks(start, tmp_path, signum):
-    """Who is told to end may save something, and say so. Others are passed on."""
+    """A rank that is told to end may save something and report it. Other signals are passed on."""
     command, heard = patient(start, tmp_path, "saves")
     command.send_signal(signal.SIGUSR1)
     wait_until(twice(heard, signal.SIGUSR1))
@@ -206,7 +206,7 @@ def test_a_signal_is_for_the_ranks(start, tmp_path, signum):
 
 
 def test_who_does_not_end_is_ended(start, tmp_path):
-    """In the end. Also where the launcher has been stopped."""
+    """Ranks that do not end are killed, also if the launcher has been stopped."""
     command, heard = patient(start, tmp_path, "goes on")
     for process in start.processes():
         if process not in start.ranks() and process.name != str(command.pid):
@@ -217,24 +217,24 @@ def test_who_does_not_end_is_ended(start, tmp_path):
 
 
 def test_nobody_waits_after_a_second_signal(start, tmp_path):
-    """One after another, until it has ended."""
+    """Send signals until the command has ended."""
     command, _ = patient(start, tmp_path, "goes on")
     wait_until(lambda: command.send_signal(signal.SIGINT) or command.poll() is not None)
     assert command.returncode == 130 and not start.processes()
 
 
 def test_the_command_is_killed(start, tmp_path):
-    """Nobody is left who could end it, but the system, which tells the launcher."""
+    """Only the system is left to end the job: it notifies the launcher."""
     command, _ = patient(start, tmp_path, "saves")
     folder = job_folder(start.ranks()[0])
     command.kill()
     command.wait(LIMIT_S)
     wait_until(lambda: not start.processes())
-    shutil.rmtree(folder)  # which is what stays
+    shutil.rmtree(folder)  # the folder remains
 
 
 def test_a_signal_that_is_ignored(start, tmp_path):
-    """As with nohup, or & in a script."""
+    """With nohup, or & in a script, the signal is ignored."""
 
     def ignoring():
         as_usual()
@@ -250,13 +250,13 @@ def test_a_signal_that_is_ignored(start, tmp_path):
 
 
 def test_a_terminal(start, tmp_path):
-    """Ctrl-Z stops everybody, the shell's fg continues them, Ctrl-C ends them."""
+    """Ctrl-Z stops all processes, the shell's fg continues them, Ctrl-C ends them."""
     ours, theirs = pty.openpty()
 
     def at_terminal():
         as_usual()
         os.setsid()
-        os.close(os.open(os.ttyname(0), os.O_RDWR))  # which makes it the session's
+        os.close(os.open(os.ttyname(0), os.O_RDWR))  # makes it the session's
 
     command, heard = patient(
         start, tmp_path, "saves", before=at_terminal, stdin=theirs, stdout=theirs, stderr=theirs
@@ -268,7 +268,7 @@ def test_a_terminal(start, tmp_path):
     wait_until(lambda: all(state_of(process) != ["T"] for process in start.processes()))
     os.write(ours, b"\x03")
     assert command.wait(LIMIT_S) == 130
-    with contextlib.suppress(OSError):  # what a terminal has when nobody is there any more
+    with contextlib.suppress(OSError):  # the error of a terminal without processes
         said = b""
         while piece := os.read(ours, 1 << 16):
             said += piece
@@ -279,8 +279,8 @@ def test_a_terminal(start, tmp_path):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_that_ends_in_mid_job(start, tmp_path, ranks):
-    """With status 0 and without MPI_Finalize. MPICH kills the others, and often gives status 0 and
-    no message."""
+    """A rank ends with status 0 without MPI_Finalize. MPICH kills the others, often with status 0
+    and without a message."""
     path = script(
         tmp_path,
         """
@@ -306,7 +306,7 @@ def test_a_rank_that_ends_in_mid_job(start, tmp_path, ranks):
 
 
 def test_ranks_that_finalize_are_not_reported(start, tmp_path):
-    """By themselves, or at the end of the program."""
+    """They finalize themselves, or at the end of the program."""
     path = script(
         tmp_path,
         """
@@ -352,7 +352,7 @@ def test_refusals(words, expected, capsys, monkeypatch):
 
 
 def test_inside_of_a_job(run):
-    """It would start jobs by the number of ranks."""
+    """Each rank would start its own job."""
     done = run(
         """
         import subprocess
@@ -383,7 +383,7 @@ def test_files_of_hosts(tmp_path, text, hosts):
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=x", "-l", "me@-oProxyCommand=x", " -x"])
 def test_hosts_that_ssh_takes_for_options(tmp_path, host):
-    """They would run programs, in a list of hosts and in a file."""
+    """ssh would run programs named in a list of hosts or in a file."""
     (tmp_path / "hosts").write_text(f"a\n{host}:2\n")
     for text in (f"{host}:2", f"a,{host}", str(tmp_path / "hosts")):
         with pytest.raises(click.UsageError, match=r"names of hosts, got .*-.* ssh may take it"):

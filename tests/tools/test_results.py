@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results that are kept, and the experiments that make them."""
+"""The stored results, and the experiments that produce them."""
 
 import ast
 import json
@@ -34,7 +34,7 @@ def test_the_schema_is_one():
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_kept_results(path):
-    """JSON alone, by MPI, as the schema has it."""
+    """Only JSON, one file per MPI, valid by the schema."""
     assert path.name in ("mpich.json", "openmpi.json", "any.json")
     document = json.loads(path.read_text())
     if path.parent.name in OF_TESTS:
@@ -53,7 +53,7 @@ def test_nothing_else_is_kept():
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: str(p.relative_to(BENCH)))
 def test_experiments_use_public_modules(path):
-    """Nothing with an underscore, and no name of a package that it measures."""
+    """Experiments use no private names of a package that they measure."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.Import):
@@ -89,7 +89,7 @@ ENV = {"mpi": "M", "ranks": 2, "cores": 1, "version": "0"}
 
 
 def arrivals(latency, speedup, **more):
-    """A document of `bench skew` with one row."""
+    """Return a document of `bench skew` with one row."""
     row = {"collective": "solo", "domain": "rank", "algorithm": "recdbl", "ranks": 2, "count": 1}
     row |= {"bytes": 4, "active_mean": 1.0, "limit_us": None, "speedup_vs_limit": None, "wrong": 0}
     row |= {f"latency_us_{which}": latency for which in ("avg", "p50", "p99")}
@@ -98,8 +98,8 @@ def arrivals(latency, speedup, **more):
 
 
 def test_separate_runs_are_merged(monkeypatch, tmp_path):
-    """Into medians with their spread; what is the same in all runs stays, and a run that went
-    wrong shows."""
+    """Runs are merged into medians with their spread. Values equal in all runs stay, and a failed
+    run is visible."""
     monkeypatch.syspath_prepend(str(BENCH))
     from paper.series import merged
 
@@ -137,8 +137,8 @@ def test_separate_runs_are_merged(monkeypatch, tmp_path):
     ],
 )
 def test_a_series_repeats_what_is_measured(monkeypatch, tmp_path, text, runs):
-    """Each time in a job of its own, trainings with a seed of its own; simulations are the same
-    every time."""
+    """Measurements repeat in their own jobs, and trainings with their own seeds. Simulations are
+    deterministic and run once."""
     monkeypatch.syspath_prepend(str(BENCH))
     from paper import series
 

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 
 def simulate(tmp_path, *words):
-    """The rows of a run of the command."""
+    """Return the rows of a run of the command."""
     path = tmp_path / "rows.json"
     assert main(["sim", "skew", "--json", str(path), *words]) == 0
     doc = json.loads(path.read_text())
@@ -29,7 +29,7 @@ def test_rows(tmp_path):
     assert list(by_name) == ["mpi", "solo", "majority", "full"]
     for row in rows:
         assert set(ROW) <= set(row) and row["ranks"] == 32 and row["wrong"] == 0
-    # The limits by arithmetic, which the latency of a few messages must not hide.
+    # The computed limits, in which the latency of a few messages must be small.
     assert by_name["full"]["latency_us_avg"] == pytest.approx(15500, rel=0.01)
     assert by_name["majority"]["latency_us_avg"] == pytest.approx(5328, rel=0.35)
     assert by_name["solo"]["latency_us_avg"] < 3
@@ -41,17 +41,17 @@ def test_rows(tmp_path):
 
 @pytest.mark.parametrize("ranks", (1, 2, 3, 5, 8, 17, 63, 64, 65, 100))
 def test_activation_hops(tmp_path, ranks):
-    """An activation reaches all ranks within ceil(log2 P) hops of L + 2o, and never later."""
+    """An activation reaches all ranks within ceil(log2 P) hops of L + 2o."""
     words = ("--ranks", str(ranks), "--collectives", "solo", "--loggp", "10,1,0,0", "--iters", "3")
     (row,) = simulate(tmp_path, *words)
     hops = math.ceil(math.log2(ranks))
-    # Sending and taking in several messages keeps the processor a little longer.
+    # Sending and receiving several messages keeps the processor a little longer.
     assert min(hops, 1) * 12 <= row["activation_us"] <= (12 + 3) * hops
     assert row["latency_us_max"] >= row["activation_us"]
 
 
 def test_growth(tmp_path):
-    """With all ranks there at once latency grows with the steps of recursive doubling."""
+    """If all ranks arrive at once, latency grows with the steps of recursive doubling."""
     words = ("--skew-ms", "0", "--collectives", "full", "--loggp", "5,0,0,0", "--iters", "1")
     picture = tmp_path / "growth.png"
     rows = simulate(tmp_path, "--ranks", "2,16,256,2048", "--plot", str(picture), *words)
@@ -63,7 +63,7 @@ def test_growth(tmp_path):
     ("algorithm", "hops"), (("recdbl", 3), ("rabenseifner", 6), ("ring", 14), ("native", None))
 )
 def test_the_algorithm_is_the_one_asked_for(tmp_path, monkeypatch, algorithm, hops):
-    """Whatever a table says; mpi stands for recursive doubling with any of them."""
+    """The algorithm does not depend on a table. mpi means recursive doubling for any of them."""
     table = tmp_path / "tune.txt"
     table.write_text("1 0 ring\n")
     monkeypatch.setenv("PARTIALCOLL_TUNE", str(table))
@@ -76,13 +76,13 @@ def test_the_algorithm_is_the_one_asked_for(tmp_path, monkeypatch, algorithm, ho
 
 @pytest.mark.parametrize("words", (["--ranks", "1"], ["--ranks", "4", "--loggp", "0,0,0,0"]))
 def test_no_latency_at_all(tmp_path, words):
-    """Ratios of nothing are no numbers, and the picture is drawn all the same."""
+    """Ratios of zeros are no numbers, and the picture is still drawn."""
     rows = simulate(tmp_path, "--skew-ms", "0", "--plot", str(tmp_path / "p.png"), *words)
     assert all(row["latency_us_avg"] == 0 and row["speedup_vs_mpi"] is None for row in rows)
 
 
 def test_gaps_do_not_carry_over(tmp_path):
-    """Each iteration begins with free links: all are alike."""
+    """Each iteration begins with free links, so all are alike."""
     words = ("--ranks", "8", "--skew-ms", "0", "--loggp", "5,1,1000,0", "--collectives", "full")
     (row,) = simulate(tmp_path, *words, "--iters", "4")
     assert row["latency_us_p50"] == row["latency_us_max"] == 2007
@@ -111,7 +111,7 @@ def test_seeds(tmp_path):
 @pytest.mark.parametrize("latency", ("uniform:0.9", "lognormal:1.5", "exponential", "constant"))
 def test_latencies(tmp_path, late, latency):
     rows = simulate(tmp_path, "--ranks", "20", "--latency", latency, "--late", late, "--count", "3")
-    wrong = 0 if late == "drop" else None  # with the others the sum does not follow from the mask
+    wrong = 0 if late == "drop" else None  # otherwise the sum does not follow from the mask
     assert all(row["wrong"] == wrong and row["latency"].startswith(latency[:7]) for row in rows)
 
 
@@ -171,7 +171,7 @@ def test_refused_before_it_runs(words, complaint, capsys):
 
 @pytest.mark.mpi
 def test_inside_a_job(comm, capsys):
-    """One rank simulates and prints, not all."""
+    """Only one rank simulates and prints."""
     assert main(["sim", "skew", "--ranks", "8", "--collectives", "solo", "--iters", "1"]) == 0
     assert bool(capsys.readouterr().out) == (comm.rank == 0)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``partialcoll sim gossip``: rows, what the methods are there for, bad parameters."""
+"""``partialcoll sim gossip``: rows, effects of the methods, bad parameters."""
 
 import json
 import re
@@ -22,7 +22,7 @@ FIELDS |= {"seed", "steps", "task"}
 
 
 def simulate(*words):
-    """How each run ended."""
+    """Return the last row of each run."""
     command = commands.get_command(None, "gossip")
     options = SimpleNamespace(**command.make_context("gossip", ["--samples", "1", *words]).params)
     return gossip.last(gossip.run(options))
@@ -65,8 +65,8 @@ def test_seeds():
 
 
 def test_a2cid2_on_a_ring():
-    """At least 1.5 times fewer communications than without acceleration, for the same consensus
-    distance, under the noise of gradients; no difference on the complete graph."""
+    """A²CiD² needs at least 1.5 times fewer communications for the same consensus distance, with
+    noisy gradients. On the complete graph there is no difference."""
     words = ["--ranks", "64", "--task", "quadratic", "--time", "120"]
     accelerated = simulate(*words, "--methods", "a2cid2", "--rate", "1", "--seeds", "2")
     baseline = simulate(*words, "--methods", "baseline", "--rate", "1.5", "--seeds", "2")
@@ -78,7 +78,7 @@ def test_a2cid2_on_a_ring():
 
 
 def test_a2cid2_agrees_faster():
-    """Nothing but consensus: after as many communications it is an order of magnitude ahead."""
+    """Without gradients: after equally many communications it is an order of magnitude ahead."""
     ends = by(simulate("--ranks", "64", "--time", "250", "--methods", "a2cid2,baseline"), "method")
     assert ends["a2cid2"]["communications"] == pytest.approx(
         ends["baseline"]["communications"], rel=0.02
@@ -86,7 +86,7 @@ def test_a2cid2_agrees_faster():
     assert ends["a2cid2"]["consensus"] < 0.1 * ends["baseline"]["consensus"]
 
 
-# (arguments, bound of the distance over the baseline's, found by trying: 0.05, 0.21, 0.65, 0.70, 1)
+# (arguments, bound of the distance relative to the baseline; measured: 0.05, 0.21, 0.65, 0.70, 1)
 AS_PRINTED = {
     "--ranks 8 --time 50": 0.2,
     "--ranks 32 --time 80": 0.4,
@@ -98,8 +98,8 @@ AS_PRINTED = {
 
 @pytest.mark.parametrize("words", AS_PRINTED)
 def test_a2cid2_as_printed_agrees_faster(words):
-    """On rings it is ahead of its baseline after as many averagings: the medians of three seeds,
-    with the Poisson processes of the paper. On complete graphs x~ is x."""
+    """On rings the paper's variant is ahead of its baseline after equally many averagings: medians
+    of three seeds with the paper's Poisson processes. On complete graphs x~ is x."""
     fixed = "--methods a2cid2-paper,baseline --seeds 3 --step-times exponential"
     rows = simulate(*f"{fixed} {words}".split())
     ours, theirs = ([r for r in rows if r["method"] == m] for m in ("a2cid2-paper", "baseline"))
@@ -110,8 +110,8 @@ def test_a2cid2_as_printed_agrees_faster(words):
 
 
 def shortfall(topology, ranks, words):
-    """Consensus distances of A²CiD² over those of its baseline, the same draws: medians of five
-    seeds; and how many of the averagings asked for were made."""
+    """Return consensus distances of A²CiD² relative to its baseline for equal draws (medians of
+    five seeds), and the part of requested averagings that were made."""
     fixed = f"--ranks {ranks} --topology {topology} --methods a2cid2,baseline --seeds 5 --rate 4"
     rows = simulate(*f"{fixed} {words}".split())
     ours, theirs = ([r for r in rows if r["method"] == m] for m in ("a2cid2", "baseline"))
@@ -121,8 +121,8 @@ def shortfall(topology, ranks, words):
     return *apart, made
 
 
-# What happens, and which part of the averagings asked for is then made. Some find nobody; or they
-# take so long that a rank cannot begin more, and what it reads is out of date by then.
+# Conditions, and the part of the requested averagings that are made. Some find no partner. Others
+# take so long that a rank cannot begin more, and reads outdated models.
 SHORT = {
     "--achieved 0.1 --time 60": 0.1,
     "--achieved 1,0.1,0.5 --time 25": 0.53,
@@ -141,8 +141,7 @@ SHORTER = {
 
 @pytest.mark.parametrize("words", SHORT)
 def test_a2cid2_where_averagings_fall_short(words):
-    """Never behind the same gossip without momentum, and on a ring ahead of it, where what it reads
-    is not out of date."""
+    """Never behind the same gossip without momentum; ahead on a ring unless models are outdated."""
     ours, baseline, made = shortfall("ring", 16, words)
     assert made == pytest.approx(SHORT[words], rel=0.15)
     assert ours <= (1.05 if "latency" in words else 0.95) * baseline
@@ -186,7 +185,7 @@ GOSSIP = "adpsgd,a2cid2,swarm,swarm-registers,sgp"
 
 @pytest.mark.parametrize("slow", (10, 100))
 def test_one_slow_rank(slow):
-    """It costs the others nothing, and everybody all of its factor where all wait."""
+    """It costs the others nothing, or all of its factor to all ranks if all wait."""
     words = ["--ranks", "16", "--topology", "exponential", "--time", "200", "--task", "quadratic"]
     words += ["--methods", GOSSIP + ",allreduce,dpsgd", "--latency", "0.001"]
     ends = by(simulate(*words, "--slow", str(slow)), "method")
@@ -194,7 +193,7 @@ def test_one_slow_rank(slow):
     for method in GOSSIP.split(","):
         assert ends[method]["steps"] >= 0.9 * even[method]["steps"]
         assert ends[method]["steps_slow"] <= 200 / slow + 1
-        # The slow rank's data weigh less, which is why it is not the same optimum.
+        # The slow rank's data count less, so the optimum differs.
         assert ends[method]["excess"] < 1.5 * even[method]["excess"] + 0.05
     assert ends["allreduce"]["steps"] <= 200 / slow + 1
     assert ends["dpsgd"]["steps"] <= 200 / slow + 16
@@ -213,8 +212,8 @@ def test_eight_bits():
     ("task", "slow"), [("quadratic", "1"), ("quadratic", "10"), ("logistic", "1")]
 )
 def test_the_margin_of_a_codec(task, slow):
-    """With the default few blocks are read again, hardly more than each rank's first, and the loss
-    is that without a codec; without a margin it is a third of them."""
+    """With the default margin few blocks are read again, hardly more than each rank's first, and
+    the loss equals that without a codec. Without a margin a third of them are."""
     words = ["--ranks", "16", "--topology", "complete", "--time", "200", "--methods", "swarm"]
     words += ["--task", task, "--dim", "256", "--local-steps", "4", "--slow", slow]
     words += ["--latency", "0.1", "--step-times", "exponential"]
@@ -247,7 +246,7 @@ def test_messages_and_deltas_come_late_and_once():
     events.run(1.0)
     x, m = np.array([4.0, 8.0]), np.zeros(2)
     assert a.average(x, 1, momentum=m, ratio=3.0) and a.average(x, 1)
-    assert not a.average(x, 1)  # two lie there
+    assert not a.average(x, 1)  # two are waiting there
     np.testing.assert_array_equal(x, [1, 2])
     np.testing.assert_array_equal(m, [-6, -12])
     y = np.zeros(2)
@@ -268,7 +267,7 @@ def test_messages_and_deltas_come_late_and_once():
 
 @pytest.mark.parametrize("ranks", (2, 3, 4, 5, 8))
 def test_a_correction_is_made_once(ranks):
-    """Three averages of all ranks between two times that they collect, the same peers again."""
+    """All ranks average three times between two collects, with the same peers."""
     events = Events()
     everybody = buffers(np.zeros(3), Topology.make("complete", ranks), events, lambda: 0.0)
     models = np.random.default_rng(ranks).standard_normal((ranks, 3))
@@ -348,7 +347,7 @@ def test_few_ranks(ranks):
 
 @pytest.mark.mpi
 def test_inside_a_job(comm, capsys):
-    """One rank simulates and prints, not all."""
+    """Only one rank simulates and prints."""
     words = ["--ranks", "4", "--methods", "adpsgd", "--time", "3"]
     assert main(["sim", "gossip", *words]) == 0
     assert bool(capsys.readouterr().out) == (comm.rank == 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``partialcoll sim moshpit``: the paper's table, what it leaves out, bad parameters."""
+"""``partialcoll sim moshpit``: the paper's table, what the paper omits, bad parameters."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def options_of(*words):
 
 
 def simulate(*words):
-    """The rows, without how long they took."""
+    """Return the rows without their run times."""
     rows = moshpit.run(options_of(*words))
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
@@ -51,7 +51,7 @@ def test_seeds():
     words = ["--peers", "50", "--grid", "8x8", "--p", "0.02", "--restarts", "4"]
     assert simulate(*words, "--seed", "3") == simulate(*words, "--seed", "3")
     assert simulate(*words, "--seed", "3") != simulate(*words, "--seed", "4")
-    # The first of more restarts are the same, and so are they if there are fewer methods.
+    # The first restarts are equal if there are more restarts or fewer methods.
     few = simulate(*words, "--methods", "random")
     assert few == [row for row in simulate(*words) if row["method"] == "random"]
 
@@ -66,7 +66,7 @@ class Engine:
         self.values = values
 
     def step(self, there, losses):
-        """One round. Who is not there does not come to it, or stands still in mid-round."""
+        """Make one round. An absent peer does not begin it, or is suspended during it."""
         self.events.run(self.events.now + 1)  # groups form in the background
         for handle, comes, value in zip(self.handles, there, self.values):
             if comes:
@@ -85,7 +85,7 @@ def first_values(peers):
 
 
 def compared(sides, peers, keys, losses):
-    """The arithmetic of `sim moshpit`, and the engine on the same values."""
+    """Return the arithmetic of `sim moshpit`, and the engine on the same values."""
     values = first_values(peers)
     grid, cells = Grid(sides, peers), np.arange(peers)
     random = np.random.default_rng(0)
@@ -105,8 +105,8 @@ def compared(sides, peers, keys, losses):
     ),
 )
 def test_the_arithmetic_is_the_engines(sides, peers, keys):
-    """Without failures, round by round, as long as no line has more peers than cells: who comes
-    late there is drawn."""
+    """Without failures each round is equal, as long as no line has more peers than cells: then the
+    late peers are drawn."""
     arithmetic, engine = compared(sides, peers, keys, "void")
     grid, there = Grid(sides, peers), np.ones(peers, bool)
     for round in range(2 * len(sides)):
@@ -122,13 +122,13 @@ def test_the_arithmetic_is_the_engines(sides, peers, keys):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_who_is_absent_counts_as_in_the_engine(seed):
-    """The others average without it, and it is there again in the next round."""
+    """The others average without the absent peer, and it takes part in the next round."""
     arithmetic, engine = compared((8, 8), 64, "static", "absent")
     random = np.random.default_rng(seed)
     for round in range(6):
         lines = Grid((8, 8)).line(np.arange(64), round % 2)
         there = random.uniform(size=64) >= 0.2
-        for line in range(8):  # nobody waits for a group to which nobody comes
+        for line in range(8):  # each group has a member that comes
             there[random.choice(np.flatnonzero(lines == line))] = True
         arithmetic.step(there, round)
         engine.step(there, "absent")
@@ -137,7 +137,7 @@ def test_who_is_absent_counts_as_in_the_engine(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_who_is_lost_voids_as_in_the_engine(seed):
-    """Its group keeps its values; the other groups average."""
+    """A lost peer's group keeps its values. The other groups average."""
     arithmetic, engine = compared((8, 8), 64, "static", "void")
     there = np.random.default_rng(seed).uniform(size=64) >= 0.05
     arithmetic.step(there, 0)
@@ -157,8 +157,8 @@ def test_a_full_grid_takes_as_many_rounds_as_axes(grid, keys):
 
 
 def test_dynamic_keys_on_an_under_full_grid():
-    """768 of 1024 are done after two rounds, as if the grid were 24 x 32; 900 take fewer than where
-    the holes are always last, on a grid of 29 rows."""
+    """768 of 1024 need two rounds, as if the grid were 24 x 32. 900 need fewer than if the holes
+    were always last, on a grid of 29 rows."""
     words = ["--grid", "32x32", "--p", "0", "--restarts", "20", "--methods", "moshpit"]
     rows = {(r["peers"], r["keys"]): r for r in simulate(*words, "--peers", "768,900")}
     assert rows[768, "dynamic"]["rounds_to_1e-9"] == 2
@@ -168,15 +168,15 @@ def test_dynamic_keys_on_an_under_full_grid():
 @pytest.mark.parametrize("losses", ("void", "absent"))
 @pytest.mark.parametrize("method", AVERAGERS)
 def test_the_sum_is_conserved(method, losses):
-    """Whoever fails, on full and under-full grids, with lines that have outgrown their side."""
+    """Whichever peer fails, on full and under-full grids, with lines larger than their side."""
     words = ["--peers", "60,81", "--grid", "3x3x3x3", "--p", "0.2,0.9", "--restarts", "3"]
     rows = simulate(*words, "--methods", method, "--losses", losses, "--until", "1e-14")
     assert all(row["mean_error"] < 1e-15 for row in rows)
 
 
 def test_void_rounds():
-    """One that fails costs its whole group the round, where it is lost; where it does not come the
-    others average, and it keeps its own."""
+    """A lost peer costs its whole group the round. If a peer is absent the others average, and it
+    keeps its model."""
     values = np.arange(6.0)
     groups = np.array([0, 0, 0, 1, 1, 1])
     there = np.array([True, True, False, True, True, True])
@@ -187,7 +187,7 @@ def test_void_rounds():
 
 
 def test_who_missed_a_round_keeps_its_cell():
-    """Its group moves on without it, or, where the round was void, not at all."""
+    """Its group moves on without it, or not at all if the round was void."""
     for losses, stay in (("absent", {2}), ("void", {0, 2, 4, 6})):
         averager = moshpit.GridGroups(
             np.arange(8.0), Grid((4, 2)), np.arange(8), "dynamic", losses, None
@@ -204,7 +204,7 @@ def test_who_missed_a_round_keeps_its_cell():
 
 
 def test_lines_that_hold_too_many_split():
-    """Into full groups and a rest, of whoever; positions go by number."""
+    """Lines split into full groups and a random rest. Positions follow the numbers."""
     lines = np.array([5, 3, 3, 5, 3, 3, 3, 8, 3, 3])
     left_over = set()
     for seed in range(100):
@@ -224,7 +224,8 @@ def test_lines_that_hold_too_many_split():
 
 
 def test_random_groups():
-    """Equal but for the rest, which is dealt out; the rate is that of the paper's theorem 3.2."""
+    """Groups are equal except for the rest, which is distributed. The rate is that of the paper's
+    theorem 3.2."""
     words = ["--peers", "256", "--grid", "16x16", "--p", "0", "--restarts", "60"]
     (row,) = simulate(*words, "--methods", "random")
     groups = 256 // 16
@@ -262,7 +263,7 @@ MOSHPIT = {
 
 
 def as_the_paper_counts(method, restarts):
-    """The rows by peers: rounds to 1e-9, to 1e-4."""
+    """Return the rows by peers: rounds to 1e-9, to 1e-4."""
     words = ["--p", "0,0.001,0.005,0.01", "--grid", "32x32", "--paper-compat", "--methods", method]
     rows = simulate(*words, "--restarts", restarts, "--peers", "512,768,900,1024")
     return {
@@ -276,20 +277,20 @@ def as_the_paper_counts(method, restarts):
 
 @pytest.mark.parametrize("method", PRINTED)
 def test_the_printed_table(method):
-    """Ten restarts, whose draws are the paper's: every figure but those of Moshpit, whose placement
-    there had no seed."""
+    """Ten restarts with the paper's draws give every figure except those of Moshpit, whose
+    placement had no seed there."""
     assert as_the_paper_counts(method, "10") == PRINTED[method]
 
 
 def test_the_printed_table_of_moshpit():
-    """A hundred restarts, each with a placement: within a tenth."""
+    """A hundred restarts, each with a random placement, are within a tenth."""
     found = as_the_paper_counts("moshpit", "100")
     for peers, printed in MOSHPIT.items():
         np.testing.assert_allclose(found[peers], printed, rtol=0.1)
 
 
 def test_what_the_paper_counts_hides_a_drift():
-    """Without weights, what is agreed on is not the mean. With them it is."""
+    """Without weights peers do not agree on the mean. With weights they do."""
     words = ["--peers", "512", "--p", "0.005", "--methods", "pushsum,gossip", "--restarts", "5"]
     assert all(row["mean_error"] > 1e-4 for row in simulate(*words, "--paper-compat"))
     assert all(row["mean_error"] < 1e-15 for row in simulate(*words))
@@ -301,7 +302,7 @@ def test_push_sum_is_exact_on_powers_of_two():
 
 
 def test_push_sum_agrees_on_the_mean_where_peers_fail():
-    """What counts is the distance to it; the estimates have another mean on the way there."""
+    """The distance to the mean decreases, although the estimates have another mean meanwhile."""
     words = ["--peers", "64", "--p", "0.2", "--methods", "pushsum", "--restarts", "3"]
     words += ["--rounds", "300"]
     (row,) = simulate(*words)
@@ -380,7 +381,7 @@ def test_refused_before_it_runs(words, complaint, capsys):
 
 @pytest.mark.mpi
 def test_inside_a_job(comm, capsys):
-    """One rank simulates and prints, not all."""
+    """Only one rank simulates and prints."""
     words = ["--peers", "8", "--restarts", "1", "--methods", "moshpit"]
     assert main(["sim", "moshpit", *words]) == 0
     assert bool(capsys.readouterr().out) == (comm.rank == 0)

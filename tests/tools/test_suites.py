@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bench/run.py suites`: what becomes of tests that pass, skip themselves, fail, crash or hang, on
-one of the ranks or all."""
+"""`bench/run.py suites`: results of tests that pass, are skipped, fail, crash or hang, on one rank
+or on all."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ leave(READY, Outcome("passed"))
 for test in sys.argv[1:]:
     what, where = test.split("_")
     if where == "1" and rank == 0:
-        time.sleep(0.2)  # the other would be in the next test
+        time.sleep(0.2)  # the other rank would be in the next test
         leave(test, Outcome("passed"))
         continue
     if what == "crashed":
@@ -43,7 +43,7 @@ def suite(monkeypatch):
 
 
 def test_outcomes(suite, tmp_path):
-    """Each once and in order; what does not pass holds nothing up."""
+    """Each result occurs once and in order. A test that does not pass delays no other."""
     side = suite.TestedSide(lambda tests: ["-c", RANK, *tests], tmp_path, tmp_path, {})
 
     def rows(seconds, *tests):

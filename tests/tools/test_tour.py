@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m partialcoll.tour``: each stop runs, and says what it shows."""
+"""``python -m partialcoll.tour``: each stop runs and prints what it demonstrates."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi, pytest.mark.in_turns]
 
 
 def tour(folder, env, *words):
-    """With its standard input no terminal: nobody is asked."""
+    """Run the tour. Standard input is no terminal, so it asks no questions."""
     command = [sys.executable, "-m", "partialcoll.tour", *words]
     return subprocess.run(
         command, env=env, cwd=folder, capture_output=True, text=True, timeout=300, input=""
@@ -21,7 +21,7 @@ def tour(folder, env, *words):
 
 @pytest.mark.parametrize("stop", STOPS)
 def test_a_stop(job, clean_environment, tmp_path, stop):
-    """`job` makes this a test that starts jobs."""
+    """`job` marks this as a test that starts jobs."""
     done = tour(tmp_path, clean_environment, stop)
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
