@@ -28,6 +28,9 @@ def work():
     calls = (hvd.init, lambda: dist.init_process_group("partialcoll"))
     return [refused(call) for call in calls]
 
+def check(_):
+    assert work() == [True, True]
+
 class Data(torch.utils.data.Dataset):
     def __len__(self):
         return 1
@@ -41,6 +44,7 @@ if __name__ == "__main__":
         loader = torch.utils.data.DataLoader(Data(), num_workers=1, multiprocessing_context=how)
         assert [answer.tolist() for answer in loader] == [[[True, True]]], how
         assert hvd.allreduce(torch.ones(3), op=hvd.Sum)[0] == hvd.size()
+    torch.multiprocessing.spawn(check)
     with get_reusable_executor(1) as pool:
         assert pool.submit(work).result() == [True, True]
     assert hvd.allreduce(torch.ones(3), op=hvd.Sum)[0] == hvd.size()
