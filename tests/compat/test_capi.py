@@ -63,7 +63,7 @@ def test_dropin(dropin, clean_environment, tmp_path, ranks):
 
 
 def test_dropin_on_a_device(clean_environment, tmp_path):
-    """Buffers of some ranks are on a device: none is read by the host."""
+    """Buffers of some ranks are on a device. The host reads none of them."""
     flags = [*c_users.config_flags(), "-DCALL=PCOLL_Allreduce", f"-I{c_users.PROGRAMS / 'pmpi'}"]
     program = c_users.compile_program("pmpi/device.c", tmp_path / "device", *flags)
     settings = {"PARTIALCOLL_CUDA_LIBRARY": str(device.build(tmp_path))}
@@ -82,7 +82,7 @@ def test_quorum_of_the_environment(dropin, clean_environment, tmp_path, quorum, 
 
 @pytest.mark.parametrize("algorithm", ["recdbl", "rabenseifner", "ring"])
 def test_algorithm_of_the_environment(dropin, clean_environment, tmp_path, algorithm):
-    """Elements that Rabenseifner's does not cut (24 bytes) go round the ring."""
+    """For elements that Rabenseifner's algorithm cannot cut (24 bytes) the ring is used."""
     settings = {"PARTIALCOLL_ALGORITHM": algorithm, "PARTIALCOLL_DOMAIN": "rank"}
     done = c_users.run([dropin], clean_environment, tmp_path, settings=settings)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
@@ -95,11 +95,11 @@ def test_algorithm_that_is_none(dropin, clean_environment, tmp_path):
 
 
 def test_complete_rounds_are_mpis(clean_environment, tmp_path):
-    """Without a handle, until the time that ours would have saved has paid for one; unless the
-    environment asks for ours, or a table of `bench tune` says otherwise."""
+    """MPI makes them without a handle until the saved time would have paid for one, unless the
+    environment or a table of `bench tune` requests ours."""
     program, table = compile_program("passed", tmp_path), tmp_path / "table"
     table.write_text("2 never ours\n")
-    clean_environment.pop("PARTIALCOLL_DOMAIN", None)  # It asks for complete rounds of ours.
+    clean_environment.pop("PARTIALCOLL_DOMAIN", None)  # It would request complete rounds of ours.
     for doubles, settings, becomes in (
         (2, {}, "never"),
         (1 << 18, {}, "later"),
@@ -160,7 +160,7 @@ def test_a_program_with_privileges_ignores_its_callers_environment(clean_environ
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_set_reduction(reduction, clean_environment, tmp_path, ranks):
-    """Another op between two rounds: used, judged, and refused while a round is under way."""
+    """Another op between two rounds is used and checked, and refused during a round."""
     done = c_users.run([reduction], clean_environment, tmp_path, ranks)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 
@@ -168,7 +168,7 @@ def test_set_reduction(reduction, clean_environment, tmp_path, ranks):
 @pytest.mark.parametrize("domain", ["node", "rank"])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_describe(describe, clean_environment, tmp_path, ranks, domain):
-    """Calls of many forms in one handle; ranks that differ all find it, and the next call works."""
+    """Calls of many forms in one handle. All ranks detect a difference, and the next call works."""
     done = c_users.run([describe, domain], clean_environment, tmp_path, ranks)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 
@@ -180,7 +180,7 @@ def test_dropin_below_the_interposer(dropin, clean_environment, tmp_path):
 
 
 def test_tests_keep_the_core(clean_environment, tmp_path):
-    """Open MPI's switch is off in each of our tests, and as before after them."""
+    """Open MPI's switch is off during each of our tests, and unchanged after them."""
     if launcher.flavor() != "openmpi":
         pytest.skip("this MPI has no such switch")
     program = compile_program("core_kept", tmp_path)
@@ -190,8 +190,7 @@ def test_tests_keep_the_core(clean_environment, tmp_path):
 
 
 def test_header_in_cxx(tmp_path):
-    """The header compiles alone and after mpi.h, as C and as C++, and so does what begins with the
-    defaults."""
+    """The header compiles alone and after mpi.h, as C and C++, and so do its defaults."""
     flags = c_users.config("--cflags").stdout.split()
     for name, before in (("a.c", ""), ("b.cpp", ""), ("c.c", "#include <mpi.h>\n")):
         source = tmp_path / name
@@ -201,7 +200,7 @@ def test_header_in_cxx(tmp_path):
 
 
 def test_the_program_of_the_docs(clean_environment, tmp_path):
-    """docs/c.md: compiled as it says, it runs."""
+    """The program of docs/c.md, compiled as described there, runs."""
     (block,) = re.findall(
         r"^```c\n(.*?)^```", (DOCS / "c.md").read_text(), re.DOTALL | re.MULTILINE
     )
@@ -253,7 +252,7 @@ def test_which_versions_fit(tmp_path, header, library, fits):
 @VERSIONS
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
 def test_which_versions_cmake_finds(tmp_path, header, library, fits):
-    """The same rule for find_package: `header` is what a project asks for."""
+    """The same rule for find_package: `header` is the version that a project requests."""
     shutil.copytree(c_users.config("--cmakedir").stdout.strip(), tmp_path / "cmake")
     (tmp_path / "include").mkdir()
     write_header(tmp_path / "include/partialcoll.h", library)
@@ -273,7 +272,7 @@ def test_which_versions_cmake_finds(tmp_path, header, library, fits):
 
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="needs pkg-config")
 def test_pkg_config(clean_environment, tmp_path):
-    """Its flags compile what those of `partialcoll config` do, wherever the package lies."""
+    """Its flags compile like those of `partialcoll config`, wherever the package is."""
     env = {**clean_environment, "PKG_CONFIG_PATH": c_users.config("--pkgconfigdir").stdout.strip()}
     words = ["pkg-config", "--cflags", "--libs", f"partialcoll_{launcher.abi()}"]
     flags = subprocess.run(

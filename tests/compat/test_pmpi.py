@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interposer: programs that know nothing of it, with it and without."""
+"""The interposer: programs that do not use the library, with it and without."""
 
 import os
 import re
@@ -21,7 +21,7 @@ COMPAT = ROOT / "csrc" / "compat"
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory):
-    """Compile a program of tests/compat/pmpi; its path."""
+    """Compile a program of tests/compat/pmpi. Return its path."""
     folder = tmp_path_factory.mktemp("pmpi")
 
     def compile_program(name):
@@ -35,8 +35,8 @@ def build(tmp_path_factory):
 
 @pytest.fixture
 def run(clean_environment, tmp_path):
-    """Start a program on some ranks, with the interposer if any settings are given. Unless the
-    settings say otherwise, complete rounds are ours whether they are faster or not."""
+    """Start a program on some ranks, with the interposer if any settings are given. Complete rounds
+    are ours even if slower, unless the settings say otherwise."""
 
     def start(*words, ranks=3, settings=None):
         defaults = {"PARTIALCOLL_REPORT": "1", "PARTIALCOLL_ALGORITHM": "auto"}
@@ -53,7 +53,7 @@ def run(clean_environment, tmp_path):
 
 
 def report(done):
-    """What the interposer says at the end: calls taken over, and passed by reason."""
+    """Return the interposer's report: calls taken over, and passed by reason."""
     assert done.returncode == 0, done.stdout + done.stderr
     total = re.search(r"(\d+) taken over, (\d+) passed to MPI", done.stderr)
     assert total, done.stderr
@@ -62,7 +62,7 @@ def report(done):
     return int(total[1]), reasons
 
 
-# What is not eligible, whatever we do.
+# Calls that are never eligible.
 NOT_ELIGIBLE = {
     "no elements",
     "arguments for MPI to judge",
@@ -78,7 +78,7 @@ NOTHING_ASKED = {"PARTIALCOLL_ALGORITHM": "", "PARTIALCOLL_DOMAIN": ""}
 
 
 def assert_taken(taken, reasons):
-    """At least 90 % of the calls that could be."""
+    """Check that at least 90 % of the eligible calls were taken over."""
     eligible = taken + sum(n for why, n in reasons.items() if why not in NOT_ELIGIBLE)
     assert taken >= 0.9 * eligible > 0, (taken, reasons)
 
@@ -100,7 +100,7 @@ def test_full_is_what_mpi_does(build, run, name, ranks):
 
 @pytest.mark.parametrize("name", ["kinds", "odd", "threads"])
 def test_complete_rounds_are_mpis(build, run, name):
-    """Where nothing is asked for, MPI does short calls, and the program sees no difference."""
+    """Without settings MPI makes short calls, and the program sees no difference."""
     plain = run(build(name), ranks=2)
     ours = run(build(name), ranks=2, settings=NOTHING_ASKED)
     taken, reasons = report(ours)
@@ -109,8 +109,8 @@ def test_complete_rounds_are_mpis(build, run, name):
 
 
 def test_long_complete_rounds_become_ours(build, run):
-    """When the time that they would have saved has paid for a handle; all ranks change together.
-    MPI keeps what is short, what an operation of the user adds up, and persistent requests."""
+    """They become ours when the saved time would have paid for a handle, on all ranks at once. MPI
+    keeps short calls, those with a user op, and persistent requests."""
     done = run(build("full"), ranks=2, settings=NOTHING_ASKED)
     taken, reasons = report(done)
     assert done.stdout == "full\n"
@@ -135,7 +135,7 @@ def test_more_communicators_than_have_handles(build, run):
 
 
 def test_no_communicator_left(build, run):
-    """Where MPI cannot duplicate one, the call is MPI's, whatever the error handler is."""
+    """If MPI cannot duplicate a communicator, MPI makes the call, whatever the error handler is."""
     settings = {"PARTIALCOLL_QUORUM": "solo", "PARTIALCOLL_ALL": "1"}
     taken, reasons = report(run(build("free"), "none", ranks=2, settings=settings))
     refused = reasons.pop("no handle could be made", 0)
@@ -154,7 +154,7 @@ def test_finalize_says_who_is_missing(build, run, tmp_path):
 
 @pytest.mark.parametrize(("lines", "taken"), [("2 1 ours", 1), ("2 never ours", 0)])
 def test_table_of_bench_tune_decides(build, run, tmp_path, lines, taken):
-    """Whatever the built-in one says: here of long calls, of which 100 pay for a handle."""
+    """Whatever the built-in table says: here for long calls, of which 100 pay for a handle."""
     table = tmp_path / "table"
     table.write_text(f"{lines}\n2 0 recdbl\n")
     settings = {**NOTHING_ASKED, "PARTIALCOLL_TUNE": str(table)}
@@ -164,8 +164,8 @@ def test_table_of_bench_tune_decides(build, run, tmp_path, lines, taken):
 
 
 def test_tables_of_bench_tune_that_differ(build, run, tmp_path):
-    """Between ranks, as between nodes: said once, and the built-in one decides on all. A line that
-    means nothing is named by the rank that reads it."""
+    """Ranks have different tables, as nodes may: reported once, and the built-in one decides on
+    all. The rank that reads an invalid line names it."""
     table = tmp_path / "table"
     table.write_text("2 1 ours\n")
     done = run(build("differ"), "table", str(table), ranks=2, settings=NOTHING_ASKED)
@@ -179,7 +179,7 @@ def test_tables_of_bench_tune_that_differ(build, run, tmp_path):
 
 
 def test_calls_inside_finalize_are_mpis(build, run):
-    """Those that the delete callback of an attribute makes, set before the first call or after."""
+    """Calls in the delete callback of an attribute, set before or after the first call."""
     for quorum, taken in (("full", 8), ("solo", 4)):
         settings = {"PARTIALCOLL_QUORUM": quorum, "PARTIALCOLL_ALL": "1"}
         for when in ("before", "after"):
@@ -191,8 +191,8 @@ def test_calls_inside_finalize_are_mpis(build, run):
 @pytest.mark.in_turns
 @pytest.mark.parametrize("algorithm", ["recdbl", "rabenseifner", "ring", "native"])
 def test_full_by_each_algorithm(build, run, algorithm):
-    """The same for an algorithm that the environment asks for. Elements of 24 bytes, which
-    Rabenseifner's does not cut, go round the ring; MPI's own takes no op of a user's."""
+    """The same with an algorithm set in the environment. Elements of 24 bytes, which Rabenseifner's
+    algorithm cannot cut, use the ring. MPI's own takes no user op."""
     plain = run(build("kinds"))
     ours = run(
         build("kinds"), settings={"PARTIALCOLL_ALGORITHM": algorithm, "PARTIALCOLL_DOMAIN": "rank"}
@@ -205,7 +205,7 @@ def test_full_by_each_algorithm(build, run, algorithm):
 
 
 def test_ranks_that_differ_in_their_environment(build, run):
-    """One that reports has the others report as well; without one domain all are left to MPI."""
+    """If one rank reports, all do. Without a common domain setting all calls are MPI's."""
     for what in ("report", "domain"):
         done = run(build("differ"), what, settings={"PARTIALCOLL_REPORT": ""})
         assert (done.returncode, done.stdout) == (0, f"{what}\n"), done.stderr
@@ -216,7 +216,7 @@ def test_ranks_that_differ_in_their_environment(build, run):
 
 
 def test_two_threads_begin_with_native(build, run):
-    """Each on a communicator of its own, in another order on each rank."""
+    """Each on its own communicator, in another order on each rank."""
     settings = {"PARTIALCOLL_ALGORITHM": "native", "PARTIALCOLL_DOMAIN": "rank"}
     done = run(build("differ"), "order", ranks=2, settings=settings)
     assert done.stdout == "order\n" and report(done) == (4, {}), done.stderr
@@ -224,7 +224,7 @@ def test_two_threads_begin_with_native(build, run):
 
 @pytest.mark.parametrize("value", ("no", "2", "yes"))
 def test_switch_that_is_none(build, run, value):
-    """Neither on nor off by chance: said once, and off."""
+    """An invalid value is reported once, and means off."""
     settings = {"PARTIALCOLL_QUORUM": "solo", "PARTIALCOLL_ALL": value}
     done = run(build("partial"), "none", settings=settings)
     report(done)
@@ -257,7 +257,7 @@ PERSISTENT = """wait waitall waitany waitsome test testall testany testsome get_
 
 
 def test_persistent(build, run):
-    """Persistent requests, completed by every function of MPI, alone and among others."""
+    """Persistent requests are completed by every function of MPI, alone and among others."""
     done = run(build("persistent"), "all", settings={})
     taken, reasons = report(done)
     assert done.stdout.split() == PERSISTENT.split()
@@ -277,7 +277,7 @@ def test_ranks_that_are_not_in_step(build, run, settings):
 
 
 def test_a_table_that_one_node_lacks(build, run, tmp_path):
-    """The others know nothing of it: its rank says so, and MPI does the call, on all."""
+    """The other ranks do not know: the rank reports it, and MPI makes the call on all."""
     done = run(build("ends"), str(tmp_path / "nowhere"), settings={})
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["request", "key", "places", "persistent"]
@@ -286,9 +286,9 @@ def test_a_table_that_one_node_lacks(build, run, tmp_path):
 
 @pytest.mark.parametrize("quorum", ["full", "solo"])
 def test_buffers_on_a_device(build, run, tmp_path, quorum):
-    """Those of some ranks are, after the driver was loaded: none is read by the host."""
+    """Buffers of some ranks are on a device, after the driver was loaded. The host reads none."""
     settings = {"PARTIALCOLL_CUDA_LIBRARY": str(device.build(tmp_path))}
-    if quorum == "solo":  # of one rank: what it gets is its own
+    if quorum == "solo":  # of one rank: it gets its own data
         settings.update(PARTIALCOLL_ALL="1", PARTIALCOLL_QUORUM="solo")
         taken, reasons = report(run(build("device"), ranks=1, settings=settings))
         assert taken + reasons.pop(FIRST) == 3 + 4 * 4 + 3 and not reasons
@@ -298,7 +298,7 @@ def test_buffers_on_a_device(build, run, tmp_path, quorum):
 
 
 def test_mpi4py_script(run):
-    """An unmodified script, which calls the variants for large counts where MPI has them."""
+    """An unmodified script, which calls the large-count variants if MPI has them."""
     words = [sys.executable, str(PROGRAMS / "script.py")]
     plain, ours = run(*words), run(*words, settings={})
     assert plain.returncode == 0, plain.stderr
@@ -309,14 +309,14 @@ def test_mpi4py_script(run):
 
 @pytest.mark.parametrize("where", ["dup", "idup", "set", "split"])
 def test_info_key(build, run, where):
-    """Partial on communicators with the key; over all rounds nothing is lost."""
+    """Rounds are partial on communicators with the key. Over all rounds nothing is lost."""
     done = run(build("partial"), where, settings={"PARTIALCOLL_QUORUM": "solo"})
     taken, reasons = report(done)
     assert done.stdout == "partial\n" and (taken, reasons) == (3 * 2 * 41, {FIRST: 3 * 2})
 
 
 def test_op_of_the_user_and_a_key(build, run):
-    """It might be gone when a late part is reduced: MPI does these calls."""
+    """The op might be freed before late data is reduced: MPI makes these calls."""
     done = run(build("partial"), "own", settings={"PARTIALCOLL_QUORUM": "solo"})
     taken, reasons = report(done)
     assert taken == 3 * 41
@@ -324,7 +324,7 @@ def test_op_of_the_user_and_a_key(build, run):
 
 
 def test_only_with_the_key(build, run):
-    """The environment's quorum alone makes nothing partial."""
+    """The environment's quorum alone makes no call partial."""
     done = run(build("partial"), "none", settings={"PARTIALCOLL_QUORUM": "solo"})
     assert report(done)[0] == 3 * 2 * 42 and done.stdout == "full\n"
     assert "set PARTIALCOLL_ALL=1" in done.stderr
@@ -343,8 +343,8 @@ def test_the_key_wins(build, run):
 
 
 def test_how_far_a_rank_may_lag(build, run):
-    """With deliver=all nobody waits for a rank that makes no call, and its next call returns all
-    that it has missed. What history= does not keep is reported."""
+    """With deliver=all no rank waits for one that makes no call, and its next call returns all
+    missed rounds. Rounds that history= does not keep are reported."""
     settings = {"PARTIALCOLL_QUORUM": "solo"}
     done = run(build("ahead"), "solo,history=1000,deliver=all", settings=settings)
     assert report(done) == (2 * (2 * 49 + 1 + 3 * 2), {FIRST: 2 * 3}) and done.stdout == "ahead\n"
@@ -366,7 +366,7 @@ LAGS = [
 
 @pytest.mark.parametrize("value", ["nonsense", "quorum:0", "x" * 200, *LAGS])
 def test_key_that_is_no_policy(build, run, value):
-    """Said once, by rank 0, and ignored."""
+    """Reported once, by rank 0, and ignored."""
     done = run(build("partial"), "dup", value, settings={"PARTIALCOLL_QUORUM": "solo"})
     report(done)
     assert done.stdout == "full\n"
@@ -382,7 +382,7 @@ def test_environment_that_is_no_policy(build, run):
 
 
 def test_key_on_one_rank_only(build, run):
-    """The ranks find out, say so, and wait for each other."""
+    """The ranks detect it, report it, and wait for each other."""
     done = run(build("partial"), "differ", settings={"PARTIALCOLL_QUORUM": "solo"})
     assert report(done)[0] == 3 * 2 * 42 and done.stdout == "full\n"
     assert "set PARTIALCOLL_ALL=1" in done.stderr
@@ -390,8 +390,7 @@ def test_key_on_one_rank_only(build, run):
 
 
 def test_thread_level_too_low(build, run):
-    """The key, in a program that initializes MPI without threads and an environment that does not
-    ask for them."""
+    """The key is set in a program without threads, and the environment does not request them."""
     done = run(build("partial"), "dup", settings={})
     taken, reasons = report(done)
     assert done.stdout == "full\n" and taken == 0
@@ -401,7 +400,7 @@ def test_thread_level_too_low(build, run):
 
 @pytest.fixture(scope="session")
 def other_mpi(tmp_path_factory):
-    """A program of another MPI, a file that needs it, and a program that loads such a file."""
+    """Return a program of another MPI, a file that needs it, and a program that loads the file."""
     folder = tmp_path_factory.mktemp("other")
     library, program, loads = folder / "libmpi.so.7", folder / "program", folder / "loads"
     words = ["gcc", "-fPIC", str(PROGRAMS / "other_mpi.c"), f"-Wl,-rpath,{folder}"]
@@ -418,7 +417,7 @@ def other_mpi(tmp_path_factory):
 
 @pytest.mark.parametrize("how", ["linked", "loaded"])
 def test_program_of_another_mpi(other_mpi, clean_environment, how):
-    """Refused with a sentence before its MPI begins, however it is linked with that."""
+    """Refused with a message before its MPI begins, however it is linked."""
     words = list(map(str, other_mpi[how]))
     env = {**clean_environment, "PARTIALCOLL_REPORT": "1"}
     once = {"capture_output": True, "text": True, "timeout": c_users.LIMIT_S}
@@ -442,7 +441,7 @@ def test_mpiexec_of_another_mpi(build, clean_environment):
 
 
 def test_calls_that_do_not_come_here(build, run):
-    """The report says so, where MPI begins past us and where the calls go past us."""
+    """The report says if MPI is initialized without us, and if calls bypass us."""
     done = run(build("unseen"), "all", ranks=2, settings={})
     assert (done.returncode, done.stdout) == (0, "unseen\n"), done.stderr
     assert done.stderr.count("MPI began without passing through this library") == 2
@@ -456,8 +455,7 @@ def test_calls_that_do_not_come_here(build, run):
 @pytest.mark.parametrize("parent", ["plain", "preloaded"])
 @pytest.mark.parametrize("child", ["plain", "preloaded"])
 def test_spawned_processes(build, run, parent, child):
-    """Whether they and those that start them are preloaded or not: what they do together is
-    MPI's."""
+    """Spawned and spawning processes may be preloaded or not: MPI makes their common calls."""
 
     def words(who):
         preload = installed.preload() if who == "preloaded" else ""
@@ -497,7 +495,7 @@ def test_beside_the_package(run, tmp_path):
 
 
 def test_fortran(run, tmp_path):
-    """Where MPI has its Fortran part (PyPI's have not)."""
+    """If MPI has its Fortran part (PyPI's do not)."""
     mpifort = shutil.which("mpifort", path=os.path.dirname(c_users.mpicc()))
     if mpifort is None:
         pytest.skip("this MPI has no mpifort")
@@ -509,7 +507,7 @@ def test_fortran(run, tmp_path):
 
 
 def test_fortran_of_an_extension(run, tmp_path):
-    """MPI's Fortran library, for which a small one stands, is loaded with an extension alone."""
+    """An extension alone loads MPI's Fortran library, which is replaced by a small one here."""
     library, extension, program = (tmp_path / name for name in ("lib.so", "ext.so", "program"))
     shared = ("-shared", "-fPIC", f"-Wl,-rpath,{tmp_path}")
     c_users.compile_program("pmpi/extension.c", library, *shared, "-DLIBRARY")
@@ -522,7 +520,7 @@ def test_fortran_of_an_extension(run, tmp_path):
 
 @pytest.mark.parametrize("library", ["libpartialcoll", "libpartialcoll_preload"])
 def test_names(library):
-    """What the libraries show to others, and that the interposer calls MPI past itself."""
+    """The exported names of the libraries. The interposer calls MPI only by its PMPI names."""
     path = str(installed._library(library))
     shown = subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
     defined = re.findall(r" [TWVBD] (\w+)", shown)
@@ -538,7 +536,7 @@ def test_names(library):
 
 
 def page():
-    """docs/interposer.md, and the functions that its two tables name in their first column."""
+    """Return docs/interposer.md, and the functions in the first columns of its two tables."""
     text = (ROOT / "docs" / "interposer.md").read_text()
     taken, never = (
         set(re.findall(r"`(MPI_\w+)`", " ".join(re.findall(r"^\|(.*?)\|", part, re.MULTILINE))))
@@ -562,7 +560,7 @@ def test_the_page_names_what_is_replaced():
 
 
 def test_commands_that_are_shown_make_rounds_partial():
-    """Without the environment's leave for all communicators they would show nothing."""
+    """Without the setting for all communicators the commands would show no effect."""
     told = subprocess.run(
         [sys.executable, "-m", "partialcoll", "preload", "--help"],
         capture_output=True,

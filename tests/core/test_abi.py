@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which core is taken for which MPI, and what is said where there is none that fits, or no MPI."""
+"""Selection of a core for an MPI, and the messages if no core fits or MPI is missing."""
 
 import subprocess
 import sys
@@ -14,7 +14,8 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 
 def fake_mpi(size=8, abi=None, version=(4, 0), vendor="MPICH"):
-    """As mpi4py shows an MPI; `abi`: what it says of the standard's, None: nothing (mpi4py 4.0)."""
+    """Return an MPI as mpi4py shows it. `abi`: the size of the standard ABI, or None (mpi4py
+    4.0)."""
     mpi = SimpleNamespace(Comm=object, _sizeof=lambda kind: size, Get_version=lambda: version)
     mpi.get_vendor = lambda: (vendor, (1, 0, 0))
     if abi is not None:
@@ -53,7 +54,7 @@ def test_no_core_of_that_abi(monkeypatch):
 
 @pytest.mark.parametrize("raised", ["RuntimeError('cannot load MPI library\\n...')", "ImportError"])
 def test_without_mpi(clean_environment, tmp_path, raised):
-    """It can be imported; the first use says what to install, and so does the command."""
+    """The package can be imported. The first use says what to install, and so does the command."""
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py/__init__.py").write_text("rc = type('rc', (), {})\n")
     (tmp_path / "mpi4py/MPI.py").write_text(f"raise {raised}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that does not come to a call that makes or frees something is named, with the call."""
+"""A rank that is missing in a call that creates or frees an object is named, with the call."""
 
 import logging
 import time
@@ -47,7 +47,7 @@ MAKERS = {
 
 @pytest.fixture
 def warned(caplog, monkeypatch):
-    """What this rank has been warned of."""
+    """Return a function for the warnings that this rank has logged."""
     monkeypatch.setenv("PARTIALCOLL_STALL_WARN", str(STALL_S))
     caplog.set_level(logging.WARNING, "partialcoll")
     return lambda: [record.getMessage() for record in caplog.records]
@@ -70,7 +70,7 @@ def test_missing_in_a_call_that_makes(comm, warned, name, missing):
         await_word(comm, speaker)
     with sending_word(comm, [absent] if comm.rank == speaker else [], said):
         made = MAKERS[name](comm)
-    if comm.rank != speaker:  # one speaks for all
+    if comm.rank != speaker:  # one rank reports for all
         assert not [text for text in warned() if text.endswith(said)]
     if made is not None:
         made.Free()
@@ -100,7 +100,7 @@ def test_freed_in_another_order(comm, warned):
         1: "Free of 'b': rank 0 is in AllreduceHandle.Free of 'a'",
     }.get(comm.rank, "")
     learned = False
-    while not learned:  # all of them wait until each has been told
+    while not learned:  # all wait until each has been notified
         with pytest.raises(TimeoutError):
             made[names[0]].Free(timeout=LATE_S)
         learned = comm.allreduce(not said or any(said in text for text in warned()), MPI.LAND)
@@ -124,7 +124,7 @@ def test_several_missing_and_one_elsewhere(comm, warned):
 
 
 def test_nothing_is_said_before_it_is_due(comm, warned, caplog):
-    """Ranks come in time, or as late as the warning says."""
+    """No warning if ranks come in time, or exactly at the time of the warning."""
     for _ in range(3):
         comm.Barrier()
         a_handle(comm).Free()
@@ -137,14 +137,14 @@ def test_notes_are_taken_back(comm, warned):
         time.sleep(LATE_S / 2)
     a_handle(comm).Free()
     thread = attendance._thread
-    if thread is not None:  # it ends once nothing is left there
+    if thread is not None:  # it ends when no note is left
         thread.join()
     comm.Barrier()
     assert all(attendance._read(rank) == [] for rank in range(MPI.COMM_WORLD.size))
 
 
 def test_a_communicator_that_is_gone(warned):
-    """What was made on it is freed without it."""
+    """An object of a freed communicator is freed without it."""
     gone = MPI.COMM_WORLD.Dup()
     h = a_handle(gone)
     gone.Free()

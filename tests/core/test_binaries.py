@@ -45,7 +45,7 @@ def symbols(library, kind):
 
 
 def x86_properties(path):
-    """Return the protections of the processor that a compiled file is marked for."""
+    """Return the processor protections for which a compiled file is marked."""
     found = re.search(r"x86 feature: ([A-Z, ]+)", said_by("readelf", "--notes", path))
     return set(found[1].split(", ")) if found else set()
 
@@ -97,7 +97,7 @@ def test_interposer_exports_names_of_mpi(library):
     names = symbols(library, "--defined-only")
     c_names = {name for name in names if re.match(r"MPI_[A-Z][a-z]", name)}
     assert c_names == {f"MPI_{name}" for name in REPLACED}
-    # The name as Fortran compilers write it, and Open MPI's internal name for the Fortran entry.
+    # The names of Fortran compilers, and Open MPI's internal names of the Fortran entries.
     form = re.compile(r"(?i:o?mpi)_(\w+?)(?:_f|_f08_|_f08ts_|_f08ts_large_|_{0,2})")
     fortran = {form.fullmatch(name)[1].lower() for name in names - c_names}
     assert fortran <= {name.lower() for name in REPLACED}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C programs begin with the defaults that Python's signatures have, and see the same version."""
+"""C programs start with the defaults of Python's signatures, and see the same version."""
 
 import inspect
 import re
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def value(of):
-    """A struct of the core, or one of its members, as Python compares it."""
+    """Return a struct of the core, or one of its members, as a Python value for comparisons."""
     if isinstance(of, ffi.CData):
         kind = ffi.typeof(of)
         if kind.kind == "pointer":
@@ -32,7 +32,7 @@ def value(of):
 
 
 def initialized(kind):
-    """What C programs begin with, in memory that held something else."""
+    """Return the initialized options of C programs, in memory with other contents before."""
     options = ffi.new(f"pcoll_{kind} *")
     ffi.buffer(options)[:] = b"\xa5" * ffi.sizeof(options[0])
     getattr(lib, f"pcoll_{kind}_init")(options)
@@ -40,7 +40,7 @@ def initialized(kind):
 
 
 def chosen(monkeypatch, kind, make):
-    """The options with which `make` would make an object of this kind, which is not made."""
+    """Return the options with which `make` would create an object of this kind."""
     found = {}
 
     def create(self, comm, create, arguments, refused):
@@ -57,7 +57,7 @@ def chosen(monkeypatch, kind, make):
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch):
-    """Python's defaults, not those of whoever runs the tests."""
+    """Use Python's defaults, not the environment's."""
     for name in ("PROGRESS", "DOMAIN", "ALGORITHM", "TIMEOUT"):
         monkeypatch.delenv(f"PARTIALCOLL_{name}", raising=False)
 
@@ -74,7 +74,7 @@ def test_of_an_allreduce():
 
 
 def test_of_a_gossip_buffer(monkeypatch):
-    """Without the model itself: elements, dtype, and what stands for shape and topology."""
+    """All defaults except the model: elements, dtype, and placeholders for shape and topology."""
     x = np.ones(3, np.float32)
     make = {
         None: lambda: pc.GossipBuffer(MPI.COMM_SELF, like=x),

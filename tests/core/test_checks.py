@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments: what each takes, and that messages name argument, expectation and value."""
+"""Checks of arguments: accepted values, and messages that name argument, expectation and value."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the build takes MPI from: csrc/mpi_compiler.py, on the compiler of this environment."""
+"""The build's choice of MPI: csrc/mpi_compiler.py with the compiler of this environment."""
 
 import importlib.util
 import os
@@ -27,7 +27,7 @@ def mpi_compiler():
 
 @pytest.fixture
 def foreign(tmp_path):
-    """A folder with a library that calls itself libmpi, and a header."""
+    """Return a folder with a header and a library named libmpi."""
     (tmp_path / "mpi.h").write_text("#error another MPI's header\n")
     (tmp_path / "other.c").write_text("int MPI_Init(void *a, void *b) { return !a + !b; }\n")
     subprocess.run(
@@ -37,7 +37,7 @@ def foreign(tmp_path):
 
 
 def link(compiler, folder, command):
-    """A library of one function that calls MPI; the linker's account."""
+    """Link a library with one function that calls MPI. Return the linker's map."""
     source, linker_map = folder / "user.c", folder / "user.map"
     source.write_text("#include <mpi.h>\nint user(void) { return MPI_Init(0, 0); }\n")
     compile_words = compiler.compile_command().split()
@@ -90,7 +90,7 @@ def test_mpicc_without_a_compiler_behind_it(mpi_compiler, monkeypatch, tmp_path)
 
 
 def test_the_oldest_python_is_the_same_everywhere():
-    """What pip refuses by, what the core is compiled for, what style and workflows look at."""
+    """pip's requirement, the core's limited API, the style and the workflows name one version."""
     project = (ROOT / "pyproject.toml").read_text()
     oldest = re.search(r'requires-python = ">=3\.(\d+)"', project)[1]
     assert f'target-version = "py3{oldest}"' in project
@@ -99,7 +99,7 @@ def test_the_oldest_python_is_the_same_everywhere():
 
 
 def test_nothing_of_an_earlier_build_is_left(tmp_path):
-    """A module that has moved, and the core of another MPI, are not installed again."""
+    """A module that was moved, and the core of another MPI, are not installed again."""
     package = tmp_path / "partialcoll"
     package.mkdir()
     for name in ("moved_since.py", "_core_another.abi3.so"):

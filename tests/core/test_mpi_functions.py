@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the compiled libraries take of MPI: nothing that an MPI 3.0 lacks, but what is weak."""
+"""MPI functions that the compiled libraries use: only those of MPI 3.0, except weak ones."""
 
 import re
 import subprocess
@@ -21,7 +21,7 @@ def mpi_3():
 
 
 def undefined(library):
-    """Functions of MPI that it needs, without MPI_ or PMPI_; and those that it can do without."""
+    """Return the MPI functions that it requires, without MPI_ or PMPI_, and the weak ones."""
     words = ["nm", "-D", "--undefined-only", str(library)]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     found = re.findall(r" (\w) P?MPI_(\w+)$", said, re.MULTILINE)

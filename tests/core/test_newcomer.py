@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a process is started that takes another one's place: the same program, with MPI first."""
+"""A process that replaces another one starts the same program, with MPI first."""
 
 import json
 import subprocess

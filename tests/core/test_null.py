@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every pointer argument of every function of the C interface, with NULL for it: what the header
-says about it holds, and there is no signal."""
+"""NULL for every pointer argument of every function of the C interface: the call behaves as the
+header says, without a signal."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ COMMENT_OR_FUNCTION = re.compile(
 
 
 def allowed(comment):
-    """The pointers that a comment allows to be NULL, each with its condition or ""."""
+    """Return the pointers that a comment allows to be NULL, each with its condition or ""."""
     found = re.search(r"May be NULL: ([^.]*)\.", re.sub(r"\s*\n \*\s*", " ", comment))
     items = re.findall(r"(\w+)(?: \(([^)]*)\))?(?:, |$)", found[1]) if found else []
     assert ", ".join(n + f" ({c})" * bool(c) for n, c in items) == (found[1] if found else "")
@@ -23,8 +23,8 @@ def allowed(comment):
 
 
 def functions(header):
-    """By name: for each pointer argument the condition under which it may be NULL ("": always), or
-    None where it must not be. A comment is about the functions up to the next one."""
+    """Return by name, for each pointer argument, the condition under which it may be NULL ("":
+    always), or None if it must not be. A comment describes the functions up to the next one."""
     found, block, nullable = {}, set(), {}
     for match in COMMENT_OR_FUNCTION.finditer((INCLUDE / header).read_text()):
         if match["comment"]:
@@ -143,7 +143,7 @@ SIMULATOR = "from partialcoll._simulator import ffi, lib\nof_core = False"
 
 
 def table(header):
-    """What the script goes through: the names of all arguments, and the pointers among them."""
+    """Return the table for the script: the names of all arguments, and the pointers among them."""
     text = re.sub(r"/\*.*?\*/", "", (INCLUDE / header).read_text(), flags=re.DOTALL)
     result = {}
     for name, pointers in functions(header).items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of whatever all ranks make and free together: one contract, five kinds."""
+"""The life of objects that all ranks create and free together: one contract, five kinds."""
 
 import copy
 import gc
@@ -68,14 +68,14 @@ def test_with(comm, kind):
 
 
 def test_an_exception_does_not_free(comm, kind):
-    """Nobody knows whether the others come: freeing could wait for ever."""
+    """The other ranks may not come, and freeing could wait forever."""
     with pytest.raises(KeyError), kind(comm) as thing:
         raise KeyError
     thing.Free()
 
 
 def test_free_within_a_time(comm, kind):
-    """Others are late: TimeoutError, and it can be called again."""
+    """The others are late: Free raises TimeoutError, and can be called again."""
     if comm.size == 1:
         pytest.skip("needs somebody to wait for")
     thing = kind(comm)
@@ -120,7 +120,7 @@ def test_no_copies(comm, kind):
 
 
 def test_refused_arguments_are_freed_already(comm, kind):
-    """What could not be made warns of nothing."""
+    """An object whose creation failed causes no warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(TypeError, match="comm: expected"):

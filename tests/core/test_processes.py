@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a whole process does: exits, signals, forks, launchers, builds. Each in a subprocess
-with a time limit."""
+"""Behavior of whole processes: exits, signals, forks, launchers, builds. Each test runs in a
+subprocess with a time limit."""
 
 import json
 import os
@@ -23,7 +23,7 @@ LIMIT_S = 120
 
 
 def test_one_process_without_a_launcher(run):
-    """A notebook: every collective is complete at once."""
+    """In a notebook every collective completes at once."""
     done = run(
         """
         for quorum in ("solo", "majority", "full"):
@@ -39,7 +39,7 @@ def test_one_process_without_a_launcher(run):
 
 
 def test_finalize_frees_what_is_left(run):
-    """Handles alive at MPI_Finalize, one of them with a round under way."""
+    """Handles alive at MPI_Finalize, one of them with a round in progress."""
     done = run(
         """
         keep = [pc.Allreduce_init(comm, np.ones(3), quorum=q) for q in ("solo", "full", "majority")]
@@ -90,8 +90,8 @@ SCHEDULES_LEFT = """
 
 
 def test_finalize_with_schedules(run):
-    """Schedules alive at MPI_Finalize: idle, under way, started by one rank only, and one that
-    nobody holds any more."""
+    """Schedules alive at MPI_Finalize: idle, in progress, started by one rank only, and one without
+    a reference."""
     done = run(
         SCHEDULES_LEFT
         + """
@@ -109,13 +109,13 @@ def test_finalize_with_schedules(run):
 
 
 def test_exit_with_schedules(run):
-    """The same at the end of Python, when its objects are gone before MPI is."""
+    """The same at the end of Python, where objects are destroyed before MPI ends."""
     done = run(SCHEDULES_LEFT + '        say("end")\n', ranks=3)
     assert done.returncode == 0 and done.stdout.count("end") == 3, done.stderr
 
 
 def test_schedules_end_with_an_exception_elsewhere(run):
-    """A rank that fails before its commit makes the others' fail, instead of a hang."""
+    """A rank that fails before its commit makes the others' commits fail, without a hang."""
     done = run(
         """
         with pc.Schedule(comm) as s:
@@ -130,8 +130,8 @@ def test_schedules_end_with_an_exception_elsewhere(run):
 
 
 def test_first_handles_of_several_threads(run):
-    """Threads make the first handles of the process at once, on communicators of their own,
-    and leave them to MPI_Finalize."""
+    """Threads create the first handles of the process at once, on their own communicators, and
+    leave them to MPI_Finalize."""
     done = run(
         """
         import threading
@@ -159,7 +159,7 @@ def test_first_handles_of_several_threads(run):
 
 
 def test_interrupt_in_wait(run):
-    """Ctrl-C comes through while a rank waits, and the handle can be waited for again."""
+    """Ctrl-C is raised while a rank waits, and the handle can be waited for again."""
     done = run(
         """
         import signal
@@ -188,7 +188,7 @@ def test_interrupt_in_wait(run):
 
 
 def test_forked_child(run):
-    """A data-loader worker: handles say that they belong to the parent, which goes on."""
+    """In a data-loader worker, handles report that they belong to the parent, which continues."""
     done = run(
         """
         h = pc.Allreduce_init(comm, np.ones(1), np.zeros(1), quorum="solo")
@@ -214,8 +214,8 @@ def test_forked_child(run):
 
 
 def test_below_thread_multiple(run):
-    """The agent is refused, not silently left out; manual progress works; one domain needs
-    none, unless there are timers."""
+    """The agent is refused with an error. Manual progress works. One domain needs no agent, unless
+    there are timers."""
     done = run(
         """
         for options in ({"domain": "rank"}, {"quorum": "full,deadline=1"}):
@@ -241,8 +241,8 @@ def test_below_thread_multiple(run):
     assert done.stdout.count("refused") == 4 and done.stdout.count("active 2") == 4
 
 
-# Rank 0 alone warns, once it is told to; what it says lets others go on, so nobody need be late
-# by so many seconds.
+# Only rank 0 warns, once it is told to. The warning lets others continue, so no rank needs to be
+# late by a fixed time.
 WARNING = """
         import logging
 
@@ -269,7 +269,7 @@ QUIET = {"PARTIALCOLL_STALL_WARN": "1000"}
 
 
 def test_exception_on_one_rank_is_named(run):
-    """One rank leaves by an exception; the others say who is missing instead of nothing."""
+    """One rank leaves by an exception. The others report which one is missing."""
     done = run(
         WARNING
         + """
@@ -296,8 +296,7 @@ def test_exception_on_one_rank_is_named(run):
 
 @pytest.mark.parametrize("domain", ["node", "rank"])
 def test_rank_that_does_not_come_is_named(run, domain):
-    """Late, not gone: the warning says which rank and for which round its next call is, and what
-    message is waited for."""
+    """The warning about a late rank names it, its next round, and the missing message."""
     done = run(
         WARNING
         + """
@@ -321,12 +320,12 @@ def test_rank_that_does_not_come_is_named(run, domain):
     assert "rank 1 has not arrived: its next call is for round 0" in done.stdout, done.stdout
     assert "rank 2 has" not in done.stdout
     pending = re.search(r"pending here: 1 (RECV from|SEND to) rank [012]", done.stdout)
-    assert pending or domain == "node", done.stdout  # in one domain there are no messages
+    assert pending or domain == "node", done.stdout  # one domain has no messages
 
 
 @pytest.mark.parametrize("domain", ["node", "rank"])
 def test_rank_that_does_not_collect_is_named(run, domain):
-    """Its call is outstanding, but of a round that is over: the next one waits for it."""
+    """The rank's call is outstanding for a completed round, and the next round waits for it."""
     done = run(
         WARNING
         + """
@@ -353,7 +352,7 @@ def test_rank_that_does_not_collect_is_named(run, domain):
 
 
 def test_only_drawn_ranks_are_named(run):
-    """Of four ranks two are late: last_of:1 waits for the one that was drawn, not for the other."""
+    """Two of four ranks are late: last_of:1 waits for the drawn one, not for the other."""
     done = run(
         WARNING
         + """
@@ -382,7 +381,7 @@ def test_only_drawn_ranks_are_named(run):
 
 
 def test_only_the_drawn_rank_is_named(run):
-    """majority waits for one rank: the warning names that one, whoever else is late."""
+    """majority waits for one rank. The warning names only that one, whichever others are late."""
     done = run(
         WARNING
         + """
@@ -426,7 +425,7 @@ def test_bad_environment(run):
 
 
 def test_processes_of_a_launcher_that_does_not_fit(run):
-    """P jobs of one rank each: found by what the launcher has left in the environment."""
+    """P jobs of one rank each are detected by the launcher's environment variables."""
     other = {"openmpi": "PMI_SIZE", "mpich": "OMPI_COMM_WORLD_SIZE"}[launcher.flavor()]
     done = run(
         """
@@ -440,12 +439,12 @@ def test_processes_of_a_launcher_that_does_not_fit(run):
     assert "4 processes were started" in done.stdout, done.stdout + done.stderr
 
 
-SEVERAL = ["mpich", "openmpi", "mpiabi"]  # cores, as the wheel has them
+SEVERAL = ["mpich", "openmpi", "mpiabi"]  # the cores in the wheel
 
 
 @pytest.mark.parametrize("cores", (["mpich"], SEVERAL), ids=("one core", "several"))
 def test_a_launcher_that_mpich_would_not_survive(clean_environment, cores):
-    """Said before MPI begins, where the program has not begun it."""
+    """Reported before MPI begins, if the program has not initialized it."""
     code = f"""if True:
         import sys
         from partialcoll._core import launch, mpi
@@ -467,7 +466,7 @@ def test_a_launcher_that_mpich_would_not_survive(clean_environment, cores):
 
 
 def test_a_launcher_that_fits_one_of_several_cores(run):
-    """MPI begins as mpi4py begins it, and ends with the program."""
+    """MPI is initialized as mpi4py does, and ends with the program."""
     done = run(
         "say(comm.size, MPI.Query_thread() == MPI.THREAD_MULTIPLE)",
         ranks=2,
@@ -479,7 +478,7 @@ def test_a_launcher_that_fits_one_of_several_cores(run):
 
 
 def test_processes_of_torchrun(run):
-    """Which starts no MPI job."""
+    """torchrun starts no MPI job."""
     done = run(
         """
         try:
@@ -494,7 +493,7 @@ def test_processes_of_torchrun(run):
 
 
 def test_wrong_mpiexec(clean_environment, tmp_path):
-    """The launcher on PATH belongs to another MPI, or there is none: said before anything runs."""
+    """The launcher on PATH belongs to another MPI, or is missing: reported before anything runs."""
     vendor = launcher.flavor()
     says = {"openmpi": "HYDRA build details", "mpich": "mpiexec (Open MPI) 5.0"}[vendor]
     fake = tmp_path / "mpiexec"
@@ -523,7 +522,7 @@ def test_wrong_mpiexec(clean_environment, tmp_path):
 
 
 def test_core_of_another_mpi(clean_environment, tmp_path):
-    """The package carries a core for the other MPI only: refused at import, with the mend."""
+    """The package has a core for the other MPI only: the import fails and says what to do."""
     import partialcoll
 
     package = tmp_path / "partialcoll"
@@ -555,7 +554,7 @@ def test_core_of_another_mpi(clean_environment, tmp_path):
 
 
 def test_command_line(clean_environment, tmp_path):
-    """bench skew starts MPI itself and writes the rows as the interface has them."""
+    """bench skew starts MPI itself and writes the rows of the interface."""
     env = {**clean_environment}
     command = [sys.executable, "-m", "partialcoll"]
     out = subprocess.run(
@@ -594,7 +593,7 @@ def test_command_line(clean_environment, tmp_path):
 
 
 def test_build_without_mpicc(clean_environment, tmp_path):
-    """No mpicc: one sentence that says what to do. From a checkout only."""
+    """Without mpicc one sentence says what to do. Tested from a checkout only."""
     builder = str(Path(__file__).resolve().parents[2] / "csrc" / "ffibuilder.py")
     code = (
         "import sys; sys.executable = sys.prefix = sys.base_prefix = '/nowhere'; "
@@ -618,7 +617,7 @@ def test_build_without_mpicc(clean_environment, tmp_path):
 
 
 def test_a_rank_that_is_stopped_goes_on(job, tmp_path):
-    """SIGSTOP of one rank in the middle: the rounds wait for it, and are right afterwards."""
+    """SIGSTOP of one rank during rounds: they wait for it, and are right afterwards."""
     script, pid_file = tmp_path / "script.py", tmp_path / "pid"
     script.write_text(
         PREAMBLE.format(before="")
@@ -651,7 +650,7 @@ def test_a_rank_that_is_stopped_goes_on(job, tmp_path):
     pid = int(pid_file.read_text())
     os.kill(pid, signal.SIGSTOP)
     pid_file.unlink()
-    time.sleep(0.5)  # how long it is away; nothing is asserted about it
+    time.sleep(0.5)  # the time that it is away, about which nothing is asserted
     os.kill(pid, signal.SIGCONT)
     out, err = running.communicate(timeout=LIMIT_S)
     assert running.returncode == 0 and out.count("rounds 400") == 3, err
@@ -684,7 +683,7 @@ def test_gossip_buffers_are_left_to_finalize(run, ranks):
     ),
 )
 def test_what_only_starts_does_not_load_mpi(clean_environment, words):
-    """It is for login nodes as well, where MPI may not start."""
+    """It works on login nodes, where MPI may not start."""
     code = (
         "import sys; sys.argv[0] = '/some/bin/partialcoll'\n"
         "from partialcoll.tools.cli import main\n"
@@ -718,7 +717,7 @@ def in_a_process(clean_environment, words, **more):
 
 
 def test_names_where_there_is_no_mpi(clean_environment, tmp_path):
-    """A public name says what is missing; another one is not there."""
+    """A public name raises an error that says what is missing. Other names do not exist."""
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py/__init__.py").write_text("rc = type('rc', (), {})\n")
     (tmp_path / "mpi4py/MPI.py").write_text("raise RuntimeError('cannot load MPI library')")
@@ -744,7 +743,7 @@ def test_a_module_of_a_package_that_imports_all_names(clean_environment, tmp_pat
 
 
 def test_importing_any_module_begins_no_mpi(clean_environment):
-    """A child of multiprocessing imports the program, and must not begin MPI."""
+    """A child of multiprocessing imports the program, and must not initialize MPI."""
     code = """if True:
         import importlib, os, pkgutil, sys, partialcoll
         before = dict(os.environ)
@@ -783,7 +782,7 @@ if __name__ == "__main__":
 
 
 def test_children_of_a_rank_begin_no_mpi(job, tmp_path):
-    """They have the rank's identity: a second process of it would break the job."""
+    """Children have the rank's identity: a second process of it would break the job."""
     script = tmp_path / "script.py"
     script.write_text(CHILDREN)
     words, env = job(script, 2)

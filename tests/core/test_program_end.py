@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ends a program: told by `finalize.program_failure()` at its end."""
+"""The reason for a program's end, as `finalize.program_failure()` reports it."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ PROGRAMS = {
 
 
 def failure(words, **more):
-    """What a program says at its end."""
+    """Return the program's report at its end."""
     done = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, timeout=60, **more
     )
@@ -59,7 +59,7 @@ def test_a_program(tmp_path, program, how):
 
 
 def test_pytest(tmp_path):
-    """The error of a failed test ends nothing; pytest keeps it in sys.last_value."""
+    """The error of a failed test does not end pytest, which keeps it in sys.last_value."""
     test = "def test(): raise ValueError('of a test')\n"
     (tmp_path / "test_it.py").write_text(BEFORE + test)
     words = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "test_it.py"]
@@ -67,7 +67,7 @@ def test_pytest(tmp_path):
 
 
 def test_an_interactive_session(tmp_path):
-    """An error of a command ends nothing."""
+    """An error of a command does not end the session."""
     (tmp_path / "before.py").write_text(BEFORE)
     commands = "from before import *\nraise ValueError('of a command')\n1 + 1\n"
     assert failure(["-i", "-q"], input=commands, cwd=tmp_path) == "None"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of an MPI's windows that are known are said before the first use ends the process."""
+"""Known faults of an MPI's windows are reported before the first use ends the process."""
 
 import subprocess
 
-# What Open MPI 4 says of itself and of a window of its component rdma.
+# Returns Open MPI 4's version and its name of a window of the component rdma.
 SAYS = r"""
 #include <mpi.h>
 #include <string.h>
@@ -68,8 +68,8 @@ def test_compare_and_swap_of_open_mpi_4(run, tmp_path):
     assert done.stdout.count("ranks: 2") == 2
 
 
-# Puts every rank on a node of its own. arm("Rget", 3) makes the third MPI_Rget from now on fail.
-# under_way() counts the requests that MPI has begun and that were not seen to complete.
+# Puts every rank on its own node. arm("Rget", 3) makes the third MPI_Rget from now on fail.
+# under_way() counts the requests that MPI has begun and that have not been seen to complete.
 FAILS = r"""
 #include <mpi.h>
 #include <string.h>
@@ -205,7 +205,7 @@ FAULTS = """
 
 
 def test_a_failed_access_leaves_no_request(run, tmp_path):
-    """MPI would write into buffers that are gone, or send what is no longer there."""
+    """MPI would write into freed buffers, or send freed data."""
     from support.c_users import mpicc
 
     source, library = tmp_path / "fails.c", tmp_path / "libfails.so"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that carry on what has begun."""
+"""Threads that continue operations in the background."""
 
 import threading
 
@@ -13,7 +13,7 @@ LIMIT_S = 30
 
 
 class Job:
-    """Something to do that fails the first time."""
+    """A job that fails the first time."""
 
     def __init__(self):
         self.calls, self.failed, self.done = 0, threading.Event(), threading.Event()
@@ -26,7 +26,7 @@ class Job:
         self.done.set()
 
     def fail(self):
-        """Nothing is under way."""
+        """No operation is in progress."""
 
 
 def test_a_worker_goes_on_after_an_error(caplog):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that the package writes where a user wants them."""
+"""Files that the package writes to a user's path."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 
 @contextlib.contextmanager
 def full_disk():
-    """Limit files of this process to 200 bytes. No fixture: pytest's own output may be a file."""
+    """Limit files to 200 bytes. Not a fixture, because pytest's own output may be a file."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, limits[1]))
     try:
@@ -58,7 +58,7 @@ def test_devices_and_pipes(tmp_path):
 @needs_root
 @pytest.mark.parametrize("what", ["a link", "a file"])
 def test_those_of_other_users(tmp_path, what):
-    """A link that somebody else has made, to a file of ours; a file of somebody else."""
+    """Another user's link to a file of ours, and another user's file."""
     precious, path = tmp_path / "precious", tmp_path / "file"
     precious.write_text("precious")
     if what == "a link":

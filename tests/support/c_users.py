@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the C library and of the interposer share: compiling a program as a user
-does, and running it on some ranks."""
+"""Common to the tests of the C library and the interposer: compile a program as a user does, and
+run it on some ranks."""
 
 import subprocess
 import sys
@@ -13,33 +13,33 @@ LIMIT_S = 120
 
 
 def mpicc():
-    """The compiler wrapper of the MPI in use."""
+    """Return the compiler wrapper of the MPI in use."""
     return str(Path(launcher.find(launcher.flavor())).parent / "mpicc")
 
 
 def compile_program(source, program, *flags):
-    """Warnings are errors."""
+    """Compile a program. Warnings are errors."""
     words = [mpicc(), "-Wall", "-Wextra", "-Werror", "-pthread", str(PROGRAMS / source), *flags]
     subprocess.run([*words, "-o", str(program)], check=True)
     return str(program)
 
 
 def config(*words):
-    """What the command of that name prints."""
+    """Run `partialcoll config`."""
     command = [sys.executable, "-m", "partialcoll", "config", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 def config_flags():
-    """To compile and link with the library."""
+    """Return the flags to compile and link with the library."""
     flags = config("--cflags", "--libs")
     assert flags.returncode == 0, flags.stderr
     return flags.stdout.split()
 
 
 def run(words, environment, folder, ranks=3, settings=None, preload=False):
-    """Run a program to its end; `settings` and the interposer are in mpiexec's environment, as a
-    user gives them."""
+    """Run a program to its end. `settings` and the interposer are passed in mpiexec's environment,
+    as a user does."""
     launched = launcher.environment()
     env = {**environment, **(settings or {})}
     env.update({k: v for k, v in launched.items() if "ALLOW_RUN_AS_ROOT" in k})

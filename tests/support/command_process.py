@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command as a process, and all processes that come of it."""
+"""The command as a process, and all its child processes."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ CAUGHT = 1 << (signal.SIGQUIT - 1)
 
 
 def as_usual():
-    """In the child: no signal is ignored, whatever the tests were started with."""
+    """Reset ignored signals in the child, whatever the tests were started with."""
     for each in (*SIGNALS, signal.SIGPIPE, signal.SIGTSTP):
         signal.signal(each, signal.SIG_DFL)
 
@@ -38,25 +38,25 @@ def text_of(path):
 
 
 def state_of(process):
-    """T if it has been stopped."""
+    """Return ["T"] for a stopped process."""
     return text_of(process / "stat").rpartition(")")[2].split()[:1]
 
 
 def job_folder(process):
-    """Of the job that it belongs to."""
+    """Return the folder of the process's job."""
     return Path(re.search("PARTIALCOLL_JOB=([^\0]*)", text_of(process / "environ"))[1])
 
 
 def listens(process):
-    """Has it come to where signals are no longer for Python?"""
+    """Return whether the process handles signals itself, not through Python."""
     found = text_of(process / "status").partition("SigCgt:")[2].split()[:1]
     return bool(found) and bool(int(found[0], 16) & CAUGHT)
 
 
 @pytest.fixture(name="start")
 def fixture_start(job, clean_environment, tmp_path):
-    """Start the command; all processes that come of it can be found by a variable. `job` makes this
-    a test that starts jobs."""
+    """Start the command. All its processes can be found by a variable. `job` marks this as a test
+    that starts jobs."""
     mark = f"TEST_MARK={tmp_path}"
     env = {**clean_environment, "TEST_MARK": str(tmp_path)}
 
@@ -79,7 +79,7 @@ def fixture_start(job, clean_environment, tmp_path):
 
     start_it.processes, start_it.ranks, start_it.environment = processes, ranks, env
     yield start_it
-    for left in processes():  # of a test that failed
+    for left in processes():  # left by a failed test
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(left.name), signal.SIGKILL)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays on the fake device (tests/fake_cuda), which a program can only give to the library, and
-what a program's kernels would do to them."""
+"""Arrays on the fake device (tests/fake_cuda), which a program can only pass to the library, and
+the effects of a program's kernels on them."""
 
 import atexit
 import ctypes
@@ -26,7 +26,7 @@ class Counts(ctypes.Structure):
 
 
 class Fake:
-    """The library, loaded as the core loads it."""
+    """The fake library, loaded as the core loads it."""
 
     def __init__(self, path):
         os.environ["PARTIALCOLL_CUDA_LIBRARY"] = str(path)
@@ -41,7 +41,7 @@ class Fake:
         assert result == 0, f"the fake says {result}"
 
     def context(self, device):
-        """The primary one of a device, kept."""
+        """Return the primary context of a device, and keep it."""
         if device not in self.contexts:
             context = ctypes.c_void_p()
             self.check(self.lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
@@ -49,7 +49,7 @@ class Fake:
         return self.contexts[device]
 
     def within(self, device, call, *arguments):
-        """A call with this device's context current."""
+        """Make a call with this device's context current."""
         own = ctypes.c_void_p()
         self.check(self.lib.cuCtxPushCurrent_v2(self.context(device)))
         try:
@@ -58,7 +58,7 @@ class Fake:
             self.check(self.lib.cuCtxPopCurrent_v2(ctypes.byref(own)))
 
     def stream(self, device=0):
-        """A new stream; its number."""
+        """Return a new stream."""
         stream = ctypes.c_void_p()
         self.within(device, "cuStreamCreate", ctypes.byref(stream), 1)
         return Stream(stream.value, device)
@@ -67,7 +67,7 @@ class Fake:
         self.within(stream.device, "cuStreamDestroy_v2", ctypes.c_void_p(stream.ptr))
 
     def hold(self, stream=0, device=0):
-        """A kernel that runs until `release`."""
+        """Start a kernel that runs until `release`."""
         number = ctypes.c_uint64(getattr(stream, "ptr", stream))
         self.within(device, "fake_cuda_hold", number)
 
@@ -84,14 +84,14 @@ class Fake:
 
 
 class Stream:
-    """As cupy's: its number is ``ptr``."""
+    """A stream like cupy's: its number is ``ptr``."""
 
     def __init__(self, number, device):
         self.ptr, self.device = number, device
 
 
 def build(folder=None):
-    """Compile it; the path."""
+    """Compile the fake driver. Return its path."""
     path = Path(folder or tempfile.gettempdir()) / f"libfake_cuda-{os.getpid()}.so"
     subprocess.run(["cc", *FLAGS, str(SOURCE), "-lpthread", "-o", str(path)], check=True)
     return path
@@ -107,9 +107,10 @@ class DLTensor(ctypes.Structure):
 
 
 class DLPackArray:
-    """What a package offers that knows no other protocol, over memory that the host cannot touch.
+    """An array that offers only DLPack, over memory that the host cannot access.
 
-    code, bits: of its dtype. strides: in elements; None: it is C-contiguous."""
+    code, bits: of its dtype. strides: in elements; None: it is C-contiguous.
+    """
 
     def __init__(self, array, code, strides=None, bits=None):
         self.array, self.shape = array, (ctypes.c_int64 * len(array.shape))(*array.shape)
@@ -122,7 +123,7 @@ class DLPackArray:
     def __dlpack__(self, stream=None):
         assert stream == -1
         place, count = (ctypes.c_int32 * 2)(*self.__dlpack_device__()), len(self.array.shape)
-        # Its memory, and what a manager has behind it; from eight bytes before to where it begins.
+        # The fields of a managed tensor, which starts eight bytes before the data.
         self.managed = DLTensor(
             self.array.address - 8, place, count, self.code, self.bits, 1,
             self.shape, self.strides, 8,
@@ -134,7 +135,7 @@ class DLPackArray:
 
 
 class DeviceArray:
-    """What cupy's arrays offer of themselves, over memory that the host cannot touch."""
+    """An array with the attributes of cupy's, over memory that the host cannot access."""
 
     def __init__(self, fake, like, device=0, stream=None, managed=False):
         like = np.asarray(like)
@@ -162,12 +163,12 @@ class DeviceArray:
         }
 
     def set(self, value, stream=0, late_us=0):
-        """A kernel that writes these values, so late, in a stream."""
+        """Start a late kernel in a stream that writes these values."""
         host = np.ascontiguousarray(np.broadcast_to(value, self.shape), self.dtype)
         self._kernel("fake_cuda_write", host, stream, late_us)
 
     def get(self, stream=0, late_us=0):
-        """What a kernel in this stream finds, once all before it is over."""
+        """Return the contents that a kernel in this stream reads after all earlier ones."""
         host = np.empty(self.shape, self.dtype)
         self._kernel("fake_cuda_read", host, stream, late_us)
         self._synchronize(getattr(stream, "ptr", stream))
@@ -186,7 +187,7 @@ class DeviceArray:
             )  # fmt: skip
 
     def free(self):
-        """When its kernels are over, as cupy's pool does."""
+        """Free it after its kernels have ended, like cupy's pool."""
         if self.address:
             for number in self.used:
                 self._synchronize(number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device for tests, the hostile fake of tests/fake_cuda: what conftest.py takes over."""
+"""Fixtures for tests with the hostile fake device of tests/fake_cuda; conftest.py imports them."""
 
 import pytest
 from device import DeviceArray, Fake, build
@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 @pytest.fixture(scope="module")
 def fake():
-    """One for the process: a driver stays open."""
+    """Return the process's fake: a driver stays open."""
     return shared_fake()
 
 
@@ -25,7 +25,7 @@ def shared_fake(found=[]):  # noqa: B006
 
 @pytest.fixture
 def nothing_left(fake):
-    """Whatever a test makes on the device goes with it, and nothing was done wrong."""
+    """Free all memory that a test allocates on the device, and check that no call was wrong."""
     made = []
 
     def array(like, device=0, **options):

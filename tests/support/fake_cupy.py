@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As much of cupy as a page of the docs shows, over the fake device; put into sys.modules."""
+"""The part of cupy that a page of the docs uses, over the fake device; put into sys.modules."""
 
 import contextlib
 import types
@@ -15,7 +15,7 @@ float32 = np.float32
 
 
 class Array(DeviceArray):
-    """What works on it, works in the current stream."""
+    """An array whose operations run in the current stream."""
 
     def set(self, value, late_us=500):
         super().set(value, current[0], late_us)
@@ -46,7 +46,7 @@ class Device(contextlib.nullcontext):
         assert number == 0
 
     def use(self):
-        """As it is."""
+        """Do nothing."""
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of PyTorch on the fake device (tests/fake_torch): for a process of its own, since torch
-knows one device of others for good."""
+"""PyTorch tensors on the fake device (tests/fake_torch). Use them in a separate process, because
+torch accepts one additional device for good."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ NAME = "late"
 
 
 def build(folder):
-    """Compile it and the driver; what a process that calls `load` needs in its environment."""
+    """Compile it and the driver. Return the environment for a process that calls `load`."""
     torch_at, library = Path(torch.__path__[0]), Path(folder) / "libfake_torch.so"
     include = torch_at / "include"
     flags = ["-std=c++20", "-O0", "-shared", "-fPIC", f"-I{include}"]
@@ -27,11 +27,11 @@ def build(folder):
 
 
 def load():
-    """The driver, opened as a program of torch's has it before; and the device's name."""
+    """Return the driver, already opened as in a torch program, and the device's name."""
     fake = device.Fake(os.environ["PARTIALCOLL_CUDA_LIBRARY"])
     torch.ops.load_library(os.environ["FAKE_TORCH"])
     torch.utils.rename_privateuse1_backend(NAME)
-    stream = types.SimpleNamespace(  # the default one, which is all there is
+    stream = types.SimpleNamespace(  # the default stream, the only one
         wait_event=lambda event: None,
         record_event=lambda: None,
         synchronize=lambda: None,
@@ -50,7 +50,7 @@ def load():
     torch._register_device_module(NAME, module)
     cloned = torch.UntypedStorage.clone
 
-    def clone(storage):  # torch's own is for the devices that it knows
+    def clone(storage):  # torch's own knows only its devices
         if storage.device.type != NAME:
             return cloned(storage)
         size = storage.nbytes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader of GOAL, as strict as LogGOPSim's, and a run of what was read, without times."""
+"""A reader of GOAL, as strict as LogGOPSim's, and a run of its result without times."""
 
 import re
 from collections import Counter, defaultdict, namedtuple
@@ -13,7 +13,7 @@ REQUIRES = re.compile(r"(\w+) requires (\w+)")
 
 
 def parse_line(line, rank):
-    """One line inside a block; comments have lines of their own."""
+    """Parse one line inside a block. Comments have separate lines."""
     if line.startswith("//"):
         return
     message, calc = MESSAGE.fullmatch(line), CALC.fullmatch(line)
@@ -33,7 +33,7 @@ def parse_line(line, rank):
 
 
 def parse(text):
-    """The ranks of a whole file, in order."""
+    """Return the ranks of a whole file, in order."""
     lines = text.splitlines()
     size = int(re.fullmatch(r"num_ranks (\d+)", lines[0])[1])
     ranks, current = {}, None
@@ -51,7 +51,7 @@ def parse(text):
 
 
 def runs(ranks):
-    """Does everything come to its end, every message received once, in its size?"""
+    """Return whether all operations end, and every message is received once with its size."""
     flying, done = Counter(), [set() for _ in ranks]
     moved = True
     while moved:

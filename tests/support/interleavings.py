@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pairing `available` under every order of its board operations, or under drawn ones.
 
-A state holds the words of the board, the counter, and for each rank what it knew when its poll
-began and the results that its operations have had since: a poll is a function of these, so it
-can be taken up in any state. The board is as weak as `Board` allows: words are read one by one.
-Rank by rank a state also holds what the checks need: was it taken and does not know it yet, and
-whom has it taken in this poll.
+A state holds the words of the board, the counter, and for each rank its knowledge at the start
+of its poll and the results of its operations since then: a poll is a function of these, so it
+can be resumed in any state. The board is as weak as `Board` allows: words are read one by one.
+For the checks, a state also holds whether each rank was taken and does not know it yet, and
+which rank it has taken in this poll.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from partialcoll.topology.pairing import TAKEN, Available
 
 
 class Wrong(AssertionError):
-    """A property of the pairing does not hold."""
+    """A property of the pairing is violated."""
 
 
 class Rank(NamedTuple):
     """One rank. `call` is None between polls."""
 
-    wanted: int  # averagings that it is still to find
-    knows: tuple  # attributes of Available that last from poll to poll
+    wanted: int  # remaining averagings to find
+    knows: tuple  # attributes of Available that last between polls
     call: str | None = None
     results: tuple = ()
     reading: tuple | None = None
@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 class World:
-    """n ranks with a pairing class, on a topology; each is to find so many partners."""
+    """n ranks with a pairing class, on a topology. Each must find `wanted` partners."""
 
     def __init__(self, kind, topology, wanted, *, leaves=(), dies=()):
         self.kind, self.topology = kind, topology
@@ -53,7 +53,7 @@ class World:
         self._next = lru_cache(None)(self._next)
 
     def _next(self, me, knows, call, results):
-        """What a poll asks for after these results: (operation, None) or (outcome, knows)."""
+        """Return the next step after these results: (operation, None) or (outcome, knows)."""
         pairing = self.kind(self.topology, me, None)
         for field, value in zip(self.fields, knows):
             setattr(pairing, field, value)
@@ -67,7 +67,7 @@ class World:
             return end.value, tuple(getattr(pairing, f) for f in self.fields)
 
     def moves(self, state):
-        """What may happen next: (rank, call to begin or "" to go on or "die")."""
+        """Yield possible next steps: (rank, call to begin or "" to continue or "die")."""
         for me, rank in enumerate(state.ranks):
             if rank.dead:
                 continue
@@ -81,7 +81,7 @@ class World:
                 yield me, "die"
 
     def step(self, state, me, what):
-        """The state after one operation of one rank. Raises Wrong."""
+        """Return the state after one operation of one rank. Raises Wrong."""
         rank = state.ranks[me]
         if what == "die":
             return self._put(state, me, rank._replace(dead=True, call=None, results=()))
@@ -107,7 +107,7 @@ class World:
                     state, rank = self._take(state, me, rank, index, expected)
                 words = _changed(words, index, desired)
         state = state._replace(words=words, counter=counter)
-        if operation is None:  # a `leave` that has nothing to do
+        if operation is None:  # a `leave` without effect
             return self._ended(state, me, rank, None, rank.knows)
         rank = rank._replace(results=(*rank.results, result))
         outcome, knows = self._next(me, rank.knows, rank.call, rank.results)
@@ -116,7 +116,7 @@ class World:
         return self._ended(state, me, rank, outcome, knows)
 
     def _take(self, state, me, rank, index, ticket):
-        """Rank `me` takes another: may it?"""
+        """Check that rank `me` may take another one."""
         other = state.ranks[index]
         self._check(other.was_taken is False, f"two take rank {index}")
         self._check(self._joined(me, index), f"rank {me} takes {index}, no neighbor of its")
@@ -127,7 +127,7 @@ class World:
         return state, rank._replace(took=index)
 
     def _ended(self, state, me, rank, outcome, knows):
-        """A poll or a leave is over: does its outcome say what happened?"""
+        """End a poll or a leave, and check its outcome."""
         rank = state.ranks[me]._replace(took=rank.took, results=rank.results, call=rank.call)
         if outcome is TAKEN:
             self._check(rank.was_taken, f"rank {me} says that it was taken, and was not")
@@ -144,7 +144,7 @@ class World:
         return self._put(state, me, Rank(wanted, knows, was_taken=taken))
 
     def stuck(self, state):
-        """Ranks for which nothing changes any more if all go on polling, or None."""
+        """Return ranks whose state no longer changes if all keep polling, or None."""
         waiting = []
         for me, rank in enumerate(state.ranks):
             if rank.dead or (rank.call is None and not rank.wanted):
@@ -160,7 +160,7 @@ class World:
         return waiting
 
     def check_end(self, waiting):
-        """Of the ranks that wait in the end no two are neighbors."""
+        """Check that no two of the ranks that wait at the end are neighbors."""
         for a in waiting:
             for b in waiting:
                 self._check(a == b or not self._joined(a, b), f"{a} and {b} wait for ever")
@@ -181,10 +181,10 @@ def _changed(values, index, value):
 
 
 def explore(world, limit=200_000):
-    """Every reachable state, once. Returns (states, ends).
+    """Visit every reachable state once. Return (states, ends).
 
-    Also checks that an end can be reached from every state: nobody is busy for ever. More states
-    than `limit` are wrong as well: a correct pairing has a known number of them.
+    Check that an end can be reached from every state: no rank is busy forever. More states than
+    `limit` are wrong as well: a correct pairing has a known number of them.
     """
     numbers, before, ends = {world.start: 0}, [[]], []
     todo = deque([world.start])
@@ -220,7 +220,7 @@ def _reaching(ends, before):
 
 
 def draw(world, rng, limit=100_000):
-    """One drawn order of operations, to its end. Returns how many there were."""
+    """Run one drawn order of operations to its end. Return the number of operations."""
     state = world.start
     for steps in range(limit):
         if steps % 64 == 63:
@@ -230,14 +230,14 @@ def draw(world, rng, limit=100_000):
             world.check_end(waiting)
             return steps
         moves = list(world.moves(state))
-        # Mostly ranks go on; seldom they leave or die.
+        # Usually ranks continue; rarely they leave or die.
         usual = [move for move in moves if move[1] in ("", "poll")]
         state = world.step(state, *rng.choice(usual if usual and rng.random() < 0.98 else moves))
     raise Wrong(f"no end after {limit} operations")
 
 
 def _settled(world, state):
-    """Everybody ends the poll that it is in: otherwise nobody can be seen to wait for ever."""
+    """End all current polls: otherwise a rank that waits forever cannot be detected."""
     for me in range(len(state.ranks)):
         while state.ranks[me].call:
             state = world.step(state, me, "")
@@ -273,7 +273,7 @@ class WithdrawsBlindly(Available):
 
 
 class DoesNotWithdraw(Available):
-    """Planted: takes somebody with its own ticket still on the board."""
+    """Planted: takes a rank while its own ticket is still on the board."""
 
     def _withdraw(self):
         return True
@@ -281,7 +281,7 @@ class DoesNotWithdraw(Available):
 
 
 class TakesBlindly(Available):
-    """Planted: does not look at what the swap on somebody else's word returned."""
+    """Planted: ignores the result of the swap on another rank's word."""
 
     def steps(self):
         steps = super().steps()
@@ -308,7 +308,7 @@ class TakesTheNewest(Available):
 
 
 class TakesAnybody(Available):
-    """Planted: does not ask who is a neighbor."""
+    """Planted: does not check that the other rank is a neighbor."""
 
     def _may_meet(self, other):
         return True

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package with one of the mistakes of tests/mistakes in its core, for real jobs: a program
-takes this one if PYTHONPATH names its folder."""
+"""The package with one of the mistakes of tests/mistakes in its core, for real jobs: a program uses
+it if PYTHONPATH names its folder."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def folder_of(name):
 
 
 class Libraries:
-    """Compiles everything once; then a mistake costs one file and a link."""
+    """Compiles everything once. Each mistake then needs one file and a link."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -51,7 +51,7 @@ class Libraries:
         return to
 
     def package(self, mistake=None):
-        """The folder of a copy of the Python package; with this mistake, if any."""
+        """Return the folder of a copy of the Python package, with this mistake, if any."""
         objects = self._objects_with(mistake) if mistake else self.objects
         to = self.folder / f"package-{folder_of(mistake or 'right')}"
         where = Path(partialcoll.__file__).parent
@@ -63,7 +63,7 @@ class Libraries:
         return to
 
     def _generated(self):
-        """What cffi has to add to the core, compiled once."""
+        """Return cffi's generated code for the core, compiled once."""
         source = self.folder / "module.c"
         if not source.exists():
             with mock.patch.dict(os.environ, PARTIALCOLL_NO_BUILD="1"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields that every row of an allreduce has."""
+"""The fields of every row of an allreduce."""
 
 ROW = [
     "collective",

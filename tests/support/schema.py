@@ -11,5 +11,5 @@ SCHEMA = json.loads((ROOT / "docs" / "results.schema.json").read_text())
 
 
 def validate(document):
-    """Raises jsonschema.ValidationError."""
+    """Raise jsonschema.ValidationError if the document is invalid."""
     jsonschema.validate(document, SCHEMA)

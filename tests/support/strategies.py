@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decentralized strategies of partialcoll.torch, small models, and what tests look at."""
+"""The decentralized strategies of partialcoll.torch, small models, and functions for tests."""
 
 import contextlib
 import dataclasses
@@ -26,10 +26,10 @@ STRATEGIES = {
     "slowmo-adpsgd": pct.SlowMo(pct.ADPSGD(), tau=4),
     "slowmo-sgp": pct.SlowMo(pct.SGP(), tau=4),
 }
-# Nobody waits for anybody in a step.
+# A step waits for no other rank.
 WAIT_FREE = ("adpsgd", "swarm", "swarm-8bit", "a2cid2", "a2cid2-baseline", "sgp")
 LOCK_STEP = [name for name in STRATEGIES if name not in WAIT_FREE and "moshpit" not in name]
-# Communication changes no average; SlowMo adds its momentum.
+# Communication changes no average. SlowMo adds its momentum.
 CONSERVING = [name for name in STRATEGIES if "slowmo" not in name]
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3),
@@ -62,13 +62,13 @@ def train(model, opt, rank, steps, delay=0.0, each=lambda: None):
         opt.zero_grad()
         loss(model, rank, step).backward()
         if delay and rng.random() < 0.3:
-            time.sleep(rng.random() * delay)  # a rank that is late now and then
+            time.sleep(rng.random() * delay)  # a rank is late now and then
         opt.step()
         each()
 
 
 def vector(model):
-    """All parameters, one after the other, in float64."""
+    """Return all parameters as one vector in float64."""
     real = [torch.view_as_real(p) if p.is_complex() else p for p in model.parameters()]
     return torch.cat([p.detach().double().reshape(-1) for p in real]).numpy()
 
@@ -87,7 +87,7 @@ def mean_of(comm, vector):
 
 
 class Ledger:
-    """Notes what the optimizer itself changes on this rank, and what the program does."""
+    """Records the optimizer's own changes on this rank, and those of the program."""
 
     def __init__(self, model, opt):
         self.model, self.total, self.first = model, 0.0, vector(model)
@@ -107,26 +107,26 @@ class Ledger:
         self._note()
 
     def expected(self, comm):
-        """The average of all ranks, if communication has changed nothing of it."""
+        """Return the average of all ranks, if communication has not changed it."""
         return mean_of(comm, self.first + self.total)
 
 
 def patient(strategy, ranks):
-    """Moshpit in lock-step: one group of all, that leaves out nobody whom the machine holds up."""
+    """Return Moshpit in lock-step: one group of all, without suspecting delayed ranks."""
     if isinstance(strategy, pct.Moshpit):
         return dataclasses.replace(strategy, grid=(ranks,), timeout=240.0)
     return strategy
 
 
 def without_slow_momentum(strategy):
-    """SlowMo follows its inner strategy then."""
+    """Return a SlowMo that follows its inner strategy."""
     if isinstance(strategy, pct.SlowMo):
         return pct.SlowMo(strategy.inner, tau=strategy.tau, beta=0.0)
     return strategy
 
 
 def as_plain(name, model, plain):
-    """To the bit; SlowMo divides and multiplies by the learning rate."""
+    """Compare bitwise, except SlowMo, which divides and multiplies by the learning rate."""
     if "slowmo" in name:
         return bool(np.allclose(vector(model), vector(plain), rtol=0, atol=1e-6))
     return bits(model) == bits(plain)

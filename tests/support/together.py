@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated ranks that do something together, for tests of partialcoll.decentralized."""
+"""Simulated ranks that run together, for tests of partialcoll.decentralized."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from partialcoll.topology import Topology
 
 
 class Uniform:
-    """A peer source: all neighbors alike."""
+    """A peer source that draws all neighbors equally often."""
 
     def __init__(self, topology, rank, seed=0):
         self._around = topology.neighbors(rank)
@@ -20,19 +20,19 @@ class Uniform:
 
 
 class Fixed:
-    """A peer source that always names the same one."""
+    """A peer source that always returns the same rank."""
 
     def __init__(self, peer):
         self.next_peer = lambda: peer
 
 
 class Watched(SimulatedBuffer):
-    """One whose parcels are kept account of, by what its users see."""
+    """A buffer that records its parcels, from its users' view."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self._sent = {}  # parcel -> peer, what, and is it a message
-        self._coming, self._queue = [], []  # of these, those to this rank
+        self._sent = {}  # parcel -> peer, data, is it a message
+        self._coming, self._queue = [], []  # parcels for this rank
 
     def average(self, x, peer, **how):
         before = x.copy()
@@ -69,12 +69,12 @@ class Watched(SimulatedBuffer):
         return messages
 
     def on_the_way(self):
-        """The sum of the deltas that have not landed here yet."""
+        """Return the sum of the deltas that have not landed here yet."""
         deltas = [what for _, what, is_message in self._coming if not is_message]
         return sum(deltas, np.zeros(self.shape))
 
     def undrained(self):
-        """The messages in the queue or on their way to it."""
+        """Return the messages in the queue or on their way to it."""
         coming = [what for _, what, is_message in self._coming if is_message]
         return [what for _, what in self._queue] + coming
 
@@ -105,12 +105,12 @@ class World:
         return [GlobalSum(handle) for handle in self.handles(self.dim + 1, np.float64)]
 
     def settle(self):
-        """Let everything under way arrive."""
+        """Let everything in flight arrive."""
         while self.events.step():
             pass
 
     def carry_out(self, generators):
-        """All ranks' generators, each until it is over; their results."""
+        """Run all ranks' generators to their ends. Return their results."""
         results = [None] * len(generators)
 
         def advance(rank):
@@ -127,5 +127,5 @@ class World:
         return results
 
     def step(self, processes, updates):
-        """One step of all ranks, the communication of synchronous ones included."""
+        """Make one step of all ranks, with the communication of synchronous strategies."""
         self.carry_out([p.advancing(u) for p, u in zip(processes, updates)])

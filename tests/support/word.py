@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that are held until another one has warned of something, however long that takes."""
+"""Hold ranks until another one has logged a warning, however long that takes."""
 
 import contextlib
 import logging
@@ -10,7 +10,7 @@ TAG = 4242
 
 
 class _Messenger(logging.Handler):
-    """Sends word to these ranks at the first warning that ends so."""
+    """Notifies these ranks at the first warning with this end."""
 
     def __init__(self, comm, ranks, said):
         super().__init__(logging.WARNING)
@@ -24,7 +24,7 @@ class _Messenger(logging.Handler):
 
 @contextlib.contextmanager
 def sending_word(comm, ranks, said):
-    """What is done in here is over once `ranks` go on; they do when this rank has said so."""
+    """Run the body until `ranks` continue, which they do after this rank's warning."""
     messenger = _Messenger(comm, ranks, said)
     logger = logging.getLogger("partialcoll")
     logger.addHandler(messenger)
@@ -37,5 +37,5 @@ def sending_word(comm, ranks, said):
 
 
 def await_word(comm, rank):
-    """What that one is to say has been said."""
+    """Wait for the warning of that rank."""
     comm.recv(source=rank, tag=TAG)

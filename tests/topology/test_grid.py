@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grids: who meets whom; shares by bandwidth, against a solver; bad input."""
+"""Grids: groups of peers; shares by bandwidth, compared with a solver; bad input."""
 
 import math
 import pickle
@@ -30,7 +30,7 @@ def test_lines_partition_the_cells(sides):
         assert (np.bincount(lines, minlength=grid.cells // side) == side).all()
         assert lines.max() < grid.cells // side
         np.testing.assert_array_equal(grid.coordinate(cells, axis), where[axis])
-        # One line: all other coordinates are equal.
+        # On one line all other coordinates are equal.
         others = [where[a] for a in range(len(sides)) if a != axis]
         for line in np.unique(lines):
             assert all(len(set(other[lines == line])) == 1 for other in others)
@@ -77,7 +77,7 @@ def test_as_many_cells_as_there_can_be():
 @tried
 @given(SIDES, st.data())
 def test_first_groups(sides, data):
-    """None exceeds the side, and they differ by one, however many peers there are."""
+    """No group exceeds the side, and sizes differ by at most one, for any number of peers."""
     grid = Grid(sides)
     peers = data.draw(st.integers(1, grid.cells))
     sizes = np.bincount(grid.line(np.arange(peers), 0), minlength=grid.cells // sides[0])
@@ -85,7 +85,7 @@ def test_first_groups(sides, data):
 
 
 def groups_of(lines, side):
-    """Peers by line; those of a line that holds too many in parts."""
+    """Yield the peers by line. A line with too many is split."""
     for line in np.unique(lines):
         members = np.nonzero(lines == line)[0]
         parts = -(-len(members) // side)
@@ -96,7 +96,7 @@ def groups_of(lines, side):
 @tried
 @given(SIDES, st.data())
 def test_two_who_met_do_not_meet_on_the_other_axes(sides, data):
-    """With dynamic keys, whoever stays away and whatever is void."""
+    """With dynamic keys, whichever peers stay away and whichever rounds are void."""
     grid = Grid(sides, peers=data.draw(st.integers(1, Grid(sides).cells)))
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     misses = data.draw(st.sampled_from((0, 0.1, 0.5)))
@@ -123,7 +123,7 @@ def test_two_who_met_do_not_meet_on_the_other_axes(sides, data):
 @tried
 @given(SIDES, st.integers(0, 5))
 def test_a_full_grid_is_exact(sides, first):
-    """After as many rounds as it has axes, from any round on; with both kinds of keys."""
+    """The average is exact after a round per axis, from any round on, with both kinds of keys."""
     grid = Grid(sides)
     for dynamic in (False, True):
         cells = np.arange(grid.cells)
@@ -151,7 +151,7 @@ def test_chunks_change_from_round_to_round():
 
 
 def splitmix(stream, n):
-    """The n-th number of a stream, as csrc/base/random.h says."""
+    """Return the n-th number of a stream, as in csrc/base/random.h."""
     mask = (1 << 64) - 1
 
     def mix(z):
@@ -165,8 +165,7 @@ def splitmix(stream, n):
 @tried
 @given(SIDES, st.integers(0, 1 << 40), st.data())
 def test_chunks_are_what_the_header_says(sides, round, data):
-    """Neighbors from a drawn place on; as wide as a line is on average, or one wider than the
-    group."""
+    """Neighbors from a drawn place on, as wide as an average line, or one wider than the group."""
     grid = Grid(sides, peers=data.draw(st.integers(1, Grid(sides).cells)))
     side = sides[grid.axis(round)]
     size = data.draw(st.integers(1, side))
@@ -179,7 +178,7 @@ def test_chunks_are_what_the_header_says(sides, round, data):
 
 
 def factors(number, most, parts):
-    """Whether it is a product of so many whole numbers of 2 to most."""
+    """Return whether it is a product of `parts` integers from 2 to `most`."""
     if parts == 1:
         return 2 <= number <= most
     return any(
@@ -196,7 +195,7 @@ def even_side(peers, axes):
 
 
 def test_auto():
-    """Full wherever the rule allows it, and else as few cells as its sides allow."""
+    """Full where the rule allows it, and otherwise as few cells as its sides allow."""
     for peers in range(4, 2500):
         grid = Grid("auto", peers)
         axes = 2 if peers <= 1024 else 3
@@ -315,7 +314,7 @@ def slowest(bandwidths, shares):
 
 
 def by_solver(bandwidths):
-    """The least time of the slowest, by HiGHS; bandwidths at most 1. Unknowns: w, xi."""
+    """Return the least time of the slowest, by HiGHS. Bandwidths at most 1. Unknowns: w, xi."""
     optimize = pytest.importorskip("scipy.optimize")
     members = len(bandwidths)
     rows = np.hstack([(members - 2) * np.eye(members), -bandwidths[:, None]])
@@ -334,7 +333,7 @@ def by_solver(bandwidths):
 
 
 def test_shares_against_a_solver():
-    """The closed form is as good as what the linear program finds, for ratios up to 10^9."""
+    """The closed form is as good as the linear program's result, for ratios up to 10^9."""
     random = np.random.default_rng(1)
     zeros = 0
     for trial in range(400):
@@ -352,8 +351,8 @@ def test_shares_against_a_solver():
 @tried
 @given(st.lists(st.floats(1e-300, 1e300), min_size=3, max_size=40))
 def test_shares_are_level(bandwidths):
-    """Those with a share are done at one time, before anybody without one would be if it had any:
-    what makes them the best."""
+    """Members with a share finish at one time, before a member without one would if it had any.
+    This makes the shares optimal."""
     given = np.array(bandwidths) / max(bandwidths)
     shares = bandwidth_shares(bandwidths)
     assert abs(shares.sum() - 1) < 1e-12 and shares.min() >= 0
@@ -389,8 +388,8 @@ def bounds(shares, count, grain):
     st.sampled_from((0, 1, 2, 16, 1024)),
 )
 def test_bounds(weights, count, grain):
-    """They cover everything once, on the grain, nothing where there is no share, and each within
-    a grain of its share."""
+    """They cover everything once, in multiples of the grain, nothing without a share, and each
+    within a grain of its share."""
     shares = [weight / sum(weights) for weight in weights]
     found = bounds(shares, count, grain)
     grain = max(grain, 1)

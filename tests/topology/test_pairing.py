@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who averages with whom. `available`: every order of its operations (see interleavings.py)."""
+"""Choice of partners. `available` runs in every order of its operations (interleavings.py)."""
 
 import heapq
 import math
@@ -27,10 +27,10 @@ def peers(kind, topology, rank, calls, seed=0):
 
 
 def chi_squared(counts, expected):
-    """Pearson's statistic of some counts, and the bound that it has to stay below.
+    """Return Pearson's statistic of some counts, and its bound.
 
-    The mean of the chi-squared distribution and four of its standard deviations: about one
-    sample in 10^4 is above that where the counts are uniform.
+    The bound is the mean of the chi-squared distribution plus four standard deviations: about one
+    sample in 10^4 exceeds it if the counts are uniform.
     """
     counts, freedom = np.array(counts), len(counts) - 1
     expected = np.array(expected) * counts.sum() / np.sum(expected)
@@ -88,7 +88,7 @@ def test_hops():
 
 
 def without(one, *dead):
-    """The pairing `one`, after these ranks have died."""
+    """Return the pairing `one` after these ranks have died."""
     one.topology = one.topology.without(dead, on_disconnect="bridge")
     return one
 
@@ -101,7 +101,7 @@ def test_hops_leave_out_the_dead():
 
 
 def test_passive_ranks_cross_a_bridge():
-    """Of six on a ring, 0, 2 and 4 choose; without 0 and 2 rank 1 has only passive neighbors."""
+    """Of six on a ring, 0, 2 and 4 choose. Without 0 and 2, rank 1 has only passive neighbors."""
     ranks = [without(Bipartite(T.bipartite_ring(6), rank), 0, 2) for rank in range(6)]
     assert [one.active for one in ranks] == [True, True, True, True, True, True]
     assert {ranks[1].next_peer() for _ in range(50)} == {3, 5}
@@ -129,8 +129,8 @@ def test_one_rank_has_nobody(kind):
     ids=("two", "two leave or die", "a path", "all three"),
 )
 def test_every_order(topology, wanted, options):
-    """No two take the same one, nobody takes and is taken, no two neighbors wait for ever, the
-    oldest first; an end can be reached from every state."""
+    """No two ranks take the same one, none takes and is taken, no two neighbors wait forever, and
+    the oldest is first. An end can be reached from every state."""
     states, ends = explore(World(Available, topology, wanted, **options))
     assert states > 1000 and ends > 2
 
@@ -156,7 +156,7 @@ def test_drawn_orders_find_a_mistake(kind):
             draw(World(kind, T.ring(6), 4), random.Random(seed))
 
 
-# ---- available: as it is used
+# ---- available in use
 
 
 def waiters(topology):
@@ -196,7 +196,7 @@ def test_leave():
 
 def test_a_rank_that_is_gone_is_taken_once():
     _, ranks = waiters(T.star(4))
-    assert ranks[0].poll() is None  # and is never heard of again
+    assert ranks[0].poll() is None  # and never returns
     assert ranks[1].poll() == 0
     assert [ranks[r].poll() for r in (1, 2, 3, 1, 2, 3)] == [None] * 6
 
@@ -225,7 +225,7 @@ def test_a_board_of_unsigned_words():
 
 
 def meetings(topology, seed, many, kind=Available):
-    """Who meets whom when all are equally fast: times between averagings are exponential."""
+    """Return how often ranks meet if times between averagings are exponential."""
     rng, board = random.Random(seed), LocalBoard(topology.n)
     ranks = [kind(topology, rank, board) for rank in range(topology.n)]
     free = [(rng.expovariate(1), rank) for rank in range(topology.n)]
@@ -234,7 +234,7 @@ def meetings(topology, seed, many, kind=Available):
     while sum(met.values()) < many:
         now, rank = heapq.heappop(free)
         other = ranks[rank].poll()
-        if other is not None:  # else somebody will take it
+        if other is not None:  # otherwise it will be taken
             assert ranks[other].poll() is TAKEN
             met[min(rank, other), max(rank, other)] += 1
             for done in (rank, other):
@@ -255,7 +255,7 @@ def test_all_edges_alike(name, seed):
 
 
 def test_uneven_edges_are_noticed():
-    """The same test, of a pairing that passes over every second meeting half way round."""
+    """The same test detects a pairing that refuses every second meeting on half of the ring."""
 
     class Averse(Available):
         refused = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topologies: edges, text, spectra against closed forms, against networkx, against each other."""
+"""Topologies: edges, text, spectra against closed forms, networkx, and each other."""
 
 import doctest
 import math
@@ -26,7 +26,7 @@ DIRECTED = ("directed_exponential", "one_peer_exponential")
 
 
 def everything():
-    """One of each kind at every size that it has."""
+    """Yield one of each kind at every size that it has."""
     for n in SIZES:
         yield from (T.make(name, n) for name in (*UNDIRECTED, *DIRECTED))
         if n % 2 == 0 or n == 1:
@@ -79,7 +79,7 @@ def test_neighbors():
 
 @pytest.mark.parametrize("t", ALL, ids=ids)
 def test_views_agree(t):
-    """Neighbors, edges, has_edge, networkx and what is chosen are views of the same edges."""
+    """Neighbors, edges, has_edge, networkx and choices show the same edges."""
     graph = t.to_networkx()
     assert graph.is_directed() == t.directed and list(graph) == list(range(t.n))
     assert sorted((a, b, w) for a, b, w in graph.edges(data="weight")) == t.edges()
@@ -123,7 +123,7 @@ def test_networkx_and_back(t):
 
 
 def test_against_networkx_graphs():
-    """Where networkx has the graph, it is the same."""
+    """The graph equals networkx's, if networkx has it."""
     for n in (3, 4, 7, 8):
         pairs = [
             (T.ring(n), nx.cycle_graph(n)),
@@ -214,10 +214,10 @@ def test_time_varying():
 
 
 def closed_forms(n):
-    """chi1 and chi2 at rate 1, by hand."""
+    """Yield chi1 and chi2 at rate 1, by closed forms."""
     yield T.ring(n), 1 / (1 - math.cos(2 * math.pi / n)), (n - 1) / n
     yield T.complete(n), (n - 1) / n, (n - 1) / n
-    # Every edge of a star has rate (1 + 1 / (n - 1)) / 2; eigenvalues are that and n times that.
+    # Every edge of a star has rate (1 + 1 / (n - 1)) / 2. Eigenvalues: that and n times that.
     edge = (1 + 1 / (n - 1)) / 2
     yield T.star(n), 1 / edge if n > 2 else 1 / (2 * edge), 1 / (2 * edge)
     if n & (n - 1) == 0:
@@ -237,7 +237,7 @@ def test_closed_forms(n):
 
 
 def test_reference_values():
-    """The values that the design computed from the paper's authors' definitions, n = 8."""
+    """Values computed from the definitions of the paper's authors, n = 8."""
     for t, chi1, chi2, eta, alpha_tilde in (
         (T.ring(8), 3.4142, 0.875, 0.28928, 0.98767),
         (T.complete(8), 0.875, 0.875, 0.57143, 0.5),
@@ -251,7 +251,7 @@ def test_reference_values():
 
 @pytest.mark.parametrize("t", ALL, ids=ids)
 def test_rates(t):
-    """The rate divides the chi's, multiplies eta, leaves alpha_tilde."""
+    """The rate divides the chi's and multiplies eta. alpha_tilde does not depend on it."""
     if not t.is_connected:
         return
     one, three = t.a2cid2(), t.a2cid2(3.0)
@@ -299,7 +299,7 @@ def test_directed_ones_average_alike(n):
 
 @pytest.mark.parametrize("t", ALL, ids=ids)
 def test_fourier_and_dense_agree(t):
-    """Two ways to the same values: the general one knows nothing of offsets."""
+    """Two computations of the same values. The general one does not use offsets."""
     if t.n == 1 or not t.is_connected:
         return
     rows = tuple(Rows(t.n, graph.arcs(), graph.directed) for graph in t._graphs)
@@ -387,7 +387,7 @@ def test_two_ranks():
 
 
 def test_many_ranks():
-    """No matrix is made: a dense one of this size would take 80 GB."""
+    """No matrix is created: a dense one of this size would take 80 GB."""
     n = 100_000
     for name in ("ring", "complete", "exponential", "torus:250x400", "one_peer_exponential"):
         t = T.make(name, n)
@@ -547,7 +547,7 @@ def test_wrong_numbers():
 
 
 def test_networkx_is_imported_when_it_is_needed():
-    """Not with the package, nor for graphs that do not need it."""
+    """networkx is not imported with the package, nor for graphs that do not need it."""
     code = """
 import sys, partialcoll as pc
 t = pc.Topology.make("exponential", 16)
@@ -563,7 +563,7 @@ assert "networkx" in sys.modules
 
 
 def test_docs():
-    """The page's table is what comes out, its examples and the module's do what they say."""
+    """The page's table equals the computed one. Its examples and the module's work."""
     page = topology_table.PAGE
     _, table, _ = topology_table.split(page.read_text())
     fixed = [line for line in topology_table.table().splitlines() if "random" not in line]
@@ -574,7 +574,7 @@ def test_docs():
     assert not failed and tried > 3
 
 
-# ---- without those who have died
+# ---- without dead ranks
 
 
 def test_the_dead_have_no_edges_and_the_others_keep_their_numbers():

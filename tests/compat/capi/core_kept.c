@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library's tests keep the core (transport/mpi/mpi_internal.h). The program stands
- * between the library and MPI, as a profiler does, and notes what Open MPI's switch says
- * inside each test and after all of them.
+ * The library's request tests do not yield the core (transport/mpi/mpi_internal.h). The
+ * program wraps MPI functions like a profiler, and records Open MPI's switch during each
+ * test and after all of them.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -44,7 +44,7 @@ int main(int argc, char **argv)
         double x = i, y;
         CHECK(PCOLL_Allreduce(&x, &y, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD) == 0);
     }
-    while (!*yields) /* the agent is in a test */
+    while (!*yields) /* until the agent is in a test */
         sched_yield();
     CHECK(kept > 0 && given == 0);
     SAY("fine\n");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank dies before the first sum: the others are told, by the code that is returned. */
+/* A rank dies before the first sum. The others are notified by the return code. */
 #include <signal.h>
 #include <unistd.h>
 

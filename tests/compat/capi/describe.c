@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pcoll_handle_describe: calls of other forms in one handle, ranks that differ in what they call,
- * and when it is refused. Argument: node or rank, the domain. */
+/* pcoll_handle_describe: calls of several forms in one handle, ranks whose calls
+ * differ, and refusals. Argument: the domain, node or rank. */
 #include "handles.h"
 
 enum { COUNT = 1000, CALLS = 200 };
@@ -31,7 +31,7 @@ static int take(pcoll_handle *h, void *out)
     return rc;
 }
 
-/* The call of this number: another form each time. */
+/* Make the call with this number, each in another form. */
 static int call(pcoll_handle *h, int as)
 {
     static const int32_t dtypes[] = {PCOLL_FLOAT64, PCOLL_INT32, PCOLL_FLOAT32};
@@ -57,11 +57,11 @@ static int call(pcoll_handle *h, int as)
         CHECK(as % 3 != 1 || numbers[i] == expected);
         CHECK(as % 3 != 2 || singles[i] == (float)expected);
     }
-    CHECK(form.count == COUNT || reals[COUNT - 1] == rank + 1); /* beyond it */
+    CHECK(form.count == COUNT || reals[COUNT - 1] == rank + 1); /* beyond the end */
     return rc;
 }
 
-/* One rank after the other calls something else; all ranks find it in that round. */
+/* One rank after the other makes a different call, which all ranks detect. */
 static void forms(int domain)
 {
     pcoll_handle *h = make(1, (pcoll_policy){.kind = PCOLL_FULL}, domain, PCOLL_OK);
@@ -91,7 +91,7 @@ static void forms(int domain)
     end(&h);
 }
 
-/* A handle of one form: numbers alone. A rank without a number agrees with all. */
+/* A handle of one form compares numbers only. A rank without one agrees with all. */
 static void numbers(int domain)
 {
     double x[COUNT] = {1}, y[COUNT];
@@ -116,7 +116,7 @@ static void numbers(int domain)
     make(1, (pcoll_policy){.kind = PCOLL_SOLO}, domain, PCOLL_EINVAL);
 }
 
-/* The last rank does not start a round that the others have started: all can free the handle. */
+/* The last rank does not start a round of the others. All can free the handle. */
 static void ended(int domain, int before)
 {
     pcoll_buffer form = {.count = 5, .dtype = PCOLL_INT32, .op = PCOLL_SUM};

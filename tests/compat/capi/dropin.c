@@ -41,7 +41,7 @@ static void most_of_doubles(void *in, void *inout, int *n, MPI_Datatype *type)
             ((double *)inout)[i] = ((double *)in)[i];
 }
 
-/* What MPI or its user reduces; an op that is freed leaves its handle to the next. */
+/* Types and ops that MPI or its user reduces. A freed op's handle is used again. */
 static void foreign(MPI_Comm comm)
 {
     int me, n;
@@ -71,8 +71,8 @@ static void foreign(MPI_Comm comm)
     }
 }
 
-/* Two sums in one loop never mix, and nothing is lost. Returns how many rounds were
- * without somebody. */
+/* Two sums in one loop are not mixed up, and nothing is lost. Return the number of
+ * rounds without some rank. */
 static int partial(MPI_Comm comm)
 {
     double total[2] = {0, 0}, y[2];
@@ -145,12 +145,12 @@ static void errors(MPI_Comm comm)
            "buffers");
     refuse(PCOLL_Comm_set_quorum(comm, "most"), MPI_ERR_ARG, "most");
     CHECK(handled == 12);
-    if (size > 1) { /* counts that differ: on every rank, and nobody waits */
+    if (size > 1) { /* different counts: an error on every rank, without waiting */
         refuse(PCOLL_Allreduce(&x, &y, 1 + (rank == 1), MPI_INT, MPI_SUM, comm),
                MPI_ERR_OTHER, "count");
-        if (rank == 1) /* so is an environment that means nothing on one rank */
+        if (rank == 1) /* an invalid environment on one rank: the same */
             setenv("PARTIALCOLL_QUORUM", "nonsense", 1);
-        PCOLL_Comm_set_quorum(comm, NULL); /* read it anew */
+        PCOLL_Comm_set_quorum(comm, NULL); /* read it again */
         refuse(PCOLL_Allreduce(&x, &y, 1, MPI_INT, MPI_SUM, comm),
                rank == 1 ? MPI_ERR_ARG : MPI_ERR_OTHER, "nonsense");
         if (rank == 1)
@@ -163,7 +163,7 @@ static void errors(MPI_Comm comm)
         MPI_Comm_free(&both);
         MPI_Comm_free(&half);
     }
-    /* After all that the communicator is as good as before. */
+    /* The communicator is as usable as before. */
     CHECK(PCOLL_Allreduce(&x, &y, 1, MPI_INT, MPI_SUM, comm) == MPI_SUCCESS);
     CHECK(y == size);
     MPI_Op_free(&ordered);
@@ -180,7 +180,7 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     MPI_Comm_dup(MPI_COMM_WORLD, &dup);
-    if (argc > 1) { /* what the environment asks for */
+    if (argc > 1) { /* requests of the environment */
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
         int rc = PCOLL_Allreduce(&x, &y, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
         if (rc != MPI_SUCCESS) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For programs of this folder that make handles. */
+/* Helpers for the programs of this folder that create handles. */
 #ifndef HANDLES_H
 #define HANDLES_H
 

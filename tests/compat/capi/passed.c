@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Complete rounds of PCOLL_Allreduce, short and long ones. A handle duplicates the communicator, which
- * the copy callback of an attribute notices. Prints after how many calls that was so: 0, 1, "some" or
- * "never". */
+/* Complete rounds of PCOLL_Allreduce, short and long ones. Creating a handle duplicates
+ * the communicator, which calls the copy callback of an attribute. Print the number of
+ * calls before that: 0, 1, "some" or "never". */
 #include "../pmpi/say.h"
 #include <partialcoll.h>
 

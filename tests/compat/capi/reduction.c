@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pcoll_handle_set_reduction: another op between two rounds, and when it is refused. */
+/* pcoll_handle_set_reduction: another op between two rounds, and refusals. */
 #include "handles.h"
 
 enum { COUNT = 40 };
@@ -31,7 +31,7 @@ static pcoll_handle *make(int32_t dtype, int32_t op, const void *mpi_type,
     return handle;
 }
 
-/* One round of ones; the first element of its result. */
+/* Make one round of ones. Return the first element of its result. */
 static double round_of(pcoll_handle *handle)
 {
     double x[COUNT], y[COUNT];
@@ -54,7 +54,7 @@ static void changes(MPI_Op own)
     const double expected[] = {size, 2 * size - 1, 1};
     pcoll_handle *h = make(PCOLL_MPI_TYPE, PCOLL_MPI_OP, &type, &ops[0],
                            (pcoll_policy){.kind = PCOLL_FULL});
-    type = MPI_DATATYPE_NULL; /* the address is of no use later */
+    type = MPI_DATATYPE_NULL; /* the address is not used later */
     for (int i = 0; i < 9; i++) {
         CHECK(pcoll_handle_set_reduction(h, 0, &real, &ops[i % 3]) == PCOLL_OK);
         CHECK(round_of(h) == expected[i % 3]);
@@ -69,7 +69,7 @@ static void changes(MPI_Op own)
     CHECK(!h);
 }
 
-/* The pair is looked at, and what was set before stays. */
+/* The pair is checked, and the previous setting stays. */
 static void bad_pairs(MPI_Op own, MPI_Op ordered)
 {
     MPI_Datatype type = MPI_DOUBLE, no_type = MPI_DATATYPE_NULL, single = MPI_FLOAT;

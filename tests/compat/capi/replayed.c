@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Partial sums, of which the rank that is named comes late; each rank prints its own. */
+/* Partial sums, for which the given rank is late. Each rank prints its own. */
 #include <stdlib.h>
 #include <unistd.h>
 

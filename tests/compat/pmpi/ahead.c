@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A counter whose last rank makes no call while the others make CALLS, which only deliver=all allows:
- * its next call returns what all of these rounds add up to, with a sum and with a maximum.
+ * A counter whose last rank makes no call while the others make CALLS calls, which only
+ * deliver=all allows. Its next call returns the reduction of all these rounds, with a sum and a maximum.
  *
- * arguments: the policy; "lost", if it keeps too few rounds for that
+ * arguments: the policy; "lost" if it keeps too few rounds for that
  */
 #include "say.h"
 
@@ -41,7 +41,7 @@ int main(int argc, char **argv)
     double seen = 0;
     MPI_Comm counts = give(argv[1]), steps = give(argv[1]);
     for (int i = 0; i < CALLS; i++) {
-        if (rank == late && i == 2) { /* call 0 is MPI's, call 1 makes the handles */
+        if (rank == late && i == 2) { /* call 1 creates the handles */
             for (int other = 0; other < late; other++)
                 MPI_Recv(NULL, 0, MPI_INT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             break;
@@ -52,7 +52,7 @@ int main(int argc, char **argv)
     if (rank != late)
         MPI_Send(NULL, 0, MPI_INT, late, 0, MPI_COMM_WORLD);
     MPI_Barrier(MPI_COMM_WORLD);
-    for (int i = 0; i < 2; i++) { /* what was late */
+    for (int i = 0; i < 2; i++) { /* late data */
         seen += count(counts, 0);
         seen_newest = newest(steps, CALLS);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program of a CUDA-aware MPI: the buffers of some ranks are on a device, which is the
- * fake of tests/fake_cuda and ends a program that looks at its memory. With CALL it makes
- * its calls by that name. */
+/* A program of a CUDA-aware MPI. Buffers of some ranks are on the fake device of
+ * tests/fake_cuda, which ends a program that reads its memory. CALL names the function
+ * of its calls. */
 #include <dlfcn.h>
 #include <stdint.h>
 
@@ -17,7 +17,7 @@ enum { COUNT = 3000 };
 static void *driver;
 static double here[COUNT], there[COUNT];
 
-/* One place for all calls. */
+/* The single place of all calls. */
 static void __attribute__((noinline)) sum(const void *send, void *recv)
 {
     CHECK(CALL(send, recv, COUNT, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD) == MPI_SUCCESS);
@@ -65,7 +65,7 @@ static void *pointer(uint64_t address)
     return (void *)(uintptr_t)address;
 }
 
-/* Before the driver is loaded, and on ranks that never do. */
+/* Before the driver is loaded, and on ranks that never load it. */
 static void test_host(double step)
 {
     static double result[COUNT];

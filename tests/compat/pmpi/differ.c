@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that differ: in their environment, or in which thread comes first. */
+/* Ranks differ in their environment, or in the order of their threads. */
 #include <pthread.h>
 #include <unistd.h>
 

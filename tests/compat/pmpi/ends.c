@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicators that change and go while the ranks are not in step. */
+/* Communicators that change and are freed while the ranks are not in step. */
 #include "say.h"
 
 static void check_sum(MPI_Comm comm)
@@ -9,7 +9,7 @@ static void check_sum(MPI_Comm comm)
     CHECK(sum == size);
 }
 
-/* The last rank waits for its request only when the others have freed the communicator. */
+/* The last rank waits for its request after the others have freed the communicator. */
 static void test_freed_with_a_request(void)
 {
     MPI_Comm comm;
@@ -33,7 +33,7 @@ static void test_freed_with_a_request(void)
     SAY("request\n");
 }
 
-/* A key that one rank alone has, when all have reduced already. */
+/* Only one rank sets a key, after all have reduced. */
 static void test_told_late(void)
 {
     MPI_Comm comm;
@@ -111,7 +111,7 @@ static void use_persistent_ones(int times)
     }
 }
 
-/* What they have held goes with their communicators. */
+/* Their resources are freed with their communicators. */
 static void test_persistent_ones(void)
 {
     use_persistent_ones(5);

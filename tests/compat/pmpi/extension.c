@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Three files in one: a program that loads an extension for itself alone, as Python does; the
- * extension, which sums in place through Fortran's MPI_ALLREDUCE; and a library that stands for
- * MPI's Fortran library, with what these have: MPICH's calls the C function by its name, Open
- * MPI's has its own way into MPI, and its MPI_IN_PLACE is a variable.
+ * Three files in one: a program that loads an extension privately, as Python does; the
+ * extension, which sums in place through Fortran's MPI_ALLREDUCE; and a substitute for MPI's
+ * Fortran library. MPICH's calls the C function by its name. Open MPI's enters MPI directly,
+ * and its MPI_IN_PLACE is a variable.
  */
 #include <dlfcn.h>
 

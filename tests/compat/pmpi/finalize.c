@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An allreduce in the delete callback of an attribute of MPI_COMM_SELF, which MPI_Finalize calls: so
- * libraries clean up. The attribute is set before the first allreduce or after it. */
+/* An allreduce in the delete callback of an attribute of MPI_COMM_SELF, which
+ * MPI_Finalize calls. Libraries clean up like this. The attribute is set before or
+ * after the first allreduce. */
 #include "say.h"
 
 static int clean_up(MPI_Comm comm, int key, void *value, void *extra)
@@ -35,7 +36,7 @@ int main(int argc, char **argv)
     before = argc > 1 && !strcmp(argv[1], "before");
     if (before)
         set_attribute();
-    for (int i = 0; i < 2; i++) { /* the first call of a partial policy is MPI's */
+    for (int i = 0; i < 2; i++) { /* MPI makes the first call of a partial policy */
         reduce(MPI_COMM_WORLD);
         reduce(MPI_COMM_SELF);
     }

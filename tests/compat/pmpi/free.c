@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicators that ranks free in different orders, with messages in between, or late. */
+/* Communicators that ranks free in different orders, between messages, or late. */
 #include <unistd.h>
 
 #include "say.h"
@@ -32,7 +32,7 @@ static void free_in_different_orders(void)
     }
 }
 
-/* A rank frees when the one before it has. */
+/* A rank frees after the previous rank has. */
 static void free_one_after_the_other(void)
 {
     MPI_Comm comms[2];
@@ -68,7 +68,7 @@ static void free_with_requests(void)
 }
 #endif
 
-/* Rank 0 ends before the others: they come when it has said in a file that it waits. */
+/* Rank 0 ends before the others, which come when it has written that it waits. */
 static void come_late(const char *path)
 {
     MPI_Comm comm;
@@ -84,7 +84,7 @@ static void come_late(const char *path)
     MPI_Comm_free(&comm);
 }
 
-/* More communicators at once than have room for handles. */
+/* More communicators at once than can have handles. */
 static void keep_many(int count)
 {
     MPI_Comm *comms = malloc((size_t)count * sizeof *comms);
@@ -94,7 +94,7 @@ static void keep_many(int count)
     free(comms);
 }
 
-/* MPI has no communicator left, if its number is limited. */
+/* Use up MPI's communicators, if their number is limited. */
 static void leave_none(void)
 {
     enum { MOST = 2100 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Complete rounds that are long enough to be worth a handle, after some calls, and others that are
- * not: short ones, those of an operation of the program, persistent ones. */
+/* Complete rounds that are long enough to justify a handle after some calls, and others
+ * that are not: short ones, those with a user op, and persistent ones. */
 #include "say.h"
 
 enum { CALLS = 100, COUNT = 1 << 18 };

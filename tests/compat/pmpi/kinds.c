@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Datatypes, ops, counts, in place and not, on several communicators: what the core
- * reduces, what MPI and functions of the user do for it, and what is left to MPI.
- * Values are small integers: exact in every type. */
+/* Datatypes, ops, counts, in place and not, on several communicators: reduced by the
+ * core, by MPI or user functions, or left to MPI. Values are small integers, exact in
+ * every type. */
 #include "say.h"
 
 enum { MOST = 1100 };
@@ -95,7 +95,7 @@ static void all_pairs(const char *where, MPI_Comm comm)
         }
 }
 
-/* Integers take logical and bitwise ops as well. */
+/* Integers have logical and bitwise ops as well. */
 static void bits(void)
 {
     const MPI_Op ops[] = {MPI_LAND, MPI_LOR, MPI_LXOR, MPI_BAND, MPI_BOR, MPI_BXOR};
@@ -106,7 +106,7 @@ static void bits(void)
     }
 }
 
-/* Which ops MPI defines for which datatypes: the others are refused as they were. */
+/* The ops that MPI defines for each datatype; others are refused as by MPI. */
 static void refusals(MPI_Comm comm)
 {
     const MPI_Datatype types[] = {MPI_INT,
@@ -153,7 +153,7 @@ static void wraps(void)
     SAY("wraps %d %a\n", y, (double)g);
 }
 
-/* What only MPI reduces. */
+/* Types that only MPI reduces. */
 static void of_mpi_alone(MPI_Comm comm)
 {
     int me;
@@ -193,7 +193,7 @@ static void of_mpi_alone(MPI_Comm comm)
         __real__ u[1]);
 }
 
-/* Ops of the user. Each looks at the datatype it is given, as it may. */
+/* User ops. Each inspects its datatype, which is allowed. */
 
 static int bytes_of(MPI_Datatype *type)
 {
@@ -218,8 +218,8 @@ OF_DOUBLES(right, b[i] == 0 ? a[i] : b[i]) /* does not commute */
 
 static MPI_User_function *const functions[] = {add, largest, add_one, smallest};
 
-/* One value of a whole vector of 3 doubles: the one of the greater sum, the lower rank
- * where they are equal (the third is the rank). */
+/* One value is a vector of 3 doubles. The result is the one with the greater sum, or
+ * the lower rank if equal (the third element is the rank). */
 static void longest(void *in, void *inout, int *n, MPI_Datatype *type)
 {
     double *a = in, *b = inout;
@@ -229,8 +229,7 @@ static void longest(void *in, void *inout, int *n, MPI_Datatype *type)
             memcpy(b, a, 24);
 }
 
-/* A datatype and an op that live for one call: their handles come again, with other
- * functions behind them. */
+/* A datatype and an op for one call. Their handles are reused for other functions. */
 static void one_of_user(int which, int width, int count, MPI_Comm comm)
 {
     int me, n = width * count;
@@ -265,7 +264,7 @@ static void users(MPI_Comm comm)
                     one_of_user(which, width, counts[c], comm);
 }
 
-/* Several alive at once, on predefined and derived datatypes of the same size. */
+/* Several live at once, on predefined and derived datatypes of the same size. */
 static void users_together(MPI_Comm comm)
 {
     double x[6] = {rank, 2, rank % 3, 4, rank, rank}, y[6];
@@ -293,7 +292,7 @@ static void users_together(MPI_Comm comm)
     MPI_Type_free(&three);
 }
 
-/* In the order of the ranks, and data in gaps that stays: MPI's. */
+/* MPI reduces in the order of ranks, and leaves data in gaps unchanged. */
 static void left_to_mpi(void)
 {
     double x[4] = {rank == size - 1 ? 0 : rank + 1, 1, 2, 3}, y[4] = {0, 7, 0, 7};

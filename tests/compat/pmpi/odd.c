@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is legal and odd, and what is an error: no elements, pairs, derived datatypes,
- * ops of the user, inter-communicators, error handlers, attributes, before and after.
- */
+/* Unusual legal calls, and errors: no elements, pairs, derived datatypes, user ops,
+ * inter-communicators, error handlers, attributes, calls before and after. */
 #include "say.h"
 
 static void min_by_size(void *in, void *inout, int *n, MPI_Datatype *type)
@@ -12,7 +11,7 @@ static void min_by_size(void *in, void *inout, int *n, MPI_Datatype *type)
             ((int *)inout)[i] = ((int *)in)[i];
 }
 
-/* Not commutative: the rightmost that is not zero; associative. */
+/* Not commutative: the rightmost value that is not zero. Associative. */
 static void last(void *in, void *inout, int *n, MPI_Datatype *type)
 {
     (void)type;
@@ -116,7 +115,7 @@ static void say_error(const char *what, int code)
         handled);
 }
 
-/* MPICH can be compiled without looking at arguments, as PyPI's is: it then crashes. */
+/* MPICH may be compiled without argument checks, as PyPI's is, and then crashes. */
 static void errors(void)
 {
 #ifndef OPEN_MPI
@@ -142,7 +141,7 @@ static void errors(void)
         say_error("derived", MPI_Allreduce(&x, &y, 1, derived, MPI_SUM, comm));
         say_error("uncommitted", MPI_Allreduce(&x, &y, 1, raw, any, comm));
         say_error("window", MPI_Allreduce(&x, &y, 1, MPI_INT, MPI_REPLACE, comm));
-        if (rank == 0) /* wrong on one rank alone, which must not wait */
+        if (rank == 0) /* wrong on one rank only, which must not wait */
             say_error("one", MPI_Allreduce(&x, &y, -3, MPI_INT, MPI_SUM, comm));
         say_error("fine", MPI_Allreduce(&x, &y, 1, MPI_INT, MPI_SUM, comm));
         CHECK(y == size);
@@ -187,7 +186,7 @@ static int copy_of_type(MPI_Datatype type, int key, void *extra, void *in, void 
     return copy(MPI_COMM_NULL, key, extra, in, out, flag);
 }
 
-/* Only what the program does runs its callbacks. */
+/* Only the program's own calls run its callbacks. */
 static void type_attributes(void)
 {
     double p[2] = {rank, 1}, q[2];
@@ -226,7 +225,7 @@ static void attributes(void)
     SAY("callbacks: %d %d\n", copied, deleted);
 }
 
-/* Many communicators and signatures: nothing runs out. */
+/* Many communicators and signatures: no resource runs out. */
 static void many(void)
 {
     long total = 0;
@@ -251,7 +250,7 @@ static void many(void)
     SAY("signatures: %g\n", sum);
 }
 
-/* Messages of the program's own, under way during the calls and of the same kind. */
+/* The program's own messages of the same kind, in flight during the calls. */
 static void beside_messages(void)
 {
     int right = (rank + 1) % size, left = (rank + size - 1) % size, got[8], sum = 0;

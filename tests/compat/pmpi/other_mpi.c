@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Another MPI, as far as it is called here (-DLIBRARY), and its programs: one that calls it as C and
- * as Fortran do (-DPROGRAM), and one that loads a file which needs it (neither). */
+/* The part of another MPI that is called here (-DLIBRARY), and its programs: one that
+ * calls it from C and Fortran (-DPROGRAM), and one that loads a file that needs it
+ * (neither). */
 #include <dlfcn.h>
 #include <stdio.h>
 

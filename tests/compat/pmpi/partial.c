@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A loop with two sums, whose ranks come late by turns. Where rounds may leave ranks
- * out, the sums of single rounds are smaller; over all rounds nothing is lost, and the
- * two sums do not mix. MPI reduces the second one for us.
+ * A loop with two sums, in which each rank is late in turn. If rounds may leave ranks out, the
+ * sums of single rounds are smaller. Over all rounds nothing is lost, and the two sums are not
+ * mixed up. The second one uses a type that MPI reduces.
  *
  * arguments: where the info key is given (dup, idup, set, split, none), or "differ": as
  * set, with the key on rank 0 only, or "own": as dup, and the first sum is by an op of
@@ -56,7 +56,7 @@ int main(int argc, char **argv)
         op = own;
     MPI_Comm comm = give(argc > 1 ? argv[1] : "none", argc > 2 ? argv[2] : "solo");
     for (int t = 0; t < ROUNDS + 2; t++) {
-        int more = t < ROUNDS; /* the last two only bring in what was late */
+        int more = t < ROUNDS; /* the last two only collect late data */
         if (more)
             usleep((rank + t) % size * 1500u);
         else

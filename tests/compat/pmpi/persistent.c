@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Persistent allreduces among other requests, completed in every way there is. */
+/* Persistent allreduces among other requests, completed in every possible way. */
 #include "say.h"
 
 #if MPI_VERSION >= 4 || defined(OPEN_MPI)
@@ -111,8 +111,8 @@ static void rounds(const char *name, void (*wait)(void), int all)
     SAY("%s\n", name);
 }
 
-/* A round advances while its rank is busy elsewhere in MPI: rank 0 receives what the
- * others send only after their rounds are complete. */
+/* A round advances while its rank is elsewhere in MPI: rank 0 receives messages that
+ * the others send only after their rounds are complete. */
 static void while_receiving(void)
 {
     int token = 0;
@@ -127,7 +127,7 @@ static void while_receiving(void)
     SAY("while_receiving\n");
 }
 
-/* With messages of the program's in one array. */
+/* In one array with the program's messages. */
 static void mixed(void)
 {
     for (int round = 0; round < ROUNDS; round++) {
@@ -171,7 +171,7 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     make(MPI_COMM_WORLD);
-    wait_all(); /* inactive: complete at once */
+    wait_all(); /* inactive requests complete at once */
     rounds("wait", wait_each, 0);
     rounds("waitall", wait_all, 1);
     rounds("waitany", wait_any, 1);
@@ -184,7 +184,7 @@ int main(int argc, char **argv)
     while_receiving();
     mixed();
     drop();
-    for (int i = 0; i < 40; i++) { /* more than there are places for */
+    for (int i = 0; i < 40; i++) { /* more than the available places */
         make(MPI_COMM_WORLD);
         fill(i);
         MPI_Startall(N, requests);
@@ -195,7 +195,7 @@ int main(int argc, char **argv)
     MPI_Comm_dup(MPI_COMM_WORLD, &dup);
     make(dup);
     rounds("dup", wait_all, 1);
-    if (argc > 1) { /* legal, but Open MPI 5.0 crashes: not for comparing */
+    if (argc > 1) { /* legal, but Open MPI 5.0 crashes: not compared */
         MPI_Comm_free(&dup);
         rounds("after_free", wait_all, 1);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For the programs of this folder: plain MPI programs that print what they found. They
- * are run with and without the interposer, and must print the same. */
+/* Macros for plain MPI programs that print their results. With and without the
+ * interposer they must print the same. */
 #ifndef SAY_H
 #define SAY_H
 
@@ -19,7 +19,7 @@ static void __attribute__((unused)) begin(int *argc, char ***argv)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
 }
 
-/* The same on all ranks and true, or the job ends. */
+/* The condition must be true on all ranks, or the job ends. */
 #define CHECK(condition)                                                               \
     do {                                                                               \
         if (!(condition)) {                                                            \
@@ -36,7 +36,7 @@ static void __attribute__((unused)) begin(int *argc, char ***argv)
             printf(__VA_ARGS__);                                                       \
     } while (0)
 
-/* A number for the bytes of a result. */
+/* Return a hash of a result's bytes. */
 static unsigned long __attribute__((unused)) sum_of(const void *data, size_t bytes)
 {
     unsigned long h = 5381;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plain mpi4py script; prints what it found."""
+"""A plain mpi4py script that prints its results."""
 
 import numpy as np
 from mpi4py import MPI
@@ -26,14 +26,14 @@ assert MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank) == sum(range(MPI.COMM_WORLD
 
 
 def add_modulo(inbuf, inoutbuf, datatype):
-    """In Python, on vectors of three int32."""
+    """A Python op on vectors of three int32."""
     assert datatype.size == 12
     a, b = np.frombuffer(inbuf, "i4"), np.frombuffer(inoutbuf, "i4")
     b[:] = (a + b) % 1000003
 
 
 def has_persistent(comm):
-    """Not every MPI does."""
+    """Return whether this MPI has persistent allreduces."""
     x = np.ones(1)
     try:
         comm.Allreduce_init(x, np.empty(1)).Free()
@@ -42,7 +42,7 @@ def has_persistent(comm):
     return True
 
 
-# Ops and datatypes of the script's own, made and freed again and again.
+# The script's own ops and datatypes, created and freed repeatedly.
 world = MPI.COMM_WORLD
 for i in range(20):
     three = MPI.INT.Create_contiguous(3).Commit()
@@ -69,7 +69,7 @@ if has_persistent(world):
         request.Wait()
         assert (best["value"] == (world.size > 1)).all()
     request.Free()
-    op = MPI.Op.Create(add_modulo, commute=True)  # might go before a start: MPI does it
+    op = MPI.Op.Create(add_modulo, commute=True)  # may be freed before a start: MPI does it
     three = MPI.INT.Create_contiguous(3).Commit()
     x, y = np.full(3, world.rank, "i4"), np.zeros(3, "i4")
     request = world.Allreduce_init([x, 1, three], [y, 1, three], op=op)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starts two processes by the words of the command line, which end with this program, and reduces
- * with them and without. */
+/* Start two processes by the words of the command line, which end with this program.
+ * Reduce with and without them. */
 #include "say.h"
 
 static void reduce(MPI_Comm comm, int ranks)

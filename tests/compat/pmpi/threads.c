@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads on communicators of their own, in another order on every rank. Any of them
- * may run another one's op meanwhile. */
+/* Threads on their own communicators, in another order on every rank. Each may run
+ * another one's op meanwhile. */
 #include <pthread.h>
 
 #include "say.h"
@@ -15,7 +15,7 @@ static void join_up(void *in, void *inout, int *n, MPI_Datatype *type)
         ((double *)inout)[i] += ((double *)in)[i];
 }
 
-/* The op and the datatype end right after the call. */
+/* Free the op and the datatype right after the call. */
 static void reduce(int with_own, double *x, double *y, MPI_Comm comm)
 {
     MPI_Datatype five;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program that calls MPI past the interposer: all of it ("all"), or MPI_Allreduce alone. */
+/* A program that bypasses the interposer: with "all" calls, or with MPI_Allreduce. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
