@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests under mpiexec: all ranks run the same tests in the same order.
 
-A rank that fails prints its failure and ends the whole job, because the others would wait for
-it. A test that does not end prints the stack of every thread on every rank and ends the job.
+A rank that fails prints its failure and ends the whole job, because the others would wait for it. A
+test that does not end prints the stack of every thread on every rank and ends the job.
 """
 
 import faulthandler
@@ -23,7 +23,7 @@ from partialcoll.tools.bench.faults import killing
 
 TEST_LIMIT_S = 180.0
 JOB_LIMIT_S = 120
-STARTERS = {"run", "job"}  # fixtures of tests that start jobs of their own
+STARTERS = {"run", "job"}  # fixtures of tests that start jobs
 
 PREAMBLE = """
 import os, sys, time, warnings
@@ -86,8 +86,8 @@ def starts_jobs(item):
 
 
 def is_in_other_parts(item, parts):
-    """Where a commit is tested: of what needs one MPI only, of what starts jobs of its own, and on
-    a single rank, these parts are ours."""
+    """Return whether another commit or job tests this: of tests that need one MPI only, that start
+    jobs, or run on a single rank, only some parts are ours."""
     words, _, count = parts.partition(" of ")
     own = [int(part) for part in words.split(",")]
     drawn = zlib.crc32(item.name.encode()) % int(count)  # the same on all ranks
@@ -98,13 +98,13 @@ def is_in_other_parts(item, parts):
 
 
 def has_to_do_with_no_mpi(item):
-    """Where all is tested, it is so beside one MPI."""
+    """The full test run tests these with one MPI only."""
     of_mpi = item.get_closest_marker("mpi") or starts_jobs(item)
     return item.get_closest_marker("one_mpi") and not of_mpi
 
 
 def pytest_collection_modifyitems(config, items):
-    """What run.py and parts.py leave to other commits, and to the other MPI."""
+    """Deselect the tests that run.py and parts.py leave to other commits, and to the other MPI."""
     left = []
     if parts := os.environ.get("PARTIALCOLL_TEST_PARTS"):
         left = [item for item in items if is_in_other_parts(item, parts)]
@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture
 def comm():
-    """A communicator of its own for each test, so that a test cannot meet another's."""
+    """Return a separate communicator for each test, so that tests cannot interfere."""
     dup = MPI.COMM_WORLD.Dup()
     yield dup
     dup.Barrier()
@@ -125,8 +125,8 @@ def comm():
 
 @pytest.fixture(autouse=True)
 def every_rank_alone(request, monkeypatch):
-    """For tests marked messages_only; where the suite runs in shared memory they are left out,
-    it runs without as well."""
+    """Tests marked messages_only are skipped if the suite runs in shared memory, because it also
+    runs without."""
     if request.node.get_closest_marker("messages_only"):
         if os.environ.get("PARTIALCOLL_DOMAIN", "rank") != "rank":
             pytest.skip("about messages between ranks: runs with PARTIALCOLL_DOMAIN=rank")
@@ -135,8 +135,8 @@ def every_rank_alone(request, monkeypatch):
 
 @pytest.fixture
 def clean_environment():
-    """The environment without what a launcher or the user has set, for subprocesses; the domain
-    stays, because the suite runs once in each."""
+    """Return the environment for subprocesses without variables of a launcher or the user. The
+    domain stays, because the suite runs once in each."""
     drop = ("PMI", "OMPI", "PMIX", "PRTE", "PARTIALCOLL", "HYDRA", "MPIR", "MPIEXEC", "GFORTRAN")
     drop += ("SLURM", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")  # partialcoll.torch sets four
     keep = "PARTIALCOLL_DOMAIN"
@@ -145,8 +145,8 @@ def clean_environment():
 
 @pytest.fixture
 def job(clean_environment, tmp_path_factory):
-    """Command and environment that start a Python script on some ranks. The job's files are the
-    test's own: it may kill the launcher."""
+    """Return command and environment to start a Python script on some ranks. The job has its own
+    files, because a test may kill the launcher."""
 
     def make(script, ranks, *arguments):
         command, launched = launcher.command(ranks), launcher.environment()
@@ -159,7 +159,7 @@ def job(clean_environment, tmp_path_factory):
 
 @pytest.fixture
 def run(clean_environment, job, tmp_path):
-    """Run a script on some ranks, or without a launcher; returns the finished process."""
+    """Run a script on some ranks, or without a launcher. Return the finished process."""
 
     def start(script, ranks=None, before="", env=None, arguments=(), launcher_options=()):
         path = tmp_path / "script.py"

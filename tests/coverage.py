@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lines of the engine, the protocol and matchmaking do the simulated schedules reach?
+"""Measure which lines of engine, protocol and matchmaking the simulated schedules reach.
 
-Builds them with gcc's coverage, runs the schedules, those of the steps of a domain in shared
-memory, of matchmaking and of deaths too (and the fuzzing and the tests of the policies and of the
-parts, for what is refused before it runs), prints each file's share and the lines that were never
-reached, and fails below 98 %. Needs gcc and gcov.
+Build them with gcc's coverage and run the schedules: simulated ranks, steps of a domain in shared
+memory, matchmaking and deaths (and the fuzzing and the tests of policies and parts, for input that
+is refused before it runs). Print each file's share and the lines never reached, and fail below
+98 %. Needs gcc and gcov.
 
     python tests/coverage.py [--schedules 2000] [--json F]
 """
@@ -50,14 +50,14 @@ ENOUGH = 98.0
 
 
 def measured(source: Path) -> bool:
-    """Is this one of the files that have to be covered?"""
+    """Return whether this file must be covered."""
     of_domain = source.parent.name == "domain" and source.name.startswith("node")
     of_group = source.parent.name == "group" and source.stem.startswith("matchmaking")
     return source.parent.name == "protocol" or source.name == "sched.c" or of_domain or of_group
 
 
 def compile_one(source: Path, folder: Path) -> str:
-    """Each file on its own, since gcov wants one object per source; the object."""
+    """Compile a file to a separate object, as gcov requires. Return the object."""
     target = folder / f"{name_of(source)}.o"
     subprocess.run(["cc", *FLAGS, "-c", str(source), "-o", str(target)], check=True)
     return str(target)
@@ -68,7 +68,7 @@ def name_of(source: Path) -> str:
 
 
 def build(folder: Path) -> list[str]:
-    """The programs."""
+    """Build the programs."""
     libraries = []
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for what in ("helpers", "core"):
@@ -86,7 +86,7 @@ def build(folder: Path) -> list[str]:
 
 
 def lines(folder: Path, source: Path) -> dict[int, int]:
-    """How often each line that has code was reached."""
+    """Return how often each line with code was reached."""
     notes = folder / f"{name_of(source)}.gcda"
     done = subprocess.run(
         ["gcov", "--json-format", "--stdout", str(notes)],
@@ -105,7 +105,7 @@ def lines(folder: Path, source: Path) -> dict[int, int]:
 
 
 def main() -> int:
-    """Measure; exit 1 below what is enough."""
+    """Measure. Exit 1 below the required coverage."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--schedules", type=int, default=2000)
     parser.add_argument("--json", help="write what was seen to a file")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a script on some ranks with the launcher that fits: python tests/launch.py 4 script.py, or
+"""Run a script on some ranks with the matching launcher: python tests/launch.py 4 script.py, or
 another program: python tests/launch.py 4 --program ./program"""
 
 import contextlib
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def own_segments():
-    """Open MPI leaves a segment behind for each job; within this, it goes with its folder."""
+    """Open MPI leaves a segment behind for each job. Within this context it is removed."""
     from partialcoll.tools import launcher
 
     with tempfile.TemporaryDirectory(prefix="partialcoll-tests-") as folder:
@@ -21,8 +21,8 @@ def own_segments():
 
 
 def launch(ranks, words, limit_s=300):
-    """Run Python with these arguments on so many ranks, or, after --program, the program that
-    they name; its exit status."""
+    """Run Python with these arguments, or the program named after --program, on some ranks. Return
+    the exit status."""
     from partialcoll.tools import launcher
 
     command = launcher.command(ranks)

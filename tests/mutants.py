@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do the invariants catch mistakes? Plants protocol mistakes one at a time and looks.
+"""Check that the invariants catch mistakes: plant protocol mistakes one at a time.
 
-Each mistake is one small change of a source under csrc/. It has to compile, and running the
-simulated schedules with it (for the domain and the gossip buffers: those of their steps; for
-matchmaking and groups: those of their peers; for the gate: those of its threads; for some those of
-the simulator) has to end with a broken invariant: a crash, a hang or a clean run is a failure of
-this script. The unchanged sources have to pass first.
+Each mistake is one small change of a source under csrc/. It must compile, and the simulated
+schedules must end with a broken invariant (for domain and gossip buffers: those of their steps; for
+matchmaking and groups: of their peers; for the gate: of its threads; for some: of the simulator).
+A crash, a hang or a clean run is a failure of this script. The unchanged sources must pass first.
 
     python tests/mutants.py [--jobs 2] [--json F] [--slice I/N] [NAME ...]
 
-A slice is one mistake of each file, always the same, and the I-th of N parts of the others: what a
-commit has to pass, where the next one takes the next part. Those that take long are in no slice.
+A slice is one fixed mistake of each file, and the I-th of N parts of the others: a commit must pass
+it, and the next commit takes the next part. Slow mistakes are in no slice.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ FLAGS = [
     "-DPCOLL_TEST_TRIES=2",
     "-DPCOLL_TEST_COPY_BYTES=8192",
 ]
-FAKE = "build/c/libfake_cuda.so"  # what the program of the device opens
-MAX_SCHEDULES = 60000  # two of them need 19782
+FAKE = "build/c/libfake_cuda.so"  # driver for the program of the device
+MAX_SCHEDULES = 60000  # two mistakes need 19782
 SCHEDULES = {"group": 3000, "simulator": 3000}  # a schedule is a hundred rounds or actions
 PROGRAMS = {
     "simulation": "invariants",
@@ -69,8 +68,8 @@ PROGRAMS = {
 DOMAIN = re.compile(r"domain/node\w*\.[ch]|protocol/member\.h")
 MATCHING = re.compile(r"protocol/group/matchmaking(_\w+)?\.[ch]")
 RECOVERY = re.compile(r"domain/node_recovery\.c|runtime/recovery_steps\.c")
-ALWAYS = 1  # of each file, in every slice
-# Take a hundred times as long as the others to be caught: never in a slice.
+ALWAYS = 1  # per file, in every slice
+# These take a hundred times as long as the others: never in a slice.
 LONG = {
     "slices have no room for their headers",
     "a list is taken by one that follows nobody any more",
@@ -92,7 +91,7 @@ PATIENCE = 900  # seconds for one mutant: only a hang takes that long
 
 
 def program_of(mutant: Mutant) -> str:
-    """Which program has to catch it."""
+    """Return the program that must catch it."""
     if mutant.program is not None:
         return mutant.program
     if mutant.file.startswith(("gossip/", "device/", "watch/")):
@@ -111,13 +110,13 @@ def program_of(mutant: Mutant) -> str:
 
 
 def as_pattern(text: str) -> str:
-    """This text, wherever a formatter breaks its lines."""
+    """Return a pattern of this text that allows other line breaks."""
     words = [re.escape(word) for word in text.split()]
     return r"\s+".join(words)
 
 
 class Builder:
-    """Compiles everything once; then a mutant costs one file (a header: a few) and a link."""
+    """Compiles everything once. A mutant then needs one file (a header: a few) and a link."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -148,7 +147,7 @@ class Builder:
             self.archives.insert(0, archive(self.folder / f"{what}.a", objects))
 
     def link(self, of: str, name: str, changed: list[Path]) -> Path:
-        """What has changed takes the place of the archive's member of that name."""
+        """Link with changed objects in place of the archive's members of these names."""
         program = self.folder / name
         archives = list(self.archives)
         if changed:
@@ -182,7 +181,7 @@ class Builder:
         return program
 
     def concerned(self, file: Path) -> list[Path]:
-        """What has to be compiled again: of a header, the files that may include it."""
+        """Return the files to compile again: for a header those that may include it."""
         if file.suffix == ".c":
             return [file]
         folder = file.parent.name if file.parent.name in ("gossip", "group") else "domain"
@@ -190,7 +189,7 @@ class Builder:
 
 
 def place_of(mutant: Mutant) -> tuple[int, int]:
-    """Where in its file the text is that it changes."""
+    """Return the place of the changed text in its file."""
     found = list(re.finditer(as_pattern(mutant.old), (ROOT / "csrc" / mutant.file).read_text()))
     if len(found) != 1:
         raise SystemExit(
@@ -201,7 +200,7 @@ def place_of(mutant: Mutant) -> tuple[int, int]:
 
 
 def run(program: Path, schedules: int) -> tuple[int | None, str, float]:
-    """Exit status (None: it hangs), what it said, seconds."""
+    """Return exit status (None: it hangs), output and seconds."""
     env = {
         **os.environ,
         "PARTIALCOLL_CUDA_LIBRARY": str(ROOT / FAKE),
@@ -219,7 +218,7 @@ def run(program: Path, schedules: int) -> tuple[int | None, str, float]:
 
 
 def decision(status: int | None, said: str) -> tuple[bool, str]:
-    """Was it caught by an invariant, and by which or what happened instead."""
+    """Return whether an invariant caught it, and which one or what happened instead."""
     broken = re.search(r"invariant broken: ([a-z ]+)", said)
     if status == 1 and broken:
         return True, broken.group(1)
@@ -249,12 +248,12 @@ def judge(builder: Builder, index: int, mutant: Mutant) -> dict[str, object]:
 
 
 def drawn(mutant: Mutant) -> int:
-    """A number that stays the mutant's own whatever others come and go."""
+    """Return a number of the mutant that does not depend on other mutants."""
     return zlib.crc32(mutant.name.encode())
 
 
 def part(mutants: list[Mutant], text: str) -> list[Mutant]:
-    """The slice "I/N" of them; I may be any number, it counts modulo N."""
+    """Return the slice "I/N". I may be any number and counts modulo N."""
     index, parts = (int(word) for word in text.split("/"))
     short = [m for m in mutants if m.name not in LONG]
     always = set()
@@ -264,7 +263,7 @@ def part(mutants: list[Mutant], text: str) -> list[Mutant]:
 
 
 def main() -> int:
-    """Run them; exit 1 if one was not caught."""
+    """Run them. Exit 1 if one was not caught."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", help="write what was seen to a file")
@@ -276,7 +275,7 @@ def main() -> int:
         chosen = part(chosen, options.slice)
     if not chosen:
         parser.error(f"no mutant has any of {options.names} in its name")
-    for mutant in MUTANTS:  # those too that are not chosen: who changes a source sees it at once
+    for mutant in MUTANTS:  # also those not chosen: a change of a source shows at once
         place_of(mutant)
     with tempfile.TemporaryDirectory() as folder:
         builder = Builder(Path(folder))

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All tests, in parts that can be resumed: `make test-all`.
+"""Run all tests, in parts that can be resumed: `make test-all`.
 
     python tests/parts.py [--restart] [--jobs 2] [--json F] [PART ...]
 
-Each part is one make command with a log of its own, build/test-all/PART.log. One that has passed is
-left alone the next time, whatever has changed since, but for those that install; --restart forgets
-what has passed. As many parts run side by side as --jobs says, and those that need the whole
-machine by themselves. What was seen, with the commit of each part, goes to
-bench/results/test-all/any.json, where parts that did not run stay as they were.
+Each part is one make command with its own log, build/test-all/PART.log. A passed part is not run
+again, whatever has changed since, except those that install; --restart forgets passed parts. --jobs
+parts run at a time, and parts that need the whole machine run by themselves. The results, with the
+commit of each part, go to bench/results/test-all/any.json, where other parts stay unchanged.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ CLOSING = re.compile(
 
 
 class Part(NamedTuple):
-    """A name and a make command; `alone` needs the whole machine, its cores or its memory; `again`:
-    also if it has passed, since others would do it side by side, into one folder."""
+    """A name and a make command. `alone` needs the whole machine, its cores or its memory. `again`:
+    also if it has passed, because other parts would do it concurrently in one folder."""
 
     name: str
     command: list[str]
@@ -45,11 +44,11 @@ class Part(NamedTuple):
 
 
 def parts() -> list[Part]:
-    """In the order in which they begin: what installs comes before what uses it."""
+    """Return the parts in the order in which they start: installation first."""
     ready = [Part(f"ready-{mpi}", ["ready", f"MPI={mpi}"], alone=True, again=True) for mpi in MPIS]
     jobs = [f"{domain}-{ranks}" for domain in ("node", "rank") for ranks in RANKS]
-    # What needs no launcher is long, and half of it under Open MPI are the deaths of ranks. What
-    # has to do with no MPI has been tested beside the first.
+    # Tests without a launcher are long; under Open MPI half of the time are deaths of ranks. Tests
+    # independent of MPI run with the first MPI only.
     more = {(mpi, "node-alone"): ["TESTS=. --ignore=faults"] for mpi in MPIS}
     more[MPIS[1], "node-alone"] += ["PARTIALCOLL_TEST_OTHER_MPI=1"]
     on_ranks = [
@@ -63,7 +62,7 @@ def parts() -> list[Part]:
     ]
     of_mpi = [
         Part(f"{what}-{mpi}", [f"test-{what}", f"MPI={mpi}"], alone=what == "large")
-        for what in ("examples", "trainers", "large")  # trainers take the wheel from above
+        for what in ("examples", "trainers", "large")  # trainers use the wheel from above
         for mpi in MPIS
     ]
     return [
@@ -84,14 +83,14 @@ def parts() -> list[Part]:
 
 
 def passed(part: Part) -> dict[str, Any] | None:
-    """What was seen when it passed, if it has."""
+    """Return the results of a passed part, else None."""
     stamp = LOGS / f"{part.name}.json"
     row: dict[str, Any] = json.loads(stamp.read_text()) if stamp.exists() else {}
     return row if row.get("passed") else None
 
 
 def run(part: Part) -> dict[str, Any]:
-    """Run it, or say what it was when it passed."""
+    """Run a part, or print its earlier results."""
     row = None if part.again else passed(part)
     if row is None:
         begin, used = time.monotonic(), cpu_seconds()
@@ -112,7 +111,7 @@ def run(part: Part) -> dict[str, Any]:
             "closing": closing(log.read_text(errors="replace")),
             "commit": commit(),
         }
-        if part.alone:  # else it is not known whose they are
+        if part.alone:  # otherwise the owner is unknown
             row["cpu_seconds"] = round(cpu_seconds() - used, 1)
         (LOGS / f"{part.name}.json").write_text(json.dumps(row) + "\n")
     state = "passed" if row["passed"] else f"FAILED, see build/test-all/{part.name}.log"
@@ -123,7 +122,7 @@ def run(part: Part) -> dict[str, Any]:
 
 
 def closing(text: str) -> list[str]:
-    """The lines that say how many of what were well."""
+    """Return the lines with the numbers of passed tests."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)  # without colors
     return [line.strip("= \n") for line in plain.splitlines() if CLOSING.search(line)][-3:]
 
@@ -134,13 +133,13 @@ def cpu_seconds() -> float:
 
 
 def commit() -> str:
-    """With a + where something has changed since."""
+    """Return the commit, with a + if files have changed since."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
 def run_all(chosen: list[Part], jobs: int) -> list[dict[str, Any]]:
-    """Parts that are alone, alone; the others between them, as many at a time as there are jobs."""
+    """Run parts with `alone` one by one, and up to `jobs` of the others at a time."""
     rows = []
     while chosen:
         together = [chosen[0]]
@@ -155,7 +154,7 @@ def run_all(chosen: list[Part], jobs: int) -> list[dict[str, Any]]:
 
 
 def keep(rows: list[dict[str, Any]], file: Path) -> None:
-    """These, in the place of what was seen of the same parts before."""
+    """Replace the earlier results of these parts."""
     seen = json.loads(file.read_text())["rows"] if file.exists() else []
     newest = {row["part"]: row for row in (*seen, *rows)}
     kept = [newest[part.name] for part in parts() if part.name in newest]
@@ -165,7 +164,7 @@ def keep(rows: list[dict[str, Any]], file: Path) -> None:
 
 
 def main() -> int:
-    """Run them; exit 1 if one failed."""
+    """Run them. Exit 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--restart", action="store_true", help="forget what has passed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -184,7 +183,7 @@ def main() -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     for part in chosen if options.restart else []:
         (LOGS / f"{part.name}.json").unlink(missing_ok=True)
-    os.environ["CI"] = "true"  # what hypothesis draws is the same in each run
+    os.environ["CI"] = "true"  # makes hypothesis draw the same in each run
     rows = run_all(chosen, options.jobs)
     failed = [row["part"] for row in rows if not row["passed"]]
     print(f"{len(rows) - len(failed)} of {len(rows)} parts passed; failed: {failed or 'none'}")

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the test suite: what needs no launcher without one, then under mpiexec for several numbers
-of ranks, for each setting of PARTIALCOLL_DOMAIN, which is how ranks of a node reduce.
+"""Run the test suite without a launcher, then under mpiexec for several numbers of ranks.
 
-    python tests/run.py --commit                                     what each commit has to pass
+Each setting of PARTIALCOLL_DOMAIN is tested (how ranks of a node reduce).
+
+    python tests/run.py --commit                                     for each commit
     python tests/run.py --ranks "1 2 3 4 5 8" --domains "node rank"  all of it
     … [pytest arguments]
 
-What a test depends on, it says by its markers (pyproject.toml): `mpi` runs on all numbers of ranks,
-`one_domain` in the first setting only, `few_ranks` on FEW_RANKS (a commit: on 2 with one MPI and on
-3 with the other, the next the other way round). What is `one_mpi` takes turns: see `parts`.
+Markers say what a test depends on (pyproject.toml): `mpi` runs on all numbers of ranks,
+`one_domain` in the first setting only, `few_ranks` on FEW_RANKS (for a commit: on 2 with one MPI,
+on 3 with the other, alternating). `one_mpi` tests alternate between commits: see `parts`.
 CONTRIBUTING.md says what each commit leaves out.
 """
 
@@ -29,15 +30,15 @@ from partialcoll.tools import launcher
 
 TESTS = Path(__file__).resolve().parent
 SELF = str(Path(__file__).resolve())
-JOB_LIMIT_S = 3600  # of all tests; a test that hangs ends after TEST_LIMIT_S of conftest.py
+JOB_LIMIT_S = 3600  # for all tests; a hanging test ends after TEST_LIMIT_S of conftest.py
 FEW_RANKS = (2, 5)  # and one without a launcher
 FEW_OF_COMMIT = (2, 3)
 ALONE = 0  # without a launcher
 MANY = 5
 PARTS = 16  # of the tests of one MPI
 
-# For each commit: both MPIs have both settings, so has each number of ranks, and none of it is
-# there twice. The largest one MPI has in one commit and the other in the next.
+# For each commit: each MPI runs both settings, each number of ranks occurs, and no test runs twice.
+# One MPI runs the largest number in this commit and the other one in the next.
 COMMIT = {
     "mpich": [(ALONE, "node"), (2, "node"), (3, "rank"), (5, "node")],
     "openmpi": [(ALONE, "rank"), (2, "rank"), (3, "node"), (5, "rank")],
@@ -45,8 +46,8 @@ COMMIT = {
 
 
 def worker(arguments):
-    """One rank: only rank 0 talks. Each has its own folder for what is temporary: pytest tidies
-    up in it, and ranks that do so in one folder at the same time trip over each other."""
+    """Run one rank; only rank 0 prints. Each has its own temporary folder, because pytest cleans it
+    up, and ranks would interfere in a common one."""
     import pytest
     from mpi4py import MPI
 
@@ -70,7 +71,7 @@ def main():
         parser.error(
             f"--only: expected one of {[j.name for j in jobs(options)]}, got {options.only}"
         )
-    # From elsewhere than the checkout, so that the installed package is tested.
+    # Not in the checkout, so that the installed package is tested.
     os.chdir(TESTS)
     begin = time.monotonic()
     code = 0
@@ -84,7 +85,7 @@ def main():
 
 
 class Job(NamedTuple):
-    """Some ranks in one setting, and which tests they run: expressions over markers."""
+    """Some ranks in one setting, and their tests: expressions over markers."""
 
     ranks: int
     domain: str
@@ -99,8 +100,8 @@ def jobs(options):
     if options.commit:
         mpi = launcher.flavor()
         return [Job(*job) for job in COMMIT[mpi] if job[0] != MANY or has_many(mpi)]
-    numbers = [int(word) for word in options.ranks.split() if word != str(ALONE)]  # is there anyway
-    # What a job of one rank runs as well is left to that.
+    numbers = [int(word) for word in options.ranks.split() if word != str(ALONE)]  # always included
+    # Leave tests to the job of one rank if it runs them as well.
     alone = ["not mpi or few_ranks"] if 1 in numbers else []
     each = [(ALONE, alone), *((ranks, []) for ranks in numbers if ranks != ALONE)]
     return [
@@ -112,28 +113,27 @@ def jobs(options):
 
 @functools.cache
 def turn():
-    """The number of this commit, which says what it leaves to others."""
+    """Return the number of this commit, which determines its part of the tests."""
     count = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True)
     return int(count.stdout) if count.returncode == 0 else 0
 
 
 def has_many(mpi):
-    """Is it this MPI's turn to run the largest number of ranks?"""
+    """Return whether this MPI runs the largest number of ranks now."""
     return (turn() + sorted(COMMIT).index(mpi)) % 2 == 0
 
 
 def few_ranks(options):
-    """Where PyTorch is tested, beside the job without a launcher."""
+    """Return the numbers of ranks for PyTorch, beside the job without a launcher."""
     if not options.commit:
         return FEW_RANKS
     return (FEW_OF_COMMIT[has_many(launcher.flavor())],)
 
 
 def parts(job):
-    """Which parts of the tests of one MPI are this job's, the first of which has the tests in
-    turns as well. Under a launcher each MPI has an eighth: four commits in a row have all, eight
-    commits all with both. Without one each has one part: eight commits have all, sixteen commits
-    all with both."""
+    """Return this job's parts of the tests of one MPI. The first part includes the tests in turns.
+    Under a launcher each MPI runs an eighth: four consecutive commits run all, eight commits all
+    with both. Without one each runs one part: eight commits run all, sixteen all with both."""
     commit, mpi = turn(), sorted(COMMIT).index(launcher.flavor())
     if job.ranks == ALONE:
         return [(2 * commit + (commit // (PARTS // 2) + mpi) % 2) % PARTS]
@@ -142,7 +142,7 @@ def parts(job):
 
 
 def run_job(job, arguments, begin, few):
-    """Its exit status. few: the numbers of ranks on which PyTorch is tested."""
+    """Run a job and return its exit status. few: the numbers of ranks for PyTorch."""
     os.environ["PARTIALCOLL_DOMAIN"] = job.domain
     what = f"{job.ranks} ranks" if job.ranks else "without a launcher"
     seconds = time.monotonic() - begin
@@ -151,7 +151,7 @@ def run_job(job, arguments, begin, few):
     words = ["--with-mpi", "-q", "--no-header", "--durations=20", *arguments]
     if job.ranks:
         markers.append("mpi")
-    if job.ranks and job.ranks not in few:  # nor shall ranks load PyTorch to leave it out
+    if job.ranks and job.ranks not in few:  # avoids loading PyTorch
         markers.append("not few_ranks")
         words.append(f"--ignore={TESTS}/pytorch")
     if markers:
@@ -164,8 +164,8 @@ def run_job(job, arguments, begin, few):
 
 
 def launch_and_hear(ranks, words):
-    """Its exit status. Prints what ranks wrote before they ended a job that failed: into files,
-    because a launcher drops what it has not passed on yet."""
+    """Launch and return the exit status. Print the reports of ranks that ended a failed job. These
+    are files, because a launcher drops output that it has not forwarded yet."""
     code = 1
     with tempfile.TemporaryDirectory(prefix="partialcoll-words-") as folder:
         os.environ["PARTIALCOLL_TEST_WORDS"] = folder
@@ -182,7 +182,7 @@ def launch_and_hear(ranks, words):
 
 
 def in_short(said):
-    """The failed test, or where the main thread was when the time was over: down to its test."""
+    """Return the failed test, or the main thread's stack at the timeout, down to its test."""
     if failed := re.search("=== rank [0-9]+: (.* failed) ===", said):
         return failed[1]
     main_thread = said.rpartition("(most recent call first)")[2]

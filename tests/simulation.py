@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs of seeded schedules are made of, as the Makefile lists it."""
+"""The sources of the programs with seeded schedules, as the Makefile lists them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Archives of core and helpers need each other: a helper watches what the core calls.
+# Archives of core and helpers need each other: a helper watches the core's calls.
 LIBRARIES = ["-lm", "-lpthread"]
 
 
 def sources(what: str) -> list[Path]:
-    """The C sources of the `core`, or the `helpers` of the C tests."""
+    """Return the C sources of the `core`, or the `helpers` of the C tests."""
     command = ["make", "-s", "--no-print-directory", f"print-{what}"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [ROOT / name for name in names.split()]
 
 
 def archive(to: Path, objects: list[str]) -> str:
-    """A program takes out of it what it needs."""
+    """Create an archive, from which a program links what it needs."""
     subprocess.run(["ar", "rcs", str(to), *objects], check=True)
     return str(to)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of docs/topologies.md: python tests/topology_table.py writes it, a test compares."""
+"""Write the table of docs/topologies.md: python tests/topology_table.py. A test compares it."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ HEAD = "| topology | n | χ₁ | χ₂ | η | α̃ | spectral gap |\n|---|---|--
 
 
 def row(name, n):
-    """One line: everything at one averaging per rank and unit of time."""
+    """Return one line: all values at one averaging per rank and unit of time."""
     t = pc.Topology.make(name, n)
     parameters = t.a2cid2()
     values = (t.chi1(), t.chi2(), parameters.eta, parameters.alpha_tilde, t.spectral_gap())
@@ -29,12 +29,12 @@ def row(name, n):
 
 
 def table():
-    """The whole table as text."""
+    """Return the whole table as text."""
     return HEAD + "".join(row(name, n) for name in NAMES for n in SIZES)
 
 
 def split(page):
-    """The page before, in and after its table."""
+    """Return the page before, in and after its table."""
     begin = page.index(HEAD)
     end = page.index("\n\n", begin) + 1
     return page[:begin], page[begin:end], page[end:]

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Invariants of simulated matchmaking (csrc/protocol/group/matchmaking.h), by name:
- *  same list     all who form a group hold the same members, as these declared them
- *  well formed   the list has ascending ranks, contains the leader, which has the lowest
- *                priority, and the rank that holds it, and is of its round and key
- *  one group     no rank is in two groups of a round
- *  unique names  (leader, seq) names one group
- *  size          no group is larger than allowed
- *  follows       a follower's priority is greater than its leader's
- *  alarm         a machine that waits has an alarm, after a tick later than now
- *  refused       a live member that does not form the group has refused it, or the
- *                leader has
- *  kept          without failures and late messages no list is refused
- *  maximal       one group of all, if none fails and all arrive in time
- *  together      if failures are known early enough, the others are in one group
- *  survivors     every live peer formed a group, or was behind, in every round
- *  in time       matching ends within the bound
- *  messages      at most the bound; exactly the minimum if all begin together
- *  bounded       the run ends
- *  ahead         a peer that is behind is told a later round
+ *   same list     all who form a group hold the same members, as these declared them
+ *   well formed   the list has ascending ranks, contains the leader, which has the lowest
+ *                 priority, and the rank that holds it, and is of its round and key
+ *   one group     no rank is in two groups of a round
+ *   unique names  (leader, seq) names one group
+ *   size          no group is larger than allowed
+ *   follows       a follower's priority is greater than its leader's
+ *   alarm         a machine that waits has an alarm, after a tick later than now
+ *   refused       a live member that does not form the group has refused it, or the
+ *                 leader has
+ *   kept          without failures and late messages no list is refused
+ *   maximal       one group of all, if none fails and all arrive in time
+ *   together      if failures are known early enough, the others are in one group
+ *   survivors     every live peer formed a group, or was behind, in every round
+ *   in time       matching ends within the bound
+ *   messages      at most the bound; exactly the minimum if all begin together
+ *   bounded       the run ends
+ *   ahead         a peer that is behind is told a later round
  * matching_round.c has the invariants of the round that follows.
  */
 #include <string.h>

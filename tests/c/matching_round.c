@@ -5,9 +5,9 @@
  * done, and polls until there is a decision. When its patience ends it votes for void. The
  * decision word is read in one step and swapped in another, with other peers in between.
  *
- *  agreement     all who learn a decision learn the same one
- *  all done      a round counts only if all members have marked themselves done
- *  counts        a round counts if none fails
+ *   agreement     all who learn a decision learn the same one
+ *   all done      a round counts only if all members have marked themselves done
+ *   counts        a round counts if none fails
  */
 #include "check.h"
 #include "matching.h"

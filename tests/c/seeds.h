@@ -2,11 +2,11 @@
 /*
  * Worlds drawn from consecutive seeds, as the environment asks:
  *
- *  PARTIALCOLL_SEED=n       run only seed n
- *  PARTIALCOLL_SCHEDULES=n  run n seeds
- *  PARTIALCOLL_FIRST=n      start with seed n (default 1)
- *  PARTIALCOLL_JOBS=n       use n processes (default 1)
- *  PARTIALCOLL_RANKS=n      use n ranks in every world
+ *   PARTIALCOLL_SEED=n       run only seed n
+ *   PARTIALCOLL_SCHEDULES=n  run n seeds
+ *   PARTIALCOLL_FIRST=n      start with seed n (default 1)
+ *   PARTIALCOLL_JOBS=n       use n processes (default 1)
+ *   PARTIALCOLL_RANKS=n      use n ranks in every world
  */
 #pragma once
 

@@ -3,8 +3,8 @@
  * Random input for the schedule builder, the engine and the parsers, compared with an oracle. The
  * oracle computes the meaning of a schedule by repeated passes over all operations.
  *
- *  PARTIALCOLL_SEED=n  only this case
- *  PARTIALCOLL_FUZZ=n  seeds 1 to n (default 20000)
+ *   PARTIALCOLL_SEED=n  only this case
+ *   PARTIALCOLL_FUZZ=n  seeds 1 to n (default 20000)
  */
 #include <string.h>
 

@@ -9,9 +9,9 @@
  * A thread that sleeps does not run until it is woken, so a lost wake-up ends with all threads
  * asleep. The test replaces the sleepers of base/lock.c by its own, with the same rules.
  *
- *  PARTIALCOLL_SEED=n        run only seed n
- *  PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
- *  PARTIALCOLL_DEPARTURES=n  at most n departures (default 4)
+ *   PARTIALCOLL_SEED=n        run only seed n
+ *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
+ *   PARTIALCOLL_DEPARTURES=n  at most n departures (default 4)
  */
 #include <string.h>
 #include <time.h>

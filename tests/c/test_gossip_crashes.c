@@ -4,16 +4,16 @@
  * Ranks die at any step of their use of gossip buffers (csrc/gossip/gossip.h), also while they
  * settle, and the others continue. Between two deaths the live ranks end their current call,
  * then settle. Checked:
- *  conserved    the sum over live ranks and the last models of dead ones: up to rounding if
- *               all died outside of averages, collections and settling, else up to one
- *               chunk for each rank that did not
- *  reserved     at the end nothing counts as in progress
- *  slots        no slot of a queue is lost
- *  whole        a drained message was pushed with these contents, by the rank named in it or
- *               by a dead one
+ *   conserved    the sum over live ranks and the last models of dead ones: up to rounding if
+ *                all died outside of averages, collections and settling, else up to one
+ *                chunk for each rank that did not
+ *   reserved     at the end nothing counts as in progress
+ *   slots        no slot of a queue is lost
+ *   whole        a drained message was pushed with these contents, by the rank named in it or
+ *                by a dead one
  *
- *  PARTIALCOLL_SEED=n        run only seed n
- *  PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 3000)
+ *   PARTIALCOLL_SEED=n        run only seed n
+ *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 3000)
  */
 #include <math.h>
 #include <setjmp.h>

@@ -3,15 +3,15 @@
 /*
  * The gossip buffers (csrc/gossip/gossip.h) step by step: ranks are coroutines, and every
  * access to another rank's memory is a point at which another rank may run. Checked:
- *  whole        a register or queue is read exactly as published or sent
- *  newest       a version is never older than one seen before
- *  conserved    the sum over all ranks of model and accumulator, at the end
- *  capped       landed and uncollected deltas, after every step
- *  once         a pushed message is drained once, by its target
- *  alone        a slot that a rank has claimed is changed by no other rank
+ *   whole        a register or queue is read exactly as published or sent
+ *   newest       a version is never older than one seen before
+ *   conserved    the sum over all ranks of model and accumulator, at the end
+ *   capped       landed and uncollected deltas, after every step
+ *   once         a pushed message is drained once, by its target
+ *   alone        a slot that a rank has claimed is changed by no other rank
  *
- *  PARTIALCOLL_SEED=n        run only seed n
- *  PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 4000)
+ *   PARTIALCOLL_SEED=n        run only seed n
+ *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 4000)
  */
 #include <math.h>
 #include <string.h>

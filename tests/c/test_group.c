@@ -4,19 +4,19 @@
  * messages and windows. Applications enter at random times, leave and return, and processes
  * are suspended at any step for any time. Checked after every round and at the end:
  *
- *  conservation   the sum over the ranks does not change
- *  agreement      members of one group have the same list and the same bits
- *  exact          a rank that is told that it has the average of all has it
- *  side           no group is larger than its side
- *  blame          no rank is suspected without a failure; a suspended one is suspected
- *                 once for each suspension, and suspects no other
- *  back           at the end, when all have returned, all know it
- *  liveness       a wait is bounded by some timeouts for each suspension, however long
- *                 the suspensions are
- *  quiet          when all have closed, nothing is in progress
+ *   conservation   the sum over the ranks does not change
+ *   agreement      members of one group have the same list and the same bits
+ *   exact          a rank that is told that it has the average of all has it
+ *   side           no group is larger than its side
+ *   blame          no rank is suspected without a failure; a suspended one is suspected
+ *                  once for each suspension, and suspects no other
+ *   back           at the end, when all have returned, all know it
+ *   liveness       a wait is bounded by some timeouts for each suspension, however long
+ *                  the suspensions are
+ *   quiet          when all have closed, nothing is in progress
  *
- *  PARTIALCOLL_SEED=17 build/c/test_group         run one seed
- *  PARTIALCOLL_SCHEDULES=100000 …                 run more seeds
+ *   PARTIALCOLL_SEED=17 build/c/test_group         run one seed
+ *   PARTIALCOLL_SCHEDULES=100000 …                 run more seeds
  */
 #include <math.h>
 #include <stdbool.h>

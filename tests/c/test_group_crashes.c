@@ -5,15 +5,15 @@
  * rank dies at any of its steps on a window or message. The others are notified one after the
  * other, some while they send. Then all restart, and another rank may die before all have.
  * No rank is late here, so only deaths make rounds void. Checked:
- *  conservation   the sum over all ranks, with the last models of dead ones
- *  agreement      members of one group have the same list and the same bits
- *  void at once   a rank in a group with a dead rank stops waiting; other ranks have no
- *                 void round
- *  dead           all live ranks know who has died, and suspect no other
- *  liveness       all end and close
+ *   conservation   the sum over all ranks, with the last models of dead ones
+ *   agreement      members of one group have the same list and the same bits
+ *   void at once   a rank in a group with a dead rank stops waiting; other ranks have no
+ *                  void round
+ *   dead           all live ranks know who has died, and suspect no other
+ *   liveness       all end and close
  *
- *  PARTIALCOLL_SEED=17 build/c/test_group_crashes      run one seed
- *  PARTIALCOLL_SCHEDULES=100000 …                      run more seeds
+ *   PARTIALCOLL_SEED=17 build/c/test_group_crashes      run one seed
+ *   PARTIALCOLL_SCHEDULES=100000 …                      run more seeds
  */
 #include <math.h>
 #include <setjmp.h>

@@ -3,9 +3,9 @@
  * Hostile messages to every kind of object; see hostile.h.
  * Compiled: interleaved, so that few ranks have headers in the form of many.
  *
- *  PARTIALCOLL_SEED=n       only this world
- *  PARTIALCOLL_HOSTILE=n    n messages to each kind of object (default 100000)
- *  PARTIALCOLL_OBJECT=name  only this kind
+ *   PARTIALCOLL_SEED=n       only this world
+ *   PARTIALCOLL_HOSTILE=n    n messages to each kind of object (default 100000)
+ *   PARTIALCOLL_OBJECT=name  only this kind
  */
 #include <string.h>
 

@@ -4,9 +4,9 @@
  * rounds, under seeded delays, clocks, failures and reports of failures; matching_check.c has the
  * invariants. Also arbitrary messages at any time to one machine.
  *
- *  PARTIALCOLL_SEED=n        run only seed n
- *  PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
- *  PARTIALCOLL_FUZZ=n        machines with arbitrary input (default 5000)
+ *   PARTIALCOLL_SEED=n        run only seed n
+ *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
+ *   PARTIALCOLL_FUZZ=n        machines with arbitrary input (default 5000)
  */
 #include <string.h>
 

@@ -6,9 +6,9 @@
  * departures from running one member after the other. steps.c plays the members, and
  * steps_check.c checks them.
  *
- *  PARTIALCOLL_SEED=n        run only seed n
- *  PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
- *  PARTIALCOLL_DEPARTURES=n  at most n departures (default 2)
+ *   PARTIALCOLL_SEED=n        run only seed n
+ *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 20000)
+ *   PARTIALCOLL_DEPARTURES=n  at most n departures (default 2)
  */
 #include <string.h>
 #include <time.h>

@@ -7,8 +7,8 @@
  * gates of k of n. The simulation then chooses the order of the messages, timers and runs
  * of all ranks.
  *
- *  PARTIALCOLL_SEED=17 build/c/test_program        run one seed
- *  PARTIALCOLL_SCHEDULES=100000 …                  run more seeds
+ *   PARTIALCOLL_SEED=17 build/c/test_program        run one seed
+ *   PARTIALCOLL_SCHEDULES=100000 …                  run more seeds
  */
 #include <math.h>
 #include <stdbool.h>

@@ -4,18 +4,18 @@
  * groups in virtual time, on full grids, with and without a suspended rank. The simulator runs
  * csrc/gossip and csrc/group, so this test also finds their mistakes:
  *
- *  conserved   the sum over the ranks of models and uncollected deltas
- *  corrected   an average moves half of the way to the peer's published model plus the
- *              deltas given to it since
- *  late        a parcel has no effect before it lands
- *  once        a pushed message is drained once, by its target, unchanged
- *  exact       after a round for each axis every rank has the mean of all
- *  agreement   members of a group have the same bits
- *  void        the members of a suspended rank's group keep their models; other ranks are
- *              not affected
+ *   conserved   the sum over the ranks of models and uncollected deltas
+ *   corrected   an average moves half of the way to the peer's published model plus the
+ *               deltas given to it since
+ *   late        a parcel has no effect before it lands
+ *   once        a pushed message is drained once, by its target, unchanged
+ *   exact       after a round for each axis every rank has the mean of all
+ *   agreement   members of a group have the same bits
+ *   void        the members of a suspended rank's group keep their models; other ranks are
+ *               not affected
  *
- *  PARTIALCOLL_SEED=n        run only seed n
- *  PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 300)
+ *   PARTIALCOLL_SEED=n        run only seed n
+ *   PARTIALCOLL_SCHEDULES=n   seeds 1 to n (default 300)
  */
 #include <math.h>
 #include <stdbool.h>

@@ -4,8 +4,8 @@
  * connections, answers to our own connections, news over proven connections. Only the messages of
  * the genuine peer, in their order, may prove a connection or count as news.
  *
- *  PARTIALCOLL_SCHEDULES=n  n streams or messages (100,000)
- *  PARTIALCOLL_SEED=n       run only seed n
+ *   PARTIALCOLL_SCHEDULES=n  n streams or messages (100,000)
+ *   PARTIALCOLL_SEED=n       run only seed n
  */
 #include <string.h>
 #include <sys/socket.h>

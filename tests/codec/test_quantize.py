@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lattice codec: errors, bias, keys that are too far, payloads that are damaged."""
+"""The lattice codec: errors, bias, distant keys, damaged payloads."""
 
 import contextlib
 import pickle
@@ -25,13 +25,13 @@ def dtype_of(name):
 
 
 def steps_of(codec, count, distance, magnitude):
-    """What docs/quantization.md says, a little more."""
+    """Return the step of docs/quantization.md, slightly enlarged."""
     least = 2 * codec.margin * distance / (2**codec.bits - 1)
     return np.maximum(least, magnitude * 2**-20) * (1 + 2**-10) + magnitude * 2**-20
 
 
 def pair(rng, count, dtype="float32", away=0.01):
-    """A vector, and a key near it, of a dtype."""
+    """Return a vector, and a key near it, of a dtype."""
     x = rng.normal(size=count)
     key = x + away * rng.uniform(-1, 1, count)
     return x.astype(dtype_of(dtype)), key.astype(dtype_of(dtype))
@@ -40,7 +40,7 @@ def pair(rng, count, dtype="float32", away=0.01):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rotate", (False, True))
 def test_round_trip(dtype, rotate):
-    """All bits and some lengths: half a step, and the rounding of the dtype."""
+    """For all bit widths and some lengths the error is half a step plus the dtype's rounding."""
     rng = np.random.default_rng(1)
     spacing = {"float16": 2**-11, "bfloat16": 2**-8}.get(dtype, 2**-21)
     for bits in BITS:
@@ -67,8 +67,8 @@ def test_round_trip(dtype, rotate):
 
 
 def test_error_is_at_most_half_a_step():
-    """Always: whatever the seed, the bits and the place in the lattice; and nearly reached. Floats
-    are rounded on the way, which is what 2^-21 of the largest element is for."""
+    """The error is at most half a step, whatever the seed, the bits and the place in the lattice,
+    and nearly reaches it. 2^-21 of the largest element allows for rounding of floats."""
     rng = np.random.default_rng(2)
     for bits in (2, 4, 8):
         codec = Lattice(bits, margin=1)
@@ -86,8 +86,8 @@ def test_error_is_at_most_half_a_step():
 @pytest.mark.parametrize("bits", (2, 8))
 def test_unbiased(bits):
     """Over 4000 seeds the mean of each element's error is 0 within 6 standard deviations of a mean
-    (one false alarm in 500,000 draws of the seeds, and they are fixed); the errors spread evenly
-    over one step; those of two elements have nothing to do with each other."""
+    (one false alarm in 500,000 draws of the seeds, which are fixed). The errors are uniform over
+    one step, and those of two elements are uncorrelated."""
     trials = 4000
     rng = np.random.default_rng(3)
     x, key = pair(rng, BLOCK)
@@ -106,7 +106,7 @@ def test_unbiased(bits):
 
 
 def test_keys_within_the_margin_decode():
-    """At the very distance, on either side, every bit width."""
+    """Exactly at the distance, on either side, with every bit width."""
     rng = np.random.default_rng(4)
     for bits in BITS:
         for margin in (1.0, 3.0):
@@ -114,7 +114,7 @@ def test_keys_within_the_margin_decode():
             x = rng.normal(size=3000).astype("f4")
             payload = codec.encode(x, distance=0.125)
             for key in (x + 0.125 * margin, x - 0.125 * margin):
-                # The sum is rounded, so it may be further; what counts is how far it is.
+                # The rounded sum may be further away; the actual distance counts.
                 inside = np.abs(key - x) <= 0.125 * margin
                 key = np.where(inside, key, x).astype("f4")
                 assert np.abs(Lattice.decode(payload, key) - x).max() < 0.125 * margin
@@ -125,8 +125,8 @@ def test_keys_within_the_margin_decode():
 
 
 def spoil(rng, x, jump):
-    """A key with one to three elements of each block too far, by `jump` or a few times that, and
-    the blocks for which they did not cancel."""
+    """Return a key with one to three elements of each block too far, by `jump` or a few times that,
+    and the blocks in which these do not cancel."""
     key = x.reshape(-1, BLOCK).copy()
     rows = np.arange(len(key))
     for _ in range(rng.integers(1, 4)):
@@ -138,8 +138,8 @@ def spoil(rng, x, jump):
 
 @pytest.mark.parametrize("bits, rounds", ((8, 768), (4, 256), (16, 64)))
 def test_wrong_keys_are_detected(bits, rounds):
-    """More than a million blocks, each decoded with a key that is wrong by whole periods of the
-    lattice. At least 99.999 % have to be found out; the hash promises all but one in 4e9."""
+    """More than a million blocks are decoded with a key that is wrong by whole periods of the
+    lattice. At least 99.999 % must be detected; the hash promises all but one in 4e9."""
     rng = np.random.default_rng(5)
     blocks, distance = 1024, 0.25
     trials = missed = 0
@@ -188,7 +188,7 @@ def test_keys_that_are_none(key):
 
 
 def test_without_a_key():
-    """Zeros on both sides; zero blocks are exact, with any key."""
+    """Without a key both sides use zeros. Zero blocks are exact with any key."""
     x = np.random.default_rng(7).normal(size=(3, 700)).astype("f4")
     payload = Lattice(12).encode(x)
     assert np.abs(Lattice.decode(payload) - x.ravel()).max() < 0.005
@@ -213,10 +213,10 @@ def test_average(dtype):
     assert Lattice.average(ours, payload, weight=0.3) is None
     if dtype in ("float32", "float64"):
         assert np.array_equal(ours, expected)
-    else:  # what is decoded is not rounded to 16 bits on the way
+    else:  # decoded values are not rounded to 16 bits in between
         off = np.abs(ours.astype("f4") - expected)
         assert off.max() <= np.abs(expected).max() * {"float16": 2**-10, "bfloat16": 2**-7}[dtype]
-    # Blocks that fail stay.
+    # Failed blocks stay unchanged.
     ours = x.copy()
     ours[1500] += 5
     before = ours.copy()
@@ -228,7 +228,7 @@ def test_average(dtype):
 
 
 def test_rotation_helps_with_an_outlier():
-    """One element is far away: all others pay for its distance, unless it is spread."""
+    """All other elements pay for the distance of an outlier, unless it is spread."""
     rng = np.random.default_rng(9)
     x = rng.normal(size=BLOCK).astype("f4")
     key = x + 1e-3 * rng.uniform(-1, 1, BLOCK).astype("f4")
@@ -243,7 +243,7 @@ def test_rotation_helps_with_an_outlier():
 
 
 def test_seeds():
-    """One seed, one payload; another one, other dithers. The codec's is the default."""
+    """One seed gives one payload, another one other dithers. The codec's seed is the default."""
     x, key = pair(np.random.default_rng(10), 2000)
     codec = Lattice(8, seed=3)
     assert codec.encode(x, key=key) == codec.encode(x, key=key, seed=3)
@@ -268,7 +268,7 @@ PAYLOADS = {
 
 
 def check_refused(payload):
-    """Never a wrong result. A high plane that nobody needs may be anything."""
+    """A payload is never decoded wrongly. An unneeded high plane may contain anything."""
     try:
         y = Lattice.decode(payload)
     except pc.DecodeError:
@@ -290,7 +290,7 @@ def test_truncated(name):
 @settings(deadline=None, max_examples=300)
 @given(st.sampled_from(sorted(PAYLOADS)), st.data())
 def test_damaged(name, data):
-    """Bytes changed, cut out, put in, taken from another payload."""
+    """Bytes are changed, cut out, inserted, or taken from another payload."""
     payload = bytearray(PAYLOADS[name])
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(payload) - 1))
@@ -434,8 +434,7 @@ def test_numbers_that_are_none(value, rotate):
 @pytest.mark.parametrize("count", (1, 1000, 1024))
 @pytest.mark.parametrize("exponent", range(100, 128, 3))
 def test_large_numbers_are_right_or_refused(rotate, count, exponent):
-    """Up to the largest float32: what is encoded decodes to finite numbers, near ones for a key
-    that is near."""
+    """Up to the largest float32, encoded values decode to finite numbers, near for a near key."""
     rng = np.random.default_rng(count)
     encoded = 0
     for draws in (np.ones(count), rng.normal(size=count) / 4, rng.choice([-1.0, 1.0], count)):

@@ -14,8 +14,7 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 
 def fake_mpi(size=8, abi=None, version=(4, 0), vendor="MPICH"):
-    """Return an MPI as mpi4py shows it. `abi`: the size of the standard ABI, or None (mpi4py
-    4.0)."""
+    """Return an MPI as mpi4py shows it. `abi`: its standard ABI's version; None: mpi4py 4.0."""
     mpi = SimpleNamespace(Comm=object, _sizeof=lambda kind: size, Get_version=lambda: version)
     mpi.get_vendor = lambda: (vendor, (1, 0, 0))
     if abi is not None:

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CUDA driver without a device, hostile on purpose: what a real one forgives most of the
- * time, or on most machines, is seen here every time.
+ * A CUDA driver without a device, hostile on purpose: errors that a real driver tolerates most
+ * of the time, or on most machines, fail here every time.
  *
- *   - Device memory is mapped for the program without any access: a host that looks dies.
- *     (The fake has a mapping of its own.)
- *   - A copy happens late, step by step, by a thread of the fake, of the bytes that are
- *     there by then; the steps of different streams come in any order. An event is
- *     complete some time after what it stands for.
- *   - Asynchronous copies take registered host memory only, all of it in one registration.
- *     Memory that goes while a copy is under way is a complaint and an error that stays.
- *   - Managed memory is as other memory of a device, but for what is said of it: where it
- *     lies now may be the host as well as the device.
+ *   - Device memory is mapped for the program without any access: a host access is fatal.
+ *     (The fake has a second mapping.)
+ *   - A copy happens late, step by step, in a thread of the fake, with the bytes present at
+ *     that time. Steps of different streams come in any order. An event is complete some
+ *     time after the operations that it marks.
+ *   - Asynchronous copies need registered host memory, all of it in one registration.
+ *     Memory freed during a copy causes a complaint and a sticky error.
+ *   - Managed memory is like other memory of a device, except for its reported location,
+ *     which may be the host as well as the device.
  *   - A call that needs a current context fails without one, and with that of another
  *     device.
- *   - What is left at the end of the process is a complaint.
+ *   - Resources left at the end of the process cause a complaint.
  *
  * FAKE_CUDA_DEVICES (2), FAKE_CUDA_SEED, FAKE_CUDA_VERSION (13000), FAKE_CUDA_LATE_US: the
  * longest delay before a step (100).
@@ -50,7 +50,7 @@ enum { MOST_DEVICES = 8, STEP = 4096, DEPTH = 16 };
 
 struct event {
     uint64_t recorded, complete;
-    int64_t visible_at; /* of the last that is complete */
+    int64_t visible_at; /* of the last complete record */
     struct event *next;
 };
 
@@ -64,7 +64,7 @@ struct op {
     struct event *event;
     uint64_t generation;
     int64_t not_before;
-    bool owned; /* host is ours */
+    bool owned; /* the fake owns `host` */
     struct op *next;
 };
 
@@ -175,7 +175,7 @@ static char *own(struct allocation *a, uint64_t address)
     return a->own + (address - a->address);
 }
 
-/* Streams: a thread carries out one step of the first op of some stream at a time. */
+/* Streams: a thread executes one step of the first op of some stream at a time. */
 
 static struct op *push(struct stream *s, struct op op)
 {
@@ -211,7 +211,7 @@ static bool ready(const struct op *op, int64_t now)
            (op->kind != HOLD || released >= op->generation);
 }
 
-/* One step of a copy, of what is there now. */
+/* One step of a copy, with the current bytes. */
 static void move(struct stream *s, struct op *op)
 {
     size_t left = op->bytes - op->done, step = left < STEP ? left : STEP;
@@ -242,11 +242,11 @@ static void carry_out(struct stream *s)
         op->event->visible_at = now_us() + late();
     } else if (op->kind != WAIT && op->kind != HOLD)
         move(s, op);
-    if (op->done == op->bytes) /* of those that are no copies: 0 */
+    if (op->done == op->bytes) /* other ops have 0 bytes */
         pop(s);
 }
 
-/* Any of those that can go on; NULL: none. */
+/* Return a random stream that can continue, or NULL. */
 static struct stream *choose(int64_t now, bool *idle)
 {
     struct stream *chosen = NULL, *s;
@@ -317,7 +317,7 @@ static struct context *current(void)
     return depth ? stack[depth - 1] : NULL;
 }
 
-/* OK, or why nothing can be done in the context that is current. */
+/* Return OK, or the reason why the current context cannot be used. */
 static int check_context(void)
 {
     if (usable() != OK)
@@ -325,7 +325,7 @@ static int check_context(void)
     return current() ? current()->sticky : INVALID_CONTEXT;
 }
 
-/* 0, 1 and 2 are names for a default stream. */
+/* 0, 1 and 2 denote the default stream. */
 static struct stream *stream_of(uint64_t number)
 {
     struct stream *s = streams;
@@ -466,7 +466,7 @@ static int allocate(uint64_t *address, size_t bytes, bool managed)
                              .device = current()->device,
                              .managed = managed,
                              .next = allocations};
-    memset(kept, 0xfb, mapped); /* nobody relies on zeros */
+    memset(kept, 0xfb, mapped); /* zeros must not be assumed */
     allocations = a;
     counts.live++;
     *address = a->address;
@@ -544,7 +544,7 @@ static uint64_t page_of(const char *address)
     return (uint64_t)(uintptr_t)address / 4096;
 }
 
-/* By pages: those of two registrations may not meet. */
+/* By pages: two registrations must not share one. */
 static int enroll(char *memory, size_t bytes)
 {
     if (!memory || !bytes)
@@ -641,7 +641,7 @@ API int cuStreamCreate(struct stream **stream, unsigned flags)
     return rc;
 }
 
-/* What it has been given is still carried out. */
+/* Submitted work is still executed. */
 API int cuStreamDestroy_v2(struct stream *stream)
 {
     pthread_mutex_lock(&lock);
@@ -726,7 +726,7 @@ static bool is_awaited(const struct event *e)
     return false;
 }
 
-/* What waits for it, or completes it, goes first. */
+/* Operations that wait for it or complete it are done first. */
 API int cuEventDestroy_v2(struct event *event)
 {
     pthread_mutex_lock(&lock);
@@ -773,7 +773,7 @@ API int cuEventQuery(struct event *event)
     return rc;
 }
 
-/* What tests do. */
+/* Functions for tests. */
 
 static int kernel(enum kind kind, uint64_t stream, uint64_t address, char *bytes,
                   size_t count, unsigned late_us)
@@ -822,7 +822,7 @@ API void fake_cuda_release(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* Nothing goes on by itself: what is next in each stream waits for something else. */
+/* No stream can continue by itself: each waits for something else. */
 static bool settled(int64_t now)
 {
     for (const struct stream *s = streams; s; s = s->next)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No folder of the core needs, by way of others, itself: calls between folders form no circle. The
-files of a subject, which share a header, may call each other."""
+"""Calls between folders of the core form no circle. The files of a subject, which share a header,
+may call each other."""
 
 import re
 from pathlib import Path
@@ -16,14 +16,14 @@ DEFINITION = re.compile(r"^(\w[\w\s*]*?)\b(\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
 
 
 def code_of(path):
-    """Without comments and texts, in which names are mentioned only."""
+    """Return the code without comments and strings."""
     text = re.sub(r"/\*.*?\*/", " ", path.read_text(), flags=re.DOTALL)
     return re.sub(r'"(\\.|[^"\\])*"', '""', text)
 
 
 def calls_between(files):
-    """Name -> names of those whose code defines a function that it names. MPI_… is MPI's, whoever
-    replaces it."""
+    """Return for each file the files that define the functions that it calls. MPI_… is MPI's,
+    whoever replaces it."""
     owner = {
         name: file
         for file, code in files.items()
@@ -35,7 +35,7 @@ def calls_between(files):
 
 
 def reached(edges, file):
-    """All that it needs, directly or not."""
+    """Return everything that a file needs, directly or indirectly."""
     found, todo = set(), [file]
     while todo:
         new = edges[todo.pop()] - found
@@ -45,7 +45,7 @@ def reached(edges, file):
 
 
 def on_circles(edges):
-    """Those that need themselves, with what they need directly and needs them."""
+    """Return those that need themselves, with their direct needs on the circle."""
     every = {f: reached(edges, f) for f in edges}
     return {f: sorted(n for n in edges[f] if f in every[n]) for f in edges if f in every[f]}
 
@@ -57,7 +57,7 @@ def test_no_circles():
         folder = path.parent.relative_to(root).as_posix()
         folders[folder] = folders.get(folder, "") + code_of(path)
     edges = calls_between(folders)
-    assert sum(map(len, edges.values())) > 40  # it does see who calls whom
+    assert sum(map(len, edges.values())) > 40  # calls are found
     assert on_circles(edges) == {}
 
 

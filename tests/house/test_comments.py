@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that comments of the C code name are there."""
+"""Files named in comments of the C code exist."""
 
 import re
 from pathlib import Path

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """CONTRIBUTING.md lists the places that a new policy, algorithm, object or strategy needs.
 
-Each list is compared with the sources by means of one that exists: every place mentions it, and
-every file that mentions it is in the list, by itself or by its folder."""
+Each list is compared with the sources for an existing one: every place mentions it, and every file
+that mentions it is in the list, by itself or by its folder.
+"""
 
 import re
 import subprocess
@@ -14,7 +15,7 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
-# By heading: how sources mention the existing one. An algorithm has the name of an author.
+# By heading: the pattern of the existing one in sources. An algorithm has the name of an author.
 EXISTING = {
     "To add a policy": r"last_of|LAST_OF|LastOf",
     "To add an algorithm": r"(?i:rabenseifner)(?!, Gropp)",

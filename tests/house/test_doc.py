@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names that the interface fixes, and what is installed with which words is in the docs."""
+"""The names that the interface fixes, and the installation extras, are in the docs."""
 
 import importlib
 import re
@@ -55,7 +55,7 @@ def test_interface_names():
 
 
 def test_the_page_of_installing_says_what_each_extra_is_for():
-    """And README and docs tell to install from the source alone, which is what there is."""
+    """README and docs describe installation from source only, which is the only way so far."""
     install = (ROOT / "docs/install.md").read_text()
     project = (ROOT / "pyproject.toml").read_text()
     part = project.split("[project.optional-dependencies]")[1].split("\n\n")[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python of README and docs runs as it is shown: all blocks of a page, one after the other."""
+"""The Python blocks of README and docs run as printed: all blocks of a page, in order."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.in_turns]
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = 4
 
-# What a reader of the page has already.
+# The context that a page assumes.
 MODEL = """
 import torch
 torch.manual_seed(0)
@@ -33,7 +33,7 @@ GIVEN = {
     "docs/loops.md": MODEL + "optimizer = None\n",
     "docs/pytorch.md": MODEL,
 }
-# Before the block of that number, where it is the beginning of another program.
+# Code before the block of that number, which begins another program.
 BEFORE = {
     "docs/ddp.md": {
         1: "dist.destroy_process_group()\nmodel = make_model()\n",

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The docs have every setting, every warning and every kind of error that is in the sources, and
-every page is reached."""
+"""The docs have every setting, warning and kind of error. Every page is linked."""
 
 import fnmatch
 import re
@@ -17,7 +16,7 @@ sys.path.insert(0, str(DOCS / "make"))
 import messages  # noqa: E402
 import pages  # noqa: E402
 
-# What a row of a table has to explain one by one; of the others the kind is enough.
+# Rows of a table that need an explanation each. For the others the kind is enough.
 BY_SENTENCE = ("Error", "MismatchError", "MemoryError", "TimeoutError", "GroupTimeout", "warning")
 OTHERS = "ValueError, TypeError, NotImplementedError, and others"
 MADE = {
@@ -49,7 +48,7 @@ def test_every_setting_is_on_its_page():
 
 
 def patterns():
-    """By heading: the messages that the tables there explain."""
+    """Return by heading the messages that the tables there explain."""
     text = (DOCS / "trouble.md").read_text().split("## What a message means")[1]
     text = text.split("## What is logged")[0]
     parts = re.split(r"^###? (.*)\n", text, flags=re.MULTILINE)[1:]
@@ -62,7 +61,7 @@ def patterns():
 
 
 def explained(message, known):
-    """Brackets of a message are no pattern's."""
+    """Brackets of a message are not part of a pattern."""
     return any(fnmatch.fnmatchcase(message.text, p.replace("[", "[[]")) for p in known)
 
 
@@ -120,7 +119,7 @@ def without_code(page):
 
 @each_page
 def test_tables_are_whole(page):
-    """A row apart from its table is shown as text."""
+    """A row separated from its table would be shown as text."""
     tables = re.findall(r"(?:^\|.*\n)+", without_code(page), re.MULTILINE)
     assert not [t for t in tables if not re.match(r".*\n\|[-:| ]+\|\n", t)]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every public name has a docstring, and every docstring names the parameters.
 
-A parameter may be named by another docstring that this one refers to: of the method that it
-overrides, or of what it names in backquotes, as in "See `Process`."
+A parameter may be named by another docstring to which this one refers: of the method that it
+overrides, or of a name in backquotes, as in "See `Process`."
 """
 
 import enum
@@ -17,11 +17,11 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 NAMES = ("partialcoll", "partialcoll.decentralized", "partialcoll.torch")
 CODE = re.compile(r"``[^`]+``|`[^`]+`")
-ENTRY = r"^ *(?:\*{{0,2}}\w+, )*\*{{0,2}}{}(?:, \*{{0,2}}\w+)*(?: :.*)?$"  # of a section
+ENTRY = r"^ *(?:\*{{0,2}}\w+, )*\*{{0,2}}{}(?:, \*{{0,2}}\w+)*(?: :.*)?$"  # entry of a section
 
 
 def public(name):
-    """Module, name and thing, modules of the module included."""
+    """Yield module, name and object, including modules of the module."""
     if name == "partialcoll.torch":
         pytest.importorskip("torch")
     module = importlib.import_module(name)
@@ -40,7 +40,7 @@ def is_ours(thing):
 
 
 def documented(name):
-    """Name, callable and its class if it is a method: all that is public and ours."""
+    """Yield name, callable and its class for a method: all public objects of ours."""
     for key, thing in public(name):
         if not callable(thing) or not is_ours(thing):
             continue
@@ -52,12 +52,12 @@ def documented(name):
 
 
 def parameters(thing):
-    """Their names. Protocols and enumerations are made by others."""
+    """Return the parameter names. Protocols and enumerations are constructed by others."""
     if isinstance(thing, enum.EnumMeta) or getattr(thing, "_is_protocol", False):
         return []
     try:
         names = inspect.signature(thing).parameters
-    except ValueError:  # an exception without arguments of its own
+    except ValueError:  # an exception without its own arguments
         return []
     return [name for name in names if name not in ("self", "cls") and not name.startswith("_")]
 
@@ -69,12 +69,12 @@ def text_of(thing):
 
 
 def _member(place, name):
-    """Not by the __getattr__ of a module, which warns of old names."""
+    """Do not use the __getattr__ of a module, which warns of old names."""
     return vars(place).get(name) if inspect.ismodule(place) else getattr(place, name, None)
 
 
 def referred(reference, thing, cls):
-    """What a name in a docstring means there, or None."""
+    """Return the object that a name in a docstring refers to, or None."""
     first, *others = reference.split(".")
     places = [cls, sys.modules[thing.__module__], *map(sys.modules.get, NAMES)]
     for place in places:
@@ -87,7 +87,7 @@ def referred(reference, thing, cls):
 
 
 def texts(thing, cls):
-    """The docstring and those that it refers to."""
+    """Yield the docstring and those to which it refers."""
     yield text_of(thing)
     name = getattr(thing, "__name__", "")
     overridden = [getattr(base, name, None) for base in (cls.__mro__ if cls else ())]
@@ -99,7 +99,7 @@ def texts(thing, cls):
 
 
 def names_it(text, parameter):
-    """In code, or as an entry of a section."""
+    """Return whether the parameter is named in code, or as an entry of a section."""
     word = rf"(?<!\w){parameter}(?!\w)"
     in_code = any(re.search(word, code) for code in CODE.findall(text))
     return in_code or re.search(ENTRY.format(parameter), text, re.MULTILINE) is not None

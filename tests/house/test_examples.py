@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples give back what they make: their readers begin with a copy of them."""
+"""The examples free what they create, because readers copy them."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,8 @@ import pytest
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-# What makes something that all ranks free together, and what frees it. Otherwise it stands in a
-# with statement, or a function returns it to one.
+# Functions that create an object that all ranks free together, and the freeing function. Otherwise
+# it is in a with statement, or a function returns it to one.
 ENDS = {
     "Allreduce_init": "Free",
     "DistributedOptimizer": "close",

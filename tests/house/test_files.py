@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of files are words; what a test or a build has left behind is not committed."""
+"""File names are words, and remains of tests or builds are not committed."""
 
 import re
 import subprocess

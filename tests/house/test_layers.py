@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may include or import whom. A file knows only what lies to its left."""
+"""Allowed includes and imports. A file may use only layers to its left."""
 
 import ast
 import os
@@ -42,7 +42,7 @@ TOOLS_LAYERS = [
     {"sim"},
     {"cli"},
 ]
-# What only these packages may import; the rest serves all frameworks.
+# Modules that only these packages may import, because the rest serves all frameworks.
 FRAMEWORKS = {"torch": [("torch",), ("tools", "bench")], "cupy": []}
 
 
@@ -64,7 +64,7 @@ def test_every_folder_is_listed():
 
 
 def test_folders_are_layers():
-    """A folder may include only what stands above it in layers.txt."""
+    """A folder may include only folders above it in layers.txt."""
     above = set()
     for folder, layer in C_LAYERS.items():
         assert layer.may_include <= above, folder
@@ -73,7 +73,7 @@ def test_folders_are_layers():
 
 @pytest.mark.parametrize("path", c_files(), ids=name_of)
 def test_includes(path):
-    """Paths from csrc on, so that a reader sees the folder."""
+    """Paths start at csrc, so that a reader sees the folder."""
     folder = folder_of(path)
     if folder == "include":
         return
@@ -99,14 +99,14 @@ def test_only_some_call_mpi(path):
 
 @pytest.mark.parametrize("path", c_files(), ids=name_of)
 def test_only_one_reads_the_environment(path):
-    """A program with privileges must not take its caller's word (base/file.h)."""
+    """A program with privileges must not trust its caller's environment (base/file.h)."""
     code = re.sub(r"/\*.*?\*/|\"(\\.|[^\"])*\"", "", path.read_text(), flags=re.DOTALL)
     reads = re.findall(r"\b\w*getenv\b|\benviron\b|\benvp\b", code)
     assert not reads or name_of(path) == "base/file.h", reads
 
 
 def python_files():
-    """Module -> syntax tree; the name of a package is that of its folder."""
+    """Return module -> syntax tree. The name of a package is that of its folder."""
     package = ROOT / "partialcoll"
     return {
         path.relative_to(package).with_suffix("").parts: ast.parse(path.read_text())
@@ -120,7 +120,7 @@ PACKAGES = {m[:-1] for m in python_files() if m[-1] == "__init__"}
 
 
 def without_type_checking(tree):
-    """All nodes but those that only a type checker sees."""
+    """Yield all nodes except those that only a type checker sees."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
@@ -129,7 +129,7 @@ def without_type_checking(tree):
 
 
 def imported(module):
-    """Modules of partialcoll that a module imports, at its top or inside functions."""
+    """Yield modules of partialcoll that a module imports, at the top or inside functions."""
     package = module if module in PACKAGES else module[:-1]
     for node in without_type_checking(MODULES[module]):
         if isinstance(node, ast.Import):
@@ -156,7 +156,7 @@ def level(name, layers):
 
 @pytest.mark.parametrize("module", MODULES, ids=".".join)
 def test_imports(module):
-    """A package knows only those below it; within tools, so does a folder."""
+    """A package uses only lower ones. The same applies to folders within tools."""
     for other in imported(module):
         layers, own, theirs = PY_LAYERS, module or ("__init__",), other or ("__init__",)
         if own[0] == theirs[0] == "tools":
@@ -195,7 +195,7 @@ def test_frameworks_stay_with_their_packages(module):
 
 @pytest.mark.parametrize("module", MODULES, ids=".".join)
 def test_mpi_is_imported_when_it_is_used(module):
-    """Importing mpi4py.MPI begins MPI, which importing the package must not."""
+    """Importing mpi4py.MPI initializes MPI, which importing the package must not do."""
     for node in MODULES[module].body:
         text = ast.unparse(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else ""
         assert "mpi4py" not in text, text
@@ -209,7 +209,7 @@ def test_only_two_know_what_is_compiled(module):
 
 
 def test_the_simulator_has_no_mpi():
-    """Neither itself nor what loads it; all that it calls is there."""
+    """Neither the simulator nor its loader uses MPI, and all functions that it calls exist."""
     code = "import sys, partialcoll._core.pure; print(*sys.modules); "
     code += "print(open('/proc/self/maps').read())"
     command = [sys.executable, "-c", f"import sys; sys.argv = ['partialcoll']; {code}"]

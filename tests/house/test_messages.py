@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of messages and windows are read by their checked decoders alone."""
+"""Only checked decoders read the words of messages and windows."""
 
 import re
 from pathlib import Path
@@ -10,13 +10,13 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
-# The decoders, each with the file whose first lines say what becomes of a bad message.
+# The decoders, each with the file whose first lines describe its treatment of bad messages.
 DECODERS = {
     "allreduce/control.c": "allreduce/control.h",
     "group/group_wire.c": "group/group_wire.h",
     "protocol/group/matchmaking.c": "protocol/group/matchmaking.c",
 }
-# Who passes an undecoded message on, or refuses all of them.
+# Files that pass an undecoded message on, or refuse all of them.
 CARRIERS = {
     "allreduce/control.h",
     "allreduce/endpoint.c",
@@ -24,7 +24,7 @@ CARRIERS = {
     "group/group_wire.h",
     "runtime/communicator.h",
 }
-# Who reads words of windows, and what it checks them with.
+# Files that read words of windows, and the functions that check them.
 WINDOW_READERS = {
     "gossip/accumulator.c": ("gossip_decode_lead",),
     "gossip/gossip_models.c": ("gossip_decode_version",),
@@ -40,19 +40,19 @@ def sources():
 
 
 def test_values_are_read_by_decoders():
-    """`message->value[i]` and its like appear in a decoder only."""
+    """`message->value[i]` and the like appear only in decoders."""
     readers = {name for name, text in sources() if re.search(r"(->|\.)value\[", text)}
     assert readers <= set(DECODERS), f"raw words: {sorted(readers - set(DECODERS))}"
 
 
 def test_undecoded_messages_stay_where_they_are_decoded():
-    """Only decoders, and who hands a message to them, know the type."""
+    """Only decoders, and files that pass a message to them, use the type."""
     users = {name for name, text in sources() if "const struct control *" in text}
     assert users == set(DECODERS) - {"protocol/group/matchmaking.c"} | CARRIERS
 
 
 def test_words_of_windows_are_checked():
-    """Who reads a word that other ranks write checks it."""
+    """A file that reads a word written by other ranks checks it."""
     for name, text in sources():
         if re.search(r"window_read_(word|swapped)\(", text):
             assert name in WINDOW_READERS, f"{name} reads words of windows"
@@ -63,7 +63,7 @@ def test_words_of_windows_are_checked():
 
 @pytest.mark.parametrize("name", sorted({*DECODERS.values(), "gossip/gossip.h"}))
 def test_what_becomes_of_bad_messages_is_said(name):
-    """At the top of the decoder's file."""
+    """The top of the decoder's file describes it."""
     top = (CSRC / name).read_text().split("*/", 2)[1]
     assert re.search(r"Bad (messages|words)\.", top), name
     assert "PCOLL_EPROTOCOL" in top, name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Promela model speaks of the same states as the C code: a name that goes there is missed."""
+"""The Promela model uses the same states as the C code: a renamed one is detected."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = (ROOT / "tests/model/partial.pml").read_text()
 
-# A name in the model -> the file in which the C code has it, and as what.
+# A name in the model -> the file of the C code that has it, and its declaration.
 NAMES = {
     "current": ("schedule/sched.h", r"uint64_t current;"),
     "released": ("schedule/sched.h", r"bool released;"),
@@ -39,7 +39,7 @@ NAMES = {
     "round_trigger_evaluate": ("protocol/policy.h", r"round_trigger_evaluate\("),
 }
 
-# The choices that matter, as both have them.
+# The important decisions, in the model and in C.
 CHOICES = [
     ("open = frozen[r] <= call;", "protocol/member.c", "? m->frozen <= m->call"),
     (

@@ -47,7 +47,7 @@ BRITISH = re.compile(
     r"|labour|honour|licence|centre|catalogue|labell|modell|cancell|travell|analyse)\w*",
     re.IGNORECASE,
 )
-# Names that are cited, of files and tests.
+# Cited names of files and tests.
 CITED = re.compile(r"\w*test_\w+|busy[-_]neighbours\w*|\w*decentralised_(?:tables|training)\w*")
 
 

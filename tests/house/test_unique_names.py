@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A name of an internal C function, or of a struct, is defined in one file of csrc.
 
-Then grep, a debugger and a profile show one thing under it. REPEATED_FUNCTIONS and REPEATED_STRUCTS
-are the names that are still defined in several files. They may only become fewer: take a name out
-when its last repetition is renamed. `python tests/house/test_unique_names.py` prints what both
-should be now.
+Then grep, a debugger and a profile show one definition. REPEATED_FUNCTIONS and REPEATED_STRUCTS are
+the names that are still defined in several files. Only remove entries: remove a name when its last
+repetition is renamed. `python tests/house/test_unique_names.py` prints the current values of both.
 """
 
 import re
@@ -24,7 +23,7 @@ REPEATED_STRUCTS = """
 
 """
 
-# Comments, strings, characters, lines of the preprocessor, attributes.
+# Comments, strings, characters, preprocessor lines, attributes.
 NO_CODE = re.compile(
     r"/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
     r"|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*|__attribute__\(\(.*?\)\)",
@@ -41,7 +40,7 @@ def code(text):
 
 
 def repeated(pattern):
-    """The names that the pattern finds in several files, each with the files."""
+    """Return the names that the pattern finds in several files, each with the files."""
     found = {}
     for path in sorted(CSRC.rglob("*.[ch]")):
         for name in sorted(set(pattern.findall(code(path.read_text())))):

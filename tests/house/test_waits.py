@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits use the monotonic clock: setting the wall clock shortens or lengthens none."""
+"""Waits use the monotonic clock, so a change of the wall clock does not affect them."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Who needs the time of day, and for what; none of them waits by it.
+# Files that need the time of day, and their purpose. None of them waits by it.
 TIME_OF_DAY = {
     "csrc/group/group_agent.c": "the priority of a rank, compared between hosts",
     "partialcoll/_core/timeline.py": "when a timeline began",
@@ -42,7 +42,7 @@ def test_the_wall_clock_is_read_for_no_wait():
 
 
 def test_timed_conditions_have_the_monotonic_clock():
-    """Who waits for a condition with a limit sets its clock."""
+    """Code that waits for a condition with a limit sets its clock."""
     for name, text in sources():
         if "pthread_cond_timedwait(" in without_comments(name, text):
             assert "pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC)" in text, name

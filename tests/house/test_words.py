@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page explains a word of the glossary where it first uses it: the word is emphasized, as what
-is being defined, or it is a link, or what follows it in parentheses or after a colon says it."""
+"""A page explains a word of the glossary at its first use: the word is emphasized as being defined,
+or is a link, or is followed by an explanation in parentheses or after a colon."""
 
 import re
 from pathlib import Path
@@ -10,12 +10,12 @@ import pytest
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
 ROOT = Path(__file__).resolve().parents[2]
-# For readers of the source: they begin with a link to the glossary.
+# For readers of the source: these begin with a link to the glossary.
 INSIDE = ("docs/architecture.md", "docs/locking.md", "docs/verification.md")
 PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 
-# How each is written where it is meant as the glossary says; a policy such as "solo,linger=50us" is
-# an example of a whole.
+# The pattern of each word where it is used as in the glossary. A policy such as "solo,linger=50us"
+# is an example.
 WORDS = {
     "agent": r"\bagents?\b",
     "board": r"(?<!`)\bboard\b",
@@ -36,7 +36,7 @@ WORDS = {
 
 
 def prose(page):
-    """Without code blocks, headings, and the addresses of links."""
+    """Return the page without code blocks, headings and link addresses."""
     text = (ROOT / page).read_text()
     text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"^(?:#| {4}LD_).*$", "", text, flags=re.MULTILINE)
@@ -44,7 +44,7 @@ def prose(page):
 
 
 def is_explained(text, word):
-    """At this match."""
+    """Return whether the word is explained at this match."""
     before, after = text[: word.start()], text[word.end() :]
     in_link = before.rfind("[") > before.rfind("]") and re.match(r"[^\[\]]*\]\(", after)
     emphasized = re.search(r"\*[\w`\" ]*$", before) and re.match(r"[\w`\" ]*\*", after)

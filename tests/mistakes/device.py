@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of copies between host and device."""
+"""Mistakes in copies between host and device."""
 
 from .mutant import Mutant
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of domains: alone, in shared memory, and their leaders on the fabric."""
+"""Mistakes in domains: single ranks, shared memory, and leaders on the fabric."""
 
 from .mutant import Mutant
 

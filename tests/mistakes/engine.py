@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of schedules: the engine, activation, data, what a rank owes."""
+"""Mistakes in schedules: engine, activation, data, and a rank's pending deposits."""
 
 from .mutant import Mutant
 
@@ -170,7 +170,7 @@ MUTANTS = [
         "    p->bytes = bytes > p->bytes ? bytes : p->bytes;",
         "    (void)p;\n    (void)bytes;",
     ),
-    # What a rank owes.
+    # Pending deposits of a rank.
     Mutant(
         "a stored deposit is counted twice (a carry races with an activation)",
         "protocol/member.c",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of the gate between calls of the application and a recovery."""
+"""Mistakes in the gate between calls of the application and a recovery."""
 
 from .mutant import Mutant
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of gossip buffers: register, accumulator, queue, deaths."""
+"""Mistakes in gossip buffers: register, accumulator, queue, deaths."""
 
 from .mutant import Mutant
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of groups: matchmaking, verdicts, deaths."""
+"""Mistakes in groups: matchmaking, decisions, deaths."""
 
 from .mutant import Mutant
 
 MUTANTS = [
-    # Matchmaking: who may follow whom, one list, what is open.
+    # Matchmaking: candidates, lists, open requests.
     Mutant(
         "a list is taken from anybody while following",
         "protocol/group/matchmaking.c",

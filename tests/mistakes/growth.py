@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of handles that take others in. The simulated world has growth of its own (tests/c/grow.c), so
-real ranks have to notice these: tests/faults/test_planted_growth.py."""
+"""Mistakes in the growth of handles. The simulated world has its own growth (tests/c/grow.c), so
+real ranks must detect these: tests/faults/test_planted_growth.py."""
 
 from .mutant import Mutant
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in who watches which host, and in what the watch believes."""
+"""Mistakes in the choice of watched hosts, and in the trust of the watch."""
 
 from .mutant import Mutant
 
 MUTANTS = [
-    # Hosts that vanish: who watches whom, and who is told.
+    # Hosts that vanish: connections and notifications.
     Mutant(
         "hosts are numbered with ranks that have died",
         "watch/watch.c",
@@ -59,7 +59,7 @@ MUTANTS = [
         "doorbell_wake_waiters(w->doorbell);\n    doorbell_wake_agent(w->doorbell);",
         "",
     ),
-    # Strangers and broken peers.
+    # Foreign processes and broken peers.
     Mutant(
         "a stranger may come in",
         "watch/link.c",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a planted mistake is."""
+"""The type of a planted mistake."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class Mutant(NamedTuple):
-    """A mistake: in a file, this text becomes that one. `program`: which has to catch it, if not
-    the one that the file's folder says."""
+    """A mistake: in `file`, replace the text `old` by `new`. `program` must detect it; by default
+    the one for the file's folder."""
 
     name: str
     file: str

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of recoveries, one for each step."""
+"""Mistakes in recoveries, one for each step."""
 
 from .mutant import Mutant
 
 MUTANTS = [
-    # Recovery: ranks have died, and the others go on.
+    # Recovery: ranks have died, and the others continue.
     Mutant(
         "what was frozen is not taken back",
         "protocol/member.c",

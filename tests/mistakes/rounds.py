@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of rounds: what a rank sees of them, policies, one handle."""
+"""Mistakes in rounds: a rank's view of them, policies, one handle."""
 
 from .mutant import Mutant
 

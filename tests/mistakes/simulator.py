@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of the simulator itself."""
+"""Mistakes in the simulator itself."""
 
 from .mutant import Mutant
 
 MUTANTS = [
-    # The simulator runs what stands in csrc/gossip and csrc/group: mistakes there are its own.
+    # The simulator runs csrc/gossip and csrc/group. These mistakes are in the simulator.
     Mutant(
         "simulated: an average goes to where its peer was before others gave to it",
         "gossip/accumulator.c",

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the Promela model exhaustively with spin: every case, then planted mistakes.
+"""Check the Promela model exhaustively with spin: every case, then planted mistakes.
 
     python tests/model/check.py [--quick] [--json F]
 
-A case is a set of parameters of partial.pml; spin visits every reachable state and reports a
-broken assertion or a deadlock. A mistake is a change of the model that has to be found, which
+A case is a set of parameters of partial.pml. spin visits every reachable state and reports a
+broken assertion or a deadlock. A mistake is a change of the model that must be found, which
 shows that the model can fail. Needs spin (`make model` installs it) and a C compiler.
 """
 
@@ -59,7 +59,7 @@ LONG = [
 
 FULL_CRASH, MAJORITY_CRASH = QUICK[6:8]
 
-# What is wrong, the text that becomes another one, the case that finds it and holds without it.
+# Description, text and its replacement, and the case that finds it and holds without it.
 MISTAKES = [
     (
         "a deposit is counted twice: the plan is not looked at again",
@@ -219,7 +219,7 @@ MISTAKES = [
 
 
 def run(model: str, case: str, folder: Path, optimize: str = "-O2") -> dict[str, Any]:
-    """Visit all states of a case, in a folder of its own."""
+    """Visit all states of a case, in a separate folder."""
     folder = Path(tempfile.mkdtemp(dir=folder))
     (folder / "model.pml").write_text(model)
     defines = [f"-D{word}" for word in case.split()]
@@ -248,14 +248,14 @@ def run(model: str, case: str, folder: Path, optimize: str = "-O2") -> dict[str,
 
 
 def side_by_side(work: list[tuple[str, str]], folder: Path) -> list[dict[str, Any]]:
-    """Small cases, one for each core at a time. A mistake is found sooner than compiled well."""
+    """Run small cases, one per core at a time. A mistake is found faster without optimization."""
     good = MODEL.read_text()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(lambda w: run(*w, folder, "-O2" if w[0] == good else "-O0"), work))
 
 
 def plant(old: str, new: str) -> str:
-    """The model with a mistake."""
+    """Return the model with a mistake."""
     text = MODEL.read_text()
     if text.count(old) != 1:
         raise SystemExit(f"found {text.count(old)} times in the model, expected once: {old}")
@@ -263,7 +263,7 @@ def plant(old: str, new: str) -> str:
 
 
 def say(row: dict[str, Any]) -> bool:
-    """Print it; is it as it has to be?"""
+    """Print it. Return whether it has the expected result."""
     if "mistake" in row:
         caught = row["errors"] > 0
         print(f"{'found' if caught else 'MISSED'}  {row['mistake']}: {row['found']}")
@@ -277,7 +277,7 @@ def say(row: dict[str, Any]) -> bool:
 
 
 def main() -> int:
-    """Run all; exit 1 if a case fails or a mistake is not found."""
+    """Run all. Exit 1 if a case fails or a mistake is not found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="only what takes seconds")
     parser.add_argument("--json", help="write what was seen to a file")
@@ -287,7 +287,7 @@ def main() -> int:
         work = [(MODEL.read_text(), case) for case in QUICK]
         work += [(plant(old, new), case) for _, old, new, case in MISTAKES]
         rows = side_by_side(work, Path(name))
-        for case in () if options.quick else LONG:  # each by itself: it takes the memory
+        for case in () if options.quick else LONG:  # one by one, because each needs the memory
             rows.append(run(MODEL.read_text(), case, Path(name)))
     for row, mistake in zip(rows[len(QUICK) :], MISTAKES):
         row["mistake"] = mistake[0]

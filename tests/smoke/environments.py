@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wheel, installed into fresh environments with one MPI each, and one of everything run in them.
+"""Install a wheel into fresh environments with one MPI each, and run one of everything there.
 
     python tests/smoke/environments.py --wheel F [--python P] [NAME ...]
 
-Nothing is compiled there: no compiler is on PATH when the wheel and what it needs are installed,
-nor when it runs. A C program is compiled apart, with the flags that pkg-config and CMake find.
-What does not come from the package index is made beforehand, and kept in build/smoke: Debian's
-packages, unpacked (nothing is installed: they are laid over /usr for a command and its children,
-which needs root), and mpi4py for them and for MPI's own ABI.
+Nothing is compiled there: no compiler is on PATH during the installation of the wheel and its
+requirements, nor when it runs. A C program is compiled separately, with the flags of pkg-config and
+CMake. Inputs that are not in the package index are built beforehand and kept in build/smoke:
+Debian's packages, unpacked (not installed: they are overlaid on /usr for a command and its
+children, which needs root), and mpi4py for them and for MPI's own ABI.
 """
 
 import argparse
@@ -30,9 +30,12 @@ MPI4PY = "mpi4py==4.1.2"
 
 
 class Environment(NamedTuple):
-    """packages: pip's. mpicc: the wrapper that mpi4py is built with beforehand; none: its own wheel
-    is taken. debian: packages whose files are laid over /usr. borrowed: whose mpicc compiles C
-    programs where there is none. settings: of its environment."""
+    """packages: pip's.
+
+    mpicc: the wrapper with which mpi4py is built beforehand; none: use its own wheel. debian:
+    packages overlaid on /usr. borrowed: the environment whose mpicc compiles C programs if there is
+    none. settings: environment variables.
+    """
 
     packages: tuple = ()
     mpicc: str = ""
@@ -51,14 +54,14 @@ ENVIRONMENTS = {
     "debian-openmpi": Environment(
         mpicc="mpicc.openmpi",
         debian=("openmpi-bin", "libopenmpi-dev"),
-        settings=(("OMPI_MCA_osc", "sm"),),  # as the error says that comes without it
+        settings=(("OMPI_MCA_osc", "sm"),),  # as the error without it recommends
     ),
     NONE: Environment(settings=(("MPI4PY_LIBMPI", "/nowhere/libmpi.so"),)),  # nor the system's
 }
 
 
 def run(*words, **how):
-    """A command that must succeed; what it says, apart from complaints."""
+    """Run a command that must succeed. Return its output, without warnings."""
     words = [*map(str, words)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, **how)
     if done.returncode:
@@ -74,20 +77,20 @@ class Place:
         self.folder, self.bin = folder, folder / "bin"
         self.over = unpack(name, self.about.debian) if self.about.debian else None
         run(python, "-m", "venv", folder)
-        self.quiet = folder / "elsewhere"  # where no package lies in the folder
+        self.quiet = folder / "elsewhere"  # a folder without a package
         self.quiet.mkdir()
         self._link_launcher()
 
     def _link_launcher(self):
-        """Debian has its launchers under names of their own; beside Python it is found."""
+        """Debian's launchers have other names. A script beside Python is found."""
         if self.over:
             (launcher,) = self.over.glob("bin/mpiexec.*mpi*")
-            script = self.bin / "mpiexec"  # no link: MPICH's looks for its parts where it lies
+            script = self.bin / "mpiexec"  # not a link: MPICH's looks for its parts beside itself
             script.write_text(f'#!/bin/sh\nexec /usr/bin/{launcher.name} "$@"\n')
             script.chmod(0o755)
 
     def run(self, *words, compilers=False, **settings):
-        """A command in it, with what is laid over /usr; without compilers on PATH, unless asked."""
+        """Run a command in it, with the overlay on /usr; without compilers on PATH by default."""
         path = f"{self.bin}:{os.environ['PATH']}" if compilers else str(self.bin)
         keep = ("HOME", "PIP_", "LANG", "TMPDIR")
         env = {k: v for k, v in os.environ.items() if k.startswith(keep)}
@@ -103,8 +106,8 @@ class Place:
         return run(*words, env=env, cwd=self.quiet)
 
     def install(self, wheel):
-        """The wheel, its MPI and what it needs, all of it compiled elsewhere. Seconds without what
-        has to be downloaded."""
+        """Install the wheel, its MPI and its requirements, all compiled elsewhere. Return the
+        seconds without downloads."""
         pip = (self.bin / "python", "-m", "pip", "install", "-q", "--only-binary", ":all:")
         mpi4py = build_mpi4py(self) if self.about.mpicc else MPI4PY
         begin = time.monotonic()
@@ -113,7 +116,7 @@ class Place:
 
 
 def unpack(name, packages):
-    """What is to be laid over /usr: these packages, and those that they need and are not there."""
+    """Return a folder to overlay on /usr: these packages, and their missing requirements."""
     folder = KEPT / name / "usr"
     if not folder.exists():
         said = run("apt-get", "install", "-s", "--no-install-recommends", *packages)
@@ -134,7 +137,7 @@ def unpack(name, packages):
 
 
 def over_usr(folder, words):
-    """A command for which these files lie over /usr, and those beside them over /etc."""
+    """Return a command that runs with these files overlaid on /usr, and their siblings on /etc."""
     lay = "mount -t overlay overlay -o lowerdir={0}:/{1} /{1}"
     mounts = [lay.format(folder.parent / part, part) for part in ("usr", "etc")]
     script = " && ".join([*mounts, 'exec "$@"'])
@@ -150,7 +153,7 @@ def over_usr(folder, words):
 
 
 def build_mpi4py(place):
-    """mpi4py for the MPI of an environment, with the compilers of this machine, once."""
+    """Build mpi4py for the MPI of an environment, with this machine's compilers, once."""
     version = run(place.bin / "python", "-c", "import sys; print(*sys.version_info[:2], sep='.')")
     folder = KEPT / place.name / version
     if not list(folder.glob("*.whl")):
@@ -166,22 +169,22 @@ def build_mpi4py(place):
 
 
 def expect(wanted, said):
-    """Or it is an error, with all that was said."""
+    """Raise an error with all output unless it contains `wanted`."""
     if wanted not in said:
         raise SystemExit(f"expected {wanted!r}, got:\n{said}")
 
 
 def check_python(place):
-    """A script on ranks; what the command says of the core."""
+    """Run a script on ranks, and check the command's report about the core."""
     launch = (place.bin / "python", TESTS / "launch.py", RANKS)
     expect("fine", place.run(*launch, TESTS / "smoke/on_ranks.py"))
     expect("mpi4py", place.run(place.bin / "partialcoll", "info"))
 
 
 def check_interposer(place, programs):
-    """Below a script that knows only mpi4py, and below a C program."""
+    """Preload it into a script that only uses mpi4py, and into a C program."""
     preload = place.run(place.bin / "partialcoll", "preload")
-    # An algorithm that is asked for makes complete rounds the library's, on any number of ranks.
+    # A chosen algorithm makes complete rounds the library's, on any number of ranks.
     asked = {"PARTIALCOLL_REPORT": "1", "PARTIALCOLL_ALGORITHM": "auto"}
     settings = {"LD_PRELOAD": preload, **asked, **library_path(place)}
     launch = (place.bin / "python", TESTS / "launch.py", RANKS)
@@ -197,7 +200,7 @@ def library_path(place):
 
 
 def compile_with_pkg_config(place, mpicc, source, program):
-    """As a user does; the flags name the library for this MPI."""
+    """Compile as a user does. The flags name the library for this MPI."""
     abi = place.run(
         place.bin / "python", "-c", "from partialcoll._core import ffi; print(ffi.abi())"
     )
@@ -211,7 +214,7 @@ def compile_with_pkg_config(place, mpicc, source, program):
 
 
 def check_c(place):
-    """The drop-in in a C program; the programs for the interposer to go below."""
+    """Check the drop-in in a C program. Return the programs for the interposer."""
     mpicc = place.about.mpicc or place.bin / "mpicc"
     if place.about.borrowed:
         mpicc = ROOT / f".venv/{place.about.borrowed}/bin/mpicc"
@@ -239,7 +242,7 @@ def check_cmake(place):
 
 
 def check_without_mpi(place):
-    """It can be imported; the first use says what to install."""
+    """The package can be imported. The first use says what to install."""
     code = """import partialcoll as pc
 print(pc.__version__)
 try:
@@ -253,7 +256,7 @@ except pc.errors.AbiError as error:
 
 
 def smoke(name, wheel, python):
-    """Make an environment and run everything in it."""
+    """Create an environment and run everything in it."""
     with tempfile.TemporaryDirectory(prefix="partialcoll-smoke-") as folder:
         place = Place(name, Path(folder), python)
         installed = place.install(wheel)
@@ -271,7 +274,7 @@ def smoke(name, wheel, python):
 
 
 def main():
-    """All of them, or those that are named."""
+    """Run all environments, or the named ones."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--wheel", type=Path, required=True)
     parser.add_argument("--python", default=sys.executable, help="of the environments")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of everything, on all ranks, with nothing but the installed package: rank 0 prints "fine"."""
+"""One of everything on all ranks with the installed package only: rank 0 prints "fine"."""
 
 import sys
 
@@ -26,7 +26,7 @@ def full():
 
 
 def partial():
-    """Everybody is in a round once or not at all."""
+    """Every rank is in a round once or not at all."""
     for quorum in ("solo", "majority", "quorum:0.5"):
         x, y = np.ones(100), np.empty(100)
         with pc.Allreduce_init(comm, x, y, quorum=quorum, late="drop") as handle:
@@ -46,8 +46,7 @@ def drop_in():
 
 
 def user_reductions():
-    """Datatypes and ops of users are MPI's to reduce: how they were made is asked by a function
-    that not every MPI has."""
+    """MPI reduces user datatypes and ops. Not every MPI has the function that describes them."""
     pair = MPI.DOUBLE.Create_contiguous(2).Commit()
     x, y = contribution(), np.empty(1000)
     handle = pc.Allreduce_init(comm, [x, 500, pair], [y, 500, pair], op=ADD, quorum="full")

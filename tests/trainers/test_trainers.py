@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples for trainers: what they learn on the backend is what they learn on gloo, and nearly
-that where they do not wait for who is late. `make test-trainers` has an environment for each."""
+"""The examples for trainers learn the same on the backend as on gloo, or nearly the same if they do
+not wait for late ranks. `make test-trainers` has an environment for each."""
 
 import re
 import subprocess
@@ -17,13 +17,13 @@ ENOUGH = {"lightning": 0.9, "accelerate": 0.9, "transformers": 0.5}  # untrained
 
 @pytest.fixture(scope="module")
 def known():
-    """Losses on gloo, with which the others are compared."""
+    """Losses on gloo, for comparisons."""
     return {}
 
 
 @pytest.fixture
 def loss(job, known):
-    """Runs an example on some ranks; the loss that it ends with."""
+    """Return a function that runs an example on some ranks and returns its final loss."""
 
     def run(*arguments):
         trainer, ranks, *options = arguments
