@@ -388,7 +388,7 @@ static void test_any_bytes(void)
 }
 
 /* NaN and infinite keys are too far. */
-static void test_keys_that_are_none(void)
+static void test_non_finite_keys(void)
 {
     const float odd[] = {NAN, INFINITY, -INFINITY, 3.4e38f, -3.4e38f};
     float x[100], key[100], y[100];
@@ -611,7 +611,7 @@ int main(void)
     test_distance();
     test_flips();
     test_any_bytes();
-    test_keys_that_are_none();
+    test_non_finite_keys();
     test_rotation();
     test_payloads();
     test_wrong_keys();

@@ -180,7 +180,7 @@ def test_failed_blocks_are_named():
 
 
 @pytest.mark.parametrize("key", (np.nan, np.inf, -3e38))
-def test_keys_that_are_none(key):
+def test_non_finite_keys(key):
     x = np.ones(10, "f4")
     payload = Lattice().encode(x, distance=0.1)
     with pytest.raises(pc.DecodeError):
@@ -415,7 +415,7 @@ def test_bad_arguments(arguments, error, words):
 
 @pytest.mark.parametrize("value", (np.nan, np.inf, -np.inf))
 @pytest.mark.parametrize("rotate", (False, True))
-def test_numbers_that_are_none(value, rotate):
+def test_non_finite_numbers(value, rotate):
     codec = Lattice(rotate=rotate)
     x = ones(3000)
     x[2049] = value

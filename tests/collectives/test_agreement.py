@@ -71,7 +71,7 @@ def test_together(comm):
         together(comm, check)
 
 
-def test_what_differs(comm):
+def test_message_about_a_difference(comm):
     same = [("a", "1"), ("b", "2")]
     check_agreement(comm, same)
     more = [*same, ("c", "3")] if comm.rank == 0 else same

@@ -165,7 +165,7 @@ def test_a_result_stays_while_it_is_copied(comm, fake, nothing_left):
             assert seen[:2] == [(1, 2.0 * last), (2, 3.0 * last)] or not last
 
 
-def test_solo_goes_on_without_a_busy_device(comm, fake, nothing_left):
+def test_solo_continues_without_a_busy_device(comm, fake, nothing_left):
     """A rank with a busy kernel is late. Its deposit takes part in a later round."""
     late = comm.size - 1
     x, y = nothing_left(np.ones(10)), nothing_left(np.zeros(10))

@@ -79,7 +79,7 @@ def test_the_sum_stays(comm, dtype, codec):
 
 
 @pytest.mark.parametrize("codec", [None, pc.Lattice(8)], ids=str)
-def test_ranks_come_closer(comm, codec):
+def test_ranks_converge(comm, codec):
     several(comm)
     x = start(comm)
     first = distance(comm, x)
@@ -150,7 +150,7 @@ def test_a_register_is_read_whole(comm, codec):
         assert version == 59 and (np.abs(y - 59) < error).all()
 
 
-def test_one_waits_for_nobody(comm):
+def test_a_call_waits_for_no_other_rank(comm):
     """The others make all kinds of calls while rank 0 sleeps in the operating system."""
     several(comm)
     x = start(comm)
@@ -194,7 +194,7 @@ def test_a_correction_is_made_once(comm):
         np.testing.assert_allclose(sum_over_ranks(comm, x), total, atol=1e-11)
 
 
-def test_what_lies_at_a_peer_belongs_to_it(comm):
+def test_uncollected_deltas_belong_to_the_peer(comm):
     """A second average finds the first one's correction there and changes nothing. Without a
     publication in between, other ranks would use this rank's old position."""
     if comm.size != 2:
@@ -284,7 +284,7 @@ def test_a_key_makes_messages_exact(comm):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_bits_lose_what_the_distance_says(comm, dtype):
+def test_error_depends_on_the_distance(comm, dtype):
     """The error depends on the distance, and not on the width of the elements."""
     several(comm)
     common = np.random.default_rng(7).normal(size=COUNT)
@@ -313,7 +313,7 @@ def test_bits_lose_what_the_distance_says(comm, dtype):
         comm.Barrier()
 
 
-def test_what_float16_cannot_hold_waits(comm):
+def test_values_beyond_float16_wait(comm):
     several(comm)
     x = np.full(COUNT, 60000.0 if comm.rank == 0 else -60000.0, np.float16)
     with pc.GossipBuffer(comm, like=x, topology="complete") as g:
@@ -372,7 +372,7 @@ def test_bits_save_bytes(comm):
     assert read[pc.Lattice(8)] < 0.4 * read[None], read
 
 
-def test_what_others_make_of_the_own_model(comm):
+def test_reading_ones_own_model(comm):
     """Reading one's own model returns what others read. It does not count as a distance."""
     several(comm)
     model = np.random.default_rng(0).normal(size=COUNT).astype(np.float32)  # the same on all ranks
@@ -401,7 +401,7 @@ def test_what_others_make_of_the_own_model(comm):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16], ids=str)
-def test_who_only_reads_saves_bytes_as_well(comm, dtype):
+def test_a_reading_rank_saves_bytes_as_well(comm, dtype):
     """A rank that only reads and pushes, as in SwarmSGD, learns the distances by reading."""
     several(comm)
     x = start(comm, dtype)
@@ -494,7 +494,7 @@ def test_one_rank_is_wrong(comm):
     "wrong",
     [dict(like=np.zeros(3, np.int32)), dict(queue_slots=0), dict(codec=3), dict(topology="?")],
 )
-def test_the_others_are_told(comm, wrong):
+def test_the_others_are_notified(comm, wrong):
     """A refusal on one rank does not leave the others waiting."""
     several(comm)
     options = {"like": np.zeros(3), "topology": "ring", **(wrong if comm.rank == 1 else {})}
@@ -538,7 +538,7 @@ class OnlyAnArray:
 
 def test_bad_arguments(comm):
     if comm.size < 4:
-        pytest.skip("everybody is a neighbor")
+        pytest.skip("all ranks are neighbors")
     x = np.zeros((3, 4))
     with pc.GossipBuffer(comm, like=x, topology="ring") as g:
         g.publish(x)
@@ -652,7 +652,7 @@ def test_freed(comm):
             call()
 
 
-def test_free_says_who_waits(comm):
+def test_free_reports_missing_ranks(comm):
     several(comm)
     g = pc.GossipBuffer(comm, like=np.zeros(3), topology="ring")
     if comm.rank == 0:

@@ -89,7 +89,7 @@ def check_alike(comm, rnd):
     return said
 
 
-def check_nobody_was_missed(t):
+def check_no_rank_was_missed(t):
     assert t.suspects == () and not t.away  # some may have left: they are freeing theirs
     assert t.stats.suspected == t.stats.void_rounds == t.stats.null_rounds == 0
 
@@ -114,7 +114,7 @@ def check_exact(comm, grid, dtype, count, y=None, **options):
         error = np.abs(result.astype(np.float64).reshape(-1) - mean(comm, dtype, count))
         assert (error <= tolerance(dtype)).all(), error.max()
         assert t.stats.rounds == 2 * axes <= t.round
-        check_nobody_was_missed(t)
+        check_no_rank_was_missed(t)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -154,7 +154,7 @@ def test_full_grid_with_dynamic_keys(comm):
                 assert rnd.exact == (i + 1 >= len(grid))
                 check_alike(comm, rnd)
             assert np.abs(x - mean(comm)).max() < 1e-12
-            check_nobody_was_missed(t)
+            check_no_rank_was_missed(t)
 
 
 def test_the_grid_is_found(comm):
@@ -263,10 +263,10 @@ def test_bandwidths(comm, kind, count):
                 if kind == "two are fast" and len(rnd.group) == comm.size > 3:
                     assert rnd.shares.count(0.0) == comm.size - 2
             assert count == 0 or np.abs(x - mean(comm, count=count)).max() < 1e-12
-            check_nobody_was_missed(t)
+            check_no_rank_was_missed(t)
 
 
-def test_everybody_knows_how_many_contributed(comm):
+def test_all_know_the_number_of_contributions(comm):
     """This includes a rank that reduces nothing, and so needs no other rank's input."""
     x = np.array([comm.rank + 1.0])
     with groups(comm, x, grid=(comm.size,)) as t:
@@ -322,10 +322,10 @@ def test_under_full(comm, keys):
                 )
             assert np.allclose(comm.allreduce(x), total, rtol=1e-12, atol=1e-11)
             assert spread(comm, x) <= 1e-2 * first
-            check_nobody_was_missed(t)
+            check_no_rank_was_missed(t)
 
 
-def test_nobody_need_keep_step(comm):
+def test_ranks_need_not_keep_step(comm):
     """Ranks that start at different times get the same results."""
     rng = np.random.default_rng(comm.rank)
     for grid in full_grids(comm):
@@ -343,13 +343,13 @@ def test_nobody_need_keep_step(comm):
                     assert rnd.exact
                     error = np.abs(x - mean(comm) * (i // len(grid) * len(grid) + 1)).max()
                     assert error < 1e-11 * (i + 1)
-            check_nobody_was_missed(t)
+            check_no_rank_was_missed(t)
 
 
 # Handles
 
 
-def test_what_it_is(comm):
+def test_attributes_of_a_handle(comm):
     x = start(comm.rank)
     with groups(comm, x, timeout=331.5, window=302.25) as t:
         assert (t.rank, t.size) == (comm.rank, comm.size)
@@ -421,7 +421,7 @@ def test_order_of_calls(comm):
     assert t.timeout == PATIENT and t.memory > 0 and t.grid  # known without the object
 
 
-def test_wait_gives_up_and_goes_on(comm):
+def test_wait_times_out_and_continues(comm):
     several(comm)
     x = np.full(1000, comm.rank + 1.0)
     with groups(comm, x, grid=(comm.size,)) as t:
@@ -453,7 +453,7 @@ def test_numbers_of_rounds_differ(comm):
         t.Free()
 
 
-def test_free_while_others_go_on(comm):
+def test_free_while_others_continue(comm):
     several(comm)
     for who in range(comm.size):
         x = start(comm.rank)
@@ -559,7 +559,7 @@ def resident():
         return int(file.read().split()[1]) * 4096
 
 
-def test_what_the_user_sends_is_left_alone(comm):
+def test_messages_of_the_user_are_left_alone(comm):
     several(comm)
     x = np.ones(2000) * comm.rank
     left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size

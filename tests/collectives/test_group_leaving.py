@@ -44,4 +44,4 @@ def test_the_others_wait_for_one_that_is_late(leaver):
     groups = {rank: found[rank].get(1) for rank in staying}
     assert all(group is not None and rank in group for rank, group in groups.items()), found
     assert set(groups[LATE]) == {1, 2, 3} - {leaver}, groups
-    assert end < DELAY + WINDOW / 2, "somebody has waited for the window's end"
+    assert end < DELAY + WINDOW / 2, "a rank has waited for the window's end"

@@ -71,7 +71,7 @@ def all_together(comm):
 
 @pytest.mark.parametrize("shape", range(3))
 @pytest.mark.parametrize("who", ["first", "last"])
-def test_the_others_go_on(comm, who, shape):
+def test_the_others_continue(comm, who, shape):
     several(comm)
     away = 0 if who == "first" else comm.size - 1
     x = start(comm.rank)
@@ -140,7 +140,7 @@ def test_several_leave(comm, shape):
 
 
 @pytest.mark.parametrize("shape", range(3))
-def test_all_leave_and_come_back(comm, shape):
+def test_all_leave_and_return(comm, shape):
     x = start(comm.rank)
     total = comm.allreduce(x)
     with groups(comm, x, **shapes(comm)[shape]) as t:
@@ -261,7 +261,7 @@ def test_freeing_at_any_moment(comm, seed):
 
 
 @pytest.mark.parametrize("shape", range(3))
-def test_who_is_late_is_passed_over(comm, shape):
+def test_a_late_rank_is_passed_over(comm, shape):
     """A late rank's agent takes no part until the application comes."""
     several(comm)
     late = comm.size - 1
@@ -288,7 +288,7 @@ def test_who_is_late_is_passed_over(comm, shape):
 
 
 @pytest.mark.parametrize("shape", range(3))
-def test_everybody_is_late_now_and_then(comm, shape):
+def test_all_ranks_are_late_now_and_then(comm, shape):
     rng = np.random.default_rng(comm.rank)
     x = start(comm.rank)
     total = comm.allreduce(x)

@@ -60,7 +60,7 @@ def test_a_round_can_be_waited_for_again(comm, interrupt, quorum, again):
         h.Start()
 
 
-def test_the_drop_in_goes_on(comm, interrupt):
+def test_the_drop_in_continues(comm, interrupt):
     x, y = np.full(4, float(comm.rank)), np.zeros(4)
     for call in range(6):
         x[:] = call
@@ -74,7 +74,7 @@ def test_the_drop_in_goes_on(comm, interrupt):
             assert (given == call * comm.size).all()
 
 
-def test_sums_over_all_ranks_go_on(comm, interrupt):
+def test_sums_over_all_ranks_continue(comm, interrupt):
     total = GlobalSum.over(comm)
     for call in range(4):
         if call == 1:

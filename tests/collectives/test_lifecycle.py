@@ -236,7 +236,7 @@ def serving(comm, called, tag):
     return serve
 
 
-def test_who_waits_serves_meanwhile(comm):
+def test_a_waiting_rank_serves(comm):
     """A rank that waits for rank 0, in Wait with and without a limit, in join and in Free, answers
     it. Otherwise none would continue."""
     if comm.size < 2:
@@ -259,7 +259,7 @@ def test_who_waits_serves_meanwhile(comm):
         assert (len(called) > 0) == (comm.rank > 0)
 
 
-def test_what_a_waiting_rank_raises_ends_the_wait(comm):
+def test_an_error_in_a_waiting_rank_ends_the_wait(comm):
     """The handle can be waited for again."""
     if comm.size < 2:
         pytest.skip("takes two ranks")

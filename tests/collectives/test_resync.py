@@ -62,7 +62,7 @@ def end(exchange, comm, make, round=0):
 def test_each_asks_in_turn(comm, size):
     """Each rank asks while the others make steps. The arrays change right after `serve`."""
     if comm.size == 1:
-        pytest.skip("nobody to ask")
+        pytest.skip("no other rank to ask")
     exchange = pc.StateExchange(comm, timeout=60)
     own = state_of(comm.rank, 0, size)
 
@@ -99,7 +99,7 @@ def test_each_asks_in_turn(comm, size):
 def test_all_but_one_ask_at_once(comm):
     """Each asks its neighbor first, so ranks without a state ask each other and are refused."""
     if comm.size == 1:
-        pytest.skip("nobody to ask")
+        pytest.skip("no other rank to ask")
     exchange = pc.StateExchange(comm, timeout=60)
     giver = comm.size - 1
     for _ in range(5):
@@ -111,10 +111,10 @@ def test_all_but_one_ask_at_once(comm):
 
 
 @pytest.mark.mpi
-def test_nobody_has_one(comm):
+def test_no_rank_has_a_state(comm):
     """All ask: all get a TimeoutError that names the asked ranks. Then the exchange works."""
     if comm.size == 1:
-        pytest.skip("nobody to ask")
+        pytest.skip("no other rank to ask")
     exchange = pc.StateExchange(comm, timeout=0.2)
     with pytest.raises(TimeoutError, match=rf"rank {comm.rank} asked.*asked ranks .*\d"):
         exchange.ask()
@@ -196,7 +196,7 @@ def test_late_and_duplicate_answers(comm):
 def test_isolation(comm):
     """Two exchanges and the user's messages on one communicator are not mixed up."""
     if comm.size == 1:
-        pytest.skip("nobody to ask")
+        pytest.skip("no other rank to ask")
     first, second = (pc.StateExchange(comm, timeout=60) for _ in range(2))
     request = comm.Irecv(np.empty(3, np.int64), MPI.ANY_SOURCE, MPI.ANY_TAG)
     if comm.rank == 0:
@@ -242,7 +242,7 @@ def test_a_state_that_cannot_be_sent(comm):
 def test_free_with_a_question_open(comm):
     """The asking rank has timed out, and the asked rank never served before `Free`."""
     if comm.size == 1:
-        pytest.skip("nobody to ask")
+        pytest.skip("no other rank to ask")
     exchange = pc.StateExchange(comm, timeout=0.05)
     if comm.rank == 0:
         with pytest.raises(TimeoutError, match="asked ranks 1; without an answer"):
@@ -282,7 +282,7 @@ def test_one_rank_has_bad_times(comm, how):
         pc.StateExchange(comm, **(how if comm.rank == last else {}))
 
 
-def test_whom_to_ask():
+def test_order_of_asked_ranks():
     """Ranks are asked in order: one more after `patience`, at once after a refusal, and none twice
     while it owes an answer."""
     q = Question(1, deque([3, 1, 2]), patience=1.0, progress=0.0)

@@ -205,7 +205,7 @@ def test_late_policies(comm):
     assert outcome == {"carry": 111.0, "latest": 100.0, "drop": 0.0}
 
 
-def test_stored_is_told_from_arrived(comm):
+def test_stored_differs_from_arrived(comm):
     """active counts the contributing ranks, stored those of them that had come before the round."""
     if comm.size < 2:
         pytest.skip("takes two ranks")
@@ -247,7 +247,7 @@ def test_slow_reader_leaves_join_with_the_same_round(comm, history):
     h.Free()
 
 
-def test_interrupted_join_goes_on(comm):
+def test_interrupted_join_continues(comm):
     """After an exception in on_round join continues when called again; other calls fail."""
 
     class Stop(Exception):

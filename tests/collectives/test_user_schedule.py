@@ -87,7 +87,7 @@ def test_many_messages_of_one_pair(comm):
     assert total[0] == comm.size
 
 
-def test_self_and_nobody(comm):
+def test_messages_to_self_and_proc_null(comm):
     mine, other, untouched = np.full(3, 7.0), np.zeros(3), np.full(2, 5.0)
     with pc.Schedule(comm) as s:
         into = s.recv(other, comm.rank)
@@ -623,7 +623,7 @@ def test_timeout_and_warning(comm, monkeypatch, caplog):
 
 
 @needs_two
-def test_free_says_whom_it_waits_for(comm, monkeypatch, caplog):
+def test_free_reports_the_missing_rank(comm, monkeypatch, caplog):
     """Rank 1 has not called Free yet."""
     monkeypatch.setenv("PARTIALCOLL_STALL_WARN", "0.1")
     s = pc.Schedule(comm).commit()

@@ -172,7 +172,7 @@ IDENTITIES = [
 
 
 @pytest.mark.parametrize(("op", "code", "identity"), IDENTITIES)
-def test_nobody_contributes(comm, op, code, identity):
+def test_no_contribution(comm, op, code, identity):
     """The result of such a round is the op's identity, as in a receive buffer."""
     like = np.ones(2, code)
     recv = np.full(2, 1, code)
@@ -189,7 +189,7 @@ def test_nobody_contributes(comm, op, code, identity):
     h.Free()
 
 
-def test_nobody_contributes_and_no_identity(comm):
+def test_no_contribution_and_no_identity(comm):
     with pc.Allreduce_init(
         comm, [np.ones(2, PAIR), 2, MPI.DOUBLE_INT], op=MPI.MAXLOC, quorum="full"
     ) as h:

@@ -88,7 +88,7 @@ def test_algorithm_of_the_environment(dropin, clean_environment, tmp_path, algor
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 
 
-def test_algorithm_that_is_none(dropin, clean_environment, tmp_path):
+def test_unknown_algorithm(dropin, clean_environment, tmp_path):
     settings = {"PARTIALCOLL_ALGORITHM": "fastest"}
     done = c_users.run([dropin, "fastest"], clean_environment, tmp_path, settings=settings)
     assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr

@@ -142,7 +142,7 @@ def test_no_communicator_left(build, run):
     assert (taken + refused, reasons) == (2 * 2, {FIRST: 2})
 
 
-def test_finalize_says_who_is_missing(build, run, tmp_path):
+def test_finalize_reports_the_missing_ranks(build, run, tmp_path):
     """Rank 0 has freed a communicator, the others have not yet."""
     path = tmp_path / "stderr"
     settings = {"PARTIALCOLL_ALL": "1", "PARTIALCOLL_STALL_WARN": "0.1", "PARTIALCOLL_REPORT": ""}
@@ -223,7 +223,7 @@ def test_two_threads_begin_with_native(build, run):
 
 
 @pytest.mark.parametrize("value", ("no", "2", "yes"))
-def test_switch_that_is_none(build, run, value):
+def test_invalid_switch(build, run, value):
     """An invalid value is reported once, and means off."""
     settings = {"PARTIALCOLL_QUORUM": "solo", "PARTIALCOLL_ALL": value}
     done = run(build("partial"), "none", settings=settings)
@@ -232,7 +232,7 @@ def test_switch_that_is_none(build, run, value):
     assert done.stderr.count("rank 0: PARTIALCOLL_ALL is ignored: expected 0 or 1") == 1
 
 
-def test_algorithm_that_is_none(build, run):
+def test_unknown_algorithm(build, run):
     done = run(build("kinds"), settings={"PARTIALCOLL_ALGORITHM": "fastest"})
     report(done)
     assert done.stderr.count("rank 0: PARTIALCOLL_ALGORITHM is ignored") == 1
@@ -440,7 +440,7 @@ def test_mpiexec_of_another_mpi(build, clean_environment):
     assert "mpiexec has started 2 processes, but each is alone" in done.stderr
 
 
-def test_calls_that_do_not_come_here(build, run):
+def test_calls_that_bypass_the_interposer(build, run):
     """The report says if MPI is initialized without us, and if calls bypass us."""
     done = run(build("unseen"), "all", ranks=2, settings={})
     assert (done.returncode, done.stdout) == (0, "unseen\n"), done.stderr

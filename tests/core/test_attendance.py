@@ -55,7 +55,7 @@ def warned(caplog, monkeypatch):
 
 def needs_two(comm):
     if comm.size == 1:
-        pytest.skip("one rank waits for nobody")
+        pytest.skip("one rank waits for no other")
 
 
 @pytest.mark.parametrize(

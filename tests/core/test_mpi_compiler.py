@@ -49,7 +49,7 @@ def link(compiler, folder, command):
     return linker_map
 
 
-def test_its_own_come_first(mpi_compiler, foreign, monkeypatch):
+def test_own_folders_come_first(mpi_compiler, foreign, monkeypatch):
     monkeypatch.setenv("CPATH", str(foreign))
     monkeypatch.setenv("LIBRARY_PATH", str(foreign))
     compiler = mpi_compiler.Compiler(mpi_compiler.find())
@@ -63,7 +63,7 @@ def test_another_library_is_refused(mpi_compiler, foreign):
         compiler.check("libuser.so", linker_map)
 
 
-def test_what_does_not_work_is_said(mpi_compiler, tmp_path):
+def test_broken_compilers_are_reported(mpi_compiler, tmp_path):
     with pytest.raises(SystemExit, match="/no/such/mpicc does not work"):
         mpi_compiler.Compiler("/no/such/mpicc")
     (tmp_path / "mpicc").write_text("#!/bin/sh\necho broken >&2\nexit 3\n")

@@ -29,10 +29,10 @@ def undefined(library):
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda path: path.name)
-def test_what_it_needs(library):
+def test_required_mpi_functions(library):
     needed, newer = undefined(library)
     assert len(needed) > 50 and not needed - mpi_3(), needed - mpi_3()
-    assert newer and not newer & mpi_3(), "what is weak needs a reason"
+    assert newer and not newer & mpi_3(), "a weak function needs a reason"
 
 
 def test_three_libraries():

@@ -77,7 +77,7 @@ def test_an_exception_does_not_free(comm, kind):
 def test_free_within_a_time(comm, kind):
     """The others are late: Free raises TimeoutError, and can be called again."""
     if comm.size == 1:
-        pytest.skip("needs somebody to wait for")
+        pytest.skip("needs another rank to wait for")
     thing = kind(comm)
     with pytest.raises(ValueError, match="timeout: expected"):
         thing.Free(timeout=-1)

@@ -38,7 +38,7 @@ def test_one_process_without_a_launcher(run):
     assert done.returncode == 0 and "done" in done.stdout, done.stderr
 
 
-def test_finalize_frees_what_is_left(run):
+def test_finalize_frees_remaining_objects(run):
     """Handles alive at MPI_Finalize, one of them with a round in progress."""
     done = run(
         """
@@ -295,7 +295,7 @@ def test_exception_on_one_rank_is_named(run):
 
 
 @pytest.mark.parametrize("domain", ["node", "rank"])
-def test_rank_that_does_not_come_is_named(run, domain):
+def test_a_missing_rank_is_named(run, domain):
     """The warning about a late rank names it, its next round, and the missing message."""
     done = run(
         WARNING
@@ -616,7 +616,7 @@ def test_build_without_mpicc(clean_environment, tmp_path):
     assert done.returncode != 0 and "/bin/false does not work" in done.stderr, done.stderr
 
 
-def test_a_rank_that_is_stopped_goes_on(job, tmp_path):
+def test_a_stopped_rank_continues(job, tmp_path):
     """SIGSTOP of one rank during rounds: they wait for it, and are right afterwards."""
     script, pid_file = tmp_path / "script.py", tmp_path / "pid"
     script.write_text(
@@ -682,7 +682,7 @@ def test_gossip_buffers_are_left_to_finalize(run, ranks):
         ["bench", "skew", "-n", "0"],
     ),
 )
-def test_what_only_starts_does_not_load_mpi(clean_environment, words):
+def test_commands_that_start_jobs_do_not_load_mpi(clean_environment, words):
     """It works on login nodes, where MPI may not start."""
     code = (
         "import sys; sys.argv[0] = '/some/bin/partialcoll'\n"
@@ -716,7 +716,7 @@ def in_a_process(clean_environment, words, **more):
     assert done.returncode == 0, done.stderr
 
 
-def test_names_where_there_is_no_mpi(clean_environment, tmp_path):
+def test_names_without_mpi(clean_environment, tmp_path):
     """A public name raises an error that says what is missing. Other names do not exist."""
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py/__init__.py").write_text("rc = type('rc', (), {})\n")

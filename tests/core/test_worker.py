@@ -29,7 +29,7 @@ class Job:
         """No operation is in progress."""
 
 
-def test_a_worker_goes_on_after_an_error(caplog):
+def test_a_worker_continues_after_an_error(caplog):
     job = Job()
     worker = Worker("test", job.work, job.fail)
     worker.wake()

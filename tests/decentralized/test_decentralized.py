@@ -378,7 +378,7 @@ def test_a2cid2_averaging(made):
     np.testing.assert_allclose(b._momentum, first[1] + both * ratios[1] / (1 + ratios[1]))
 
 
-def test_what_the_bounded_momentum_is():
+def test_bounded_momentum():
     """The momentum is 0 at first, that of the topology where no averaging is refused, and 0 where
     many are."""
     ratio, eta = 4.0, 0.1
@@ -411,7 +411,7 @@ def test_what_the_bounded_momentum_is():
 
 
 @pytest.mark.parametrize("topology", ("ring", "exponential", "complete"))
-def test_momentum_is_for_those_who_gain(topology):
+def test_momentum_is_used_where_it_helps(topology):
     for ranks in (2, 4, 8, 16):
         world = World(topology, ranks, 2)
         p = A2CiD2Process(np.zeros(2), world.buffers()[0], Fixed(1))
@@ -577,7 +577,7 @@ def test_sgp_passes_on_what_is_too_much():
 
 @pytest.mark.parametrize("ranks", (2, 3, 4, 8, 16))
 @pytest.mark.parametrize("waits", (True, False))
-def test_sgp_what_the_last_ranks_learn_counts(ranks, waits):
+def test_sgp_ends_with_what_the_last_ranks_learn(ranks, waits):
     """Ranks that have ended give their weight to those that continue: all but one if they wait for
     it in a sum, else half of them. All end with what these learn."""
     world = World("complete", ranks, 1)
@@ -633,7 +633,7 @@ def test_sgp_comes_to_rest(ranks, waits):
         assert sum(p.weight for p in processes) == pytest.approx(ranks)
 
 
-def test_sgp_where_there_is_no_room_nobody_is_busy():
+def test_sgp_without_room_is_idle():
     """A rank with too much weight that it cannot push is idle until the other one takes it."""
     world = World("complete", 2, 1, queue_slots=1)
     a, b = [SGPProcess(np.zeros(1), buffer) for buffer in world.buffers(np.zeros(2))]
@@ -845,7 +845,7 @@ def test_swarm_registers_in_few_bits(latency, decoded):
 
 @pytest.mark.parametrize("bad", (np.nan, np.inf, -np.inf))
 @pytest.mark.parametrize("make", GOSSIP, ids=lambda m: m.__name__)
-def test_what_is_not_finite_stays_with_nobody(make, bad, caplog):
+def test_non_finite_updates_are_left_out(make, bad, caplog):
     """An update with a non-finite element is left out, reported once and counted; later ones are
     not. Large updates are ordinary updates."""
     world = World("complete", 3, 4, dtype=np.float32)
@@ -865,7 +865,7 @@ def test_what_is_not_finite_stays_with_nobody(make, bad, caplog):
     assert sum("is not finite" in message for message in caplog.messages) == 1
 
 
-def test_lock_step_without_what_is_not_finite():
+def test_lock_step_without_non_finite_updates():
     """Allreduce, local SGD and D-PSGD make their rounds without it."""
     world = World("complete", 3, 2)
     first, around = np.zeros((3, 2)), [[1, 2], [0, 2], [0, 1]]
@@ -1119,7 +1119,7 @@ RATED = pytest.mark.parametrize(
 
 
 @RATED
-def test_what_was_asked_for_and_what_came_of_it(make):
+def test_requested_and_achieved_communications(make):
     """Each requested communication is made, finds no partner, waits or is dropped. At most those of
     some steps wait, however many steps pass without communication."""
     some = iter([1, None] * 10000)
@@ -1307,7 +1307,7 @@ def test_a_peer_that_is_not_there_yet():
         np.testing.assert_array_equal(p.model, [9, 9])
 
 
-def test_the_simulator_waits_for_nobody():
+def test_the_simulator_cannot_wait():
     world = World("ring", 3, 2, latency=1.0)
     handle = world.handles()[0]
     handle.Start()
@@ -1335,7 +1335,7 @@ def test_a_change_while_the_model_is_handed_over():
     np.testing.assert_array_equal(p.model, [1, 5])
 
 
-def test_nobody_waits_for_a_rank_at_rest():
+def test_no_rank_waits_for_a_rank_at_rest():
     """While averages are computed this rank must not be chosen as a peer."""
     world = World("complete", 2, 1)
     board = pairing.LocalBoard(2)

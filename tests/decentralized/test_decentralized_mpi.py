@@ -236,7 +236,7 @@ def test_nothing_is_lost(comm, name, apply):
 def test_swarm_registers_in_few_bits(comm):
     """One rank after the other, as in Algorithm 1: written data decodes at the peer."""
     if comm.size == 1:
-        pytest.skip("nobody to write to")
+        pytest.skip("no other rank to write to")
     x = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
     peer = Fixed((comm.rank + 1) % comm.size)
     with GossipBuffer(comm, like=x, topology="complete", codec=Lattice(bits=8)) as exchange:
@@ -257,7 +257,7 @@ def test_a2cid2_that_falls_short_agrees(comm):
     """With ten times as many averagings requested as ranks can make, they still agree, and report
     the requests."""
     if comm.size == 1:
-        pytest.skip("nobody to average with")
+        pytest.skip("no other rank to average with")
     rate, dim = 1000.0, 2000
     parameters = Topology.make("ring", 16).a2cid2(rate)
     total = GlobalSum.over(comm)
@@ -283,10 +283,10 @@ def test_a2cid2_that_falls_short_agrees(comm):
 
 @pytest.mark.parametrize("collective", ("average_models", "averaged_model"))
 @pytest.mark.parametrize("name", ("adpsgd", "a2cid2", "sgp"))
-def test_who_waits_for_an_average_answers(comm, name, collective):
+def test_a_rank_that_waits_for_an_average_answers(comm, name, collective):
     """A waiting rank answers: the others average more with it than it can leave uncollected."""
     if comm.size == 1:
-        pytest.skip("nobody waits")
+        pytest.skip("no rank waits")
     own = np.zeros(10)
     like = SGPProcess.message(own) if name == "sgp" else own
     total = GlobalSum.over(comm)

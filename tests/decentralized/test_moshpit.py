@@ -200,7 +200,7 @@ def test_a_void_round_is_no_pseudo_gradient(overlap):
         np.testing.assert_array_equal(after[part], before[part])
 
 
-def test_who_is_away_delays_nobody():
+def test_a_rank_that_is_away_delays_no_other():
     """A rank that is away makes its own steps, and the others' groups are without it. After
     `rejoin` it takes part in the next round whose group is not formed yet, not the one after its
     last."""
@@ -353,7 +353,7 @@ def serve(request, exchange, handle, process):
 
 
 @pytest.mark.mpi
-def test_leaves_and_comes_back(comm):
+def test_leaves_and_returns(comm):
     """One rank leaves and the others continue. It returns with the model, the outer momentum and
     the number of steps of one of them, bit for bit."""
     if comm.size < 3:
@@ -455,7 +455,7 @@ exchange.Free()
 """
 
 
-def test_stops_and_comes_back(run):
+def test_stops_and_returns(run):
     """SIGSTOP of a rank for longer than the timeout: the others continue, every model stays whole
     (all elements are equal), and the stopped rank takes the state of another."""
     done = run(STOPS, 4)

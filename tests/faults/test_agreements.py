@@ -38,7 +38,7 @@ def survive(preloaded, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("which", GARBLED)
-def test_outcomes_that_are_none(which, tmp_path, monkeypatch):
+def test_garbled_outcomes(which, tmp_path, monkeypatch):
     monkeypatch.setenv("GARBLED", GARBLED[which])
     survive("garbled.c", tmp_path, monkeypatch)
 

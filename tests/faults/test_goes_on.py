@@ -84,7 +84,7 @@ def test_a_rank_dies_there(moment):
     after = closing and moment != "closing a round"
     count = 1 if after else 5
     job = dies_at({0: f"{moment}:{count}", 2: f"{moment}:{3 * count}"}, quorum, domain, after=after)
-    assert job.killed, "nobody came there"
+    assert job.killed, "no rank reached the kill point"
 
 
 @pytest.mark.in_turns
@@ -207,7 +207,7 @@ PROGRAM = """
         "several_communicators",
     ],
 )
-def test_what_a_program_sees(run, scenario):
+def test_events_seen_by_a_program(run, scenario):
     program = PROGRAM.replace("{scenario}", scenario)
     done = run(program, ranks=5, launcher_options=["--with-ft", "ulfm"])
     assert done.stdout.splitlines().count("survived") == 4, f"{done.stdout}\n{done.stderr}"
@@ -239,7 +239,7 @@ STOPS = """
 
 @pytest.mark.in_turns
 @pytest.mark.parametrize("step", STEPS)
-def test_who_stands_still_meanwhile_is_not_dead(run, step):
+def test_a_rank_suspended_meanwhile_is_not_dead(run, step):
     domain = ("rank", "node", "node:2")[STEPS.index(step) % 3]
     program = stopped.GO_ON_LATER + STOPS
     options = ["--with-ft", "ulfm"]
@@ -363,7 +363,7 @@ IDLE = """
 
 
 @pytest.mark.parametrize("domain", ("node", "rank"))
-def test_nobody_is_busy_afterwards(run, domain):
+def test_no_rank_is_busy_afterwards(run, domain):
     done = run(IDLE, ranks=4, arguments=(domain,), launcher_options=["--with-ft", "ulfm"])
     ends = sorted(line.split() for line in done.stdout.splitlines() if line.startswith("end"))
     assert [end[1] for end in ends] == ["0", "1"], f"{done.stdout}\n{done.stderr}"
@@ -391,7 +391,7 @@ if comm.rank == 0:
 
 @pytest.mark.parametrize("freed", ("0", "2"))
 @pytest.mark.parametrize("first", ("communicators", "handles"))
-def test_nobody_waits_for_what_others_leave_to_finalize(run, freed, first):
+def test_no_wait_for_objects_left_to_finalize(run, freed, first):
     """One rank frees a handle or a communicator. The other leaves all the rest to MPI_Finalize."""
     options = ["--with-ft", "ulfm"]
     done = run(FREED_COMMUNICATORS, 2, arguments=(freed, first), launcher_options=options)

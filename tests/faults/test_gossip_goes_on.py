@@ -207,7 +207,7 @@ TOLD = """
 @needs_ulfm
 @pytest.mark.in_turns
 @pytest.mark.parametrize("moment", ("chunk given", "chunk collected", "slot claimed"))
-def test_who_raises_is_told_and_waits_for_no_lock_of_the_dead(run, moment):
+def test_a_raising_rank_waits_for_no_lock_of_the_dead(run, moment):
     done = run(TOLD, ranks=4, arguments=[moment], launcher_options=["--with-ft", "ulfm"])
     assert done.stdout.splitlines().count("end") == 3, f"{done.stdout}\n{done.stderr}"
 
@@ -246,7 +246,7 @@ STOPPED = """
 
 
 @needs_ulfm
-def test_who_stands_still_is_not_dead(run):
+def test_a_suspended_rank_is_not_dead(run):
     done = run(STOPPED, ranks=4, launcher_options=["--with-ft", "ulfm"])
     assert done.stdout.splitlines().count("end") == 3, f"{done.stdout}\n{done.stderr}"
 

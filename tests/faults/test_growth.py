@@ -196,7 +196,7 @@ STOPS = """
 
 @pytest.mark.in_turns
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_who_stands_still_meanwhile_is_not_dead(run, moment):
+def test_a_rank_suspended_meanwhile_is_not_dead(run, moment):
     domain = ("node", "rank", "node:2")[MOMENTS.index(moment) % 3]
     done, said = in_turn(run, stopped.GO_ON_LATER + STOPS, 3, domain, (moment,))
     ends = sorted(line for line in said if line.startswith("end"))
@@ -261,7 +261,7 @@ os._exit(1)
 """
 
 
-def test_what_is_refused_leaves_all_as_it_was(run):
+def test_refused_calls_leave_all_unchanged(run):
     done, said = in_turn(run, f"    MORE = {MORE!r}\n{REFUSED}", 3)
     assert sorted(said) == ["end 0", "end 1", "end 2"], f"{said}\n{done.stderr}"
 
@@ -306,7 +306,7 @@ ORPHAN = """
 
 
 @pytest.mark.in_turns
-def test_who_is_left_alone_ends(run):
+def test_a_newcomer_left_alone_ends(run):
     done = run(
         ORPHAN,
         ranks=2,
@@ -318,12 +318,12 @@ def test_who_is_left_alone_ends(run):
 
 
 @pytest.mark.in_turns
-def test_who_dies_before_it_joins_holds_nobody_up(run):
+def test_a_newcomer_that_dies_early_delays_no_other(run):
     done, said = in_turn(run, f"    DEAD = {DEAD!r}\n{EARLY}", 2)
     assert sorted(said) == ["end 0", "end 1", "end 2"], f"{said}\n{done.stderr}"
 
 
-def test_where_no_mpi_tells_of_deaths_nobody_joins():
+def test_joining_needs_an_mpi_that_reports_deaths():
     import numpy as np
 
     import partialcoll as pc

@@ -201,7 +201,7 @@ def test_one_that_vanishes_is_an_error_with_names_and_one_that_stops_is_not(job_
             assert all(f"({host})" in line for line in lines), lines
 
 
-def test_all_ranks_of_a_host_are_told_by_those_who_watch_another(job_on_hosts):
+def test_all_ranks_of_a_host_are_notified(job_on_hosts):
     with job_on_hosts(RAISES, hosts=2, per_host=3) as job:
         for rank in range(6):
             job.wait_for(rank, "round", 5)
@@ -228,7 +228,7 @@ def test_ranks_are_killed_on_either_host_in_the_middle_of_large_rounds(job_on_ho
 
 @needs_ulfm
 @pytest.mark.parametrize("dropped", (1, 2, 3))
-def test_those_who_are_most_go_on_without_it(job_on_hosts, dropped):
+def test_the_majority_continues_without_the_host(job_on_hosts, dropped):
     gone = dropped - 1
     with job_on_hosts(CONTINUES, hosts=3, per_host=1) as job:
         for rank in range(3):
@@ -243,7 +243,7 @@ def test_those_who_are_most_go_on_without_it(job_on_hosts, dropped):
 
 
 @needs_ulfm
-def test_of_two_halves_the_one_with_the_lowest_rank_goes_on(job_on_hosts):
+def test_the_half_with_the_lowest_rank_continues(job_on_hosts):
     with job_on_hosts(CONTINUES, hosts=2, per_host=2) as job:
         for rank in range(4):
             job.wait_for(rank, "round", 10)

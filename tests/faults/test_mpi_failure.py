@@ -32,7 +32,7 @@ def said(pid, function="ompi_comm_revoke_local"):
     return SAID.format(pid=pid, function=function)
 
 
-def test_what_is_printed():
+def test_printed_failures():
     both = said(17) + "something else\n" + said(4) + said(5, "pcoll_handle_start")
     assert killing.ended_by_mpi(both) == {17, 4}
     assert killing.ended_by_mpi("ompi_comm_revoke_local") == set()

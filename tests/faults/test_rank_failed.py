@@ -31,7 +31,7 @@ SCENARIOS = """
                 assert error.ranks == (victim,), error.ranks
                 assert f"rank {{victim}} has died" in str(error)
                 return
-        raise AssertionError("nobody was told")
+        raise AssertionError("no rank was notified")
 
     def start_and_wait(handle):
         handle.Start()
@@ -138,7 +138,7 @@ SCENARIOS = """
     ),
     ids=("node", "rank", "others"),
 )
-def test_everybody_is_told(run, names):
+def test_all_ranks_are_notified(run, names):
     script = SCENARIOS.format(names=names)
     done = run(script, ranks=8, launcher_options=["--with-ft", "ulfm"])
     deaths = len(names.replace('", "', "").split(", "))
@@ -163,7 +163,7 @@ TORCH = """
             except pc.RankFailedError as error:
                 assert victim in error.ranks and isinstance(error, pct.HorovodInternalError)
                 return
-        raise AssertionError("nobody was told")
+        raise AssertionError("no rank was notified")
 
     pct.init()
     model = torch.nn.Linear(3, 3)
@@ -197,7 +197,7 @@ TORCH = """
 
 @pytest.mark.in_turns
 @pytest.mark.parametrize("first", ("allreduce", "allgather"))
-def test_pytorch_is_told(run, first):
+def test_pytorch_is_notified(run, first):
     pytest.importorskip("torch")
     options = ["--with-ft", "ulfm"]
     done = run(TORCH.format(first=first), ranks=5, launcher_options=options)

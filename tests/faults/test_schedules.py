@@ -28,7 +28,7 @@ PROGRAM = """
     def until_told(victim, call):
         begin = time.monotonic()
         while not told(victim, call):
-            assert time.monotonic() < begin + 30, "nobody was told"
+            assert time.monotonic() < begin + 30, "no rank was notified"
 
     def ring(comm):
         # The victim's neighbors notice by its messages, and the others do not.
@@ -165,12 +165,12 @@ PROGRAM = """
     ),
     ids=("running", "waiting"),
 )
-def test_everybody_is_told(run, names):
+def test_all_ranks_are_notified(run, names):
     done = run(PROGRAM.format(names=names), ranks=6, launcher_options=["--with-ft", "ulfm"])
     assert done.stdout.splitlines().count("end") == 2, f"{done.stdout}\n{done.stderr}"
 
 
-def test_they_do_not_go_on(comm):
+def test_schedules_do_not_continue(comm):
     with pytest.raises(ValueError, match="write a new schedule for those who are left"):
         pc.Schedule(comm, on_failure="continue")
     with pytest.raises(ValueError, match="on_failure"):

@@ -77,7 +77,7 @@ def test_all_strategies_are_here():
 
 @needs_ulfm
 @pytest.mark.parametrize("options", KINDS)
-def test_steps_go_on(run, tmp_path, options):
+def test_steps_continue(run, tmp_path, options):
     victims, folder = [0, 3], tmp_path / "enough"
     folder.mkdir()
     given = {"options": options, "how": KINDS[options], "victims": victims, "folder": str(folder)}
@@ -143,7 +143,7 @@ OPTIMIZERS = """
 
 
 @needs_ulfm
-def test_optimizers_go_on(run):
+def test_optimizers_continue(run):
     pytest.importorskip("torch")
     ranks = len(KINDS) + 3  # each strategy loses one; two are left
     done = run(OPTIMIZERS, ranks=ranks, launcher_options=["--with-ft", "ulfm"])
@@ -153,7 +153,7 @@ def test_optimizers_go_on(run):
 
 
 @pytest.mark.parametrize("options", KINDS)
-def test_it_is_refused_where_nobody_is_told_of_deaths(comm, options):
+def test_refused_where_deaths_are_not_reported(comm, options):
     if comm.size == 1 and options != "Moshpit":
         return  # no partner to gossip with
     given = getattr(decentralized, options)(on_failure="continue")

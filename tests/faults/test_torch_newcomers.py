@@ -167,7 +167,7 @@ def test_a_survivor_dies_meanwhile(run, moment):
     assert len(ends) == 2 and all(end.endswith("(6, 4)]") for end in ends), ends
 
 
-def test_who_has_the_state_dies_while_it_is_sent(run):
+def test_the_sender_of_the_state_dies(run):
     ends, _ = trained(run, 4, 4, {3: [1]}, own={0: "syncing"})
     assert ends == ["end 4 old [(4, 4), (4, 3), (6, 4)]"] * 2
 
@@ -191,12 +191,12 @@ def test_with_eager(run, quorum):
         (4, {3: [1], 40: [2]}, ["slow"], [3, 2, 4]),  # and while the first one loads
     ],
 )
-def test_training_goes_on_meanwhile(run, ranks, kills, fates, sizes):
+def test_training_continues_meanwhile(run, ranks, kills, fates, sizes):
     ends, _ = trained(run, ranks, ranks, kills, fates, least=ranks)
     assert len(ends) == ranks - len(kills)
     resets = json.loads(ends[0].partition(" old ")[2].replace("(", "[").replace(")", "]"))
     assert [size for _, size in resets] == sizes
-    assert resets[0][0] == 4 and resets[-1][0] > 10, "nobody has waited"
+    assert resets[0][0] == 4 and resets[-1][0] > 10, "no rank has waited"
 
 
 def test_training_ends_before_they_come(run):

@@ -54,7 +54,7 @@ def test_interface_names():
         assert not [name for name in names.split() if name not in known]
 
 
-def test_the_page_of_installing_says_what_each_extra_is_for():
+def test_the_installation_page_explains_each_extra():
     """README and docs describe installation from source only, which is the only way so far."""
     install = (ROOT / "docs/install.md").read_text()
     project = (ROOT / "pyproject.toml").read_text()

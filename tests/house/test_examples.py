@@ -25,7 +25,7 @@ PAIRS = [(r"\b(?:pct|hvd)\.init\(", "shutdown("), ("init_process_group", "destro
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
-def test_python_examples_free_what_they_make(path):
+def test_python_examples_free_their_objects(path):
     text = path.read_text()
     made = re.findall(rf"^ *(\w+) = (?:\w+\.)?({'|'.join(ENDS)})\b[\w.]*\(", text, re.MULTILINE)
     kept = [
@@ -38,7 +38,7 @@ def test_python_examples_free_what_they_make(path):
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("c/*.c")), ids=lambda path: path.stem)
-def test_c_examples_free_what_they_make(path):
+def test_c_examples_free_their_objects(path):
     text = path.read_text()
     made = set(re.findall(r"\bpcoll_(\w+)_create\(", text))
     freed = {

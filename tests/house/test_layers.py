@@ -202,7 +202,7 @@ def test_mpi_is_imported_when_it_is_used(module):
 
 
 @pytest.mark.parametrize("module", MODULES, ids=".".join)
-def test_only_two_know_what_is_compiled(module):
+def test_only_two_modules_import_the_compiled_core(module):
     text = ast.unparse(MODULES[module])
     assert module == ("_core", "ffi") or "_core_" not in text
     assert module == ("_core", "pure") or "partialcoll._simulator" not in text

@@ -62,7 +62,7 @@ def test_words_of_windows_are_checked():
 
 
 @pytest.mark.parametrize("name", sorted({*DECODERS.values(), "gossip/gossip.h"}))
-def test_what_becomes_of_bad_messages_is_said(name):
+def test_treatment_of_bad_messages_is_documented(name):
     """The top of the decoder's file describes it."""
     top = (CSRC / name).read_text().split("*/", 2)[1]
     assert re.search(r"Bad (messages|words)\.", top), name

@@ -330,7 +330,7 @@ def ddp_hook():
     dist.destroy_process_group()
 
 
-def strategies_that_wait_for_nobody():
+def strategies_without_waits():
     """After a join all ranks are the same, and the model is still on its device."""
     codec = pc.Lattice(bits=8)
     for strategy in (

@@ -533,7 +533,7 @@ def test_unscale_before_the_step(comm):
 
 
 @pytest.mark.parametrize("policy", ["propagate", "skip", "raise"])
-def test_what_becomes_of_nan(comm, policy):
+def test_policies_for_nan(comm, policy):
     model = network()
     opt = wrap(model, strategy=pct.Eager("full"), non_finite=policy)
     raised = False
@@ -1230,5 +1230,5 @@ def test_metrics_are_shown(comm):
     assert f"included_ratio=1.0, mean_active={float(comm.size)}" in repr(m)
     assert not hasattr(m, "communications") and "communications" not in repr(m)
     train(comm, model, opt, 1)
-    assert (m.steps, opt.metrics().steps) == (4, 5), "what was returned goes on counting"
+    assert (m.steps, opt.metrics().steps) == (4, 5), "the returned metrics keep counting"
     opt.close()

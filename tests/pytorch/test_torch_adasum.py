@@ -82,7 +82,7 @@ def test_the_two_extremes(comm):
     assert not pct.allreduce(torch.zeros(5), op=pct.Adasum).any()
 
 
-def test_what_has_no_adasum(comm):
+def test_unsupported_uses_of_adasum(comm):
     with pytest.raises(TypeError, match="Adasum is for floating point, got int64"):
         pct.allreduce(torch.ones(2).long(), op=pct.Adasum)
     with pytest.raises(ValueError, match="quorum: expected 'full' with op=Adasum"):

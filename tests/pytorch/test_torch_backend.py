@@ -525,7 +525,7 @@ def test_tags_and_any_source(world):
 
 
 @pytest.mark.mpi
-def test_messages_that_do_not_come_or_fit(world):
+def test_missing_and_wrong_messages(world):
     ranks, me = world.size, world.rank
     group = dist.new_group()
     group.set_timeout(SHORT)
@@ -709,7 +709,7 @@ def test_ranks_that_differ(world):
 
 
 @pytest.mark.mpi
-def test_what_follows_a_difference(world):
+def test_operations_after_a_difference(world):
     """Data that left early for an operation on which the ranks differ enters no later operation."""
     ranks = world.size
     if ranks == 1:
@@ -879,7 +879,7 @@ def test_groups_after_a_world_with_a_group_of_some_ranks(world):
 
 
 @pytest.mark.mpi
-def test_a_store_of_ones_own_for_several_worlds(world):
+def test_a_users_store_for_several_worlds(world):
     """The remains of one world in the store are not mistaken for those of the next one."""
     dist.destroy_process_group()
     limit = timedelta(seconds=20)

@@ -149,10 +149,10 @@ def test_options(world, name):
     )
 
 
-def test_ranks_that_differ_hear_of_it_in_backward(world):
+def test_ranks_that_differ_raise_in_backward(world):
     """With and without a hook: DDP looks for tensors in the contents of a future."""
     if world.size == 1:
-        pytest.skip("nobody to differ from")
+        pytest.skip("no other rank to differ from")
     for hook in (None, default_hooks.fp16_compress_hook):
         model = DDP(network())
         if hook is not None:

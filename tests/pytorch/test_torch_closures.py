@@ -69,7 +69,7 @@ def trained(rank, strategy, by_closure):
 
 
 @pytest.mark.parametrize("strategy", (*SAME_BITS, *OTHERS), ids=NAMES)
-def test_the_closure_computes_what_the_loop_did(comm, strategy):
+def test_a_closure_equals_a_loop(comm, strategy):
     parameters, losses = trained(comm.rank, strategy, by_closure=True)
     others, plain = trained(comm.rank, strategy, by_closure=False)
     assert torch.equal(losses[0], plain[0]) and len(losses) == 5
@@ -79,7 +79,7 @@ def test_the_closure_computes_what_the_loop_did(comm, strategy):
 
 
 @pytest.mark.parametrize("strategy", (pct.Allreduce(), pct.DPSGD()), ids=("rounds", "local"))
-def test_what_a_closure_may_not_do(comm, strategy):
+def test_wrong_closures(comm, strategy):
     model = network()
     opt = wrap(model, strategy=strategy)
     good = closure_of(model, opt, comm.rank, 0)

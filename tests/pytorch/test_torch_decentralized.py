@@ -513,7 +513,7 @@ def test_no_step_waits(comm, name):
 def test_dpsgd_waits_for_neighbors_only(comm):
     """The opposite ranks on the ring do not move until rank 0's step has ended."""
     if comm.size < 4:
-        pytest.skip("everybody is a neighbor")
+        pytest.skip("all ranks are neighbors")
     model = network()
     opt = wrap(model, strategy=pct.DPSGD("ring"))
     opposite = [rank for rank in range(comm.size) if rank not in (0, 1, comm.size - 1)]

@@ -57,7 +57,7 @@ def test_an_optimizer_that_makes_new_memory(comm, name):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_what_rank_0_had_before_wrapping_is_broadcast(comm, name):
+def test_rank_0s_state_before_wrapping_is_broadcast(comm, name):
     """Horovod's order: one rank loads a checkpoint, then come wrapping and broadcasts."""
     model = network(seed=comm.rank)
     first = comm.bcast(bits(model))
@@ -72,7 +72,7 @@ def test_what_rank_0_had_before_wrapping_is_broadcast(comm, name):
     opt.close()
 
 
-def test_what_was_loaded_after_wrapping_is_broadcast(comm):
+def test_a_state_loaded_after_wrapping_is_broadcast(comm):
     """The broadcast sends the loaded values, not earlier ones."""
     model = network(seed=comm.rank)
     opt = wrap(model, strategy=pct.ADPSGD())
@@ -96,7 +96,7 @@ def test_a_part_of_the_parameters_is_broadcast(comm):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_skipped_step_keeps_what_the_program_has_done(comm, name):
+def test_a_skipped_step_keeps_changes_of_the_program(comm, name):
     """Changes to parameters of a dtype with separate memory survive a skipped step."""
     model = torch.nn.Linear(4, 4, bias=False).bfloat16()
     opt = wrap(model, strategy=STRATEGIES[name], non_finite="skip")

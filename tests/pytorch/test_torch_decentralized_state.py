@@ -270,7 +270,7 @@ def test_one_rank_loads_and_broadcasts(world, name):
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", UNDER_WAY)
-def test_between_steps_only_what_is_settled(world, name):
+def test_only_settled_strategies_save_between_steps(world, name):
     """One rank is treated alike: a program's validity must not depend on the number of ranks."""
     model = Model()
     opt = wrap(model, UNDER_WAY[name](world.size))

@@ -388,7 +388,7 @@ def test_an_overflow_on_one_rank_is_its_own(comm, name):
 
 @pytest.mark.parametrize("policy", ["propagate", "skip", "raise", None])
 @pytest.mark.parametrize("name", ["adpsgd", "dpsgd", "swarm", "moshpit", "localsgd", "slowmo"])
-def test_what_becomes_of_nan(comm, name, policy, caplog):
+def test_policies_for_nan(comm, name, policy, caplog):
     """By default NaN is excluded, because averages would spread it."""
     model = network()
     opt = wrap(model, strategy=STRATEGIES[name], non_finite=policy)
@@ -413,7 +413,7 @@ def test_what_becomes_of_nan(comm, name, policy, caplog):
 
 
 @every_strategy
-def test_training_goes_on_without_it(comm, name):
+def test_training_continues_after_close(comm, name):
     """After close the parameters have their own memory, and the optimizer is torch's."""
     model = network()
     raw = OPTIMIZERS["adam"](model.parameters())
@@ -564,7 +564,7 @@ def refused(comm, kind, match, **options):
 
 
 @pytest.mark.parametrize("name", ["adpsgd", "localsgd", "slowmo"])
-def test_what_goes_by_sums_of_gradients(comm, name):
+def test_options_for_sums_of_gradients_are_refused(comm, name):
     strategy = STRATEGIES[name]
     refused(comm, ValueError, "on_step", strategy=strategy, on_round=lambda result: None)
     refused(comm, ValueError, "op", strategy=strategy, op=pct.Sum)

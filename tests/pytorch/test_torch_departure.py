@@ -138,7 +138,7 @@ def test_an_error_whose_text_no_encoding_has(run):
     assert done.returncode != 0 and "ValueError: cannot read ?" in done.stdout, done.stderr
 
 
-def test_an_error_that_is_caught_is_nobody_elses(run):
+def test_a_caught_error_stays_on_its_rank(run):
     done = run(
         TRAIN
         + """

@@ -35,7 +35,7 @@ def environment(request, tmp_path_factory):
         ("calls", 2),
         ("process_group", 2),
         ("ddp_hook", 2),
-        ("strategies_that_wait_for_nobody", 2),
+        ("strategies_without_waits", 2),
         ("around_the_optimizer", 2),
         ("bench_gpu", 2),
     ],

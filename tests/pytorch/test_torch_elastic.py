@@ -71,7 +71,7 @@ def differ(comm):
     raise pc.MismatchError("alone")
 
 
-def test_it_goes_on_as_if_nothing_had_been(comm):
+def test_it_continues_as_if_undisturbed(comm):
     plain, resets = trained(comm, lambda state: None)
     assert resets == []
     found, resets = trained(comm, once((3, 5, 6), lambda state: differ(comm)))
@@ -107,7 +107,7 @@ def test_a_round_that_was_refused(comm):
     assert all(map(torch.equal, found, plain))
 
 
-def test_what_does_not_begin_anew(comm):
+def test_errors_that_do_not_restart(comm):
     state = pct.elastic.ObjectState(calls=0, own=comm.rank)
 
     @pct.elastic.run
@@ -145,7 +145,7 @@ def test_an_interrupt_of_the_programs_own(comm, skip):
     assert seen == [0, 7 + comm.rank if skip else 7]  # the value of rank 0
 
 
-def test_a_commit_stays_what_it_was(comm):
+def test_a_commit_does_not_change(comm):
     """A commit is independent of later restores and of changes to the original objects."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -134,7 +134,7 @@ def test_a_hash_that_falls_due_while_others_are_late(comm):
 @pytest.mark.parametrize(
     "strategy", (pct.Allreduce(), pct.Allreduce(overlap=True), pct.Eager("solo"))
 )
-def test_going_on_after_a_difference(comm, strategy):
+def test_continuing_after_a_difference(comm, strategy):
     """The round is lost. A program that catches the error gets it again, and can start over."""
     model = network(seed=comm.rank)
     opt = wrap(model, strategy=strategy)

@@ -99,7 +99,7 @@ def test_messages_in_a_callback(comm, group):
 
 def test_the_time_limit_holds_in_a_callback(comm, group):
     if comm.size < 2:
-        pytest.skip("nobody is missing")
+        pytest.skip("no rank is missing")
     group.set_timeout(timedelta(seconds=2))
 
     def then(future):
@@ -118,7 +118,7 @@ def test_the_time_limit_holds_in_a_callback(comm, group):
 def test_a_group_that_is_destroyed_while_a_callback_waits(comm, backend):
     """The operation that a callback waits for fails, and no thread is left."""
     if comm.size < 2:
-        pytest.skip("nobody is missing")
+        pytest.skip("no rank is missing")
     group = dist.new_group()
     waits = threading.Event()
 

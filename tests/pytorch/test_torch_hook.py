@@ -349,7 +349,7 @@ def test_two_models_in_one_loop(comm):
 # Errors
 
 
-def test_what_makes_every_step_wait_is_refused(comm):
+def test_options_that_make_every_step_wait_are_refused(comm):
     """DDP continues without a hook."""
     ddp = DistributedDataParallel(Line(), find_unused_parameters=True)
     with pytest.raises(ValueError, match=r"find_unused_parameters=False.*static_graph=True"):
@@ -613,7 +613,7 @@ def test_forgotten_average_is_reported(comm):
 
 
 @pytest.mark.parametrize("name", ["solo", "full"])
-def test_average_while_somebody_has_joined(comm, name):
+def test_average_while_a_rank_has_joined(comm, name):
     """Joined ranks take part in the averages of the others."""
     ddp, state = hooked(Line(), name, average_every=2)
     opt, delay = sgd(ddp), delayed(comm, seed=2)
@@ -731,7 +731,7 @@ def test_checkpoints_of_different_steps(comm):
 
 
 @pytest.mark.parametrize("wrapped", (True, False))
-def test_an_optimizer_that_averages_what_ddp_has_averaged(comm, wrapped):
+def test_an_optimizer_that_averages_again_after_ddp(comm, wrapped):
     """A trainer may wrap the model itself: one warning, and the same updates."""
     torch.manual_seed(0)
     line = torch.nn.Linear(3, 1)

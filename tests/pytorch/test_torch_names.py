@@ -230,7 +230,7 @@ def test_torch_is_not_imported_unasked(run):
     assert done.stdout.strip() == "False", done.stderr
 
 
-def test_what_means_the_same_is_the_same_in_each_process(run):
+def test_descriptions_are_equal_in_each_process(run):
     """Optimizers are compared by complete descriptions without addresses or set order."""
     script = """
         import functools, torch, types
@@ -576,7 +576,7 @@ def test_handles_are_bounded(world, monkeypatch):
 
 
 @pytest.mark.mpi
-def test_shutdown_ends_what_is_under_way(world):
+def test_shutdown_ends_calls_in_progress(world):
     handle = pct.allreduce_async(torch.ones(2), op=pct.Sum)
     size = pct.size()
     pct.shutdown()
@@ -867,7 +867,7 @@ def test_a_bad_first_call_with_a_quorum(world, name):
 
 
 @pytest.mark.mpi
-def test_nobody_waits_with_solo(world):
+def test_solo_waits_for_no_other_rank(world):
     x = torch.ones(3)
     pct.allreduce(x, name="x", quorum="solo")
     world.Barrier()

@@ -136,7 +136,7 @@ def test_several_backward_passes(comm):
 
 
 @pytest.mark.parametrize("options", ({"op": pct.Sum}, {"gradient_predivide_factor": 4.0}))
-def test_what_is_done_before_the_sum(comm, options):
+def test_options_applied_before_the_sum(comm, options):
     models = [network(), network()]
     for model, strategy in zip(models, (pct.Allreduce(), SMALL)):
         opt = wrap(model, strategy=strategy, **options)
@@ -327,7 +327,7 @@ def test_moved_before_it_is_sent(comm):
         opt.close()
 
 
-def test_what_on_round_sees(comm):
+def test_on_round_sees_sums_and_fingerprints(comm):
     """A callback sees all sums and fingerprints."""
     model, seen = network(), []
 
@@ -346,7 +346,7 @@ def test_what_on_round_sees(comm):
 
 
 @pytest.mark.parametrize("part", (0, 3))
-def test_interrupted_join_goes_on(comm, part, monkeypatch):
+def test_interrupted_join_continues(comm, part, monkeypatch):
     """Wherever Ctrl-C occurs, no passing gradient is lost."""
     model = network()
     opt = wrap(model, strategy=SMALL)

@@ -13,7 +13,7 @@ from partialcoll.torch import world
 from partialcoll.torch.world import MOST_TRIES, Replacing
 
 
-def test_what_init_refuses(monkeypatch):
+def test_refusals_of_init(monkeypatch):
     monkeypatch.setattr(world, "_world", None)  # from other tests
     for options, word in (
         ({}, "on_failure='continue'"),
@@ -29,7 +29,7 @@ def test_what_init_refuses(monkeypatch):
     assert not pct.is_initialized()
 
 
-def test_newcomers_hear_from_those_who_have_lived():
+def test_newcomers_get_the_state_of_survivors():
     newcomer = Replacing(1, lived=False)
     known = [(True, 4, 1), (True, 4, 1), (False, 1, 0)]
     found = newcomer.formed(3, known)
@@ -39,7 +39,7 @@ def test_newcomers_hear_from_those_who_have_lived():
         newcomer.formed(3, [(False, 1, 0)])
 
 
-def test_tries_come_to_an_end(caplog):
+def test_number_of_tries_is_limited(caplog):
     state = Replacing(4)
     for _ in range(MOST_TRIES):
         assert state.wants(3) and not caplog.messages

@@ -263,7 +263,7 @@ class Half(pct.Compressor):
         return torch.cat([tensor, torch.full((ctx - len(tensor),), -1.0)])
 
 
-def test_a_compressor_of_ones_own(world):
+def test_a_users_compressor(world):
     """decompress is called for each result, whatever was sent. The input may be changed at once."""
     expected = [world.size, world.size, -1, -1]
     for _ in range(2):
@@ -421,7 +421,7 @@ def test_sets_of_init(comm):
 
 
 @several
-def test_calls_while_somebody_has_joined(world):
+def test_calls_while_a_rank_has_joined(world):
     """Ranks get an error for operations that need the joined rank, which keeps waiting."""
     for call in (
         lambda: pct.allgather(torch.ones(2)),

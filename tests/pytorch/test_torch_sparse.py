@@ -104,7 +104,7 @@ def test_sparse_adam_changes_the_rows_of_all_ranks(comm, strategy, dense):
     opt.close()
 
 
-def test_what_is_done_to_dense_gradients_is_done_to_sparse_ones(comm):
+def test_sparse_gradients_are_treated_like_dense_ones(comm):
     words = torch.nn.Embedding(ROWS, 2, sparse=True)
     torch.nn.init.zeros_(words.weight)
     inner = torch.optim.SGD(words.parameters(), lr=1.0)
@@ -139,7 +139,7 @@ def test_what_is_done_to_dense_gradients_is_done_to_sparse_ones(comm):
     opt.close()
 
 
-def test_strategies_that_add_dense_gradients_say_what_helps(comm):
+def test_strategies_for_dense_gradients_name_the_option(comm):
     model = Words()
     for strategy in (pct.Eager("solo"), pct.ADPSGD()):
         with pytest.raises(TypeError, match=r"words \(Embedding\).*sparse_as_dense=True"):

@@ -62,7 +62,7 @@ STANDS_STILL = """
         "SGP()",
     ),
 )
-def test_a_rank_that_stood_still(run, strategy):
+def test_a_rank_that_was_suspended(run, strategy):
     done = run(STANDS_STILL.format(strategy=strategy, most=1e-2), ranks=4)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["0 well 0", "1 well 0", "2 well 0", "3 worst 1"]
@@ -100,14 +100,14 @@ ALL_STAND_STILL = """
 """
 
 
-def test_all_stood_still(run):
+def test_all_were_suspended(run):
     """No rank is up to date. They ask each other, and soon continue."""
     done = run(ALL_STAND_STILL, ranks=4)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["took True well True"] * 4
 
 
-def test_the_test_sees_it(run):
+def test_without_stale_after(run):
     """Without stale_after the others are pulled back."""
     script = STANDS_STILL.format(strategy="Moshpit((2, 2), timeout=0.5, stale_after=None)", most=1)
     done = run(script, ranks=4)

@@ -651,7 +651,7 @@ class Parts(torch.nn.Module):
     ),
     ids=("allreduce", "overlap", "solo", "all", "local"),
 )
-def test_parameters_that_nobody_uses(world, strategy, zeros):
+def test_unused_parameters(world, strategy, zeros):
     """Weight decay skips unused parameters, unless zeros=True. A parameter that only the last rank
     uses is updated in the rounds with its gradient, however late, and is the same on all ranks."""
     model = Parts()

@@ -123,7 +123,7 @@ def test_it_is_copied_and_saved(comm, whose):
             pct.remove_process_set(own)
 
 
-def test_what_it_refuses(comm):
+def test_batch_norm_refusals(comm):
     if comm.size > 1:
         with pytest.raises(ValueError, match="at least 2 dimensions, got 1"):
             pct.SyncBatchNorm(3)(torch.ones(3))

@@ -67,7 +67,7 @@ def test_calls_and_steps(comm, tmp_path):
         assert one[track] == [moments[0], moments[-1]]
 
 
-def test_it_ends_and_begins_anew(comm, tmp_path):
+def test_it_ends_and_restarts(comm, tmp_path):
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     pct.start_timeline(first)
     pct.barrier()

@@ -62,7 +62,7 @@ def test_one_random(seed, step, ranks, delay):
     assert delays.index(delay) == chosen(seed, step, ranks)
 
 
-def test_one_random_is_anybody():
+def test_one_random_draws_every_rank():
     """Each rank is drawn about equally often, in another order with another seed."""
     orders = [[chosen(seed, step, 8) for step in range(4000)] for seed in (0, 1)]
     for order in orders:
@@ -95,7 +95,7 @@ def test_one_slow(ranks, factor, delay):
 
 @tried
 @given(seed=st.integers(0, 99), count=st.integers(2, 20))
-def test_kills_come_one_after_the_other_and_spare_the_first_and_the_last(seed, count):
+def test_kills_are_separate_and_spare_the_first_and_last(seed, count):
     times = Pattern.parse("kill:60").lifetimes(seed, count)
     assert times[0] == times[-1] == math.inf
     assert sorted(times[1:-1]) == [60 * (i + 1) for i in range(count - 2)]
@@ -221,7 +221,7 @@ def times(text, ranks, compute=1.0, delay=0.0, count=400):
 @given(
     ranks=ranks, c=seconds, d=seconds, name=st.sampled_from(("none", "one-random", "all-shifted"))
 )
-def test_steps_in_a_row_are_what_happens(ranks, c, d, name):
+def test_consecutive_steps_are_the_delays(ranks, c, d, name):
     found, pattern = times(name, ranks, c, d, 20), Pattern(name)
     for step, row in enumerate(found):
         expected = (c + pattern.delays(0, step, ranks, d)).tolist()
@@ -248,7 +248,7 @@ def test_neighbors_by_hand():
 @given(
     ranks=ranks, c=seconds, d=seconds, name=st.sampled_from(("none", "one-random", "all-shifted"))
 )
-def test_everybody_in_each_step(ranks, c, d, name):
+def test_all_ranks_in_each_step(ranks, c, d, name):
     """The result equals the closed formula for an allreduce."""
     found = meeting_seconds(limits.everybody(ranks, 1), times(name, ranks, c, d, 10 * ranks))
     assert found == pytest.approx(step_seconds(Waits.ALL, cases(name, ranks, c, d)))
@@ -256,7 +256,7 @@ def test_everybody_in_each_step(ranks, c, d, name):
 
 @tried
 @given(ranks=ranks, c=seconds, d=seconds, period=st.integers(1, 9))
-def test_everybody_now_and_then(ranks, c, d, period):
+def test_all_ranks_now_and_then(ranks, c, d, period):
     """With one random delay per step, the rank delayed most often in H steps is waited for. With
     all-shifted, P steps take equally long on all ranks."""
     some = times("one-random", ranks, c, d, 5 * period)
@@ -268,7 +268,7 @@ def test_everybody_now_and_then(ranks, c, d, period):
     assert found == pytest.approx((c + d) / (c + d * (ranks + 1) / (2 * ranks)))
 
 
-def test_everybody_with_two_periods():
+def test_all_ranks_with_two_periods():
     """SlowMo's period, and that of its inner strategy."""
     found = limits.everybody(2, 4, 6)
     assert [t + 1 for t in range(13) if found.whom(t) is not None] == [4, 6, 8, 12]
@@ -659,7 +659,7 @@ def train(clean_environment, tmp_path):
 
 @pytest.mark.in_turns
 @pytest.mark.skipif(launcher.flavor() != "openmpi", reason="this MPI ends the job when a rank dies")
-def test_training_goes_on_when_ranks_are_killed(train):
+def test_training_continues_when_ranks_are_killed(train):
     doc = train(
         "-n", "4", "--pattern", "kill:0.2", "--compute-ms", "10", "--steps", "100", "--seeds", "1",
         "--strategies", "eager-majority", "--batch", "32", "--size",
@@ -796,7 +796,7 @@ def test_on_two_topologies(train, tmp_path):
         assert all(0 <= each <= 1 for each in run["course"]["own_accuracy"])
 
 
-def test_nobody_waits_for_a_slow_rank(train):
+def test_no_rank_waits_for_a_slow_rank(train):
     """The slow rank makes fewer steps, and ends with the others' model."""
     names = [name for name, choice in STRATEGIES.items() if choice.waits is Waits.NOBODY]
     assert set(names) > {"eager-solo-all", "adpsgd", "swarm", "a2cid2", "sgp"}
@@ -868,7 +868,7 @@ def test_refused_by_the_ranks(clean_environment):
         (None, "1x7", "^--grid: "),
     ),
 )
-def test_what_does_not_fit_the_ranks(topology, grid, said):
+def test_options_that_do_not_fit_the_ranks(topology, grid, said):
     pytest.importorskip("torch")
     from partialcoll.tools.cli.bench import fits
 

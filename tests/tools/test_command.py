@@ -112,7 +112,7 @@ def test_a_signal_at_any_moment(start, path):
 @pytest.mark.parametrize(
     "words", (["partialcoll", "doctor"], ["partialcoll.tour", "skew"]), ids=" ".join
 )
-def test_a_signal_ends_what_else_has_children(start, tmp_path, words):
+def test_a_signal_ends_other_commands_with_children(start, tmp_path, words):
     if words == ["partialcoll", "doctor"]:  # it asks a process that loads MPI
         (tmp_path / "mpi4py").mkdir()
         (tmp_path / "mpi4py/__init__.py").write_text("rc = type('rc', (), {})\n")
@@ -165,7 +165,7 @@ def test_a_launcher_that_was_killed_leaves_no_ranks(start):
 
 
 @pytest.mark.parametrize("words", [*QUICK, [*ENDLESS[:4], "--iters", "1"], PROGRAM], ids=" ".join)
-def test_nobody_reads_on(start, words):
+def test_closed_pipe(start, words):
     """As in `partialcoll … | true`: no output, with the status that a shell has for it."""
     reader, writer = os.pipe()
     os.close(reader)

@@ -36,7 +36,7 @@ def test_without_meaning(clean_environment, setting):
     assert "Traceback" not in done.stderr
 
 
-def test_what_only_ranks_can_see(clean_environment, tmp_path):
+def test_errors_that_only_ranks_can_see(clean_environment, tmp_path):
     """All ranks find the invalid line of a table, and it is reported once."""
     table = tmp_path / "table"
     table.write_text("2 0 magic\n")
@@ -52,7 +52,7 @@ def test_what_only_ranks_can_see(clean_environment, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_what_only_one_host_has(run):
+def test_a_file_on_one_host_only(run):
     """Only the first rank can read the table: another rank reports it, and none waits forever."""
     done = run(
         """

@@ -103,7 +103,7 @@ def test_a_deposit_of_the_dead_is_in_a_round_of_the_newcomer(tmp_path):
     assert judged(tmp_path, logs).lost
 
 
-def test_a_newcomer_does_not_come_to_its_end(tmp_path):
+def test_a_newcomer_does_not_end(tmp_path):
     logs = history()
     logs[NEW].pop()
     assert judged(tmp_path, logs).hangs == ["rank 1, life 1 did not come to its end"]

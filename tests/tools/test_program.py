@@ -84,7 +84,7 @@ def test_ranks_arguments_and_status(start, tmp_path):
     assert lines == [[rank, 3, given] for rank in range(3)]
 
 
-def test_what_reaches_the_program(start, tmp_path):
+def test_input_of_the_program(start, tmp_path):
     """Standard input for rank 0 and its end for all; variables; a file of hosts."""
     (tmp_path / "hosts").write_text("# ours\nlocalhost slots=2\n")
     words = ("-n", "2", "--hosts", "hosts", "-x", "FIRST=1 2", "-x", "OMP_NUM_THREADS=3")
@@ -205,7 +205,7 @@ def test_a_signal_is_for_the_ranks(start, tmp_path, signum):
     assert not start.processes()
 
 
-def test_who_does_not_end_is_ended(start, tmp_path):
+def test_a_rank_that_does_not_end_is_killed(start, tmp_path):
     """Ranks that do not end are killed, also if the launcher has been stopped."""
     command, heard = patient(start, tmp_path, "goes on")
     for process in start.processes():
@@ -216,7 +216,7 @@ def test_who_does_not_end_is_ended(start, tmp_path):
     assert ended(command)[0] == 143 and not start.processes()
 
 
-def test_nobody_waits_after_a_second_signal(start, tmp_path):
+def test_a_second_signal_ends_the_wait(start, tmp_path):
     """Send signals until the command has ended."""
     command, _ = patient(start, tmp_path, "goes on")
     wait_until(lambda: command.send_signal(signal.SIGINT) or command.poll() is not None)

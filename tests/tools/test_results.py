@@ -136,7 +136,7 @@ def test_separate_runs_are_merged(monkeypatch, tmp_path):
         ("peers", 3),
     ],
 )
-def test_a_series_repeats_what_is_measured(monkeypatch, tmp_path, text, runs):
+def test_a_series_repeats_measurements(monkeypatch, tmp_path, text, runs):
     """Measurements repeat in their own jobs, and trainings with their own seeds. Simulations are
     deterministic and run once."""
     monkeypatch.syspath_prepend(str(BENCH))

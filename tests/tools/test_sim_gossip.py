@@ -169,7 +169,7 @@ def test_a2cid2_on_64_ranks_where_averagings_fall_short(topology, words):
     assert ours <= 1.05 * baseline
 
 
-def test_what_falls_short_and_how(tmp_path):
+def test_options_for_missing_averagings(tmp_path):
     words = "--ranks 4 --methods adpsgd --rate 2 --time 40"
     (all_of_it,), (half,) = simulate(*words.split()), simulate(*words.split(), "--achieved", "0.5")
     assert all_of_it["asked"] == half["asked"] > half["achieved"] > 0
@@ -238,7 +238,7 @@ def test_a_register_is_never_newer_than_its_latency():
     assert seen == [(1, 1), (1, 1), (2, 2)]
 
 
-def test_messages_and_deltas_come_late_and_once():
+def test_messages_and_deltas_arrive_late_and_once():
     events = Events()
     how = {"queue_slots": 2, "kind": Watched}
     a, b = buffers(np.zeros(2), Topology.make("complete", 2), events, lambda: 1.0, **how)

@@ -121,7 +121,7 @@ def test_the_arithmetic_is_the_engines(sides, peers, keys):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_who_is_absent_counts_as_in_the_engine(seed):
+def test_an_absent_peer_counts_as_in_the_engine(seed):
     """The others average without the absent peer, and it takes part in the next round."""
     arithmetic, engine = compared((8, 8), 64, "static", "absent")
     random = np.random.default_rng(seed)
@@ -136,7 +136,7 @@ def test_who_is_absent_counts_as_in_the_engine(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_who_is_lost_voids_as_in_the_engine(seed):
+def test_a_lost_peer_voids_as_in_the_engine(seed):
     """A lost peer's group keeps its values. The other groups average."""
     arithmetic, engine = compared((8, 8), 64, "static", "void")
     there = np.random.default_rng(seed).uniform(size=64) >= 0.05
@@ -186,7 +186,7 @@ def test_void_rounds():
     np.testing.assert_array_equal(absent, [0.5, 0.5, 2, 4, 4, 4])
 
 
-def test_who_missed_a_round_keeps_its_cell():
+def test_a_peer_that_missed_a_round_keeps_its_cell():
     """Its group moves on without it, or not at all if the round was void."""
     for losses, stay in (("absent", {2}), ("void", {0, 2, 4, 6})):
         averager = moshpit.GridGroups(
@@ -289,7 +289,7 @@ def test_the_printed_table_of_moshpit():
         np.testing.assert_allclose(found[peers], printed, rtol=0.1)
 
 
-def test_what_the_paper_counts_hides_a_drift():
+def test_the_papers_count_hides_a_drift():
     """Without weights peers do not agree on the mean. With weights they do."""
     words = ["--peers", "512", "--p", "0.005", "--methods", "pushsum,gossip", "--restarts", "5"]
     assert all(row["mean_error"] > 1e-4 for row in simulate(*words, "--paper-compat"))

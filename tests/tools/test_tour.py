@@ -31,6 +31,6 @@ def test_a_stop(job, clean_environment, tmp_path, stop):
         assert (tmp_path / "partialcoll-tour" / f"{stop}.png").stat().st_size > 5000
 
 
-def test_a_stop_that_is_none(clean_environment, tmp_path):
+def test_unknown_stop(clean_environment, tmp_path):
     done = tour(tmp_path, clean_environment, "elsewhere")
     assert done.returncode == 2 and "skew" in done.stderr

@@ -101,7 +101,7 @@ def test_hops_leave_out_the_dead():
 
 
 def test_passive_ranks_cross_a_bridge():
-    """Of six on a ring, 0, 2 and 4 choose. Without 0 and 2, rank 1 has only passive neighbors."""
+    """On a ring of six, 0, 2 and 4 choose. Without 0 and 2, rank 1 has only passive neighbors."""
     ranks = [without(Bipartite(T.bipartite_ring(6), rank), 0, 2) for rank in range(6)]
     assert [one.active for one in ranks] == [True, True, True, True, True, True]
     assert {ranks[1].next_peer() for _ in range(50)} == {3, 5}
@@ -111,7 +111,7 @@ def test_passive_ranks_cross_a_bridge():
 
 
 @pytest.mark.parametrize("kind", (Random, Bipartite, Hops))
-def test_one_rank_has_nobody(kind):
+def test_one_rank_has_no_peer(kind):
     assert peers(kind, T.ring(1), 0, 3) == [None] * 3
 
 
@@ -177,7 +177,7 @@ def test_first_in_first_out():
     assert ranks[2].poll() == 1 and ranks[1].next_peer() is None and ranks[1].taken == 1
 
 
-def test_who_comes_back_is_last():
+def test_a_returning_rank_is_last():
     _, ranks = waiters(T.star(4))
     assert [ranks[r].poll() for r in (1, 2)] == [None, None]
     assert ranks[0].poll() == 1 and ranks[1].poll() is TAKEN and ranks[1].poll() is None

@@ -475,7 +475,7 @@ def test_wrong_text(text):
         T.make(text, 8)
 
 
-def test_what_the_number_of_ranks_forbids():
+def test_texts_that_do_not_fit_the_number_of_ranks():
     for text, n in (
         ("bipartite_ring", 7),
         ("hypercube", 12),
