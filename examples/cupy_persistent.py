@@ -18,7 +18,7 @@ with pc.Allreduce_init(comm, gradient, total, quorum="solo", late="carry") as ha
     for step in range(10):
         gradient[:] = comm.rank + step  # a kernel: it may not have run when Start returns
         handle.Start()  # this rank arrives when its gradient has been copied
-        rnd = handle.Wait()  # the result is there for what the stream is given next
+        rnd = handle.Wait()  # later work of the stream sees the result
         total /= comm.size
         if comm.rank == 0:
             print(f"round {rnd.index}: {rnd.active} of {comm.size} ranks")

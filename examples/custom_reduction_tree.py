@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A reduction along a tree of your own choice: any root, any number of children.
 
-Each rank waits for its children, adds what they send to its own data, and sends the sum to its
-parent. MPI chooses such a tree for you; here you see it, and can fit it to your machine.
+Each rank waits for its children, adds their data to its own, and sends the sum to its
+parent. MPI chooses such a tree for you. Here you see it, and can adapt it to your machine.
 
 mpiexec -n 4 python examples/custom_reduction_tree.py
 """
@@ -14,10 +14,11 @@ import partialcoll as pc
 
 
 def family(rank, size, root, arity):
-    """Parent and children of a rank in a tree in which everybody has up to `arity` children.
+    """Return parent and children of a rank in a tree in which every rank has up to `arity`
+    children.
 
-    Places in the tree are counted from the root, level by level: the children of place p are
-    the places arity*p + 1 ... arity*p + arity. The root's rank is at place 0.
+    Places in the tree are counted from the root, level by level: the children of place p are the
+    places arity*p + 1 ... arity*p + arity. The root's rank is at place 0.
     """
     place = (rank - root) % size
     parent = None if place == 0 else ((place - 1) // arity + root) % size
@@ -26,18 +27,18 @@ def family(rank, size, root, arity):
 
 
 def reduction_tree(comm, data, root, arity):
-    """A committed schedule that leaves the sum of all `data` in that of the root.
+    """Return a committed schedule that leaves the sum of all `data` in the root's `data`.
 
-    The sum on the way up is built in place: `data` holds it afterwards on every rank.
+    The partial sums are built in place: afterwards `data` contains them on every rank.
     """
     parent, children = family(comm.rank, comm.size, root, arity)
     s = pc.Schedule(comm)
     added = []
     for child in children:
-        into = np.empty_like(data)  # each child has a place of its own: they come as they like
+        into = np.empty_like(data)  # each child has its own buffer: they arrive in any order
         received = s.recv(into, child, label=f"from child {child}")
-        # One after the other: then the sum has the same bits in every run. Without `added`,
-        # they would be added in the order in which they come.
+        # Add one after the other, so that the sum has the same bits in every run. Without `added`
+        # they would be added in the order of arrival.
         add = s.reduce(into, data, op=MPI.SUM, label=f"add child {child}")
         added = [s.after(add, [received, *added])]
     if parent is not None:

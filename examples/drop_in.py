@@ -17,7 +17,7 @@ mine, total = np.full(1000, comm.rank + 1.0), np.empty(1000)
 
 begin = time.perf_counter()
 for _ in range(50):
-    time.sleep(rng.exponential(2e-3))  # work that takes longer now here, now there
+    time.sleep(rng.exponential(2e-3))  # work that takes longer on one rank or another
     comm.Allreduce(mine, total)
 everybody = time.perf_counter() - begin
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank is killed, the others go on without it, and another process takes its number.
+"""A rank is killed, the others continue without it, and a new process takes its number.
 
 mpiexec --with-ft ulfm -n 4 python examples/elastic.py    (Open MPI from 5.0; elsewhere it says so)
 """
@@ -25,7 +25,7 @@ def told(handle, failed, joined):
         )
 
 
-comm = elastic.joined()  # None in a process that mpiexec has started
+comm = elastic.joined()  # None in a process started by mpiexec
 new = comm is not None
 try:
     handle = pc.Allreduce_init(

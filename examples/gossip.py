@@ -20,7 +20,7 @@ labels = features @ truth + 0.1 * rng.normal(size=200)  # this rank's share of t
 
 
 def gradient(model):
-    """Of the mean squared error on 20 of its samples."""
+    """Return the gradient of the mean squared error on 20 of its samples."""
     some = rng.integers(200, size=20)
     return features[some].T @ (features[some] @ model - labels[some]) / 20
 

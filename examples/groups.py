@@ -25,13 +25,13 @@ with pc.GroupAllreduce_init(comm, MPI.IN_PLACE, x, grid="auto") as groups:
         print("grid", groups.grid, "exact:", rnd.exact, "average:", x[0])
     assert not rnd.exact or np.allclose(x, last / 2)
 
-# Moshpit SGD: a group's average every other step, another group each time.
+# Moshpit SGD: a group averages in every other step, another group each time.
 rng = np.random.default_rng(comm.rank)
 truth = np.arange(1.0, 11.0)
 
 
 def gradient(model):
-    """Of the mean squared error on 20 samples; every rank has its own data."""
+    """Return the gradient of the mean squared error on 20 samples of this rank's own data."""
     features = rng.normal(size=(20, truth.size))
     labels = features @ truth + 0.1 * rng.normal(size=20)
     return features.T @ (features @ model - labels) / 20
@@ -47,13 +47,13 @@ process = MoshpitProcess(
 for step in range(200):
     time.sleep(0.001)
     if comm.rank == last and comm.size > 1 and step == 50:
-        process.leave()  # nobody waits for it from now on
+        process.leave()  # no rank waits for it from now on
         time.sleep(0.1)
         process.rejoin()  # model, number of steps and place in the rounds of a peer
         print(f"rank {last} came back at step {process.stats.steps}")
     process.step(gradient(process.model))
 
-process.leave()  # who is through is not waited for either, but goes on giving its state
+process.leave()  # no rank waits for this one, which still sends its state
 done = comm.Ibarrier()
 while not done.Test():
     exchange.serve(groups.round, process.state_dict)

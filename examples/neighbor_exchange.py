@@ -3,8 +3,8 @@
 
 Each rank owns a tile with a border ("halo") one cell wide, which holds copies of its
 neighbors' edges. In every step edges are sent, halos are received, and then each cell moves
-towards the mean of its four neighbors. As soon as two of the four halos are in, a gate of
-2 of 4 lets the tile report its progress to rank 0, long before the slowest neighbor has come.
+towards the mean of its four neighbors. As soon as two of the four halos have arrived, a gate of
+2 of 4 lets the tile report its progress to rank 0, long before the slowest neighbor.
 
 mpiexec -n 4 python examples/neighbor_exchange.py
 """
@@ -28,8 +28,8 @@ def rank_at(r, c):
 up, down = rank_at(row - 1, column), rank_at(row + 1, column)
 left, right = rank_at(row, column - 1), rank_at(row, column + 1)
 
-# Buffers are used where they are and must be contiguous, so that edges and halos of a column
-# have memory of their own. Index 0: towards up; 1: down; 2: left; 3: right.
+# Buffers are used in place and must be contiguous, so edges and halos of a column have their own
+# memory. Index 0: towards up; 1: down; 2: left; 3: right.
 edges, halos = np.zeros((4, SIDE)), np.zeros((4, SIDE))
 neighbors = (up, down, left, right)
 opposite = (1, 0, 3, 2)
@@ -41,8 +41,8 @@ reports = np.full(comm.size, -1, dtype=np.int64)
 s = pc.Schedule(comm)
 received = []
 for side, neighbor in enumerate(neighbors):
-    # What I send upwards is what the rank above receives from below. On a small grid the same
-    # rank can be my neighbor on two sides: the tag says which edge it is.
+    # The rank above receives from below what this rank sends upwards. On a small grid the same rank
+    # can be the neighbor on two sides: the tag says which edge it is.
     s.send(edges[side], neighbor, tag=side, label=f"border {side}")
     received.append(s.recv(halos[side], neighbor, tag=opposite[side], label=f"halo {side}"))
 early = s.after(s.nop(label="two halos are in"), received, k=2)
@@ -54,11 +54,11 @@ s.commit()
 
 
 def step(tile):
-    """One step of the heat equation, with this rank's neighbors."""
+    """Make one step of the heat equation, with this rank's neighbors."""
     edges[:] = tile[0], tile[-1], tile[:, 0], tile[:, -1]
     s.Start()
     wide = np.zeros((SIDE + 2, SIDE + 2))
-    wide[1:-1, 1:-1] = tile  # what needs no halo is done while the messages are under way
+    wide[1:-1, 1:-1] = tile  # work without halos is done while the messages are in flight
     s.Wait()
     wide[0, 1:-1], wide[-1, 1:-1], wide[1:-1, 0], wide[1:-1, -1] = halos
     around = (wide[:-2, 1:-1] + wide[2:, 1:-1] + wide[1:-1, :-2] + wide[1:-1, 2:]) / 4
@@ -66,7 +66,7 @@ def step(tile):
 
 
 def all_at_once(grid):
-    """The same step on the whole grid, for comparison."""
+    """Make the same step on the whole grid, for comparison."""
     around = sum(np.roll(grid, shift, axis) for shift in (1, -1) for axis in (0, 1)) / 4
     return (grid + around) / 2
 

@@ -14,12 +14,12 @@ import partialcoll as pc
 comm = MPI.COMM_WORLD
 result = np.zeros(3)
 
-# sendbuf=None: deposits are written where the library wants them, so nothing is copied.
+# sendbuf=None: deposits are written into the library's memory, so nothing is copied.
 with pc.Allreduce_init(comm, None, result, quorum="solo", late="carry") as handle:
     deposited = collected = 0.0
     for step in range(20):
         if comm.rank == step % comm.size:
-            time.sleep(5e-3)  # somebody else is late in every step
+            time.sleep(5e-3)  # another rank is late in every step
         handle.send_buffer[:] = step
         deposited += step
         handle.Start()
@@ -33,7 +33,7 @@ with pc.Allreduce_init(comm, None, result, quorum="solo", late="carry") as handl
         global collected
         collected += result[0]
 
-    handle.join(on_round=collect)  # brings in what came late for the last round
+    handle.join(on_round=collect)  # collects late data of the last round
 
 total = comm.allreduce(deposited)
 if comm.rank == 0:

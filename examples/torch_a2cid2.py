@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A2CiD2 on a ring beside its baseline: how far apart the ranks are while they train, and how good
-the average of their models is. Nobody waits for anybody, and every rank has data of its own.
+"""A2CiD2 on a ring compared with its baseline: the distance between the ranks during training, and
+the accuracy of the average of their models. No rank waits, and each has its own data.
 
 mpiexec -n 8 python examples/torch_a2cid2.py
 
@@ -18,7 +18,7 @@ STEPS, CLASSES, FEATURES = 100, 8, 16
 
 
 def samples(seed, count, own=None):
-    """Points around one center for each class; `own`: nine of ten are of this class."""
+    """Return points around one center for each class; `own`: nine of ten are of this class."""
     random = torch.Generator().manual_seed(seed)
     centers = torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed(0))
     labels = torch.randint(CLASSES, (count,), generator=random)
@@ -28,7 +28,8 @@ def samples(seed, count, own=None):
 
 
 def train(strategy):
-    """The mean consensus distance on the way, and accuracies: of the averaged model, of the own."""
+    """Return the mean consensus distance, and the accuracies of the averaged and of the own
+    model."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(
         torch.nn.Linear(FEATURES, 32), torch.nn.ReLU(), torch.nn.Linear(32, CLASSES)
@@ -42,13 +43,13 @@ def train(strategy):
         x, y = samples(1 + step * pct.size() + pct.rank(), 16, own=pct.rank())
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
-        time.sleep(0.02)  # as if a step took longer: averages are made behind it
+        time.sleep(0.02)  # as if a step took longer: averages are made meanwhile
         optimizer.step()
         if step % 20 == 19:  # collective, so ranks meet here
             apart.append(optimizer.consensus_distance())
     own, averaged = accuracy(model), accuracy(optimizer.averaged_model())
     optimizer.join()  # all ranks end with that average
-    assert abs(accuracy(model) - averaged) < 0.005  # what was under way then is rounded in
+    assert abs(accuracy(model) - averaged) < 0.005  # data in flight then is rounded
     optimizer.close()
     return sum(apart) / len(apart), averaged, own
 

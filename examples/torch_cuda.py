@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training on GPUs with loss scaling, without waiting for the slowest rank; on the CPU where there
-is no GPU.
+"""Train on GPUs with loss scaling, without waiting for the slowest rank; on the CPU without a GPU.
 
 mpiexec -n 4 python examples/torch_cuda.py
 """
@@ -36,7 +35,7 @@ for step in range(1, 61):
     with torch.autocast(device.type, torch.float16 if device.type == "cuda" else torch.bfloat16):
         loss = F.cross_entropy(model(x), (x @ teacher).argmax(1))
     scaler.scale(loss).backward()
-    scaler.step(optimizer)  # deposits the gradient, and applies what has come
+    scaler.step(optimizer)  # deposits the gradient, and applies the rounds so far
     scaler.update()
     if step % 20 == 0:
         optimizer.join()  # all ranks have the same model, also those that were late

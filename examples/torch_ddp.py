@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DistributedDataParallel on MPI: torch's own training loop, with one line that is ours.
+"""DistributedDataParallel on MPI: torch's own training loop, with one line of this library.
 
 mpiexec -n 4 python examples/torch_ddp.py
 """
@@ -19,7 +19,7 @@ rank, size = dist.get_rank(), dist.get_world_size()
 
 
 def spirals(count):
-    """Points in the plane, and which of three spirals each lies on."""
+    """Return points in the plane, and the spiral of each, one of three."""
     random = torch.Generator().manual_seed(1)
     arm = torch.randint(3, (count,), generator=random)
     radius = 0.2 + 2 * torch.rand(count, generator=random)
@@ -32,7 +32,7 @@ data = TensorDataset(points[:1536], labels[:1536])
 sampler = DistributedSampler(data, seed=1)
 loader = DataLoader(data, batch_size=128 // size, sampler=sampler)
 
-torch.manual_seed(rank)  # every rank begins elsewhere; DDP takes rank 0's parameters
+torch.manual_seed(rank)  # ranks start differently; DDP takes rank 0's parameters
 layers = [torch.nn.Linear(2, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64), torch.nn.ReLU()]
 model = DistributedDataParallel(torch.nn.Sequential(*layers, torch.nn.Linear(64, 3)))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

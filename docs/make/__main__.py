@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the pages of the site together: python docs/make FOLDER
+"""Build the pages of the site: python docs/make FOLDER
 
-Those that are written stand in docs/, and are read in the repository as well; those that are made
-of the sources (reference of Python and C, messages, results) are made here.
+Written pages are in docs/, where they can be read in the repository as well. Pages generated from
+the sources (reference of Python and C, messages, results) are made here.
 """
 
 import shutil

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of partialcoll.h: each of its comments as prose, above what it is about. The header
-is written for that; a parser of C would add nothing."""
+"""The reference of partialcoll.h: each comment as prose, above its declarations. The header is
+written for this, so no C parser is needed."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ NAME = re.compile(
 
 
 def page(root: Path) -> str:
-    """The page."""
+    """Return the page."""
     text = (root / "csrc/include/partialcoll.h").read_text()
     begin, *blocks = COMMENT.finditer(text[text.index("/*\n * partialcoll:") :])
     body = "".join(
@@ -24,7 +24,7 @@ def page(root: Path) -> str:
 
 
 def _prose(comment: str) -> str:
-    """Without stars; a list stays one. What Markdown would take for its own is escaped."""
+    """Return the comment without stars. Lists are kept, and Markdown's characters escaped."""
     lines = [re.sub(r"^ \* ?|^ +(?=\S)", "", line).rstrip() for line in comment.strip().split("\n")]
     text = "\n".join(re.sub(r"^ +- ", "- ", line) for line in lines).strip(" *\n")
     text = re.sub(r"([<>*|])", r"\\\1", text)
@@ -34,12 +34,12 @@ def _prose(comment: str) -> str:
 
 
 def _declared(code: str) -> str:
-    """Without what is there for other compilers."""
+    """Return the code without parts for other compilers."""
     return code.split("\n#ifdef __cplusplus")[0].split("\n#pragma")[0].strip()
 
 
 def _title(code: str) -> str:
-    """The names that are declared."""
+    """Return the declared names."""
     code = re.sub(r"/\*.*?\*/", "", code, flags=re.DOTALL)
     names = dict.fromkeys(next(filter(None, found)) for found in NAME.findall(code))
     return ", ".join(f"`{name}`" for name in list(names)[:3]) or "Conditions"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every sentence with which the library refuses or warns, out of its sources: of Python what is
-raised, warned and logged, of C what `fail` says. Parts that are filled in are written "…"."""
+"""Every message with which the library refuses or warns, from its sources: raised, warned and
+logged texts of Python, and texts of `fail` in C. Inserted parts are shown as "…"."""
 
 import ast
 import re
@@ -35,7 +35,7 @@ class Message(NamedTuple):
 
 
 def page(root: Path) -> str:
-    """The page: by kind."""
+    """Return the page: messages by kind."""
     found = sorted({(m.kind, m.text) for m in messages(root)})
     kinds = dict.fromkeys(kind for kind, _ in found)
     return HEAD + "".join(
@@ -49,7 +49,7 @@ def _escaped(text: str) -> str:
 
 
 def messages(root: Path) -> Iterator[Message]:
-    """All that a program can meet; not those of benchmarks and simulations."""
+    """Yield all messages that a program can get; not those of benchmarks and simulations."""
     for file in sorted((root / "partialcoll").rglob("*.py")):
         name = str(file.relative_to(root))
         if not re.search(r"/_core_|/_simulator|tools/(bench|sim)/|/include/", name):
@@ -73,7 +73,7 @@ def _of_python(file: str, tree: ast.AST) -> Iterator[Message]:
 
 
 def _text(node: ast.expr) -> str:
-    """Of a literal, with … for what is filled in; empty if all of it is."""
+    """Return the text of a literal, with … for inserted parts; "" if it has no other part."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         text = re.sub(r"%[-.\d]*[a-z]", "…", node.value)
     elif isinstance(node, ast.JoinedStr):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of the repository as pages of the site. A link that leaves docs/ leads to a page that shows
-the file, or what a folder has; so links are right in both places and name no host."""
+"""Pages of the repository as pages of the site. A link out of docs/ leads to a page that shows the
+file, or lists the folder. So links work in both places and name no host."""
 
 import os
 import re
@@ -10,18 +10,18 @@ LINK = re.compile(r"\]\(([^)\s#:]+)((?:#[^)\s]*)?)\)")
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 NAMED_BY_FILE = re.compile(r"\[([\w-]+\.md)\]\((\1(?:#[^)\s]*)?)\)")
 LANGUAGES = {".py": "python", ".c": "c", ".h": "c", ".json": "json", ".toml": "toml"}
-LONGEST = 60_000  # characters of a file that a page shows
+LONGEST = 60_000  # most characters of a file that a page shows
 
 
 class Site:
-    """The pages below `target`, and which files of the repository they link to."""
+    """The pages below `target`, and the files of the repository to which they link."""
 
     def __init__(self, root: Path, target: Path) -> None:
         self.root, self.target = root, target
         self._sources: set[Path] = set()
 
     def add(self, page: Path) -> None:
-        """A page that somebody has written."""
+        """Add a written page."""
         parts = FENCED.split(page.read_text())
         for i in range(0, len(parts), 2):
             parts[i] = LINK.sub(lambda link: self._link(page, link), parts[i])
@@ -29,7 +29,7 @@ class Site:
         (self.target / self._name(page)).write_text("".join(parts))
 
     def _by_title(self, link: "re.Match[str]") -> str:
-        """In the repository a page is called by its file, on the site by its title."""
+        """Replace the file name of a page, used in the repository, by its title on the site."""
         file = self.root / "docs" / link[1]
         if not file.exists():
             return link[0]
@@ -52,7 +52,7 @@ class Site:
         return f"source/{path.relative_to(self.root)}.md"
 
     def add_sources(self) -> None:
-        """A page for each file and folder that was linked to."""
+        """Add a page for each linked file and folder."""
         for path in sorted(self._sources):
             for file in (f for f in sorted(path.iterdir()) if f.is_file()) if path.is_dir() else ():
                 self._show(file, _code(file))
@@ -66,7 +66,7 @@ class Site:
 
 
 def _code(path: Path) -> str:
-    """What a file has."""
+    """Return the contents of a file as a code block."""
     text = path.read_text(errors="replace")
     if len(text) > LONGEST:
         return f"{len(text)} characters: see the repository.\n"
@@ -74,7 +74,7 @@ def _code(path: Path) -> str:
 
 
 def _listing(folder: Path) -> str:
-    """What a folder has."""
+    """Return the listing of a folder."""
     entries = [entry for entry in sorted(folder.iterdir()) if entry.name != "__pycache__"]
     names = (
         f"[{e.name}]({folder.name}/{e.name}.md)" if e.is_file() else f"{e.name}/" for e in entries

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the pictures of README and docs out of the results that are kept.
+"""Draw the pictures of README and docs from the stored results.
 
     python docs/make/pictures.py
 
-docs/img/skew-32.png and docs/img/train-hyperplane-300.png of MPICH, docs/img/quorums.png of both.
+docs/img/skew-32.png and docs/img/train-hyperplane-300.png use MPICH, docs/img/quorums.png both.
 """
 
 import json
@@ -28,7 +28,7 @@ def kept(name: str, mpi: str = "mpich") -> Any:
 
 
 def quorums() -> None:
-    """Draw latency over ranks in the sum, of both MPIs."""
+    """Draw latency over the number of ranks in the sum, for both MPIs."""
     figure, axes = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
     for mpi, mark in (("mpich", "o"), ("openmpi", "s")):
         rows = kept("skew-32-quorums", mpi)["rows"]

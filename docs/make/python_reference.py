@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of the public modules, a page for each: what their __all__ names, by its
-docstrings."""
+"""The reference of the public modules, one page each: the names in __all__, by their docstrings."""
 
 import importlib
 import inspect
@@ -14,7 +13,7 @@ MODULES = {
 
 
 def page(name: str) -> str:
-    """The page of a module, with the modules that it has."""
+    """Return the page of a module, with its submodules."""
     module = importlib.import_module(name)
     first = (inspect.getdoc(module) or "").split("\n\n")[0].replace("\n", " ")
     inner = [thing for thing in module.__all__ if inspect.ismodule(getattr(module, thing))]
@@ -42,5 +41,5 @@ def _entry(name: str, module: object, thing: str) -> str:
 
 
 def _foreign(cls: type) -> str:
-    """The bases that are not of this package: what they bring is described elsewhere."""
+    """Return the base classes of other packages, whose members are documented elsewhere."""
     return ", ".join(b.__name__ for b in cls.__mro__ if not b.__module__.startswith(OURS))

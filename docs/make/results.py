@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of benchmarks, made of the results that are kept: a table for each of them."""
+"""The page of benchmarks, made from the stored results: a table for each."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ in the order of the commands that made them, each of which does it again on your
 
 
 def page(root: Path) -> str:
-    """The page."""
+    """Return the page."""
     commands = _Commands(root)
     parts: dict[tuple[int, str, str], dict[str, list[str]]] = {}
     for file in sorted((root / "bench/results").glob("*/*.json")):
@@ -42,7 +42,7 @@ def page(root: Path) -> str:
 
 
 class _Commands:
-    """What the commands that have made results are called, and say of themselves."""
+    """Names and descriptions of the commands that made the results."""
 
     def __init__(self, root: Path) -> None:
         sys.path.insert(0, str(root / "bench"))
@@ -51,8 +51,8 @@ class _Commands:
         self._places = {"partialcoll": cli.commands, "bench/run.py": run.experiments}
 
     def heading(self, command: str | None) -> tuple[int, str, str]:
-        """Of the results of a command, its place, name and help; of none, of what checks the
-        protocol."""
+        """Return place, name and help for the results of a command; without a command, those of the
+        protocol checks."""
         group, _, name = (command or "").replace("neighbours", "neighbors").partition(" ")
         for place, (program, top) in enumerate(self._places.items()):
             words = [group, name] if program == "partialcoll" else [name]
@@ -71,7 +71,7 @@ def _first_part(text: str | None) -> str:
 
 
 def _found(command: Any, words: list[str]) -> Any:
-    """The command below this one that the words name, or None."""
+    """Return the subcommand that the words name, or None."""
     for word in words:
         if not isinstance(command, click.Group):
             return None

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One call swapped: PCOLL_Allreduce for MPI_Allreduce, in a loop whose ranks come late
- * by turns. Rounds leave out who is late; over the whole loop nothing is lost.
+ * One replaced call: PCOLL_Allreduce for MPI_Allreduce, in a loop in which each rank is late
+ * in turn. Rounds leave out late ranks. Over the whole loop nothing is lost.
  *
  *   mpicc allreduce.c $(partialcoll config --cflags --libs) -o allreduce
  *   mpiexec -n 4 ./allreduce
@@ -25,7 +25,7 @@ int main(int argc, char **argv)
     for (int step = 0; step < STEPS + 2; step++) {
         if (step < STEPS)
             usleep((rank + step) % size * 1000u);
-        else { /* two more rounds with nothing new bring in what was late */
+        else { /* two more rounds without new data collect late data */
             gradient = 0;
             MPI_Barrier(MPI_COMM_WORLD);
         }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gossip: ranks average their models in pairs, each when it likes; nobody waits for
- * anybody, and the sum over the ranks stays. Now and then they meet to see how far apart
- * the models are, until all are the average of all.
+ * Gossip: ranks average their models in pairs at any time, without waiting for each other.
+ * The sum over the ranks is constant. Now and then all ranks compare how far apart the
+ * models are, until all equal the average.
  *
  *   mpicc gossip.c $(partialcoll config --cflags --libs) -o gossip
  *   mpiexec -n 4 ./gossip
@@ -35,7 +35,7 @@ static pcoll_gossip *make(MPI_Comm comm)
     return gossip;
 }
 
-/* Take in what others have given, and let them see the outcome: the two belong together. */
+/* Add the deltas of other ranks, then publish the model: always do both. */
 static void refresh(pcoll_gossip *gossip, double *model)
 {
     uint64_t deltas, version;
@@ -43,7 +43,7 @@ static void refresh(pcoll_gossip *gossip, double *model)
     check(pcoll_gossip_publish(gossip, model, &version));
 }
 
-/* With this peer, unless it has too much to collect already. */
+/* Average with this peer, unless it already has too many deltas to collect. */
 static int average(pcoll_gossip *gossip, int peer, double *model)
 {
     int32_t averaged;
@@ -52,7 +52,7 @@ static int average(pcoll_gossip *gossip, int peer, double *model)
     return averaged;
 }
 
-/* So many averagings with ranks at random. Who is through goes on collecting until all
+/* Make AVERAGINGS averagings with random ranks. A rank that is done collects until all
  * are. */
 static void gossip_about(pcoll_gossip *gossip, double *model, int rank, int size)
 {
@@ -67,11 +67,11 @@ static void gossip_about(pcoll_gossip *gossip, double *model, int rank, int size
         if (all != MPI_REQUEST_NULL)
             MPI_Test(&all, &over, MPI_STATUS_IGNORE);
     }
-    MPI_Barrier(MPI_COMM_WORLD); /* nobody gives any more */
+    MPI_Barrier(MPI_COMM_WORLD); /* no more deltas are sent */
     refresh(gossip, model);
 }
 
-/* How far apart the models are. */
+/* Return how far apart the models are. */
 static double spread(const double *model)
 {
     double least, most;
@@ -94,7 +94,7 @@ int main(int argc, char **argv)
 
     pcoll_gossip *gossip = make(MPI_COMM_WORLD);
     refresh(gossip, model);
-    MPI_Barrier(MPI_COMM_WORLD); /* now everybody has something to read */
+    MPI_Barrier(MPI_COMM_WORLD); /* now every rank has published */
     while ((apart = spread(model)) > 1e-6) {
         if (rank == 0)
             printf("the models are %g apart\n", apart);

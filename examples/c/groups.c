@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Averaging in groups: ranks on a virtual grid, one round along each of its axes. If they
- * fill the grid, all have the average of all then. After that the last rank leaves, and
- * the others go on without it: the sum over all ranks stays.
+ * Averaging in groups: ranks on a virtual grid make one round along each of its axes. If
+ * they fill the grid, all then have the average of all. After that the last rank leaves,
+ * and the others continue without it: the sum over all ranks is constant.
  *
  *   mpicc groups.c $(partialcoll config --cflags --libs) -o groups
  *   mpiexec -n 4 ./groups
@@ -31,12 +31,12 @@ static pcoll_group *make(MPI_Comm comm)
     pcoll_group_options_init(&options);
     options.count = COUNT;
     options.dtype = PCOLL_FLOAT64;
-    options.timeout_us = 60 * 1000000; /* more than any rank is ever late here */
+    options.timeout_us = 60 * 1000000; /* longer than any delay here */
     check(pcoll_group_create(&comm, &options, &group));
     return group;
 }
 
-/* A wait returns now and then, so that signals can be looked after. */
+/* A wait returns now and then, so that signals can be handled. */
 static void average(pcoll_group *group, double *x, pcoll_group_round *round)
 {
     int rc;
@@ -47,7 +47,7 @@ static void average(pcoll_group *group, double *x, pcoll_group_round *round)
     check(rc);
 }
 
-/* One round along each axis; describes the last. */
+/* Make one round along each axis. Return the last one. */
 static pcoll_group_round average_all(pcoll_group *group, double *x)
 {
     pcoll_group_shape shape;
@@ -64,7 +64,7 @@ static void begin_with(double *x, double value)
         x[i] = value;
 }
 
-/* Is the sum over all ranks what it was when each began with its number? */
+/* Return whether the sum over all ranks is still that of the rank numbers. */
 static int sum_stays(const double *x, int size)
 {
     double sum;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A persistent handle: two buffers in one round, the deposits written in place, and
- * what each round was.
+ * A persistent handle: two buffers in one round, deposits written in place, and the
+ * description of each round.
  *
  *   mpicc persistent.c $(partialcoll config --cflags --libs) -o persistent
  *   mpiexec -n 4 ./persistent
@@ -22,7 +22,7 @@ static void check(int rc)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* A wait returns now and then, so that signals can be looked after. */
+/* A wait returns now and then, so that signals can be handled. */
 static void take(pcoll_handle *handle, void *const *recv, pcoll_round *round)
 {
     int rc;
@@ -71,7 +71,8 @@ int main(int argc, char **argv)
         take(handle, recv, &round);
         if (rank == 0)
             printf("round %d: %u of %d ranks\n", (int)round.index, round.active, size);
-        /* Who contributed, counted twice: late deposits bring their count along. */
+        /* The number of contributions, counted twice: late deposits carry their count
+         * along. */
         wrong |= ranks < (int64_t)round.active || (int)round.active * 4 < size * 3;
     }
     while (pcoll_handle_free(&handle, 100000) == PCOLL_EAGAIN)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A schedule: each rank sends a value to the next one in a ring and adds what it gets
- * from the one before, as soon as that is there. Written down once, run many times; the
- * runs go on in the background.
+ * A schedule: each rank sends a value to the next one in a ring and adds the value of the
+ * previous one as soon as it arrives. The schedule is built once and run many times in the
+ * background.
  *
  *   mpicc schedule.c $(partialcoll config --cflags --libs) -o schedule
  *   mpiexec -n 4 ./schedule
@@ -23,7 +23,7 @@ static void check(int rc)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* Buffers are used where they are, in each run. */
+/* Each run uses these buffers in place. */
 static double mine[COUNT], theirs[COUNT], sum[COUNT];
 
 static pcoll_schedule *make(MPI_Comm comm, int rank, int size)
@@ -45,7 +45,7 @@ static pcoll_schedule *make(MPI_Comm comm, int rank, int size)
     return s;
 }
 
-/* A wait returns now and then, so that signals can be looked after. */
+/* A wait returns now and then, so that signals can be handled. */
 static void finish(pcoll_schedule *schedule)
 {
     int rc;

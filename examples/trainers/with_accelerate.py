@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face Accelerate on MPI: DDP over the backend, or eager-SGD, which does not wait for who
-is late.
+"""Hugging Face Accelerate on MPI: DDP over the backend, or eager-SGD, which does not wait for
+late ranks.
 
 mpiexec -n 4 python examples/trainers/with_accelerate.py [--backend gloo]
 mpiexec -n 4 python examples/trainers/with_accelerate.py --quorum majority --late 50
@@ -25,7 +25,7 @@ parser.add_argument("--late", type=float, default=0, help="ms, one rank in each 
 options = parser.parse_args()
 pct.init()
 torch.set_num_threads(1)
-dist.init_process_group(options.backend)  # before the Accelerator, which takes it as it is
+dist.init_process_group(options.backend)  # before the Accelerator, which uses it
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
 rank, size = accelerator.process_index, accelerator.num_processes
 
@@ -39,7 +39,7 @@ hidden = [torch.nn.Linear(2, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU()]
 model = torch.nn.Sequential(*hidden, torch.nn.Linear(32, 3))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
 if options.quorum:
-    model = accelerator.prepare_model(model, evaluation_mode=True)  # without DDP, that is
+    model = accelerator.prepare_model(model, evaluation_mode=True)  # without DDP
     optimizer = pct.DistributedOptimizer(
         optimizer,
         model.named_parameters(),
@@ -68,7 +68,7 @@ for _epoch in range(6):
             optimizer.zero_grad()
         losses.append(loss.detach())
     if options.quorum:
-        pct.join()  # nothing is late after it: what save_state() writes is everybody's
+        pct.join()  # then nothing is late, and the state is complete for all ranks
     mean = accelerator.gather(torch.stack(losses)).mean()
 
 sums = pct.allgather_object([p.sum().item() for p in model.parameters()])

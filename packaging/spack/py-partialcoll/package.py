@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For a repository of Spack's. There is no release to fetch yet: `spack develop --path CHECKOUT
-py-partialcoll@0.1.0` gives the source."""
+"""A recipe for a Spack repository. There is no release to fetch yet: `spack develop --path CHECKOUT
+py-partialcoll@0.1.0` provides the source."""
 
 from spack.package import *
 
