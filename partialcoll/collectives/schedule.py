@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,7 +58,9 @@ class Schedule(CoreObject):
     From `Start` to `Wait` they belong to the schedule. Those on a CUDA device are copied at both
     (docs/gpu.md). One thread at a time may use a schedule.
     In a ``with`` statement the end frees it; leaving by an exception before the commit makes the
-    others' commits fail, so that nobody waits.
+    others' commits fail, so that nobody waits. `Free` is collective once the schedule is committed.
+    It completes a run that this rank has started, and answers one that only others have started
+    with empty messages.
 
     Making one is local. The semantics are in docs/schedules.md.
     """
@@ -239,7 +239,7 @@ class Schedule(CoreObject):
             self._refused = True
             raise_error(code)
         self._committed = True
-        _alive.add(self)
+        _hold(ctypes.py_object(self._buffers_used))
         return self
 
     # Runs
@@ -303,18 +303,9 @@ class Schedule(CoreObject):
         """Number of runs that are over on this rank."""
         return int(self._answer("uint64_t", "runs"))
 
-    def Free(self, timeout: float | None = None) -> None:
-        """Free the schedule. Collective once it is committed; idempotent. A run that this rank has
-        started is brought to its end; one that only others have started is answered with empty
-        messages, so that nobody waits for ever. Raises TimeoutError after `timeout` seconds; Free
-        may be called again then."""
-        try:
-            super().Free(timeout)
-        except Exception:
-            _orphans.append(self._buffers_used)  # MPI may still use them
-            raise
-
     def _after_free(self) -> None:
+        if self._committed:
+            _release(ctypes.py_object(self._buffers_used))
         self._buffers_used = []
         if self._shadows is not None:
             self._shadows.free()
@@ -327,11 +318,10 @@ class Schedule(CoreObject):
         super().__exit__(kind, value, traceback)
 
     def _leak(self) -> None:
-        if not self._committed:
+        if self._committed:
+            super()._leak()
+        else:
             lib.pcoll_schedule_free(self._pointer, 0)
-            return
-        _orphans.append(self._buffers_used)
-        super()._leak()
 
     def to_dot(self) -> str:
         """Return this rank's part in Graphviz DOT, before or after the commit. Local."""
