@@ -38,14 +38,11 @@ class Buffer:
     datatype: MPI.Datatype | None = None
     owner: Any = None
 
-    def like(self) -> Buffer:
-        array = np.zeros(self.array.shape, self.array.dtype)  # in C order, whatever this one's is
-        return Buffer(array, self.dtype, self.count, self.datatype)
-
-    def outline(self) -> Buffer:
-        """Return one of the same kind whose array has shape and dtype, but no memory of that
-        size."""
-        array = np.broadcast_to(np.zeros((), self.array.dtype), self.array.shape)
+    def like(self, memory: bool) -> Buffer:
+        """Return one of the same kind, in C order; without `memory` its array has shape and dtype,
+        but no memory of that size."""
+        shape, dtype = self.array.shape, self.array.dtype
+        array = np.zeros(shape, dtype) if memory else np.broadcast_to(np.zeros((), dtype), shape)
         return Buffer(array, self.dtype, self.count, self.datatype)
 
     @property

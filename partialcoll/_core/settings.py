@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -29,18 +30,7 @@ def choice(
 
 
 ALGORITHMS = ("auto", "recdbl", "rabenseifner", "ring", "native")  # as the core numbers them
-SECONDS = "a number of seconds above 0"
 _MOST_SECONDS = 1e9
-LEVELS = ("DEBUG", "INFO", "WARNING")
-
-
-def are_seconds(text: str) -> bool:
-    """Is it a time that one can wait? ValueError: it is no number."""
-    return 0 < float(text) <= _MOST_SECONDS
-
-
-def is_level(text: str) -> bool:
-    return text.upper() in LEVELS
 
 
 @functools.cache
@@ -53,12 +43,10 @@ def seconds(variable: str, default: float) -> float:
     text = os.environ.get(variable)
     if not text:
         return default
-    try:
-        if are_seconds(text):
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= _MOST_SECONDS:
             return float(text)
-    except ValueError:
-        pass
-    _ignored(variable, text, SECONDS, f"using {default:g}")
+    _ignored(variable, text, "a number of seconds above 0", f"using {default:g}")
     return default
 
 
@@ -77,7 +65,7 @@ def configure_logging(rank: int) -> None:
     text = os.environ.get("PARTIALCOLL_LOG", "")
     if not text or logger.handlers:
         return
-    if not is_level(text):
+    if text.upper() not in ("DEBUG", "INFO", "WARNING"):
         _ignored("PARTIALCOLL_LOG", text, "debug, info or warning", "it is ignored")
         return
     handler = logging.StreamHandler()

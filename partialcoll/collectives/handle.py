@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, NamedTuple, NoReturn
+from typing import Any, Callable, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from ..errors import MismatchError, StateError
 from ..policy import Full, Policy, as_policy
 from ..round import Result, Round
 
+T = TypeVar("T")
 _ANY = 2**64 - 1
 _DOMAINS = {pure.lib.PCOLL_DOMAIN_NODE: "node", pure.lib.PCOLL_DOMAIN_RANK: "rank"}
 
@@ -144,7 +145,7 @@ class Arguments:
                     )
                 examples = as_any_buffers("like", self.like, writable=False, used=False)
                 self.outlined = on_device(examples)
-            self.recv = [one.like() if self.received else one.outline() for one in examples]
+            self.recv = [one.like(memory=self.received) for one in examples]
         given = sendbuf if self.send is not None and not in_place else recvbuf
         self.single = not buffers.is_list(self.like if given is None else given)
 
@@ -272,11 +273,12 @@ class Place(NamedTuple):
     joined: list[int]
 
 
-def meet(comm: MPI.Intracomm, handle: Any, refusal: Exception | None) -> Place:
-    """Exchange the members of a growth. handle: None on a new rank. refusal: the error with which
-    this rank refuses, or None. Collective. If it raises on one rank, all raise."""
+def meet(comm: MPI.Intracomm, handle: Any, check: Callable[[], T]) -> tuple[Place, T]:
+    """Exchange the members of a growth; return the place and what `check` returns, which raises
+    where this rank refuses. handle: None on a new rank. Collective. If it raises on one rank, all
+    raise."""
     try:
-        return _meet(comm, handle, refusal)
+        return _meet(comm, handle, check)
     except Exception as error:
         died = is_rank_failure(error)
         if died:
@@ -287,12 +289,14 @@ def meet(comm: MPI.Intracomm, handle: Any, refusal: Exception | None) -> Place:
         raise
 
 
-def _meet(comm: MPI.Intracomm, handle: Any, refusal: Exception | None) -> Place:
-    code = _REFUSED if refusal is not None else _FINE
+def _meet(comm: MPI.Intracomm, handle: Any, check: Callable[[], T]) -> tuple[Place, T]:
     known = (_NEW, -1, 0) if handle is None else (_SURVIVOR, handle.rank, handle.size)
-    rows = _exchange(comm, (*known, code))
-    if refusal is not None:
-        raise refusal
+    try:
+        given = check()
+    except Exception:
+        _exchange(comm, (*known, _REFUSED))
+        raise
+    rows = _exchange(comm, (*known, _FINE))
     refused = [rank for rank, row in enumerate(rows) if row[3] == _REFUSED]
     if refused:
         raise MismatchError(
@@ -309,7 +313,7 @@ def _meet(comm: MPI.Intracomm, handle: Any, refusal: Exception | None) -> Place:
         rows = _exchange(comm, (_LACKS if missing else _FINE, min(missing, default=-1), late, 0))
         lacking = [row for row in rows if row[0] == _LACKS]
         if not lacking:
-            return place
+            return place, given
         if any(row[2] for row in rows):
             raise ValueError(
                 f"comm: expected all ranks of the handle that live, rank {lacking[0][1]} is not in "
@@ -738,13 +742,8 @@ class AllreduceHandle(CoreObject):
         death `comm` is revoked: grow again with another communicator.
         """
         place = address(comm)
-        refusal: Exception | None = None
-        try:
-            check(lib.pcoll_handle_can_grow(self._core()))
-        except Exception as error:
-            refusal = error
         with attending("grow", comm):
-            found = meet(comm, self, refusal)
+            found, _ = meet(comm, self, lambda: check(lib.pcoll_handle_can_grow(self._core())))
             membership = self._membership
             assert membership is not None
             numbers = ffi.new("uint32_t[]", found.numbers)
@@ -756,19 +755,17 @@ class AllreduceHandle(CoreObject):
 
     def _join(self, comm: MPI.Intracomm, check_arguments: Callable[[], Arguments]) -> Arguments:
         """Take the number of a rank that has died; the others `grow`."""
-        given: Arguments | None = None
-        refusal: Exception | None = None
-        try:
+
+        def checked() -> Arguments:
             given = check_arguments()
             if given.options.on_failure != lib.PCOLL_FAILURE_CONTINUE:
                 raise ValueError('join: expected on_failure="continue" with it')
-        except Exception as error:
-            refusal = error
+            return given
+
         place = self._enter(comm)
         with attending("grow", self._members):
-            found = meet(comm, None, refusal)
+            found, given = meet(comm, None, checked)
             self._rank, self._size = found.numbers[comm.rank], found.ranks
-            assert given is not None
             where = place, ffi.new("uint32_t[]", found.numbers), found.ranks
             check(lib.pcoll_allreduce_join(*where, *given.for_core, self._pointer))
         return given

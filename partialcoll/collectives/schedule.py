@@ -29,17 +29,8 @@ class Operation:
 
 
 # A schedule that is not freed may still communicate when MPI ends, which is after Python has
-# taken its objects apart: its buffers must stay until the process is gone.
-_alive: weakref.WeakSet[Schedule] = weakref.WeakSet()
-_orphans: list[list[Buffer]] = []
-
-
-@atexit.register
-def _keep_buffers() -> None:
-    unfreed = (s._buffers_used for s in _alive if s._committed and not s._is_freed())
-    for kept in [*_orphans, *unfreed]:
-        for buffer in kept:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(buffer))
+# taken its objects apart. So its buffers have one more reference from the commit until it is freed.
+_hold, _release = ctypes.pythonapi.Py_IncRef, ctypes.pythonapi.Py_DecRef
 
 
 class Schedule(CoreObject):

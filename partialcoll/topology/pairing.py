@@ -156,27 +156,6 @@ class Board(Protocol):
         """Add `delta` to the counter. Return what it was."""
 
 
-class LocalBoard(Board):
-    """A Board of `n` words in the memory of one process, for one thread: for simulated ranks."""
-
-    def __init__(self, n: int) -> None:
-        self._words = np.zeros(n, dtype=np.int64)
-        self._counter = 0
-
-    def read_all(self) -> npt.NDArray[Any]:
-        return self._words.copy()
-
-    def compare_and_swap(self, index: int, expected: int, desired: int) -> int:
-        old = int(self._words[index])
-        if old == expected:
-            self._words[index] = desired
-        return old
-
-    def fetch_add(self, delta: int) -> int:
-        self._counter += delta
-        return self._counter - delta
-
-
 class Taken(enum.Enum):
     """The type of `TAKEN`."""
 

@@ -1166,12 +1166,11 @@ def test_exponential_peers():
 def test_pairings(name):
     """However ranks are paired, each takes part in `rate` averagings per step."""
     world = World("bipartite_ring" if name != "hops" else "exponential", 8, 1)
-    board = pairing.LocalBoard(8)
     first = np.arange(8.0).reshape(8, 1)
-    processes = [
-        ADPSGDProcess(x, buffer, pairing.make(name, world.topology, rank, board=board), rate=1.0)
-        for rank, (x, buffer) in enumerate(zip(first, world.buffers()))
-    ]
+    processes = []
+    for rank, (x, buffer) in enumerate(zip(first, world.buffers())):
+        peers = pairing.make(name, world.topology, rank, board=buffer.board)
+        processes.append(ADPSGDProcess(x, buffer, peers, rate=1.0))
     steps = 200
     order = np.random.default_rng(0)
     for _ in range(steps):
@@ -1338,9 +1337,10 @@ def test_a_change_while_the_model_is_handed_over():
 def test_no_rank_waits_for_a_rank_at_rest():
     """While averages are computed this rank must not be chosen as a peer."""
     world = World("complete", 2, 1)
-    board = pairing.LocalBoard(2)
+    buffer, _ = world.buffers()
+    board = buffer.board
     peers = pairing.make("available", world.topology, 0, board=board)
-    p = ADPSGDProcess(np.zeros(1), world.buffers()[0], peers, rate=1.0)
+    p = ADPSGDProcess(np.zeros(1), buffer, peers, rate=1.0)
     p.apply(np.zeros(1))
     p.communicate()
     assert board.read_all().any()

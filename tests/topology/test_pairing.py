@@ -13,7 +13,7 @@ from interleavings import PLANTED, World, Wrong, draw, explore
 
 import partialcoll as pc
 from partialcoll import pairing
-from partialcoll.topology.pairing import TAKEN, Available, Bipartite, Hops, LocalBoard, Random
+from partialcoll.topology.pairing import TAKEN, Available, Bipartite, Board, Hops, Random
 
 pytestmark = [pytest.mark.one_domain, pytest.mark.one_mpi]
 
@@ -157,6 +157,26 @@ def test_drawn_orders_find_a_mistake(kind):
 
 
 # ---- available in use
+
+
+class LocalBoard(Board):
+    """A Board of `n` words in the memory of one process, for one thread."""
+
+    def __init__(self, n):
+        self._words, self._counter = np.zeros(n, dtype=np.int64), 0
+
+    def read_all(self):
+        return self._words.copy()
+
+    def compare_and_swap(self, index, expected, desired):
+        old = int(self._words[index])
+        if old == expected:
+            self._words[index] = desired
+        return old
+
+    def fetch_add(self, delta):
+        self._counter += delta
+        return self._counter - delta
 
 
 def waiters(topology):

@@ -244,7 +244,6 @@ class SimulatedRanks:
     seed: int
     events: Events
     latency: Callable[[], float]
-    board: pairing.LocalBoard
     rank: int = 0
     created: list[Any] = field(default_factory=list)
 
@@ -271,7 +270,7 @@ class SimulatedRanks:
                 return pairing.Hops(self.topology, self.rank)
             except ValueError:
                 return pairing.Random(self.topology, self.rank, seed=self.seed)
-        peers = pairing.make(name, self.topology, self.rank, seed=seed, board=self.board)
+        peers = pairing.make(name, self.topology, self.rank, seed=seed, board=buffer.board)
         parts, time = self.options.achieved, max(self.options.time, 1e-300)
         if min(parts) == 1:
             return peers
@@ -331,8 +330,7 @@ class GossipRun:
         self._options, self._method = options, method
         self._topology, self._rate, self._seed = topology, rate, seed
         self._buffers: list[SimulatedBuffer] = []
-        board = pairing.LocalBoard(ranks)
-        world = SimulatedRanks(options, topology, rate, seed, self.events, latency, board)
+        world = SimulatedRanks(options, topology, rate, seed, self.events, latency)
         strategy = None if method == "allreduce" else world.strategy(method)
         # Ranks that a communication counts for.
         self._weight = 2 if isinstance(strategy, GossipStrategy) else 1
