@@ -83,10 +83,17 @@ test: test-c test-mpi test-examples
 test-gpu: ready
 	$(BIN)/python tests/run.py --ranks 0 --domains node -m gpu
 
-# Files for a visit to a machine with a GPU (bench/device/README.md).
+# Files for a visit to a machine with a GPU (bench/device/README.md): wheels for Python 3.12 on x86-64.
+# The machine has PyTorch, cupy and numpy. With the tree, all files together must be below 64 MiB.
+CARRIED := $(MPI) mpi4py cffi pycparser setuptools wheel click networkx \
+           pytest pytest-mpi iniconfig packaging pluggy
+PLATFORMS := 2014 _2_17 _2_24 _2_26 _2_27 _2_28
 device: .venv/wheel $(VENV)/tools
 	.venv/wheel/bin/python packaging/wheel.py --output build/device $(BIN)/mpicc
-	$(BIN)/python bench/device/carry.py build/device --mpi $(MPI)
+	find build/device -name '*.whl' ! -name 'partialcoll-*' -delete
+	$(BIN)/python -m pip download -q -d build/device --no-deps --only-binary=:all: --implementation=cp \
+	    --python-version=3.12 $(PLATFORMS:%=--platform=manylinux%_x86_64) $(CARRIED)
+	du -shm build/device && test $$(du -sm build/device | cut -f1) -le 48
 
 # Messages of more than 2**31 bytes: a few minutes and 15 GiB, skipped if that is not free.
 test-large: $(VENV)/checked

@@ -24,6 +24,7 @@ EXPERIMENTS = {
     "calltrace_python": "core.calltrace_python",
     "compare": "core.compare",
     "ddp_hook": "peers.ddp",
+    "device": "device.train",
     "exposed": "paper.exposed",
     "faults": "core.faults",
     "faults_gossip": "core.faults_gossip",

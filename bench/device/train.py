@@ -1,43 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train ResNet-18 on CUDA devices while one rank is late, with and without waiting for it.
 
-    partialcoll run -n 2 python bench/device/train.py [--steps 40] [--late-ms 60] [--json F]
-
 In each step one rank, drawn for the step, sleeps before its gradient. Without a device it is a
-short run on the CPU.
+short run on the CPU. Needs torch.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import sys
 import time
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-
-import partialcoll.torch as pct
-from partialcoll.tools import report
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from lib.job import Rows, experiment
 from lib.training import resnet18
 
+from partialcoll.tools.cli import options, values
+
 CLASSES = 10
-STRATEGIES = {"allreduce": pct.Allreduce, "eager": lambda: pct.Eager("solo")}
 
 
-def train(name: str, steps: int, late_s: float, device: torch.device) -> dict[str, Any]:
-    """Return a row: images a second of all ranks, and the loss at the start and at the end."""
+def train(strategy: Any, steps: int, late_s: float, device: Any) -> dict[str, Any]:
+    """Return images a second of all ranks, and the loss at the start and at the end."""
+    import torch
+    import torch.nn.functional as F
+
+    import partialcoll.torch as pct
+
     cuda = device.type == "cuda"
     torch.manual_seed(0)
     model = resnet18(CLASSES).to(device)
     wrapped = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     optimizer = pct.DistributedOptimizer(
-        wrapped, model.named_parameters(), strategy=STRATEGIES[name](), model=model
+        wrapped, model.named_parameters(), strategy=strategy, model=model
     )
     pct.broadcast_parameters(model.state_dict(), root_rank=0)
     batch, side = (128, 64) if cuda else (4, 32)
@@ -63,43 +58,39 @@ def train(name: str, steps: int, late_s: float, device: torch.device) -> dict[st
     optimizer.close()
     ends = torch.stack([torch.stack(losses[:5]).mean(), torch.stack(losses[-5:]).mean()])
     first, last = pct.allreduce(ends, name="loss").tolist()
-    return {
-        "strategy": name,
-        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
-        "ranks": pct.size(),
-        "steps": steps,
-        "late_ms": 1e3 * late_s,
-        "images_per_s": round(pct.size() * batch * steps / seconds, 1),
-        "loss_first": round(first, 4),
-        "loss_last": round(last, 4),
-    }
+    images = round(pct.size() * batch * steps / seconds, 1)
+    return {"images_per_s": images, "loss_first": round(first, 4), "loss_last": round(last, 4)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, help="default: 40, and 6 without a device")
-    parser.add_argument("--late-ms", type=float, default=60)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+def run(given: SimpleNamespace, comm: Any) -> Rows:
+    import torch
+
+    import partialcoll.torch as pct
+
     pct.init()
-    device = torch.device("cpu")
+    device, name, steps = torch.device("cpu"), "cpu", given.steps or 6
     if torch.cuda.is_available():
         device = torch.device("cuda", pct.local_rank() % torch.cuda.device_count())
         torch.cuda.set_device(device)
+        name, steps = torch.cuda.get_device_name(device), given.steps or 40
     else:
         torch.set_num_threads(1)
-    steps = given.steps or (40 if device.type == "cuda" else 6)
-    rows = []
-    train("allreduce", 3, 0.0, device)  # warms up
-    for name in STRATEGIES:
-        rows.append(train(name, steps, given.late_ms / 1e3, device))
-        if pct.rank() == 0:
-            print(json.dumps(rows[-1]), flush=True)
-            if given.json:
-                kept = report.document("bench device", pct.size(), rows)
-                given.json.write_text(json.dumps(kept, indent=2) + "\n")
+    strategies = {"allreduce": pct.Allreduce(), "eager": pct.Eager("solo")}
+    train(strategies["allreduce"], 3, 0.0, device)  # warms up
+    about = {"device": name, "ranks": pct.size(), "steps": steps, "late_ms": given.late_ms}
+    rows = [
+        {"strategy": which, **about, **train(strategy, steps, given.late_ms / 1e3, device)}
+        for which, strategy in strategies.items()
+    ]
     pct.shutdown()
+    return rows
 
 
-if __name__ == "__main__":
-    main()
+command = experiment(
+    "device",
+    run,
+    options.option("--steps", values.POSITIVE_INT, None, "default: 40, and 6 without a device"),
+    options.option("--late-ms", values.NOT_NEGATIVE, 60.0, "of the rank that is late"),
+    about=__doc__,
+    ranks=2,
+)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-GRACE_S = 5.0  # for a launcher to end its ranks
+GRACE_S = 5  # for a launcher to end its ranks
 MACHINE = """
 nvidia-smi; gcc --version; nproc; free -g; command -v mpicc mpiexec mpirun
 $PYTHON -c 'import sys; print(sys.version, sys.executable)'
@@ -86,7 +86,7 @@ def steps(python: Path, carried: Path, output: Path, fake: bool) -> list[Step]:
         Step("torch example", 60, f"{run} {example}/torch_cuda.py"),
         Step("tests", 180, f"{own} -m pytest -v --no-header {marked} {gpu}", folder=tests),
         Step("bench gpu, short", 60, f"{measure} 9 --sizes 1K,64K,1M --json {output}/gpu-1.json"),
-        Step("training", 90, f"{run} {HERE}/train.py --json {output}/training.json"),
+        Step("training", 90, f"{run} {HERE.parent}/run.py device --json {output}/training.json"),
         Step("bench gpu, long", 60, f"{measure} 9 --sizes 16M,64M --json {output}/gpu-2.json"),
         Step("bench gpu, longest", 60, f"{measure} 5 --sizes 256M --json {output}/gpu-3.json"),
         Step("doctor", 40, f"{own_command} doctor"),
@@ -106,35 +106,15 @@ def make_environment(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def end(process: subprocess.Popen[Any]) -> None:
-    """End a process and what it has started: launchers end their ranks when they are asked to."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        os.killpg(process.pid, number)
-        try:
-            process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            continue
-        return
-
-
 def run_step(step: Step, limit_s: float, log: Path, environment: dict[str, str]) -> str:
     """Run the step; return "ok", "status N" or "out of time"."""
     with open(log, "ab", buffering=0) as out:
         out.write(f"\n== {step.name}\n$ {step.command.strip()}\n".encode())
-        process = subprocess.Popen(
-            ["bash", "-c", step.command],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            cwd=step.folder,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            status = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            end(process)
-            return "out of time"
+        words = ["timeout", f"--kill-after={GRACE_S}", f"{limit_s}", "bash", "-c", step.command]
+        how: dict[str, Any] = {"stdout": out, "stderr": out, "cwd": step.folder}
+        status = subprocess.call(words, stdin=subprocess.DEVNULL, env=environment, **how)
+    if status in (124, 128 + signal.SIGKILL):
+        return "out of time"
     return f"status {status}" if status else "ok"
 
 

@@ -70,19 +70,11 @@ def test_environment_sees_the_packages_of_this_one(visit, tmp_path):
 @pytest.mark.in_turns
 def test_training_without_a_device(run, tmp_path):
     pytest.importorskip("torch")
-    arguments = [
-        "train.py",
-        "--steps",
-        "2",
-        "--late-ms",
-        "1",
-        "--json",
-        str(tmp_path / "rows.json"),
-    ]
+    words = f"run.py device --steps 2 --late-ms 1 --json {tmp_path}/rows.json"
     program = f"""
 import runpy, sys
-sys.argv = {arguments}
-runpy.run_path({str(DEVICE / "train.py")!r}, run_name="__main__")
+sys.argv = {words.split()}
+runpy.run_path({str(DEVICE.parent / "run.py")!r}, run_name="__main__")
 """
     done = run(program, 2)
     assert done.returncode == 0, done.stderr
