@@ -54,15 +54,11 @@ def experiment(
     """Return a command that measures with `run`, from options and communicator to rows; `start` and
     `fixed` as for `on_ranks`. `about` is the help, by default the docstring of `run`; `ranks` the
     number of ranks to start by default, without which `start` knows how many."""
-    about = about or inspect.getdoc(run) or ""
-
     benchmark = SimpleNamespace(run=run, COLUMNS=columns, plot=plot)
     callback = on_ranks(name, lambda: benchmark, start=start, **fixed)
-    how_many = [] if ranks is None else [count("-n", ranks, "ranks")]
-    decorate = options.together(*how_many, *own, options.outputs if plot else options.json)
-    short = about.split("\n")[0]
-    made: click.Command = click.command(name, short_help=short, help=about)(decorate(callback))
-    return made
+    every = own if ranks is None else (count("-n", ranks, "ranks"), *own)
+    outputs = options.outputs if plot else options.json
+    return options.command(name, about or inspect.getdoc(run) or "", callback, *every, outputs)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from typing import Any
 import click
 from lib.job import RUN, count
 
-from partialcoll.tools import launcher
+from partialcoll.tools import launcher, report
 
 FOLDER = Path(__file__).resolve().parents[1] / "results"
 SKEW = "bench skew -n 32"
@@ -180,30 +180,14 @@ def merged(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     counts = [len(run["rows"]) for run in runs]
     if len(set(counts)) > 1:
         raise ValueError(f"rows: expected as many in each run, got {counts}")
-    rows = [_medians(same) for same in zip(*(run["rows"] for run in runs))]
+    rows = []
+    for same in zip(*(run["rows"] for run in runs)):
+        row, spread = report.combined(same, median)
+        rows.append({**row, "spread": spread})
     document = {**first, "repeats": len(runs), "rows": rows}
     if "runs" in first:
         document["runs"] = [each for run in runs for each in run["runs"]]
     return document
-
-
-def _medians(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    row, spread = {}, {}
-    for name in rows[0]:
-        values = [row.get(name) for row in rows]
-        numbers = [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
-        if all(value == values[0] for value in values):
-            row[name] = values[0]
-        elif numbers:
-            row[name] = median(numbers)
-            spread[name] = [min(numbers), max(numbers)]
-        elif isinstance(values[0], bool):
-            row[name] = all(values)
-        elif isinstance(values[0], str):
-            row[name] = " / ".join(dict.fromkeys(map(str, values)))
-        else:  # lists and their like: of the first run
-            row[name] = values[0]
-    return {**row, "spread": spread}
 
 
 def _emulates() -> bool:

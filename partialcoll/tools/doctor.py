@@ -111,25 +111,18 @@ def check_two_mpis(facts: Facts) -> Finding:
     )
 
 
-def _complaint(facts: Facts) -> str:
-    """Return what is wrong with the launcher of this job, or of the next one; empty if nothing
-    is."""
-    if "launcher" in facts:
-        return str(facts["launcher"])
-    try:
-        if launcher.in_job():
-            launch.check_launcher()
-        else:
-            launcher.find(launcher.flavor())
-    except Error as error:
-        return str(error)
-    return ""
-
-
 def check_launcher(facts: Facts) -> Finding:
+    """Look at the launcher of this job, or of the next one."""
     if "error" in facts:
         return note("not looked for: it depends on the MPI")
-    complaint = _complaint(facts)
+    complaint = facts.get("launcher", "")
+    try:
+        if launcher.in_job() and not complaint:
+            launch.check_launcher()
+        elif not complaint:
+            launcher.find(launcher.flavor())
+    except Error as error:
+        complaint = str(error)
     if not complaint:
         launched = launch.launched_size()
         return fine(f"this job's: {launched[1]}" if launched else "it fits the MPI")
@@ -159,7 +152,7 @@ def check_threads(facts: Facts) -> Finding:
     )
 
 
-def check_ulfm(facts: Facts) -> Finding:
+def check_faults(facts: Facts) -> Finding:
     if "ulfm" not in facts:
         return note("not asked: MPI has not begun")
     if not facts.get("ulfm"):
@@ -276,7 +269,7 @@ def check_memory(facts: Facts) -> Finding:
     )
 
 
-def check_locked_memory(facts: Facts) -> Finding:
+def check_memlock(facts: Facts) -> Finding:
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     what = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit >> 10} KB may be locked"
     if limit == resource.RLIM_INFINITY or limit >= _FEW_LOCKED:
@@ -404,14 +397,14 @@ def _finding(paths: list[Path], what: str, remove: bool, why: str) -> Finding:
     return warning(what, why, "partialcoll doctor --remove-stale")
 
 
-def check_stale(facts: Facts) -> Finding:
+def check_stale_segments(facts: Facts) -> Finding:
     paths = stale()
     what = f"{len(paths)} segments of ended jobs, {sum(map(_bytes, paths)) >> 20} MB in /dev/shm"
     why = "They take memory until the machine is started again."
     return _finding(paths, what, facts["remove"], why)
 
 
-def check_launchers(facts: Facts) -> Finding:
+def check_stale_launchers(facts: Facts) -> Finding:
     paths = launchers()
     what = f"{len(paths)} folders of killed launchers of Open MPI in {tempfile.gettempdir()}"
     why = "A launcher that gets the process number of one of them does not start."
@@ -420,23 +413,12 @@ def check_launchers(facts: Facts) -> Finding:
 
 _BEGIN_S = 60  # for MPI to begin
 
-CHECKS: dict[str, Callable[[Facts], Finding]] = {
-    "mpi": check_mpi,
-    "two mpis": check_two_mpis,
-    "launcher": check_launcher,
-    "threads": check_threads,
-    "faults": check_ulfm,
-    "cuda": check_cuda,
-    "torch": check_torch,
-    "cores": check_cores,
-    "binding": check_binding,
-    "memory": check_memory,
-    "shared memory": check_shared_memory,
-    "memlock": check_locked_memory,
-    "copying": check_copying,
-    "stale segments": check_stale,
-    "stale launchers": check_launchers,
-}
+# The name of a check in the findings is that of its function.
+CHECKS: tuple[Callable[[Facts], Finding], ...] = (
+    *(check_mpi, check_two_mpis, check_launcher, check_threads, check_faults, check_cuda),
+    *(check_torch, check_cores, check_binding, check_memory, check_shared_memory, check_memlock),
+    *(check_copying, check_stale_segments, check_stale_launchers),
+)
 
 
 def _last_line(text: str) -> str:
@@ -469,11 +451,12 @@ def _facts() -> Facts:
 
 def _look(facts: Facts, local: int, remove: bool) -> list[Finding]:
     facts, found = {**facts, "local": local, "remove": remove}, []
-    for name, check in CHECKS.items():
+    for check in CHECKS:
         try:
             finding = check(facts)
         except Exception as error:  # a system that is not as we know it; the other ranks wait
             finding = note(f"could not look: {type(error).__name__}: {error}")
+        name = check.__name__.removeprefix("check_").replace("_", " ")
         found.append(replace(finding, check=name))
     return found
 

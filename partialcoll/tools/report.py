@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from .._core import files
@@ -36,6 +36,27 @@ def progress(items: Collection[T], show: bool, what: str) -> Iterator[T]:
         yield item
     if shows:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def combined(
+    rows: Sequence[Row], middle: Callable[[Sequence[float]], float]
+) -> tuple[Row, dict[str, list[float]]]:
+    """Return one row of several runs, with the `middle` of numbers that differ, and the least and
+    the greatest value of each of these."""
+    row, spread = {}, {}
+    for name in rows[0]:
+        values = [each.get(name) for each in rows]
+        numbers = [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+        row[name] = values[0]  # lists and their like: of the first run
+        if all(value == values[0] for value in values):
+            continue
+        if numbers:
+            row[name], spread[name] = middle(numbers), [min(numbers), max(numbers)]
+        elif isinstance(values[0], bool):
+            row[name] = all(values)
+        elif isinstance(values[0], str):
+            row[name] = " / ".join(dict.fromkeys(map(str, values)))
+    return row, spread
 
 
 def columns(names: str) -> tuple[str, ...]:

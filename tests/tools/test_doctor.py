@@ -209,7 +209,7 @@ def test_locked_memory_with_an_adapter(monkeypatch, tmp_path):
     (tmp_path / "mlx5_0").touch()
     monkeypatch.setattr(checks, "_ADAPTERS", tmp_path)
     monkeypatch.setattr(checks.resource, "getrlimit", lambda which: (1 << 16, 1 << 16))
-    assert checks.check_locked_memory(1).level == "warning"
+    assert checks.check_memlock(1).level == "warning"
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")

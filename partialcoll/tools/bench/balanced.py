@@ -121,8 +121,9 @@ def by_turns(
     calls: int | None = None,
 ) -> list[report.Row]:
     """Check and time the contenders by turns, and free their handles; return the rows on rank 0.
-    Collective. `calls` is the number of calls in a batch; by default large messages have fewer."""
-    gate = turns.Gate(comm, domain="auto")
+    Collective. `link_gbps` is what each host can send, in gigabits per second, for the limit by
+    arithmetic. `calls` is the number of calls in a batch; by default large messages have fewer."""
+    gate = turns.Gate(comm)
     calls = calls or max(1, min(_MOST_CALLS, _BATCH_BYTES // (4 * count)))
 
     def batch(call: Callable[[], Any]) -> float:
@@ -159,25 +160,22 @@ def measure(
     comm: MPI.Intracomm,
     count: int,
     iters: int,
-    link_gbps: float | None = None,
     zero_copy: bool = False,
-    calls: int | None = None,
+    **how: Any,
 ) -> list[report.Row]:
-    """Measure collectives on `count` elements by turns, see `by_turns`. `link_gbps` is what each
-    host can send, in gigabits per second, for the limit by arithmetic. With `zero_copy` deposits
-    and results stay in the memory of the library, and are filled and read only where they are
-    checked."""
+    """Measure collectives on `count` elements with `by_turns`, for which `how` is. With `zero_copy`
+    deposits and results stay in the memory of the library, and are filled and read only where they
+    are checked."""
     send, recv = np.ones(count, np.float32), np.empty(count, np.float32)
     contenders = [c for kind in kinds for c in of_kind(kind, zero_copy, comm, send, recv)]
-    return by_turns(contenders, comm, count, iters, link_gbps, calls)
+    return by_turns(contenders, comm, count, iters, **how)
 
 
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     kinds = [BatchKind(name, options.domain, options.algorithm) for name in options.collectives]
-    rows = []
+    how, rows = {"zero_copy": options.zero_copy, "link_gbps": options.link_gbps}, []
     for size in report.progress(options.sizes, comm.rank == 0, "balanced"):
-        elements = max(1, size // 4)
-        rows += measure(kinds, comm, elements, options.iters, options.link_gbps, options.zero_copy)
+        rows += measure(kinds, comm, max(1, size // 4), options.iters, **how)
     return rows
 
 

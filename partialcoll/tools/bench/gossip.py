@@ -18,19 +18,6 @@ from ..._core.mpi import MPI
 from .. import plots, report
 from .turns import by_turns, meet
 
-# Models that an operation moves: what is read and what is written, of other ranks' memory or of
-# the window. Averaging reads one model and gives one.
-_MOVED = {
-    "memcpy": 1,
-    "sendrecv": 2,
-    "publish": 1,
-    "read": 1,
-    "average": 2,
-    "collect": 2,
-    "push": 1,
-    "drain": 1,
-}
-
 
 class _Pair:
     """Rank 0 acts on rank 1; both know the initial values."""
@@ -57,17 +44,20 @@ class _Pair:
         size: float = self.comm.allreduce(float(np.abs(self.x.astype(np.float64)).sum()))
         return abs(self._sum() - self.total) / size
 
-    def operations(self) -> dict[str, Callable[[], Any]]:
+    def operations(self) -> dict[str, tuple[int, Callable[[], Any]]]:
+        """Return each operation with the number of models that it moves: what is read and what is
+        written, of other ranks' memory or of the window. Averaging reads one model and gives
+        one."""
         g, x, out, peer = self.buffer, self.x, self.out, 1 - self.comm.rank
         return {
-            "memcpy": lambda: np.copyto(out, x),
-            "sendrecv": lambda: self.comm.Sendrecv(x, peer, recvbuf=out, source=peer),
-            "publish": lambda: g.publish(x),
-            "read": lambda: g.read(1, key=x if self.codec else None, out=out),
-            "average": lambda: g.average(x, 1),
-            "collect": lambda: g.collect(x),
-            "push": lambda: g.push(1, x),
-            "drain": g.drain,
+            "memcpy": (1, lambda: np.copyto(out, x)),
+            "sendrecv": (2, lambda: self.comm.Sendrecv(x, peer, recvbuf=out, source=peer)),
+            "publish": (1, lambda: g.publish(x)),
+            "read": (1, lambda: g.read(1, key=x if self.codec else None, out=out)),
+            "average": (2, lambda: g.average(x, 1)),
+            "collect": (2, lambda: g.collect(x)),
+            "push": (1, lambda: g.push(1, x)),
+            "drain": (1, g.drain),
         }
 
     def prepare(self, op: str) -> None:
@@ -99,11 +89,12 @@ def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     rows = []
     for bits, size in itertools.product((0, *options.bits), options.sizes):
         pair = _Pair(comm, size, bits)
-        measures = [partial(pair.sample, *each) for each in pair.operations().items()]
+        operations = pair.operations()
+        measures = [partial(pair.sample, op, action) for op, (_, action) in operations.items()]
         samples = by_turns(measures, options.iters, warmup=2)  # finds out distances, touches memory
         error = pair.sum_error()
         pair.buffer.Free()
-        for (op, moved), times in zip(_MOVED.items(), samples):
+        for (op, (moved, _)), times in zip(operations.items(), samples):
             seconds = float(np.median(times))
             rows.append(
                 {

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable
 
@@ -10,8 +11,6 @@ import numpy as np
 
 import partialcoll as pc
 
-from ..._core import buffers
-from ..._core.ffi import check, ffi, lib
 from ..._core.mpi import MPI
 from .. import plots, report
 from .turns import by_turns, per_call, start_and_wait
@@ -22,19 +21,13 @@ _CALLS = 1000
 def run(options: SimpleNamespace, comm: MPI.Intracomm) -> list[report.Row]:
     send, recv = np.ones(2, np.float32), np.empty(2, np.float32)
     handle = pc.Allreduce_init(comm, send, recv, quorum="full", name="bench overhead")
-    pointers = [buffers.addresses([array]) for array in (send, recv)]
-    us, rnd = ffi.new("double *"), ffi.new("pcoll_round *")
 
     def from_python(call: Callable[[], Any]) -> Callable[[], float]:
         return lambda: 1e6 * per_call(call, _CALLS)
 
-    def from_c() -> float:
-        check(lib.pcoll_handle_measure(handle._core(), *pointers, _CALLS, us, rnd, ffi.NULL))
-        return float(us[0])
-
-    measures = {
+    measures: dict[str, Callable[[], float]] = {
         "Start+Wait": from_python(start_and_wait(handle)),
-        "start+take in C": from_c,
+        "start+take in C": partial(handle._measure, _CALLS),
         "pc.Allreduce": from_python(lambda: pc.Allreduce(comm, send, recv, quorum="full")),
         "comm.Allreduce (mpi4py)": from_python(lambda: comm.Allreduce(send, recv)),
     }

@@ -72,7 +72,7 @@ class Gate:
     """Release all ranks together. They are woken, which is sooner than the end of a sleep in
     `meet`."""
 
-    def __init__(self, comm: MPI.Intracomm, **how: Any) -> None:
+    def __init__(self, comm: MPI.Intracomm) -> None:
         self._now, self._latest = np.zeros(1), np.zeros(1)
         self._handle = pc.Allreduce_init(
             comm,
@@ -81,8 +81,8 @@ class Gate:
             op=MPI.MAX,
             quorum="full",
             algorithm="recdbl",  # whatever a table says, which may be about to be measured
+            domain="auto",
             name="bench gate",
-            **how,
         )
 
     @property

@@ -263,17 +263,14 @@ class Tally:
         """Run a job and add it. What was wrong goes to standard error, with the folder that has
         the logs of the job."""
         verdict = job.calm(job.run())
-        self.add(job, verdict)
+        verdict.kills = sum(map(bool, job.killed.values()))  # 0: ended by MPI
+        verdict.ended_by_mpi = job.ended_by_mpi
+        self.verdicts.append(verdict)
         if not verdict.faults:
             job.forget()
             return
         for text in (f"{job.given}", *verdict.faults[:5], f"logs: {job.folder}"):
             print(f"  {text}", file=sys.stderr)
-
-    def add(self, job: KilledJob, verdict: Verdict) -> None:
-        verdict.kills = sum(map(bool, job.killed.values()))  # 0: ended by MPI
-        verdict.ended_by_mpi = job.ended_by_mpi
-        self.verdicts.append(verdict)
 
     def all_of(self, name: str) -> list[Any]:
         return [each for verdict in self.verdicts for each in getattr(verdict, name)]

@@ -12,6 +12,7 @@ import copy
 import math
 import os
 import signal
+import statistics
 import threading
 import time
 from collections.abc import Iterable
@@ -368,17 +369,8 @@ def summary(rows: list[report.Row]) -> list[report.Row]:
     together: dict[tuple[str, str | None], list[report.Row]] = {}
     for row in rows:
         together.setdefault((row["strategy"], row["topology"]), []).append(row)
-    found = []
-    for same in together.values():
-        mean: report.Row = dict(same[0], seed="mean")
-        for name in same[0]:
-            values = [row[name] for row in same]
-            if isinstance(values[0], bool):
-                mean[name] = all(values)
-            elif isinstance(values[0], float):
-                mean[name] = sum(values) / len(values)
-        found.append(mean)
-    return found
+    means = (report.combined(same, statistics.fmean)[0] for same in together.values())
+    return [{**mean, "seed": "mean"} for mean in means]
 
 
 def settings(options: SimpleNamespace, task: TrainingTask) -> dict[str, Any]:
