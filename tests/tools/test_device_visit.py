@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,56 +16,52 @@ ROOT = Path(__file__).resolve().parents[2]
 DEVICE = ROOT / "bench" / "device"
 
 
-@pytest.fixture
-def visit(monkeypatch):
-    monkeypatch.syspath_prepend(str(DEVICE))
-    import visit
+def functions(commands, **variables):
+    """Return what bash prints when it runs commands with the functions of the script."""
+    words = ["bash", "-c", f". {DEVICE}/visit.sh; {commands}"]
+    env = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+    return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
 
-    return visit
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "visit.jsonl").read_text().splitlines()]
 
 
-def test_each_step_is_written_down(visit, tmp_path):
+def test_each_step_is_written_down(tmp_path):
     """A step that fails or hangs does not stop the next one."""
-    todo = [
-        visit.Step("fails", 60, "echo one; exit 3"),
-        visit.Step("instead", 60, "echo two", "fails"),
-        visit.Step("not needed", 60, "echo three", "instead"),
-        visit.Step("hangs", 0.5, "echo four; sleep 600"),
-        visit.Step("last", 60, "pwd", folder=tmp_path),
-    ]
-    results = visit.visit(todo, tmp_path, 600, dict(os.environ))
+    commands = f"""
+        step fails 60 'echo one; exit 3' || step instead 60 'echo two'
+        step hangs 1 'echo four; sleep 600'
+        step last 60 'cd {tmp_path} && pwd'
+    """
+    printed = functions(commands, output=tmp_path, end=600)
     expected = {"fails": "status 3", "instead": "ok", "hangs": "out of time", "last": "ok"}
-    assert results == expected
-    rows = [json.loads(line) for line in (tmp_path / "visit.jsonl").read_text().splitlines()]
-    assert {row["step"]: row["result"] for row in rows} == expected
-    printed = (tmp_path / "log.txt").read_text()
-    assert re.findall(r"^(one|two|three|four)$", printed, re.MULTILINE) == ["one", "two", "four"]
-    assert str(tmp_path) in printed
+    assert {row["step"]: row["result"] for row in rows(tmp_path)} == expected
+    assert all(f"{name}: {result}" in printed for name, result in expected.items())
+    log = (tmp_path / "log.txt").read_text()
+    assert re.findall(r"^(one|two|four)$", log, re.MULTILINE) == ["one", "two", "four"]
+    assert str(tmp_path) in log
 
 
-def test_without_time_left_nothing_is_started(visit, tmp_path):
-    todo = [visit.Step("late", 60, f"touch {tmp_path}/started")]
-    assert visit.visit(todo, tmp_path, 0, dict(os.environ)) == {"late": "no time left"}
+def test_without_time_left_nothing_is_started(tmp_path):
+    functions("step late 60 'touch $output/started' || true", output=tmp_path, end=0)
+    assert [row["result"] for row in rows(tmp_path)] == ["no time left"]
     assert not (tmp_path / "started").exists()
 
 
-@pytest.mark.parametrize("fake", [False, True])
-def test_steps_name_files_that_exist(visit, tmp_path, fake):
-    (tmp_path / "mpi4py-1.whl").touch()
-    todo = visit.steps(Path(sys.executable), tmp_path, tmp_path / "output", fake)
-    assert len({step.name for step in todo}) == len(todo)
-    assert {step.instead_of for step in todo} <= {"", *(step.name for step in todo)}
-    words = [word for step in todo for word in re.split(r"[\s=:']+", step.command)]
-    files = [word for word in words if word.startswith(str(ROOT))]
-    assert len(files) > 3
-    assert not [word for word in files if not Path(word).exists()]
+def test_steps_name_files_that_exist():
+    text = (DEVICE / "visit.sh").read_text()
+    names = re.findall(r"\$root/((?:bench|examples|tests)[/\w.]*)", text)
+    names += re.findall(r"(?:collectives|pytorch)/\w+\.py", text)
+    assert len(names) > 5
+    there = (ROOT, ROOT / "tests")
+    assert not [name for name in names if not any((each / name).exists() for each in there)]
 
 
-def test_environment_sees_the_packages_of_this_one(visit, tmp_path):
-    python = visit.make_environment(tmp_path / "environment")
-    code = f"import sys, numpy; assert sys.prefix == {str(tmp_path / 'environment')!r}"
-    step = visit.Step("import", 60, f"{python} -c {visit.shlex.quote(code)}")
-    assert visit.run_step(step, 60, tmp_path / "log", dict(os.environ)) == "ok"
+def test_environment_sees_the_packages_of_this_one(tmp_path):
+    made = tmp_path / "environment"
+    code = f"import sys, numpy; assert sys.prefix == {str(made)!r}"
+    functions(f'make_environment {made} && {made}/bin/python -c "{code}"', PYTHON=sys.executable)
 
 
 @pytest.mark.in_turns
