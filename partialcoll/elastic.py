@@ -94,9 +94,8 @@ class Spawned:
         return not all(self._greetings.said()) or self._arrivals.over()
 
     def merge(self, comm: MPI.Intracomm) -> MPI.Intracomm:
-        """Return a communicator of those of `comm`, who have started them and live, and of them,
-        when all have come. Collective; raises as `respawn`, but who dies at the end is in the
-        communicator."""
+        """Return a communicator of `comm`, whose ranks have started them, and of them, when all
+        have come. Collective; raises as `respawn`, but a rank that dies at the end is in it."""
         waiting.until(self.over, waiting.look)
         self._ended = True
         come = all(self._greetings.said()) and all(self._arrivals.said())
@@ -110,8 +109,7 @@ class Spawned:
         return _merge(self._between, high=False)
 
     def dismiss(self) -> None:
-        """Tell them, if they are still to come, that they are not wanted any more. Local, on
-        all."""
+        """Tell those who are still to come that they are no longer wanted. Local, on all."""
         if not self._ended and not MPI.Is_finalized():
             _tell(self._between, False)
         self._ended = True
@@ -201,8 +199,7 @@ class _Words:
 
 
 def _merge(between: MPI.Intercomm, high: bool) -> MPI.Intracomm:
-    """Call MPI's own, which does not bear that somebody dies within it: it takes a millisecond when
-    all have come."""
+    """Merge. Nobody may die within it; it takes a millisecond when all have come."""
     merged = alone(lambda: between.Merge(high=high), hold=True)
     if not high:  # else MPI frees it itself
         between.Free()
@@ -211,8 +208,7 @@ def _merge(between: MPI.Intercomm, high: bool) -> MPI.Intracomm:
 
 def joined() -> MPI.Intracomm | None:
     """Return, in a process that `respawn` has started, the communicator of all, those who have
-    spawned it first; None in any other. Collective over them at the first call, the same one
-    afterwards."""
+    spawned it first, and always the same; None in any other. The first call is collective."""
     if not _joined:
         parent = MPI.Comm.Get_parent()
         if parent == MPI.COMM_NULL:

@@ -12,8 +12,7 @@ class Error(RuntimeError):
 
 
 class CollectiveError(Error):
-    """A call failed on all ranks, or because of another rank; in `partialcoll.torch` its name is
-    `HorovodInternalError`."""
+    """A call failed on all ranks, or because of another one: torch's `HorovodInternalError`."""
 
 
 class MismatchError(CollectiveError):

@@ -76,8 +76,7 @@ class Grid:
 
     @property
     def axes(self) -> int:
-        """Number of axes: after so many rounds everybody has met everybody, directly or through
-        others."""
+        """Number of axes: after so many rounds all peers have met, directly or through others."""
         return len(self.sides)
 
     @property

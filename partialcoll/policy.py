@@ -172,8 +172,7 @@ def parse(text: str) -> Policy:
 
 
 def as_policy(value: Policy | str) -> Policy:
-    """Return the policy of an object or a text, `value`. Raises TypeError or ValueError, naming
-    ``quorum``."""
+    """Return the policy that `value` is or names; else TypeError or ValueError about ``quorum``."""
     if isinstance(value, Policy):
         return value
     if isinstance(value, str):

@@ -93,8 +93,7 @@ class Result(_Described):
         return cast("list[Array]", self._buffers)
 
     def with_buffers(self, look: Callable[[int], list[Array]]) -> Result:
-        """Return the same round with other values: what `look` returns for its number, when first
-        asked."""
+        """Return the same round with other values: what `look` returns for its number."""
         return Result(self._raw, self._ranks, None, look)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:

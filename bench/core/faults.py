@@ -105,8 +105,7 @@ _LIMIT_S = 100
 
 
 def draw(seed: int) -> dict[str, Any]:
-    """Return a kind of jobs. deliver="all" has small payloads: a late rank must be given every
-    round."""
+    """Return a kind of jobs. deliver="all" has small payloads: a late rank gets every round."""
     r = random.Random(seed)
     kind = {"quorum": r.choice(QUORUMS), "domain": r.choice(DOMAINS)}
     deliver, count = r.choice(("one", "one", "all")), r.choice(COUNTS)
@@ -211,8 +210,7 @@ class LightJob(killing.KilledJob):
         return self.random.choice(self._left(*but))
 
     def await_end(self, job: subprocess.Popen[bytes]) -> None:
-        """Wait for the end. A rank that must die while the handle closes dies now, or reaches its
-        end."""
+        """Wait for the end. A rank that is to die while the handle closes dies now, or ends."""
         super().await_end(job)
         self.ended = time.monotonic()
         self.given["status"] = job.poll()

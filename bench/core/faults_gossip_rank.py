@@ -103,8 +103,7 @@ class Rank:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def run(self) -> None:
-        """Make steps until the file `stop` exists and further ones among the surviving ranks, then
-        end together with them."""
+        """Make steps until the file `stop` exists, some more with the survivors, and end."""
         if self.threaded:
             self.process.start()
         else:

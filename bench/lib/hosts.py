@@ -53,8 +53,7 @@ def _ip(words: str, quiet: bool = False) -> str:
 
 
 class Hosts:
-    """Make the hosts on entry, remove them on exit. The subnet is 10.x.y.0/24, with x and y of this
-    pid."""
+    """Make the hosts on entry, remove them on exit. Subnet: 10.x.y.0/24, x and y of this pid."""
 
     def __init__(self, count: int, rates: Sequence[str]) -> None:
         self.count = count
@@ -112,8 +111,7 @@ _NOT_SHARED = "^han,sm,xhc,acoll,ucc,hcoll,adapt"
 def started(
     hosts: Hosts, per_host: int, command: Sequence[str], **popen: Any
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run the command on all ranks, and give the launcher's process. `popen` is for
-    subprocess.Popen."""
+    """Start the command on all ranks; yield the launcher's process. `popen`: for Popen."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", **popen.pop("env", {})}
     env["UCX_TLS"] = "tcp,self"  # no shared memory between the hosts
     env.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
@@ -151,8 +149,7 @@ def run(hosts: Hosts, per_host: int, command: list[str]) -> int:
 
 
 def on_hosts(count: int, rates: Sequence[str]) -> int:
-    """Run this experiment with the same options on emulated hosts of one rank each; return its exit
-    status."""
+    """Run this experiment on emulated hosts of one rank each; return its exit status."""
     with Hosts(count, rates) as hosts:
         return run(hosts, 1, words())
 

@@ -63,8 +63,7 @@ def experiment(
 
 @contextlib.contextmanager
 def gloo_group(comm: Any, interface: str = "lo") -> Iterator[None]:
-    """Give torch's process group of these ranks over gloo, whose ranks meet in a file.
-    Collective."""
+    """Make torch's process group of these ranks over gloo, by a file. Collective."""
     import torch
     import torch.distributed
 

@@ -24,8 +24,7 @@ RATE, AVERAGINGS = 4, 40  # the latter are asked for in all, and happen in the c
 
 
 def _case(part: float, words: str) -> str:
-    """Return the options of a simulation long enough for AVERAGINGS averagings if this part of them
-    happens."""
+    """Return the options for AVERAGINGS averagings where this part of what is asked happens."""
     return f"--rate {RATE} --time {AVERAGINGS / RATE / part:g} {words}"
 
 

@@ -223,8 +223,7 @@ def _kept(result: str, text: str) -> Path:
 
 
 def _run(result: str, text: str, repeats: int) -> int:
-    """Run the command, `repeats` times if its result is measured, and keep the medians; return the
-    exit status."""
+    """Run the command, `repeats` times if it measures; keep medians; return the exit status."""
     if text.startswith(("sim ", *_WITHOUT_MPI)) or "--seed " in text:
         repeats = 1  # what it says is one run, or a result of its own for each seed
     seeded = text.startswith("bench train ") and "--seed " not in text

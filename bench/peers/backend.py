@@ -56,8 +56,7 @@ def compare(
 def ddp_step(
     comm: Any, group: Any, what: str, model: Any, shapes: Sequence[tuple[int, ...]], turns: int
 ) -> dict[str, Any]:
-    """Forward, backward and SGD on random data of these shapes, of input and output; checked at the
-    end. Collective."""
+    """Measure and check SGD on random input and output of these shapes. Collective."""
     import torch
 
     draws = [torch.Generator().manual_seed(comm.rank) for _ in range(2)]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A peer of hivemind's swarm, in an interpreter that has hivemind: one process, which obeys
-standard input."""
+"""A peer of hivemind's swarm, in an interpreter that has hivemind; obeys standard input."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ def begin_at(moment: float) -> float:
 
 
 def peer(index: int, ranks: int, count: int, initial: str) -> None:
-    """Run one process of the swarm, which obeys standard input: each line is a moment to begin
-    at."""
+    """Run one process of the swarm. Each line of standard input is a moment to begin at."""
     import hivemind
     import torch
 

@@ -77,8 +77,7 @@ class Named(str):
 
 
 def load(backend: str, ranks: int) -> Any:
-    """Return torch's module, whose tests make groups of that backend. Some tests ask for it during
-    the import."""
+    """Return torch's module with that backend, which some tests ask for during the import."""
     os.environ.update({"BACKEND": "gloo", "WORLD_SIZE": str(ranks)})
     module = importlib.import_module(MODULE)
     if ranks > 2:

@@ -63,8 +63,7 @@ class Suite(NamedTuple):
 
 
 def run(suite: Suite, ranks: int, only: str, timeout: float) -> list[dict[str, Any]]:
-    """Return the rows of the tests whose names contain `only`, with at most `timeout` seconds for
-    each."""
+    """Return the rows of the tests whose names contain `only`, each in `timeout` seconds."""
     tests = [test for test in suite.tests if only in test]
 
     def outcomes(side: TestedSide, name: str) -> dict[str, Outcome]:

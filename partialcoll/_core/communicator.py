@@ -39,8 +39,7 @@ def enter(comm: Any) -> Any:
 
 
 def progress_code(progress: str | None) -> int:
-    """Return the core's number of who communicates; None: what PARTIALCOLL_PROGRESS says, or
-    "agent"."""
+    """Return the core's number of `progress`; None: of PARTIALCOLL_PROGRESS, or of "agent"."""
     return PROGRESS[
         settings.choice("progress", progress, "PARTIALCOLL_PROGRESS", "agent", list(PROGRESS))
     ]

@@ -86,8 +86,7 @@ def goes_on() -> bool:
 
 
 def living(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """Return a communicator of the live ranks, in their order. Collective over them. Only where the
-    job continues."""
+    """Return a communicator of the live ranks, in order. Collective. Only where the job goes on."""
     found = MPI.Intracomm()
     all_say(comm, True)  # sleeps while it waits, unlike the next call
     check(lib.pcoll_shrink(address(comm), ffi.cast("void *", MPI._addressof(found))))
@@ -108,8 +107,7 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
 
 
 def all_say(comm: MPI.Intracomm, yes: bool) -> bool:
-    """Return whether all live ranks say yes; the same on all of them. Collective. Only where the
-    job continues."""
+    """Return, on all live ranks, whether all say yes. Collective. Only where the job goes on."""
     said = lib.PCOLL_OK if yes else lib.PCOLL_EFAILED
     return not lib.pcoll_all_have(address(comm), said)
 
@@ -212,8 +210,7 @@ class Departures:
                 self._sent.append(self._peers.call(send, None))
 
     def _look(self) -> None:
-        """Raise Departed when a rank has said something; once and for all. A dead rank says
-        nothing."""
+        """Raise Departed from the first message of a rank on. A dead rank sends none."""
         if not self._said and not MPI.Is_finalized():
             self._said = self._peers.call(self._receive, "")
         if self._said:

@@ -65,8 +65,7 @@ def check_before_mpi() -> None:
 
 
 def _load_and_ask() -> str:
-    """Load the MPI of mpi4py, and return its vendor. If that is Open MPI, begin it, as importing
-    mpi4py does."""
+    """Load the MPI of mpi4py and return its vendor. Begin Open MPI, as importing mpi4py does."""
     import mpi4py
 
     options = mpi4py.rc
@@ -91,8 +90,7 @@ def check_launcher() -> None:
 
 
 def apart(size: int, launcher: str = "something else than mpiexec", vendor: str = "") -> Error:
-    """Return the error that says so, and how it is done. vendor: of the MPI, if it must not be
-    loaded to be asked."""
+    """Return the error that says how to start the ranks. vendor: of an MPI that must not load."""
     return Error(
         f"{size} processes were started by {launcher}, but each of them is an MPI job of its own: "
         f"mpi4py uses {vendor or MPI.get_vendor()[0]}, whose own mpiexec must start it, as in "

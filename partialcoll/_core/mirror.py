@@ -103,8 +103,7 @@ class Twins:
         self._taken: dict[str, DeviceBuffer] = {}
 
     def take(self, name: str, buffer: DeviceBuffer, read: bool = True, stream: Any = None) -> Array:
-        """Return that of an argument, like it; with `read`, of its values. The same shape each
-        time."""
+        """Return the array of the argument `name`, always of one shape; `read`: with its values."""
         mirror, key = self._mirrors[buffer.device], (name, buffer.device)
         if key not in self._arrays:
             self._arrays[key] = mirror.room(buffer)

@@ -65,8 +65,7 @@ class Library:
             self.raise_error(code)
 
     def plain(self, argument: Any) -> Any:
-        """Return it as C takes it: an array as its address, which lives as long as the array; None
-        as NULL."""
+        """Return an array as its address, which is valid as long as the array; None as NULL."""
         if isinstance(argument, np.ndarray):
             return self.ffi.cast("void *", argument.ctypes.data)
         return self.ffi.NULL if argument is None else argument

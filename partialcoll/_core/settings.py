@@ -15,8 +15,7 @@ logger = logging.getLogger("partialcoll")
 
 
 def given(argument: str, value: str | None, variable: str, default: str) -> tuple[str, str]:
-    """Return the argument if given, else the environment variable, else the default; before it what
-    messages are to call it."""
+    """Return what messages call it, and the argument, else the variable, else the default."""
     if value is not None:
         return argument, value
     return f"{argument} (from {variable})", os.environ.get(variable) or default

@@ -33,8 +33,7 @@ class Record:
 
 
 class SendSlots:
-    """The memory for deposits of a handle that has no send buffers: a few places that take
-    turns."""
+    """The memory for deposits of a handle without send buffers: a few places, used in turn."""
 
     def __init__(self, pointer: Any, like: list[Array]) -> None:
         self._pointer, self._like = pointer, like

@@ -35,8 +35,7 @@ class Recorder:
         self._file.flush()
 
     def call(self, text: str, began: float, agreed: float | None) -> None:
-        """Write a call that is over now. text: what the ranks have compared; agreed: None: they did
-        not."""
+        """Write a call that ends now. text: what the ranks compared; agreed: when, None: never."""
         what, name = text.partition(" of ")[0].removeprefix("asynchronous "), _NAME.search(text)
         phase = what.upper().replace(" ", "_")
         track, now = f"{what}.{name[2] if name else 'noname'}", time.monotonic()
@@ -46,8 +45,7 @@ class Recorder:
     def phases(
         self, track: str, begins: list[tuple[str, float]], end: float, text: str = ""
     ) -> None:
-        """Write phases, one after the other, each with when it began; the data moves in the last
-        one."""
+        """Write consecutive phases, each with its beginning. The data moves in the last one."""
         number, events = next(self._numbers), []
 
         def event(phase: str, name: str, moment: float, **more: Any) -> None:

@@ -50,15 +50,13 @@ class Intent(NamedTuple):
     role: str = ""
 
     def digest(self, rank: int) -> bytes:
-        """Return a digest that is equal for equal intents; a rank that refuses agrees with no
-        other."""
+        """Return a digest, equal for equal intents. A rank that refuses agrees with no other."""
         who = rank if self.refused else None
         said = repr((self.text, self.role, who)).encode()
         return hashlib.blake2b(said, digest_size=_DIGEST).digest()
 
     def encode(self, rank: int, room: int) -> bytes:
-        """Return the row for the other ranks. A long text is cut, and ends with a part of the
-        digest."""
+        """Return the row for the other ranks. A long text is cut and ends with digits of it."""
         facts = f"{'!' * self.refused}{self.role}|".encode()
         text = self.text.encode()
         left = room - len(facts)

@@ -191,8 +191,7 @@ class GossipBuffer(CoreObject):
         return peer
 
     def _look_around(self) -> None:
-        """Learn who has died. The dead stay neighbors: calls about them say what has become of
-        them."""
+        """Learn who has died. The dead stay neighbors: calls about them raise RankFailedError."""
         if self._on_disconnect is None:
             return
         known = tuple(np.flatnonzero(self.failed).tolist())
@@ -362,8 +361,7 @@ class GossipBuffer(CoreObject):
 
     def peek(self, peer: int, *, key: Any = None, out: Any = None) -> tuple[Array, int] | None:
         """Return the newest message in the queue of `peer` (or of this rank), which stays there,
-        and who sent it; None if there is none that decodes with `key`. `out` as for `read`.
-        One-sided."""
+        and its sender; None if none decodes with `key`. `out` as for `read`. One-sided."""
         out = np.empty(self.shape, self.dtype) if out is None else out
         source, found = ffi.new("uint32_t *"), ffi.new("int32_t *")
         memory = self._key_and_out(key, out)
@@ -381,8 +379,7 @@ class GossipBuffer(CoreObject):
 
     @property
     def failed(self) -> npt.NDArray[np.bool_]:
-        """The ranks that have died, with ``on_failure="continue"``: bool, shape (ranks,). Any
-        thread may ask."""
+        """The dead ranks, with ``on_failure="continue"``: bool, (ranks,). Any thread may ask."""
         return self._set_of_ranks("failed", self._size)
 
     @property

@@ -263,9 +263,8 @@ class GroupAllreduce(CoreObject):
         self._call("leave")
 
     def rejoin(self) -> None:
-        """Take part again, from the next round on whose group is not formed yet. Local. What this
-        rank has missed it does not get: it should take the state of a rank that is up to date first
-        (`StateExchange`)."""
+        """Take part again, from the next round whose group is not formed yet. Local. This rank does
+        not get what it has missed: take an up-to-date rank's state first (`StateExchange`)."""
         self._call("rejoin")
 
     def _look(self) -> tuple[int, bool, Array]:

@@ -90,8 +90,7 @@ _LATE = pure.codes("LATE", "carry", "latest", "drop")
 
 @dataclass
 class Arguments:
-    """The arguments of one handle on this rank, see `Allreduce_init`: checked, and in the core's
-    form."""
+    """The arguments of `Allreduce_init` on this rank, checked, and in the core's form."""
 
     sendbuf: Any
     recvbuf: Any
@@ -274,9 +273,8 @@ class Place(NamedTuple):
 
 
 def meet(comm: MPI.Intracomm, handle: Any, check: Callable[[], T]) -> tuple[Place, T]:
-    """Exchange the members of a growth; return the place and what `check` returns, which raises
-    where this rank refuses. handle: None on a new rank. Collective. If it raises on one rank, all
-    raise."""
+    """Exchange the members of a growth; return the place and what `check` returns. handle: None on
+    a new rank. Collective. All ranks raise if `check` raises on one."""
     try:
         return _meet(comm, handle, check)
     except Exception as error:
@@ -494,8 +492,7 @@ class AllreduceHandle(CoreObject):
             self._begin = self._refuse_stale
 
     def _deposit_slot(self) -> int:
-        """Deposit from the library's send slot; require `send_buffer` to be read again before the
-        next `Start`."""
+        """Deposit from the library's send slot. `send_buffer` must be read before the next one."""
         code = self._deposit()
         if code in (lib.PCOLL_OK, lib.PCOLL_EAGAIN):
             self._begin = self._refuse_stale
@@ -510,8 +507,7 @@ class AllreduceHandle(CoreObject):
         )
 
     def _insist(self, step: Callable[[Any], int]) -> None:
-        """Repeat `step` until it no longer returns PCOLL_EAGAIN: in a replay, until it is this
-        rank's turn."""
+        """Repeat `step` while it returns PCOLL_EAGAIN: in a replay, until this rank's turn."""
         self._wait_in_slices(lambda us: int(step(self._core())), None)
 
     def Wait(self, timeout: float | None = None, stream: Any = None) -> Round:
@@ -572,8 +568,7 @@ class AllreduceHandle(CoreObject):
         waiting.report_missing(self._pointer[0], waited)
 
     def Test(self, stream: Any = None) -> Round | None:
-        """The round if it is complete, else None. Never blocks; drives communication. `stream` as
-        in `Wait`."""
+        """The round if complete, else None; `stream` as in `Wait`. Drives communication."""
         self._side.check_stream(stream)
         return self._take(stream) if self._is_over(self._step(0)) else None
 
@@ -709,8 +704,7 @@ class AllreduceHandle(CoreObject):
             self._slots.index = None
 
     def _await_copy(self) -> None:
-        """Wait until no copy is in progress: then the deposit is made, and the last result may be
-        overwritten."""
+        """Wait for copies: then the deposit is made, and the last result may be overwritten."""
         if not self._copies:
             return
         if self._started:

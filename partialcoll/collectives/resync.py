@@ -37,8 +37,7 @@ def room_for_joins(options: dict[str, Any], ranks: int) -> dict[str, Any]:
 
 
 class Replica(NamedTuple):
-    """`capture` returns the state of this rank's version (see `checkpoint.capture`), `restore`
-    loads such a state."""
+    """`capture` returns this rank's state (see `checkpoint.capture`), `restore` loads one."""
 
     capture: Callable[[], Any]
     restore: Callable[[Any], None]
@@ -58,8 +57,7 @@ class Resync:
         finalize.at_end(self._end_with_the_program)
 
     def serve(self) -> bool:
-        """Answer the ranks that ask, if this rank's version suffices. Return whether answers are in
-        progress."""
+        """Answer ranks for which this rank's version suffices. Return whether answers are open."""
         return self._exchange.serve(self._version(), self._replica.capture)
 
     def ask(self, least: int, results: Iterable[Result]) -> None:
@@ -85,8 +83,7 @@ class Resync:
 
     def settle(self, target: int) -> int:
         """After all ranks have joined at version `target`: ranks that are behind load the state of
-        one that is not. Collective. Return the number of rounds that no rank has applied, normally
-        0."""
+        one that is not. Collective. Return how many rounds no rank has applied, normally 0."""
         versions = np.empty(self._size, np.int64)
         own = np.array([self._version()])
         self._attend(self._comm.Iallgather(own, versions))
@@ -118,7 +115,6 @@ class Resync:
         self._comm.Free()
 
     def _end_with_the_program(self) -> None:
-        """Serve at the end of the program, as other ranks may need it; not after an exception,
-        which ends the job."""
+        """Serve other ranks at the program's end; not after an exception, which ends the job."""
         if not MPI.Is_finalized() and finalize.program_failure() is None:
             self.end("the program's end")

@@ -164,8 +164,7 @@ class Schedule(CoreObject):
         return self._add("reduce", label, a, b, self._shape(source, code), keep=[source, target])
 
     def copy(self, buf: Any, into: Any, *, label: str | None = None) -> Operation:
-        """``into = buf``. Same dtype and size; the same memory or memory apart. Local. `label`: see
-        `send`."""
+        """``into = buf``. Arguments as of `reduce`. Local."""
         source, target, a, b = self._two(buf, into)
         return self._add("copy", label, a, b, self._shape(source), keep=[source, target])
 
@@ -273,8 +272,7 @@ class Schedule(CoreObject):
         self._land(stream)
 
     def Test(self, stream: Any = None) -> bool:
-        """Is the run over? Like `Wait` then, `stream` as there. Never blocks; drives
-        communication."""
+        """Is the run over? If so, do what `Wait` does. Never blocks; drives communication."""
         self._check_stream(stream)
         code = lib.pcoll_schedule_wait(self._core(), 0)
         if code == lib.PCOLL_EAGAIN:

@@ -159,8 +159,7 @@ class Question:
     next_at: float = 0.0
 
     def next_peer(self, now: float) -> int | None:
-        """Return the next one in turn who owes nothing and has not just been asked, if it is
-        time."""
+        """Return the next peer to ask now: it owes nothing, and has not just been asked."""
         if now < self.next_at:
             return None
         for _ in range(len(self.order)):

@@ -163,8 +163,7 @@ class Sharing(Process):
     def _take(
         self, load: Callable[[dict[str, Any]], None], peers: Any = None, **options: Any
     ) -> int:
-        """Load the state of a peer; return its round. Arguments and errors: see
-        `StateExchange.ask`."""
+        """Load the state of a peer; return its round. See `StateExchange.ask`."""
         if self._states is None:
             raise StateError("exchange: expected a StateExchange for a peer's state, got None")
         round, state = self._states.ask(peers, **options)
@@ -230,8 +229,7 @@ class SharedModel:
         self._note_view()
 
     def _hand_over(self, update: Array) -> bool:
-        """Under the lock, add to `_waiting`; return whether the view now has a new snapshot and all
-        updates."""
+        """Under the lock, add to `_waiting`; return whether the view is now up to date."""
         self._waiting += update
         self._any_waiting = True
         if not self._is_new:

@@ -172,8 +172,7 @@ class MoshpitProcess(Sharing):
         self._under_way = True
 
     def _waiting(self) -> Steps[bool]:
-        """Wait for the round in progress and count it. False: it was void, and the result is this
-        rank's own model."""
+        """Wait for the round and count it. False: it was void; the result is this rank's model."""
         yield self._handle
         self._under_way = False
         rnd = self._handle.last_round

@@ -197,8 +197,7 @@ class GlobalSum:
         drive(self.meeting())
 
     def meanwhile(self, look: Callable[[], Any] | None) -> None:
-        """Call `look` without arguments now and then while this rank waits for others; None: stop
-        that."""
+        """Call `look()` now and then while this rank waits for others; None: no longer."""
         self._reduction._while_waiting = look
 
     def Free(self) -> None:
@@ -371,8 +370,7 @@ class Process:
 
     def advancing(self, update: Array | None = None) -> Steps[None]:
         """`apply`, or without an `update` `apply_in_place`, as a generator that yields what it has
-        to wait for, for callers that do something else meanwhile. Do not change `update` until its
-        end."""
+        to wait for. Do not change `update` until its end."""
         self._check_step(update)
         if update is not None and self._takes(update):
             self._x += update
@@ -484,8 +482,7 @@ class Process:
         return model.astype(self._x.dtype)
 
     def averaged_model(self) -> Array:
-        """Return the exact average of all ranks' models, with all contributions in flight.
-        Collective."""
+        """Return the exact average of all models and contributions in flight. Collective."""
         total = self._collective()
         drive(self._gathering(total))
         with self._at_rest():
@@ -513,8 +510,7 @@ class Process:
         drive(self.replacing(lambda mean: model))
 
     def consensus_distance(self) -> float:
-        """Return the square root of ``mean_i |x_i - mean|^2`` over the ranks' models.
-        Collective."""
+        """Return sqrt(mean_i |x_i - mean|^2) over the ranks' models. Collective."""
         return drive(self.measuring())
 
     def measuring(self) -> Steps[float]:
@@ -530,8 +526,7 @@ class Process:
 
     @property
     def exchange_stats(self) -> Any:
-        """Counts of the gossip buffer after the last event; None for a process without one. Any
-        thread may read them."""
+        """The buffer's counts after the last event, or None. Any thread may read them."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -720,8 +715,7 @@ class JoinHook:
 
 
 class PeriodicJoin(JoinHook):
-    """The join of `ranks` that all meet, in a sum of `total`, in each step whose number is a
-    multiple of `every`."""
+    """The join of `ranks` that all meet, in a sum of `total`, in every `every`-th step."""
 
     def __init__(self, total: GlobalSum, every: int, ranks: int) -> None:
         self._total, self._every, self._ranks = total, every, ranks

@@ -162,8 +162,7 @@ class SGPProcess(Decoupled):
         self._shared.show(np.divide(self._x, self.weight, out=self._moved[:-1]))
 
     def _renew(self, least_weight: float = _LEAST_WEIGHT) -> bool:
-        """Add the shares of others to x and w, this rank's updates to x; return whether there were
-        any."""
+        """Add others' shares to x and w, updates to x; return whether there were any."""
         messages = self._exchange.drain()
         for _, share in messages:
             self._xw += share

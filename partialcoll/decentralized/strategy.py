@@ -37,8 +37,7 @@ from .process import (
 
 @dataclass
 class Setup:
-    """A `process`, how its ranks `join`, and what is `owned`: has to be freed after it, the last
-    first."""
+    """A `process`, the join of its ranks, and what must be freed after it, the last first."""
 
     process: Process
     join: JoinHook = field(default_factory=JoinHook)
@@ -122,8 +121,7 @@ def check_clip_norm(clip_norm: Any) -> None:
 
 
 class Ranks:
-    """The communication of processes under MPI; the simulator has a class with these methods for
-    ranks in virtual time."""
+    """The communication of processes under MPI. The simulator has one with the same methods."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm

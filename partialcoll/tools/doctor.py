@@ -52,8 +52,7 @@ fine, note, warning, stop = (functools.partial(Finding, level) for level in LEVE
 
 
 def merge(of_ranks: Sequence[Sequence[Finding]]) -> dict[Finding, list[int]]:
-    """Return each finding once, with the ranks that have it. What is fine has the words of the
-    first rank."""
+    """Return each finding once, with its ranks. What is fine has the first rank's words."""
     ranks: dict[Finding, list[int]] = {}
     fine: dict[str, Finding] = {}
     for rank, findings in enumerate(of_ranks):
@@ -426,8 +425,7 @@ def _last_line(text: str) -> str:
 
 
 def _facts() -> Facts:
-    """Return the facts of `partialcoll info`; if MPI does not begin, the reason: an "error" or a
-    "launcher"."""
+    """Return the facts of `partialcoll info`, or why MPI did not begin: "error", "launcher"."""
     if launcher.in_job():
         try:
             foreign = launch.foreign(launcher.flavor())

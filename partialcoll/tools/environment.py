@@ -34,8 +34,7 @@ def check_memory(
 
 
 def tuning_table() -> str | None:
-    """Return the file that ``algorithm="auto"`` reads, or would read if it existed; None if it
-    reads none."""
+    """Return the file that ``algorithm="auto"`` reads if it exists; None if it reads none."""
     path = ffi.new("char[]", 4096)
     check(lib.pcoll_tuning_path(path, len(path)))
     text = os.fsdecode(ffi.string(path))

@@ -81,8 +81,7 @@ def cflags() -> str:
 
 
 def libs() -> str:
-    """Return what the linker needs, including where the program finds the library when it
-    starts."""
+    """Return what the linker needs, with the folder of the library for the program's start."""
     library = _library("libpartialcoll")
     name = library.stem[len("lib") :]
     return f"-L{library.parent} -Wl,-rpath,{library.parent} -l{name}"

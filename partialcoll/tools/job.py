@@ -47,8 +47,7 @@ _libc = ctypes.CDLL(None)
 
 
 def marked(name: str, value: str) -> Iterator[Path]:
-    """Yield the processes that have this variable in their environment, as their folders in
-    /proc."""
+    """Yield the processes with this variable in their environment, as folders in /proc."""
     mark = f"{name}={value}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         if mark in _environment(process):
@@ -375,13 +374,11 @@ class Job:
         return _signals.status(abs(status)) if by_signal else status
 
     def _unheard(self) -> None:
-        """End the job in another thread: the one that calls this must read on, or the launcher
-        would not end."""
+        """End the job in another thread: the calling one must read on, or nothing would end."""
         threading.Thread(target=self.stop, args=(signal.SIGTERM,), daemon=True).start()
 
     def _ask(self, signum: int) -> None:
-        """Send the signal to the programs on this host; to a program that was started by one when
-        that one has ended."""
+        """Signal the programs on this host; one that another has started when that has ended."""
         asked: set[Path] = set()
 
         def starts_program(rank: Path) -> bool:
@@ -454,14 +451,10 @@ def _begin() -> None:
 
 
 def lives(folder: Path) -> bool:
-    """Return whether a process holds the lock of this job's folder, or has the folder in its
-    environment."""
+    """Return whether a process holds the folder's lock, or has the folder in its environment."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
+    with suppress(FileNotFoundError):
         lock = os.open(folder / LOCK, flags)
-    except FileNotFoundError:
-        pass
-    else:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

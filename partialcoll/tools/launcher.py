@@ -68,8 +68,7 @@ def abi() -> str:
 
 
 def library() -> str:
-    """Return the name of the MPI library's file; empty if there is only one core, which knows the
-    name."""
+    """Return the file name of the MPI library; empty if one core is built, which knows it."""
     return Path(*_mpi()[2:3]).name
 
 
@@ -89,8 +88,7 @@ def vendor_of(version: str) -> str:
 
 
 def find(wanted: str) -> str:
-    """Return the mpiexec beside the interpreter, else the one on PATH. Raise Error if it does not
-    fit the MPI."""
+    """Return the mpiexec beside the interpreter, or on PATH. Error if it does not fit the MPI."""
     beside = Path(sys.executable).parent / "mpiexec"
     path = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec")
     if path is None:

@@ -69,8 +69,7 @@ def lines(axes: Any, rows: Iterable[Row], x: str, y: str, label: Label, scale: f
 def over_bytes(
     rows: list[Row], path: str, y: str, ylabel: str, label: Label, *, title: str = "", **how: Any
 ) -> None:
-    """Draw lines over the size of messages. `how`: `scale` multiplies y, `log` makes its axis
-    logarithmic."""
+    """Draw lines over message sizes. `how`: `scale` of y, and whether its axis is `log`."""
     with picture(path, title) as panels:
         axes = panels[0, 0]
         lines(axes, rows, "bytes", y, label, how.get("scale", 1.0))

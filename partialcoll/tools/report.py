@@ -22,8 +22,7 @@ _SECONDS = 0.2  # between two lines of progress: they are written by the one who
 
 
 def has_bar() -> bool:
-    """Return whether a terminal can show the progress. A rank writes to the terminal of whoever
-    started its launcher."""
+    """Return whether a terminal, perhaps that of a rank's launcher, can show the progress."""
     return sys.stderr.isatty() or bool(os.environ.get("PARTIALCOLL_TTY"))
 
 
@@ -64,8 +63,7 @@ def columns(names: str) -> tuple[str, ...]:
 
 
 def document(command: str, ranks: int, rows: list[Row]) -> dict[str, Any]:
-    """Return the JSON document that every benchmark and every simulation writes. Simulations have
-    no MPI."""
+    """Return the JSON document of a benchmark, or of a simulation, which has no MPI."""
     loaded = sys.modules.get("mpi4py.MPI")
     return {
         "schema": 1,

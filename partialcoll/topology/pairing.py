@@ -198,8 +198,7 @@ class Available(Pairing):
         return outcome if isinstance(outcome, int) else None
 
     def poll(self) -> Outcome:
-        """Return a rank to average with, TAKEN if somebody averages with this one, or None: poll
-        again."""
+        """Return a rank to average with, TAKEN if another rank does with this one, else None."""
         return self._run(self.steps())
 
     def leave(self) -> Outcome:

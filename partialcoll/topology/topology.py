@@ -70,8 +70,7 @@ class Offsets:
         return end
 
     def row(self, rank: int, sign: int = 1) -> tuple[Ints, Floats]:
-        """Return whom `rank` reaches over one edge (with -1: who reaches it), ascending, and
-        weights."""
+        """Return the ranks that `rank` reaches (-1: that reach it), ascending, and weights."""
         start = np.array(np.unravel_index(rank, self.shape))[:, None]
         there = start + sign * np.array(np.unravel_index(self.offsets, self.shape))
         ends = np.ravel_multi_index(tuple(there), self.shape, mode="wrap")
@@ -96,8 +95,7 @@ class Offsets:
 
 
 class Rows:
-    """Any graph, with the methods of `Offsets`: for each rank whom it reaches. Arcs are added
-    up."""
+    """Any graph, row by row, with the methods of `Offsets`. Weights of equal arcs add up."""
 
     def __init__(self, n: int, arcs: Arcs, directed: bool) -> None:
         self.n = n
@@ -375,8 +373,7 @@ class Topology:
 
     @classmethod
     def hypercube(cls, n: int) -> Topology:
-        """Return the graph in which neighbors differ in one bit; `n` is a power of two, else
-        ValueError."""
+        """Return the graph in which neighbors differ in one bit; `n` must be a power of two."""
         bits = _ranks(n).bit_length() - 1
         if n != 1 << bits:
             raise ValueError(f"topology: hypercube expected a power of two of ranks, got {n}")

@@ -163,9 +163,8 @@ def measure(
     zero_copy: bool = False,
     **how: Any,
 ) -> list[report.Row]:
-    """Measure collectives on `count` elements with `by_turns`, for which `how` is. With `zero_copy`
-    deposits and results stay in the memory of the library, and are filled and read only where they
-    are checked."""
+    """Measure collectives on `count` elements with `by_turns`, to which `how` is passed. With
+    `zero_copy` deposits and results stay in the library's memory."""
     send, recv = np.ones(count, np.float32), np.empty(count, np.float32)
     contenders = [c for kind in kinds for c in of_kind(kind, zero_copy, comm, send, recv)]
     return by_turns(contenders, comm, count, iters, **how)

@@ -39,15 +39,13 @@ class _Pair:
         return float(self.comm.allreduce(local))
 
     def sum_error(self) -> float:
-        """Return how much the sum over all ranks has changed, relative to the sum of absolute
-        values."""
+        """Return the change of the sum over all ranks, relative to that of absolute values."""
         size: float = self.comm.allreduce(float(np.abs(self.x.astype(np.float64)).sum()))
         return abs(self._sum() - self.total) / size
 
     def operations(self) -> dict[str, tuple[int, Callable[[], Any]]]:
-        """Return each operation with the number of models that it moves: what is read and what is
-        written, of other ranks' memory or of the window. Averaging reads one model and gives
-        one."""
+        """Return each operation with the number of models that it reads and writes, of other
+        ranks' memory or of the window. Averaging reads one model and gives one."""
         g, x, out, peer = self.buffer, self.x, self.out, 1 - self.comm.rank
         return {
             "memcpy": (1, lambda: np.copyto(out, x)),
@@ -61,8 +59,7 @@ class _Pair:
         }
 
     def prepare(self, op: str) -> None:
-        """Prepare an operation on the other ranks: something to collect or to drain, or room to
-        push."""
+        """Prepare an operation: something to collect or to drain, or room to push."""
         if self.comm.rank == 1:
             if op == "collect":
                 self.buffer.average(self.x, 0)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buffers on a device: a handle beside copies by hand around MPI_Allreduce. `limit_us` is how long
-the copies take alone, to pinned memory of the host and back, on all ranks at once: no sum on the
-host is faster."""
+copies to pinned memory and back take on all ranks at once: no sum on the host is faster."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ class Device:
         return self._torch.zeros(count, pin_memory=self._pinned)
 
     def work(self, us: float) -> Call | None:
-        """Return a function that keeps the device busy for so long; None if the device has no such
-        function."""
+        """Return a function that keeps the device busy for so long; None if there is none."""
         sleep = getattr(self._module, "_sleep", None)
         if sleep is None:
             return None

@@ -28,8 +28,7 @@ Task = tuple[str, int, str, float, float, Callable[[], Any]]
 
 def _tasks(x: Array, key: Array, out: Array, options: SimpleNamespace) -> list[Task]:
     """Return what is timed: calls of the core, as of a program that has its memory already. An
-    average in place moves towards x from where the others have left `out`, always near enough for a
-    key."""
+    average moves `out` towards x from where the others have left it, near enough for a key."""
     exact, failed = x.astype(np.float64), np.zeros(-(-x.size // pc.Lattice.BLOCK), np.uint8)
     tasks: list[Task] = [("memcpy", 32, "copy", 0.0, 1.0, partial(np.copyto, out, x))]
 

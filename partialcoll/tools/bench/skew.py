@@ -52,8 +52,7 @@ class StaggeredGate(turns.Gate):
 
 
 def _from_python(made: balanced.BatchContender) -> Call:
-    """Return a call with no frame of our own between the clock and the calls: late ranks come with
-    cold caches."""
+    """Return a call with nothing between the clock and the calls: late ranks have cold caches."""
     handle = made.handle
     if handle is None:
         return lambda: (None, turns.per_call(made.call, 1))

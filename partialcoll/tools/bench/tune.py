@@ -27,8 +27,7 @@ _WORTH = 0.97  # of the time so far: a change that saves less is noise
 
 
 def table(rows: list[report.Row]) -> list[tuple[int, int, str]]:
-    """Return lines (ranks, from_bytes, algorithm): the sizes from which another algorithm is
-    worthwhile."""
+    """Return (ranks, from_bytes, algorithm): from which sizes another algorithm is better."""
     took: dict[int, dict[int, dict[str, float]]] = {}
     for row in rows:
         if row["collective"] == "mpi" or row["domain"] != "rank":

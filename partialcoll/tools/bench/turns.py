@@ -44,8 +44,7 @@ def per_call(call: Callable[[], Any], calls: int) -> float:
 
 
 def meet(comm: MPI.Intracomm, nap_s: float = 1e-4) -> None:
-    """Wait for all ranks without keeping a core busy, and without warnings about ranks that are
-    late."""
+    """Wait for all ranks, without a busy core, and without warnings about late ranks."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(nap_s)
@@ -69,8 +68,7 @@ def start_and_wait(
 
 
 class Gate:
-    """Release all ranks together. They are woken, which is sooner than the end of a sleep in
-    `meet`."""
+    """Release all ranks together. They are woken, which is faster than the sleeps of `meet`."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._now, self._latest = np.zeros(1), np.zeros(1)

@@ -43,8 +43,7 @@ def _start(options: SimpleNamespace) -> int:
 
 
 def _show(command: str, made: Any, options: SimpleNamespace, ranks: int, rows: Any) -> None:
-    """Write the rows that the module `made`, which may have `COLUMNS`, `last` (the rows to show),
-    `plot` and `title`."""
+    """Write the rows of the module `made`: as its `COLUMNS`, `last`, `plot` and `title` say."""
     shown = made.last(rows) if hasattr(made, "last") else None
     document = report.document(command, ranks, rows)
     report.write(options.json, document, shown, getattr(made, "COLUMNS", None))

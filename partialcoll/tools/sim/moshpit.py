@@ -60,8 +60,7 @@ def group_means(values: Values, groups: Numbers, there: Mask, losses: str) -> Va
 
 
 def _among_equals(keys: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Return the keys as consecutive numbers, the position of each among equal keys, and the number
-    of equal keys."""
+    """Return each key as a consecutive number, its position among equal ones, and their number."""
     _, numbers, counts = np.unique(keys, return_inverse=True, return_counts=True)
     positions = np.empty_like(numbers)
     starts = np.repeat(np.cumsum(counts) - counts, counts)
@@ -164,8 +163,7 @@ class RingGossip(Averager):
 
 
 class PushSum(Averager):
-    """Half of value and weight goes to the peer that is 2^k ahead, k in turn, unless that peer
-    fails."""
+    """Half of value and weight goes to the peer 2^k ahead, k in turn, unless that peer fails."""
 
     def __init__(self, values: Values) -> None:
         super().__init__(values)

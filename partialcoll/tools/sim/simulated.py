@@ -42,8 +42,7 @@ def _owned(core: Any, kind: str, free: Callable[[Any], None]) -> Any:
 
 
 class Events:
-    """Events in the order of their times; at one time, in the order in which they were asked
-    for."""
+    """Events in the order of their times, then in the order in which they were asked for."""
 
     def __init__(self) -> None:
         self.sources: list[_GroupRanks] = []
@@ -334,8 +333,7 @@ class _GroupRanks:
         return any(handle.waits for handle in self.handles)
 
     def run(self, until: float) -> tuple[float, Callable[[], None]] | None:
-        """Advance to this time, or to an event that concerns others: return its time and what to do
-        then."""
+        """Advance to this time, or to an event of others: return its time and what to do."""
         limit = int(min(until * _NANOSECONDS, _END_OF_TIME))
         simulator.check(_lib.pcoll_sim_group_run(self.core, limit, self._rank, self._time))
         if self._rank[0] == len(self.handles):

@@ -260,8 +260,7 @@ class Tally:
         return sum(verdict.kills for verdict in self.verdicts)
 
     def run(self, job: KilledJob) -> None:
-        """Run a job and add it. What was wrong goes to standard error, with the folder that has
-        the logs of the job."""
+        """Run a job and add it. Print what was wrong, with the folder of the job's logs."""
         verdict = job.calm(job.run())
         verdict.kills = sum(map(bool, job.killed.values()))  # 0: ended by MPI
         verdict.ended_by_mpi = job.ended_by_mpi

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a job in which ranks are killed: a loop over a handle that goes on, with everything
-written down."""
+"""One rank of a job in which ranks are killed: a loop over a handle, with a log of each call."""
 
 from __future__ import annotations
 

@@ -84,8 +84,7 @@ class Pattern:
         return self.factor if self.name == "one-slow" and rank == 0 else 1.0
 
     def delays(self, seed: int, step: int, ranks: int, delay: float) -> Seconds:
-        """Return the seconds by which this step of each rank is prolonged, shape (ranks,); `delay`
-        is the greatest."""
+        """Return the seconds by which each rank is late, shape (ranks,), at most `delay`."""
         late = np.zeros(ranks)
         if self.name == "one-random":
             late[chosen(seed, step, ranks)] = delay
@@ -94,8 +93,7 @@ class Pattern:
         return late
 
     def vectors(self, ranks: int, delay: float) -> Seconds:
-        """Return the delays of all ranks in a step, a row for each of the equally likely cases,
-        shape (cases, ranks)."""
+        """Return all ranks' delays in a step in equally likely cases, shape (cases, ranks)."""
         if self.name == "one-random":
             return np.eye(ranks) * delay
         if self.name == "all-shifted":

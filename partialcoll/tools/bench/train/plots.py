@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of `bench train`: held-out loss against time and who waited for how long; and
-consensus distance and accuracy (the loss, where a task has none) against time, side by side for
-each topology."""
+"""The pictures of `bench train`: held-out loss against time and who waited for how long; and, for
+each topology, consensus distance and accuracy (or loss) against time."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ COMMIT = 10  # steps from one commit to the next
 
 
 class RespawnCourse:
-    """What rank 0 has measured, by its clock, and which rank dies next, which it tells the
-    others."""
+    """What rank 0 has measured by its clock, and the next rank to die, which it broadcasts."""
 
     def __init__(self, options: SimpleNamespace) -> None:
         self._every, self.ranks = options.pattern.factor, pct.size()

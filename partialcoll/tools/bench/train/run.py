@@ -115,8 +115,7 @@ class Copies:
         return torch.nn.utils.parameters_to_vector(self._model.parameters()).detach()
 
     def at(self, step: int, seconds: float) -> torch.Tensor:
-        """Return the parameters after `step` steps, or the newest at that moment if the rank never
-        made so many."""
+        """Return the parameters after `step` steps, else the newest ones of that moment."""
         if step in self.steps:
             return self.flats[self.steps.index(step)]
         earlier = [flat for flat, when in zip(self.flats, self.seconds) if when <= seconds]
@@ -137,8 +136,7 @@ def distances(comm: MPI.Intracomm, own: Matrix) -> tuple[Matrix, Matrix]:
 def evaluate(
     task: TrainingTask, flats: Iterable[torch.Tensor]
 ) -> tuple[list[float], list[float | None]]:
-    """Return held-out loss and accuracy of each of these parameters. The task's model stays as it
-    is."""
+    """Return held-out loss and accuracy of each vector; the task's model does not change."""
     task = copy.copy(task)
     task.model = copy.deepcopy(task.model)
     losses: list[float] = []
@@ -207,8 +205,7 @@ class TrainingRun:
         self.steps = 0
 
     def _every(self) -> int:
-        """Return the number of steps from one copy to the next; fewer on a slow rank, in about the
-        same time."""
+        """Return the steps between two copies: fewer on a slow rank, in about the same time."""
         every = max(1, self._task.steps // COPIES)
         if self._choice.replicas:
             return every

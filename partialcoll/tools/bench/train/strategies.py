@@ -87,8 +87,7 @@ def with_option(word: str) -> str:
 
 
 def make(name: str, options: SimpleNamespace, topology: str | None) -> Any:
-    """Return the strategy of this name, with the options of the command line; the others keep the
-    strategy's own defaults."""
+    """Return the strategy of this name, with the options that the command line gives."""
     given = {word: getattr(options, word, None) for word in STRATEGIES[name].options}
     if "pattern" in vars(options) and options.pattern.kills:
         given["on_failure"] = "continue"
@@ -100,6 +99,5 @@ def make(name: str, options: SimpleNamespace, topology: str | None) -> Any:
 
 
 def topologies(name: str, asked: list[str] | None) -> list[str | None]:
-    """Return the topologies on which the strategy runs; None stands for its own default, or for no
-    topology."""
+    """Return the topologies that the strategy runs on; None: its default, or it has none."""
     return list(asked) if asked and "topology" in STRATEGIES[name].options else [None]

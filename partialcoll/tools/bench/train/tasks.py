@@ -64,8 +64,7 @@ class TrainingTask:
         return max(0.01, 1 - done / self.steps)
 
     def compute(self, least: float, seed: int, step: int, rank: int) -> float:
-        """Return the least seconds that this step computes on this rank, if the quickest step of
-        all takes `least`."""
+        """Return the least seconds of this step on this rank; `least`: of the quickest step."""
         return least
 
     def compute_cases(self, least: float) -> npt.NDArray[np.float64]:
