@@ -16,8 +16,9 @@ from typing import Any
 
 import click
 import numpy as np
-from lib.job import Rows, count, experiment
+from lib.job import Rows, count, experiment, new_job
 
+from partialcoll.tools.bench.faults import killing
 from partialcoll.tools.cli import options, values
 
 KINDS = ("raise", "continue")
@@ -59,6 +60,11 @@ def run(given: SimpleNamespace, comm: Any) -> Rows:
     return rows
 
 
+def start(given: SimpleNamespace) -> int:
+    killing.check_launcher("bench ready")
+    return new_job(given)
+
+
 command = experiment(
     "ready",
     run,
@@ -69,5 +75,6 @@ command = experiment(
     count("--iters", 100, "blocks of each"),
     about=__doc__,
     ranks=2,
+    start=start,
     mpiexec_args="--with-ft ulfm",
 )

@@ -30,6 +30,7 @@ from typing import Any
 import click
 from lib.job import Rows, count, experiment
 
+from partialcoll.errors import Error
 from partialcoll.tools.cli import options, values
 from peers.hivemind_peer import begin_at
 
@@ -54,7 +55,7 @@ def hear(process: subprocess.Popen[str]) -> dict[str, Any]:
         if line.startswith("@"):
             heard: dict[str, Any] = json.loads(line[1:])
             return heard
-    raise RuntimeError(f"hivemind: a process has ended, status {process.wait()}")
+    raise Error(f"hivemind: a peer has ended with status {process.wait()}: is hivemind installed?")
 
 
 def run(given: SimpleNamespace, comm: Any) -> Rows:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import click
 from lib.job import count
 
+from partialcoll.errors import Error
 from partialcoll.tools import launcher, report
 from partialcoll.tools.cli import options
 
@@ -154,10 +155,13 @@ def compare(program: Program, job: list[str], preload: Path) -> dict[str, object
 @options.json
 def command(n: int, mpicc: str, mpiexec: str, json: str | None) -> None:
     rows: list[dict[str, object]] = []
+    for name in (mpicc, mpiexec):
+        if not shutil.which(name):
+            raise Error(f"{name} is not installed: apt-get install libopenmpi-dev")
     with tempfile.TemporaryDirectory() as folder:
         build = ["-q", "build_ext", "--build-lib", folder, "--build-temp", f"{folder}/objects"]
-        how = {"cwd": ROOT, "env": {**os.environ, "MPICC": mpicc}, "capture_output": True}
-        subprocess.run([sys.executable, "setup.py", *build], check=True, **how)
+        env = {**os.environ, "MPICC": mpicc}
+        subprocess.run([sys.executable, "setup.py", *build], check=True, cwd=ROOT, env=env)
         preload = next(Path(folder).glob("partialcoll/lib/libpartialcoll_preload_*.so"))
         for program in PROGRAMS:
             if not shutil.which(program.words[0]):

@@ -33,6 +33,7 @@ from typing import Any, Callable, NamedTuple
 import click
 from lib.job import count
 
+from partialcoll.errors import Error
 from partialcoll.tools import launcher, report
 from partialcoll.tools.cli import options
 from peers.suite_rank import FOLDER, RANKS, Outcome
@@ -150,7 +151,10 @@ _RANK = Path(__file__).with_name("suite_rank.py")
 
 def torch_suite(ranks: int, scratch: Path) -> Suite:
     words = [sys.executable, str(_RANK), str(ranks)]
-    known = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    said = subprocess.run(words, stdout=subprocess.PIPE, text=True)
+    if said.returncode:
+        raise Error("torch's tests cannot be imported: pip install torch expecttest")
+    known = json.loads(said.stdout)
 
     def on(backend: str) -> TestedSide:
         def words(tests: Sequence[str]) -> Sequence[str]:
