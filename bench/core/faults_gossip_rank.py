@@ -69,8 +69,7 @@ class Rank:
         os.write(self.notes, (json.dumps(what) + "\n").encode())
 
     def note_mass(self) -> None:
-        """Note the mass between two steps. Without a communication thread, nothing that this rank
-        has sent is under way then."""
+        """Note the mass between two steps; nothing is under way then without a thread."""
         state = self.process.state_dict()
         model = state["model"]
         if "momentum" in state:

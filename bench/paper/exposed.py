@@ -39,8 +39,7 @@ def run(options: SimpleNamespace, comm: Any) -> Rows:
         strategy = make(name, options, options.topology)
         ours = Ours(model, comm, strategy, PLAIN)
         methods = (Method(model, comm, PLAIN), ours)
-        # Seconds of step() of both, and of its waiting; without the first block, which touches the
-        # memory.
+        # Seconds of step() of both, and of its waiting. The first block touches the memory.
         seconds, waits = np.zeros((options.iters + 1, 2)), np.zeros(options.iters + 1)
         for block in range(options.iters + 1):
             before = ours.optimizer.metrics().wait_s

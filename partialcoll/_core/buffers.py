@@ -39,8 +39,7 @@ class Buffer:
     owner: Any = None
 
     def like(self, memory: bool) -> Buffer:
-        """Return one of the same kind, in C order; without `memory` its array has shape and dtype,
-        but no memory of that size."""
+        """Return one of the same kind, in C order; without `memory` its array takes none."""
         shape, dtype = self.array.shape, self.array.dtype
         array = np.zeros(shape, dtype) if memory else np.broadcast_to(np.zeros((), dtype), shape)
         return Buffer(array, self.dtype, self.count, self.datatype)
@@ -135,8 +134,7 @@ def dtype_code(argument: str, dtype: np.dtype[Any]) -> int:
 
 
 def _from_array(argument: str, array: Array) -> Buffer:
-    """Return a buffer without a datatype: of a dtype of ours, or one that mpi4py has a datatype for
-    (long double and its complex)."""
+    """Return a buffer of one of our dtypes, or of a long double, of mpi4py's datatype."""
     if array.dtype.char in "gG" and array.dtype.isnative:
         return Buffer(array, lib.PCOLL_MPI_TYPE, array.size, MPI._typedict[array.dtype.char])
     return Buffer(array, dtype_code(argument, array.dtype), array.size)

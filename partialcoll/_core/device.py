@@ -15,8 +15,7 @@ from . import checks
 from .buffers import Buffer, as_buffer, as_buffers, bfloat16, dtype_code, is_device, is_list
 from .ffi import answer, lib
 
-# DLPack's capsule is looked at and given back: the array itself is kept, and streams say what is to
-# be waited for.
+# DLPack's capsule is read and given back: the array itself is kept, and streams order the work.
 
 _KINDS = {0: "int", 1: "uint", 2: "float", 5: "complex"}
 _BFLOAT, _BOOL = 4, 6

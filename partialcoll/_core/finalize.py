@@ -24,8 +24,7 @@ _before_the_end: list[Call] = []
 
 
 def at_end(call: Call, last: bool = False) -> None:
-    """Have this called before MPI ends; what was registered last comes first. last: after all the
-    others, which may need it."""
+    """Call this before MPI ends, the newest call first. last: after the others, which need it."""
     _before_the_end.insert(0 if last else len(_before_the_end), call)
 
 

@@ -128,8 +128,7 @@ class CoreObject(CollectiveObject):
         arguments: Callable[[], tuple[Any, ...]],
         refused: tuple[Any, ...],
     ) -> None:
-        """Make it. Collective: if this rank's arguments are wrong, which `arguments` finds out, the
-        others get `refused`, else they would wait."""
+        """Make it. Collective: if `arguments` raises on this rank, the others get `refused`."""
         address = self._enter(comm)
         with attending(self._maker, self._members):
             try:

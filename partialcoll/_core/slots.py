@@ -143,8 +143,7 @@ class HandleBuffers:
         return Buffer(array, buffer.dtype, buffer.count, owner=buffer.owner)
 
     def starting(self, core: Any, stream: Any = None) -> Callable[[], int]:
-        """Return what makes a deposit, or begins to copy it when the stream has come so far: it
-        gives a result code of the core."""
+        """Return a function that makes a deposit, or begins its copy; it returns a result code."""
         self.check_stream(stream)
         if not (self._sent or self.fetches):
             pointers = ffi.NULL if self.sent is None else addresses(self.sent)

@@ -55,8 +55,7 @@ def until(test: Callable[[], bool], patient: Callable[[], Any]) -> None:
 
 
 def missing(handle: Any) -> str:
-    """Ask all ranks where they are; return one sentence that names those that are missing, or
-    nothing. handle is the core's handle."""
+    """Ask all ranks where they are; return a sentence that names the missing ones, or nothing."""
     text = ffi.new("char[]", 2048)
     patience_us = int(settings.base_timeout() * 1e5)
     if handle == ffi.NULL or lib.pcoll_handle_missing(handle, patience_us, text, 2048):

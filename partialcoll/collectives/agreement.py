@@ -238,8 +238,7 @@ def complaint(heard: dict[int, Intent]) -> str:
 # All ranks together
 
 
-# A communicator, or an object with an `allgather` of its own: if ranks may die, one whose calls
-# return after a death.
+# A communicator, or an object with an `allgather` that returns after a death, if ranks may die.
 Gathers = Any
 
 

@@ -384,8 +384,7 @@ class GossipBuffer(CoreObject):
 
     @property
     def board(self) -> Board:
-        """A number for each rank and a counter, 0 at first, that all share: what
-        `pairing.Available` needs."""
+        """A shared number for each rank and a counter, 0 at first, for `pairing.Available`."""
         return Board(self)
 
     @property

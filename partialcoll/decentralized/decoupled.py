@@ -466,8 +466,7 @@ class Threaded(Sharing):
         self._thread.stop()
 
     def _gathering(self, total: GlobalSum) -> Steps[None]:
-        """Wait for the others before communication stops: a rank that has stopped takes nothing
-        from ranks that continue."""
+        """Wait for the others before communication stops: from then on this rank takes nothing."""
         self._catch_up()
         yield from total.meeting()
         self._catch_up()  # in the average's own meeting the others serve
@@ -654,8 +653,7 @@ class Decoupled(Threaded):
             yield
 
     def _average(self, peer: int, **how: Any) -> bool:
-        """Average x with the model of a peer. Return whether it was done: the peer may have too
-        many uncollected contributions."""
+        """Average x with a peer's model. Return whether the peer had room for a contribution."""
         average = partial(self._exchange.average, self._x, peer, **how)
         return self._count(self._attempt(self._peers, peer, average))
 

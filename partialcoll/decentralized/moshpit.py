@@ -244,8 +244,7 @@ class MoshpitProcess(Sharing):
         self._boundary_at = time.monotonic()
 
     def leave(self) -> None:
-        """Take no part from now on, and delay nobody; steps are this rank's own. A round under way
-        is finished first. Local."""
+        """Finish a round under way; then step alone, and delay nobody. Local."""
         self._settle()
         self._handle.leave()
 

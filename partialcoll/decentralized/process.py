@@ -86,8 +86,7 @@ class GlobalSum:
 
     @classmethod
     def over(cls, comm: MPI.Intracomm, on_failure: str = "raise") -> GlobalSum:
-        """Create one over the ranks of `comm`, which is duplicated. `on_failure`: see
-        `Allreduce_init`. Collective."""
+        """Create one over `comm`, dup'ed; `on_failure` as of `Allreduce_init`. Collective."""
         like = np.empty(_PIECE)
         options: Any = {"quorum": "full", "history": 1, "on_failure": on_failure}
         return cls(Allreduce_init(comm, None, None, like=like, **options))

@@ -77,8 +77,7 @@ class SwarmProcess(Threaded):
         self._peers = peers
         self._random = np.random.default_rng((seed, exchange.rank))
         self._until_activation = self._draw()
-        # The training thread's: self._x, the model. Between the threads, pointers only, under
-        # the lock:
+        # The training thread's: self._x, the model. Between the threads, under the lock:
         self._lock = threading.Lock()
         self._handed = self._x.copy()  # the model at the activation
         self._activated = False  # it is there, and not yet taken

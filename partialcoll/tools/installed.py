@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed here: versions for `partialcoll info` and bug reports, and the libraries for C
-users, with what a compiler needs to use them."""
+"""What is installed: versions, for `partialcoll info`, and the libraries and flags for C users."""
 
 from __future__ import annotations
 

@@ -135,8 +135,7 @@ def mpiexec(
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a job: one compute thread for each rank; Open MPI may run as root,
-    and does not warn about each window."""
+    """Return a job's environment: a thread per rank, root, no warnings about Open MPI's windows."""
     env = dict(os.environ)
     env.setdefault("OMP_NUM_THREADS", "1")
     if flavor() == "openmpi":

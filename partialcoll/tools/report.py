@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show what a benchmark or a simulation found: its progress on a terminal, the rows as a table and
-as JSON. Pictures are made by `plots`."""
+"""Show the progress of a benchmark or a simulation, and write its rows as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def progress(items: Collection[T], show: bool, what: str) -> Iterator[T]:
 def combined(
     rows: Sequence[Row], middle: Callable[[Sequence[float]], float]
 ) -> tuple[Row, dict[str, list[float]]]:
-    """Return one row of several runs, with the `middle` of numbers that differ, and the least and
-    the greatest value of each of these."""
+    """Return one row of several runs, with the `middle` of what differs, and the ranges."""
     row, spread = {}, {}
     for name in rows[0]:
         values = [each.get(name) for each in rows]

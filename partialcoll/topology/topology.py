@@ -224,8 +224,7 @@ def bridges(graphs: Sequence[networkx.Graph], dead: Collection[int]) -> Iterator
 #
 #     topology = name | "torus:" side {"x" side} | "random_regular:" degree [",seed=" seed]
 #
-# What the graph itself demands (a product of sides, an even number of ranks) is checked where it is
-# made.
+# What a graph demands (a product of sides, an even number) is checked where it is made.
 
 _PLAIN = "ring complete exponential star hypercube bipartite_ring directed_exponential "
 NAMES = (*_PLAIN.split(), "one_peer_exponential", "torus", "random_regular")

@@ -30,8 +30,7 @@ _CHECKED_CALLS = 3
 
 @dataclass(frozen=True)
 class BatchKind:
-    """A contender to be made: a policy or "mpi", the domains to measure it with, an algorithm, what
-    becomes of late deposits."""
+    """A contender to be made: a policy or "mpi", with the domains to measure it in."""
 
     name: str
     domains: Sequence[str]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operations of a gossip buffer cost the rank that makes them, beside memcpy and
-MPI_Sendrecv, while the others sleep."""
+"""What operations of a gossip buffer cost the rank that makes them, while the others sleep."""
 
 from __future__ import annotations
 

@@ -21,8 +21,7 @@ from .. import report, skewed
 from . import balanced, turns
 
 COLUMNS, plot = skewed.COLUMNS, skewed.plot
-# How long a rank computes before it arrives, in seconds; before that it sleeps, so that 32
-# ranks can share few cores.
+# Seconds that a rank computes before it arrives; before, it sleeps: 32 ranks share few cores.
 _COMPUTING = 100e-6
 
 # Calls a collective once: who was in the round (None: all), and seconds.

@@ -46,8 +46,7 @@ def together(*options: Any) -> Any:
 
 
 def launch(ranks: int | None = 8) -> Any:
-    """Return the options that say how the job is started; inside a job they mean nothing. Without
-    `ranks` the user must give -n."""
+    """Return the options that say how a job is started. Without `ranks` the user must give -n."""
     how_many = {"required": True} if ranks is None else {"default": ranks, "show_default": True}
     arguments = "more arguments for the launcher, one string"
     return together(

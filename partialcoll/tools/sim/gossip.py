@@ -134,8 +134,7 @@ class Logistic(SimulatedTask):
 TASKS: dict[str, Any] = {"consensus": SimulatedTask, "quadratic": Quadratic, "logistic": Logistic}
 
 
-# The communication thread looks again after this time when there was nothing to do, or somebody
-# else has something for it.
+# The communication thread looks again after this time, for events and for contributions.
 NAP = 0.01
 
 
@@ -293,8 +292,7 @@ class SimulatedRanks:
 
     def strategy(self, method: str) -> LocalStrategy:
         options, make = self.options, NAMED[SIMULATED[method]]
-        # Steps between two interactions that a rank begins, at this rate of all that it takes part
-        # in.
+        # Steps between two interactions that a rank begins; the rate counts all that it is in.
         steps = options.local_steps or max(1, round(2 / self.rate))
         given = {"topology": self.topology, "rate": self.rate, "seed": self.seed, "unit": 1.0}
         given.update(pairing=options.pairing, grid=options.grid, local_steps=steps)

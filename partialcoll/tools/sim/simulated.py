@@ -250,8 +250,7 @@ class SimulatedReduction(Later):
 def reductions(
     ranks: int, like: Array, events: Events, latency: float, seed: int = 0
 ) -> list[SimulatedReduction]:
-    """Return the handles of all ranks: the endpoints of csrc/allreduce, over messages with an
-    exponential latency of this mean."""
+    """Return all ranks' handles, over messages with an exponential latency of this mean."""
     return _Meeting(ranks, like, events, latency, seed).members
 
 

@@ -136,8 +136,7 @@ def step_seconds(waits: Waits, cases: Seconds) -> float:
 
 
 def limit(waits: Waits, cases: Seconds) -> float | None:
-    """Return how many times as many steps per second are possible as with an allreduce; None if
-    nothing is known of the time of a step."""
+    """Return the possible speedup over an allreduce; None if the time of a step is unknown."""
     own = step_seconds(waits, cases)
     return step_seconds(Waits.ALL, cases) / own if own > 0 else None
 

@@ -170,8 +170,7 @@ def course_of(
 
 
 def identical(everybody: list[tuple[dict[int, str], str]]) -> bool:
-    """Return whether ranks had the same parameters at equal rounds and in the end. Each rank gives
-    its hashes by round and that of the end."""
+    """Return whether the ranks' hashes, by round and of the end, are equal."""
     seen: dict[int, str] = {}
     same = len({end for _, end in everybody}) == 1
     for prints, _ in everybody:
@@ -338,8 +337,7 @@ def bound(options: SimpleNamespace, task: TrainingTask, name: str, strategy: Any
 def run(
     options: SimpleNamespace, comm: MPI.Intracomm
 ) -> tuple[list[report.Row], list[dict[str, Any]], TrainingTask]:
-    """Run every strategy with every seed, the strategies by turns; return the rows, what the
-    picture needs, and the task. Collective."""
+    """Run all strategies with all seeds; return rows, data of pictures, and task. Collective."""
     torch.set_num_threads(1)
     pct.init(comm)
     task = TASKS[options.task](options, comm.rank, comm.size)
