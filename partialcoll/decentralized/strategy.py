@@ -37,7 +37,7 @@ from .process import (
 
 @dataclass
 class Setup:
-    """A `process`, the join of its ranks, and what must be freed after it, the last first."""
+    """A `process`, the `join` of its ranks, and what is `owned`: freed after it, the last first."""
 
     process: Process
     join: JoinHook = field(default_factory=JoinHook)
