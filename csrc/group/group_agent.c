@@ -48,16 +48,23 @@ static void group_round_measure_bandwidth(struct group *g)
 
 /* The decision. Far members vote by messages where this rank leads. */
 
-/* Send all other members a notice about the group, or those whose input is missing. */
-static int group_round_send(struct group *g, enum group_notice_bit bit,
-                            bool only_missing)
+/* Send all other members of the group a message, or (NOTICE_PASS) those whose input is missing. */
+static int group_round_send(struct group *g, enum group_wire_kind kind, uint64_t round,
+                            union group_values values)
 {
     const struct group_members *group = &g->now.data.group;
+    bool only_missing = kind == WIRE_NOTICE && values.bits == NOTICE_PASS;
     int rc = PCOLL_OK;
     for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
         if (i != group->position && !(only_missing && g->now.data.state[i].known))
-            rc = group_wire_send_notice(g, group->rank[i], g->now.name, bit, 0);
+            rc = group_wire_send(g, group->rank[i], kind, 0, round, values);
     return rc;
+}
+
+static int group_round_tell(struct group *g, enum group_notice_bit bit)
+{
+    return group_round_send(g, WIRE_NOTICE, g->round,
+                            (union group_values){.name = g->now.name, .bits = bit});
 }
 
 /* The round is decided. Tell the other members, unless one of them has told this rank. */
@@ -76,7 +83,7 @@ static int group_round_learn(struct group *g, enum decision decision, bool told)
     if (told)
         return PCOLL_OK;
     MOMENT("decided");
-    return group_round_send(g, group_wire_bit_of(decision), false);
+    return group_round_tell(g, group_wire_bit_of(decision));
 }
 
 /* Return whether this rank is in a round of this group. */
@@ -118,24 +125,17 @@ static int group_round_on_vote(struct group *g, const struct group_message *m)
     return group_wire_send_notice(g, m->source, name, group_wire_bit_of(decision), 0);
 }
 
-/* Abort the groups whose list names a member that does not keep it, so that their members need not
- * wait for the timeout. In any phase. */
-static int group_round_refuse(struct group *g)
+/* Abort a group whose list names a member that does not keep it, so that its members need not wait
+ * for the timeout. In any phase. */
+static int group_round_refuse(struct group *g, struct group_name name)
 {
-    struct match_refusal refused;
     enum decision decision;
-    int rc = PCOLL_OK;
-    while (rc == PCOLL_OK && match_refused(&g->match, &refused)) {
-        struct group_name name = {refused.leader, refused.seq};
-        rc = group_window_vote(g, name, VOTE_ABORT, UINT32_MAX, &decision);
-        if (rc != PCOLL_OK || decision != DECISION_ABORT)
-            continue;
-        if (name.leader != g->window->rank)
-            rc = group_wire_send_notice(g, name.leader, name, NOTICE_ABORT, 0);
-        else if (group_round_is(g, name))
-            rc = group_round_learn(g, decision, false);
-    }
-    return rc;
+    int rc = group_window_vote(g, name, VOTE_ABORT, UINT32_MAX, &decision);
+    if (rc != PCOLL_OK || decision != DECISION_ABORT)
+        return rc;
+    if (name.leader != g->window->rank)
+        return group_wire_send_notice(g, name.leader, name, NOTICE_ABORT, 0);
+    return group_round_is(g, name) ? group_round_learn(g, decision, false) : rc;
 }
 
 /* Silence; see group_agent.h. */
@@ -179,7 +179,7 @@ int group_round_heartbeat(struct group *g)
     if (now - g->now.heartbeat < group_agent_timeout_ns(g) / 4)
         return PCOLL_OK;
     g->now.heartbeat = now;
-    return group_round_send(g, NOTICE_ALIVE, false);
+    return group_round_tell(g, NOTICE_ALIVE);
 }
 
 /* Pass over late applications, read the decision, and suspect silent members. */
@@ -192,7 +192,7 @@ static int group_round_watch_members(struct group *g)
         return rc;
     if (!now->passed_over && time - now->began >= 2 * quarter) {
         now->passed_over = true;
-        rc = group_round_send(g, NOTICE_PASS, true);
+        rc = group_round_tell(g, NOTICE_PASS);
     }
     if (rc == PCOLL_OK && now->marked && time - now->voted >= quarter)
         rc = group_round_vote(g, VOTE_NOTHING);
@@ -295,7 +295,7 @@ static int group_round_begin(struct group *g)
     const struct match_list *list = match_formed(&g->match);
     struct group_round *now = &g->now;
     struct group_members *group = &now->data.group;
-    CHECK(g->phase == PHASE_ROUND && list->round == g->round);
+    CHECK(g->phase == PHASE_ROUND && g->match.goal.round == g->round);
     CHECK(list->count <= now->data.max_members);
     int64_t time = g->clock.time;
     bool known = true; /* All bandwidths. */
@@ -382,17 +382,12 @@ static int group_round_contribute(struct group *g)
 static int group_round_on_nudge(struct group *g, uint64_t round)
 {
     struct group_round *now = &g->now;
-    const struct group_members *group = &now->data.group;
-    int rc = PCOLL_OK;
     if (g->phase != PHASE_ROUND || g->round >= round || now->passed ||
         now->contribution != CONTRIBUTION_OPEN)
-        return rc;
+        return PCOLL_OK;
     now->passed = true;
-    for (uint32_t i = 0; i < group->members && rc == PCOLL_OK; i++)
-        if (i != group->position)
-            rc = group_wire_send(g, group->rank[i], WIRE_NUDGE, 0, round,
-                                 (union group_values){.application = true});
-    return rc;
+    return group_round_send(g, WIRE_NUDGE, round,
+                            (union group_values){.application = true});
 }
 
 static int group_round_continue(struct group *g, enum group_phase *next)
@@ -406,7 +401,7 @@ static int group_round_continue(struct group *g, enum group_phase *next)
     if (rc == PCOLL_OK && now->decision == DECISION_PENDING)
         rc = group_round_contribute(g) ?: group_data_run(&now->data);
     if (rc == PCOLL_OK && now->decision == DECISION_PENDING && !now->marked &&
-        group_data_complete(&now->data)) {
+        engine_over(&now->data.engine)) {
         CHECK(now->contribution != CONTRIBUTION_OPEN);
         now->marked = true;
         MOMENT("about to vote");
@@ -591,7 +586,9 @@ static int group_matching_flush(struct group *g)
     }
     while (rc == PCOLL_OK && match_next(&g->match, &m)) {
         memcpy(values.word, m.value, sizeof values.word);
-        rc = group_wire_send(g, m.peer, m.kind, m.part, m.round, values);
+        rc = m.kind == MATCH_VOID
+                 ? group_round_refuse(g, (struct group_name){m.peer, m.list.seq})
+                 : group_wire_send(g, m.peer, m.kind, m.part, m.round, values);
     }
     return rc;
 }
@@ -729,7 +726,10 @@ static uint64_t group_agent_round_to_join(const struct group *g)
 
 static int group_agent_continue_rejoin(struct group *g, enum group_phase *next)
 {
-    uint32_t others = membership_others(&g->membership, g->window->rank);
+    uint32_t others = 0; /* The ranks that can answer: all but silent and dead ones. */
+    for (uint32_t r = 0; r < g->membership.ranks; r++)
+        others +=
+            r != g->window->rank && g->membership.entries[r].status <= MEMBER_AWAY;
     if (g->rejoin.answers < others && g->clock.time < g->rejoin.wait_until &&
         !group_agent_leaves(g))
         return PCOLL_OK;
@@ -779,11 +779,8 @@ static int group_agent_begin_close(struct object *p)
 static int group_agent_drain(struct group *g)
 {
     struct group_drain *d = &g->drain;
-    int rc = group_matching_flush(g);
+    int rc = group_matching_flush(g); /* Also void groups that named this rank late. */
     if (rc != PCOLL_OK || atomic_load(&g->base.closed))
-        return rc;
-    rc = group_round_refuse(g); /* Lists that this rank was sent while it left. */
-    if (rc != PCOLL_OK)
         return rc;
     if (d->agreeing && atomic_load(&d->agreement.done)) {
         d->agreeing = false;
@@ -820,7 +817,7 @@ static int group_agent_continue(struct group *g, bool *more)
 {
     enum group_phase before = g->phase, next = before;
     uint64_t round = g->round;
-    int rc = group_round_refuse(g);
+    int rc = group_matching_flush(g); /* A group of this rank may be void. */
     if (rc == PCOLL_OK && before == PHASE_IDLE)
         next = group_agent_leaves(g) ? PHASE_AWAY
                : g->rejoin.suspected ? PHASE_ASKING
@@ -840,23 +837,10 @@ static int group_agent_continue(struct group *g, bool *more)
     return rc ?: group_matching_flush(g);
 }
 
-/* Ask for the turn to close once the rank is away and no fetch is under way. */
-static int group_agent_settle(struct group *g)
-{
-    bool ended;
-    if (g->phase != PHASE_AWAY || !g->shared.closing || g->queued)
-        return PCOLL_OK;
-    int rc = group_data_poll(&g->now.data, &ended); /* Fetches of void rounds. */
-    if (rc != PCOLL_OK || g->now.data.abandoned)
-        return rc;
-    g->queued = true;
-    return communicator_close(g->communicator, &g->base);
-}
-
 int group_agent_drive(struct object *p)
 {
     struct group *g = (struct group *)p;
-    bool more;
+    bool more, ended;
     int rc = PCOLL_OK;
     CHECK(!g->queued || g->shared.closing);
     group_wire_update_clock(g);
@@ -865,7 +849,12 @@ int group_agent_drive(struct object *p)
     do
         rc = group_agent_continue(g, &more);
     while (rc == PCOLL_OK && more);
-    rc = rc ?: group_agent_settle(g);
+    if (rc == PCOLL_OK && g->phase == PHASE_AWAY && g->shared.closing) {
+        rc = group_data_poll(&g->now.data, &ended); /* Fetches of void rounds. */
+        g->queued = rc == PCOLL_OK && !g->now.data.abandoned;
+        if (g->queued) /* Ask for the turn to close. */
+            rc = communicator_close(g->communicator, &g->base);
+    }
     atomic_store(&g->shared.shown_round, g->round);
     g->clock.due = rc != PCOLL_OK ? INT64_MAX
                    : g->phase == PHASE_ROUND || g->now.data.abandoned
@@ -883,13 +872,17 @@ int group_agent_drive(struct object *p)
 static int group_agent_on_membership(struct group *g, const struct group_message *m)
 {
     const union group_values *v = &m->values;
+    struct membership_entry *e = &g->membership.entries[v->rank];
     if (v->rank == g->window->rank) {
-        g->rejoin.suspected |= v->returns == g->membership.entries[v->rank].returns;
+        g->rejoin.suspected |= v->returns == e->returns;
         return PCOLL_OK;
     }
     bool live = v->status == MEMBER_LIVE;
     bool news = membership_set(&g->membership, v->rank, v->status, v->returns);
-    bool joins = live && membership_join(&g->membership, v->rank, v->returns, m->round);
+    bool joins = live && e->status != MEMBER_DEAD && v->returns == e->returns &&
+                 m->round > e->from;
+    if (joins)
+        e->from = m->round;
     if (news || joins)
         group_wire_membership_changed(g, v->rank);
     if (!live || !news)
@@ -1020,8 +1013,9 @@ int group_agent_restart(struct group *g, const uint64_t *words, uint64_t round)
     match_restart(&g->match, round);
     for (uint32_t r = 0; r < g->membership.ranks; r++) {
         enum member_status status = words[r] & WORD_AWAY ? MEMBER_AWAY : MEMBER_LIVE;
-        membership_agreed(&g->membership, r, words[r] ? status : MEMBER_DEAD,
-                          (uint32_t)(words[r] / WORD_RETURNS), round);
+        g->membership.entries[r] =
+            (struct membership_entry){words[r] ? status : MEMBER_DEAD,
+                                      (uint32_t)(words[r] / WORD_RETURNS), round};
         g->wire.received_at[r] = g->clock.time;
     }
     bool away = words[g->window->rank] & WORD_AWAY;

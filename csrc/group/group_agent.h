@@ -47,16 +47,14 @@
 
 struct group;
 
+/* Allocate an array of `count` zeros; NULL: no memory. */
+#define GROUP_ALLOCATE(array, count) ((array) = calloc((count), sizeof *(array)))
+
 /*
  * The data of a group's round on one rank: a butterfly (algorithms/butterfly.c) on the schedule
  * engine, whose fetches are gets from the windows of the members. A get from a near member is
- * complete when it returns. The driver polls gets from far members (group_data_poll).
- *
- * There is one round at a time, and one thread at a time drives it.
+ * complete when it returns. The driver polls gets from far members. One thread at a time drives it.
  */
-
-/* Allocate an array of `count` zeros; NULL: no memory. */
-#define GROUP_ALLOCATE(array, count) ((array) = calloc((count), sizeof *(array)))
 
 /* A group as one of its members sees it. Arrays are indexed by position in the list. */
 struct group_members {
@@ -108,10 +106,10 @@ struct group_data {
     size_t piece; /* Elements of a piece. */
 
     struct group_members group;
-    bool *empty; /* By member: it has no part to reduce. */
-    struct group_member *state;
-    uint32_t active;     /* Members that contribute. */
-    struct sched *sched; /* NULL: no round. */
+    bool *empty;                /* By member: it has no part to reduce. */
+    struct group_member *state; /* By member. */
+    uint32_t active;            /* Members that contribute. */
+    struct sched *sched;        /* NULL: no round. */
     struct engine engine;
     int start, *scratch;
 
@@ -131,7 +129,6 @@ struct group_data {
 int group_data_init(struct group_data *r);
 void group_data_destroy(struct group_data *r);
 size_t group_data_bytes(const struct group_data *r);
-
 /* Make the schedule for the group that the caller has filled in. */
 int group_data_prepare(struct group_data *r);
 /* Start. `own`: this rank contributes, and its input is in its window. */
@@ -156,11 +153,6 @@ static inline bool group_data_contributes(const struct group_data *r)
     return r->state[r->group.position].contributes;
 }
 
-static inline bool group_data_complete(const struct group_data *r)
-{
-    return r->sched && engine_over(&r->engine);
-}
-
 enum group_phase { PHASE_IDLE, PHASE_ASKING, PHASE_MATCHING, PHASE_ROUND, PHASE_AWAY };
 
 /*
@@ -169,7 +161,6 @@ enum group_phase { PHASE_IDLE, PHASE_ASKING, PHASE_MATCHING, PHASE_ROUND, PHASE_
  * (group_wire.h) knows them. A rank declares itself there, and asks for the entries under its key,
  * at growing intervals.
  */
-
 struct group_inquiry {
     int64_t time;      /* The priority that the rank declares. */
     int64_t at, pause; /* Time of the next query, and the interval; ns. */
@@ -192,17 +183,6 @@ struct group_matching {
 /* Return whether the rank is live and on the same line as this one. */
 bool group_matching_is_on_line(const struct group *g, uint32_t rank);
 
-/*
- * A group's round on one rank, from the list of members to the outcome.
- *
- * Silence. T is the timeout. Each member sends the others a heartbeat four times in T while the
- * round lasts. A member that has contributed for T/2 passes over the members whose application has
- * not started: it asks their agents to go on without it. A member that has sent nothing for T is
- * suspected, and the round is aborted. A rank that has waited for its group for T/2 nudges the
- * ranks that it waits for, because they may be in an earlier round in which no application has
- * started yet.
- */
-
 /* The bandwidth of this rank's link, as it tells the others. */
 struct group_bandwidth {
     float told;      /* As told to the others; 0: none. */
@@ -212,15 +192,24 @@ struct group_bandwidth {
 
 enum group_contribution { CONTRIBUTION_OPEN, CONTRIBUTION_OWN, CONTRIBUTION_NULL };
 
-/* The notices of a rank about its newest group. A notice may arrive before this rank knows the
- * group. */
+/* The notices of a rank about its newest group, which this rank may not know yet. */
 struct group_notice {
     struct group_name name;
     uint32_t bits; /* enum group_notice_bit */
     uint32_t rate;
 };
 
-/* The current round. Times are those of the rank's own clock. */
+/*
+ * The current round, from the list of members to the outcome. Times are those of the rank's own
+ * clock.
+ *
+ * Silence. T is the timeout. Each member sends the others a heartbeat four times in T while the
+ * round lasts. A member that has contributed for T/2 passes over the members whose application has
+ * not started: it asks their agents to go on without it. A member that has sent nothing for T is
+ * suspected, and the round is aborted. A rank that has waited for its group for T/2 nudges the
+ * ranks that it waits for, because they may be in an earlier round in which no application has
+ * started yet.
+ */
 struct group_round {
     struct group_name name;
     struct group_data data;
@@ -243,7 +232,6 @@ struct group_round {
 int group_round_notify(struct group *g, uint32_t member, int edge);
 /* Send the members a heartbeat if one is due. */
 int group_round_heartbeat(struct group *g);
-
 /* Set the bandwidth that this rank tells the others from the next matchmaking on. */
 void group_round_set_bandwidth(struct group *g, double bandwidth);
 
@@ -329,10 +317,8 @@ struct pcoll_group {
 
 /* group_agent.c: what the communicator calls. */
 extern const struct object_ops group_agent_ops;
-
 /* Run the phases as far as possible. */
 int group_agent_drive(struct object *p);
-
 /* Return the status of this rank as a word for the others. */
 uint64_t group_agent_state_word(const struct group *g);
 /* Check the words of all ranks, 0 for the dead ones. PCOLL_EPROTOCOL. */

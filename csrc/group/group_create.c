@@ -217,9 +217,8 @@ static int group_create_on(struct communicator *c, const void *comm,
         user_object_made(&p->base, c, &g->base, g->options.progress);
         progress_lock(c->progress);
         for (uint32_t r = 0; r < c->transport->size; r++)
-            if (!transport_lives(c->transport,
-                                 r)) /* Dead before this object was made. */
-                membership_agreed(&g->membership, r, MEMBER_DEAD, 0, 0);
+            if (!transport_lives(c->transport, r)) /* It died before. */
+                g->membership.entries[r].status = MEMBER_DEAD;
         g->driven = true;
         progress_unlock(c->progress);
         communicator_notify(c, &g->base);

@@ -68,57 +68,19 @@ int group_wire_announce(struct group *g, uint32_t rank)
 
 /* The membership. */
 
-/* Return whether the statement changes the entry. A rank that has left is never suspected. */
-static bool membership_is_news(const struct membership_entry *e,
-                               enum member_status status, uint32_t returns)
-{
-    if (e->status == MEMBER_DEAD)
-        return false;
-    if (returns != e->returns)
-        return returns > e->returns;
-    return status != MEMBER_LIVE && e->status != MEMBER_AWAY && status != e->status;
-}
-
+/* A rank that has left is never suspected. */
 bool membership_set(struct membership *r, uint32_t rank, enum member_status status,
                     uint32_t returns)
 {
     CHECK(rank < r->ranks);
     struct membership_entry *e = &r->entries[rank];
-    if (!membership_is_news(e, status, returns))
+    bool news =
+        returns > e->returns || (returns == e->returns && status != MEMBER_LIVE &&
+                                 e->status != MEMBER_AWAY && status != e->status);
+    if (e->status == MEMBER_DEAD || !news)
         return false;
-    CHECK(returns >= e->returns);
     *e = (struct membership_entry){.status = status, .returns = returns};
     return true;
-}
-
-bool membership_join(struct membership *r, uint32_t rank, uint32_t returns,
-                     uint64_t from)
-{
-    CHECK(rank < r->ranks);
-    struct membership_entry *e = &r->entries[rank];
-    if (e->status == MEMBER_DEAD || returns != e->returns || from <= e->from)
-        return false;
-    e->from = from;
-    return true;
-}
-
-void membership_agreed(struct membership *r, uint32_t rank, enum member_status status,
-                       uint32_t returns, uint64_t from)
-{
-    CHECK(rank < r->ranks && status != MEMBER_SUSPECT);
-    struct membership_entry *e = &r->entries[rank];
-    CHECK(e->status != MEMBER_DEAD || status == MEMBER_DEAD);
-    *e = (struct membership_entry){.status = status, .returns = returns, .from = from};
-}
-
-uint32_t membership_others(const struct membership *r, uint32_t rank)
-{
-    CHECK(rank < r->ranks);
-    uint32_t others = 0;
-    for (uint32_t i = 0; i < r->ranks; i++)
-        others += i != rank && r->entries[i].status != MEMBER_SUSPECT &&
-                  r->entries[i].status != MEMBER_DEAD;
-    return others;
 }
 
 uint32_t membership_count(const struct membership *r, uint64_t round)
@@ -132,10 +94,8 @@ uint32_t membership_count(const struct membership *r, uint64_t round)
 void group_wire_membership_changed(struct group *g, uint32_t rank)
 {
     CHECK(rank < g->membership.ranks && rank != g->window->rank);
-    if (membership_takes_part(&g->membership, rank, g->round))
-        match_back(&g->match, g->clock.time, rank);
-    else
-        match_lost(&g->match, g->clock.time, rank);
+    match_present(&g->match, g->clock.time, rank,
+                  membership_takes_part(&g->membership, rank, g->round));
     g->matching.members_changed = true;
 }
 
@@ -266,7 +226,7 @@ int group_window_vote(struct group *g, struct group_name name, enum decision_vot
                       uint32_t members, enum decision *decision)
 {
     struct window *w = g->window;
-    size_t at = g->place.decisions_at + name.seq % DECISIONS * sizeof(int64_t);
+    size_t at = name.seq % DECISIONS * sizeof(int64_t);
     int64_t word, seen;
     CHECK(name.leader < w->size && (vote != VOTE_OPEN || name.leader == w->rank));
     *decision = DECISION_PENDING;

@@ -93,9 +93,9 @@ struct group_name {
 };
 
 struct group_layout {
-    size_t element, count; /* Bytes of an element; elements. */
-    size_t decisions_at, directory_at, input_at, part_at; /* Offsets in bytes. */
-    size_t bytes;                                         /* Of the whole window. */
+    size_t element, count;                  /* Bytes of an element; elements. */
+    size_t directory_at, input_at, part_at; /* Offsets; the decisions are at 0. */
+    size_t bytes;                           /* Of the whole window. */
 };
 
 /* Memory for a query of the directory. */
@@ -145,15 +145,6 @@ struct membership {
 /* Take a statement about a rank after its return number `returns`. True: it is new. */
 bool membership_set(struct membership *r, uint32_t rank, enum member_status status,
                     uint32_t returns);
-
-/* Take a rank's own statement that it joins in round `from`. True: it is new. */
-bool membership_join(struct membership *r, uint32_t rank, uint32_t returns,
-                     uint64_t from);
-/* Set what all live ranks have agreed on after ranks have died. */
-void membership_agreed(struct membership *r, uint32_t rank, enum member_status status,
-                       uint32_t returns, uint64_t from);
-/* Return the number of other ranks that can be asked: all but silent and dead ones. */
-uint32_t membership_others(const struct membership *r, uint32_t rank);
 /* Return the number of ranks that take part in a round. */
 uint32_t membership_count(const struct membership *r, uint64_t round);
 

@@ -210,11 +210,11 @@ static void settle(uint32_t peer, bool ticked)
 {
     struct sim_peer *p = &sim.peers[peer];
     struct match_message message;
-    struct match_refusal refusal;
     while (match_next(&p->m, &message))
-        send(peer, message);
-    while (match_refused(&p->m, &refusal))
-        check_refusal(peer, &refusal);
+        if (message.kind == MATCH_VOID)
+            check_refusal(peer, message.peer, message.list.seq);
+        else
+            send(peer, message);
     enum match_state state = p->m.state;
     bool over = state == MATCH_FORMED || state == MATCH_BEHIND;
     if (over && !p->rounds[p->round].over)
@@ -322,7 +322,7 @@ static void report_lost(uint32_t peer, uint32_t about)
         touch(about, p->round);
     }
     p->reported_at[about] = sim.now;
-    match_lost(&p->m, sim_clock(p, sim.now), about);
+    match_present(&p->m, sim_clock(p, sim.now), about, false);
 }
 
 static void end_round(uint32_t peer)
@@ -367,7 +367,7 @@ static void handle(const struct event *e)
         report_lost(e->peer, e->about);
         break;
     case EVENT_BACK:
-        match_back(&p->m, clock, e->about);
+        match_present(&p->m, clock, e->about, true);
         break;
     case EVENT_ABANDON:
         abandon(e->peer);

@@ -131,5 +131,5 @@ uint64_t matching_fuzz(uint64_t seed);
 /* Invariants (matching_check.c). */
 void check_peer(uint32_t peer, bool ticked);
 void check_formed(uint32_t peer);
-void check_refusal(uint32_t peer, const struct match_refusal *refusal);
+void check_refusal(uint32_t peer, uint32_t leader, uint32_t seq);
 void check_end(void);

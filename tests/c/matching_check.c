@@ -59,6 +59,7 @@ void check_peer(uint32_t peer, bool ticked)
 
 static void check_well_formed(uint32_t peer, const struct match_list *list)
 {
+    uint64_t round = sim.peers[peer].m.goal.round;
     bool self = false, leader = false;
     for (uint32_t i = 0; i < list->count; i++) {
         uint32_t rank = list->members[i].rank;
@@ -68,9 +69,9 @@ static void check_well_formed(uint32_t peer, const struct match_list *list)
         self = self || rank == peer;
         leader = leader || rank == list->leader;
         INVARIANT("well formed",
-                  rank == list->leader || sim_before(list->leader, rank, list->round),
+                  rank == list->leader || sim_before(list->leader, rank, round),
                   "%u leads %u", list->leader, rank);
-        INVARIANT("well formed", sim_key(rank, list->round) == list->key,
+        INVARIANT("well formed", sim_key(rank, round) == sim.peers[peer].m.goal.key,
                   "member %u has another key", rank);
     }
     INVARIANT("well formed", self && leader, "peer %u, leader %u: one is not in it",
@@ -93,14 +94,14 @@ static int find_group(uint32_t leader, uint32_t seq)
 }
 
 /* The leader must be the first to form the group. */
-static int new_group(const struct match_list *list)
+static int new_group(const struct match_list *list, const struct match_goal *goal)
 {
     EXPECT(sim.group_count < MAX_GROUPS, "too many groups");
     struct sim_group *g = &sim.groups[sim.group_count];
     *g = (struct sim_group){.leader = list->leader,
                             .seq = list->seq,
-                            .round = list->round,
-                            .key = list->key,
+                            .round = goal->round,
+                            .key = goal->key,
                             .count = list->count};
     memcpy(g->members, list->members, list->count * sizeof *g->members);
     for (uint32_t i = 0; i < g->count; i++) {
@@ -125,19 +126,20 @@ void check_formed(uint32_t peer)
 {
     struct sim_peer *p = &sim.peers[peer];
     const struct match_list *list = match_formed(&p->m);
+    const struct match_goal *goal = &p->m.goal;
     struct sim_round *r = &p->rounds[p->round];
     EXPECT(list, "formed, and no list");
     INVARIANT("well formed",
-              list->round == p->round && list->key == sim_key(peer, p->round),
+              goal->round == p->round && goal->key == sim_key(peer, p->round),
               "peer %u is in round %llu", peer, (unsigned long long)p->round);
     check_well_formed(peer, list);
     int at = find_group(list->leader, list->seq);
     INVARIANT("unique names", (at < 0) == (peer == list->leader),
               "group (%u, %u) formed by %u", list->leader, list->seq, peer);
     if (at < 0)
-        at = new_group(list);
+        at = new_group(list, goal);
     INVARIANT("unique names",
-              sim.groups[at].round == list->round && sim.groups[at].key == list->key,
+              sim.groups[at].round == goal->round && sim.groups[at].key == goal->key,
               "(%u, %u) names two groups", list->leader, list->seq);
     check_same(&sim.groups[at], list);
     INVARIANT("one group", !r->formed, "peer %u forms a second group", peer);
@@ -146,11 +148,11 @@ void check_formed(uint32_t peer)
     sim.groups[at].formed[peer] = true;
 }
 
-void check_refusal(uint32_t peer, const struct match_refusal *refusal)
+void check_refusal(uint32_t peer, uint32_t leader, uint32_t seq)
 {
-    int at = find_group(refusal->leader, refusal->seq);
+    int at = find_group(leader, seq);
     INVARIANT("refused", at >= 0, "peer %u refuses group (%u, %u), which is none", peer,
-              refusal->leader, refusal->seq);
+              leader, seq);
     sim.groups[at].refused = true;
     sim_round_refuse(&sim.groups[at]);
 }

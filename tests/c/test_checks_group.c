@@ -77,10 +77,6 @@ static void break_grids(void)
     }
     if (group_breaks(PHASE_IDLE, "group_wire.c"))
         membership_set(&group.membership, RANKS, MEMBER_AWAY, 0);
-    if (group_breaks(PHASE_IDLE, "group_wire.c"))
-        membership_join(&group.membership, RANKS, 0, 1);
-    if (group_breaks(PHASE_IDLE, "group_wire.c"))
-        membership_others(&group.membership, RANKS);
 }
 
 static void break_matchmaking(void)
@@ -98,18 +94,13 @@ static void break_matchmaking(void)
         match_next(&match, &out);
     }
     if (match_breaks())
-        match_refuse(&match, RANKS, 1, 1);
-    if (match_breaks()) {
-        struct match_refusal out;
-        match.refusals = 1;
-        match_refused(&match, &out);
-    }
+        match_refuse(&match, RANKS, 1);
     if (match_breaks()) {
         match.state = MATCH_FORMED;
         match_withdraw(&match);
     }
     if (match_breaks())
-        match_dismiss(&match, 0, 0);
+        match_dismiss(&match, 0);
     if (match_breaks()) {
         match.peers[1].follower = FOLLOWER_IN;
         match_drop_lost_follower(&match, 1);

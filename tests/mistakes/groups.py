@@ -50,14 +50,14 @@ MUTANTS = [
     Mutant(
         "an ask that has waited counts at once",
         "protocol/group/matchmaking.c",
-        "bool stale = now - p->ask.since > m->answer_timeout / 2;",
-        "bool stale = now < p->ask.since;",
+        "bool stale = m->now - p->ask.since > m->answer_timeout / 2;",
+        "bool stale = m->now < p->ask.since;",
     ),
     Mutant(
         "asks on file are not answered when the round begins",
         "protocol/group/matchmaking.c",
-        "    match_answer_filed(m, now);\n",
-        "    if (!m->size)\n        match_answer_filed(m, now);\n",
+        "    match_answer_filed(m);\n",
+        "    if (!m->size)\n        match_answer_filed(m);\n",
     ),
     Mutant(
         "asks on file are not answered when the leader has failed",
@@ -81,8 +81,8 @@ MUTANTS = [
     Mutant(
         "who is accepted by a lower one does not tell its followers",
         "protocol/group/matchmaking.c",
-        "if (match_on_accept(m, now, message))",
-        "if (match_on_accept(m, now, message) && !m->follower_count)",
+        "        match_disband(m, peer, p->time);\n",
+        "        if (!m->follower_count)\n            match_disband(m, peer, p->time);\n",
     ),
     Mutant(
         "a late answer is taken by one that is bound to another",
@@ -123,8 +123,8 @@ MUTANTS = [
     Mutant(
         "two groups have one name",
         "protocol/group/matchmaking.c",
-        "match_name_list(m, m->rank, ++m->seq, count);",
-        "match_name_list(m, m->rank, m->seq, count);",
+        "m->rank, ++m->seq, count, m->members",
+        "m->rank, m->seq, count, m->members",
     ),
     Mutant(
         "the members are not sorted",
@@ -174,7 +174,7 @@ MUTANTS = [
     Mutant(
         "a member votes before it has fetched everything",
         "group/group_agent.c",
-        "!now->marked &&\n        group_data_complete(&now->data)) {",
+        "!now->marked &&\n        engine_over(&now->data.engine)) {",
         "!now->marked && now->contribution != CONTRIBUTION_OPEN) {",
     ),
     Mutant(
@@ -204,7 +204,7 @@ MUTANTS = [
     Mutant(
         "nobody is passed over",
         "group/group_agent.c",
-        "rc = group_round_send(g, NOTICE_PASS, true);",
+        "rc = group_round_tell(g, NOTICE_PASS);",
         "rc = PCOLL_OK;",
     ),
     Mutant(
@@ -217,7 +217,7 @@ MUTANTS = [
     Mutant(
         "members send no heartbeats",
         "group/group_agent.c",
-        "return group_round_send(g, NOTICE_ALIVE, false);",
+        "return group_round_tell(g, NOTICE_ALIVE);",
         "return PCOLL_OK;",
     ),
     Mutant(

@@ -59,8 +59,6 @@ struct match_peer {
     struct match_ask ask;
     enum follower_state follower;
     int64_t confirm_by;
-
-    struct match_refusal refusal; /* seq is 0: none. */
 };
 
 /* Add to a time without overflow. */
@@ -88,17 +86,30 @@ static bool match_below(const struct match *m, int64_t time, uint32_t peer)
     return match_before(time, peer, m->goal.time, m->rank);
 }
 
+static void match_queue(struct match_outbox *o, struct match_message message)
+{
+    if (o->tail - o->head == o->capacity)
+        o->lost++;
+    else
+        o->ring[o->tail++ % o->capacity] = message;
+}
+
 /* Queue a message of any kind but LIST. */
 static void match_send(struct match *m, enum match_kind kind, uint32_t peer,
                        uint64_t round, const struct match_note *note)
 {
-    struct match_outbox *o = &m->out;
     CHECK(peer < m->size && peer != m->rank);
-    if (o->tail - o->head == o->capacity)
-        o->lost++;
-    else
-        o->ring[o->tail++ % o->capacity] = (struct match_message){
-            .peer = peer, .kind = kind, .round = round, .note = *note};
+    match_queue(&m->out,
+                (struct match_message){
+                    .peer = peer, .kind = kind, .round = round, .note = *note});
+}
+
+/* A list counts on a member that does not keep it: its group has to become void. */
+static void match_refuse(struct match *m, uint32_t leader, uint32_t seq)
+{
+    CHECK(leader < m->size && seq);
+    match_queue(&m->out, (struct match_message){
+                             .peer = leader, .kind = MATCH_VOID, .list = {.seq = seq}});
 }
 
 static bool match_is_bandwidth(float x)
@@ -228,7 +239,7 @@ static bool match_next_part(struct match *m, struct match_message *out)
         .peer = peer,
         .kind = MATCH_LIST,
         .part = (uint16_t)(o->part | (o->alike ? PART_ALIKE : 0)),
-        .round = list->round,
+        .round = m->goal.round,
         .list = {.count = (uint16_t)list->count,
                  .attempt = (uint16_t)m->peers[peer].ask.attempt,
                  .seq = list->seq}};
@@ -252,21 +263,11 @@ bool match_next(struct match *m, struct match_message *out)
     return true;
 }
 
-/* A list counts on a member that does not keep it. */
-static void match_refuse(struct match *m, uint32_t member, uint32_t leader,
-                         uint32_t seq)
-{
-    CHECK(member < m->size && member != m->rank);
-    struct match_peer *p = &m->peers[member];
-    m->refusals += !p->refusal.seq;
-    p->refusal = (struct match_refusal){.leader = leader, .seq = seq};
-}
-
 /* Refuse the list that is arriving, if any. */
 static void match_refuse_coming(struct match *m)
 {
     if (m->state == MATCH_FOLLOWING && m->listed)
-        match_refuse(m, m->leader, m->leader, m->list.seq);
+        match_refuse(m, m->leader, m->list.seq);
     m->listed = 0;
 }
 
@@ -305,10 +306,11 @@ static uint32_t match_lowest_untried(const struct match *m)
 }
 
 /* Ask the lowest candidate, unless it is too late. */
-static void match_ask_next(struct match *m, int64_t now)
+static void match_ask_next(struct match *m)
 {
     uint32_t peer = match_lowest_untried(m);
-    if (peer == MATCH_NOBODY || now > match_later(m->window_end, 2 * m->answer_timeout))
+    if (peer == MATCH_NOBODY ||
+        m->now > match_later(m->window_end, 2 * m->answer_timeout))
         return;
     struct match_peer *p = &m->peers[peer];
     m->attempt += 1 + (m->attempt == UINT32_MAX);
@@ -316,7 +318,7 @@ static void match_ask_next(struct match *m, int64_t now)
     p->candidate = CANDIDATE_ASKED;
     p->tries++;
     m->asking = peer;
-    m->ask_by = match_later(now, m->answer_timeout);
+    m->ask_by = match_later(m->now, m->answer_timeout);
     match_send(m, MATCH_ASK, peer, m->goal.round,
                &(struct match_note){.key = m->goal.key,
                                     .time = m->goal.time,
@@ -355,10 +357,10 @@ static void match_withdraw(struct match *m)
 }
 
 /* Look again, for long enough to find other ranks that look again. */
-static void match_stop_following(struct match *m, int64_t now)
+static void match_stop_following(struct match *m)
 {
     CHECK(m->state == MATCH_FOLLOWING && !m->follower_count);
-    int64_t until = match_later(now, 2 * m->answer_timeout);
+    int64_t until = match_later(m->now, 2 * m->answer_timeout);
     match_refuse_coming(m);
     m->state = MATCH_LOOKING;
     m->leader = MATCH_NOBODY;
@@ -369,7 +371,7 @@ static void match_stop_following(struct match *m, int64_t now)
 }
 
 /* Do not ask this rank again in this round. If it was asked or followed, tell it. */
-static void match_dismiss(struct match *m, int64_t now, uint32_t peer)
+static void match_dismiss(struct match *m, uint32_t peer)
 {
     CHECK(peer < m->size && peer != m->rank);
     struct match_peer *p = &m->peers[peer];
@@ -381,11 +383,11 @@ static void match_dismiss(struct match *m, int64_t now, uint32_t peer)
     if (m->asking == peer)
         m->asking = MATCH_NOBODY;
     if (m->leader == peer)
-        match_stop_following(m, now);
+        match_stop_following(m);
 }
 
 /* A rank is in that round. */
-static void match_note_gone(struct match *m, int64_t now, uint32_t peer, uint64_t round)
+static void match_note_gone(struct match *m, uint32_t peer, uint64_t round)
 {
     struct match_peer *p = &m->peers[peer];
     if (p->seen < round)
@@ -395,12 +397,29 @@ static void match_note_gone(struct match *m, int64_t now, uint32_t peer, uint64_
     if (m->ahead < p->seen)
         m->ahead = p->seen;
     if (p->candidate != CANDIDATE_FINAL)
-        match_dismiss(m, now, peer);
+        match_dismiss(m, peer);
 }
 
-/* True: this rank follows now, and leads no rank any more. */
-static bool match_on_accept(struct match *m, int64_t now,
-                            const struct match_message *message)
+static void match_send_disband(struct match *m, uint32_t peer, uint32_t hint,
+                               int64_t time)
+{
+    match_send(m, MATCH_DISBAND, peer, m->goal.round,
+               &(struct match_note){
+                   .hint = hint, .time = time, .attempt = m->peers[peer].ask.attempt});
+}
+
+static void match_disband(struct match *m, uint32_t hint, int64_t time)
+{
+    for (uint32_t i = 0; i < m->follower_count; i++) {
+        match_send_disband(m, m->followers[i], hint, time);
+        m->peers[m->followers[i]].follower = FOLLOWER_NOT;
+        m->peers[m->followers[i]].ask.there = hint != MATCH_NOBODY;
+    }
+    m->follower_count = m->unconfirmed = 0;
+}
+
+/* If this rank follows now, it leads no rank any more: its followers ask the new leader. */
+static void match_on_accept(struct match *m, const struct match_message *message)
 {
     uint32_t peer = message->peer;
     struct match_peer *p = &m->peers[peer];
@@ -414,21 +433,21 @@ static bool match_on_accept(struct match *m, int64_t now,
         m->leader = peer;
         m->listed = 0;
         m->follow_by =
-            match_later(match_later(now, 4 * m->answer_timeout), message->note.time);
+            match_later(match_later(m->now, 4 * m->answer_timeout), message->note.time);
         p->candidate = CANDIDATE_WAITING;
         if (message->note.confirm)
             match_send(m, MATCH_CONFIRM, peer, m->goal.round, &answer);
-        return true;
+        match_disband(m, peer, p->time);
+        return;
     }
     if (current && m->state == MATCH_FOLLOWING && m->leader == peer)
-        return false; /* It has accepted twice. */
+        return; /* It has accepted twice. */
     match_send(m, MATCH_LEAVE, peer, message->round, &answer);
     if (!current)
-        return false;
+        return;
     p->attempt = 0;
     if (p->candidate == CANDIDATE_WAITING)
         p->candidate = CANDIDATE_UNTRIED;
-    return false;
 }
 
 /* Another rank knows a lower one that leads. If this rank has asked that one before, the ask is
@@ -463,8 +482,7 @@ static void match_on_reject(struct match *m, const struct match_message *message
     }
 }
 
-static void match_on_disband(struct match *m, int64_t now,
-                             const struct match_message *message)
+static void match_on_disband(struct match *m, const struct match_message *message)
 {
     const struct match_note *note = &message->note;
     uint32_t peer = message->peer;
@@ -472,7 +490,7 @@ static void match_on_disband(struct match *m, int64_t now,
     if (m->state != MATCH_FOLLOWING || m->leader != peer ||
         message->round != m->goal.round || p->attempt != note->attempt)
         return;
-    match_stop_following(m, now);
+    match_stop_following(m);
     if (note->hint == MATCH_NOBODY) { /* It has not filed the ask. */
         p->candidate = CANDIDATE_UNTRIED;
         p->attempt = 0;
@@ -521,28 +539,28 @@ static void match_drop_follower(struct match *m, uint32_t peer)
     m->offer = true; /* There is room for a filed ask. */
 }
 
-static void match_accept(struct match *m, int64_t now, uint32_t peer, bool confirm)
+static void match_accept(struct match *m, uint32_t peer, bool confirm)
 {
     struct match_peer *p = &m->peers[peer];
     CHECK(m->state == MATCH_LOOKING && p->ask.there);
-    int64_t remaining = m->window_end > now ? m->window_end - now : 0;
+    int64_t remaining = m->window_end > m->now ? m->window_end - m->now : 0;
     if (p->follower == FOLLOWER_NOT)
         m->followers[m->follower_count++] = peer;
     m->unconfirmed -= p->follower == FOLLOWER_UNCONFIRMED;
     m->unconfirmed += confirm;
     p->follower = confirm ? FOLLOWER_UNCONFIRMED : FOLLOWER_IN;
     CHECK(m->follower_count < m->goal.max_members);
-    p->confirm_by = match_later(now, m->answer_timeout);
+    p->confirm_by = match_later(m->now, m->answer_timeout);
     match_send(m, MATCH_ACCEPT, peer, m->goal.round,
                &(struct match_note){
                    .time = remaining, .confirm = confirm, .attempt = p->ask.attempt});
 }
 
 /* Answer a filed ask for the current round. */
-static void match_answer(struct match *m, int64_t now, uint32_t peer)
+static void match_answer(struct match *m, uint32_t peer)
 {
     struct match_peer *p = &m->peers[peer];
-    bool stale = now - p->ask.since > m->answer_timeout / 2;
+    bool stale = m->now - p->ask.since > m->answer_timeout / 2;
     if (m->state == MATCH_BEHIND)
         match_reject(m, peer, REJECT_GONE);
     else if (p->ask.key != m->goal.key)
@@ -556,11 +574,10 @@ static void match_answer(struct match *m, int64_t now, uint32_t peer)
     else if (p->follower == FOLLOWER_NOT && !match_has_room(m))
         match_reject(m, peer, REJECT_FULL);
     else
-        match_accept(m, now, peer, stale);
+        match_accept(m, peer, stale);
 }
 
-static void match_on_ask(struct match *m, int64_t now,
-                         const struct match_message *message)
+static void match_on_ask(struct match *m, const struct match_message *message)
 {
     const struct match_note *note = &message->note;
     uint32_t peer = message->peer;
@@ -574,13 +591,14 @@ static void match_on_ask(struct match *m, int64_t now,
                                 .round = message->round,
                                 .key = note->key,
                                 .time = note->time,
-                                .since = now,
+                                .since = m->now,
                                 .member = {peer, note->bandwidth, note->chain},
                                 .attempt = (uint32_t)note->attempt};
     if (message->round < m->floor)
         match_reject(m, peer, REJECT_GONE);
     else if (m->state != MATCH_IDLE && message->round == m->goal.round)
-        match_answer(m, now, peer);
+        match_answer(m, peer);
+    match_note_gone(m, peer, message->round);
 }
 
 static void match_on_confirm(struct match *m, const struct match_message *message)
@@ -602,7 +620,7 @@ static void match_on_leave(struct match *m, const struct match_message *message)
         return;
     p->ask.there = false;
     if (m->state == MATCH_FORMED && p->follower != FOLLOWER_NOT)
-        match_refuse(m, peer, m->rank, m->list.seq);
+        match_refuse(m, m->rank, m->list.seq);
     match_drop_follower(m, peer);
 }
 
@@ -613,42 +631,24 @@ static bool match_is_filed(const struct match *m, uint32_t peer)
 }
 
 /* Answer the filed asks for the round that has just begun. */
-static void match_answer_filed(struct match *m, int64_t now)
+static void match_answer_filed(struct match *m)
 {
     for (uint32_t i = 0; i < m->size; i++) {
         struct match_peer *p = &m->peers[i];
         if (match_is_filed(m, i))
-            match_answer(m, now, i);
+            match_answer(m, i);
         else if (p->ask.there && p->ask.round < m->goal.round)
             match_reject(m, i, REJECT_GONE);
     }
 }
 
 /* Accept filed asks while there is room, if their senders confirm. */
-static void match_offer(struct match *m, int64_t now)
+static void match_offer(struct match *m)
 {
     m->offer = false;
     for (uint32_t i = 0; i < m->size && match_has_room(m); i++)
         if (match_is_filed(m, i))
-            match_accept(m, now, i, true);
-}
-
-static void match_send_disband(struct match *m, uint32_t peer, uint32_t hint,
-                               int64_t time)
-{
-    match_send(m, MATCH_DISBAND, peer, m->goal.round,
-               &(struct match_note){
-                   .hint = hint, .time = time, .attempt = m->peers[peer].ask.attempt});
-}
-
-static void match_disband(struct match *m, uint32_t hint, int64_t time)
-{
-    for (uint32_t i = 0; i < m->follower_count; i++) {
-        match_send_disband(m, m->followers[i], hint, time);
-        m->peers[m->followers[i]].follower = FOLLOWER_NOT;
-        m->peers[m->followers[i]].ask.there = hint != MATCH_NOBODY;
-    }
-    m->follower_count = m->unconfirmed = 0;
+            match_accept(m, i, true);
 }
 
 /* A follower is lost, or has not confirmed in time. */
@@ -670,13 +670,6 @@ static bool match_may_close(const struct match *m)
     return m->window_over || (enough && m->given);
 }
 
-static struct match_list match_name_list(const struct match *m, uint32_t leader,
-                                         uint32_t seq, uint32_t count)
-{
-    return (struct match_list){leader,      seq,   m->goal.round,
-                               m->goal.key, count, m->members};
-}
-
 static int match_compare_ranks(const void *a, const void *b)
 {
     uint32_t x = ((const struct match_member *)a)->rank;
@@ -692,7 +685,7 @@ static void match_close(struct match *m)
     for (uint32_t i = 1; i < count; i++)
         m->members[i] = m->peers[m->followers[i - 1]].ask.member;
     qsort(m->members, count, sizeof *m->members, match_compare_ranks);
-    m->list = match_name_list(m, m->rank, ++m->seq, count);
+    m->list = (struct match_list){m->rank, ++m->seq, count, m->members};
     CHECK(count <= m->goal.max_members && m->seq);
     m->state = MATCH_FORMED;
     o->to = o->part = 0;
@@ -711,7 +704,7 @@ static bool match_add_part(struct match *m, const struct match_message *message)
     const struct match_part *part = &message->list;
     uint32_t first = match_part_first(message);
     if (!first) {
-        m->list = match_name_list(m, m->leader, part->seq, part->count);
+        m->list = (struct match_list){m->leader, part->seq, part->count, m->members};
         m->listed = 0;
     }
     if (part->count > m->goal.max_members || part->count != m->list.count ||
@@ -738,8 +731,7 @@ static bool match_list_is_valid(const struct match *m)
 }
 
 /* Take a part that has arrived. Dismiss its sender if it does not fit the parts before it. */
-static void match_on_list(struct match *m, int64_t now,
-                          const struct match_message *message)
+static void match_on_list(struct match *m, const struct match_message *message)
 {
     uint32_t from = message->peer;
     bool awaited = m->state == MATCH_FOLLOWING && from == m->leader &&
@@ -758,11 +750,11 @@ static void match_on_list(struct match *m, int64_t now,
         }
         return;
     }
-    match_refuse(m, from, from, message->list.seq);
+    match_refuse(m, from, message->list.seq);
     if (!awaited)
         return;
     m->listed = 0;
-    match_dismiss(m, now, from);
+    match_dismiss(m, from);
 }
 
 int match_init(struct match *m, uint32_t rank, uint32_t size, int64_t answer_timeout)
@@ -809,7 +801,6 @@ static void match_check_state(const struct match *m)
 {
     CHECK(m->candidate_count < m->size && m->follower_count < m->size);
     CHECK(m->unconfirmed <= m->follower_count);
-    CHECK(m->refusals <= m->size);
     CHECK(m->asking == MATCH_NOBODY || m->state == MATCH_LOOKING);
     CHECK((m->leader == MATCH_NOBODY) != (m->state == MATCH_FOLLOWING) ||
           m->state == MATCH_FORMED);
@@ -839,17 +830,17 @@ static void match_forget_round(struct match *m)
     m->state = MATCH_IDLE;
 }
 
-/* Do what can be done after an event: ask, accept filed asks, close. */
-static void match_proceed(struct match *m, int64_t now)
+/* Do what can be done while this rank looks: ask, accept filed asks, close. */
+static void match_look(struct match *m)
 {
     if (m->state != MATCH_LOOKING)
         return;
     if (m->asking == MATCH_NOBODY)
-        match_ask_next(m, now);
+        match_ask_next(m);
     if (m->asking != MATCH_NOBODY)
         return;
     if (m->offer)
-        match_offer(m, now);
+        match_offer(m);
     if (m->unconfirmed)
         return;
     if (match_is_behind(m))
@@ -858,10 +849,18 @@ static void match_proceed(struct match *m, int64_t now)
         match_close(m);
 }
 
+/* End an event. */
+static void match_proceed(struct match *m)
+{
+    match_look(m);
+    match_check_state(m);
+}
+
 void match_begin(struct match *m, int64_t now, const struct match_goal *goal)
 {
     struct match_goal *g = &m->goal;
     match_end(m);
+    m->now = now;
     *g = *goal;
     g->self.rank = m->rank;
     g->window = g->window > 0 ? g->window : 0;
@@ -876,8 +875,8 @@ void match_begin(struct match *m, int64_t now, const struct match_goal *goal)
     }
     m->floor = m->ahead = g->round;
     m->state = MATCH_LOOKING;
-    match_answer_filed(m, now);
-    match_proceed(m, now);
+    match_answer_filed(m);
+    match_proceed(m);
 }
 
 void match_candidates(struct match *m, int64_t now, const struct match_entry *entries,
@@ -885,47 +884,47 @@ void match_candidates(struct match *m, int64_t now, const struct match_entry *en
 {
     if (!match_active(m))
         return;
+    m->now = now;
     for (uint32_t i = 0; i < count; i++)
         if (entries[i].peer < m->size)
             match_add_candidate(m, entries[i].peer, entries[i].time);
     m->given = true;
     for (uint32_t i = 0; i < m->candidate_count; i++)
-        match_note_gone(m, now, m->candidates[i], 0);
-    match_proceed(m, now);
-    match_check_state(m);
+        match_note_gone(m, m->candidates[i], 0);
+    match_proceed(m);
 }
 
 void match_expect(struct match *m, int64_t now, uint32_t expected)
 {
+    m->now = now;
     m->goal.expected = expected;
-    match_proceed(m, now);
-    match_check_state(m);
+    match_proceed(m);
 }
 
-void match_lost(struct match *m, int64_t now, uint32_t peer)
+void match_present(struct match *m, int64_t now, uint32_t peer, bool present)
 {
     if (peer >= m->size || peer == m->rank)
         return;
     struct match_peer *p = &m->peers[peer];
-    if (p->ask.there)
+    if (!present && p->ask.there)
         p->ask.since = now - m->answer_timeout; /* It has to confirm. */
     if (!match_active(m))
         return;
-    match_drop_lost_follower(m, peer);
-    match_dismiss(m, now, peer);
-    match_proceed(m, now);
-    match_check_state(m);
+    m->now = now;
+    if (!present) {
+        match_drop_lost_follower(m, peer);
+        match_dismiss(m, peer);
+    } else if (p->candidate == CANDIDATE_FINAL)
+        p->candidate = CANDIDATE_UNTRIED;
+    match_proceed(m);
 }
 
-void match_back(struct match *m, int64_t now, uint32_t peer)
-{
-    if (!match_active(m) || peer >= m->size)
-        return;
-    if (m->peers[peer].candidate == CANDIDATE_FINAL)
-        m->peers[peer].candidate = CANDIDATE_UNTRIED;
-    match_proceed(m, now);
-    match_check_state(m);
-}
+static void (*const match_handlers[])(struct match *m,
+                                      const struct match_message *message) = {
+    [MATCH_ASK] = match_on_ask,         [MATCH_ACCEPT] = match_on_accept,
+    [MATCH_CONFIRM] = match_on_confirm, [MATCH_REJECT] = match_on_reject,
+    [MATCH_LEAVE] = match_on_leave,     [MATCH_DISBAND] = match_on_disband,
+    [MATCH_LIST] = match_on_list};
 
 int match_on_message(struct match *m, int64_t now, const struct match_message *message)
 {
@@ -934,43 +933,18 @@ int match_on_message(struct match *m, int64_t now, const struct match_message *m
         return fail(PCOLL_EPROTOCOL,
                     "rank %u sent a matchmaking message of kind %u that cannot be: %s",
                     message->peer, message->kind, wrong);
-    switch ((enum match_kind)message->kind) {
-    case MATCH_ASK:
-        match_on_ask(m, now, message);
-        match_note_gone(m, now, message->peer, message->round);
-        break;
-    case MATCH_ACCEPT:
-        if (match_on_accept(m, now, message)) /* The followers ask the new leader. */
-            match_disband(m, m->leader, m->peers[m->leader].time);
-        break;
-    case MATCH_CONFIRM:
-        match_on_confirm(m, message);
-        break;
-    case MATCH_REJECT:
-        match_on_reject(m, message);
-        break;
-    case MATCH_LEAVE:
-        match_on_leave(m, message);
-        break;
-    case MATCH_DISBAND:
-        match_on_disband(m, now, message);
-        break;
-    case MATCH_LIST:
-        match_on_list(m, now, message);
-        break;
-    case MATCH_KINDS:
-        break;
-    }
-    match_proceed(m, now);
-    match_check_state(m);
+    m->now = now;
+    match_handlers[message->kind](m, message);
+    match_proceed(m);
     return PCOLL_OK;
 }
 
 void match_tick(struct match *m, int64_t now)
 {
+    m->now = now;
     if (match_active(m)) {
         if (m->state == MATCH_FOLLOWING && now >= m->follow_by)
-            match_dismiss(m, now, m->leader);
+            match_dismiss(m, m->leader);
         if (m->asking != MATCH_NOBODY && now >= m->ask_by) {
             m->peers[m->asking].candidate = CANDIDATE_WAITING;
             m->asking = MATCH_NOBODY;
@@ -982,8 +956,7 @@ void match_tick(struct match *m, int64_t now)
         }
         m->window_over = now >= m->window_end;
     }
-    match_proceed(m, now);
-    match_check_state(m);
+    match_proceed(m);
 }
 
 int64_t match_alarm(const struct match *m)
@@ -1029,25 +1002,9 @@ void match_restart(struct match *m, uint64_t first)
     for (uint32_t i = 0; i < m->size; i++)
         m->peers[i] = (struct match_peer){0};
     m->out.head = m->out.tail = m->out.lost = 0; /* Drop all queued messages. */
-    m->refusals = 0;
     m->has_left = false;
     m->floor = m->ahead = first;
     match_check_state(m);
-}
-
-bool match_refused(struct match *m, struct match_refusal *out)
-{
-    for (uint32_t i = 0; m->refusals && i < m->size; i++) {
-        struct match_peer *p = &m->peers[i];
-        if (!p->refusal.seq)
-            continue;
-        *out = p->refusal;
-        p->refusal.seq = 0;
-        m->refusals--;
-        return true;
-    }
-    CHECK(!m->refusals);
-    return false;
 }
 
 const struct match_list *match_formed(const struct match *m)

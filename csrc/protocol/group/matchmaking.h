@@ -84,7 +84,7 @@
  *   1. The members of a group, named (leader, seq), hold the same list. The leader
  *   makes it once. A follower takes a list only from the rank it follows, for an open
  *   ask, complete and with itself in it. A member that has gone elsewhere does not take
- *   the list, and reports that (match_refused): that group has to be void. This happens
+ *   the list, and reports that (MATCH_VOID): that group has to be void. This happens
  *   only after a failure, or if a message is in flight for longer than P/4.
  *
  *   2. Without failures, all ranks of a key form one group if they are at most
@@ -93,7 +93,7 @@
  *   has asked the lowest one too, and its followers come with it.
  *
  *   3. If some ranks fail, the others form groups; they form one group if the failures
- *   are reported (match_lost) in time. Each live rank forms a group, alone if need be,
+ *   are reported (match_present) in time. Each live rank forms a group, alone if need be,
  *   or is BEHIND, within (f + 1) (W + 8P) after the last rank that it meets has begun.
  *   W is the longest window and f the number of failures. After a failure a rank looks
  *   for at least 2P more.
@@ -137,7 +137,8 @@ enum match_kind {
     MATCH_LEAVE,
     MATCH_DISBAND,
     MATCH_LIST,
-    MATCH_KINDS
+    MATCH_KINDS,
+    MATCH_VOID /* To the driver: group (peer, list.seq) has to become void. */
 };
 
 /* The values of a message of any kind but LIST. Each kind uses some of them; the others are
@@ -220,15 +221,8 @@ enum match_state {
 /* A group. Its name (leader, seq) is unique. Members are sorted by rank. */
 struct match_list {
     uint32_t leader, seq;
-    uint64_t round, key;
     uint32_t count;
     const struct match_member *members;
-};
-
-/* A list that a member does not keep. The member is this rank, or a rank that left after this rank
- * had closed its list. */
-struct match_refusal {
-    uint32_t leader, seq;
 };
 
 struct match_peer; /* Defined in matchmaking.c. */
@@ -245,6 +239,7 @@ struct match_outbox {
 
 struct match {
     uint32_t rank, size;
+    int64_t now; /* Of the event that is handled. */
     int64_t answer_timeout;
     int64_t longest_window; /* No leader waits longer; INT64_MAX: not known. */
     enum match_state state;
@@ -279,7 +274,6 @@ struct match {
     struct match_member *members;
     uint32_t listed; /* Members of it that have arrived. */
 
-    uint32_t refusals;
     struct match_outbox out;
 };
 
@@ -306,10 +300,9 @@ void match_candidates(struct match *m, int64_t now, const struct match_entry *en
                       uint32_t count);
 /* Set the number of expected ranks later, or change it. */
 void match_expect(struct match *m, int64_t now, uint32_t expected);
-/* A rank has left or is suspected: treat it as if it had left this round, unless it asks again. */
-void match_lost(struct match *m, int64_t now, uint32_t peer);
-/* A rank is back: it may be asked again in this round. */
-void match_back(struct match *m, int64_t now, uint32_t peer);
+/* A rank is back: it may be asked again in this round. Or it has left or is suspected (`present` is
+ * false): treat it as if it had left this round, unless it asks again. */
+void match_present(struct match *m, int64_t now, uint32_t peer, bool present);
 /* Handle a message, in any state. PCOLL_EPROTOCOL: no correct sender makes it (matchmaking.c), and
  * nothing has changed. */
 int match_on_message(struct match *m, int64_t now, const struct match_message *message);
@@ -329,11 +322,9 @@ void match_restart(struct match *m, uint64_t first);
 /* Has this rank asked a rank, or does it follow one? Then it may be on a list already. */
 bool match_bound(const struct match *m);
 
-/* Fetch the next message to be sent; false: no more. */
+/* Fetch the next message to be sent, or a MATCH_VOID: a list names a member that does not keep it,
+ * this rank or one that left after this rank had closed its list. False: no more. */
 bool match_next(struct match *m, struct match_message *out);
-/* Fetch the next group that has to become void; false: no more. Of the groups of one leader only
- * the newest is kept. */
-bool match_refused(struct match *m, struct match_refusal *out);
 
 /* Return the list while FORMED, otherwise NULL. It is valid until match_end. */
 const struct match_list *match_formed(const struct match *m);
