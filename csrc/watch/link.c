@@ -110,13 +110,13 @@ enum link_label {
 };
 
 /* Return whether this process connects, and not the peer. */
-static bool link_connects(const struct link *l, const struct watch_card *own)
+static bool link_connects(const struct link *l)
 {
-    return own->id < l->peer.id;
+    return l->own->id < l->peer.id;
 }
 
 void link_init(struct link *l, const struct watch_card *own,
-               const struct watch_card *peer, uint64_t host)
+               const struct watch_card *peer, uint64_t host, double timeout)
 {
     const struct watch_card *low = own->id < peer->id ? own : peer;
     const struct watch_card *high = low == own ? peer : own;
@@ -124,7 +124,9 @@ void link_init(struct link *l, const struct watch_card *own,
         uint64_t label, low, high;
         struct siphash_tag secret;
     } from = {LINK_KEY, low->id, high->id, high->secret};
-    *l = (struct link){.peer = *peer,
+    *l = (struct link){.own = own,
+                       .timeout = timeout,
+                       .peer = *peer,
                        .host = host,
                        .key = siphash_tag_of(low->secret, &from, sizeof from),
                        .fd = -1};
@@ -204,12 +206,12 @@ void link_end(struct link *l)
 
 /* The kernel asks in each fifth of the timeout. It counts from the last answer and checks when
  * it asks, so one fifth is left out. */
-static void link_begin_session(struct link *l, double timeout)
+static void link_begin_session(struct link *l)
 {
-    int every = timeout < 10 ? 1 : (int)(timeout / 5);
+    int every = l->timeout < 10 ? 1 : (int)(l->timeout / 5);
     link_set(l->fd, IPPROTO_TCP, TCP_KEEPIDLE, every);
     link_set(l->fd, IPPROTO_TCP, TCP_KEEPINTVL, every);
-    link_set(l->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(1000 * (timeout - every)));
+    link_set(l->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(1000 * (l->timeout - every)));
     link_set(l->fd, IPPROTO_TCP, TCP_NODELAY, 1);
     link_set(l->fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     l->session = link_tag(l, LINK_SESSION, &l->handshake);
@@ -220,24 +222,22 @@ static void link_begin_session(struct link *l, double timeout)
     l->state = LINK_PROVEN;
 }
 
-void link_accept(struct link *l, int fd, const struct link_handshake *handshake,
-                 double timeout)
+void link_accept(struct link *l, int fd, const struct link_handshake *handshake)
 {
     CHECK(l->state == LINK_AWAITED && l->fd < 0);
     l->fd = fd;
     l->handshake = *handshake;
     struct siphash_tag answer = link_tag(l, LINK_ANSWER, handshake);
-    link_begin_session(l, timeout);
+    link_begin_session(l);
     l->mute = !link_send(fd, &answer, sizeof answer);
 }
 
 /* The kernel reports an error once. */
-void link_tell(struct link *l, const struct watch_card *own, uint64_t host)
+void link_tell(struct link *l, uint64_t host)
 {
     if (l->state != LINK_PROVEN || l->mute)
         return;
-    struct link_news news = {host,
-                             link_news_tag(l, link_connects(l, own), l->sent++, host)};
+    struct link_news news = {host, link_news_tag(l, link_connects(l), l->sent++, host)};
     errno = 0;
     if (!link_send(l->fd, &news, sizeof news)) {
         l->mute = true;
@@ -253,11 +253,10 @@ static bool link_is_silence(int error)
            error == EHOSTDOWN || error == ENETDOWN;
 }
 
-static enum link_event link_take_news(struct link *l, const struct watch_card *own,
-                                      uint64_t *host)
+static enum link_event link_take_news(struct link *l, uint64_t *host)
 {
     struct link_news *news = &l->incoming.news;
-    bool connects = link_connects(l, own);
+    bool connects = link_connects(l);
     int got = link_read(l->fd, news, sizeof *news, &l->got);
     if (got < 0) {
         bool lost = link_is_silence(errno ? errno : l->error);
@@ -310,7 +309,7 @@ static void link_connect_next(struct link *l)
 }
 
 /* The connection is made, or has failed: send the hello. */
-static bool link_say_hello(struct link *l, const struct watch_card *own)
+static bool link_say_hello(struct link *l)
 {
     int error = 0;
     socklen_t length = sizeof error;
@@ -318,15 +317,14 @@ static bool link_say_hello(struct link *l, const struct watch_card *own)
     *hello = (struct link_hello){.magic = link_magic,
                                  .version = link_version,
                                  .to = l->peer.id,
-                                 .from = own->id};
+                                 .from = l->own->id};
     getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &length);
     return !error && card_draw(hello->nonce, sizeof hello->nonce) &&
            link_send(l->fd, hello, sizeof *hello);
 }
 
 /* Continue the handshake as far as messages have arrived; false: it has failed. */
-static bool link_shake_hands(struct link *l, const struct watch_card *own,
-                             double timeout)
+static bool link_shake_hands(struct link *l)
 {
     struct link_challenge *challenge = &l->handshake.challenge;
     struct siphash_tag *answer = &l->incoming.answer;
@@ -334,7 +332,7 @@ static bool link_shake_hands(struct link *l, const struct watch_card *own,
         if (poll(&(struct pollfd){.fd = l->fd, .events = POLLOUT}, 1, 0) <= 0)
             return true;
         link_begin_step(l, LINK_CHALLENGED);
-        return link_say_hello(l, own);
+        return link_say_hello(l);
     }
     bool challenged = l->state == LINK_CHALLENGED;
     int got = challenged ? link_read(l->fd, challenge, sizeof *challenge, &l->got)
@@ -348,19 +346,18 @@ static bool link_shake_hands(struct link *l, const struct watch_card *own,
     }
     if (!siphash_equal(l->incoming.answer, link_tag(l, LINK_ANSWER, &l->handshake)))
         return false;
-    link_begin_session(l, timeout);
+    link_begin_session(l);
     return true;
 }
 
-enum link_event link_step(struct link *l, const struct watch_card *own, double timeout,
-                          uint64_t *host)
+enum link_event link_step(struct link *l, uint64_t *host)
 {
     if (l->state == LINK_PROVEN)
-        return link_take_news(l, own, host);
-    if (!link_connects(l, own) || l->state == LINK_OVER)
+        return link_take_news(l, host);
+    if (!link_connects(l) || l->state == LINK_OVER)
         return LINK_QUIET;
     if (l->state == LINK_AWAITED || clock_us() >= l->due ||
-        (l->state != LINK_PAUSED && !link_shake_hands(l, own, timeout)))
+        (l->state != LINK_PAUSED && !link_shake_hands(l)))
         link_connect_next(l);
     return LINK_QUIET;
 }
@@ -377,8 +374,7 @@ bool listener_open(struct listener *l, struct watch_card *own)
                              .sin_addr.s_addr =
                                  own->address[1] ? INADDR_ANY : own->address[0]};
     socklen_t length = sizeof at;
-    l->count = 0;
-    l->paused_to = 0;
+    *l = (struct listener){.own = own};
     l->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (l->fd >= 0 && bind(l->fd, (struct sockaddr *)&at, sizeof at) == 0 &&
         listen(l->fd, SOMAXCONN) == 0 &&
@@ -430,7 +426,7 @@ static bool listener_is_selected(int fd, const struct watch_card *own)
            card_has(own, at.sin_addr.s_addr);
 }
 
-const char *listener_admit(struct listener *l, const struct watch_card *own)
+const char *listener_admit(struct listener *l)
 {
     const char *dropped = NULL;
     if (clock_us() < l->paused_to)
@@ -444,7 +440,7 @@ const char *listener_admit(struct listener *l, const struct watch_card *own)
             l->paused_to = clock_us() + listener_pause_us;
             return "no connection for a while: this process has no descriptor left";
         }
-        if (fd >= 0 && !listener_is_selected(fd, own)) {
+        if (fd >= 0 && !listener_is_selected(fd, l->own)) {
             close(fd);
             dropped = "a connection to an interface that was not selected";
         } else if (fd >= 0 && !listener_add(l, fd))
@@ -456,8 +452,7 @@ const char *listener_admit(struct listener *l, const struct watch_card *own)
 enum listener_verdict { LISTENER_KEEP, LISTENER_CLOSE, LISTENER_REFUSE, LISTENER_GIVE };
 
 static enum listener_verdict listener_continue(struct incoming *i, struct link *links,
-                                               const struct watch_card *own,
-                                               double timeout)
+                                               uint64_t own)
 {
     struct link_hello *hello = &i->handshake.hello;
     struct link *link = links;
@@ -472,7 +467,7 @@ static enum listener_verdict listener_continue(struct incoming *i, struct link *
         return got ? LISTENER_CLOSE : LISTENER_KEEP;
     if (i->state == INCOMING_HELLO &&
         (hello->magic != link_magic || hello->version != link_version ||
-         hello->to != own->id || hello->from >= own->id))
+         hello->to != own || hello->from >= own))
         return LISTENER_REFUSE;
     while (link && link->peer.id != hello->from)
         link = link->next;
@@ -481,7 +476,7 @@ static enum listener_verdict listener_continue(struct incoming *i, struct link *
             return LISTENER_CLOSE;
         if (!siphash_equal(i->proof, link_proof(link, &i->handshake)))
             return LISTENER_REFUSE;
-        link_accept(link, i->fd, &i->handshake, timeout);
+        link_accept(link, i->fd, &i->handshake);
         return LISTENER_GIVE;
     }
     /* Answer a valid hello as soon as its sender is known here. */
@@ -497,13 +492,12 @@ static enum listener_verdict listener_continue(struct incoming *i, struct link *
     return LISTENER_KEEP;
 }
 
-const char *listener_step(struct listener *l, struct link *links,
-                          const struct watch_card *own, double timeout)
+const char *listener_step(struct listener *l, struct link *links)
 {
     const char *dropped = NULL;
     for (int i = 0; i < l->count;) {
         enum listener_verdict verdict =
-            listener_continue(&l->incoming[i], links, own, timeout);
+            listener_continue(&l->incoming[i], links, l->own->id);
         if (verdict == LISTENER_KEEP) {
             i++;
             continue;

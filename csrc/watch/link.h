@@ -72,6 +72,8 @@ struct link_handshake {
 };
 
 struct link {
+    const struct watch_card *own;
+    double timeout; /* Seconds without an answer from the host. */
     enum link_state state;
     struct watch_card peer;
     uint64_t host;
@@ -94,14 +96,12 @@ struct link {
 };
 
 void link_init(struct link *l, const struct watch_card *own,
-               const struct watch_card *peer, uint64_t host);
+               const struct watch_card *peer, uint64_t host, double timeout);
 /* Continue as far as messages have arrived, or time has passed. Store the news in *host. */
-enum link_event link_step(struct link *l, const struct watch_card *own, double timeout,
-                          uint64_t *host);
+enum link_event link_step(struct link *l, uint64_t *host);
 /* Take over a connection whose other end has proven that it is the peer. */
-void link_accept(struct link *l, int fd, const struct link_handshake *handshake,
-                 double timeout);
-void link_tell(struct link *l, const struct watch_card *own, uint64_t host);
+void link_accept(struct link *l, int fd, const struct link_handshake *handshake);
+void link_tell(struct link *l, uint64_t host);
 /* Close the connection for good. */
 void link_end(struct link *l);
 
@@ -141,6 +141,7 @@ struct incoming {
 };
 
 struct listener {
+    const struct watch_card *own;
     int fd;            /* -1: closed. */
     int64_t paused_to; /* Do not accept before this time. */
     int count;
@@ -152,9 +153,8 @@ bool listener_open(struct listener *l, struct watch_card *own);
 void listener_close(struct listener *l);
 /* Accept the connections that wait, as many as fit into one step. These two return what had to
  * be dropped, as a text for the log; NULL: nothing. */
-const char *listener_admit(struct listener *l, const struct watch_card *own);
+const char *listener_admit(struct listener *l);
 /* Continue the handshakes with the peers of these links. */
-const char *listener_step(struct listener *l, struct link *links,
-                          const struct watch_card *own, double timeout);
+const char *listener_step(struct listener *l, struct link *links);
 /* Take a connection in; false: the oldest was closed for it. */
 bool listener_add(struct listener *l, int fd);

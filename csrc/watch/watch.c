@@ -145,28 +145,28 @@ static void watch_drop(struct watch *w, const char *what)
         w->dropped = what;
 }
 
+static bool watch_group_has(const struct watch_group *g, uint64_t host)
+{
+    uint32_t r = 0;
+    while (g->cards && r < g->size && g->hosts[r] != host)
+        r++;
+    return g->cards && r < g->size;
+}
+
 /* Return whether a group of this process has both the process with that id and this host. */
 static bool watch_shares(const struct watch *w, uint64_t id, uint64_t host)
 {
-    for (const struct watch_group *g = w->groups; g; g = g->next) {
-        bool has_process = false, has_host = false;
-        for (uint32_t r = 0; g->cards && r < g->size; r++) {
-            has_process |= g->cards[r].port && g->cards[r].id == id;
-            has_host |= g->hosts[r] == host;
-        }
-        if (has_process && has_host)
-            return true;
-    }
+    for (const struct watch_group *g = w->groups; g; g = g->next)
+        for (uint32_t r = watch_group_has(g, host) ? 0 : g->size; r < g->size; r++)
+            if (g->cards[r].port && g->cards[r].id == id)
+                return true;
     return false;
 }
 
 /* Tell the processes of this host that are in the group, if it has the lost host. */
 static void watch_tell_group(const struct watch_group *g, uint64_t host)
 {
-    bool has_host = false;
-    for (uint32_t r = 0; g->cards && r < g->size; r++)
-        has_host |= g->hosts[r] == host;
-    for (uint32_t r = 0; has_host && r < g->size; r++)
+    for (uint32_t r = watch_group_has(g, host) ? 0 : g->size; r < g->size; r++)
         if (r != g->rank && g->cards[r].port && g->hosts[r] == g->hosts[g->rank])
             card_tell(&g->cards[r], host);
 }
@@ -176,7 +176,7 @@ static void watch_tell_link(struct watch *w, struct link *l)
 {
     for (; l->state == LINK_PROVEN && l->told < atomic_load(&w->lost); l->told++)
         if (watch_shares(w, l->peer.id, w->hosts[l->told]))
-            link_tell(l, &w->own, w->hosts[l->told]);
+            link_tell(l, w->hosts[l->told]);
 }
 
 static void watch_cut(const struct watch *w, uint64_t host)
@@ -265,8 +265,7 @@ static void watch_step_link(struct watch *w, struct link *l)
 {
     uint64_t host;
     enum link_event event = LINK_NEWS;
-    for (int i = 0; i < WATCH_MESSAGES &&
-                    (event = link_step(l, &w->own, w->timeout, &host)) == LINK_NEWS;
+    for (int i = 0; i < WATCH_MESSAGES && (event = link_step(l, &host)) == LINK_NEWS;
          i++) {
         /* A connection brings each host at most once, and hosts of a shared group only. */
         if (watch_find_host(w, host) < w->host_count && l->received <= w->host_count)
@@ -292,9 +291,9 @@ static void watch_step(struct watch *w)
             watch_note_lost(w, host);
     for (struct link *l = w->links; l; l = l->next)
         watch_step_link(w, l);
-    watch_drop(w, listener_step(&w->listener, w->links, &w->own, w->timeout));
-    watch_drop(w, listener_admit(&w->listener, &w->own));
-    watch_drop(w, listener_step(&w->listener, w->links, &w->own, w->timeout));
+    watch_drop(w, listener_step(&w->listener, w->links));
+    watch_drop(w, listener_admit(&w->listener));
+    watch_drop(w, listener_step(&w->listener, w->links));
     for (struct link *l = w->links; l; l = l->next)
         watch_tell_link(w, l); /* The link may have been proven just now. */
 }
@@ -446,7 +445,7 @@ static void watch_add_link(void *arg, const struct watch_card *peer, uint64_t ho
     struct link *l = watch_is_lost(w, host) ? NULL : malloc(sizeof *l);
     if (!l)
         return;
-    link_init(l, &w->own, peer, host);
+    link_init(l, &w->own, peer, host, w->timeout);
     l->next = w->links;
     w->links = l;
 }

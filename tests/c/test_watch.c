@@ -427,21 +427,20 @@ static void expect_closed(int fd)
 static void fake_go(struct job *j, struct link *l, enum link_state state)
 {
     uint64_t host;
-    EXPECT(COMES_TRUE(l->state == state ||
-                      (link_step(l, &j->cards[FAKE], 10, &host), l->state == state)),
+    EXPECT(COMES_TRUE(l->state == state || (link_step(l, &host), l->state == state)),
            "state %d, expected %d", l->state, state);
 }
 
 static void fake_init(struct job *j, struct link *l)
 {
-    link_init(l, &j->cards[FAKE], &j->cards[A], 1);
+    link_init(l, &j->cards[FAKE], &j->cards[A], 1, 10);
 }
 
 /* Expect that A sends news of this host on the connection. */
 static void fake_expect_news(struct job *j, struct link *l, uint64_t host)
 {
     uint64_t got = 0;
-    EXPECT(COMES_TRUE(link_step(l, &j->cards[FAKE], 10, &got) == LINK_NEWS), "no news");
+    EXPECT(COMES_TRUE(link_step(l, &got) == LINK_NEWS), "no news");
     INVARIANT("hosts", got == host, "news of host %llu", (unsigned long long)got);
 }
 
@@ -548,15 +547,15 @@ static void broken_peers_are_closed(int how)
     job_begin(&j);
     fake_init(&j, &peer);
     fake_go(&j, &peer, LINK_PROVEN);
-    link_tell(&peer, &j.cards[FAKE], FIRST);
+    link_tell(&peer, FIRST);
     expect_lost(&j, A, 1);
     expect_lost(&j, B, 1);
     if (how == 0)
-        link_tell(&peer, &j.cards[FAKE], UNKNOWN);
+        link_tell(&peer, UNKNOWN);
     else if (how == 1)
         EXPECT(link_send(peer.fd, garbage, sizeof garbage), "not sent");
     for (int i = 0; how == 2 && i < 10000; i++)
-        link_tell(&peer, &j.cards[FAKE], FIRST);
+        link_tell(&peer, FIRST);
     expect_closed(dup(peer.fd));
     link_end(&peer);
     job_tell(&j, FIRST + 1); /* A continues */
@@ -621,7 +620,7 @@ static void other_interfaces_are_not_served(void)
     other = card;
     other.address[0] = htonl(INADDR_LOOPBACK + 1);
     int stranger = connect_to(&other), fd = connect_to(&card);
-    EXPECT(listener_admit(&listener, &card), "nothing was dropped");
+    EXPECT(listener_admit(&listener), "nothing was dropped");
     INVARIANT("hosts", listener.count == 1, "%d connections", listener.count);
     expect_closed(stranger);
     close(fd);
@@ -654,14 +653,14 @@ static void a_process_without_descriptors(void)
     EXPECT(card_fill(&card) && listener_open(&listener, &card), "no listener");
     int fd = connect_to(&card);
     limit_descriptors((rlim_t)lowest_free_descriptor());
-    EXPECT(listener_admit(&listener, &card), "a descriptor was left");
+    EXPECT(listener_admit(&listener), "a descriptor was left");
     limit_descriptors(limit.rlim_cur);
     INVARIANT("hosts", listener.fd >= 0, "the listener is closed for good");
     INVARIANT("hosts", listener.paused_to > clock_us() && !listener.count,
               "it does not pause");
-    EXPECT(!listener_admit(&listener, &card) && !listener.count, "it does not pause");
+    EXPECT(!listener_admit(&listener) && !listener.count, "it does not pause");
     listener.paused_to = 0;
-    EXPECT(!listener_admit(&listener, &card), "a connection was dropped");
+    EXPECT(!listener_admit(&listener), "a connection was dropped");
     INVARIANT("hosts", listener.count == 1, "%d connections", listener.count);
     close(fd);
     listener_close(&listener);

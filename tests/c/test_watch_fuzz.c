@@ -93,7 +93,7 @@ struct listening {
 static void step_listener(void *arg)
 {
     struct listening *l = arg;
-    listener_step(&l->listener, &l->link, &here, timeout);
+    listener_step(&l->listener, &l->link);
 }
 
 /* The peer closes. A connection whose sender may become known is kept for a while. */
@@ -113,12 +113,12 @@ static void incoming_stream(void)
 {
     static struct link_handshake recorded;
     static struct siphash_tag recorded_proof;
-    struct listening l = {.listener = {.fd = -1}};
+    struct listening l = {.listener = {.fd = -1, .own = &here}};
     struct link peer;
     bool genuine = true, whole = true;
     struct ends ends = connect_ends();
-    link_init(&l.link, &here, &there, HOST);
-    link_init(&peer, &there, &here, 1);
+    link_init(&l.link, &here, &there, HOST, timeout);
+    link_init(&peer, &there, &here, 1, timeout);
     listener_add(&l.listener, ends.ours);
     peer.handshake.hello = (struct link_hello){
         .magic = 0x7063574c, .version = 1, .to = here.id, .from = there.id};
@@ -159,11 +159,11 @@ static void incoming_stream(void)
 /* Random bytes. At the end the connection is closed. */
 static void incoming_noise(void)
 {
-    struct listening l = {.listener = {.fd = -1}};
+    struct listening l = {.listener = {.fd = -1, .own = &here}};
     char bytes[MOST_BYTES];
     struct ends ends = connect_ends();
     size_t length = 1 + below(sizeof bytes);
-    link_init(&l.link, &here, &there, HOST);
+    link_init(&l.link, &here, &there, HOST, timeout);
     listener_add(&l.listener, ends.ours);
     random_bytes(bytes, length);
     write_pieces(ends.theirs, bytes, length, step_listener, &l);
@@ -174,7 +174,7 @@ static void incoming_noise(void)
 static void step_link(void *arg)
 {
     uint64_t host;
-    enum link_event event = link_step(arg, &there, timeout, &host);
+    enum link_event event = link_step(arg, &host);
     EXPECT(event != LINK_LOST, "lost by bytes");
 }
 
@@ -186,13 +186,13 @@ static void outgoing_stream(void)
     struct siphash_tag proof;
     bool genuine = true;
     struct ends ends = connect_ends();
-    link_init(&ours, &there, &here, 1);
+    link_init(&ours, &there, &here, 1, timeout);
     memset(ours.peer.address, 0, sizeof ours.peer.address); /* no second attempt */
     ours.fd = ends.ours;
     ours.state = LINK_CONNECTING;
     ours.due = INT64_MAX;
     step_link(&ours);
-    link_init(&theirs, &here, &there, HOST);
+    link_init(&theirs, &here, &there, HOST, timeout);
     EXPECT(recv(ends.theirs, &theirs.handshake.hello, sizeof theirs.handshake.hello,
                 0) == sizeof theirs.handshake.hello,
            "no hello");
@@ -209,7 +209,7 @@ static void outgoing_stream(void)
     EXPECT(recv(ends.theirs, &proof, sizeof proof, 0) == sizeof proof, "no proof");
     struct ends answer = connect_ends(); /* to read what link_accept sends */
     struct siphash_tag tag;
-    link_accept(&theirs, answer.ours, &theirs.handshake, timeout);
+    link_accept(&theirs, answer.ours, &theirs.handshake);
     EXPECT(recv(answer.theirs, &tag, sizeof tag, 0) == sizeof tag, "no answer");
     if (!below(4))
         tag = proof, genuine = false; /* our own tag, sent back */
@@ -230,10 +230,10 @@ static void prove(struct link *ours, struct link *theirs, struct ends ends)
     struct link_handshake handshake;
     struct siphash_tag answer;
     random_bytes(&handshake, sizeof handshake);
-    link_init(ours, &here, &there, HOST);
-    link_init(theirs, &there, &here, 1);
-    link_accept(ours, ends.ours, &handshake, timeout);
-    link_accept(theirs, ends.theirs, &handshake, timeout);
+    link_init(ours, &here, &there, HOST, timeout);
+    link_init(theirs, &there, &here, 1, timeout);
+    link_accept(ours, ends.ours, &handshake);
+    link_accept(theirs, ends.theirs, &handshake);
     EXPECT(recv(ends.ours, &answer, sizeof answer, 0) == sizeof answer &&
                recv(ends.theirs, &answer, sizeof answer, 0) == sizeof answer,
            "no answers");
@@ -251,7 +251,7 @@ static void news_stream(void)
     struct link writer = theirs; /* writes all messages that the peer would send */
     writer.fd = written.ours;
     for (uint32_t i = 0; i < count + 2; i++) {
-        link_tell(&writer, &there, 100 + i);
+        link_tell(&writer, 100 + i);
         EXPECT(recv(written.theirs, &news[i], sizeof *news, 0) == sizeof *news, "none");
     }
     next = news[count];
@@ -265,7 +265,7 @@ static void news_stream(void)
         break;
     case 2:
         for (uint32_t i = 0; i <= count; i++) { /* the last one has the same number */
-            link_tell(&ours, &here, 100 + i);
+            link_tell(&ours, 100 + i);
             EXPECT(recv(ends.theirs, &next, sizeof next, 0) == sizeof next, "none");
         }
         break;
@@ -274,7 +274,7 @@ static void news_stream(void)
     }
     link_send(ends.theirs, news, count * sizeof *news);
     link_send(ends.theirs, &next, sizeof next);
-    for (; link_step(&ours, &here, timeout, &host) == LINK_NEWS; got++)
+    for (; link_step(&ours, &host) == LINK_NEWS; got++)
         INVARIANT("hosts", host == 100 + got, "news of host %llu",
                   (unsigned long long)host);
     INVARIANT("hosts", got == count + genuine, "%u messages, expected %u", got,
