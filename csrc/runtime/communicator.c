@@ -2,7 +2,6 @@
 /* See communicator.h. */
 #include "runtime/communicator.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 #include "algorithms/algorithms.h"
@@ -556,11 +555,6 @@ void outage_init(struct outage *o)
     gate_init(&o->gate, LOCK_COMMUNICATOR);
 }
 
-void outage_destroy(struct outage *o)
-{
-    gate_destroy(&o->gate);
-}
-
 bool outage_begin(struct outage *o, const struct failed_ranks *who)
 {
     lock_take(&outage_mutex);
@@ -638,27 +632,18 @@ bool outage_await(struct outage *o)
     return begun;
 }
 
-void outage_await_calls(struct outage *o)
-{
-    CHECK(outage_now(o));
-    gate_await_empty(&o->gate);
-}
-
-static bool outage_is_next(const struct outage *o)
-{
-    for (const struct outage *other = outage_begun; other; other = other->next)
-        if (other != o && (other->has_turn || other->number < o->number))
-            return false;
-    return true;
-}
-
 void outage_take_turn(struct outage *o)
 {
     CHECK(outage_now(o) && !o->has_turn);
     struct timespec until = clock_until(OUTAGE_PATIENCE_NS);
     lock_take(&outage_mutex);
-    for (int rc = 0; rc != ETIMEDOUT && !outage_is_next(o);)
-        rc = pthread_cond_timedwait(&outage_changed, &outage_mutex.mutex, &until);
+    for (struct outage *other = outage_begun; other;)
+        if (other == o || (!other->has_turn && other->number > o->number))
+            other = other->next;
+        else if (pthread_cond_timedwait(&outage_changed, &outage_mutex.mutex, &until))
+            break;
+        else
+            other = outage_begun;
     o->has_turn = true;
     lock_release(&outage_mutex);
 }

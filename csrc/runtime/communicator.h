@@ -120,7 +120,6 @@ struct outage {
 };
 
 void outage_init(struct outage *o);
-void outage_destroy(struct outage *o);
 
 /* Driver: begin an outage due to these ranks. Return false if no outage is recovered from any
  * more: the failure is final. */
@@ -143,8 +142,6 @@ int outage_error(struct outage *o);
 
 /* Recovery: sleep until there is an outage. Return false if none is recovered from any more. */
 bool outage_await(struct outage *o);
-/* Recovery: wait until no call is inside. */
-void outage_await_calls(struct outage *o);
 /* Recovery: wait for the turn, which lasts until the outage ends. */
 void outage_take_turn(struct outage *o);
 void outage_end(struct outage *o);

@@ -234,7 +234,7 @@ static void recovery_run(struct communicator *c, struct recovery *r)
         if (r->gave)
             mpi_revoke_comm(&r->given);
     }
-    outage_await_calls(c->outage);
+    gate_await_empty(&c->outage->gate);
     progress_remove(c->progress, &c->source); /* A growth that failed has added it. */
     if (r->called_off) {
         outage_give_up(c->outage);
@@ -297,7 +297,7 @@ void recovery_detach(struct communicator *c)
         spent->transport = NULL;
         communicator_destroy(&spent);
     }
-    outage_destroy(c->outage);
+    gate_destroy(&c->outage->gate);
     free(r);
     c->recovery = NULL;
     c->outage = NULL;

@@ -124,7 +124,7 @@ static void *recover(void *arg)
     (void)arg;
     while (outage_await(&w.outage)) {
         wind_alarm();
-        outage_await_calls(&w.outage);
+        gate_await_empty(&w.outage.gate);
         outage_take_turn(&w.outage);
         INVARIANT("alone", !outage_try_enter(&w.outage), "another got in");
         change();
@@ -150,7 +150,7 @@ static void run_outages(void)
     EXPECT(outage_times(&w.outage, &began, &ended) == OUTAGES && ended >= began,
            "%u outages", outage_epoch(&w.outage));
     EXPECT(w.kept[0] == OUTAGES, "%llu changes", (unsigned long long)w.kept[0]);
-    outage_destroy(&w.outage);
+    gate_destroy(&w.outage.gate);
 }
 
 int main(void)
