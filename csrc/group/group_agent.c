@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The phases of a grouped allreduce, its rounds, finding the group of a round, messages, closing,
- * and restarting without dead ranks; see group_agent.h. */
+/* See group_agent.h. */
 #include "group/group_agent.h"
 
 #include <float.h>
@@ -125,8 +124,7 @@ static int group_round_on_vote(struct group *g, const struct group_message *m)
     return group_wire_send_notice(g, m->source, name, group_wire_bit_of(decision), 0);
 }
 
-/* Abort a group whose list names a member that does not keep it, so that its members need not wait
- * for the timeout. In any phase. */
+/* Abort a group whose list names a member that does not keep it, rather than at the timeout. */
 static int group_round_refuse(struct group *g, struct group_name name)
 {
     enum decision decision;
@@ -169,8 +167,7 @@ static int group_round_abort_on_silence(struct group *g)
                                           : rc;
 }
 
-/* Heartbeats follow the time of the process, because a process that was suspended has sent none in
- * the meantime. */
+/* By the time of the process, because a process that was suspended has sent no heartbeat. */
 int group_round_heartbeat(struct group *g)
 {
     CHECK(g->phase == PHASE_ROUND);
@@ -567,8 +564,7 @@ static int group_matching_nudge(struct group *g)
 
 /* The list. */
 
-/* Send the messages of matchmaking. Open the decision of an own group before any member is sent its
- * list. */
+/* Send the messages of matchmaking. First open the decision of an own group whose list they are. */
 static int group_matching_flush(struct group *g)
 {
     const struct match_list *list = match_formed(&g->match);
@@ -700,8 +696,7 @@ static int group_agent_leave(struct group *g)
     return group_wire_announce(g, rank);
 }
 
-/* Return. The rank does not join a round that it has left, because no other rank waits for it
- * there. */
+/* Return. No other rank waits for this one in a round that it has left. */
 static int group_agent_begin_rejoin(struct group *g)
 {
     uint32_t rank = g->window->rank, returns = g->membership.entries[rank].returns + 1;
@@ -739,8 +734,7 @@ static int group_agent_continue_rejoin(struct group *g, enum group_phase *next)
     return group_agent_leaves(g) ? PCOLL_OK : group_wire_announce(g, g->window->rank);
 }
 
-/* Ignore an answer to an earlier return: its sender does not know how far the rounds have
- * progressed since. */
+/* Ignore an answer to an earlier return: the rounds may have progressed since. */
 static void group_agent_on_round(struct group *g, const struct group_message *m)
 {
     struct group_rejoin *r = &g->rejoin;

@@ -18,8 +18,7 @@
  *   AWAY      The rank has left.
  *
  * Closing. No rank begins anything, but messages may be under way. The ranks sum up what they have
- * sent and received until two sums in a row agree in both (Mattern's four counters). Then the
- * window is left for later.
+ * sent and received until two sums in a row agree in both (Mattern's four counters).
  *
  * Dead ranks. The live ranks stop, and begin again without the dead (group_agent_restart). Messages
  * under way are lost; windows stay as they were.
@@ -157,9 +156,8 @@ enum group_phase { PHASE_IDLE, PHASE_ASKING, PHASE_MATCHING, PHASE_ROUND, PHASE_
 
 /*
  * How a rank finds the group of its next round. With static keys the ranks of the line are known:
- * the rank waits for the live ones, and the lowest of them leads. With dynamic keys the directory
- * (group_wire.h) knows them. A rank declares itself there, and asks for the entries under its key,
- * at growing intervals.
+ * the rank waits for the live ones, and the lowest of them leads. With dynamic keys a rank declares
+ * itself in the directory (group_wire.h), and asks it at growing intervals who has the same key.
  */
 struct group_inquiry {
     int64_t time;      /* The priority that the rank declares. */
@@ -200,15 +198,13 @@ struct group_notice {
 };
 
 /*
- * The current round, from the list of members to the outcome. Times are those of the rank's own
- * clock.
+ * The current round, from the list of members to the outcome. Times are by the rank's own clock.
  *
  * Silence. T is the timeout. Each member sends the others a heartbeat four times in T while the
  * round lasts. A member that has contributed for T/2 passes over the members whose application has
  * not started: it asks their agents to go on without it. A member that has sent nothing for T is
  * suspected, and the round is aborted. A rank that has waited for its group for T/2 nudges the
- * ranks that it waits for, because they may be in an earlier round in which no application has
- * started yet.
+ * ranks that it waits for: they may be in an earlier round in which no application has started.
  */
 struct group_round {
     struct group_name name;
@@ -259,9 +255,8 @@ struct group_restart {
 };
 
 /* State that application and driver share. The application owns the input in the window while no
- * deposit is outstanding. The driver owns `outcome` and the landing until it increments `finished`;
- * then the application owns them until it starts again. A round with a null contribution does not
- * touch them. */
+ * deposit is outstanding. The driver owns `outcome` and the landing, in rounds with a contribution,
+ * until it increments `finished`; then the application owns them until it starts again. */
 struct group_shared {
     _Atomic uint64_t started, finished;
     uint64_t consumed;       /* Driver: deposits that a round has used. */
@@ -324,8 +319,7 @@ uint64_t group_agent_state_word(const struct group *g);
 /* Check the words of all ranks, 0 for the dead ones. PCOLL_EPROTOCOL. */
 int group_agent_check_words(const struct group *g, const uint64_t *words,
                             uint64_t round);
-/* Ranks have died, and all live ranks are stopped. Continue in `round`, which no rank has begun,
- * with these words. */
+/* All live ranks are stopped. Continue with their words, in a round that no rank has begun. */
 int group_agent_restart(struct group *g, const uint64_t *words, uint64_t round);
 
 /* group_object.c. Check the options and make everything that needs no window. */

@@ -36,8 +36,7 @@ static char *group_data_in_window(const struct group_data *r, size_t at, size_t 
     return r->window->memory + at + element * r->place.element;
 }
 
-/* Return where a piece of a member's input is fetched to: two slots for each far member, the first
- * slot for near ones. */
+/* Return where a piece is fetched to: each far member has two slots, near ones the first. */
 static char *group_data_room_of(const struct group_data *r, uint32_t member,
                                 uint32_t piece)
 {
@@ -191,8 +190,7 @@ static int group_data_fetch_part(struct group_data *r, int id, const struct op *
                                 r->landing + first, bytes);
 }
 
-/* Add a member's piece to the sum. The first member that contributes starts the sum. Fetch the
- * piece of a near member now. */
+/* Add a member's piece to the sum, which the first one starts. Fetch that of a near member now. */
 static int group_data_reduce(struct group_data *r, const struct op *op)
 {
     uint32_t member = (uint32_t)op->peer, piece = op->slice.begin;
@@ -321,8 +319,7 @@ bool group_data_waits_for_part(const struct group_data *r, uint32_t member)
 
 /* Memory and schedules. */
 
-/* Bytes of a piece: near, as much as fits twice into a processor's second-level cache; far, as much
- * as keeps a link busy. */
+/* Bytes of a piece: near, what fits twice into a second-level cache; far, what keeps a link busy. */
 enum { NEAR_BYTES = 1 << 18, FAR_BYTES = 1 << 20, LARGEST_SHIFT = 24 };
 
 static bool group_data_some_far(const struct group_data *r)

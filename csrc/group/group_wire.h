@@ -9,13 +9,11 @@
  * outside its bounds) is refused with PCOLL_EPROTOCOL before anything has changed. So is a COMMIT
  * for a round in which this rank has not voted. The communicator then fails on this rank: every
  * call returns PCOLL_EPROTOCOL, and the objects can only be freed. Words of windows that other
- * ranks write are checked in the same way. A message that is possible, but late or not expected, is
- * dropped.
+ * ranks write are checked likewise. A message that is possible, but not expected now, is dropped.
  *
  * The clock of a rank stops while the rank is late. A rank that was suspended, or that computed for
  * a long time, has not read what the others sent in the meantime. If that time counted, the rank
- * would suspect the others. A sixteenth of the timeout still counts, so that a rank that is always
- * late gives up too.
+ * would suspect them. A sixteenth of the timeout counts, so that a rank always late gives up too.
  */
 #pragma once
 
@@ -30,9 +28,8 @@ struct group;
 struct group_message;
 
 /*
- * The window of each rank: the decisions of the groups that the rank leads, its part of the
- * directory, its input, and the part of the result that it has reduced. The layout is the same on
- * all ranks.
+ * The window of each rank, laid out alike on all: the decisions of the groups that the rank leads,
+ * its part of the directory, its input, and the part of the result that it has reduced.
  *
  * The application writes the input before a round, and the members read it during the round. The
  * driver writes the part, and the members read it. Both may be written again as soon as the round
@@ -56,8 +53,7 @@ struct group_message;
  *
  * A member that has not marked itself done may leave the round without asking, because the round
  * can no longer count. A word that was opened again for a later round is EXPIRED. Only a member
- * that was suspended for DECISIONS groups of its leader sees that, and the others have sent it the
- * decision in the meantime.
+ * that was suspended for DECISIONS groups of its leader sees that; others have sent it the decision.
  *
  * The directory. With dynamic keys ranks find each other here (Ryabinin et al., appendix B.5; a
  * table in windows takes the place of a DHT, because the ranks of an MPI job are known). A hash of
@@ -181,8 +177,7 @@ enum group_wire_kind {
     WIRE_WITHDRAW    /* To a directory on another node: remove the entry. */
 };
 
-/* What a member has told the others about a group, one bit for each message. A message without a
- * bit is a heartbeat. */
+/* What a member has told the others about a group, one bit for each message but heartbeats. */
 enum group_notice_bit {
     NOTICE_ALIVE = 0,
     NOTICE_INPUT = 1,
@@ -247,8 +242,7 @@ int group_wire_send(struct group *g, uint32_t to, enum group_wire_kind kind,
                     uint16_t part, uint64_t round, union group_values values);
 int group_wire_send_notice(struct group *g, uint32_t to, struct group_name name,
                            enum group_notice_bit bit, uint32_t rate);
-/* Tell all ranks the status of a rank; if it is live, that it takes part from the current round
- * on. */
+/* Tell all ranks the status of a rank; if it is live, it takes part from the current round on. */
 int group_wire_announce(struct group *g, uint32_t rank);
 
 /* Update the clock. Call this first whenever the rank is driven. */

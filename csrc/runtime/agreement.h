@@ -27,8 +27,7 @@ int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values
 bool agree_is_over(void *waiting);
 int agree_end(struct waiting *w, uint64_t *values);
 
-/* Some ranks have refused or failed: fail with this code on all, "<whose> 1, 4 <what>: " and the
- * reason of the first of them. */
+/* Some ranks have refused: fail on all, with "<whose> 1, 4 <what>: " and the first one's reason. */
 int agree_refusals(struct communicator *c, bool refused, const struct reason *reason,
                    int code, const char *whose, const char *what);
 
@@ -56,7 +55,6 @@ int agree_arguments(struct communicator *c, int local, const pcoll_buffer *buffe
 /* Return PCOLL_OK if `local` is PCOLL_OK on all ranks; otherwise an error on all. */
 int agree_outcome(struct communicator *c, int local);
 
-/* If `local` is PCOLL_OK on all ranks, give p slots that are free on all of them, and enter it into
- * the table of all ranks before the first one may send; otherwise fail on all ranks. p may be NULL
- * if `local` is an error. */
+/* If `local` is PCOLL_OK on all ranks, enter p (NULL after an error) into the table of all ranks, in
+ * slots that are free on all, before the first one may send; otherwise fail on all ranks. */
 int agree_enter(struct communicator *c, struct object *p, int local);

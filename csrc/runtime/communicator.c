@@ -60,8 +60,7 @@ static void communicator_forget_unrung(struct communicator *c)
     c->sends_pending = false;
 }
 
-/* After a failure requests of the transport may still point into buffers, and MPI would wait for
- * them. Leak it then. */
+/* After a failure leak it: requests may still point into buffers, and MPI would wait for them. */
 void communicator_end_transport(struct communicator *c)
 {
     CHECK(!c->transport || !c->closing.voting || atomic_load(&c->failure));

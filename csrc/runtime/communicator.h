@@ -25,8 +25,7 @@ struct object;
 
 /* The driver calls all of these. */
 struct object_ops {
-    /* Check what there is to do: the object was notified, its alarm time has come, or an
-     * agreement is complete. */
+    /* The object was notified, its alarm time has come, or an agreement is complete. */
     int (*run)(struct object *p);
     /* The message with this number in its cookie is complete. NULL: it has no messages, … */
     int (*done)(struct object *p, int op, size_t bytes);
@@ -121,11 +120,9 @@ struct outage {
 
 void outage_init(struct outage *o);
 
-/* Driver: begin an outage due to these ranks. Return false if no outage is recovered from any
- * more: the failure is final. */
+/* Driver: begin an outage due to these ranks; false: the failure is final, as nothing recovers. */
 bool outage_begin(struct outage *o, const struct failed_ranks *who);
-/* Return whether there is an outage. The functions from here to outage_leave accept NULL, which
- * never has one. */
+/* Return whether there is an outage. This and the next five accept NULL, which never has one. */
 bool outage_now(struct outage *o);
 /* Return whether an outage has begun, or ended, since this epoch. */
 bool outage_since(struct outage *o, uint32_t epoch);
@@ -192,9 +189,8 @@ void communicator_destroy(struct communicator **c);
 /* Destroy the transport, if it still has one: collective. */
 void communicator_end_transport(struct communicator *c);
 
-/* Driver: leave the window behind and give back its memory. To free it is collective and blocks,
- * so that happens later, on all ranks in the same order: with the next window of the communicator
- * or with the communicator. */
+/* Driver: leave the window behind and give back its memory. To free it is collective and blocks, so
+ * that happens on all ranks in the same order, with the next window or with the communicator. */
 void communicator_spend_window(struct communicator *c, struct window *w);
 /* Free spent windows. Collective; nothing closes on any rank. */
 void communicator_free_windows(struct communicator *c);
@@ -204,8 +200,7 @@ void communicator_free_windows(struct communicator *c);
 int shared_window_open(struct communicator *c, const void *comm, size_t bytes,
                        struct window **out);
 
-/* Find the first `slots` free slots in a row, from `from` on. PCOLL_EINVAL: there are not enough
- * tags. */
+/* Find the first `slots` free slots in a row, from `from` on. PCOLL_EINVAL: too few tags. */
 int communicator_free_slots(struct communicator *c, uint32_t from, uint32_t slots,
                             uint32_t *slot);
 /* Make room for `slots` slots. */

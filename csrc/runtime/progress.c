@@ -24,12 +24,10 @@ struct progress {
     _Atomic int rounds;       /* In progress. */
     _Atomic int unrung;       /* Messages under way that come without a ring. */
     _Atomic int64_t alarm_us; /* The earliest of the sources'. */
-    /* The agent counts its yields apart: on a core of this process alone it meets the thread that
-     * will wait next. */
+    /* The agent counts its yields apart: on this core it meets the thread that will wait next. */
     struct contention contention, agent_contention;
     _Atomic uint32_t vain; /* Polls of threads that do not wait. */
-    /* The usual time of a poll in which nothing happens; 0: unknown. Any waiter writes it. A
-     * stale or lost value costs a few polls. */
+    /* The usual time of an idle poll; 0: unknown. A stale or lost value costs a few polls. */
     _Atomic int64_t idle_poll_ns;
     _Atomic bool stop;
     _Atomic bool has_agent, spins;
@@ -44,9 +42,8 @@ enum { PROGRESS_BUSY = -1 };
  * about to be needed; few for an agent, and after MPI has moved data. */
 enum { WAITER_POLLS = 60, AGENT_POLLS = 4, MOVED_POLLS = 8 };
 
-/* Polls after a sleep. A ring can be ahead of its message, and some MPIs move a message in one
- * test and report it in the next. The first ones also warm the caches, so that the time of the
- * last one is meaningful. */
+/* Polls after a sleep: a ring can be ahead of its message, some MPIs report a message one test
+ * after they move it, and the time of a poll means something only with warm caches. */
 enum { AWOKEN_POLLS = 3 };
 
 /* A poll moved data if it took more than IDLE_POLLS times as long as an idle one, and
@@ -59,8 +56,7 @@ enum { POLLS_A_YIELD = 64 };
 /*
  * The longest sleep before the next poll, in microseconds. It starts at `first` and grows
  * to `last`, by one part in `growth` each time. The limit exists for what does not ring: messages
- * from other nodes (`unrung`), and the application's own MPI traffic, which moves only while some
- * thread polls MPI.
+ * from other nodes, and the application's own MPI traffic, which moves only while a thread polls.
  */
 struct backoff {
     int64_t first, last, growth;
@@ -192,8 +188,7 @@ void progress_without_agent(struct progress *p)
         progress_drive(p);
 }
 
-/* A thread polls in a loop of its own: now and then it yields the core, because what it waits for
- * may need it. */
+/* A thread that polls in a loop of its own yields now and then: what it waits for needs a core. */
 static void progress_poll_in_vain(struct progress *p)
 {
     if (atomic_fetch_add(&p->vain, 1) % POLLS_A_YIELD == POLLS_A_YIELD - 1)
@@ -206,9 +201,8 @@ void progress_poll(struct progress *p)
         progress_poll_in_vain(p);
 }
 
-/* This ring is not a message, and must not look like one to threads that compare the counts. In
- * this order a thread that compares in between wakes the agent in vain. In the other order it
- * could overlook a message. */
+/* This ring must not look like a message to threads that compare the counts. In this order a thread
+ * that compares in between wakes the agent in vain; in the other it could overlook a message. */
 void progress_wake_waiters(struct progress *p)
 {
     doorbell_wake_waiters(p->doorbell.page);
@@ -270,8 +264,7 @@ const struct doorbell *progress_doorbell(const struct progress *p)
 /*
  * Drive like progress_drive_or_notify. Set *moved if MPI seems to have moved data. MPI cannot be
  * asked whether it has work for the application. An idle poll of it takes some 0.2 us and one that
- * moves data takes longer, so the time on the core tells. A wrong answer costs a few polls, or one
- * sleep.
+ * moves data takes longer, so the time on the core tells. An error costs a few polls, or one sleep.
  */
 static int progress_drive_timed(struct progress *p, bool *moved)
 {
@@ -444,8 +437,7 @@ static int progress_wait_for(struct progress *p, bool (*ready)(void *), void *ar
     atomic_fetch_add(&page->waiters, 1);
     for (;;) {
         uint32_t seen = atomic_load(&page->count);
-        /* Before a sleep find out whether MPI moves data, unless an alarm makes some thread poll
-         * anyway. */
+        /* Before a sleep find out whether MPI moves data, unless an alarm ends the sleep. */
         bool timed = rest.polls >= WAITER_POLLS - 1 &&
                      atomic_load(&p->alarm_us) == INT64_MAX,
              moved = false;

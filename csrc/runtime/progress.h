@@ -26,8 +26,7 @@
 struct progress;
 
 struct progress_source {
-    /* Poll and run; return how much has happened. It never fails: a source keeps its failure
-     * for the threads that wait for it. */
+    /* Poll and run; return how much has happened. A source keeps its failure for waiters. */
     int (*poll)(struct progress_source *source);
     bool off_node;    /* Some messages arrive without a ring of the doorbell. */
     int64_t alarm_us; /* When to poll at the latest (clock_us); INT64_MAX: none. */
@@ -78,17 +77,15 @@ void progress_unrung(struct progress *p, int change);
 /* Check for a short while whether ready(arg), without driving or sleeping: for what other
  * threads on this machine are about to finish. */
 bool progress_soon(struct progress *p, bool (*ready)(void *), void *arg);
-/* Drive and sleep until ready(arg), for timeout_us at most: then PCOLL_EAGAIN. NULL: do not
- * wait. */
+/* Drive and sleep until ready(arg), for timeout_us at most: then PCOLL_EAGAIN. NULL: only ask. */
 int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
                   int64_t timeout_us);
 /* The same, but poll once and sleep. For conditions that another process of the node makes
  * true, and rings for. Until then the thread polls MPI whenever it wakes, at least every 4 ms. */
 int progress_sleep(struct progress *p, bool (*ready)(void *), void *arg,
                    int64_t timeout_us);
-/* Wait without a limit. After PARTIALCOLL_STALL_WARN seconds (10 by default), and each time that
- * the wait has become twice as long, print this rank and what explain(arg) writes on standard
- * error. */
+/* Wait without a limit. After PARTIALCOLL_STALL_WARN seconds (by default 10), and each time that the
+ * wait has doubled, print this rank and what explain(arg) writes on standard error. */
 void progress_wait_or_warn(struct progress *p, uint32_t rank, bool (*ready)(void *),
                            void *arg,
                            void (*explain)(void *arg, char *text, size_t capacity));

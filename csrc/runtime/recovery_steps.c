@@ -71,8 +71,7 @@ static int recovery_take_census(struct communicator *to, struct user_object *obj
     return agree_max(to, (uint64_t *)(void *)all, (int)(CENSUS_WORDS * slots));
 }
 
-/* No rank is left to close it with. It stays an orphan: the rank that lacked it may die next, and
- * then no rank would lack it. */
+/* There is no rank to close it with. It stays an orphan, also when the rank that lacked it dies. */
 static void recovery_orphan(struct user_object *o)
 {
     if (o->kind->recoverable->orphan)

@@ -1,27 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The arithmetic of grouped averaging: which ranks meet in which round, and how much of the vector
- * each of them reduces. Source: Ryabinin et al., Moshpit SGD, NeurIPS 2021, section 3.1, algorithm
- * 1 and appendix G.
+ * Grouped averaging: which ranks meet in which round, and how much of the vector each reduces.
+ * Source: Ryabinin et al., Moshpit SGD, NeurIPS 2021, section 3.1, algorithm 1 and appendix G.
  *
  * Grid. Each rank has a cell, at first the cell with its own number. Cells are numbered row by row:
  * the last axis is the fastest digit. Round t averages along axis t mod axes. The line of a cell is
  * the cell without the coordinate of that axis. It is the key of the round: the ranks of one line
  * form a group.
  *
- * Static keys. The cells stay. On a full grid all ranks have the average of all after as many
- * rounds as there are axes.
+ * Static keys. The cells stay. A full grid averages all ranks in as many rounds as it has axes.
  *
  * Dynamic keys. A rank that has averaged along an axis moves along it, to a coordinate to which no
  * other rank of its group moves (grid_chunk, grid_move). No rank moves after a void round. Two
  * ranks that have met differ in that coordinate until it is drawn again, so they meet on no other
- * axis before. The first cells are the ranks, which spreads any number of ranks evenly: no first
- * group exceeds the side.
+ * axis before. The first cells are the ranks, spread evenly: no first group exceeds the side.
  *
  * A rank that missed a round keeps its cell while its group moves, so a line can contain more ranks
- * than its side. No group exceeds the side: such a line makes several groups. The ranks that are
- * left over should not be the same ones every time: that nearly triples the rounds to a small
- * error.
+ * than its side. No group exceeds the side: such a line makes several groups. Always leaving over
+ * the same ranks nearly triples the rounds to a small error.
  *
  * Shares. A member with bandwidth b that reduces the share w of a vector sends the other 1 - w of
  * its own vector and receives w from each of the M - 1 other members: this takes (1 + (M - 2) w) /

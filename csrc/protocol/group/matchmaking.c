@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matchmaking; matchmaking.h has the protocol. From the bottom to the top: messages and the queue
- * of messages to be sent; asking, following, leading and receiving lists; the events that come in,
- * and what is due after each of them.
+ * Matchmaking; matchmaking.h has the protocol.
  *
  * The parts of a list are made when they are fetched, because a large group has thousands of them.
  *
@@ -450,8 +448,7 @@ static void match_on_accept(struct match *m, const struct match_message *message
         p->candidate = CANDIDATE_UNTRIED;
 }
 
-/* Another rank knows a lower one that leads. If this rank has asked that one before, the ask is
- * filed there and will be answered. */
+/* Another rank knows a lower one that leads. An ask that is filed there will be answered. */
 static void match_take_hint(struct match *m, uint32_t hint, int64_t time)
 {
     if (hint < m->size && match_below(m, time, hint))
@@ -498,9 +495,8 @@ static void match_on_disband(struct match *m, const struct match_message *messag
     match_take_hint(m, note->hint, note->time);
 }
 
-/* Leading. A peer's ask stays filed from its arrival until it is answered finally: while it waits
- * for a round to begin, while its sender follows this rank, and while it was rejected for a reason
- * that may go away. */
+/* Leading. A peer's ask stays filed until it is answered finally: while it waits for a round to
+ * begin, while its sender follows this rank, and while the reason of a rejection may go away. */
 
 static void match_reject(struct match *m, uint32_t peer, enum match_reason reason)
 {
@@ -695,8 +691,7 @@ static void match_close(struct match *m)
 }
 
 /* Lists. A list is taken only from the leader that this rank follows, for the attempt that was
- * accepted, complete and valid. Any other list is refused, because its group counts on this
- * rank. */
+ * accepted, complete and valid. Others are refused, because their groups count on this rank. */
 
 /* Add a part. False: it does not fit the parts before it. */
 static bool match_add_part(struct match *m, const struct match_message *message)

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Matchmaking: ranks that share the key of a round find each other and agree on a group (Moshpit
- * SGD, appendix E). Each rank has one state machine. The driver feeds it with messages and the
- * time, and asks it what to send. The machine does no I/O, reads no clock, and allocates no memory
- * after match_init.
+ * SGD, appendix E). Each rank has one state machine, which does no I/O and reads no clock: the
+ * driver feeds it with messages and the time, and asks it what to send.
  *
  * Terms. The priority of a rank is (goal.time, rank); the lower one leads. Candidates are the other
  * ranks that are said to have declared the same key. P is the answer timeout. An ask is open while
  * its sender waits for an answer, and filed while the receiver keeps it for later.
  *
- * Messages. Each message carries the round. `attempt` numbers the asks of a rank, and every answer
- * names the attempt that it answers.
+ * Messages. Each has the round, and the `attempt`: the number of an ask, which answers repeat.
  *
  *   ASK      key, priority, bandwidth, chain    May I follow you?
  *   ACCEPT   longest time until the list        Yes. With the flag "confirm": do you
@@ -141,8 +139,7 @@ enum match_kind {
     MATCH_VOID /* To the driver: group (peer, list.seq) has to become void. */
 };
 
-/* The values of a message of any kind but LIST. Each kind uses some of them; the others are
- * zero. */
+/* The values of a message of any kind but LIST; those that a kind does not use are zero. */
 struct match_note {
     union {
         uint64_t key; /* ASK */
@@ -277,20 +274,17 @@ struct match {
     struct match_outbox out;
 };
 
-/* Initialize. answer_timeout is the time in ns after which the next candidate is asked. It must be
- * the same on all ranks, and at least four times what a message takes. PCOLL_EINVAL,
- * PCOLL_ENOMEM. */
+/* Initialize. answer_timeout (ns) is P: equal on all ranks, and at least four times what a message
+ * takes. PCOLL_EINVAL, PCOLL_ENOMEM. */
 int match_init(struct match *m, uint32_t rank, uint32_t size, int64_t answer_timeout);
 void match_destroy(struct match *m);
 
 /*
  * After each of the following calls, send all messages that match_next returns and read the state:
- * the next call may drop an own list. `now` never decreases. Only match_tick gives up what has
- * waited too long: handle the messages that have arrived first, so that an agent that was late
- * itself does not blame others.
+ * the next call may drop an own list. `now` never decreases. Only match_tick gives up waiting:
+ * first handle the messages that have arrived, so that a rank that was late does not blame others.
  *
- * Begin a round. Rounds ascend. A round that has ended here, or was left, is BEHIND at once. The
- * current round is abandoned.
+ * Begin a round, and abandon the current one. Rounds ascend; an earlier one is BEHIND at once.
  */
 void match_begin(struct match *m, int64_t now, const struct match_goal *goal);
 /* Add candidates: the ranks that have declared this key in a directory, or all live ranks of a
@@ -303,16 +297,14 @@ void match_expect(struct match *m, int64_t now, uint32_t expected);
 /* A rank is back: it may be asked again in this round. Or it has left or is suspected (`present` is
  * false): treat it as if it had left this round, unless it asks again. */
 void match_present(struct match *m, int64_t now, uint32_t peer, bool present);
-/* Handle a message, in any state. PCOLL_EPROTOCOL: no correct sender makes it (matchmaking.c), and
- * nothing has changed. */
+/* Handle a message, in any state. PCOLL_EPROTOCOL: no correct sender makes it, nothing changes. */
 int match_on_message(struct match *m, int64_t now, const struct match_message *message);
 /* Apply all timeouts that have passed. */
 void match_tick(struct match *m, int64_t now);
 /* Return when to call match_tick; INT64_MAX: no need. */
 int64_t match_alarm(const struct match *m);
-/* End the round, which was used or given up. The state is IDLE, and asks for rounds up to this one
- * are answered with GONE. While looking or following this abandons the round: the leader or the
- * followers are told. */
+/* End the round, which was used or, while looking or following, is abandoned: the leader or the
+ * followers are told. The state is IDLE; asks for rounds up to this one are answered with GONE. */
 void match_end(struct match *m);
 
 /* Begin again after ranks have died. All messages under way are lost on all ranks. The first round
@@ -329,8 +321,7 @@ bool match_next(struct match *m, struct match_message *out);
 /* Return the list while FORMED, otherwise NULL. It is valid until match_end. */
 const struct match_list *match_formed(const struct match *m);
 
-/* Write a part of a list: the number of members that this LIST message has room for, and the index
- * of the first one. */
+/* Parts of a list: how many members this message has room for, and the index of the first one. */
 uint32_t match_part_holds(const struct match_message *message);
 uint32_t match_part_first(const struct match_message *message);
 void match_put_member(struct match_message *message, uint32_t i,
