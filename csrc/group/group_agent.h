@@ -142,8 +142,7 @@ int group_data_poll(struct group_data *r, bool *ended);
 /* Does the round wait for a notice of this member? */
 bool group_data_waits_for_input(const struct group_data *r, uint32_t member);
 bool group_data_waits_for_part(const struct group_data *r, uint32_t member);
-/* End a round that is complete or void. Fetches that are not complete are abandoned: their memory
- * is freed when they complete. PCOLL_ENOMEM. */
+/* End a round. The memory of fetches that are not complete is freed when they are. PCOLL_ENOMEM. */
 int group_data_end(struct group_data *r);
 
 /* Does this rank contribute? Only a rank that contributes gets the result. */

@@ -319,7 +319,7 @@ bool group_data_waits_for_part(const struct group_data *r, uint32_t member)
 
 /* Memory and schedules. */
 
-/* Bytes of a piece: near, what fits twice into a second-level cache; far, what keeps a link busy. */
+/* Bytes of a piece: near, what fits twice into a second-level cache; far, what fills a link. */
 enum { NEAR_BYTES = 1 << 18, FAR_BYTES = 1 << 20, LARGEST_SHIFT = 24 };
 
 static bool group_data_some_far(const struct group_data *r)

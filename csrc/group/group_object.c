@@ -221,8 +221,7 @@ int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
     return user_object_leave(&p->base, PCOLL_OK);
 }
 
-/* This call ends a wait whose round is complete, so it does not take the object: another thread
- * that reads something must not make it fail. */
+/* The end of a wait. It does not take the object: no thread that reads may make it fail. */
 int pcoll_group_members(pcoll_group *p, uint32_t *ranks, double *shares)
 {
     struct group *g = &p->group;

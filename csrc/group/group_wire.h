@@ -53,7 +53,7 @@ struct group_message;
  *
  * A member that has not marked itself done may leave the round without asking, because the round
  * can no longer count. A word that was opened again for a later round is EXPIRED. Only a member
- * that was suspended for DECISIONS groups of its leader sees that; others have sent it the decision.
+ * that was suspended for DECISIONS groups of its leader sees that; others have sent it.
  *
  * The directory. With dynamic keys ranks find each other here (Ryabinin et al., appendix B.5; a
  * table in windows takes the place of a DHT, because the ranks of an MPI job are known). A hash of

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank's view of the rounds, its slots, and what becomes of both in a recovery; see
- * member.h. */
+/* See member.h. */
 #include "protocol/member.h"
 
 #include "base/error.h"
@@ -40,8 +39,7 @@ static int contribution_free_slot(const struct contribution *c)
     return found;
 }
 
-/* If there is nothing to add to it, a slot that the application has filled is the
- * deposit. */
+/* A slot that the application has filled is the deposit if nothing is to be added. */
 struct deposit_plan contribution_plan(const struct contribution *c)
 {
     CHECK(contribution_is_distinct(c));

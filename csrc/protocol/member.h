@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One rank's view of the rounds: which round its call stands for, whether a deposit
- * arrives or is stored, which results the rank has read, and whether it holds the next
- * round back.
+ * arrives or is stored, and which results the rank has read.
  *
  * Rounds are counted:   delivered <= complete <= frozen <= complete + 1
  *   frozen     rounds whose contribution was taken here (activated)
@@ -23,8 +22,7 @@
 #include "protocol/round.h"
 
 /*
- * The slots of one rank: which one holds the deposit, which one a round reads, and which
- * ones may be written.
+ * The slots of one rank:
  *
  *   pending  the slot with the deposit that the next activation takes, or NO_SLOT
  *   frozen   the slot that the round in progress reads, or NO_SLOT. There is at most one,
@@ -39,8 +37,7 @@
  * and the new deposit is written alone: no deposit is counted twice. This takes three
  * slots, or four if the application fills one in place.
  *
- * Only the owner calls the functions on this struct. A round freezes a deposit by a swap of
- * the descriptor (below).
+ * Only the owner calls these functions. A round freezes a deposit by a swap of the descriptor.
  */
 enum { NO_SLOT = -1, MAX_SLOTS = 4 };
 
@@ -99,8 +96,7 @@ struct member {
     pcoll_stats stats;
 };
 
-/* Check the order of the counts from the owner's view: it reads `frozen` first, then
- * `complete`. */
+/* Check the order of the counts. The owner reads `frozen` first, then `complete`. */
 static inline bool member_counts_hold(const struct member *m)
 {
     return m->delivered <= m->complete && m->frozen <= m->complete + 1;
@@ -112,11 +108,9 @@ void member_init(struct member *m, uint32_t rank, const pcoll_options *options);
 int member_begin(struct member *m);
 
 enum deposit_outcome { DEPOSIT_ARRIVED, DEPOSIT_STORED, DEPOSIT_DROPPED };
-/* Return whether a deposit would be dropped: it need not be written. Once true, that stays true
- * for the call. */
+/* Return whether a deposit would be dropped. Once true, that stays true for the call. */
 bool member_drops(const struct member *m);
-/* Publish a deposit that was written by the plan, and decide in the same step whether it
- * arrives or is stored. */
+/* Publish a deposit that was written by the plan, and decide whether it arrives or is stored. */
 enum deposit_outcome member_publish(struct member *m, struct deposit_plan plan);
 
 /* Choose the next result to read, at most `last`, as if only `horizon` rounds were
@@ -136,8 +130,7 @@ int member_join(struct member *m);
 int member_leave(struct member *m);
 
 /*
- * Recovery (docs/faults.md). Ranks have died, the surviving ranks have stopped, and only
- * the rank's own application changes this struct.
+ * Recovery (docs/faults.md). The surviving ranks have stopped, and only the owner changes this.
  *
  * Let C be the highest number of complete rounds of a surviving rank. All surviving ranks
  * take part in the data of every round. So each of them has completed C or C - 1 rounds.
@@ -153,9 +146,8 @@ int member_leave(struct member *m);
  *   - A rank that joins announces it again: all ranks that had not joined may be dead.
  */
 
-/* The slots that make up the deposit that is pending after a recovery, by their old
- * numbers: the sum of both in this order, or the only one. The deposit belongs in slot
- * `into`; NO_SLOT: nothing is pending. */
+/* The slots, by their old numbers, whose sum in this order is pending after a recovery, or the only
+ * one. The deposit belongs in slot `into`; NO_SLOT: nothing is pending. */
 struct recovered_deposit {
     int into, older, newer;
 };
@@ -182,8 +174,7 @@ void member_enter(struct member *m, uint64_t complete, const struct round_header
  * The rank alone owns the rest of struct member.
  */
 
-/* Bits from the lowest: pending, frozen slot (7: none), arrived, joining, left; then
- * the rounds: 2^55 of them. */
+/* Bits from the lowest: pending, frozen slot (7: none), arrived, joining, left, 2^55 rounds. */
 enum {
     DESCRIPTOR_NO_SLOT = 7,
     DESCRIPTOR_ARRIVED = 1 << 6,

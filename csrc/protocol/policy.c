@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rules of the policies, the draws, the counts of a coordinator, and the decision when
- * a round starts; see policy.h. */
+/* See policy.h. */
 #include "protocol/policy.h"
 
 #include <ctype.h>
@@ -22,8 +21,7 @@ static uint32_t policy_needed(const struct pcoll_policy *policy,
     return count < round->live_count ? count : round->live_count;
 }
 
-/* Return whether the live ranks that are counted are enough, without regard to overdue
- * ranks. */
+/* Return whether the ranks that are counted are enough, apart from overdue ones. */
 static bool policy_rule_met(const struct pcoll_policy *policy,
                             const struct policy_round *round,
                             const struct policy_report *report)
@@ -355,15 +353,14 @@ uint32_t round_absences(uint32_t before, bool active, bool live)
 }
 
 /*
- * The text form of a policy, used everywhere:
+ * The text form of a policy:
  *
  *   policy    = name [":" number] {"," modifier}
  *   name      = "solo" | "majority" | "full" | "quorum" | "first_of" | "last_of"
  *   modifier  = "linger=" time | "deadline=" time | "max_staleness=" rounds
  *   time      = number ("ns" | "us" | "ms" | "s"), seconds without a unit
  *
- * quorum takes a number of ranks (6) or a fraction (0.75, 1.0); first_of and last_of a
- * number of ranks.
+ * quorum takes a number of ranks (6) or a fraction (0.75, 1.0); first_of and last_of a number.
  */
 
 static const struct {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When a round may start: the policies of docs/semantics.md, as pure functions of which
- * ranks are live and which have arrived.
+ * When a round may start: the policies, as pure functions of live ranks and arrivals.
  *
  *   solo         any live rank has arrived                              (PPoPP 2020, 4.1)
  *   majority     one rank, drawn for the round, has arrived             (PPoPP 2020, 4.2)
@@ -12,11 +11,9 @@
  *
  * An endpoint decides alone what it can see for itself. What has to be counted (quorum,
  * last_of, and every policy with linger or max_staleness) goes through a coordinator: an
- * endpoint, drawn for the round, to which the other endpoints report. Draws are the same
- * on all ranks. Reports are cumulative.
+ * endpoint, drawn for the round, to which the others report. Draws are the same on all ranks.
  *
- * Three parts: the rules, the counts of a coordinator, and the decision itself. There is
- * no I/O. Times are given in nanoseconds of any one clock; the time at which to decide
+ * There is no I/O. Times are given in nanoseconds of any one clock; the time at which to decide
  * again is returned as an alarm.
  */
 #pragma once
@@ -24,8 +21,7 @@
 #include "include/partialcoll.h"
 #include "protocol/round.h"
 
-/* The requirements of a round. They follow from earlier rounds, so they are the same on all
- * ranks. */
+/* The requirements of a round, which follow from earlier ones: they are the same on all ranks. */
 struct policy_round {
     uint32_t ranks;       /* Ranks of the communicator. */
     uint32_t coordinator; /* The endpoint that counts. */
@@ -54,8 +50,7 @@ struct policy_draw {
     uint32_t endpoints;
 };
 
-/* Check a policy. PCOLL_EINVAL names what is impossible for this number of ranks, and the
- * range. */
+/* Check a policy for this number of ranks. PCOLL_EINVAL names what is impossible. */
 int policy_check(const struct pcoll_policy *policy, uint32_t ranks);
 
 /* Return whether the sets must have all ranks. Otherwise those of this endpoint are enough. */
@@ -75,8 +70,7 @@ struct policy_report policy_count(const struct policy_round *round,
 uint32_t policy_first(const struct policy_round *round, const uint64_t *arrived,
                       const uint64_t *set);
 
-/* Return the part of a report that matters. If ranks are drawn and no linger waits for
- * the others, the others need not report. */
+/* Return the part of a report that matters: drawn ranks only, if no linger waits for others. */
 struct policy_report policy_relevant(const struct pcoll_policy *policy,
                                      struct policy_report report);
 /* Return whether a drawn rank starts the round. */
@@ -87,14 +81,13 @@ bool policy_has_timers(const struct pcoll_policy *policy);
 
 /* Return whether a coordinator decides. */
 bool policy_coordinated(const struct pcoll_policy *policy);
-/* Return whether the endpoint that starts has to activate the others. With full, all
- * start by themselves, unless a deadline ends the wait. */
+/* Return whether the endpoint that starts has to activate the others. With full all start by
+ * themselves, unless a deadline ends the wait. */
 bool policy_activates(const struct pcoll_policy *policy);
 /* Return whether every endpoint starts when its own members have arrived. */
 bool policy_starts_alone(const struct pcoll_policy *policy);
 
-/* Return whether the round may start. `report` is of all endpoints if a coordinator
- * decides, otherwise of this endpoint. */
+/* Return whether the round may start. `report` is as in struct round_state. */
 bool policy_met(const struct pcoll_policy *policy, const struct policy_round *round,
                 const struct policy_report *report);
 
@@ -102,8 +95,7 @@ bool policy_met(const struct pcoll_policy *policy, const struct policy_round *ro
 bool policy_all_arrived(const struct policy_round *round,
                         const struct policy_report *report);
 
-/* Return whether a complete round with this header met the policy. `arrived` and `active` are
- * room for sets of all ranks. */
+/* Return whether a complete round with this header met the policy. Two sets are workspace. */
 bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *round,
                  const struct round_header *header, uint64_t *arrived,
                  uint64_t *active);
@@ -114,9 +106,8 @@ const uint64_t *policy_awaited(const struct pcoll_policy *policy,
 
 /*
  * The counts of a coordinator: how many ranks have arrived at each endpoint, and at all
- * endpoints together. A report carries the whole count of its endpoint and is sent
- * whenever that has grown. The largest counts are kept, so the order in which reports
- * arrive does not matter.
+ * together. A report carries the whole count of its endpoint and is sent whenever that has
+ * grown. The largest counts are kept, so the order of reports does not matter.
  */
 
 struct vote_count {
@@ -151,7 +142,8 @@ bool vote_count_grown(const struct policy_report *now,
 
 /* The known state of an open round. */
 struct round_state {
-    const struct policy_report *report; /* Of all endpoints if a coordinator decides. */
+    const struct policy_report *report; /* Of all endpoints if a coordinator decides,
+                                           otherwise of this one. */
     uint32_t starter;      /* The lowest rank whose arrival may start the round. */
     uint32_t first;        /* The rank that arrived first. */
     int64_t first_arrival; /* When it arrived, or ROUND_NEVER. */
@@ -180,6 +172,5 @@ uint32_t round_trigger_starter(const struct pcoll_policy *policy,
                                const struct policy_round *round,
                                const uint64_t *arrived);
 
-/* A round is complete: return how many rounds in a row a rank has missed. Call this before
- * the live set changes. */
+/* After a round, before the live set changes: return how many in a row a rank has missed. */
 uint32_t round_absences(uint32_t before, bool active, bool live);

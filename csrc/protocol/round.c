@@ -141,8 +141,7 @@ static bool round_unite(struct round_header *h, const struct round_header *other
     return true;
 }
 
-/* Add the sets of another header: as runs, if there is room, else as sets. Those are cleared
- * only here, as far as they are not zeros. */
+/* Add the sets of another header: as runs, if there is room, else as sets, cleared here. */
 static void round_absorb(struct round_header *h, const struct round_header *other,
                          uint32_t ranks)
 {

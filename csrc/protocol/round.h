@@ -39,8 +39,7 @@ enum round_mask {
 
 enum { ROUND_NOBODY = UINT32_MAX };
 
-/* The last round that a message may name. No job reaches it, and sums and shifts of rounds
- * stay in range. */
+/* The last round that a message may name: no job reaches it, and no shift leaves its range. */
 #define ROUND_LAST ((uint64_t)1 << 43)
 
 enum round_flag {
@@ -74,12 +73,10 @@ struct round_header {
 /* Return the bytes of a long header, a multiple of 64, of which the struct is the last part. */
 size_t round_header_bytes(uint32_t ranks);
 
-/* Return the number of bytes of a message's header, of which these are the last ones. They
- * need no alignment and may be hostile. */
+/* Return the length of a message's header. Its last bytes need no alignment, and may be hostile. */
 size_t round_header_length(const void *last, uint32_t ranks);
 
-/* Copy a header of `bytes` bytes from another rank, and check it as round_header_check does.
- * The bytes need no alignment. PCOLL_EPROTOCOL. */
+/* Copy a header from bytes of another rank, without alignment, and check it. PCOLL_EPROTOCOL. */
 int round_header_decode(struct round_header *h, const void *wire, size_t bytes,
                         uint32_t ranks, uint64_t round);
 
@@ -98,8 +95,7 @@ uint32_t round_count(const struct round_header *h, uint32_t ranks,
 void round_apply(const struct round_header *h, uint32_t ranks, enum round_mask which,
                  uint64_t *set, bool add);
 
-/* Check a header from another rank: it is for this round, all ranks in it exist, and its
- * sets agree with each other. PCOLL_EPROTOCOL. */
+/* Check a header from another rank: its round, its ranks, and that sets agree. PCOLL_EPROTOCOL. */
 int round_header_check(const struct round_header *h, uint32_t ranks, uint64_t round);
 
 void round_header_copy(struct round_header *to, const struct round_header *from,
@@ -117,8 +113,7 @@ uint64_t round_intent(uint64_t number);
 /* Return whether this word is merged from different intents. */
 bool round_intents_differ(uint64_t word);
 
-/* Return whether no data goes with this header: no rank contributed, or the ranks differ
- * in their intents. */
+/* Return whether no data goes with this header: no rank contributed, or intents differ. */
 bool round_is_null(const struct round_header *h, uint32_t ranks);
 
 /* Find the ranks that had arrived at the round, or announced that they join or leave, and

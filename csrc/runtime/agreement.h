@@ -9,8 +9,7 @@
 #include "kernels/payload.h"
 #include "runtime/communicator.h"
 
-/* Wait until nothing closes. Call this first: a Free that was interrupted continues in the
- * background, and its agreements come first. */
+/* Wait until nothing closes. Call this first: the agreements of an interrupted Free come first. */
 void agree_settle(struct communicator *c);
 
 /* Replace the values by their maxima, or sums, over all ranks. */
@@ -46,8 +45,7 @@ extern const char *const
 int agree_same(struct communicator *c, int local, const struct agree_field *fields,
                int count, uint64_t *more, int extra);
 
-/* The same for the arguments of an allreduce. `payload` is their layout, for the size of MPI's
- * datatypes. Two ops of users cannot be told apart. */
+/* The same for an allreduce. `payload`: their layout. Two ops of users cannot be told apart. */
 int agree_arguments(struct communicator *c, int local, const pcoll_buffer *buffers,
                     int nbuffers, const struct payload *payload,
                     const pcoll_options *options, uint64_t *more, int extra);
@@ -55,6 +53,6 @@ int agree_arguments(struct communicator *c, int local, const pcoll_buffer *buffe
 /* Return PCOLL_OK if `local` is PCOLL_OK on all ranks; otherwise an error on all. */
 int agree_outcome(struct communicator *c, int local);
 
-/* If `local` is PCOLL_OK on all ranks, enter p (NULL after an error) into the table of all ranks, in
+/* If `local` is PCOLL_OK on all ranks, enter p (NULL after an error) into the table of all, in
  * slots that are free on all, before the first one may send; otherwise fail on all ranks. */
 int agree_enter(struct communicator *c, struct object *p, int local);

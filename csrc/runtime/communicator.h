@@ -37,8 +37,7 @@ struct object_ops {
     bool (*attention)(struct object *p);
 };
 
-/* An object has slots on a communicator: the executor of an allreduce, of a user's schedule …
- * Each embeds this struct as its first member. */
+/* What has slots on a communicator, as a handle or a user's schedule, embeds this struct first. */
 struct object {
     const struct object_ops *ops;
     uint32_t slot, slots; /* The first of its slots, and how many. */
@@ -63,8 +62,7 @@ static inline uint64_t object_cookie(const struct object *p, int op)
     return (uint64_t)p->slot << 32 | (uint32_t)op;
 }
 
-/* An agreement (transport.h) under way, for an object that continues with it or a thread that
- * waits. When `done` is set its memory may be freed. */
+/* An agreement (transport.h) under way, for an object or a thread. Once done it may be freed. */
 struct agreement {
     uint64_t *values;
     int count;

@@ -151,8 +151,7 @@ int progress_notify(struct progress *p)
     return progress_drive(p);
 }
 
-/* Drive. If another thread does, it polls once more: what this thread knows of may have come
- * after that poll, and this thread is about to sleep. */
+/* Drive, or make the thread that drives poll once more: this one is about to sleep. */
 static int progress_drive_or_notify(struct progress *p)
 {
     int happened = progress_drive(p);

@@ -52,8 +52,7 @@ void progress_drop(struct progress *p, struct progress_source *source);
 
 const struct doorbell *progress_doorbell(const struct progress *p);
 
-/* Hold the drive lock (rarely: to begin and end things). Both do nothing for NULL, which a
- * simulation has: there one thread does everything. */
+/* Hold the drive lock (rarely: to begin and end things). NULL, as in a simulation: do nothing. */
 void progress_lock(struct progress *p);
 void progress_unlock(struct progress *p);
 /* Return whether some thread holds it. Functions for the driver check this. */
@@ -84,8 +83,8 @@ int progress_wait(struct progress *p, bool (*ready)(void *), void *arg,
  * true, and rings for. Until then the thread polls MPI whenever it wakes, at least every 4 ms. */
 int progress_sleep(struct progress *p, bool (*ready)(void *), void *arg,
                    int64_t timeout_us);
-/* Wait without a limit. After PARTIALCOLL_STALL_WARN seconds (by default 10), and each time that the
- * wait has doubled, print this rank and what explain(arg) writes on standard error. */
+/* Wait without a limit. After PARTIALCOLL_STALL_WARN seconds (by default 10), and whenever the wait
+ * has doubled, print this rank and what explain(arg) writes on standard error. */
 void progress_wait_or_warn(struct progress *p, uint32_t rank, bool (*ready)(void *),
                            void *arg,
                            void (*explain)(void *arg, char *text, size_t capacity));

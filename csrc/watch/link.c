@@ -204,8 +204,7 @@ void link_end(struct link *l)
 
 /* A proven connection. */
 
-/* The kernel asks in each fifth of the timeout. It counts from the last answer and checks when
- * it asks, so one fifth is left out. */
+/* The kernel asks in each fifth of the timeout, and checks then how old the last answer is. */
 static void link_begin_session(struct link *l)
 {
     int every = l->timeout < 10 ? 1 : (int)(l->timeout / 5);
@@ -366,8 +365,7 @@ enum link_event link_step(struct link *l, uint64_t *host)
 
 static const int64_t listener_proof_us = 5000000, listener_pause_us = 1000000;
 
-/* Listen on the one address of a card, or on all addresses of the host: listener_is_selected
- * drops the rest. */
+/* With several addresses listen on all of the host: listener_is_selected drops the rest. */
 bool listener_open(struct listener *l, struct watch_card *own)
 {
     struct sockaddr_in at = {.sin_family = AF_INET,
@@ -531,8 +529,7 @@ static uint32_t card_address_of(const struct ifaddrs *i)
     return ((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr.s_addr;
 }
 
-/* Return whether this item of a list is the interface's name, its address, or a network that the
- * address is in, such as 10.0.0.0/8. */
+/* Return whether this item is the interface's name, address, or network, such as 10.0.0.0/8. */
 static bool card_is_named(const struct ifaddrs *i, const char *item)
 {
     char network[INET_ADDRSTRLEN] = "";

@@ -19,8 +19,7 @@
  * directions have different labels, so no side can be made to answer itself.
  *
  * Afterwards each side sends news: numbers of lost hosts, each with a tag made with a key of this
- * handshake over the direction and the number of the message. So news cannot be forged, repeated,
- * reordered, or sent back.
+ * handshake over direction and number, so it cannot be forged, repeated, reordered or sent back.
  *
  * Bounds. Each step of a handshake has a time limit. Each side reads exactly the bytes that it
  * expects next. A connection brings each host's number at most once (watch.c). At most

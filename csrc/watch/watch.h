@@ -60,27 +60,23 @@ struct watch_card {
 
 _Static_assert(sizeof(struct watch_card) % sizeof(uint64_t) == 0, "sent in words");
 
-/* Draw the random fields and fill in the addresses and the name of this host. Return false if
- * there are no random numbers or no usable address. The setting PARTIALCOLL_INTERFACE selects
- * the addresses; without it they are those of the interfaces that MPI has been told to use, or
- * of all interfaces but loopback. */
+/* Draw the random fields and fill in name and addresses of this host; false: there are none. The
+ * setting PARTIALCOLL_INTERFACE selects the addresses; without it they are those of the interfaces
+ * that MPI has been told to use, or of all interfaces but loopback. */
 bool card_fill(struct watch_card *card);
 /* Fill this memory with random bytes; false: the kernel has none. */
 bool card_draw(void *into, size_t bytes);
 bool card_has(const struct watch_card *card, uint32_t address);
-/* Tell a process of this host and user that this host is lost. Nothing is sent if the process has
- * ended, or has not read thousands of them. */
+/* Tell a process of this host and user that this host is lost, unless it ended or reads nothing. */
 void card_tell(const struct watch_card *to, uint64_t host);
-/* Shut down all connections of this process to the host of that card, except connections within
- * the own host. */
+/* Shut down all connections of this process to the host of that card, unless it is the own one. */
 void card_cut(const struct watch_card *theirs, const struct watch_card *own);
 
 /*
  * A watch group: ranks that watch each other's hosts, those of one communicator. Between each two
  * hosts of a group two processes of each hold a connection to one of the other host (one, where
  * both hosts have one process). Hosts are counted in the order of their numbers. The k-th connection
- * between hosts a and b is held by member (b + k) of a and member (a + k) of b, which spreads the
- * connections over the ranks of a host.
+ * between hosts a and b is held by member (b + k) of a and member (a + k) of b, to spread them.
  *
  * The caller owns the group, and keeps it from watch_announce to watch_leave.
  */
@@ -93,8 +89,7 @@ struct watch_group {
     struct watch_group *next;
 };
 
-/* Call `each` for every peer on another host to which this rank holds a connection. All ranks
- * compute the same connections. */
+/* Call `each` for every peer on another host to which this rank holds a connection. */
 typedef void watch_peer_fn(void *arg, const struct watch_card *peer, uint64_t host);
 void watch_group_each_peer(const struct watch_group *g, watch_peer_fn *each, void *arg);
 
@@ -103,10 +98,9 @@ struct watch;
 /* Read PARTIALCOLL_HOST_TIMEOUT, in seconds; 0: no host is watched. PCOLL_EINVAL. */
 int watch_timeout(double *seconds);
 
-/* Create a watch, which starts nothing before the first card. Threads that sleep on the doorbell
- * are woken when a host is lost. With `cuts` the connections of this process to a lost host are
- * shut down, so that an MPI that continues when ranks die learns that the ranks there have.
- * PCOLL_ENOMEM. */
+/* Create a watch, which starts nothing before the first card. Threads that sleep on the doorbell are
+ * woken when a host is lost. With `cuts` connections of this process to it are shut down, so that
+ * an MPI that continues when ranks die learns that the ranks there have. PCOLL_ENOMEM. */
 int watch_create(double timeout, struct doorbell_page *doorbell, bool cuts,
                  struct watch **out);
 void watch_destroy(struct watch **w);

@@ -118,7 +118,7 @@ static uint32_t grid_even_side(uint64_t peers, uint32_t axes)
     return side;
 }
 
-/* Write `cells` as a product of sides from `axis` on, at most `most`, longest first; false: none. */
+/* Write `cells` as a product of sides from `axis` on, at most `most`, longest first; or false. */
 static bool grid_factor(struct grid *g, uint32_t axis, uint64_t cells, uint64_t most)
 {
     if (axis == g->axes)

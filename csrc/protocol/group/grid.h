@@ -41,8 +41,7 @@ struct grid {
     uint32_t side[GRID_MAX_AXES];
 };
 
-/* Initialize a grid. PCOLL_EINVAL says what is wrong: the number of axes, a side of 0, more than
- * 2^63 - 1 cells, or fewer cells than peers. */
+/* Initialize. PCOLL_EINVAL: number of axes, a side of 0, 2^63 cells or more, or too few for all. */
 int grid_init(struct grid *g, const uint32_t *sides, uint32_t axes, uint64_t peers);
 
 /*

@@ -154,8 +154,7 @@ static const char *match_find_wrong_member(const struct match *m,
     return NULL;
 }
 
-/* Return what is wrong with a message that no correct sender makes. NULL: nothing, and every rank,
- * reason, length and number is within its bounds. */
+/* Return what is wrong with a message; NULL: every rank, reason and number is within its bounds. */
 static const char *match_find_wrong(const struct match *m,
                                     const struct match_message *message)
 {

@@ -32,30 +32,27 @@
  *
  * Rules.
  *
- *   Asker. It is bound to the rank it has asked until that rank answers, for at most P.
- *   Then it asks the next one, and the first may still answer. If that late ACCEPT
- *   arrives while the asker is bound to no rank (it may be leading others), the asker
- *   takes it. Otherwise it answers LEAVE and asks again later. A rank that has an open
- *   ask of this one is not asked again.
+ *   Asker. It is bound to the rank it has asked until that rank answers, for at most P. Then it
+ *   asks the next one, and the first may still answer. If that late ACCEPT arrives while the asker
+ *   is bound to no rank (it may be leading others), the asker takes it. Otherwise it answers LEAVE
+ *   and asks again later. A rank that has an open ask of this one is not asked again.
  *
- *   Follower. It stays until one of these: the list, DISBAND, the loss of its leader,
- *   or the deadline, which is the time that ACCEPT gave plus 4P.
+ *   Follower. It stays until one of these: the list, DISBAND, the loss of its leader, or the
+ *   deadline, which is the time that ACCEPT gave plus 4P.
  *
- *   Leader. It answers an ask of its key at once: ACCEPT while there is room. It counts
- *   the ranks that have asked it. An ask may have waited for longer than P/2, because
- *   this rank had not begun, followed another, or had no room. Then its sender may have
- *   gone elsewhere: the leader answers ACCEPT with "confirm", and counts the ask when
- *   CONFIRM arrives within P.
+ *   Leader. It answers an ask of its key at once: ACCEPT while there is room. It counts the ranks
+ *   that have asked it. An ask may have waited for longer than P/2, because this rank had not
+ *   begun, followed another, or had no room. Then its sender may have gone elsewhere: the leader
+ *   answers ACCEPT with "confirm", and counts the ask when CONFIRM arrives within P.
  *
- *   A leader that a lower rank accepts disbands its group: its followers ask there.
- *   Their asks stay filed, and are answered again if the lower rank fails. Asks that
- *   were rejected because this rank followed another or had no room stay filed as well,
- *   so that no rank has to ask repeatedly whether that has changed.
+ *   A leader that a lower rank accepts disbands its group: its followers ask there. Their asks stay
+ *   filed, and are answered again if the lower rank fails. Asks that were rejected because this
+ *   rank followed another or had no room stay filed as well, so that no rank has to ask repeatedly
+ *   whether that has changed.
  *
- *   A leader closes when nothing is open (no ask younger than P, no lower candidate
- *   that was not asked, no missing CONFIRM) and either `expected` or `max_members`
- *   ranks are in or its window has ended. It asks no rank later than 2P after its
- *   window, so it closes within 3P.
+ *   A leader closes when nothing is open (no ask younger than P, no lower candidate that was not
+ *   asked, no missing CONFIRM) and either `expected` or `max_members` ranks are in or its window
+ *   has ended. It asks no rank later than 2P after its window, so it closes within 3P.
  *
  * Reasons of REJECT.
  *
@@ -79,22 +76,21 @@
  *
  * Guarantees.
  *
- *   1. The members of a group, named (leader, seq), hold the same list. The leader
- *   makes it once. A follower takes a list only from the rank it follows, for an open
- *   ask, complete and with itself in it. A member that has gone elsewhere does not take
- *   the list, and reports that (MATCH_VOID): that group has to be void. This happens
- *   only after a failure, or if a message is in flight for longer than P/4.
+ *   1. The members of a group, named (leader, seq), hold the same list. The leader makes it once. A
+ *   follower takes a list only from the rank it follows, for an open ask, complete and with itself
+ *   in it. A member that has gone elsewhere does not take the list, and reports that (MATCH_VOID):
+ *   that group has to be void. This happens only after a failure, or if a message is in flight for
+ *   longer than P/4.
  *
- *   2. Without failures, all ranks of a key form one group if they are at most
- *   `max_members`, and if all begin and know each other within the window less 4P. Each
- *   rank that looks asks the lowest rank. A rank that led before the lowest one began
- *   has asked the lowest one too, and its followers come with it.
+ *   2. Without failures, all ranks of a key form one group if they are at most `max_members`, and
+ *   if all begin and know each other within the window less 4P. Each rank that looks asks the
+ *   lowest rank. A rank that led before the lowest one began has asked the lowest one too, and its
+ *   followers come with it.
  *
- *   3. If some ranks fail, the others form groups; they form one group if the failures
- *   are reported (match_present) in time. Each live rank forms a group, alone if need be,
- *   or is BEHIND, within (f + 1) (W + 8P) after the last rank that it meets has begun.
- *   W is the longest window and f the number of failures. After a failure a rank looks
- *   for at least 2P more.
+ *   3. If some ranks fail, the others form groups; they form one group if the failures are reported
+ *   (match_present) in time. Each live rank forms a group, alone if need be, or is BEHIND, within
+ *   (f + 1) (W + 8P) after the last rank that it meets has begun. W is the longest window and f the
+ *   number of failures. After a failure a rank looks for at least 2P more.
  *
  * Clocks. `now` is the rank's own clock; clocks of different ranks may differ by any amount. Ranks
  * tell each other only durations (the rest of the window). The drift during a window must stay
@@ -307,8 +303,7 @@ int64_t match_alarm(const struct match *m);
  * followers are told. The state is IDLE; asks for rounds up to this one are answered with GONE. */
 void match_end(struct match *m);
 
-/* Begin again after ranks have died. All messages under way are lost on all ranks. The first round
- * is `first` or a later one. The state is IDLE. */
+/* Begin again after ranks have died: all messages are lost. The next round is `first` or later. */
 void match_restart(struct match *m, uint64_t first);
 
 /* Has this rank asked a rank, or does it follow one? Then it may be on a list already. */
