@@ -292,8 +292,7 @@ static int group_round_begin(struct group *g)
     const struct match_list *list = match_formed(&g->match);
     struct group_round *now = &g->now;
     struct group_members *group = &now->data.group;
-    CHECK(g->phase == PHASE_ROUND && g->match.goal.round == g->round);
-    CHECK(list->count <= now->data.max_members);
+    CHECK(g->match.goal.round == g->round && list->count <= now->data.max_members);
     int64_t time = g->clock.time;
     bool known = true; /* All bandwidths. */
     group->members = list->count;
@@ -364,7 +363,6 @@ static int group_round_contribute(struct group *g)
         return PCOLL_OK;
     if (group_agent_was_started(g)) {
         g->shared.consumed++;
-        CHECK(g->shared.consumed == atomic_load(&g->shared.started));
         now->contribution = CONTRIBUTION_OWN;
         MOMENT("contributed");
     } else if (leaves || now->passed)
@@ -399,7 +397,6 @@ static int group_round_continue(struct group *g, enum group_phase *next)
         rc = group_round_contribute(g) ?: group_data_run(&now->data);
     if (rc == PCOLL_OK && now->decision == DECISION_PENDING && !now->marked &&
         engine_over(&now->data.engine)) {
-        CHECK(now->contribution != CONTRIBUTION_OPEN);
         now->marked = true;
         MOMENT("about to vote");
         rc = group_round_vote(g, VOTE_DONE);
@@ -728,7 +725,6 @@ static int group_agent_continue_rejoin(struct group *g, enum group_phase *next)
     if (g->rejoin.answers < others && g->clock.time < g->rejoin.wait_until &&
         !group_agent_leaves(g))
         return PCOLL_OK;
-    CHECK(g->phase == PHASE_ASKING && g->rejoin.highest >= g->round);
     g->round = group_agent_round_to_join(g);
     *next = PHASE_IDLE;
     return group_agent_leaves(g) ? PCOLL_OK : group_wire_announce(g, g->window->rank);

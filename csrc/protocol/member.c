@@ -59,8 +59,7 @@ bool contribution_plan_holds(const struct contribution *c, struct deposit_plan p
 void contribution_publish(struct contribution *c, struct deposit_plan plan)
 {
     CHECK(plan.target >= 0 && plan.target < c->slots);
-    CHECK(plan.target != c->frozen);
-    CHECK(plan.target != c->pending);
+    CHECK(plan.target != c->frozen && plan.target != c->pending);
     c->pending = plan.target;
     if (c->user == plan.target) {
         c->user = NO_SLOT;
@@ -68,11 +67,6 @@ void contribution_publish(struct contribution *c, struct deposit_plan plan)
         CHECK(c->user != NO_SLOT);
     }
     CHECK(contribution_is_distinct(c));
-}
-
-void contribution_thaw(struct contribution *c)
-{
-    c->frozen = NO_SLOT;
 }
 
 /* Rounds. */
@@ -118,8 +112,7 @@ bool member_drops(const struct member *m)
 
 enum deposit_outcome member_publish(struct member *m, struct deposit_plan plan)
 {
-    CHECK(m->started);
-    CHECK(member_counts_hold(m));
+    CHECK(m->started && member_counts_hold(m));
     bool open = member_finds_open(m);
     m->wanted = (m->deliver == PCOLL_DELIVER_ONE ? m->call : m->delivered) + 1;
     m->stats.calls++;
@@ -161,8 +154,7 @@ bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
 
 void member_read_end(struct member *m, uint64_t *lost)
 {
-    CHECK(m->reading != NO_ROUND);
-    CHECK((uint64_t)m->reading < m->complete);
+    CHECK(m->reading != NO_ROUND && (uint64_t)m->reading < m->complete);
     m->delivered = (uint64_t)m->reading + 1;
     m->reading = NO_ROUND;
     m->stats.delivered++;
@@ -246,8 +238,7 @@ struct recovered_deposit member_recover(struct member *m, uint64_t complete,
     CHECK(m->reading == NO_ROUND);
     CHECK(complete ? last->round + 1 == complete : !last);
     if (m->complete < complete)
-        contribution_thaw(&m->contribution);
-    CHECK(m->frozen >= complete);
+        m->contribution.frozen = NO_SLOT; /* The round that froze it is complete. */
     m->joined_in = NO_ROUND; /* The rank finds it when it reads the round. */
     m->complete = m->stats.rounds = complete;
     bool undone =

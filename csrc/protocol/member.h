@@ -56,17 +56,11 @@ struct deposit_plan {
 
 void contribution_init(struct contribution *c, enum pcoll_late late, bool owned_send);
 int contribution_slots(bool owned_send);
-
 struct deposit_plan contribution_plan(const struct contribution *c);
-
 /* Return whether a plan that was made earlier still holds. Otherwise plan again. */
 bool contribution_plan_holds(const struct contribution *c, struct deposit_plan plan);
-
 /* The deposit was written by the plan: make it the pending one. */
 void contribution_publish(struct contribution *c, struct deposit_plan plan);
-
-/* The round that froze the deposit is complete. */
-void contribution_thaw(struct contribution *c);
 
 enum { NO_ROUND = -1 };
 

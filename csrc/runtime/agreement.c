@@ -37,7 +37,6 @@ static int agree_check(struct communicator *c)
 int agree_begin(struct communicator *c, enum agree_op op, const uint64_t *values,
                 int count, struct waiting **out)
 {
-    CHECK(count > 0);
     size_t bytes = (size_t)count * sizeof *values;
     uint32_t epoch = outage_epoch(c->outage);
     int rc = agree_check(c);
@@ -244,7 +243,6 @@ static void agree_list_values(const struct agree_field *field, const uint64_t *v
 int agree_same(struct communicator *c, int local, const struct agree_field *fields,
                int count, uint64_t *more, int extra)
 {
-    CHECK(count > 0 && extra >= 0);
     struct reason reason;
     fail_reason(&reason);
     bool valid = local == PCOLL_OK;

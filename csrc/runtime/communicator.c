@@ -203,7 +203,6 @@ int communicator_free_slots(struct communicator *c, uint32_t from, uint32_t slot
 
 int communicator_reserve(struct communicator *c, uint32_t slots)
 {
-    CHECK(slots > 0);
     uint32_t capacity = c->capacity ? c->capacity : 8;
     if (slots <= c->capacity)
         return PCOLL_OK;
@@ -240,9 +239,7 @@ int communicator_register(struct communicator *c, struct object *p, uint32_t slo
 
 void communicator_unregister(struct communicator *c, uint32_t slot)
 {
-    CHECK(slot < c->capacity && c->objects[slot]);
-    CHECK(c->objects[slot]->slot == slot);
-    CHECK(c->handles > 0);
+    CHECK(slot < c->capacity && c->objects[slot] && c->objects[slot]->slot == slot);
     struct object *p = c->objects[slot], **at = &c->watched;
     while (*at && *at != p)
         at = &(*at)->next_watched;
@@ -399,8 +396,7 @@ static int communicator_take_turns(struct communicator *c)
 int communicator_close(struct communicator *c, struct object *p)
 {
     CHECK(!c->progress || progress_is_driven(c->progress));
-    CHECK(!atomic_load(&p->closed) && !p->closing);
-    CHECK(c->objects[p->slot] == p);
+    CHECK(!atomic_load(&p->closed) && !p->closing && c->objects[p->slot] == p);
     struct closings *closing = &c->closing;
     p->closing = true;
     atomic_fetch_add(&c->closings, 1);
@@ -412,8 +408,7 @@ int communicator_close(struct communicator *c, struct object *p)
 int communicator_closed(struct communicator *c, struct object *p)
 {
     CHECK(c->closing.turn == p);
-    CHECK(!atomic_load(&p->closed));
-    CHECK(atomic_load(&c->closings) > 0);
+    CHECK(!atomic_load(&p->closed) && atomic_load(&c->closings) > 0);
     c->closing.turn = NULL;
     atomic_store(&p->closed, true); /* Its owner may free it when the driver is out. */
     atomic_fetch_sub(&c->closings, 1);

@@ -210,15 +210,13 @@ void progress_wake_waiters(struct progress *p)
 
 void progress_unrung(struct progress *p, int change)
 {
-    CHECK(change == 1 || change == -1);
-    CHECK(change == 1 || atomic_load(&p->unrung) > 0);
+    CHECK(change == 1 || (change == -1 && atomic_load(&p->unrung) > 0));
     atomic_fetch_add(&p->unrung, change);
 }
 
 void progress_round(struct progress *p, int change)
 {
-    CHECK(change == 1 || change == -1);
-    CHECK(change == 1 || atomic_load(&p->rounds) > 0);
+    CHECK(change == 1 || (change == -1 && atomic_load(&p->rounds) > 0));
     atomic_fetch_add(&p->rounds, change);
 }
 

@@ -44,7 +44,6 @@ int user_object_leave(struct user_object *o, int rc)
 
 int user_object_enter(struct user_object *o)
 {
-    CHECK(o && o->kind);
     const char *name = o->kind->name;
     if (user_object_forked())
         return fail(PCOLL_ESTATE,

@@ -49,16 +49,6 @@ enum link_event {
     LINK_BROKEN /* The peer broke the protocol; the connection is closed. */
 };
 
-struct link_hello {
-    uint32_t magic, version;
-    uint64_t to, from; /* ids of the cards */
-    uint64_t nonce[2];
-};
-
-struct link_challenge {
-    uint64_t nonce[2];
-};
-
 struct link_news {
     uint64_t host;
     struct siphash_tag tag;
@@ -66,8 +56,14 @@ struct link_news {
 
 /* The messages before the proof. */
 struct link_handshake {
-    struct link_hello hello;
-    struct link_challenge challenge;
+    struct link_hello {
+        uint32_t magic, version;
+        uint64_t to, from; /* ids of the cards */
+        uint64_t nonce[2];
+    } hello;
+    struct link_challenge {
+        uint64_t nonce[2];
+    } challenge;
 };
 
 struct link {

@@ -466,7 +466,6 @@ void watch_join(struct watch *w, struct watch_group *g, const struct watch_card 
 
 void watch_leave(struct watch *w, struct watch_group *g)
 {
-    CHECK(g->size > 0);
     lock_take(&w->mutex);
     struct watch_group **at = &w->groups;
     while (*at && *at != g)

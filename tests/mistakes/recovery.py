@@ -30,7 +30,7 @@ MUTANTS = [
     Mutant(
         "a deposit of the last complete round is taken back",
         "protocol/member.c",
-        "if (m->complete < complete)\n        contribution_thaw(&m->contribution);",
+        "if (m->complete < complete)\n        m->contribution.frozen = NO_SLOT;",
         "",
         program="crashes",
     ),

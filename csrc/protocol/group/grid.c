@@ -42,7 +42,6 @@ int grid_init(struct grid *g, const uint32_t *sides, uint32_t axes, uint64_t pee
     g->axes = axes;
     for (uint32_t a = 0; a < axes; a++)
         g->side[a] = sides[a];
-    CHECK(grid_cells(g) == cells);
     return PCOLL_OK;
 }
 
@@ -319,11 +318,11 @@ int pcoll_grid_move(const uint32_t *sides, uint32_t axes, uint32_t axis,
     int rc = fail_if_null_array(count, cells, chunks, moved)
                  ?: grid_check_all(&g, sides, axes, axis, cells, count);
     for (uint64_t i = 0; i < count && rc == PCOLL_OK; i++)
-        if (chunks[i] >= g.side[axis])
+        if (chunks[i] < g.side[axis])
+            moved[i] = grid_move(&g, cells[i], axis, chunks[i]);
+        else
             rc = fail(PCOLL_EINVAL, "chunks: expected 0 to %u on axis %u, got %u",
                       g.side[axis] - 1, axis, chunks[i]);
-    for (uint64_t i = 0; i < count && rc == PCOLL_OK; i++)
-        moved[i] = grid_move(&g, cells[i], axis, chunks[i]);
     return rc;
 }
 

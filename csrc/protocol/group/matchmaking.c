@@ -544,7 +544,6 @@ static void match_accept(struct match *m, uint32_t peer, bool confirm)
     m->unconfirmed -= p->follower == FOLLOWER_UNCONFIRMED;
     m->unconfirmed += confirm;
     p->follower = confirm ? FOLLOWER_UNCONFIRMED : FOLLOWER_IN;
-    CHECK(m->follower_count < m->goal.max_members);
     p->confirm_by = match_later(m->now, m->answer_timeout);
     match_send(m, MATCH_ACCEPT, peer, m->goal.round,
                &(struct match_note){
@@ -793,8 +792,8 @@ void match_destroy(struct match *m)
 /* Check the invariants that hold after every event. */
 static void match_check_state(const struct match *m)
 {
-    CHECK(m->candidate_count < m->size && m->follower_count < m->size);
-    CHECK(m->unconfirmed <= m->follower_count);
+    CHECK(m->candidate_count < m->size && m->follower_count < m->size &&
+          m->unconfirmed <= m->follower_count);
     CHECK(m->asking == MATCH_NOBODY || m->state == MATCH_LOOKING);
     CHECK((m->leader == MATCH_NOBODY) != (m->state == MATCH_FOLLOWING) ||
           m->state == MATCH_FORMED);
