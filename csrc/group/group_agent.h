@@ -139,9 +139,8 @@ void group_data_part(struct group_data *r, uint32_t member);
 int group_data_run(struct group_data *r);
 /* Poll the fetches from far members; *ended: at least one has completed. */
 int group_data_poll(struct group_data *r, bool *ended);
-/* Does the round wait for a notice of this member? */
-bool group_data_waits_for_input(const struct group_data *r, uint32_t member);
-bool group_data_waits_for_part(const struct group_data *r, uint32_t member);
+/* Does the round wait for a notice of this member, about its part or its input? */
+bool group_data_waits_for(const struct group_data *r, uint32_t member, bool part);
 /* End a round. The memory of fetches that are not complete is freed when they are. PCOLL_ENOMEM. */
 int group_data_end(struct group_data *r);
 

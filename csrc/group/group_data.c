@@ -102,7 +102,7 @@ static int group_data_begin_get(struct group_data *r, int op, uint32_t member,
                      ?: w->ops->complete(w, peer);
         r->under_way += rc == PCOLL_OK && group_data_is_far(r, member);
         done += n;
-        if (rc == PCOLL_OK)
+        if (rc == PCOLL_OK && done < bytes)
             rc = group_round_heartbeat(r->owner);
     }
     return rc;
@@ -201,18 +201,16 @@ static int group_data_reduce(struct group_data *r, const struct op *op)
            n = group_data_piece_length(r, piece), bytes = n * r->place.element;
     char *elements = own ? group_data_in_window(r, r->place.input_at, begin)
                          : group_data_room_of(r, member, piece);
-    if (!own && !group_data_is_far(r, member)) {
-        uint32_t peer = r->group.rank[member];
-        size_t offset = r->place.input_at + begin * r->place.element;
-        int rc = r->window->ops->get(r->window, peer, offset, elements, bytes)
-                     ?: r->window->ops->complete(r->window, peer);
-        if (rc != PCOLL_OK)
-            return rc;
-        r->bytes_fetched += bytes;
-    }
+    int rc = own || group_data_is_far(r, member)
+                 ? PCOLL_OK
+                 : group_data_begin_get(r, -1, member,
+                                        r->place.input_at + begin * r->place.element,
+                                        elements, bytes);
     for (uint32_t j = 0; j < member; j++)
         first &= !r->state[j].contributes;
     char *sum = r->sums[piece % 2], *into = first ? sum : r->widened;
+    if (rc != PCOLL_OK)
+        return rc;
     if (r->dtype->held)
         r->dtype->widen(into, elements, n);
     else if (first)
@@ -304,17 +302,13 @@ void group_data_part(struct group_data *r, uint32_t member)
         engine_complete(&r->engine, r->engine.current, r->state[member].part_done);
 }
 
-bool group_data_waits_for_input(const struct group_data *r, uint32_t member)
-{
-    CHECK(member < r->group.members);
-    return r->state[member].input_there >= 0 && !r->state[member].known;
-}
-
-bool group_data_waits_for_part(const struct group_data *r, uint32_t member)
+bool group_data_waits_for(const struct group_data *r, uint32_t member, bool part)
 {
     CHECK(member < r->group.members);
     int done = r->state[member].part_done;
-    return done >= 0 && engine_state(&r->engine, r->engine.current, done) != OP_DONE;
+    return part ? done >= 0 &&
+                      engine_state(&r->engine, r->engine.current, done) != OP_DONE
+                : r->state[member].input_there >= 0 && !r->state[member].known;
 }
 
 /* Memory and schedules. */

@@ -335,13 +335,12 @@ static void group_object_describe_round(struct text *t, const struct group_round
     text_add(t, " in a group of %u led by rank %u", r->group.members, now->name.leader);
     if (now->contribution == CONTRIBUTION_OPEN)
         text_add(t, ", not started here");
-    for (uint32_t i = 0; i < r->group.members; i++)
-        if (i != r->group.position && group_data_waits_for_input(r, i))
-            group_object_list(t, ": no input yet of rank", r->group.rank[i]);
-    t->items = 0;
-    for (uint32_t i = 0; i < r->group.members; i++)
-        if (i != r->group.position && group_data_waits_for_part(r, i))
-            group_object_list(t, ": no part yet of rank", r->group.rank[i]);
+    for (int part = 0; part < 2; part++, t->items = 0)
+        for (uint32_t i = 0; i < r->group.members; i++)
+            if (i != r->group.position && group_data_waits_for(r, i, part))
+                group_object_list(
+                    t, part ? ": no part yet of rank" : ": no input yet of rank",
+                    r->group.rank[i]);
     if (now->marked)
         text_add(t, ": done here, the others have not all said so");
 }

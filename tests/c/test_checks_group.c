@@ -210,9 +210,7 @@ static void break_group_data(void)
     if (check_breaks("group_data.c"))
         group_data_part(&round_of_two, 2);
     if (check_breaks("group_data.c"))
-        group_data_waits_for_input(&round_of_two, 2);
-    if (check_breaks("group_data.c"))
-        group_data_waits_for_part(&round_of_two, 2);
+        group_data_waits_for(&round_of_two, 2, true);
     if (check_breaks("group_data.c"))
         group_data_run(&round_of_two);
     if (check_breaks("group_data.c"))
