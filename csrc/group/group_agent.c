@@ -85,7 +85,6 @@ static int group_round_learn(struct group *g, enum decision decision, bool told)
     return group_round_tell(g, group_wire_bit_of(decision));
 }
 
-/* Return whether this rank is in a round of this group. */
 static bool group_round_is(const struct group *g, struct group_name name)
 {
     return g->phase == PHASE_ROUND && group_wire_same_name(g->now.name, name);
@@ -286,7 +285,6 @@ static int group_round_apply_notice(struct group *g, uint32_t rank)
                : PCOLL_OK;
 }
 
-/* Make the group of the list. */
 static int group_round_begin(struct group *g)
 {
     const struct match_list *list = match_formed(&g->match);
@@ -607,7 +605,6 @@ static int group_matching_suspect_absent(struct group *g)
     return rc;
 }
 
-/* Skip to the round that the others are at. */
 static int group_matching_catch_up(struct group *g)
 {
     uint64_t ahead = g->match.ahead;
@@ -683,7 +680,6 @@ static int64_t group_matching_alarm(const struct group *g)
 
 /* The phases. */
 
-/* Announce that this rank has left. */
 static int group_agent_leave(struct group *g)
 {
     uint32_t rank = g->window->rank, returns = g->membership.entries[rank].returns;

@@ -33,7 +33,6 @@ void pcoll_group_options_init(pcoll_group_options *options)
     };
 }
 
-/* Check what one rank can check of the options. */
 static int group_object_check_options(const pcoll_group_options *o)
 {
     if (o->dtype != PCOLL_FLOAT16 && o->dtype != PCOLL_BFLOAT16 &&

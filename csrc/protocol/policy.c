@@ -44,7 +44,6 @@ static bool policy_rule_met(const struct pcoll_policy *policy,
 
 enum argument { NO_ARGUMENT, A_COUNT, A_COUNT_OR_FRACTION };
 
-/* The rules, by kind. */
 static const struct policy_kind {
     const char *name;
     enum argument argument;

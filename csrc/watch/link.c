@@ -415,7 +415,6 @@ bool listener_add(struct listener *l, int fd)
     return !full;
 }
 
-/* Return whether the connection came to one of the selected addresses. */
 static bool listener_is_selected(int fd, const struct watch_card *own)
 {
     struct sockaddr_in at = {0};

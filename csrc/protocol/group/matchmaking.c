@@ -36,7 +36,6 @@ enum candidate_state {
 
 enum follower_state { FOLLOWER_NOT, FOLLOWER_UNCONFIRMED, FOLLOWER_IN };
 
-/* A filed ask. */
 struct match_ask {
     bool there;
     uint64_t round, key;
@@ -65,7 +64,6 @@ static int64_t match_later(int64_t time, int64_t by)
     return time > 0 && by > INT64_MAX - time ? INT64_MAX : time + by;
 }
 
-/* Return whether this rank is looking or following. */
 static bool match_active(const struct match *m)
 {
     return m->state == MATCH_LOOKING || m->state == MATCH_FOLLOWING;
@@ -78,7 +76,6 @@ static bool match_before(int64_t time, uint32_t peer, int64_t than_time,
     return time < than_time || (time == than_time && peer < than_peer);
 }
 
-/* Does it come before the priority of this rank? */
 static bool match_below(const struct match *m, int64_t time, uint32_t peer)
 {
     return match_before(time, peer, m->goal.time, m->rank);
@@ -125,7 +122,6 @@ static struct match_member match_member_at(const struct match_message *message,
     return (struct match_member){p->each[i].rank, p->each[i].bandwidth, p->chain[i]};
 }
 
-/* Return the number of members that the part has. */
 static uint32_t match_part_length(const struct match_message *message)
 {
     uint32_t holds = match_part_holds(message);
@@ -324,7 +320,6 @@ static void match_ask_next(struct match *m)
                                     .attempt = p->attempt});
 }
 
-/* Return whether no candidate is left for this round. */
 static bool match_nobody_left(const struct match *m)
 {
     for (uint32_t i = 0; i < m->candidate_count; i++)
@@ -624,7 +619,6 @@ static bool match_is_filed(const struct match *m, uint32_t peer)
            m->peers[peer].follower == FOLLOWER_NOT;
 }
 
-/* Answer the filed asks for the round that has just begun. */
 static void match_answer_filed(struct match *m)
 {
     for (uint32_t i = 0; i < m->size; i++) {
@@ -655,7 +649,6 @@ static void match_drop_lost_follower(struct match *m, uint32_t peer)
     match_drop_follower(m, peer);
 }
 
-/* Return whether enough ranks have asked, or the window has ended. */
 static bool match_may_close(const struct match *m)
 {
     uint32_t members = m->follower_count + 1;
