@@ -97,7 +97,6 @@ static inline bool member_counts_hold(const struct member *m)
 }
 
 void member_init(struct member *m, uint32_t rank, const pcoll_options *options);
-
 /* Application: begin a call. PCOLL_ESTATE: a call is outstanding, or the rank has left. */
 int member_begin(struct member *m);
 
@@ -106,7 +105,6 @@ enum deposit_outcome { DEPOSIT_ARRIVED, DEPOSIT_STORED, DEPOSIT_DROPPED };
 bool member_drops(const struct member *m);
 /* Publish a deposit that was written by the plan, and decide whether it arrives or is stored. */
 enum deposit_outcome member_publish(struct member *m, struct deposit_plan plan);
-
 /* Choose the next result to read, at most `last`, as if only `horizon` rounds were
  * complete, and count the rounds lost before it. False: there is none. The slot of that
  * round is not reused before member_read_end. */
@@ -114,10 +112,8 @@ bool member_read_begin(struct member *m, uint64_t last, uint64_t horizon,
                        uint64_t *round);
 /* End the read. *lost: rounds lost since the last read. */
 void member_read_end(struct member *m, uint64_t *lost);
-
 /* Return whether the last deposit is in a round up to this one. */
 bool member_included(const struct member *m, uint64_t round);
-
 /* Finish a call, join, or leave. PCOLL_ESTATE: it is not allowed in this state. */
 int member_finish(struct member *m);
 int member_join(struct member *m);
@@ -149,7 +145,6 @@ struct recovered_deposit {
 /* Recover. `complete` is C, `last` the header of round C - 1 (NULL: C is 0). */
 struct recovered_deposit member_recover(struct member *m, uint64_t complete,
                                         const struct round_header *last);
-
 /* Set the state of a process that takes the number of a dead rank, after member_init: of a
  * rank that has made one call for each round, and has not read the last result. */
 void member_enter(struct member *m, uint64_t complete, const struct round_header *last);

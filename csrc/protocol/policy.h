@@ -52,10 +52,8 @@ struct policy_draw {
 
 /* Check a policy for this number of ranks. PCOLL_EINVAL names what is impossible. */
 int policy_check(const struct pcoll_policy *policy, uint32_t ranks);
-
 /* Return whether the sets must have all ranks. Otherwise those of this endpoint are enough. */
 bool policy_takes_all(const struct pcoll_policy *policy);
-
 /* Find out what a round requires. The caller sets ranks and live, with their counts, and provides
  * memory for the two other sets. absences[i] is the number of rounds in a row that rank i has missed
  * (NULL: not counted). */
@@ -65,7 +63,6 @@ void policy_open(const struct pcoll_policy *policy, const struct policy_draw *dr
 /* Count the ranks of two sets: those that have arrived, and those with a deposit. */
 struct policy_report policy_count(const struct policy_round *round,
                                   const uint64_t *arrived, const uint64_t *deposited);
-
 /* Return the lowest of the ranks that have arrived that is in a set; ROUND_NOBODY. */
 uint32_t policy_first(const struct policy_round *round, const uint64_t *arrived,
                       const uint64_t *set);
@@ -75,10 +72,8 @@ struct policy_report policy_relevant(const struct pcoll_policy *policy,
                                      struct policy_report report);
 /* Return whether a drawn rank starts the round. */
 bool policy_draws(const struct pcoll_policy *policy);
-
 /* Return whether the policy depends on time. */
 bool policy_has_timers(const struct pcoll_policy *policy);
-
 /* Return whether a coordinator decides. */
 bool policy_coordinated(const struct pcoll_policy *policy);
 /* Return whether the endpoint that starts has to activate the others. With full all start by
@@ -86,20 +81,16 @@ bool policy_coordinated(const struct pcoll_policy *policy);
 bool policy_activates(const struct pcoll_policy *policy);
 /* Return whether every endpoint starts when its own members have arrived. */
 bool policy_starts_alone(const struct pcoll_policy *policy);
-
 /* Return whether the round may start. `report` is as in struct round_state. */
 bool policy_met(const struct pcoll_policy *policy, const struct policy_round *round,
                 const struct policy_report *report);
-
 /* Return whether all live ranks have arrived, by a report of all endpoints. */
 bool policy_all_arrived(const struct policy_round *round,
                         const struct policy_report *report);
-
 /* Return whether a complete round with this header met the policy. Two sets are workspace. */
 bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *round,
                  const struct round_header *header, uint64_t *arrived,
                  uint64_t *active);
-
 /* Return the set of ranks whose arrivals start the round; NULL: any rank's. */
 const uint64_t *policy_awaited(const struct pcoll_policy *policy,
                                const struct policy_round *round);
@@ -126,7 +117,6 @@ void vote_count_add(struct vote_count *count, uint32_t endpoint,
                     const struct policy_report *report, uint32_t rank);
 /* Clear the counts for another round. */
 void vote_count_clear(struct vote_count *count);
-
 /* Return whether one report counts more than another. */
 bool vote_count_grown(const struct policy_report *now,
                       const struct policy_report *before);
@@ -166,11 +156,9 @@ struct round_trigger round_trigger_evaluate(const struct pcoll_policy *policy,
 /* Decide whether the first rank has waited longer than the deadline. */
 struct round_trigger round_trigger_deadline(const struct pcoll_policy *policy,
                                             const struct round_state *state);
-
 /* Return the lowest of these ranks whose arrival may start the round. */
 uint32_t round_trigger_starter(const struct pcoll_policy *policy,
                                const struct policy_round *round,
                                const uint64_t *arrived);
-
 /* After a round, before the live set changes: return how many in a row a rank has missed. */
 uint32_t round_absences(uint32_t before, bool active, bool live);

@@ -72,16 +72,12 @@ struct round_header {
 
 /* Return the bytes of a long header, a multiple of 64, of which the struct is the last part. */
 size_t round_header_bytes(uint32_t ranks);
-
 /* Return the length of a message's header. Its last bytes need no alignment, and may be hostile. */
 size_t round_header_length(const void *last, uint32_t ranks);
-
 /* Copy a header from bytes of another rank, without alignment, and check it. PCOLL_EPROTOCOL. */
 int round_header_decode(struct round_header *h, const void *wire, size_t bytes,
                         uint32_t ranks, uint64_t round);
-
 void round_header_clear(struct round_header *h, uint32_t ranks, uint64_t round);
-
 /* Add ranks begin to end - 1 to a set of the header, or the ranks of another set. */
 void round_add(struct round_header *h, uint32_t ranks, enum round_mask which,
                uint32_t begin, uint32_t end);
@@ -94,13 +90,10 @@ uint32_t round_count(const struct round_header *h, uint32_t ranks,
 /* Add the ranks of a set of the header to another set, or take them out of it. */
 void round_apply(const struct round_header *h, uint32_t ranks, enum round_mask which,
                  uint64_t *set, bool add);
-
 /* Check a header from another rank: its round, its ranks, and that sets agree. PCOLL_EPROTOCOL. */
 int round_header_check(const struct round_header *h, uint32_t ranks, uint64_t round);
-
 void round_header_copy(struct round_header *to, const struct round_header *from,
                        uint32_t ranks);
-
 /* Merge a and b into out, which may be a or b. */
 void round_header_merge(struct round_header *out, const struct round_header *a,
                         const struct round_header *b, uint32_t ranks);
@@ -112,10 +105,8 @@ void round_header_merge(struct round_header *out, const struct round_header *a,
 uint64_t round_intent(uint64_t number);
 /* Return whether this word is merged from different intents. */
 bool round_intents_differ(uint64_t word);
-
 /* Return whether no data goes with this header: no rank contributed, or intents differ. */
 bool round_is_null(const struct round_header *h, uint32_t ranks);
-
 /* Find the ranks that had arrived at the round, or announced that they join or leave, and
  * those whose data it has. */
 void round_arrivals(const struct round_header *h, uint32_t ranks, uint64_t *arrived,

@@ -52,15 +52,12 @@ int grid_init(struct grid *g, const uint32_t *sides, uint32_t axes, uint64_t pee
  * differ by one and the grid has as few cells as that allows. Up to three peers have one axis.
  */
 void grid_auto(struct grid *g, uint64_t peers);
-
 uint64_t grid_cells(const struct grid *g);
 /* Return the axis of a round. */
 uint32_t grid_axis(const struct grid *g, uint64_t round);
 uint32_t grid_coordinate(const struct grid *g, uint64_t cell, uint32_t axis);
-
 /* Return the number of a cell's line along the axis, below cells / side. */
 uint64_t grid_line(const struct grid *g, uint64_t cell, uint32_t axis);
-
 /* Return the cell with its coordinate on the axis replaced; coordinate < side. */
 uint64_t grid_move(const struct grid *g, uint64_t cell, uint32_t axis,
                    uint32_t coordinate);
@@ -81,7 +78,6 @@ uint64_t grid_move(const struct grid *g, uint64_t cell, uint32_t axis,
  */
 uint32_t grid_chunk(const struct grid *g, uint64_t peers, uint64_t round, uint64_t line,
                     uint32_t position, uint32_t size);
-
 /* Compute the shares of members with these bandwidths, in any unit; `share` may be the same array.
  * PCOLL_EINVAL names the first bandwidth that is not finite or not above 0; PCOLL_ENOMEM. */
 int grid_shares(const double *bandwidth, uint32_t members, double *share);

@@ -751,14 +751,12 @@ int match_init(struct match *m, uint32_t rank, uint32_t size, int64_t answer_tim
                         .longest_window = INT64_MAX,
                         .asking = MATCH_NOBODY,
                         .leader = MATCH_NOBODY};
-    if (rank >= size || size > INT32_MAX / 4)
-        return fail(PCOLL_EINVAL, "matchmaking: expected rank below size, got %u of %u",
-                    rank, size);
-    if (answer_timeout <= 0 || answer_timeout > INT64_MAX / 8)
-        return fail(
-            PCOLL_EINVAL,
-            "matchmaking: expected an answer timeout of more than 0 ns, got %lld",
-            (long long)answer_timeout);
+    if (rank >= size || size > INT32_MAX / 4 || answer_timeout <= 0 ||
+        answer_timeout > INT64_MAX / 8)
+        return fail(PCOLL_EINVAL,
+                    "matchmaking: expected a rank below size and an answer timeout of "
+                    "more than 0 ns, got %u of %u and %lld",
+                    rank, size, (long long)answer_timeout);
     struct match_outbox *o = &m->out;
     o->capacity = 4 * size + 16; /* One event causes at most 2 * size + 4. */
     o->ring = calloc(o->capacity, sizeof *o->ring);
