@@ -726,17 +726,6 @@ static int group_agent_continue_rejoin(struct group *g, enum group_phase *next)
     return group_agent_leaves(g) ? PCOLL_OK : group_wire_announce(g, g->window->rank);
 }
 
-/* Ignore an answer to an earlier return: the rounds may have progressed since. */
-static void group_agent_on_round(struct group *g, const struct group_message *m)
-{
-    struct group_rejoin *r = &g->rejoin;
-    if (m->values.returns != g->membership.entries[g->window->rank].returns)
-        return;
-    r->answers += g->membership.entries[m->source].status != MEMBER_SUSPECT;
-    if (m->round > r->highest)
-        r->highest = m->round;
-}
-
 /* Closing. */
 
 static const int64_t again_after = 1000000; /* Nanoseconds between two sums. */
@@ -897,7 +886,11 @@ static int group_agent_dispatch(struct group *g, const struct group_message *m)
     case WIRE_MEMBERSHIP:
         return group_agent_on_membership(g, m);
     case WIRE_ROUND:
-        group_agent_on_round(g, m);
+        if (m->values.returns != g->membership.entries[g->window->rank].returns)
+            return PCOLL_OK; /* To an earlier return: the rounds may have progressed. */
+        g->rejoin.answers += g->membership.entries[m->source].status != MEMBER_SUSPECT;
+        if (m->round > g->rejoin.highest)
+            g->rejoin.highest = m->round;
         return PCOLL_OK;
     case WIRE_DECLARE:
     case WIRE_WITHDRAW:

@@ -53,15 +53,6 @@ static double group_data_per_second(uint64_t bytes, int64_t ns)
     return bytes < MEASURABLE_BYTES || ns <= 0 ? 0 : (double)bytes * 1e9 / (double)ns;
 }
 
-static void group_data_meter_begin(struct group_data *r, uint32_t member)
-{
-    int64_t now = clock_ns();
-    if (!r->meter.began)
-        r->meter.began = now;
-    if (!r->state[member].begun)
-        r->state[member].begun = now;
-}
-
 /* A piece of a far member's input has arrived. While several members send, the bytes of all so far
  * over the time so far are the least that this rank's link can receive. */
 static void group_data_meter_end(struct group_data *r, const struct op *op,
@@ -173,7 +164,9 @@ static int group_data_fetch_input(struct group_data *r, int id, const struct op 
         return PCOLL_OK;
     size_t offset =
         r->place.input_at + group_data_piece_begin(r, piece) * r->place.element;
-    group_data_meter_begin(r, member);
+    int64_t now = clock_ns();
+    r->meter.began = r->meter.began ? r->meter.began : now;
+    r->state[member].begun = r->state[member].begun ? r->state[member].begun : now;
     return group_data_begin_get(r, id, member, offset,
                                 group_data_room_of(r, member, piece),
                                 group_data_piece_length(r, piece) * r->place.element);

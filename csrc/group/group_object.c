@@ -78,26 +78,6 @@ static int group_object_lay_out(struct group *g, uint32_t ranks)
     return PCOLL_OK;
 }
 
-static int group_object_allocate(struct group *g, uint32_t ranks)
-{
-    uint32_t most = 1; /* No group exceeds the longest side, or all ranks. */
-    for (uint32_t i = 0; i < g->grid.axes; i++)
-        most = g->grid.side[i] > most ? g->grid.side[i] : most;
-    most = most < ranks ? most : ranks;
-    g->now.data.max_members = most;
-    return GROUP_ALLOCATE(g->now.notices, ranks) &&
-                   GROUP_ALLOCATE(g->wire.received_at, ranks) &&
-                   GROUP_ALLOCATE(g->inquiry.entries, ranks) &&
-                   GROUP_ALLOCATE(g->remote.found, ranks) &&
-                   GROUP_ALLOCATE(g->remote.entries, ranks) &&
-                   GROUP_ALLOCATE(g->membership.entries, ranks) &&
-                   GROUP_ALLOCATE(g->shared.outcome_ranks, most) &&
-                   GROUP_ALLOCATE(g->shared.outcome_shares, most) &&
-                   GROUP_ALLOCATE(g->drain.counts, 2)
-               ? PCOLL_OK
-               : fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
-}
-
 int group_object_prepare(struct group *g, uint32_t rank, uint32_t ranks)
 {
     CHECK(rank < ranks && g->communicator);
@@ -110,9 +90,22 @@ int group_object_prepare(struct group *g, uint32_t rank, uint32_t ranks)
         return rc;
     int64_t by_timeout = g->options.timeout_us * 1000 / ANSWER_TIMEOUT_PARTS;
     int64_t by_window = g->options.window_us * 1000 / ANSWER_TIMEOUTS_IN_WINDOW;
-    rc = group_object_allocate(g, ranks)
-             ?: match_init(&g->match, rank, ranks,
-                           by_timeout < by_window ? by_timeout : by_window);
+    uint32_t most = 1; /* No group exceeds the longest side, or all ranks. */
+    for (uint32_t i = 0; i < g->grid.axes; i++)
+        most = g->grid.side[i] > most ? g->grid.side[i] : most;
+    g->now.data.max_members = most = most < ranks ? most : ranks;
+    if (!GROUP_ALLOCATE(g->now.notices, ranks) ||
+        !GROUP_ALLOCATE(g->wire.received_at, ranks) ||
+        !GROUP_ALLOCATE(g->inquiry.entries, ranks) ||
+        !GROUP_ALLOCATE(g->remote.found, ranks) ||
+        !GROUP_ALLOCATE(g->remote.entries, ranks) ||
+        !GROUP_ALLOCATE(g->membership.entries, ranks) ||
+        !GROUP_ALLOCATE(g->shared.outcome_ranks, most) ||
+        !GROUP_ALLOCATE(g->shared.outcome_shares, most) ||
+        !GROUP_ALLOCATE(g->drain.counts, 2))
+        return fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
+    rc = match_init(&g->match, rank, ranks,
+                    by_timeout < by_window ? by_timeout : by_window);
     if (rc != PCOLL_OK)
         return rc;
     /* All windows are equal, and a follower that was disbanded looks for another 2P. */

@@ -71,25 +71,21 @@ static int recovery_take_census(struct communicator *to, struct user_object *obj
     return agree_max(to, (uint64_t *)(void *)all, (int)(CENSUS_WORDS * slots));
 }
 
-/* There is no rank to close it with. It stays an orphan, also when the rank that lacked it dies. */
-static void recovery_orphan(struct user_object *o)
-{
-    if (o->kind->recoverable->orphan)
-        o->kind->recoverable->orphan(o);
-    else
-        o->orphan = true;
-    CHECK(o->orphan);
-    if (atomic_load(&o->closing))
-        atomic_store(&atomic_load(&o->object)->closed, true);
-}
-
 static int recovery_rebuild(struct communicator *to, struct user_object *objects,
                             const struct census *s)
 {
     for (struct user_object *o = objects; o; o = o->next_recovered) {
         struct recovery_plan plan;
         if (s[o->slot].lacking) {
-            recovery_orphan(o);
+            /* There is no rank to close it with. It stays an orphan, also when the rank that
+             * lacks it dies next, and then no rank would lack it. */
+            if (o->kind->recoverable->orphan)
+                o->kind->recoverable->orphan(o);
+            else
+                o->orphan = true;
+            CHECK(o->orphan);
+            if (atomic_load(&o->closing))
+                atomic_store(&atomic_load(&o->object)->closed, true);
             continue;
         }
         int rc = census_plan(&s[o->slot], o->slot, to->transport->size,

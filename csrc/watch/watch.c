@@ -254,13 +254,6 @@ static bool watch_collect(struct watch *w)
     return true;
 }
 
-static void watch_sleep(const struct watch *w)
-{
-    int64_t left = w->due - clock_us();
-    int ms = w->due == INT64_MAX ? -1 : left < 0 ? 0 : (int)(left / 1000 + 1);
-    poll(w->polled, (nfds_t)w->polled_count, ms);
-}
-
 static void watch_step_link(struct watch *w, struct link *l)
 {
     uint64_t host;
@@ -318,7 +311,11 @@ static void *watch_main(void *arg)
     lock_take(&w->mutex);
     while (!w->stops && watch_collect(w)) {
         lock_release(&w->mutex);
-        watch_sleep(w);
+        int64_t left = w->due - clock_us();
+        poll(w->polled, (nfds_t)w->polled_count,
+             w->due == INT64_MAX ? -1
+             : left < 0          ? 0
+                                 : (int)(left / 1000 + 1));
         lock_take(&w->mutex);
         watch_step(w);
         watch_report(w);

@@ -68,9 +68,9 @@ MUTANTS = [
     Mutant(
         "a group is closed while somebody is asked",
         "protocol/group/matchmaking.c",
-        "    if (m->asking != MATCH_NOBODY)\n        return;\n    if (m->offer)",
+        "    if (m->asking != MATCH_NOBODY)\n        return;\n    for (",
         "    if (m->asking != MATCH_NOBODY && !m->follower_count)\n        return;\n"
-        "    if (m->offer)",
+        "    for (",
     ),
     Mutant(
         "a group is closed before all have confirmed",

@@ -630,15 +630,6 @@ static void match_answer_filed(struct match *m)
     }
 }
 
-/* Accept filed asks while there is room, if their senders confirm. */
-static void match_offer(struct match *m)
-{
-    m->offer = false;
-    for (uint32_t i = 0; i < m->size && match_has_room(m); i++)
-        if (match_is_filed(m, i))
-            match_accept(m, i, true);
-}
-
 /* A follower is lost, or has not confirmed in time. */
 static void match_drop_lost_follower(struct match *m, uint32_t peer)
 {
@@ -823,8 +814,10 @@ static void match_look(struct match *m)
         match_ask_next(m);
     if (m->asking != MATCH_NOBODY)
         return;
-    if (m->offer)
-        match_offer(m);
+    for (uint32_t i = 0; m->offer && i < m->size && match_has_room(m); i++)
+        if (match_is_filed(m, i))
+            match_accept(m, i, true); /* If its sender confirms. */
+    m->offer = false;
     if (m->unconfirmed)
         return;
     if (match_is_behind(m))
