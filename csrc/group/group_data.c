@@ -157,30 +157,27 @@ int group_data_poll(struct group_data *r, bool *ended)
 
 /* Operations of the butterfly. */
 
-static int group_data_fetch_input(struct group_data *r, int id, const struct op *op)
+/* Fetch a piece of a far member's input, or a member's part of the result. */
+static int group_data_fetch(struct group_data *r, int id, const struct op *op)
 {
     uint32_t member = (uint32_t)op->peer, piece = op->slice.begin;
+    size_t first = r->group.bound[member] * r->place.element;
+    size_t part = r->group.bound[member + 1] * r->place.element - first;
+    if (op->edge != BUTTERFLY_INPUT)
+        return group_data_contributes(r)
+                   ? group_data_begin_get(r, id, member, r->place.part_at + first,
+                                          r->landing + first, part)
+                   : PCOLL_OK;
     if (!group_data_is_far(r, member) || !r->state[member].contributes)
         return PCOLL_OK;
-    size_t offset =
-        r->place.input_at + group_data_piece_begin(r, piece) * r->place.element;
     int64_t now = clock_ns();
     r->meter.began = r->meter.began ? r->meter.began : now;
     r->state[member].begun = r->state[member].begun ? r->state[member].begun : now;
+    size_t offset =
+        r->place.input_at + group_data_piece_begin(r, piece) * r->place.element;
     return group_data_begin_get(r, id, member, offset,
                                 group_data_room_of(r, member, piece),
                                 group_data_piece_length(r, piece) * r->place.element);
-}
-
-static int group_data_fetch_part(struct group_data *r, int id, const struct op *op)
-{
-    uint32_t member = (uint32_t)op->peer;
-    if (!group_data_contributes(r))
-        return PCOLL_OK;
-    size_t first = r->group.bound[member] * r->place.element;
-    size_t bytes = r->group.bound[member + 1] * r->place.element - first;
-    return group_data_begin_get(r, id, member, r->place.part_at + first,
-                                r->landing + first, bytes);
 }
 
 /* Add a member's piece to the sum, which the first one starts. Fetch that of a near member now. */
@@ -243,8 +240,7 @@ static int group_data_issue(struct group_data *r, int id)
     if (op->kind == OP_SEND)
         return group_round_notify(r->owner, (uint32_t)op->peer, op->edge);
     if (op->kind == OP_RECV)
-        return op->edge == BUTTERFLY_INPUT ? group_data_fetch_input(r, id, op)
-                                           : group_data_fetch_part(r, id, op);
+        return group_data_fetch(r, id, op);
     if (op->kind == OP_REDUCE)
         return group_data_reduce(r, op);
     if (op->kind == OP_COPY)

@@ -307,31 +307,25 @@ static void link_connect_next(struct link *l)
         l->due = 0; /* The next address, at once. */
 }
 
-/* The connection is made, or has failed: send the hello. */
-static bool link_say_hello(struct link *l)
+/* Continue the handshake as far as messages have arrived; false: it has failed. */
+static bool link_shake_hands(struct link *l)
 {
     int error = 0;
     socklen_t length = sizeof error;
     struct link_hello *hello = &l->handshake.hello;
-    *hello = (struct link_hello){.magic = link_magic,
-                                 .version = link_version,
-                                 .to = l->peer.id,
-                                 .from = l->own->id};
-    getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &length);
-    return !error && card_draw(hello->nonce, sizeof hello->nonce) &&
-           link_send(l->fd, hello, sizeof *hello);
-}
-
-/* Continue the handshake as far as messages have arrived; false: it has failed. */
-static bool link_shake_hands(struct link *l)
-{
     struct link_challenge *challenge = &l->handshake.challenge;
     struct siphash_tag *answer = &l->incoming.answer;
     if (l->state == LINK_CONNECTING) {
         if (poll(&(struct pollfd){.fd = l->fd, .events = POLLOUT}, 1, 0) <= 0)
             return true;
         link_begin_step(l, LINK_CHALLENGED);
-        return link_say_hello(l);
+        *hello = (struct link_hello){.magic = link_magic,
+                                     .version = link_version,
+                                     .to = l->peer.id,
+                                     .from = l->own->id};
+        getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &length);
+        return !error && card_draw(hello->nonce, sizeof hello->nonce) &&
+               link_send(l->fd, hello, sizeof *hello);
     }
     bool challenged = l->state == LINK_CHALLENGED;
     int got = challenged ? link_read(l->fd, challenge, sizeof *challenge, &l->got)
@@ -653,27 +647,20 @@ static uint32_t card_peer_of(int fd)
     return peer;
 }
 
-/* Work on a copy of the descriptor: the application may close the number and get it again for
- * another file between the two steps. */
-static void card_cut_descriptor(int number, const struct watch_card *theirs,
-                                const struct watch_card *own)
-{
-    int fd = fcntl(number, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0)
-        return;
-    uint32_t peer = card_peer_of(fd);
-    if (card_has(theirs, peer) && !card_has(own, peer))
-        shutdown(fd, SHUT_RDWR);
-    close(fd);
-}
-
 void card_cut(const struct watch_card *theirs, const struct watch_card *own)
 {
     DIR *open = opendir("/proc/self/fd");
     if (!open)
         return;
-    for (const struct dirent *e; (e = readdir(open));)
-        if (e->d_name[0] != '.')
-            card_cut_descriptor(atoi(e->d_name), theirs, own);
+    for (const struct dirent *e; (e = readdir(open));) {
+        /* Work on a copy of the descriptor: the application may close the number and get it
+         * again for another file between the two steps. */
+        int fd = e->d_name[0] == '.' ? -1 : fcntl(atoi(e->d_name), F_DUPFD_CLOEXEC, 0);
+        uint32_t peer = fd < 0 ? 0 : card_peer_of(fd);
+        if (card_has(theirs, peer) && !card_has(own, peer))
+            shutdown(fd, SHUT_RDWR);
+        if (fd >= 0)
+            close(fd);
+    }
     closedir(open);
 }

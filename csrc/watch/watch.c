@@ -179,16 +179,6 @@ static void watch_tell_link(struct watch *w, struct link *l)
             link_tell(l, w->hosts[l->told]);
 }
 
-static void watch_cut(const struct watch *w, uint64_t host)
-{
-    for (const struct watch_group *g = w->groups; g; g = g->next)
-        for (uint32_t r = 0; g->cards && r < g->size; r++)
-            if (g->hosts[r] == host && g->cards[r].port) {
-                card_cut(&g->cards[r], &w->own);
-                return;
-            }
-}
-
 /* Tell the others first, then this process and its MPI. The own host is not lost: if others
  * have lost it, this process finds out about the others as they did. */
 static void watch_note_lost(struct watch *w, uint64_t host)
@@ -212,8 +202,13 @@ static void watch_note_lost(struct watch *w, uint64_t host)
             watch_tell_link(w, l);
     doorbell_wake_waiters(w->doorbell);
     doorbell_wake_agent(w->doorbell);
-    if (w->cuts)
-        watch_cut(w, host);
+    const struct watch_card *theirs = NULL;
+    for (const struct watch_group *g = w->groups; g; g = g->next)
+        for (uint32_t r = 0; g->cards && r < g->size; r++)
+            if (g->hosts[r] == host && g->cards[r].port)
+                theirs = &g->cards[r];
+    if (w->cuts && theirs)
+        card_cut(theirs, &w->own);
 }
 
 /* Polling. */
@@ -405,25 +400,22 @@ void watch_destroy(struct watch **at)
 
 /* Groups come and leave. */
 
-static bool watch_add_host(struct watch *w, uint64_t host)
-{
-    if (watch_find_host(w, host) < w->host_count)
-        return true;
-    uint64_t *hosts = realloc(w->hosts, (w->host_count + 1) * sizeof *hosts);
-    if (!hosts)
-        return false;
-    w->hosts = hosts;
-    w->hosts[w->host_count++] = host;
-    return true;
-}
-
 int watch_announce(struct watch *w, struct watch_group *g)
 {
     CHECK(g->rank < g->size && !g->cards);
     bool added = true;
     lock_take(&w->mutex);
-    for (uint32_t r = 0; r < g->size && added; r++)
-        added = (r && g->hosts[r] == g->hosts[r - 1]) || watch_add_host(w, g->hosts[r]);
+    for (uint32_t r = 0; r < g->size && added; r++) {
+        if ((r && g->hosts[r] == g->hosts[r - 1]) ||
+            watch_find_host(w, g->hosts[r]) < w->host_count)
+            continue;
+        uint64_t *hosts = realloc(w->hosts, (w->host_count + 1) * sizeof *hosts);
+        added = hosts != NULL;
+        if (added) {
+            w->hosts = hosts;
+            w->hosts[w->host_count++] = g->hosts[r];
+        }
+    }
     if (added) {
         g->next = w->groups;
         w->groups = g;

@@ -235,8 +235,8 @@ MUTANTS = [
     Mutant(
         "a rank that is suspected does not come back",
         "group/group_agent.c",
-        "g->rejoin.suspected |= v->returns == g->membership.entries[v->rank].returns;",
-        "g->rejoin.suspected |= v->returns > g->membership.entries[v->rank].returns;",
+        "g->rejoin.suspected |= v->returns == e->returns;",
+        "g->rejoin.suspected |= v->returns > e->returns;",
     ),
     Mutant(
         "a far fetch is over when it is begun",
