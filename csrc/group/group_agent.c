@@ -605,18 +605,6 @@ static int group_matching_suspect_absent(struct group *g)
     return rc;
 }
 
-static int group_matching_catch_up(struct group *g)
-{
-    uint64_t ahead = g->match.ahead;
-    int rc = group_matching_withdraw(g);
-    if (rc != PCOLL_OK)
-        return rc;
-    match_end(&g->match);
-    g->round = ahead > g->round ? ahead : g->round + 1;
-    g->chain = 0;
-    return group_wire_announce(g, g->window->rank);
-}
-
 static int group_matching_step(struct group *g, enum group_phase *next)
 {
     match_tick(&g->match, g->clock.time);
@@ -626,9 +614,17 @@ static int group_matching_step(struct group *g, enum group_phase *next)
                  ?: group_matching_nudge(g);
     if (rc != PCOLL_OK)
         return rc;
-    if (g->match.state == MATCH_BEHIND) {
+    if (g->match.state ==
+        MATCH_BEHIND) { /* Skip to the round that the others are at. */
+        uint64_t ahead = g->match.ahead;
+        rc = group_matching_withdraw(g);
+        if (rc != PCOLL_OK)
+            return rc;
+        match_end(&g->match);
+        g->round = ahead > g->round ? ahead : g->round + 1;
+        g->chain = 0;
         *next = PHASE_IDLE;
-        return group_matching_catch_up(g);
+        return group_wire_announce(g, g->window->rank);
     }
     if (g->match.state != MATCH_FORMED)
         return PCOLL_OK;

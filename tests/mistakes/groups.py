@@ -56,8 +56,8 @@ MUTANTS = [
     Mutant(
         "asks on file are not answered when the round begins",
         "protocol/group/matchmaking.c",
-        "    match_answer_filed(m);\n",
-        "    if (!m->size)\n        match_answer_filed(m);\n",
+        "            match_answer(m, i);\n",
+        "            (void)i;\n",
     ),
     Mutant(
         "asks on file are not answered when the leader has failed",
@@ -229,8 +229,8 @@ MUTANTS = [
     Mutant(
         "complete rounds are counted across missed ones",
         "group/group_agent.c",
-        "ahead : g->round + 1;\n    g->chain = 0;\n",
-        "ahead : g->round + 1;\n    (void)g->chain;\n",
+        "ahead : g->round + 1;\n        g->chain = 0;\n",
+        "ahead : g->round + 1;\n        (void)g->chain;\n",
     ),
     Mutant(
         "a rank that is suspected does not come back",

@@ -619,17 +619,6 @@ static bool match_is_filed(const struct match *m, uint32_t peer)
            m->peers[peer].follower == FOLLOWER_NOT;
 }
 
-static void match_answer_filed(struct match *m)
-{
-    for (uint32_t i = 0; i < m->size; i++) {
-        struct match_peer *p = &m->peers[i];
-        if (match_is_filed(m, i))
-            match_answer(m, i);
-        else if (p->ask.there && p->ask.round < m->goal.round)
-            match_reject(m, i, REJECT_GONE);
-    }
-}
-
 /* A follower is lost, or has not confirmed in time. */
 static void match_drop_lost_follower(struct match *m, uint32_t peer)
 {
@@ -852,7 +841,13 @@ void match_begin(struct match *m, int64_t now, const struct match_goal *goal)
     }
     m->floor = m->ahead = g->round;
     m->state = MATCH_LOOKING;
-    match_answer_filed(m);
+    for (uint32_t i = 0; i < m->size; i++) {
+        const struct match_ask *ask = &m->peers[i].ask;
+        if (match_is_filed(m, i))
+            match_answer(m, i);
+        else if (ask->there && ask->round < m->goal.round)
+            match_reject(m, i, REJECT_GONE);
+    }
     match_proceed(m);
 }
 
