@@ -742,7 +742,7 @@ static int group_agent_begin_close(struct object *p)
 {
     struct group *g = (struct group *)p;
     CHECK(g->queued && g->phase == PHASE_AWAY);
-    g->drain.before[0] = UINT64_MAX;
+    g->drain.before = UINT64_MAX;
     return group_agent_sum_counts(g);
 }
 
@@ -754,16 +754,15 @@ static int group_agent_drain(struct group *g)
     if (rc != PCOLL_OK || atomic_load(&g->base.closed))
         return rc;
     if (d->agreeing && atomic_load(&d->agreement.done)) {
+        uint64_t sum = d->counts[0] == d->counts[1] ? d->counts[0] : UINT64_MAX;
         d->agreeing = false;
-        if (d->counts[0] == d->counts[1] && d->before[0] == d->counts[0] &&
-            d->before[1] == d->counts[1]) {
+        if (sum == d->before && sum != UINT64_MAX) {
             if (!g->left) /* Otherwise that was before a rank died. */
                 communicator_spend_window(g->communicator, g->window);
             g->left = true;
             return communicator_closed(g->communicator, &g->base);
         }
-        d->before[0] = d->counts[0];
-        d->before[1] = d->counts[1];
+        d->before = sum;
         d->again_at = communicator_now(g->communicator) + again_after;
     }
     if (d->again_at == INT64_MAX)

@@ -240,7 +240,7 @@ struct group_rejoin {
 struct group_drain {
     struct agreement agreement;
     uint64_t *counts; /* Two. MPI may write to them after the group is freed. */
-    uint64_t before[2];
+    uint64_t before;  /* Both counts of the last sum; UINT64_MAX: they differed. */
     bool agreeing;
     int64_t again_at; /* When to sum up again; INT64_MAX: no. */
 };

@@ -253,8 +253,8 @@ MUTANTS = [
     Mutant(
         "ranks close while messages are under way",
         "group/group_agent.c",
-        "if (d->counts[0] == d->counts[1] && d->before[0] == d->counts[0] &&",
-        "if (d->counts[0] || d->before[0] ||",
+        "if (sum == d->before && sum != UINT64_MAX) {",
+        "if (sum || d->before) {",
     ),
     Mutant(
         "who stood still blames those it has not listened to",
