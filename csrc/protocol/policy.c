@@ -68,11 +68,10 @@ static const struct policy_kind *policy_kind_of(const struct pcoll_policy *polic
 
 int policy_check(const struct pcoll_policy *p, uint32_t ranks)
 {
-    bool fraction = p->kind == PCOLL_QUORUM && !p->count;
-    bool count = p->kind == PCOLL_FIRST_OF || p->kind == PCOLL_LAST_OF ||
-                 (p->kind == PCOLL_QUORUM && p->count);
     if (p->kind < 0 || p->kind >= KINDS)
         return fail(PCOLL_EINVAL, "quorum: unknown policy kind %d", p->kind);
+    bool fraction = kinds[p->kind].argument == A_COUNT_OR_FRACTION && !p->count;
+    bool count = kinds[p->kind].argument != NO_ARGUMENT && !fraction;
     if (fraction && !(p->fraction > 0 && p->fraction <= 1))
         return fail(PCOLL_EINVAL,
                     "quorum: expected a fraction above 0, at most 1, got %g",
@@ -225,13 +224,6 @@ bool policy_met(const struct pcoll_policy *policy, const struct policy_round *ro
            report->overdue == round->overdue_count;
 }
 
-bool policy_all_arrived(const struct policy_round *round,
-                        const struct policy_report *report)
-{
-    CHECK(report->arrived <= round->live_count);
-    return report->arrived == round->live_count;
-}
-
 bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *round,
                  const struct round_header *header, uint64_t *arrived, uint64_t *active)
 {
@@ -323,7 +315,7 @@ struct round_trigger round_trigger_evaluate(const struct pcoll_policy *policy,
         return (struct round_trigger){.met_since = state->met_since,
                                       .alarm = ROUND_NEVER};
     bool lingers = policy->linger > 0 && !policy_starts_alone(policy);
-    if (!lingers || policy_all_arrived(round, state->report))
+    if (!lingers || state->report->arrived == round->live_count)
         return round_trigger_after(state->now, 0, state->now, state->starter);
     int64_t since = state->met_since == ROUND_NEVER ? state->now : state->met_since;
     struct round_trigger t =

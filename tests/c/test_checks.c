@@ -144,10 +144,6 @@ static void break_protocol(void)
         descriptor_announce(0, RANKS, header(0), RANKS);
     if (check_breaks("report->arrived <= round->live_count")) {
         struct policy_report report = {.arrived = RANKS + 1};
-        policy_all_arrived(&asked, &report);
-    }
-    if (check_breaks("report->arrived <= round->live_count")) {
-        struct policy_report report = {.arrived = RANKS + 1};
         policy_met(&options.policy, &asked, &report);
     }
     if (check_breaks("report.drawn <= report.arrived"))
