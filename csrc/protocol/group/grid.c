@@ -183,19 +183,6 @@ static int grid_compare_bandwidths(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Return xi with which the shares add up to 1. If only the k fastest members have a share, xi is (M
- * - 2 + k) / (sum of their bandwidths), and that is right if the next one gets nothing. Members are
- * added as long as they get a share, which becomes less with each one. */
-static double grid_share_level(const double *fast, uint32_t members)
-{
-    double sum = 0, xi = INFINITY;
-    for (uint32_t k = 1; k <= members && xi * fast[k - 1] > 1; k++) {
-        sum += fast[k - 1];
-        xi = ((double)(members - 2) + k) / sum;
-    }
-    return xi;
-}
-
 int grid_shares(const double *bandwidth, uint32_t members, double *share)
 {
     if (members == 0)
@@ -214,7 +201,14 @@ int grid_shares(const double *bandwidth, uint32_t members, double *share)
     double most = fast[0]; /* Relative to it nothing overflows. */
     for (uint32_t i = 0; i < members; i++)
         fast[i] /= most;
-    double xi = members > 2 ? grid_share_level(fast, members) : 0;
+    /* The shares add up to 1 with xi. If only the k fastest members have a share, xi is (M - 2 + k) /
+     * (sum of their bandwidths), and that is right if the next one gets nothing. Members are added
+     * as long as they get a share, which becomes less with each one. */
+    double fastest = 0, xi = INFINITY;
+    for (uint32_t k = 1; members > 2 && k <= members && xi * fast[k - 1] > 1; k++) {
+        fastest += fast[k - 1];
+        xi = ((double)(members - 2) + k) / fastest;
+    }
     for (uint32_t i = 0; i < members; i++) {
         share[i] = members > 2 ? fmax(0, xi * (bandwidth[i] / most) - 1) : 1;
         sum += share[i];
