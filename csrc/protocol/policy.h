@@ -84,7 +84,7 @@ bool policy_starts_alone(const struct pcoll_policy *policy);
 /* Return whether the round may start. `report` is as in struct round_state. */
 bool policy_met(const struct pcoll_policy *policy, const struct policy_round *round,
                 const struct policy_report *report);
-/* Return whether a complete round with this header met the policy. Two sets are workspace. */
+/* Return whether a complete round with this header met the policy; room for two full sets. */
 bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *round,
                  const struct round_header *header, uint64_t *arrived,
                  uint64_t *active);

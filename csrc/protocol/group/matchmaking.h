@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Matchmaking: ranks that share the key of a round find each other and agree on a group (Moshpit
- * SGD, appendix E). Each rank has one state machine, which does no I/O and reads no clock: the
- * driver feeds it with messages and the time, and asks it what to send.
+ * SGD, appendix E). Each rank has one state machine, without I/O, clock or new memory:
+ * the driver feeds it with messages and the time, and asks it what to send.
  *
  * Terms. The priority of a rank is (goal.time, rank); the lower one leads. Candidates are the other
  * ranks that are said to have declared the same key. P is the answer timeout. An ask is open while
