@@ -70,13 +70,6 @@ struct group_fetch {
     struct window_get get;
 };
 
-/* The speed at which the inputs of far members arrive. */
-struct group_meter {
-    int64_t began;   /* Time of the first fetch in ns; 0: none. */
-    uint64_t bytes;  /* Received in all. */
-    double download; /* Highest rate of all members together, bytes per second. */
-};
-
 /* What this rank knows about a member of its group in one round. */
 struct group_member {
     bool known, contributes;    /* It has said whether it contributes, and it does. */
@@ -121,7 +114,11 @@ struct group_data {
     size_t max_fetches;
     struct group_abandoned *abandoned;
     uint64_t bytes_fetched;
-    struct group_meter meter;
+    struct group_meter { /* The speed at which the inputs of far members arrive. */
+        int64_t began;   /* Time of the first fetch in ns; 0: none. */
+        uint64_t bytes;  /* Received in all. */
+        double download; /* Highest rate of all members together, bytes per second. */
+    } meter;
 };
 
 /* Allocate memory. The caller has set owner, window, place, dtype and max_members. PCOLL_ENOMEM. */
@@ -179,13 +176,6 @@ struct group_matching {
 /* Return whether the rank is live and on the same line as this one. */
 bool group_matching_is_on_line(const struct group *g, uint32_t rank);
 
-/* The bandwidth of this rank's link, as it tells the others. */
-struct group_bandwidth {
-    float told;      /* As told to the others; 0: none. */
-    double measured; /* Average over rounds, bytes per second; 0: none. */
-    uint32_t rounds; /* Rounds that were measured. */
-};
-
 enum group_contribution { CONTRIBUTION_OPEN, CONTRIBUTION_OWN, CONTRIBUTION_NULL };
 
 /* The notices of a rank about its newest group, which this rank may not know yet. */
@@ -229,29 +219,6 @@ int group_round_heartbeat(struct group *g);
 /* Set the bandwidth that this rank tells the others from the next matchmaking on. */
 void group_round_set_bandwidth(struct group *g, double bandwidth);
 
-struct group_rejoin {
-    bool suspected;     /* Other ranks suspect this one, so it has to return. */
-    uint64_t highest;   /* Highest round of the answers. */
-    uint32_t answers;   /* Answers received. */
-    int64_t wait_until; /* When to stop waiting for answers. */
-};
-
-/* The exchange of message counts while the object closes. */
-struct group_drain {
-    struct agreement agreement;
-    uint64_t *counts; /* Two. MPI may write to them after the group is freed. */
-    uint64_t before;  /* Both counts of the last sum; UINT64_MAX: they differed. */
-    bool agreeing;
-    int64_t again_at; /* When to sum up again; INT64_MAX: no. */
-};
-
-/* The state that the live ranks have exchanged after ranks have died. */
-struct group_restart {
-    uint64_t *words; /* By rank: group_agent_state_word, or 0 for a dead rank. */
-    uint64_t round;  /* The round that all continue with. */
-    struct communicator *communicator; /* The new one. */
-};
-
 /* State that application and driver share. The application owns the input in the window while no
  * deposit is outstanding. The driver owns `outcome` and the landing, in rounds with a contribution,
  * until it increments `finished`; then the application owns them until it starts again. */
@@ -289,17 +256,36 @@ struct group {
 
     struct group_clock clock;
     struct group_traffic wire;
-    struct group_bandwidth bandwidth;
+    struct group_bandwidth { /* Of this rank's link. */
+        float told;          /* As told to the others; 0: none. */
+        double measured;     /* Average over rounds, bytes per second; 0: none. */
+        uint32_t rounds;     /* Rounds that were measured. */
+    } bandwidth;
     struct group_remote remote;
     struct group_inquiry inquiry;
     struct group_matching matching;
-    struct group_rejoin rejoin;
+    struct group_rejoin {
+        bool suspected;     /* Other ranks suspect this one, so it has to return. */
+        uint64_t highest;   /* Highest round of the answers. */
+        uint32_t answers;   /* Answers received. */
+        int64_t wait_until; /* When to stop waiting for answers. */
+    } rejoin;
     struct group_round now;
-    struct group_drain drain;
+    struct group_drain { /* The exchange of message counts while the object closes. */
+        struct agreement agreement;
+        uint64_t *counts; /* Two. MPI may write to them after the group is freed. */
+        uint64_t before;  /* Both counts of the last sum; UINT64_MAX: they differed. */
+        bool agreeing;
+        int64_t again_at; /* When to sum up again; INT64_MAX: no. */
+    } drain;
     struct group_shared shared;
-    bool driven; /* The object is complete, and no recovery is under way. */
-    bool queued; /* The object waits for its turn to close. */
-    struct group_restart restart;
+    bool driven;           /* The object is complete, and no recovery is under way. */
+    bool queued;           /* The object waits for its turn to close. */
+    struct group_restart { /* What the live ranks have exchanged after a death. */
+        uint64_t *words;   /* By rank: group_agent_state_word, or 0 for a dead rank. */
+        uint64_t round;    /* The round that all continue with. */
+        struct communicator *communicator; /* The new one. */
+    } restart;
 };
 
 struct pcoll_group {
