@@ -69,8 +69,7 @@ MUTANTS = [
         "a group is closed while somebody is asked",
         "protocol/group/matchmaking.c",
         "    if (m->asking != MATCH_NOBODY)\n        return;\n    for (",
-        "    if (m->asking != MATCH_NOBODY && !m->follower_count)\n        return;\n"
-        "    for (",
+        "    if (m->asking != MATCH_NOBODY && !m->follower_count)\n        return;\n    for (",
     ),
     Mutant(
         "a group is closed before all have confirmed",
