@@ -424,7 +424,7 @@ static void expect_closed(int fd)
 }
 
 /* Play FAKE: act as a connecting process until the link has this state. */
-static void fake_go(struct job *j, struct link *l, enum link_state state)
+static void fake_go(struct link *l, enum link_state state)
 {
     uint64_t host;
     EXPECT(COMES_TRUE(l->state == state || (link_step(l, &host), l->state == state)),
@@ -437,7 +437,7 @@ static void fake_init(struct job *j, struct link *l)
 }
 
 /* Expect that A sends news of this host on the connection. */
-static void fake_expect_news(struct job *j, struct link *l, uint64_t host)
+static void fake_expect_news(struct link *l, uint64_t host)
 {
     uint64_t got = 0;
     EXPECT(COMES_TRUE(link_step(l, &got) == LINK_NEWS), "no news");
@@ -455,15 +455,15 @@ static void strangers_are_refused(void)
     expect_closed(fd);
     fake_init(&j, &stranger); /* a valid hello, but a wrong secret */
     stranger.key.word[0] ^= 1;
-    fake_go(&j, &stranger, LINK_CHALLENGED);
-    fake_go(&j, &stranger, LINK_ANSWERED);
+    fake_go(&stranger, LINK_CHALLENGED);
+    fake_go(&stranger, LINK_ANSWERED);
     expect_closed(dup(stranger.fd));
     link_end(&stranger);
     fake_init(&j, &pending); /* sends nothing, and does not delay A */
     fd = connect_to(&j.cards[A]);
-    fake_go(&j, &pending, LINK_PROVEN);
+    fake_go(&pending, LINK_PROVEN);
     job_tell(&j, FIRST);
-    fake_expect_news(&j, &pending, FIRST);
+    fake_expect_news(&pending, FIRST);
     link_end(&pending);
     close(fd);
     job_end(&j);
@@ -495,7 +495,7 @@ static void a_recorded_handshake_is_refused(void)
     struct link_challenge challenge;
     job_begin(&j);
     fake_init(&j, &genuine);
-    fake_go(&j, &genuine, LINK_PROVEN);
+    fake_go(&genuine, LINK_PROVEN);
     proof = link_proof(&genuine, &genuine.handshake);
     link_end(&genuine);
     int fd = challenged(&j, &genuine.handshake.hello, &challenge);
@@ -516,24 +516,24 @@ static void a_proven_connection_is_not_replaced(void)
     fake_init(&j, &first);
     fake_init(&j, &second);
     fake_init(&j, &third);
-    fake_go(&j, &first, LINK_CHALLENGED);
-    fake_go(&j, &second, LINK_CHALLENGED);
+    fake_go(&first, LINK_CHALLENGED);
+    fake_go(&second, LINK_CHALLENGED);
     EXPECT(poll(&(struct pollfd){.fd = second.fd, .events = POLLIN}, 1, 20000) == 1,
            "no challenge");
-    fake_go(&j, &first, LINK_ANSWERED);
-    fake_go(&j, &first, LINK_PROVEN);
-    fake_go(&j, &second, LINK_ANSWERED);
+    fake_go(&first, LINK_ANSWERED);
+    fake_go(&first, LINK_PROVEN);
+    fake_go(&second, LINK_ANSWERED);
     expect_closed(dup(second.fd));
-    fake_go(&j, &third, LINK_CHALLENGED);
+    fake_go(&third, LINK_CHALLENGED);
     expect_closed(dup(third.fd));
     job_tell(&j, FIRST);
-    fake_expect_news(&j, &first, FIRST);
+    fake_expect_news(&first, FIRST);
     link_end(&first);
     link_end(&second);
     link_end(&third);
     fake_init(&j, &second);
     fake_go(&j, &second, LINK_PROVEN);
-    fake_expect_news(&j, &second, FIRST); /* news missed so far */
+    fake_expect_news(&second, FIRST); /* what it has missed */
     link_end(&second);
     job_end(&j);
 }
@@ -546,7 +546,7 @@ static void broken_peers_are_closed(int how)
     char garbage[sizeof(struct link_news)] = {1};
     job_begin(&j);
     fake_init(&j, &peer);
-    fake_go(&j, &peer, LINK_PROVEN);
+    fake_go(&peer, LINK_PROVEN);
     link_tell(&peer, FIRST);
     expect_lost(&j, A, 1);
     expect_lost(&j, B, 1);
@@ -576,12 +576,12 @@ static void a_flood_of_connections(void)
     for (int i = 0; i < FLOOD; i++)
         fds[i] = connect_to(&j.cards[A]);
     fake_init(&j, &genuine);
-    fake_go(&j, &genuine, LINK_PROVEN); /* after all of them */
+    fake_go(&genuine, LINK_PROVEN); /* after all of them */
     int ours = FLOOD + 1, theirs = open_descriptors() - before - ours;
     INVARIANT("hosts", theirs <= LISTENER_UNPROVEN + 8, "%d descriptors are used up",
               theirs);
     job_tell(&j, FIRST);
-    fake_expect_news(&j, &genuine, FIRST);
+    fake_expect_news(&genuine, FIRST);
     for (int i = 0; i < FLOOD; i++)
         close(fds[i]);
     link_end(&genuine);
