@@ -532,8 +532,8 @@ static void a_proven_connection_is_not_replaced(void)
     link_end(&second);
     link_end(&third);
     fake_init(&j, &second);
-    fake_go(&j, &second, LINK_PROVEN);
-    fake_expect_news(&second, FIRST); /* what it has missed */
+    fake_go(&second, LINK_PROVEN);
+    fake_expect_news(&second, FIRST); /* news missed so far */
     link_end(&second);
     job_end(&j);
 }
