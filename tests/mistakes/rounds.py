@@ -90,8 +90,8 @@ MUTANTS = [
         "overdue ranks are not waited for",
         "protocol/policy.c",
         "return policy_rule_met(policy, round, report) &&\n"
-        "           report->overdue == round->overdue_count;\n}\n\nbool policy_all",
-        "return policy_rule_met(policy, round, report);\n}\n\nbool policy_all",
+        "           report->overdue == round->overdue_count;\n}\n\nbool policy_kept",
+        "return policy_rule_met(policy, round, report);\n}\n\nbool policy_kept",
     ),
     Mutant(
         "a rank is overdue one round late",
