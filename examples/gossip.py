@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks with data of their own agree on one model by gossip, while one of them is slow.
+"""Ranks with different data agree on one model by gossip, while one of them is slow.
 
 mpiexec -n 4 python gossip.py
 """

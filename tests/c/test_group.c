@@ -6,7 +6,7 @@
  *
  *   conservation   the sum over the ranks does not change
  *   agreement      members of one group have the same list and the same bits
- *   exact          a rank that is told that it has the average of all has it
+ *   exact          a rank told that it has the average of all has it
  *   side           no group is larger than its side
  *   blame          no rank is suspected without a failure; a suspended one is suspected
  *                  once for each suspension, and suspects no other

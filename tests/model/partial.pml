@@ -8,25 +8,25 @@
  * the plan of a deposit (protocol/member.h); start, active, from (algorithms/
  * algorithms.c). tests/house/test_model.py checks that they still exist there.
  *
- * What is left out, and why it may be:
- *   - The data part is one condition: a round is over on a rank when all ranks have
+ * Simplifications, and their reasons:
+ *   - The data part is one condition: a round is complete on a rank when all ranks have
  *     frozen their contributions for it. Every allreduce has that dependency, whatever
- *     its messages; that these match is tested in the simulator.
- *   - A deposit is a bit, a carry the union, so "lost" and "counted twice" can be seen.
- *   - Steps under one lock are one step. What runs without it (between the plan of a
- *     deposit and its publication, between the operations of an engine) interleaves.
- *   - Agents see conditions, not notifications, and reading a result is one step: lost wake-ups,
- *     results that are overwritten while they are read, and what is lost with
- *     deliver="all" are not in the model. Neither are quorums, lingers and deadlines.
+ *     its messages. The simulator tests that the messages match.
+ *   - A deposit is a bit, and a carry the union, so a lost or doubled deposit is detected.
+ *   - Steps under one lock are one step. Steps without it (between the plan of a deposit
+ *     and its publication, between the operations of an engine) interleave.
+ *   - Agents see conditions, not notifications, and reading a result is one step: lost
+ *     wake-ups, results overwritten during a read, and losses with deliver="all" are not
+ *     in the model. Neither are quorums, lingers and deadlines.
  *   - join, leave, closing, several handles, deaths during a recovery: simulated, not modelled.
  *
  * Parameters (-D): P ranks, ROUNDS calls of each rank, HISTORY; POLICY one of SOLO,
  * MAJORITY (with every possible draw), FULL; DELIVER_ALL; STOPS: applications may stop
- * for ever between two calls, and the others have to finish all the same;
- *   CALLERS a set of ranks as bits: the applications of the others make no call at all
+ * forever between two calls, and the others must still finish;
+ *   CALLERS a set of ranks as bits: the applications of the others make no call
  *   (their agents take part; by symmetry only the distances between callers matter);
  *   RUN_TO_COMPLETION the reduction that is explained below;
- *   CRASH one rank, any, dies at any moment, and the others go on without it.
+ *   CRASH one rank, any, dies at any moment, and the others continue without it.
  */
 #define SOLO 0
 #define MAJORITY 1
@@ -56,7 +56,7 @@
 byte current[P];   /* engine.current */
 bool start[P];     /* N0: this rank starts the round itself */
 byte from[P];      /* in-edges through which the current round was activated */
-byte early[P];     /* the same of the next round: ENGINE_KEPT */
+byte early[P];     /* the same for the next round: ENGINE_KEPT */
 byte sent[P];      /* out-edges that have fired */
 bool entered[P];   /* N1, activation.active: the contribution is frozen */
 
@@ -66,21 +66,21 @@ byte pending[P];   /* deposits that the next activation takes, one bit a call */
 bool arrived[P];
 bool over[P];      /* the application has made all its calls, or stopped */
 
-/* Of a rank that dies (runtime/recovery.h, protocol/member.h). Survivors learn of it each when
- * they do, and stop; when all have, the most rounds that any of them has completed are agreed
- * on, and each takes over what it had, while its application may be in the middle of a
- * deposit but for the gate (allreduce/handle.h). When all have, each goes on. */
+/* The death of a rank (runtime/recovery.h, protocol/member.h). Each survivor learns of it at its
+ * own time, and stops. When all have stopped, they agree on the largest number of completed
+ * rounds, and each inherits its own state, while its application may be in the middle of a
+ * deposit except for the gate (allreduce/handle.h). When all have inherited, each continues. */
 #define HEALTHY 0
 #define STOPPED 1
 #define INHERITED 2
 #define GONE_ON 3
 #ifdef CRASH
-byte dead = P;       /* nobody */
+byte dead = P;       /* P: none */
 byte outage[P];
 bool agreed;
-byte most;           /* then: so many rounds are complete somewhere */
+byte most;           /* if agreed: the most rounds complete on any rank */
 bool gate[P];        /* the application is between the plan of a deposit and its publication */
-byte froze[P];       /* deposits in the round that is under way */
+byte froze[P];       /* deposits in the round in progress */
 byte awaited[P];     /* member.wanted, 0 where no call is outstanding */
 #define lives(r) (dead != (r))
 #define left_out(r) (agreed && dead == (r))
@@ -93,20 +93,20 @@ byte awaited[P];     /* member.wanted, 0 where no call is outstanding */
 #define runs(r) true
 #endif
 
-/* Watched. */
+/* Recorded for assertions. */
 byte deposited[P], taken[P];
 bool started[ROUNDS + 1]; /* by a rank that had arrived and was allowed to */
 byte drawn[ROUNDS + 1];
 byte contributed[ROUNDS]; /* ranks with data in a round, as bits */
-byte mask[ROUNDS];        /* the same as the first rank saw it that finished the round */
+byte mask[ROUNDS];        /* the same, as seen by the first rank that finished the round */
 bool seen[ROUNDS];
 
 /* Into rank r through in-edge k: r*EDGES+k. A rank that was activated through another
- * edge may leave late ones lying, so an edge holds one of every round. */
+ * edge may leave late messages unread, so an edge holds one of every round. */
 chan edge[P * EDGES] = [ROUNDS] of { byte };
 
 #define into(r, k) edge[(r) * EDGES + (k)]
-#ifdef CRASH /* by their numbers among those who are left */
+#ifdef CRASH /* by their numbers among the survivors */
 #define LEFT (agreed -> P - 1 : P)
 #define number(r) ((agreed && dead < (r)) -> (r) - 1 : (r))
 #define numbered(n) ((agreed && (n) >= dead) -> (n) + 1 : (n))
@@ -118,7 +118,7 @@ chan edge[P * EDGES] = [ROUNDS] of { byte };
 #endif
 #define below(k) ((1 << (k)) - 1) /* the in-edges that fire out-edge k */
 
-/* Of those who live. */
+/* The drawn rank, which must be live. */
 #ifdef CRASH
 #define draw(t) ((agreed && drawn[t] == dead) -> (dead + 1) % P : drawn[t])
 #else
@@ -194,7 +194,7 @@ inline freeze(r)
     arrived[r] = false;
     frozen[r]++;
     entered[r] = true;
-    assert(!pending[r]) /* staleness: what was stored leaves with the next round */
+    assert(!pending[r]) /* staleness: the next round takes stored deposits */
 }
 
 inline fire(r, k)
@@ -272,14 +272,14 @@ inline agree()
         :: else -> skip
         fi
     }
-    for (i : 0 .. P * EDGES - 1) { /* of the old epoch */
+    for (i : 0 .. P * EDGES - 1) { /* messages of the old epoch */
         do
         :: nempty(edge[i]) -> edge[i]?_
         :: empty(edge[i]) -> break
         od
     }
     if
-    :: most < ROUNDS -> /* void: nobody who is left has seen it */
+    :: most < ROUNDS -> /* void: no survivor has seen it */
         started[most] = false;
         contributed[most] = 0;
         seen[most] = false
@@ -315,7 +315,7 @@ inline inherit(r)
     outage[r] = INHERITED
 }
 
-/* The thread that recovers, of each rank. */
+/* The recovery thread of each rank. */
 proctype recovery(byte r)
 {
 end:
