@@ -163,7 +163,7 @@ class Names:
             own = [self._untold.popleft() for _ in range(min(self.TOLD, len(self._untold)))]
         rows = self._rounds.send_buffer
         rows[:] = 0
-        rows[self._comm.rank, : len(own)] = own
+        rows[self._comm.rank, : len(own)] = np.array(own, np.uint64)
         self._rounds.Start()
         self._rounds.Wait()
         result: Array = self._rounds.result
