@@ -579,7 +579,7 @@ static int process_get(struct process **out)
                  ?: watch_timeout(&timeout)
                  ?: watch_create(timeout, progress_doorbell(r->progress)->page,
                                  pcoll_tells_of_failures(), &r->watch)
-                 ?: mpi_set_process_state(r, process_end);
+                 ?: mpi_set_state(NULL, MPI_STATE_OF_PROCESS, r, process_end);
     if (rc != PCOLL_OK) {
         if (r->watch)
             watch_destroy(&r->watch);
@@ -704,7 +704,7 @@ static int process_create_communicator(struct process *r, const void *comm,
         rc = recovery_attach(c);
     if (rc == PCOLL_OK) {
         lock_take(&mpi_states);
-        rc = mpi_set_comm_state(comm, on_failure, c, process_comm_gone);
+        rc = mpi_set_state(comm, on_failure, c, process_comm_gone);
         lock_release(&mpi_states);
     }
     if (rc != PCOLL_OK) {
@@ -725,7 +725,7 @@ int process_context(const void *comm, enum pcoll_failure on_failure,
     int rc = process_get_for(on_failure, &r);
     if (rc != PCOLL_OK)
         return rc;
-    *out = mpi_comm_state(comm, on_failure);
+    *out = mpi_state(comm, on_failure);
     if (*out && !(*out)->transport)
         return fail(PCOLL_ESTATE,
                     "comm: the handle that was made on it has gone on to the "

@@ -117,14 +117,14 @@ static int recovery_vote(const struct communicator *c, struct recovery *r)
 {
     int bits = (atomic_load(&c->parts) ? RECOVERY_PARTING : 0) |
                (r->able ? RECOVERY_ABLE : 0) |
-               (mpi_has_lost_hosts(r->current) ? 0 : RECOVERY_WHOLE);
+               (mpi_check_hosts(r->current) == PCOLL_OK ? RECOVERY_WHOLE : 0);
     int rc = mpi_agree_bits(r->current, &bits);
     r->parted = rc == PCOLL_OK && (bits & RECOVERY_PARTING);
     r->whole = bits & RECOVERY_WHOLE;
     if (rc == PCOLL_OK && !(bits & RECOVERY_ABLE))
         rc = fail(PCOLL_ENOMEM, "ranks have died, and not all others could go on%s%s",
                   *r->why.text ? ": " : "", r->why.text);
-    bool unanswered = rc == PCOLL_EFAILED && !mpi_has_lost_hosts(r->current);
+    bool unanswered = rc == PCOLL_EFAILED && mpi_check_hosts(r->current) == PCOLL_OK;
     r->over = r->parted || (rc != PCOLL_OK && !unanswered);
     return rc;
 }
@@ -214,7 +214,7 @@ static int recovery_attempt_all(struct communicator *c, struct recovery *r)
     r->able = true;
     r->over = false;
     for (uint32_t i = 0; (rc = recovery_attempt(c, r)) != PCOLL_OK && !r->over; i++) {
-        bool again = rc == PCOLL_EFAILED || mpi_is_damaged(r->current);
+        bool again = rc == PCOLL_EFAILED || mpi_check_damage(r->current) != PCOLL_OK;
         if (r->able && (!again || i >= most)) {
             fail_reason(&r->why);
             r->able = false;

@@ -135,7 +135,7 @@ static void record_end(void *record)
 
 struct record *record_find(MPI_Comm comm)
 {
-    return mpi_comm_state(&comm, MPI_STATE_OF_CALLS);
+    return mpi_state(&comm, MPI_STATE_OF_CALLS);
 }
 
 struct record *record_make(MPI_Comm comm)
@@ -145,7 +145,7 @@ struct record *record_make(MPI_Comm comm)
         return record;
     record->choice.quorum = QUORUM_FULL;
     lock_take(&mpi_states);
-    int rc = mpi_set_comm_state(&comm, MPI_STATE_OF_CALLS, record, record_end);
+    int rc = mpi_set_state(&comm, MPI_STATE_OF_CALLS, record, record_end);
     lock_release(&mpi_states);
     if (rc == PCOLL_OK)
         return record;

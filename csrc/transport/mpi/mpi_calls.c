@@ -17,18 +17,40 @@ enum { MOST_NAPS = 2000, NAP_NS = 100000 };
 
 static struct lock in_mpi = LOCK_INIT(LOCK_IN_MPI);
 static atomic_bool holder_waits; /* Its call waits for other ranks. */
-static pthread_once_t exclusion_asked = PTHREAD_ONCE_INIT;
-static bool ranks_may_die;
 
-static void exclusion_ask(void)
+/* Found out once about this MPI. */
+static pthread_once_t looked_up = PTHREAD_ONCE_INIT;
+static bool ranks_may_die;
+/* Sets whether an idle test yields; returns whether it did. NULL if tests do not yield. */
+static bool (*yield_switch)(bool yields);
+
+/* Look for the switch in the library that MPI comes from and in those that it needs: the symbol is
+ * not global in a Python process. */
+static void exclusion_look_up(void)
 {
+    int (*test)(MPI_Request *, int *, MPI_Status *) = PMPI_Test;
+    void *address, *symbol = NULL;
+    Dl_info library;
     ranks_may_die = pcoll_tells_of_failures();
+    memcpy(&address, &test, sizeof address);
+    void *file = dladdr(address, &library) && library.dli_fname
+                     ? dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD)
+                     : NULL;
+    if (file) {
+        symbol = dlsym(file, "opal_progress_set_yield_when_idle");
+        dlclose(file); /* It stays loaded: this library needs it. */
+    }
+    memcpy(&yield_switch, &symbol, sizeof yield_switch);
+    if (yield_switch && !yield_switch(false))
+        yield_switch = NULL;
+    if (yield_switch)
+        yield_switch(true);
 }
 
 /* Naps are counted, not time: while this process is suspended, no holder could finish. */
 bool exclusion_begin(bool waits)
 {
-    pthread_once(&exclusion_asked, exclusion_ask);
+    pthread_once(&looked_up, exclusion_look_up);
     if (!ranks_may_die)
         return false;
     bool held = lock_try(&in_mpi);
@@ -216,38 +238,9 @@ int mpi_check_on(MPI_Comm comm, int mpi_error, const char *what)
 
 /* Tests. */
 
-/* Sets whether an idle test yields; returns whether it did. */
-typedef bool set_yield(bool yields);
-
-static pthread_once_t looked_up = PTHREAD_ONCE_INIT;
-static set_yield *yield_switch; /* NULL if tests do not yield */
-
-/* Look in the library that MPI comes from and in those that it needs: the symbol is not global in
- * a Python process. */
-static void completion_look_up(void)
-{
-    int (*test)(MPI_Request *, int *, MPI_Status *) = PMPI_Test;
-    void *address;
-    memcpy(&address, &test, sizeof address);
-    Dl_info library;
-    if (!dladdr(address, &library) || !library.dli_fname)
-        return;
-    void *handle = dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-    if (!handle)
-        return;
-    void *symbol = dlsym(handle, "opal_progress_set_yield_when_idle");
-    memcpy(&yield_switch, &symbol, sizeof yield_switch);
-    dlclose(handle); /* It stays loaded: this library needs it. */
-    if (yield_switch && !yield_switch(false))
-        yield_switch = NULL;
-    if (yield_switch)
-        yield_switch(true);
-}
-
 bool completion_enter(void)
 {
     bool alone = exclusion_begin(false);
-    pthread_once(&looked_up, completion_look_up);
     if (yield_switch)
         yield_switch(false);
     return alone;

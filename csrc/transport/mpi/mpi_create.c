@@ -23,10 +23,8 @@ static int mpi_exchange(struct mpi_transport *m, const uint64_t *mine, int count
         memcpy(all + m->base.rank * (size_t)count, mine, (size_t)count * sizeof *all);
         return tree_max(m, all, (int)m->base.size * count);
     }
-    return mpi_check_in(m,
-                        MPI_Iallgather(mine, count, MPI_UINT64_T, all, count,
-                                       MPI_UINT64_T, m->comm, &request),
-                        "MPI_Iallgather")
+    return TRY_IN(m, MPI_Iallgather, mine, count, MPI_UINT64_T, all, count,
+                  MPI_UINT64_T, m->comm, &request)
                ?: mpi_patient_wait(m, &request, "MPI_Iallgather");
 }
 
@@ -79,10 +77,10 @@ int mpi_find_lost(const struct mpi_transport *m, uint64_t **numbers)
     return fail_ranks(&lost.who);
 }
 
-int mpi_check_hosts(const struct mpi_transport *m)
+int mpi_check_hosts(const struct transport *t)
 {
     uint64_t *numbers;
-    int rc = mpi_find_lost(m, &numbers);
+    int rc = mpi_find_lost(mpi_transport_of(t), &numbers);
     free(numbers);
     return rc;
 }
@@ -136,11 +134,9 @@ static int mpi_post_control_receives(struct mpi_transport *m)
     for (int i = 0; i < CONTROL_RECEIVES && rc == PCOLL_OK; i++) {
         m->info[i] =
             (struct request_info){.kind = CONTROL_RECV, .held = MPI_REQUEST_NULL};
-        rc = mpi_check(MPI_Recv_init(&m->inbox[i], sizeof m->inbox[i], MPI_BYTE,
-                                     MPI_ANY_SOURCE, CONTROL_TAG, m->comm,
-                                     &m->requests[i]),
-                       "MPI_Recv_init")
-                 ?: mpi_check_in(m, MPI_Start(&m->requests[i]), "MPI_Start");
+        rc = TRY(MPI_Recv_init, &m->inbox[i], sizeof m->inbox[i], MPI_BYTE,
+                 MPI_ANY_SOURCE, CONTROL_TAG, m->comm, &m->requests[i])
+                 ?: TRY_IN(m, MPI_Start, &m->requests[i]);
         if (rc == PCOLL_OK)
             m->count = i + 1;
     }
@@ -237,9 +233,9 @@ void mpi_describe(MPI_Comm comm, struct transport *t)
     t->threads = level == MPI_THREAD_MULTIPLE;
 }
 
-static int mpi_settle_by(struct mpi_transport *m, const struct card *cards)
+int mpi_settle(struct mpi_transport *m, const struct doorbell *own, struct card *cards)
 {
-    int rc;
+    int rc = cards ? PCOLL_OK : mpi_exchange_cards(m, own, NULL, &cards);
     m->doorbells = calloc(m->base.size, sizeof *m->doorbells);
     m->hosts = calloc(m->base.size, sizeof *m->hosts);
     m->pids = calloc(m->base.size, sizeof *m->pids);
@@ -247,21 +243,15 @@ static int mpi_settle_by(struct mpi_transport *m, const struct card *cards)
     m->base.hosts = m->hosts;
     m->base.pids = m->pids;
     m->base.doorbells = m->doorbells;
-    if (!m->doorbells || !m->hosts || !m->pids || !m->neighborhoods)
-        return fail(PCOLL_ENOMEM, "no memory for the doorbells");
-    MPI_Type_contiguous(BLOCK, MPI_BYTE, &m->block);
-    if ((rc = mpi_check(MPI_Type_commit(&m->block), "MPI_Type_commit")) != PCOLL_OK ||
-        (rc = mpi_open_doorbells(m, cards)) != PCOLL_OK ||
-        (rc = host_watch_begin(m)) != PCOLL_OK)
-        return rc;
-    return mpi_post_control_receives(m);
-}
-
-int mpi_settle(struct mpi_transport *m, const struct doorbell *own)
-{
-    struct card *cards;
-    m->survives = pcoll_tells_of_failures();
-    int rc = mpi_exchange_cards(m, own, NULL, &cards) ?: mpi_settle_by(m, cards);
+    if (rc == PCOLL_OK && (!m->doorbells || !m->hosts || !m->pids || !m->neighborhoods))
+        rc = fail(PCOLL_ENOMEM, "no memory for the doorbells");
+    if (rc == PCOLL_OK) {
+        MPI_Type_contiguous(BLOCK, MPI_BYTE, &m->block);
+        rc = TRY(MPI_Type_commit, &m->block)
+                 ?: mpi_open_doorbells(m, cards)
+                 ?: host_watch_begin(m)
+                 ?: mpi_post_control_receives(m);
+    }
     free(cards);
     return rc;
 }
@@ -286,8 +276,7 @@ static int mpi_duplicate_comm(struct mpi_transport *m, const struct doorbell *ow
         rc = mpi_exchange_cards(m, own, *idle, cards);
         *reuses = rc == PCOLL_OK && mpi_all_offer(*cards, m->base.size, idle);
         if (rc == PCOLL_OK && !*reuses)
-            rc = mpi_check_in(m, MPI_Comm_idup(theirs, &m->made, &request),
-                              "MPI_Comm_idup")
+            rc = TRY_IN(m, MPI_Comm_idup, theirs, &m->made, &request)
                      ?: mpi_patient_wait(m, &request, "MPI_Comm_idup");
         MPI_Comm_set_errhandler(theirs, handler);
         MPI_Errhandler_free(&handler);
@@ -324,8 +313,7 @@ int transport_mpi_create(const void *comm, const struct doorbell *own,
         *out = *idle;
         return rc;
     }
-    rc = cards ? mpi_settle_by(m, cards) : mpi_settle(m, own);
-    free(cards);
+    rc = mpi_settle(m, own, cards);
     if (rc == PCOLL_EFAILED)
         ulfm_revoke(m->comm); /* Ranks that wait for this one must learn of it. */
     if (rc != PCOLL_OK) {
@@ -420,83 +408,56 @@ bool mpi_is_proc_null(int rank)
     return rank == MPI_PROC_NULL;
 }
 
-/* An attribute, freed with the communicator. */
-struct state {
-    void *value;
-    void (*gone)(void *);
-};
-
 /* Several threads may make handles at once. A thread that looks for a state in order to make it
  * holds this lock. */
 struct lock mpi_states = LOCK_INIT(LOCK_STATES);
 
-/* The keys of MPI's attributes, made once, under the lock: those of communicators and, last, that
- * of the process. */
-static _Atomic int mpi_keys[MPI_STATES + 1] = {[0 ... MPI_STATES] = MPI_KEYVAL_INVALID};
+/* MPI's attributes: each key is made once, under the lock. */
+static struct mpi_attribute {
+    _Atomic int key;
+    void (*gone)(void *state);
+} mpi_attributes[MPI_STATES] = {[0 ... MPI_STATES - 1] = {.key = MPI_KEYVAL_INVALID}};
 
-static int mpi_delete_state(MPI_Comm comm, int key, void *value, void *extra)
+static int mpi_delete_state(MPI_Comm comm, int key, void *state, void *attribute)
 {
-    (void)comm;
-    (void)key;
-    (void)extra;
-    struct state *state = value;
-    state->gone(state->value);
-    free(state);
+    (void)comm, (void)key;
+    ((const struct mpi_attribute *)attribute)->gone(state);
     return MPI_SUCCESS;
 }
 
-static void *mpi_get_state(MPI_Comm comm, int which)
+static MPI_Comm mpi_holder_of(const void *comm)
 {
-    struct state *state;
-    int found = 0, key = atomic_load(&mpi_keys[which]);
-    if (key != MPI_KEYVAL_INVALID)
-        MPI_Comm_get_attr(comm, key, &state, &found);
-    return found ? state->value : NULL;
+    return comm ? *(const MPI_Comm *)comm : MPI_COMM_SELF;
 }
 
-static int mpi_set_state(MPI_Comm comm, int which, void *value, void (*gone)(void *))
+void *mpi_state(const void *comm, int which)
 {
-    int rc = PCOLL_OK, key = atomic_load(&mpi_keys[which]);
+    void *state = NULL;
+    int found, key = atomic_load(&mpi_attributes[which].key);
+    if (key != MPI_KEYVAL_INVALID)
+        MPI_Comm_get_attr(mpi_holder_of(comm), key, &state, &found);
+    return state;
+}
+
+int mpi_set_state(const void *comm, int which, void *state, void (*gone)(void *))
+{
+    struct mpi_attribute *attribute = &mpi_attributes[which];
+    int rc = PCOLL_OK, key = atomic_load(&attribute->key);
+    attribute->gone = gone;
     if (key == MPI_KEYVAL_INVALID)
-        rc = mpi_check(
-            MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, mpi_delete_state, &key, NULL),
-            "MPI_Comm_create_keyval");
+        rc = TRY(MPI_Comm_create_keyval, MPI_COMM_NULL_COPY_FN, mpi_delete_state, &key,
+                 attribute);
     if (rc != PCOLL_OK)
         return rc;
-    atomic_store(&mpi_keys[which], key);
-    struct state *state = malloc(sizeof *state);
-    if (!state)
-        return fail(PCOLL_ENOMEM, "no memory for an attribute");
-    *state = (struct state){.value = value, .gone = gone};
-    return mpi_check(MPI_Comm_set_attr(comm, key, state), "MPI_Comm_set_attr");
-}
-
-void *mpi_comm_state(const void *comm, int which)
-{
-    return mpi_get_state(*(const MPI_Comm *)comm, which);
-}
-
-int mpi_set_comm_state(const void *comm, int which, void *state, void (*gone)(void *))
-{
-    return mpi_set_state(*(const MPI_Comm *)comm, which, state, gone);
+    atomic_store(&attribute->key, key);
+    return TRY(MPI_Comm_set_attr, mpi_holder_of(comm), key, state);
 }
 
 void mpi_comm_part(const void *comm)
 {
-    MPI_Comm c = *(const MPI_Comm *)comm;
-    for (int i = MPI_STATES; i-- > 0;)
-        if (mpi_get_state(c, i))
-            MPI_Comm_delete_attr(c, mpi_keys[i]);
-}
-
-void *mpi_process_state(void)
-{
-    return mpi_get_state(MPI_COMM_SELF, MPI_STATES);
-}
-
-int mpi_set_process_state(void *state, void (*gone)(void *))
-{
-    return mpi_set_state(MPI_COMM_SELF, MPI_STATES, state, gone);
+    for (int i = MPI_STATE_OF_PROCESS; i-- > 0;)
+        if (mpi_state(comm, i))
+            MPI_Comm_delete_attr(*(const MPI_Comm *)comm, mpi_attributes[i].key);
 }
 
 #if defined(MPI_ABI_VERSION)

@@ -120,15 +120,16 @@ void mpi_begin_send(struct mpi_transport *m, uint32_t peer);
 
 /* mpi_create.c */
 
-/* Make the rest of a transport that has its communicator. Collective. */
-int mpi_settle(struct mpi_transport *m, const struct doorbell *own);
+struct card;
+/* Make the rest of a transport that has its communicator, and free the cards of its ranks. NULL: they
+ * are exchanged first. Collective. */
+int mpi_settle(struct mpi_transport *m, const struct doorbell *own, struct card *cards);
 /* Fill in what MPI can do on this communicator. */
 void mpi_describe(MPI_Comm comm, struct transport *t);
 /* Free a transport under whose requests nothing is under way. */
 void mpi_free_transport(struct mpi_transport *m);
-/* PCOLL_EFAILED and the ranks there, if a host of m's ranks is lost. */
-int mpi_check_hosts(const struct mpi_transport *m);
-/* The same, with the set of all ranks there by MPI's numbers, or NULL. The caller frees it. */
+/* As mpi_check_hosts, with the set of all ranks there by MPI's numbers, or NULL. The caller frees
+ * it. */
 int mpi_find_lost(const struct mpi_transport *m, uint64_t **numbers);
 
 /* mpi_recovery.c */
@@ -261,6 +262,11 @@ static inline int mpi_get_status(MPI_Request request, int *done)
 }
 /* Sleep for *us microseconds, and twice as long the next time, but not longer than `most`. */
 void mpi_back_off(long *us, long most);
+
+/* Call a function of MPI and return its checked result: mpi_check, mpi_check_in, mpi_check_on. */
+#define TRY(function, ...) mpi_check(function(__VA_ARGS__), #function)
+#define TRY_IN(m, function, ...) mpi_check_in(m, function(__VA_ARGS__), #function)
+#define TRY_ON(comm, function, ...) mpi_check_on(comm, function(__VA_ARGS__), #function)
 
 /* A datatype. Predefined ones may have gaps inside (MPI_DOUBLE_INT): these may travel. In a derived
  * one a gap may hold data of the program, so such datatypes cannot be reduced. */

@@ -14,7 +14,7 @@
 int mpi_check_in(const struct mpi_transport *m, int mpi_error, const char *what)
 {
     int rc = mpi_check_on(m->comm, mpi_error, what);
-    if (rc != PCOLL_EFAILED || mpi_check_hosts(m) == PCOLL_EFAILED)
+    if (rc != PCOLL_EFAILED || mpi_check_hosts(&m->base) == PCOLL_EFAILED)
         return rc; /* A lost host has all its ranks. MPI may know some of them. */
     struct failed_ranks who = *fail_last_ranks();
     for (int i = 0; i < who.count; i++)
@@ -28,25 +28,15 @@ static int mpi_fail_somebody(void)
     return fail_ranks(&(struct failed_ranks){.mpi_error = ulfm_rank_failure()});
 }
 
-/* PCOLL_EFAILED if a member has died, or the communicator was revoked. */
-static int mpi_check_damage(const struct mpi_transport *m)
+int mpi_check_damage(const struct transport *t)
 {
+    const struct mpi_transport *m = mpi_transport_of(t);
     struct failed_ranks who = {.mpi_error = ulfm_rank_failure()};
-    int rc = mpi_check_hosts(m);
+    int rc = mpi_check_hosts(t);
     if (rc != PCOLL_OK)
         return rc;
     mpi_name_failed(m->comm, &who);
     return who.count || ulfm_is_revoked(m->comm) ? fail_ranks(&who) : PCOLL_OK;
-}
-
-bool mpi_is_damaged(struct transport *t)
-{
-    return mpi_check_damage(mpi_transport_of(t)) != PCOLL_OK;
-}
-
-bool mpi_has_lost_hosts(struct transport *t)
-{
-    return mpi_check_hosts(mpi_transport_of(t)) != PCOLL_OK;
 }
 
 int mpi_count_lost(const struct transport *t, uint32_t *count, uint32_t *first)
@@ -102,7 +92,7 @@ int mpi_await_deaths(const struct transport *t)
         known = mpi_knows_all(m, lost);
     }
     free(lost);
-    return known ? PCOLL_OK : mpi_check_hosts(m);
+    return known ? PCOLL_OK : mpi_check_hosts(&m->base);
 }
 
 void mpi_revoke(struct transport *t)
@@ -196,7 +186,7 @@ static int mpi_all_say(const struct mpi_transport *m, bool yes, int wanted)
     int bits = yes;
     int rc = mpi_agree_bits(&m->base, &bits);
     if (rc == PCOLL_OK && (bits & wanted) != wanted &&
-        (rc = mpi_check_damage(m)) == PCOLL_OK)
+        (rc = mpi_check_damage(&m->base)) == PCOLL_OK)
         rc = mpi_fail_somebody();
     return rc;
 }
@@ -204,7 +194,7 @@ static int mpi_all_say(const struct mpi_transport *m, bool yes, int wanted)
 int mpi_all_live(const void *comm)
 {
     const struct mpi_transport m = {.comm = *(const MPI_Comm *)comm};
-    return mpi_all_say(&m, mpi_check_damage(&m) == PCOLL_OK, 1 | LIVED);
+    return mpi_all_say(&m, mpi_check_damage(&m.base) == PCOLL_OK, 1 | LIVED);
 }
 
 int mpi_all_have(const void *comm, struct watch *watch, int rc)
@@ -233,7 +223,7 @@ int mpi_copy_whole(struct mpi_transport *m)
     if (now == before)
         return PCOLL_OK;
     MPI_Comm_free(&m->made);
-    rc = mpi_check_damage(m);
+    rc = mpi_check_damage(&m->base);
     return rc ?: mpi_fail_somebody();
 }
 
@@ -282,6 +272,7 @@ static struct mpi_transport *mpi_allocate_transport(const struct transport *like
                                  .size = like->size,
                                  .tags = like->tags,
                                  .threads = like->threads};
+    m->survives = pcoll_tells_of_failures();
     m->numbers = calloc(m->base.size, sizeof *m->numbers);
     m->ranks = calloc(m->base.size, sizeof *m->ranks);
     m->failed = calloc(bitset_words(m->base.size), sizeof *m->failed);
@@ -312,7 +303,7 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
     for (int i = 0; i < living; i++)
         m->ranks[i] = mpi_rank_of(from, mpi_translate(m->comm, i, from->comm));
     mpi_number_ranks(m);
-    return mpi_settle(m, own);
+    return mpi_settle(m, own, NULL);
 }
 
 /* PCOLL_EFAILED if members of `before`, with these numbers, are not in `now`. */
@@ -367,7 +358,7 @@ int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
     MPI_Comm_size(comm, &size);
     memcpy(m->ranks, numbers, (size_t)size * sizeof *numbers);
     mpi_number_ranks(m);
-    return mpi_settle(m, own);
+    return mpi_settle(m, own, NULL);
 }
 
 int mpi_give_comm(struct transport *t, void *comm)
@@ -562,7 +553,7 @@ int mpi_patient_wait(const struct mpi_transport *m, MPI_Request *request,
         int done;
         int rc = mpi_check_in(m, mpi_test(request, &done), what);
         if (rc == PCOLL_OK && !done)
-            rc = mpi_check_hosts(m);
+            rc = mpi_check_hosts(&m->base);
         if (rc != PCOLL_OK || done)
             return rc;
     }
@@ -574,7 +565,7 @@ static int tree_wait_held(struct mpi_transport *m, int error, MPI_Request *reque
     int over = 0, rc = mpi_check_in(m, error, "MPI_Issend, MPI_Irecv");
     for (long us = 10; rc == PCOLL_OK && !over;) {
         mpi_get_status(*request, &over);
-        rc = mpi_check_damage(m);
+        rc = mpi_check_damage(&m->base);
         if (!over)
             mpi_back_off(&us, 1000);
     }
@@ -601,10 +592,8 @@ int tree_meet(struct mpi_transport *m, int to, int from)
     int rc;
     if (!word)
         return fail(PCOLL_ENOMEM, "no memory for a word");
-    if (from >= 0 &&
-        (rc = mpi_check_in(
-             m, MPI_Irecv(word, 1, MPI_UINT64_T, from, TREE_TAG, m->comm, &receive),
-             "MPI_Irecv")) != PCOLL_OK)
+    if (from >= 0 && (rc = TRY_IN(m, MPI_Irecv, word, 1, MPI_UINT64_T, from, TREE_TAG,
+                                  m->comm, &receive)) != PCOLL_OK)
         return rc;
     int error = to < 0 ? MPI_SUCCESS
                        : mpi_isend(m, word + 1, 1, MPI_UINT64_T, to, TREE_TAG, &send);
@@ -618,6 +607,20 @@ int tree_meet(struct mpi_transport *m, int to, int from)
     return PCOLL_OK;
 }
 
+/* Give what the rank with this number has to all ranks. */
+static int tree_broadcast(struct mpi_transport *m, int root, bool large, void *data,
+                          int count, MPI_Datatype type)
+{
+    int size = (int)m->base.living, rc = PCOLL_OK;
+    struct tree_place p =
+        tree_place_of((mpi_number_of(m, m->base.rank) - root + size) % size, size);
+    if (p.parent >= 0)
+        rc = tree_move(m, false, large, (p.parent + root) % size, data, count, type);
+    for (int i = 0; i < p.children && rc == PCOLL_OK; i++)
+        rc = tree_move(m, true, large, (p.child[i] + root) % size, data, count, type);
+    return rc;
+}
+
 /* Memory as in tree_meet. */
 int tree_max(struct mpi_transport *m, uint64_t *values, int count)
 {
@@ -625,25 +628,18 @@ int tree_max(struct mpi_transport *m, uint64_t *values, int count)
     int rc = PCOLL_OK;
     if (!a)
         return fail(PCOLL_ENOMEM, "no memory for an agreement");
-    const struct tree_place *place = &a->place;
-    for (int i = 0; i < place->children; i++) {
-        rc = tree_move(m, false, false, place->child[i], tree_inbox(a, i), count,
+    for (int i = 0; i < a->place.children && rc == PCOLL_OK; i++) {
+        rc = tree_move(m, false, false, a->place.child[i], tree_inbox(a, i), count,
                        MPI_UINT64_T);
-        if (rc != PCOLL_OK)
-            return rc;
-        tree_merge(a->up, tree_inbox(a, i), count, AGREE_MAX);
+        if (rc == PCOLL_OK)
+            tree_merge(a->up, tree_inbox(a, i), count, AGREE_MAX);
     }
-    if (place->parent < 0)
-        memcpy(a->down, a->up, (size_t)count * sizeof *a->down);
-    else
-        rc = tree_move(m, true, false, place->parent, a->up, count, MPI_UINT64_T)
-                 ?: tree_move(m, false, false, place->parent, a->down, count,
-                              MPI_UINT64_T);
-    for (int i = 0; i < place->children && rc == PCOLL_OK; i++)
-        rc = tree_move(m, true, false, place->child[i], a->down, count, MPI_UINT64_T);
+    if (rc == PCOLL_OK && a->place.parent >= 0)
+        rc = tree_move(m, true, false, a->place.parent, a->up, count, MPI_UINT64_T);
+    rc = rc ?: tree_broadcast(m, 0, false, a->up, count, MPI_UINT64_T);
     if (rc != PCOLL_OK)
         return rc;
-    memcpy(values, a->down, (size_t)count * sizeof *values);
+    memcpy(values, a->up, (size_t)count * sizeof *values);
     free(a);
     return PCOLL_OK;
 }
@@ -651,16 +647,7 @@ int tree_max(struct mpi_transport *m, uint64_t *values, int count)
 int mpi_share(struct transport *t, uint32_t rank, void *data, size_t bytes)
 {
     struct mpi_transport *m = mpi_transport_of(t);
-    int size = (int)m->base.living, blocks = (int)(bytes / BLOCK), rc = PCOLL_OK,
-        root = mpi_number_of(m, rank);
-    struct tree_place p =
-        tree_place_of((mpi_number_of(m, m->base.rank) - root + size) % size, size);
     CHECK(bytes % BLOCK == 0 && bytes / BLOCK <= INT_MAX);
-    if (p.parent >= 0)
-        rc =
-            tree_move(m, false, true, (p.parent + root) % size, data, blocks, m->block);
-    for (int i = 0; i < p.children && rc == PCOLL_OK; i++)
-        rc = tree_move(m, true, true, (p.child[i] + root) % size, data, blocks,
-                       m->block);
-    return rc;
+    return tree_broadcast(m, mpi_number_of(m, rank), true, data, (int)(bytes / BLOCK),
+                          m->block);
 }

@@ -63,7 +63,7 @@ static int mpi_reduction_check_op(MPI_Op op, int index)
                     "op: buffer %d: expected one that reduces, got MPI.REPLACE or "
                     "MPI.NO_OP, which are for windows",
                     index);
-    int rc = mpi_check(MPI_Op_commutative(op, &commutes), "MPI_Op_commutative");
+    int rc = TRY(MPI_Op_commutative, op, &commutes);
     if (rc != PCOLL_OK || commutes)
         return rc;
     return fail(PCOLL_EINVAL,
@@ -87,11 +87,9 @@ int mpi_layout_of(MPI_Datatype type, struct mpi_layout *layout)
                     ? MPI_Type_get_envelope_c(type, c, c + 1, c + 2, c + 3, &combiner)
                     : MPI_Type_get_envelope(type, i, i + 1, i + 2, &combiner);
     int rc = mpi_check(error, "MPI_Type_get_envelope")
-                 ?: mpi_check(MPI_Type_get_extent_x(type, &layout->lb, &layout->extent),
-                              "MPI_Type_get_extent")
-                 ?: mpi_check(MPI_Type_get_true_extent_x(type, &true_lb, &true_extent),
-                              "MPI_Type_get_true_extent")
-                 ?: mpi_check(MPI_Type_size_x(type, &layout->size), "MPI_Type_size");
+                 ?: TRY(MPI_Type_get_extent_x, type, &layout->lb, &layout->extent)
+                 ?: TRY(MPI_Type_get_true_extent_x, type, &true_lb, &true_extent)
+                 ?: TRY(MPI_Type_size_x, type, &layout->size);
     if (rc != PCOLL_OK)
         return rc;
     MPI_Count extent = layout->extent;
@@ -115,9 +113,8 @@ static int mpi_reduction_combine(struct user_reduction *user, void *inout,
     for (size_t done = 0; done < count && rc == PCOLL_OK; done += most_elements) {
         size_t now = count - done < most_elements ? count - done : most_elements;
         size_t at = done * r->base.element;
-        rc = mpi_check(MPI_Reduce_local((const char *)left + at, (char *)inout + at,
-                                        (int)now, r->type, r->op),
-                       "MPI_Reduce_local");
+        rc = TRY(MPI_Reduce_local, (const char *)left + at, (char *)inout + at,
+                 (int)now, r->type, r->op);
     }
     if (!r->predefined)
         lock_release(&op_of_user);
@@ -207,9 +204,9 @@ int mpi_reduction_create(const pcoll_buffer *buffer, int index,
     /* Keep a duplicate of a derived datatype, which its user may free. Predefined ones are used
      * directly: an op of a user may check which one it gets. */
     if (rc == PCOLL_OK && derived) {
-        rc = mpi_check(MPI_Type_dup(r->type, &r->type), "MPI_Type_dup");
+        rc = TRY(MPI_Type_dup, r->type, &r->type);
         r->owns_type = rc == PCOLL_OK;
-        rc = rc ?: mpi_check(MPI_Type_commit(&r->type), "MPI_Type_commit");
+        rc = rc ?: TRY(MPI_Type_commit, &r->type);
     }
     if (rc != PCOLL_OK) {
         mpi_reduction_destroy(&r->base);

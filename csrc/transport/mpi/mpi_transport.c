@@ -83,9 +83,8 @@ static int mpi_reduce(struct mpi_transport *m, struct request_info info, void *d
     MPI_Request *request;
     int rc = mpi_next_request(m, info, &request);
     if (rc == PCOLL_OK)
-        rc = mpi_check_in(
-            m, MPI_Iallreduce(MPI_IN_PLACE, data, count, type, op, comm, request),
-            "MPI_Iallreduce");
+        rc = TRY_IN(m, MPI_Iallreduce, MPI_IN_PLACE, data, count, type, op, comm,
+                    request);
     m->count += rc == PCOLL_OK;
     return rc;
 }
@@ -187,42 +186,26 @@ static int mpi_native_call(struct transport *t, struct channel *c,
     return rc;
 }
 
-/* A count and a type for a number of bytes. Sender and receiver may choose different ones. */
-struct extent {
-    int count;
-    MPI_Datatype type;
-    bool
-        made; /* The type is for this message. MPI keeps it as long as the message uses it. */
-};
-
-static int mpi_extent_of(struct mpi_transport *m, size_t bytes, struct extent *e)
-{
-    int rest = (int)(bytes % BLOCK);
-    *e = (struct extent){.count = (int)(bytes / BLOCK), .type = m->block};
-    if (rest && bytes <= INT_MAX)
-        *e = (struct extent){.count = (int)bytes, .type = MPI_BYTE};
-    if (!rest || bytes <= INT_MAX)
-        return PCOLL_OK;
-    *e = (struct extent){.count = 1, .made = true};
-    int rc = mpi_check(
-        MPI_Type_create_struct(2, (int[]){(int)(bytes / BLOCK), rest},
-                               (MPI_Aint[]){0, (MPI_Aint)(bytes - (size_t)rest)},
-                               (MPI_Datatype[]){m->block, MPI_BYTE}, &e->type),
-        "MPI_Type_create_struct");
-    return rc ?: mpi_check(MPI_Type_commit(&e->type), "MPI_Type_commit");
-}
-
+/* Sender and receiver may choose different counts and types. A type that is made here MPI keeps as
+ * long as the message uses it. */
 static int mpi_post_data(struct mpi_transport *m, struct request_info info, void *data,
                          size_t bytes, uint32_t tag)
 {
-    struct extent e;
-    int rc = mpi_extent_of(m, bytes, &e);
+    int blocks = (int)(bytes / BLOCK), rest = (int)(bytes % BLOCK);
+    bool makes = rest && bytes > INT_MAX;
+    int rc = PCOLL_OK, count = makes ? 1 : rest ? (int)bytes : blocks;
+    MPI_Datatype type = rest ? MPI_BYTE : m->block;
+    if (makes)
+        rc = TRY(MPI_Type_create_struct, 2, (int[]){blocks, rest},
+                 (MPI_Aint[]){0, (MPI_Aint)(bytes - (size_t)rest)},
+                 (MPI_Datatype[]){m->block, MPI_BYTE}, &type)
+                 ?: TRY(MPI_Type_commit, &type);
     if (rc != PCOLL_OK)
         return rc;
-    rc = mpi_post(m, info, info.kind == DATA_SEND, data, e.count, e.type,
+    rc = mpi_post(m, info, info.kind == DATA_SEND, data, count, type,
                   FIRST_DATA_TAG + (int)tag);
-    if (e.made)
-        MPI_Type_free(&e.type);
+    if (makes)
+        MPI_Type_free(&type);
     return rc;
 }
 
@@ -308,57 +291,55 @@ static void mpi_end_send(struct mpi_transport *m, const struct request_info *inf
         mpi_ring(m, info->peer);
 }
 
-/* Make the event of a finished request, if it has one. */
-static int mpi_to_event(struct mpi_transport *m, int i, const MPI_Status *status,
-                        struct transport_event *event, bool *makes)
+/* Handle a finished request, and make its event if it has one. */
+static int mpi_take(struct mpi_transport *m, int i, const MPI_Status *status, int *made)
 {
     const struct request_info info = m->info[i];
+    struct transport_event event = {.kind = TRANSPORT_DONE, .cookie = info.cookie};
+    struct tree_agreement *agreement = (struct tree_agreement *)(uintptr_t)info.cookie;
     MPI_Count bytes = 0;
-    *makes = true;
+    bool makes = info.kind != CONTROL_SEND && info.kind != TREE_SEND;
+    int rc = PCOLL_OK;
     switch (info.kind) {
-    case CONTROL_RECV:
+    case CONTROL_RECV: /* mpi_take_controls makes its event. */
         m->arrived[i] = true;
         m->sources[i] = mpi_rank_of(m, status->MPI_SOURCE);
-        *makes = false;
         MPI_Get_elements_x(status, MPI_BYTE, &bytes);
-        return bytes == (MPI_Count)sizeof(
-                            struct control) /* The objects check its content. */
+        return bytes == sizeof(struct control) /* The objects check its content. */
                    ? PCOLL_OK
                    : fail(PCOLL_EPROTOCOL, "a control message of %d bytes came",
                           (int)bytes);
     case CONTROL_SEND:
         free(info.control);
         mpi_end_send(m, &info);
-        *makes = false;
-        return PCOLL_OK;
+        break;
     case TREE_SEND:
-        tree_sent((struct tree_agreement *)(uintptr_t)info.cookie);
+        tree_sent(agreement);
         mpi_end_send(m, &info);
-        *makes = false;
-        return PCOLL_OK;
-    case TREE_RECV:
-        *event = (struct transport_event){.kind = TRANSPORT_AGREED};
-        return tree_received(m, (struct tree_agreement *)(uintptr_t)info.cookie, makes,
-                             &event->cookie);
+        break;
     case DATA_SEND:
         mpi_end_send(m, &info);
         break;
     case DATA_RECV:
         MPI_Get_elements_x(status, MPI_BYTE, &bytes);
+        event.bytes = (size_t)bytes;
         if (info.large)
             mpi_ring(m, info.peer);
         break;
     case NATIVE:
         m->pending_sends--;
         break;
+    case TREE_RECV:
+        event.kind = TRANSPORT_AGREED;
+        rc = tree_received(m, agreement, &makes, &event.cookie);
+        break;
     case AGREEMENT:
-        *event =
-            (struct transport_event){.kind = TRANSPORT_AGREED, .cookie = info.cookie};
-        return PCOLL_OK;
+        event.kind = TRANSPORT_AGREED;
+        break;
     }
-    *event = (struct transport_event){
-        .kind = TRANSPORT_DONE, .cookie = info.cookie, .bytes = (size_t)bytes};
-    return PCOLL_OK;
+    if (makes)
+        m->events[(*made)++] = event;
+    return rc;
 }
 
 /* Make events of the next control messages. Their receives are posted in a ring, so messages fill
@@ -373,7 +354,7 @@ static int mpi_take_controls(struct mpi_transport *m, int *made)
                                                         .control = m->inbox[at]};
         m->arrived[at] = false;
         m->next_control = (at + 1) % CONTROL_RECEIVES;
-        rc = mpi_check_in(m, MPI_Start(&m->requests[at]), "MPI_Start");
+        rc = TRY_IN(m, MPI_Start, &m->requests[at]);
     }
     return rc;
 }
@@ -388,14 +369,6 @@ static int mpi_fail_poll(struct mpi_transport *m, int error, int finished)
     for (uint32_t i = 0; i < m->base.size; i++)
         mpi_ring(m, i);
     return mpi_check_in(m, error, "MPI_Testsome");
-}
-
-static int mpi_take(struct mpi_transport *m, int i, const MPI_Status *status, int *made)
-{
-    bool makes;
-    int rc = mpi_to_event(m, i, status, &m->events[*made], &makes);
-    *made += makes;
-    return rc;
 }
 
 /* Free the held requests that are complete, among the first `known`: no rank had died when they
@@ -424,7 +397,7 @@ static int mpi_poll(struct transport *t, const struct transport_event **events)
     uint32_t lost = watch_lost(m->watch);
     if (lost != m->lost) {
         m->lost = lost;
-        rc = mpi_check_hosts(m);
+        rc = mpi_check_hosts(&m->base);
     }
     if (rc == PCOLL_OK && m->capacity > m->events_capacity) {
         if (!mpi_enlarge(&m->events, m->capacity, sizeof *m->events))

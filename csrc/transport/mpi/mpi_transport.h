@@ -54,18 +54,25 @@ int mpi_reduction_set(struct user_reduction *user, const void *mpi_type,
 /* Hold this lock to look for a state and make it if there is none, as one step. */
 extern struct lock mpi_states;
 
-/* A communicator of MPI has an array of states: the runtime's communicator of each kind of on_failure
- * (enum pcoll_failure), and the drop-ins' record of its calls. gone() is called with a state when
- * the communicator is freed. */
-enum { MPI_STATE_OF_CALLS = PCOLL_FAILURE_CONTINUE + 1, MPI_STATES };
-void *mpi_comm_state(const void *comm, int which);
-int mpi_set_comm_state(const void *comm, int which, void *state, void (*gone)(void *));
-/* End the states now, the calls' first, instead of with the communicator. */
+/* What is kept on a communicator of MPI: the runtime's communicator of each kind of on_failure (enum
+ * pcoll_failure), and the drop-ins' record of its calls. The runtime's process is kept for comm
+ * NULL. gone(), the same for each `which`, is called with the state when the communicator is freed,
+ * or at the beginning of MPI_Finalize. */
+enum {
+    MPI_STATE_OF_CALLS = PCOLL_FAILURE_CONTINUE + 1,
+    MPI_STATE_OF_PROCESS,
+    MPI_STATES
+};
+/* Return a state, or NULL. */
+void *mpi_state(const void *comm, int which);
+int mpi_set_state(const void *comm, int which, void *state, void (*gone)(void *));
+/* End the states of a communicator now, the calls' first, instead of with it. */
 void mpi_comm_part(const void *comm);
 
-/* The state of this process. gone() is called at the beginning of MPI_Finalize. */
-void *mpi_process_state(void);
-int mpi_set_process_state(void *state, void (*gone)(void *));
+static inline void *mpi_process_state(void)
+{
+    return mpi_state(NULL, MPI_STATE_OF_PROCESS);
+}
 
 /*
  * MPI functions for continuing without dead ranks (mpi_internal.h).
@@ -93,11 +100,11 @@ int mpi_all_live(const void *comm);
 /* Tell all ranks not to use this communicator any more. Local. */
 void mpi_revoke(struct transport *t);
 void mpi_revoke_comm(void *comm);
-/* Return whether a rank has died, or the communicator was revoked. Local. */
-bool mpi_is_damaged(struct transport *t);
-/* Return whether the host of one of its ranks is lost. fail_last_ranks() has ranks there. Local. */
-bool mpi_has_lost_hosts(struct transport *t);
-/* PCOLL_EFAILED as above; `count` becomes the number of all ranks on lost hosts, `first` the lowest
+/* PCOLL_EFAILED if the host of one of its ranks is lost, with the ranks there. Local. */
+int mpi_check_hosts(const struct transport *t);
+/* PCOLL_EFAILED also if a rank has died, or the communicator was revoked. Local. */
+int mpi_check_damage(const struct transport *t);
+/* PCOLL_EFAILED if a host is lost; `count` becomes the number of all ranks on lost hosts, `first` the lowest
  * of them. PCOLL_OK: there is none. Local. */
 int mpi_count_lost(const struct transport *t, uint32_t *count, uint32_t *first);
 /* Wait until MPI knows that the ranks on lost hosts have died. PCOLL_EFAILED: it does not find
