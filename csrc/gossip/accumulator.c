@@ -44,9 +44,9 @@ int accumulator_add(struct gossip_memory *memory, uint32_t peer, size_t first)
     CHECK(first < layout->count && first % layout->chunk == 0);
     if (peer != window->rank)
         memory->stats.bytes_written += gossip_chunk_length(layout, first) * layout->sum;
-    return window->ops->add(window, peer, accumulator_sums_at(layout, first),
-                            memory->change, layout->held,
-                            gossip_chunk_length(layout, first))
+    return window->ops->access(window, WINDOW_ADD, peer,
+                               accumulator_sums_at(layout, first), memory->change, NULL,
+                               layout->held, gossip_chunk_length(layout, first))
                ?: window->ops->complete(window, peer);
 }
 
@@ -78,9 +78,9 @@ int accumulator_query(struct gossip_memory *memory, uint32_t peer, size_t first)
     const struct gossip_layout *layout = &memory->layout;
     struct window *window = memory->window;
     CHECK(first < layout->count && first % layout->chunk == 0);
-    return window->ops->get_sums(window, peer, accumulator_sums_at(layout, first),
-                                 memory->change, layout->held,
-                                 gossip_chunk_length(layout, first))
+    return window->ops->access(window, WINDOW_SUMS, peer,
+                               accumulator_sums_at(layout, first), NULL, memory->change,
+                               layout->held, gossip_chunk_length(layout, first))
                ?: window->ops->complete(window, peer);
 }
 

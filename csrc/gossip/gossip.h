@@ -424,7 +424,7 @@ int exchange_collect(struct gossip_memory *memory, const struct gossip_model *ow
 struct pcoll_gossip {
     struct user_object base; /* first: found again from it */
     struct object object;    /* takes part in the order of closing */
-    struct gossip_memory *memory;
+    struct gossip_memory memory;
     bool left; /* the window has been left behind */
     uint32_t max_uncollected;
     int64_t poll_at; /* next look for failures, clock_ns; 0: never */

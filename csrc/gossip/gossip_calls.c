@@ -229,7 +229,7 @@ static int gossip_enter_rank(pcoll_gossip *gossip, uint32_t peer)
     int rc = gossip_enter_open(gossip);
     if (rc != PCOLL_OK)
         return rc;
-    uint32_t ranks = gossip->memory->layout.ranks;
+    uint32_t ranks = gossip->memory.layout.ranks;
     if (peer < ranks)
         return PCOLL_OK;
     return gossip_leave(
@@ -250,7 +250,7 @@ int pcoll_gossip_publish(pcoll_gossip *gossip, const void *x, uint64_t *version)
 {
     return fail_if_null(x, version)
                ?: gossip_enter_open(gossip)
-               ?: gossip_leave(gossip, register_publish(gossip->memory, x, version));
+               ?: gossip_leave(gossip, register_publish(&gossip->memory, x, version));
 }
 
 int pcoll_gossip_read(pcoll_gossip *gossip, uint32_t peer, const void *key, void *out,
@@ -258,7 +258,7 @@ int pcoll_gossip_read(pcoll_gossip *gossip, uint32_t peer, const void *key, void
 {
     return fail_if_null(out, version)
                ?: gossip_enter_peer(gossip, peer)
-               ?: gossip_leave(gossip, register_read(gossip->memory, peer, key, out,
+               ?: gossip_leave(gossip, register_read(&gossip->memory, peer, key, out,
                                                      version));
 }
 
@@ -268,7 +268,7 @@ int pcoll_gossip_set_taken(pcoll_gossip *gossip, double part)
     if (rc != PCOLL_OK)
         return rc;
     if (part >= 0 && part <= 1)
-        gossip->memory->taken = part;
+        gossip->memory.taken = part;
     else
         rc = fail(PCOLL_EINVAL, "part: expected 0 to 1, got %g", part);
     return gossip_leave(gossip, rc);
@@ -283,9 +283,9 @@ int pcoll_gossip_average(pcoll_gossip *gossip, uint32_t peer, void *x, double we
         return rc;
     *averaged = 0;
     rc =
-        peer == gossip->memory->window->rank
+        peer == gossip->memory.window->rank
             ? fail(PCOLL_EINVAL, "peer: expected another rank, got this one (%u)", peer)
-            : exchange_average(gossip->memory, peer, gossip->max_uncollected, weight,
+            : exchange_average(&gossip->memory, peer, gossip->max_uncollected, weight,
                                &own, averaged);
     return gossip_leave(gossip, rc);
 }
@@ -296,7 +296,7 @@ int pcoll_gossip_collect(pcoll_gossip *gossip, void *x, void *momentum, double r
     struct gossip_model own = {.x = x, .momentum = momentum, .ratio = ratio};
     return fail_if_null(x, deltas)
                ?: gossip_enter_open(gossip)
-               ?: gossip_leave(gossip, exchange_collect(gossip->memory, &own, deltas));
+               ?: gossip_leave(gossip, exchange_collect(&gossip->memory, &own, deltas));
 }
 
 int pcoll_gossip_pending(pcoll_gossip *gossip, void *out)
@@ -304,7 +304,7 @@ int pcoll_gossip_pending(pcoll_gossip *gossip, void *out)
     int rc = fail_if_null(out) ?: gossip_enter_open(gossip);
     if (rc != PCOLL_OK)
         return rc;
-    struct gossip_memory *memory = gossip->memory;
+    struct gossip_memory *memory = &gossip->memory;
     for (size_t first = 0; first < memory->layout.count && rc == PCOLL_OK;
          first += memory->layout.chunk) {
         rc = accumulator_query(memory, memory->window->rank, first);
@@ -319,7 +319,7 @@ int pcoll_gossip_push(pcoll_gossip *gossip, uint32_t peer, const void *x,
 {
     return fail_if_null(x, pushed)
                ?: gossip_enter_peer(gossip, peer)
-               ?: gossip_leave(gossip, queue_push(gossip->memory, peer, x, key, sent,
+               ?: gossip_leave(gossip, queue_push(&gossip->memory, peer, x, key, sent,
                                                   pushed));
 }
 
@@ -329,7 +329,7 @@ int pcoll_gossip_drain(pcoll_gossip *gossip, const void *key, void *out,
     return fail_if_null(out, source, taken)
                ?: gossip_enter_open(gossip)
                ?: gossip_leave(gossip,
-                               queue_take(gossip->memory, key, out, source, taken));
+                               queue_take(&gossip->memory, key, out, source, taken));
 }
 
 int pcoll_gossip_peek(pcoll_gossip *gossip, uint32_t peer, const void *key, void *out,
@@ -337,7 +337,7 @@ int pcoll_gossip_peek(pcoll_gossip *gossip, uint32_t peer, const void *key, void
 {
     return fail_if_null(out, source, found)
                ?: gossip_enter_peer(gossip, peer)
-               ?: gossip_leave(gossip, queue_peek(gossip->memory, peer, key, out, source,
+               ?: gossip_leave(gossip, queue_peek(&gossip->memory, peer, key, out, source,
                                                   found));
 }
 
@@ -352,9 +352,10 @@ int pcoll_gossip_board_read(pcoll_gossip *gossip, int64_t *numbers)
     int rc = fail_if_null(numbers) ?: gossip_enter_open(gossip);
     if (rc != PCOLL_OK)
         return rc;
-    const struct gossip_memory *memory = gossip->memory;
-    rc = memory->window->ops->get_sums(memory->window, 0, gossip_board_at(memory, 0),
-                                       numbers, PCOLL_INT64, memory->layout.ranks);
+    const struct gossip_memory *memory = &gossip->memory;
+    rc = memory->window->ops->access(memory->window, WINDOW_SUMS, 0,
+                                     gossip_board_at(memory, 0), NULL, numbers,
+                                     PCOLL_INT64, memory->layout.ranks);
     return gossip_leave(gossip, rc ?: memory->window->ops->complete(memory->window, 0));
 }
 
@@ -364,9 +365,9 @@ int pcoll_gossip_board_swap(pcoll_gossip *gossip, uint32_t rank, int64_t expecte
     return fail_if_null(before)
                ?: gossip_enter_rank(gossip, rank)
                ?: gossip_leave(gossip,
-                               gossip->memory->window->ops->compare_swap(
-                                   gossip->memory->window, 0,
-                                   gossip_board_at(gossip->memory, rank), expected,
+                               gossip->memory.window->ops->compare_swap(
+                                   gossip->memory.window, 0,
+                                   gossip_board_at(&gossip->memory, rank), expected,
                                    desired, before));
 }
 
@@ -374,8 +375,8 @@ int pcoll_gossip_board_count(pcoll_gossip *gossip, int64_t delta, int64_t *befor
 {
     return fail_if_null(before)
                ?: gossip_enter_open(gossip)
-               ?: gossip_leave(gossip, gossip->memory->window->ops->fetch_add(
-                                           gossip->memory->window, 0,
+               ?: gossip_leave(gossip, gossip->memory.window->ops->fetch_add(
+                                           gossip->memory.window, 0,
                                            gossip_word_at(WORD_ARRIVALS), delta,
                                            before));
 }
@@ -384,14 +385,14 @@ int pcoll_gossip_get_stats(pcoll_gossip *gossip, pcoll_gossip_stats *stats)
 {
     return fail_if_null(stats)
                ?: gossip_enter(gossip)
-               ?: (*stats = gossip->memory->stats, gossip_leave(gossip, PCOLL_OK));
+               ?: (*stats = gossip->memory.stats, gossip_leave(gossip, PCOLL_OK));
 }
 
 int pcoll_gossip_bytes(pcoll_gossip *gossip, uint64_t *bytes)
 {
     return fail_if_null(bytes)
                ?: gossip_enter(gossip)
-               ?: (*bytes = gossip->memory->layout.bytes,
+               ?: (*bytes = gossip->memory.layout.bytes,
                    gossip_leave(gossip, PCOLL_OK));
 }
 
@@ -404,7 +405,7 @@ int pcoll_gossip_failed(pcoll_gossip *gossip, uint64_t *set)
     if (gossip->base.ended)
         return fail(PCOLL_ESTATE, "the gossip buffer has been freed");
     outage_enter(gossip_outage(gossip));
-    uint32_t ranks = gossip->memory->layout.ranks;
+    uint32_t ranks = gossip->memory.layout.ranks;
     bitset_clear(set, bitset_words(ranks));
     for (uint32_t r = 0; r < ranks; r++)
         if (!gossip_lives(gossip, r))

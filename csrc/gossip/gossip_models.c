@@ -115,7 +115,8 @@ static int slot_get(struct gossip_memory *memory, uint32_t peer, size_t at, void
 {
     struct window *window = memory->window;
     memory->stats.bytes_read += bytes;
-    return window->ops->get(window, peer, at, into, bytes);
+    return window->ops->access(window, WINDOW_GET, peer, at, NULL, into, PCOLL_UINT8,
+                               bytes);
 }
 
 static int slot_get_now(struct gossip_memory *memory, uint32_t peer, size_t at,
@@ -369,7 +370,8 @@ static int queue_put(struct gossip_memory *memory, uint32_t peer, size_t at,
                      const void *from, size_t bytes)
 {
     memory->stats.bytes_written += bytes;
-    return memory->window->ops->put(memory->window, peer, at, from, bytes);
+    return memory->window->ops->access(memory->window, WINDOW_PUT, peer, at, from, NULL,
+                                       PCOLL_UINT8, bytes);
 }
 
 static int queue_put_raw(struct gossip_memory *memory, uint32_t peer, size_t slot_at,
@@ -490,9 +492,9 @@ static int queue_choose(struct gossip_memory *memory, uint32_t peer, bool newest
         enum slot_state state;
         int rc = queue_read_state(memory, peer, slot, &next.state, &state);
         if (rc == PCOLL_OK && state == SLOT_FULL)
-            rc = window->ops->get(window, peer,
-                                  gossip_queue_slot_at(&memory->layout, slot),
-                                  &next.header, sizeof next.header);
+            rc = window->ops->access(window, WINDOW_GET, peer,
+                                     gossip_queue_slot_at(&memory->layout, slot), NULL,
+                                     &next.header, PCOLL_UINT8, sizeof next.header);
         if (rc == PCOLL_OK)
             rc = window->ops->complete(window, peer);
         if (rc != PCOLL_OK)

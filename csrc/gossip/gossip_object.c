@@ -26,8 +26,7 @@ static const char *const rotate_names[] = {"no", "yes", NULL};
 /* Collective. If some ranks could not make their part of a window of MPI, the others do
  * not free theirs: freeing it needs all ranks. */
 static int gossip_join(struct communicator *communicator, const void *comm, int local,
-                       const pcoll_gossip_options *o, struct gossip_memory *memory,
-                       struct object *p)
+                       const pcoll_gossip_options *o, pcoll_gossip *gossip)
 {
     const struct agree_field fields[] = {
         {"like (number of elements)", NULL, o->count},
@@ -44,18 +43,24 @@ static int gossip_join(struct communicator *communicator, const void *comm, int 
                         NULL, 0);
     if (rc != PCOLL_OK)
         return rc;
+    struct gossip_memory *memory = &gossip->memory;
     communicator_free_windows(communicator);
     return shared_window_open(communicator, comm, memory->layout.bytes, &memory->window)
-               ?: agree_enter(communicator, p, gossip_memory_clear(memory));
+               ?: agree_enter(communicator, &gossip->object,
+                              gossip_memory_clear(memory));
 }
 
 static int gossip_prepare(struct communicator *communicator,
-                          const pcoll_gossip_options *o, struct gossip_memory *memory)
+                          const pcoll_gossip_options *o, pcoll_gossip *gossip)
 {
     const struct transport *t = communicator->transport;
     bool agent = t->off_node || communicator->outage;
-    int rc = user_object_check_failure(o->on_failure, o->progress)
-                 ?: gossip_memory_prepare(memory, o, t->rank, t->size, t->off_node);
+    gossip->object = object_init(&gossip_object);
+    gossip->max_uncollected = o->max_uncollected;
+    gossip->poll_at = pcoll_tells_of_failures() && !communicator->outage ? 1 : 0;
+    int rc =
+        user_object_check_failure(o->on_failure, o->progress)
+            ?: gossip_memory_prepare(&gossip->memory, o, t->rank, t->size, t->off_node);
     return rc == PCOLL_OK && agent
                ? process_start_agent(communicator, o->progress, true)
                : rc;
@@ -65,29 +70,21 @@ static int gossip_create(struct communicator *communicator, const void *comm,
                          const pcoll_gossip_options *options, pcoll_gossip **out)
 {
     pcoll_gossip *gossip = calloc(1, sizeof *gossip);
-    struct gossip_memory *memory = calloc(1, sizeof *memory);
-    int local = gossip && memory ? gossip_prepare(communicator, options, memory)
-                                 : fail(PCOLL_ENOMEM, "no memory for a gossip buffer");
-    if (gossip)
-        gossip->object = object_init(&gossip_object);
-    int rc = gossip_join(communicator, comm, local, options, memory,
-                         gossip ? &gossip->object : NULL);
-    if (rc != PCOLL_OK)
-        goto fail;
-    user_object_init(&gossip->base, &gossip_kind);
-    gossip->memory = memory;
-    gossip->max_uncollected = options->max_uncollected;
-    gossip->poll_at = pcoll_tells_of_failures() && !communicator->outage ? 1 : 0;
-    user_object_made(&gossip->base, communicator, &gossip->object, options->progress);
-    *out = gossip;
-    return PCOLL_OK;
-fail:
-    if (memory && memory->window && memory->window->local)
-        memory->window->ops->destroy(memory->window);
-    if (memory)
-        gossip_memory_destroy(memory);
-    free(memory);
-    free(gossip);
+    int local = gossip ? gossip_prepare(communicator, options, gossip)
+                       : fail(PCOLL_ENOMEM, "no memory for a gossip buffer");
+    int rc = gossip_join(communicator, comm, local, options, gossip);
+    if (rc == PCOLL_OK) {
+        user_object_init(&gossip->base, &gossip_kind);
+        user_object_made(&gossip->base, communicator, &gossip->object,
+                         options->progress);
+        *out = gossip;
+    } else if (gossip) {
+        struct window *window = gossip->memory.window;
+        if (window && window->local)
+            window->ops->destroy(window);
+        gossip_memory_destroy(&gossip->memory);
+        free(gossip);
+    }
     return rc;
 }
 
@@ -123,11 +120,11 @@ static int gossip_rebuild(struct user_object *o, struct communicator *communicat
     CHECK(plan->slot == gossip->object.slot);
     if (gossip->left) /* closed on this rank */
         return PCOLL_OK;
-    int rc = accumulator_settle(gossip->memory) ?: queue_settle(gossip->memory);
+    int rc = accumulator_settle(&gossip->memory) ?: queue_settle(&gossip->memory);
     bool lowest = transport_lowest(t) == t->rank;
     for (uint32_t r = 0; lowest && r < t->size && rc == PCOLL_OK; r++)
         if (!transport_lives(t, r))
-            rc = accumulator_adopt(gossip->memory, r);
+            rc = accumulator_adopt(&gossip->memory, r);
     return rc;
 }
 
@@ -171,7 +168,7 @@ static int gossip_begin_close(struct object *p)
 {
     pcoll_gossip *gossip = (pcoll_gossip *)((char *)p - offsetof(pcoll_gossip, object));
     if (!gossip->left) /* otherwise that was before a rank died */
-        communicator_spend_window(gossip->base.communicator, gossip->memory->window);
+        communicator_spend_window(gossip->base.communicator, gossip->memory.window);
     gossip->left = true;
     return communicator_closed(gossip->base.communicator, p);
 }
@@ -189,12 +186,11 @@ static int gossip_close(struct user_object *o)
 static void gossip_dispose(struct user_object *o, bool healthy)
 {
     pcoll_gossip *gossip = (pcoll_gossip *)o;
-    struct window *window = gossip->memory->window;
+    struct window *window = gossip->memory.window;
     (void)healthy;
     if (!gossip->left && window->local)
         window->ops->destroy(window);
-    gossip_memory_destroy(gossip->memory);
-    free(gossip->memory);
+    gossip_memory_destroy(&gossip->memory);
 }
 
 const struct user_object_kind gossip_kind = {

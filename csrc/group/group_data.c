@@ -89,7 +89,8 @@ static int group_data_begin_get(struct group_data *r, int op, uint32_t member,
         if (group_data_is_far(r, member))
             rc = w->ops->begin_get(w, peer, offset + done, into + done, n, &f->get);
         else
-            rc = w->ops->get(w, peer, offset + done, into + done, n)
+            rc = w->ops->access(w, WINDOW_GET, peer, offset + done, NULL, into + done,
+                                PCOLL_UINT8, n)
                      ?: w->ops->complete(w, peer);
         r->under_way += rc == PCOLL_OK && group_data_is_far(r, member);
         done += n;

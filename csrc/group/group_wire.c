@@ -268,11 +268,13 @@ int group_window_access(struct group *g, uint32_t host, const struct group_messa
     own.check = group_window_check(&own);
     *answer =
         (struct group_message){.kind = WIRE_FOUND, .source = host, .round = m->round};
-    int rc = w->ops->put(w, host, at + m->source * sizeof own, &own, sizeof own)
+    int rc = w->ops->access(w, WINDOW_PUT, host, at + m->source * sizeof own, &own,
+                            NULL, PCOLL_UINT8, sizeof own)
                  ?: w->ops->flush(w, host);
     if (rc != PCOLL_OK || !declares)
         return rc;
-    rc = w->ops->get(w, host, at, all, w->size * sizeof *all)
+    rc = w->ops->access(w, WINDOW_GET, host, at, NULL, all, PCOLL_UINT8,
+                        w->size * sizeof *all)
              ?: w->ops->complete(w, host);
     for (uint32_t rank = 0; rank < w->size && rc == PCOLL_OK; rank++) {
         if (all[rank].round < own.round ||

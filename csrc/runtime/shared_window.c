@@ -40,20 +40,6 @@ static char *shared_window_at(struct window *w, uint32_t peer, size_t offset)
     return (char *)s->segment.memory + peer * s->bytes + offset;
 }
 
-static int shared_window_get(struct window *w, uint32_t peer, size_t offset, void *into,
-                             size_t bytes)
-{
-    memcpy(into, shared_window_at(w, peer, offset), bytes);
-    return PCOLL_OK;
-}
-
-static int shared_window_put(struct window *w, uint32_t peer, size_t offset,
-                             const void *from, size_t bytes)
-{
-    memcpy(shared_window_at(w, peer, offset), from, bytes);
-    return PCOLL_OK;
-}
-
 /* Define a function that adds n elements, which make up one word, by one compare-and-swap. */
 #define SHARED_WINDOW_ADD(name, word, element, n)                                      \
     static void name(_Atomic word *to, const element *by)                              \
@@ -71,33 +57,24 @@ SHARED_WINDOW_ADD(shared_window_add_double, uint64_t, double, 1)
 SHARED_WINDOW_ADD(shared_window_add_pair, uint64_t, float, 2)
 SHARED_WINDOW_ADD(shared_window_add_float, uint32_t, float, 1)
 
-static int shared_window_add(struct window *w, uint32_t peer, size_t offset,
-                             const void *from, int dtype, size_t count)
+static void shared_window_add(_Atomic uint64_t *to, const void *from, int dtype,
+                              size_t count)
 {
-    _Atomic uint64_t *to =
-        (_Atomic uint64_t *)(void *)shared_window_at(w, peer, offset);
-    CHECK(offset % sizeof *to == 0);
-    if (dtype == PCOLL_FLOAT64) {
-        for (size_t i = 0; i < count; i++)
-            shared_window_add_double(to + i, (const double *)from + i);
-        return PCOLL_OK;
-    }
     const float *by = from;
+    for (size_t i = 0; dtype == PCOLL_FLOAT64 && i < count; i++)
+        shared_window_add_double(to + i, (const double *)from + i);
+    if (dtype == PCOLL_FLOAT64)
+        return;
     for (size_t i = 0; i < count / 2; i++)
         if (by[2 * i] != 0 || by[2 * i + 1] != 0)
             shared_window_add_pair(to + i, by + 2 * i);
     if (count % 2)
         shared_window_add_float((_Atomic uint32_t *)(to + count / 2), by + count - 1);
-    return PCOLL_OK;
 }
 
-static int shared_window_get_sums(struct window *w, uint32_t peer, size_t offset,
-                                  void *into, int dtype, size_t count)
+static void shared_window_read(const _Atomic uint64_t *from, void *into, size_t bytes)
 {
-    const _Atomic uint64_t *from =
-        (const _Atomic uint64_t *)(const void *)shared_window_at(w, peer, offset);
-    size_t bytes = count * (dtype == PCOLL_FLOAT32 ? 4 : 8), words = bytes / 8;
-    CHECK(offset % sizeof *from == 0);
+    size_t words = bytes / 8;
     for (size_t i = 0; i < words; i++) {
         uint64_t word = atomic_load_explicit(from + i, memory_order_relaxed);
         memcpy((char *)into + 8 * i, &word, sizeof word);
@@ -106,6 +83,29 @@ static int shared_window_get_sums(struct window *w, uint32_t peer, size_t offset
         uint32_t last = atomic_load_explicit((const _Atomic uint32_t *)(from + words),
                                              memory_order_relaxed);
         memcpy((char *)into + 8 * words, &last, sizeof last);
+    }
+}
+
+static int shared_window_access(struct window *w, enum window_access kind,
+                                uint32_t peer, size_t offset, const void *from,
+                                void *into, int dtype, size_t count)
+{
+    char *at = shared_window_at(w, peer, offset);
+    _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)at;
+    CHECK(kind == WINDOW_GET || kind == WINDOW_PUT || offset % sizeof *words == 0);
+    switch (kind) {
+    case WINDOW_GET:
+        memcpy(into, at, count);
+        break;
+    case WINDOW_PUT:
+        memcpy(at, from, count);
+        break;
+    case WINDOW_ADD:
+        shared_window_add(words, from, dtype, count);
+        break;
+    case WINDOW_SUMS:
+        shared_window_read(words, into, count * (dtype == PCOLL_FLOAT32 ? 4 : 8));
+        break;
     }
     return PCOLL_OK;
 }
@@ -161,10 +161,7 @@ static void shared_window_destroy(struct window *w)
 }
 
 static const struct window_ops shared_window_ops = {
-    .get = shared_window_get,
-    .put = shared_window_put,
-    .add = shared_window_add,
-    .get_sums = shared_window_get_sums,
+    .access = shared_window_access,
     .complete = shared_window_complete,
     .flush = shared_window_complete,
     .fetch_add = shared_window_fetch_add,

@@ -18,8 +18,7 @@
 struct pcoll_sim_gossip {
     uint32_t ranks;
     struct sim_windows *windows;
-    struct pcoll_gossip *buffers; /* by rank, like the memories */
-    struct gossip_memory *memories;
+    struct pcoll_gossip *buffers; /* by rank */
 };
 
 static const struct user_object_kind sim_gossip_kind = {
@@ -28,18 +27,16 @@ static const struct user_object_kind sim_gossip_kind = {
 static int sim_gossip_make_rank(pcoll_sim_gossip *simulation, uint32_t rank,
                                 const pcoll_gossip_options *options)
 {
-    struct gossip_memory *m = &simulation->memories[rank];
-    int rc = gossip_memory_prepare(m, options, rank, simulation->ranks, false);
+    struct pcoll_gossip *g = &simulation->buffers[rank];
+    int rc = gossip_memory_prepare(&g->memory, options, rank, simulation->ranks, false);
     if (rc == PCOLL_OK && rank == 0)
         simulation->windows =
-            sim_windows_create(simulation->ranks, m->layout.bytes, true);
+            sim_windows_create(simulation->ranks, g->memory.layout.bytes, true);
     if (rc != PCOLL_OK)
         return rc;
-    m->window = sim_window(simulation->windows, rank);
-    simulation->buffers[rank] =
-        (struct pcoll_gossip){.base.kind = &sim_gossip_kind,
-                              .memory = m,
-                              .max_uncollected = options->max_uncollected};
+    g->memory.window = sim_window(simulation->windows, rank);
+    g->base.kind = &sim_gossip_kind;
+    g->max_uncollected = options->max_uncollected;
     return PCOLL_OK; /* the window is zeroed already */
 }
 
@@ -54,7 +51,6 @@ int pcoll_sim_gossip_create(uint32_t ranks, const pcoll_gossip_options *options,
     pcoll_sim_gossip *simulation = sim_must(calloc(1, sizeof *simulation));
     simulation->ranks = ranks;
     simulation->buffers = sim_must(calloc(ranks, sizeof *simulation->buffers));
-    simulation->memories = sim_must(calloc(ranks, sizeof *simulation->memories));
     for (uint32_t r = 0; r < ranks && rc == PCOLL_OK; r++)
         rc = sim_gossip_make_rank(simulation, r, options);
     if (rc != PCOLL_OK)
@@ -89,11 +85,10 @@ int pcoll_sim_gossip_free(pcoll_sim_gossip **at)
     if (!simulation)
         return PCOLL_OK;
     for (uint32_t r = 0; r < simulation->ranks; r++)
-        gossip_memory_destroy(&simulation->memories[r]);
+        gossip_memory_destroy(&simulation->buffers[r].memory);
     if (simulation->windows)
         sim_windows_free(&simulation->windows);
     free(simulation->buffers);
-    free(simulation->memories);
     free(simulation);
     *at = NULL;
     return PCOLL_OK;

@@ -4,16 +4,15 @@
  * its help: mpi/mpi_window.c over MPI, shared memory, simulated memory; tests have one that lets
  * other ranks run before each step.
  *
- * An access that get, put or add has begun no longer uses the caller's buffer after `complete`, and
- * has taken effect at the peer after `flush`. Only fetch_add and compare_swap change words (8 bytes,
- * at multiples of 8). Each call is one atomic step, complete when it returns; each word is changed
- * by only one of the two. add is atomic for each element, and only add and get_sums access those
- * elements. The owner's stores are plain: it calls sync between them and the word that announces
- * them.
+ * An access no longer uses the caller's buffer after `complete`, and has taken effect at the peer
+ * after `flush`. Only fetch_add and compare_swap change words (8 bytes, at multiples of 8). Each call
+ * is one atomic step, complete when it returns; each word is changed by only one of the two.
+ * WINDOW_ADD is atomic for each element, and only it and WINDOW_SUMS access those elements. The
+ * owner's stores are plain: it calls sync between them and the word that announces them.
  *
  * All return a result code. A call that fails returns only when nothing uses the caller's buffers
- * any more that earlier calls of get, put, add, get_sums or fetch_add were given: the caller may
- * free them at once. (begin_get is separate: its buffer stays in use until `over` says so.)
+ * any more that earlier calls of access or fetch_add were given: the caller may free them at once.
+ * (begin_get is separate: its buffer stays in use until `over` says so.)
  */
 #pragma once
 
@@ -30,17 +29,17 @@ struct window_get {
     uint64_t request;
 };
 
+enum window_access {
+    WINDOW_GET, /* bytes (PCOLL_UINT8) */
+    WINDOW_PUT, /* bytes */
+    WINDOW_ADD, /* to elements of float32 or float64 */
+    WINDOW_SUMS /* read such elements, or words (int64), each in one step */
+};
+
 struct window_ops {
-    int (*get)(struct window *w, uint32_t peer, size_t offset, void *into,
-               size_t bytes);
-    int (*put)(struct window *w, uint32_t peer, size_t offset, const void *from,
-               size_t bytes);
-    /* Add to elements of float32 or float64. */
-    int (*add)(struct window *w, uint32_t peer, size_t offset, const void *from,
-               int dtype, size_t count);
-    /* Read such elements, or words (int64), each in one step. */
-    int (*get_sums)(struct window *w, uint32_t peer, size_t offset, void *into,
-                    int dtype, size_t count);
+    /* Begin an access to `count` elements. It reads `from` or writes `into`; the other is NULL. */
+    int (*access)(struct window *w, enum window_access kind, uint32_t peer,
+                  size_t offset, const void *from, void *into, int dtype, size_t count);
     int (*complete)(struct window *w, uint32_t peer);
     /* A separate get from a far peer, for callers that must not wait: complete when `over` says so. */
     int (*begin_get)(struct window *w, uint32_t peer, size_t offset, void *into,

@@ -99,29 +99,15 @@ static int get(struct window *w, uint32_t peer, size_t offset, void *into, size_
     return PCOLL_OK;
 }
 
-static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
-               size_t bytes)
+static int access(struct window *w, enum window_access kind, uint32_t peer,
+                  size_t offset, const void *from, void *into, int dtype, size_t count)
 {
-    send(w, peer, offset, from, bytes, PCOLL_UINT8);
+    size_t element = dtype == PCOLL_UINT8 ? 1 : dtype == PCOLL_FLOAT32 ? 4 : 8;
+    if (kind == WINDOW_GET || kind == WINDOW_SUMS)
+        get(w, peer, offset, into, count * element);
+    else
+        send(w, peer, offset, from, count * element, dtype);
     return PCOLL_OK;
-}
-
-static size_t bytes_of(int dtype, size_t count)
-{
-    return count * (dtype == PCOLL_FLOAT32 ? 4 : 8);
-}
-
-static int add(struct window *w, uint32_t peer, size_t offset, const void *from,
-               int dtype, size_t count)
-{
-    send(w, peer, offset, from, bytes_of(dtype, count), dtype);
-    return PCOLL_OK;
-}
-
-static int get_sums(struct window *w, uint32_t peer, size_t offset, void *into,
-                    int dtype, size_t count)
-{
-    return get(w, peer, offset, into, bytes_of(dtype, count));
 }
 
 static int complete(struct window *w, uint32_t peer)
@@ -186,10 +172,7 @@ static void destroy(struct window *w)
     (void)w; /* all windows are freed together, below */
 }
 
-static const struct window_ops ops = {.get = get,
-                                      .put = put,
-                                      .add = add,
-                                      .get_sums = get_sums,
+static const struct window_ops ops = {.access = access,
                                       .complete = complete,
                                       .flush = flush,
                                       .fetch_add = fetch_add,

@@ -36,17 +36,15 @@ static char *memory_of(struct window *w, uint32_t peer, size_t offset)
     return of(w)->all[peer]->memory + offset;
 }
 
-static int get(struct window *w, uint32_t peer, size_t offset, void *into, size_t bytes)
+static int access(struct window *w, enum window_access kind, uint32_t peer,
+                  size_t offset, const void *from, void *into, int dtype, size_t count)
 {
-    memcpy(into, memory_of(w, peer, offset), bytes);
-    return PCOLL_OK;
-}
-
-static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
-               size_t bytes)
-{
-    EXPECT(!window_is_far(w, peer), "a put to a far rank");
-    memcpy(memory_of(w, peer, offset), from, bytes);
+    EXPECT(dtype == PCOLL_UINT8, "elements of dtype %d", dtype);
+    EXPECT(kind == WINDOW_GET || !window_is_far(w, peer), "a put to a far rank");
+    if (kind == WINDOW_GET)
+        memcpy(into, memory_of(w, peer, offset), count);
+    else
+        memcpy(memory_of(w, peer, offset), from, count);
     return PCOLL_OK;
 }
 
@@ -92,7 +90,8 @@ static int is_over(struct window *w, struct window_get *handle, bool *over)
     if (!*over)
         return PCOLL_OK;
     g->used = false;
-    return get(w, g->peer, g->offset, g->into, g->bytes);
+    memcpy(g->into, memory_of(w, g->peer, g->offset), g->bytes);
+    return PCOLL_OK;
 }
 
 static int compare_swap(struct window *w, uint32_t peer, size_t offset,
@@ -123,8 +122,7 @@ static void destroy(struct window *w)
     (void)w; /* far_windows_destroy frees all of them */
 }
 
-static const struct window_ops ops = {.get = get,
-                                      .put = put,
+static const struct window_ops ops = {.access = access,
                                       .complete = nothing,
                                       .begin_get = begin_get,
                                       .over = is_over,

@@ -71,48 +71,40 @@ static int window_mpi_wait_patiently(struct window_mpi *m, uint32_t peer)
     return PCOLL_OK;
 }
 
-static MPI_Datatype window_mpi_type_of(int dtype)
-{
-    return dtype == PCOLL_INT64     ? MPI_INT64_T
-           : dtype == PCOLL_FLOAT64 ? MPI_DOUBLE
-                                    : MPI_FLOAT;
-}
-
-enum window_mpi_kind { WINDOW_GET, WINDOW_PUT, WINDOW_ADD, WINDOW_FETCH };
-static const char *const window_mpi_names[] = {"MPI_Get", "MPI_Put", "MPI_Accumulate",
-                                               "MPI_Get_accumulate"};
+static const char *const window_mpi_names[] = {[WINDOW_GET] = "MPI_Get",
+                                               [WINDOW_PUT] = "MPI_Put",
+                                               [WINDOW_ADD] = "MPI_Accumulate",
+                                               [WINDOW_SUMS] = "MPI_Get_accumulate"};
 
 /* Access a near peer (request NULL: MPI keeps it) or a far one. */
-static int window_mpi_call(enum window_mpi_kind kind, MPI_Win win, int peer,
-                           MPI_Aint at, const void *from, void *into, MPI_Datatype type,
-                           int n, MPI_Request *request)
+static int window_mpi_call(enum window_access kind, MPI_Win win, int peer, MPI_Aint at,
+                           const void *from, void *into, MPI_Datatype type, int n,
+                           MPI_Request *request)
 {
+#define NEAR_OR_FAR(near, far, ...)                                                    \
+    (request ? far(__VA_ARGS__, request) : near(__VA_ARGS__))
     MPI_Op op = from ? MPI_SUM : MPI_NO_OP;
     switch (kind) {
     case WINDOW_GET:
-        return request ? MPI_Rget(into, n, type, peer, at, n, type, win, request)
-                       : MPI_Get(into, n, type, peer, at, n, type, win);
+        return NEAR_OR_FAR(MPI_Get, MPI_Rget, into, n, type, peer, at, n, type, win);
     case WINDOW_PUT:
-        return request ? MPI_Rput(from, n, type, peer, at, n, type, win, request)
-                       : MPI_Put(from, n, type, peer, at, n, type, win);
+        return NEAR_OR_FAR(MPI_Put, MPI_Rput, from, n, type, peer, at, n, type, win);
     case WINDOW_ADD:
-        return request
-                   ? MPI_Raccumulate(from, n, type, peer, at, n, type, op, win, request)
-                   : MPI_Accumulate(from, n, type, peer, at, n, type, op, win);
-    case WINDOW_FETCH:
+        return NEAR_OR_FAR(MPI_Accumulate, MPI_Raccumulate, from, n, type, peer, at, n,
+                           type, op, win);
+    case WINDOW_SUMS:
         break;
     }
-    return request ? MPI_Rget_accumulate(from, from ? n : 0, type, into, n, type, peer,
-                                         at, n, type, op, win, request)
-                   : MPI_Get_accumulate(from, from ? n : 0, type, into, n, type, peer,
-                                        at, n, type, op, win);
+    return NEAR_OR_FAR(MPI_Get_accumulate, MPI_Rget_accumulate, from, from ? n : 0,
+                       type, into, n, type, peer, at, n, type, op, win);
+#undef NEAR_OR_FAR
 }
 
-/* Begin an access. WINDOW_FETCH: `into` gets what was there before `from`, if not NULL, is added.
- * MPI counts in int; a message is a chunk, far below. */
-static int window_mpi_begin(struct window *w, enum window_mpi_kind kind, uint32_t peer,
-                            size_t offset, const void *from, void *into,
-                            MPI_Datatype type, size_t count)
+/* WINDOW_SUMS: `into` gets what was there before `from`, if not NULL, is added. MPI counts in int; a
+ * message is a chunk, far below. */
+static int window_mpi_access(struct window *w, enum window_access kind, uint32_t peer,
+                             size_t offset, const void *from, void *into, int dtype,
+                             size_t count)
 {
     struct window_mpi *m = window_mpi_of(w);
     MPI_Request *request = NULL;
@@ -125,7 +117,7 @@ static int window_mpi_begin(struct window *w, enum window_mpi_kind kind, uint32_
     }
     rc = mpi_check_on(m->comm,
                       window_mpi_call(kind, m->win, (int)peer, (MPI_Aint)offset, from,
-                                      into, type, (int)count, request),
+                                      into, mpi_type_of(dtype), (int)count, request),
                       window_mpi_names[kind]);
     if (rc != PCOLL_OK)
         return window_mpi_abandon(m, peer, rc);
@@ -133,38 +125,11 @@ static int window_mpi_begin(struct window *w, enum window_mpi_kind kind, uint32_
     return PCOLL_OK;
 }
 
-static int window_mpi_get(struct window *w, uint32_t peer, size_t offset, void *into,
-                          size_t bytes)
-{
-    return window_mpi_begin(w, WINDOW_GET, peer, offset, NULL, into, MPI_BYTE, bytes);
-}
-
-static int window_mpi_put(struct window *w, uint32_t peer, size_t offset,
-                          const void *from, size_t bytes)
-{
-    return window_mpi_begin(w, WINDOW_PUT, peer, offset, from, NULL, MPI_BYTE, bytes);
-}
-
-static int window_mpi_add(struct window *w, uint32_t peer, size_t offset,
-                          const void *from, int dtype, size_t count)
-{
-    return window_mpi_begin(w, WINDOW_ADD, peer, offset, from, NULL,
-                            window_mpi_type_of(dtype), count);
-}
-
-static int window_mpi_get_sums(struct window *w, uint32_t peer, size_t offset,
-                               void *into, int dtype, size_t count)
-{
-    return window_mpi_begin(w, WINDOW_FETCH, peer, offset, NULL, into,
-                            window_mpi_type_of(dtype), count);
-}
-
 static int window_mpi_complete(struct window *w, uint32_t peer)
 {
     if (window_is_far(w, peer))
         return window_mpi_wait_patiently(window_mpi_of(w), peer);
-    return mpi_check(MPI_Win_flush_local((int)peer, window_mpi_of(w)->win),
-                     "MPI_Win_flush_local");
+    return TRY(MPI_Win_flush_local, (int)peer, window_mpi_of(w)->win);
 }
 
 static int window_mpi_begin_get(struct window *w, uint32_t peer, size_t offset,
@@ -197,8 +162,7 @@ static int window_mpi_flush(struct window *w, uint32_t peer)
 {
     struct window_mpi *m = window_mpi_of(w);
     return window_mpi_wait_patiently(m, peer)
-               ?: mpi_check_on(m->comm, MPI_Win_flush((int)peer, m->win),
-                               "MPI_Win_flush");
+               ?: TRY_ON(m->comm, MPI_Win_flush, (int)peer, m->win);
 }
 
 static int window_mpi_fetch_add(struct window *w, uint32_t peer, size_t offset,
@@ -206,29 +170,25 @@ static int window_mpi_fetch_add(struct window *w, uint32_t peer, size_t offset,
 {
     int rc;
     if (window_is_far(w, peer))
-        rc = window_mpi_begin(w, WINDOW_FETCH, peer, offset, delta ? &delta : NULL,
-                              before, MPI_INT64_T, 1);
+        rc = window_mpi_access(w, WINDOW_SUMS, peer, offset, delta ? &delta : NULL,
+                               before, PCOLL_INT64, 1);
     else
-        rc = mpi_check(MPI_Fetch_and_op(&delta, before, MPI_INT64_T, (int)peer,
-                                        (MPI_Aint)offset, delta ? MPI_SUM : MPI_NO_OP,
-                                        window_mpi_of(w)->win),
-                       "MPI_Fetch_and_op");
+        rc = TRY(MPI_Fetch_and_op, &delta, before, MPI_INT64_T, (int)peer,
+                 (MPI_Aint)offset, delta ? MPI_SUM : MPI_NO_OP, window_mpi_of(w)->win);
     return rc ?: window_mpi_flush(w, peer);
 }
 
 static int window_mpi_compare_swap(struct window *w, uint32_t peer, size_t offset,
                                    int64_t expected, int64_t desired, int64_t *before)
 {
-    return mpi_check(MPI_Compare_and_swap(&desired, &expected, before, MPI_INT64_T,
-                                          (int)peer, (MPI_Aint)offset,
-                                          window_mpi_of(w)->win),
-                     "MPI_Compare_and_swap")
+    return TRY(MPI_Compare_and_swap, &desired, &expected, before, MPI_INT64_T,
+               (int)peer, (MPI_Aint)offset, window_mpi_of(w)->win)
                ?: window_mpi_flush(w, peer);
 }
 
 static int window_mpi_sync_stores(struct window *w)
 {
-    return mpi_check(MPI_Win_sync(window_mpi_of(w)->win), "MPI_Win_sync");
+    return TRY(MPI_Win_sync, window_mpi_of(w)->win);
 }
 
 /* Give back the whole pages inside this rank's memory, of a file or of this process alone. The
@@ -255,10 +215,7 @@ static void window_mpi_destroy(struct window *w)
     free(m);
 }
 
-static const struct window_ops ops = {.get = window_mpi_get,
-                                      .put = window_mpi_put,
-                                      .add = window_mpi_add,
-                                      .get_sums = window_mpi_get_sums,
+static const struct window_ops ops = {.access = window_mpi_access,
                                       .complete = window_mpi_complete,
                                       .begin_get = window_mpi_begin_get,
                                       .over = window_mpi_is_over,
@@ -308,9 +265,8 @@ static int window_mpi_find_far(struct window_mpi *m)
     MPI_Comm node;
     if (!(m->far = calloc(m->base.size, sizeof *m->far)))
         return fail(PCOLL_ENOMEM, "no memory for a window");
-    int rc = mpi_check(
-        MPI_Comm_split_type(m->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node),
-        "MPI_Comm_split_type");
+    int rc = TRY(MPI_Comm_split_type, m->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL,
+                 &node);
     if (rc != PCOLL_OK)
         return rc;
     for (int i = 0; i < (int)m->base.size; i++)
@@ -322,15 +278,12 @@ static int window_mpi_find_far(struct window_mpi *m)
 
 static int window_mpi_allocate(struct window_mpi *m, size_t bytes)
 {
-    return mpi_check(MPI_Win_allocate((MPI_Aint)bytes, 1, MPI_INFO_NULL, m->comm,
-                                      &m->base.memory, &m->win),
-                     "MPI_Win_allocate")
-               ?: mpi_check(MPI_Win_set_errhandler(m->win, MPI_ERRORS_RETURN),
-                            "MPI_Win_set_errhandler")
+    return TRY(MPI_Win_allocate, (MPI_Aint)bytes, 1, MPI_INFO_NULL, m->comm,
+                                      &m->base.memory, &m->win)
+               ?: TRY(MPI_Win_set_errhandler, m->win, MPI_ERRORS_RETURN)
                ?: window_mpi_check_model(m->win)
                ?: window_mpi_check_swap(m)
-               ?: mpi_check(MPI_Win_lock_all(MPI_MODE_NOCHECK, m->win),
-                            "MPI_Win_lock_all") ;
+               ?: TRY(MPI_Win_lock_all, MPI_MODE_NOCHECK, m->win) ;
 }
 
 int window_mpi_create(const void *comm, size_t bytes, struct window **out)
@@ -344,10 +297,8 @@ int window_mpi_create(const void *comm, size_t bytes, struct window **out)
     m->comm = MPI_COMM_NULL;
     mpi_comm_shape(comm, &m->base.rank, &m->base.size);
     int rc =
-        mpi_check_on(*(const MPI_Comm *)comm,
-                     MPI_Comm_dup(*(const MPI_Comm *)comm, &m->comm), "MPI_Comm_dup")
-            ?: mpi_check(MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN),
-                         "MPI_Comm_set_errhandler")
+        TRY_ON(*(const MPI_Comm *)comm, MPI_Comm_dup, *(const MPI_Comm *)comm, &m->comm)
+            ?: TRY(MPI_Comm_set_errhandler, m->comm, MPI_ERRORS_RETURN)
             ?: window_mpi_find_far(m)
             ?: window_mpi_allocate(m, bytes);
     if (rc != PCOLL_OK) {

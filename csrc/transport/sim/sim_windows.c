@@ -8,8 +8,8 @@
 #include "base/check.h"
 #include "kernels/reduce.h"
 
-/* Kinds of a write, beside the dtype of elements that are added. */
-enum { PUT = -1, COUNT = -2, SWAP = -3 };
+/* Kinds of a write, beside the dtype: of elements that are added, or bytes (PCOLL_UINT8). */
+enum { COUNT = -1, SWAP = -2 };
 
 struct sim_piece {
     struct sim_piece *next;
@@ -55,7 +55,7 @@ static void sim_window_write(char *at, int kind, const void *data, size_t bytes)
 {
     int64_t *word = (int64_t *)(void *)at;
     const int64_t *values = data;
-    if (kind == PUT)
+    if (kind == PCOLL_UINT8)
         memcpy(at, data, bytes);
     else if (kind == COUNT)
         *word += values[0];
@@ -118,40 +118,19 @@ uint32_t sim_windows_land(struct sim_windows *all, struct sim_parcel **at)
 
 /* Operations of the window. */
 
-static int sim_window_get(struct window *window, uint32_t peer, size_t offset,
-                          void *into, size_t bytes)
+static int sim_window_access(struct window *window, enum window_access kind,
+                             uint32_t peer, size_t offset, const void *from, void *into,
+                             int dtype, size_t count)
 {
-    memcpy(into, sim_window_memory(window, peer, offset), bytes);
-    return PCOLL_OK;
-}
-
-static int sim_window_get_sums(struct window *window, uint32_t peer, size_t offset,
-                               void *into, int dtype, size_t count)
-{
-    return sim_window_get(window, peer, offset, into, count * dtype_find(dtype)->size);
-}
-
-static int sim_window_send(struct window *window, uint32_t peer, int kind,
-                           size_t offset, const void *data, size_t bytes)
-{
-    if (sim_window_of(window)->all->parcels && peer != window->rank)
-        sim_window_pack(sim_window_of(window), peer, kind, offset, data, bytes);
+    size_t bytes = count * dtype_find(dtype)->size;
+    char *at = sim_window_memory(window, peer, offset);
+    if (kind == WINDOW_GET || kind == WINDOW_SUMS)
+        memcpy(into, at, bytes);
+    else if (sim_window_of(window)->all->parcels && peer != window->rank)
+        sim_window_pack(sim_window_of(window), peer, dtype, offset, from, bytes);
     else
-        sim_window_write(sim_window_memory(window, peer, offset), kind, data, bytes);
+        sim_window_write(at, dtype, from, bytes);
     return PCOLL_OK;
-}
-
-static int sim_window_put(struct window *window, uint32_t peer, size_t offset,
-                          const void *from, size_t bytes)
-{
-    return sim_window_send(window, peer, PUT, offset, from, bytes);
-}
-
-static int sim_window_add(struct window *window, uint32_t peer, size_t offset,
-                          const void *from, int dtype, size_t count)
-{
-    return sim_window_send(window, peer, dtype, offset, from,
-                           count * dtype_find(dtype)->size);
 }
 
 static int sim_window_flush(struct window *window, uint32_t peer)
@@ -206,10 +185,7 @@ static int sim_window_sync(struct window *window)
     return PCOLL_OK;
 }
 
-static const struct window_ops ops = {.get = sim_window_get,
-                                      .put = sim_window_put,
-                                      .add = sim_window_add,
-                                      .get_sums = sim_window_get_sums,
+static const struct window_ops ops = {.access = sim_window_access,
                                       .complete = sim_window_complete,
                                       .flush = sim_window_flush,
                                       .fetch_add = sim_window_fetch_add,
