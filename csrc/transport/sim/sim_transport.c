@@ -22,6 +22,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <sys/queue.h>
 
 #include "base/bitset.h"
 #include "base/check.h"
@@ -85,7 +86,7 @@ struct sim_message {
     uint64_t cookie; /* of the send */
     bool rendezvous; /* the send completes when it is received */
     struct control control;
-    struct sim_message *next; /* in a list of unexpected messages */
+    STAILQ_ENTRY(sim_message) others; /* unexpected messages */
     unsigned char data[];
 };
 
@@ -94,7 +95,7 @@ struct sim_receive {
     void *data;
     size_t capacity;
     uint64_t cookie;
-    struct sim_receive *next;
+    STAILQ_ENTRY(sim_receive) others;
 };
 
 struct sim_endpoint {
@@ -102,11 +103,11 @@ struct sim_endpoint {
     struct sim *sim;
     struct sim_epoch *epoch;
     uint32_t channels; /* opened so far */
-    struct sim_receive *posted;
-    struct sim_message *unexpected;
+    STAILQ_HEAD(, sim_receive) posted;
+    STAILQ_HEAD(, sim_message) unexpected;
     struct transport_event *events; /* not yet polled */
     struct transport_event *polled; /* returned by the last poll: must stay */
-    int count, capacity, polled_capacity, pending_sends;
+    int count, capacity, pending_sends;
     struct sim_channel agreements;
     int64_t stalled_until;
 };
@@ -452,49 +453,40 @@ static int sim_recv(struct transport *transport, uint32_t peer, uint32_t tag,
         .peer = peer, .tag = tag, .data = data, .capacity = capacity, .cookie = cookie};
     if (endpoint->sim->options.hostile)
         memset(data, 0xff, capacity);
-    for (struct sim_message **at = &endpoint->unexpected; *at; at = &(*at)->next) {
-        struct sim_message *message = *at;
-        if (message->from->base.rank != peer || message->tag != tag)
-            continue;
-        *at = message->next;
+    struct sim_message *message;
+    STAILQ_FOREACH(message, &endpoint->unexpected, others)
+    if (message->from->base.rank == peer && message->tag == tag) {
+        STAILQ_REMOVE(&endpoint->unexpected, message, sim_message, others);
         sim_complete_recv(endpoint, receive, message);
         sim_wake(endpoint->sim, transport->rank, 0, 0);
         return PCOLL_OK;
     }
-    struct sim_receive **end = &endpoint->posted;
-    while (*end)
-        end = &(*end)->next;
-    *end = receive;
+    STAILQ_INSERT_TAIL(&endpoint->posted, receive, others);
     return PCOLL_OK;
 }
 
-/* Return the gathering of a call. */
-static struct sim_gathering *sim_find_gathering(struct sim_epoch *epoch, uint32_t size,
-                                                const struct sim_channel *channel,
-                                                const struct native_call *call)
+/* Return the place of a call's gathering in the list. */
+static struct sim_gathering **sim_find_gathering(struct sim_epoch *epoch, uint32_t size,
+                                                 const struct sim_channel *channel,
+                                                 const struct native_call *call)
 {
-    struct sim_gathering *gathering = epoch->gatherings;
-    while (gathering && (gathering->channel.number != channel->number ||
-                         gathering->channel.calls != channel->calls))
-        gathering = gathering->next;
-    if (gathering)
-        return gathering;
-    gathering =
-        sim_must(calloc(1, sizeof *gathering + size * sizeof *gathering->calls));
-    gathering->channel = *channel;
-    gathering->bytes = call->count * dtype_find(call->dtype)->size;
-    gathering->reduce = call->reduce;
-    gathering->next = epoch->gatherings;
-    return epoch->gatherings = gathering;
+    struct sim_gathering **at = &epoch->gatherings;
+    while (*at && ((*at)->channel.number != channel->number ||
+                   (*at)->channel.calls != channel->calls))
+        at = &(*at)->next;
+    if (!*at) {
+        *at = sim_must(calloc(1, sizeof **at + size * sizeof *(*at)->calls));
+        (*at)->channel = *channel;
+        (*at)->bytes = call->count * dtype_find(call->dtype)->size;
+        (*at)->reduce = call->reduce;
+    }
+    return at;
 }
 
 /* Remove a gathering from its list and free it. */
-static void sim_end_gathering(struct sim_epoch *epoch, struct sim_gathering *gathering,
-                              uint32_t size)
+static void sim_end_gathering(struct sim_gathering **at, uint32_t size)
 {
-    struct sim_gathering **at = &epoch->gatherings;
-    while (*at != gathering)
-        at = &(*at)->next;
+    struct sim_gathering *gathering = *at;
     *at = gathering->next;
     for (uint32_t i = 0; i < size; i++)
         free(gathering->calls[i].input);
@@ -510,8 +502,9 @@ static int sim_gather(struct transport *transport, struct sim_channel *channel,
 {
     struct sim *sim = sim_endpoint_of(transport)->sim;
     struct sim_epoch *now = sim_endpoint_of(transport)->epoch;
-    struct sim_gathering *gathering =
-        sim_find_gathering(now, sim->options.size, channel, call);
+    struct sim_gathering **at =
+                             sim_find_gathering(now, sim->options.size, channel, call),
+                         *gathering = *at;
     struct sim_call *first = gathering->calls, *end = first + sim->options.size;
     size_t bytes = call->count * dtype_find(call->dtype)->size;
     channel->calls++;
@@ -540,7 +533,7 @@ static int sim_gather(struct transport *transport, struct sim_channel *channel,
                                          .endpoint = &now->endpoints[rank],
                                          .token = i->cookie});
     }
-    sim_end_gathering(now, gathering, sim->options.size);
+    sim_end_gathering(at, sim->options.size);
     return PCOLL_OK;
 }
 
@@ -588,12 +581,11 @@ static int sim_poll(struct transport *transport, const struct transport_event **
 {
     struct sim_endpoint *endpoint = sim_endpoint_of(transport);
     struct transport_event *fresh = endpoint->events;
-    int count = endpoint->count, capacity = endpoint->capacity;
-    endpoint->events = endpoint->polled;
-    endpoint->capacity = endpoint->polled_capacity;
+    int count = endpoint->count;
+    free(endpoint->polled);
     endpoint->polled = fresh;
-    endpoint->polled_capacity = capacity;
-    endpoint->count = 0;
+    endpoint->events = NULL;
+    endpoint->count = endpoint->capacity = 0;
     /* No caller may rely on the order of events within one poll. */
     bool shuffled = endpoint->sim->options.hostile && !endpoint->sim->options.in_order;
     for (int i = count - 1; i > 0 && shuffled; i--) {
@@ -654,19 +646,14 @@ static void sim_deliver(struct sim_message *message)
         free(message);
         return;
     }
-    for (struct sim_receive **at = &endpoint->posted; *at; at = &(*at)->next) {
-        struct sim_receive *receive = *at;
-        if (receive->peer != message->from->base.rank || receive->tag != message->tag)
-            continue;
-        *at = receive->next;
+    struct sim_receive *receive;
+    STAILQ_FOREACH(receive, &endpoint->posted, others)
+    if (receive->peer == message->from->base.rank && receive->tag == message->tag) {
+        STAILQ_REMOVE(&endpoint->posted, receive, sim_receive, others);
         sim_complete_recv(endpoint, receive, message);
         return;
     }
-    message->next = NULL;
-    struct sim_message **end = &endpoint->unexpected;
-    while (*end)
-        end = &(*end)->next;
-    *end = message;
+    STAILQ_INSERT_TAIL(&endpoint->unexpected, message, others);
 }
 
 /* Return whether the agent of a rank polls now. An agent that stalls polls later. */
@@ -764,6 +751,8 @@ static void sim_begin_epoch(struct sim *sim)
         struct sim_endpoint *endpoint = &now->endpoints[i];
         endpoint->sim = sim;
         endpoint->epoch = now;
+        STAILQ_INIT(&endpoint->posted);
+        STAILQ_INIT(&endpoint->unexpected);
         endpoint->base =
             (struct transport){.ops = &sim_ops,
                                .rank = i,
@@ -828,19 +817,15 @@ static void sim_end_epoch(struct sim *sim)
     sim->epoch = last->older;
     for (uint32_t i = 0; i < sim->options.size; i++) {
         struct sim_endpoint *endpoint = &last->endpoints[i];
-        for (struct sim_receive *r = endpoint->posted, *next; r; r = next) {
-            next = r->next;
-            free(r);
-        }
-        for (struct sim_message *m = endpoint->unexpected, *next; m; m = next) {
-            next = m->next;
-            free(m);
-        }
+        for (struct sim_receive *r; (r = STAILQ_FIRST(&endpoint->posted)); free(r))
+            STAILQ_REMOVE_HEAD(&endpoint->posted, others);
+        for (struct sim_message *m; (m = STAILQ_FIRST(&endpoint->unexpected)); free(m))
+            STAILQ_REMOVE_HEAD(&endpoint->unexpected, others);
         free(endpoint->events);
         free(endpoint->polled);
     }
     while (last->gatherings)
-        sim_end_gathering(last, last->gatherings, sim->options.size);
+        sim_end_gathering(&last->gatherings, sim->options.size);
     free(last->endpoints);
     free(last->failed);
     free(last);
