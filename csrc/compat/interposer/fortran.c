@@ -134,38 +134,6 @@ static void *fortran_buffer(void *address, const void *caller)
     return fortran_is_one_of(address, bottom, caller) ? MPI_BOTTOM : address;
 }
 
-static void fortran_allreduce(void *send, void *recv, MPI_Fint *count, MPI_Fint *type,
-                              MPI_Fint *op, MPI_Fint *comm, MPI_Fint *error)
-{
-    const void *call_site = CALL_SITE, *before = entries_announce(NULL);
-    entries_announce(before ? before : call_site); /* mpi_f08 may have announced it. */
-    int rc = MPI_Allreduce(
-        fortran_buffer(send, call_site), fortran_buffer(recv, call_site), (int)*count,
-        PMPI_Type_f2c(*type), PMPI_Op_f2c(*op), PMPI_Comm_f2c(*comm));
-    entries_announce(before);
-    if (error)
-        *error = (MPI_Fint)rc;
-}
-NAMES(allreduce, ALLREDUCE)
-
-static void fortran_allreduce_init(void *send, void *recv, MPI_Fint *count,
-                                   MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm,
-                                   MPI_Fint *info, MPI_Fint *request, MPI_Fint *error)
-{
-    MPI_Request made = MPI_REQUEST_NULL;
-    const void *call_site = CALL_SITE, *before = entries_announce(call_site);
-    int rc = MPI_Allreduce_init(fortran_buffer(send, call_site),
-                                fortran_buffer(recv, call_site), (int)*count,
-                                PMPI_Type_f2c(*type), PMPI_Op_f2c(*op),
-                                PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info), &made);
-    entries_announce(before);
-    if (rc == MPI_SUCCESS)
-        *request = PMPI_Request_c2f(made);
-    if (error)
-        *error = (MPI_Fint)rc;
-}
-NAMES(allreduce_init, ALLREDUCE_INIT)
-
 #endif
 
 /* Define a function that calls ours for C, and stores what it has made. */
@@ -181,6 +149,38 @@ NAMES(allreduce_init, ALLREDUCE_INIT)
             *error = (MPI_Fint)rc;                                                     \
     }                                                                                  \
     NAMES(lower, upper)
+
+#ifdef OPEN_MPI
+
+/* Announce the site, unless mpi_f08 has. */
+#define ANNOUNCE(call)                                                                 \
+    ({                                                                                 \
+        const void *before_ = entries_announce(NULL);                                  \
+        entries_announce(before_ ?: CALL_SITE);                                        \
+        int rc_ = (call);                                                              \
+        entries_announce(before_);                                                     \
+        rc_;                                                                           \
+    })
+
+FORTRAN(allreduce, ALLREDUCE,
+        (void *send, void *recv, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op,
+         MPI_Fint *comm, MPI_Fint *error),
+        ,
+        ANNOUNCE(MPI_Allreduce(fortran_buffer(send, CALL_SITE),
+                               fortran_buffer(recv, CALL_SITE), (int)*count,
+                               PMPI_Type_f2c(*type), PMPI_Op_f2c(*op),
+                               PMPI_Comm_f2c(*comm))), )
+FORTRAN(allreduce_init, ALLREDUCE_INIT,
+        (void *send, void *recv, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op,
+         MPI_Fint *comm, MPI_Fint *info, MPI_Fint *request, MPI_Fint *error),
+        MPI_Request made = MPI_REQUEST_NULL,
+        ANNOUNCE(MPI_Allreduce_init(fortran_buffer(send, CALL_SITE),
+                                    fortran_buffer(recv, CALL_SITE), (int)*count,
+                                    PMPI_Type_f2c(*type), PMPI_Op_f2c(*op),
+                                    PMPI_Comm_f2c(*comm), PMPI_Info_f2c(*info), &made)),
+        *request = PMPI_Request_c2f(made))
+
+#endif
 
 FORTRAN(init, INIT, (MPI_Fint * error), , MPI_Init(NULL, NULL), )
 FORTRAN(init_thread, INIT_THREAD,

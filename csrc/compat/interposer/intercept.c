@@ -268,7 +268,7 @@ static enum outcome intercept_find_handle(const struct call *c, struct record *r
             return PASSED_LIMIT;
         if (!intercept_make_room(r, key))
             return PASSED_CACHE;
-        cache_make(&r->cache, c->comm, key, entry);
+        cache_make(&r->cache, c->comm, key, true, entry);
     }
     return *entry && (*entry)->handle ? TAKEN : PASSED_REFUSED;
 }
@@ -320,15 +320,14 @@ struct token {
     pcoll_handle *handle;
     MPI_Request request;
     MPI_Comm comm;
-    bool has_tag;
-    int tag; /* of its messages, kept for later requests */
+    int tag; /* of its messages, kept for later requests; 0: not yet */
     const void *send;
     void *recv;
     MPI_Datatype type; /* predefined */
     struct mirror_buffers mirrors;
     void *result; /* `recv`, or memory of the host that replaces it */
     _Atomic bool live, active;
-    struct token *next_live, *next_active;
+    struct token *next_active;
 };
 
 static struct {
@@ -338,11 +337,10 @@ static struct {
     bool running, stop;
     _Atomic(struct token *) incoming;
     struct token *mine;
-    struct token *live;
+    struct token *by_tag[TAGS];
+    int tags;               /* no token has this tag or a higher one */
     _Atomic int count_live; /* Most programs have none, and need no lock then. */
     MPI_Comm self;          /* for the messages */
-    bool tag_taken[TAGS];
-    int next_tag;
 } persistent = {.mutex = LOCK_INIT(LOCK_PERSISTENT),
                 .changed = PTHREAD_COND_INITIALIZER,
                 .self = MPI_COMM_NULL};
@@ -456,17 +454,18 @@ static int persistent_prepare(struct token *t)
         }
         persistent.running = true;
     }
-    for (int i = 0; i < TAGS && !t->has_tag; i++) {
-        t->tag = persistent.next_tag;
-        t->has_tag = !persistent.tag_taken[t->tag];
-        persistent.tag_taken[t->tag] = true;
-        persistent.next_tag = (t->tag + 1) % TAGS;
-    }
-    return t->has_tag ? MPI_SUCCESS : MPI_ERR_OTHER;
+    for (int tag = 1; tag < TAGS && !t->tag; tag++)
+        if (!persistent.by_tag[tag])
+            t->tag = tag;
+    if (!t->tag)
+        return MPI_ERR_OTHER;
+    persistent.by_tag[t->tag] = t;
+    persistent.tags = t->tag < persistent.tags ? persistent.tags : t->tag + 1;
+    return MPI_SUCCESS;
 }
 
-/* Make an inactive request for a token, and list the token. Return MPI's error code. */
-static int persistent_list(struct token *t)
+/* Make an inactive request for a token. Return MPI's error code. */
+static int persistent_make_request(struct token *t)
 {
     lock_take(&persistent.mutex);
     int rc = persistent_prepare(t);
@@ -474,41 +473,36 @@ static int persistent_list(struct token *t)
         rc = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, t->tag, persistent.self, &t->request);
     if (rc == MPI_SUCCESS) {
         atomic_store(&t->live, true);
-        t->next_live = persistent.live;
-        persistent.live = t;
         atomic_fetch_add(&persistent.count_live, 1);
     }
     lock_release(&persistent.mutex);
     return rc;
 }
 
-/* Return the place of a request in the list of live tokens: of NULL if it is not ours. Under the
- * mutex. */
-static struct token **persistent_find(MPI_Request request)
+/* Return the live token of a request, or NULL. If the program frees the request, the token lives no
+ * more. */
+static struct token *persistent_find(MPI_Request request, bool frees)
 {
-    struct token **at = &persistent.live;
-    while (*at && (*at)->request != request)
-        at = &(*at)->next_live;
-    return at;
-}
-
-static bool persistent_may_be_ours(MPI_Request request)
-{
-    return atomic_load(&persistent.count_live) && request != MPI_REQUEST_NULL;
+    struct token *found = NULL;
+    if (!atomic_load(&persistent.count_live) || request == MPI_REQUEST_NULL)
+        return NULL;
+    lock_take(&persistent.mutex);
+    for (int tag = 1; tag < persistent.tags && !found; tag++) {
+        struct token *t = persistent.by_tag[tag];
+        if (t && atomic_load(&t->live) && t->request == request)
+            found = t;
+    }
+    if (found && frees) {
+        atomic_fetch_sub(&persistent.count_live, 1);
+        atomic_store(&found->live, false);
+    }
+    lock_release(&persistent.mutex);
+    return found;
 }
 
 void persistent_forget(MPI_Request request)
 {
-    if (!persistent_may_be_ours(request))
-        return;
-    lock_take(&persistent.mutex);
-    struct token **at = persistent_find(request), *t = *at;
-    if (t) {
-        *at = t->next_live;
-        atomic_fetch_sub(&persistent.count_live, 1);
-        atomic_store(&t->live, false);
-    }
-    lock_release(&persistent.mutex);
+    (void)persistent_find(request, true);
 }
 
 /* Start a round and hand the token over to the thread. */
@@ -539,11 +533,7 @@ int persistent_started(int count, const MPI_Request *requests)
 {
     int rc = MPI_SUCCESS;
     for (int i = 0; i < count; i++) {
-        if (!persistent_may_be_ours(requests[i]))
-            continue;
-        lock_take(&persistent.mutex);
-        struct token *t = *persistent_find(requests[i]);
-        lock_release(&persistent.mutex);
+        struct token *t = persistent_find(requests[i], false);
         if (t && persistent_start(t) != PCOLL_OK)
             rc = MPI_ERR_INTERN;
     }
@@ -575,8 +565,8 @@ static void persistent_free_places(void *more)
             handle_retire(t->handle);
         mirror_buffers_free(&t->mirrors);
         lock_take(&persistent.mutex);
-        if (t->has_tag)
-            persistent.tag_taken[t->tag] = false;
+        if (t->tag)
+            persistent.by_tag[t->tag] = NULL;
         lock_release(&persistent.mutex);
         free(t);
     }
@@ -660,7 +650,7 @@ enum outcome persistent_init(const struct call *c, MPI_Request *request, int *er
     t->recv = c->recv;
     t->comm = c->comm;
     t->type = c->type;
-    *error = persistent_list(t);
+    *error = persistent_make_request(t);
     if (*error == MPI_SUCCESS)
         *request = t->request;
     return TAKEN;

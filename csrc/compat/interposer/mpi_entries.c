@@ -46,55 +46,41 @@ static int entries_refuse(MPI_Comm comm, int code)
     if (outcome == TAKEN)                                                              \
     return error
 
-int MPI_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype datatype,
-                  MPI_Op op, MPI_Comm comm)
-{
-    if (full_is_mpis(count))
-        report_count(PASSED_FULL);
-    else {
-        TAKE_OVER(intercept_run, &error);
+/* Define an allreduce whose count has this type; `leave` leaves the call to MPI. */
+#define BLOCKING(name, integer, leave)                                                 \
+    int name(const void *sendbuf, void *recvbuf, integer count, MPI_Datatype datatype, \
+             MPI_Op op, MPI_Comm comm)                                                 \
+    {                                                                                  \
+        if (full_is_mpis(count))                                                       \
+            report_count(PASSED_FULL);                                                 \
+        else {                                                                         \
+            TAKE_OVER(intercept_run, &error);                                          \
+        }                                                                              \
+        return leave;                                                                  \
     }
-    return PMPI_Allreduce(sendbuf, recvbuf, count, datatype, op, comm);
-}
-
-int MPI_Allreduce_init(const void *sendbuf, void *recvbuf, int count,
-                       MPI_Datatype datatype, MPI_Op op, MPI_Comm comm, MPI_Info info,
-                       MPI_Request *request)
-{
-    TAKE_OVER(persistent_init, request, &error);
-    return PMPI_Allreduce_init ? PMPI_Allreduce_init(sendbuf, recvbuf, count, datatype,
-                                                     op, comm, info, request)
-                               : entries_refuse(comm, MPI_ERR_UNSUPPORTED_OPERATION);
-}
-
-int MPI_Allreduce_c(const void *sendbuf, void *recvbuf, MPI_Count count,
-                    MPI_Datatype datatype, MPI_Op op, MPI_Comm comm)
-{
-    if (full_is_mpis(count))
-        report_count(PASSED_FULL);
-    else {
-        TAKE_OVER(intercept_run, &error);
+#define PERSISTENT(name, integer, leave)                                               \
+    int name(const void *sendbuf, void *recvbuf, integer count, MPI_Datatype datatype, \
+             MPI_Op op, MPI_Comm comm, MPI_Info info, MPI_Request *request)            \
+    {                                                                                  \
+        TAKE_OVER(persistent_init, request, &error);                                   \
+        return leave;                                                                  \
     }
-    if (PMPI_Allreduce_c)
-        return PMPI_Allreduce_c(sendbuf, recvbuf, count, datatype, op, comm);
-    return count > INT_MAX
-               ? entries_refuse(comm, MPI_ERR_COUNT)
-               : PMPI_Allreduce(sendbuf, recvbuf, (int)count, datatype, op, comm);
-}
+#define ARGUMENTS(count) sendbuf, recvbuf, count, datatype, op, comm
 
-int MPI_Allreduce_init_c(const void *sendbuf, void *recvbuf, MPI_Count count,
-                         MPI_Datatype datatype, MPI_Op op, MPI_Comm comm, MPI_Info info,
-                         MPI_Request *request)
-{
-    TAKE_OVER(persistent_init, request, &error);
-    if (PMPI_Allreduce_init_c)
-        return PMPI_Allreduce_init_c(sendbuf, recvbuf, count, datatype, op, comm, info,
-                                     request);
-    return count > INT_MAX || !PMPI_Allreduce_init
+BLOCKING(MPI_Allreduce, int, PMPI_Allreduce(ARGUMENTS(count)))
+BLOCKING(MPI_Allreduce_c, MPI_Count,
+         PMPI_Allreduce_c  ? PMPI_Allreduce_c(ARGUMENTS(count))
+         : count > INT_MAX ? entries_refuse(comm, MPI_ERR_COUNT)
+                           : PMPI_Allreduce(ARGUMENTS((int)count)))
+PERSISTENT(MPI_Allreduce_init, int,
+           PMPI_Allreduce_init ? PMPI_Allreduce_init(ARGUMENTS(count), info, request)
+                               : entries_refuse(comm, MPI_ERR_UNSUPPORTED_OPERATION))
+PERSISTENT(MPI_Allreduce_init_c, MPI_Count,
+           PMPI_Allreduce_init_c
+               ? PMPI_Allreduce_init_c(ARGUMENTS(count), info, request)
+           : count > INT_MAX || !PMPI_Allreduce_init
                ? entries_refuse(comm, MPI_ERR_UNSUPPORTED_OPERATION)
-               : PMPI_Allreduce_init(sendbuf, recvbuf, (int)count, datatype, op, comm,
-                                     info, request);
-}
+               : PMPI_Allreduce_init(ARGUMENTS((int)count), info, request))
 
 int MPI_Start(MPI_Request *request)
 {

@@ -178,14 +178,10 @@ static bool startup_is_of_this_kind(void)
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length;
     PMPI_Get_library_version(version, &length);
-#ifdef OPEN_MPI
-    return strstr(version, "Open MPI");
-#else
-    return !strstr(version, "Open MPI");
-#endif
+    return (strstr(version, "Open MPI") != NULL) == CACHE_OPEN_MPI;
 }
 
-static void startup_refuse_other_mpi(void)
+static void __attribute__((constructor)) startup_refuse_other_mpi(void)
 {
     static const char name[] = "PMPI_Init";
     struct startup_files files = {.count = 0};
@@ -224,11 +220,6 @@ static void startup_refuse_other_launcher(void)
     exit(EXIT_FAILURE);
 }
 
-static void __attribute__((constructor)) startup_loaded(void)
-{
-    startup_refuse_other_mpi();
-}
-
 /* MPI also checks a message to MPI_PROC_NULL. The reduction itself would call the wrong
  * error handler. */
 bool startup_type_works(MPI_Datatype type)
@@ -249,10 +240,7 @@ static void startup_leave(void)
 
 static int startup_end(MPI_Comm comm, int key, void *value, void *extra)
 {
-    (void)comm;
-    (void)key;
-    (void)value;
-    (void)extra;
+    (void)comm, (void)key, (void)value, (void)extra;
     startup_leave();
     persistent_stop();
     PMPI_Comm_free(&trials);
@@ -261,9 +249,12 @@ static int startup_end(MPI_Comm comm, int key, void *value, void *extra)
     return MPI_SUCCESS;
 }
 
-static void startup_begin(void)
+/* Begin, if MPI has: `rc` is MPI's code, and the result. */
+static int startup_begin(int rc)
 {
     int key, rank;
+    if (rc != MPI_SUCCESS)
+        return rc;
     seen = true;
     startup_refuse_other_launcher();
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, startup_end, &key, NULL);
@@ -279,6 +270,7 @@ static void startup_begin(void)
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank == 0 && settings()->complaint[0])
         report_warn("rank 0: %s", settings()->complaint);
+    return MPI_SUCCESS;
 }
 
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
@@ -286,10 +278,7 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
     if (quorum_is_partial(&settings()->choice.quorum))
         required = MPI_THREAD_MULTIPLE;
     startup_refuse_other_mpi();
-    int rc = PMPI_Init_thread(argc, argv, required, provided);
-    if (rc == MPI_SUCCESS)
-        startup_begin();
-    return rc;
+    return startup_begin(PMPI_Init_thread(argc, argv, required, provided));
 }
 
 int MPI_Init(int *argc, char ***argv)
@@ -298,10 +287,7 @@ int MPI_Init(int *argc, char ***argv)
     if (quorum_is_partial(&settings()->choice.quorum))
         return MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
     startup_refuse_other_mpi();
-    int rc = PMPI_Init(argc, argv);
-    if (rc == MPI_SUCCESS)
-        startup_begin();
-    return rc;
+    return startup_begin(PMPI_Init(argc, argv));
 }
 
 int MPI_Finalize(void)

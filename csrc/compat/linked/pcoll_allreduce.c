@@ -142,16 +142,6 @@ static int linked_pass(struct record *r, const void *send, void *recv, int count
     return *code == MPI_SUCCESS ? mirror_buffers_push(&r->mirrors) : PCOLL_OK;
 }
 
-/* Make a handle. One that could not be made is not kept: the next call tries again. */
-static int linked_make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
-                       struct cache_entry **entry)
-{
-    int rc = cache_make(cache, comm, key, entry);
-    if (rc != PCOLL_OK && *entry)
-        cache_forget_newest(cache);
-    return rc;
-}
-
 /* This rank, and perhaps no other one, makes no handle: tell the ranks that make one. */
 static int linked_refuse(struct record *r, MPI_Comm comm, struct cache_key *key, int rc)
 {
@@ -160,7 +150,7 @@ static int linked_refuse(struct record *r, MPI_Comm comm, struct cache_key *key,
     snprintf(why, sizeof why, "%s", pcoll_last_error());
     key->refusal = why;
     key->choice.quorum = QUORUM_FULL;
-    linked_make(&r->cache, comm, key, &entry);
+    cache_make(&r->cache, comm, key, false, &entry);
     return fail(rc, "%s", why);
 }
 
@@ -204,8 +194,8 @@ static int linked_reduce(const void *send, void *recv, MPI_Datatype type, MPI_Op
     struct cache_entry *entry =
         verdict == RECORD_OURS ? cache_find(&r->cache, key) : NULL;
     if (!entry) {
-        rc = linked_make(&r->cache, comm, key, &entry);
-        if (rc != PCOLL_OK)
+        rc = cache_make(&r->cache, comm, key, false, &entry);
+        if (rc != PCOLL_OK) /* The next call tries again. */
             return rc;
         if (!r->settled) /* The ranks differ in nothing that matters. */
             r->settled = r->choice.asked = true;

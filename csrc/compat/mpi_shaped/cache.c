@@ -170,12 +170,7 @@ bool record_is_same(MPI_Comm comm, uint64_t number)
 
 int record_gather_facts(MPI_Comm comm, pcoll_full_facts *facts)
 {
-#ifdef OPEN_MPI
-    int rc = pcoll_full_look(1, facts);
-#else
-    int rc = pcoll_full_look(0, facts);
-#endif
-    int size;
+    int size, rc = pcoll_full_look(CACHE_OPEN_MPI, facts);
     MPI_Comm_size(comm, &size);
     PMPI_Allreduce(MPI_IN_PLACE, facts->words, PCOLL_FULL_WORDS, MPI_UINT64_T, MPI_BOR,
                    comm);
@@ -329,7 +324,7 @@ int cache_create(MPI_Comm comm, const struct cache_key *key, pcoll_handle **hand
     return pcoll_allreduce_create(&comm, &buffer, 1, &options, handle);
 }
 
-int cache_make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
+int cache_make(struct cache *cache, MPI_Comm comm, struct cache_key *key, bool reminds,
                struct cache_entry **entry)
 {
     struct cache_entry *e = *entry = calloc(1, sizeof *e);
@@ -346,6 +341,10 @@ int cache_make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
             *key = anywhere;
         }
     }
+    if (rc != PCOLL_OK && !reminds) {
+        free(e);
+        return rc;
+    }
     MPI_Comm_size(comm, &size);
     e->key = *key;
     e->bytes = rc == PCOLL_OK ? cache_bytes(key, size) : 0;
@@ -357,30 +356,20 @@ int cache_make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
     return rc;
 }
 
-static void cache_forget(struct cache *cache, struct cache_entry **at)
+bool cache_evict(struct cache *cache, uint64_t calls)
 {
-    struct cache_entry *e = *at;
-    *at = e->next;
+    struct cache_entry **last = &cache->entries, *e;
+    while ((*last)->next)
+        last = &(*last)->next;
+    e = *last;
+    if (e->last_use + calls > cache->calls)
+        return false;
+    *last = NULL;
     cache->length--;
     cache->bytes -= e->bytes;
     cache_free_handle(e->handle);
     mirror_buffers_free(&e->mirrors);
     free(e);
-}
-
-void cache_forget_newest(struct cache *cache)
-{
-    cache_forget(cache, &cache->entries);
-}
-
-bool cache_evict(struct cache *cache, uint64_t calls)
-{
-    struct cache_entry **last = &cache->entries;
-    while ((*last)->next)
-        last = &(*last)->next;
-    if ((*last)->last_use + calls > cache->calls)
-        return false;
-    cache_forget(cache, last);
     return true;
 }
 

@@ -20,6 +20,12 @@
 
 #include "include/partialcoll.h"
 
+#ifdef OPEN_MPI
+enum { CACHE_OPEN_MPI = 1 };
+#else
+enum { CACHE_OPEN_MPI = 0 };
+#endif
+
 /* Buffers of a call may be on a device, as for a CUDA-aware MPI: the data is complete when the
  * call is made, and when it returns. The core gets host memory instead, on each rank by itself. */
 struct mirror_buffer {
@@ -217,12 +223,10 @@ uint64_t cache_bytes(const struct cache_key *key, int ranks);
 /* Count a call. Return the entry of its key, now the most recently used, or NULL. Where sites
  * differ, the key of a call from a new site becomes that of all sites. Local. */
 struct cache_entry *cache_find(struct cache *cache, struct cache_key *key);
-/* Make a handle and keep it; the key may become that of all sites. If that fails, *entry has no
- * handle and stays as a reminder; NULL without memory. Collective. */
-int cache_make(struct cache *cache, MPI_Comm comm, struct cache_key *key,
+/* Make a handle and keep it; the key may become that of all sites. If that fails and the entry
+ * `reminds`, it stays without a handle. *entry is NULL without memory. Collective. */
+int cache_make(struct cache *cache, MPI_Comm comm, struct cache_key *key, bool reminds,
                struct cache_entry **entry);
-/* Take out the entry just made or found. Collective if it has a handle. */
-void cache_forget_newest(struct cache *cache);
 /* Take out the entry used least recently, if the last `calls` calls have not used it, and return
  * whether they have not. The cache is not empty. Collective. */
 bool cache_evict(struct cache *cache, uint64_t calls);
