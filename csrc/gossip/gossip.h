@@ -6,7 +6,8 @@
  *
  * Layout. A window holds, in this order: words of 8 bytes, each in a cache line of its own, so
  * that polling one word does not slow down another; the board (used at rank 0 only); the three
- * slots of the register; the sums of the accumulator; the slots of the queue. The layout follows from the options and is the same on all ranks.
+ * slots of the register; the sums of the accumulator; the slots of the queue. The layout follows
+ * from the options and is the same on all ranks.
  *
  * A slot holds a header and a model in one or more planes:
  *   raw         the elements in the application's dtype
@@ -254,7 +255,7 @@ static inline char *gossip_element_at(const struct gossip_layout *layout, const 
  * one version throughout.
  */
 
-/* Owner: publish x as the next version. */
+/* As pcoll_gossip_publish. */
 int register_publish(struct gossip_memory *memory, const void *x, uint64_t *version);
 
 /* Set *version, 0 at first or an earlier answer, to the number of versions that the peer has
@@ -268,9 +269,7 @@ int register_version(struct gossip_memory *memory, uint32_t peer, uint64_t *vers
 int register_read_chunk(struct gossip_memory *memory, uint32_t peer, size_t first,
                         const void *key, uint64_t *version, bool *whole);
 
-/* Read the whole model, in one version, into out (application's dtype). key: a whole model or
- * NULL. PCOLL_EEMPTY: nothing was published. PCOLL_EAGAIN: the owner publishes faster than this
- * rank can read. */
+/* As pcoll_gossip_read. */
 int register_read(struct gossip_memory *memory, uint32_t peer, const void *key,
                   void *out, uint64_t *version);
 
@@ -310,19 +309,16 @@ void slot_observe(struct gossip_memory *memory, const void *x, const void *their
  * time at which they were begun.
  */
 
-/* Send x to the peer. *pushed: false if its queue is full. With the codec, the message is sure to
- * decode if the receiver's key is `key` (application's dtype; NULL: zeros). sent, unless NULL,
- * becomes what the receiver gets then. */
+/* As pcoll_gossip_push. */
 int queue_push(struct gossip_memory *memory, uint32_t peer, const void *x,
                const void *key, void *sent, int32_t *pushed);
 
-/* Owner: take the oldest message into out (application's dtype). *taken: false if there is none.
- * Messages that do not decode with this key are dropped and counted. */
+/* As pcoll_gossip_drain. Messages that do not decode with this key are dropped and counted. */
 int queue_take(struct gossip_memory *memory, const void *key, void *out,
                uint32_t *source, int32_t *taken);
 
-/* Read the newest message in the queue of any rank, where it stays. *found: false if there is
- * none, if it does not decode with this key, or it was taken each time. */
+/* As pcoll_gossip_peek. *found is also false if the message does not decode with this key, or was
+ * taken at every try. */
 int queue_peek(struct gossip_memory *memory, uint32_t peer, const void *key, void *out,
                uint32_t *source, int32_t *found);
 
@@ -406,13 +402,12 @@ struct gossip_model {
     double ratio;
 };
 
-/* Average with the peer. *averaged: false if `cap` deltas are uncollected there. A chunk
- * that changes while it is read is not averaged. PCOLL_EEMPTY: the peer has not published. */
+/* As pcoll_gossip_average, with `cap` for max_uncollected. A chunk that changes while it is read is
+ * not averaged. PCOLL_EEMPTY: the peer has not published. */
 int exchange_average(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
                      double weight, const struct gossip_model *own, int32_t *averaged);
 
-/* Move what others have given from the sums to the model. *deltas: the number of deltas that were
- * complete; if there is none, nothing is moved. */
+/* As pcoll_gossip_collect. *deltas: those that were complete; if there is none, nothing is moved. */
 int exchange_collect(struct gossip_memory *memory, const struct gossip_model *own,
                      uint64_t *deltas);
 

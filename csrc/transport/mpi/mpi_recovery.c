@@ -241,9 +241,8 @@ int pcoll_shrink(const void *comm, void *living)
     return mpi_check_in(&m, ulfm_shrink(m.comm, living), "MPIX_Comm_shrink");
 }
 
-/* Complete the numbers of a transport whose rank i in MPI has number m->ranks[i] here. All others
- * have died. */
-static void mpi_number_ranks(struct mpi_transport *m)
+/* Complete a transport whose rank i in MPI has number m->ranks[i] here. All others have died. */
+static int mpi_number_ranks(struct mpi_transport *m, const struct doorbell *own)
 {
     int living;
     MPI_Comm_size(m->comm, &living);
@@ -255,6 +254,7 @@ static void mpi_number_ranks(struct mpi_transport *m)
         m->numbers[rank] = i;
         m->failed[rank / 64] &= ~((uint64_t)1 << rank % 64);
     }
+    return mpi_settle(m, own, NULL);
 }
 
 /* Allocate a transport with the rank, the size and the abilities of `like`. */
@@ -302,8 +302,7 @@ int mpi_shrink(struct transport *old, const struct doorbell *own,
     MPI_Comm_size(m->comm, &living);
     for (int i = 0; i < living; i++)
         m->ranks[i] = mpi_rank_of(from, mpi_translate(m->comm, i, from->comm));
-    mpi_number_ranks(m);
-    return mpi_settle(m, own, NULL);
+    return mpi_number_ranks(m, own);
 }
 
 /* PCOLL_EFAILED if members of `before`, with these numbers, are not in `now`. */
@@ -357,8 +356,7 @@ int mpi_regroup(const void *members, const uint32_t *numbers, uint32_t ranks,
         return rc;
     MPI_Comm_size(comm, &size);
     memcpy(m->ranks, numbers, (size_t)size * sizeof *numbers);
-    mpi_number_ranks(m);
-    return mpi_settle(m, own, NULL);
+    return mpi_number_ranks(m, own);
 }
 
 int mpi_give_comm(struct transport *t, void *comm)
@@ -588,23 +586,18 @@ static int tree_move(struct mpi_transport *m, bool sends, bool large, int peer,
 int tree_meet(struct mpi_transport *m, int to, int from)
 {
     uint64_t *word = calloc(2, sizeof *word);
-    MPI_Request send, receive;
-    int rc;
-    if (!word)
-        return fail(PCOLL_ENOMEM, "no memory for a word");
-    if (from >= 0 && (rc = TRY_IN(m, MPI_Irecv, word, 1, MPI_UINT64_T, from, TREE_TAG,
-                                  m->comm, &receive)) != PCOLL_OK)
-        return rc;
-    int error = to < 0 ? MPI_SUCCESS
-                       : mpi_isend(m, word + 1, 1, MPI_UINT64_T, to, TREE_TAG, &send);
-    if ((rc = mpi_check_in(m, error, "MPI_Isend")) != PCOLL_OK)
-        return rc;
-    if (from >= 0 && (rc = mpi_patient_wait(m, &receive, "MPI_Irecv")) != PCOLL_OK)
-        return rc;
-    if (to >= 0 && (rc = tree_wait_held(m, MPI_SUCCESS, &send)) != PCOLL_OK)
-        return rc;
-    free(word);
-    return PCOLL_OK;
+    MPI_Request receive;
+    int rc = word ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a word");
+    if (rc == PCOLL_OK && from >= 0)
+        rc = TRY_IN(m, MPI_Irecv, word, 1, MPI_UINT64_T, from, TREE_TAG, m->comm,
+                    &receive);
+    if (rc == PCOLL_OK && to >= 0)
+        rc = tree_move(m, true, false, to, word + 1, 1, MPI_UINT64_T);
+    if (rc == PCOLL_OK && from >= 0)
+        rc = mpi_patient_wait(m, &receive, "MPI_Irecv");
+    if (rc == PCOLL_OK)
+        free(word);
+    return rc;
 }
 
 /* Give what the rank with this number has to all ranks. */

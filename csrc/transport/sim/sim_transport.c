@@ -435,11 +435,9 @@ static void sim_complete_recv(struct sim_endpoint *endpoint,
         sim_wake(endpoint->sim, message->from->base.rank, 0, 0);
     }
     memcpy(receive->data, message->data, bytes);
-    sim_add_event(endpoint,
-                  (struct transport_event){.kind = TRANSPORT_DONE,
-                                           .cookie = receive->cookie,
-                                           .bytes = message->bytes,
-                                           .source = message->from->base.rank});
+    sim_add_event(endpoint, (struct transport_event){.kind = TRANSPORT_DONE,
+                                                     .cookie = receive->cookie,
+                                                     .bytes = message->bytes});
     free(message);
     free(receive);
 }
