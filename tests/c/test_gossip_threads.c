@@ -31,21 +31,6 @@ static _Atomic(uint64_t) *words_at(uint32_t peer, size_t offset)
     return (_Atomic(uint64_t) *)(ranks[peer].window.memory + offset);
 }
 
-static int get(struct window *w, uint32_t peer, size_t offset, void *into, size_t bytes)
-{
-    (void)w;
-    memcpy(into, ranks[peer].window.memory + offset, bytes);
-    return PCOLL_OK;
-}
-
-static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
-               size_t bytes)
-{
-    (void)w;
-    memcpy(ranks[peer].window.memory + offset, from, bytes);
-    return PCOLL_OK;
-}
-
 static void add_one(_Atomic(uint64_t) *sum, double more)
 {
     uint64_t old = atomic_load_explicit(sum, memory_order_relaxed), new;
@@ -58,20 +43,19 @@ static void add_one(_Atomic(uint64_t) *sum, double more)
         sum, &old, new, memory_order_relaxed, memory_order_relaxed));
 }
 
-static int add(struct window *w, uint32_t peer, size_t offset, const void *from,
-               int dtype, size_t count)
+static int window_access(struct window *w, enum window_access kind, uint32_t peer,
+                         size_t offset, const void *from, void *into, int dtype,
+                         size_t count)
 {
+    char *at = ranks[peer].window.memory + offset;
     (void)w, (void)dtype;
-    for (size_t i = 0; i < count; i++)
+    if (kind == WINDOW_GET)
+        memcpy(into, at, count);
+    else if (kind == WINDOW_PUT)
+        memcpy(at, from, count);
+    for (size_t i = 0; kind == WINDOW_ADD && i < count; i++)
         add_one(words_at(peer, offset) + i, ((const double *)from)[i]);
-    return PCOLL_OK;
-}
-
-static int get_sums(struct window *w, uint32_t peer, size_t offset, void *into,
-                    int dtype, size_t count)
-{
-    (void)w, (void)dtype;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; kind == WINDOW_SUMS && i < count; i++)
         ((uint64_t *)into)[i] =
             atomic_load_explicit(words_at(peer, offset) + i, memory_order_relaxed);
     return PCOLL_OK;
@@ -101,10 +85,7 @@ static int compare_swap(struct window *w, uint32_t peer, size_t offset,
     return PCOLL_OK;
 }
 
-static const struct window_ops ops = {.get = get,
-                                      .put = put,
-                                      .add = add,
-                                      .get_sums = get_sums,
+static const struct window_ops ops = {.access = window_access,
                                       .complete = nothing,
                                       .flush = nothing,
                                       .fetch_add = fetch_add,

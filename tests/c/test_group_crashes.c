@@ -123,11 +123,13 @@ static int compare_swap(struct window *window, uint32_t peer, size_t offset,
     return rc;
 }
 
-static int get(struct window *window, uint32_t peer, size_t offset, void *into,
-               size_t bytes)
+static int window_access(struct window *window, enum window_access kind, uint32_t peer,
+                         size_t offset, const void *from, void *into, int dtype,
+                         size_t count)
 {
-    mortal();
-    return w.near.get(window, peer, offset, into, bytes);
+    if (kind == WINDOW_GET)
+        mortal();
+    return w.near.access(window, kind, peer, offset, from, into, dtype, count);
 }
 
 static int control(struct transport *t, uint32_t peer, const struct control *message)
@@ -205,7 +207,7 @@ static void create(uint64_t seed)
                        w.windows);
     w.near = w.window_ops = *w.windows[0]->ops;
     w.window_ops.compare_swap = compare_swap;
-    w.window_ops.get = get;
+    w.window_ops.access = window_access;
     for (uint32_t r = 0; r < w.ranks; r++) {
         struct group *g = &w.rank[r].g;
         w.windows[r]->ops = &w.window_ops;

@@ -31,33 +31,22 @@ static struct rank {
 
 /* Windows. */
 
-static int get(struct window *w, uint32_t peer, size_t offset, void *into, size_t bytes)
+/* Entries of the directory may be read during a write, so read and write word by word. */
+static int window_access(struct window *w, enum window_access kind, uint32_t peer,
+                         size_t offset, const void *from, void *into, int dtype,
+                         size_t count)
 {
-    (void)w;
-    memcpy(into, ranks[peer].window.memory + offset, bytes);
-    return PCOLL_OK;
-}
-
-/* Entries of the directory may be read during a write, so write word by word. */
-static int put(struct window *w, uint32_t peer, size_t offset, const void *from,
-               size_t bytes)
-{
-    (void)w;
-    for (size_t i = 0; i < bytes / sizeof(int64_t); i++)
-        __atomic_store_n((int64_t *)(void *)(ranks[peer].window.memory + offset) + i,
-                         ((const int64_t *)from)[i], __ATOMIC_SEQ_CST);
-    return PCOLL_OK;
-}
-
-static int get_words(struct window *w, uint32_t peer, size_t offset, void *into,
-                     size_t bytes)
-{
-    if (offset >= ranks[peer].g.place.input_at)
-        return get(w, peer, offset, into, bytes);
-    for (size_t i = 0; i < bytes / sizeof(int64_t); i++)
-        ((int64_t *)into)[i] =
-            __atomic_load_n((int64_t *)(void *)(ranks[peer].window.memory + offset) + i,
-                            __ATOMIC_SEQ_CST);
+    int64_t *words = (int64_t *)(void *)(ranks[peer].window.memory + offset);
+    size_t n = count / sizeof *words;
+    (void)w, (void)dtype;
+    if (kind == WINDOW_GET && offset >= ranks[peer].g.place.input_at)
+        memcpy(into, words, count);
+    else if (kind == WINDOW_GET)
+        for (size_t i = 0; i < n; i++)
+            ((int64_t *)into)[i] = __atomic_load_n(words + i, __ATOMIC_SEQ_CST);
+    else
+        for (size_t i = 0; i < n; i++)
+            __atomic_store_n(words + i, ((const int64_t *)from)[i], __ATOMIC_SEQ_CST);
     return PCOLL_OK;
 }
 
@@ -89,8 +78,7 @@ static void retire(struct window *w)
     (void)w;
 }
 
-static const struct window_ops ops = {.get = get_words,
-                                      .put = put,
+static const struct window_ops ops = {.access = window_access,
                                       .complete = done,
                                       .flush = done,
                                       .compare_swap = compare_swap,
