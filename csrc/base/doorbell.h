@@ -32,8 +32,7 @@
 enum doorbell_sleeper { DOORBELL_WAITER = 1, DOORBELL_AGENT = 2 };
 
 struct doorbell_page {
-    uint64_t
-        cookie; /* random; differs from that of a process that reuses the process id */
+    uint64_t cookie; /* random: another process may reuse the process id */
     _Atomic uint32_t count;
     _Atomic uint32_t waiters;
     _Atomic uint32_t waiters_asleep;

@@ -190,8 +190,7 @@ void sleepers_wake(struct sleepers *s);
  */
 
 struct gate {
-    _Atomic uint32_t
-        inside; /* Threads that are inside, or that are about to leave again. */
+    _Atomic uint32_t inside; /* Threads inside, or about to leave again. */
     _Atomic bool closed;
     enum lock_rank rank;
     struct sleepers sleepers;

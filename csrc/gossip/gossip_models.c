@@ -534,8 +534,8 @@ int queue_take(struct gossip_memory *memory, const void *key, void *out,
 {
     uint32_t own = memory->window->rank;
     *taken = false;
-    for (uint32_t i = 0; i <= memory->layout.queue_slots;
-         i++) { /* bounded: others keep sending */
+    /* bounded: others keep sending */
+    for (uint32_t i = 0; i <= memory->layout.queue_slots; i++) {
         struct gossip_message oldest;
         bool whole;
         int32_t found;

@@ -146,9 +146,8 @@ static int mpi_post_control_receives(struct mpi_transport *m)
 /* What a rank tells the others when it makes a transport. */
 struct card {
     uint64_t neighborhood, pid, fd, cookie;
-    uint64_t
-        number; /* Counts the transports that this process has made or tried to make. */
-    uint64_t idle; /* Number of the idle transport that the rank offers, or 0. */
+    uint64_t number; /* Counts the transports that this process has tried to make. */
+    uint64_t idle;   /* Number of the idle transport that the rank offers, or 0. */
 };
 
 /* Collect the cards of all ranks, which the caller frees. Collective. */

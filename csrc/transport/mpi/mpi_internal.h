@@ -12,9 +12,8 @@ enum {
     TREE_TAG = 1,
     FIRST_DATA_TAG = 2,
     CONTROL_RECEIVES = 8,
-    BLOCK = 64, /* unit of data messages */
-    LARGE_BLOCKS =
-        128 /* For messages as large as this, MPI may need the receiver's help. */
+    BLOCK = 64,        /* unit of data messages */
+    LARGE_BLOCKS = 128 /* From this length on MPI may need the receiver's help. */
 };
 
 enum request_kind {

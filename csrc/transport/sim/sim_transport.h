@@ -34,8 +34,7 @@ struct sim_options {
     uint64_t seed;
     pcoll_network network;
     bool hostile;
-    uint32_t
-        stall_one_in; /* probability 1/n each time that a rank is woken; 0: never */
+    uint32_t stall_one_in; /* probability 1/n at each wake of a rank; 0: never */
     int64_t stall_longest;
     uint32_t spurious_one_in;
     bool in_order; /* events of one poll are not shuffled */
