@@ -44,6 +44,7 @@ MILLION = (
     "sim moshpit --peers 1000000 --grid 1024x1024,32x32x32x32,4x4x4x4x4x4x4x4x4x4 --methods moshpit"
     " --p 0,0.001 --restarts 1 --rounds 100"
 )
+COUNTS = "1,8,128,1024,2048,8192,65536,524288,8388608"  # 8 B to 64 MiB
 TRAIN = "bench train -n 8 --seeds 1"
 THREE = "--strategies allreduce,eager-majority,eager-solo"
 SLOW = (
@@ -155,7 +156,7 @@ SERIES = {
         **{f"backend-{n}": f"backend -n {n}" for n in (2, 4)},
         **{f"ddp-hook-{n}": f"ddp_hook -n {n}" for n in (2, 4)},
         "peers": "peers",
-        "interposer": "interposer",
+        **{f"interposer-{n}": f"interposer -n {n} --counts {COUNTS} --runs 1" for n in (2, 8)},
         "programs": "programs",
         "ready": "ready",
     },

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of MPI_Allreduce in a second, of so many doubles: a plain MPI program, for
- * interposer.py. */
+/* Print how many calls of MPI_Allreduce with `count` doubles this job makes in a second, for
+ * MPI_SUM and for an op of the user. A plain MPI program for interposer.py. Arguments: the
+ * seconds to measure, and the count. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,20 +26,31 @@ static double run(int calls, int count, MPI_Op op)
     return calls / seconds;
 }
 
+/* The same for as many calls as take about `seconds`, after calls that take a tenth of it. */
+static double measure(double seconds, int count, MPI_Op op)
+{
+    double rate = run(3, count, op);
+    for (int tenths = 1; tenths <= 10; tenths += 9) {
+        int calls = 3 + (int)(rate * seconds * tenths / 10);
+        MPI_Bcast(&calls, 1, MPI_INT, 0, MPI_COMM_WORLD);
+        rate = run(calls, count, op);
+    }
+    return rate;
+}
+
 int main(int argc, char **argv)
 {
-    int rank, calls = argc > 1 ? atoi(argv[1]) : 100000;
-    int count = argc > 2 ? atoi(argv[2]) : 1;
+    int rank, count = argc > 2 ? atoi(argv[2]) : 1;
+    double seconds = argc > 1 ? atof(argv[1]) : 1;
     MPI_Op own;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Op_create(add, 1, &own);
     for (int user = 0; user < 2; user++) {
         MPI_Op op = user ? own : MPI_SUM;
-        run(calls / 10 + 1, count, op);
-        double rate = run(calls, count, op);
+        double rate = measure(seconds, count, op);
         if (rank == 0)
-            printf("%s %.0f\n", user ? "user" : "sum", rate);
+            printf("%s %.6g\n", user ? "user" : "sum", rate);
     }
     MPI_Op_free(&own);
     MPI_Finalize();

@@ -29,8 +29,9 @@ LIMIT_S = 120
 @count("-n", 2, "ranks")
 @options.option("--counts", values.POSITIVE_INTS, "1,1024", "doubles")
 @count("--runs", 7, "of each")
+@click.option("--seconds", type=float, default=0.5, show_default=True, help="of calls in a run")
 @options.json
-def command(n: int, counts: list[int], runs: int, json: str | None) -> None:
+def command(n: int, counts: list[int], runs: int, seconds: float, json: str | None) -> None:
     rows: list[dict[str, object]] = []
     load = os.getloadavg()[0]
     job, environment = launcher.mpiexec(n)
@@ -43,8 +44,7 @@ def command(n: int, counts: list[int], runs: int, json: str | None) -> None:
         mpicc = Path(job[0]).with_name("mpicc")
         subprocess.run([mpicc, "-O2", "-Wall", SOURCE, "-o", program], check=True)
         for doubles in counts:
-            calls = max(200, 100_000 // (1 + doubles // 64))
-            words = [*job, program, str(calls), str(doubles)]
+            words = [*job, program, str(seconds), str(doubles)]
             rates: dict[str, dict[str, list[float]]] = {}  # calls per second, by op
             for who, env in both * runs:
                 said = subprocess.check_output(words, env=env, text=True, timeout=LIMIT_S)
@@ -55,5 +55,5 @@ def command(n: int, counts: list[int], runs: int, json: str | None) -> None:
                 best = {f"{who}_best": max(some) for who, some in found.items()}
                 rows.append({"bytes": 8 * doubles, "op": op, **medians, **best})
     document = report.document("bench interposer", n, rows)
-    document["env"].update(runs=runs, load_before=load)
+    document["env"].update(runs=runs, seconds=seconds, load_before=load)
     report.write(json, document)
