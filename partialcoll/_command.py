@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is this process the command ``partialcoll``, or a rank of a job?
+"""Tell whether this process is the command ``partialcoll`` or a rank of a job.
 
-The command outside of a job prints help or starts a job, on login nodes as well, where MPI may not
-start; so it does not load MPI, which everybody else who imports the package does.
+Outside of a job the command prints help or starts a job. It has to work on login nodes, where MPI
+may not start, so it does not load MPI. Every other process that imports the package loads MPI.
 """
 
 import os
@@ -23,16 +23,16 @@ def _program() -> str:
 
 
 def is_command() -> bool:
-    """Is this the console script, or ``python -m partialcoll``?"""
+    """Return whether this process is the console script or ``python -m partialcoll``."""
     folder, program = os.path.split(_program())
     module = program == "__main__.py" and os.path.basename(folder) == "partialcoll"
     return module or program == "partialcoll"
 
 
 def only_starts() -> bool:
-    """Is this the command outside of a job, or one that needs no MPI in it: the doctor, who looks
-    before MPI begins, or what starts programs? (While Python looks for a module that -m names, that
-    is what stands for the program.)"""
+    """Return whether this is the command outside of a job, or a subcommand that needs no MPI in a
+    job: ``doctor``, which checks before MPI starts, or ``run``, which starts programs. (The program
+    is called "-m" while Python searches for the module that -m names.)"""
     if not (is_command() or _program() == "-m"):
         return False
     return not in_job() or sys.argv[1:2] in (["doctor"], ["run"])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What signals do to the command ``partialcoll``. Most end it: at once, without a traceback, after
-the jobs that it has started, and with the status that shells give such an end. SIGTSTP (Ctrl-Z)
-stops it and its jobs, until it is continued. SIGUSR1 and SIGUSR2 are for the jobs, if there are
-any.
+"""Signal handling of the command ``partialcoll``. Most signals end it: at once, without a
+traceback, after the jobs that it has started, and with the exit status that shells expect. SIGTSTP
+(Ctrl-Z) stops it and its jobs, until it is continued. SIGUSR1 and SIGUSR2 are passed on to the
+jobs, if there are any.
 
 A thread does it. Python's own handlers run in the main thread between two of its instructions, and
 that may be in C for minutes, or in an import whose traceback nobody wants to read.
@@ -22,10 +22,10 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SAME_S = 0.5  # timeout(1) sends its signal twice, to the command and to its group
 
 
-# Jobs that run. Their `stop` (a signal ends the command) and `tell` (a signal that is for jobs, or
-# SIGSTOP and SIGCONT) are called in other threads than the main one.
+# Running jobs. Threads other than the main one call their `stop` (a signal ends the command) and
+# `tell` (SIGSTOP, SIGCONT or a signal for jobs).
 jobs: list[Any] = []
-again = threading.Event()  # another one that ends has come: nobody wants to wait any longer
+again = threading.Event()  # a second signal to end has arrived: end without waiting any longer
 _come = threading.Event()
 
 
@@ -46,7 +46,7 @@ def end_quietly() -> None:
 
 
 def _open_streams() -> None:
-    """Those that are closed: nothing that is opened later is to take their places."""
+    """Open standard streams that are closed, so that no file opened later gets their numbers."""
     while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(spare)
@@ -61,7 +61,7 @@ def _hear(reader: int) -> None:
         signum = os.read(reader, 1)[0]
         if signum == signal.SIGTSTP:
             _tell(signal.SIGSTOP)
-            # By this thread, which does not come to its next line before the process is continued.
+            # This thread sends it, so its next line runs only after the process is continued.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             _tell(signal.SIGCONT)
         elif signum in _FOR_JOBS and jobs:

@@ -7,7 +7,7 @@
 ...     handle = pc.Allreduce_init(comm, x, y, on_failure="continue")
 ... else:
 ...     handle = pc.Allreduce_init(comm, x, y, on_failure="continue", join=True)
->>> # … and when somebody has died, on all that are left:
+>>> # … and when a rank has died, on all that are left:
 >>> handle.grow(elastic.respawn(handle.comm, [sys.executable, __file__], to=handle.size))
 """
 
@@ -40,19 +40,19 @@ _PATIENCE = 6  # times the timeout: a process that has said nothing after it is 
 
 
 def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intracomm:
-    """Spawn what is missing, so that there are `to` processes together. Collective. Returns a
-    communicator of all, those of `comm` first, in their order: the new ones get it from `joined`.
-    It is the caller's, who may free it. If there are enough already, a duplicate.
+    """Spawn the missing processes, so that there are `to` processes together. Collective. Return a
+    communicator of all, the ranks of `comm` first, in their order; new processes get it from
+    `joined`. The caller owns it and may free it. If there are enough already, it is a duplicate.
 
-    `comm` (mpi4py.MPI.Intracomm) is of those that live: `AllreduceHandle.comm`, or what
-    ``comm.Shrink()`` gives. `command` (a list of str): program and arguments, the same on all
-    ranks; rank 0's counts. `to`: an int, at least as many processes as there are.
+    `comm` (mpi4py.MPI.Intracomm) has live ranks only: `AllreduceHandle.comm`, or the result of
+    ``comm.Shrink()``. `command` (a list of str): program and arguments, the same on all
+    ranks; rank 0's is used. `to`: an int, at least the size of `comm`.
 
-    Raises what MPI does, on all ranks; RankFailedError if somebody of `comm` has died meanwhile, or
-    a new process before it joined; StateError if no process lives that mpiexec has started. A
-    command that ends before it has initialized MPI leaves all waiting; one that dies after that and
-    before it imports this module, for six times ``PARTIALCOLL_TIMEOUT``. After as long a new
-    process ends by itself if one of `comm` had died before it could be heard of.
+    Raises MPI's errors, on all ranks; RankFailedError if a rank of `comm` has died meanwhile, or a
+    new process before it joined; StateError if no process that mpiexec started is alive. If a
+    command ends before it has initialized MPI, all wait forever; if it dies after that and before
+    it imports this module, they wait for six times ``PARTIALCOLL_TIMEOUT``. A new process ends by
+    itself after the same time if a rank of `comm` had died before the process could learn of it.
     """
     address(comm)
     to = checks.integer("to", to, comm.size)
@@ -69,8 +69,8 @@ def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intr
 
 
 class Spawned:
-    """Newcomers that have been started, and come to `merge_with_parents` in their own time.
-    Collective over those who start them."""
+    """Joining processes that have been started, and call `merge_with_parents` at any later time.
+    Collective over the ranks that start them."""
 
     def __init__(self, comm: MPI.Intracomm, command: Sequence[str], count: int) -> None:
         # Open MPI's launcher forgets the job that it was started for when all of that have ended;
@@ -116,8 +116,8 @@ class Spawned:
 
 
 def merge_with_parents(between: MPI.Intercomm) -> MPI.Intracomm:
-    """In a newcomer: return the communicator of all. RankFailedError if somebody has died
-    meanwhile: others are started then in place of all of them."""
+    """Return the communicator of all, in a joining process. RankFailedError if a process has died
+    meanwhile: then other processes are started in place of all that were joining."""
     _greet()
     _tell(between, True)
     words = _Words(between)
@@ -199,7 +199,7 @@ class _Words:
 
 
 def _merge(between: MPI.Intercomm, high: bool) -> MPI.Intracomm:
-    """Merge. Nobody may die within it; it takes a millisecond when all have come."""
+    """Merge. No rank may die during it; it takes a millisecond once all have called it."""
     merged = alone(lambda: between.Merge(high=high), hold=True)
     if not high:  # else MPI frees it itself
         between.Free()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong, as exceptions."""
+"""The exceptions of the package."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class RankFailedError(CollectiveError):
 
 
 class AbiError(ImportError):
-    """The compiled core does not fit the MPI that mpi4py has loaded; says how to mend it."""
+    """The compiled core does not fit the MPI that mpi4py has loaded; it says how to fix it."""
 
 
 class DecodeError(Error):
-    """A payload does not decode: it is truncated, damaged, none of ours, or the key is too far.
-    `blocks` (a tuple of int) has the blocks of 1024 elements that failed; empty if the payload was
-    refused as a whole. `message` says what is wrong with them, and how to encode instead."""
+    """A payload does not decode: it is truncated, damaged, of another format, or the key is too
+    far. `blocks` (a tuple of int) has the blocks of 1024 elements that failed; it is empty if the
+    whole payload was refused. `message` says what is wrong with them, and how to encode instead."""
 
     def __init__(self, message: str, blocks: Sequence[int] = ()) -> None:
         super().__init__(message)

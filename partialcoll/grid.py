@@ -48,9 +48,9 @@ def _numbers(values: Any, name: str, dtype: Any, most: int) -> npt.NDArray[Any]:
 
 
 class Grid:
-    """A grid of cells for so many peers: who averages with whom in which round.
+    """A grid of cells for ``peers`` peers: it determines which peers average in which round.
 
-    ``sides`` is how long each axis is, as ``(4, 8)`` or ``"4x8"``, or ``"auto"``: a full grid of
+    ``sides`` are the lengths of the axes, as ``(4, 8)`` or ``"4x8"``, or ``"auto"``: a full grid of
     two or more axes with sides of about 32 at most, if ``peers`` has such factors, else one with as
     few empty cells as sides that differ by one allow. Cells are numbered row by row, as by
     `numpy.ravel_multi_index`; at first each peer has the cell of its own number. ``cells`` below
@@ -76,7 +76,7 @@ class Grid:
 
     @property
     def axes(self) -> int:
-        """Number of axes: after so many rounds all peers have met, directly or through others."""
+        """Number of axes, and of rounds until each peer has met all, directly or through others."""
         return len(self.sides)
 
     @property

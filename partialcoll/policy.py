@@ -82,7 +82,7 @@ class Policy:
 
 
 class Solo(Policy):
-    """Any rank that arrives starts the round; it waits for nobody. Modifiers as of `Policy`.
+    """Any rank that arrives starts the round, without waiting for another. Modifiers: see `Policy`.
     Source: Li et al., "Taming Unbalanced Training Workloads in Deep Learning with Partial
     Collective Operations", PPoPP 2020, section 4.1."""
 
@@ -90,8 +90,8 @@ class Solo(Policy):
 
 
 class Majority(Policy):
-    """One rank, drawn anew for each round and the same on all ranks, starts the round; on average
-    half of the ranks arrive before it. Modifiers as of `Policy`. Source: PPoPP 2020 (see `Solo`),
+    """One rank, drawn for each round and the same on all ranks, starts the round; on average half
+    of the ranks arrive before it. Modifiers: see `Policy`. Source: PPoPP 2020 (see `Solo`),
     section 4.2."""
 
     _name = "majority"
@@ -138,7 +138,7 @@ class _Drawn(Policy):
 
 
 class FirstOf(_Drawn):
-    """The first of `m` ranks (1 to all), drawn anew for each round, starts it. Modifiers as of
+    """The first of `m` ranks (1 to all), drawn for each round, starts it. Modifiers: see
     `Policy`. On average (P+1)/(m+1) ranks have arrived by then. ``FirstOf(1)`` is `Majority`; with
     m = P it is `Solo`."""
 
@@ -146,7 +146,7 @@ class FirstOf(_Drawn):
 
 
 class LastOf(_Drawn):
-    """The last of `m` ranks (1 to all), drawn anew for each round, starts it. Modifiers as of
+    """The last of `m` ranks (1 to all), drawn for each round, starts it. Modifiers: see
     `Policy`. On average m(P+1)/(m+1) ranks have arrived by then. ``LastOf(1)`` is `Majority`; with
     m = P it is `Full`."""
 

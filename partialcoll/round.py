@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call returns: which rounds, who was in them."""
+"""The objects that a call returns: its rounds, and the ranks that were in them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _mask(which: int, about: str) -> Any:
 
 
 class _Described:
-    """A round of so many ranks as the core describes it."""
+    """A round as the core describes it, with its number of ranks."""
 
     __slots__ = ("_fields", "_ranks", "_raw")
 
@@ -97,7 +97,7 @@ class Result(_Described):
         return Result(self._raw, self._ranks, None, look)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """The first buffer, so that numpy functions take a result as it is."""
+        """Return the first buffer, so that numpy functions accept a result."""
         array = np.asarray(self.buffers[0], dtype=dtype)
         return array.copy() if copy else array
 
@@ -106,9 +106,9 @@ class Result(_Described):
 
 
 class Round(_Described):
-    """What `Wait` returns: the last round delivered, and what was delivered with it. The library
-    makes it: of the ``last`` result, and if there are more, of all `results`, with the number that
-    is `lost`."""
+    """The return value of `Wait`: the last round delivered, and the results delivered with it. The
+    library creates it from the ``last`` result, from all `results` if there are several, and from
+    the number of rounds that are `lost`."""
 
     __slots__ = ("_last", "_lost", "_results")
 

@@ -200,10 +200,10 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 class _Note:
-    """What this process has left with MPI's name service."""
+    """The entry that this process has published with MPI's name service."""
 
     def __init__(self) -> None:
-        self.stays: list[_Stay] = []  # that it tells of
+        self.stays: list[_Stay] = []  # the stays that the entry lists
         self._text = ""
         self.can_be_read = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 

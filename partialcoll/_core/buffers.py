@@ -74,7 +74,7 @@ def bfloat16() -> np.dtype[Any]:
 
 
 def _is_spec(buffer: Any) -> bool:
-    """Is it [array, count], [array, datatype] or [array, count, datatype], as in mpi4py?"""
+    """Return whether it is mpi4py's [array, count], [array, type] or [array, count, type]."""
     return (
         isinstance(buffer, (list, tuple))
         and 2 <= len(buffer) <= 3
@@ -212,7 +212,7 @@ def _apply_spec(argument: str, spec: Any) -> Buffer:
 
 
 def is_device(array: Any) -> bool:
-    """Is it on a device? Asks what torch, cupy and numba have, and others have by DLPack."""
+    """Return whether the array is on a device, by attributes of torch, cupy, numba or DLPack."""
     if isinstance(array, np.ndarray):
         return False
     kind = getattr(getattr(array, "device", None), "type", None)  # of a tensor: a text
@@ -334,7 +334,7 @@ def describe(buffers: list[Buffer], ops: list[Any], codes: list[int]) -> Any:
 
 
 def addresses(arrays: list[Array]) -> Any:
-    """Return a C array of the buffers' addresses. Keep the arrays alive as long as it is used."""
+    """Return a C array of the buffers' addresses. Keep `arrays` alive while it is in use."""
     pointers = ffi.new("void *[]", len(arrays))
     for i, array in enumerate(arrays):
         pointers[i] = ffi.cast("void *", array.ctypes.data)
@@ -379,7 +379,7 @@ def _known_ops() -> list[tuple[MPI.Op, int]]:
 
 
 def check_op(op: Any, code: int, buffer: Buffer) -> None:
-    """Is the op defined for the elements? As far as it is not MPI's business."""
+    """Check that the op is defined for the elements. MPI itself checks its own datatypes."""
     if buffer.datatype is not None:
         return
     if code == lib.PCOLL_MPI_OP:
@@ -401,12 +401,12 @@ def check_op(op: Any, code: int, buffer: Buffer) -> None:
 
 
 def has_identity(op: Any, buffer: Buffer) -> bool:
-    """Does a round without contributions have a value? Not where MPI reduces."""
+    """Return whether a round without contributions has a value: not if MPI reduces."""
     return buffer.datatype is None and op_code(op) != lib.PCOLL_MPI_OP
 
 
 def can_add(code: int, buffer: Buffer) -> bool:
-    """Can numpy add results up: is it a sum of numbers?"""
+    """Return whether numpy can add results up: only for a sum of numbers."""
     return code == lib.PCOLL_SUM and (
         buffer.dtype == lib.PCOLL_BFLOAT16 or buffer.array.dtype.kind in "iufc"
     )

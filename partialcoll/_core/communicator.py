@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What everything that is made on a communicator needs: its address, and who progresses it."""
+"""The address of a communicator, and its progress mode, for all objects made on it."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class Peers:
             return otherwise
 
 
-_LONGEST = 1000  # bytes of a text: MPI sends so little though nobody receives it
+_LONGEST = 1000  # bytes of a text: MPI completes such a short send before it is received
 
 
 class Departed(MismatchError):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes before MPI ends: threads end, and what lies in the library's memory is left while it
-is there. And how the program ends: has an exception, or sys.exit with an error, ended it?
+"""Work before MPI ends: end the threads, and release views of the library's memory while it still
+exists. Also tell whether an exception, or sys.exit with an error, has ended the program.
 
 `sys.last_value` alone does not tell: pytest and interactive sessions set it for exceptions that
 they have handled, and sys.exit does not set it. The traceback of an exception that ends the program
@@ -92,8 +92,8 @@ _program: _Program | None = None
 
 
 def watch_program() -> None:
-    """Prepare for `program_failure`. sys.exit is replaced by a function that notes its argument and
-    calls it, since Python shows the status to nobody. Idempotent."""
+    """Prepare for `program_failure`. Replace sys.exit by a function that stores its argument and
+    then calls sys.exit, since Python does not expose the exit status. Idempotent."""
     global _program
     if _program is None:
         _program = _Program()

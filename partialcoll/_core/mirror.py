@@ -88,7 +88,7 @@ class Mirror:
 
 
 class _Mirrors(dict[int, Mirror]):
-    """By device, made when first asked for."""
+    """The mirrors by device; each is created at its first use."""
 
     def __missing__(self, device: int) -> Mirror:
         return self.setdefault(device, Mirror(device))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of what all ranks make together and free together; the same for everything."""
+"""The life cycle of objects that all ranks create together and free together."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Self = TypeVar("Self", bound="CollectiveObject")
 
 
 class CollectiveObject:
-    """What all ranks make together, and free together: ``Free`` or the end of a ``with`` statement.
-    If neither came, its end in this process is a warning and no communication; in a forked child
-    nothing. It cannot be pickled. A subclass says what ``_is_freed`` and ``_try_to_free`` are."""
+    """An object that all ranks create together and free together: by ``Free`` or by the end of a
+    ``with`` statement. If it ends without either, this process warns and does not communicate; a
+    forked child does nothing. Not picklable. A subclass defines ``_is_freed``, ``_try_to_free``."""
 
     _noun: str  # what messages call it
-    _process = 0  # that has made it; 0: it was not made
+    _process = 0  # id of the process that has created it; 0: it was not created
     # Called whenever a call has waited for a slice, between two waits in the core: a rank that
     # waits can serve others. True: again soon.
     _while_waiting: Callable[[], bool] | None = None
@@ -55,14 +55,14 @@ class CollectiveObject:
         raise NotImplementedError
 
     def _begin_to_free(self) -> None:
-        """Do what can be done without the others."""
+        """Do the part of the end that needs no other rank."""
 
     def _try_to_free(self, microseconds: int) -> int:
-        """Wait at most so long until all have come; return a result code of the core."""
+        """Wait up to `microseconds` for all ranks to free it; return a result code of the core."""
         raise NotImplementedError
 
     def _after_free(self) -> None:
-        """All have come."""
+        """Clean up after all ranks have freed the object."""
 
     def Free(self, timeout: float | None = None) -> None:
         """Free it. Collective: its memory goes when all have come; idempotent. Raises TimeoutError

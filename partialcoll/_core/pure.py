@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of the core needs neither MPI nor other ranks: the numbers of its kinds, policies, grids,
-the codec; and the objects of the core over simulated ranks. All of it is in the compiled
-simulator's library, which can be loaded everywhere. The only module that touches it."""
+"""The parts of the core that need neither MPI nor other ranks: the numbers of its kinds, policies,
+grids, the codec, and the core's objects over simulated ranks. The compiled library of the simulator
+holds them; it can be loaded everywhere. Only this module accesses that library."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ class Record:
         self._memory = ffi.new("char[]", struct + 3 * 8 * ((ranks + 63) // 64))
         self.view = ffi.buffer(self._memory)
         self.round = ffi.cast("pcoll_round *", self._memory)
-        # One number of it, for those who look after each round.
+        # The field `failed` alone, for code that reads it after each round.
         at = ffi.offsetof("pcoll_round", "failed")
         self.failed = memoryview(self.view)[at : at + 4].cast("I")
-        # What the core's functions fill in.
+        # The arguments that the core's functions fill in.
         self.out = (self.round, ffi.cast("uint64_t *", self._memory + struct))
 
 
@@ -87,7 +87,7 @@ class Slots:
         return self._look()
 
     def _look(self) -> list[Array]:
-        if self._record.round.active == 0:  # nobody has written the slot
+        if self._record.round.active == 0:  # no rank has written the slot
             views = [identity(op, buffer) for op, buffer in zip(self._ops, self._buffers)]
         else:
             views = [self._view(i, buffer) for i, buffer in enumerate(self._buffers)]
@@ -112,11 +112,11 @@ class Slots:
 
 
 class HandleBuffers:
-    """Where the deposits of a handle come from, and where results go. The core copies memory of the
-    host itself, and delivers to `buffers`. Deposits come from `sent` (None: the library's memory),
-    and results go to `received`, as they were given. With `fetches` some of these are on a device,
-    where `fetch` copies what was delivered. several: results are added up, which is done on the
-    host: arrays of the host stand for those received."""
+    """The sources of a handle's deposits and the destinations of its results. The core copies host
+    memory itself, and delivers to `buffers`. Deposits are read from `sent` (None: the library's
+    memory), and results are written to `received`, both as the caller passed them. With `fetches`
+    some of these are on a device; `fetch` then copies the delivered results there. several: results
+    are added up, on the host, so arrays of the host replace the receive buffers."""
 
     def __init__(
         self, send: list[Buffer] | None, recv: list[Buffer], several: bool = False
@@ -186,7 +186,7 @@ def owner_of(buffer: Buffer) -> Any:
 
 
 def _places(buffers: list[Buffer]) -> Any:
-    """Return a C array of where they are. Keep the arrays alive as long as it is used."""
+    """Return a C array of the buffers' places. Keep `buffers` alive while it is in use."""
     places = ffi.new("pcoll_place[]", len(buffers))
     for place, buffer in zip(places, buffers):
         place.address, place.on_host = buffer.begin, not isinstance(buffer, DeviceBuffer)

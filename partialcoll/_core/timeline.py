@@ -87,7 +87,7 @@ class Recorder:
 
 
 recorder: Recorder | None = None
-"""Of this process, while there is a timeline."""
+"""The recorder of this process, while it writes a timeline."""
 
 
 def start(path: Any, marks: bool) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting in slices, so that signals come through and somebody says who is missing."""
+"""Waiting in slices, so that signals are handled and messages name the missing ranks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, Callable
 from . import settings
 from .ffi import ffi, lib, raise_error
 
-# Signals come through at least this often, in microseconds; while this rank serves others.
+# Microseconds until the core returns to Python for signals; the short slice while serving others.
 SLICE_US = 100_000
 SHORT_SLICE_US = 1_000
 
-# Seconds. Whoever has to wait for what others do in Python is not far behind, mostly.
+# Seconds. They start short because other ranks' Python code mostly finishes soon.
 _SHORTEST_NAP, _LONGEST_NAP = 20e-6, 2e-3
 
 _watches: list[Callable[[], None]] = []
 
 
 def watch(look: Callable[[], None]) -> None:
-    """Have this called whenever something begins or waits; what it raises ends that."""
+    """Call `look` whenever an operation begins or waits; an exception of it ends that operation."""
     _watches.append(look)
 
 
@@ -36,7 +36,7 @@ def look() -> None:
 
 
 def naps() -> Iterator[float]:
-    """Yield seconds between two looks at what others do; a core may have more ranks than one."""
+    """Yield the seconds to sleep between two polls: several ranks may share one CPU core."""
     yield from (0.0,) * 8
     nap = _SHORTEST_NAP
     while True:

@@ -89,7 +89,7 @@ class Worker:
         self.join()
 
     def halt(self) -> None:
-        """End all: whoever waits for it, callbacks included, gets an error."""
+        """End the worker: all calls that wait for it, and callbacks, get an error."""
         self.stopping = True
         self._work.set()
         fail = self._fail()
@@ -161,8 +161,8 @@ def side_by_side(calls: Sequence[Callable[[], None]]) -> None:
 
 
 def _interrupt(threads: Sequence[threading.Thread]) -> None:
-    """Raise KeyboardInterrupt in each, at its next line of Python: whoever waits in the core comes
-    back to Python all the time. One that stays in a call of MPI is left there after a while."""
+    """Raise KeyboardInterrupt in each thread, at its next line of Python. A thread that waits in
+    the core returns to Python regularly. One that stays in an MPI call is soon left there."""
     for thread in threads:
         if thread.is_alive():
             ctypes.pythonapi.PyThreadState_SetAsyncExc(

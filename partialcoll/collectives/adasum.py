@@ -24,7 +24,7 @@ Bounds = Sequence[tuple[int, int]]
 
 
 def combine(a: Array, b: Array, bounds: Bounds) -> Array:
-    """Of each part of two vectors by itself; a new vector."""
+    """Return a new vector: each part of the two vectors, combined separately."""
     found = np.zeros_like(a)
     for begin, end in bounds:
         first, second = (one[begin:end].astype(np.float64) for one in (a, b))

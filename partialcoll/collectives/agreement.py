@@ -161,8 +161,8 @@ class Agreement:
         return not self._record.round.differ
 
     def _is_complete(self, code: int) -> bool:
-        """Is the round complete although the core returned an error: do the ranks differ in it, or
-        has an interrupted wait taken it?"""
+        """Return whether the round is complete although the core returned an error: the ranks
+        differ in it, or an interrupted wait has already taken it."""
         taken = code == lib.PCOLL_ESTATE and self._handle._counts()[1] == self._started
         return bool(taken or code == lib.PCOLL_EMISMATCH)
 

@@ -91,8 +91,8 @@ def Allreduce_init(
         With deliver="all", what the receive buffers hold if a call delivers several rounds:
         their sum (op SUM), or the newest.
     progress : "agent", "manual" or "spin"
-        Who communicates while the application computes: a thread that sleeps, nobody, a
-        thread that polls. Default: PARTIALCOLL_PROGRESS or "agent".
+        How communication progresses while the application computes: by a thread that sleeps, not
+        at all, or by a thread that polls. Default: PARTIALCOLL_PROGRESS or "agent".
     algorithm : "auto", "recdbl", "rabenseifner", "ring" or "native"
         How the data is reduced, see docs/algorithms.md. Default: PARTIALCOLL_ALGORITHM or "auto".
     domain : "node", "rank", "auto", "node:K" or "auto:K"
@@ -202,9 +202,9 @@ def Waitany(handles: Sequence[AllreduceHandle], timeout: float | None = None) ->
 
 
 class Partitioned:
-    """As much of a handle as `Replicated` needs. Collective.
+    """The part of a handle's interface that `Replicated` needs. Collective.
 
-    Each buffer has a handle of its own, so its reduction begins as soon as all ranks have called
+    Each buffer has its own handle, so its reduction begins as soon as all ranks have called
     `Pready` for it, in any order. All handles are full, and every rank starts each of them once in
     a step. So round t of all handles has the same ranks, and the last handle describes it. A call
     that was interrupted is resumed: the handles know what they have started and received.
@@ -235,7 +235,7 @@ class Partitioned:
 
     @property
     def send_buffer(self) -> list[Array]:
-        """Where to put the next deposit. A buffer's place changes when it goes."""
+        """Arrays for the next deposit. A buffer's address changes when it is sent."""
         return [part.send_buffer for part in self._parts]
 
     def _send_place(self) -> tuple[int, ...]:
@@ -346,7 +346,7 @@ def _state(send: Any, recv: Any) -> tuple[Any, ...]:
 
 @dataclass
 class _Cache:
-    """What a communicator keeps: handles by their signature, the last one of each place."""
+    """The cache of a communicator: handles by signature, and the last handle of each call site."""
 
     handles: dict[Any, _Kept] = field(default_factory=dict)
     repeats: dict[Any, _Kept] = field(default_factory=dict)
@@ -427,7 +427,7 @@ def _find(
         if not in_place:
             check_match(send, recv)
         shape = tuple(buffer.key for buffer in recv)
-        # Who is told of deaths is no part of it: a function may be another one each time.
+        # Leave out on_membership: the caller may pass another function object in each call.
         more = tuple(sorted(one for one in options.items() if one[0] != "on_membership"))
         signature = (site[1], shape, str(as_policy(quorum)), _op_key(op), in_place, more)
         return send, recv, signature

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do the ranks apply the same update? Each rank says in every round what it would do.
+"""Check that the ranks apply the same update: each rank states in every round what it would do.
 
 A buffer of int64, one row for each rank, rides in the round of the gradients. A row is
 
@@ -48,9 +48,9 @@ Groups = tuple[tuple[tuple[str, Any], ...], ...]  # names and values of each gro
 
 
 class Fingerprints:
-    """What this rank says, and what it concludes from the others' rows: about hyperparameters, and
-    every so many versions about a checksum of the parameters (an int64 that is not 0); without
-    these, about versions alone. counted: the number of parameters whose gradients are counted."""
+    """The statements of this rank, and the comparison with the other ranks' rows: hyperparameters,
+    and after every `every` versions a checksum of the parameters (an int64 that is not 0); without
+    these only versions. counted: the number of parameters whose gradients are counted."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class Fingerprints:
         self._due: Array | None = None  # a statement with a checksum of parameters
         self.under_way = False  # is a statement of this rank in no round yet?
         self._remembered = _REMEMBERED
-        # Of rounds: version -> hash and checksum -> ranks that said so, and the text.
+        # Statements: version -> (hash, checksum) -> the ranks that made it, and its text.
         self._said: dict[int, dict[tuple[int, int], tuple[set[int], bytes]]] = {}
-        self._begun: dict[int, int] = {}  # what each rank has said of first, last
+        self._begun: dict[int, int] = {}  # rank -> `first` in its last statement
 
     def outline(self) -> Array:
-        """What the buffer looks like."""
+        """Return an array with the buffer's shape and dtype."""
         return np.zeros((self._ranks - (-self._counted // self._width), self._width), np.int64)
 
     def remember(self, history: int) -> None:  # ranks lag, and so say something, so much later
@@ -98,7 +98,7 @@ class Fingerprints:
             self._due, self.under_way = None, True
 
     def arrived(self, rows: Array) -> int:
-        """How many deposits of this rank are in the round of these rows."""
+        """Return the number of deposits of this rank in the round of these rows."""
         count, _, said = rows[self._rank, :3].tolist()
         self.under_way &= not said
         return int(count)
@@ -120,12 +120,12 @@ class Fingerprints:
         return np.concatenate((said, self._text))
 
     def forget(self) -> None:
-        """What was said of versions: training begins at another one."""
+        """Forget the statements on versions: training restarts at another version."""
         self._said.clear()
         self._due = None
 
     def joined(self) -> None:
-        """No deposit is under way on any rank, and all may begin at another version now."""
+        """Prepare for a new first version: no rank has a deposit under way."""
         self.under_way = False
         self._begun.clear()
 
@@ -175,7 +175,7 @@ class Fingerprints:
         return f"{complaint}: {'; '.join(lines)}. {_SAME_UPDATES if version else _FIRST_UPDATES}"
 
 
-# What helps, by what differs, and whether it has been so from the beginning.
+# Advice for messages: by the kind of difference, and whether it exists since the beginning.
 _FIRST_UPDATES = (
     "Give the optimizers the same values on all ranks, or call "
     "broadcast_optimizer_state(optimizer) before the first step"

@@ -25,11 +25,11 @@ from ..topology.topology import Topology, connected
 
 @dataclass(frozen=True)
 class GossipStats:
-    """What a `GossipBuffer` has done on this rank since it was made.
+    """Counts of a `GossipBuffer` on this rank since it was created.
 
-    ``publishes``, ``reads`` (of others), ``averages``: operations. ``skipped``: averages that were
-    not made, because the peer had not collected. ``collected``: deltas taken from others.
-    ``retries``, ``torn``: chunks read again because their owner had published meanwhile, given up.
+    ``publishes``, ``reads`` (of peers), ``averages``: operations. ``skipped``: averages left out
+    because the peer had not collected. ``collected``: deltas taken from others. ``retries``:
+    chunks read again because their owner had published meanwhile; ``torn``: chunks given up.
     ``pushed``, ``drained``: messages; ``queue_full``: not sent for want of room.
     ``decode_failures``: messages that did not decode with the key. ``fallbacks``: blocks read again
     with more bits. ``bytes_read``, ``bytes_written``: of the memory of others, and of the own
@@ -158,7 +158,7 @@ class GossipBuffer(CoreObject):
         self._element = buffer.dtype
         self._twins = Twins()
         self._topology = connected(topology, self._size)
-        # Those whom this rank may read, average with or send to.
+        # The peers that this rank may read, average with or send to.
         self._neighbors = frozenset(self._topology.neighbors(self._rank))
         options.count, options.dtype = buffer.count, buffer.dtype
         options.shape = zlib.crc32(repr(self.shape).encode())
@@ -373,7 +373,7 @@ class GossipBuffer(CoreObject):
 
     @property
     def topology(self) -> Topology:
-        """Who may talk to whom; with ``on_failure="continue"`` among those who live."""
+        """The topology of the buffer; with ``on_failure="continue"`` among the live ranks."""
         self._look_around()
         return self._topology
 

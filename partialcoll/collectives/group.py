@@ -25,7 +25,7 @@ from ..grid import as_sides
 
 @dataclass(frozen=True)
 class GroupRound:
-    """What came of a round of a `GroupAllreduce`.
+    """The result of a round of a `GroupAllreduce`.
 
     ``index``: number of the round, which was along the ``axis``. ``group``: the ranks that averaged
     together, ascending; empty if the round is void. ``position``: this rank's place among them.
@@ -49,10 +49,10 @@ class GroupRound:
 
 @dataclass(frozen=True)
 class GroupStats:
-    """What a `GroupAllreduce` has done on this rank since it was made.
+    """Counts of a `GroupAllreduce` on this rank since it was created.
 
-    ``rounds``, ``void_rounds``: with a contribution of this rank. ``null_rounds``: those in which
-    its agent reduced for the others without one. ``matched_ahead``: rounds whose group was known
+    ``rounds``, ``void_rounds``: with a contribution of this rank. ``null_rounds``: rounds in which
+    its agent reduced for others without one. ``matched_ahead``: rounds whose group was known
     before ``Start``. ``suspected``: ranks that this one found to be silent. ``bytes_fetched``: from
     the memory of others. ``bandwidth``: measured, bytes per second; 0 if it was not.
     """
@@ -257,9 +257,9 @@ class GroupAllreduce(CoreObject):
     # Membership
 
     def leave(self) -> None:
-        """Take part no more. Local, at once; nobody waits for this rank. A round that it has
-        started is finished. If it is in a group already, its agent reduces its part of that round
-        for the others, and contributes nothing."""
+        """Stop taking part. Local, at once; no rank waits for this one afterwards. A round that it
+        has started is finished. If it is in a group already, its agent reduces its part of that
+        round for the other members, and contributes nothing."""
         self._call("leave")
 
     def rejoin(self) -> None:
@@ -313,7 +313,7 @@ class GroupAllreduce(CoreObject):
 
     @property
     def last_round(self) -> GroupRound:
-        """What the last `Wait` or `Test` returned. StateError if none has."""
+        """The round that the last `Wait` or `Test` returned. StateError before the first one."""
         if self._last_round is None:
             raise StateError("no round has been waited for yet")
         return self._last_round
@@ -340,7 +340,7 @@ class GroupAllreduce(CoreObject):
 
     @property
     def bandwidth(self) -> float:
-        """What this rank tells the others of its link; 0: nothing, or not measured yet."""
+        """The link bandwidth that this rank announces; 0: nothing, or not measured yet."""
         return self.stats.bandwidth
 
     @bandwidth.setter

@@ -417,8 +417,8 @@ class AllreduceHandle(CoreObject):
         self._received, self._fetches = self._side.received, self._side.fetches
         delivered = self._slots is None and not self._fetches
         self._recv_pointers = addresses(self._recv) if delivered else ffi.NULL
-        # What `Start` and `Wait` call in the core, with its arguments: a rank that arrives out of a
-        # long computation pays for every line of Python that it has to fetch anew.
+        # The core functions of `Start` and `Wait`, bound to their arguments: after a long
+        # computation the CPU caches are cold, so every line of Python on this path costs time.
         core, us = self._pointer[0], waiting.SLICE_US
         self._deposit = self._side.starting(core)
         self._begin = self._deposit_slot if self._side.sent is None else self._deposit
@@ -596,7 +596,7 @@ class AllreduceHandle(CoreObject):
         return Result(self._record.view[:], self._size, recv)
 
     def _take(self, stream: Any = None) -> Round:
-        """The call is over: what it returns."""
+        """Finish the call, and return its result."""
         if self._one:
             rnd = Round(self._describe())
             if self._fetches:
@@ -700,7 +700,7 @@ class AllreduceHandle(CoreObject):
         """
         self._await_copy()
         self._insist(lib.pcoll_handle_leave)
-        if self._slots is not None:  # nobody waits for its reader any more
+        if self._slots is not None:  # no writer waits for the reader of this slot any more
             self._slots.index = None
 
     def _await_copy(self) -> None:
@@ -788,10 +788,10 @@ class AllreduceHandle(CoreObject):
 
     @property
     def send_buffer(self) -> Any:
-        """Where to put the next deposit: the user's buffer (or list of buffers); with
+        """The buffer for the next deposit: the user's buffer (or list of buffers); with
         ``sendbuf=None`` memory of the library, which needs no copy. Its address changes at every
-        `Start`: take it anew each time (else `Start` refuses) and fill all of it. After the
-        handle's end views of it mean nothing."""
+        `Start`: read this property each time (else `Start` refuses) and fill all of it. Do not use
+        views of it after the handle's end."""
         if self._side.sent is not None:
             return self._unwrap(self._side.sent)
         self._core()
@@ -847,7 +847,7 @@ class AllreduceHandle(CoreObject):
         return arrays[0] if self._single else arrays
 
     def _missing(self) -> str:
-        """Who the call under way waits for, in one sentence; nothing if that cannot be told."""
+        """Return a sentence that names the ranks the current call waits for; "" if unknown."""
         return waiting.missing(self._core())
 
     @property

@@ -173,8 +173,8 @@ class Schedule(CoreObject):
         return self._add("nop", label, keep=[])
 
     def timer(self, seconds: float, *, label: str | None = None) -> Operation:
-        """Done so many `seconds` (0 to 1e6) after its gate has opened; with ``progress="manual"``
-        it runs out while this rank waits. Local. `label`: see `send`."""
+        """Add an operation that completes `seconds` (0 to 1e6) after its gate has opened; with
+        ``progress="manual"`` only while this rank waits. Local. `label`: see `send`."""
         limit = checks.number("seconds", seconds, 0, 1e6)
         return self._add("timer", label, limit, keep=[])
 
@@ -272,7 +272,7 @@ class Schedule(CoreObject):
         self._land(stream)
 
     def Test(self, stream: Any = None) -> bool:
-        """Is the run over? If so, do what `Wait` does. Never blocks; drives communication."""
+        """Return whether the run is complete, after `Wait` if so. Never blocks; communicates."""
         self._check_stream(stream)
         code = lib.pcoll_schedule_wait(self._core(), 0)
         if code == lib.PCOLL_EAGAIN:

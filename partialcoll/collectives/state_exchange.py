@@ -226,10 +226,10 @@ _NONE, _STATE = 1, 2  # kinds of _ANSWER
 
 @dataclass
 class ExchangeStats:
-    """What a `StateExchange` has done on this rank.
+    """Counts of a `StateExchange` on this rank.
 
-    ``asked``: questions to peers. ``answered`` with a state, ``refused`` without. ``drained``:
-    states that came when they were no longer wanted. ``bytes_sent``, ``bytes_received``.
+    ``asked``: requests to peers. ``answered``, ``refused``: requests of peers answered with and
+    without a state. ``drained``: states that arrived too late. ``bytes_sent``, ``bytes_received``.
     """
 
     asked: int = 0
@@ -293,12 +293,12 @@ class StateExchange(CollectiveObject):
         self._gone: set[int] = set()  # peers that have sent LEAVES
 
     def serve(self, round: int, state: Any) -> bool:
-        """At a step boundary: if somebody asks, send the state; never waits. Local. Returns True
-        while anything is under way, which the next calls bring on.
+        """Answer a peer's request for the state, at a step boundary. Never waits. Local. Return
+        True while a transfer is under way; the next calls continue it.
 
-        `round`, at least 0, is what the state belongs to; it travels along. `state` is what pickle
-        takes (large numpy arrays, and whatever else hands pickle its memory, travel as they are),
-        or a callable without arguments that returns it, and is called only if somebody asks. It is
+        `round`, at least 0, is the round of the state, and is sent with it. `state` is an object
+        that pickle takes (large numpy arrays, and other out-of-band buffers of pickle, are sent as
+        raw memory), or a callable without arguments that is called only on a request. It is
         copied before this returns, and kept until it has been sent: MPI sends while `serve` is
         called, or whatever else on this rank drives it, an agent for instance. Raises what pickle
         or the callable raises; whoever asked then gets no state.
@@ -344,10 +344,10 @@ class StateExchange(CollectiveObject):
         least_round: int = 0,
         timeout: float | None = None,
     ) -> tuple[int, Any]:
-        """Return the round and the state of one of the peers. Local: nobody else waits.
+        """Return the round and the state of one of the peers. Local: no other rank waits.
 
-        `peers` are the ranks to ask, in this order, one more whenever patience ends or one has
-        nothing; default: all others, beginning with the next rank. A peer answers at its first
+        `peers` are the ranks to ask, in this order: the next one when patience ends or a peer has
+        no state; default: all others, beginning with the next rank. A peer answers at its first
         boundary of round `least_round` or a later one. `timeout`: seconds; default: that of the
         exchange. Others may ask this rank meanwhile: it has nothing to give, and says so. Arrays in
         the state are this rank's own. Raises TimeoutError, naming who was asked, if nothing of a
@@ -378,7 +378,7 @@ class StateExchange(CollectiveObject):
                 if not question.order or time.monotonic() - question.progress >= limit:
                     raise TimeoutError(question.complaint(self._rank, limit))
                 time.sleep(next(pause))
-        finally:  # nobody is left with a question that is no longer one
+        finally:  # withdraw the requests that are still open
             for peer in question.open:
                 self._control(peer, _WITHDRAW)
             for _, _, incoming in self._incoming.values():

@@ -282,9 +282,9 @@ LONGEST_NAP = 40e-3
 
 
 class CommunicationThread:
-    """Runs one `event` after the other. When it returns False the thread sleeps until it is woken,
-    at most the seconds until the `next_event`, if there is one, and the `longest_nap`, since
-    contributions of others wake nobody."""
+    """Runs one `event` after the other. When `event` returns False, the thread sleeps until it is
+    woken, but at most until the `next_event`, if there is one, and at most the seconds of
+    `longest_nap`, since contributions of other ranks do not wake it."""
 
     def __init__(
         self,

@@ -226,7 +226,7 @@ class MoshpitProcess(Sharing):
         if not self._is_stale():
             return
         missed, least = self._missed(), max(self._handle.round - (self._stale_after or 0), 0)
-        self._handle.leave()  # nobody waits for it meanwhile
+        self._handle.leave()  # no rank waits for this one meanwhile
         try:
             self._take(self.load_state_dict, self.others() or None, least_round=least)
             self._counts.resyncs += 1
@@ -244,14 +244,14 @@ class MoshpitProcess(Sharing):
         self._boundary_at = time.monotonic()
 
     def leave(self) -> None:
-        """Finish a round under way; then step alone, and delay nobody. Local."""
+        """Finish a round under way; then step alone, without delaying other ranks. Local."""
         self._settle()
         self._handle.leave()
 
     def rejoin(self, timeout: float | None = None) -> None:
-        """Take part again, with the state of a peer that did meanwhile; without an `exchange`, or
-        when nobody else is live, with this rank's own model. `timeout`: seconds for
-        `StateExchange.ask`. Local. TimeoutError if nobody had a state; it is then still away."""
+        """Take part again, with the state of a peer that stayed; without an `exchange`, or if no
+        other rank is live, with this rank's own model. `timeout`: seconds for `StateExchange.ask`.
+        Local. TimeoutError if no peer had a state; this rank is then still away."""
         if self._states is not None and self.others():
             self.resync(timeout)
         self._seen = None
@@ -263,9 +263,9 @@ class MoshpitProcess(Sharing):
 
     def resync(self, timeout: float | None = None) -> int:
         """Replace model, outer momentum and number of steps by a peer's, for a rank that has missed
-        many rounds. Returns the peer's round. Not collective: the peer continues at once.
+        many rounds. Return the peer's round. Not collective: the peer continues at once.
         `timeout`: seconds for `StateExchange.ask`. StateError without an `exchange`; TimeoutError
-        if nobody had a state."""
+        if no peer had a state."""
         self._settle()
         return self._take(self.load_state_dict, self.others() or None, timeout=timeout)
 
@@ -288,11 +288,11 @@ class MoshpitProcess(Sharing):
 
     @property
     def away(self) -> bool:
-        """Has this rank left?"""
+        """Whether this rank has left."""
         return self._handle.away
 
     def snapshot(self) -> dict[str, Any]:
-        """Return `state_dict` without copies: who sends it makes one."""
+        """Return `state_dict` without copies; the sender makes a copy."""
         return {"model": self._x, "steps": self._counts.steps, **self._kept()}
 
     def _averaging(self, total: GlobalSum) -> Steps[Array]:
@@ -327,8 +327,8 @@ class MoshpitProcess(Sharing):
 
 
 class GroupJoin(JoinHook):
-    """The join of Moshpit's ranks, whose `process` it is: a rank that has joined is away, which
-    delays nobody, until all have met in `total`."""
+    """The join of Moshpit's ranks, for `process`: a rank that has joined is away, which delays no
+    other rank, until all have met in `total`."""
 
     def __init__(self, total: GlobalSum, process: MoshpitProcess) -> None:
         self._total, self._process = total, process

@@ -80,7 +80,7 @@ class GlobalSum:
 
     def __init__(self, reduction: Reduction) -> None:
         self._reduction: Any = reduction
-        # Whether this rank waits for the others in a sum, during which it makes no steps. Any
+        # True while this rank waits for the others in a sum; it makes no steps meanwhile. Any
         # thread may read it; the value may be old.
         self.waiting = False
 
@@ -271,7 +271,7 @@ P = TypeVar("P", bound="Process")
 
 
 class NoOptions:
-    """The options of a process that has none."""
+    """The options of a process without options."""
 
     def check_values(self) -> None: ...
 
@@ -594,7 +594,7 @@ class Process:
 
 
 class Alone(Process):
-    """What every process is on one rank. The parameters are those of `Process`."""
+    """The process that replaces every other one if there is one rank. Parameters: see `Process`."""
 
     def _advancing(self) -> Steps[None]:
         self._counts.steps += 1
@@ -680,21 +680,21 @@ class NeighborExchange(Schedule):
 
 # Joining: how a rank without data waits for the others, who may need it in their steps.
 #
-# Where ranks are in lock-step, a rank that has joined goes on with empty steps, which change
-# nothing of its own, until all have joined; all then end at the same step. How they learn of it:
+# In lock-step, a rank that has joined continues with empty steps, which do not change its
+# model, until all have joined; all then end at the same step. How they learn of it:
 #
-# - `PeriodicJoin`: all ranks meet every so many steps anyway, and count there who has joined.
+# - `PeriodicJoin`: all ranks meet periodically anyway, and count there how many have joined.
 # - `NeighborJoin`: only neighbors meet, in each step. A count c travels beside the models: it is 0
 #   before this rank has joined, then 1 + the least of its own c and the neighbors'. Let the last
 #   rank join at step T. Up to step T + D, D the diameter of the graph, c is at most D everywhere,
 #   since a 0 spreads by one hop a step; after step T + k it is k. So all ranks find that c exceeds
 #   any number from D on after the same step.
 #
-# Without lock-step nobody waits: in `average_models` a rank's communication thread answers.
+# Without lock-step no rank waits: in `average_models` a rank's communication thread answers.
 
 
 class JoinHook:
-    """The join of ranks that need nobody in their steps; the base of the others."""
+    """The join of ranks that need no other rank in their steps; the base class of the others."""
 
     def begin(self) -> None:
         """Prepare for the gradient of a step. Local; idempotent until `after`."""
@@ -703,7 +703,7 @@ class JoinHook:
         """Prepare for step number `step` of this rank, from 1."""
 
     def after(self) -> None:
-        """Do what comes after a step."""
+        """Do the work after a step."""
 
     def join(self, process: Process) -> None:
         """Make empty steps of the `process`, if they are needed, until all ranks have joined; the
@@ -746,7 +746,7 @@ class NeighborJoin(JoinHook):
         self._joined = self._begun = False
 
     def begin(self) -> None:
-        """Tell the neighbors what is known here, early: nobody waits for it then."""
+        """Send this rank's count to the neighbors early, so that they need not wait for it."""
         if not self._begun:
             self._flags.send_buffer[0] = self._known
             self._flags.Start()

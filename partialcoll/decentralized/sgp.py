@@ -57,7 +57,7 @@ class ExponentialPeers(Hops):
 
 @dataclass(frozen=True)
 class SGP(LocalStrategy):
-    """Stochastic gradient push: push-sum over the time-varying directed exponential graph. Nobody
+    """Stochastic gradient push: push-sum over the time-varying directed exponential graph. No rank
     waits: it is the paper's algorithm without lock-step.
 
     `rate` (float): pushes per own step; Algorithm 1 has one. `progress`, `clip_norm`: as for
@@ -119,9 +119,9 @@ class SGPProcess(Decoupled):
 
     @staticmethod
     def queue_slots(ranks: int) -> int:
-        """Return the number for the exchange of so many `ranks`. Each message takes about half of a
-        rank's weight along, and a rank that stands still takes none out: with more slots the others
-        would have less than 1/2 left, and add no updates until it comes back."""
+        """Return the number of slots for `ranks` ranks. Each message carries about half of a rank's
+        weight, and a suspended rank takes no message out: with more slots the other ranks would
+        have less than 1/2 left, and would add no updates until it continues."""
         return 1 if ranks < 4 else 2
 
     @property
@@ -194,7 +194,7 @@ class SGPProcess(Decoupled):
         self._xw[-1], self._idle_shares = 1, 0
 
     def _adopt(self, model: Array) -> None:
-        weight = self._xw[-1]  # the sum of the weights stays as it is
+        weight = self._xw[-1]  # keep it, so that the sum of all weights does not change
         super()._adopt(model)
         self._xw *= weight
 

@@ -55,12 +55,12 @@ class SlowMo(LocalStrategy):
 
     @property
     def clip_norm(self) -> float | None:  # type: ignore[override]
-        """The inner one's."""
+        """The value of the inner strategy."""
         return self.inner.clip_norm
 
     @property
     def threaded(self) -> bool:  # type: ignore[override]
-        """Has the inner one a communication thread?"""
+        """Whether the inner strategy has a communication thread."""
         return self.inner.threaded
 
     @property

@@ -58,7 +58,7 @@ class Strategy:
 
     @property
     def takes_sparse(self) -> bool:
-        """May gradients of embeddings be sparse, without ``sparse_as_dense=True``?"""
+        """Whether embedding gradients may be sparse without ``sparse_as_dense=True``."""
         return False
 
     def check(self, comm: MPI.Intracomm) -> None:
@@ -77,11 +77,11 @@ class LocalStrategy(Strategy):
     non_finite: ClassVar[str] = "skip"  # other ranks' models would keep it
 
     threaded: ClassVar[bool] = True
-    """Has the process a communication thread?"""
+    """Whether the process has a communication thread."""
 
     @property
     def rests(self) -> bool:
-        """Is nothing under way between two steps, so that checkpoints can be made there?"""
+        """Whether all communication ends before a step returns, so that checkpoints can be made."""
         return not self.threaded
 
     def check(self, comm: MPI.Intracomm) -> None:

@@ -102,7 +102,7 @@ class SwarmProcess(Threaded):
             if not self._activated:  # else the change belongs to the model that was handed over
                 self._take_change()
                 if self._until_activation <= 0:
-                    # Nobody else looks at `_handed` while nothing is activated.
+                    # No other thread reads `_handed` while nothing is activated.
                     np.copyto(self._handed, self._x)
                     self._activated, self._until_activation = True, self._draw()
                     self._thread.wake()
@@ -140,7 +140,7 @@ class SwarmProcess(Threaded):
         return True
 
     def _alter(self, change: Array) -> None:
-        """The model gets this: here now, in training at its next step."""
+        """Add this to the model: to the model here now, to the training model at its next step."""
         self._own += change
         with self._lock:
             before, self._change = self._change, None
@@ -207,8 +207,8 @@ class SwarmProcess(Threaded):
         self._version = self._exchange.publish(self._own)
 
     def _settle(self) -> None:
-        """At rest, in the training thread, whose model stays as it is until the next step: what has
-        come for it is in `_own`."""
+        """Settle while communication rests. Runs in the training thread, whose model does not
+        change until the next step: contributions that have arrived for it are in `_own`."""
         self._activated = False
         np.copyto(self._own, self._x)
         if self._change is not None:

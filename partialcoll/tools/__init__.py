@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``partialcoll``: benchmarks, simulations, what C users ask. Not for the library."""
+"""The command ``partialcoll``: benchmarks, simulations, C flags. The library does not use it."""

@@ -39,7 +39,7 @@ _WIDTH = 96
 
 @dataclass(frozen=True)
 class Finding:
-    """`what` was found; a finding above a note also says `why` it matters, and the `mend`."""
+    """A finding: `what` was found; above a note also `why` it matters, and `mend`, the fix."""
 
     level: str
     what: str
@@ -315,9 +315,9 @@ def check_copying(facts: Facts) -> Finding:
     )
 
 
-# What killed jobs have left: segments in /dev/shm, and folders of Open MPI's launchers in
-# the folder for what is temporary. This library's own segments have no names and go with their
-# processes; MPI's have, and stay.
+# Remains of killed jobs: segments in /dev/shm, and folders of Open MPI's launchers in the
+# temporary folder. This library's own segments have no names and vanish with their processes;
+# MPI's segments have names and remain.
 #
 # A segment counts as stale if it is this user's, has not been changed for a while, and no process
 # has it mapped or open. The folder of a job of ours must not be locked either (tools/job.py). A

@@ -21,8 +21,8 @@ def available_memory() -> int:
 def check_memory(
     option: str, asked: Iterable[int], needed: Callable[[int], int], upper: int, also: str = ""
 ) -> None:
-    """Raise ValueError, with the largest possible number, unless each of these numbers is from 1 to
-    `upper`, and memory has the bytes that are needed for so many."""
+    """Raise ValueError, with the largest possible number, unless each number asked for is from 1 to
+    `upper`, and memory has the bytes `needed` for it."""
     there, low, high = available_memory(), 0, upper
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed: versions, for `partialcoll info`, and the libraries and flags for C users."""
+"""The installed versions, for `partialcoll info`, and the libraries and flags for C users."""
 
 from __future__ import annotations
 

@@ -173,8 +173,8 @@ _TAIL = 4096
 
 
 class Output:
-    """What ranks print, passed on by a thread for each source. If that fails, `failure` says why,
-    `broken` is called by one of the threads, and what follows is read and dropped, as when
+    """The output of the ranks, passed on by a thread for each source. If that fails, `failure` has
+    the error, one of the threads calls `broken`, and further output is read and dropped, as when
     `silenced`."""
 
     def __init__(self, broken: Callable[[], None]) -> None:

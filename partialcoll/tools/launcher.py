@@ -72,8 +72,8 @@ def library() -> str:
     return Path(*_mpi()[2:3]).name
 
 
-# What a launcher says of itself when it is asked for its version, in small letters. Open MPI 4
-# calls its own OpenRTE, Open MPI 5 PRRTE now and then; MPICH's names Slurm among what it can use.
+# Words in a launcher's version output, in lower case. Open MPI 4 calls its launcher OpenRTE, Open
+# MPI 5 sometimes PRRTE; MPICH's output lists Slurm among the launchers that it can use.
 _SIGNS = {
     "mpich": ("hydra", "mpich", "intel(r) mpi"),
     "openmpi": ("open mpi", "openrte", "open-mpi.org", "prrte", "prte"),
@@ -128,8 +128,8 @@ def command(ranks: int, hosts: str | None = None, extra: str | None = None) -> l
 def mpiexec(
     ranks: int, extra: str | None = None, folder: Path | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the words that start a program on so many ranks of this host, and their environment.
-    The files of the job go to `folder`, if one is given."""
+    """Return the command that starts a program on `ranks` ranks of this host, and its environment.
+    The files of the job are written to `folder`, if one is given."""
     env = {**environment(), **(files(folder) if folder else {})}
     return command(ranks, None, extra), env
 

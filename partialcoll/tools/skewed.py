@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What measuring skewed arrival and simulating it have in common: columns, limits, picture."""
+"""Columns, limits and picture shared by the measurement and the simulation of skewed arrival."""
 
 from __future__ import annotations
 

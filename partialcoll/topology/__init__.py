@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may average with whom: topologies, and the choice of the next partner (`pairing`)."""
+"""Topologies: which ranks may average, and the choice of the next partner (`pairing`)."""
 
 from .topology import A2CiD2Parameters, Topology
 

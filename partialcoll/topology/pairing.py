@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who averages with whom. Decisions only: nothing here communicates but `Available`, over a Board.
+"""The choice of averaging partners. Only `Available` communicates, over a Board.
 
-`random`, `bipartite` and `hops` need nobody else: every rank draws for itself. `available` pairs
+`random`, `bipartite` and `hops` need no other rank: every rank draws for itself. `available` pairs
 ranks that are free at the same time, first in first out, as A2CiD2 does (Nabli et al., NeurIPS
 2023, section 4.1), but without a coordinator. Its protocol:
 
@@ -71,7 +71,7 @@ class Pairing(ABC):
 
     @abstractmethod
     def next_peer(self) -> int | None:
-        """Return whom to average with now; None: nobody, go on without."""
+        """Return the rank to average with now; None: continue without averaging."""
 
 
 class Random(Pairing):
@@ -102,8 +102,8 @@ class Bipartite(Random):
 
     @property
     def active(self) -> bool:
-        """Does it choose? A passive rank does, too, once ranks have died and a bridge leads from it
-        to another passive one: else nobody would use that."""
+        """Whether this rank chooses partners. A passive rank does, too, once ranks have died and an
+        edge leads from it to another passive rank: otherwise no rank would use that edge."""
         if self._chooses or self.topology is self._whole:
             return self._chooses
         return any(self._whole.side(peer) for peer in self.topology.neighbors(self.rank))
@@ -143,11 +143,11 @@ class Hops(Pairing):
 
 
 class Board(Protocol):
-    """What `Available` needs: n words and a counter that all ranks share, 0 at first. Every
-    operation is atomic on each word that it touches; nothing more is asked."""
+    """The shared memory of `Available`: n words and a counter that all ranks share, 0 at first.
+    Every operation must be atomic on each word that it touches; no more is required."""
 
     def read_all(self) -> npt.NDArray[Any]:
-        """Return a copy of the n words; not necessarily all of the same moment."""
+        """Return a copy of the n words; the words may be read at different times."""
 
     def compare_and_swap(self, index: int, expected: int, desired: int) -> int:
         """Make word `index` `desired` if it is `expected`. Return what it was."""
@@ -163,7 +163,7 @@ class Taken(enum.Enum):
 
 
 TAKEN = Taken.TAKEN
-"""Somebody took this rank and averages with it; there is nothing left for it to do."""
+"""Another rank took this rank and averages with it; this rank has nothing left to do."""
 
 
 # An operation on the board: the name of the method, and its arguments.
@@ -188,12 +188,12 @@ class Available(Pairing):
     def __init__(self, topology: Topology, rank: int, board: Board, *, seed: int = 0) -> None:
         super().__init__(topology, rank, seed=seed)
         self._board = board
-        self._ticket = 0  # 0: not drawn since the last time that it found somebody
+        self._ticket = 0  # 0: not drawn since it last found a partner
         self.waiting = False
         self.taken = 0
 
     def next_peer(self) -> int | None:
-        """`poll`, for those who need not know whether they were taken (`taken` counts that)."""
+        """`poll`, for callers that need not know whether they were taken (`taken` counts that)."""
         outcome = self.poll()
         return outcome if isinstance(outcome, int) else None
 
@@ -202,7 +202,7 @@ class Available(Pairing):
         return self._run(self.steps())
 
     def leave(self) -> Outcome:
-        """Wait no longer. Return TAKEN if somebody took this rank before that, else None."""
+        """Stop waiting. Return TAKEN if a rank took this one before that, else None."""
         return self._run(self.leaving())
 
     def _run(self, steps: Steps) -> Outcome:
@@ -262,7 +262,7 @@ class Available(Pairing):
         yield "compare_and_swap", self.rank, 0, self._ticket
         self.waiting = True
 
-    # False if somebody has taken this rank.
+    # False if another rank has taken this rank.
     def _withdraw(self) -> Generator[Operation, Any, bool]:
         own: bool = (yield "compare_and_swap", self.rank, self._ticket, 0) == self._ticket
         self.waiting = False

@@ -224,7 +224,7 @@ def bridges(graphs: Sequence[networkx.Graph], dead: Collection[int]) -> Iterator
 #
 #     topology = name | "torus:" side {"x" side} | "random_regular:" degree [",seed=" seed]
 #
-# What a graph demands (a product of sides, an even number) is checked where it is made.
+# The constructor of each graph checks its own conditions (a product of sides, an even number).
 
 _PLAIN = "ring complete exponential star hypercube bipartite_ring directed_exponential "
 NAMES = (*_PLAIN.split(), "one_peer_exponential", "torus", "random_regular")
@@ -513,7 +513,7 @@ class Topology:
         return tuple(sorted({*self.out_neighbors(rank), *self.in_neighbors(rank)}))
 
     def has_edge(self, source: int, target: int) -> bool:
-        """Is there an edge from rank `source` to rank `target`? Does not list the neighbors."""
+        """Return whether there is an edge from `source` to `target`, without listing neighbors."""
         return self._all.has(self._rank(source), self._rank(target))
 
     def choose(self, rank: int, u: float, *, round: int = 0) -> int | None:
@@ -570,7 +570,7 @@ class Topology:
         topologies: the mean over a period."""
         half = checks.number("rate", rate, above=0) / 2
         matrices = [weights(graph) for graph in self._graphs]
-        # How often a rank that chooses takes each of the others: nobody without neighbors.
+        # Frequencies at which a choosing rank takes each other rank; zeros without neighbors.
         sums = [np.maximum(matrix.sum(axis=1, keepdims=True), 1e-300) for matrix in matrices]
         total: Floats = half * np.mean([m / s for m, s in zip(matrices, sums)], axis=0)
         return total + total.T

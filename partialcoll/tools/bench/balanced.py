@@ -47,11 +47,11 @@ class BatchContender:
     algorithm: str
     call: Callable[[], Any]
     send: Callable[[], Array]
-    """Where to put what the next call is to reduce."""
+    """Returns the array to fill for the next call."""
     result: Callable[[], Array]
-    """What the last call reduced."""
+    """Returns the result of the last call."""
     received: Array | None
-    """The memory that a call fills, if that is the caller's."""
+    """The memory that a call fills, if the caller owns it."""
     handle: pc.AllreduceHandle | None = None
     active: list[int] = field(default_factory=list)
     wrong: int = 0
@@ -119,9 +119,9 @@ def by_turns(
     link_gbps: float | None = None,
     calls: int | None = None,
 ) -> list[report.Row]:
-    """Check and time the contenders by turns, and free their handles; return the rows on rank 0.
-    Collective. `link_gbps` is what each host can send, in gigabits per second, for the limit by
-    arithmetic. `calls` is the number of calls in a batch; by default large messages have fewer."""
+    """Check and time the contenders in alternation, and free their handles; return the rows on rank
+    0. Collective. `link_gbps` is the bandwidth of each host, in gigabits per second, for the
+    computed limit. `calls` is the number of calls in a batch; default: fewer for large messages."""
     gate = turns.Gate(comm)
     calls = calls or max(1, min(_MOST_CALLS, _BATCH_BYTES // (4 * count)))
 

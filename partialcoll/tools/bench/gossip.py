@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operations of a gossip buffer cost the rank that makes them, while the others sleep."""
+"""Measure the cost of gossip buffer operations for the calling rank while the others sleep."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ def measure(
     more: Mapping[str, Callable[[Any, Any], Call]],
     work_us: float = 10_000,
 ) -> list[report.Row]:
-    """Measure `count` float32 by turns; return the rows on rank 0. Collective. `more` holds other
-    contenders by name: functions that make a call from one tensor to another."""
+    """Measure `count` float32 in alternation; return the rows on rank 0. Collective. `more` holds
+    other contenders by name: functions that make a call from one tensor to another."""
     x, y = device.new(count), device.new(count)
     sent, come = device.beside(count), device.beside(count)
     handle = pc.Allreduce_init(comm, x, y, quorum="full")

@@ -128,7 +128,7 @@ class AveragingMethod:
 
 
 def by_turns(methods: Iterable[AveragingMethod], iters: int, warmup: int = 2) -> list[report.Row]:
-    """Check, time and free the methods, by turns; return the rows on all ranks. Collective."""
+    """Check, time and free the methods, alternating; return the rows on all ranks. Collective."""
     some = list(methods)
     checks = [partial(method.timed, check=True) for method in some]
     turns.by_turns(checks, warmup, warmup=0)

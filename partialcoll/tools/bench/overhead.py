@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python adds to a call: the same handle and rounds, driven from Python and from C."""
+"""Measure the overhead of Python: the same handle and rounds, driven from Python and from C."""
 
 from __future__ import annotations
 

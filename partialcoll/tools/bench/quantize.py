@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast the lattice codec is on one core, beside memcpy, and what it loses."""
+"""Measure the speed of the lattice codec on one core, compared with memcpy, and its error."""
 
 from __future__ import annotations
 

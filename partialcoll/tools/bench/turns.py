@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons by turns, so that whatever else the machine does hits all contenders alike; barriers
-that burn no core; and the same handle on both planes, in shared memory and by messages only."""
+"""Comparisons in alternation, so that other load on the machine affects all contenders alike;
+barriers that sleep; and the same handle on both planes, in shared memory and by messages only."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command does once its words are understood: a benchmark runs on the ranks of a job, which
-is started if there is none; a simulation runs here. And ``partialcoll run``: any program on the
-ranks of a job, with the launcher that belongs to the MPI that mpi4py loads, and with what that
-launcher needs."""
+"""Execution of a command after its arguments are parsed. A benchmark runs on the ranks of a job,
+which is started if there is none; a simulation runs in this process. ``partialcoll run`` runs any
+program on the ranks of a job, with the launcher of the MPI that mpi4py loads, and with the
+arguments and variables that this launcher needs."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def fit_grid(grid: str, ranks: int) -> None:
 
 
 def fit_topology(text: str, ranks: int) -> None:
-    """Raise UsageError unless this is a connected, undirected graph of so many ranks."""
+    """Raise UsageError unless `text` is a connected, undirected graph of `ranks` ranks."""
     try:
         graph = Topology.make(text, ranks)
     except ValueError as error:

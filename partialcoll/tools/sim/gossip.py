@@ -134,7 +134,7 @@ class Logistic(SimulatedTask):
 TASKS: dict[str, Any] = {"consensus": SimulatedTask, "quadratic": Quadratic, "logistic": Logistic}
 
 
-# The communication thread looks again after this time, for events and for contributions.
+# The communication thread polls for events and contributions after this time.
 NAP = 0.01
 
 
@@ -156,8 +156,8 @@ class SimulatedRank:
         self.process = process
         self._rank, self._task, self._events = rank, task, events
         self._step_time, self._transfer, self._random = step_time, transfer, random
-        self._looks = False  # the communication thread is going to look,
-        self._look_at = 0.0  # then
+        self._looks = False  # a poll of the communication thread is scheduled,
+        self._look_at = 0.0  # at this time
         self.still = (0.0, 0.0)  # when it is suspended, from and until
 
     def _put_off(self, action: Callable[[], None]) -> bool:
@@ -197,7 +197,7 @@ class SimulatedRank:
 
     def _communicate(self) -> None:
         if not self._looks or self._events.now < self._look_at:
-            return  # somebody has looked meanwhile
+            return  # a later call of look() has polled already
         if self._put_off(self._communicate):
             return
         self._looks = False
@@ -234,8 +234,8 @@ class Scarce:
 
 @dataclass
 class SimulatedRanks:
-    """What the process of one rank is built over, with the methods of
-    `decentralized.strategy.Ranks`. The first rank that asks for something creates it for all."""
+    """The communication of one rank's simulated process, with the methods of
+    `decentralized.strategy.Ranks`. The first rank that asks for an object creates it for all."""
 
     options: SimpleNamespace
     topology: Topology

@@ -147,7 +147,7 @@ def buffers(
     kind: type[SimulatedBuffer] = SimulatedBuffer,
 ) -> list[SimulatedBuffer]:
     """Return the buffers of all ranks of a topology, with the arguments of `GossipBuffer`."""
-    # What all share. The simulator's object is freed with the last of them.
+    # State that all ranks share. The simulator's object is freed with the last buffer.
     ranks = SimpleNamespace(events=events, latency=latency, buffers=[], core=None)
     options = _ffi.new("pcoll_gossip_options *")
     everybody = [kind(rank, ranks, options, like, topology) for rank in range(topology.n)]
@@ -317,7 +317,7 @@ _LATENCIES = 20
 
 
 class _GroupRanks:
-    """What the handles of all ranks share: their messages and the time of these."""
+    """State that the handles of all ranks share: their messages and the times of arrival."""
 
     def __init__(self, options: Any, ranks: int, latency: float, seed: int) -> None:
         network = {"L": latency * _NANOSECONDS, "latency": _lib.PCOLL_LATENCY_EXPONENTIAL}

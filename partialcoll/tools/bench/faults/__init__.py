@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of allreduces when ranks are killed: jobs of real processes, killed at random
-moments, and judged by what each of them has written down."""
+"""Test allreduces while ranks are killed: jobs of real processes, killed at random times, and
+judged by the log that each process has written."""

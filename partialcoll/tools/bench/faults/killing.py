@@ -108,12 +108,12 @@ class Verdict:
     diverged: list[str] = field(default_factory=list)
     detect_ms: list[float] = field(default_factory=list)
     recover_ms: list[float] = field(default_factory=list)
-    recover_one_ms: list[float] = field(default_factory=list)  # where nobody else died
+    recover_one_ms: list[float] = field(default_factory=list)  # if no other rank died
     rejoin_s: list[float] = field(default_factory=list)
     rounds: int = 0
     kills: int = 0
     ended_by_mpi: int = 0  # ranks
-    silent_ns: int = 0  # the longest pause of one that lives
+    silent_ns: int = 0  # the longest pause of a live rank
 
     @property
     def faults(self) -> list[str]:
@@ -407,7 +407,7 @@ class KilledJob:
         for _ in range(self.kills):
             time.sleep(self.random.expovariate(1) * gap)
             left = [life for life in living if life not in self.killed]
-            # Where others take their places, the launcher needs one that it has started itself.
+            # With respawn the launcher needs a live process that it has started itself.
             first = [life for life in left if not life.number] if self.respawn else []
             victim = self.random.choice([life for life in left if [life] != first])
             self.strike(victim)

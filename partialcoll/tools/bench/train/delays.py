@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is late in a training step, and which speed that allows: patterns of delays, pure functions
-of seed, step and rank, and the limits by arithmetic. Nothing here knows of clocks or of MPI.
+"""Patterns of delays in training steps, and the speed that they allow: pure functions of seed,
+step and rank, and limits by arithmetic. This module uses neither clocks nor MPI.
 
-A step of a rank takes ``compute x factor + delay`` seconds. What a strategy makes of it depends on
-the ranks that a rank waits for. `Waits` names the cases that have a closed formula. `Meetings`
+A step of a rank takes ``compute x factor + delay`` seconds. The speed of a strategy depends on the
+ranks that a rank waits for. `Waits` names the cases that have a closed formula. `Meetings`
 describes strategies whose ranks meet some of the others at some of their steps: neighbors in every
 step, all ranks in every H-th, a group. The limit of a strategy is how many times as fast a rank's
 own steps are as those of ranks that all wait for all.
@@ -40,9 +40,9 @@ class Waits(enum.Enum):
 
 @dataclass(frozen=True)
 class Pattern:
-    """How a step is prolonged. "one-random": one rank, drawn for each step, by the delay;
+    """The delays of steps. "one-random": one rank, drawn for each step, by the delay;
     "all-shifted": rank i in step t by (1 + (i+t) mod P) / P of it; "one-slow": rank 0's step takes
-    `factor` (at least 1) times as long; "kill": nobody is late, but one more is killed each
+    `factor` (at least 1) times as long; "kill": no rank is late, but one more is killed each
     `factor` seconds, at least 0.01."""
 
     name: str = "none"
@@ -128,7 +128,7 @@ def step_seconds(waits: Waits, cases: Seconds) -> float:
         return float(1 / np.median(1 / own))
     if waits is Waits.FIRST:
         return float(own.max())
-    # Of the sorted durations, the k-th (from 1) is the greater of 2k-1 of all P*P pairs.
+    # The k-th (from 1) of the sorted durations is the maximum of 2k-1 of all P*P pairs.
     ranks = cases.shape[1]
     pairs = 2 * np.arange(1, ranks + 1) - 1
     drawn = (np.sort(cases, axis=1) * pairs).sum(axis=1).mean() / ranks**2
@@ -148,7 +148,7 @@ STEPS = 2000  # looked at
 
 @dataclass(frozen=True)
 class Meetings:
-    """Whom a rank waits for.
+    """The ranks that each rank waits for, by step.
 
     `whom` is called with the numbers of steps 0, 1, 2 ... in this order. It returns a mask of shape
     (ranks, ranks): at the end of this step the rank of a row waits for the rank of a column; or

@@ -30,7 +30,7 @@ COMMIT = 10  # steps from one commit to the next
 
 
 class RespawnCourse:
-    """What rank 0 has measured by its clock, and the next rank to die, which it broadcasts."""
+    """Times that rank 0 measures by its clock, and the next rank to die, which it broadcasts."""
 
     def __init__(self, options: SimpleNamespace) -> None:
         self._every, self.ranks = options.pattern.factor, pct.size()

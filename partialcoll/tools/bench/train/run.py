@@ -34,7 +34,7 @@ from .delays import STEPS, Waits, drawn, durations, limit, meeting_limit
 from .strategies import STRATEGIES
 from .tasks import TASKS, TrainingTask
 
-# Of the time in which half of the ranks have made their steps, and seconds at least.
+# Extra time: a fraction of the time in which half of the ranks made their steps; least seconds.
 _MORE, _LEAST = 0.1, 1.0
 
 
@@ -49,10 +49,10 @@ def last_moment(times: list[float], ranks: int) -> float:
 
 
 class Ending:
-    """Tell the ranks of each other's ends, by messages that nobody waits for. Collective; `comm` is
-    dup'ed, `steps` are those that each rank is to make. Once half of the ranks have made them, the
-    others have a tenth of that time more, at least a second, and end with the step that they are
-    in. So ranks that differ by little make all of their steps, and a rank that is 100 times slower
+    """Tell the ranks which ranks have ended, by messages that no rank waits for. Collective; `comm`
+    is dup'ed, `steps` is the number of steps of each rank. Once half of the ranks have made them,
+    the others get a tenth of that time more, at least a second, and end after their current step.
+    So ranks that differ by little make all of their steps, and a rank that is 100 times slower
     makes as many as it can while the others train."""
 
     def __init__(self, comm: MPI.Intracomm, steps: int) -> None:
@@ -249,7 +249,7 @@ class TrainingRun:
             turn = time.perf_counter()
             self._opt.zero_grad()
             torch.autograd.backward(task.loss(self.steps))
-            # As long as a slower machine would compute, and the delay of a late rank.
+            # Sleep for the rest of a slower machine's compute time, plus the delay of a late rank.
             compute = task.compute(options.compute_ms / 1e3, self.seed, self.steps, comm.rank)
             compute = max(compute, time.perf_counter() - turn) * pattern.times(comm.rank)
             compute += float(pattern.delays(self.seed, self.steps, comm.size, delay)[comm.rank])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `bench train` trains: hyperplane, digits, sequences. Each is deterministic: data and
-held-out samples are always the same, the seed sets the first model and which samples a rank draws
-in a step.
+"""The tasks of `bench train`: hyperplane, digits, sequences. Each is deterministic: data and
+held-out samples are always the same; the seed determines the initial model and the samples that a
+rank draws in a step.
 
-No task has BatchNorm, so that all that ranks share is in the parameters.
+No task has BatchNorm, so ranks share parameters only.
 
 Sources: Li et al., PPoPP 2020, sections 2.1 and 6.2.1, table 1 (hyperplane; the lengths of UCF101's
 videos); the digits are scikit-learn's (UCI, "Optical Recognition of Handwritten Digits").
