@@ -24,11 +24,10 @@ struct staging {
     _Atomic int failure; /* Its message is written first. */
     struct reason reason;
     bool entered; /* The application holds the member. Used by the application only. */
-    int device;
     int64_t began_us;
-    struct lane *to_host, *to_device;
-    pcoll_piece *pieces; /* One for each buffer. */
-    void *registered;    /* Registered memory of the domain. NULL: not yet. */
+    pcoll_mirror *mirror;
+    pcoll_piece *pieces; /* One for each buffer. NULL: the memory of the domain is not
+                            pinned yet. */
     char *block;         /* A result converted to the application's form. */
 };
 
@@ -51,11 +50,8 @@ int staging_create(int device, struct staging **out)
     struct staging *s = calloc(1, sizeof *s);
     if (!s)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
-    s->device = device;
-    int rc = lane_create(device, LANE_TO_HOST, &s->to_host);
-    if (rc == PCOLL_OK)
-        rc = lane_create(device, LANE_TO_DEVICE, &s->to_device);
     *out = s;
+    int rc = pcoll_mirror_create(device, &s->mirror);
     if (rc != PCOLL_OK)
         staging_destroy(out);
     return rc;
@@ -66,36 +62,29 @@ void staging_destroy(struct staging **at)
     struct staging *s = *at;
     if (!s)
         return;
-    if (s->to_device)
-        lane_destroy(&s->to_device);
-    if (s->to_host)
-        lane_settle(s->to_host);
-    if (s->registered)
-        (void)lane_unregister(s->to_host, s->registered);
-    if (s->block)
-        (void)lane_unregister(s->to_host, s->block);
-    if (s->to_host)
-        lane_destroy(&s->to_host);
+    (void)pcoll_mirror_free(&s->mirror);
     free(s->block);
     free(s->pieces);
     free(s);
     *at = NULL;
 }
 
-/* Register the memory of the domain, at the first use. */
+/* Pin the memory of the domain, at the first use. */
 static int staging_prepare(struct staging *s, struct domain *d)
 {
     void *memory;
     size_t bytes;
-    if (s->registered)
+    if (s->pieces)
         return PCOLL_OK;
-    if (!s->pieces)
-        s->pieces = calloc((size_t)d->shape->payload.parts, sizeof *s->pieces);
-    if (!s->pieces)
+    pcoll_piece *pieces = calloc((size_t)d->shape->payload.parts, sizeof *pieces);
+    if (!pieces)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
     d->ops->memory(d, &memory, &bytes);
-    int rc = lane_register(s->to_host, memory, bytes);
-    s->registered = rc == PCOLL_OK ? memory : NULL;
+    int rc = pcoll_mirror_pin(s->mirror, memory, bytes);
+    if (rc == PCOLL_OK)
+        s->pieces = pieces;
+    else
+        free(pieces);
     return rc;
 }
 
@@ -105,36 +94,28 @@ static size_t staging_part_bytes(const struct payload_part *p)
     return p->widen ? p->count * sizeof(uint16_t) : p->bytes;
 }
 
-static void *staging_address(const pcoll_place *buffer)
-{
-    return (void *)(uintptr_t)buffer->address; /* NOLINT: an address */
-}
-
 /* Copy the buffers to or from the block: begin to copy those on the device, which must exist, and
  * copy those on the host at once. */
 static int staging_copy(struct staging *s, enum lane_direction direction,
                         const struct payload *p, char *block,
                         const pcoll_place *buffers, uint64_t stream)
 {
-    int count = 0, rc = PCOLL_OK;
-    for (int i = 0; i < p->parts && rc == PCOLL_OK; i++) {
+    int count = 0;
+    for (int i = 0; i < p->parts; i++) {
         const struct payload_part *part = &p->part[i];
         if (buffers[i].on_host)
             continue;
         s->pieces[count++] = (pcoll_piece){.host = block + part->offset,
                                            .device = buffers[i].address,
                                            .bytes = staging_part_bytes(part)};
-        rc = place_check(staging_address(&buffers[i]), staging_part_bytes(part),
-                         s->device);
     }
-    if (rc == PCOLL_OK)
-        rc = lane_begin(direction == LANE_TO_HOST ? s->to_host : s->to_device,
-                        s->pieces, count, stream);
+    int rc = lane_begin(s->mirror, direction, s->pieces, count, stream);
     for (int i = 0; i < p->parts && rc == PCOLL_OK; i++) {
         const struct payload_part *part = &p->part[i];
         if (!buffers[i].on_host || !part->bytes)
             continue;
-        char *at = block + part->offset, *buffer = staging_address(&buffers[i]);
+        char *at = block + part->offset;
+        char *buffer = (char *)(uintptr_t)buffers[i].address; /* NOLINT: an address */
         bool to_host = direction == LANE_TO_HOST;
         memcpy(to_host ? at : buffer, to_host ? buffer : at, staging_part_bytes(part));
     }
@@ -166,7 +147,7 @@ static int staging_make_block(struct staging *s, size_t bytes)
     if (!block)
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a result", bytes);
     memset(block, 0, bytes);
-    int rc = lane_register(s->to_host, block, bytes ? bytes : 1);
+    int rc = pcoll_mirror_pin(s->mirror, block, bytes ? bytes : 1);
     if (rc == PCOLL_OK)
         s->block = block;
     else
@@ -205,18 +186,18 @@ int staging_fetch(struct staging *s, struct domain *d, const pcoll_place *buffer
                   uint64_t stream)
 {
     char *block;
-    return lane_poll(s->to_device)
+    return lane_poll(s->mirror, LANE_TO_DEVICE)
                  ?: staging_prepare(s, d)
                  ?: staging_find_result(s, d, &block)
                  ?: staging_copy(s, LANE_TO_DEVICE, &d->shape->payload, block, buffers,
                                  stream)
-                 ?: lane_order(s->to_device, stream);
+                 ?: lane_order(s->mirror, stream);
 }
 
 bool staging_landed(struct staging *s)
 {
     CHECK(staging_arrived(s));
-    return !s || lane_poll(s->to_device) != PCOLL_EAGAIN;
+    return !s || lane_poll(s->mirror, LANE_TO_DEVICE) != PCOLL_EAGAIN;
 }
 
 bool staging_arrived(const struct staging *s)
@@ -236,16 +217,14 @@ static void staging_keep_failure(struct staging *s, int rc)
     atomic_store(&s->failure, rc);
 }
 
-/* HELD by this thread: make the deposit, if both lanes are idle. PCOLL_EAGAIN: they are not. */
+/* HELD by this thread: make the deposit, if no copy is under way. PCOLL_EAGAIN: one is. */
 static int staging_arrive(struct staging *s, struct domain *d,
                           enum deposit_outcome *outcome)
 {
     CHECK(atomic_load(&s->state) == HELD);
-    int rc = lane_poll(s->to_host);
-    if (rc == PCOLL_OK)
-        rc = lane_poll(s->to_device);
-    if (rc == PCOLL_OK)
-        rc = d->ops->deposit(d, NULL, outcome);
+    int rc = lane_poll(s->mirror, LANE_TO_HOST)
+                 ?: lane_poll(s->mirror, LANE_TO_DEVICE)
+                 ?: d->ops->deposit(d, NULL, outcome);
     if (rc != PCOLL_OK && rc != PCOLL_EAGAIN)
         staging_keep_failure(s, rc);
     atomic_store(&s->state, rc == PCOLL_EAGAIN ? COPYING : ARRIVED);

@@ -23,7 +23,7 @@
  *
  * The copy writes a slot while the slot is neither pending nor frozen, because the deposit is made
  * after the copy. While a result is copied to the device nothing may release it: the next deposit
- * of this rank is made when both lanes are idle, and before staging_landed() the application
+ * of this rank is made when no copy is under way, and before staging_landed() the application
  * delivers nothing more, does not leave, and does not end the handle.
  */
 #ifndef PCOLL_ALLREDUCE_STAGING_H

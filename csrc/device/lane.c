@@ -121,7 +121,7 @@ int cuda_start(void)
     return PCOLL_OK;
 }
 
-/* Lanes. */
+/* Mirrors. */
 
 enum { STREAMS = 2, NON_BLOCKING = 1, NO_TIMING = 2, PORTABLE = 1 };
 
@@ -135,15 +135,21 @@ static const struct timespec backoff = {.tv_nsec = 50000};
 #endif
 static size_t const chunk_bytes = PCOLL_TEST_COPY_BYTES;
 
-struct lane {
-    int device;
-    enum lane_direction direction;
-    cuda_context context;
+/* The copies in one direction. */
+struct lane_way {
     cuda_stream stream[STREAMS];
     cuda_event given;         /* recorded in the user's stream before the copies */
     cuda_event over[STREAMS]; /* recorded after the copies that were begun last */
     bool under_way;
     int failure;
+};
+
+struct pcoll_mirror {
+    int device;
+    cuda_context context;
+    struct lane_way way[LANE_WAYS];
+    void **pinned;
+    int pins;
 };
 
 /* Return PCOLL_OK or PCOLL_ESTATE: `what` has failed, with the driver's message. */
@@ -165,9 +171,9 @@ static cuda_stream lane_stream_of(uint64_t number)
     return (cuda_stream)(uintptr_t)number; /* NOLINT: a handle of the driver */
 }
 
-static int lane_enter(const struct lane *l)
+static int lane_enter(const pcoll_mirror *m)
 {
-    return cuda_check(cuda.context_push(l->context), "entering a device's context");
+    return cuda_check(cuda.context_push(m->context), "entering a device's context");
 }
 
 /* Make the caller's context current again, whatever has failed before. */
@@ -178,77 +184,93 @@ static int lane_leave(int rc)
     return rc ?: cuda_check(result, "leaving a context");
 }
 
-static int lane_make_streams(struct lane *l)
+static int lane_poll_both(pcoll_mirror *m)
 {
-    cuda_result result = cuda.event_create(&l->given, NO_TIMING);
+    return lane_poll(m, LANE_TO_DEVICE) ?: lane_poll(m, LANE_TO_HOST);
+}
+
+static int lane_make_streams(struct lane_way *w)
+{
+    cuda_result result = cuda.event_create(&w->given, NO_TIMING);
     for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++) {
-        result = cuda.stream_create(&l->stream[i], NON_BLOCKING);
+        result = cuda.stream_create(&w->stream[i], NON_BLOCKING);
         if (result == CUDA_SUCCESS)
-            result = cuda.event_create(&l->over[i], NO_TIMING);
+            result = cuda.event_create(&w->over[i], NO_TIMING);
     }
     return cuda_check(result, "making a stream");
 }
 
-int lane_create(int device, enum lane_direction direction, struct lane **out)
+int pcoll_mirror_create(int32_t device, pcoll_mirror **mirror)
 {
     int count = 0;
-    struct lane *l = *out = calloc(1, sizeof *l);
-    int rc = l ? cuda_start() : fail(PCOLL_ENOMEM, "no memory for a lane");
+    int rc = fail_if_null(mirror);
+    if (rc != PCOLL_OK)
+        return rc;
+    pcoll_mirror *m = *mirror = calloc(1, sizeof *m);
+    rc = m ? cuda_start() : fail(PCOLL_ENOMEM, "no memory for a mirror");
     rc = rc ?: cuda_check(cuda.device_count(&count), "counting the devices");
     if (rc == PCOLL_OK && (device < 0 || device >= count))
         rc = fail(PCOLL_EINVAL, "device: expected 0 to %d, got %d", count - 1, device);
     if (rc == PCOLL_OK) {
-        *l = (struct lane){.device = device, .direction = direction};
-        rc = cuda_check(cuda.primary_retain(&l->context, device),
+        m->device = device;
+        rc = cuda_check(cuda.primary_retain(&m->context, device),
                         "taking a device's context")
-                 ?: lane_enter(l)
-                 ?: lane_leave(lane_make_streams(l));
+                 ?: lane_enter(m)
+                 ?: lane_leave(lane_make_streams(&m->way[LANE_TO_HOST])
+                                   ?: lane_make_streams(&m->way[LANE_TO_DEVICE]));
     }
     if (rc != PCOLL_OK)
-        lane_destroy(out);
+        (void)pcoll_mirror_free(mirror);
     return rc;
 }
 
-void lane_settle(struct lane *l)
+static void lane_end(struct lane_way *w)
 {
-    while (lane_poll(l) == PCOLL_EAGAIN)
-        nanosleep(&backoff, NULL);
+    for (int i = 0; i < STREAMS; i++) {
+        if (w->over[i])
+            cuda.event_destroy(w->over[i]);
+        if (w->stream[i])
+            cuda.stream_destroy(w->stream[i]);
+    }
+    if (w->given)
+        cuda.event_destroy(w->given);
 }
 
-void lane_destroy(struct lane **at)
+int pcoll_mirror_free(pcoll_mirror **at)
 {
-    struct lane *l = *at;
-    if (l && l->context) {
-        lane_settle(l);
-        if (lane_enter(l) == PCOLL_OK) {
-            for (int i = 0; i < STREAMS; i++) {
-                if (l->over[i])
-                    cuda.event_destroy(l->over[i]);
-                if (l->stream[i])
-                    cuda.stream_destroy(l->stream[i]);
-            }
-            if (l->given)
-                cuda.event_destroy(l->given);
-            (void)lane_leave(PCOLL_OK);
-        }
-        cuda.primary_release(l->device);
+    pcoll_mirror *m = at ? *at : NULL;
+    if (!m)
+        return PCOLL_OK;
+    while (lane_poll(m, LANE_TO_DEVICE) == PCOLL_EAGAIN ||
+           lane_poll(m, LANE_TO_HOST) == PCOLL_EAGAIN)
+        nanosleep(&backoff, NULL);
+    if (m->context && lane_enter(m) == PCOLL_OK) {
+        while (m->pins)
+            cuda.host_unregister(m->pinned[--m->pins]);
+        lane_end(&m->way[LANE_TO_HOST]);
+        lane_end(&m->way[LANE_TO_DEVICE]);
+        (void)lane_leave(PCOLL_OK);
     }
-    free(l);
+    if (m->context)
+        cuda.primary_release(m->device);
+    free(m->pinned);
+    free(m);
     *at = NULL;
+    return PCOLL_OK;
 }
 
 /* Can the copies be ordered with the work of this stream? */
-static int lane_check_stream(const struct lane *l, cuda_stream stream)
+static int lane_check_stream(const pcoll_mirror *m, cuda_stream stream)
 {
     cuda_context context = NULL;
     int capturing = 0;
     int rc = cuda_check(cuda.stream_context(stream, &context),
                         "asking a stream for its device");
-    if (rc == PCOLL_OK && context != l->context)
+    if (rc == PCOLL_OK && context != m->context)
         return fail(PCOLL_EINVAL,
                     "stream: expected one of device %d, whose memory is used, got one "
                     "of another device or context",
-                    l->device);
+                    m->device);
     rc = rc
              ?: cuda_check(cuda.stream_capturing(stream, &capturing),
                            "asking a stream whether it records a graph");
@@ -259,16 +281,17 @@ static int lane_check_stream(const struct lane *l, cuda_stream stream)
                 "of one; call this outside of the capture");
 }
 
-static int lane_record_and_wait(const struct lane *l, cuda_stream stream)
+static int lane_record_and_wait(const struct lane_way *w, cuda_stream stream)
 {
-    cuda_result result = cuda.event_record(l->given, stream);
+    cuda_result result = cuda.event_record(w->given, stream);
     for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++)
-        result = cuda.stream_wait(l->stream[i], l->given, 0);
+        result = cuda.stream_wait(w->stream[i], w->given, 0);
     return cuda_check(result, "waiting for a stream of the user's");
 }
 
 /* Distribute the chunks of all pieces over the streams in turn. */
-static int lane_begin_copies(const struct lane *l, const pcoll_piece *pieces, int count)
+static int lane_begin_copies(const pcoll_mirror *m, enum lane_direction direction,
+                             const pcoll_piece *pieces, int count)
 {
     cuda_result result = CUDA_SUCCESS;
     unsigned turn = 0;
@@ -278,8 +301,8 @@ static int lane_begin_copies(const struct lane *l, const pcoll_piece *pieces, in
             size_t left = p->bytes - from;
             size_t bytes = left < chunk_bytes ? left : chunk_bytes;
             char *host = (char *)p->host + from;
-            cuda_stream stream = l->stream[turn % STREAMS];
-            result = l->direction == LANE_TO_HOST
+            cuda_stream stream = m->way[direction].stream[turn % STREAMS];
+            result = direction == LANE_TO_HOST
                          ? cuda.copy_to_host(host, p->device + from, bytes, stream)
                          : cuda.copy_to_device(p->device + from, host, bytes, stream);
             from += bytes;
@@ -288,101 +311,64 @@ static int lane_begin_copies(const struct lane *l, const pcoll_piece *pieces, in
     return cuda_check(result, "beginning a copy");
 }
 
-int lane_begin(struct lane *l, const pcoll_piece *pieces, int count, uint64_t stream)
+int lane_begin(pcoll_mirror *m, enum lane_direction direction,
+               const pcoll_piece *pieces, int count, uint64_t stream)
 {
     CHECK(count >= 0);
-    int rc = lane_poll(l);
+    struct lane_way *w = &m->way[direction];
+    int rc = lane_poll(m, direction);
     if (rc == PCOLL_EAGAIN)
         return fail(PCOLL_ESTATE, "the last copies are not over");
-    if (rc != PCOLL_OK || (rc = lane_enter(l)) != PCOLL_OK)
+    for (int i = 0; i < count && rc == PCOLL_OK; i++)
+        rc = place_check(pieces[i].device, pieces[i].bytes, m->device);
+    if (rc != PCOLL_OK || (rc = lane_enter(m)) != PCOLL_OK)
         return rc;
-    rc = lane_check_stream(l, lane_stream_of(stream))
-             ?: lane_record_and_wait(l, lane_stream_of(stream));
+    rc = lane_check_stream(m, lane_stream_of(stream))
+             ?: lane_record_and_wait(w, lane_stream_of(stream));
     if (rc == PCOLL_OK) {
-        rc = lane_begin_copies(l, pieces, count);
+        rc = lane_begin_copies(m, direction, pieces, count);
         cuda_result result = CUDA_SUCCESS; /* Even if only some copies were begun: */
         for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++)
-            result = cuda.event_record(l->over[i], l->stream[i]);
+            result = cuda.event_record(w->over[i], w->stream[i]);
         int ends = cuda_check(result, "noting the end of a copy");
-        l->under_way = ends == PCOLL_OK;
-        l->failure = rc = rc ?: ends;
+        w->under_way = ends == PCOLL_OK;
+        w->failure = rc = rc ?: ends;
     }
     return lane_leave(rc);
 }
 
-int lane_poll(struct lane *l)
+int lane_poll(pcoll_mirror *m, enum lane_direction direction)
 {
-    if (!l->under_way)
-        return l->failure;
-    int rc = lane_enter(l);
+    struct lane_way *w = &m->way[direction];
+    if (!w->under_way)
+        return w->failure;
+    int rc = lane_enter(m);
     if (rc != PCOLL_OK)
         return rc;
     cuda_result result = CUDA_SUCCESS;
     for (int i = 0; i < STREAMS && result == CUDA_SUCCESS; i++)
-        result = cuda.event_query(l->over[i]);
+        result = cuda.event_query(w->over[i]);
     if (result == CUDA_NOT_READY)
         return lane_leave(PCOLL_EAGAIN);
-    l->under_way = false;
+    w->under_way = false;
     int failed = cuda_check(result, "a copy");
-    l->failure = l->failure ?: failed;
-    return lane_leave(l->failure);
+    w->failure = w->failure ?: failed;
+    return lane_leave(w->failure);
 }
 
-int lane_order(struct lane *l, uint64_t stream)
+int lane_order(pcoll_mirror *m, uint64_t stream)
 {
-    int rc = lane_enter(l);
+    int rc = lane_enter(m);
     if (rc != PCOLL_OK)
         return rc;
-    rc = lane_check_stream(l, lane_stream_of(stream));
+    rc = lane_check_stream(m, lane_stream_of(stream));
     cuda_result result = CUDA_SUCCESS;
     for (int i = 0; i < STREAMS && rc == PCOLL_OK && result == CUDA_SUCCESS; i++)
-        result = cuda.stream_wait(lane_stream_of(stream), l->over[i], 0);
+        result =
+            cuda.stream_wait(lane_stream_of(stream), m->way[LANE_TO_DEVICE].over[i], 0);
     if (rc == PCOLL_OK)
         rc = cuda_check(result, "having a stream of the user's wait");
     return lane_leave(rc);
-}
-
-int lane_register(struct lane *l, void *memory, size_t bytes)
-{
-    CHECK(memory && bytes);
-    return lane_enter(l)
-               ?: lane_leave(cuda_check(cuda.host_register(memory, bytes, PORTABLE),
-                                        "pinning memory"));
-}
-
-int lane_unregister(struct lane *l, void *memory)
-{
-    lane_settle(l);
-    return lane_enter(l)
-               ?: lane_leave(
-                      cuda_check(cuda.host_unregister(memory), "letting memory go"));
-}
-
-/* Mirrors: see the public header. */
-
-struct pcoll_mirror {
-    int device;
-    struct lane *to_host, *to_device;
-    void **pinned;
-    int pins;
-};
-
-int pcoll_mirror_create(int32_t device, pcoll_mirror **mirror)
-{
-    int rc = fail_if_null(mirror);
-    if (rc != PCOLL_OK)
-        return rc;
-    pcoll_mirror *m = calloc(1, sizeof *m);
-    if (!m)
-        return fail(PCOLL_ENOMEM, "no memory for a mirror");
-    m->device = device;
-    rc = lane_create(device, LANE_TO_HOST, &m->to_host)
-             ?: lane_create(device, LANE_TO_DEVICE, &m->to_device);
-    if (rc == PCOLL_OK)
-        *mirror = m;
-    else
-        (void)pcoll_mirror_free(&m);
-    return rc;
 }
 
 int pcoll_mirror_pin(pcoll_mirror *m, void *memory, uint64_t bytes)
@@ -396,71 +382,50 @@ int pcoll_mirror_pin(pcoll_mirror *m, void *memory, uint64_t bytes)
     if (!more)
         return fail(PCOLL_ENOMEM, "no memory for a mirror");
     m->pinned = more;
-    rc = lane_register(m->to_host, memory, bytes);
+    rc = lane_enter(m)
+             ?: lane_leave(cuda_check(cuda.host_register(memory, bytes, PORTABLE),
+                                      "pinning memory"));
     if (rc == PCOLL_OK)
         m->pinned[m->pins++] = memory;
     return rc;
 }
 
-static int mirror_poll_both(pcoll_mirror *m)
+static int mirror_begin(pcoll_mirror *m, enum lane_direction direction,
+                        const pcoll_piece *pieces, int count, uint64_t stream)
 {
-    return lane_poll(m->to_device) ?: lane_poll(m->to_host);
-}
-
-static int mirror_begin(pcoll_mirror *m, struct lane *lane, const pcoll_piece *pieces,
-                        int count, uint64_t stream)
-{
+    int rc = fail_if_null_as("mirror, pieces", m, pieces);
+    if (rc != PCOLL_OK)
+        return rc;
     if (count < 1)
         return fail(PCOLL_EINVAL, "count: expected at least 1, got %d", count);
-    int rc = mirror_poll_both(m);
+    rc = lane_poll_both(m);
     if (rc == PCOLL_EAGAIN)
         return fail(PCOLL_ESTATE, "the mirror's last copies are not over");
-    for (int i = 0; i < count && rc == PCOLL_OK; i++)
-        rc =
-            place_check((const void *)(uintptr_t)pieces[i].device, /* NOLINT: address */
-                        pieces[i].bytes, m->device);
-    return rc ?: lane_begin(lane, pieces, count, stream);
+    return rc ?: lane_begin(m, direction, pieces, count, stream);
 }
 
 int pcoll_mirror_pull(pcoll_mirror *m, const pcoll_piece *pieces, int32_t count,
                       uint64_t stream)
 {
-    return fail_if_null_as("mirror, pieces", m, pieces)
-               ?: mirror_begin(m, m->to_host, pieces, count, stream);
+    return mirror_begin(m, LANE_TO_HOST, pieces, count, stream);
 }
 
 int pcoll_mirror_push(pcoll_mirror *m, const pcoll_piece *pieces, int32_t count,
                       uint64_t stream)
 {
-    return fail_if_null_as("mirror, pieces", m, pieces)
-               ?: mirror_begin(m, m->to_device, pieces, count, stream)
-               ?: lane_order(m->to_device, stream);
+    return mirror_begin(m, LANE_TO_DEVICE, pieces, count, stream)
+               ?: lane_order(m, stream);
 }
 
 int pcoll_mirror_wait(pcoll_mirror *m, int64_t timeout_us)
 {
     int64_t until = clock_us() + timeout_us;
-    int rc = fail_if_null_as("mirror", m) ?: mirror_poll_both(m);
+    int rc = fail_if_null_as("mirror", m) ?: lane_poll_both(m);
     while (rc == PCOLL_EAGAIN && clock_us() < until) {
         nanosleep(&backoff, NULL);
-        rc = mirror_poll_both(m);
+        rc = lane_poll_both(m);
     }
     return rc;
-}
-
-int pcoll_mirror_free(pcoll_mirror **at)
-{
-    if (!at || !*at)
-        return PCOLL_OK;
-    pcoll_mirror *m = *at;
-    lane_destroy(&m->to_device);
-    while (m->pins)
-        (void)lane_unregister(m->to_host, m->pinned[--m->pins]);
-    lane_destroy(&m->to_host);
-    free(m->pinned);
-    free(m);
-    *at = NULL;
-    return PCOLL_OK;
 }
 
 /* The place of an address: the host, or a device. The driver knows it. It is asked only in a
@@ -531,28 +496,27 @@ int pcoll_device_allocation(uint64_t address, uint64_t *begin, uint64_t *bytes)
     return PCOLL_OK;
 }
 
-int place_check(const void *address, size_t bytes, int device)
+int place_check(uint64_t address, size_t bytes, int device)
 {
     CHECK(device >= 0);
     struct place_answer a;
-    int rc = place_ask((uintptr_t)address, &a);
+    int rc = place_ask(address, &a);
     if (rc != PCOLL_OK || !bytes)
         return rc;
     if (a.type != TYPE_DEVICE && !a.managed)
         return fail(PCOLL_EINVAL,
-                    "memory of device %d at %p: it has been freed, or it was none",
-                    device, address);
+                    "memory of device %d at %#llx: it has been freed, or it was none",
+                    device, (unsigned long long)address);
     if (a.device != device)
         return fail(PCOLL_EINVAL,
-                    "memory at %p: expected device %d, for which this was made, got "
+                    "memory at %#llx: expected device %d, for which this was made, got "
                     "device %d",
-                    address, device, a.device);
-    uintptr_t behind = (uintptr_t)address + bytes;
-    return behind <= a.start + a.size
-               ? PCOLL_OK
-               : fail(
-                     PCOLL_EINVAL,
-                     "memory of device %d at %p: expected %zu bytes, %zu are allocated",
-                     device, address, bytes,
-                     (size_t)(a.start + a.size) - (size_t)(uintptr_t)address);
+                    (unsigned long long)address, device, a.device);
+    cuda_address behind = address + bytes;
+    return behind <= a.start + a.size ? PCOLL_OK
+                                      : fail(PCOLL_EINVAL,
+                                             "memory of device %d at %#llx: expected "
+                                             "%zu bytes, %zu are allocated",
+                                             device, (unsigned long long)address, bytes,
+                                             (size_t)(a.start + a.size - address));
 }

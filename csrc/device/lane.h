@@ -1,50 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane: copies between the memory of one device and registered host memory, in one direction, on
- * two streams of its own. The user's streams wait for the lane's where needed; no call here waits
- * for a user's stream, and none synchronizes a device.
+ * A mirror (see the public header) copies between the memory of one device and pinned host memory,
+ * in each direction on two streams of its own. The user's streams wait for the mirror's where
+ * needed; no call here waits for a user's stream, and none synchronizes a device.
  *
  * A copy to the host contains what the user's stream has written before lane_begin. Work that the
  * user's stream is given after lane_order reads the result of a copy to the device. The host may
  * access the bytes only before lane_begin, and after lane_poll has returned PCOLL_OK.
  *
- * One thread at a time. A lane keeps its device's primary context while it exists, and leaves the
- * calling thread's current context unchanged.
+ * One thread at a time. A mirror keeps its device's primary context while it exists, and leaves the
+ * calling thread's current context unchanged. pcoll_mirror_free waits for copies in progress.
  */
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "include/partialcoll.h"
 
-struct lane;
-
-enum lane_direction { LANE_TO_HOST, LANE_TO_DEVICE };
-
-/* Create a lane. PCOLL_ESTATE (no driver), PCOLL_EINVAL (no such device), PCOLL_ENOMEM. */
-int lane_create(int device, enum lane_direction direction, struct lane **out);
-/* Wait for copies in progress, and destroy the lane, or nothing (NULL). */
-void lane_destroy(struct lane **l);
+enum lane_direction { LANE_TO_HOST, LANE_TO_DEVICE, LANE_WAYS };
 
 /* Begin to copy all pieces after the work that the user's `stream` has been given so far (a
- * CUstream; 0: the default one). PCOLL_EINVAL: the stream is of another device or records a graph.
- * PCOLL_ESTATE: the last copies are not complete. */
-int lane_begin(struct lane *l, const pcoll_piece *pieces, int count, uint64_t stream);
-/* Return PCOLL_OK (no copies are in progress), PCOLL_EAGAIN (copies are in progress) or their
- * error, after which the lane cannot be used. */
-int lane_poll(struct lane *l);
-/* Make later work of `stream` wait for the copies that were begun last. */
-int lane_order(struct lane *l, uint64_t stream);
-
-/* Wait until no copies are in progress. */
-void lane_settle(struct lane *l);
-
-/* Pin memory of the host for copies, for all devices: whole pages, each at most once. Unregistering
- * it waits for copies in progress. */
-int lane_register(struct lane *l, void *memory, size_t bytes);
-int lane_unregister(struct lane *l, void *memory);
+ * CUstream; 0: the default one). PCOLL_EINVAL: a piece is not memory of the device, or the stream
+ * is of another device or records a graph. PCOLL_ESTATE: the last copies in this direction are not
+ * complete. */
+int lane_begin(pcoll_mirror *m, enum lane_direction direction,
+               const pcoll_piece *pieces, int count, uint64_t stream);
+/* Return PCOLL_OK (no copies in this direction are in progress), PCOLL_EAGAIN (copies are in
+ * progress) or their error, after which no copy in this direction can begin. */
+int lane_poll(pcoll_mirror *m, enum lane_direction direction);
+/* Make later work of `stream` wait for the copies to the device that were begun last. */
+int lane_order(pcoll_mirror *m, uint64_t stream);
 
 /* CUDA's driver: the functions of libcuda that are used, in one table, which is filled when the
  * process first uses device memory (PARTIALCOLL_CUDA_LIBRARY names another file than libcuda.so.1).
@@ -105,4 +91,4 @@ extern struct cuda {
 int cuda_start(void);
 
 /* Check that `bytes` bytes from this address are allocated on this device. PCOLL_EINVAL. */
-int place_check(const void *address, size_t bytes, int device);
+int place_check(uint64_t address, size_t bytes, int device);

@@ -72,17 +72,18 @@ static void fill(char *bytes, size_t count, unsigned seed)
         bytes[i] = (char)((seed = seed * 1103515245u + 12345u) >> 24);
 }
 
-static void wait_for(struct lane *l)
+static void wait_for(pcoll_mirror *l)
 {
     int rc;
-    while ((rc = lane_poll(l)) == PCOLL_EAGAIN)
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    while ((rc = pcoll_mirror_wait(l, 100)) == PCOLL_EAGAIN)
+        ;
     INVARIANT("copies end", rc == PCOLL_OK, "%d: %s", rc, pcoll_last_error());
 }
 
-static void begin(struct lane *l, const pcoll_piece *pieces, int count, uint64_t stream)
+static void begin(pcoll_mirror *l, enum lane_direction direction,
+                  const pcoll_piece *pieces, int count, uint64_t stream)
 {
-    int rc = lane_begin(l, pieces, count, stream);
+    int rc = lane_begin(l, direction, pieces, count, stream);
     INVARIANT("copies begin", rc == PCOLL_OK, "%d: %s", rc, pcoll_last_error());
 }
 
@@ -100,9 +101,9 @@ static void test_to_host(void)
 {
     static char wanted[MOST];
     struct user u = make_user(1);
-    struct lane *l;
+    pcoll_mirror *l;
     uint64_t bytes = 0;
-    EXPECT_OK(lane_create(1, LANE_TO_HOST, &l));
+    EXPECT_OK(pcoll_mirror_create(1, &l));
     for (unsigned i = 0; i < 30; i++) {
         size_t from = i % 7 * 3, first = 1 + i * i * 97 % (MOST / 2);
         size_t second = i % 4 ? i * 1001 : 0;
@@ -113,7 +114,7 @@ static void test_to_host(void)
         memset(u.host, 0, MOST);
         enter(&u);
         late_write(number(u.stream), u.memory, wanted, MOST, i % 3 * 500);
-        begin(l, pieces, 2, number(u.stream));
+        begin(l, LANE_TO_HOST, pieces, 2, number(u.stream));
         leave(&u);
         wait_for(l);
         INVARIANT("written data arrives",
@@ -126,7 +127,7 @@ static void test_to_host(void)
     get_counts(&c);
     EXPECT(c.to_host == bytes, "%d bytes", (int)c.to_host);
     EXPECT(c.registrations == 1, "%d registrations", (int)c.registrations);
-    lane_destroy(&l);
+    pcoll_mirror_free(&l);
     end_user(&u);
     expect_nothing_wrong(0);
 }
@@ -137,8 +138,8 @@ static void test_to_device(void)
 {
     static char given[MOST], found[MOST];
     struct user u = make_user(0);
-    struct lane *l;
-    EXPECT_OK(lane_create(0, LANE_TO_DEVICE, &l));
+    pcoll_mirror *l;
+    EXPECT_OK(pcoll_mirror_create(0, &l));
     for (unsigned i = 0; i < 30; i++) {
         size_t count = 1 + i * i * 101 % MOST;
         pcoll_piece piece = {u.host, u.memory, count};
@@ -148,7 +149,7 @@ static void test_to_device(void)
         enter(&u);
         /* A late kernel that still reads the result of the last round. */
         late_write(number(u.stream), u.memory, found, MOST, i % 3 * 500);
-        begin(l, &piece, 1, number(u.stream));
+        begin(l, LANE_TO_DEVICE, &piece, 1, number(u.stream));
         EXPECT_OK(lane_order(l, number(u.stream)));
         late_read(number(u.stream), u.memory, found, count, 0);
         leave(&u);
@@ -160,34 +161,34 @@ static void test_to_device(void)
         INVARIANT("a stream sees copied data", !memcmp(found, given, count), "round %u",
                   i);
     }
-    lane_destroy(&l);
+    pcoll_mirror_free(&l);
     end_user(&u);
     expect_nothing_wrong(0);
 }
 
-/* A lane has two streams. A copy completes only when both do. */
+/* Each direction has two streams: nothing is over before both are, whichever is behind. */
 static void test_one_slow_stream(void)
 {
     static char wanted[MOST], found[MOST];
     struct user u = make_user(0);
-    struct lane *to_host, *to_device;
+    pcoll_mirror *to_host, *to_device;
     slow_streams(10000);
-    EXPECT_OK(lane_create(0, LANE_TO_HOST, &to_host));
-    EXPECT_OK(lane_create(0, LANE_TO_DEVICE, &to_device));
+    EXPECT_OK(pcoll_mirror_create(0, &to_host));
+    EXPECT_OK(pcoll_mirror_create(0, &to_device));
     slow_streams(0);
     pcoll_piece piece = {u.host, u.memory, MOST};
     for (unsigned i = 0; i < 2; i++) {
         fill(wanted, MOST, 7 + i);
         enter(&u);
         late_write(number(u.stream), u.memory, wanted, MOST, 0);
-        begin(to_host, &piece, 1, number(u.stream));
+        begin(to_host, LANE_TO_HOST, &piece, 1, number(u.stream));
         leave(&u);
         wait_for(to_host);
         INVARIANT("written data arrives", !memcmp(u.host, wanted, MOST), "round %u", i);
         fill(u.host, MOST, 9 + i);
         memcpy(wanted, u.host, MOST);
         enter(&u);
-        begin(to_device, &piece, 1, number(u.stream));
+        begin(to_device, LANE_TO_DEVICE, &piece, 1, number(u.stream));
         EXPECT_OK(lane_order(to_device, number(u.stream)));
         late_read(number(u.stream), u.memory, found, MOST, 0);
         EXPECT(stream_sync(number(u.stream)) == CUDA_SUCCESS, "no end");
@@ -196,22 +197,22 @@ static void test_one_slow_stream(void)
                   i);
         wait_for(to_device);
     }
-    lane_destroy(&to_host);
-    lane_destroy(&to_device);
+    pcoll_mirror_free(&to_host);
+    pcoll_mirror_free(&to_device);
     end_user(&u);
     expect_nothing_wrong(0);
 }
 
-/* Two lanes on each of two devices at the same time, started from one thread. */
+/* Several mirrors and two devices at the same time, begun from one thread. */
 static void test_several(void)
 {
     enum { LANES = 4 };
     struct user u[LANES];
-    struct lane *l[LANES];
+    pcoll_mirror *l[LANES];
     static char wanted[LANES][MOST];
     for (int i = 0; i < LANES; i++) {
         u[i] = make_user(i % 2);
-        EXPECT_OK(lane_create(i % 2, LANE_TO_HOST, &l[i]));
+        EXPECT_OK(pcoll_mirror_create(i % 2, &l[i]));
         fill(wanted[i], MOST, (unsigned)i);
     }
     for (int i = 0; i < LANES; i++) {
@@ -220,9 +221,10 @@ static void test_several(void)
         stream_hold(number(u[i].stream));
         late_write(number(u[i].stream), u[i].memory, wanted[i], MOST, 0);
         leave(&u[i]);
-        begin(l[i], &piece, 1, number(u[i].stream));
+        begin(l[i], LANE_TO_HOST, &piece, 1, number(u[i].stream));
         INVARIANT("one copy at a time",
-                  lane_begin(l[i], &piece, 1, number(u[i].stream)) == PCOLL_ESTATE,
+                  lane_begin(l[i], LANE_TO_HOST, &piece, 1, number(u[i].stream)) ==
+                      PCOLL_ESTATE,
                   "begun twice");
     }
     streams_release();
@@ -230,7 +232,7 @@ static void test_several(void)
         wait_for(l[i]);
         INVARIANT("written data arrives", !memcmp(u[i].host, wanted[i], MOST),
                   "lane %d", i);
-        lane_destroy(&l[i]);
+        pcoll_mirror_free(&l[i]);
         end_user(&u[i]);
     }
     expect_nothing_wrong(0);
@@ -243,28 +245,29 @@ static void refused(int rc, int expected, const char *why)
     EXPECT(strstr(pcoll_last_error(), why), "%s", pcoll_last_error());
 }
 
-/* Refuse a stream of another device, a stream that records a graph, and missing
- * devices. The lane stays unchanged. */
+/* A stream of another device, one that records a graph, devices that are not there; the
+ * mirror is as it was. */
 static void test_bad_input(void)
 {
     struct user u = make_user(0), other = make_user(1);
-    struct lane *l;
+    pcoll_mirror *l;
     pcoll_piece piece = {u.host, u.memory, 100};
-    refused(lane_create(2, LANE_TO_HOST, &l), PCOLL_EINVAL, "expected 0 to 1, got 2");
-    refused(lane_create(-1, LANE_TO_HOST, &l), PCOLL_EINVAL, "got -1");
-    EXPECT_OK(lane_create(0, LANE_TO_HOST, &l));
-    refused(lane_begin(l, &piece, 1, number(other.stream)), PCOLL_EINVAL,
+    refused(pcoll_mirror_create(2, &l), PCOLL_EINVAL, "expected 0 to 1, got 2");
+    refused(pcoll_mirror_create(-1, &l), PCOLL_EINVAL, "got -1");
+    EXPECT_OK(pcoll_mirror_create(0, &l));
+    refused(lane_begin(l, LANE_TO_HOST, &piece, 1, number(other.stream)), PCOLL_EINVAL,
             "another device");
     refused(lane_order(l, number(other.stream)), PCOLL_EINVAL, "another device");
     enter(&u);
     capture(number(u.stream), 1);
-    refused(lane_begin(l, &piece, 1, number(u.stream)), PCOLL_EINVAL, "CUDA graph");
+    refused(lane_begin(l, LANE_TO_HOST, &piece, 1, number(u.stream)), PCOLL_EINVAL,
+            "CUDA graph");
     capture(number(u.stream), 0);
     leave(&u);
-    begin(l, &piece, 1, 0);
+    begin(l, LANE_TO_HOST, &piece, 1, 0);
     wait_for(l);
     EXPECT_OK(lane_order(l, 0));
-    lane_destroy(&l);
+    pcoll_mirror_free(&l);
     end_user(&other);
     end_user(&u);
     expect_nothing_wrong(0);
@@ -273,14 +276,17 @@ static void test_bad_input(void)
 static void test_registering(void)
 {
     struct user u = make_user(0);
-    struct lane *l;
-    EXPECT_OK(lane_create(0, LANE_TO_HOST, &l));
-    refused(lane_register(l, u.host + 100, 10), PCOLL_ESTATE, "ALREADY_REGISTERED");
-    refused(lane_unregister(l, u.host + 100), PCOLL_ESTATE, "NOT_REGISTERED");
-    EXPECT_OK(lane_unregister(l, u.host));
-    EXPECT_OK(lane_register(l, u.host, MOST));
-    lane_settle(l);
-    lane_destroy(&l);
+    pcoll_mirror *l;
+    EXPECT_OK(pcoll_mirror_create(0, &l));
+    refused(pcoll_mirror_pin(l, u.host + 100, 10), PCOLL_ESTATE, "ALREADY_REGISTERED");
+    enter(&u);
+    EXPECT(cuda.host_unregister(u.host) == CUDA_SUCCESS, "not registered");
+    leave(&u);
+    EXPECT_OK(pcoll_mirror_pin(l, u.host, MOST));
+    pcoll_mirror_free(&l);
+    enter(&u);
+    EXPECT(cuda.host_register(u.host, MOST, 0) == CUDA_SUCCESS, "still registered");
+    leave(&u);
     end_user(&u);
     expect_nothing_wrong(0);
 }
@@ -294,16 +300,16 @@ static void test_places(void)
     EXPECT(device == -1, "the stack is on device %d", device);
     EXPECT_OK(pcoll_device_of((uintptr_t)u.host, &device));
     EXPECT(device == -1, "registered memory is on device %d", device);
-    const char *memory = (const char *)(uintptr_t)u.memory; /* NOLINT */
+    const uint64_t memory = u.memory;
     EXPECT_OK(pcoll_device_of(u.memory + MOST - 1, &device));
     EXPECT(device == 1, "it is on device %d", device);
     EXPECT_OK(place_check(memory + 10, MOST - 10, 1));
-    EXPECT_OK(place_check(NULL, 0, 1));
+    EXPECT_OK(place_check(0, 0, 1));
     refused(place_check(memory + 10, MOST - 9, 1), PCOLL_EINVAL,
             "163830 are allocated");
     refused(place_check(memory + 10, MOST, 1), PCOLL_EINVAL, "163830 are allocated");
     refused(place_check(memory, 1, 0), PCOLL_EINVAL, "got device 1");
-    refused(place_check(&here, 1, 1), PCOLL_EINVAL, "it was none");
+    refused(place_check((uintptr_t)&here, 1, 1), PCOLL_EINVAL, "it was none");
     end_user(&u);
     refused(place_check(memory, 1, 1), PCOLL_EINVAL, "has been freed");
     expect_nothing_wrong(0);
@@ -319,7 +325,7 @@ static void test_managed(void)
     enter(&u);
     EXPECT(managed_take(&address, MOST, 1) == CUDA_SUCCESS, "no memory");
     leave(&u);
-    const char *memory = (const char *)(uintptr_t)address; /* NOLINT */
+    const uint64_t memory = address;
     for (int i = 0; i < 20; i++) {
         EXPECT_OK(pcoll_device_of(address, &device));
         INVARIANT("memory is known", device == 1, "it is on device %d", device);
@@ -337,22 +343,22 @@ static void test_managed(void)
 static void test_freed_under_way(void)
 {
     struct user u = make_user(0);
-    struct lane *l;
+    pcoll_mirror *l;
     pcoll_piece piece = {u.host, u.memory, MOST};
     int rc;
-    EXPECT_OK(lane_create(0, LANE_TO_HOST, &l));
+    EXPECT_OK(pcoll_mirror_create(0, &l));
     enter(&u);
     EXPECT(stream_hold(number(u.stream)) == CUDA_SUCCESS, "it is not busy");
-    begin(l, &piece, 1, number(u.stream));
+    begin(l, LANE_TO_HOST, &piece, 1, number(u.stream));
     EXPECT(memory_free(u.memory) == CUDA_SUCCESS, "not freed");
     streams_release();
     leave(&u);
-    while ((rc = lane_poll(l)) == PCOLL_EAGAIN)
+    while ((rc = lane_poll(l, LANE_TO_HOST)) == PCOLL_EAGAIN)
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     refused(rc, PCOLL_ESTATE, "CUDA_ERROR_ILLEGAL_ADDRESS");
-    refused(lane_poll(l), PCOLL_ESTATE, "CUDA");
-    EXPECT(lane_begin(l, &piece, 1, 0) == PCOLL_ESTATE, "begun");
-    lane_destroy(&l);
+    refused(lane_poll(l, LANE_TO_HOST), PCOLL_ESTATE, "CUDA");
+    EXPECT(lane_begin(l, LANE_TO_HOST, &piece, 1, 0) == PCOLL_ESTATE, "begun");
+    pcoll_mirror_free(&l);
     _exit(0);
 }
 
@@ -457,10 +463,10 @@ static void test_forked(void)
 /* No driver, an old driver, or no devices: an error message, and no crash. */
 static void test_no_driver(void)
 {
-    struct lane *l;
+    pcoll_mirror *l;
     setenv("PARTIALCOLL_CUDA_LIBRARY", "/nonexistent/libcuda.so", 1);
     refused(cuda_start(), PCOLL_ESTATE, "looked for /nonexistent/libcuda.so");
-    refused(lane_create(0, LANE_TO_HOST, &l), PCOLL_ESTATE, "no CUDA driver");
+    refused(pcoll_mirror_create(0, &l), PCOLL_ESTATE, "no CUDA driver");
 }
 
 static void test_no_functions(void)

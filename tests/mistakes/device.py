@@ -8,8 +8,8 @@ MUTANTS = [
     Mutant(
         "one stream does not wait for the producer's",
         "device/lane.c",
-        "result = cuda.stream_wait(l->stream[i], l->given, 0);",
-        "result = i ? CUDA_SUCCESS : cuda.stream_wait(l->stream[i], l->given, 0);",
+        "result = cuda.stream_wait(w->stream[i], w->given, 0);",
+        "result = i ? CUDA_SUCCESS : cuda.stream_wait(w->stream[i], w->given, 0);",
     ),
     Mutant(
         "copies are over with those of the first stream",
@@ -26,14 +26,14 @@ MUTANTS = [
     Mutant(
         "what a failed copy says is forgotten",
         "device/lane.c",
-        "l->failure = l->failure ?: failed;",
+        "w->failure = w->failure ?: failed;",
         "",
     ),
     Mutant(
         "the context of another device is taken",
         "device/lane.c",
-        "cuda.primary_retain(&l->context, device)",
-        "cuda.primary_retain(&l->context, !device)",
+        "cuda.primary_retain(&m->context, device)",
+        "cuda.primary_retain(&m->context, !device)",
     ),
     Mutant(
         "the caller's context is not given back",
@@ -86,29 +86,28 @@ MUTANTS = [
     Mutant(
         "a pull begins while a push reads the host's side",
         "device/lane.c",
-        "return lane_poll(m->to_device) ?: lane_poll(m->to_host);",
-        "return lane_poll(m->to_host);",
+        "return lane_poll(m, LANE_TO_DEVICE) ?: lane_poll(m, LANE_TO_HOST);",
+        "return lane_poll(m, LANE_TO_HOST);",
     ),
     Mutant(
         "a push does not order the stream that reads",
         "device/lane.c",
-        "?: mirror_begin(m, m->to_device, pieces, count, stream)\n"
-        "               ?: lane_order(m->to_device, stream);",
-        "?: mirror_begin(m, m->to_device, pieces, count, stream);",
+        "return mirror_begin(m, LANE_TO_DEVICE, pieces, count, stream)\n"
+        "               ?: lane_order(m, stream);",
+        "return mirror_begin(m, LANE_TO_DEVICE, pieces, count, stream);",
     ),
     Mutant(
         "a rank arrives before its copy is over",
         "allreduce/staging.c",
-        "int rc = lane_poll(s->to_host);",
-        "int rc = PCOLL_OK;",
+        "int rc = lane_poll(s->mirror, LANE_TO_HOST)",
+        "int rc = PCOLL_OK",
         program="staging",
     ),
     Mutant(
         "a result goes back to the library while it is being copied",
         "allreduce/staging.c",
-        "if (rc == PCOLL_OK)\n        rc = lane_poll(s->to_device);\n    if (rc == PCOLL_OK)"
-        "\n        rc = d->ops->deposit",
-        "if (rc == PCOLL_OK)\n        rc = d->ops->deposit",
+        "?: lane_poll(s->mirror, LANE_TO_DEVICE)\n                 ?: d->ops->deposit",
+        "?: d->ops->deposit",
         program="staging",
     ),
     Mutant(
@@ -136,16 +135,16 @@ MUTANTS = [
     ),
     Mutant(
         "memory is pinned and never let go",
-        "allreduce/staging.c",
-        "if (s->registered)\n        (void)lane_unregister(s->to_host, s->registered);",
-        "",
+        "device/lane.c",
+        "cuda.host_unregister(m->pinned[--m->pins]);",
+        "m->pins--;",
         program="staging",
     ),
     Mutant(
         "addresses are believed",
-        "allreduce/staging.c",
-        "rc = place_check(",
-        "rc = 0 * place_check(",
+        "device/lane.c",
+        "rc = place_check(pieces",
+        "rc = 0 * place_check(pieces",
         program="staging",
     ),
 ]
