@@ -156,17 +156,6 @@ int stall_question_send(struct endpoint *endpoint)
     return rc;
 }
 
-/* Ask all ranks. All of them free a handle that has entered its closing: no answer is needed. */
-static int stall_report_begin(struct endpoint *endpoint, struct stall_answers *q)
-{
-    if (atomic_load(&endpoint->closing) < COUNTING)
-        return stall_question_send(endpoint);
-    for (uint32_t rank = 0; rank < q->size; rank++)
-        q->by_rank[rank].flags |= ANSWERED | IS_CLOSING;
-    atomic_store(&q->missing, 0);
-    return PCOLL_OK;
-}
-
 /* Note the ranks whose arrivals start the round, as far as this rank can tell; all ranks if it
  * cannot. */
 static void stall_report_note_awaited(struct endpoint *endpoint,
@@ -195,7 +184,11 @@ static void stall_report_collect(struct endpoint *endpoint, struct stall_answers
     progress_lock(p);
     endpoint->stall_answers = q;
     stall_report_note_awaited(endpoint, q);
-    int rc = stall_report_begin(endpoint, q);
+    /* All ranks free a handle that has entered its closing: no answer is needed. */
+    bool asks = atomic_load(&endpoint->closing) < COUNTING;
+    for (uint32_t rank = 0; !asks && rank < q->size; rank++)
+        q->by_rank[rank].flags |= ANSWERED | IS_CLOSING;
+    int rc = asks ? stall_question_send(endpoint) : PCOLL_EAGAIN;
     progress_unlock(p);
     if (rc == PCOLL_OK)
         progress_wait(p, stall_report_complete, q, patience_us);

@@ -14,11 +14,11 @@ static const struct policy_round *endpoint_trigger_open(struct endpoint *endpoin
 {
     struct endpoint_trigger *s = &endpoint->trigger;
     if (!s->open) {
-        struct policy_draw draw = {.seed = endpoint->seed,
+        struct policy_draw draw = {.seed = endpoint->options.seed,
                                    .slot = endpoint->base.slot,
                                    .round = endpoint->engine.current,
                                    .endpoints = endpoint->placement.domains};
-        policy_open(&endpoint->policy, &draw, s->absences, &s->round);
+        policy_open(&endpoint->options.policy, &draw, s->absences, &s->round);
         s->open = true;
     }
     return &s->round;
@@ -89,7 +89,7 @@ static void endpoint_trigger_note_arrivals(struct endpoint *endpoint)
     bitset_clear(s->deposited, s->round.words);
     endpoint->domain->ops->arrivals(endpoint->domain, s->round.first_word, s->arrived,
                                     s->deposited);
-    if (!(endpoint->policy.deadline > 0) || s->first_arrival != ROUND_NEVER)
+    if (!(endpoint->options.policy.deadline > 0) || s->first_arrival != ROUND_NEVER)
         return;
     uint32_t rank = policy_first(&s->round, s->arrived, s->live);
     if (rank == ROUND_NOBODY)
@@ -105,7 +105,7 @@ static struct round_state endpoint_trigger_state(const struct endpoint *endpoint
                                                  uint32_t starter)
 {
     const struct endpoint_trigger *s = &endpoint->trigger;
-    bool timers = policy_has_timers(&endpoint->policy);
+    bool timers = policy_has_timers(&endpoint->options.policy);
     return (struct round_state){.report = report,
                                 .starter = starter,
                                 .first = s->first,
@@ -124,10 +124,10 @@ static int endpoint_trigger_evaluate(struct endpoint *endpoint, bool *start)
     const struct policy_round *r = endpoint_trigger_open(endpoint);
     endpoint_trigger_note_arrivals(endpoint);
     struct policy_report report = policy_count(r, s->arrived, s->deposited);
-    uint32_t starter = round_trigger_starter(&endpoint->policy, r, s->arrived);
+    uint32_t starter = round_trigger_starter(&endpoint->options.policy, r, s->arrived);
     *start = false;
-    if (policy_coordinated(&endpoint->policy)) {
-        report = policy_relevant(&endpoint->policy, report);
+    if (policy_coordinated(&endpoint->options.policy)) {
+        report = policy_relevant(&endpoint->options.policy, report);
         int rc = endpoint_trigger_report(endpoint, &report, starter);
         if (rc != PCOLL_OK || r->coordinator != endpoint->placement.index)
             return rc;
@@ -145,7 +145,8 @@ static int endpoint_trigger_evaluate(struct endpoint *endpoint, bool *start)
             (unsigned long long)endpoint->engine.current, report.arrived, report.drawn,
             report.overdue, r->live_count, r->drawn_count, r->overdue_count);
     struct round_state state = endpoint_trigger_state(endpoint, &report, starter);
-    struct round_trigger t = round_trigger_evaluate(&endpoint->policy, r, &state);
+    struct round_trigger t =
+        round_trigger_evaluate(&endpoint->options.policy, r, &state);
     s->met = t.met_since;
     *start = endpoint_trigger_follow(endpoint, &t);
     return PCOLL_OK;
@@ -155,11 +156,11 @@ static int endpoint_trigger_evaluate(struct endpoint *endpoint, bool *start)
  * here. If not, set an alarm. The initiator of an active round is known to other ranks: keep it. */
 static bool endpoint_trigger_deadline(struct endpoint *endpoint)
 {
-    if (!(endpoint->policy.deadline > 0))
+    if (!(endpoint->options.policy.deadline > 0))
         return false;
     uint32_t initiator = endpoint->initiator;
     struct round_state state = endpoint_trigger_state(endpoint, NULL, ROUND_NOBODY);
-    struct round_trigger t = round_trigger_deadline(&endpoint->policy, &state);
+    struct round_trigger t = round_trigger_deadline(&endpoint->options.policy, &state);
     bool over = endpoint_trigger_follow(endpoint, &t);
     if (endpoint->frozen)
         endpoint->initiator = initiator;
@@ -173,8 +174,8 @@ static void endpoint_trigger_finish(struct endpoint *endpoint,
 {
     CHECK(endpoint->frozen || !endpoint->drives);
     struct endpoint_trigger *s = &endpoint->trigger;
-    if (endpoint->policy.deadline > 0 &&
-        !policy_kept(&endpoint->policy, endpoint_trigger_open(endpoint), result,
+    if (endpoint->options.policy.deadline > 0 &&
+        !policy_kept(&endpoint->options.policy, endpoint_trigger_open(endpoint), result,
                      s->arrived, s->deposited))
         result->flags |= ROUND_BELOW_QUORUM;
     uint32_t ranks = endpoint->shape.ranks;
@@ -191,9 +192,9 @@ static void endpoint_trigger_finish(struct endpoint *endpoint,
 
 const uint64_t *endpoint_awaited(struct endpoint *endpoint)
 {
-    return endpoint->frozen
-               ? NULL
-               : policy_awaited(&endpoint->policy, endpoint_trigger_open(endpoint));
+    return endpoint->frozen ? NULL
+                            : policy_awaited(&endpoint->options.policy,
+                                             endpoint_trigger_open(endpoint));
 }
 
 void endpoint_trigger_find_live(struct endpoint *endpoint,
@@ -220,7 +221,7 @@ size_t endpoint_trigger_bytes(const pcoll_policy *policy, uint32_t ranks,
 int endpoint_trigger_init(struct endpoint *endpoint)
 {
     struct endpoint_trigger *s = &endpoint->trigger;
-    const pcoll_policy *policy = &endpoint->policy;
+    const pcoll_policy *policy = &endpoint->options.policy;
     const struct placement *p = &endpoint->placement;
     uint32_t ranks = endpoint->shape.ranks, endpoints = p->domains;
     uint32_t first = p->member[0] / 64, last = p->member[p->members - 1] / 64;
@@ -297,7 +298,7 @@ static int endpoint_drain(struct endpoint *endpoint)
     if (endpoint->drives && (endpoint->last_received != all || missing))
         return PCOLL_OK;
     CHECK(!endpoint->frozen);
-    if (!endpoint->confirms)
+    if (endpoint->options.on_failure != PCOLL_FAILURE_CONTINUE)
         return endpoint_closed(endpoint);
     MOMENT("drained");
     atomic_store(&endpoint->closing, CONFIRMING);
@@ -694,7 +695,7 @@ void endpoint_poll(struct endpoint *endpoint, bool driver)
 void endpoint_deposited(struct endpoint *endpoint, enum deposit_outcome outcome)
 {
     if (outcome == DEPOSIT_ARRIVED || endpoint->event_log ||
-        (outcome == DEPOSIT_STORED && endpoint->policy.max_staleness))
+        (outcome == DEPOSIT_STORED && endpoint->options.policy.max_staleness))
         endpoint_poll(endpoint, false);
 }
 
@@ -708,31 +709,23 @@ int endpoint_close(struct endpoint *endpoint)
     return communicator_close(endpoint->communicator, &endpoint->base);
 }
 
-/* The schedule in GOAL. */
-
-struct endpoint_prices {
-    const struct endpoint *endpoint;
-    double ns_per_byte;
-};
-
 /* Data and control messages have edges of their own. In GOAL they share the tags: data has the
  * even ones. */
 static struct goal_cost endpoint_goal_cost(const void *arg, int id)
 {
-    const struct endpoint_prices *prices = arg;
-    const struct op *op = &prices->endpoint->sched->ops[id];
+    const struct endpoint *endpoint = arg;
+    const struct op *op = &endpoint->sched->ops[id];
     bool control = op->class == OP_CONTROL;
-    size_t bytes = data_message_bytes(&prices->endpoint->data, op);
-    bool moves = op->kind == OP_REDUCE || op->kind == OP_COPY;
+    bool has_bytes = op->kind <= OP_COPY;
     return (struct goal_cost){
-        .bytes = control ? sizeof(struct control) : bytes,
-        .tag = op->edge < 0 ? 0 : 2 * (uint32_t)op->edge + control,
-        .time = moves ? (uint64_t)((double)bytes * prices->ns_per_byte) : 0};
+        .bytes = control     ? sizeof(struct control)
+                 : has_bytes ? data_message_bytes(&endpoint->data, op)
+                             : 0,
+        .tag = op->edge < 0 ? 0 : 2 * (uint32_t)op->edge + control};
 }
 
-char *endpoint_goal(const struct endpoint *endpoint, double ns_per_byte)
+int endpoint_goal(const struct endpoint *endpoint, double ns_per_byte, char **text)
 {
-    struct endpoint_prices prices = {.endpoint = endpoint, .ns_per_byte = ns_per_byte};
     return sched_goal(endpoint->sched, endpoint->communicator->transport->rank,
-                      endpoint_goal_cost, &prices);
+                      ns_per_byte, endpoint_goal_cost, endpoint, text);
 }

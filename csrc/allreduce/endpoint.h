@@ -84,8 +84,7 @@ struct endpoint {
     struct placement placement;
     bool drives;            /* This endpoint executes the schedule. */
     struct segment segment; /* The memory of the domain, if it is shared. */
-    pcoll_policy policy;
-    uint64_t seed; /* Seed of the draws, together with the slot. */
+    pcoll_options options;  /* As given at creation. */
 
     struct sched *sched;
     struct activation activation;
@@ -103,8 +102,6 @@ struct endpoint {
     _Atomic int closing;     /* enum closing */
     bool last_sent;          /* The last messages of the closing were sent. */
     uint32_t last_received;  /* Set of edges on which the last message came. */
-    bool confirms;           /* The closing has the step CONFIRMING. */
-    pcoll_options options;   /* As given at creation, for a successor. */
 
     struct staging *staging;             /* NULL: the buffers are on the host. */
     struct stall_answers *stall_answers; /* Protected by the drive lock. */
@@ -122,8 +119,6 @@ struct endpoint_spec {
     int nbuffers;
     user_reduction_fn *make_user; /* For MPI ops and datatypes. NULL: refuse them. */
     const pcoll_options *options;
-    domain_create_fn *create_domain; /* NULL: endpoint_settle makes the domain later. */
-    void *domain_arg;
     /* The endpoint that this one succeeds, which has stopped; then there are no buffers. */
     const struct endpoint *follows;
     const uint64_t *failed; /* Set of ranks that have died. NULL: none. */
@@ -137,11 +132,13 @@ int options_check(const pcoll_options *options);
  * take to read a round before the others wait for it. */
 pcoll_options options_thrifty(const pcoll_options *o);
 
+/* Make an endpoint without a domain. */
 int endpoint_create(struct communicator *c, const struct endpoint_spec *spec,
                     struct endpoint **out);
-/* Give the endpoint its domain. */
-int endpoint_settle(struct endpoint *endpoint, const pcoll_options *options,
-                    domain_create_fn *create_domain, void *domain_arg);
+/* Give the endpoint its domain; the second function, one in private memory. */
+int endpoint_settle(struct endpoint *endpoint, domain_create_fn *create_domain,
+                    void *arg);
+int endpoint_settle_alone(struct endpoint *endpoint);
 /* Driver: begin to open the channel, if the algorithm needs one. The channel may be used when
  * the transport says that it is open. Collective. */
 int endpoint_open(struct endpoint *endpoint);
@@ -190,6 +187,5 @@ int endpoint_run(struct endpoint *endpoint);
  * the same order. The endpoint has closed when `closing` is CLOSED. Idempotent. */
 int endpoint_close(struct endpoint *endpoint);
 
-/* Return the schedule in GOAL, for a round to which all contribute. Copying or reducing a byte
- * takes ns_per_byte. The caller frees the text. */
-char *endpoint_goal(const struct endpoint *endpoint, double ns_per_byte);
+/* Print the schedule in GOAL (sched_goal), for a round to which all contribute. */
+int endpoint_goal(const struct endpoint *endpoint, double ns_per_byte, char **text);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "domain/node.h"
 #include "runtime/user_object.h"
 #include "allreduce/staging.h"
 #include "allreduce/tuning.h"
@@ -168,9 +169,9 @@ static int endpoint_build_schedule(struct endpoint *endpoint)
              size = endpoint->drives ? endpoint->placement.domains : 1;
     if (!(endpoint->sched = sched_create()))
         return fail(PCOLL_ENOMEM, "no memory for a schedule");
-    bool broadcasts = policy_activates(&endpoint->policy);
+    bool broadcasts = policy_activates(&endpoint->options.policy);
     build_activation(endpoint->sched, broadcasts ? rank : 0, broadcasts ? size : 1,
-                     broadcasts && policy_starts_alone(&endpoint->policy),
+                     broadcasts && policy_starts_alone(&endpoint->options.policy),
                      &endpoint->activation);
     sched_end(endpoint->sched,
               build_allreduce(endpoint->sched, rank, size, endpoint->activation.active,
@@ -211,15 +212,9 @@ int endpoint_create(struct communicator *c, const struct endpoint_spec *spec,
     endpoint->base = object_init(&endpoint_ops);
     endpoint->communicator = c;
     endpoint->options = *spec->options;
-    endpoint->confirms = spec->options->on_failure == PCOLL_FAILURE_CONTINUE;
-    endpoint->policy = spec->options->policy;
-    endpoint->seed = spec->options->seed;
     endpoint->initiator = ROUND_NOBODY;
     endpoint->segment.fd = -1;
     int rc = endpoint_init(endpoint, spec);
-    if (rc == PCOLL_OK && spec->create_domain)
-        rc = endpoint_settle(endpoint, spec->options, spec->create_domain,
-                             spec->domain_arg);
     if (rc != PCOLL_OK) {
         endpoint_destroy(&endpoint);
         return rc;
@@ -228,13 +223,21 @@ int endpoint_create(struct communicator *c, const struct endpoint_spec *spec,
     return PCOLL_OK;
 }
 
-int endpoint_settle(struct endpoint *endpoint, const pcoll_options *options,
-                    domain_create_fn *create_domain, void *domain_arg)
+int endpoint_settle(struct endpoint *endpoint, domain_create_fn *create_domain,
+                    void *arg)
 {
-    int rc = create_domain(&endpoint->shape, options, domain_arg, &endpoint->domain);
+    int rc =
+        create_domain(&endpoint->shape, &endpoint->options, arg, &endpoint->domain);
     endpoint->base.watched =
         rc == PCOLL_OK && endpoint->drives && endpoint->domain->members > 1;
     return rc;
+}
+
+int endpoint_settle_alone(struct endpoint *endpoint)
+{
+    struct node_hooks hooks = {.placement = &endpoint->placement,
+                               .owned_sends = endpoint->options.owned_send};
+    return endpoint_settle(endpoint, domain_node_create, &hooks);
 }
 
 int endpoint_open(struct endpoint *endpoint)

@@ -189,6 +189,8 @@ int event_log_open(uint32_t rank, uint32_t ranks, uint64_t number,
         snprintf(log->folder, sizeof log->folder, "%s", record);
         rc = event_log_begin_record(log, title);
     }
+    if (log->incomplete)
+        log->limit = log->replay[LOGGED_ROUND].count;
     if (rc != PCOLL_OK)
         event_log_close(&log);
     *out = log;
@@ -244,14 +246,9 @@ void event_log_leave_round(struct event_log *log)
 
 /* Replaying. */
 
-uint64_t event_log_rounds(const struct event_log *log)
+uint64_t *event_log_limit(struct event_log *log)
 {
-    return log && log->incomplete ? log->replay[LOGGED_ROUND].count : UINT64_MAX;
-}
-
-void event_log_set_limit(struct event_log *log, uint64_t rounds)
-{
-    log->limit = rounds;
+    return &log->limit;
 }
 
 bool event_log_has_ended(const struct event_log *log, uint64_t complete)

@@ -56,11 +56,9 @@ void event_log_leave_round(struct event_log *log);
 
 void event_log_note(struct event_log *log, enum event_log_kind kind, uint64_t number);
 
-/* Return the number of rounds that this rank can replay, or UINT64_MAX if its record is complete
- * or there is no replay. */
-uint64_t event_log_rounds(const struct event_log *log);
-/* Replay no more than these rounds: the minimum over all ranks. Called before the first round. */
-void event_log_set_limit(struct event_log *log, uint64_t rounds);
+/* The number of rounds that this rank can replay, or UINT64_MAX if its record is complete or there
+ * is no replay. Before the first round it is set to the minimum over all ranks. */
+uint64_t *event_log_limit(struct event_log *log);
 /* Return whether the replay of an incomplete record has ended, after `complete` rounds. */
 bool event_log_has_ended(const struct event_log *log, uint64_t complete);
 /* Return PCOLL_ESTATE, with a message that says so. */

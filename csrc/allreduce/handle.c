@@ -117,40 +117,34 @@ static bool handle_replay_ends_call(pcoll_handle *h)
 
 /* Endpoints that a recovery replaced. */
 
-void handle_destroy_endpoint(void *arg)
+static void handle_destroy_endpoint(void *arg)
 {
     struct endpoint *endpoint = arg;
     endpoint_destroy(&endpoint);
 }
 
-void handle_retire_endpoint(pcoll_handle *h, struct endpoint *endpoint)
+void handle_retire_endpoint(struct communicator *c, struct endpoint *endpoint,
+                            bool in_use)
 {
-    CHECK(h->continues && endpoint);
-    recovery_retire(h->base.communicator, handle_destroy_endpoint, endpoint, false);
+    if (endpoint)
+        recovery_retire(c, handle_destroy_endpoint, endpoint, in_use);
+}
+
+void handle_copy_slot(struct endpoint *to, struct endpoint *from)
+{
+    CHECK(to != from);
+    memcpy(to->domain->ops->send_slot(to->domain),
+           from->domain->ops->send_slot(from->domain),
+           round_shape_data_bytes(&from->shape));
 }
 
 /* The application has filled the send slot of an earlier endpoint: copy it to the current one. */
 static void handle_end_filling(pcoll_handle *h)
 {
     struct endpoint *from = h->gate.filling;
-    CHECK(from && from != h->endpoint);
-    memcpy(h->endpoint->domain->ops->send_slot(h->endpoint->domain),
-           from->domain->ops->send_slot(from->domain),
-           round_shape_data_bytes(&from->shape));
+    handle_copy_slot(h->endpoint, from);
     h->gate.filling = NULL;
-    handle_retire_endpoint(h, from);
-}
-
-void handle_begin_recoverable(pcoll_handle *h)
-{
-    h->continues = true;
-    gate_init(&h->gate.gate, LOCK_HANDLE);
-}
-
-void handle_end_recoverable(pcoll_handle *h)
-{
-    if (h->continues)
-        gate_destroy(&h->gate.gate);
+    handle_retire_endpoint(h->base.communicator, from, false);
 }
 
 /* Starting a call. Buffers of the host are deposited at once, buffers of a device when they
@@ -288,10 +282,9 @@ static bool handle_has_arrived(void *arg)
 /* This call is also allowed while the handle is being freed. */
 int pcoll_handle_arrive(pcoll_handle *h, int64_t timeout_us)
 {
-    int rc = fail_if_null_as("handle", h) ?: user_object_enter(&h->base);
+    int rc = handle_enter_any(h);
     if (rc != PCOLL_OK)
         return rc;
-    handle_lock(h);
     if (!staging_arrived(h->endpoint->staging))
         rc = progress_wait(h->base.communicator->progress, handle_has_arrived, h,
                            timeout_us);
@@ -320,12 +313,9 @@ int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)
 /* This call is also allowed after a failure. */
 int pcoll_handle_pending(pcoll_handle *h, void *const *buffers)
 {
-    int rc = fail_if_null(buffers)
-                 ?: fail_if_null_as("handle", h)
-                 ?: user_object_enter(&h->base);
+    int rc = fail_if_null(buffers) ?: handle_enter_any(h);
     if (rc != PCOLL_OK)
         return rc;
-    handle_lock(h);
     staging_hold(h->endpoint->staging);
     struct domain *d = h->endpoint->domain;
     return handle_leave(h, d->ops->pending(d, buffers));
@@ -406,24 +396,16 @@ static bool handle_call_is_over(void *arg)
     return over;
 }
 
-static void handle_expect_wake(pcoll_handle *h, bool asleep)
+/* Ask to be woken before the last poll, then leave the gate; and the other way round. */
+static void handle_set_asleep(pcoll_handle *h, bool asleep)
 {
+    if (!asleep)
+        handle_lock(h);
     struct domain *d = h->endpoint->domain;
     h->gate.asleep = asleep;
     d->ops->sleeps(d, asleep);
-}
-
-/* Ask to be woken before the last poll, then leave the gate. */
-static void handle_begin_sleep(pcoll_handle *h)
-{
-    handle_expect_wake(h, true);
-    handle_unlock(h);
-}
-
-static void handle_end_sleep(pcoll_handle *h)
-{
-    handle_lock(h);
-    handle_expect_wake(h, false);
+    if (asleep)
+        handle_unlock(h);
 }
 
 /* In one domain the other ranks need microseconds if they have cores: poll first. If they have
@@ -434,10 +416,10 @@ static int handle_sleep(pcoll_handle *h, int64_t timeout_us)
     bool near = h->endpoint->placement.domains == 1 && h->endpoint->domain->members > 1;
     if (near && timeout_us > 0 && progress_soon(p, handle_call_is_over_inside, h))
         return PCOLL_OK;
-    handle_begin_sleep(h);
+    handle_set_asleep(h, true);
     int rc = near ? progress_sleep(p, handle_call_is_over, h, timeout_us)
                   : progress_wait(p, handle_call_is_over, h, timeout_us);
-    handle_end_sleep(h);
+    handle_set_asleep(h, false);
     return rc;
 }
 
@@ -489,54 +471,44 @@ static bool handle_any_is_over(void *arg)
     return false;
 }
 
-static void handle_leave_all(pcoll_handle *const *handles, int32_t count)
+static void handle_set_all_asleep(pcoll_handle *const *handles, int32_t count,
+                                  bool asleep)
 {
     for (int32_t i = 0; i < count; i++)
         if (handles[i])
-            handle_leave(handles[i], PCOLL_OK);
+            handle_set_asleep(handles[i], asleep);
 }
 
-/* Enter all of them, or none. */
-static int handle_enter_all(pcoll_handle *const *handles, int32_t count,
-                            struct progress **p)
-{
-    *p = NULL;
-    for (int32_t i = 0; i < count; i++) {
-        if (!handles[i])
-            continue;
-        int rc = handle_enter_waiting(handles[i]);
-        if (rc != PCOLL_OK) {
-            handle_leave_all(handles, i);
-            return rc;
-        }
-        *p = handles[i]->base.communicator->progress;
-        if (!handles[i]->started) {
-            handle_leave_all(handles, i + 1);
-            return fail(PCOLL_ESTATE, "handle %d is not started", i);
-        }
-    }
-    return *p ? PCOLL_OK : fail(PCOLL_EEMPTY, "no handle to wait for");
-}
-
+/* Enter every handle before waiting for any. */
 int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_us,
                    int32_t *index)
 {
-    struct progress *p;
-    int rc = fail_if_null(handles, index) ?: handle_enter_all(handles, count, &p);
-    if (rc != PCOLL_OK)
-        return rc;
     struct handle_any any = {.handles = handles, .count = count};
-    for (int32_t i = 0; i < count; i++)
+    struct progress *p = NULL;
+    int32_t entered = 0;
+    int rc = fail_if_null(handles, index);
+    for (; rc == PCOLL_OK && entered < count; entered++) {
+        pcoll_handle *h = handles[entered];
+        if (!h)
+            continue;
+        if ((rc = handle_enter_waiting(h)) != PCOLL_OK)
+            break;
+        p = h->base.communicator->progress;
+        if (!h->started)
+            rc = fail(PCOLL_ESTATE, "handle %d is not started", entered);
+    }
+    if (rc == PCOLL_OK && !p)
+        rc = fail(PCOLL_EEMPTY, "no handle to wait for");
+    if (rc == PCOLL_OK) {
+        handle_set_all_asleep(handles, count, true);
+        rc = progress_wait(p, handle_any_is_over, &any, timeout_us);
+        handle_set_all_asleep(handles, count, false);
+        *index = any.first;
+        rc = rc ?: handle_check_call(handles[any.first]);
+    }
+    for (int32_t i = 0; i < entered; i++)
         if (handles[i])
-            handle_begin_sleep(handles[i]);
-    rc = progress_wait(p, handle_any_is_over, &any, timeout_us);
-    for (int32_t i = 0; i < count; i++)
-        if (handles[i])
-            handle_end_sleep(handles[i]);
-    *index = any.first;
-    if (rc == PCOLL_OK)
-        rc = handle_check_call(handles[any.first]);
-    handle_leave_all(handles, count);
+            handle_leave(handles[i], rc);
     return rc;
 }
 
@@ -733,26 +705,13 @@ int pcoll_handle_result(pcoll_handle *h, int32_t buffer, const void **address)
 int pcoll_handle_schedule(pcoll_handle *h, const char *format, char **text)
 {
     HANDLE_ENTER(h, format, text);
-    int rc = PCOLL_OK;
-    bool dot = !strcmp(format, "dot");
-    if (!dot && strcmp(format, "text") != 0)
-        rc = fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",
-                  format);
-    else if (!(*text = sched_print(h->endpoint->sched, dot)))
-        rc = fail(PCOLL_ENOMEM, "no memory for a text");
-    return handle_leave(h, rc);
+    return handle_leave(h, sched_print(h->endpoint->sched, format, text));
 }
 
 int pcoll_handle_goal(pcoll_handle *h, double ns_per_byte, char **text)
 {
     HANDLE_ENTER(h, text);
-    int rc = PCOLL_OK;
-    if (!(ns_per_byte >= 0 && ns_per_byte <= PCOLL_LONGEST_TIME))
-        rc = fail(PCOLL_EINVAL, "ns_per_byte: expected 0 to %g, got %g",
-                  PCOLL_LONGEST_TIME, ns_per_byte);
-    else if (!(*text = endpoint_goal(h->endpoint, ns_per_byte)))
-        rc = fail(PCOLL_ENOMEM, "no memory for a text");
-    return handle_leave(h, rc);
+    return handle_leave(h, endpoint_goal(h->endpoint, ns_per_byte, text));
 }
 
 void pcoll_text_free(char *text)
@@ -763,10 +722,9 @@ void pcoll_text_free(char *text)
 int pcoll_handle_missing(pcoll_handle *h, int64_t patience_us, char *text,
                          uint64_t capacity)
 {
-    int rc = fail_if_null_as("handle, text", h, text) ?: user_object_enter(&h->base);
+    int rc = fail_if_null(text) ?: handle_enter_any(h);
     if (rc != PCOLL_OK)
         return rc;
-    handle_lock(h);
     staging_hold(h->endpoint->staging);
     if (h->gate.stopped)
         snprintf(text, capacity, "ranks have died, and the others are about to go on");
@@ -788,7 +746,7 @@ int pcoll_handle_missing(pcoll_handle *h, int64_t patience_us, char *text,
 /* Check that no round is under way here, and that none can begin. */
 static int handle_check_between_rounds(pcoll_handle *h)
 {
-    const pcoll_policy *policy = &h->endpoint->policy;
+    const pcoll_policy *policy = &h->endpoint->options.policy;
     if (policy->kind != PCOLL_FULL || policy->deadline > 0)
         return fail(PCOLL_ESTATE,
                     "quorum: expected a handle whose rounds wait for all ranks, or a "
@@ -845,10 +803,9 @@ static int handle_close_endpoint(struct user_object *o)
 static void handle_dispose(struct user_object *o, bool healthy)
 {
     pcoll_handle *h = (pcoll_handle *)o;
-    if (h->gate.filling)
-        handle_retire_endpoint(h, h->gate.filling);
+    handle_retire_endpoint(o->communicator, h->gate.filling, false);
     if (h->base.orphan)
-        handle_retire_endpoint(h, h->endpoint);
+        handle_retire_endpoint(o->communicator, h->endpoint, false);
     else if (healthy)
         endpoint_destroy(&h->endpoint);
     h->gate.filling = NULL;
@@ -869,10 +826,24 @@ const struct user_object_kind handle_kind = {
     .recoverable = &handle_recoverable,
 };
 
-static void handle_free_shell(struct user_object *o)
+pcoll_handle *handle_new(bool continues)
 {
-    handle_end_recoverable((pcoll_handle *)o);
-    free(o);
+    pcoll_handle *h = calloc(1, sizeof *h);
+    if (!h)
+        return NULL;
+    user_object_init(&h->base, &handle_kind);
+    h->continues = continues;
+    if (continues)
+        gate_init(&h->gate.gate, LOCK_HANDLE);
+    return h;
+}
+
+void handle_free_shell(struct user_object *o)
+{
+    pcoll_handle *h = (pcoll_handle *)o;
+    if (h->continues)
+        gate_destroy(&h->gate.gate);
+    free(h);
 }
 
 void handle_retire(pcoll_handle *h)

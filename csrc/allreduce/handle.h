@@ -64,14 +64,22 @@ static inline int handle_leave(pcoll_handle *h, int rc)
     return user_object_leave(&h->base, rc);
 }
 
+/* Begin a call of the application that is allowed on a handle that is being freed, or has failed. */
+static inline int handle_enter_any(pcoll_handle *h)
+{
+    int rc = fail_if_null_as("handle", h) ?: user_object_enter(&h->base);
+    if (rc == PCOLL_OK)
+        handle_lock(h);
+    return rc;
+}
+
 /* Begin a call of the application that waits. While it waits, any thread that finds a copy
  * from a device complete may make the deposit. */
 static inline int handle_enter_waiting(pcoll_handle *h)
 {
-    int rc = fail_if_null_as("handle", h) ?: user_object_enter(&h->base);
+    int rc = handle_enter_any(h);
     if (rc != PCOLL_OK)
         return rc;
-    handle_lock(h);
     rc = user_object_check(&h->base);
     return rc == PCOLL_OK ? rc : handle_leave(h, rc);
 }
@@ -101,13 +109,15 @@ extern const struct recoverable handle_recoverable; /* handle_recovery.c */
 struct member handle_member(pcoll_handle *h);
 /* Free the handle without waiting for other ranks (user_object.h). The handle does not recover. */
 void handle_retire(pcoll_handle *h);
-/* Give the handle its gate; destroy the gate. */
-void handle_begin_recoverable(pcoll_handle *h);
-void handle_end_recoverable(pcoll_handle *h);
-/* Destroy an endpoint: a function for recovery_retire. */
-void handle_destroy_endpoint(void *arg);
-/* Have an endpoint destroyed that a recovery replaced, as soon as MPI writes to it no more. */
-void handle_retire_endpoint(pcoll_handle *h, struct endpoint *endpoint);
+/* Make a handle without an endpoint, or return NULL without memory; free it. */
+pcoll_handle *handle_new(bool continues);
+void handle_free_shell(struct user_object *o);
+/* Copy what the application has filled in to another endpoint. */
+void handle_copy_slot(struct endpoint *to, struct endpoint *from);
+/* Have an endpoint (NULL: none) destroyed that a recovery replaced, as soon as MPI writes to it no
+ * more; `in_use`: as in recovery_retire. */
+void handle_retire_endpoint(struct communicator *c, struct endpoint *endpoint,
+                            bool in_use);
 
 /* Start an agent for the handle, if messages, timers or copies need one while the application
  * computes. */
@@ -115,12 +125,12 @@ int handle_start_agent(struct communicator *c, const struct endpoint *endpoint,
                        const pcoll_options *o);
 /* Where ranks share memory: handle_create.c. */
 
-/* Set spec->hosts and spec->most: on which host each rank is, and how many ranks may share
- * memory in a handle with these options. */
-void sharing_place(const struct communicator *c, const pcoll_options *options,
-                   struct endpoint_spec *spec);
+/* Make an endpoint without a domain for these buffers, or one that follows another endpoint and has
+ * its buffers, and find out with which ranks it may share memory. */
+int sharing_place(struct communicator *c, const pcoll_buffer *buffers, int nbuffers,
+                  const pcoll_options *options, const struct endpoint *follows,
+                  struct endpoint **endpoint);
 /* Give the endpoint its domain. Collective; an error on every rank or on none. */
-int sharing_settle(struct communicator *c, struct endpoint *endpoint,
-                   const pcoll_options *options);
+int sharing_settle(struct communicator *c, struct endpoint *endpoint);
 
 #endif

@@ -100,12 +100,24 @@ struct sharing {
 
 /* A native handle leaves everything to MPI. A record is of single ranks, and its replay, which
  * may run on other hosts, must add in the same order: neither shares memory. */
-void sharing_place(const struct communicator *c, const pcoll_options *options,
-                   struct endpoint_spec *spec)
+int sharing_place(struct communicator *c, const pcoll_buffer *buffers, int nbuffers,
+                  const pcoll_options *options, const struct endpoint *follows,
+                  struct endpoint **endpoint)
 {
+    const struct transport *t = c->transport;
     bool unplaced = options->algorithm == PCOLL_ALGORITHM_NATIVE || event_log_wanted();
-    spec->hosts = unplaced ? NULL : c->transport->hosts;
-    spec->most = options->domain == PCOLL_DOMAIN_RANK ? 1 : options->domain_ranks;
+    struct endpoint_spec spec = {
+        .ranks = t->size,
+        .failed = t->failed,
+        .off_node = t->off_node,
+        .hosts = unplaced ? NULL : t->hosts,
+        .most = options->domain == PCOLL_DOMAIN_RANK ? 1 : options->domain_ranks,
+        .buffers = buffers,
+        .nbuffers = nbuffers,
+        .make_user = mpi_reduction_create,
+        .options = options,
+        .follows = follows};
+    return endpoint_create(c, &spec, endpoint);
 }
 
 static struct doorbell_page *sharing_doorbell(const struct endpoint *endpoint,
@@ -153,7 +165,7 @@ static uint32_t sharing_count_cores(const struct endpoint *endpoint)
 /* Make the segment, if this rank leads a domain of several, and fill in what the ranks tell each
  * other. `endpoint` is NULL if this rank has failed. */
 static int sharing_offer(struct communicator *c, struct endpoint *endpoint,
-                         const pcoll_options *options, struct sharing *s)
+                         struct sharing *s)
 {
     const struct transport *t = c->transport;
     *s = (struct sharing){.count = 1 + (int)t->size};
@@ -162,13 +174,13 @@ static int sharing_offer(struct communicator *c, struct endpoint *endpoint,
     if (!endpoint || endpoint->placement.members == 1)
         return PCOLL_OK;
     const struct placement *p = &endpoint->placement;
-    pcoll_options most = *options;
+    pcoll_options most = endpoint->options;
     most.owned_send = 1;
-    s->words[0] = options->owned_send != 0;
+    s->words[0] = endpoint->options.owned_send != 0;
     s->bytes = node_bytes(&endpoint->shape, &most, p);
     if (p->leads)
         s->made = fail_keep(segment_create(
-            s->bytes, node_bytes(&endpoint->shape, options, p),
+            s->bytes, node_bytes(&endpoint->shape, &endpoint->options, p),
             sharing_doorbell(endpoint, t->rank)->cookie, &endpoint->segment));
     s->words[1 + t->rank] = (uint64_t)(endpoint->segment.fd + 1);
     return PCOLL_OK;
@@ -187,15 +199,13 @@ static int sharing_open_segment(struct endpoint *endpoint, const struct sharing 
 }
 
 /* Give the endpoint its domain, by what the ranks have told each other. Local. */
-static int sharing_accept(struct endpoint *endpoint, const pcoll_options *options,
-                          const struct sharing *s)
+static int sharing_accept(struct endpoint *endpoint, const struct sharing *s)
 {
     const struct placement *p = &endpoint->placement;
     if (p->members == 1)
-        return endpoint_settle(endpoint, options, domain_single_create,
-                               &endpoint->communicator->transport->rank);
+        return endpoint_settle_alone(endpoint);
     /* The options as far as the memory depends on them. */
-    pcoll_options common = *options;
+    pcoll_options common = endpoint->options;
     common.owned_send = s->words[0] != 0;
     int rc = p->leads ? fail_again(&s->made) : sharing_open_segment(endpoint, s);
     for (int part = 0; part < NODE_PARTS && rc == PCOLL_OK; part++) {
@@ -214,18 +224,17 @@ static int sharing_accept(struct endpoint *endpoint, const pcoll_options *option
                                .alert = sharing_alert,
                                .cores = sharing_count_cores(endpoint),
                                .now = sharing_now};
-    return endpoint_settle(endpoint, options, domain_node_create, &hooks);
+    return endpoint_settle(endpoint, domain_node_create, &hooks);
 }
 
-int sharing_settle(struct communicator *c, struct endpoint *endpoint,
-                   const pcoll_options *options)
+int sharing_settle(struct communicator *c, struct endpoint *endpoint)
 {
     struct sharing s;
-    int rc = sharing_offer(c, endpoint, options, &s);
+    int rc = sharing_offer(c, endpoint, &s);
     if (rc == PCOLL_OK && endpoint->placement.domains < endpoint->placement.ranks)
         rc = agree_max(c, s.words, s.count);
     if (rc == PCOLL_OK)
-        rc = agree_outcome(c, sharing_accept(endpoint, options, &s));
+        rc = agree_outcome(c, sharing_accept(endpoint, &s));
     free(s.words);
     segment_sealed(&endpoint->segment);
     return rc;
@@ -256,16 +265,9 @@ static int handle_make_endpoint(struct communicator *c, const pcoll_buffer *buff
     if (rc != PCOLL_OK)
         return rc;
     pcoll_options thrifty = options_thrifty(o);
-    struct endpoint_spec spec = {.ranks = c->transport->size,
-                                 .failed = c->transport->failed,
-                                 .off_node = c->transport->off_node,
-                                 .buffers = buffers,
-                                 .nbuffers = nbuffers,
-                                 .make_user = mpi_reduction_create,
-                                 .options = &thrifty};
-    sharing_place(c, o, &spec);
     mpi_world(&rank, &ranks);
-    rc = endpoint_create(c, &spec, endpoint) ?: handle_start_agent(c, *endpoint, o);
+    rc = sharing_place(c, buffers, nbuffers, &thrifty, NULL, endpoint)
+             ?: handle_start_agent(c, *endpoint, o);
     if (rc == PCOLL_OK)
         rc =
             event_log_open(rank, ranks, process_next_number(), &(*endpoint)->event_log);
@@ -297,11 +299,11 @@ static int handle_open_channel(struct communicator *c, struct endpoint *endpoint
 }
 
 /* If the record of some rank is incomplete, all ranks replay the rounds that every rank has. */
-static int handle_agree_replay(struct communicator *c, struct event_log *log)
+static int handle_agree_replay(struct communicator *c, uint64_t *limit)
 {
-    uint64_t lacking = UINT64_MAX - event_log_rounds(log);
+    uint64_t lacking = UINT64_MAX - *limit;
     int rc = agree_max(c, &lacking, 1);
-    event_log_set_limit(log, UINT64_MAX - lacking);
+    *limit = UINT64_MAX - lacking;
     return rc;
 }
 
@@ -313,16 +315,15 @@ static int handle_join_others(struct communicator *c, int local,
                               bool *unshared)
 {
     struct sharing s;
-    pcoll_options thrifty = options_thrifty(o);
     agree_settle(c);
-    int rc = sharing_offer(c, local == PCOLL_OK ? endpoint : NULL, &thrifty, &s)
+    int rc = sharing_offer(c, local == PCOLL_OK ? endpoint : NULL, &s)
                  ?: agree_arguments(c, local, buffers, nbuffers,
                                     endpoint ? &endpoint->shape.payload : NULL, o,
                                     s.words, s.count);
     if (rc == PCOLL_OK && endpoint->event_log)
-        rc = handle_agree_replay(c, endpoint->event_log);
+        rc = handle_agree_replay(c, event_log_limit(endpoint->event_log));
     if (rc == PCOLL_OK) {
-        int made = sharing_accept(endpoint, &thrifty, &s);
+        int made = sharing_accept(endpoint, &s);
         if (endpoint->data.plan.algorithm == PCOLL_ALGORITHM_NATIVE)
             made = rc = agree_outcome(c, made) ?: handle_open_channel(c, endpoint);
         MOMENT("entering");
@@ -340,7 +341,7 @@ static int handle_create(struct communicator *c, const pcoll_buffer *buffers,
                          pcoll_handle **handle, bool *unshared)
 {
     struct endpoint *endpoint = NULL;
-    pcoll_handle *h = calloc(1, sizeof *h);
+    pcoll_handle *h = handle_new(options->on_failure == PCOLL_FAILURE_CONTINUE);
     int local = h ? handle_make_endpoint(c, buffers, nbuffers, options, &endpoint)
                   : fail(PCOLL_ENOMEM, "no memory for a handle");
     pcoll_options resolved = *options;
@@ -351,13 +352,11 @@ static int handle_create(struct communicator *c, const pcoll_buffer *buffers,
     if (rc != PCOLL_OK) {
         if (endpoint)
             endpoint_destroy(&endpoint);
-        free(h);
+        if (h)
+            handle_free_shell(&h->base);
         return rc;
     }
-    user_object_init(&h->base, &handle_kind);
     h->endpoint = endpoint;
-    if (options->on_failure == PCOLL_FAILURE_CONTINUE)
-        handle_begin_recoverable(h);
     user_object_made(&h->base, c, &endpoint->base, options->progress);
     *handle = h;
     return PCOLL_OK;
@@ -405,9 +404,8 @@ int pcoll_memory_estimate(uint32_t ranks, const pcoll_buffer *buffers, int32_t n
     rc = endpoint_lay_out(&spec, &placement, &shape, &plan);
     if (rc != PCOLL_OK)
         return rc;
-    *bytes = node ? node_bytes(&shape, &thrifty, &placement) / ranks
-                  : domain_single_bytes(&shape, &thrifty) +
-                        endpoint_bytes(&shape, &plan, &options->policy);
+    *bytes = node_bytes(&shape, &thrifty, &placement) / placement.members;
+    *bytes += node ? 0 : endpoint_bytes(&shape, &plan, &options->policy);
     *bytes += options->device ? staging_bytes(&shape.payload) : 0;
     round_shape_destroy(&shape);
     return PCOLL_OK;

@@ -79,24 +79,6 @@ static int handle_fetch_last(struct handle_gate *g, struct communicator *c,
     return round_header_check(last, shape->ranks, plan->complete - 1);
 }
 
-/* Make the successor of `old`; on a joining rank, where that is NULL, an endpoint for these
- * buffers. */
-static int handle_make_successor(struct handle_gate *g, struct communicator *c,
-                                 struct endpoint *old, const pcoll_options *options,
-                                 const pcoll_buffer *buffers, int nbuffers)
-{
-    struct endpoint_spec spec = {.ranks = c->transport->size,
-                                 .off_node = c->transport->off_node,
-                                 .buffers = old ? NULL : buffers,
-                                 .nbuffers = old ? 0 : nbuffers,
-                                 .make_user = mpi_reduction_create,
-                                 .options = options,
-                                 .follows = old,
-                                 .failed = c->transport->failed};
-    sharing_place(c, options, &spec);
-    return endpoint_create(c, &spec, &g->successor);
-}
-
 /* Recovery. */
 
 static int handle_rebuild(struct user_object *o, struct communicator *c,
@@ -111,8 +93,8 @@ static int handle_rebuild(struct user_object *o, struct communicator *c,
         endpoint_destroy(&g->successor);
     handle_forget_last(g);
     uint64_t own = handle_complete(o);
-    int rc = handle_make_successor(g, c, old, &options, NULL, 0)
-                 ?: sharing_settle(c, g->successor, &options)
+    int rc = sharing_place(c, NULL, 0, &options, old, &g->successor)
+                 ?: sharing_settle(c, g->successor)
                  ?: handle_fetch_last(g, c, plan, old, own);
     if (rc != PCOLL_OK)
         return rc;
@@ -139,7 +121,7 @@ static int handle_inherit(struct user_object *o, struct object **object)
         !g->filling) /* The application may be filling its slot. */
         g->filling = old;
     else
-        handle_retire_endpoint(h, old);
+        handle_retire_endpoint(o->communicator, old, false);
     if (g->asleep)
         endpoint->domain->ops->sleeps(endpoint->domain, true);
     *object = &endpoint->base;
@@ -247,10 +229,11 @@ static int handle_growth_rebuild(struct handle_growth *g)
     struct handle_gate *gate = &g->handle->gate;
     uint64_t own = old ? handle_member(g->handle).complete : 0, nothing = 0;
     g->options = options_thrifty(&g->options);
-    int made = handle_make_successor(gate, c, old, &g->options, g->buffers, g->nbuffers)
-                   ?: handle_start_agent(c, gate->successor, &g->options);
+    int made =
+        sharing_place(c, g->buffers, g->nbuffers, &g->options, old, &gate->successor)
+            ?: handle_start_agent(c, gate->successor, &g->options);
     int rc = agree_outcome(c, made)
-                 ?: sharing_settle(c, gate->successor, &g->options)
+                 ?: sharing_settle(c, gate->successor)
                  ?: handle_fetch_last(gate, c, &g->plan, old, own);
     MOMENT("growth rebuilt");
     if (rc != PCOLL_OK)
@@ -283,8 +266,8 @@ static void handle_growth_cancel(struct handle_growth *g)
         communicator_unregister(to, 0);
         progress_unlock(to->progress);
     }
-    if (gate->successor && from)
-        recovery_retire(from, handle_destroy_endpoint, gate->successor, false);
+    if (from)
+        handle_retire_endpoint(from, gate->successor, false);
     gate->successor = NULL;
     handle_forget_last(gate);
     growth_cancel(&g->base);
@@ -296,21 +279,16 @@ static void handle_growth_leave_old(struct handle_growth *g)
     pcoll_handle *h = g->handle;
     struct endpoint *old = g->handle->endpoint;
     struct communicator *from = g->base.from;
-    if (old->options.owned_send) { /* Keep what the application has filled in so far. */
-        struct endpoint *filling = h->gate.filling ? h->gate.filling : old;
-        struct domain *d = h->gate.successor->domain;
-        memcpy(d->ops->send_slot(d), filling->domain->ops->send_slot(filling->domain),
-               round_shape_data_bytes(&old->shape));
-    }
-    if (h->gate.filling)
-        recovery_retire(from, handle_destroy_endpoint, h->gate.filling, false);
+    if (old->options.owned_send) /* Keep what the application has filled in so far. */
+        handle_copy_slot(h->gate.successor, h->gate.filling ? h->gate.filling : old);
+    handle_retire_endpoint(from, h->gate.filling, false);
     h->gate.filling = NULL;
     progress_lock(from->progress);
     communicator_unregister(from, h->base.slot);
     if (old->frozen)
         progress_round(from->progress, -1);
     progress_unlock(from->progress);
-    recovery_retire(from, handle_destroy_endpoint, old, true);
+    handle_retire_endpoint(from, old, true);
 }
 
 static void handle_growth_commit(struct handle_growth *g)
@@ -419,20 +397,16 @@ int pcoll_allreduce_join(const void *comm, const uint32_t *numbers, uint32_t ran
     rc = fail_if_null(numbers, buffers, options, handle);
     if (rc != PCOLL_OK)
         return handle_growth_refuse(comm, rc);
-    pcoll_handle *h = calloc(1, sizeof *h);
+    pcoll_handle *h = handle_new(true);
     if (!h)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
-    user_object_init(&h->base, &handle_kind);
-    handle_begin_recoverable(h);
     struct handle_growth g = {
         .handle = h, .buffers = buffers, .nbuffers = nbuffers, .options = *options};
     rc = handle_growth_run(&g, comm, numbers, ranks);
-    if (rc == PCOLL_OK) {
+    if (rc == PCOLL_OK)
         *handle = h;
-        return PCOLL_OK;
-    }
-    handle_end_recoverable(h);
-    free(h);
+    else
+        handle_free_shell(&h->base);
     return rc;
 }
 

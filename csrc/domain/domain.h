@@ -142,11 +142,6 @@ typedef int domain_create_fn(const struct round_shape *shape,
                              const pcoll_options *options, void *arg,
                              struct domain **out);
 
-/* A domain of one rank, in private memory; arg points to its number (uint32_t). */
-domain_create_fn domain_single_create;
-size_t domain_single_bytes(const struct round_shape *shape,
-                           const pcoll_options *options);
-
 /* Return the payload of a message, which follows its header. */
 static inline void *message_payload(const struct round_header *h)
 {

@@ -618,27 +618,15 @@ static bool node_create_view(struct node *n, struct node_view *v, uint32_t ranks
     return true;
 }
 
-/* Nothing of the placement but these members is read. */
-static struct placement node_place_alone(uint32_t *rank)
+int domain_node_create(const struct round_shape *shape, const pcoll_options *options,
+                       void *arg, struct domain **out)
 {
-    return (struct placement){
-        .domains = 1, .members = 1, .member = rank, .leads = true};
-}
-
-/* Create a domain; without a placement, of this rank alone. */
-static int node_create(const struct round_shape *shape, const pcoll_options *options,
-                       const struct node_hooks *hooks, uint32_t rank,
-                       struct domain **out)
-{
+    const struct node_hooks *hooks = arg;
+    const struct placement *placement = hooks->placement;
     struct node *n = calloc(1, sizeof *n);
     if (!n)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
     n->hooks = *hooks;
-    n->rank = rank;
-    n->alone = node_place_alone(&n->rank);
-    if (!hooks->placement)
-        n->hooks.placement = &n->alone;
-    const struct placement *placement = n->hooks.placement;
     n->policy = options->policy;
     n->seed = options->seed;
     n->deliver = options->deliver;
@@ -665,24 +653,4 @@ static int node_create(const struct round_shape *shape, const pcoll_options *opt
         (uint32_t)((uint64_t)placement->index * n->chunks / placement->domains);
     *out = &n->base;
     return PCOLL_OK;
-}
-
-int domain_node_create(const struct round_shape *shape, const pcoll_options *options,
-                       void *arg, struct domain **out)
-{
-    return node_create(shape, options, arg, 0, out);
-}
-
-int domain_single_create(const struct round_shape *shape, const pcoll_options *options,
-                         void *arg, struct domain **out)
-{
-    struct node_hooks hooks = {.owned_sends = options->owned_send};
-    return node_create(shape, options, &hooks, *(const uint32_t *)arg, out);
-}
-
-size_t domain_single_bytes(const struct round_shape *shape,
-                           const pcoll_options *options)
-{
-    struct placement alone = node_place_alone(NULL);
-    return node_lay_out(shape, options, &alone).total;
 }

@@ -243,9 +243,7 @@ struct node {
     struct member member; /* of this rank; only its owner uses it */
     struct node_view view[NODE_SIDES];
     struct node_pending pending;
-    bool owes;              /* the last deposit is not known to be in a round */
-    struct placement alone; /* of domain_single_create */
-    uint32_t rank;
+    bool owes; /* the last deposit is not known to be in a round */
 
     /* Pointers into the shared memory, unless noted. */
     void *private_memory; /* the memory, if it is not shared; else NULL */
@@ -262,7 +260,7 @@ struct node {
     int slots_each;
 };
 
-/* Bytes of shared memory, and the parts of it that this rank has to reserve: the rank that
+/* Bytes of memory, and the parts of it that this rank has to reserve: the rank that
  * touches memory first decides on which NUMA node it is. options->owned_send
  * counts if any member has it. */
 enum node_part { NODE_PART_SLOTS, NODE_PART_RESULTS, NODE_PART_WORDS, NODE_PARTS };

@@ -113,12 +113,14 @@ void payload_pad(struct payload *p, size_t bytes)
     p->bytes = bytes > p->bytes ? bytes : p->bytes;
 }
 
-static void payload_copy_or(convert_fn *convert, const struct payload_part *part,
-                            void *out, const void *in, bool past_cache)
+/* Copy between buffers and a block in one direction. */
+static void payload_copy(const struct payload *p, int i, convert_fn *convert, void *out,
+                         const void *in)
 {
+    const struct payload_part *part = &p->part[i];
     if (convert)
         convert(out, in, part->count);
-    else if (past_cache && part->bytes)
+    else if (p->past_cache && part->bytes)
         memory_copy_past_cache(out, in, part->bytes);
     else if (part->bytes)
         memcpy(out, in, part->bytes);
@@ -127,15 +129,15 @@ static void payload_copy_or(convert_fn *convert, const struct payload_part *part
 void payload_pack(const struct payload *p, void *block, const void *const *buffers)
 {
     for (int i = 0; i < p->parts; i++)
-        payload_copy_or(p->part[i].widen, &p->part[i],
-                        (char *)block + p->part[i].offset, buffers[i], p->past_cache);
+        payload_copy(p, i, p->part[i].widen, (char *)block + p->part[i].offset,
+                     buffers[i]);
 }
 
 void payload_unpack(const struct payload *p, void *const *buffers, const void *block)
 {
     for (int i = 0; i < p->parts; i++)
-        payload_copy_or(p->part[i].narrow, &p->part[i], buffers[i],
-                        (const char *)block + p->part[i].offset, p->past_cache);
+        payload_copy(p, i, p->part[i].narrow, buffers[i],
+                     (const char *)block + p->part[i].offset);
 }
 
 void payload_identity(const struct payload *p, void *const *buffers)
@@ -193,41 +195,36 @@ static int payload_reduce_elements(const struct payload_part *part, void *out,
     return PCOLL_OK;
 }
 
-/* Reduce with a right operand in the application's form, which is widened piece by piece. */
-static int payload_reduce_application(const struct payload_part *part, void *out,
-                                      const void *a, const void *b)
-{
-    enum { PIECE = 1024 };
-    alignas(64) float wide[PIECE];
-    char *to = (char *)out + part->offset;
-    const char *left = (const char *)a + part->offset, *narrow = b;
-    if (!part->widen)
-        return payload_reduce_elements(part, to, left, b, part->count);
-    for (size_t done = 0, step; done < part->count; done += step) {
-        step = part->count - done < PIECE ? part->count - done : PIECE;
-        part->widen(wide, narrow + done * 2, step);
-        part->reduce(to + done * sizeof *wide, left + done * sizeof *wide, wide, step);
-    }
-    return PCOLL_OK;
-}
-
+/* The right operand has the application's form, and is widened piece by piece. */
 int payload_reduce_buffers(const struct payload *p, void *out, const void *a,
                            const void *const *buffers)
 {
+    enum { PIECE = 1024 };
+    alignas(64) float wide[PIECE];
     int rc = PCOLL_OK;
-    for (int i = 0; i < p->parts && rc == PCOLL_OK; i++)
-        rc = payload_reduce_application(&p->part[i], out, a, buffers[i]);
+    for (int i = 0; i < p->parts && rc == PCOLL_OK; i++) {
+        const struct payload_part *part = &p->part[i];
+        char *to = (char *)out + part->offset;
+        const char *left = (const char *)a + part->offset, *narrow = buffers[i];
+        if (!part->widen)
+            rc = payload_reduce_elements(part, to, left, narrow, part->count);
+        for (size_t done = 0, step; part->widen && done < part->count; done += step) {
+            step = part->count - done < PIECE ? part->count - done : PIECE;
+            part->widen(wide, narrow + done * 2, step);
+            part->reduce(to + done * sizeof *wide, left + done * sizeof *wide, wide,
+                         step);
+        }
+    }
     return rc;
 }
 
 int payload_reduce_slot(const struct payload *p, void *out, const void *a,
                         const void *slot)
 {
-    int rc = PCOLL_OK;
-    for (int i = 0; i < p->parts && rc == PCOLL_OK; i++)
-        rc = payload_reduce_application(&p->part[i], out, a,
-                                        (const char *)slot + p->part[i].offset);
-    return rc;
+    const void *buffers[p->parts];
+    for (int i = 0; i < p->parts; i++)
+        buffers[i] = (const char *)slot + p->part[i].offset;
+    return payload_reduce_buffers(p, out, a, buffers);
 }
 
 /* Slices. */

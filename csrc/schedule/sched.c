@@ -333,14 +333,8 @@ static void sched_print_predecessors(FILE *out, const struct sched *s, uint32_t 
     fprintf(out, "}");
 }
 
-char *sched_print(const struct sched *s, bool dot)
+static void sched_print_graph(FILE *out, const struct sched *s, bool dot)
 {
-    CHECK(s->count <= s->capacity);
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    if (!out)
-        return NULL;
     if (dot)
         fprintf(out, "digraph schedule {\n  node [shape=box];\n");
     for (uint32_t i = 0; i < s->count; i++) {
@@ -362,23 +356,48 @@ char *sched_print(const struct sched *s, bool dot)
         fprintf(out, "  o%u -> o%u;\n", s->edges[i].from, s->edges[i].to);
     if (dot)
         fprintf(out, "}\n");
-    fclose(out);
-    return text;
+}
+
+static FILE *sched_open_text(char **text, size_t *size)
+{
+    *text = NULL;
+    return open_memstream(text, size);
+}
+
+static int sched_close_text(FILE *out, char *const *text)
+{
+    if (out)
+        fclose(out);
+    return out && *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text");
+}
+
+int sched_print(const struct sched *s, const char *format, char **text)
+{
+    size_t size;
+    bool dot = !strcmp(format, "dot");
+    if (!dot && strcmp(format, "text") != 0)
+        return fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",
+                    format);
+    FILE *out = sched_open_text(text, &size);
+    if (out)
+        sched_print_graph(out, s, dot);
+    return sched_close_text(out, text);
 }
 
 /* GOAL (docs/schedules.md) knows AND only: a gate of k of n becomes one of n of n. Operations that
  * others complete (events) take no time. */
-char *sched_goal(const struct sched *s, uint32_t rank,
-                 struct goal_cost (*cost)(const void *arg, int op), const void *arg)
+int sched_goal(const struct sched *s, uint32_t rank, double ns_per_byte,
+               struct goal_cost (*cost)(const void *arg, int op), const void *arg,
+               char **text)
 {
-    CHECK(cost);
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    if (!out)
-        return NULL;
-    fprintf(out, "rank %u {\n", rank);
-    for (uint32_t i = 0; i < s->count; i++) {
+    size_t size;
+    if (!(ns_per_byte >= 0 && ns_per_byte <= PCOLL_LONGEST_TIME))
+        return fail(PCOLL_EINVAL, "ns_per_byte: expected 0 to %g, got %g",
+                    PCOLL_LONGEST_TIME, ns_per_byte);
+    FILE *out = sched_open_text(text, &size);
+    if (out)
+        fprintf(out, "rank %u {\n", rank);
+    for (uint32_t i = 0; out && i < s->count; i++) {
         const struct op *op = &s->ops[i];
         struct goal_cost c = cost(arg, (int)i);
         if (op->need < op->preds)
@@ -390,13 +409,14 @@ char *sched_goal(const struct sched *s, uint32_t rank,
                     op->kind == OP_SEND ? "send" : "recv", c.bytes ? c.bytes : 1,
                     op->kind == OP_SEND ? "to" : "from", op->peer, c.tag);
         else
-            fprintf(out, "l%u: calc %" PRIu64 "\n", i + 1, c.time);
+            fprintf(out, "l%u: calc %" PRIu64 "\n", i + 1,
+                    (uint64_t)c.time + (uint64_t)((double)c.bytes * ns_per_byte));
     }
-    for (uint32_t i = 0; i < s->edge_count; i++)
+    for (uint32_t i = 0; out && i < s->edge_count; i++)
         fprintf(out, "l%u requires l%u\n", s->edges[i].to + 1, s->edges[i].from + 1);
-    fprintf(out, "}\n");
-    fclose(out);
-    return text;
+    if (out)
+        fprintf(out, "}\n");
+    return sched_close_text(out, text);
 }
 
 /* Readiness is counted by operation. */

@@ -119,19 +119,21 @@ int sched_commit(struct sched *s);
  * after sched_commit has computed the successors. */
 uint32_t sched_order(const struct sched *s, uint32_t *order, uint32_t *missing);
 
-/* Print the schedule as text, one operation a line, or as Graphviz DOT; malloc'ed. */
-char *sched_print(const struct sched *s, bool dot);
+/* Print the schedule as text, one operation a line ("text"), or as Graphviz DOT ("dot"); the caller
+ * frees the text. PCOLL_EINVAL: another format; PCOLL_ENOMEM. */
+int sched_print(const struct sched *s, const char *format, char **text);
 
 /* What GOAL needs of an operation besides its dependencies. */
 struct goal_cost {
-    uint64_t bytes; /* SEND, RECV */
+    uint64_t bytes; /* SEND, RECV; other kinds: bytes that are copied or reduced */
     uint32_t tag;   /* SEND, RECV: unique among the messages of a pair of ranks */
-    uint64_t time;  /* other kinds, nanoseconds */
+    int64_t time;   /* other kinds, nanoseconds, besides the bytes */
 };
 /* Print the schedule of a rank in GOAL, the format that LogGOPSim and related simulators read
- * (Hoefler, Schneider, Lumsdaine, HPDC 2010); malloc'ed. */
-char *sched_goal(const struct sched *s, uint32_t rank,
-                 struct goal_cost (*cost)(const void *arg, int op), const void *arg);
+ * (Hoefler, Schneider, Lumsdaine, HPDC 2010). Copying or reducing a byte takes ns_per_byte. */
+int sched_goal(const struct sched *s, uint32_t rank, double ns_per_byte,
+               struct goal_cost (*cost)(const void *arg, int op), const void *arg,
+               char **text);
 
 const char *op_kind_name(enum op_kind kind);
 

@@ -74,11 +74,10 @@ static int skew_create_rank(struct pcoll_skew_run *run, uint32_t i,
     struct endpoint_spec spec = {.ranks = run->skew.ranks,
                                  .buffers = &buffer,
                                  .nbuffers = 1,
-                                 .options = options,
-                                 .create_domain = domain_single_create,
-                                 .domain_arg = &i};
+                                 .options = options};
     return communicator_create(sim_endpoint(run->sim, i), NULL, &rank->communicator)
                ?: endpoint_create(rank->communicator, &spec, &rank->endpoint)
+               ?: endpoint_settle_alone(rank->endpoint)
                ?: endpoint_open(rank->endpoint)
                ?: communicator_register(rank->communicator, &rank->endpoint->base, 0);
 }

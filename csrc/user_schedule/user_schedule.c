@@ -261,43 +261,30 @@ int pcoll_schedule_pending(pcoll_schedule *schedule, char *text, uint64_t capaci
 
 /* Printing, before and after the commit. */
 
-struct schedule_pricing {
-    const struct builder *builder;
-    double ns_per_byte;
-};
-
 static struct goal_cost schedule_cost(const void *arg, int id)
 {
-    const struct schedule_pricing *pricing = arg;
-    if ((uint32_t)id >= pricing->builder->count)
+    const struct builder *builder = arg;
+    if ((uint32_t)id >= builder->count)
         return (struct goal_cost){0};
-    const struct builder_op *op = &pricing->builder->ops[id];
-    double time = op->kind == OP_TIMER ? (double)clock_from_seconds(op->seconds)
-                                       : (double)op->bytes * pricing->ns_per_byte;
-    return (struct goal_cost){
-        .bytes = op->bytes, .tag = (uint32_t)op->edge, .time = (uint64_t)time};
+    const struct builder_op *op = &builder->ops[id];
+    return (struct goal_cost){.bytes = op->bytes,
+                              .tag = (uint32_t)op->edge,
+                              .time = clock_from_seconds(op->seconds)};
 }
 
-/* Print as Graphviz, as text, or in GOAL (NULL). */
+/* Print in this format (NULL: GOAL). */
 static int schedule_print(pcoll_schedule *schedule, const char *format,
                           double ns_per_byte, char **text)
 {
-    const struct schedule_pricing pricing = {&schedule->builder, ns_per_byte};
-    if (format && strcmp(format, "dot") && strcmp(format, "text"))
-        return fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",
-                    format);
-    if (!(ns_per_byte >= 0 && ns_per_byte <= PCOLL_LONGEST_TIME))
-        return fail(PCOLL_EINVAL, "ns_per_byte: expected 0 to %g, got %g",
-                    PCOLL_LONGEST_TIME, ns_per_byte);
-    struct sched *sched =
-        schedule->run ? schedule->run->sched : builder_build(&schedule->builder);
-    *text = !sched ? NULL
-            : format
-                ? sched_print(sched, !strcmp(format, "dot"))
-                : sched_goal(sched, schedule->builder.rank, schedule_cost, &pricing);
-    if (!schedule->run)
-        sched_free(&sched);
-    return *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text");
+    const struct builder *builder = &schedule->builder;
+    struct sched *built = NULL, *sched = schedule->run ? schedule->run->sched : NULL;
+    if (!sched && !(sched = built = builder_build(&schedule->builder)))
+        return fail(PCOLL_ENOMEM, "no memory for a text");
+    int rc = format ? sched_print(sched, format, text)
+                    : sched_goal(sched, builder->rank, ns_per_byte, schedule_cost,
+                                 builder, text);
+    sched_free(&built);
+    return rc;
 }
 
 int pcoll_schedule_text(pcoll_schedule *schedule, const char *format, char **text)

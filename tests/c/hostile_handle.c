@@ -80,15 +80,12 @@ static void create(void)
     pcoll_buffer buffer = {.count = w.count, .dtype = PCOLL_FLOAT64, .op = PCOLL_SUM};
     for (uint32_t r = 0; r < w.ranks; r++) {
         struct transport *t = sim_endpoint(w.sim, r);
-        struct endpoint_spec spec = {.ranks = w.ranks,
-                                     .buffers = &buffer,
-                                     .nbuffers = 1,
-                                     .options = &options,
-                                     .create_domain = domain_single_create,
-                                     .domain_arg = &r};
+        struct endpoint_spec spec = {
+            .ranks = w.ranks, .buffers = &buffer, .nbuffers = 1, .options = &options};
         hostile_tap(w.hostile, t);
         EXPECT_OK(communicator_create(t, NULL, &w.communicators[r]));
         EXPECT_OK(endpoint_create(w.communicators[r], &spec, &w.endpoints[r]));
+        EXPECT_OK(endpoint_settle_alone(w.endpoints[r]));
         EXPECT_OK(endpoint_open(w.endpoints[r]));
         EXPECT_OK(communicator_register(w.communicators[r], &w.endpoints[r]->base, 0));
         w.answers[r] = (struct stall_answers){

@@ -46,7 +46,7 @@ static void check_awaited(struct world *w, uint32_t rank)
                             .live = live,
                             .stream = splitmix_mix(WORLD_SEED) ^
                                       (uint64_t)(a->handle % w->o.handles),
-                            .policy = v->policy};
+                            .policy = v->options.policy};
     for (uint32_t r = 0; awaited && r < w->o.ranks; r++)
         INVARIANT("quorum",
                   bitset_has(awaited, r) == (live[r] && reference_may_start(&c, r)),

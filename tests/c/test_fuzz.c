@@ -264,8 +264,10 @@ static void fuzz_schedule(struct dice *d, uint64_t *committed)
     int rc = sched_commit(s);
     EXPECT(rc == (valid(&plan) ? PCOLL_OK : PCOLL_EINVAL), "commit: %d: %s", rc,
            pcoll_last_error());
-    char *text = sched_print(s, false), *dot = sched_print(s, true);
-    EXPECT(text && dot && strstr(dot, "digraph"), "it cannot be printed");
+    char *text, *dot;
+    EXPECT_OK(sched_print(s, "text", &text));
+    EXPECT_OK(sched_print(s, "dot", &dot));
+    EXPECT(strstr(dot, "digraph"), "it cannot be printed");
     free(text);
     free(dot);
     if (rc == PCOLL_OK) {

@@ -310,7 +310,7 @@ static void dump(FILE *out)
         if (!w.run[r])
             return;
         schedule_run_pending(w.run[r], text, sizeof text);
-        schedule = sched_print(w.run[r]->sched, false);
+        EXPECT_OK(sched_print(w.run[r]->sched, "text", &schedule));
         fprintf(out, "rank %u: %s\n%s", r, text, schedule);
         free(schedule);
     }

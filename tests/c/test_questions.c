@@ -27,14 +27,11 @@ static void create(uint64_t seed)
         .hostile = true};
     EXPECT_OK(sim_create(&how, &sim));
     for (uint32_t r = 0; r < RANKS; r++) {
-        struct endpoint_spec spec = {.ranks = RANKS,
-                                     .buffers = &buffer,
-                                     .nbuffers = 1,
-                                     .options = &options,
-                                     .create_domain = domain_single_create,
-                                     .domain_arg = &r};
+        struct endpoint_spec spec = {
+            .ranks = RANKS, .buffers = &buffer, .nbuffers = 1, .options = &options};
         EXPECT_OK(communicator_create(sim_endpoint(sim, r), NULL, &communicators[r]));
         EXPECT_OK(endpoint_create(communicators[r], &spec, &endpoints[r]));
+        EXPECT_OK(endpoint_settle_alone(endpoints[r]));
         EXPECT_OK(communicator_register(communicators[r], &endpoints[r]->base, 0));
         sim_wake(sim, r, sim_random(sim, 8000), CLOSE);
         for (int i = 0; i < 3; i++)

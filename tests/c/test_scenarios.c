@@ -426,7 +426,7 @@ static void settle(struct stage *stage, uint32_t rank)
     const pcoll_options *options = &stage->s.options;
     void **memory = &stage->memory[v->placement.index];
     if (v->placement.members == 1) {
-        EXPECT_OK(endpoint_settle(v, options, domain_single_create, &rank));
+        EXPECT_OK(endpoint_settle_alone(v));
         return;
     }
     size_t bytes = node_bytes(&v->shape, options, &v->placement);
@@ -443,7 +443,7 @@ static void settle(struct stage *stage, uint32_t rank)
                                .alert = alert,
                                .now = now,
                                .frozen = narrator_frozen};
-    EXPECT_OK(endpoint_settle(v, options, domain_node_create, &hooks));
+    EXPECT_OK(endpoint_settle(v, domain_node_create, &hooks));
 }
 
 static void create_rank(struct stage *stage, uint32_t rank)

@@ -237,7 +237,9 @@ static void test_print(void)
     algorithm_plan(PCOLL_ALGORITHM_RABENSEIFNER, 3, 1 << 20, &plan);
     sched_end(s, build_allreduce(s, 1, 3, a.active, &plan));
     EXPECT_OK(sched_commit(s));
-    char *text = sched_print(s, false), *dot = sched_print(s, true);
+    char *text, *dot;
+    EXPECT_OK(sched_print(s, "text", &text));
+    EXPECT_OK(sched_print(s, "dot", &dot));
     EXPECT(strstr(text, "control SEND activate to 2 edge 0"), "%s", text);
     EXPECT(strstr(text, "[ends the round]"), "%s", text);
     EXPECT(strstr(text, "slices [0, 1) of 2"), "%s", text);
@@ -265,7 +267,9 @@ static void test_goal(void)
     sched_need(s, wait, 1);
     sched_end(s, wait);
     EXPECT_OK(sched_commit(s));
-    char *goal = sched_goal(s, 3, cost_of, NULL), *dot = sched_print(s, true);
+    char *goal, *dot;
+    EXPECT_OK(sched_goal(s, 3, 0, cost_of, NULL, &goal));
+    EXPECT_OK(sched_print(s, "dot", &dot));
     EXPECT(!strcmp(goal, "rank 3 {\nl1: send 1b to 2 tag 5\nl2: recv 8b from 1 tag 5\n"
                          "// l3 needs 1 of 2 here; GOAL cannot say that: all\n"
                          "l3: calc 3\nl3 requires l1\nl3 requires l2\n}\n"),

@@ -14,6 +14,7 @@
 #include "check.h"
 #include "fake_device.h"
 #include "allreduce/staging.h"
+#include "domain/node.h"
 
 enum { COUNT = 3000, ROUNDS = 40, BUFFERS = 2, DRIVERS = 2 };
 
@@ -22,6 +23,7 @@ struct rank {
     cuda_stream sends, receives;              /* the application's streams */
     pcoll_place send[BUFFERS], recv[BUFFERS]; /* on the device */
     struct round_shape shape;
+    struct placement placement;
     struct domain *domain;
     struct staging *staging;
     _Atomic int made, over;
@@ -36,7 +38,6 @@ static void make(struct rank *r, enum pcoll_late late)
 {
     pcoll_buffer buffers[BUFFERS] = {{.count = COUNT, .dtype = PCOLL_FLOAT32},
                                      {.count = COUNT, .dtype = PCOLL_FLOAT16}};
-    static uint32_t rank;
     pcoll_options o;
     pcoll_options_init(&o);
     o.policy.kind = PCOLL_SOLO;
@@ -56,7 +57,9 @@ static void make(struct rank *r, enum pcoll_late late)
                "no memory");
     }
     EXPECT_OK(round_shape_init(&r->shape, 1, buffers, BUFFERS, NULL));
-    EXPECT_OK(domain_single_create(&r->shape, &o, &rank, &r->domain));
+    EXPECT_OK(placement_init(&r->placement, 0, 1, NULL, NULL, 0));
+    struct node_hooks hooks = {.placement = &r->placement, .owned_sends = o.owned_send};
+    EXPECT_OK(domain_node_create(&r->shape, &o, &hooks, &r->domain));
     EXPECT_OK(staging_create(0, &r->staging));
 }
 
@@ -66,6 +69,7 @@ static void end(struct rank *r)
     struct fake_cuda_counts c;
     staging_destroy(&r->staging);
     r->domain->ops->destroy(r->domain);
+    placement_destroy(&r->placement);
     round_shape_destroy(&r->shape);
     stream_sync(number(r->sends));
     stream_sync(number(r->receives));

@@ -63,8 +63,13 @@ static void write_result(struct round_header *h, uint64_t round)
 
 static struct domain *new_single(uint32_t rank)
 {
+    static struct placement alone[RANKS];
     struct domain *d;
-    EXPECT_OK(domain_single_create(&shape, &options, &rank, &d));
+    placement_destroy(&alone[rank]);
+    EXPECT_OK(placement_init(&alone[rank], rank, RANKS, NULL, NULL, 0));
+    struct node_hooks hooks = {.placement = &alone[rank],
+                               .owned_sends = options.owned_send};
+    EXPECT_OK(domain_node_create(&shape, &options, &hooks, &d));
     return d;
 }
 

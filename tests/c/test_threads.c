@@ -204,8 +204,7 @@ static void share(struct rank *r, void **memory)
     const struct placement *p = &r->endpoint->placement;
     void **mine = &memory[p->index];
     if (p->members == 1 && !r->options.described) {
-        EXPECT_OK(
-            endpoint_settle(r->endpoint, &r->options, domain_single_create, &r->rank));
+        EXPECT_OK(endpoint_settle_alone(r->endpoint));
         return;
     }
     if (p->leads) {
@@ -221,7 +220,7 @@ static void share(struct rank *r, void **memory)
                                    .wake = wake,
                                    .alert = alert,
                                    .now = now};
-    EXPECT_OK(endpoint_settle(r->endpoint, &r->options, domain_node_create, &r->hooks));
+    EXPECT_OK(endpoint_settle(r->endpoint, domain_node_create, &r->hooks));
 }
 
 static void create(struct rank *r, struct inproc *net, uint32_t rank, pcoll_options o,

@@ -64,8 +64,8 @@ static void dump(FILE *out)
                 (!behind || v->engine.current < behind->engine.current))
                 behind = v;
         }
-        char *dot = behind ? sched_print(behind->sched, true) : NULL;
-        if (dot)
+        char *dot = NULL;
+        if (behind && sched_print(behind->sched, "dot", &dot) == PCOLL_OK)
             fprintf(out, "schedule of rank %u:\n%s",
                     behind->communicator->transport->rank, dot);
         free(dot);
@@ -113,7 +113,7 @@ void world_settle(struct world *w, int k, uint32_t rank, struct endpoint *v,
                           .arg = &w->way[k],
                           .wake = wake,
                           .alert = alert};
-    EXPECT_OK(endpoint_settle(v, options, spy_create, &arg));
+    EXPECT_OK(endpoint_settle(v, spy_create, &arg));
 }
 
 pcoll_options world_options_of(const struct world *w, int k)
