@@ -439,7 +439,8 @@ static void builder_add_end(struct sched *sched)
     sched_end(sched, end);
 }
 
-struct sched *builder_build(struct builder *builder)
+/* `own`: also let each receive from this rank itself follow its send, whatever its gate. */
+static struct sched *builder_build_for(struct builder *builder, bool own)
 {
     struct sched *sched = sched_create();
     if (!sched || builder_number_messages(builder) != PCOLL_OK) {
@@ -458,6 +459,11 @@ struct sched *builder_build(struct builder *builder)
     for (uint32_t i = 0; i < builder->edge_count; i++)
         sched_after(sched, (int)builder->edges[i].to, (int)builder->edges[i].from);
     builder_add_end(sched);
+    for (uint32_t i = 0; own && i < builder->count; i++)
+        if (builder->ops[i].kind == OP_RECV && builder->ops[i].partner >= 0) {
+            sched_after(sched, (int)i, builder->ops[i].partner);
+            sched_need(sched, (int)i, 0);
+        }
     for (uint32_t i = 0; i < sched->count; i++) /* for texts */
         sched->ops[i].need = sched->ops[i].need ?: sched->ops[i].preds;
     if (sched->failed)
@@ -465,28 +471,19 @@ struct sched *builder_build(struct builder *builder)
     return sched;
 }
 
-/* A receive from this rank itself follows its send: a cycle through both would wait forever. Check
- * it on a separate schedule, since the extra edge changes the gate. */
-static void builder_order_own_messages(const struct builder *builder,
-                                       struct sched *sched)
+struct sched *builder_build(struct builder *builder)
 {
-    for (uint32_t i = 0; i < builder->count; i++) {
-        const struct builder_op *op = &builder->ops[i];
-        if (op->kind != OP_RECV || op->partner < 0)
-            continue;
-        sched_after(sched, (int)i, op->partner);
-        sched_need(sched, (int)i, sched->ops[i].preds);
-    }
+    return builder_build_for(builder, false);
 }
 
+/* A cycle through a receive from this rank itself and its send would wait forever. Check it on a
+ * separate schedule, since the extra edges change the gates. */
 int builder_commit(struct builder *builder, struct sched **out)
 {
-    struct sched *sched = builder_build(builder), *own = builder_build(builder);
+    struct sched *sched = builder_build(builder),
+                 *own = builder_build_for(builder, true);
     int rc = sched && own ? sched_commit(sched) : builder_no_memory(builder);
-    if (rc == PCOLL_OK) {
-        builder_order_own_messages(builder, own);
-        rc = sched_commit(own) ?: builder_check_races(builder, sched);
-    }
+    rc = rc ?: sched_commit(own) ?: builder_check_races(builder, sched);
     sched_free(&own);
     if (rc == PCOLL_OK)
         *out = sched;
