@@ -138,7 +138,7 @@ void build_activation(struct sched *s, uint32_t rank, uint32_t size, bool forced
         sched_after(s, out, a->force);
         for (int j = 0; j < k; j++)
             sched_after(s, out, a->from[j]);
-        sched_need(s, out, 1);
+        sched_op(s, out)->need = 1;
     }
     a->active = sched_nop(s, "active");
     sched_after(s, a->active, a->start);
@@ -146,7 +146,7 @@ void build_activation(struct sched *s, uint32_t rank, uint32_t size, bool forced
         sched_after(s, a->active, a->force);
     for (int k = 0; k < a->edges; k++)
         sched_after(s, a->active, a->from[k]);
-    sched_need(s, a->active, 1);
+    sched_op(s, a->active)->need = 1;
 }
 
 /*
@@ -188,8 +188,8 @@ static void chain_send(struct chain *c, uint32_t peer, int edge, struct slice sl
                        enum header_place place)
 {
     c->last_send = sched_send(c->s, "send", (int)peer, edge, c->value);
-    sched_slice(c->s, c->last_send, slice);
-    sched_header(c->s, c->last_send, place);
+    sched_op(c->s, c->last_send)->slice = slice;
+    sched_op(c->s, c->last_send)->header = place;
     sched_after(c->s, c->last_send, c->ready);
 }
 
@@ -200,12 +200,12 @@ static int chain_absorb(struct chain *c, uint32_t peer, int edge, struct slice s
     int which = c->received++ % 2, temp = BUFFER_TEMP + which;
     bool lower = c->rank < peer;
     int recv = sched_recv(c->s, "receive", (int)peer, edge, temp);
-    sched_slice(c->s, recv, slice);
-    sched_header(c->s, recv, place);
+    sched_op(c->s, recv)->slice = slice;
+    sched_op(c->s, recv)->header = place;
     sched_after(c->s, recv, c->free_after[which]);
     int reduce = sched_reduce(c->s, "reduce", BUFFER_RESULT, lower ? c->value : temp,
                               lower ? temp : c->value);
-    sched_slice(c->s, reduce, slice);
+    sched_op(c->s, reduce)->slice = slice;
     sched_after(c->s, reduce, recv);
     sched_after(c->s, reduce, c->ready);
     c->value = BUFFER_RESULT;
@@ -281,12 +281,12 @@ static void rabenseifner_unite(struct chain *w, int k, int halved)
 {
     uint32_t peer = w->rank ^ (uint32_t)1 << k;
     int send = sched_send(w->s, "give", (int)peer, EDGE_EXCHANGE + k, BUFFER_RESULT);
-    sched_slice(w->s, send, w->owned);
-    sched_header(w->s, send, HEADER_NONE);
+    sched_op(w->s, send)->slice = w->owned;
+    sched_op(w->s, send)->header = HEADER_NONE;
     sched_after(w->s, send, w->ready);
     int recv = sched_recv(w->s, "gather", (int)peer, EDGE_EXCHANGE + k, BUFFER_RESULT);
-    sched_slice(w->s, recv, w->step[k].given);
-    sched_header(w->s, recv, HEADER_NONE);
+    sched_op(w->s, recv)->slice = w->step[k].given;
+    sched_op(w->s, recv)->header = HEADER_NONE;
     sched_after(w->s, recv, halved);
     int both = sched_nop(w->s, "united");
     sched_after(w->s, both, recv);
@@ -374,8 +374,8 @@ static int ring_add(const struct ring *r, bool sends, int edge, int buffer,
     edge += (int)r->chain * EDGES_OF_CHAIN;
     int op = sends ? sched_send(r->s, "send", (int)peer, edge, buffer)
                    : sched_recv(r->s, "receive", (int)peer, edge, buffer);
-    sched_slice(r->s, op, slice);
-    sched_header(r->s, op, place);
+    sched_op(r->s, op)->slice = slice;
+    sched_op(r->s, op)->header = place;
     sched_after(r->s, op, after);
     return op;
 }
@@ -384,7 +384,7 @@ static int ring_add(const struct ring *r, bool sends, int edge, int buffer,
 static int ring_add_gather(const struct ring *r, struct slice slice, int after)
 {
     int gather = sched_copy(r->s, "gather", BUFFER_CONTRIBUTION, BUFFER_DEPOSIT);
-    sched_slice(r->s, gather, slice);
+    sched_op(r->s, gather)->slice = slice;
     sched_after(r->s, gather, after);
     return gather;
 }
@@ -396,7 +396,7 @@ static int ring_reduce_scatter(struct ring *r, int freeze)
                     BUFFER_TEMP + 2 * (int)r->chain + 1};
     int sent[2], value = temps[1]; /* sent[i]: the send that temporary i was used for */
     int ready = sched_copy(r->s, "begin", value, BUFFER_CONTRIBUTION);
-    sched_slice(r->s, ready, ring_piece(r, 1));
+    sched_op(r->s, ready)->slice = ring_piece(r, 1);
     sched_after(r->s, ready, ring_add_gather(r, ring_piece(r, 1), r->begun));
     r->begun = ready;
     for (uint32_t i = 0; i + 1 < r->size; i++) {
@@ -408,7 +408,7 @@ static int ring_reduce_scatter(struct ring *r, int freeze)
         bool last = i + 2 == r->size;
         value = last ? BUFFER_RESULT : temp;
         ready = sched_reduce(r->s, "reduce", value, temp, BUFFER_CONTRIBUTION);
-        sched_slice(r->s, ready, ring_piece(r, i + 2));
+        sched_op(r->s, ready)->slice = ring_piece(r, i + 2);
         sched_after(r->s, ready, ring_add_gather(r, ring_piece(r, i + 2), recv));
     }
     return ready;
@@ -490,7 +490,7 @@ int build_allreduce(struct sched *s, uint32_t rank, uint32_t size, int active,
     int freeze = sched_copy(s, "freeze", BUFFER_CONTRIBUTION, BUFFER_DEPOSIT);
     if (size > 1 &&
         plan->algorithm == PCOLL_ALGORITHM_RING) /* which gathers piece by piece */
-        sched_slice(s, freeze, (struct slice){0, 0, 1});
+        sched_op(s, freeze)->slice = (struct slice){0, 0, 1};
     sched_after(s, freeze, active);
     if (size > 1)
         return builders[plan->algorithm](s, rank, size, freeze, plan);

@@ -42,7 +42,7 @@ static int butterfly_add_fetch(const struct butterfly *b, uint32_t j, uint32_t p
                                int there, int place)
 {
     int fetch = sched_recv(b->s, "fetch", (int)j, BUTTERFLY_INPUT, BUFFER_TEMP);
-    sched_slice(b->s, fetch, (struct slice){piece, piece + 1, b->plan->pieces});
+    sched_op(b->s, fetch)->slice = (struct slice){piece, piece + 1, b->plan->pieces};
     sched_after(b->s, fetch, there);
     if (place >= 0)
         sched_after(b->s, fetch, place);
@@ -54,8 +54,8 @@ static int butterfly_add_reduce(const struct butterfly *b, uint32_t j, uint32_t 
 {
     int reduce = sched_reduce(b->s, "reduce", BUFFER_RESULT, BUFFER_RESULT,
                               j == b->plan->position ? BUFFER_DEPOSIT : BUFFER_TEMP);
-    sched_from(b->s, reduce, (int)j);
-    sched_slice(b->s, reduce, (struct slice){piece, piece + 1, b->plan->pieces});
+    sched_op(b->s, reduce)->peer = (int)j;
+    sched_op(b->s, reduce)->slice = (struct slice){piece, piece + 1, b->plan->pieces};
     sched_after(b->s, reduce, here);
     if (before >= 0)
         sched_after(b->s, reduce, before);
@@ -76,7 +76,7 @@ static int butterfly_add_piece(const struct butterfly *b, uint32_t piece,
         last = reduced[j] = butterfly_add_reduce(b, j, piece, here, last);
     }
     int average = sched_copy(b->s, "average", BUFFER_RESULT, BUFFER_RESULT);
-    sched_slice(b->s, average, (struct slice){piece, piece + 1, b->plan->pieces});
+    sched_op(b->s, average)->slice = (struct slice){piece, piece + 1, b->plan->pieces};
     sched_after(b->s, average, last);
     return average;
 }

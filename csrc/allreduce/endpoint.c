@@ -600,17 +600,7 @@ static int endpoint_take_activation(struct endpoint *endpoint,
         return fail(PCOLL_EPROTOCOL, "rank %u activates round %llu in round %llu",
                     m->source, (unsigned long long)m->round,
                     (unsigned long long)endpoint->engine.current);
-    return endpoint_run(endpoint);
-}
-
-static int endpoint_take_last(struct endpoint *endpoint,
-                              const struct control_message *m)
-{
-    uint32_t edge = (uint32_t)1 << m->edge;
-    if (endpoint->last_received & edge)
-        return fail(PCOLL_EPROTOCOL, "rank %u ended twice", m->source);
-    endpoint->last_received |= edge;
-    return endpoint_run(endpoint);
+    return PCOLL_OK;
 }
 
 static int endpoint_object_control(struct object *p, uint32_t source,
@@ -623,19 +613,23 @@ static int endpoint_object_control(struct object *p, uint32_t source,
         return rc;
     switch (m.kind) {
     case CONTROL_ACTIVATE:
-        return endpoint_take_activation(endpoint, &m);
+        rc = endpoint_take_activation(endpoint, &m);
+        break;
     case CONTROL_LAST:
-        return endpoint_take_last(endpoint, &m);
+        if (endpoint->last_received & (uint32_t)1 << m.edge)
+            return fail(PCOLL_EPROTOCOL, "rank %u ended twice", source);
+        endpoint->last_received |= (uint32_t)1 << m.edge;
+        break;
     case CONTROL_REPORT:
         endpoint_trigger_take(endpoint, &m);
-        return endpoint_run(endpoint);
+        break;
     case CONTROL_ASK:
         return stall_answer_send(endpoint, source);
     case CONTROL_ANSWER:
         stall_answer_take(endpoint, m.rank, &m.answer);
-        return endpoint_run(endpoint);
+        break;
     }
-    return PCOLL_OK;
+    return rc ?: endpoint_run(endpoint);
 }
 
 /* The turn of this endpoint to close: all ranks have freed the handle. */

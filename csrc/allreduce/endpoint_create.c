@@ -251,7 +251,7 @@ int endpoint_open(struct endpoint *endpoint)
 void endpoint_begin_at(struct endpoint *endpoint, struct endpoint *old, uint64_t round,
                        const struct round_header *last)
 {
-    engine_begin_at(&endpoint->engine, round);
+    endpoint->engine.current = round;
     endpoint_trigger_find_live(endpoint, last);
     endpoint->domain->ops->begin_at(endpoint->domain, old ? old->domain : NULL, round,
                                     last);

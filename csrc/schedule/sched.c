@@ -87,41 +87,16 @@ static bool sched_knows(const struct sched *s, int op)
     return op >= 0 && (uint32_t)op < s->count;
 }
 
-/* Return an operation that is to be changed. If that cannot be, the commit reports it. */
-static struct op *sched_change(struct sched *s, int op)
+struct op *sched_op(struct sched *s, int op)
 {
     CHECK(!s->committed);
     s->failed = s->failed || s->committed || !sched_knows(s, op);
-    return s->failed ? NULL : &s->ops[op];
-}
-
-void sched_from(struct sched *s, int op, int peer)
-{
-    struct op *changed = sched_change(s, op);
-    CHECK(peer >= 0);
-    if (changed)
-        changed->peer = peer;
-}
-
-void sched_slice(struct sched *s, int op, struct slice slice)
-{
-    struct op *changed = sched_change(s, op);
-    CHECK(slice.begin <= slice.end);
-    if (changed)
-        changed->slice = slice;
-}
-
-void sched_header(struct sched *s, int op, enum header_place place)
-{
-    struct op *changed = sched_change(s, op);
-    CHECK(place <= HEADER_NONE);
-    if (changed)
-        changed->header = place;
+    return s->failed ? &s->none : &s->ops[op];
 }
 
 void sched_after(struct sched *s, int op, int predecessor)
 {
-    struct op *changed = sched_change(s, op);
+    struct op *changed = sched_op(s, op);
     s->failed =
         s->failed || !sched_knows(s, predecessor) ||
         !sched_make_room(&s->edges, s->edge_count, &s->edge_capacity, sizeof *s->edges);
@@ -130,13 +105,6 @@ void sched_after(struct sched *s, int op, int predecessor)
     s->edges[s->edge_count].from = (uint32_t)predecessor;
     s->edges[s->edge_count++].to = (uint32_t)op;
     changed->preds++;
-}
-
-void sched_need(struct sched *s, int op, uint32_t k)
-{
-    struct op *changed = sched_change(s, op);
-    if (changed)
-        changed->need = k;
 }
 
 void sched_end(struct sched *s, int op)
@@ -459,12 +427,6 @@ int engine_init(struct engine *e, const struct sched *s)
         engine_arm(s, in);
     }
     return PCOLL_OK;
-}
-
-void engine_begin_at(struct engine *e, uint64_t round)
-{
-    CHECK(!e->current && !e->released);
-    e->current = round;
 }
 
 void engine_destroy(struct engine *e)

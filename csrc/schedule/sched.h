@@ -58,7 +58,8 @@ struct sched {
     uint32_t *successor;
     int end; /* the round is over when it is complete and no operation runs */
     bool committed;
-    bool failed; /* out of memory while building; the commit reports it */
+    bool failed;    /* out of memory while building; the commit reports it */
+    struct op none; /* what sched_op returns then */
 };
 
 struct sched *sched_create(void);
@@ -93,17 +94,12 @@ int sched_add_local(struct sched *s, enum op_kind kind, enum op_class class,
 #define sched_native(s, label, part)                                                   \
     sched_add_local(s, OP_NATIVE, OP_PLAIN, label, part, -1, -1)
 
-/* Note that a REDUCE adds data that came from this peer. */
-void sched_from(struct sched *s, int op, int peer);
-/* Restrict an operation to slices of the data. */
-void sched_slice(struct sched *s, int op, struct slice slice);
-/* SEND, RECV: change the place of the header; the default is HEADER_AFTER. */
-void sched_header(struct sched *s, int op, enum header_place place);
+/* Return an operation, to set what was not given when it was added, before the commit: its slices, the
+ * place of its header, k of its gate (n otherwise), or the peer whose data a REDUCE adds. */
+struct op *sched_op(struct sched *s, int op);
 
-/* Add a predecessor of op. The gate is n of n unless sched_need sets k. */
+/* Add a predecessor of op. */
 void sched_after(struct sched *s, int op, int predecessor);
-/* Let the gate of op open with k of its predecessors. */
-void sched_need(struct sched *s, int op, uint32_t k);
 void sched_end(struct sched *s, int op);
 
 /* Replace each peer, an index so far, by its entry in this map. */
@@ -182,12 +178,10 @@ enum engine_outcome {
     ENGINE_IMPOSSIBLE /* two or more rounds ahead, which the protocol forbids */
 };
 
-/* The schedule must be committed and outlive the engine. PCOLL_ENOMEM. */
+/* The schedule must be committed and outlive the engine. The first round is 0 unless the owner sets
+ * `current` before it uses the engine. PCOLL_ENOMEM. */
 int engine_init(struct engine *e, const struct sched *s);
 void engine_destroy(struct engine *e);
-
-/* Begin with this round instead of the first; only directly after engine_init. */
-void engine_begin_at(struct engine *e, uint64_t round);
 
 /* Report that an operation of a round is complete: a message arrived, a send completed, or an
  * event happened. */

@@ -462,7 +462,7 @@ static struct sched *builder_build_for(struct builder *builder, bool own)
     for (uint32_t i = 0; own && i < builder->count; i++)
         if (builder->ops[i].kind == OP_RECV && builder->ops[i].partner >= 0) {
             sched_after(sched, (int)i, builder->ops[i].partner);
-            sched_need(sched, (int)i, 0);
+            sched_op(sched, (int)i)->need = 0;
         }
     for (uint32_t i = 0; i < sched->count; i++) /* for texts */
         sched->ops[i].need = sched->ops[i].need ?: sched->ops[i].preds;

@@ -101,7 +101,7 @@ static struct sched *build(struct dice *d, struct plan *p)
         if (roll(d, 2) || !p->preds[i])
             continue;
         p->need[i] = roll(d, 200) ? 1 + roll(d, p->preds[i]) : p->preds[i] + 1;
-        sched_need(s, i, p->need[i]);
+        sched_op(s, i)->need = p->need[i];
     }
     p->end = some_op(d, p);
     sched_end(s, p->end);

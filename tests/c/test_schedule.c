@@ -31,7 +31,7 @@ static void test_refused(void)
     a = sched_nop(s, "greedy");
     b = sched_nop(s, "before");
     sched_after(s, a, b);
-    sched_need(s, a, 2);
+    sched_op(s, a)->need = 2;
     sched_end(s, a);
     expect_refused(s, "needs 2 of 1");
 
@@ -48,7 +48,7 @@ static void test_refused(void)
 
     s = sched_create();
     a = sched_nop(s, "part");
-    sched_slice(s, a, (struct slice){.begin = 1, .end = 3, .of = 2});
+    sched_op(s, a)->slice = (struct slice){.begin = 1, .end = 3, .of = 2};
     sched_end(s, a);
     expect_refused(s, "slices 1 to 3 of 2");
 }
@@ -63,7 +63,7 @@ static void test_quorum_gate(void)
     gate = sched_nop(s, "quorum");
     for (int i = 0; i < 3; i++)
         sched_after(s, gate, arrival[i]);
-    sched_need(s, gate, 2);
+    sched_op(s, gate)->need = 2;
     send = sched_send(s, "go", 1, 0, 0);
     sched_after(s, send, gate);
     sched_end(s, send);
@@ -264,7 +264,7 @@ static void test_goal(void)
     int wait = sched_add(s, (struct op){.kind = OP_TIMER, .label = "a \"timer\""});
     sched_after(s, wait, first);
     sched_after(s, wait, second);
-    sched_need(s, wait, 1);
+    sched_op(s, wait)->need = 1;
     sched_end(s, wait);
     EXPECT_OK(sched_commit(s));
     char *goal, *dot;

@@ -119,8 +119,8 @@ MUTANTS = [
     Mutant(
         "the ring begins with another piece",
         "algorithms/algorithms.c",
-        "sched_slice(r->s, ready, ring_piece(r, 1));",
-        "sched_slice(r->s, ready, ring_piece(r, 0));",
+        "sched_op(r->s, ready)->slice = ring_piece(r, 1);",
+        "sched_op(r->s, ready)->slice = ring_piece(r, 0);",
     ),
     Mutant(
         "a piece is received into a temporary that is being sent",

@@ -276,8 +276,8 @@ MUTANTS = [
     ),
     Mutant(
         "the engine begins with round 0",
-        "schedule/sched.c",
-        "e->current = round;",
+        "allreduce/endpoint_create.c",
+        "endpoint->engine.current = round;",
         "",
         program="crashes",
     ),
@@ -291,7 +291,7 @@ MUTANTS = [
     Mutant(
         "a handle is closed as soon as nothing comes any more",
         "allreduce/endpoint.c",
-        "if (!endpoint->confirms)",
+        "if (endpoint->options.on_failure != PCOLL_FAILURE_CONTINUE)",
         "if (1)",
         program="crashes",
     ),

@@ -150,7 +150,7 @@ MUTANTS = [
     Mutant(
         "an overdue rank does not report its stored deposit",
         "allreduce/endpoint.c",
-        "(outcome == DEPOSIT_STORED && endpoint->policy.max_staleness))",
+        "(outcome == DEPOSIT_STORED && endpoint->options.policy.max_staleness))",
         "false)",
     ),
     Mutant(
