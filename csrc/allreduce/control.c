@@ -97,7 +97,7 @@ static struct stall_answer stall_answer_of(const struct endpoint *endpoint,
 {
     CHECK(who < endpoint->placement.members);
     struct member m;
-    endpoint->domain->ops->poll(endpoint->domain, (int)who, &m);
+    node_poll(endpoint->domain, (int)who, &m);
     unsigned flags = ANSWERED;
     flags |= m.arrived ? HAS_ARRIVED : 0;
     flags |= m.started ? IS_CALLING : 0;
@@ -166,7 +166,7 @@ static void stall_report_note_awaited(struct endpoint *endpoint,
     if (endpoint->drives)
         awaited = endpoint_awaited(endpoint);
     else if (endpoint->placement.domains == 1)
-        awaited = endpoint->domain->ops->awaited(endpoint->domain);
+        awaited = node_awaited(endpoint->domain);
     if (awaited)
         memcpy(q->awaited, awaited, words * sizeof *awaited);
     else
@@ -254,7 +254,7 @@ static void stall_report_say_busy(struct text *t, struct endpoint *endpoint,
                                   uint64_t *set)
 {
     bitset_clear(set, bitset_words(endpoint->placement.ranks));
-    endpoint->domain->ops->busy(endpoint->domain, set);
+    node_busy(endpoint->domain, set);
     for (uint32_t rank = 0; rank < endpoint->placement.ranks; rank++)
         if (bitset_has(set, rank) && rank != endpoint->communicator->transport->rank)
             text_add(t,
@@ -266,7 +266,7 @@ static void stall_report_write_missing(struct text *t, struct endpoint *endpoint
                                        const struct stall_answers *q)
 {
     struct member own;
-    endpoint->domain->ops->poll(endpoint->domain, (int)endpoint->placement.who, &own);
+    node_poll(endpoint->domain, (int)endpoint->placement.who, &own);
     text_add(t, "round %llu: ", (unsigned long long)own.complete);
     for (uint32_t rank = 0; rank < q->size; rank++)
         if (bitset_has(q->awaited, rank))

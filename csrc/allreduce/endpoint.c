@@ -87,8 +87,8 @@ static void endpoint_trigger_note_arrivals(struct endpoint *endpoint)
     struct endpoint_trigger *s = &endpoint->trigger;
     bitset_clear(s->arrived, s->round.words);
     bitset_clear(s->deposited, s->round.words);
-    endpoint->domain->ops->arrivals(endpoint->domain, s->round.first_word, s->arrived,
-                                    s->deposited);
+    node_fabric_arrivals(endpoint->domain, s->round.first_word, s->arrived,
+                         s->deposited);
     if (!(endpoint->options.policy.deadline > 0) || s->first_arrival != ROUND_NEVER)
         return;
     uint32_t rank = policy_first(&s->round, s->arrived, s->live);
@@ -381,9 +381,9 @@ static bool endpoint_is_gathered(struct endpoint *endpoint, const struct op *op)
     const struct payload *p = &endpoint->shape.payload;
     const struct slice *s = &op->slice;
     return d->members == 1 ||
-           d->ops->gather(d, endpoint->engine.current,
-                          s->of ? payload_cut(p, s->begin, s->of) : 0,
-                          s->of ? payload_cut(p, s->end, s->of) : p->bytes);
+           node_fabric_gather(d, endpoint->engine.current,
+                              s->of ? payload_cut(p, s->begin, s->of) : 0,
+                              s->of ? payload_cut(p, s->end, s->of) : p->bytes);
 }
 
 /* Execute an operation, or begin to. Set *finished if it completes without an event. */
@@ -514,7 +514,7 @@ static int endpoint_run_member(struct endpoint *endpoint)
     int closing = atomic_load(&endpoint->closing);
     int64_t alarm = INT64_MAX;
     if (closing <= ENTERING)
-        endpoint->domain->ops->help(endpoint->domain, true, &alarm);
+        node_help(endpoint->domain, true, &alarm);
     if (alarm != INT64_MAX)
         communicator_alarm(endpoint->communicator, &endpoint->base, alarm);
     return closing == DRAINING ? endpoint_drain(endpoint) : PCOLL_OK;
@@ -648,7 +648,7 @@ static int endpoint_object_begin_close(struct object *p)
 static bool endpoint_object_attention(struct object *p)
 {
     struct domain *d = endpoint_of(p)->domain;
-    return d->ops->attention(d);
+    return node_attention(d);
 }
 
 const struct object_ops endpoint_ops = {
@@ -664,7 +664,7 @@ const struct object_ops endpoint_ops = {
 void endpoint_help(struct endpoint *endpoint)
 {
     int64_t alarm;
-    endpoint->domain->ops->help(endpoint->domain, false, &alarm);
+    node_help(endpoint->domain, false, &alarm);
     if (alarm == INT64_MAX || alarm == endpoint->alarm_given)
         return;
     endpoint->alarm_given = alarm;
@@ -676,9 +676,9 @@ void endpoint_poll(struct endpoint *endpoint, bool driver)
     struct domain *d = endpoint->domain;
     int64_t alarm = INT64_MAX;
     if (d->members > 1 && endpoint->placement.domains == 1)
-        d->ops->help(d, driver, &alarm);
+        node_help(d, driver, &alarm);
     else if (d->members > 1)
-        d->ops->alert(d);
+        node_alert(d);
     if (!driver)
         endpoint->alarm_given = alarm;
     if (d->members == 1 || alarm != INT64_MAX)
@@ -698,7 +698,7 @@ int endpoint_close(struct endpoint *endpoint)
     if (atomic_load(&endpoint->closing) != OPEN)
         return PCOLL_OK;
     atomic_store(&endpoint->closing, QUEUED);
-    endpoint->domain->ops->retire(endpoint->domain);
+    node_retire(endpoint->domain);
     endpoint_poll(endpoint, true);
     return communicator_close(endpoint->communicator, &endpoint->base);
 }

@@ -33,7 +33,7 @@
  */
 #pragma once
 
-#include "domain/placement.h"
+#include "domain/node.h"
 #include "protocol/policy.h"
 #include "runtime/communicator.h"
 #include "allreduce/data.h"

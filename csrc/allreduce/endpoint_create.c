@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
-#include "domain/node.h"
 #include "runtime/user_object.h"
 #include "allreduce/staging.h"
 #include "allreduce/tuning.h"

@@ -20,7 +20,7 @@
 struct member handle_member(pcoll_handle *h)
 {
     struct member m;
-    h->endpoint->domain->ops->snapshot(h->endpoint->domain, &m);
+    node_snapshot(h->endpoint->domain, &m);
     return m;
 }
 
@@ -34,7 +34,7 @@ static int handle_check(pcoll_handle *h)
         return rc;
     if (h->base.orphan)
         return outage_error(h->base.communicator->outage);
-    if ((rc = d->ops->failure(d)) != PCOLL_OK)
+    if ((rc = node_failure(d)) != PCOLL_OK)
         return fail(rc, "a reduction has failed on one of the ranks of this node");
     return staging_failure(h->endpoint->staging);
 }
@@ -44,7 +44,7 @@ static bool handle_has_failed(const pcoll_handle *h)
 {
     struct domain *d = h->endpoint->domain;
     return atomic_load(&h->base.communicator->failure) || h->base.orphan ||
-           d->ops->failure(d) != PCOLL_OK ||
+           node_failure(d) != PCOLL_OK ||
            staging_failure(h->endpoint->staging) != PCOLL_OK;
 }
 
@@ -133,8 +133,7 @@ void handle_retire_endpoint(struct communicator *c, struct endpoint *endpoint,
 void handle_copy_slot(struct endpoint *to, struct endpoint *from)
 {
     CHECK(to != from);
-    memcpy(to->domain->ops->send_slot(to->domain),
-           from->domain->ops->send_slot(from->domain),
+    memcpy(node_send_slot(to->domain), node_send_slot(from->domain),
            round_shape_data_bytes(&from->shape));
 }
 
@@ -216,7 +215,7 @@ static int handle_deposit(pcoll_handle *h, const void *const *send)
     int rc = handle_await_turn(h) ?: handle_check(h);
     if (rc == PCOLL_OK && !staging_arrived(h->endpoint->staging))
         rc = handle_check_begin(h); /* fails: a deposit is under way */
-    if (rc == PCOLL_OK && !send && !d->ops->send_slot(d))
+    if (rc == PCOLL_OK && !send && !node_send_slot(d))
         rc = fail_null("send", 0);
     if (rc == PCOLL_OK)
         rc = handle_check_buffers(h, "send", send);
@@ -300,7 +299,7 @@ int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)
 {
     HANDLE_ENTER(h, address);
     struct endpoint *endpoint = h->gate.filling ? h->gate.filling : h->endpoint;
-    char *slot = endpoint->domain->ops->send_slot(endpoint->domain);
+    char *slot = node_send_slot(endpoint->domain);
     const struct payload *p = &endpoint->shape.payload;
     int rc =
         slot ? handle_check_buffer(p, buffer)
@@ -318,7 +317,7 @@ int pcoll_handle_pending(pcoll_handle *h, void *const *buffers)
         return rc;
     staging_hold(h->endpoint->staging);
     struct domain *d = h->endpoint->domain;
-    return handle_leave(h, d->ops->pending(d, buffers));
+    return handle_leave(h, node_pending(d, buffers));
 }
 
 /* Change the state of this rank: join or leave. */
@@ -403,7 +402,7 @@ static void handle_set_asleep(pcoll_handle *h, bool asleep)
         handle_lock(h);
     struct domain *d = h->endpoint->domain;
     h->gate.asleep = asleep;
-    d->ops->sleeps(d, asleep);
+    node_sleeps(d, asleep);
     if (asleep)
         handle_unlock(h);
 }

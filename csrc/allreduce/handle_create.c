@@ -16,7 +16,6 @@
 #include "base/error.h"
 #include "base/check.h"
 #include "base/random.h"
-#include "domain/node.h"
 #include "runtime/agreement.h"
 #include "transport/mpi/mpi_transport.h"
 #include "allreduce/event_log.h"

@@ -123,7 +123,7 @@ static int handle_inherit(struct user_object *o, struct object **object)
     else
         handle_retire_endpoint(o->communicator, old, false);
     if (g->asleep)
-        endpoint->domain->ops->sleeps(endpoint->domain, true);
+        node_sleeps(endpoint->domain, true);
     *object = &endpoint->base;
     gate_open(&h->gate.gate);
     return rc;

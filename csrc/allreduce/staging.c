@@ -13,6 +13,7 @@
 #include "base/lock.h"
 #include "base/memory.h"
 #include "device/lane.h"
+#include "domain/node.h"
 
 enum state { ARRIVED, COPYING, HELD };
 
@@ -79,7 +80,7 @@ static int staging_prepare(struct staging *s, struct domain *d)
     pcoll_piece *pieces = calloc((size_t)d->shape->payload.parts, sizeof *pieces);
     if (!pieces)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
-    d->ops->memory(d, &memory, &bytes);
+    node_memory(d, &memory, &bytes);
     int rc = pcoll_mirror_pin(s->mirror, memory, bytes);
     if (rc == PCOLL_OK)
         s->pieces = pieces;
@@ -126,7 +127,7 @@ int staging_begin(struct staging *s, struct domain *d, const pcoll_place *buffer
                   uint64_t stream)
 {
     CHECK(atomic_load(&s->state) == ARRIVED || s->entered);
-    char *slot = d->ops->send_slot(d);
+    char *slot = node_send_slot(d);
     CHECK(slot);
     int rc =
         staging_prepare(s, d)
@@ -159,7 +160,7 @@ static int staging_make_block(struct staging *s, size_t bytes)
 static int staging_find_result(struct staging *s, struct domain *d, char **block)
 {
     struct member m;
-    d->ops->snapshot(d, &m);
+    node_snapshot(d, &m);
     if (!m.delivered)
         return fail(PCOLL_ESTATE, "no result has been delivered yet");
     struct round_header *h = d->ops->result(d, m.delivered - 1);

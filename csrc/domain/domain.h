@@ -43,19 +43,17 @@ static inline size_t round_shape_capacity(const struct round_shape *shape)
     return shape->message_bytes - shape->header_bytes;
 }
 
-struct domain;
+struct domain; /* node.h */
 
-/* Tests put their own table in front of that of node.c, to watch it. */
+/* The functions that tests watch: they put their own table in front of that of node.c. The others
+ * are in node.h. */
 struct domain_ops {
     /* Member side, for the member of this process. */
 
-    /* Begin a call and deposit the buffers (NULL: the contents of send_slot, in the form of
+    /* Begin a call and deposit the buffers (NULL: the contents of node_send_slot, in the form of
      * the application). PCOLL_ESTATE, or the error of an op of MPI. */
     int (*deposit)(struct domain *d, const void *const *buffers,
                    enum deposit_outcome *outcome);
-    void *(*send_slot)(struct domain *d);
-    /* See pcoll_handle_pending. */
-    int (*pending)(struct domain *d, void *const *buffers);
     bool (*ready)(struct domain *d);
     /* Copy out the next result up to round `last`, as if at most `horizon` rounds were
      * complete (in a replay; otherwise UINT64_MAX). PCOLL_EEMPTY. Sets *moved if the endpoint
@@ -64,45 +62,16 @@ struct domain_ops {
     int (*deliver)(struct domain *d, uint64_t last, uint64_t horizon,
                    void *const *buffers, pcoll_round *round, uint64_t *masks,
                    bool *moved);
-    /* Copy the member's state, for its application. */
-    void (*snapshot)(struct domain *d, struct member *copy);
-    /* Copy what all may know of a member, counted from 0 in this domain. Any thread. */
-    void (*poll)(struct domain *d, int who, struct member *copy);
     /* Make one of the state changes of protocol/member.h. */
     int (*change)(struct domain *d, int (*step)(struct member *));
-    /* The handle is being freed: no round waits for this member any more. */
-    void (*retire)(struct domain *d);
-    /* Do the work that is there: take part in a reduction, start a round if there is no
-     * fabric. Sets *alarm to the time of the next call (INT64_MAX: none is needed). */
-    void (*help)(struct domain *d, bool driver, int64_t *alarm);
-    /* The member wants to be woken, until it says otherwise. */
-    void (*sleeps)(struct domain *d, bool asleep);
-    /* Return PCOLL_OK, or the error of a reduction. */
-    int (*failure)(struct domain *d);
-    /* Add the ranks on whose work the round waits. */
-    void (*busy)(struct domain *d, uint64_t *set);
-    /* Without a fabric: the ranks whose arrivals start the open round; NULL: any. */
-    const uint64_t *(*awaited)(struct domain *d);
-    /* Several members with a fabric: ask the leader's driver to run the endpoint; has a
-     * member asked? */
-    void (*alert)(struct domain *d);
-    bool (*attention)(struct domain *d);
 
     /* Endpoint side. */
 
-    /* Add the ranks that have arrived at the open round to one set, and those with a deposit
-     * that no round has taken to the other. The sets begin with this word of a set of all ranks. */
-    void (*arrivals)(struct domain *d, uint32_t first_word, uint64_t *arrived,
-                     uint64_t *deposited);
     bool (*admits)(struct domain *d);
     /* Activation: take the deposits. Returns a message (only the header if no member
      * contributes) that stays valid until publish. The masks of the members are filled in;
      * the caller sets the initiator. */
     struct round_header *(*freeze)(struct domain *d, uint64_t round);
-    /* Reduce bytes [begin, end) of that message's payload over the members. Returns false if
-     * other members are still working: call again after `alert`. All bytes must have been
-     * gathered before the round is published. */
-    bool (*gather)(struct domain *d, uint64_t round, size_t begin, size_t end);
     /* Return where the result of a frozen round is to be built, as a message. */
     struct round_header *(*result)(struct domain *d, uint64_t round);
     /* The result is complete. */
@@ -115,9 +84,6 @@ struct domain_ops {
                      const struct round_header *last);
     int (*inherit)(struct domain *d, struct domain *old, uint64_t round,
                    const struct round_header *last);
-
-    /* Whole pages with all slots and results, for copies to and from a device. */
-    void (*memory)(struct domain *d, void **memory, size_t *bytes);
 };
 
 /*
@@ -130,12 +96,6 @@ struct domain_ops {
  * that can still be read. Then every member brings its own state and deposits with `inherit`;
  * from then on its application uses the new domain. No round starts before all have done so.
  */
-
-struct domain {
-    const struct domain_ops *ops;
-    const struct round_shape *shape;
-    int members;
-};
 
 /* Create a domain; the shape must outlive it. PCOLL_ENOMEM names the bytes. */
 typedef int domain_create_fn(const struct round_shape *shape,

@@ -104,12 +104,12 @@ void node_part(const struct round_shape *shape, const pcoll_options *options,
 }
 
 /* Point n at its memory. Write what this member has to write before any member begins. */
-static int node_map(struct node *n, const pcoll_options *options)
+static int node_map(struct domain *n, const pcoll_options *options)
 {
     CHECK(n->hooks.memory || n->members == 1);
     pcoll_options common = *options;
     common.owned_send = n->hooks.owned_sends;
-    struct node_layout l = node_lay_out(n->base.shape, &common, n->hooks.placement);
+    struct node_layout l = node_lay_out(n->shape, &common, n->hooks.placement);
     if (!n->hooks.memory) { /* Of one member. Only the words have to be zero. */
         char *memory = memory_allocate_pages(l.total);
         if (!memory)
@@ -121,9 +121,9 @@ static int node_map(struct node *n, const pcoll_options *options)
     char *base = n->hooks.memory;
     n->bytes = l.total;
     n->slots_each = contribution_slots(n->hooks.owned_sends);
-    n->chunks = n->base.shape->described
+    n->chunks = n->shape->described
                     ? 1 /* A helper may read it while the form changes. */
-                    : node_count_chunks(n->base.shape->payload.bytes);
+                    : node_count_chunks(n->shape->payload.bytes);
     n->shared = (struct node_shared *)(base + l.words);
     n->descriptors = (_Atomic uint64_t *)(base + l.descriptors);
     n->asleep = (_Atomic uint64_t *)(base + l.asleep);
@@ -134,7 +134,7 @@ static int node_map(struct node *n, const pcoll_options *options)
     n->list = (struct node_frozen *)(base + l.list);
     n->finished = (_Atomic uint64_t *)(base + l.finished);
     n->slots = base + l.slots;
-    n->gathered = message_in(n->base.shape, base + l.gathered);
+    n->gathered = message_in(n->shape, base + l.gathered);
     n->results = base + l.results;
     atomic_store(&n->descriptors[n->who], descriptor_of(&n->member));
     if (n->who == 0 && !n->fabric)
@@ -144,16 +144,16 @@ static int node_map(struct node *n, const pcoll_options *options)
 
 /* A deposit: the application writes a slot, then names it in the descriptor. */
 
-static char *node_own_payload(const struct node *n, int slot)
+static char *node_own_payload(const struct domain *n, int slot)
 {
     return message_payload(node_slot(n, n->who, slot));
 }
 
 /* Pending deposits: see node.h. */
 
-static void node_keep(struct node *n, uint64_t round, const char *payload)
+static void node_keep(struct domain *n, uint64_t round, const char *payload)
 {
-    size_t bytes = n->base.shape->payload.bytes;
+    size_t bytes = n->shape->payload.bytes;
     struct node_kept *k = malloc(sizeof *k);
     char *copy = memory_allocate_pages(bytes ? bytes : 1);
     if (!k || !copy) {
@@ -168,7 +168,7 @@ static void node_keep(struct node *n, uint64_t round, const char *payload)
 }
 
 /* Drop what was deposited for rounds before `round`. */
-static void node_drop_kept(struct node *n, uint64_t round)
+static void node_drop_kept(struct domain *n, uint64_t round)
 {
     for (struct node_kept **at = &n->pending.kept; *at;) {
         struct node_kept *k = *at;
@@ -184,7 +184,7 @@ static void node_drop_kept(struct node *n, uint64_t round)
 
 /* The application is about to write this slot: keep the deposit in it, if no round that it has
  * read contains the deposit. */
-static void node_reuse_slot(struct node *n, int slot)
+static void node_reuse_slot(struct domain *n, int slot)
 {
     uint64_t *taken = &n->pending.taken_in[slot];
     if (n->member.contribution.held >> slot & 1) {
@@ -196,10 +196,10 @@ static void node_reuse_slot(struct node *n, int slot)
 }
 
 /* Add a deposit to the sum in `block`, which is empty until *any. */
-static int node_add_pending(const struct node *n, char *block, bool *any,
+static int node_add_pending(const struct domain *n, char *block, bool *any,
                             const char *payload)
 {
-    const struct payload *p = &n->base.shape->payload;
+    const struct payload *p = &n->shape->payload;
     if (*any)
         return payload_reduce(p, block, block, payload);
     memcpy(block, payload, p->bytes);
@@ -208,7 +208,7 @@ static int node_add_pending(const struct node *n, char *block, bool *any,
 }
 
 /* Deposits are added in the order in which they were made. */
-static int node_sum_pending(const struct node *n, char *block, bool *any)
+static int node_sum_pending(const struct domain *n, char *block, bool *any)
 {
     const struct member *m = &n->member;
     uint64_t done = m->delivered;
@@ -233,10 +233,9 @@ static int node_sum_pending(const struct node *n, char *block, bool *any)
     return rc;
 }
 
-static int node_pending(struct domain *d, void *const *buffers)
+int node_pending(struct domain *n, void *const *buffers)
 {
-    struct node *n = node_of(d);
-    const struct payload *p = &d->shape->payload;
+    const struct payload *p = &n->shape->payload;
     n->pending.wanted = true;
     node_look(n);
     char *block =
@@ -251,10 +250,10 @@ static int node_pending(struct domain *d, void *const *buffers)
     return rc == PCOLL_OK && !any ? PCOLL_EEMPTY : rc;
 }
 
-static int node_write_deposit(struct node *n, struct deposit_plan plan,
+static int node_write_deposit(struct domain *n, struct deposit_plan plan,
                               const void *const *buffers)
 {
-    const struct payload *p = &n->base.shape->payload;
+    const struct payload *p = &n->shape->payload;
     char *target = node_own_payload(n, plan.target);
     MOMENT("deposit written");
     CHECK(plan.target >= 0 && plan.target < n->slots_each);
@@ -275,7 +274,7 @@ static int node_write_deposit(struct node *n, struct deposit_plan plan,
 
 /* Publish the deposit that was written. Returns false if a round has meanwhile taken the
  * deposit that it was added to. */
-static bool node_publish(struct node *n, struct deposit_plan plan,
+static bool node_publish(struct domain *n, struct deposit_plan plan,
                          enum deposit_outcome *outcome)
 {
     for (;;) {
@@ -303,10 +302,9 @@ static bool node_publish(struct node *n, struct deposit_plan plan,
     }
 }
 
-static int node_deposit(struct domain *d, const void *const *buffers,
+static int node_deposit(struct domain *n, const void *const *buffers,
                         enum deposit_outcome *outcome)
 {
-    struct node *n = node_of(d);
     int rc = member_begin(&n->member);
     if (rc != PCOLL_OK)
         return rc;
@@ -317,7 +315,7 @@ static int node_deposit(struct domain *d, const void *const *buffers,
         if (member_drops(&n->member))
             continue;
         node_reuse_slot(n, plan.target);
-        atomic_store_explicit(&node_own_line(n)->intent, n->base.shape->intent,
+        atomic_store_explicit(&node_own_line(n)->intent, n->shape->intent,
                               memory_order_relaxed);
         rc = node_write_deposit(n, plan, buffers);
         if (rc != PCOLL_OK) {
@@ -329,33 +327,29 @@ static int node_deposit(struct domain *d, const void *const *buffers,
     return PCOLL_OK;
 }
 
-static void *node_send_slot(struct domain *d)
+void *node_send_slot(struct domain *n)
 {
-    struct node *n = node_of(d);
     int user = n->member.contribution.user;
     return user == NO_SLOT ? NULL : node_own_payload(n, user);
 }
 
 /* The other operations of a member. */
 
-static bool node_ready(struct domain *d)
+static bool node_ready(struct domain *n)
 {
-    struct node *n = node_of(d);
     return node_control_round(node_control(n)) >= n->member.wanted;
 }
 
-static void node_snapshot(struct domain *d, struct member *copy)
+void node_snapshot(struct domain *n, struct member *copy)
 {
-    struct node *n = node_of(d);
     node_look(n);
     *copy = n->member;
     copy->retired = atomic_load(&node_own_line(n)->retired);
     copy->stats.rounds = copy->complete;
 }
 
-static void node_poll(struct domain *d, int who, struct member *copy)
+void node_poll(struct domain *n, int who, struct member *copy)
 {
-    const struct node *n = node_of(d);
     const struct node_line *line = &n->lines[who];
     uint64_t word = STEP(atomic_load(&n->descriptors[who]));
     *copy = (struct member){.rank = n->hooks.placement->member[who],
@@ -372,9 +366,8 @@ static void node_poll(struct domain *d, int who, struct member *copy)
 }
 
 /* A join or leave is part of the descriptor; the end of a call is private to the member. */
-static int node_change(struct domain *d, int (*step)(struct member *))
+static int node_change(struct domain *n, int (*step)(struct member *))
 {
-    struct node *n = node_of(d);
     for (;;) {
         uint64_t word = node_look(n);
         struct member after = n->member;
@@ -393,14 +386,13 @@ static int node_change(struct domain *d, int (*step)(struct member *))
     }
 }
 
-static void node_retire(struct domain *d)
+void node_retire(struct domain *d)
 {
-    STEP(atomic_store(&node_own_line(node_of(d))->retired, 1));
+    STEP(atomic_store(&node_own_line(d)->retired, 1));
 }
 
-static void node_help(struct domain *d, bool driver, int64_t *alarm)
+void node_help(struct domain *n, bool driver, int64_t *alarm)
 {
-    struct node *n = node_of(d);
     enum node_side side = driver ? NODE_DRIVER : NODE_APPLICATION;
     *alarm = INT64_MAX;
     for (bool more = true; more;) {
@@ -415,9 +407,8 @@ static void node_help(struct domain *d, bool driver, int64_t *alarm)
 }
 
 /* The driver of a domain of one member is in the same process and wakes its waiters itself. */
-static void node_sleeps(struct domain *d, bool asleep)
+void node_sleeps(struct domain *n, bool asleep)
 {
-    struct node *n = node_of(d);
     uint64_t bit = (uint64_t)1 << n->who % 64;
     _Atomic uint64_t *word = &n->asleep[n->who / 64];
     if (n->members == 1)
@@ -428,9 +419,9 @@ static void node_sleeps(struct domain *d, bool asleep)
         STEP(atomic_fetch_and(word, ~bit));
 }
 
-static int node_failure(struct domain *d)
+int node_failure(struct domain *d)
 {
-    return atomic_load_explicit(&node_of(d)->shared->failure, memory_order_acquire);
+    return atomic_load_explicit(&d->shared->failure, memory_order_acquire);
 }
 
 static void node_release_memory(void *memory, size_t bytes)
@@ -439,9 +430,8 @@ static void node_release_memory(void *memory, size_t bytes)
     free(memory);
 }
 
-static void node_destroy(struct domain *d)
+static void node_destroy(struct domain *n)
 {
-    struct node *n = node_of(d);
     for (int side = 0; side < NODE_SIDES; side++) {
         free(n->view[side].live);
         free(n->view[side].absences);
@@ -452,10 +442,10 @@ static void node_destroy(struct domain *d)
     free(n);
 }
 
-static void node_memory(struct domain *d, void **memory, size_t *bytes)
+void node_memory(struct domain *d, void **memory, size_t *bytes)
 {
-    *memory = node_of(d)->hooks.memory;
-    *bytes = node_of(d)->bytes;
+    *memory = d->hooks.memory;
+    *bytes = d->bytes;
 }
 
 /* Recovery: a domain continues where another one has stopped; see domain.h. */
@@ -464,18 +454,17 @@ uint64_t node_copy_results(struct domain *d, struct domain *old, uint64_t round,
                            const struct round_header *last)
 {
     const struct round_shape *shape = d->shape;
-    uint32_t kept = node_of(d)->history;
+    uint32_t kept = d->history;
     uint64_t first = round - (round > 0), oldest = round > kept ? round - kept : 0;
     struct member m;
     if (old) {
         node_snapshot(old, &m);
         first = m.delivered ? m.delivered - 1 : 0;
-        oldest = node_of(old)->oldest > oldest ? node_of(old)->oldest : oldest;
+        oldest = old->oldest > oldest ? old->oldest : oldest;
     }
     first = first > oldest ? first : oldest;
     for (uint64_t r = first; r < round; r++) {
-        const struct round_header *from =
-            r + 1 == round ? last : node_result(node_of(old), r);
+        const struct round_header *from = r + 1 == round ? last : node_result(old, r);
         struct round_header *to = d->ops->result(d, r);
         /* The ring has one entry more than results are kept: the open round uses another one. */
         CHECK(from->round == r);
@@ -486,17 +475,16 @@ uint64_t node_copy_results(struct domain *d, struct domain *old, uint64_t round,
     return first;
 }
 
-static void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
+static void node_begin_at(struct domain *n, struct domain *old, uint64_t round,
                           const struct round_header *last)
 {
-    struct node *n = node_of(d);
     n->member.complete = n->member.frozen = n->member.delivered = round;
     STEP(atomic_store(node_own_descriptor(n), descriptor_of(&n->member)));
     STEP(atomic_store(&node_own_line(n)->delivered, round));
     int failed = old ? node_failure(old) : PCOLL_OK;
     if (failed != PCOLL_OK)
         atomic_store(&n->shared->failure, failed);
-    n->oldest = node_copy_results(d, old, round, last);
+    n->oldest = node_copy_results(n, old, round, last);
     if (n->who != 0)
         return;
     /* The first member writes what belongs to all: no member reads it yet. */
@@ -508,10 +496,10 @@ static void node_begin_at(struct domain *d, struct domain *old, uint64_t round,
 }
 
 /* Move the deposit that is pending after the recovery to the new domain. */
-static int node_move_deposit(struct node *n, const struct node *old,
+static int node_move_deposit(struct domain *n, const struct domain *old,
                              const struct recovered_deposit *r)
 {
-    const struct round_shape *shape = n->base.shape;
+    const struct round_shape *shape = n->shape;
     if (r->into == NO_SLOT)
         return PCOLL_OK;
     void *to = node_own_payload(n, r->into);
@@ -529,7 +517,7 @@ static int node_move_deposit(struct node *n, const struct node *old,
 }
 
 /* Move what node_pending needs of rounds before `round`. */
-static void node_move_pending(struct node *n, struct node *old, uint64_t round)
+static void node_move_pending(struct domain *n, struct domain *old, uint64_t round)
 {
     node_look(old);
     for (int i = 0; i < old->slots_each; i++)
@@ -542,18 +530,17 @@ static void node_move_pending(struct node *n, struct node *old, uint64_t round)
 }
 
 /* The member's state after the recovery is whole even if a user's op fails on its deposit. */
-static int node_inherit(struct domain *d, struct domain *old, uint64_t round,
+static int node_inherit(struct domain *n, struct domain *old, uint64_t round,
                         const struct round_header *last)
 {
-    struct node *n = node_of(d);
     struct member m = n->member;
     struct node_line *line = node_own_line(n);
     int rc = PCOLL_OK;
     if (old) {
         node_snapshot(old, &m);
         struct recovered_deposit r = member_recover(&m, round, last);
-        rc = node_move_deposit(n, node_of(old), &r);
-        node_move_pending(n, node_of(old), round);
+        rc = node_move_deposit(n, old, &r);
+        node_move_pending(n, old, round);
     } else {
         member_enter(&m, round, last);
     }
@@ -563,7 +550,7 @@ static int node_inherit(struct domain *d, struct domain *old, uint64_t round,
     STEP(atomic_store(&line->delivered, m.delivered));
     node_set_calling(n, m.started);
     STEP(atomic_store(&line->retired, m.retired));
-    atomic_store_explicit(&line->intent, n->base.shape->intent, memory_order_relaxed);
+    atomic_store_explicit(&line->intent, n->shape->intent, memory_order_relaxed);
     node_note_arrival_time(n);
     /* Publish the descriptor last: other members act on it as soon as they see it. */
     STEP(atomic_store(node_own_descriptor(n), descriptor_of(&n->member)));
@@ -572,35 +559,20 @@ static int node_inherit(struct domain *d, struct domain *old, uint64_t round,
 
 static const struct domain_ops node_ops = {
     .deposit = node_deposit,
-    .send_slot = node_send_slot,
-    .pending = node_pending,
     .ready = node_ready,
     .deliver = node_deliver,
-    .snapshot = node_snapshot,
-    .poll = node_poll,
     .change = node_change,
-    .retire = node_retire,
-    .help = node_help,
-    .sleeps = node_sleeps,
-    .failure = node_failure,
-    .busy = node_busy,
-    .awaited = node_awaited,
-    .alert = node_alert,
-    .attention = node_attention,
-    .arrivals = node_fabric_arrivals,
     .admits = node_fabric_admits,
     .freeze = node_fabric_freeze,
-    .gather = node_fabric_gather,
     .result = node_fabric_result,
     .publish = node_fabric_publish,
     .destroy = node_destroy,
     .begin_at = node_begin_at,
     .inherit = node_inherit,
-    .memory = node_memory,
 };
 
 /* Allocate all sets of a view in one block. */
-static bool node_create_view(struct node *n, struct node_view *v, uint32_t ranks)
+static bool node_create_view(struct domain *n, struct node_view *v, uint32_t ranks)
 {
     size_t words = bitset_words(ranks);
     uint64_t *sets = calloc(5 * words, sizeof *sets);
@@ -623,7 +595,7 @@ int domain_node_create(const struct round_shape *shape, const pcoll_options *opt
 {
     const struct node_hooks *hooks = arg;
     const struct placement *placement = hooks->placement;
-    struct node *n = calloc(1, sizeof *n);
+    struct domain *n = calloc(1, sizeof *n);
     if (!n)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
     n->hooks = *hooks;
@@ -636,8 +608,8 @@ int domain_node_create(const struct round_shape *shape, const pcoll_options *opt
     n->members = placement->members;
     n->who = placement->who;
     n->hands = hooks->cores ? hooks->cores : placement->members;
-    n->base =
-        (struct domain){.ops = &node_ops, .shape = shape, .members = (int)n->members};
+    n->ops = &node_ops;
+    n->shape = shape;
     member_init(&n->member, placement->member[n->who], options);
     int rc = PCOLL_OK;
     for (int side = 0; side < NODE_SIDES && !n->fabric && rc == PCOLL_OK; side++)
@@ -646,11 +618,11 @@ int domain_node_create(const struct round_shape *shape, const pcoll_options *opt
     if (rc == PCOLL_OK)
         rc = node_map(n, options);
     if (rc != PCOLL_OK) {
-        node_destroy(&n->base);
+        node_destroy(n);
         return rc;
     }
     n->first_chunk =
         (uint32_t)((uint64_t)placement->index * n->chunks / placement->domains);
-    *out = &n->base;
+    *out = n;
     return PCOLL_OK;
 }

@@ -223,8 +223,9 @@ struct node_pending {
     struct node_kept *kept;
 };
 
-struct node {
-    struct domain base;
+struct domain {
+    const struct domain_ops *ops;
+    const struct round_shape *shape;
     struct node_hooks hooks;
     pcoll_policy policy;
     uint64_t seed;
@@ -275,35 +276,29 @@ domain_create_fn domain_node_create;
 
 /* For the files of the domain. */
 
-static inline struct node *node_of(struct domain *d)
-{
-    return (struct node *)d;
-}
-
-static inline uint64_t node_control(const struct node *n)
+static inline uint64_t node_control(const struct domain *n)
 {
     return STEP(atomic_load(&n->shared->control));
 }
 
-static inline struct round_header *node_slot(const struct node *n, uint32_t member,
+static inline struct round_header *node_slot(const struct domain *n, uint32_t member,
                                              int slot)
 {
     size_t number = (size_t)member * (size_t)n->slots_each + (size_t)slot;
-    return message_in(n->base.shape, n->slots + number * n->base.shape->message_bytes);
+    return message_in(n->shape, n->slots + number * n->shape->message_bytes);
 }
 
-static inline struct round_header *node_result(const struct node *n, uint64_t round)
+static inline struct round_header *node_result(const struct domain *n, uint64_t round)
 {
-    return message_in(n->base.shape,
-                      n->results + round % n->ring * n->base.shape->slot_bytes);
+    return message_in(n->shape, n->results + round % n->ring * n->shape->slot_bytes);
 }
 
-static inline struct node_line *node_own_line(const struct node *n)
+static inline struct node_line *node_own_line(const struct domain *n)
 {
     return &n->lines[n->who];
 }
 
-static inline _Atomic uint64_t *node_own_descriptor(const struct node *n)
+static inline _Atomic uint64_t *node_own_descriptor(const struct domain *n)
 {
     return &n->descriptors[n->who];
 }
@@ -312,37 +307,68 @@ static inline _Atomic uint64_t *node_own_descriptor(const struct node *n)
 
 /* Update n->member from the shared memory. Reads the descriptor first, then control, so that
  * `complete` is not older than `frozen`. Returns the descriptor. */
-uint64_t node_look(struct node *n);
-void node_set_calling(struct node *n, bool calling);
-void node_note_arrival_time(struct node *n);
+uint64_t node_look(struct domain *n);
+void node_set_calling(struct domain *n, bool calling);
+void node_note_arrival_time(struct domain *n);
 /* Write who is live before the first round, or after `last` (without a fabric). */
-void node_write_live(struct node *n, const struct round_header *last);
+void node_write_live(struct domain *n, const struct round_header *last);
 
 /* Start the open round if it may start. Sets *alarm to the time of the next check, if there
  * is one before *alarm. Returns whether the caller has to look again at once. */
-bool node_decide(struct node *n, uint64_t round, enum node_side side, int64_t *alarm);
+bool node_decide(struct domain *n, uint64_t round, enum node_side side, int64_t *alarm);
 /* Take chunks until there are none left. Returns whether this ended the reduction. */
-bool node_reduce(struct node *n, uint64_t round, enum node_side side);
+bool node_reduce(struct domain *n, uint64_t round, enum node_side side);
 /* After a round: record that all ranks have joined with it, if they have. */
-void node_note_join(struct node *n, uint64_t round, const struct round_header *result);
+void node_note_join(struct domain *n, uint64_t round,
+                    const struct round_header *result);
 
 /* Operations of struct domain_ops. */
-int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
+int node_deliver(struct domain *n, uint64_t last, uint64_t horizon,
                  void *const *buffers, pcoll_round *round, uint64_t *masks,
                  bool *moved);
-const uint64_t *node_awaited(struct domain *d);
-void node_busy(struct domain *d, uint64_t *set);
-void node_alert(struct domain *d);
-bool node_attention(struct domain *d);
-void node_fabric_arrivals(struct domain *d, uint32_t first_word, uint64_t *arrived,
+bool node_fabric_admits(struct domain *n);
+struct round_header *node_fabric_freeze(struct domain *n, uint64_t round);
+struct round_header *node_fabric_result(struct domain *n, uint64_t round);
+void node_fabric_publish(struct domain *n, uint64_t round);
+
+/* Add the ranks on whose work the round waits. */
+void node_busy(struct domain *n, uint64_t *set);
+/* Without a fabric: return the ranks whose arrivals start the open round; NULL: any. */
+const uint64_t *node_awaited(struct domain *n);
+/* Several members with a fabric: ask the leader's driver to run the endpoint; has a member
+ * asked? */
+void node_alert(struct domain *n);
+bool node_attention(struct domain *n);
+/* Driver of a fabric: add the ranks that have arrived at the open round to one set, and those with a
+ * deposit that no round has taken to the other. The sets begin with this word of a set of all
+ * ranks. */
+void node_fabric_arrivals(struct domain *n, uint32_t first_word, uint64_t *arrived,
                           uint64_t *deposited);
-bool node_fabric_admits(struct domain *d);
-struct round_header *node_fabric_freeze(struct domain *d, uint64_t round);
-bool node_fabric_gather(struct domain *d, uint64_t round, size_t begin, size_t end);
-struct round_header *node_fabric_result(struct domain *d, uint64_t round);
-void node_fabric_publish(struct domain *d, uint64_t round);
+/* Driver of a fabric: reduce bytes [begin, end) of the payload of a frozen message over the members.
+ * Returns false if other members are still working: call again after `node_alert`. All bytes must
+ * have been gathered before the round is published. */
+bool node_fabric_gather(struct domain *n, uint64_t round, size_t begin, size_t end);
 
 /* node.c */
+
+void *node_send_slot(struct domain *n);
+/* See pcoll_handle_pending. */
+int node_pending(struct domain *n, void *const *buffers);
+/* Copy the member's state, for its application. */
+void node_snapshot(struct domain *n, struct member *copy);
+/* Copy what all may know of a member, counted from 0 in this domain. Any thread. */
+void node_poll(struct domain *n, int who, struct member *copy);
+/* The handle is being freed: no round waits for this member any more. */
+void node_retire(struct domain *n);
+/* Do the work that is there: take part in a reduction, start a round if there is no fabric. Sets
+ * *alarm to the time of the next call (INT64_MAX: none is needed). */
+void node_help(struct domain *n, bool driver, int64_t *alarm);
+/* The member wants to be woken, until it says otherwise. */
+void node_sleeps(struct domain *n, bool asleep);
+/* Return PCOLL_OK, or the error of a reduction. */
+int node_failure(struct domain *n);
+/* Return whole pages with all slots and results, for copies to and from a device. */
+void node_memory(struct domain *n, void **memory, size_t *bytes);
 
 /* Copy the results that this member may still read, and the last one that it has read if it is
  * there (a joining rank has none from before), up to round - 1, whose message is `last`. Members

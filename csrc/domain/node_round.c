@@ -12,7 +12,7 @@
 /* Record the round that took the last deposit. The closer swaps the descriptor before it
  * writes `taken_in`. So while the descriptor names a frozen slot, its round count gives the
  * round; afterwards `taken_in` does. */
-static void node_note_departure(struct node *n, uint64_t word)
+static void node_note_departure(struct domain *n, uint64_t word)
 {
     struct member *m = &n->member;
     if (!n->owes || descriptor_pending(word) != NO_SLOT)
@@ -26,7 +26,7 @@ static void node_note_departure(struct node *n, uint64_t word)
     n->owes = false;
 }
 
-uint64_t node_look(struct node *n)
+uint64_t node_look(struct domain *n)
 {
     uint64_t word = STEP(atomic_load(node_own_descriptor(n)));
     descriptor_load(word, &n->member);
@@ -42,12 +42,12 @@ uint64_t node_look(struct node *n)
     return word;
 }
 
-void node_set_calling(struct node *n, bool calling)
+void node_set_calling(struct domain *n, bool calling)
 {
     atomic_store_explicit(&node_own_line(n)->calling, calling, memory_order_relaxed);
 }
 
-void node_note_arrival_time(struct node *n)
+void node_note_arrival_time(struct domain *n)
 {
     if (!n->fabric &&
         policy_has_timers(&n->policy)) /* else the endpoint notes the time */
@@ -55,9 +55,9 @@ void node_note_arrival_time(struct node *n)
 }
 
 /* No other thread uses the sets of this view yet. */
-void node_write_live(struct node *n, const struct round_header *last)
+void node_write_live(struct domain *n, const struct round_header *last)
 {
-    const struct round_shape *shape = n->base.shape;
+    const struct round_shape *shape = n->shape;
     uint64_t *live = n->view[NODE_APPLICATION].live;
     size_t words = bitset_words(shape->ranks);
     round_live(last, shape->ranks, shape->failed, 0, words, live);
@@ -79,9 +79,9 @@ void node_write_live(struct node *n, const struct round_header *last)
 
 enum { MET_TIME_BITS = 48 };
 
-static void node_read_view(const struct node *n, struct node_view *v)
+static void node_read_view(const struct domain *n, struct node_view *v)
 {
-    uint32_t ranks = n->base.shape->ranks;
+    uint32_t ranks = n->shape->ranks;
     for (size_t i = 0; i < bitset_words(ranks); i++)
         v->live[i] = STEP(atomic_load_explicit(&n->live[i], memory_order_acquire));
     for (uint32_t i = 0; n->absent && i < ranks; i++)
@@ -90,7 +90,7 @@ static void node_read_view(const struct node *n, struct node_view *v)
 }
 
 /* Find out what the round of this view asks for. */
-static void node_ask(const struct node *n, uint64_t round, struct node_view *v)
+static void node_ask(const struct domain *n, uint64_t round, struct node_view *v)
 {
     struct policy_draw draw = {
         .seed = n->seed, .slot = *n->hooks.slot, .round = round, .endpoints = 1};
@@ -100,7 +100,7 @@ static void node_ask(const struct node *n, uint64_t round, struct node_view *v)
 /* Find out what the open round asks for. Returns false if it has begun to close. `live` and
  * `absent` of a round are written before control names the round, and not again until the
  * round closes. */
-static bool node_open_view(struct node *n, struct node_view *v, uint64_t round)
+static bool node_open_view(struct domain *n, struct node_view *v, uint64_t round)
 {
     if (v->opened == round + 1)
         return true;
@@ -116,7 +116,7 @@ static bool node_open_view(struct node *n, struct node_view *v, uint64_t round)
 
 /* Has this member read the round with which all had joined? Before that, its descriptor may
  * still say that it joins. */
-static bool node_knows_end_of_join(const struct node *n, uint32_t j)
+static bool node_knows_end_of_join(const struct domain *n, uint32_t j)
 {
     uint64_t joined = STEP(atomic_load(&n->shared->all_joined));
     return !joined || STEP(atomic_load(&n->lines[j].delivered)) >= joined;
@@ -124,7 +124,7 @@ static bool node_knows_end_of_join(const struct node *n, uint32_t j)
 
 /* A member withdraws the announcement of a join before it says that it has read the round that ends
  * it, so the announcement counts only if it is read after that. live: NULL if the caller leaves out the ranks that are not live. */
-static bool node_has_arrived(const struct node *n, const uint64_t *live, uint32_t j,
+static bool node_has_arrived(const struct domain *n, const uint64_t *live, uint32_t j,
                              uint64_t word)
 {
     if (word & DESCRIPTOR_ARRIVED)
@@ -138,7 +138,7 @@ static bool node_has_arrived(const struct node *n, const uint64_t *live, uint32_
 /* Add the ranks that have arrived, and those with a deposit. A descriptor that is frozen for
  * this round already shows that the round is being closed: whoever counts it then finds control
  * changed. */
-static void node_arrivals(const struct node *n, uint64_t round, const uint64_t *live,
+static void node_arrivals(const struct domain *n, uint64_t round, const uint64_t *live,
                           uint32_t first_word, uint64_t *arrived, uint64_t *deposited)
 {
     for (uint32_t j = 0; j < n->members; j++) {
@@ -153,7 +153,7 @@ static void node_arrivals(const struct node *n, uint64_t round, const uint64_t *
     }
 }
 
-static bool node_is_behind(const struct node *n, uint32_t j, uint64_t round)
+static bool node_is_behind(const struct domain *n, uint32_t j, uint64_t round)
 {
     const struct node_line *line = &n->lines[j];
     if (n->deliver != PCOLL_DELIVER_ONE ||
@@ -164,7 +164,7 @@ static bool node_is_behind(const struct node *n, uint32_t j, uint64_t round)
 }
 
 /* No round follows the one with which all have joined before each member has read that one. */
-static bool node_is_unaware(const struct node *n, uint32_t j)
+static bool node_is_unaware(const struct domain *n, uint32_t j)
 {
     return (STEP(atomic_load(&n->descriptors[j])) & DESCRIPTOR_JOINING) &&
            !node_knows_end_of_join(n, j) && !STEP(atomic_load(&n->lines[j].retired));
@@ -174,7 +174,7 @@ static bool node_is_unaware(const struct node *n, uint32_t j)
  * overwrite. The number of delivered rounds only grows, so a round that was admitted stays
  * admitted. With deliver="one" this is known for as many rounds ahead as the history has. With
  * "all" only the end of a join holds a round back. */
-static bool node_admits(struct node *n, uint64_t round, enum node_side side)
+static bool node_admits(struct domain *n, uint64_t round, enum node_side side)
 {
     struct node_view *v = &n->view[side];
     bool joined = STEP(atomic_load(&n->shared->all_joined)) == round;
@@ -193,7 +193,7 @@ static bool node_admits(struct node *n, uint64_t round, enum node_side side)
 }
 
 /* Return the time since which the policy has been met. It is met now. */
-static int64_t node_met_since(struct node *n, uint64_t round, int64_t now)
+static int64_t node_met_since(struct domain *n, uint64_t round, int64_t now)
 {
     uint64_t const mask = ((uint64_t)1 << MET_TIME_BITS) - 1;
     uint64_t tag = (round + 1) << MET_TIME_BITS;
@@ -207,7 +207,7 @@ static int64_t node_met_since(struct node *n, uint64_t round, int64_t now)
 }
 
 /* Return the time of the first arrival, and set *first to its rank. */
-static int64_t node_first_arrival(const struct node *n, const struct node_view *v,
+static int64_t node_first_arrival(const struct domain *n, const struct node_view *v,
                                   uint32_t *first)
 {
     int64_t least = ROUND_NEVER;
@@ -223,7 +223,7 @@ static int64_t node_first_arrival(const struct node *n, const struct node_view *
 }
 
 /* May the round start? A linger begins when some member first finds the policy met. */
-static struct round_trigger node_trigger_of(struct node *n, struct node_view *v,
+static struct round_trigger node_trigger_of(struct domain *n, struct node_view *v,
                                             uint64_t round)
 {
     const pcoll_policy *p = &n->policy;
@@ -247,13 +247,13 @@ static struct round_trigger node_trigger_of(struct node *n, struct node_view *v,
     return deadline;
 }
 
-static bool node_close(struct node *n, uint64_t round, uint32_t initiator,
+static bool node_close(struct domain *n, uint64_t round, uint32_t initiator,
                        enum node_side side);
 
-bool node_decide(struct node *n, uint64_t round, enum node_side side, int64_t *alarm)
+bool node_decide(struct domain *n, uint64_t round, enum node_side side, int64_t *alarm)
 {
     struct node_view *v = &n->view[side];
-    size_t words = bitset_words(n->base.shape->ranks);
+    size_t words = bitset_words(n->shape->ranks);
     if (!node_open_view(n, v, round))
         return true;
     bitset_clear(v->arrived, words);
@@ -268,9 +268,8 @@ bool node_decide(struct node *n, uint64_t round, enum node_side side, int64_t *a
     return true;
 }
 
-const uint64_t *node_awaited(struct domain *d)
+const uint64_t *node_awaited(struct domain *n)
 {
-    struct node *n = node_of(d);
     struct node_view *v = &n->view[NODE_DRIVER];
     uint64_t round = node_control_round(node_control(n));
     if (n->fabric || !node_open_view(n, v, round))
@@ -284,7 +283,7 @@ const uint64_t *node_awaited(struct domain *d)
  */
 
 /* Wake at most `most` sleeping members. */
-static void node_wake_sleepers(struct node *n, uint32_t most)
+static void node_wake_sleepers(struct domain *n, uint32_t most)
 {
     for (size_t i = 0; i < bitset_words(n->members); i++) {
         uint64_t asleep = STEP(atomic_load(&n->asleep[i]));
@@ -295,20 +294,19 @@ static void node_wake_sleepers(struct node *n, uint32_t most)
     }
 }
 
-void node_alert(struct domain *d)
+void node_alert(struct domain *n)
 {
-    struct node *n = node_of(d);
     STEP(atomic_store(&n->shared->attention, 1));
     n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);
 }
 
-static void node_set_control(struct node *n, uint64_t round, enum node_phase phase)
+static void node_set_control(struct domain *n, uint64_t round, enum node_phase phase)
 {
     STEP(atomic_store(&n->shared->control, node_control_word(round, phase, n->who)));
 }
 
 /* The closer: take the deposit of member j, if there is one. Returns its slot or NO_SLOT. */
-static int node_freeze_member(struct node *n, uint32_t j, struct round_header *h)
+static int node_freeze_member(struct domain *n, uint32_t j, struct round_header *h)
 {
     uint32_t rank = n->hooks.placement->member[j];
     uint64_t word = STEP(atomic_load(&n->descriptors[j]));
@@ -318,10 +316,10 @@ static int node_freeze_member(struct node *n, uint32_t j, struct round_header *h
     int slot = descriptor_pending(word);
     CHECK(descriptor_rounds(word) == h->round);
     CHECK(slot < n->slots_each);
-    descriptor_announce(word, rank, h, n->base.shape->ranks);
+    descriptor_announce(word, rank, h, n->shape->ranks);
     if (slot != NO_SLOT)
         h->intent |= atomic_load_explicit(&n->lines[j].intent, memory_order_relaxed);
-    else if (n->base.shape->described) /* Its handle is being freed. */
+    else if (n->shape->described) /* Its handle is being freed. */
         h->intent |= ROUND_INTENT_ENDED;
     MOMENT("member frozen");
     if (n->hooks.frozen)
@@ -335,14 +333,14 @@ static int node_freeze_member(struct node *n, uint32_t j, struct round_header *h
 }
 
 /* Return where the sum of the domain is built. */
-static struct round_header *node_target(const struct node *n, uint64_t round)
+static struct round_header *node_target(const struct domain *n, uint64_t round)
 {
     return n->fabric ? n->gathered : node_result(n, round);
 }
 
-static uint32_t node_freeze_all(struct node *n, uint64_t round, uint32_t initiator)
+static uint32_t node_freeze_all(struct domain *n, uint64_t round, uint32_t initiator)
 {
-    const struct round_shape *shape = n->base.shape;
+    const struct round_shape *shape = n->shape;
     struct round_header *h = node_target(n, round);
     uint32_t parts = 0;
     round_header_clear(h, shape->ranks, round);
@@ -361,7 +359,7 @@ static uint32_t node_freeze_all(struct node *n, uint64_t round, uint32_t initiat
     return parts;
 }
 
-static const char *node_part_payload(const struct node *n, uint32_t k)
+static const char *node_part_payload(const struct domain *n, uint32_t k)
 {
     CHECK(k < atomic_load_explicit(&n->shared->parts, memory_order_relaxed));
     const struct node_frozen *part = &n->list[k];
@@ -369,9 +367,9 @@ static const char *node_part_payload(const struct node *n, uint32_t k)
 }
 
 /* Reduce one chunk in the order of the ranks, whichever member does it. */
-static int node_reduce_chunk(struct node *n, uint64_t round, uint32_t chunk)
+static int node_reduce_chunk(struct domain *n, uint64_t round, uint32_t chunk)
 {
-    const struct payload *p = &n->base.shape->payload;
+    const struct payload *p = &n->shape->payload;
     uint32_t parts = atomic_load_explicit(&n->shared->parts, memory_order_relaxed);
     size_t begin = payload_cut(p, chunk, n->chunks),
            end = payload_cut(p, chunk + 1, n->chunks);
@@ -388,7 +386,7 @@ static int node_reduce_chunk(struct node *n, uint64_t round, uint32_t chunk)
     return rc;
 }
 
-static void node_do_chunk(struct node *n, uint64_t round, uint32_t chunk)
+static void node_do_chunk(struct domain *n, uint64_t round, uint32_t chunk)
 {
     INTERLEAVE();
     MOMENT("chunk taken");
@@ -400,20 +398,20 @@ static void node_do_chunk(struct node *n, uint64_t round, uint32_t chunk)
     STEP(atomic_store(&n->finished[chunk], round + 1));
     if (STEP(atomic_load(&n->shared->awaited)) &&
         STEP(atomic_exchange(&n->shared->awaited, 0)))
-        node_alert(&n->base);
+        node_alert(n);
 }
 
-void node_note_join(struct node *n, uint64_t round, const struct round_header *result)
+void node_note_join(struct domain *n, uint64_t round, const struct round_header *result)
 {
     CHECK(result->round == round);
-    uint32_t ranks = n->base.shape->ranks;
+    uint32_t ranks = n->shape->ranks;
     if (round_all_gone(result, ranks) && round_count(result, ranks, ROUND_JOINED))
         STEP(atomic_store(&n->shared->all_joined, round + 1));
 }
 
-static void node_count_absences(struct node *n, const struct round_header *result)
+static void node_count_absences(struct domain *n, const struct round_header *result)
 {
-    uint32_t ranks = n->base.shape->ranks;
+    uint32_t ranks = n->shape->ranks;
     for (uint32_t i = 0; i < ranks; i++) {
         uint32_t before = atomic_load_explicit(&n->absent[i], memory_order_relaxed);
         uint64_t live = atomic_load_explicit(&n->live[i / 64], memory_order_relaxed);
@@ -425,11 +423,11 @@ static void node_count_absences(struct node *n, const struct round_header *resul
 
 /* Record what the completed round changes for the next one. Uses the sets of the caller's
  * view, which is opened again for the next round. */
-static void node_account(struct node *n, uint64_t round, struct round_header *result,
+static void node_account(struct domain *n, uint64_t round, struct round_header *result,
                          enum node_side side)
 {
     struct node_view *v = &n->view[side];
-    uint32_t ranks = n->base.shape->ranks;
+    uint32_t ranks = n->shape->ranks;
     v->opened = 0;
     if (n->policy.deadline > 0) { /* judged by the live set of this round */
         node_read_view(n, v);
@@ -440,14 +438,14 @@ static void node_account(struct node *n, uint64_t round, struct round_header *re
     if (n->absent)
         node_count_absences(n, result);
     size_t words = bitset_words(ranks);
-    round_live(result, ranks, n->base.shape->failed, 0, words, v->live);
+    round_live(result, ranks, n->shape->failed, 0, words, v->live);
     for (size_t i = 0; i < words; i++)
         STEP(atomic_store_explicit(&n->live[i], v->live[i], memory_order_release));
     node_note_join(n, round, result);
 }
 
 /* The result is in the ring: open the next round. */
-static void node_complete(struct node *n, uint64_t round)
+static void node_complete(struct domain *n, uint64_t round)
 {
     CHECK(node_control_round(node_control(n)) == round);
     CHECK(node_control_phase(node_control(n)) != NODE_OPEN);
@@ -460,7 +458,7 @@ static void node_complete(struct node *n, uint64_t round)
 }
 
 /* The sum of the domain is ready. */
-static void node_end_reduction(struct node *n, uint64_t round, enum node_side side)
+static void node_end_reduction(struct domain *n, uint64_t round, enum node_side side)
 {
     MOMENT("sum ready");
     if (n->fabric) {
@@ -473,7 +471,7 @@ static void node_end_reduction(struct node *n, uint64_t round, enum node_side si
 
 /* Take the next chunk of this round. Returns false if there is none, or if the round has
  * changed. */
-static bool node_take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
+static bool node_take_chunk(struct domain *n, uint64_t round, uint32_t *chunk)
 {
     uint64_t word = STEP(atomic_load(&n->shared->taken));
     do {
@@ -488,7 +486,7 @@ static bool node_take_chunk(struct node *n, uint64_t round, uint32_t *chunk)
 
 /* Take one chunk and reduce it. Sets *ended if it was the last one to be finished. Returns
  * false if there was none to take. */
-static bool node_reduce_one(struct node *n, uint64_t round, bool *ended)
+static bool node_reduce_one(struct domain *n, uint64_t round, bool *ended)
 {
     uint32_t chunk;
     if (!node_take_chunk(n, round, &chunk))
@@ -500,14 +498,14 @@ static bool node_reduce_one(struct node *n, uint64_t round, bool *ended)
     return true;
 }
 
-static void node_set_working(struct node *n, uint64_t round_plus_1)
+static void node_set_working(struct domain *n, uint64_t round_plus_1)
 {
     atomic_store_explicit(&node_own_line(n)->working, round_plus_1,
                           memory_order_relaxed);
 }
 
 /* Reduce chunks until there are none left, as a counted worker. */
-static bool node_work(struct node *n, uint64_t round, enum node_side side)
+static bool node_work(struct domain *n, uint64_t round, enum node_side side)
 {
     bool ended = false;
     node_set_working(n, round + 1);
@@ -518,20 +516,20 @@ static bool node_work(struct node *n, uint64_t round, enum node_side side)
     if (ended)
         node_end_reduction(n, round, side);
     if (ended && n->fabric)
-        node_alert(&n->base);
+        node_alert(n);
     return ended;
 }
 
 /* Count another worker: at most the application and the driver of each member. Returns the
  * number of workers before. */
-static uint32_t node_count_worker(struct node *n)
+static uint32_t node_count_worker(struct domain *n)
 {
     uint32_t others = STEP(atomic_fetch_add(&n->shared->workers, 1));
     CHECK(others < NODE_SIDES * n->members);
     return others;
 }
 
-bool node_reduce(struct node *n, uint64_t round, enum node_side side)
+bool node_reduce(struct domain *n, uint64_t round, enum node_side side)
 {
     CHECK(n->chunks > 1);
     if (node_count_worker(n) < n->hands)
@@ -542,7 +540,7 @@ bool node_reduce(struct node *n, uint64_t round, enum node_side side)
 }
 
 /* Close the round, as far as this thread can. Returns false if another member has closed it. */
-static bool node_close(struct node *n, uint64_t round, uint32_t initiator,
+static bool node_close(struct domain *n, uint64_t round, uint32_t initiator,
                        enum node_side side)
 {
     uint64_t open = STEP(atomic_load(&n->shared->control));
@@ -556,11 +554,11 @@ static bool node_close(struct node *n, uint64_t round, uint32_t initiator,
     MOMENT("closing a round");
     uint32_t parts = node_freeze_all(n, round, initiator);
     MOMENT("members frozen");
-    bool null = round_is_null(node_target(n, round), n->base.shape->ranks);
+    bool null = round_is_null(node_target(n, round), n->shape->ranks);
     if (null ||
         (n->fabric && parts == 1)) { /* a single deposit is sent from its slot */
         if (!parts && !n->fabric)
-            payload_identity_block(&n->base.shape->payload,
+            payload_identity_block(&n->shape->payload,
                                    message_payload(node_result(n, round)));
         node_end_reduction(n, round, side);
     } else if (n->chunks == 1) {
@@ -580,9 +578,8 @@ static bool node_close(struct node *n, uint64_t round, uint32_t initiator,
     return true;
 }
 
-void node_busy(struct domain *d, uint64_t *set)
+void node_busy(struct domain *n, uint64_t *set)
 {
-    struct node *n = node_of(d);
     uint64_t control = node_control(n);
     if (node_control_phase(control) == NODE_CLOSING)
         bitset_add(set, n->hooks.placement->member[node_control_who(control)]);
@@ -596,7 +593,7 @@ void node_busy(struct domain *d, uint64_t *set)
 /* Reading a result, which others may begin to overwrite: node.h, invariant 5. */
 
 /* Has the round that reuses this entry of the ring begun to close? */
-static bool node_overwritten(const struct node *n, uint64_t round)
+static bool node_overwritten(const struct domain *n, uint64_t round)
 {
     uint64_t control = node_control(n), reuse = round + n->ring;
     return node_control_round(control) > reuse ||
@@ -604,10 +601,10 @@ static bool node_overwritten(const struct node *n, uint64_t round)
             node_control_phase(control) != NODE_OPEN);
 }
 
-static void node_copy_out(struct node *n, const struct round_header *h,
+static void node_copy_out(struct domain *n, const struct round_header *h,
                           void *const *buffers, pcoll_round *round, uint64_t *masks)
 {
-    const struct round_shape *shape = n->base.shape;
+    const struct round_shape *shape = n->shape;
     INTERLEAVE();
     if (round_intents_differ(h->intent))
         buffers = NULL;
@@ -623,7 +620,7 @@ static void node_copy_out(struct node *n, const struct round_header *h,
  * `delivered`: as soon as `delivered` is written, other members may start the next round, and they
  * must not find the bit set. Return whether a round may have waited for this read; the caller then checks whether that
  * round may start. */
-static bool node_end_read(struct node *n, uint64_t before, uint64_t *lost)
+static bool node_end_read(struct domain *n, uint64_t before, uint64_t *lost)
 {
     struct member *m = &n->member;
     member_read_end(m, lost);
@@ -637,10 +634,9 @@ static bool node_end_read(struct node *n, uint64_t before, uint64_t *lost)
                           node_control_round(control) >= before + m->history));
 }
 
-int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
+int node_deliver(struct domain *n, uint64_t last, uint64_t horizon,
                  void *const *buffers, pcoll_round *round, uint64_t *masks, bool *moved)
 {
-    struct node *n = node_of(d);
     struct member *m = &n->member;
     uint64_t index = 0, before = m->delivered;
     bool joined = false;
@@ -653,14 +649,14 @@ int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
         CHECK(!again || index > overwritten);
         const struct round_header *h = node_result(n, index);
         node_copy_out(n, h, buffers, round, masks);
-        joined = m->joining && round_has(h, d->shape->ranks, ROUND_JOINED, m->rank) &&
-                 round_all_gone(h, d->shape->ranks);
+        joined = m->joining && round_has(h, n->shape->ranks, ROUND_JOINED, m->rank) &&
+                 round_all_gone(h, n->shape->ranks);
         fence_after_reads();
         whole = m->deliver == PCOLL_DELIVER_ONE || !node_overwritten(n, index);
     }
     CHECK(index < m->complete);
     CHECK(round->index == index && round->stored <= round->active);
-    CHECK(round->initiator < (int32_t)d->shape->ranks);
+    CHECK(round->initiator < (int32_t)n->shape->ranks);
     if (joined)
         m->joined_in = (int64_t)index;
     *moved = node_end_read(n, before, &round->lost);
@@ -673,44 +669,40 @@ int node_deliver(struct domain *d, uint64_t last, uint64_t horizon,
 
 /* The driver of a fabric. */
 
-bool node_attention(struct domain *d)
+bool node_attention(struct domain *n)
 {
-    struct node *n = node_of(d);
     return STEP(atomic_load(&n->shared->attention)) &&
            STEP(atomic_exchange(&n->shared->attention, 0));
 }
 
-void node_fabric_arrivals(struct domain *d, uint32_t first_word, uint64_t *arrived,
+void node_fabric_arrivals(struct domain *n, uint32_t first_word, uint64_t *arrived,
                           uint64_t *deposited)
 {
-    struct node *n = node_of(d);
     node_arrivals(n, node_control_round(node_control(n)), NULL, first_word, arrived,
                   deposited);
 }
 
-bool node_fabric_admits(struct domain *d)
+bool node_fabric_admits(struct domain *n)
 {
-    struct node *n = node_of(d);
     return node_admits(n, node_control_round(node_control(n)), NODE_DRIVER);
 }
 
-struct round_header *node_fabric_freeze(struct domain *d, uint64_t round)
+struct round_header *node_fabric_freeze(struct domain *n, uint64_t round)
 {
-    struct node *n = node_of(d);
     bool closed = node_close(n, round, ROUND_NOBODY, NODE_DRIVER);
     CHECK(closed);
     if (atomic_load_explicit(&n->shared->parts, memory_order_relaxed) != 1)
         return n->gathered;
     struct round_header *alone = node_slot(n, n->list[0].member, (int)n->list[0].slot);
-    round_header_copy(alone, n->gathered, d->shape->ranks);
+    round_header_copy(alone, n->gathered, n->shape->ranks);
     return alone;
 }
 
 /* Are all chunks of these bytes finished? */
-static bool node_is_gathered(const struct node *n, uint64_t round, size_t begin,
+static bool node_is_gathered(const struct domain *n, uint64_t round, size_t begin,
                              size_t end)
 {
-    const struct payload *p = &n->base.shape->payload;
+    const struct payload *p = &n->shape->payload;
     if (node_control_phase(node_control(n)) == NODE_FABRIC)
         return true;
     if (begin == 0 &&
@@ -724,9 +716,8 @@ static bool node_is_gathered(const struct node *n, uint64_t round, size_t begin,
     return true;
 }
 
-bool node_fabric_gather(struct domain *d, uint64_t round, size_t begin, size_t end)
+bool node_fabric_gather(struct domain *n, uint64_t round, size_t begin, size_t end)
 {
-    struct node *n = node_of(d);
     CHECK(node_control_round(node_control(n)) == round);
     while (!node_is_gathered(n, round, begin, end)) {
         bool ended = false;
@@ -745,16 +736,15 @@ bool node_fabric_gather(struct domain *d, uint64_t round, size_t begin, size_t e
 
 struct round_header *node_fabric_result(struct domain *d, uint64_t round)
 {
-    return node_result(node_of(d), round);
+    return node_result(d, round);
 }
 
-void node_fabric_publish(struct domain *d, uint64_t round)
+void node_fabric_publish(struct domain *n, uint64_t round)
 {
-    struct node *n = node_of(d);
     const struct round_header *h = node_result(n, round);
     CHECK(node_control_phase(node_control(n)) == NODE_FABRIC && h->round == round);
-    if (round_is_null(h, d->shape->ranks) && !round_intents_differ(h->intent))
-        payload_identity_block(&d->shape->payload, message_payload(h));
+    if (round_is_null(h, n->shape->ranks) && !round_intents_differ(h->intent))
+        payload_identity_block(&n->shape->payload, message_payload(h));
     node_note_join(n, round, h);
     node_complete(n, round);
 }

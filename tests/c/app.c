@@ -51,7 +51,7 @@ static struct endpoint *endpoint_at(struct world *w, uint32_t rank)
 static void wait_for_round(struct world *w, uint32_t rank, enum app_phase phase)
 {
     struct domain *d = endpoint_at(w, rank)->domain;
-    d->ops->sleeps(d, true);
+    node_sleeps(d, true);
     w->app[rank].rung = true;
     w->app[rank].phase = phase;
 }
@@ -59,7 +59,7 @@ static void wait_for_round(struct world *w, uint32_t rank, enum app_phase phase)
 static void stop_waiting(struct world *w, uint32_t rank)
 {
     struct domain *d = endpoint_at(w, rank)->domain;
-    d->ops->sleeps(d, false);
+    node_sleeps(d, false);
 }
 
 static bool looks(struct domain *d, bool stopped)
@@ -67,7 +67,7 @@ static bool looks(struct domain *d, bool stopped)
     int64_t alarm;
     if (d->ops->ready(d) || stopped)
         return d->ops->ready(d);
-    d->ops->help(d, false, &alarm);
+    node_help(d, false, &alarm);
     return d->ops->ready(d);
 }
 
@@ -129,7 +129,7 @@ static void start(struct world *w, uint32_t rank)
     struct endpoint *v = w->endpoint[a->handle][rank];
     enum deposit_outcome outcome;
     double value = deposit_value(w, rank, a->call, a->handle);
-    double *owned = v->domain->ops->send_slot(v->domain);
+    double *owned = node_send_slot(v->domain);
     double *to = owned ? owned : a->send;
     for (uint32_t i = 0; i < w->o.count; i++)
         to[i] = ldexp(value, -(int)(i % 16));
@@ -251,7 +251,7 @@ static void finish_call(struct world *w, uint32_t rank)
     struct member m;
     pcoll_round r;
     stop_waiting(w, rank);
-    d->ops->snapshot(d, &m);
+    node_snapshot(d, &m);
     uint64_t last = m.deliver == PCOLL_DELIVER_ONE ? m.delivered : m.complete - 1;
     /* The first round may be newer: earlier ones may have been overwritten. */
     INVARIANT("order", deliver_one(w, a->handle, rank, UINT64_MAX, &r),

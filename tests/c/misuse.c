@@ -17,8 +17,8 @@ static void check_refused(struct world *w, uint32_t rank, const char *what, int 
     const struct app *a = &w->app[rank];
     struct domain *d = w->endpoint[a->handle][rank]->domain;
     struct member after;
-    memset(&after, 0, sizeof after); /* padding is compared as well */
-    d->ops->snapshot(d, &after);
+    memset(&after, 0, sizeof after); /* what lies between its fields as well */
+    node_snapshot(d, &after);
     EXPECT(rc == PCOLL_ESTATE && !memcmp(before, &after, sizeof after),
            "rank %u, %s, may %s: %d", rank, app_phase_name(a->phase), what, rc);
 }
@@ -28,7 +28,7 @@ static const uint64_t *awaited_by(struct endpoint *v)
 {
     if (v->drives)
         return endpoint_awaited(v);
-    return v->placement.domains == 1 ? v->domain->ops->awaited(v->domain) : NULL;
+    return v->placement.domains == 1 ? node_awaited(v->domain) : NULL;
 }
 
 static void check_awaited(struct world *w, uint32_t rank)
@@ -38,7 +38,7 @@ static void check_awaited(struct world *w, uint32_t rank)
     struct member m;
     bool live[LEDGER_MAX_RANKS];
     const uint64_t *awaited = awaited_by(v);
-    v->domain->ops->poll(v->domain, (int)v->placement.who, &m);
+    node_poll(v->domain, (int)v->placement.who, &m);
     uint64_t round = v->drives ? v->engine.current : m.complete;
     reference_live(&w->ledger[a->handle], round, live);
     struct quorum_case c = {.ledger = &w->ledger[a->handle],
@@ -63,7 +63,7 @@ static void try_all(struct world *w, uint32_t rank)
     enum deposit_outcome outcome;
     struct member before;
     memset(&before, 0, sizeof before);
-    d->ops->snapshot(d, &before);
+    node_snapshot(d, &before);
     if (before.started || before.left)
         check_refused(w, rank, "start", d->ops->deposit(d, send, &outcome), &before);
     if (before.started)

@@ -83,7 +83,7 @@ static uint64_t complete_of(struct world *w, int k, uint32_t rank)
 {
     struct domain *d = w->endpoint[k][rank]->domain;
     struct member m;
-    d->ops->snapshot(d, &m);
+    node_snapshot(d, &m);
     return m.complete;
 }
 
@@ -248,7 +248,7 @@ static void inherit_handle(struct world *w, int k, uint32_t rank)
     if (!r->grows)
         recover_replace(w, k, rank);
     if (waits)
-        v->domain->ops->sleeps(v->domain, true);
+        node_sleeps(v->domain, true);
     EXPECT_OK(communicator_register(r->to, &v->base, (uint32_t)k));
 }
 

@@ -45,9 +45,9 @@ static bool spy_closing(const struct spy *s, uint32_t rank)
     return !v || atomic_load(&v->closing) != OPEN;
 }
 
-static const struct node *node_in(const struct spy *s)
+static const struct domain *node_in(const struct spy *s)
 {
-    return (const struct node *)s->domain;
+    return s->domain;
 }
 
 /* Return the number of complete rounds according to shared memory. */
@@ -67,7 +67,7 @@ static struct member look_at(struct spy *s, uint32_t who)
     void (*hook)(void) = interleave_hook;
     struct member m;
     interleave_hook = NULL;
-    s->real->poll(s->domain, (int)who, &m);
+    node_poll(s->domain, (int)who, &m);
     interleave_hook = hook;
     return m;
 }
@@ -234,7 +234,7 @@ static int spy_deposit(struct domain *d, const void *const *buffers,
                        enum deposit_outcome *outcome)
 {
     struct spy *s = spy_of(d);
-    const double *first = buffers ? buffers[0] : s->real->send_slot(d);
+    const double *first = buffers ? buffers[0] : node_send_slot(d);
     struct model_deposit call = {.rank = s->rank,
                                  .value = *first,
                                  .late = s->late,
@@ -303,7 +303,7 @@ static struct member own_state(struct spy *s)
     void (*hook)(void) = interleave_hook;
     struct member m;
     interleave_hook = NULL;
-    s->real->snapshot(s->domain, &m);
+    node_snapshot(s->domain, &m);
     interleave_hook = hook;
     return m;
 }

@@ -39,7 +39,7 @@ static bool may_start(struct steps *s, uint32_t *initiator)
                 &asked);
     bitset_clear(f->arrived, words);
     bitset_clear(f->deposited, words);
-    d->ops->arrivals(d, 0, f->arrived, f->deposited);
+    node_fabric_arrivals(d, 0, f->arrived, f->deposited);
     struct policy_report report = policy_count(&asked, f->arrived, f->deposited);
     *initiator = bitset_first_common(
         f->arrived, policy_draws(&s->policy) ? f->drawn : f->live, words);
@@ -82,9 +82,10 @@ static bool gather(struct steps *s)
     struct domain *d = s->member[0].domain;
     size_t bytes = s->shape.payload.bytes, middle = bytes / 3;
     uint64_t round = s->fabric.round;
-    return d->ops->gather(d, round, middle, 2 * middle) &&
-           d->ops->gather(d, round, 2 * middle, bytes) &&
-           d->ops->gather(d, round, 0, middle) && d->ops->gather(d, round, 0, bytes);
+    return node_fabric_gather(d, round, middle, 2 * middle) &&
+           node_fabric_gather(d, round, 2 * middle, bytes) &&
+           node_fabric_gather(d, round, 0, middle) &&
+           node_fabric_gather(d, round, 0, bytes);
 }
 
 static void steps_run_fabric(struct steps *s)
@@ -130,9 +131,9 @@ static void look_again(uint32_t rank)
     struct domain *d = of(rank)->domain;
     int64_t alarm = INT64_MAX;
     if (s.o.fabric)
-        d->ops->alert(d);
+        node_alert(d);
     else
-        d->ops->help(d, false, &alarm);
+        node_help(d, false, &alarm);
     of(rank)->told = alarm;
     if (alarm != INT64_MAX)
         notify_driver(rank);
@@ -143,7 +144,7 @@ static void help(uint32_t rank)
 {
     struct steps_member *m = of(rank);
     int64_t alarm;
-    m->domain->ops->help(m->domain, false, &alarm);
+    node_help(m->domain, false, &alarm);
     if (alarm == INT64_MAX || alarm == m->told)
         return;
     m->told = alarm;
@@ -169,7 +170,7 @@ static void wait_for_round(uint32_t rank)
     for (uint32_t looks = s.o.think ? stepper_random(3) : 0; looks > 0; looks--)
         if (is_over(rank))
             return;
-    d->ops->sleeps(d, true);
+    node_sleeps(d, true);
     for (;;) {
         uint32_t seen = m->rings;
         if (is_over(rank))
@@ -177,7 +178,7 @@ static void wait_for_round(uint32_t rank)
         if (m->rings == seen)
             stepper_block(INT64_MAX);
     }
-    d->ops->sleeps(d, false);
+    node_sleeps(d, false);
 }
 
 static void think(uint32_t rank)
@@ -202,7 +203,7 @@ static void deposit(uint32_t rank, uint64_t call)
     struct steps_member *m = of(rank);
     struct domain *d = m->domain;
     double send[STEPS_MAX_COUNT], value = value_of(rank, call);
-    double *owned = d->ops->send_slot(d), *to = owned ? owned : send;
+    double *owned = node_send_slot(d), *to = owned ? owned : send;
     const void *buffers[] = {send};
     enum deposit_outcome outcome;
     for (uint32_t i = 0; i < s.o.count; i++)
@@ -277,7 +278,7 @@ static void call(uint32_t rank, uint64_t number)
     think(rank);
     deposit(rank, number);
     wait_for_round(rank);
-    d->ops->snapshot(d, &m);
+    node_snapshot(d, &m);
     uint64_t last = one ? m.delivered : m.complete - 1;
     while (deliver(rank, last, &r))
         any = true;
@@ -348,9 +349,9 @@ static void application(uint32_t rank)
     struct steps_member *m = of(rank);
     m->doing = "over";
     m->retired = true;
-    m->domain->ops->retire(m->domain);
+    node_retire(m->domain);
     if (s.o.fabric)
-        m->domain->ops->alert(m->domain);
+        node_alert(m->domain);
     else
         notify_driver(rank);
     if (--s.applications == 0)
@@ -364,7 +365,7 @@ static void drive_fabric(void)
     struct steps_member *m = of(0);
     uint32_t seen = 0;
     while (s.applications) {
-        bool asked = m->domain->ops->attention(m->domain);
+        bool asked = node_attention(m->domain);
         if (asked || m->notifications != seen) {
             seen = m->notifications;
             steps_run_fabric(&s);
@@ -387,7 +388,7 @@ static void driver(uint32_t rank)
         if (m->alarm <= stepper_now())
             m->alarm = INT64_MAX;
         int64_t next;
-        m->domain->ops->help(m->domain, true, &next);
+        node_help(m->domain, true, &next);
         m->alarm = next < m->alarm ? next : m->alarm;
     }
 }
@@ -440,7 +441,7 @@ static const char *phase_name(enum node_phase phase)
 static void dump_member(uint32_t i, FILE *out)
 {
     const struct steps_member *m = &s.member[i];
-    const struct node *n = steps_node(&s, i);
+    const struct domain *n = steps_node(&s, i);
     uint64_t word = atomic_load(&n->descriptors[i]);
     fprintf(out,
             "rank %u: %s, has read %llu; descriptor: round %llu, pending %d, arrived "
@@ -491,15 +492,14 @@ static void check_looks(void)
 {
     uint64_t busy[bitset_words(STEPS_MAX_RANKS)];
     bitset_clear(busy, bitset_words(STEPS_MAX_RANKS));
-    s.observer->ops->busy(s.observer, busy);
-    EXPECT(bitset_empty(busy, bitset_words(s.o.ranks)),
-           "a member is busy, but all sleep");
-    const uint64_t *awaited = s.observer->ops->awaited(s.observer);
+    node_busy(s.observer, busy);
+    EXPECT(bitset_empty(busy, bitset_words(s.o.ranks)), "somebody is busy, all sleep");
+    const uint64_t *awaited = node_awaited(s.observer);
     EXPECT(s.o.fabric || !awaited == !policy_draws(&s.policy), "awaited");
     for (uint32_t i = 0; i < s.o.ranks; i++) {
         const struct steps_member *known = &s.member[i];
         struct member m;
-        s.observer->ops->poll(s.observer, (int)i, &m);
+        node_poll(s.observer, (int)i, &m);
         INVARIANT("agreement",
                   m.rank == i && m.delivered == known->next && m.left == known->left &&
                       m.joining == (known->joining && !known->all_joined) &&
@@ -518,7 +518,7 @@ void steps_closing(uint32_t rank)
         return;
     bitset_clear(busy, bitset_words(STEPS_MAX_RANKS));
     interleave_hook = NULL;
-    s.observer->ops->busy(s.observer, busy);
+    node_busy(s.observer, busy);
     interleave_hook = hook;
     INVARIANT("at most once",
               bitset_count(busy, bitset_words(s.o.ranks)) == 1 &&
@@ -530,10 +530,10 @@ void steps_closing(uint32_t rank)
  * responsible for an alarm must have set it. */
 void steps_idle(int64_t until)
 {
-    const struct node *n = (struct node *)s.observer;
+    const struct domain *n = s.observer;
     uint64_t before = atomic_load(&n->shared->control);
     int64_t alarm, set = INT64_MAX;
-    s.observer->ops->help(s.observer, true, &alarm);
+    node_help(s.observer, true, &alarm);
     if (s.o.fabric)
         steps_run_fabric(&s);
     uint64_t after = atomic_load(&n->shared->control);
@@ -567,10 +567,10 @@ static void make_member(uint32_t rank)
     EXPECT_OK(domain_node_create(&s.shape, &s.options, &m->hooks, &m->domain));
     void *memory;
     size_t bytes;
-    m->domain->ops->memory(m->domain, &memory, &bytes);
-    EXPECT(memory == s.memory && bytes == s.bytes, "not the memory that it was given");
-    if (rank == 0) { /* fresh memory must not be assumed to be zero */
-        struct node *n = steps_node(&s, 0);
+    node_memory(m->domain, &memory, &bytes);
+    EXPECT(memory == s.memory && bytes == s.bytes, "another memory than it was given");
+    if (rank == 0) { /* nobody may count on what has never been written */
+        struct domain *n = steps_node(&s, 0);
         memset(n->slots, 0xff, s.bytes - (size_t)(n->slots - (char *)s.memory));
     }
 }

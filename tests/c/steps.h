@@ -89,9 +89,9 @@ const struct steps *steps_run(const struct steps_options *o);
 
 /* For the files of this test. */
 
-static inline struct node *steps_node(const struct steps *s, uint32_t rank)
+static inline struct domain *steps_node(const struct steps *s, uint32_t rank)
 {
-    return (struct node *)s->member[rank].domain;
+    return s->member[rank].domain;
 }
 
 /* steps_check.c */

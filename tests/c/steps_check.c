@@ -35,7 +35,7 @@ void steps_over(void *arg, uint64_t round)
  * from here on. */
 static void begin_round(struct steps *s, uint64_t round)
 {
-    struct node *n = steps_node(s, 0);
+    struct domain *n = steps_node(s, 0);
     spoil(s, message_payload(node_result(n, round)));
     s->rounds = round + 1;
 }

@@ -504,7 +504,7 @@ static void wait(struct player *p, enum phase phase)
 {
     struct domain *d = p->endpoint->domain;
     p->phase = phase;
-    d->ops->sleeps(d, true);
+    node_sleeps(d, true);
 }
 
 static void deposit(struct player *p, uint32_t rank, double value, uint64_t elements)
@@ -594,8 +594,8 @@ static void receive(struct stage *stage, uint32_t rank)
     struct domain *d = p->endpoint->domain;
     struct member m;
     pcoll_round r;
-    d->ops->sleeps(d, false);
-    d->ops->snapshot(d, &m);
+    node_sleeps(d, false);
+    node_snapshot(d, &m);
     uint64_t last = m.deliver == PCOLL_DELIVER_ONE ? m.delivered : m.complete - 1;
     EXPECT(take(stage, rank, UINT64_MAX, &r), "rank %u: nothing there", rank);
     while (p->phase == WAITING && take(stage, rank, last, &r))

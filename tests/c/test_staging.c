@@ -141,12 +141,12 @@ static void await(struct rank *r, unsigned round)
                   "%s", pcoll_last_error());
         if (round % 3 == 0) {
             staging_hold(r->staging);
-            r->domain->ops->snapshot(r->domain, &m);
+            node_snapshot(r->domain, &m);
             staging_release(r->staging);
         }
         nap(10);
     }
-    r->domain->ops->snapshot(r->domain, &m);
+    node_snapshot(r->domain, &m);
     INVARIANT("a rank arrives once", m.stats.calls == round + 1, "%d times",
               (int)m.stats.calls);
 }

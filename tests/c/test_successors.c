@@ -19,7 +19,7 @@ static uint64_t tests;
 
 /* The shared part, as far as this test needs it. */
 struct shared {
-    struct node node;
+    struct domain node;
     struct round_header *results[RING];
 };
 
@@ -32,7 +32,7 @@ static const struct domain_ops ops = {.result = result};
 
 static void begin(struct shared *s)
 {
-    s->node = (struct node){.base = {.ops = &ops, .shape = &shape}, .history = HISTORY};
+    s->node = (struct domain){.ops = &ops, .shape = &shape, .history = HISTORY};
     for (int i = 0; i < RING; i++)
         s->results[i] = calloc(1, shape.slot_bytes);
 }
@@ -77,8 +77,8 @@ static struct domain *new_single(uint32_t rank)
 static void expect_pending(struct domain *d, double expected, const char *when)
 {
     double sum = 0;
-    int rc = d->ops->pending(d, (void *[]){&sum});
-    INVARIANT("an unread deposit is pending",
+    int rc = node_pending(d, (void *[]){&sum});
+    INVARIANT("what was not read is pending",
               expected ? rc == PCOLL_OK && sum == expected : rc == PCOLL_EEMPTY,
               "%s: %g are pending, expected %g, rc %d", when, sum, expected, rc);
 }
@@ -123,7 +123,7 @@ static void become_one(struct shared *to, struct domain *const *from, uint64_t r
                        const struct round_header *last, uint32_t turn)
 {
     for (uint32_t i = 0; i < RANKS; i++)
-        node_copy_results(&to->node.base, from[(i + turn) % RANKS], rounds, last);
+        node_copy_results(&to->node, from[(i + turn) % RANKS], rounds, last);
 }
 
 static void test_nothing_is_spoiled(uint64_t rounds, uint64_t read, uint32_t turn)
@@ -137,8 +137,8 @@ static void test_nothing_is_spoiled(uint64_t rounds, uint64_t read, uint32_t tur
                                   newcomer(2, rounds, last)};
     become_one(&to, from, rounds, last, turn);
     for (uint64_t r = read ? read - 1 : 0; r < rounds; r++) {
-        struct round_header *found = result(&to.node.base, r);
-        INVARIANT("a result that may be read exists",
+        struct round_header *found = result(&to.node, r);
+        INVARIANT("what may still be read is there",
                   found->round == r && *value_of(found) == expected(r),
                   "round %d of %d, %d read, order %u: it is %g of round %d", (int)r,
                   (int)rounds, (int)read, turn, *value_of(found), (int)found->round);
@@ -187,7 +187,7 @@ static void count_deposit(struct counted *c)
 {
     enum deposit_outcome outcome;
     double value = (double)(UINT64_C(1) << c->deposits++ % DEPOSITS), sum;
-    double *slot = c->d->ops->send_slot(c->d);
+    double *slot = node_send_slot(c->d);
     if (slot)
         *slot = value;
     EXPECT_OK(

@@ -90,9 +90,9 @@ static void wait_for_call(struct rank *r)
     struct domain *d = r->endpoint->domain;
     if (progress_soon(r->progress, call_is_over, r))
         return;
-    d->ops->sleeps(d, true);
+    node_sleeps(d, true);
     inproc_wait(r->progress, r->communicator, call_is_over, r);
-    d->ops->sleeps(d, false);
+    node_sleeps(d, false);
 }
 
 static bool is_mistaken(uint64_t round)

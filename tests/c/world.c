@@ -31,7 +31,7 @@ static void dump_rank(FILE *out, struct world *w, int k, uint32_t rank)
         return; /* not created yet, or freed */
     const struct app *a = &w->app[rank];
     struct member m;
-    v->domain->ops->poll(v->domain, (int)v->placement.who, &m);
+    node_poll(v->domain, (int)v->placement.who, &m);
     fprintf(out,
             "  rank %u: %s%s at handle %d, recovery %d, call %llu; round %llu %s, "
             "frozen %llu, "

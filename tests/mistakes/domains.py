@@ -258,7 +258,7 @@ MUTANTS = [
     Mutant(
         "a sum lies before the fabric without a mark",
         "domain/node_round.c",
-        "    if (ended && n->fabric)\n        node_alert(&n->base);",
+        "    if (ended && n->fabric)\n        node_alert(n);",
         "    if (ended && n->fabric)\n"
         "        n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);",
     ),
@@ -279,7 +279,7 @@ MUTANTS = [
     Mutant(
         "a lone deposit is sent with an old header",
         "domain/node_round.c",
-        "    round_header_copy(alone, n->gathered, d->shape->ranks);\n",
+        "    round_header_copy(alone, n->gathered, n->shape->ranks);\n",
         "",
     ),
     # Found by a reviewer who tried to get past the checks.

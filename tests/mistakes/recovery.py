@@ -189,8 +189,8 @@ MUTANTS = [
     Mutant(
         "the last result is the own one, which may be none",
         "domain/node.c",
-        "r + 1 == round ? last : node_result(node_of(old), r);",
-        "old ? node_result(node_of(old), r) : last;",
+        "r + 1 == round ? last : node_result(old, r);",
+        "old ? node_result(old, r) : last;",
     ),
     Mutant(
         "a deposit stays in the old domain",
