@@ -18,8 +18,7 @@
  *
  * Only the driver uses this module, and the domain owns contribution and result.
  */
-#ifndef PCOLL_ALLREDUCE_DATA_H
-#define PCOLL_ALLREDUCE_DATA_H
+#pragma once
 
 #include "algorithms/algorithms.h"
 #include "domain/domain.h"
@@ -74,5 +73,3 @@ void data_copy(struct round_data *d, const struct op *op);
 struct native_call data_native(struct round_data *d, const struct op *op);
 /* NATIVE is complete. PCOLL_EPROTOCOL: the result cannot be a header. */
 int data_native_over(struct round_data *d, const struct op *op);
-
-#endif

@@ -11,8 +11,7 @@
  * except while it sleeps or drives. The recovery closes the gate for each of its few steps. A
  * thread that holds the drive lock neither enters nor closes the gate.
  */
-#ifndef PCOLL_ALLREDUCE_HANDLE_H
-#define PCOLL_ALLREDUCE_HANDLE_H
+#pragma once
 
 #include "base/error.h"
 #include "runtime/recovery.h"
@@ -132,5 +131,3 @@ int sharing_place(struct communicator *c, const pcoll_buffer *buffers, int nbuff
                   struct endpoint **endpoint);
 /* Give the endpoint its domain. Collective; an error on every rank or on none. */
 int sharing_settle(struct communicator *c, struct endpoint *endpoint);
-
-#endif

@@ -73,15 +73,12 @@ void staging_destroy(struct staging **at)
 /* Pin the memory of the domain, at the first use. */
 static int staging_prepare(struct staging *s, struct domain *d)
 {
-    void *memory;
-    size_t bytes;
     if (s->pieces)
         return PCOLL_OK;
     pcoll_piece *pieces = calloc((size_t)d->shape->payload.parts, sizeof *pieces);
     if (!pieces)
         return fail(PCOLL_ENOMEM, "no memory for a handle");
-    node_memory(d, &memory, &bytes);
-    int rc = pcoll_mirror_pin(s->mirror, memory, bytes);
+    int rc = pcoll_mirror_pin(s->mirror, d->hooks.memory, d->bytes);
     if (rc == PCOLL_OK)
         s->pieces = pieces;
     else

@@ -26,8 +26,7 @@
  * of this rank is made when no copy is under way, and before staging_landed() the application
  * delivers nothing more, does not leave, and does not end the handle.
  */
-#ifndef PCOLL_ALLREDUCE_STAGING_H
-#define PCOLL_ALLREDUCE_STAGING_H
+#pragma once
 
 #include "domain/domain.h"
 
@@ -69,5 +68,3 @@ void staging_release(struct staging *s);
 
 /* Return the failure of a copy, or of the deposit after it, with its message. */
 int staging_failure(const struct staging *s);
-
-#endif

@@ -442,12 +442,6 @@ static void node_destroy(struct domain *n)
     free(n);
 }
 
-void node_memory(struct domain *d, void **memory, size_t *bytes)
-{
-    *memory = d->hooks.memory;
-    *bytes = d->bytes;
-}
-
 /* Recovery: a domain continues where another one has stopped; see domain.h. */
 
 uint64_t node_copy_results(struct domain *d, struct domain *old, uint64_t round,

@@ -256,7 +256,7 @@ struct domain {
     struct node_frozen *list;
     _Atomic uint64_t *finished;
     char *slots, *results;
-    size_t bytes;                  /* of the memory */
+    size_t bytes;                  /* of the memory in `hooks`: whole pages */
     struct round_header *gathered; /* with a fabric: the sum of the domain */
     int slots_each;
 };
@@ -367,8 +367,6 @@ void node_help(struct domain *n, bool driver, int64_t *alarm);
 void node_sleeps(struct domain *n, bool asleep);
 /* Return PCOLL_OK, or the error of a reduction. */
 int node_failure(struct domain *n);
-/* Return whole pages with all slots and results, for copies to and from a device. */
-void node_memory(struct domain *n, void **memory, size_t *bytes);
 
 /* Copy the results that this member may still read, and the last one that it has read if it is
  * there (a joining rank has none from before), up to round - 1, whose message is `last`. Members

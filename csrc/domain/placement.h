@@ -4,8 +4,7 @@
  * whose endpoints are the domains. The lowest rank of a domain, its leader, acts for it. Every
  * rank computes the same placement from data that all have.
  */
-#ifndef PCOLL_DOMAIN_PLACEMENT_H
-#define PCOLL_DOMAIN_PLACEMENT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -50,5 +49,3 @@ static inline uint32_t placement_domain(const struct placement *p, uint32_t rank
 {
     return p->domain ? p->domain[rank] : rank;
 }
-
-#endif
