@@ -366,7 +366,7 @@ static void endpoint_freeze(struct endpoint *endpoint)
     event_log_leave_round(endpoint->event_log);
     CHECK(!endpoint->frozen && contribution->round == round);
     contribution->initiator = endpoint->initiator;
-    data_begin(&endpoint->data, contribution, d->ops->result(d, round));
+    data_begin(&endpoint->data, contribution, node_result(d, round));
     endpoint->frozen = true;
     MOMENT("frozen");
     if (endpoint->communicator->progress)
@@ -464,7 +464,7 @@ static void endpoint_finish_round(struct endpoint *endpoint)
 {
     CHECK(endpoint->drives && engine_over(&endpoint->engine) && !endpoint->gathering);
     struct round_header *result =
-        endpoint->domain->ops->result(endpoint->domain, endpoint->engine.current);
+        node_result(endpoint->domain, endpoint->engine.current);
     MOMENT("round over");
     endpoint_trigger_finish(endpoint, result);
     CHECK(endpoint->frozen && result->round == endpoint->engine.current);

@@ -696,7 +696,7 @@ int pcoll_handle_result(pcoll_handle *h, int32_t buffer, const void **address)
                                               "deliver=\"one\" only"
                                             : "no result has been delivered yet");
     if (rc == PCOLL_OK)
-        *address = (const char *)message_payload(d->ops->result(d, m.delivered - 1)) +
+        *address = (const char *)message_payload(node_result(d, m.delivered - 1)) +
                    p->part[buffer].offset;
     return handle_leave(h, rc);
 }

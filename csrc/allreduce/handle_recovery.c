@@ -63,7 +63,7 @@ static int handle_fetch_last(struct handle_gate *g, struct communicator *c,
         return PCOLL_OK;
     struct round_header *last;
     if (own == plan->complete)
-        last = old->domain->ops->result(old->domain, plan->complete - 1);
+        last = node_result(old->domain, plan->complete - 1);
     else if ((g->last = malloc(bytes)))
         last = message_in(shape, g->last);
     else

@@ -160,7 +160,7 @@ static int staging_find_result(struct staging *s, struct domain *d, char **block
     node_snapshot(d, &m);
     if (!m.delivered)
         return fail(PCOLL_ESTATE, "no result has been delivered yet");
-    struct round_header *h = d->ops->result(d, m.delivered - 1);
+    struct round_header *h = node_result(d, m.delivered - 1);
     const struct payload *p = &d->shape->payload;
     bool null = round_is_null(h, d->shape->ranks);
     *block = message_payload(h);

@@ -72,8 +72,6 @@ struct domain_ops {
      * contributes) that stays valid until publish. The masks of the members are filled in;
      * the caller sets the initiator. */
     struct round_header *(*freeze)(struct domain *d, uint64_t round);
-    /* Return where the result of a frozen round is to be built, as a message. */
-    struct round_header *(*result)(struct domain *d, uint64_t round);
     /* The result is complete. */
     void (*publish)(struct domain *d, uint64_t round);
     void (*destroy)(struct domain *d);

@@ -459,7 +459,7 @@ uint64_t node_copy_results(struct domain *d, struct domain *old, uint64_t round,
     first = first > oldest ? first : oldest;
     for (uint64_t r = first; r < round; r++) {
         const struct round_header *from = r + 1 == round ? last : node_result(old, r);
-        struct round_header *to = d->ops->result(d, r);
+        struct round_header *to = node_result(d, r);
         /* The ring has one entry more than results are kept: the open round uses another one. */
         CHECK(from->round == r);
         round_header_copy(to, from, shape->ranks);
@@ -558,7 +558,6 @@ static const struct domain_ops node_ops = {
     .change = node_change,
     .admits = node_fabric_admits,
     .freeze = node_fabric_freeze,
-    .result = node_fabric_result,
     .publish = node_fabric_publish,
     .destroy = node_destroy,
     .begin_at = node_begin_at,

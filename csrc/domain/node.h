@@ -288,6 +288,7 @@ static inline struct round_header *node_slot(const struct domain *n, uint32_t me
     return message_in(n->shape, n->slots + number * n->shape->message_bytes);
 }
 
+/* Return the message with the result of a round, or the place where it is to be built. */
 static inline struct round_header *node_result(const struct domain *n, uint64_t round)
 {
     return message_in(n->shape, n->results + round % n->ring * n->shape->slot_bytes);
@@ -328,7 +329,6 @@ int node_deliver(struct domain *n, uint64_t last, uint64_t horizon,
                  bool *moved);
 bool node_fabric_admits(struct domain *n);
 struct round_header *node_fabric_freeze(struct domain *n, uint64_t round);
-struct round_header *node_fabric_result(struct domain *n, uint64_t round);
 void node_fabric_publish(struct domain *n, uint64_t round);
 
 /* Add the ranks on whose work the round waits. */

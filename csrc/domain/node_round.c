@@ -734,11 +734,6 @@ bool node_fabric_gather(struct domain *n, uint64_t round, size_t begin, size_t e
     return true;
 }
 
-struct round_header *node_fabric_result(struct domain *d, uint64_t round)
-{
-    return node_result(d, round);
-}
-
 void node_fabric_publish(struct domain *n, uint64_t round)
 {
     const struct round_header *h = node_result(n, round);

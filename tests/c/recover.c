@@ -136,7 +136,7 @@ static void share_last(struct world *w, uint32_t rank, struct recovery *r,
     if (!old || complete_of(w, r->handle, rank) < r->plan.complete)
         last = message_in(shape, world_memory(w, bytes));
     else
-        last = old->domain->ops->result(old->domain, r->plan.complete - 1);
+        last = node_result(old->domain, r->plan.complete - 1);
     r->resumes[r->handle] = last;
     if (!r->plan.some_lack && !r->grows)
         return;

@@ -45,15 +45,10 @@ static bool spy_closing(const struct spy *s, uint32_t rank)
     return !v || atomic_load(&v->closing) != OPEN;
 }
 
-static const struct domain *node_in(const struct spy *s)
-{
-    return s->domain;
-}
-
-/* Return the number of complete rounds according to shared memory. */
+/* Rounds complete, as the shared memory says. */
 static uint64_t spy_node_complete(const struct spy *s)
 {
-    return node_control_round(atomic_load(&node_in(s)->shared->control));
+    return node_control_round(atomic_load(&s->domain->shared->control));
 }
 
 static const struct placement *placement_of(const struct spy *s)
@@ -213,9 +208,9 @@ static struct round_header *freeze(struct domain *d, uint64_t round)
 {
     struct spy *s = spy_of(d);
     struct round_header *h = s->real->freeze(s->domain, round);
-    bool sum = h == node_in(s)->gathered && d->members > 1;
-    s->frozen = sum ? h : NULL; /* a member's own slot is handled in note_over */
-    struct round_header *result = s->real->result(s->domain, round);
+    bool sum = h == s->domain->gathered && d->members > 1;
+    s->frozen = sum ? h : NULL; /* else a member's: note_over */
+    struct round_header *result = node_result(s->domain, round);
     memset((char *)(result + 1) - d->shape->header_bytes, 0xff, d->shape->slot_bytes);
     return h;
 }

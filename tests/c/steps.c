@@ -63,7 +63,7 @@ static void finish_round(struct steps *s, const struct round_header *contributio
 {
     struct steps_fabric *f = &s->fabric;
     struct domain *d = s->member[0].domain;
-    struct round_header *result = d->ops->result(d, f->round);
+    struct round_header *result = node_result(d, f->round);
     INTERLEAVE();
     round_header_copy(result, contribution, s->o.ranks);
     if (!round_is_null(contribution, s->o.ranks))

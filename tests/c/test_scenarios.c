@@ -344,7 +344,7 @@ static void publish(struct domain *d, uint64_t round)
     const struct endpoint *v = endpoint_of(d);
     uint32_t rank = rank_of(v);
     narrate(rank, "completes round %llu: %s", (unsigned long long)round,
-            narrator_sum(v, domain[rank]->result(d, round)));
+            narrator_sum(v, node_result(d, round)));
     domain[rank]->publish(d, round);
 }
 

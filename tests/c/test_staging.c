@@ -156,8 +156,7 @@ static void run_round(struct rank *r, uint64_t round)
 {
     struct domain *d = r->domain;
     INVARIANT("rounds are admitted", d->ops->admits(d), "round %d", (int)round);
-    struct round_header *from = d->ops->freeze(d, round),
-                        *to = d->ops->result(d, round);
+    struct round_header *from = d->ops->freeze(d, round), *to = node_result(d, round);
     memcpy(to, from, r->shape.message_bytes);
     d->ops->publish(d, round);
 }

@@ -17,30 +17,13 @@ static struct round_shape shape;
 static pcoll_options options;
 static uint64_t tests;
 
-/* The shared part, as far as this test needs it. */
-struct shared {
-    struct domain node;
-    struct round_header *results[RING];
-};
-
-static struct round_header *result(struct domain *d, uint64_t round)
+/* What is shared, as far as it is looked at here. */
+static struct domain begin(void)
 {
-    return ((struct shared *)d)->results[round % RING];
-}
-
-static const struct domain_ops ops = {.result = result};
-
-static void begin(struct shared *s)
-{
-    s->node = (struct domain){.ops = &ops, .shape = &shape, .history = HISTORY};
-    for (int i = 0; i < RING; i++)
-        s->results[i] = calloc(1, shape.slot_bytes);
-}
-
-static void end(struct shared *s)
-{
-    for (int i = 0; i < RING; i++)
-        free(s->results[i]);
+    return (struct domain){.shape = &shape,
+                           .history = HISTORY,
+                           .ring = RING,
+                           .results = calloc(RING, shape.slot_bytes)};
 }
 
 static double *value_of(struct round_header *h)
@@ -94,7 +77,7 @@ static struct domain *survivor(uint64_t rounds, uint64_t read)
         if (r <= read)
             EXPECT_OK(d->ops->deposit(d, (const void *[]){&one}, &outcome));
         EXPECT(d->ops->freeze(d, r), "no contribution to round %d", (int)r);
-        write_result(d->ops->result(d, r), r);
+        write_result(node_result(d, r), r);
         d->ops->publish(d, r);
         pcoll_round round;
         uint64_t masks[ROUND_MASKS];
@@ -118,26 +101,25 @@ static struct domain *newcomer(uint32_t rank, uint64_t rounds,
     return d;
 }
 
-/* Let all members join in an order that `turn` determines. */
-static void become_one(struct shared *to, struct domain *const *from, uint64_t rounds,
+/* All of them, in an order that `turn` says. */
+static void become_one(struct domain *to, struct domain *const *from, uint64_t rounds,
                        const struct round_header *last, uint32_t turn)
 {
     for (uint32_t i = 0; i < RANKS; i++)
-        node_copy_results(&to->node, from[(i + turn) % RANKS], rounds, last);
+        node_copy_results(to, from[(i + turn) % RANKS], rounds, last);
 }
 
 static void test_nothing_is_spoiled(uint64_t rounds, uint64_t read, uint32_t turn)
 {
     tests++;
-    struct shared to;
+    struct domain to = begin();
     struct round_header *last = calloc(1, shape.slot_bytes);
-    begin(&to);
     write_result(last, rounds - 1);
     struct domain *from[RANKS] = {survivor(rounds, read), newcomer(1, rounds, last),
                                   newcomer(2, rounds, last)};
     become_one(&to, from, rounds, last, turn);
     for (uint64_t r = read ? read - 1 : 0; r < rounds; r++) {
-        struct round_header *found = result(&to.node, r);
+        struct round_header *found = node_result(&to, r);
         INVARIANT("what may still be read is there",
                   found->round == r && *value_of(found) == expected(r),
                   "round %d of %d, %d read, order %u: it is %g of round %d", (int)r,
@@ -145,7 +127,7 @@ static void test_nothing_is_spoiled(uint64_t rounds, uint64_t read, uint32_t tur
     }
     for (int i = 0; i < RANKS; i++)
         from[i]->ops->destroy(from[i]);
-    end(&to);
+    free(to.results);
     free(last);
 }
 
@@ -178,7 +160,7 @@ static void count_round(struct counted *c)
     EXPECT(c->d->ops->freeze(c->d, c->rounds), "no contribution");
     c->taken_in[c->rounds] = c->stored;
     c->stored = 0;
-    write_result(c->d->ops->result(c->d, c->rounds), c->rounds);
+    write_result(node_result(c->d, c->rounds), c->rounds);
     c->d->ops->publish(c->d, c->rounds);
     write_result(c->last, c->rounds++);
 }
