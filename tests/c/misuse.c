@@ -17,7 +17,7 @@ static void check_refused(struct world *w, uint32_t rank, const char *what, int 
     const struct app *a = &w->app[rank];
     struct domain *d = w->endpoint[a->handle][rank]->domain;
     struct member after;
-    memset(&after, 0, sizeof after); /* what lies between its fields as well */
+    memset(&after, 0, sizeof after); /* padding is compared as well */
     node_snapshot(d, &after);
     EXPECT(rc == PCOLL_ESTATE && !memcmp(before, &after, sizeof after),
            "rank %u, %s, may %s: %d", rank, app_phase_name(a->phase), what, rc);

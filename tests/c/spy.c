@@ -45,7 +45,7 @@ static bool spy_closing(const struct spy *s, uint32_t rank)
     return !v || atomic_load(&v->closing) != OPEN;
 }
 
-/* Rounds complete, as the shared memory says. */
+/* Return the number of complete rounds according to shared memory. */
 static uint64_t spy_node_complete(const struct spy *s)
 {
     return node_control_round(atomic_load(&s->domain->shared->control));
@@ -209,7 +209,7 @@ static struct round_header *freeze(struct domain *d, uint64_t round)
     struct spy *s = spy_of(d);
     struct round_header *h = s->real->freeze(s->domain, round);
     bool sum = h == s->domain->gathered && d->members > 1;
-    s->frozen = sum ? h : NULL; /* else a member's: note_over */
+    s->frozen = sum ? h : NULL; /* a member's own slot is handled in note_over */
     struct round_header *result = node_result(s->domain, round);
     memset((char *)(result + 1) - d->shape->header_bytes, 0xff, d->shape->slot_bytes);
     return h;

@@ -493,7 +493,8 @@ static void check_looks(void)
     uint64_t busy[bitset_words(STEPS_MAX_RANKS)];
     bitset_clear(busy, bitset_words(STEPS_MAX_RANKS));
     node_busy(s.observer, busy);
-    EXPECT(bitset_empty(busy, bitset_words(s.o.ranks)), "somebody is busy, all sleep");
+    EXPECT(bitset_empty(busy, bitset_words(s.o.ranks)),
+           "a member is busy, but all sleep");
     const uint64_t *awaited = node_awaited(s.observer);
     EXPECT(s.o.fabric || !awaited == !policy_draws(&s.policy), "awaited");
     for (uint32_t i = 0; i < s.o.ranks; i++) {
@@ -565,8 +566,8 @@ static void make_member(uint32_t rank)
     }
     m->hooks = site_of(rank);
     EXPECT_OK(domain_node_create(&s.shape, &s.options, &m->hooks, &m->domain));
-    EXPECT(m->domain->bytes == s.bytes, "another size than it was given");
-    if (rank == 0) { /* nobody may count on what has never been written */
+    EXPECT(m->domain->bytes == s.bytes, "not the size that it was given");
+    if (rank == 0) { /* fresh memory must not be assumed to be zero */
         struct domain *n = steps_node(&s, 0);
         memset(n->slots, 0xff, s.bytes - (size_t)(n->slots - (char *)s.memory));
     }

@@ -166,7 +166,7 @@ static void test_to_device(void)
     expect_nothing_wrong(0);
 }
 
-/* Each direction has two streams: nothing is over before both are, whichever is behind. */
+/* Each direction has two streams. A copy completes only when both do. */
 static void test_one_slow_stream(void)
 {
     static char wanted[MOST], found[MOST];
@@ -203,7 +203,7 @@ static void test_one_slow_stream(void)
     expect_nothing_wrong(0);
 }
 
-/* Several mirrors and two devices at the same time, begun from one thread. */
+/* Two mirrors on each of two devices at the same time, started from one thread. */
 static void test_several(void)
 {
     enum { LANES = 4 };
@@ -245,8 +245,8 @@ static void refused(int rc, int expected, const char *why)
     EXPECT(strstr(pcoll_last_error(), why), "%s", pcoll_last_error());
 }
 
-/* A stream of another device, one that records a graph, devices that are not there; the
- * mirror is as it was. */
+/* Refuse a stream of another device, a stream that records a graph, and missing
+ * devices. The mirror stays unchanged. */
 static void test_bad_input(void)
 {
     struct user u = make_user(0), other = make_user(1);

@@ -17,7 +17,7 @@ static struct round_shape shape;
 static pcoll_options options;
 static uint64_t tests;
 
-/* What is shared, as far as it is looked at here. */
+/* The shared part, as far as this test needs it. */
 static struct domain begin(void)
 {
     return (struct domain){.shape = &shape,
@@ -61,7 +61,7 @@ static void expect_pending(struct domain *d, double expected, const char *when)
 {
     double sum = 0;
     int rc = node_pending(d, (void *[]){&sum});
-    INVARIANT("what was not read is pending",
+    INVARIANT("an unread deposit is pending",
               expected ? rc == PCOLL_OK && sum == expected : rc == PCOLL_EEMPTY,
               "%s: %g are pending, expected %g, rc %d", when, sum, expected, rc);
 }
@@ -101,7 +101,7 @@ static struct domain *newcomer(uint32_t rank, uint64_t rounds,
     return d;
 }
 
-/* All of them, in an order that `turn` says. */
+/* Let all members join in an order that `turn` determines. */
 static void become_one(struct domain *to, struct domain *const *from, uint64_t rounds,
                        const struct round_header *last, uint32_t turn)
 {
@@ -120,7 +120,7 @@ static void test_nothing_is_spoiled(uint64_t rounds, uint64_t read, uint32_t tur
     become_one(&to, from, rounds, last, turn);
     for (uint64_t r = read ? read - 1 : 0; r < rounds; r++) {
         struct round_header *found = node_result(&to, r);
-        INVARIANT("what may still be read is there",
+        INVARIANT("a result that may be read exists",
                   found->round == r && *value_of(found) == expected(r),
                   "round %d of %d, %d read, order %u: it is %g of round %d", (int)r,
                   (int)rounds, (int)read, turn, *value_of(found), (int)found->round);
