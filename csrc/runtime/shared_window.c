@@ -11,8 +11,7 @@
  * multiples of 8 bytes. Bytes are copied without synchronization: a rank that reads them while
  * they are written has to notice that, as in any window.
  *
- * Words are sequentially consistent; `complete`, `flush` and `sync` are fences between bytes and
- * words.
+ * Words are sequentially consistent; complete, flush and sync are fences between bytes and words.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -172,57 +171,40 @@ static const struct window_ops shared_window_ops = {
 
 /* Opening. */
 
-static bool shared_window_on_one_host(const struct transport *t)
-{
-    bool one = t->hosts != NULL;
-    for (uint32_t r = 0; r < t->size && one; r++)
-        one = !transport_lives(t, r) || t->hosts[r] == t->hosts[t->rank];
-    return one;
-}
-
 /* One rank makes the segment, the others open it through its file, which all may close when all
- * have the segment or a rank has failed. `made`: this rank can take part. */
-static int shared_window_share(struct communicator *c, size_t bytes, struct segment *s,
-                               int made)
+ * have the segment or a rank has failed. */
+static int shared_window_create(struct communicator *c, size_t bytes,
+                                struct window **out)
 {
     const struct transport *t = c->transport;
     uint32_t maker = transport_lowest(t);
     bool makes = maker == t->rank;
     uint64_t *fds, cookie = makes ? progress_doorbell(c->progress)->page->cookie
                                   : t->doorbells[maker]->cookie;
-    *s = (struct segment){.fd = -1};
-    bool creates = makes && made == PCOLL_OK;
-    if (creates)
-        made = segment_create(bytes, bytes, cookie, s);
-    if (creates && made == PCOLL_ENOMEM)
+    bytes = (bytes + SHARED_WINDOW_PAGE - 1) / SHARED_WINDOW_PAGE * SHARED_WINDOW_PAGE;
+    size_t all = bytes * t->size;
+    struct segment segment = {.fd = -1};
+    struct shared_window *w = calloc(1, sizeof *w);
+    int made = w ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a window");
+    if (makes && w)
+        made = segment_create(all, all, cookie, &segment);
+    if (makes && w && made == PCOLL_ENOMEM)
         made =
             fail(made,
                  "windows need %zu bytes of shared memory on this host, and they are "
                  "not there: take smaller buffers, or a shorter queue",
-                 bytes);
-    int rc = agree_gather(c, (uint64_t)(s->fd + 1), &fds);
-    if (rc == PCOLL_OK && !makes && made == PCOLL_OK)
+                 all);
+    int rc = agree_gather(c, (uint64_t)(segment.fd + 1), &fds);
+    if (rc == PCOLL_OK && !makes && w)
         made =
             fds[maker]
-                ? segment_open(t->pids[maker], fds[maker] - 1, bytes, cookie, s)
+                ? segment_open(t->pids[maker], fds[maker] - 1, all, cookie, &segment)
                 : fail(PCOLL_ENOMEM, "rank %u could not make the shared memory", maker);
     rc = rc ?: agree_outcome(c, made);
     free(fds);
-    segment_sealed(s);
-    if (rc != PCOLL_OK && s->memory)
-        segment_close(s);
-    return rc;
-}
-
-static int shared_window_create(struct communicator *c, size_t bytes,
-                                struct window **out)
-{
-    const struct transport *t = c->transport;
-    struct shared_window *w = calloc(1, sizeof *w);
-    struct segment segment;
-    bytes = (bytes + SHARED_WINDOW_PAGE - 1) / SHARED_WINDOW_PAGE * SHARED_WINDOW_PAGE;
-    int made = w ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a window");
-    int rc = shared_window_share(c, bytes * t->size, &segment, made);
+    segment_sealed(&segment);
+    if (rc != PCOLL_OK && segment.memory)
+        segment_close(&segment);
     if (rc != PCOLL_OK) {
         free(w);
         return rc;
@@ -243,7 +225,10 @@ int shared_window_open(struct communicator *c, const void *comm, size_t bytes,
                        struct window **out)
 {
     CHECK(c->progress && bytes);
-    uint64_t separate = !shared_window_on_one_host(c->transport);
+    const struct transport *t = c->transport;
+    uint64_t separate = !t->hosts; /* Not all ranks are on one host. */
+    for (uint32_t r = 0; r < t->size && !separate; r++)
+        separate = transport_lives(t, r) && t->hosts[r] != t->hosts[t->rank];
     if (!pcoll_tells_of_failures())
         return agree_outcome(c, window_mpi_create(comm, bytes, out));
     int rc = agree_max(c, &separate, 1);
