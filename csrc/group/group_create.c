@@ -4,8 +4,7 @@
  * its own successor and keeps its window, which is memory that the ranks share. group_agent.h says
  * what happens to its rounds. The application may start and wait during a recovery: it touches only
  * its input and the counts, and everything else that it reads changes under the progress lock.
- * Other ranks may continue before this rank does. This rank takes and answers their messages on the
- * new communicator, but is not driven yet.
+ * If other ranks continue before this rank is driven, it already answers their messages.
  */
 #include "group/group_agent.h"
 
@@ -62,10 +61,9 @@ static void group_create_resume(struct user_object *o, struct communicator *c)
     progress_lock(c->progress);
     g->communicator = c;
     g->driven = true;
-    int rc = o->orphan ? PCOLL_OK : group_agent_drive(&g->base);
-    if (rc != PCOLL_OK)
-        communicator_fail(c, rc);
     progress_unlock(c->progress);
+    if (!o->orphan)
+        communicator_notify(c, &g->base);
 }
 
 static const struct recoverable group_create_recoverable = {
@@ -89,7 +87,7 @@ static void group_create_dispose(struct user_object *o, bool healthy)
     struct group *g = group_create_group_of(o);
     if (healthy)
         group_object_dispose(g);
-    if (!g->left && g->window->local)
+    if (!g->left && g->window && g->window->local)
         g->window->ops->destroy(g->window);
 }
 
@@ -147,56 +145,37 @@ static int group_create_compare_cells(const void *a, const void *b)
     return x->peer < y->peer ? -1 : 1;
 }
 
-/* Check that no two live ranks are in the same cell. The entries of the inquiry, which are not in
- * use yet, hold pairs of rank and cell: nothing can fail on one rank alone. */
-static int group_create_check_cells(const struct transport *t, struct group *g)
-{
-    struct match_entry *sorted = g->inquiry.entries;
-    uint32_t count = 0;
-    for (uint32_t r = 0; r < t->size; r++)
-        if (transport_lives(t, r))
-            sorted[count++] = (struct match_entry){r, (int64_t)g->cells[r]};
-    qsort(sorted, count, sizeof *sorted, group_create_compare_cells);
-    for (uint32_t i = 1; i < count; i++)
-        if (sorted[i - 1].time == sorted[i].time)
-            return fail(PCOLL_EINVAL,
-                        "cell: expected a cell for each rank, got %" PRId64
-                        " on ranks %u and %u",
-                        sorted[i].time, sorted[i - 1].peer, sorted[i].peer);
-    return PCOLL_OK;
-}
-
-/* Gather and check the cells of all ranks, with the same outcome on all ranks. */
+/* Gather the cells of all ranks, and check that no two live ranks are in the same one. The entries of
+ * the inquiry, not in use yet, hold pairs of rank and cell: nothing fails on one rank alone. */
 static int group_create_take_cells(struct communicator *c, struct group *g)
 {
     const struct transport *t = c->transport;
+    struct match_entry *sorted = g->inquiry.entries;
     uint64_t cells = grid_cells(&g->grid);
     g->cell = g->options.cell < 0 ? t->rank : (uint64_t)g->options.cell;
     int rc = agree_gather(c, g->cell, &g->cells);
-    for (uint32_t r = 0; r < t->size && rc == PCOLL_OK; r++)
+    for (uint32_t r = 0; r < t->size && rc == PCOLL_OK; r++) {
         if (!transport_lives(t, r))
             g->cells[r] = cells; /* No rank is in this cell. */
         else if (g->cells[r] >= cells)
             rc = fail(PCOLL_EINVAL,
                       "cell: expected 0 to %" PRIu64 ", got %" PRIu64 " on rank %u",
                       cells - 1, g->cells[r], r);
-    return rc ?: group_create_check_cells(t, g);
+        sorted[r] = (struct match_entry){r, (int64_t)g->cells[r]};
+    }
+    if (rc == PCOLL_OK)
+        qsort(sorted, t->size, sizeof *sorted, group_create_compare_cells);
+    for (uint32_t i = 1; i < t->size && rc == PCOLL_OK; i++)
+        if (sorted[i - 1].time == sorted[i].time && g->cells[sorted[i].peer] < cells)
+            rc = fail(PCOLL_EINVAL,
+                      "cell: expected a cell for each rank, got %" PRId64
+                      " on ranks %u and %u",
+                      sorted[i].time, sorted[i - 1].peer, sorted[i].peer);
+    return rc;
 }
 
-/* Collective. If some ranks fail, the window of the others is lost. */
-static int group_create_join(struct communicator *c, const void *comm, int local,
-                             const pcoll_group_options *options, struct group *g)
-{
-    agree_settle(c);
-    int rc = group_create_compare(c, local, options) ?: group_create_take_cells(c, g);
-    if (rc != PCOLL_OK)
-        return rc;
-    communicator_free_windows(c);
-    return shared_window_open(c, comm, g->place.bytes, &g->window)
-               ?: agree_enter(c, &g->base, group_object_attach(g));
-}
-
-/* Create the group, and let the agent begin when it is complete on all ranks. */
+/* Collective. Let the agent begin when the group is complete everywhere. If ranks fail, the window of
+ * the others is lost. */
 static int group_create_on(struct communicator *c, const void *comm,
                            const pcoll_group_options *options, pcoll_group **group)
 {
@@ -211,7 +190,13 @@ static int group_create_on(struct communicator *c, const void *comm,
                     ?: process_start_agent(c, options->progress, true);
     } else
         local = fail(PCOLL_ENOMEM, "no memory for a grouped allreduce");
-    int rc = group_create_join(c, comm, local, options, g);
+    agree_settle(c);
+    int rc = group_create_compare(c, local, options) ?: group_create_take_cells(c, g);
+    if (rc == PCOLL_OK) {
+        communicator_free_windows(c);
+        rc = shared_window_open(c, comm, g->place.bytes, &g->window)
+                 ?: agree_enter(c, &g->base, group_object_attach(g));
+    }
     if (rc == PCOLL_OK) {
         user_object_init(&p->base, &group_create_kind);
         user_object_made(&p->base, c, &g->base, g->options.progress);
@@ -224,9 +209,7 @@ static int group_create_on(struct communicator *c, const void *comm,
         communicator_notify(c, &g->base);
         *group = p;
     } else if (p) {
-        if (g->window && g->window->local)
-            g->window->ops->destroy(g->window);
-        group_object_dispose(g);
+        group_create_dispose(&p->base, true);
         free(p);
     }
     return rc;
