@@ -51,9 +51,8 @@ struct recovery {
      * than their last use: Open MPI ends the process when the rest of a request fails after it
      * was freed, and a request may be complete for the program before it is for MPI.
      *
-     * The recovery and the application retire memory: they push it to the list, which the recovery
-     * takes as a whole. Only the recovery, or a thread that keeps others from it, retires
-     * transports and frees both.
+     * The recovery and the application push memory to the list; the recovery takes it as a whole.
+     * Only the recovery, or a thread that keeps others from it, retires transports and frees both.
      */
     struct retired *_Atomic retired;
     struct transport *old[RECOVERY_TRANSPORTS];
@@ -80,7 +79,6 @@ void recovery_retire(struct communicator *c, void (*end)(void *), void *what,
     recovery_push(c->recovery, retired);
 }
 
-/* Retire a transport that has been revoked. */
 static void recovery_retire_transport(struct recovery *r, struct transport *t)
 {
     r->transports++;
@@ -88,8 +86,7 @@ static void recovery_retire_transport(struct recovery *r, struct transport *t)
         r->old[r->olds++] = t;
 }
 
-/* Free the retired transports whose requests are complete. If none is left, free the memory that
- * they may have written to. */
+/* Free the retired transports whose requests are complete, and if none is left, their memory. */
 static void recovery_reclaim(struct recovery *r)
 {
     int kept = 0;
@@ -111,8 +108,7 @@ static void recovery_reclaim(struct recovery *r)
 
 /* Decisions. */
 
-/* Agree on whether to recover, and whether all ranks can. A rank without an answer continues with
- * the others, to ask them again. */
+/* Agree on whether to recover, and whether all ranks can. Without an answer ask again later. */
 static int recovery_vote(const struct communicator *c, struct recovery *r)
 {
     int bits = (atomic_load(&c->parts) ? RECOVERY_PARTING : 0) |
@@ -345,19 +341,6 @@ static struct failure growth_note(int rc)
     return f;
 }
 
-/* Do not wait for the end of an outage: ranks that have not met it would wait for this one. */
-static int growth_pause(struct growth *g)
-{
-    int rc = communicator_check(g->from);
-    if (rc != PCOLL_OK)
-        return rc;
-    if (!outage_try_enter(g->from->outage))
-        return outage_error(g->from->outage);
-    progress_remove(g->from->progress, &g->from->source);
-    g->paused = true;
-    return PCOLL_OK;
-}
-
 static void growth_resume(struct growth *g)
 {
     if (!g->paused)
@@ -368,35 +351,22 @@ static void growth_resume(struct growth *g)
     progress_notify(g->from->progress);
 }
 
-/* This thread enters the outage before the driver knows the communicator, so nothing recovers. */
-static int growth_make_communicator(struct growth *g, struct transport *t,
-                                    struct progress *p)
-{
-    int rc = communicator_create(t, p, &g->to) ?: recovery_attach(g->to);
-    if (rc != PCOLL_OK)
-        return rc;
-    outage_enter(g->to->outage);
-    progress_add(p, &g->to->source);
-    process_adopt(g->to);
-    return PCOLL_OK;
-}
-
 enum { GROWTH_MADE = 1, GROWTH_NO_DEATH = 2 };
 
-static int growth_settle_on(struct transport *t, struct outage *o,
-                            const struct failure *own)
+int growth_settle(struct growth *g, int rc)
 {
-    int rc = own->code;
+    struct failure own = growth_note(rc);
+    struct outage *o = g->to ? g->to->outage : NULL;
     /* All ranks have found a mismatch together, and some may still have to be told. */
     bool found_by_all = rc == PCOLL_EMISMATCH || rc == PCOLL_EINVAL;
     if (rc != PCOLL_OK && !found_by_all)
-        mpi_revoke(t);
+        mpi_revoke(g->transport);
     bool died = rc == PCOLL_EFAILED || outage_now(o);
     int bits = (rc == PCOLL_OK ? GROWTH_MADE : 0) | (died ? 0 : GROWTH_NO_DEATH);
-    int agreed = mpi_agree_bits(t, &bits);
+    int agreed = mpi_agree_bits(g->transport, &bits);
     bool all_live = agreed == PCOLL_OK && (bits & GROWTH_NO_DEATH);
     if (rc == PCOLL_EFAILED || (rc != PCOLL_OK && (all_live || found_by_all)))
-        return fail_again(own);
+        return fail_again(&own);
     if (agreed != PCOLL_OK || (bits & GROWTH_MADE))
         return agreed;
     if (outage_now(o))
@@ -404,12 +374,6 @@ static int growth_settle_on(struct transport *t, struct outage *o,
     return bits & GROWTH_NO_DEATH
                ? fail(PCOLL_ENOMEM, "another rank could not take part")
                : fail_ranks(&(struct failed_ranks){0});
-}
-
-int growth_settle(struct growth *g, int rc)
-{
-    struct failure own = growth_note(rc);
-    return growth_settle_on(g->to->transport, g->to->outage, &own);
 }
 
 int growth_refuse(const void *comm)
@@ -422,24 +386,39 @@ int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
                  uint32_t ranks)
 {
     struct progress *p;
-    struct transport *t = NULL;
+    struct communicator *from = g->from;
+    g->transport = NULL;
     int rc = process_progress(&p);
-    CHECK(rc == PCOLL_OK || !g->from);
-    if (rc == PCOLL_OK && g->from)
-        rc = growth_pause(g);
-    MOMENT("paused");
-    if (rc != PCOLL_OK && !g->from)
+    CHECK(rc == PCOLL_OK || !from);
+    if (rc != PCOLL_OK)
         return rc;
+    rc = from ? communicator_check(from) : PCOLL_OK;
+    /* Do not wait for the end of an outage: ranks that have not met it would wait for this one. */
+    if (rc == PCOLL_OK && from && !outage_try_enter(from->outage))
+        rc = outage_error(from->outage);
+    else if (rc == PCOLL_OK && from) {
+        progress_remove(from->progress, &from->source);
+        g->paused = true;
+    }
+    MOMENT("paused");
     struct failure own = growth_note(rc);
-    rc = mpi_regroup(comm, numbers, ranks, progress_doorbell(p), process_watch(), &t);
-    if (!t) {
+    rc = mpi_regroup(comm, numbers, ranks, progress_doorbell(p), process_watch(),
+                     &g->transport);
+    if (!g->transport) {
         growth_resume(g);
         return rc;
     }
     MOMENT("regrouped");
-    if (own.code == PCOLL_OK)
-        own = growth_note(rc ?: growth_make_communicator(g, t, p));
-    rc = growth_settle_on(t, g->to ? g->to->outage : NULL, &own);
+    if (own.code == PCOLL_OK) {
+        rc = rc ?: communicator_create(g->transport, p, &g->to) ?: recovery_attach(g->to);
+        if (rc == PCOLL_OK) {
+            outage_enter(g->to->outage); /* No driver knows it yet: nothing recovers. */
+            progress_add(p, &g->to->source);
+            process_adopt(g->to);
+        }
+        own = growth_note(rc);
+    }
+    rc = growth_settle(g, fail_again(&own));
     if (rc != PCOLL_OK)
         growth_cancel(g);
     return rc;

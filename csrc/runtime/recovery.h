@@ -19,8 +19,7 @@
  *
  * A second death makes a step fail on some ranks. They revoke the new communicator, so a step
  * fails on all ranks, at the last barrier at the latest. All begin again from that communicator,
- * with what they have inherited until then. No other rank has seen any of it, because a round ends
- * only with all ranks that are left.
+ * with what they have inherited. No other rank has seen it: a round ends only with all ranks left.
  *
  * While no rank has died this costs a sleeping thread for each communicator.
  */
@@ -63,8 +62,7 @@ struct recoverable {
     /* Make the successor, on this communicator. Collective. */
     int (*rebuild)(struct user_object *o, struct communicator *c,
                    const struct recovery_plan *plan);
-    /* Let the successor take over, and return it in *object. The predecessor must be retired
-     * (recovery_retire), not freed. */
+    /* Let the successor take over, and return it in *object. Retire the predecessor. */
     int (*inherit)(struct user_object *o, struct object **object);
     /* Set o->orphan: there is no successor, because some rank does not have the object. It was
      * never made there, or all ranks have ended it, and then it is closed next. NULL: set it. */
@@ -79,8 +77,7 @@ int recovery_attach(struct communicator *c);
  * earlier transports are complete; with `in_use` those of the current one as well. */
 void recovery_retire(struct communicator *c, void (*end)(void *), void *what,
                      bool in_use);
-/* Return the communicator of the ranks that are left, for the program: an MPI_Comm. NULL: no
- * rank has died. */
+/* Return the MPI_Comm of the ranks that are left, for the program. NULL: no rank has died. */
 const void *recovery_comm(const struct communicator *c);
 
 /* Ending a communicator, or MPI, when all ranks have come to the end (communicator.parts): nothing
@@ -117,9 +114,9 @@ int recovery_build(struct communicator *to, struct user_object *objects);
  * A rank that meets a death in between revokes `to`. This tells all ranks, and the answer is no.
  */
 struct growth {
-    struct communicator *from; /* NULL: a joining rank. */
-    struct communicator
-        *to; /* This thread is inside (communicator.h) until the commit. */
+    struct communicator *from;   /* NULL: a joining rank. */
+    struct communicator *to;     /* This thread is inside it until the commit. */
+    struct transport *transport; /* Of `to`. */
     bool paused;
 };
 
